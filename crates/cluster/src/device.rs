@@ -1,0 +1,104 @@
+//! What replicas run on.
+
+use crate::{ByteCount, DeviceKind, NodeName};
+
+/// A device by its place in a [`crate::Problem`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct DeviceIndex(pub usize);
+
+/// Something a replica runs on: a GPU, the CPU, or a simulated GPU.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Device {
+    /// What it is, as profiles know it.
+    pub kind: DeviceKind,
+    /// Memory that replicas may use.
+    pub memory: ByteCount,
+    /// Streaming multiprocessors of a GPU, threads of a CPU; where known.
+    pub multiprocessors: Option<u32>,
+    /// The machine it is in.
+    pub node: NodeName,
+    /// What an hour of it costs, where that is known.
+    pub cost_per_hour: Option<f64>,
+}
+
+/// Kinds with data sheets built in: short name, NVML name, memory in MiB as NVML reports it (nominal for the V100, as the
+/// thesis counts it), multiprocessors.
+const KNOWN: [(&str, &str, u64, u32); 14] = [
+    ("V100-SXM2-16GB", "Tesla V100-SXM2-16GB", 16_384, 80),
+    ("V100-SXM2-32GB", "Tesla V100-SXM2-32GB", 32_768, 80),
+    ("V100-PCIE-16GB", "Tesla V100-PCIE-16GB", 16_384, 80),
+    ("T4", "Tesla T4", 15_360, 40),
+    ("A10", "NVIDIA A10", 23_028, 72),
+    ("A100-SXM4-40GB", "NVIDIA A100-SXM4-40GB", 40_960, 108),
+    ("A100-SXM4-80GB", "NVIDIA A100-SXM4-80GB", 81_920, 108),
+    ("A100-PCIE-40GB", "NVIDIA A100-PCIE-40GB", 40_960, 108),
+    ("L4", "NVIDIA L4", 23_034, 58),
+    ("L40S", "NVIDIA L40S", 46_068, 142),
+    ("H100-PCIE", "NVIDIA H100 PCIe", 81_559, 114),
+    ("H100-SXM5-80GB", "NVIDIA H100 80GB HBM3", 81_559, 132),
+    ("H200", "NVIDIA H200", 143_771, 132),
+    ("GH200-480GB", "NVIDIA GH200 480GB", 97_871, 132),
+];
+
+/// Memory and multiprocessors of a kind whose data sheet is built in.
+pub fn known_kind(kind: &DeviceKind) -> Option<(ByteCount, u32)> {
+    let (_, _, mib, multiprocessors) = KNOWN.iter().find(|known| known.0 == kind.as_str())?;
+    Some((ByteCount::from_mib(*mib)?, *multiprocessors))
+}
+
+impl DeviceKind {
+    /// The kind of an NVIDIA GPU by the name NVML gives it: a short name where we have one, else the name as it is, with
+    /// whatever no name may hold replaced by `-`.
+    pub fn from_nvml_name(name: &str) -> Self {
+        match KNOWN.iter().find(|known| known.1 == name) {
+            Some(known) => Self::slug("", known.0),
+            None => Self::slug("", name),
+        }
+    }
+
+    /// The kind of a CPU by the model name its operating system gives it: `cpu-` and a slug.
+    pub fn from_cpu_model_name(name: &str) -> Self {
+        Self::slug("cpu-", &name.replace("(R)", "").replace("(TM)", "").to_lowercase())
+    }
+
+    fn slug(prefix: &str, name: &str) -> Self {
+        let mut slug = prefix.to_owned();
+        for c in name.chars() {
+            let c = if c.is_ascii_alphanumeric() || matches!(c, '.' | '_') { c } else { '-' };
+            if c != '-' || !(slug.is_empty() || slug.ends_with('-')) {
+                slug.push(c);
+            }
+        }
+        let slug = slug.trim_matches(|c: char| !c.is_ascii_alphanumeric());
+        let slug = slug.get(..slug.len().min(128)).unwrap_or_default();
+        let text = if slug.is_empty() { "unknown" } else { slug };
+        text.parse().expect("a slug is a name: checked characters, first one alphanumeric, at most 128")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn kinds_have_short_names_where_we_know_one() {
+        assert_eq!(DeviceKind::from_nvml_name("Tesla V100-SXM2-16GB").as_str(), "V100-SXM2-16GB");
+        assert_eq!(DeviceKind::from_nvml_name("NVIDIA H200").as_str(), "H200");
+        assert_eq!(DeviceKind::from_nvml_name("NVIDIA RTX 6000 Ada").as_str(), "NVIDIA-RTX-6000-Ada");
+        assert_eq!(
+            DeviceKind::from_cpu_model_name("Intel(R) Xeon(R) Platinum 8481C CPU @ 2.70GHz").as_str(),
+            "cpu-intel-xeon-platinum-8481c-cpu-2.70ghz"
+        );
+        assert_eq!(DeviceKind::from_cpu_model_name("").as_str(), "cpu");
+    }
+
+    proptest! {
+        #[test]
+        fn any_name_becomes_a_kind(name in ".{0,200}") {
+            let _ = DeviceKind::from_nvml_name(&name);
+            let _ = DeviceKind::from_cpu_model_name(&name);
+        }
+    }
+}

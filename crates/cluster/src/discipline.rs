@@ -1,0 +1,50 @@
+//! The dispatch disciplines: how waiting requests become batches. Named here because plans assume one; built in `serving`.
+
+use std::{fmt, str::FromStr};
+
+use serde::{Deserialize, Serialize};
+
+/// How waiting requests become batches.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Discipline {
+    /// Earliest deadline first, late binding to free credits, early drop.
+    #[default]
+    Deadline,
+}
+
+/// A text that names no discipline.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("unknown discipline {given:?}: expected one of {}", Discipline::ALL.map(Discipline::as_str).join(", "))]
+pub struct UnknownDiscipline {
+    given: String,
+}
+
+impl Discipline {
+    /// All of them.
+    pub const ALL: [Self; 1] = [Self::Deadline];
+
+    /// Its name in configuration and reports.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Deadline => "deadline",
+        }
+    }
+}
+
+impl FromStr for Discipline {
+    type Err = UnknownDiscipline;
+
+    fn from_str(text: &str) -> Result<Self, UnknownDiscipline> {
+        Self::ALL
+            .into_iter()
+            .find(|discipline| discipline.as_str() == text)
+            .ok_or_else(|| UnknownDiscipline { given: text.chars().take(64).collect() })
+    }
+}
+
+impl fmt::Display for Discipline {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}

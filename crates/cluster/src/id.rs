@@ -1,0 +1,360 @@
+//! Names and numbers that identify things. Parsed once at the edge; afterwards they are what they claim to be.
+
+use std::{fmt, str::FromStr};
+
+use serde::{Deserialize, Serialize};
+
+/// A text that is no valid identifier.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{what} {given:?} is not valid: {rule}")]
+pub struct IdError {
+    what: &'static str,
+    rule: &'static str,
+    given: String,
+}
+
+impl IdError {
+    fn new(what: &'static str, rule: &'static str, given: &str) -> Self {
+        // What came from outside is quoted, but never at length.
+        Self { what, rule, given: given.chars().take(140).collect() }
+    }
+}
+
+const NAME_RULE: &str = "expected 1 to 128 characters of A-Z a-z 0-9 . _ -, the first a letter or digit";
+
+fn is_name(text: &str) -> bool {
+    text.len() <= 128
+        && text.starts_with(|c: char| c.is_ascii_alphanumeric())
+        && text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-'))
+}
+
+macro_rules! text_serde {
+    ($name:ident) => {
+        impl TryFrom<String> for $name {
+            type Error = IdError;
+
+            fn try_from(text: String) -> Result<Self, IdError> {
+                text.parse()
+            }
+        }
+
+        impl From<$name> for String {
+            fn from(id: $name) -> String {
+                id.to_string()
+            }
+        }
+    };
+}
+
+macro_rules! name {
+    ($(#[$doc:meta])* $name:ident, $what:literal) => {
+        $(#[$doc])*
+        #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        #[serde(try_from = "String", into = "String")]
+        pub struct $name(String);
+
+        impl $name {
+            /// The name as text.
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl FromStr for $name {
+            type Err = IdError;
+
+            fn from_str(text: &str) -> Result<Self, IdError> {
+                if is_name(text) { Ok(Self(text.to_owned())) } else { Err(IdError::new($what, NAME_RULE, text)) }
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.pad(&self.0)
+            }
+        }
+
+        text_serde!($name);
+    };
+}
+
+name!(
+    /// The name a model is registered under: `^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$`.
+    ModelName, "model name"
+);
+name!(
+    /// The name of a node: the machine that one agent looks after.
+    NodeName, "node name"
+);
+name!(
+    /// What a device is, as profiles know it: `V100-SXM2-16GB`, `H200`, `cpu-xeon-platinum-8481c`.
+    DeviceKind, "device kind"
+);
+
+/// A version of a model: a positive number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "u32", into = "u32")]
+pub struct ModelVersion(u32);
+
+impl ModelVersion {
+    /// What a registration without a version gets.
+    pub const FIRST: Self = Self(1);
+
+    /// Refuses zero and what the store cannot hold.
+    pub fn new(version: u32) -> Result<Self, IdError> {
+        if version >= 1 && i32::try_from(version).is_ok() {
+            Ok(Self(version))
+        } else {
+            Err(IdError::new("model version", "expected a number from 1 to 2147483647", &version.to_string()))
+        }
+    }
+
+    /// The number.
+    pub const fn get(self) -> u32 {
+        self.0
+    }
+}
+
+impl TryFrom<u32> for ModelVersion {
+    type Error = IdError;
+
+    fn try_from(version: u32) -> Result<Self, IdError> {
+        Self::new(version)
+    }
+}
+
+impl From<ModelVersion> for u32 {
+    fn from(version: ModelVersion) -> u32 {
+        version.0
+    }
+}
+
+impl FromStr for ModelVersion {
+    type Err = IdError;
+
+    fn from_str(text: &str) -> Result<Self, IdError> {
+        let digits = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+        match text.parse() {
+            Ok(number) if digits => Self::new(number),
+            _ => Err(IdError::new("model version", "expected a number from 1 to 2147483647", text)),
+        }
+    }
+}
+
+impl fmt::Display for ModelVersion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// One version of one model, written `NAME:VERSION`. What profiles, plans and replicas speak of.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct ModelId {
+    /// The model's name.
+    pub name: ModelName,
+    /// Its version.
+    pub version: ModelVersion,
+}
+
+impl FromStr for ModelId {
+    type Err = IdError;
+
+    /// `NAME:VERSION`, or `NAME` for version 1.
+    fn from_str(text: &str) -> Result<Self, IdError> {
+        let (name, version) = match text.split_once(':') {
+            Some((name, version)) => (name, version.parse()?),
+            None => (text, ModelVersion::FIRST),
+        };
+        Ok(Self { name: name.parse()?, version })
+    }
+}
+
+impl fmt::Display for ModelId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.name, self.version)
+    }
+}
+
+text_serde!(ModelId);
+
+/// The SHA-256 of a model file, written `sha256:` and 64 lower-case hexadecimal digits.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct ArtifactDigest([u8; 32]);
+
+impl ArtifactDigest {
+    /// From the 32 bytes of a SHA-256.
+    pub const fn from_sha256(bytes: [u8; 32]) -> Self {
+        Self(bytes)
+    }
+
+    /// The 32 bytes.
+    pub const fn as_bytes(&self) -> &[u8; 32] {
+        &self.0
+    }
+
+    /// The 64 hexadecimal digits, without the prefix: a safe file name.
+    pub fn to_hex(self) -> String {
+        hex::encode(self.0)
+    }
+}
+
+impl FromStr for ArtifactDigest {
+    type Err = IdError;
+
+    fn from_str(text: &str) -> Result<Self, IdError> {
+        let mut bytes = [0; 32];
+        match text.strip_prefix("sha256:") {
+            Some(digits)
+                if !digits.bytes().any(|b| b.is_ascii_uppercase())
+                    && hex::decode_to_slice(digits, &mut bytes).is_ok() =>
+            {
+                Ok(Self(bytes))
+            }
+            _ => Err(IdError::new("artifact digest", "expected sha256: and 64 lower-case hexadecimal digits", text)),
+        }
+    }
+}
+
+impl fmt::Display for ArtifactDigest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "sha256:{}", self.to_hex())
+    }
+}
+
+impl fmt::Debug for ArtifactDigest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ArtifactDigest({self})")
+    }
+}
+
+text_serde!(ArtifactDigest);
+
+/// A device of a node, written `NODE/LOCAL`: `rack1/GPU-5c8e…`, `laptop/cpu0`, `laptop/sim3`.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct DeviceId {
+    node: NodeName,
+    local: String,
+}
+
+impl DeviceId {
+    /// `local` names the device within its node, by the rule of names.
+    pub fn new(node: NodeName, local: &str) -> Result<Self, IdError> {
+        if is_name(local) {
+            Ok(Self { node, local: local.to_owned() })
+        } else {
+            Err(IdError::new("device name", NAME_RULE, local))
+        }
+    }
+
+    /// The node it is in.
+    pub fn node(&self) -> &NodeName {
+        &self.node
+    }
+
+    /// Its name within the node: an NVIDIA UUID, `cpu0`, `sim0`.
+    pub fn local(&self) -> &str {
+        &self.local
+    }
+}
+
+impl FromStr for DeviceId {
+    type Err = IdError;
+
+    fn from_str(text: &str) -> Result<Self, IdError> {
+        match text.split_once('/') {
+            Some((node, local)) => Self::new(node.parse()?, local),
+            None => Err(IdError::new("device id", "expected NODE/DEVICE", text)),
+        }
+    }
+}
+
+impl fmt::Display for DeviceId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.node, self.local)
+    }
+}
+
+text_serde!(DeviceId);
+
+/// The number of a stored plan. A newer plan has a larger one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Generation(pub u64);
+
+impl fmt::Display for Generation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// A replica for as long as it lives, written `GENERATION-NUMBER`: the plan that first asked for it, and its place there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct ReplicaId {
+    /// The plan that first asked for this replica.
+    pub generation: Generation,
+    /// Its number within that plan.
+    pub number: u32,
+}
+
+impl FromStr for ReplicaId {
+    type Err = IdError;
+
+    fn from_str(text: &str) -> Result<Self, IdError> {
+        let parsed = text
+            .split_once('-')
+            .and_then(|(generation, number)| Some((generation.parse().ok()?, number.parse().ok()?)));
+        match parsed {
+            Some((generation, number)) => Ok(Self { generation: Generation(generation), number }),
+            None => Err(IdError::new("replica id", "expected GENERATION-NUMBER", text)),
+        }
+    }
+}
+
+impl fmt::Display for ReplicaId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{}", self.generation, self.number)
+    }
+}
+
+text_serde!(ReplicaId);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_cannot_leave_their_folder_or_break_a_path() {
+        for bad in ["", ".", "..", ".hidden", "a/b", "a\\b", "a b", "a\0", "ä", "-x", &"x".repeat(129), "a%2Fb", "a:1"] {
+            assert!(bad.parse::<ModelName>().is_err(), "{bad:?} was accepted");
+        }
+        for good in ["a", "EfficientNet-Lite0", "all.mini_LM-6", "0", &"x".repeat(128)] {
+            assert_eq!(good.parse::<ModelName>().unwrap().as_str(), good);
+        }
+    }
+
+    #[test]
+    fn versions_are_plain_positive_numbers() {
+        for bad in ["", "0", "+1", "-1", "1.0", "2147483648", "99999999999", "v1"] {
+            assert!(bad.parse::<ModelVersion>().is_err(), "{bad:?} was accepted");
+        }
+        assert_eq!("7".parse::<ModelVersion>().unwrap().get(), 7);
+        assert_eq!("m:2".parse::<ModelId>().unwrap().to_string(), "m:2");
+        assert_eq!("m".parse::<ModelId>().unwrap().to_string(), "m:1");
+    }
+
+    #[test]
+    fn ids_print_as_they_are_read() {
+        let digest = format!("sha256:{}", "0f".repeat(32));
+        assert_eq!(digest.parse::<ArtifactDigest>().unwrap().to_string(), digest);
+        assert!(digest.to_uppercase().parse::<ArtifactDigest>().is_err());
+        assert!("sha256:0f".parse::<ArtifactDigest>().is_err());
+        for id in ["laptop/cpu0", "n/GPU-5c8e"] {
+            assert_eq!(id.parse::<DeviceId>().unwrap().to_string(), id);
+        }
+        assert_eq!("12-3".parse::<ReplicaId>().unwrap().to_string(), "12-3");
+    }
+}

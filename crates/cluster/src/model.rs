@@ -1,0 +1,163 @@
+//! A model as it is registered.
+
+use std::{collections::BTreeSet, time::Duration};
+
+use crate::{ArtifactDigest, Dim, ModelId, RequestsPerSecond, Shape, TensorSpec};
+
+/// A registered version of a model: what it is, what it takes and gives, and what is promised of it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ModelSpec {
+    /// Name and version.
+    pub id: ModelId,
+    /// The TorchScript file.
+    pub artifact: ArtifactDigest,
+    /// The most rows a batch may have; 0 when the model has no batch dimension and takes one request at a time.
+    pub max_batch_size: u32,
+    /// The latency objective, end to end at the gateway.
+    pub slo: Duration,
+    /// The rate that is expected and planned for.
+    pub rate: RequestsPerSecond,
+    /// In the order of the program's arguments.
+    pub inputs: Vec<TensorSpec>,
+    /// In the order of the program's results.
+    pub outputs: Vec<TensorSpec>,
+}
+
+/// Which field of a model is out of its limits, and what they are.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{field}: {problem}")]
+pub struct ModelSpecError {
+    /// The field, as the API spells it: `inputs[0].shape`.
+    pub field: String,
+    /// What is wrong and what is allowed.
+    pub problem: String,
+}
+
+impl ModelSpec {
+    /// The largest batch a model may be registered with.
+    pub const MAX_BATCH_SIZE: u32 = 4096;
+    /// The most inputs, and the most outputs.
+    pub const MAX_TENSORS: usize = 64;
+    /// The loosest objective: what clients wait for by default.
+    pub const MAX_SLO: Duration = Duration::from_secs(60);
+
+    /// Whether requests of this model can share a batch.
+    pub fn batches(&self) -> bool {
+        self.max_batch_size > 0
+    }
+
+    /// The most rows of one batch; 1 for a model without a batch dimension.
+    pub fn rows_limit(&self) -> u32 {
+        self.max_batch_size.max(1)
+    }
+
+    /// Checks every field against its limits.
+    ///
+    /// # Errors
+    /// The first field out of its limits.
+    pub fn validate(&self) -> Result<(), ModelSpecError> {
+        let error = |field: &str, problem: String| Err(ModelSpecError { field: field.to_owned(), problem });
+        if self.max_batch_size > Self::MAX_BATCH_SIZE {
+            return error("max_batch_size", format!("{} is over the limit of {}", self.max_batch_size, Self::MAX_BATCH_SIZE));
+        }
+        if self.slo.is_zero() || self.slo > Self::MAX_SLO {
+            return error("slo_ms", format!("expected above 0 and at most {} ms", Self::MAX_SLO.as_millis()));
+        }
+        self.validate_side("inputs", &self.inputs, true)?;
+        self.validate_side("outputs", &self.outputs, false)
+    }
+
+    fn validate_side(&self, side: &str, specs: &[TensorSpec], may_pad: bool) -> Result<(), ModelSpecError> {
+        let error = |field: String, problem: String| Err(ModelSpecError { field, problem });
+        if specs.is_empty() || specs.len() > Self::MAX_TENSORS {
+            return error(side.to_owned(), format!("expected 1 to {} tensors, got {}", Self::MAX_TENSORS, specs.len()));
+        }
+        let mut names = BTreeSet::new();
+        for (i, spec) in specs.iter().enumerate() {
+            let field = |part: &str| format!("{side}[{i}].{part}");
+            if spec.name.is_empty() || spec.name.len() > 256 || spec.name.chars().any(char::is_control) {
+                return error(field("name"), "expected 1 to 256 bytes without control characters".to_owned());
+            }
+            if !names.insert(&spec.name) {
+                return error(field("name"), format!("{:?} is given twice", spec.name));
+            }
+            if spec.datatype.width().is_none() {
+                return error(field("datatype"), "BYTES has no libtorch tensor; use UINT8 with a length".to_owned());
+            }
+            if spec.shape.len() > Shape::MAX_RANK {
+                return error(field("shape"), format!("rank {} is over the limit of {}", spec.shape.len(), Shape::MAX_RANK));
+            }
+            let fixed: Vec<i64> = spec.shape.iter().map(|dim| if *dim == Dim::Any { 1 } else { (*dim).into() }).collect();
+            if let Err(e) = Shape::new(&fixed) {
+                return error(field("shape"), e.to_string());
+            }
+            if spec.shape.contains(&Dim::Fixed(0)) {
+                return error(field("shape"), "a dimension of 0 leaves nothing to compute".to_owned());
+            }
+            if self.batches() && spec.shape.first() != Some(&Dim::Any) {
+                return error(
+                    field("shape"),
+                    format!("with max_batch_size {} the first dimension is the batch and must be -1", self.max_batch_size),
+                );
+            }
+            if let Some(pad) = spec.pad {
+                if !may_pad || !self.batches() {
+                    return error(field("pad"), "only inputs of a model with a batch dimension can be padded".to_owned());
+                }
+                if pad.axis == 0 || spec.shape.get(pad.axis) != Some(&Dim::Any) {
+                    return error(field("pad.axis"), format!("{} is no variable dimension after the batch", pad.axis));
+                }
+                if !pad.value.is_finite() {
+                    return error(field("pad.value"), "expected a finite number".to_owned());
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Datatype, Padding};
+
+    fn spec() -> ModelSpec {
+        let tensor = |name: &str| TensorSpec {
+            name: name.to_owned(),
+            datatype: Datatype::Fp32,
+            shape: vec![Dim::Any, Dim::Any],
+            pad: None,
+        };
+        ModelSpec {
+            id: "m:1".parse().unwrap(),
+            artifact: ArtifactDigest::from_sha256([0; 32]),
+            max_batch_size: 8,
+            slo: Duration::from_millis(100),
+            rate: RequestsPerSecond::new(10.0).unwrap(),
+            inputs: vec![tensor("x")],
+            outputs: vec![tensor("y")],
+        }
+    }
+
+    fn field_of(change: impl FnOnce(&mut ModelSpec)) -> String {
+        let mut spec = spec();
+        change(&mut spec);
+        spec.validate().unwrap_err().field
+    }
+
+    #[test]
+    fn errors_name_the_field() {
+        assert_eq!(spec().validate(), Ok(()));
+        assert_eq!(field_of(|m| m.max_batch_size = 4097), "max_batch_size");
+        assert_eq!(field_of(|m| m.slo = Duration::ZERO), "slo_ms");
+        assert_eq!(field_of(|m| m.slo = Duration::from_secs(61)), "slo_ms");
+        assert_eq!(field_of(|m| m.inputs.clear()), "inputs");
+        assert_eq!(field_of(|m| m.outputs.push(m.outputs[0].clone())), "outputs[1].name");
+        assert_eq!(field_of(|m| m.inputs[0].datatype = Datatype::Bytes), "inputs[0].datatype");
+        assert_eq!(field_of(|m| m.inputs[0].shape[0] = Dim::Fixed(3)), "inputs[0].shape");
+        assert_eq!(field_of(|m| m.inputs[0].shape[1] = Dim::Fixed(u64::MAX)), "inputs[0].shape");
+        assert_eq!(field_of(|m| m.outputs[0].pad = Some(Padding { axis: 1, value: 0.0 })), "outputs[0].pad");
+        assert_eq!(field_of(|m| m.inputs[0].pad = Some(Padding { axis: 2, value: 0.0 })), "inputs[0].pad.axis");
+        assert_eq!(field_of(|m| m.inputs[0].pad = Some(Padding { axis: 0, value: 0.0 })), "inputs[0].pad.axis");
+    }
+}

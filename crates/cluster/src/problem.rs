@@ -1,0 +1,101 @@
+//! What a placement policy is asked.
+
+use std::{collections::BTreeSet, time::Duration};
+
+use crate::{ByteCount, Device, DeviceIndex, Discipline, ModelId, PlannedReplica, Profile, ProfileTable, RequestsPerSecond};
+
+/// A model by its place in a [`Problem`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ModelIndex(pub usize);
+
+/// A model with what is demanded of it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DemandedModel {
+    /// Which model.
+    pub id: ModelId,
+    /// The rate to plan for.
+    pub rate: RequestsPerSecond,
+    /// The latency objective, end to end at the gateway.
+    pub slo: Duration,
+    /// The most rows of one batch, at least 1.
+    pub max_batch_size: u32,
+    /// Bytes of one request's input.
+    pub payload: ByteCount,
+    /// How long a replica takes from its start until it is ready.
+    pub load_time: Duration,
+}
+
+/// The way from the gateway to a worker, as placement assumes it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct NetworkModel {
+    /// Time for a batch of no bytes.
+    pub base: Duration,
+    /// Bandwidth, in bytes per second.
+    pub bytes_per_second: f64,
+}
+
+impl Default for NetworkModel {
+    /// What the thesis measured on its cluster: 8.7 ms for 9,633,792 bytes (chapter 6).
+    fn default() -> Self {
+        Self { base: Duration::from_micros(161), bytes_per_second: 1.128e9 }
+    }
+}
+
+/// Everything a placement policy may know. Immutable; answered by one [`crate::Plan`].
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Problem {
+    /// The devices, in the order that [`DeviceIndex`] counts.
+    pub devices: Vec<Device>,
+    /// The models, in the order that [`ModelIndex`] counts.
+    pub models: Vec<DemandedModel>,
+    /// How long batches take and what they need, per model and device kind.
+    pub profiles: ProfileTable,
+    /// How requests will be dispatched.
+    pub discipline: Discipline,
+    /// How batches will travel.
+    pub network: NetworkModel,
+    /// What runs now, for policies that keep what need not move.
+    pub current: Vec<PlannedReplica>,
+}
+
+/// Why something is no problem to be solved.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ProblemError {
+    /// Two models have the same name and version.
+    #[error("model {0} is given twice")]
+    DuplicateModel(ModelId),
+    /// A model's SLO is zero.
+    #[error("model {0} has an SLO of zero")]
+    ZeroSlo(ModelId),
+}
+
+impl Problem {
+    /// Checks what the types cannot: that models are distinct and have an objective.
+    pub fn validate(&self) -> Result<(), ProblemError> {
+        let mut seen = BTreeSet::new();
+        for model in &self.models {
+            if !seen.insert(&model.id) {
+                return Err(ProblemError::DuplicateModel(model.id.clone()));
+            }
+            if model.slo.is_zero() {
+                return Err(ProblemError::ZeroSlo(model.id.clone()));
+            }
+        }
+        Ok(())
+    }
+
+    /// The profile of a model on a device; `None` if it was never measured there, or if there is no such model or device.
+    pub fn profile(&self, model: ModelIndex, device: DeviceIndex) -> Option<&Profile> {
+        self.profiles.get(&self.models.get(model.0)?.id, &self.devices.get(device.0)?.kind)
+    }
+
+    /// The models with their indices.
+    pub fn models(&self) -> impl Iterator<Item = (ModelIndex, &DemandedModel)> {
+        self.models.iter().enumerate().map(|(i, model)| (ModelIndex(i), model))
+    }
+
+    /// The devices with their indices.
+    pub fn devices(&self) -> impl Iterator<Item = (DeviceIndex, &Device)> {
+        self.devices.iter().enumerate().map(|(i, device)| (DeviceIndex(i), device))
+    }
+}

@@ -1,0 +1,410 @@
+//! What was measured of a model on a kind of device, and the CSV that carries it.
+
+use std::{cmp::Ordering, collections::BTreeMap, time::Duration};
+
+use serde::{Deserialize, Serialize};
+
+use crate::{ByteCount, ComputeShare, DeviceKind, IdError, ModelId, Percent, UnitError};
+
+/// One measured batch size.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ProfileRow {
+    /// Rows in the batch, at least 1.
+    pub batch_size: u32,
+    /// The share of the multiprocessors it was measured under.
+    pub compute_share: ComputeShare,
+    /// Median time of one batch on the device, without waiting and without the network.
+    pub latency: Duration,
+    /// 99th percentile of the same.
+    pub latency_p99: Option<Duration>,
+    /// Memory of a replica that serves this batch size: weights and activations.
+    pub memory: Option<ByteCount>,
+    /// Highest achieved occupancy of the multiprocessors.
+    pub achieved_occupancy: Option<Percent>,
+    /// Mean achieved occupancy, weighted by duration.
+    pub mean_occupancy: Option<Percent>,
+    /// Mean utilisation of the multiprocessors, weighted by duration.
+    pub sm_utilization: Option<Percent>,
+}
+
+/// Everything measured of one model version on one kind of device. Has at least one row.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Profile {
+    /// Ordered by share, largest first, then batch size.
+    rows: Vec<ProfileRow>,
+}
+
+/// Why rows are no profile.
+#[derive(Debug, thiserror::Error)]
+pub enum ProfileError {
+    /// There is no row.
+    #[error("a profile needs at least one row")]
+    Empty,
+    /// A batch of no rows.
+    #[error("batch_size must be at least 1")]
+    ZeroBatch,
+    /// A batch that takes no time.
+    #[error("latency_ms must be above 0 (batch size {0})")]
+    ZeroLatency(u32),
+    /// Two rows for one batch size and share.
+    #[error("batch size {batch_size} at {share} % is given twice")]
+    Duplicate {
+        /// The batch size.
+        batch_size: u32,
+        /// The share in percent.
+        share: f64,
+    },
+    /// The text is no CSV, or lacks a column, or has a cell that is no number.
+    #[error("line {line}: {problem}")]
+    Csv {
+        /// From 1, the header's.
+        line: u64,
+        /// What is wrong there.
+        problem: String,
+    },
+}
+
+impl Profile {
+    /// From rows in any order.
+    pub fn new(mut rows: Vec<ProfileRow>) -> Result<Self, ProfileError> {
+        let order = |a: &ProfileRow, b: &ProfileRow| {
+            let by_share = b.compute_share.partial_cmp(&a.compute_share).unwrap_or(Ordering::Equal);
+            by_share.then(a.batch_size.cmp(&b.batch_size))
+        };
+        rows.sort_by(order);
+        for row in &rows {
+            if row.batch_size == 0 {
+                return Err(ProfileError::ZeroBatch);
+            }
+            if row.latency.is_zero() {
+                return Err(ProfileError::ZeroLatency(row.batch_size));
+            }
+        }
+        for pair in rows.windows(2) {
+            if order(&pair[0], &pair[1]) == Ordering::Equal {
+                return Err(ProfileError::Duplicate {
+                    batch_size: pair[0].batch_size,
+                    share: pair[0].compute_share.get(),
+                });
+            }
+        }
+        if rows.is_empty() { Err(ProfileError::Empty) } else { Ok(Self { rows }) }
+    }
+
+    /// All rows: by share, largest first, then by batch size.
+    pub fn rows(&self) -> &[ProfileRow] {
+        &self.rows
+    }
+
+    /// The rows of the largest measured share (the whole device, normally), by batch size. Not empty.
+    pub fn whole(&self) -> &[ProfileRow] {
+        let share = self.rows[0].compute_share;
+        &self.rows[..self.rows.partition_point(|row| row.compute_share >= share)]
+    }
+
+    /// Time of a batch on the whole device: linear between measured sizes; below the smallest, the first segment
+    /// continued, but never under the proportional part of the smallest; above the largest, proportional.
+    pub fn latency(&self, batch_size: u32) -> Duration {
+        let at = |row: &ProfileRow| Some(row.latency.as_secs_f64());
+        let seconds = interpolate(self.whole(), batch_size, at, Outside::Proportional);
+        Duration::from_secs_f64(seconds.expect("every row has a latency"))
+    }
+
+    /// Memory of a replica for a batch size, extended like [`Profile::latency`]; `None` where no row has it.
+    pub fn memory(&self, batch_size: u32) -> Option<ByteCount> {
+        let at = |row: &ProfileRow| Some(row.memory?.as_u64() as f64);
+        interpolate(self.whole(), batch_size, at, Outside::Proportional).map(|bytes| ByteCount::new(bytes.round() as u64))
+    }
+
+    /// Utilisation of the multiprocessors for a batch size: linear between measured sizes, flat outside them.
+    pub fn sm_utilization(&self, batch_size: u32) -> Option<Percent> {
+        let at = |row: &ProfileRow| Some(row.sm_utilization?.get());
+        let percent = interpolate(self.whole(), batch_size, at, Outside::Flat)?;
+        Some(Percent::new(percent.clamp(0.0, 100.0)).expect("clamped into the range"))
+    }
+}
+
+/// How a measured quantity goes on outside the measured batch sizes.
+#[derive(Clone, Copy, PartialEq)]
+enum Outside {
+    Proportional,
+    Flat,
+}
+
+/// Piecewise linear in the batch size over the rows that have the value.
+fn interpolate(
+    rows: &[ProfileRow],
+    batch_size: u32,
+    value: impl Fn(&ProfileRow) -> Option<f64>,
+    outside: Outside,
+) -> Option<f64> {
+    let x = f64::from(batch_size);
+    let mut points = rows.iter().filter_map(|row| Some((f64::from(row.batch_size), value(row)?)));
+    let (x0, y0) = points.next()?;
+    let line = |a: (f64, f64), b: (f64, f64)| a.1 + (b.1 - a.1) * (x - a.0) / (b.0 - a.0);
+    let mut left = (x0, y0);
+    let mut first = true;
+    for right in points {
+        if first && x < x0 && outside == Outside::Proportional {
+            return Some(line(left, right).max(y0 * x / x0));
+        }
+        if x <= right.0 {
+            return Some(if x <= x0 { y0 } else { line(left, right) });
+        }
+        first = false;
+        left = right;
+    }
+    match outside {
+        Outside::Flat => Some(left.1),
+        Outside::Proportional => Some(left.1 * x / left.0),
+    }
+}
+
+/// The profiles of many models on many kinds of device.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ProfileTable {
+    profiles: BTreeMap<(ModelId, DeviceKind), Profile>,
+}
+
+/// A row of the CSV contract, as it is written.
+#[derive(Serialize, Deserialize)]
+struct CsvRow {
+    model: String,
+    device_kind: String,
+    batch_size: u32,
+    compute_share_pct: Option<f64>,
+    latency_ms: f64,
+    latency_p99_ms: Option<f64>,
+    memory_mib: Option<f64>,
+    achieved_occupancy_pct: Option<f64>,
+    mean_occupancy_pct: Option<f64>,
+    sm_utilization_pct: Option<f64>,
+}
+
+#[derive(Debug, thiserror::Error)]
+enum CellError {
+    #[error(transparent)]
+    Id(#[from] IdError),
+    #[error("{column}: {source}")]
+    Unit {
+        column: &'static str,
+        #[source]
+        source: UnitError,
+    },
+}
+
+fn millis(column: &'static str, value: f64) -> Result<Duration, CellError> {
+    if value.is_finite() && (0.0..=1e9).contains(&value) {
+        return Ok(Duration::from_secs_f64(value / 1e3));
+    }
+    Err(CellError::Unit { column, source: UnitError { unit: "a latency in ms", allowed: "between 0 and 1e9", value } })
+}
+
+impl CsvRow {
+    fn parse(self) -> Result<(ModelId, DeviceKind, ProfileRow), CellError> {
+        let unit = |column| move |source| CellError::Unit { column, source };
+        let percent = |column, cell: Option<f64>| cell.map(Percent::new).transpose().map_err(unit(column));
+        let row = ProfileRow {
+            batch_size: self.batch_size,
+            compute_share: ComputeShare::new(self.compute_share_pct.unwrap_or(100.0))
+                .map_err(unit("compute_share_pct"))?,
+            latency: millis("latency_ms", self.latency_ms)?,
+            latency_p99: self.latency_p99_ms.map(|ms| millis("latency_p99_ms", ms)).transpose()?,
+            memory: self.memory_mib.map(ByteCount::try_from_mib_f64).transpose().map_err(unit("memory_mib"))?,
+            achieved_occupancy: percent("achieved_occupancy_pct", self.achieved_occupancy_pct)?,
+            mean_occupancy: percent("mean_occupancy_pct", self.mean_occupancy_pct)?,
+            sm_utilization: percent("sm_utilization_pct", self.sm_utilization_pct)?,
+        };
+        Ok((self.model.parse()?, self.device_kind.parse()?, row))
+    }
+
+    fn print(model: &ModelId, kind: &DeviceKind, row: &ProfileRow) -> Self {
+        let millis = |duration: Duration| duration.as_nanos() as f64 / 1e6;
+        Self {
+            model: model.to_string(),
+            device_kind: kind.to_string(),
+            batch_size: row.batch_size,
+            compute_share_pct: Some(row.compute_share.get()),
+            latency_ms: millis(row.latency),
+            latency_p99_ms: row.latency_p99.map(millis),
+            memory_mib: row.memory.map(ByteCount::as_mib_f64),
+            achieved_occupancy_pct: row.achieved_occupancy.map(Percent::get),
+            mean_occupancy_pct: row.mean_occupancy.map(Percent::get),
+            sm_utilization_pct: row.sm_utilization.map(Percent::get),
+        }
+    }
+}
+
+impl ProfileTable {
+    /// The header of the CSV contract.
+    pub const CSV_HEADER: &'static str = "model,device_kind,batch_size,compute_share_pct,latency_ms,latency_p99_ms,\
+        memory_mib,achieved_occupancy_pct,mean_occupancy_pct,sm_utilization_pct";
+
+    /// The profile of a model on a kind of device.
+    pub fn get(&self, model: &ModelId, kind: &DeviceKind) -> Option<&Profile> {
+        // A map with a tuple key wants the tuple: cloning two short names beats a second map level.
+        self.profiles.get(&(model.clone(), kind.clone()))
+    }
+
+    /// Adds a profile, or replaces the one that is there.
+    pub fn insert(&mut self, model: ModelId, kind: DeviceKind, profile: Profile) {
+        self.profiles.insert((model, kind), profile);
+    }
+
+    /// All profiles, by model, then kind.
+    pub fn iter(&self) -> impl Iterator<Item = (&ModelId, &DeviceKind, &Profile)> {
+        self.profiles.iter().map(|((model, kind), profile)| (model, kind, profile))
+    }
+
+    /// How many profiles.
+    pub fn len(&self) -> usize {
+        self.profiles.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.profiles.is_empty()
+    }
+
+    /// Reads the CSV contract: columns in any order, empty cells unknown, `model` as NAME or NAME:VERSION.
+    ///
+    /// # Errors
+    /// The first line that cannot be read, with its number and column.
+    pub fn from_csv(text: &str) -> Result<Self, ProfileError> {
+        let mut reader = csv::ReaderBuilder::new().trim(csv::Trim::All).from_reader(text.as_bytes());
+        let mut groups: BTreeMap<(ModelId, DeviceKind), Vec<ProfileRow>> = BTreeMap::new();
+        for record in reader.deserialize::<CsvRow>() {
+            let csv_error = |line, problem| ProfileError::Csv { line, problem };
+            let row = record.map_err(|e| {
+                let line = e.position().map_or(1, csv::Position::line);
+                csv_error(line, describe(&e))
+            })?;
+            let line = u64::try_from(groups.values().map(Vec::len).sum::<usize>()).unwrap_or(u64::MAX) + 2;
+            let (model, kind, row) = row.parse().map_err(|e| csv_error(line, e.to_string()))?;
+            groups.entry((model, kind)).or_default().push(row);
+        }
+        let mut profiles = BTreeMap::new();
+        for (key, rows) in groups {
+            profiles.insert(key, Profile::new(rows)?);
+        }
+        Ok(Self { profiles })
+    }
+
+    /// Writes the CSV contract, ordered by model, kind, share and batch size. [`ProfileTable::from_csv`] reads it back.
+    pub fn to_csv(&self) -> String {
+        let mut writer = csv::WriterBuilder::new().has_headers(false).from_writer(Vec::new());
+        let mut text = format!("{}\n", Self::CSV_HEADER);
+        for (model, kind, profile) in self.iter() {
+            for row in profile.rows() {
+                writer.serialize(CsvRow::print(model, kind, row)).expect("numbers and names are CSV cells");
+            }
+        }
+        let body = writer.into_inner().expect("writing to memory cannot fail");
+        text.push_str(&String::from_utf8(body).expect("names are ASCII"));
+        text
+    }
+}
+
+fn describe(error: &csv::Error) -> String {
+    match error.kind() {
+        csv::ErrorKind::Deserialize { err, .. } => {
+            let header: Vec<&str> = ProfileTable::CSV_HEADER.split(',').collect();
+            match err.field().and_then(|field| header.get(usize::try_from(field).ok()?)) {
+                Some(column) => format!("{column}: {}", err.kind()),
+                None => err.kind().to_string(),
+            }
+        }
+        csv::ErrorKind::UnequalLengths { expected_len, len, .. } => format!("{len} cells, expected {expected_len}"),
+        _ => "not UTF-8 text".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn table(rows: &str) -> Result<ProfileTable, ProfileError> {
+        ProfileTable::from_csv(&format!("{}\n{rows}", ProfileTable::CSV_HEADER))
+    }
+
+    fn profile(rows: &str) -> Profile {
+        let table = table(rows).unwrap();
+        table.iter().next().unwrap().2.clone()
+    }
+
+    #[test]
+    fn latency_goes_on_outside_the_measured_sizes_as_the_contract_says() {
+        let profile = profile("m,k,4,,8,,100,,,50\nm,k,8,,10,,200,,,90\n");
+        let ms = |batch| profile.latency(batch).as_secs_f64() * 1e3;
+        let check = |batch, expected: f64| assert!((ms(batch) - expected).abs() < 1e-6, "{batch}: {}", ms(batch));
+        check(4, 8.0);
+        check(6, 9.0);
+        check(8, 10.0);
+        check(1, 6.5); // the first segment continued
+        check(16, 20.0); // proportional
+        assert_eq!(profile.sm_utilization(1).unwrap().get(), 50.0);
+        assert_eq!(profile.sm_utilization(6).unwrap().get(), 70.0);
+        assert_eq!(profile.sm_utilization(99).unwrap().get(), 90.0);
+        assert_eq!(profile.memory(16), ByteCount::from_mib(400));
+    }
+
+    #[test]
+    fn below_the_smallest_never_under_the_proportional_part() {
+        // The first segment is steep: continued to 1 it would be negative.
+        let steep = profile("m,k,4,,4,,,,,\nm,k,8,,12,,,,,\n");
+        assert_eq!(steep.latency(1), Duration::from_millis(1));
+        let single = profile("m,k,4,,8,,,,,\n");
+        assert_eq!(single.latency(2), Duration::from_millis(4));
+        assert_eq!(single.memory(2), None);
+    }
+
+    #[test]
+    fn rows_without_a_metric_are_left_out_of_its_line_only() {
+        let gap = profile("m,k,1,,1,,10,,,\nm,k,2,,2,,,,,\nm,k,4,,4,,40,,,\n");
+        assert_eq!(gap.memory(2), ByteCount::from_mib(20));
+        assert_eq!(gap.latency(2), Duration::from_millis(2));
+        assert_eq!(gap.sm_utilization(2), None);
+    }
+
+    #[test]
+    fn bad_tables_are_refused_with_line_and_column() {
+        let message = |rows: &str| table(rows).unwrap_err().to_string();
+        assert_eq!(message("m,k,0,,1,,,,,\n"), "batch_size must be at least 1");
+        assert_eq!(message("m,k,1,,0,,,,,\n"), "latency_ms must be above 0 (batch size 1)");
+        assert_eq!(message("m,k,1,,1,,,,,\nm,k,1,100,2,,,,,\n"), "batch size 1 at 100 % is given twice");
+        assert!(message("m,k,1,,nan,,,,,\n").starts_with("line 2: latency_ms"));
+        assert!(message("m,k,1,,1,,-5,,,\n").starts_with("line 2: memory_mib"));
+        assert!(message("m,k,1,,1,,,,,\nm,k,x,,1,,,,,\n").starts_with("line 3: batch_size"));
+        assert!(message("m,k,1,,1\n").contains("5 cells, expected 10"));
+        assert!(message("../m,k,1,,1,,,,,\n").contains("model name"));
+        assert!(ProfileTable::from_csv("model,batch_size\n").unwrap().is_empty());
+        assert!(ProfileTable::from_csv("model,batch_size\nm,1\n").unwrap_err().to_string().contains("device_kind"));
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read_back(rows in proptest::collection::btree_map(1_u32..512, (1_u64..10_000_000_000, proptest::option::of(0_u64..1 << 40)), 1..12)) {
+            let rows = rows.into_iter().map(|(batch_size, (nanos, memory))| ProfileRow {
+                batch_size,
+                compute_share: ComputeShare::WHOLE,
+                latency: Duration::from_nanos(nanos),
+                latency_p99: None,
+                memory: memory.map(ByteCount::new),
+                achieved_occupancy: None,
+                mean_occupancy: Some(Percent::new(12.5).unwrap()),
+                sm_utilization: None,
+            });
+            let mut table = ProfileTable::default();
+            table.insert("m:3".parse().unwrap(), "k".parse().unwrap(), Profile::new(rows.collect()).unwrap());
+            prop_assert_eq!(ProfileTable::from_csv(&table.to_csv()).unwrap(), table);
+        }
+
+        #[test]
+        fn latency_is_positive_and_finite_everywhere(points in proptest::collection::btree_map(1_u32..512, 1_u64..1_000_000_000, 1..8), batch in 1_u32..4096) {
+            let text: String = points.iter().map(|(b, ns)| format!("m,k,{b},,{},,,,,\n", *ns as f64 / 1e6)).collect();
+            prop_assert!(!profile(&text).latency(batch).is_zero() || points.values().any(|ns| *ns < 1000));
+        }
+    }
+}

@@ -1,0 +1,322 @@
+//! Datatypes, shapes and the signature of a model's inputs and outputs.
+
+use std::{fmt, str::FromStr};
+
+use serde::{Deserialize, Serialize};
+
+/// A datatype of the Open Inference Protocol, version 2.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "UPPERCASE")]
+#[expect(missing_docs, reason = "the names are the protocol's own")]
+pub enum Datatype {
+    Bool,
+    Uint8,
+    Uint16,
+    Uint32,
+    Uint64,
+    Int8,
+    Int16,
+    Int32,
+    Int64,
+    Fp16,
+    Bf16,
+    Fp32,
+    Fp64,
+    Bytes,
+}
+
+/// A text that names no datatype.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("unknown datatype {0:?}: expected one of BOOL, UINT8..64, INT8..64, FP16, BF16, FP32, FP64, BYTES")]
+pub struct UnknownDatatype(String);
+
+impl Datatype {
+    /// All of them, in the protocol's order.
+    pub const ALL: [Self; 14] = [
+        Self::Bool,
+        Self::Uint8,
+        Self::Uint16,
+        Self::Uint32,
+        Self::Uint64,
+        Self::Int8,
+        Self::Int16,
+        Self::Int32,
+        Self::Int64,
+        Self::Fp16,
+        Self::Bf16,
+        Self::Fp32,
+        Self::Fp64,
+        Self::Bytes,
+    ];
+
+    /// The protocol's spelling.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Bool => "BOOL",
+            Self::Uint8 => "UINT8",
+            Self::Uint16 => "UINT16",
+            Self::Uint32 => "UINT32",
+            Self::Uint64 => "UINT64",
+            Self::Int8 => "INT8",
+            Self::Int16 => "INT16",
+            Self::Int32 => "INT32",
+            Self::Int64 => "INT64",
+            Self::Fp16 => "FP16",
+            Self::Bf16 => "BF16",
+            Self::Fp32 => "FP32",
+            Self::Fp64 => "FP64",
+            Self::Bytes => "BYTES",
+        }
+    }
+
+    /// Bytes per element; `None` for `BYTES`, whose elements carry their own length.
+    pub const fn width(self) -> Option<usize> {
+        match self {
+            Self::Bool | Self::Uint8 | Self::Int8 => Some(1),
+            Self::Uint16 | Self::Int16 | Self::Fp16 | Self::Bf16 => Some(2),
+            Self::Uint32 | Self::Int32 | Self::Fp32 => Some(4),
+            Self::Uint64 | Self::Int64 | Self::Fp64 => Some(8),
+            Self::Bytes => None,
+        }
+    }
+}
+
+impl FromStr for Datatype {
+    type Err = UnknownDatatype;
+
+    fn from_str(text: &str) -> Result<Self, UnknownDatatype> {
+        Self::ALL
+            .into_iter()
+            .find(|datatype| datatype.as_str() == text)
+            .ok_or_else(|| UnknownDatatype(text.chars().take(32).collect()))
+    }
+}
+
+impl fmt::Display for Datatype {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+/// Why a list of dimensions is no shape.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ShapeError {
+    /// More dimensions than [`Shape::MAX_RANK`].
+    #[error("rank {0} is over the limit of {max}", max = Shape::MAX_RANK)]
+    Rank(usize),
+    /// A negative dimension, or in a signature one below -1.
+    #[error("dimension {index} is {value}")]
+    Dimension {
+        /// Which one, from 0.
+        index: usize,
+        /// What was given.
+        value: i64,
+    },
+    /// The product of the dimensions is more than [`Shape::MAX_ELEMENTS`].
+    #[error("the product of the dimensions is over the limit of {max} elements", max = Shape::MAX_ELEMENTS)]
+    Elements,
+}
+
+/// The concrete shape of a tensor: its dimensions, slowest first (row-major).
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(transparent)]
+pub struct Shape(Vec<u64>);
+
+impl Shape {
+    /// The most dimensions a tensor may have.
+    pub const MAX_RANK: usize = 16;
+    /// The most elements a tensor may have: 2^40, far above any body limit, far below overflow of the size in bytes.
+    pub const MAX_ELEMENTS: u64 = 1 << 40;
+
+    /// Checks rank, signs and the product.
+    pub fn new(dims: &[i64]) -> Result<Self, ShapeError> {
+        if dims.len() > Self::MAX_RANK {
+            return Err(ShapeError::Rank(dims.len()));
+        }
+        let mut checked = Vec::with_capacity(dims.len());
+        for (index, &value) in dims.iter().enumerate() {
+            checked.push(u64::try_from(value).map_err(|_| ShapeError::Dimension { index, value })?);
+        }
+        // A zero anywhere makes the product zero, but must not excuse an absurd dimension beside it.
+        let bound = checked.iter().try_fold(1_u64, |product, &dim| product.checked_mul(dim.max(1)));
+        match bound {
+            Some(elements) if elements <= Self::MAX_ELEMENTS => Ok(Self(checked)),
+            _ => Err(ShapeError::Elements),
+        }
+    }
+
+    /// The dimensions.
+    pub fn dims(&self) -> &[u64] {
+        &self.0
+    }
+
+    /// How many dimensions.
+    pub fn rank(&self) -> usize {
+        self.0.len()
+    }
+
+    /// How many elements; 1 for a scalar.
+    pub fn elements(&self) -> u64 {
+        self.0.iter().product()
+    }
+
+    /// The same shape with dimension `axis` replaced. Panics if there is no such axis.
+    #[must_use]
+    pub fn with_dim(&self, axis: usize, size: u64) -> Self {
+        let mut dims = self.0.clone();
+        dims[axis] = size;
+        Self(dims)
+    }
+}
+
+impl fmt::Display for Shape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write_dims(f, self.0.iter())
+    }
+}
+
+fn write_dims<T: fmt::Display>(f: &mut fmt::Formatter<'_>, dims: impl Iterator<Item = T>) -> fmt::Result {
+    f.write_str("[")?;
+    for (i, dim) in dims.enumerate() {
+        if i > 0 {
+            f.write_str(",")?;
+        }
+        write!(f, "{dim}")?;
+    }
+    f.write_str("]")
+}
+
+/// One dimension of a signature.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "i64", into = "i64")]
+pub enum Dim {
+    /// Any size; written -1.
+    Any,
+    /// This size.
+    Fixed(u64),
+}
+
+impl TryFrom<i64> for Dim {
+    type Error = ShapeError;
+
+    fn try_from(value: i64) -> Result<Self, ShapeError> {
+        match value {
+            -1 => Ok(Self::Any),
+            _ => u64::try_from(value).map(Self::Fixed).map_err(|_| ShapeError::Dimension { index: 0, value }),
+        }
+    }
+}
+
+impl From<Dim> for i64 {
+    fn from(dim: Dim) -> i64 {
+        match dim {
+            Dim::Any => -1,
+            Dim::Fixed(size) => i64::try_from(size).unwrap_or(i64::MAX),
+        }
+    }
+}
+
+impl fmt::Display for Dim {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        i64::from(*self).fmt(f)
+    }
+}
+
+/// How requests of different size along one axis may share a batch: the shorter ones are filled up at their end.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Padding {
+    /// The axis that is filled up, counted with the batch dimension; not 0.
+    pub axis: usize,
+    /// What it is filled with, converted to the input's datatype.
+    #[serde(default)]
+    pub value: f64,
+}
+
+/// The signature of one input or output.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TensorSpec {
+    /// The tensor's name.
+    pub name: String,
+    /// Its element type.
+    pub datatype: Datatype,
+    /// Its dimensions, -1 for a variable one; the first is the batch when the model has one.
+    pub shape: Vec<Dim>,
+    /// Inputs only: how different lengths may share a batch.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pad: Option<Padding>,
+}
+
+impl TensorSpec {
+    /// Whether a tensor of this shape fits the signature.
+    pub fn accepts(&self, shape: &Shape) -> bool {
+        self.shape.len() == shape.rank()
+            && self.shape.iter().zip(shape.dims()).all(|(dim, &size)| match dim {
+                Dim::Any => true,
+                Dim::Fixed(fixed) => *fixed == size,
+            })
+    }
+
+    /// The dimensions in the protocol's notation, -1 for a variable one.
+    pub fn dims(&self) -> Vec<i64> {
+        self.shape.iter().map(|&dim| dim.into()).collect()
+    }
+
+    /// The dimensions as text: `[-1,3,224,224]`.
+    pub fn shape_text(&self) -> String {
+        struct Dims<'a>(&'a [Dim]);
+        impl fmt::Display for Dims<'_> {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write_dims(f, self.0.iter())
+            }
+        }
+        Dims(&self.shape).to_string()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn absurd_shapes_are_refused_before_anything_is_multiplied_out() {
+        assert_eq!(Shape::new(&[i64::MAX, 2]), Err(ShapeError::Elements));
+        assert_eq!(Shape::new(&[0, i64::MAX, i64::MAX]), Err(ShapeError::Elements));
+        assert_eq!(Shape::new(&[3, -1]), Err(ShapeError::Dimension { index: 1, value: -1 }));
+        assert_eq!(Shape::new(&[1; 17]), Err(ShapeError::Rank(17)));
+        assert_eq!(Shape::new(&[]).unwrap().elements(), 1);
+        assert_eq!(Shape::new(&[0, 5]).unwrap().elements(), 0);
+    }
+
+    #[test]
+    fn a_signature_accepts_any_size_only_where_it_says_so() {
+        let spec: TensorSpec =
+            serde_json::from_str(r#"{"name":"x","datatype":"FP32","shape":[-1,3,224]}"#).unwrap();
+        assert!(spec.accepts(&Shape::new(&[9, 3, 224]).unwrap()));
+        assert!(!spec.accepts(&Shape::new(&[9, 4, 224]).unwrap()));
+        assert!(!spec.accepts(&Shape::new(&[9, 3]).unwrap()));
+        assert_eq!(spec.shape_text(), "[-1,3,224]");
+        assert!(serde_json::from_str::<TensorSpec>(r#"{"name":"x","datatype":"FP32","shape":[-2]}"#).is_err());
+        assert!(serde_json::from_str::<TensorSpec>(r#"{"name":"x","datatype":"FP33","shape":[]}"#).is_err());
+    }
+
+    #[test]
+    fn datatypes_print_as_they_are_read() {
+        for datatype in Datatype::ALL {
+            assert_eq!(datatype.as_str().parse(), Ok(datatype));
+            assert_eq!(serde_json::to_string(&datatype).unwrap(), format!("\"{datatype}\""));
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_list_of_dimensions_panics(dims in proptest::collection::vec(any::<i64>(), 0..20)) {
+            if let Ok(shape) = Shape::new(&dims) {
+                prop_assert!(shape.elements() <= Shape::MAX_ELEMENTS);
+            }
+        }
+    }
+}

@@ -1,0 +1,261 @@
+//! Numbers with dimensions. Constructors refuse NaN, infinities and negatives, so that arithmetic elsewhere need not.
+
+use std::{
+    fmt,
+    ops::{Add, AddAssign, Sub},
+    time::Duration,
+};
+
+use serde::{Deserialize, Serialize};
+
+/// A number outside what its unit allows.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[error("{unit} must be {allowed}, not {value}")]
+pub struct UnitError {
+    /// The unit, in words.
+    pub unit: &'static str,
+    /// What is allowed, in words.
+    pub allowed: &'static str,
+    /// What was given.
+    pub value: f64,
+}
+
+/// A moment: nanoseconds since the process, or the simulation, started. Printable and replayable.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Time(u64);
+
+impl Time {
+    /// The start.
+    pub const ZERO: Self = Self(0);
+    /// Later than everything.
+    pub const MAX: Self = Self(u64::MAX);
+
+    /// `nanos` after the start.
+    pub const fn from_nanos(nanos: u64) -> Self {
+        Self(nanos)
+    }
+
+    /// Nanoseconds since the start.
+    pub const fn as_nanos(self) -> u64 {
+        self.0
+    }
+
+    /// Seconds since the start.
+    pub fn as_secs_f64(self) -> f64 {
+        self.0 as f64 / 1e9
+    }
+
+    /// How long ago `earlier` was; zero if it is later.
+    pub const fn saturating_since(self, earlier: Self) -> Duration {
+        Duration::from_nanos(self.0.saturating_sub(earlier.0))
+    }
+}
+
+fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+impl Add<Duration> for Time {
+    type Output = Self;
+
+    fn add(self, rhs: Duration) -> Self {
+        Self(self.0.saturating_add(nanos(rhs)))
+    }
+}
+
+impl AddAssign<Duration> for Time {
+    fn add_assign(&mut self, rhs: Duration) {
+        *self = *self + rhs;
+    }
+}
+
+/// Stops at [`Time::ZERO`].
+impl Sub<Duration> for Time {
+    type Output = Self;
+
+    fn sub(self, rhs: Duration) -> Self {
+        Self(self.0.saturating_sub(nanos(rhs)))
+    }
+}
+
+impl fmt::Display for Time {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{:09}s", self.0 / 1_000_000_000, self.0 % 1_000_000_000)
+    }
+}
+
+/// An amount of memory or payload, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct ByteCount(u64);
+
+impl ByteCount {
+    /// No bytes.
+    pub const ZERO: Self = Self(0);
+
+    /// So many bytes.
+    pub const fn new(bytes: u64) -> Self {
+        Self(bytes)
+    }
+
+    /// So many mebibytes; `None` if that overflows.
+    pub const fn from_mib(mib: u64) -> Option<Self> {
+        match mib.checked_mul(1 << 20) {
+            Some(bytes) => Some(Self(bytes)),
+            None => None,
+        }
+    }
+
+    /// So many, possibly fractional, mebibytes.
+    pub fn try_from_mib_f64(mib: f64) -> Result<Self, UnitError> {
+        if mib.is_finite() && (0.0..9e12).contains(&mib) {
+            Ok(Self((mib * f64::from(1 << 20)).round() as u64))
+        } else {
+            Err(UnitError { unit: "memory in MiB", allowed: "finite and not negative", value: mib })
+        }
+    }
+
+    /// In bytes.
+    pub const fn as_u64(self) -> u64 {
+        self.0
+    }
+
+    /// In mebibytes.
+    pub fn as_mib_f64(self) -> f64 {
+        self.0 as f64 / f64::from(1 << 20)
+    }
+
+    /// The sum, at most `u64::MAX`.
+    #[must_use]
+    pub const fn saturating_add(self, other: Self) -> Self {
+        Self(self.0.saturating_add(other.0))
+    }
+
+    /// The difference, at least zero.
+    #[must_use]
+    pub const fn saturating_sub(self, other: Self) -> Self {
+        Self(self.0.saturating_sub(other.0))
+    }
+}
+
+impl std::iter::Sum for ByteCount {
+    fn sum<I: Iterator<Item = Self>>(iter: I) -> Self {
+        iter.fold(Self::ZERO, Self::saturating_add)
+    }
+}
+
+impl fmt::Display for ByteCount {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const UNITS: [(&str, u32); 4] = [("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)];
+        for (unit, shift) in UNITS {
+            if self.0 >= 1 << shift {
+                return write!(f, "{:.1} {unit}", self.0 as f64 / (1_u64 << shift) as f64);
+            }
+        }
+        write!(f, "{} B", self.0)
+    }
+}
+
+macro_rules! bounded_f64 {
+    ($(#[$doc:meta])* $name:ident, $unit:literal, $allowed:literal, $accepts:expr) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, PartialOrd, Serialize, Deserialize)]
+        #[serde(try_from = "f64", into = "f64")]
+        pub struct $name(f64);
+
+        impl $name {
+            /// Checks the value against the unit's range.
+            pub fn new(value: f64) -> Result<Self, UnitError> {
+                let accepts: fn(f64) -> bool = $accepts;
+                if accepts(value) {
+                    // Adding zero turns -0 into 0, so that equal values print alike.
+                    Ok(Self(value + 0.0))
+                } else {
+                    Err(UnitError { unit: $unit, allowed: $allowed, value })
+                }
+            }
+
+            /// The bare number.
+            pub const fn get(self) -> f64 {
+                self.0
+            }
+        }
+
+        impl TryFrom<f64> for $name {
+            type Error = UnitError;
+
+            fn try_from(value: f64) -> Result<Self, UnitError> {
+                Self::new(value)
+            }
+        }
+
+        impl From<$name> for f64 {
+            fn from(value: $name) -> f64 {
+                value.0
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.0.fmt(f)
+            }
+        }
+    };
+}
+
+bounded_f64!(
+    /// A rate of requests, in 1/s.
+    RequestsPerSecond, "requests per second", "between 0 and 1e9", |v| (0.0..=1e9).contains(&v)
+);
+
+bounded_f64!(
+    /// A share of something measured, in percent of its whole.
+    Percent, "a percentage", "between 0 and 100", |v| (0.0..=100.0).contains(&v)
+);
+
+bounded_f64!(
+    /// The share of a device's multiprocessors (or of a CPU's threads) that a replica may use, in percent, above 0.
+    ComputeShare, "a compute share in percent", "above 0 and at most 100", |v| v > 0.0 && v <= 100.0
+);
+
+impl RequestsPerSecond {
+    /// No requests.
+    pub const ZERO: Self = Self(0.0);
+}
+
+impl ComputeShare {
+    /// The whole device.
+    pub const WHOLE: Self = Self(100.0);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn constructors_refuse_what_is_no_number_of_their_unit() {
+        for bad in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, -1.0] {
+            assert!(RequestsPerSecond::new(bad).is_err());
+            assert!(ComputeShare::new(bad).is_err());
+            assert!(Percent::new(bad).is_err());
+            assert!(ByteCount::try_from_mib_f64(bad).is_err());
+        }
+        assert!(ComputeShare::new(0.0).is_err());
+        assert!(ComputeShare::new(100.1).is_err());
+        assert_eq!(RequestsPerSecond::new(-0.0).unwrap().to_string(), "0");
+    }
+
+    #[test]
+    fn time_saturates_at_both_ends() {
+        assert_eq!(Time::MAX + Duration::from_secs(1), Time::MAX);
+        assert_eq!(Time::ZERO - Duration::from_secs(1), Time::ZERO);
+        assert_eq!(Time::from_nanos(1_500_000_000).to_string(), "1.500000000s");
+    }
+
+    #[test]
+    fn bytes_print_in_the_largest_unit_that_fits() {
+        assert_eq!(ByteCount::new(602_112).to_string(), "588.0 KiB");
+        assert_eq!(ByteCount::from_mib(16_384).unwrap().to_string(), "16.0 GiB");
+        assert_eq!(ByteCount::new(3).to_string(), "3 B");
+    }
+}

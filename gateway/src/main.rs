@@ -1,0 +1,2 @@
+//! Packhorse.
+fn main() {}
