@@ -2,25 +2,38 @@
 
 use std::{collections::BTreeSet, time::Duration};
 
+use serde::{Deserialize, Serialize};
+
 use crate::{ArtifactDigest, Dim, ModelId, RequestsPerSecond, Shape, TensorSpec};
 
-/// A registered version of a model: what it is, what it takes and gives, and what is promised of it.
-#[derive(Clone, Debug, PartialEq)]
-pub struct ModelSpec {
-    /// Name and version.
-    pub id: ModelId,
+/// What a replica runs: a TorchScript file with its signature. All that a worker needs to know of a model.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct Program {
+    /// Name and version, as `NAME:VERSION`.
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
+    pub model: ModelId,
     /// The TorchScript file.
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub artifact: ArtifactDigest,
     /// The most rows a batch may have; 0 when the model has no batch dimension and takes one request at a time.
     pub max_batch_size: u32,
-    /// The latency objective, end to end at the gateway.
-    pub slo: Duration,
-    /// The rate that is expected and planned for.
-    pub rate: RequestsPerSecond,
     /// In the order of the program's arguments.
     pub inputs: Vec<TensorSpec>,
     /// In the order of the program's results.
     pub outputs: Vec<TensorSpec>,
+}
+
+/// A registered version of a model: what runs, and what is promised of it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ModelSpec {
+    /// What runs.
+    pub program: Program,
+    /// The latency objective, end to end at the gateway.
+    pub slo: Duration,
+    /// The rate that is expected and planned for.
+    pub rate: RequestsPerSecond,
 }
 
 /// Which field of a model is out of its limits, and what they are.
@@ -34,12 +47,29 @@ pub struct ModelSpecError {
 }
 
 impl ModelSpec {
+    /// The loosest objective: what clients wait for by default.
+    pub const MAX_SLO: Duration = Duration::from_secs(60);
+
+    /// Checks every field against its limits.
+    ///
+    /// # Errors
+    /// The first field out of its limits.
+    pub fn validate(&self) -> Result<(), ModelSpecError> {
+        if self.slo.is_zero() || self.slo > Self::MAX_SLO {
+            return Err(ModelSpecError {
+                field: "slo_ms".to_owned(),
+                problem: format!("expected above 0 and at most {} ms", Self::MAX_SLO.as_millis()),
+            });
+        }
+        self.program.validate()
+    }
+}
+
+impl Program {
     /// The largest batch a model may be registered with.
     pub const MAX_BATCH_SIZE: u32 = 4096;
     /// The most inputs, and the most outputs.
     pub const MAX_TENSORS: usize = 64;
-    /// The loosest objective: what clients wait for by default.
-    pub const MAX_SLO: Duration = Duration::from_secs(60);
 
     /// Whether requests of this model can share a batch.
     pub fn batches(&self) -> bool {
@@ -56,12 +86,11 @@ impl ModelSpec {
     /// # Errors
     /// The first field out of its limits.
     pub fn validate(&self) -> Result<(), ModelSpecError> {
-        let error = |field: &str, problem: String| Err(ModelSpecError { field: field.to_owned(), problem });
         if self.max_batch_size > Self::MAX_BATCH_SIZE {
-            return error("max_batch_size", format!("{} is over the limit of {}", self.max_batch_size, Self::MAX_BATCH_SIZE));
-        }
-        if self.slo.is_zero() || self.slo > Self::MAX_SLO {
-            return error("slo_ms", format!("expected above 0 and at most {} ms", Self::MAX_SLO.as_millis()));
+            return Err(ModelSpecError {
+                field: "max_batch_size".to_owned(),
+                problem: format!("{} is over the limit of {}", self.max_batch_size, Self::MAX_BATCH_SIZE),
+            });
         }
         self.validate_side("inputs", &self.inputs, true)?;
         self.validate_side("outputs", &self.outputs, false)
@@ -129,13 +158,15 @@ mod tests {
             pad: None,
         };
         ModelSpec {
-            id: "m:1".parse().unwrap(),
-            artifact: ArtifactDigest::from_sha256([0; 32]),
-            max_batch_size: 8,
+            program: Program {
+                model: "m:1".parse().unwrap(),
+                artifact: ArtifactDigest::from_sha256([0; 32]),
+                max_batch_size: 8,
+                inputs: vec![tensor("x")],
+                outputs: vec![tensor("y")],
+            },
             slo: Duration::from_millis(100),
             rate: RequestsPerSecond::new(10.0).unwrap(),
-            inputs: vec![tensor("x")],
-            outputs: vec![tensor("y")],
         }
     }
 
@@ -148,16 +179,16 @@ mod tests {
     #[test]
     fn errors_name_the_field() {
         assert_eq!(spec().validate(), Ok(()));
-        assert_eq!(field_of(|m| m.max_batch_size = 4097), "max_batch_size");
+        assert_eq!(field_of(|m| m.program.max_batch_size = 4097), "max_batch_size");
         assert_eq!(field_of(|m| m.slo = Duration::ZERO), "slo_ms");
         assert_eq!(field_of(|m| m.slo = Duration::from_secs(61)), "slo_ms");
-        assert_eq!(field_of(|m| m.inputs.clear()), "inputs");
-        assert_eq!(field_of(|m| m.outputs.push(m.outputs[0].clone())), "outputs[1].name");
-        assert_eq!(field_of(|m| m.inputs[0].datatype = Datatype::Bytes), "inputs[0].datatype");
-        assert_eq!(field_of(|m| m.inputs[0].shape[0] = Dim::Fixed(3)), "inputs[0].shape");
-        assert_eq!(field_of(|m| m.inputs[0].shape[1] = Dim::Fixed(u64::MAX)), "inputs[0].shape");
-        assert_eq!(field_of(|m| m.outputs[0].pad = Some(Padding { axis: 1, value: 0.0 })), "outputs[0].pad");
-        assert_eq!(field_of(|m| m.inputs[0].pad = Some(Padding { axis: 2, value: 0.0 })), "inputs[0].pad.axis");
-        assert_eq!(field_of(|m| m.inputs[0].pad = Some(Padding { axis: 0, value: 0.0 })), "inputs[0].pad.axis");
+        assert_eq!(field_of(|m| m.program.inputs.clear()), "inputs");
+        assert_eq!(field_of(|m| m.program.outputs.push(m.program.outputs[0].clone())), "outputs[1].name");
+        assert_eq!(field_of(|m| m.program.inputs[0].datatype = Datatype::Bytes), "inputs[0].datatype");
+        assert_eq!(field_of(|m| m.program.inputs[0].shape[0] = Dim::Fixed(3)), "inputs[0].shape");
+        assert_eq!(field_of(|m| m.program.inputs[0].shape[1] = Dim::Fixed(u64::MAX)), "inputs[0].shape");
+        assert_eq!(field_of(|m| m.program.outputs[0].pad = Some(Padding { axis: 1, value: 0.0 })), "outputs[0].pad");
+        assert_eq!(field_of(|m| m.program.inputs[0].pad = Some(Padding { axis: 2, value: 0.0 })), "inputs[0].pad.axis");
+        assert_eq!(field_of(|m| m.program.inputs[0].pad = Some(Padding { axis: 0, value: 0.0 })), "inputs[0].pad.axis");
     }
 }

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 /// A datatype of the Open Inference Protocol, version 2.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "UPPERCASE")]
 #[expect(missing_docs, reason = "the names are the protocol's own")]
 pub enum Datatype {
@@ -224,6 +225,7 @@ impl fmt::Display for Dim {
 
 /// How requests of different size along one axis may share a batch: the shorter ones are filled up at their end.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Padding {
     /// The axis that is filled up, counted with the batch dimension; not 0.
@@ -235,6 +237,7 @@ pub struct Padding {
 
 /// The signature of one input or output.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct TensorSpec {
     /// The tensor's name.
@@ -242,6 +245,7 @@ pub struct TensorSpec {
     /// Its element type.
     pub datatype: Datatype,
     /// Its dimensions, -1 for a variable one; the first is the batch when the model has one.
+    #[cfg_attr(feature = "openapi", schema(value_type = Vec<i64>))]
     pub shape: Vec<Dim>,
     /// Inputs only: how different lengths may share a batch.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -1,0 +1,2 @@
+//! The Packhorse agent.
+fn main() {}

@@ -1,0 +1,2 @@
+//! The Packhorse worker.
+fn main() {}
