@@ -58,13 +58,20 @@ impl DeviceKind {
 
     /// The kind of a CPU by the model name its operating system gives it: `cpu-` and a slug.
     pub fn from_cpu_model_name(name: &str) -> Self {
-        Self::slug("cpu-", &name.replace("(R)", "").replace("(TM)", "").to_lowercase())
+        Self::slug(
+            "cpu-",
+            &name.replace("(R)", "").replace("(TM)", "").to_lowercase(),
+        )
     }
 
     fn slug(prefix: &str, name: &str) -> Self {
         let mut slug = prefix.to_owned();
         for c in name.chars() {
-            let c = if c.is_ascii_alphanumeric() || matches!(c, '.' | '_') { c } else { '-' };
+            let c = if c.is_ascii_alphanumeric() || matches!(c, '.' | '_') {
+                c
+            } else {
+                '-'
+            };
             if c != '-' || !(slug.is_empty() || slug.ends_with('-')) {
                 slug.push(c);
             }
@@ -72,7 +79,8 @@ impl DeviceKind {
         let slug = slug.trim_matches(|c: char| !c.is_ascii_alphanumeric());
         let slug = slug.get(..slug.len().min(128)).unwrap_or_default();
         let text = if slug.is_empty() { "unknown" } else { slug };
-        text.parse().expect("a slug is a name: checked characters, first one alphanumeric, at most 128")
+        text.parse()
+            .expect("a slug is a name: checked characters, first one alphanumeric, at most 128")
     }
 }
 
@@ -84,11 +92,18 @@ mod tests {
 
     #[test]
     fn kinds_have_short_names_where_we_know_one() {
-        assert_eq!(DeviceKind::from_nvml_name("Tesla V100-SXM2-16GB").as_str(), "V100-SXM2-16GB");
-        assert_eq!(DeviceKind::from_nvml_name("NVIDIA H200").as_str(), "H200");
-        assert_eq!(DeviceKind::from_nvml_name("NVIDIA RTX 6000 Ada").as_str(), "NVIDIA-RTX-6000-Ada");
         assert_eq!(
-            DeviceKind::from_cpu_model_name("Intel(R) Xeon(R) Platinum 8481C CPU @ 2.70GHz").as_str(),
+            DeviceKind::from_nvml_name("Tesla V100-SXM2-16GB").as_str(),
+            "V100-SXM2-16GB"
+        );
+        assert_eq!(DeviceKind::from_nvml_name("NVIDIA H200").as_str(), "H200");
+        assert_eq!(
+            DeviceKind::from_nvml_name("NVIDIA RTX 6000 Ada").as_str(),
+            "NVIDIA-RTX-6000-Ada"
+        );
+        assert_eq!(
+            DeviceKind::from_cpu_model_name("Intel(R) Xeon(R) Platinum 8481C CPU @ 2.70GHz")
+                .as_str(),
             "cpu-intel-xeon-platinum-8481c-cpu-2.70ghz"
         );
         assert_eq!(DeviceKind::from_cpu_model_name("").as_str(), "cpu");

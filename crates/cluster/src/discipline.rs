@@ -5,7 +5,9 @@ use std::{fmt, str::FromStr};
 use serde::{Deserialize, Serialize};
 
 /// How waiting requests become batches.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
 #[serde(rename_all = "kebab-case")]
 pub enum Discipline {
     /// Earliest deadline first, late binding to free credits, early drop.
@@ -39,7 +41,9 @@ impl FromStr for Discipline {
         Self::ALL
             .into_iter()
             .find(|discipline| discipline.as_str() == text)
-            .ok_or_else(|| UnknownDiscipline { given: text.chars().take(64).collect() })
+            .ok_or_else(|| UnknownDiscipline {
+                given: text.chars().take(64).collect(),
+            })
     }
 }
 

@@ -16,16 +16,23 @@ pub struct IdError {
 impl IdError {
     fn new(what: &'static str, rule: &'static str, given: &str) -> Self {
         // What came from outside is quoted, but never at length.
-        Self { what, rule, given: given.chars().take(140).collect() }
+        Self {
+            what,
+            rule,
+            given: given.chars().take(140).collect(),
+        }
     }
 }
 
-const NAME_RULE: &str = "expected 1 to 128 characters of A-Z a-z 0-9 . _ -, the first a letter or digit";
+const NAME_RULE: &str =
+    "expected 1 to 128 characters of A-Z a-z 0-9 . _ -, the first a letter or digit";
 
 fn is_name(text: &str) -> bool {
     text.len() <= 128
         && text.starts_with(|c: char| c.is_ascii_alphanumeric())
-        && text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-'))
+        && text
+            .bytes()
+            .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-'))
 }
 
 macro_rules! text_serde {
@@ -105,7 +112,11 @@ impl ModelVersion {
         if version >= 1 && i32::try_from(version).is_ok() {
             Ok(Self(version))
         } else {
-            Err(IdError::new("model version", "expected a number from 1 to 2147483647", &version.to_string()))
+            Err(IdError::new(
+                "model version",
+                "expected a number from 1 to 2147483647",
+                &version.to_string(),
+            ))
         }
     }
 
@@ -136,7 +147,11 @@ impl FromStr for ModelVersion {
         let digits = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
         match text.parse() {
             Ok(number) if digits => Self::new(number),
-            _ => Err(IdError::new("model version", "expected a number from 1 to 2147483647", text)),
+            _ => Err(IdError::new(
+                "model version",
+                "expected a number from 1 to 2147483647",
+                text,
+            )),
         }
     }
 }
@@ -166,7 +181,10 @@ impl FromStr for ModelId {
             Some((name, version)) => (name, version.parse()?),
             None => (text, ModelVersion::FIRST),
         };
-        Ok(Self { name: name.parse()?, version })
+        Ok(Self {
+            name: name.parse()?,
+            version,
+        })
     }
 }
 
@@ -212,7 +230,11 @@ impl FromStr for ArtifactDigest {
             {
                 Ok(Self(bytes))
             }
-            _ => Err(IdError::new("artifact digest", "expected sha256: and 64 lower-case hexadecimal digits", text)),
+            _ => Err(IdError::new(
+                "artifact digest",
+                "expected sha256: and 64 lower-case hexadecimal digits",
+                text,
+            )),
         }
     }
 }
@@ -243,7 +265,10 @@ impl DeviceId {
     /// `local` names the device within its node, by the rule of names.
     pub fn new(node: NodeName, local: &str) -> Result<Self, IdError> {
         if is_name(local) {
-            Ok(Self { node, local: local.to_owned() })
+            Ok(Self {
+                node,
+                local: local.to_owned(),
+            })
         } else {
             Err(IdError::new("device name", NAME_RULE, local))
         }
@@ -280,7 +305,9 @@ impl fmt::Display for DeviceId {
 text_serde!(DeviceId);
 
 /// The number of a stored plan. A newer plan has a larger one.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
 #[serde(transparent)]
 pub struct Generation(pub u64);
 
@@ -304,12 +331,19 @@ impl FromStr for ReplicaId {
     type Err = IdError;
 
     fn from_str(text: &str) -> Result<Self, IdError> {
-        let parsed = text
-            .split_once('-')
-            .and_then(|(generation, number)| Some((generation.parse().ok()?, number.parse().ok()?)));
+        let parsed = text.split_once('-').and_then(|(generation, number)| {
+            Some((generation.parse().ok()?, number.parse().ok()?))
+        });
         match parsed {
-            Some((generation, number)) => Ok(Self { generation: Generation(generation), number }),
-            None => Err(IdError::new("replica id", "expected GENERATION-NUMBER", text)),
+            Some((generation, number)) => Ok(Self {
+                generation: Generation(generation),
+                number,
+            }),
+            None => Err(IdError::new(
+                "replica id",
+                "expected GENERATION-NUMBER",
+                text,
+            )),
         }
     }
 }
@@ -328,17 +362,46 @@ mod tests {
 
     #[test]
     fn names_cannot_leave_their_folder_or_break_a_path() {
-        for bad in ["", ".", "..", ".hidden", "a/b", "a\\b", "a b", "a\0", "ä", "-x", &"x".repeat(129), "a%2Fb", "a:1"] {
+        for bad in [
+            "",
+            ".",
+            "..",
+            ".hidden",
+            "a/b",
+            "a\\b",
+            "a b",
+            "a\0",
+            "ä",
+            "-x",
+            &"x".repeat(129),
+            "a%2Fb",
+            "a:1",
+        ] {
             assert!(bad.parse::<ModelName>().is_err(), "{bad:?} was accepted");
         }
-        for good in ["a", "EfficientNet-Lite0", "all.mini_LM-6", "0", &"x".repeat(128)] {
+        for good in [
+            "a",
+            "EfficientNet-Lite0",
+            "all.mini_LM-6",
+            "0",
+            &"x".repeat(128),
+        ] {
             assert_eq!(good.parse::<ModelName>().unwrap().as_str(), good);
         }
     }
 
     #[test]
     fn versions_are_plain_positive_numbers() {
-        for bad in ["", "0", "+1", "-1", "1.0", "2147483648", "99999999999", "v1"] {
+        for bad in [
+            "",
+            "0",
+            "+1",
+            "-1",
+            "1.0",
+            "2147483648",
+            "99999999999",
+            "v1",
+        ] {
             assert!(bad.parse::<ModelVersion>().is_err(), "{bad:?} was accepted");
         }
         assert_eq!("7".parse::<ModelVersion>().unwrap().get(), 7);
@@ -349,7 +412,10 @@ mod tests {
     #[test]
     fn ids_print_as_they_are_read() {
         let digest = format!("sha256:{}", "0f".repeat(32));
-        assert_eq!(digest.parse::<ArtifactDigest>().unwrap().to_string(), digest);
+        assert_eq!(
+            digest.parse::<ArtifactDigest>().unwrap().to_string(),
+            digest
+        );
         assert!(digest.to_uppercase().parse::<ArtifactDigest>().is_err());
         assert!("sha256:0f".parse::<ArtifactDigest>().is_err());
         for id in ["laptop/cpu0", "n/GPU-5c8e"] {

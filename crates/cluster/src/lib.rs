@@ -11,20 +11,23 @@ mod id;
 mod model;
 mod plan;
 mod problem;
-mod replica;
 mod profile;
+mod replica;
 mod tensor;
 mod units;
 
 pub use device::{Device, DeviceIndex, known_kind};
 pub use discipline::{Discipline, UnknownDiscipline};
 pub use id::{
-    ArtifactDigest, DeviceId, DeviceKind, Generation, IdError, ModelId, ModelName, ModelVersion, NodeName, ReplicaId,
+    ArtifactDigest, DeviceId, DeviceKind, Generation, IdError, ModelId, ModelName, ModelVersion,
+    NodeName, ReplicaId,
 };
 pub use model::{ModelSpec, ModelSpecError, Program};
 pub use plan::{ModelForecast, Plan, PlannedReplica, Violation};
 pub use problem::{DemandedModel, ModelIndex, NetworkModel, Problem, ProblemError};
 pub use profile::{Profile, ProfileError, ProfileRow, ProfileTable};
-pub use replica::{ProfileProgress, ReplicaState, ReplicaStatus, WantedProfile, WantedReplica, WantedState};
+pub use replica::{
+    ProfileProgress, ReplicaState, ReplicaStatus, WantedProfile, WantedReplica, WantedState,
+};
 pub use tensor::{Datatype, Dim, Padding, Shape, ShapeError, TensorSpec, UnknownDatatype};
 pub use units::{ByteCount, ComputeShare, Percent, RequestsPerSecond, Time, UnitError};

@@ -58,7 +58,10 @@ impl ModelSpec {
         if self.slo.is_zero() || self.slo > Self::MAX_SLO {
             return Err(ModelSpecError {
                 field: "slo_ms".to_owned(),
-                problem: format!("expected above 0 and at most {} ms", Self::MAX_SLO.as_millis()),
+                problem: format!(
+                    "expected above 0 and at most {} ms",
+                    Self::MAX_SLO.as_millis()
+                ),
             });
         }
         self.program.validate()
@@ -89,52 +92,100 @@ impl Program {
         if self.max_batch_size > Self::MAX_BATCH_SIZE {
             return Err(ModelSpecError {
                 field: "max_batch_size".to_owned(),
-                problem: format!("{} is over the limit of {}", self.max_batch_size, Self::MAX_BATCH_SIZE),
+                problem: format!(
+                    "{} is over the limit of {}",
+                    self.max_batch_size,
+                    Self::MAX_BATCH_SIZE
+                ),
             });
         }
         self.validate_side("inputs", &self.inputs, true)?;
         self.validate_side("outputs", &self.outputs, false)
     }
 
-    fn validate_side(&self, side: &str, specs: &[TensorSpec], may_pad: bool) -> Result<(), ModelSpecError> {
+    fn validate_side(
+        &self,
+        side: &str,
+        specs: &[TensorSpec],
+        may_pad: bool,
+    ) -> Result<(), ModelSpecError> {
         let error = |field: String, problem: String| Err(ModelSpecError { field, problem });
         if specs.is_empty() || specs.len() > Self::MAX_TENSORS {
-            return error(side.to_owned(), format!("expected 1 to {} tensors, got {}", Self::MAX_TENSORS, specs.len()));
+            return error(
+                side.to_owned(),
+                format!(
+                    "expected 1 to {} tensors, got {}",
+                    Self::MAX_TENSORS,
+                    specs.len()
+                ),
+            );
         }
         let mut names = BTreeSet::new();
         for (i, spec) in specs.iter().enumerate() {
             let field = |part: &str| format!("{side}[{i}].{part}");
-            if spec.name.is_empty() || spec.name.len() > 256 || spec.name.chars().any(char::is_control) {
-                return error(field("name"), "expected 1 to 256 bytes without control characters".to_owned());
+            if spec.name.is_empty()
+                || spec.name.len() > 256
+                || spec.name.chars().any(char::is_control)
+            {
+                return error(
+                    field("name"),
+                    "expected 1 to 256 bytes without control characters".to_owned(),
+                );
             }
             if !names.insert(&spec.name) {
                 return error(field("name"), format!("{:?} is given twice", spec.name));
             }
             if spec.datatype.width().is_none() {
-                return error(field("datatype"), "BYTES has no libtorch tensor; use UINT8 with a length".to_owned());
+                return error(
+                    field("datatype"),
+                    "BYTES has no libtorch tensor; use UINT8 with a length".to_owned(),
+                );
             }
             if spec.shape.len() > Shape::MAX_RANK {
-                return error(field("shape"), format!("rank {} is over the limit of {}", spec.shape.len(), Shape::MAX_RANK));
+                return error(
+                    field("shape"),
+                    format!(
+                        "rank {} is over the limit of {}",
+                        spec.shape.len(),
+                        Shape::MAX_RANK
+                    ),
+                );
             }
-            let fixed: Vec<i64> = spec.shape.iter().map(|dim| if *dim == Dim::Any { 1 } else { (*dim).into() }).collect();
+            let fixed: Vec<i64> = spec
+                .shape
+                .iter()
+                .map(|dim| if *dim == Dim::Any { 1 } else { (*dim).into() })
+                .collect();
             if let Err(e) = Shape::new(&fixed) {
                 return error(field("shape"), e.to_string());
             }
             if spec.shape.contains(&Dim::Fixed(0)) {
-                return error(field("shape"), "a dimension of 0 leaves nothing to compute".to_owned());
+                return error(
+                    field("shape"),
+                    "a dimension of 0 leaves nothing to compute".to_owned(),
+                );
             }
             if self.batches() && spec.shape.first() != Some(&Dim::Any) {
                 return error(
                     field("shape"),
-                    format!("with max_batch_size {} the first dimension is the batch and must be -1", self.max_batch_size),
+                    format!(
+                        "with max_batch_size {} the first dimension is the batch and must be -1",
+                        self.max_batch_size
+                    ),
                 );
             }
             if let Some(pad) = spec.pad {
                 if !may_pad || !self.batches() {
-                    return error(field("pad"), "only inputs of a model with a batch dimension can be padded".to_owned());
+                    return error(
+                        field("pad"),
+                        "only inputs of a model with a batch dimension can be padded".to_owned(),
+                    );
                 }
                 if pad.axis == 0 || spec.shape.get(pad.axis) != Some(&Dim::Any) {
-                    return error(field("pad.axis"), format!("{} is no variable dimension after the batch", pad.axis));
+                    return error(
+                        field("pad.axis"),
+                        format!("{} is no variable dimension after the batch", pad.axis),
+                    );
                 }
                 if !pad.value.is_finite() {
                     return error(field("pad.value"), "expected a finite number".to_owned());
@@ -179,16 +230,49 @@ mod tests {
     #[test]
     fn errors_name_the_field() {
         assert_eq!(spec().validate(), Ok(()));
-        assert_eq!(field_of(|m| m.program.max_batch_size = 4097), "max_batch_size");
+        assert_eq!(
+            field_of(|m| m.program.max_batch_size = 4097),
+            "max_batch_size"
+        );
         assert_eq!(field_of(|m| m.slo = Duration::ZERO), "slo_ms");
         assert_eq!(field_of(|m| m.slo = Duration::from_secs(61)), "slo_ms");
         assert_eq!(field_of(|m| m.program.inputs.clear()), "inputs");
-        assert_eq!(field_of(|m| m.program.outputs.push(m.program.outputs[0].clone())), "outputs[1].name");
-        assert_eq!(field_of(|m| m.program.inputs[0].datatype = Datatype::Bytes), "inputs[0].datatype");
-        assert_eq!(field_of(|m| m.program.inputs[0].shape[0] = Dim::Fixed(3)), "inputs[0].shape");
-        assert_eq!(field_of(|m| m.program.inputs[0].shape[1] = Dim::Fixed(u64::MAX)), "inputs[0].shape");
-        assert_eq!(field_of(|m| m.program.outputs[0].pad = Some(Padding { axis: 1, value: 0.0 })), "outputs[0].pad");
-        assert_eq!(field_of(|m| m.program.inputs[0].pad = Some(Padding { axis: 2, value: 0.0 })), "inputs[0].pad.axis");
-        assert_eq!(field_of(|m| m.program.inputs[0].pad = Some(Padding { axis: 0, value: 0.0 })), "inputs[0].pad.axis");
+        assert_eq!(
+            field_of(|m| m.program.outputs.push(m.program.outputs[0].clone())),
+            "outputs[1].name"
+        );
+        assert_eq!(
+            field_of(|m| m.program.inputs[0].datatype = Datatype::Bytes),
+            "inputs[0].datatype"
+        );
+        assert_eq!(
+            field_of(|m| m.program.inputs[0].shape[0] = Dim::Fixed(3)),
+            "inputs[0].shape"
+        );
+        assert_eq!(
+            field_of(|m| m.program.inputs[0].shape[1] = Dim::Fixed(u64::MAX)),
+            "inputs[0].shape"
+        );
+        assert_eq!(
+            field_of(|m| m.program.outputs[0].pad = Some(Padding {
+                axis: 1,
+                value: 0.0
+            })),
+            "outputs[0].pad"
+        );
+        assert_eq!(
+            field_of(|m| m.program.inputs[0].pad = Some(Padding {
+                axis: 2,
+                value: 0.0
+            })),
+            "inputs[0].pad.axis"
+        );
+        assert_eq!(
+            field_of(|m| m.program.inputs[0].pad = Some(Padding {
+                axis: 0,
+                value: 0.0
+            })),
+            "inputs[0].pad.axis"
+        );
     }
 }

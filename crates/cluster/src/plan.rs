@@ -2,7 +2,9 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use crate::{ByteCount, ComputeShare, DeviceIndex, ModelId, ModelIndex, Problem, RequestsPerSecond};
+use crate::{
+    ByteCount, ComputeShare, DeviceIndex, ModelId, ModelIndex, Problem, RequestsPerSecond,
+};
 
 /// A replica as planned: one model on one device.
 #[derive(Clone, Debug, PartialEq)]
@@ -79,7 +81,9 @@ pub enum Violation {
         kind: String,
     },
     /// A full batch alone takes longer than the SLO.
-    #[error("{model} on device {device}: a batch of {batch_size} takes {latency:?}, over the SLO of {slo:?}")]
+    #[error(
+        "{model} on device {device}: a batch of {batch_size} takes {latency:?}, over the SLO of {slo:?}"
+    )]
     Slo {
         /// The model.
         model: ModelId,
@@ -115,9 +119,16 @@ pub enum Violation {
 impl Plan {
     /// A plan without a replica, for when nothing can be placed.
     pub fn empty(policy: &'static str, problem: &Problem, shortfall: &str) -> Self {
-        let forecast =
-            ModelForecast { goodput: RequestsPerSecond::ZERO, latency: None, shortfall: Some(shortfall.to_owned()) };
-        Self { policy, replicas: Vec::new(), models: vec![forecast; problem.models.len()] }
+        let forecast = ModelForecast {
+            goodput: RequestsPerSecond::ZERO,
+            latency: None,
+            shortfall: Some(shortfall.to_owned()),
+        };
+        Self {
+            policy,
+            replicas: Vec::new(),
+            models: vec![forecast; problem.models.len()],
+        }
     }
 
     /// Everything this plan does that no plan may, judged against the problem it answers. Empty for a sound plan. The same
@@ -127,14 +138,17 @@ impl Plan {
         const ROUNDING: f64 = 1e-6;
         let mut violations = Vec::new();
         if self.models.len() != problem.models.len() {
-            violations
-                .push(Violation::Forecasts { forecasts: self.models.len(), models: problem.models.len() });
+            violations.push(Violation::Forecasts {
+                forecasts: self.models.len(),
+                models: problem.models.len(),
+            });
         }
         let mut used: BTreeMap<DeviceIndex, (ByteCount, f64)> = BTreeMap::new();
         for (i, replica) in self.replicas.iter().enumerate() {
-            let (Some(model), Some(device)) =
-                (problem.models.get(replica.model.0), problem.devices.get(replica.device.0))
-            else {
+            let (Some(model), Some(device)) = (
+                problem.models.get(replica.model.0),
+                problem.devices.get(replica.device.0),
+            ) else {
                 violations.push(Violation::Dangling { replica: i });
                 continue;
             };
@@ -148,8 +162,10 @@ impl Plan {
                 continue;
             }
             let Some(profile) = problem.profile(replica.model, replica.device) else {
-                violations
-                    .push(Violation::MissingProfile { model: model.id.clone(), kind: device.kind.to_string() });
+                violations.push(Violation::MissingProfile {
+                    model: model.id.clone(),
+                    kind: device.kind.to_string(),
+                });
                 continue;
             };
             let latency = profile.latency(replica.batch_size);
@@ -163,16 +179,25 @@ impl Plan {
                 });
             }
             let on_device = used.entry(replica.device).or_default();
-            on_device.0 = on_device.0.saturating_add(profile.memory(replica.batch_size).unwrap_or_default());
+            on_device.0 = on_device
+                .0
+                .saturating_add(profile.memory(replica.batch_size).unwrap_or_default());
             on_device.1 += replica.compute_share.map_or(0.0, ComputeShare::get);
         }
         for (device, (memory, sum)) in used {
             let capacity = problem.devices[device.0].memory;
             if memory > capacity {
-                violations.push(Violation::Memory { device: device.0, used: memory, capacity });
+                violations.push(Violation::Memory {
+                    device: device.0,
+                    used: memory,
+                    capacity,
+                });
             }
             if sum > 100.0 + ROUNDING {
-                violations.push(Violation::ComputeShare { device: device.0, sum });
+                violations.push(Violation::ComputeShare {
+                    device: device.0,
+                    sum,
+                });
             }
         }
         violations

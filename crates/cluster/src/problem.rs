@@ -2,7 +2,10 @@
 
 use std::{collections::BTreeSet, time::Duration};
 
-use crate::{ByteCount, Device, DeviceIndex, Discipline, ModelId, PlannedReplica, Profile, ProfileTable, RequestsPerSecond};
+use crate::{
+    ByteCount, Device, DeviceIndex, Discipline, ModelId, PlannedReplica, Profile, ProfileTable,
+    RequestsPerSecond,
+};
 
 /// A model by its place in a [`Problem`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -37,7 +40,10 @@ pub struct NetworkModel {
 impl Default for NetworkModel {
     /// What the thesis measured on its cluster: 8.7 ms for 9,633,792 bytes (chapter 6).
     fn default() -> Self {
-        Self { base: Duration::from_micros(161), bytes_per_second: 1.128e9 }
+        Self {
+            base: Duration::from_micros(161),
+            bytes_per_second: 1.128e9,
+        }
     }
 }
 
@@ -86,16 +92,25 @@ impl Problem {
 
     /// The profile of a model on a device; `None` if it was never measured there, or if there is no such model or device.
     pub fn profile(&self, model: ModelIndex, device: DeviceIndex) -> Option<&Profile> {
-        self.profiles.get(&self.models.get(model.0)?.id, &self.devices.get(device.0)?.kind)
+        self.profiles.get(
+            &self.models.get(model.0)?.id,
+            &self.devices.get(device.0)?.kind,
+        )
     }
 
     /// The models with their indices.
     pub fn models(&self) -> impl Iterator<Item = (ModelIndex, &DemandedModel)> {
-        self.models.iter().enumerate().map(|(i, model)| (ModelIndex(i), model))
+        self.models
+            .iter()
+            .enumerate()
+            .map(|(i, model)| (ModelIndex(i), model))
     }
 
     /// The devices with their indices.
     pub fn devices(&self) -> impl Iterator<Item = (DeviceIndex, &Device)> {
-        self.devices.iter().enumerate().map(|(i, device)| (DeviceIndex(i), device))
+        self.devices
+            .iter()
+            .enumerate()
+            .map(|(i, device)| (DeviceIndex(i), device))
     }
 }

@@ -68,7 +68,10 @@ impl Profile {
     /// From rows in any order.
     pub fn new(mut rows: Vec<ProfileRow>) -> Result<Self, ProfileError> {
         let order = |a: &ProfileRow, b: &ProfileRow| {
-            let by_share = b.compute_share.partial_cmp(&a.compute_share).unwrap_or(Ordering::Equal);
+            let by_share = b
+                .compute_share
+                .partial_cmp(&a.compute_share)
+                .unwrap_or(Ordering::Equal);
             by_share.then(a.batch_size.cmp(&b.batch_size))
         };
         rows.sort_by(order);
@@ -88,7 +91,11 @@ impl Profile {
                 });
             }
         }
-        if rows.is_empty() { Err(ProfileError::Empty) } else { Ok(Self { rows }) }
+        if rows.is_empty() {
+            Err(ProfileError::Empty)
+        } else {
+            Ok(Self { rows })
+        }
     }
 
     /// All rows: by share, largest first, then by batch size.
@@ -113,7 +120,8 @@ impl Profile {
     /// Memory of a replica for a batch size, extended like [`Profile::latency`]; `None` where no row has it.
     pub fn memory(&self, batch_size: u32) -> Option<ByteCount> {
         let at = |row: &ProfileRow| Some(row.memory?.as_u64() as f64);
-        interpolate(self.whole(), batch_size, at, Outside::Proportional).map(|bytes| ByteCount::new(bytes.round() as u64))
+        interpolate(self.whole(), batch_size, at, Outside::Proportional)
+            .map(|bytes| ByteCount::new(bytes.round() as u64))
     }
 
     /// Utilisation of the multiprocessors for a batch size: linear between measured sizes, flat outside them.
@@ -139,7 +147,9 @@ fn interpolate(
     outside: Outside,
 ) -> Option<f64> {
     let x = f64::from(batch_size);
-    let mut points = rows.iter().filter_map(|row| Some((f64::from(row.batch_size), value(row)?)));
+    let mut points = rows
+        .iter()
+        .filter_map(|row| Some((f64::from(row.batch_size), value(row)?)));
     let (x0, y0) = points.next()?;
     let line = |a: (f64, f64), b: (f64, f64)| a.1 + (b.1 - a.1) * (x - a.0) / (b.0 - a.0);
     let mut left = (x0, y0);
@@ -197,20 +207,35 @@ fn millis(column: &'static str, value: f64) -> Result<Duration, CellError> {
     if value.is_finite() && (0.0..=1e9).contains(&value) {
         return Ok(Duration::from_secs_f64(value / 1e3));
     }
-    Err(CellError::Unit { column, source: UnitError { unit: "a latency in ms", allowed: "between 0 and 1e9", value } })
+    Err(CellError::Unit {
+        column,
+        source: UnitError {
+            unit: "a latency in ms",
+            allowed: "between 0 and 1e9",
+            value,
+        },
+    })
 }
 
 impl CsvRow {
     fn parse(self) -> Result<(ModelId, DeviceKind, ProfileRow), CellError> {
         let unit = |column| move |source| CellError::Unit { column, source };
-        let percent = |column, cell: Option<f64>| cell.map(Percent::new).transpose().map_err(unit(column));
+        let percent =
+            |column, cell: Option<f64>| cell.map(Percent::new).transpose().map_err(unit(column));
         let row = ProfileRow {
             batch_size: self.batch_size,
             compute_share: ComputeShare::new(self.compute_share_pct.unwrap_or(100.0))
                 .map_err(unit("compute_share_pct"))?,
             latency: millis("latency_ms", self.latency_ms)?,
-            latency_p99: self.latency_p99_ms.map(|ms| millis("latency_p99_ms", ms)).transpose()?,
-            memory: self.memory_mib.map(ByteCount::try_from_mib_f64).transpose().map_err(unit("memory_mib"))?,
+            latency_p99: self
+                .latency_p99_ms
+                .map(|ms| millis("latency_p99_ms", ms))
+                .transpose()?,
+            memory: self
+                .memory_mib
+                .map(ByteCount::try_from_mib_f64)
+                .transpose()
+                .map_err(unit("memory_mib"))?,
             achieved_occupancy: percent("achieved_occupancy_pct", self.achieved_occupancy_pct)?,
             mean_occupancy: percent("mean_occupancy_pct", self.mean_occupancy_pct)?,
             sm_utilization: percent("sm_utilization_pct", self.sm_utilization_pct)?,
@@ -253,7 +278,9 @@ impl ProfileTable {
 
     /// All profiles, by model, then kind.
     pub fn iter(&self) -> impl Iterator<Item = (&ModelId, &DeviceKind, &Profile)> {
-        self.profiles.iter().map(|((model, kind), profile)| (model, kind, profile))
+        self.profiles
+            .iter()
+            .map(|((model, kind), profile)| (model, kind, profile))
     }
 
     /// How many profiles.
@@ -271,7 +298,9 @@ impl ProfileTable {
     /// # Errors
     /// The first line that cannot be read, with its number and column.
     pub fn from_csv(text: &str) -> Result<Self, ProfileError> {
-        let mut reader = csv::ReaderBuilder::new().trim(csv::Trim::All).from_reader(text.as_bytes());
+        let mut reader = csv::ReaderBuilder::new()
+            .trim(csv::Trim::All)
+            .from_reader(text.as_bytes());
         let mut groups: BTreeMap<(ModelId, DeviceKind), Vec<ProfileRow>> = BTreeMap::new();
         for record in reader.deserialize::<CsvRow>() {
             let csv_error = |line, problem| ProfileError::Csv { line, problem };
@@ -279,7 +308,8 @@ impl ProfileTable {
                 let line = e.position().map_or(1, csv::Position::line);
                 csv_error(line, describe(&e))
             })?;
-            let line = u64::try_from(groups.values().map(Vec::len).sum::<usize>()).unwrap_or(u64::MAX) + 2;
+            let line =
+                u64::try_from(groups.values().map(Vec::len).sum::<usize>()).unwrap_or(u64::MAX) + 2;
             let (model, kind, row) = row.parse().map_err(|e| csv_error(line, e.to_string()))?;
             groups.entry((model, kind)).or_default().push(row);
         }
@@ -292,11 +322,15 @@ impl ProfileTable {
 
     /// Writes the CSV contract, ordered by model, kind, share and batch size. [`ProfileTable::from_csv`] reads it back.
     pub fn to_csv(&self) -> String {
-        let mut writer = csv::WriterBuilder::new().has_headers(false).from_writer(Vec::new());
+        let mut writer = csv::WriterBuilder::new()
+            .has_headers(false)
+            .from_writer(Vec::new());
         let mut text = format!("{}\n", Self::CSV_HEADER);
         for (model, kind, profile) in self.iter() {
             for row in profile.rows() {
-                writer.serialize(CsvRow::print(model, kind, row)).expect("numbers and names are CSV cells");
+                writer
+                    .serialize(CsvRow::print(model, kind, row))
+                    .expect("numbers and names are CSV cells");
             }
         }
         let body = writer.into_inner().expect("writing to memory cannot fail");
@@ -309,12 +343,17 @@ fn describe(error: &csv::Error) -> String {
     match error.kind() {
         csv::ErrorKind::Deserialize { err, .. } => {
             let header: Vec<&str> = ProfileTable::CSV_HEADER.split(',').collect();
-            match err.field().and_then(|field| header.get(usize::try_from(field).ok()?)) {
+            match err
+                .field()
+                .and_then(|field| header.get(usize::try_from(field).ok()?))
+            {
                 Some(column) => format!("{column}: {}", err.kind()),
                 None => err.kind().to_string(),
             }
         }
-        csv::ErrorKind::UnequalLengths { expected_len, len, .. } => format!("{len} cells, expected {expected_len}"),
+        csv::ErrorKind::UnequalLengths {
+            expected_len, len, ..
+        } => format!("{len} cells, expected {expected_len}"),
         _ => "not UTF-8 text".to_owned(),
     }
 }
@@ -338,7 +377,13 @@ mod tests {
     fn latency_goes_on_outside_the_measured_sizes_as_the_contract_says() {
         let profile = profile("m,k,4,,8,,100,,,50\nm,k,8,,10,,200,,,90\n");
         let ms = |batch| profile.latency(batch).as_secs_f64() * 1e3;
-        let check = |batch, expected: f64| assert!((ms(batch) - expected).abs() < 1e-6, "{batch}: {}", ms(batch));
+        let check = |batch, expected: f64| {
+            assert!(
+                (ms(batch) - expected).abs() < 1e-6,
+                "{batch}: {}",
+                ms(batch)
+            )
+        };
         check(4, 8.0);
         check(6, 9.0);
         check(8, 10.0);
@@ -372,15 +417,30 @@ mod tests {
     fn bad_tables_are_refused_with_line_and_column() {
         let message = |rows: &str| table(rows).unwrap_err().to_string();
         assert_eq!(message("m,k,0,,1,,,,,\n"), "batch_size must be at least 1");
-        assert_eq!(message("m,k,1,,0,,,,,\n"), "latency_ms must be above 0 (batch size 1)");
-        assert_eq!(message("m,k,1,,1,,,,,\nm,k,1,100,2,,,,,\n"), "batch size 1 at 100 % is given twice");
+        assert_eq!(
+            message("m,k,1,,0,,,,,\n"),
+            "latency_ms must be above 0 (batch size 1)"
+        );
+        assert_eq!(
+            message("m,k,1,,1,,,,,\nm,k,1,100,2,,,,,\n"),
+            "batch size 1 at 100 % is given twice"
+        );
         assert!(message("m,k,1,,nan,,,,,\n").starts_with("line 2: latency_ms"));
         assert!(message("m,k,1,,1,,-5,,,\n").starts_with("line 2: memory_mib"));
         assert!(message("m,k,1,,1,,,,,\nm,k,x,,1,,,,,\n").starts_with("line 3: batch_size"));
         assert!(message("m,k,1,,1\n").contains("5 cells, expected 10"));
         assert!(message("../m,k,1,,1,,,,,\n").contains("model name"));
-        assert!(ProfileTable::from_csv("model,batch_size\n").unwrap().is_empty());
-        assert!(ProfileTable::from_csv("model,batch_size\nm,1\n").unwrap_err().to_string().contains("device_kind"));
+        assert!(
+            ProfileTable::from_csv("model,batch_size\n")
+                .unwrap()
+                .is_empty()
+        );
+        assert!(
+            ProfileTable::from_csv("model,batch_size\nm,1\n")
+                .unwrap_err()
+                .to_string()
+                .contains("device_kind")
+        );
     }
 
     proptest! {

@@ -28,7 +28,9 @@ pub enum Datatype {
 
 /// A text that names no datatype.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("unknown datatype {0:?}: expected one of BOOL, UINT8..64, INT8..64, FP16, BF16, FP32, FP64, BYTES")]
+#[error(
+    "unknown datatype {0:?}: expected one of BOOL, UINT8..64, INT8..64, FP16, BF16, FP32, FP64, BYTES"
+)]
 pub struct UnknownDatatype(String);
 
 impl Datatype {
@@ -139,7 +141,9 @@ impl Shape {
             checked.push(u64::try_from(value).map_err(|_| ShapeError::Dimension { index, value })?);
         }
         // A zero anywhere makes the product zero, but must not excuse an absurd dimension beside it.
-        let bound = checked.iter().try_fold(1_u64, |product, &dim| product.checked_mul(dim.max(1)));
+        let bound = checked
+            .iter()
+            .try_fold(1_u64, |product, &dim| product.checked_mul(dim.max(1)));
         match bound {
             Some(elements) if elements <= Self::MAX_ELEMENTS => Ok(Self(checked)),
             _ => Err(ShapeError::Elements),
@@ -176,7 +180,10 @@ impl fmt::Display for Shape {
     }
 }
 
-fn write_dims<T: fmt::Display>(f: &mut fmt::Formatter<'_>, dims: impl Iterator<Item = T>) -> fmt::Result {
+fn write_dims<T: fmt::Display>(
+    f: &mut fmt::Formatter<'_>,
+    dims: impl Iterator<Item = T>,
+) -> fmt::Result {
     f.write_str("[")?;
     for (i, dim) in dims.enumerate() {
         if i > 0 {
@@ -203,7 +210,9 @@ impl TryFrom<i64> for Dim {
     fn try_from(value: i64) -> Result<Self, ShapeError> {
         match value {
             -1 => Ok(Self::Any),
-            _ => u64::try_from(value).map(Self::Fixed).map_err(|_| ShapeError::Dimension { index: 0, value }),
+            _ => u64::try_from(value)
+                .map(Self::Fixed)
+                .map_err(|_| ShapeError::Dimension { index: 0, value }),
         }
     }
 }
@@ -256,10 +265,14 @@ impl TensorSpec {
     /// Whether a tensor of this shape fits the signature.
     pub fn accepts(&self, shape: &Shape) -> bool {
         self.shape.len() == shape.rank()
-            && self.shape.iter().zip(shape.dims()).all(|(dim, &size)| match dim {
-                Dim::Any => true,
-                Dim::Fixed(fixed) => *fixed == size,
-            })
+            && self
+                .shape
+                .iter()
+                .zip(shape.dims())
+                .all(|(dim, &size)| match dim {
+                    Dim::Any => true,
+                    Dim::Fixed(fixed) => *fixed == size,
+                })
     }
 
     /// The dimensions in the protocol's notation, -1 for a variable one.
@@ -288,8 +301,17 @@ mod tests {
     #[test]
     fn absurd_shapes_are_refused_before_anything_is_multiplied_out() {
         assert_eq!(Shape::new(&[i64::MAX, 2]), Err(ShapeError::Elements));
-        assert_eq!(Shape::new(&[0, i64::MAX, i64::MAX]), Err(ShapeError::Elements));
-        assert_eq!(Shape::new(&[3, -1]), Err(ShapeError::Dimension { index: 1, value: -1 }));
+        assert_eq!(
+            Shape::new(&[0, i64::MAX, i64::MAX]),
+            Err(ShapeError::Elements)
+        );
+        assert_eq!(
+            Shape::new(&[3, -1]),
+            Err(ShapeError::Dimension {
+                index: 1,
+                value: -1
+            })
+        );
         assert_eq!(Shape::new(&[1; 17]), Err(ShapeError::Rank(17)));
         assert_eq!(Shape::new(&[]).unwrap().elements(), 1);
         assert_eq!(Shape::new(&[0, 5]).unwrap().elements(), 0);
@@ -303,15 +325,24 @@ mod tests {
         assert!(!spec.accepts(&Shape::new(&[9, 4, 224]).unwrap()));
         assert!(!spec.accepts(&Shape::new(&[9, 3]).unwrap()));
         assert_eq!(spec.shape_text(), "[-1,3,224]");
-        assert!(serde_json::from_str::<TensorSpec>(r#"{"name":"x","datatype":"FP32","shape":[-2]}"#).is_err());
-        assert!(serde_json::from_str::<TensorSpec>(r#"{"name":"x","datatype":"FP33","shape":[]}"#).is_err());
+        assert!(
+            serde_json::from_str::<TensorSpec>(r#"{"name":"x","datatype":"FP32","shape":[-2]}"#)
+                .is_err()
+        );
+        assert!(
+            serde_json::from_str::<TensorSpec>(r#"{"name":"x","datatype":"FP33","shape":[]}"#)
+                .is_err()
+        );
     }
 
     #[test]
     fn datatypes_print_as_they_are_read() {
         for datatype in Datatype::ALL {
             assert_eq!(datatype.as_str().parse(), Ok(datatype));
-            assert_eq!(serde_json::to_string(&datatype).unwrap(), format!("\"{datatype}\""));
+            assert_eq!(
+                serde_json::to_string(&datatype).unwrap(),
+                format!("\"{datatype}\"")
+            );
         }
     }
 

@@ -80,12 +80,19 @@ impl Sub<Duration> for Time {
 
 impl fmt::Display for Time {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}.{:09}s", self.0 / 1_000_000_000, self.0 % 1_000_000_000)
+        write!(
+            f,
+            "{}.{:09}s",
+            self.0 / 1_000_000_000,
+            self.0 % 1_000_000_000
+        )
     }
 }
 
 /// An amount of memory or payload, in bytes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
 #[serde(transparent)]
 pub struct ByteCount(u64);
 
@@ -111,7 +118,11 @@ impl ByteCount {
         if mib.is_finite() && (0.0..9e12).contains(&mib) {
             Ok(Self((mib * f64::from(1 << 20)).round() as u64))
         } else {
-            Err(UnitError { unit: "memory in MiB", allowed: "finite and not negative", value: mib })
+            Err(UnitError {
+                unit: "memory in MiB",
+                allowed: "finite and not negative",
+                value: mib,
+            })
         }
     }
 
