@@ -1,1 +1,10 @@
-//! Packhorse.
+//! The Packhorse gateway: the inference protocol on one listener, the admin API on the other, cluster state in the store, and
+//! the serving engine between clients and workers.
+
+pub mod api;
+pub mod config;
+pub mod controller;
+pub mod driver;
+pub mod store;
+pub mod telemetry;
+pub mod workers;

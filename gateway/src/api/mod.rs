@@ -1,0 +1,4 @@
+//! HTTP: the inference protocol and the admin API.
+
+pub mod admin;
+pub mod inference;

@@ -1,0 +1,50 @@
+//! The data plane: one task owns the serving engine and drives it with the clock, the workers' links and what clients send.
+//!
+//! The control plane says what shall be served ([`Target`], level-triggered) and sees what is ([`LinkState`]); HTTP handlers
+//! submit requests and wait for their answer. Nothing else crosses.
+
+use std::{collections::BTreeMap, net::SocketAddr, sync::Arc};
+
+use packhorse_cluster::{Discipline, ModelId, ModelSpec, Profile, ReplicaId};
+
+/// Everything that shall be served now. A later one replaces an earlier one; what is equal in both is left alone.
+#[derive(Clone, Debug, Default)]
+pub struct Target {
+    /// The registered models.
+    pub models: BTreeMap<ModelId, Arc<ModelSpec>>,
+    /// The replicas whose workers are ready, by identity.
+    pub replicas: BTreeMap<ReplicaId, TargetReplica>,
+    /// How requests become batches.
+    pub discipline: Discipline,
+}
+
+/// A replica whose worker listens.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TargetReplica {
+    /// What it serves; one of [`Target::models`].
+    pub model: ModelId,
+    /// Where its worker listens.
+    pub address: SocketAddr,
+    /// The most rows of one batch.
+    pub batch_size: u32,
+    /// How long its batches take.
+    pub profile: Arc<Profile>,
+    /// It gets no further batch; once it has answered what it has, it is [`LinkState::Drained`].
+    pub draining: bool,
+}
+
+/// How the data plane stands with a replica of the target.
+#[derive(Clone, Debug, PartialEq)]
+pub enum LinkState {
+    /// The connection is being made, or was lost and is being made again.
+    Connecting {
+        /// What went wrong last, for people.
+        reason: Option<String>,
+    },
+    /// It gets batches.
+    Serving,
+    /// It is draining and still computes.
+    Draining,
+    /// It has answered everything and gets nothing more.
+    Drained,
+}
