@@ -48,7 +48,7 @@ pub struct ModelSpecError {
 
 impl ModelSpec {
     /// The loosest objective: what clients wait for by default.
-    pub const MAX_SLO: Duration = Duration::from_secs(60);
+    pub const MAX_SLO: Duration = Duration::from_mins(1);
 
     /// Checks every field against its limits.
     ///

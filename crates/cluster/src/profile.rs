@@ -382,16 +382,19 @@ mod tests {
                 (ms(batch) - expected).abs() < 1e-6,
                 "{batch}: {}",
                 ms(batch)
-            )
+            );
         };
         check(4, 8.0);
         check(6, 9.0);
         check(8, 10.0);
         check(1, 6.5); // the first segment continued
         check(16, 20.0); // proportional
-        assert_eq!(profile.sm_utilization(1).unwrap().get(), 50.0);
-        assert_eq!(profile.sm_utilization(6).unwrap().get(), 70.0);
-        assert_eq!(profile.sm_utilization(99).unwrap().get(), 90.0);
+        for (batch, percent) in [(1, 50.0), (6, 70.0), (99, 90.0)] {
+            assert_eq!(
+                profile.sm_utilization(batch),
+                Some(Percent::new(percent).unwrap())
+            );
+        }
         assert_eq!(profile.memory(16), ByteCount::from_mib(400));
     }
 
@@ -462,9 +465,37 @@ mod tests {
         }
 
         #[test]
-        fn latency_is_positive_and_finite_everywhere(points in proptest::collection::btree_map(1_u32..512, 1_u64..1_000_000_000, 1..8), batch in 1_u32..4096) {
-            let text: String = points.iter().map(|(b, ns)| format!("m,k,{b},,{},,,,,\n", *ns as f64 / 1e6)).collect();
-            prop_assert!(!profile(&text).latency(batch).is_zero() || points.values().any(|ns| *ns < 1000));
+        fn latency_is_exact_where_measured_and_between_its_neighbours_elsewhere(
+            points in proptest::collection::btree_map(1_u32..512, 1_000_u64..1_000_000_000, 1..8),
+            batch in 1_u32..600,
+        ) {
+            let row = |(batch_size, nanos): (&u32, &u64)| ProfileRow {
+                batch_size: *batch_size,
+                compute_share: ComputeShare::WHOLE,
+                latency: Duration::from_nanos(*nanos),
+                latency_p99: None,
+                memory: None,
+                achieved_occupancy: None,
+                mean_occupancy: None,
+                sm_utilization: None,
+            };
+            let profile = Profile::new(points.iter().map(row).collect()).unwrap();
+            let latency = profile.latency(batch).as_secs_f64() * 1e9;
+            let below = points.range(..=batch).next_back();
+            let above = points.range(batch..).next();
+            match (below, above) {
+                (Some((_, a)), Some((_, b))) => {
+                    prop_assert!(latency >= *a.min(b) as f64 - 1.0 && latency <= *a.max(b) as f64 + 1.0);
+                }
+                (None, Some((size, nanos))) => {
+                    prop_assert!(latency >= *nanos as f64 * f64::from(batch) / f64::from(*size) - 1.0);
+                }
+                (Some((size, nanos)), None) => {
+                    let proportional = *nanos as f64 * f64::from(batch) / f64::from(*size);
+                    prop_assert!((latency - proportional).abs() <= 1.0);
+                }
+                (None, None) => unreachable!("there is at least one point"),
+            }
         }
     }
 }
