@@ -3,9 +3,13 @@
 //! The control plane says what shall be served ([`Target`], level-triggered) and sees what is ([`LinkState`]); HTTP handlers
 //! submit requests and wait for their answer. Nothing else crosses.
 
+mod data_plane;
+
 use std::{collections::BTreeMap, net::SocketAddr, sync::Arc};
 
 use packhorse_cluster::{Discipline, ModelId, ModelSpec, Profile, ReplicaId};
+
+pub use data_plane::{DataPlane, DataPlaneConfig};
 
 /// Everything that shall be served now. A later one replaces an earlier one; what is equal in both is left alone.
 #[derive(Clone, Debug, Default)]
