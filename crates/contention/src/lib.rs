@@ -1,1 +1,11 @@
-//! Packhorse.
+//! How long a batch takes on a device: the one physics that planner, simulator, simulated executor and serving engine share.
+//!
+//! [`ServiceTimes`] answers for a replica that has its device to itself, from its profile and its compute share;
+//! [`Interference`] answers how fast replicas progress that are active on one device at the same time. Pure functions of their
+//! arguments: no clock, no state.
+
+mod interference;
+mod service;
+
+pub use interference::{Active, Interference};
+pub use service::ServiceTimes;

@@ -1,0 +1,408 @@
+//! The engine: what arrives, waits, is dispatched, comes back.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    mem,
+    time::Duration,
+};
+
+use packhorse_cluster::{Discipline as DisciplineName, Time};
+
+use crate::{
+    Action, BatchId, Books, Event, ModelKey, ModelLimits, Outcome, Refusal, ReplicaKey, ReplicaSpec, Request, RequestId,
+    discipline::{Decision, Discipline, View, discipline},
+    fleet::Fleet,
+    queue::{Queue, Ticket, Waiting},
+};
+
+/// What an engine is set up with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EngineConfig {
+    /// How waiting requests become batches.
+    pub discipline: DisciplineName,
+    /// How often a request is dispatched at most, counting the first time: a request that kills its workers must not go round
+    /// for ever.
+    pub max_attempts: u32,
+}
+
+impl Default for EngineConfig {
+    /// The default discipline; two retries.
+    fn default() -> Self {
+        Self { discipline: DisciplineName::default(), max_attempts: 3 }
+    }
+}
+
+/// Decides what happens to every request between arrival and answer; does no I/O and reads no clock.
+///
+/// # Contract
+/// - `now` never goes back, over all calls.
+/// - After every [`Engine::handle`], and whenever [`Engine::poll_timeout`] has come, the driver calls [`Engine::poll`] until it
+///   gives `None`, and carries out each action.
+/// - After that the next moment to act without an event is [`Engine::poll_timeout`].
+///
+/// Every request that arrives ends exactly once: with an [`Action::Finish`], with the [`Event::BatchDone`] of a batch that it was
+/// dispatched in last (answered), or with its [`Event::Cancel`].
+#[derive(Debug)]
+pub struct Engine {
+    discipline: Box<dyn Discipline>,
+    max_attempts: u32,
+    models: BTreeMap<ModelKey, Model>,
+    /// Which model a replica serves.
+    replicas: BTreeMap<ReplicaKey, ModelKey>,
+    batches: BTreeMap<BatchId, Batch>,
+    /// Every request that was accepted and has not ended.
+    live: BTreeMap<RequestId, Place>,
+    /// When to look at a model again; each stands here at most once, as its `wake` says.
+    wakes: BTreeSet<(Time, ModelKey)>,
+    actions: VecDeque<Action>,
+    next_arrival: u64,
+    next_batch: u64,
+    books: Books,
+}
+
+#[derive(Debug, Default)]
+struct Model {
+    /// `None` once the model is gone and only its replicas still drain.
+    limits: Option<ModelLimits>,
+    queue: Queue,
+    fleet: Fleet,
+    wake: Option<Time>,
+}
+
+#[derive(Debug)]
+struct Batch {
+    model: ModelKey,
+    replica: ReplicaKey,
+    requests: Vec<Waiting>,
+    rows: u32,
+    dispatched: Time,
+}
+
+/// Where a live request is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    Queued(ModelKey, Ticket),
+    InFlight(BatchId),
+}
+
+impl Engine {
+    /// An engine without models.
+    pub fn new(config: EngineConfig) -> Self {
+        Self {
+            discipline: discipline(config.discipline),
+            max_attempts: config.max_attempts,
+            models: BTreeMap::new(),
+            replicas: BTreeMap::new(),
+            batches: BTreeMap::new(),
+            live: BTreeMap::new(),
+            wakes: BTreeSet::new(),
+            actions: VecDeque::new(),
+            next_arrival: 0,
+            next_batch: 0,
+            books: Books::default(),
+        }
+    }
+
+    /// Takes note of an event. Panics if a request or replica comes under a number that is in use, or a request without rows.
+    pub fn handle(&mut self, now: Time, event: Event) {
+        match event {
+            Event::ModelUp { model, limits } => {
+                self.models.entry(model).or_default().limits = Some(limits);
+                self.wake(now, model);
+            }
+            Event::ModelGone { model } => self.model_gone(now, model),
+            Event::ReplicaUp { replica, spec } => self.replica_up(now, replica, spec),
+            Event::ReplicaDraining { replica } => self.replica_draining(now, replica),
+            Event::ReplicaLost { replica } => self.replica_lost(now, replica),
+            Event::Arrive(request) => self.arrive(now, request),
+            Event::Cancel { request } => self.cancel(request),
+            Event::BatchDone { batch, compute } => self.batch_done(now, batch, compute),
+            Event::BatchFailed { batch } => self.batch_failed(now, batch),
+        }
+        debug_assert!(self.books.balance(), "{:?}", self.books);
+        debug_assert_eq!(self.live.len() as u64, self.books.queued + self.books.in_flight);
+    }
+
+    /// The next thing to do now; `None` when there is nothing until the next event or [`Engine::poll_timeout`].
+    pub fn poll(&mut self, now: Time) -> Option<Action> {
+        while self.actions.is_empty() {
+            let &(_, model) = self.wakes.first().filter(|wake| wake.0 <= now)?;
+            self.look_at(now, model);
+        }
+        self.actions.pop_front()
+    }
+
+    /// When to poll next, if nothing happens before. `None` if only an event can change anything.
+    pub fn poll_timeout(&self) -> Option<Time> {
+        self.wakes.first().map(|wake| wake.0)
+    }
+
+    /// Where all requests went so far.
+    pub fn books(&self) -> Books {
+        self.books
+    }
+
+    /// How many requests of a model wait.
+    pub fn queued(&self, model: ModelKey) -> usize {
+        self.models.get(&model).map_or(0, |model| model.queue.len())
+    }
+
+    /// How much longer than its profile says a replica computes, as observed: 1 is as profiled. `None` for one that is not there.
+    pub fn slowdown(&self, now: Time, replica: ReplicaKey) -> Option<f64> {
+        let model = self.models.get(self.replicas.get(&replica)?)?;
+        Some(model.fleet.get(replica)?.slowdown(now))
+    }
+
+    fn arrive(&mut self, now: Time, request: Request) {
+        assert!(request.rows > 0, "{:?} has no rows", request.id);
+        assert!(!self.live.contains_key(&request.id), "{:?} is in use", request.id);
+        if let Err(refusal) = self.admit(now, &request) {
+            self.books.refused += 1;
+            let outcome = Outcome::Refused(refusal);
+            self.actions.push_back(Action::Finish { request: request.id, outcome });
+            return;
+        }
+        self.books.accepted += 1;
+        let ticket = Ticket { rank: self.discipline.rank(&request), arrival: self.next_arrival };
+        self.next_arrival += 1;
+        self.enqueue(now, Waiting { request, ticket, attempts: 0 });
+    }
+
+    fn admit(&self, now: Time, request: &Request) -> Result<(), Refusal> {
+        let (model, limits) = self
+            .models
+            .get(&request.model)
+            .and_then(|model| Some((model, model.limits.as_ref()?)))
+            .ok_or(Refusal::UnknownModel)?;
+        let largest = model.fleet.largest_batch().ok_or(Refusal::NoReplica)?.min(limits.max_batch_rows);
+        if request.rows > largest {
+            return Err(Refusal::TooManyRows { limit: largest });
+        }
+        if model.queue.len() >= limits.queue_limit {
+            return Err(Refusal::QueueFull { limit: limits.queue_limit });
+        }
+        let view = View { now, limits, queue: &model.queue, fleet: &model.fleet };
+        self.discipline.admit(view, request)
+    }
+
+    fn enqueue(&mut self, now: Time, waiting: Waiting) {
+        let key = waiting.request.model;
+        self.live.insert(waiting.request.id, Place::Queued(key, waiting.ticket));
+        self.model_mut(key).queue.insert(waiting);
+        self.books.queued += 1;
+        self.wake(now, key);
+    }
+
+    fn cancel(&mut self, request: RequestId) {
+        match self.live.remove(&request) {
+            Some(Place::Queued(model, ticket)) => {
+                self.model_mut(model).queue.remove(ticket).expect("live requests are where they say");
+                self.books.queued -= 1;
+            }
+            // The batch goes on without it.
+            Some(Place::InFlight(_)) => self.books.in_flight -= 1,
+            None => return,
+        }
+        self.books.cancelled += 1;
+    }
+
+    fn model_gone(&mut self, now: Time, key: ModelKey) {
+        let Some(model) = self.models.get_mut(&key) else { return };
+        model.limits = None;
+        let replicas: Vec<ReplicaKey> = model.fleet.keys().collect();
+        for waiting in mem::take(&mut model.queue).iter() {
+            self.books.queued -= 1;
+            self.finish(waiting, Outcome::Lost);
+        }
+        for replica in replicas {
+            self.replica_draining(now, replica);
+        }
+        self.forget_if_over(key);
+    }
+
+    fn replica_up(&mut self, now: Time, key: ReplicaKey, spec: ReplicaSpec) {
+        assert!(!self.replicas.contains_key(&key), "{key:?} is in use");
+        assert!((1..=spec.service.largest()).contains(&spec.batch_size), "{key:?} has no time for its batch size");
+        assert!(spec.credits > 0, "{key:?} has no credits");
+        let model_key = spec.model;
+        match self.models.get_mut(&model_key) {
+            Some(model) if model.limits.is_some() => {
+                model.fleet.add(now, key, spec);
+                self.replicas.insert(key, model_key);
+                self.wake(now, model_key);
+            }
+            _ => self.actions.push_back(Action::Drained { replica: key }),
+        }
+    }
+
+    fn replica_draining(&mut self, now: Time, key: ReplicaKey) {
+        let Some(&model) = self.replicas.get(&key) else { return };
+        if let Some(replica) = self.model_mut(model).fleet.replica_mut(key) {
+            replica.draining = true;
+        }
+        self.drained_if_idle(model, key);
+        self.wake(now, model);
+    }
+
+    fn drained_if_idle(&mut self, model_key: ModelKey, key: ReplicaKey) {
+        let fleet = &mut self.model_mut(model_key).fleet;
+        if fleet.get(key).is_some_and(|replica| replica.draining && replica.held().is_empty()) {
+            fleet.remove(key);
+            self.replicas.remove(&key);
+            self.actions.push_back(Action::Drained { replica: key });
+            self.forget_if_over(model_key);
+        }
+    }
+
+    fn replica_lost(&mut self, now: Time, key: ReplicaKey) {
+        let Some(model_key) = self.replicas.remove(&key) else { return };
+        let replica = self.model_mut(model_key).fleet.remove(key).expect("replicas are where they say");
+        for &id in replica.held() {
+            let batch = self.batches.remove(&id).expect("a replica holds batches that there are");
+            for waiting in &batch.requests {
+                if self.comes_back(id, waiting) {
+                    self.retry(now, waiting);
+                }
+            }
+        }
+        self.wake(now, model_key);
+        self.forget_if_over(model_key);
+    }
+
+    /// Puts a request of a lost batch back into its queue, if that has any prospect.
+    fn retry(&mut self, now: Time, waiting: &Waiting) {
+        let gone = self.model_mut(waiting.request.model).limits.is_none();
+        if gone || waiting.attempts >= self.max_attempts || waiting.request.deadline <= now {
+            self.finish(waiting, Outcome::Lost);
+        } else {
+            self.enqueue(now, *waiting);
+        }
+    }
+
+    fn batch_done(&mut self, now: Time, id: BatchId, compute: Duration) {
+        for waiting in self.take_back(now, id, Some(compute)) {
+            self.live.remove(&waiting.request.id);
+            self.books.answered += 1;
+        }
+    }
+
+    fn batch_failed(&mut self, now: Time, id: BatchId) {
+        for waiting in self.take_back(now, id, None) {
+            self.finish(&waiting, Outcome::Failed);
+        }
+    }
+
+    /// Frees the credit of a batch that came back; its requests that were not cancelled, no longer counted as in flight.
+    fn take_back(&mut self, now: Time, id: BatchId, compute: Option<Duration>) -> Vec<Waiting> {
+        let Some(batch) = self.batches.remove(&id) else { return Vec::new() };
+        let replica = self.model_mut(batch.model).fleet.replica_mut(batch.replica).expect("its replica is not lost");
+        replica.returned(now, id, batch.rows, batch.dispatched, compute);
+        self.wake(now, batch.model);
+        self.drained_if_idle(batch.model, batch.replica);
+        let mut requests = batch.requests;
+        requests.retain(|waiting| self.comes_back(id, waiting));
+        requests
+    }
+
+    /// Whether a request of a batch was not cancelled; if so, it is no longer counted as in flight.
+    fn comes_back(&mut self, batch: BatchId, waiting: &Waiting) -> bool {
+        // The number may be in use again after a cancellation: the place tells whether it is still this request.
+        let here = self.live.get(&waiting.request.id) == Some(&Place::InFlight(batch));
+        self.books.in_flight -= u64::from(here);
+        here
+    }
+
+    /// Ends a request that is counted nowhere any more.
+    fn finish(&mut self, waiting: &Waiting, outcome: Outcome) {
+        let count = match outcome {
+            Outcome::Refused(_) => unreachable!("what was accepted is not refused"),
+            Outcome::Expired => &mut self.books.expired,
+            Outcome::Lost => &mut self.books.lost,
+            Outcome::Failed => &mut self.books.failed,
+        };
+        *count += 1;
+        self.live.remove(&waiting.request.id);
+        self.actions.push_back(Action::Finish { request: waiting.request.id, outcome });
+    }
+
+    /// Asks the discipline once what to do with a model that is due.
+    fn look_at(&mut self, now: Time, key: ModelKey) {
+        let model = &self.models[&key];
+        let decision = match &model.limits {
+            Some(limits) => {
+                self.discipline.decide(View { now, limits, queue: &model.queue, fleet: &model.fleet })
+            }
+            None => Decision::Wait(None),
+        };
+        match decision {
+            Decision::Dispatch { replica, tickets } => self.dispatch(now, key, replica, &tickets),
+            Decision::Expire(ticket) => self.expire(key, ticket),
+            Decision::Wait(until) => {
+                debug_assert!(until.is_none_or(|until| until > now), "waiting until {until:?} at {now}");
+                self.set_wake(key, until);
+            }
+        }
+    }
+
+    fn dispatch(&mut self, now: Time, model_key: ModelKey, replica_key: ReplicaKey, tickets: &[Ticket]) {
+        let id = BatchId(self.next_batch);
+        self.next_batch += 1;
+        let model = self.model_mut(model_key);
+        let requests: Vec<Waiting> = tickets
+            .iter()
+            .map(|&ticket| model.queue.remove(ticket).expect("a discipline takes what waits"))
+            .map(|waiting| Waiting { attempts: waiting.attempts + 1, ..waiting })
+            .collect();
+        let rows = requests.iter().map(|waiting| waiting.request.rows).sum();
+        let replica = model.fleet.replica_mut(replica_key).expect("a discipline chooses from the fleet");
+        assert!(!replica.draining && (1..=replica.batch_size()).contains(&rows), "{rows} rows for {replica_key:?}");
+        replica.dispatched(now, id, rows);
+        for waiting in &requests {
+            self.live.insert(waiting.request.id, Place::InFlight(id));
+        }
+        self.books.queued -= requests.len() as u64;
+        self.books.in_flight += requests.len() as u64;
+        let names = requests.iter().map(|waiting| waiting.request.id).collect();
+        self.actions.push_back(Action::Dispatch { batch: id, replica: replica_key, requests: names });
+        let batch = Batch { model: model_key, replica: replica_key, requests, rows, dispatched: now };
+        self.batches.insert(id, batch);
+    }
+
+    fn expire(&mut self, model: ModelKey, ticket: Ticket) {
+        let waiting = self.model_mut(model).queue.remove(ticket).expect("a discipline drops what waits");
+        self.books.queued -= 1;
+        // Without the worker that died under it, it would have been in time.
+        let outcome = if waiting.attempts > 0 { Outcome::Lost } else { Outcome::Expired };
+        self.finish(&waiting, outcome);
+    }
+
+    fn model_mut(&mut self, key: ModelKey) -> &mut Model {
+        self.models.get_mut(&key).expect("a model is kept while it has requests or replicas")
+    }
+
+    /// Has a model looked at in the next poll.
+    fn wake(&mut self, now: Time, key: ModelKey) {
+        if self.models.contains_key(&key) {
+            self.set_wake(key, Some(now));
+        }
+    }
+
+    fn set_wake(&mut self, key: ModelKey, wake: Option<Time>) {
+        let before = mem::replace(&mut self.model_mut(key).wake, wake);
+        if before != wake {
+            before.map(|before| self.wakes.remove(&(before, key)));
+            wake.map(|wake| self.wakes.insert((wake, key)));
+        }
+    }
+
+    /// Forgets a model that is gone once nothing of it is left.
+    fn forget_if_over(&mut self, key: ModelKey) {
+        if self.models.get(&key).is_some_and(|model| model.limits.is_none() && model.fleet.is_empty()) {
+            self.set_wake(key, None);
+            self.models.remove(&key);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,201 @@
+//! The ready replicas of one model, and when each would finish a batch.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use packhorse_cluster::Time;
+use packhorse_contention::ServiceTimes;
+
+use crate::{BatchId, ReplicaKey, ReplicaSpec, estimate::Estimate};
+
+/// A replica that is ready, or draining.
+#[derive(Clone, Debug)]
+pub(crate) struct Replica {
+    spec: ReplicaSpec,
+    pub(crate) draining: bool,
+    /// What it holds, in the order of dispatch.
+    held: Vec<BatchId>,
+    /// Profiled time of what it holds.
+    pending: Duration,
+    /// When it should be done with what it holds.
+    busy_until: Time,
+    /// When it last gave a batch back.
+    last_done: Time,
+    estimate: Estimate,
+}
+
+/// When a replica would finish a further batch, seen from one moment.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Forecast<'a> {
+    /// When the batch could start to compute.
+    start: Time,
+    slowdown: f64,
+    service: &'a ServiceTimes,
+}
+
+impl Forecast<'_> {
+    /// When a batch of `rows` rows would be back; `rows` at most the replica's batch size.
+    pub(crate) fn finish(&self, rows: u32) -> Time {
+        self.start + scale(self.service.of(rows), self.slowdown)
+    }
+
+    /// The most rows per second it gets through.
+    pub(crate) fn best_rate(&self) -> f64 {
+        self.service.best_rate() / self.slowdown
+    }
+}
+
+/// Times beyond any clock stay there instead of panicking.
+fn scale(time: Duration, factor: f64) -> Duration {
+    Duration::try_from_secs_f64(time.as_secs_f64() * factor).unwrap_or(Duration::MAX)
+}
+
+impl Replica {
+    fn new(now: Time, spec: ReplicaSpec) -> Self {
+        Self {
+            spec,
+            draining: false,
+            held: Vec::new(),
+            pending: Duration::ZERO,
+            busy_until: now,
+            last_done: now,
+            estimate: Estimate::new(now),
+        }
+    }
+
+    pub(crate) fn has_credit(&self) -> bool {
+        !self.draining && self.held.len() < self.spec.credits as usize
+    }
+
+    pub(crate) fn batch_size(&self) -> u32 {
+        self.spec.batch_size
+    }
+
+    pub(crate) fn held(&self) -> &[BatchId] {
+        &self.held
+    }
+
+    /// Compute time over the profile's, as observed.
+    pub(crate) fn slowdown(&self, now: Time) -> f64 {
+        self.estimate.slowdown(now)
+    }
+
+    pub(crate) fn forecast(&self, now: Time) -> Forecast<'_> {
+        let start = self.busy_until.max(now + self.estimate.overhead(now));
+        Forecast { start, slowdown: self.estimate.slowdown(now), service: &self.spec.service }
+    }
+
+    pub(crate) fn dispatched(&mut self, now: Time, batch: BatchId, rows: u32) {
+        self.busy_until = self.forecast(now).finish(rows);
+        self.pending = self.pending.saturating_add(self.spec.service.of(rows));
+        self.held.push(batch);
+    }
+
+    /// Takes a batch back, with what it took to compute if it was computed.
+    pub(crate) fn returned(
+        &mut self,
+        now: Time,
+        batch: BatchId,
+        rows: u32,
+        dispatched: Time,
+        compute: Option<Duration>,
+    ) {
+        let expected = self.spec.service.of(rows);
+        self.held.retain(|held| *held != batch);
+        self.pending = self.pending.saturating_sub(expected);
+        if let Some(compute) = compute {
+            let alone = dispatched >= self.last_done;
+            let elapsed = now.saturating_since(dispatched);
+            self.estimate.observe(now, expected, compute, alone.then(|| elapsed.saturating_sub(compute)));
+        }
+        self.last_done = now;
+        self.busy_until = now + scale(self.pending, self.estimate.slowdown(now));
+    }
+}
+
+/// The replicas of one model.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Fleet {
+    replicas: BTreeMap<ReplicaKey, Replica>,
+}
+
+impl Fleet {
+    pub(crate) fn add(&mut self, now: Time, key: ReplicaKey, spec: ReplicaSpec) {
+        self.replicas.insert(key, Replica::new(now, spec));
+    }
+
+    pub(crate) fn remove(&mut self, key: ReplicaKey) -> Option<Replica> {
+        self.replicas.remove(&key)
+    }
+
+    pub(crate) fn get(&self, key: ReplicaKey) -> Option<&Replica> {
+        self.replicas.get(&key)
+    }
+
+    pub(crate) fn replica_mut(&mut self, key: ReplicaKey) -> Option<&mut Replica> {
+        self.replicas.get_mut(&key)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.replicas.is_empty()
+    }
+
+    pub(crate) fn keys(&self) -> impl Iterator<Item = ReplicaKey> {
+        self.replicas.keys().copied()
+    }
+
+    /// Those that take work, now or once a credit is free.
+    pub(crate) fn serving(&self) -> impl Iterator<Item = (ReplicaKey, &Replica)> {
+        self.replicas.iter().filter(|(_, replica)| !replica.draining).map(|(key, replica)| (*key, replica))
+    }
+
+    /// The most rows that a serving replica takes in one batch; `None` if none serves.
+    pub(crate) fn largest_batch(&self) -> Option<u32> {
+        self.serving().map(|(_, replica)| replica.batch_size()).max()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ModelKey;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    fn at(millis: u32) -> Time {
+        Time::ZERO + MS * millis
+    }
+
+    fn replica() -> Replica {
+        let service = ServiceTimes::from_times(vec![MS * 10, MS * 12, MS * 14, MS * 16]);
+        Replica::new(Time::ZERO, ReplicaSpec { model: ModelKey(0), batch_size: 4, credits: 2, service })
+    }
+
+    #[test]
+    fn a_batch_finishes_after_those_before_it() {
+        let mut replica = replica();
+        assert_eq!(replica.forecast(at(5)).finish(1), at(15));
+        replica.dispatched(at(5), BatchId(0), 1);
+        assert!(replica.has_credit());
+        assert_eq!(replica.forecast(at(6)).finish(4), at(31));
+        replica.dispatched(at(6), BatchId(1), 4);
+        assert!(!replica.has_credit());
+        // The first one came back early: the second one starts early.
+        replica.returned(at(10), BatchId(0), 1, at(5), None);
+        assert_eq!(replica.forecast(at(10)).finish(1), at(36));
+        // It is overdue: the next one can start at any moment.
+        assert_eq!(replica.forecast(at(40)).finish(1), at(50));
+    }
+
+    #[test]
+    fn overhead_is_learnt_only_from_batches_that_had_the_replica_to_themselves() {
+        let mut replica = replica();
+        replica.dispatched(at(0), BatchId(0), 1);
+        replica.dispatched(at(0), BatchId(1), 1);
+        replica.returned(at(15), BatchId(0), 1, at(0), Some(MS * 10));
+        let learnt = replica.estimate.overhead(at(15));
+        assert_eq!(learnt, MS);
+        // It waited for the other one: its 25 ms say nothing of the way.
+        replica.returned(at(25), BatchId(1), 1, at(0), Some(MS * 10));
+        assert!(replica.estimate.overhead(at(25)) <= learnt);
+    }
+}
