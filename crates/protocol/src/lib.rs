@@ -1,1 +1,39 @@
-//! Packhorse.
+//! The Open Inference Protocol, version 2, as bytes: requests, responses, metadata. No HTTP.
+//!
+//! A body is a [`ByteRope`] and the value of one header, [`HEADER_LENGTH`]. A gateway reads an [`InferRequest`] for a model's
+//! [`Program`](packhorse_cluster::Program) and writes an [`InferResponse`]; a client writes a [`RequestMessage`] and reads an
+//! [`InferResponse`]. Binary tensors are never copied: they are slices of the body.
+//!
+//! Pure, and safe on any bytes: the memory that reading takes is bounded by the length of what is read.
+
+mod error;
+mod infer;
+mod json;
+mod json_tensor;
+mod message;
+mod metadata;
+mod number;
+mod request;
+mod response;
+mod rope;
+mod statistics;
+mod tensor;
+
+pub use error::{EncodeError, JsonError, MessageError, RequestError, TensorError};
+pub use infer::{InferRequest, RequestedOutput};
+pub use message::{Limits, Message};
+pub use metadata::{
+    DynamicBatching, ErrorBody, ModelConfig, ModelMetadata, ModelReady, PLATFORM, RepositoryEntry,
+    RepositoryIndexRequest, RepositoryState, ServerLive, ServerMetadata, ServerReady, TensorConfig,
+    TensorMetadata,
+};
+pub use request::{OutputRequest, RequestMessage};
+pub use response::InferResponse;
+pub use rope::ByteRope;
+pub use statistics::{
+    BatchStatistics, DurationStatistics, InferenceStatistics, ModelStatistics, Statistics,
+};
+pub use tensor::{Element, Form, Tensor};
+
+/// The header that says how many bytes of a body are its JSON part; the rest are binary tensors.
+pub const HEADER_LENGTH: &str = "inference-header-content-length";

@@ -1,0 +1,286 @@
+//! An inference request that suits its model. What is wrong with it is found here; behind this nothing invalid goes on.
+
+use std::time::Duration;
+
+use packhorse_cluster::{Dim, Program, Shape, TensorSpec};
+
+use crate::{ByteRope, Form, Limits, OutputRequest, RequestError, RequestMessage, Tensor};
+
+/// A request that a model can run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InferRequest {
+    /// Comes back in the response; empty for none.
+    pub id: String,
+    /// The inputs, in the model's order.
+    pub inputs: Vec<Tensor>,
+    /// The outputs to answer with: those asked for in the order in which they were, or all in the model's.
+    pub outputs: Vec<RequestedOutput>,
+    /// How long the client is willing to wait, as it was sent; none (or sent as 0) for the model's objective.
+    pub timeout: Option<Duration>,
+    /// 0 for the default, else 1 is the most urgent.
+    pub priority: u64,
+    /// Rows of the batch: the first dimension of every input; 1 if the model has no batch dimension.
+    pub rows: u32,
+}
+
+/// An output to answer with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RequestedOutput {
+    /// Which of the model's outputs.
+    pub index: usize,
+    /// How it travels.
+    pub form: Form,
+}
+
+impl InferRequest {
+    /// Reads a request for this model. `header_length` is the value of the header `Inference-Header-Content-Length`: the size
+    /// of the JSON part; with 0 the whole body is the one input of the model, as it lies in memory, and outputs come back in
+    /// binary form. Its shape then follows from the length: by the batch dimension if only that is variable, else by the one other
+    /// variable dimension, of a batch of one.
+    ///
+    /// An output without a JSON form (`FP16`, `BF16`) travels as binary data unless the request asks for JSON.
+    ///
+    /// # Errors
+    /// What is wrong, and where, and what was expected.
+    pub fn parse(
+        body: ByteRope,
+        header_length: Option<u64>,
+        program: &Program,
+        limits: &Limits,
+    ) -> Result<Self, RequestError> {
+        let message = if header_length == Some(0) {
+            raw_request(body, program)?
+        } else {
+            RequestMessage::parse(body, header_length, limits)?
+        };
+        Self::check(message, program)
+    }
+
+    /// Checks a request against the signature of its model.
+    ///
+    /// # Errors
+    /// What does not fit, and what was expected.
+    pub fn check(message: RequestMessage, program: &Program) -> Result<Self, RequestError> {
+        let outputs = outputs(&message.outputs, message.output_form, program)?;
+        let inputs = inputs(message.inputs, program)?;
+        let rows = rows(&inputs, program)?;
+        let RequestMessage {
+            id,
+            timeout,
+            priority,
+            ..
+        } = message;
+        Ok(Self {
+            id,
+            inputs,
+            outputs,
+            timeout,
+            priority,
+            rows,
+        })
+    }
+}
+
+/// Puts the inputs into the model's order, each checked against its signature.
+fn inputs(given: Vec<Tensor>, program: &Program) -> Result<Vec<Tensor>, RequestError> {
+    let mut inputs = vec![None; program.inputs.len()];
+    for tensor in given {
+        let name = tensor.name().to_owned();
+        let Some(index) = position(&program.inputs, &name) else {
+            return Err(RequestError::UnknownInput {
+                name,
+                known: names(&program.inputs),
+            });
+        };
+        fits(&tensor, &program.inputs[index])?;
+        if inputs[index].replace(tensor).is_some() {
+            return Err(RequestError::DuplicateInput { name });
+        }
+    }
+    let found = inputs.into_iter().zip(&program.inputs);
+    found
+        .map(|(input, spec)| {
+            input.ok_or_else(|| RequestError::MissingInput {
+                name: spec.name.clone(),
+            })
+        })
+        .collect()
+}
+
+fn position(specs: &[TensorSpec], name: &str) -> Option<usize> {
+    specs.iter().position(|spec| spec.name == name)
+}
+
+/// The names there are, for an error: the first few of them.
+fn names(specs: &[TensorSpec]) -> String {
+    const SHOWN: usize = 8;
+    let names: Vec<String> = specs
+        .iter()
+        .take(SHOWN)
+        .map(|spec| format!("{:?}", spec.name))
+        .collect();
+    let more = if specs.len() > SHOWN { ", ..." } else { "" };
+    format!("{}{more}", names.join(", "))
+}
+
+fn fits(tensor: &Tensor, spec: &TensorSpec) -> Result<(), RequestError> {
+    let name = || tensor.name().to_owned();
+    if tensor.datatype() != spec.datatype {
+        let (given, expected) = (tensor.datatype(), spec.datatype);
+        return Err(RequestError::Datatype {
+            name: name(),
+            given,
+            expected,
+        });
+    }
+    if !spec.accepts(tensor.shape()) {
+        let (given, expected) = (tensor.shape().clone(), spec.shape_text());
+        return Err(RequestError::Shape {
+            name: name(),
+            given,
+            expected,
+        });
+    }
+    Ok(())
+}
+
+/// The rows of the batch, equal over all inputs and within the model's limit.
+fn rows(inputs: &[Tensor], program: &Program) -> Result<u32, RequestError> {
+    if !program.batches() {
+        return Ok(1);
+    }
+    let rows_of = |tensor: &Tensor| tensor.shape().dims().first().copied().unwrap_or_default();
+    let Some(first) = inputs.first() else {
+        return Ok(1);
+    };
+    let others = rows_of(first);
+    if let Some(unequal) = inputs.iter().find(|input| rows_of(input) != others) {
+        return Err(RequestError::UnequalRows {
+            name: unequal.name().to_owned(),
+            rows: rows_of(unequal),
+            other: first.name().to_owned(),
+            others,
+        });
+    }
+    match u32::try_from(others) {
+        Ok(rows) if (1..=program.max_batch_size).contains(&rows) => Ok(rows),
+        _ => Err(RequestError::Rows {
+            name: first.name().to_owned(),
+            rows: others,
+            limit: program.max_batch_size,
+        }),
+    }
+}
+
+fn outputs(
+    asked: &[OutputRequest],
+    default: Option<Form>,
+    program: &Program,
+) -> Result<Vec<RequestedOutput>, RequestError> {
+    let form_of = |index: usize, form: Option<Form>| {
+        let spec = &program.outputs[index];
+        let form = match (form.or(default), has_json_form(spec)) {
+            (Some(Form::Json), false) => {
+                let name = spec.name.clone();
+                return Err(RequestError::BinaryOnlyOutput {
+                    name,
+                    datatype: spec.datatype,
+                });
+            }
+            (None, false) => Form::Binary,
+            (form, _) => form.unwrap_or(Form::Json),
+        };
+        Ok(RequestedOutput { index, form })
+    };
+    if asked.is_empty() {
+        return (0..program.outputs.len())
+            .map(|index| form_of(index, None))
+            .collect();
+    }
+    let mut outputs: Vec<RequestedOutput> = Vec::with_capacity(asked.len());
+    for output in asked {
+        let name = || output.name.clone();
+        let Some(index) = position(&program.outputs, &output.name) else {
+            return Err(RequestError::UnknownOutput {
+                name: name(),
+                known: names(&program.outputs),
+            });
+        };
+        if outputs.iter().any(|other| other.index == index) {
+            return Err(RequestError::DuplicateOutput { name: name() });
+        }
+        outputs.push(form_of(index, output.form)?);
+    }
+    Ok(outputs)
+}
+
+fn has_json_form(spec: &TensorSpec) -> bool {
+    !matches!(
+        spec.datatype,
+        packhorse_cluster::Datatype::Fp16 | packhorse_cluster::Datatype::Bf16
+    )
+}
+
+/// The request that a body without any JSON stands for.
+fn raw_request(body: ByteRope, program: &Program) -> Result<RequestMessage, RequestError> {
+    let raw = |problem: String| Err(RequestError::Raw(problem));
+    let [spec] = program.inputs.as_slice() else {
+        return raw(format!(
+            "the model has {} inputs, not one",
+            program.inputs.len()
+        ));
+    };
+    let Some(width) = spec.datatype.width() else {
+        return raw(format!(
+            "the size of {} elements is not known",
+            spec.datatype
+        ));
+    };
+    let variable: Vec<usize> = spec
+        .shape
+        .iter()
+        .enumerate()
+        .filter(|(_, dim)| **dim == Dim::Any)
+        .map(|(axis, _)| axis)
+        .collect();
+    let inferred = match variable.as_slice() {
+        [] => None,
+        [axis] => Some(*axis),
+        [0, axis] if program.batches() => Some(*axis),
+        _ => {
+            return raw(format!(
+                "shape {} has more than one variable dimension",
+                spec.shape_text()
+            ));
+        }
+    };
+    let mut dims: Vec<i64> = spec
+        .shape
+        .iter()
+        .map(|dim| if *dim == Dim::Any { 1 } else { (*dim).into() })
+        .collect();
+    let unit = Shape::new(&dims)
+        .map_err(|e| RequestError::Raw(e.to_string()))?
+        .elements()
+        * width as u64;
+    if let Some(axis) = inferred {
+        let bytes = body.len() as u64;
+        if unit == 0 || !bytes.is_multiple_of(unit) {
+            return raw(format!(
+                "{bytes} bytes are no multiple of the {unit} bytes that {} {} takes per step of dimension {axis}",
+                spec.datatype,
+                spec.shape_text()
+            ));
+        }
+        // A length fits: no allocation is larger than `i64::MAX`.
+        dims[axis] = (bytes / unit) as i64;
+    }
+    let shape = Shape::new(&dims).map_err(|e| RequestError::Raw(e.to_string()))?;
+    let input = Tensor::new(spec.name.clone(), spec.datatype, shape, body)
+        .map_err(|e| RequestError::Raw(e.to_string()))?;
+    Ok(RequestMessage {
+        inputs: vec![input],
+        output_form: Some(Form::Binary),
+        ..RequestMessage::default()
+    })
+}

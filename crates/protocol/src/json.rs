@@ -1,0 +1,301 @@
+//! A cursor over JSON text that walks objects and lists itself and leaves everything else to `serde_json`.
+//!
+//! Tensor data is most of a message and must go straight into the tensor's buffer, which no `Deserialize` can do; and errors
+//! should name the field, which `serde` does not know.
+
+use std::borrow::Cow;
+
+use serde::{
+    Deserialize,
+    de::{DeserializeOwned, IgnoredAny},
+};
+
+use crate::{JsonError, number::Number};
+
+/// A place in a JSON text.
+#[derive(Clone)]
+pub(crate) struct Cursor<'a> {
+    text: &'a str,
+    at: usize,
+}
+
+impl<'a> Cursor<'a> {
+    pub(crate) fn new(bytes: &'a [u8]) -> Result<Self, JsonError> {
+        match str::from_utf8(bytes) {
+            Ok(text) => Ok(Self { text, at: 0 }),
+            Err(e) => Err(JsonError {
+                problem: "invalid UTF-8".to_owned(),
+                at: e.valid_up_to(),
+            }),
+        }
+    }
+
+    /// How many bytes are left.
+    pub(crate) fn left(&self) -> usize {
+        self.text.len() - self.at
+    }
+
+    /// The next byte that is no white space, without taking it.
+    #[inline]
+    pub(crate) fn peek(&mut self) -> Option<u8> {
+        let bytes = self.text.as_bytes();
+        while let Some(&byte) = bytes.get(self.at) {
+            if !matches!(byte, b' ' | b'\n' | b'\r' | b'\t') {
+                return Some(byte);
+            }
+            self.at += 1;
+        }
+        None
+    }
+
+    /// Takes the next byte if it is this one.
+    #[inline]
+    pub(crate) fn eat(&mut self, byte: u8) -> bool {
+        let found = self.peek() == Some(byte);
+        self.at += usize::from(found);
+        found
+    }
+
+    /// Takes the next number, if there is one.
+    #[inline]
+    pub(crate) fn number(&mut self) -> Option<Number<'a>> {
+        self.peek();
+        let number = Number::scan(&self.text[self.at..])?;
+        self.at += number.text().len();
+        Some(number)
+    }
+
+    /// Takes this word if it is next.
+    pub(crate) fn word(&mut self, word: &str) -> bool {
+        self.peek();
+        let found = self.text[self.at..].starts_with(word);
+        self.at += if found { word.len() } else { 0 };
+        found
+    }
+
+    /// Takes the next string, unescaped.
+    pub(crate) fn string(&mut self) -> Result<Cow<'a, str>, JsonError> {
+        if self.peek() != Some(b'"') {
+            return Err(self.expected("a string"));
+        }
+        let start = self.at + 1;
+        let rest = &self.text[start..];
+        match rest
+            .bytes()
+            .position(|byte| byte == b'"' || byte == b'\\' || byte < b' ')
+        {
+            Some(len) if rest.as_bytes()[len] == b'"' => {
+                self.at = start + len + 1;
+                Ok(Cow::Borrowed(&rest[..len]))
+            }
+            _ => self.read::<String>().map(Cow::Owned),
+        }
+    }
+
+    /// Takes the next value, whatever is in it and however deep.
+    pub(crate) fn skip(&mut self) -> Result<(), JsonError> {
+        self.value::<IgnoredAny>().map(drop)
+    }
+
+    /// Takes the next value as one of `T`.
+    pub(crate) fn read<T: DeserializeOwned>(&mut self) -> Result<T, JsonError> {
+        self.value()
+    }
+
+    /// Takes the next value and returns its text.
+    pub(crate) fn raw(&mut self) -> Result<&'a str, JsonError> {
+        self.peek();
+        let start = self.at;
+        self.skip()?;
+        Ok(&self.text[start..self.at])
+    }
+
+    fn value<T: Deserialize<'a>>(&mut self) -> Result<T, JsonError> {
+        self.peek();
+        let mut values = serde_json::Deserializer::from_str(&self.text[self.at..]).into_iter::<T>();
+        match values.next() {
+            Some(Ok(value)) => {
+                self.at += values.byte_offset();
+                Ok(value)
+            }
+            Some(Err(e)) => {
+                // The position in the message would be counted from here.
+                let text = e.to_string();
+                let problem = text
+                    .split(" at line ")
+                    .next()
+                    .unwrap_or_default()
+                    .to_owned();
+                Err(JsonError {
+                    problem,
+                    at: self.at,
+                })
+            }
+            None => Err(self.expected("a value")),
+        }
+    }
+
+    /// Takes an object: `member` is called behind each key and takes the value.
+    pub(crate) fn object<E: From<JsonError>>(
+        &mut self,
+        mut member: impl FnMut(&mut Self, &str) -> Result<(), E>,
+    ) -> Result<(), E> {
+        if !self.eat(b'{') {
+            return Err(self.expected("an object").into());
+        }
+        if self.eat(b'}') {
+            return Ok(());
+        }
+        loop {
+            let key = self.string()?;
+            if !self.eat(b':') {
+                return Err(self.expected("\":\"").into());
+            }
+            member(self, &key)?;
+            if self.eat(b'}') {
+                return Ok(());
+            }
+            if !self.eat(b',') {
+                return Err(self.expected("\",\" or \"}\"").into());
+            }
+        }
+    }
+
+    /// Takes a list: `item` is called with each index and takes the value.
+    pub(crate) fn list<E: From<JsonError>>(
+        &mut self,
+        mut item: impl FnMut(&mut Self, usize) -> Result<(), E>,
+    ) -> Result<(), E> {
+        if !self.eat(b'[') {
+            return Err(self.expected("a list").into());
+        }
+        if self.eat(b']') {
+            return Ok(());
+        }
+        for index in 0.. {
+            item(self, index)?;
+            if self.eat(b']') {
+                break;
+            }
+            if !self.eat(b',') {
+                return Err(self.expected("\",\" or \"]\"").into());
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks that nothing but white space is left.
+    pub(crate) fn finish(&mut self) -> Result<(), JsonError> {
+        if self.peek().is_none() {
+            Ok(())
+        } else {
+            Err(self.expected("the end"))
+        }
+    }
+
+    /// The error that something else is here.
+    pub(crate) fn expected(&mut self, what: &str) -> JsonError {
+        let found = self.found();
+        JsonError {
+            problem: format!("expected {what}, found {found}"),
+            at: self.at,
+        }
+    }
+
+    /// What is here, in a few characters.
+    pub(crate) fn found(&mut self) -> String {
+        let Some(first) = self.peek() else {
+            return "the end".to_owned();
+        };
+        let rest = &self.text[self.at..];
+        let ends =
+            |c: char| c.is_whitespace() || matches!(c, ',' | ':' | '[' | ']' | '{' | '}' | '"');
+        let token: String = match first {
+            b'"' => return "a string".to_owned(),
+            b'[' => return "a list".to_owned(),
+            b'{' => return "an object".to_owned(),
+            _ => rest
+                .chars()
+                .enumerate()
+                .take_while(|(i, c)| *i == 0 || (*i < 24 && !ends(*c)))
+                .map(|(_, c)| c)
+                .collect(),
+        };
+        token.escape_debug().to_string()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn walk(cursor: &mut Cursor<'_>) -> Result<(), JsonError> {
+        match cursor.peek() {
+            Some(b'{') => cursor.object(|cursor, _| walk(cursor)),
+            Some(b'[') => cursor.list(|cursor, _| walk(cursor)),
+            Some(b'"') => cursor.string().map(drop),
+            _ => cursor.skip(),
+        }
+    }
+
+    fn accepts(text: &[u8]) -> bool {
+        Cursor::new(text)
+            .and_then(|mut cursor| walk(&mut cursor).and_then(|()| cursor.finish()))
+            .is_ok()
+    }
+
+    fn check(text: &str, problem: &str) {
+        let mut cursor = Cursor::new(text.as_bytes()).unwrap();
+        let error = walk(&mut cursor)
+            .and_then(|()| cursor.finish())
+            .unwrap_err();
+        assert_eq!(error.to_string(), problem, "{text}");
+    }
+
+    #[test]
+    fn errors_say_what_is_there_and_where() {
+        check("", "expected a value, found the end at byte 0");
+        check(r#"{"a" 1}"#, r#"expected ":", found 1 at byte 5"#);
+        check(
+            r#"{"a":1 "b"}"#,
+            r#"expected "," or "}", found a string at byte 7"#,
+        );
+        check("[1,,2]", "expected value at byte 3");
+        check("[1 2]", r#"expected "," or "]", found 2 at byte 3"#);
+        check("[1]]", "expected the end, found ] at byte 3");
+        check("{1:2}", "expected a string, found 1 at byte 1");
+        check("[nul]", "expected ident at byte 1");
+        check(r#"["\ud800"]"#, "unexpected end of hex escape at byte 1");
+        let error = Cursor::new(b"[\"\xff\"]").err().unwrap();
+        assert_eq!(error.to_string(), "invalid UTF-8 at byte 2");
+    }
+
+    #[test]
+    fn deep_nesting_is_skipped_without_a_deep_stack() {
+        let bomb = "[".repeat(1_000_000);
+        let mut cursor = Cursor::new(bomb.as_bytes()).unwrap();
+        assert!(cursor.skip().is_err());
+        let balanced = bomb.clone() + &"]".repeat(1_000_000);
+        let mut cursor = Cursor::new(balanced.as_bytes()).unwrap();
+        assert_eq!(cursor.skip().and_then(|()| cursor.finish()), Ok(()));
+    }
+
+    proptest! {
+        #[test]
+        fn accepts_what_serde_json_accepts(text in r#"[\[\]{}:," \\ntrue0-9.eE+-]{0,24}"#) {
+            let reference = serde_json::from_str::<serde_json::Value>(&text);
+            // A number beyond every float is no error until someone wants its value.
+            let beyond = reference.as_ref().is_err_and(|e| e.to_string().starts_with("number out of range"));
+            prop_assert!(accepts(text.as_bytes()) == reference.is_ok() || beyond, "{}: {:?}", text, reference);
+        }
+
+        #[test]
+        fn strings_are_read_as_written(text in any::<String>()) {
+            let json = serde_json::to_string(&text).unwrap();
+            let mut cursor = Cursor::new(json.as_bytes()).unwrap();
+            prop_assert_eq!(cursor.string().unwrap(), text);
+        }
+    }
+}

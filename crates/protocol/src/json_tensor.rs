@@ -1,0 +1,322 @@
+//! Tensor data as JSON lists, to and from packed bytes.
+//!
+//! A list is read straight into the tensor's buffer. It is either flat, or nested exactly as the shape says; so the depth of
+//! the recursion is the rank, and what is allocated is bounded by the text that is left.
+
+use packhorse_cluster::{Datatype, Shape};
+use serde::ser::{Serialize, SerializeSeq, Serializer};
+
+use crate::{
+    EncodeError, Tensor, TensorError,
+    json::Cursor,
+    number::Number,
+    tensor::{Element, put_byte_string},
+};
+
+/// Reads the list at the cursor as the data of a tensor: its packed bytes.
+pub(crate) fn read_data(
+    cursor: &mut Cursor<'_>,
+    datatype: Datatype,
+    shape: &Shape,
+) -> Result<Vec<u8>, TensorError> {
+    match datatype {
+        Datatype::Bool => read_lists(cursor, shape, 1, read_bool),
+        Datatype::Uint8 => read_integers::<u8>(cursor, shape),
+        Datatype::Uint16 => read_integers::<u16>(cursor, shape),
+        Datatype::Uint32 => read_integers::<u32>(cursor, shape),
+        Datatype::Uint64 => read_integers::<u64>(cursor, shape),
+        Datatype::Int8 => read_integers::<i8>(cursor, shape),
+        Datatype::Int16 => read_integers::<i16>(cursor, shape),
+        Datatype::Int32 => read_integers::<i32>(cursor, shape),
+        Datatype::Int64 => read_integers::<i64>(cursor, shape),
+        Datatype::Fp16 | Datatype::Bf16 => Err(TensorError::BinaryOnly(datatype)),
+        Datatype::Fp32 => read_floats(cursor, shape, |number| number.f32()),
+        Datatype::Fp64 => read_floats(cursor, shape, |number| number.f64()),
+        Datatype::Bytes => read_lists(cursor, shape, 4, read_string),
+    }
+}
+
+fn read_integers<T: Element + TryFrom<i128>>(
+    cursor: &mut Cursor<'_>,
+    shape: &Shape,
+) -> Result<Vec<u8>, TensorError> {
+    read_lists(cursor, shape, T::WIDTH, |cursor, index, bytes| {
+        let mut before = cursor.clone();
+        match cursor.number() {
+            Some(number) if number.is_integer() => match number.integer().map(T::try_from) {
+                Some(Ok(value)) => value.put(bytes),
+                _ => {
+                    return Err(TensorError::OutOfRange {
+                        index,
+                        datatype: T::DATATYPE,
+                        found: before.found(),
+                    });
+                }
+            },
+            _ => return Err(unexpected(before, index, "an integer", T::DATATYPE)),
+        }
+        Ok(())
+    })
+}
+
+fn read_floats<T: Element>(
+    cursor: &mut Cursor<'_>,
+    shape: &Shape,
+    value: impl Fn(&Number<'_>) -> Option<T>,
+) -> Result<Vec<u8>, TensorError> {
+    read_lists(cursor, shape, T::WIDTH, |cursor, index, bytes| {
+        let mut before = cursor.clone();
+        let Some(number) = cursor.number() else {
+            return Err(unexpected(before, index, "a number", T::DATATYPE));
+        };
+        match value(&number) {
+            Some(value) => value.put(bytes),
+            None => {
+                return Err(TensorError::OutOfRange {
+                    index,
+                    datatype: T::DATATYPE,
+                    found: before.found(),
+                });
+            }
+        }
+        Ok(())
+    })
+}
+
+fn read_bool(cursor: &mut Cursor<'_>, index: u64, bytes: &mut Vec<u8>) -> Result<(), TensorError> {
+    let before = cursor.clone();
+    let value = if cursor.word("true") {
+        true
+    } else if cursor.word("false") {
+        false
+    } else {
+        match cursor.number().and_then(|number| number.integer()) {
+            Some(0) => false,
+            Some(1) => true,
+            _ => {
+                return Err(unexpected(
+                    before,
+                    index,
+                    "true, false, 0 or 1",
+                    Datatype::Bool,
+                ));
+            }
+        }
+    };
+    value.put(bytes);
+    Ok(())
+}
+
+fn read_string(
+    cursor: &mut Cursor<'_>,
+    index: u64,
+    bytes: &mut Vec<u8>,
+) -> Result<(), TensorError> {
+    if cursor.peek() != Some(b'"') {
+        return Err(unexpected(
+            cursor.clone(),
+            index,
+            "a string",
+            Datatype::Bytes,
+        ));
+    }
+    let value = cursor.string().map_err(TensorError::Json)?;
+    put_byte_string(bytes, value.as_bytes())
+}
+
+fn unexpected(
+    mut at: Cursor<'_>,
+    index: u64,
+    expected: &'static str,
+    datatype: Datatype,
+) -> TensorError {
+    TensorError::Value {
+        index,
+        expected,
+        datatype,
+        found: at.found(),
+    }
+}
+
+/// Reads one flat list, or lists nested as the shape says; `element` takes one element, is told its row-major index and
+/// appends its bytes, `width` of them at least.
+fn read_lists<F>(
+    cursor: &mut Cursor<'_>,
+    shape: &Shape,
+    width: usize,
+    element: F,
+) -> Result<Vec<u8>, TensorError>
+where
+    F: FnMut(&mut Cursor<'_>, u64, &mut Vec<u8>) -> Result<(), TensorError>,
+{
+    let mut inside = cursor.clone();
+    let nested = inside.eat(b'[') && inside.peek() == Some(b'[') && shape.rank() > 1;
+    // An element and what separates it from the next take two bytes of text at least.
+    let elements = shape.elements().min(cursor.left() as u64 / 2 + 1) as usize;
+    let mut reader = Reader {
+        shape,
+        element,
+        read: 0,
+        bytes: Vec::with_capacity(elements * width),
+    };
+    if nested {
+        reader.list(cursor, shape.dims())?;
+    } else {
+        reader.list(cursor, &[shape.elements()])?;
+    }
+    Ok(reader.bytes)
+}
+
+struct Reader<'s, F> {
+    shape: &'s Shape,
+    element: F,
+    /// How many elements have been read.
+    read: u64,
+    bytes: Vec<u8>,
+}
+
+impl<F> Reader<'_, F>
+where
+    F: FnMut(&mut Cursor<'_>, u64, &mut Vec<u8>) -> Result<(), TensorError>,
+{
+    /// Takes a list of `dims[0]` lists of the remaining dimensions, or of elements if none remain.
+    fn list(&mut self, cursor: &mut Cursor<'_>, dims: &[u64]) -> Result<(), TensorError> {
+        let (&len, inner) = dims.split_first().expect("there is a dimension to read");
+        if !cursor.eat(b'[') {
+            let depth = self.shape.rank().saturating_sub(dims.len()) + 1;
+            return Err(TensorError::Nesting {
+                depth,
+                found: cursor.found(),
+                shape: self.shape.clone(),
+            });
+        }
+        for index in 0..len {
+            if cursor.peek() == Some(b']') && (index == 0 || inner.is_empty()) {
+                return Err(self.length(index.to_string(), len));
+            }
+            if inner.is_empty() {
+                (self.element)(cursor, self.read, &mut self.bytes)?;
+                self.read += 1;
+            } else {
+                self.list(cursor, inner)?;
+            }
+            if index + 1 < len && !cursor.eat(b',') {
+                return Err(match cursor.peek() {
+                    Some(b']') => self.length((index + 1).to_string(), len),
+                    _ => TensorError::Json(cursor.expected("\",\" or \"]\"")),
+                });
+            }
+        }
+        if cursor.eat(b']') {
+            return Ok(());
+        }
+        Err(match cursor.peek() {
+            Some(b',') => self.length(format!("more than {len}"), len),
+            _ if len == 0 => self.length("more than 0".to_owned(), len),
+            _ => TensorError::Json(cursor.expected("\",\" or \"]\"")),
+        })
+    }
+
+    fn length(&self, found: String, expected: u64) -> TensorError {
+        TensorError::ListLength {
+            found,
+            expected,
+            shape: self.shape.clone(),
+        }
+    }
+}
+
+/// The data of a tensor as a flat JSON list. Floats are written with as few digits as bring them back.
+pub(crate) struct JsonData<'a>(&'a Tensor);
+
+impl<'a> JsonData<'a> {
+    /// Checks that JSON can say every element.
+    pub(crate) fn new(tensor: &'a Tensor) -> Result<Self, EncodeError> {
+        let name = || tensor.name().to_owned();
+        match tensor.datatype() {
+            datatype @ (Datatype::Fp16 | Datatype::Bf16) => {
+                return Err(EncodeError::BinaryOnly {
+                    name: name(),
+                    datatype,
+                });
+            }
+            Datatype::Fp32 => check_finite(tensor, f32::is_finite)?,
+            Datatype::Fp64 => check_finite(tensor, f64::is_finite)?,
+            Datatype::Bytes => {
+                let strings = tensor.byte_strings().unwrap_or_default();
+                if let Some(index) = strings
+                    .iter()
+                    .position(|bytes| str::from_utf8(bytes).is_err())
+                {
+                    return Err(EncodeError::NotUtf8 {
+                        name: name(),
+                        index,
+                    });
+                }
+            }
+            _ => {}
+        }
+        Ok(Self(tensor))
+    }
+}
+
+fn check_finite<T: Element + std::fmt::Display>(
+    tensor: &Tensor,
+    finite: fn(T) -> bool,
+) -> Result<(), EncodeError> {
+    match elements::<T>(tensor)
+        .enumerate()
+        .find(|(_, value)| !finite(*value))
+    {
+        None => Ok(()),
+        Some((index, value)) => Err(EncodeError::NotFinite {
+            name: tensor.name().to_owned(),
+            index,
+            value: value.to_string(),
+        }),
+    }
+}
+
+fn elements<T: Element>(tensor: &Tensor) -> impl Iterator<Item = T> {
+    let bytes = tensor.data().to_bytes();
+    (0..bytes.len() / T::WIDTH).map(move |i| T::take(&bytes[i * T::WIDTH..(i + 1) * T::WIDTH]))
+}
+
+impl Serialize for JsonData<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self.0.datatype() {
+            Datatype::Bool => write_list(serializer, elements::<bool>(self.0)),
+            Datatype::Uint8 => write_list(serializer, elements::<u8>(self.0)),
+            Datatype::Uint16 => write_list(serializer, elements::<u16>(self.0)),
+            Datatype::Uint32 => write_list(serializer, elements::<u32>(self.0)),
+            Datatype::Uint64 => write_list(serializer, elements::<u64>(self.0)),
+            Datatype::Int8 => write_list(serializer, elements::<i8>(self.0)),
+            Datatype::Int16 => write_list(serializer, elements::<i16>(self.0)),
+            Datatype::Int32 => write_list(serializer, elements::<i32>(self.0)),
+            Datatype::Int64 => write_list(serializer, elements::<i64>(self.0)),
+            Datatype::Fp16 | Datatype::Bf16 => unreachable!("refused when it was made"),
+            Datatype::Fp32 => write_list(serializer, elements::<f32>(self.0)),
+            Datatype::Fp64 => write_list(serializer, elements::<f64>(self.0)),
+            Datatype::Bytes => {
+                let strings = self.0.byte_strings().unwrap_or_default();
+                let text = |bytes: &bytes::Bytes| {
+                    str::from_utf8(bytes)
+                        .expect("checked when it was made")
+                        .to_owned()
+                };
+                write_list(serializer, strings.iter().map(text))
+            }
+        }
+    }
+}
+
+fn write_list<S: Serializer, T: Serialize>(
+    serializer: S,
+    values: impl Iterator<Item = T>,
+) -> Result<S::Ok, S::Error> {
+    let mut list = serializer.serialize_seq(None)?;
+    for value in values {
+        list.serialize_element(&value)?;
+    }
+    list.end()
+}

@@ -1,0 +1,279 @@
+//! An inference request as it stands in bytes: what a client writes, and what a gateway reads before it looks at the model.
+
+use std::time::Duration;
+
+use serde::Serialize;
+
+use crate::{
+    ByteRope, EncodeError, Form, Limits, Message, MessageError, Tensor,
+    json::Cursor,
+    message::{
+        DeclaredTensor, TensorHead, assemble, field_error, once, parse_head, read_objects,
+        read_text,
+    },
+};
+
+/// An output that a request asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OutputRequest {
+    /// The output's name.
+    pub name: String,
+    /// How it shall travel, where the request says so for this output (`binary_data`).
+    pub form: Option<Form>,
+}
+
+/// An inference request: what a client sends to a model.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RequestMessage {
+    /// Comes back in the response; empty for none.
+    pub id: String,
+    /// The inputs, each in the form in which it travels.
+    pub inputs: Vec<Tensor>,
+    /// The outputs asked for; none means all.
+    pub outputs: Vec<OutputRequest>,
+    /// How outputs shall travel that do not say so themselves (`binary_data_output`).
+    pub output_form: Option<Form>,
+    /// How long the client is willing to wait; none for the model's objective.
+    pub timeout: Option<Duration>,
+    /// 0 for the default, else 1 is the most urgent.
+    pub priority: u64,
+}
+
+impl RequestMessage {
+    /// Reads a request. `header_length` is the value of the header `Inference-Header-Content-Length`.
+    ///
+    /// # Errors
+    /// What is wrong, and where. Whether it suits any model is not looked at.
+    pub fn parse(
+        mut body: ByteRope,
+        header_length: Option<u64>,
+        limits: &Limits,
+    ) -> Result<Self, MessageError> {
+        let head = parse_head(&mut body, header_length, limits.json_bytes, |cursor| {
+            Head::read(cursor, limits)
+        })?;
+        let mut inputs = Vec::with_capacity(head.inputs.len());
+        for input in head.inputs {
+            inputs.push(input.complete("input", &mut body)?);
+        }
+        if !body.is_empty() {
+            return Err(MessageError::LeftOver {
+                left: body.len() as u64,
+            });
+        }
+        Ok(Self {
+            id: head.id,
+            inputs,
+            outputs: head.outputs,
+            output_form: head.parameters.output_form,
+            timeout: head.parameters.timeout,
+            priority: head.parameters.priority,
+        })
+    }
+
+    /// Writes the request.
+    ///
+    /// # Errors
+    /// An input is to travel as JSON, which cannot say it.
+    pub fn encode(&self) -> Result<Message, EncodeError> {
+        let inputs = self
+            .inputs
+            .iter()
+            .map(TensorHead::new)
+            .collect::<Result<_, _>>()?;
+        let outputs = self.outputs.iter().map(|output| WrittenOutput {
+            name: &output.name,
+            parameters: output.form.map(|form| WrittenOutputParameters {
+                binary_data: form == Form::Binary,
+            }),
+        });
+        let parameters = WrittenParameters {
+            timeout: self
+                .timeout
+                .map(|timeout| u64::try_from(timeout.as_micros()).unwrap_or(u64::MAX)),
+            priority: self.priority,
+            binary_data_output: self.output_form.map(|form| form == Form::Binary),
+        };
+        let head = WrittenRequest {
+            id: &self.id,
+            parameters: (parameters != WrittenParameters::default()).then_some(parameters),
+            inputs,
+            outputs: outputs.collect(),
+        };
+        Ok(assemble(&head, &self.inputs))
+    }
+}
+
+/// The JSON part of a request.
+#[derive(Default)]
+struct Head {
+    id: String,
+    parameters: Parameters,
+    inputs: Vec<DeclaredTensor>,
+    outputs: Vec<OutputRequest>,
+}
+
+impl Head {
+    fn read(cursor: &mut Cursor<'_>, limits: &Limits) -> Result<Self, MessageError> {
+        let (mut id, mut parameters, mut inputs, mut outputs) = (None, None, None, None);
+        cursor.object(|cursor, key| match key {
+            "id" => once(&mut id, key, read_text(cursor, key, limits.id_bytes)?),
+            "parameters" => once(&mut parameters, key, Parameters::read(cursor)?),
+            "inputs" => {
+                let read = read_objects(cursor, key, limits.tensors, |cursor, path| {
+                    DeclaredTensor::read(cursor, path, limits)
+                })?;
+                once(&mut inputs, key, read)
+            }
+            "outputs" => {
+                let read = read_objects(cursor, key, limits.tensors, |cursor, path| {
+                    read_output(cursor, path, limits)
+                })?;
+                once(&mut outputs, key, read)
+            }
+            _ => Ok(cursor.skip()?),
+        })?;
+        Ok(Self {
+            id: id.unwrap_or_default(),
+            parameters: parameters.unwrap_or_default(),
+            inputs: inputs.ok_or_else(|| field_error("inputs", "missing"))?,
+            outputs: outputs.unwrap_or_default(),
+        })
+    }
+}
+
+/// Those of a request's parameters that we know.
+#[derive(Default)]
+struct Parameters {
+    timeout: Option<Duration>,
+    priority: u64,
+    output_form: Option<Form>,
+}
+
+impl Parameters {
+    fn read(cursor: &mut Cursor<'_>) -> Result<Self, MessageError> {
+        let (mut timeout, mut priority, mut output_form) = (None, None, None);
+        read_parameters(cursor, "parameters", |cursor, key, field| match key {
+            "timeout" => once(&mut timeout, field, read_unsigned(cursor, field)?),
+            "priority" => once(&mut priority, field, read_unsigned(cursor, field)?),
+            "binary_data_output" => once(&mut output_form, field, read_form(cursor, field)?),
+            _ if key.starts_with("sequence_") => match cursor.raw()? {
+                "0" | "false" | "null" | r#""""# => Ok(()),
+                _ => Err(field_error(
+                    field,
+                    "sequences are not supported, models keep no state between requests",
+                )),
+            },
+            _ => Ok(cursor.skip()?),
+        })?;
+        let timeout = timeout
+            .filter(|micros| *micros > 0)
+            .map(Duration::from_micros);
+        Ok(Self {
+            timeout,
+            priority: priority.unwrap_or_default(),
+            output_form,
+        })
+    }
+}
+
+fn read_parameters(
+    cursor: &mut Cursor<'_>,
+    path: &str,
+    mut member: impl FnMut(&mut Cursor<'_>, &str, &str) -> Result<(), MessageError>,
+) -> Result<(), MessageError> {
+    if cursor.peek() != Some(b'{') {
+        return Err(field_error(path, cursor.expected("an object")));
+    }
+    cursor.object(|cursor, key| {
+        // A key is quoted in an error, but never at length.
+        let shown: String = key.chars().take(64).collect();
+        member(cursor, key, &format!("{path}.{}", shown.escape_debug()))
+    })
+}
+
+fn read_unsigned(cursor: &mut Cursor<'_>, field: &str) -> Result<u64, MessageError> {
+    cursor.read().map_err(|e| field_error(field, e))
+}
+
+fn read_form(cursor: &mut Cursor<'_>, field: &str) -> Result<Form, MessageError> {
+    let binary = cursor.read().map_err(|e| field_error(field, e))?;
+    Ok(if binary { Form::Binary } else { Form::Json })
+}
+
+fn read_output(
+    cursor: &mut Cursor<'_>,
+    path: &str,
+    limits: &Limits,
+) -> Result<OutputRequest, MessageError> {
+    let (mut name, mut form) = (None, None);
+    cursor.object(|cursor, key| match key {
+        "name" => {
+            let field = format!("{path}.name");
+            once(
+                &mut name,
+                &field,
+                read_text(cursor, &field, limits.name_bytes)?,
+            )
+        }
+        "parameters" => read_parameters(
+            cursor,
+            &format!("{path}.parameters"),
+            |cursor, key, field| match key {
+                "binary_data" => once(&mut form, field, read_form(cursor, field)?),
+                "classification" => match cursor.raw()? {
+                    "0" => Ok(()),
+                    _ => Err(field_error(
+                        field,
+                        "classification is not supported, ask for the output itself",
+                    )),
+                },
+                _ => Ok(cursor.skip()?),
+            },
+        ),
+        _ => Ok(cursor.skip()?),
+    })?;
+    let name = name.ok_or_else(|| field_error(path, "name is missing"))?;
+    Ok(OutputRequest { name, form })
+}
+
+#[derive(Serialize)]
+struct WrittenRequest<'a> {
+    #[serde(skip_serializing_if = "str::is_empty")]
+    id: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    parameters: Option<WrittenParameters>,
+    inputs: Vec<TensorHead<'a>>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    outputs: Vec<WrittenOutput<'a>>,
+}
+
+#[derive(Default, PartialEq, Serialize)]
+struct WrittenParameters {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    timeout: Option<u64>,
+    #[serde(skip_serializing_if = "is_zero")]
+    priority: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    binary_data_output: Option<bool>,
+}
+
+#[expect(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "serde hands over a reference"
+)]
+fn is_zero(number: &u64) -> bool {
+    *number == 0
+}
+
+#[derive(Serialize)]
+struct WrittenOutput<'a> {
+    name: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    parameters: Option<WrittenOutputParameters>,
+}
+
+#[derive(Serialize)]
+struct WrittenOutputParameters {
+    binary_data: bool,
+}

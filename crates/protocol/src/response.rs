@@ -1,0 +1,124 @@
+//! The answer to an inference request: what a gateway writes and a client reads.
+
+use serde::Serialize;
+
+use crate::{
+    ByteRope, EncodeError, Limits, Message, MessageError, Tensor,
+    json::Cursor,
+    message::{
+        DeclaredTensor, TensorHead, assemble, field_error, once, parse_head, read_objects,
+        read_text,
+    },
+};
+
+/// An inference response.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InferResponse {
+    /// The model that answered.
+    pub model_name: String,
+    /// Its version, in digits.
+    pub model_version: String,
+    /// The request's id; empty if it had none.
+    pub id: String,
+    /// The outputs, each in the form in which it travels.
+    pub outputs: Vec<Tensor>,
+}
+
+#[derive(Serialize)]
+struct WrittenResponse<'a> {
+    model_name: &'a str,
+    model_version: &'a str,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    id: &'a str,
+    outputs: Vec<TensorHead<'a>>,
+}
+
+impl InferResponse {
+    /// Writes the response. JSON data is flat and row-major.
+    ///
+    /// # Errors
+    /// An output is to travel as JSON, which cannot say it: an infinity, a NaN, bytes that are no text. Such a request should
+    /// have asked for binary data.
+    pub fn encode(&self) -> Result<Message, EncodeError> {
+        let head = WrittenResponse {
+            model_name: &self.model_name,
+            model_version: &self.model_version,
+            id: &self.id,
+            outputs: self
+                .outputs
+                .iter()
+                .map(TensorHead::new)
+                .collect::<Result<_, _>>()?,
+        };
+        Ok(assemble(&head, &self.outputs))
+    }
+
+    /// Reads a response. `header_length` is the value of the header `Inference-Header-Content-Length`.
+    ///
+    /// # Errors
+    /// What is wrong, and where.
+    pub fn parse(
+        mut body: ByteRope,
+        header_length: Option<u64>,
+        limits: &Limits,
+    ) -> Result<Self, MessageError> {
+        let head = parse_head(&mut body, header_length, limits.json_bytes, |cursor| {
+            Head::read(cursor, limits)
+        })?;
+        let mut outputs = Vec::with_capacity(head.outputs.len());
+        for output in head.outputs {
+            outputs.push(output.complete("output", &mut body)?);
+        }
+        if !body.is_empty() {
+            return Err(MessageError::LeftOver {
+                left: body.len() as u64,
+            });
+        }
+        Ok(Self {
+            model_name: head.model_name,
+            model_version: head.model_version,
+            id: head.id,
+            outputs,
+        })
+    }
+}
+
+/// The JSON part of a response.
+struct Head {
+    model_name: String,
+    model_version: String,
+    id: String,
+    outputs: Vec<DeclaredTensor>,
+}
+
+impl Head {
+    fn read(cursor: &mut Cursor<'_>, limits: &Limits) -> Result<Self, MessageError> {
+        let (mut model_name, mut model_version, mut id, mut outputs) = (None, None, None, None);
+        cursor.object(|cursor, key| match key {
+            "model_name" => once(
+                &mut model_name,
+                key,
+                read_text(cursor, key, limits.name_bytes)?,
+            ),
+            "model_version" => once(
+                &mut model_version,
+                key,
+                read_text(cursor, key, limits.name_bytes)?,
+            ),
+            "id" => once(&mut id, key, read_text(cursor, key, limits.id_bytes)?),
+            "outputs" => {
+                let read = read_objects(cursor, key, limits.tensors, |cursor, path| {
+                    DeclaredTensor::read(cursor, path, limits)
+                })?;
+                once(&mut outputs, key, read)
+            }
+            _ => Ok(cursor.skip()?),
+        })?;
+        Ok(Self {
+            model_name: model_name.ok_or_else(|| field_error("model_name", "missing"))?,
+            model_version: model_version.unwrap_or_default(),
+            id: id.unwrap_or_default(),
+            outputs: outputs.ok_or_else(|| field_error("outputs", "missing"))?,
+        })
+    }
+}
