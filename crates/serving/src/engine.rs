@@ -9,7 +9,8 @@ use std::{
 use packhorse_cluster::{Discipline as DisciplineName, Time};
 
 use crate::{
-    Action, BatchId, Books, Event, ModelKey, ModelLimits, Outcome, Refusal, ReplicaKey, ReplicaSpec, Request, RequestId,
+    Action, BatchId, Books, Event, ModelKey, ModelLimits, Outcome, Refusal, ReplicaKey,
+    ReplicaSpec, Request, RequestId,
     discipline::{Decision, Discipline, View, discipline},
     fleet::Fleet,
     queue::{Queue, Ticket, Waiting},
@@ -28,7 +29,10 @@ pub struct EngineConfig {
 impl Default for EngineConfig {
     /// The default discipline; two retries.
     fn default() -> Self {
-        Self { discipline: DisciplineName::default(), max_attempts: 3 }
+        Self {
+            discipline: DisciplineName::default(),
+            max_attempts: 3,
+        }
     }
 }
 
@@ -120,7 +124,10 @@ impl Engine {
             Event::BatchFailed { batch } => self.batch_failed(now, batch),
         }
         debug_assert!(self.books.balance(), "{:?}", self.books);
-        debug_assert_eq!(self.live.len() as u64, self.books.queued + self.books.in_flight);
+        debug_assert_eq!(
+            self.live.len() as u64,
+            self.books.queued + self.books.in_flight
+        );
     }
 
     /// The next thing to do now; `None` when there is nothing until the next event or [`Engine::poll_timeout`].
@@ -155,17 +162,34 @@ impl Engine {
 
     fn arrive(&mut self, now: Time, request: Request) {
         assert!(request.rows > 0, "{:?} has no rows", request.id);
-        assert!(!self.live.contains_key(&request.id), "{:?} is in use", request.id);
+        assert!(
+            !self.live.contains_key(&request.id),
+            "{:?} is in use",
+            request.id
+        );
         if let Err(refusal) = self.admit(now, &request) {
             self.books.refused += 1;
             let outcome = Outcome::Refused(refusal);
-            self.actions.push_back(Action::Finish { request: request.id, outcome });
+            self.actions.push_back(Action::Finish {
+                request: request.id,
+                outcome,
+            });
             return;
         }
         self.books.accepted += 1;
-        let ticket = Ticket { rank: self.discipline.rank(&request), arrival: self.next_arrival };
+        let ticket = Ticket {
+            rank: self.discipline.rank(&request),
+            arrival: self.next_arrival,
+        };
         self.next_arrival += 1;
-        self.enqueue(now, Waiting { request, ticket, attempts: 0 });
+        self.enqueue(
+            now,
+            Waiting {
+                request,
+                ticket,
+                attempts: 0,
+            },
+        );
     }
 
     fn admit(&self, now: Time, request: &Request) -> Result<(), Refusal> {
@@ -174,20 +198,32 @@ impl Engine {
             .get(&request.model)
             .and_then(|model| Some((model, model.limits.as_ref()?)))
             .ok_or(Refusal::UnknownModel)?;
-        let largest = model.fleet.largest_batch().ok_or(Refusal::NoReplica)?.min(limits.max_batch_rows);
+        let largest = model
+            .fleet
+            .largest_batch()
+            .ok_or(Refusal::NoReplica)?
+            .min(limits.max_batch_rows);
         if request.rows > largest {
             return Err(Refusal::TooManyRows { limit: largest });
         }
         if model.queue.len() >= limits.queue_limit {
-            return Err(Refusal::QueueFull { limit: limits.queue_limit });
+            return Err(Refusal::QueueFull {
+                limit: limits.queue_limit,
+            });
         }
-        let view = View { now, limits, queue: &model.queue, fleet: &model.fleet };
+        let view = View {
+            now,
+            limits,
+            queue: &model.queue,
+            fleet: &model.fleet,
+        };
         self.discipline.admit(view, request)
     }
 
     fn enqueue(&mut self, now: Time, waiting: Waiting) {
         let key = waiting.request.model;
-        self.live.insert(waiting.request.id, Place::Queued(key, waiting.ticket));
+        self.live
+            .insert(waiting.request.id, Place::Queued(key, waiting.ticket));
         self.model_mut(key).queue.insert(waiting);
         self.books.queued += 1;
         self.wake(now, key);
@@ -196,7 +232,10 @@ impl Engine {
     fn cancel(&mut self, request: RequestId) {
         match self.live.remove(&request) {
             Some(Place::Queued(model, ticket)) => {
-                self.model_mut(model).queue.remove(ticket).expect("live requests are where they say");
+                self.model_mut(model)
+                    .queue
+                    .remove(ticket)
+                    .expect("live requests are where they say");
                 self.books.queued -= 1;
             }
             // The batch goes on without it.
@@ -207,7 +246,9 @@ impl Engine {
     }
 
     fn model_gone(&mut self, now: Time, key: ModelKey) {
-        let Some(model) = self.models.get_mut(&key) else { return };
+        let Some(model) = self.models.get_mut(&key) else {
+            return;
+        };
         model.limits = None;
         let replicas: Vec<ReplicaKey> = model.fleet.keys().collect();
         for waiting in mem::take(&mut model.queue).iter() {
@@ -222,7 +263,10 @@ impl Engine {
 
     fn replica_up(&mut self, now: Time, key: ReplicaKey, spec: ReplicaSpec) {
         assert!(!self.replicas.contains_key(&key), "{key:?} is in use");
-        assert!((1..=spec.service.largest()).contains(&spec.batch_size), "{key:?} has no time for its batch size");
+        assert!(
+            (1..=spec.service.largest()).contains(&spec.batch_size),
+            "{key:?} has no time for its batch size"
+        );
         assert!(spec.credits > 0, "{key:?} has no credits");
         let model_key = spec.model;
         match self.models.get_mut(&model_key) {
@@ -236,7 +280,9 @@ impl Engine {
     }
 
     fn replica_draining(&mut self, now: Time, key: ReplicaKey) {
-        let Some(&model) = self.replicas.get(&key) else { return };
+        let Some(&model) = self.replicas.get(&key) else {
+            return;
+        };
         if let Some(replica) = self.model_mut(model).fleet.replica_mut(key) {
             replica.draining = true;
         }
@@ -246,7 +292,10 @@ impl Engine {
 
     fn drained_if_idle(&mut self, model_key: ModelKey, key: ReplicaKey) {
         let fleet = &mut self.model_mut(model_key).fleet;
-        if fleet.get(key).is_some_and(|replica| replica.draining && replica.held().is_empty()) {
+        if fleet
+            .get(key)
+            .is_some_and(|replica| replica.draining && replica.held().is_empty())
+        {
             fleet.remove(key);
             self.replicas.remove(&key);
             self.actions.push_back(Action::Drained { replica: key });
@@ -255,10 +304,19 @@ impl Engine {
     }
 
     fn replica_lost(&mut self, now: Time, key: ReplicaKey) {
-        let Some(model_key) = self.replicas.remove(&key) else { return };
-        let replica = self.model_mut(model_key).fleet.remove(key).expect("replicas are where they say");
+        let Some(model_key) = self.replicas.remove(&key) else {
+            return;
+        };
+        let replica = self
+            .model_mut(model_key)
+            .fleet
+            .remove(key)
+            .expect("replicas are where they say");
         for &id in replica.held() {
-            let batch = self.batches.remove(&id).expect("a replica holds batches that there are");
+            let batch = self
+                .batches
+                .remove(&id)
+                .expect("a replica holds batches that there are");
             for waiting in &batch.requests {
                 if self.comes_back(id, waiting) {
                     self.retry(now, waiting);
@@ -294,8 +352,14 @@ impl Engine {
 
     /// Frees the credit of a batch that came back; its requests that were not cancelled, no longer counted as in flight.
     fn take_back(&mut self, now: Time, id: BatchId, compute: Option<Duration>) -> Vec<Waiting> {
-        let Some(batch) = self.batches.remove(&id) else { return Vec::new() };
-        let replica = self.model_mut(batch.model).fleet.replica_mut(batch.replica).expect("its replica is not lost");
+        let Some(batch) = self.batches.remove(&id) else {
+            return Vec::new();
+        };
+        let replica = self
+            .model_mut(batch.model)
+            .fleet
+            .replica_mut(batch.replica)
+            .expect("its replica is not lost");
         replica.returned(now, id, batch.rows, batch.dispatched, compute);
         self.wake(now, batch.model);
         self.drained_if_idle(batch.model, batch.replica);
@@ -322,40 +386,69 @@ impl Engine {
         };
         *count += 1;
         self.live.remove(&waiting.request.id);
-        self.actions.push_back(Action::Finish { request: waiting.request.id, outcome });
+        self.actions.push_back(Action::Finish {
+            request: waiting.request.id,
+            outcome,
+        });
     }
 
     /// Asks the discipline once what to do with a model that is due.
     fn look_at(&mut self, now: Time, key: ModelKey) {
         let model = &self.models[&key];
         let decision = match &model.limits {
-            Some(limits) => {
-                self.discipline.decide(View { now, limits, queue: &model.queue, fleet: &model.fleet })
-            }
+            Some(limits) => self.discipline.decide(View {
+                now,
+                limits,
+                queue: &model.queue,
+                fleet: &model.fleet,
+            }),
             None => Decision::Wait(None),
         };
         match decision {
             Decision::Dispatch { replica, tickets } => self.dispatch(now, key, replica, &tickets),
             Decision::Expire(ticket) => self.expire(key, ticket),
             Decision::Wait(until) => {
-                debug_assert!(until.is_none_or(|until| until > now), "waiting until {until:?} at {now}");
+                debug_assert!(
+                    until.is_none_or(|until| until > now),
+                    "waiting until {until:?} at {now}"
+                );
                 self.set_wake(key, until);
             }
         }
     }
 
-    fn dispatch(&mut self, now: Time, model_key: ModelKey, replica_key: ReplicaKey, tickets: &[Ticket]) {
+    fn dispatch(
+        &mut self,
+        now: Time,
+        model_key: ModelKey,
+        replica_key: ReplicaKey,
+        tickets: &[Ticket],
+    ) {
         let id = BatchId(self.next_batch);
         self.next_batch += 1;
         let model = self.model_mut(model_key);
         let requests: Vec<Waiting> = tickets
             .iter()
-            .map(|&ticket| model.queue.remove(ticket).expect("a discipline takes what waits"))
-            .map(|waiting| Waiting { attempts: waiting.attempts + 1, ..waiting })
+            .map(|&ticket| {
+                model
+                    .queue
+                    .remove(ticket)
+                    .expect("a discipline takes what waits")
+            })
+            .map(|waiting| Waiting {
+                attempts: waiting.attempts + 1,
+                ..waiting
+            })
             .collect();
         let rows = requests.iter().map(|waiting| waiting.request.rows).sum();
-        let replica = model.fleet.replica_mut(replica_key).expect("a discipline chooses from the fleet");
-        assert!(!replica.draining && (1..=replica.batch_size()).contains(&rows), "{rows} rows for {replica_key:?}");
+        let replica = model
+            .fleet
+            .replica_mut(replica_key)
+            .expect("a discipline chooses from the fleet");
+        assert!(
+            !replica.draining && (1..=replica.batch_size()).contains(&rows),
+            "{rows} rows for {replica_key:?}"
+        );
         replica.dispatched(now, id, rows);
         for waiting in &requests {
             self.live.insert(waiting.request.id, Place::InFlight(id));
@@ -363,21 +456,41 @@ impl Engine {
         self.books.queued -= requests.len() as u64;
         self.books.in_flight += requests.len() as u64;
         let names = requests.iter().map(|waiting| waiting.request.id).collect();
-        self.actions.push_back(Action::Dispatch { batch: id, replica: replica_key, requests: names });
-        let batch = Batch { model: model_key, replica: replica_key, requests, rows, dispatched: now };
+        self.actions.push_back(Action::Dispatch {
+            batch: id,
+            replica: replica_key,
+            requests: names,
+        });
+        let batch = Batch {
+            model: model_key,
+            replica: replica_key,
+            requests,
+            rows,
+            dispatched: now,
+        };
         self.batches.insert(id, batch);
     }
 
     fn expire(&mut self, model: ModelKey, ticket: Ticket) {
-        let waiting = self.model_mut(model).queue.remove(ticket).expect("a discipline drops what waits");
+        let waiting = self
+            .model_mut(model)
+            .queue
+            .remove(ticket)
+            .expect("a discipline drops what waits");
         self.books.queued -= 1;
         // Without the worker that died under it, it would have been in time.
-        let outcome = if waiting.attempts > 0 { Outcome::Lost } else { Outcome::Expired };
+        let outcome = if waiting.attempts > 0 {
+            Outcome::Lost
+        } else {
+            Outcome::Expired
+        };
         self.finish(&waiting, outcome);
     }
 
     fn model_mut(&mut self, key: ModelKey) -> &mut Model {
-        self.models.get_mut(&key).expect("a model is kept while it has requests or replicas")
+        self.models
+            .get_mut(&key)
+            .expect("a model is kept while it has requests or replicas")
     }
 
     /// Has a model looked at in the next poll.
@@ -397,7 +510,11 @@ impl Engine {
 
     /// Forgets a model that is gone once nothing of it is left.
     fn forget_if_over(&mut self, key: ModelKey) {
-        if self.models.get(&key).is_some_and(|model| model.limits.is_none() && model.fleet.is_empty()) {
+        if self
+            .models
+            .get(&key)
+            .is_some_and(|model| model.limits.is_none() && model.fleet.is_empty())
+        {
             self.set_wake(key, None);
             self.models.remove(&key);
         }

@@ -10,9 +10,13 @@ const WEIGHT: f64 = 0.2;
 /// Observed slowdowns outside this range are taken as its ends: one hiccup must not condemn a replica.
 const PLAUSIBLE: (f64, f64) = (0.25, 4.0);
 
-/// What was observed is worth half after this long without news. Otherwise a replica believed to be too slow for every deadline
-/// would get no work, and nothing could ever show that it has become fast again.
-const HALF_LIFE: Duration = Duration::from_secs(1);
+/// What was observed counts in full for this long, and then half as much after each further time of this length without news.
+/// Otherwise a replica believed to be too slow for every deadline would get no work, and nothing could ever show that it has
+/// become fast again.
+const FRESH: Duration = Duration::from_secs(1);
+
+/// A batch that needed longer than this besides its compute time says nothing of the next one.
+const MAX_OVERHEAD: Duration = Duration::from_secs(1);
 
 /// Exponentially weighted moving averages of what a replica's batches took, relative to what its profile says.
 #[derive(Clone, Debug)]
@@ -27,17 +31,28 @@ pub(crate) struct Estimate {
 
 impl Estimate {
     pub(crate) fn new(now: Time) -> Self {
-        Self { slowdown: 1.0, overhead: 0.0, observed: now }
+        Self {
+            slowdown: 1.0,
+            overhead: 0.0,
+            observed: now,
+        }
     }
 
     /// A batch took `compute` where the profile says `expected`; `overhead` where it had the replica to itself.
-    pub(crate) fn observe(&mut self, now: Time, expected: Duration, compute: Duration, overhead: Option<Duration>) {
+    pub(crate) fn observe(
+        &mut self,
+        now: Time,
+        expected: Duration,
+        compute: Duration,
+        overhead: Option<Duration>,
+    ) {
         let (low, high) = PLAUSIBLE;
         let slowdown = (compute.as_secs_f64() / expected.as_secs_f64()).clamp(low, high);
         let before = (self.slowdown(now), self.overhead(now).as_secs_f64());
         self.slowdown = before.0 + WEIGHT * (slowdown - before.0);
         // The same caution as with slowdowns: what came much too late came late for another reason.
-        let overhead = overhead.map_or(before.1, |seen| seen.min(expected.mul_f64(high)).as_secs_f64());
+        let plausible = expected.saturating_mul(4).min(MAX_OVERHEAD);
+        let overhead = overhead.map_or(before.1, |seen| seen.min(plausible).as_secs_f64());
         self.overhead = before.1 + WEIGHT * (overhead - before.1);
         self.observed = now;
     }
@@ -53,8 +68,10 @@ impl Estimate {
     }
 
     fn worth(&self, now: Time) -> f64 {
-        let age = now.saturating_since(self.observed).as_secs_f64() / HALF_LIFE.as_secs_f64();
-        (-age).exp2()
+        match now.saturating_since(self.observed).checked_sub(FRESH) {
+            None => 1.0,
+            Some(stale) => (-stale.as_secs_f64() / FRESH.as_secs_f64()).exp2(),
+        }
     }
 }
 
@@ -72,11 +89,19 @@ mod tests {
             now += MS * 20;
             estimate.observe(now, MS * 10, MS * 20, Some(MS * 3));
         }
-        assert!((estimate.slowdown(now) - 2.0).abs() < 0.05, "{}", estimate.slowdown(now));
-        assert!(estimate.overhead(now) > MS * 2 && estimate.overhead(now) <= MS * 3);
-        assert!((estimate.slowdown(now + HALF_LIFE) - 1.5).abs() < 0.05);
-        assert!((estimate.slowdown(now + HALF_LIFE * 60) - 1.0).abs() < 1e-9);
-        assert!(estimate.overhead(now + HALF_LIFE * 60) < Duration::from_nanos(10));
+        assert!(
+            (estimate.slowdown(now) - 2.0).abs() < 0.05,
+            "{}",
+            estimate.slowdown(now)
+        );
+        assert!(
+            (MS * 2..=MS * 3).contains(&estimate.overhead(now)),
+            "{:?}",
+            estimate.overhead(now)
+        );
+        assert!((estimate.slowdown(now + FRESH * 2) - 1.5).abs() < 0.05);
+        assert!((estimate.slowdown(now + FRESH * 60) - 1.0).abs() < 1e-9);
+        assert!(estimate.overhead(now + FRESH * 60) < Duration::from_nanos(10));
     }
 
     #[test]
@@ -89,7 +114,12 @@ mod tests {
     #[test]
     fn a_batch_that_took_no_time_or_for_ever_leaves_a_finite_estimate() {
         let mut estimate = Estimate::new(Time::ZERO);
-        estimate.observe(Time::ZERO, Duration::MAX, Duration::ZERO, Some(Duration::MAX.mul_f64(0.1)));
+        estimate.observe(
+            Time::ZERO,
+            Duration::MAX,
+            Duration::ZERO,
+            Some(Duration::MAX.mul_f64(0.1)),
+        );
         estimate.observe(Time::ZERO, Duration::from_nanos(1), Duration::MAX, None);
         assert!(estimate.slowdown(Time::ZERO).is_finite());
     }

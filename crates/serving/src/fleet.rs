@@ -81,7 +81,11 @@ impl Replica {
 
     pub(crate) fn forecast(&self, now: Time) -> Forecast<'_> {
         let start = self.busy_until.max(now + self.estimate.overhead(now));
-        Forecast { start, slowdown: self.estimate.slowdown(now), service: &self.spec.service }
+        Forecast {
+            start,
+            slowdown: self.estimate.slowdown(now),
+            service: &self.spec.service,
+        }
     }
 
     pub(crate) fn dispatched(&mut self, now: Time, batch: BatchId, rows: u32) {
@@ -105,7 +109,12 @@ impl Replica {
         if let Some(compute) = compute {
             let alone = dispatched >= self.last_done;
             let elapsed = now.saturating_since(dispatched);
-            self.estimate.observe(now, expected, compute, alone.then(|| elapsed.saturating_sub(compute)));
+            self.estimate.observe(
+                now,
+                expected,
+                compute,
+                alone.then(|| elapsed.saturating_sub(compute)),
+            );
         }
         self.last_done = now;
         self.busy_until = now + scale(self.pending, self.estimate.slowdown(now));
@@ -145,12 +154,17 @@ impl Fleet {
 
     /// Those that take work, now or once a credit is free.
     pub(crate) fn serving(&self) -> impl Iterator<Item = (ReplicaKey, &Replica)> {
-        self.replicas.iter().filter(|(_, replica)| !replica.draining).map(|(key, replica)| (*key, replica))
+        self.replicas
+            .iter()
+            .filter(|(_, replica)| !replica.draining)
+            .map(|(key, replica)| (*key, replica))
     }
 
     /// The most rows that a serving replica takes in one batch; `None` if none serves.
     pub(crate) fn largest_batch(&self) -> Option<u32> {
-        self.serving().map(|(_, replica)| replica.batch_size()).max()
+        self.serving()
+            .map(|(_, replica)| replica.batch_size())
+            .max()
     }
 }
 
@@ -167,7 +181,15 @@ mod tests {
 
     fn replica() -> Replica {
         let service = ServiceTimes::from_times(vec![MS * 10, MS * 12, MS * 14, MS * 16]);
-        Replica::new(Time::ZERO, ReplicaSpec { model: ModelKey(0), batch_size: 4, credits: 2, service })
+        Replica::new(
+            Time::ZERO,
+            ReplicaSpec {
+                model: ModelKey(0),
+                batch_size: 4,
+                credits: 2,
+                service,
+            },
+        )
     }
 
     #[test]

@@ -15,6 +15,6 @@ mod queue;
 pub use books::Books;
 pub use engine::{Engine, EngineConfig};
 pub use event::{
-    Action, BatchId, Event, ModelKey, ModelLimits, Outcome, Refusal, ReplicaKey, ReplicaSpec, Request, RequestId,
-    ShapeClass,
+    Action, BatchId, Event, ModelKey, ModelLimits, Outcome, Refusal, ReplicaKey, ReplicaSpec,
+    Request, RequestId, ShapeClass,
 };

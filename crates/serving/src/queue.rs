@@ -33,9 +33,14 @@ pub(crate) struct Queue {
 
 impl Queue {
     pub(crate) fn insert(&mut self, waiting: Waiting) {
-        let Waiting { request, ticket, .. } = waiting;
+        let Waiting {
+            request, ticket, ..
+        } = waiting;
         let displaced = self.waiting.insert(ticket, waiting);
-        assert!(displaced.is_none(), "{ticket:?} is taken: arrivals are counted once");
+        assert!(
+            displaced.is_none(),
+            "{ticket:?} is taken: arrivals are counted once"
+        );
         self.by_class.insert((request.class, ticket));
         self.by_deadline.insert((request.deadline, ticket));
         self.rows += u64::from(request.rows);
@@ -64,9 +69,18 @@ impl Queue {
     }
 
     /// Those of one shape class from a ticket on, in order.
-    pub(crate) fn of_class(&self, class: ShapeClass, from: Ticket) -> impl Iterator<Item = &Waiting> {
-        let last = Ticket { rank: u64::MAX, arrival: u64::MAX };
-        self.by_class.range((class, from)..=(class, last)).filter_map(|(_, ticket)| self.waiting.get(ticket))
+    pub(crate) fn of_class(
+        &self,
+        class: ShapeClass,
+        from: Ticket,
+    ) -> impl Iterator<Item = &Waiting> {
+        let last = Ticket {
+            rank: u64::MAX,
+            arrival: u64::MAX,
+        };
+        self.by_class
+            .range((class, from)..=(class, last))
+            .filter_map(|(_, ticket)| self.waiting.get(ticket))
     }
 
     /// The earliest deadline, wherever in the order it stands.

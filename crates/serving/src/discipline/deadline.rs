@@ -13,7 +13,11 @@ use std::time::Duration;
 use packhorse_cluster::Time;
 
 use super::{Decision, Discipline, View};
-use crate::{Refusal, ReplicaKey, Request, fleet::Replica, queue::{Ticket, Waiting}};
+use crate::{
+    Refusal, ReplicaKey, Request,
+    fleet::Replica,
+    queue::{Ticket, Waiting},
+};
 
 /// Priority 0, which says nothing, counts as this.
 const DEFAULT_PRIORITY: u64 = 3;
@@ -34,7 +38,11 @@ pub(super) struct Deadline;
 
 impl Discipline for Deadline {
     fn rank(&self, request: &Request) -> u64 {
-        let level = if request.priority == 0 { DEFAULT_PRIORITY } else { request.priority.min(LOWEST_PRIORITY) };
+        let level = if request.priority == 0 {
+            DEFAULT_PRIORITY
+        } else {
+            request.priority.min(LOWEST_PRIORITY)
+        };
         let steps = u32::try_from(level).expect("at most the lowest priority");
         (request.deadline + PRIORITY_STEP * steps).as_nanos()
     }
@@ -44,19 +52,36 @@ impl Discipline for Deadline {
     fn admit(&self, view: View<'_>, request: &Request) -> Result<(), Refusal> {
         let alone = earliest(view, request.rows, |_| true).ok_or(Refusal::Hopeless)?;
         let in_time = alone.1 <= request.deadline && !self.is_crowded_out(view, request);
-        if in_time { Ok(()) } else { Err(Refusal::Hopeless) }
+        if in_time {
+            Ok(())
+        } else {
+            Err(Refusal::Hopeless)
+        }
     }
 
     fn decide(&self, view: View<'_>) -> Decision {
-        let Some((due, first)) = view.queue.first_due() else { return Decision::Wait(None) };
+        let Some((due, first)) = view.queue.first_due() else {
+            return Decision::Wait(None);
+        };
         if due <= view.now {
             return Decision::Expire(first);
         }
-        if view.fleet.serving().any(|(_, replica)| replica.has_credit()) {
+        if view
+            .fleet
+            .serving()
+            .any(|(_, replica)| replica.has_credit())
+        {
             for leader in view.queue.iter().take(LOOK_AHEAD) {
-                let in_time = |best: Option<(ReplicaKey, Time)>| best.filter(|best| best.1 <= leader.request.deadline);
-                if let Some((replica, _)) = in_time(earliest(view, leader.request.rows, Replica::has_credit)) {
-                    return Decision::Dispatch { replica, tickets: batch(view, replica, leader) };
+                let in_time = |best: Option<(ReplicaKey, Time)>| {
+                    best.filter(|best| best.1 <= leader.request.deadline)
+                };
+                if let Some((replica, _)) =
+                    in_time(earliest(view, leader.request.rows, Replica::has_credit))
+                {
+                    return Decision::Dispatch {
+                        replica,
+                        tickets: batch(view, replica, leader),
+                    };
                 }
                 if in_time(earliest(view, leader.request.rows, |_| true)).is_none() {
                     return Decision::Expire(leader.ticket);
@@ -76,7 +101,10 @@ impl Deadline {
         }
         let rank = self.rank(request);
         let mut rows = 0;
-        let mut before = view.queue.iter().take_while(|waiting| waiting.ticket.rank <= rank);
+        let mut before = view
+            .queue
+            .iter()
+            .take_while(|waiting| waiting.ticket.rank <= rank);
         before.any(|waiting| {
             rows += u64::from(waiting.request.rows);
             rows > room
@@ -85,7 +113,11 @@ impl Deadline {
 }
 
 /// The replica, of those that `may` take it, that would finish a batch of `rows` rows first, and when.
-fn earliest(view: View<'_>, rows: u32, may: impl Fn(&Replica) -> bool) -> Option<(ReplicaKey, Time)> {
+fn earliest(
+    view: View<'_>,
+    rows: u32,
+    may: impl Fn(&Replica) -> bool,
+) -> Option<(ReplicaKey, Time)> {
     view.fleet
         .serving()
         .filter(|(_, replica)| rows <= rows_limit(view, replica) && may(replica))

@@ -28,7 +28,10 @@ pub(crate) struct View<'a> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Decision {
     /// These go to that replica as one batch: one shape class, no more rows than it takes.
-    Dispatch { replica: ReplicaKey, tickets: Vec<Ticket> },
+    Dispatch {
+        replica: ReplicaKey,
+        tickets: Vec<Ticket>,
+    },
     /// This one can no longer make its deadline.
     Expire(Ticket),
     /// Nothing until the next event, or until this moment, which lies in the future.

@@ -18,5 +18,10 @@ fn at(millis: u64) -> Time {
 
 fn spec(model: ModelKey, times_ms: &[u64], credits: u32) -> ReplicaSpec {
     let service = ServiceTimes::from_times(times_ms.iter().map(|&time| ms(time)).collect());
-    ReplicaSpec { model, batch_size: service.largest(), credits, service }
+    ReplicaSpec {
+        model,
+        batch_size: service.largest(),
+        credits,
+        service,
+    }
 }

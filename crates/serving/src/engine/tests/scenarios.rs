@@ -1,0 +1,602 @@
+//! One story each, at hand-made times.
+
+use super::*;
+
+/// An engine with one model, whose actions are told in one line each.
+struct Stage {
+    engine: Engine,
+    requests: u64,
+}
+
+impl Stage {
+    /// One model of at most 8 rows; replicas 0, 1, … that need so many milliseconds for 1, 2, … rows, with two credits each.
+    fn new(replicas: &[&[u64]]) -> Self {
+        let mut stage = Self {
+            engine: Engine::new(EngineConfig::default()),
+            requests: 0,
+        };
+        let limits = ModelLimits {
+            max_batch_rows: 8,
+            queue_limit: 20,
+        };
+        stage.tell(
+            0,
+            Event::ModelUp {
+                model: MODEL,
+                limits,
+            },
+        );
+        for (key, times) in (0..).zip(replicas) {
+            let up = Event::ReplicaUp {
+                replica: ReplicaKey(key),
+                spec: spec(MODEL, times, 2),
+            };
+            assert!(stage.tell(0, up).is_empty());
+        }
+        stage
+    }
+
+    fn drain(&mut self, now: Time) -> Vec<String> {
+        let mut told = Vec::new();
+        while let Some(action) = self.engine.poll(now) {
+            told.push(match action {
+                Action::Dispatch {
+                    batch,
+                    replica,
+                    requests,
+                } => {
+                    let names: Vec<u64> = requests.iter().map(|request| request.0).collect();
+                    format!("batch {} to {}: {names:?}", batch.0, replica.0)
+                }
+                Action::Finish { request, outcome } => format!("{}: {outcome:?}", request.0),
+                Action::Drained { replica } => format!("drained {}", replica.0),
+            });
+        }
+        told
+    }
+
+    fn tell(&mut self, now: u64, event: Event) -> Vec<String> {
+        self.engine.handle(at(now), event);
+        self.drain(at(now))
+    }
+
+    /// The next request: numbered 0, 1, 2, … in the order of arrival.
+    fn request(&mut self, deadline: u64) -> Request {
+        let id = RequestId(self.requests);
+        self.requests += 1;
+        Request {
+            id,
+            model: MODEL,
+            rows: 1,
+            class: ShapeClass(0),
+            priority: 0,
+            deadline: at(deadline),
+        }
+    }
+
+    fn arrive(&mut self, now: u64, deadline: u64) -> Vec<String> {
+        let request = self.request(deadline);
+        self.tell(now, Event::Arrive(request))
+    }
+
+    fn done(&mut self, now: u64, batch: u64, compute: u64) -> Vec<String> {
+        self.tell(
+            now,
+            Event::BatchDone {
+                batch: BatchId(batch),
+                compute: ms(compute),
+            },
+        )
+    }
+
+    fn lost(&mut self, now: u64, replica: u32) -> Vec<String> {
+        self.tell(
+            now,
+            Event::ReplicaLost {
+                replica: ReplicaKey(replica),
+            },
+        )
+    }
+}
+
+const FLAT: &[u64] = &[10, 10, 10, 10];
+
+#[test]
+fn an_idle_replica_takes_a_request_at_once() {
+    let mut stage = Stage::new(&[FLAT]);
+    assert_eq!(stage.arrive(0, 100), ["batch 0 to 0: [0]"]);
+    assert!(stage.done(10, 0, 10).is_empty());
+    assert_eq!(
+        stage.engine.books(),
+        Books {
+            accepted: 1,
+            answered: 1,
+            ..Books::default()
+        }
+    );
+    assert_eq!(stage.engine.poll_timeout(), None);
+}
+
+#[test]
+fn requests_wait_at_the_gateway_and_not_at_the_replica() {
+    let mut stage = Stage::new(&[FLAT]);
+    assert_eq!(stage.arrive(0, 100), ["batch 0 to 0: [0]"]);
+    assert_eq!(stage.arrive(1, 101), ["batch 1 to 0: [1]"]);
+    for arrival in 2..7 {
+        assert!(
+            stage.arrive(arrival, 100 + arrival).is_empty(),
+            "both credits are used"
+        );
+    }
+    assert_eq!(stage.engine.queued(MODEL), 5);
+    assert_eq!(stage.done(10, 0, 10), ["batch 2 to 0: [2, 3, 4, 5]"]);
+    assert_eq!(stage.done(20, 1, 10), ["batch 3 to 0: [6]"]);
+}
+
+#[test]
+fn work_goes_to_the_replica_that_is_done_first() {
+    let mut stage = Stage::new(&[&[30, 30], &[10, 10]]);
+    assert_eq!(stage.arrive(0, 100), ["batch 0 to 1: [0]"]);
+    assert_eq!(stage.arrive(1, 100), ["batch 1 to 1: [1]"]);
+    assert_eq!(stage.arrive(2, 100), ["batch 2 to 0: [2]"]);
+}
+
+#[test]
+fn the_earliest_deadline_goes_first() {
+    let mut stage = Stage::new(&[&[10]]);
+    stage.arrive(0, 100);
+    stage.arrive(0, 100);
+    for deadline in [90, 60, 75] {
+        assert!(stage.arrive(1, deadline).is_empty());
+    }
+    assert_eq!(stage.done(10, 0, 10), ["batch 2 to 0: [3]"]);
+    assert_eq!(stage.done(20, 1, 10), ["batch 3 to 0: [4]"]);
+    assert_eq!(stage.done(30, 2, 10), ["batch 4 to 0: [2]"]);
+}
+
+#[test]
+fn a_batch_grows_only_as_far_as_its_earliest_deadline_allows() {
+    let mut stage = Stage::new(&[&[10, 20, 30, 40]]);
+    stage.arrive(0, 500);
+    stage.arrive(0, 500);
+    // At 10 the second batch still takes until 20: with two rows the next one is back at 40, with three at 50.
+    for deadline in [45, 300, 300] {
+        assert!(stage.arrive(1, deadline).is_empty());
+    }
+    assert_eq!(stage.done(10, 0, 10), ["batch 2 to 0: [2, 3]"]);
+}
+
+#[test]
+fn only_equal_shape_classes_share_a_batch_and_none_blocks_the_other() {
+    let mut stage = Stage::new(&[FLAT]);
+    stage.arrive(0, 500);
+    stage.arrive(0, 500);
+    for (class, deadline) in [(1, 100), (2, 101), (1, 102), (2, 103)] {
+        let request = Request {
+            class: ShapeClass(class),
+            ..stage.request(deadline)
+        };
+        assert!(stage.tell(1, Event::Arrive(request)).is_empty());
+    }
+    assert_eq!(stage.done(10, 0, 10), ["batch 2 to 0: [2, 4]"]);
+    assert_eq!(stage.done(20, 1, 10), ["batch 3 to 0: [3, 5]"]);
+}
+
+#[test]
+fn rows_fill_a_batch_and_not_requests() {
+    let mut stage = Stage::new(&[FLAT]);
+    stage.arrive(0, 500);
+    stage.arrive(0, 500);
+    for rows in [3, 2, 1] {
+        let request = Request {
+            rows,
+            ..stage.request(200)
+        };
+        assert!(stage.tell(1, Event::Arrive(request)).is_empty());
+    }
+    assert_eq!(stage.done(10, 0, 10), ["batch 2 to 0: [2]"]);
+    assert_eq!(stage.done(20, 1, 10), ["batch 3 to 0: [3, 4]"]);
+}
+
+#[test]
+fn a_model_that_does_not_batch_gets_single_requests() {
+    let mut stage = Stage::new(&[FLAT]);
+    let limits = ModelLimits {
+        max_batch_rows: 1,
+        queue_limit: 20,
+    };
+    stage.tell(
+        0,
+        Event::ModelUp {
+            model: MODEL,
+            limits,
+        },
+    );
+    for _ in 0..4 {
+        stage.arrive(0, 500);
+    }
+    assert_eq!(stage.done(10, 0, 10), ["batch 2 to 0: [2]"]);
+}
+
+#[test]
+fn priority_decides_among_contemporaries_but_starves_nobody() {
+    let mut stage = Stage::new(&[&[10]]);
+    stage.arrive(0, 9_000);
+    stage.arrive(0, 9_000);
+    for priority in [8, 0, 1] {
+        let request = Request {
+            priority,
+            ..stage.request(5_000)
+        };
+        stage.tell(1, Event::Arrive(request));
+    }
+    // Of the highest priority, but due so much later that the default one goes first.
+    let late = Request {
+        priority: 1,
+        ..stage.request(7_500)
+    };
+    stage.tell(2, Event::Arrive(late));
+    let order: Vec<String> = (0..4)
+        .flat_map(|batch| stage.done(10 * (batch + 1), batch, 10))
+        .collect();
+    assert_eq!(
+        order,
+        [
+            "batch 2 to 0: [4]",
+            "batch 3 to 0: [3]",
+            "batch 4 to 0: [5]",
+            "batch 5 to 0: [2]"
+        ]
+    );
+}
+
+#[test]
+fn what_cannot_make_it_is_dropped_early_and_the_rest_is_served() {
+    let mut stage = Stage::new(&[FLAT]);
+    stage.arrive(0, 100);
+    stage.arrive(0, 100);
+    assert!(stage.arrive(1, 35).is_empty());
+    assert!(stage.arrive(1, 60).is_empty());
+    // The first batch took until 18, so that the second one ends after 28 and the next after 38.
+    assert_eq!(stage.done(18, 0, 10), ["2: Expired", "batch 2 to 0: [3]"]);
+}
+
+#[test]
+fn a_request_expires_at_its_deadline_while_no_credit_is_free() {
+    let mut stage = Stage::new(&[&[10]]);
+    stage.arrive(0, 100);
+    stage.arrive(0, 100);
+    stage.arrive(1, 50);
+    assert_eq!(stage.engine.poll_timeout(), Some(at(50)));
+    assert!(stage.drain(at(49)).is_empty());
+    assert_eq!(stage.drain(at(50)), ["2: Expired"]);
+    assert_eq!(stage.engine.poll_timeout(), None);
+    assert_eq!(
+        stage.engine.books(),
+        Books {
+            accepted: 3,
+            expired: 1,
+            in_flight: 2,
+            ..Books::default()
+        }
+    );
+}
+
+#[test]
+fn a_head_that_only_the_busy_replica_can_serve_lets_others_pass() {
+    let mut stage = Stage::new(&[&[10], &[80]]);
+    stage.arrive(0, 100);
+    stage.arrive(0, 100);
+    // Due at 40: in time on the fast replica once it has a credit, never on the slow one.
+    assert!(stage.arrive(1, 40).is_empty());
+    assert_eq!(stage.arrive(1, 300), ["batch 2 to 1: [3]"]);
+    assert_eq!(stage.done(10, 0, 10), ["batch 3 to 0: [2]"]);
+}
+
+#[test]
+fn hopeless_requests_are_refused_at_once() {
+    let mut stage = Stage::new(&[&[10, 15]]);
+    assert_eq!(stage.arrive(0, 9), ["0: Refused(Hopeless)"]);
+    assert_eq!(stage.arrive(0, 10), ["batch 0 to 0: [1]"]);
+    assert_eq!(stage.arrive(0, 19), ["2: Refused(Hopeless)"]);
+    let unknown = Request {
+        model: ModelKey(9),
+        ..stage.request(100)
+    };
+    assert_eq!(
+        stage.tell(0, Event::Arrive(unknown)),
+        ["3: Refused(UnknownModel)"]
+    );
+    let wide = Request {
+        rows: 3,
+        ..stage.request(100)
+    };
+    assert_eq!(
+        stage.tell(0, Event::Arrive(wide)),
+        ["4: Refused(TooManyRows { limit: 2 })"]
+    );
+    assert_eq!(
+        stage.engine.books(),
+        Books {
+            refused: 4,
+            accepted: 1,
+            in_flight: 1,
+            ..Books::default()
+        }
+    );
+}
+
+#[test]
+fn a_queue_that_cannot_be_worked_off_in_time_refuses() {
+    let mut stage = Stage::new(&[&[10]]);
+    let told: Vec<String> = (0..20).flat_map(|_| stage.arrive(0, 100)).collect();
+    let refused = told
+        .iter()
+        .filter(|told| told.ends_with("Refused(Hopeless)"))
+        .count();
+    // Ten can be answered by then: nobody of them is refused, and only few who cannot be served are let in.
+    assert!((6..=10).contains(&refused), "{told:?}");
+    // One that is due much later stands behind them all, one due sooner goes before: both have their chance.
+    assert!(stage.arrive(0, 1_000).is_empty());
+    assert!(stage.arrive(0, 50).is_empty());
+}
+
+#[test]
+fn a_full_queue_refuses() {
+    let mut stage = Stage::new(&[&[10]]);
+    for _ in 0..22 {
+        assert!(
+            !stage
+                .arrive(0, 60_000)
+                .iter()
+                .any(|told| told.contains("Refused"))
+        );
+    }
+    assert_eq!(
+        stage.arrive(0, 60_000),
+        ["22: Refused(QueueFull { limit: 20 })"]
+    );
+}
+
+#[test]
+fn without_a_ready_replica_requests_are_refused_at_once() {
+    let mut stage = Stage::new(&[]);
+    assert_eq!(stage.arrive(0, 100), ["0: Refused(NoReplica)"]);
+    stage.tell(
+        0,
+        Event::ReplicaUp {
+            replica: ReplicaKey(7),
+            spec: spec(MODEL, FLAT, 2),
+        },
+    );
+    assert_eq!(stage.arrive(0, 100), ["batch 0 to 7: [1]"]);
+    assert!(
+        stage
+            .tell(
+                1,
+                Event::ReplicaDraining {
+                    replica: ReplicaKey(7)
+                }
+            )
+            .is_empty()
+    );
+    assert_eq!(stage.arrive(1, 100), ["2: Refused(NoReplica)"]);
+}
+
+#[test]
+fn worker_dies_mid_batch_and_its_requests_are_retried_in_front() {
+    let mut stage = Stage::new(&[FLAT, FLAT]);
+    let told: Vec<String> = (0..4).flat_map(|_| stage.arrive(0, 100)).collect();
+    assert_eq!(
+        told,
+        [
+            "batch 0 to 0: [0]",
+            "batch 1 to 1: [1]",
+            "batch 2 to 0: [2]",
+            "batch 3 to 1: [3]"
+        ]
+    );
+    assert!(stage.arrive(1, 101).is_empty());
+    assert!(
+        stage.lost(2, 0).is_empty(),
+        "the other one has no credit free"
+    );
+    assert_eq!(stage.engine.books().queued, 3);
+    assert!(
+        stage.done(3, 0, 3).is_empty(),
+        "an answer of the dead comes too late"
+    );
+    assert_eq!(stage.done(10, 1, 10), ["batch 4 to 1: [0, 2, 4]"]);
+    stage.done(20, 3, 10);
+    stage.done(30, 4, 10);
+    assert_eq!(
+        stage.engine.books(),
+        Books {
+            accepted: 5,
+            answered: 5,
+            ..Books::default()
+        }
+    );
+}
+
+#[test]
+fn a_request_that_kills_its_workers_is_lost_after_the_last_attempt() {
+    let mut stage = Stage::new(&[FLAT, FLAT, FLAT, FLAT]);
+    assert_eq!(stage.arrive(0, 900), ["batch 0 to 0: [0]"]);
+    assert_eq!(stage.lost(1, 0), ["batch 1 to 1: [0]"]);
+    assert_eq!(stage.lost(2, 1), ["batch 2 to 2: [0]"]);
+    assert_eq!(stage.lost(3, 2), ["0: Lost"]);
+    assert_eq!(
+        stage.engine.books(),
+        Books {
+            accepted: 1,
+            lost: 1,
+            ..Books::default()
+        }
+    );
+}
+
+#[test]
+fn the_last_worker_dies_and_its_requests_wait_for_the_next_until_their_deadline() {
+    let mut stage = Stage::new(&[FLAT]);
+    stage.arrive(0, 100);
+    stage.arrive(0, 60);
+    assert!(stage.lost(5, 0).is_empty());
+    assert_eq!(stage.arrive(6, 100), ["2: Refused(NoReplica)"]);
+    assert_eq!(stage.drain(at(60)), ["1: Lost"]);
+    let up = Event::ReplicaUp {
+        replica: ReplicaKey(1),
+        spec: spec(MODEL, FLAT, 2),
+    };
+    assert_eq!(stage.tell(80, up), ["batch 2 to 1: [0]"]);
+}
+
+#[test]
+fn a_worker_that_dies_after_the_deadline_takes_its_requests_along() {
+    let mut stage = Stage::new(&[FLAT, FLAT]);
+    stage.arrive(0, 20);
+    assert_eq!(stage.lost(20, 0), ["0: Lost"]);
+}
+
+#[test]
+fn the_module_throws_and_nobody_tries_again() {
+    let mut stage = Stage::new(&[FLAT]);
+    stage.arrive(0, 100);
+    assert_eq!(
+        stage.tell(5, Event::BatchFailed { batch: BatchId(0) }),
+        ["0: Failed"]
+    );
+    assert_eq!(stage.arrive(6, 100), ["batch 1 to 0: [1]"]);
+    assert_eq!(
+        stage.engine.books(),
+        Books {
+            accepted: 2,
+            failed: 1,
+            in_flight: 1,
+            ..Books::default()
+        }
+    );
+}
+
+#[test]
+fn a_client_that_gives_up_leaves_the_queue_or_the_batch_without_a_word() {
+    let mut stage = Stage::new(&[FLAT]);
+    for _ in 0..4 {
+        stage.arrive(0, 100);
+    }
+    for request in [1, 2] {
+        assert!(
+            stage
+                .tell(
+                    1,
+                    Event::Cancel {
+                        request: RequestId(request)
+                    }
+                )
+                .is_empty()
+        );
+    }
+    assert!(
+        stage
+            .tell(
+                1,
+                Event::Cancel {
+                    request: RequestId(1)
+                }
+            )
+            .is_empty(),
+        "a second time changes nothing"
+    );
+    assert_eq!(stage.done(10, 0, 10), ["batch 2 to 0: [3]"]);
+    stage.done(20, 1, 10);
+    stage.done(30, 2, 10);
+    assert_eq!(
+        stage.engine.books(),
+        Books {
+            accepted: 4,
+            answered: 2,
+            cancelled: 2,
+            ..Books::default()
+        }
+    );
+}
+
+#[test]
+fn a_draining_replica_finishes_what_it_has() {
+    let mut stage = Stage::new(&[FLAT, FLAT]);
+    stage.arrive(0, 100);
+    assert!(
+        stage
+            .tell(
+                1,
+                Event::ReplicaDraining {
+                    replica: ReplicaKey(0)
+                }
+            )
+            .is_empty()
+    );
+    assert_eq!(
+        stage.tell(
+            1,
+            Event::ReplicaDraining {
+                replica: ReplicaKey(1)
+            }
+        ),
+        ["drained 1"]
+    );
+    assert_eq!(stage.done(10, 0, 10), ["drained 0"]);
+    assert!(stage.lost(11, 0).is_empty(), "it is forgotten already");
+    assert_eq!(stage.engine.books().answered, 1);
+}
+
+#[test]
+fn a_model_that_goes_gives_its_replicas_back_and_says_no_to_what_waits() {
+    let mut stage = Stage::new(&[&[10]]);
+    for _ in 0..3 {
+        stage.arrive(0, 100);
+    }
+    assert_eq!(
+        stage.tell(1, Event::ModelGone { model: MODEL }),
+        ["2: Lost"]
+    );
+    assert_eq!(stage.arrive(2, 100), ["3: Refused(UnknownModel)"]);
+    stage.done(10, 0, 10);
+    assert_eq!(stage.done(20, 1, 10), ["drained 0"]);
+    assert_eq!(
+        stage.engine.books(),
+        Books {
+            refused: 1,
+            accepted: 3,
+            answered: 2,
+            lost: 1,
+            ..Books::default()
+        }
+    );
+    let up = Event::ReplicaUp {
+        replica: ReplicaKey(5),
+        spec: spec(MODEL, FLAT, 2),
+    };
+    assert_eq!(
+        stage.tell(21, up),
+        ["drained 5"],
+        "nobody needs it any more"
+    );
+}
+
+#[test]
+fn a_replica_that_proves_slow_is_believed_to_be_slow_until_news_are_old() {
+    let mut stage = Stage::new(&[&[10, 20, 30, 40]]);
+    let mut now = 0;
+    for batch in 0..30 {
+        stage.arrive(now, now + 500);
+        now += 20;
+        stage.done(now, batch, 20);
+    }
+    let slowdown = |stage: &Stage, now| stage.engine.slowdown(at(now), ReplicaKey(0)).unwrap();
+    assert!(slowdown(&stage, now) > 1.8);
+    // Due in 15 ms: in time by the profile alone, but not at twice its times.
+    assert_eq!(stage.arrive(now, now + 15), ["30: Refused(Hopeless)"]);
+    now += 10_000;
+    assert!(slowdown(&stage, now) < 1.01);
+    assert_eq!(stage.arrive(now, now + 15), ["batch 30 to 0: [31]"]);
+}
