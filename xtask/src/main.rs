@@ -1,2 +1,43 @@
-//! Packhorse.
-fn main() {}
+//! `cargo xtask`: everything one does with this repository beside writing code. It depends on little, so that it builds in
+//! seconds on a machine that has nothing yet.
+#![expect(clippy::print_stdout, reason = "a command for people at a terminal")]
+
+mod ci;
+mod demo;
+mod http;
+mod processes;
+mod setup;
+mod steps;
+mod test;
+mod workspace;
+
+use clap::{Parser, Subcommand};
+
+/// Project chores.
+#[derive(Parser)]
+#[command(bin_name = "cargo xtask")]
+struct Arguments {
+    #[command(subcommand)]
+    chore: Chore,
+}
+
+#[derive(Subcommand)]
+enum Chore {
+    /// Makes the virtual environment that holds libtorch, or finds it up to date.
+    Setup,
+    /// Serves two real models on this machine and shows what they answer, until Ctrl-C.
+    Demo(demo::Options),
+    /// Runs every test there is, Rust and Python.
+    Test,
+    /// Runs what CI runs: format, lints, licences, and every test.
+    Ci,
+}
+
+fn main() -> anyhow::Result<()> {
+    match Arguments::parse().chore {
+        Chore::Setup => setup::run(),
+        Chore::Demo(options) => demo::run(&options),
+        Chore::Test => test::run(),
+        Chore::Ci => ci::run(),
+    }
+}

@@ -1,0 +1,90 @@
+//! As much of HTTP/1.1 as it takes to ask a gateway on this machine: one connection, kept alive, bodies with a length.
+
+use std::{
+    io::{self, BufRead as _, BufReader, Read as _, Write as _},
+    net::{SocketAddr, TcpStream},
+    time::Duration,
+};
+
+/// The most a header section or a body may have.
+const LIMIT: u64 = 1 << 26;
+
+/// A connection to one address.
+pub(crate) struct Connection {
+    address: SocketAddr,
+    stream: BufReader<TcpStream>,
+}
+
+/// An answer.
+pub(crate) struct Response {
+    /// The status code.
+    pub(crate) status: u16,
+    /// The body.
+    pub(crate) body: Vec<u8>,
+}
+
+impl Connection {
+    /// Connects; every later read and write has the same time limit.
+    pub(crate) fn open(address: SocketAddr, limit: Duration) -> io::Result<Self> {
+        let stream = TcpStream::connect_timeout(&address, limit)?;
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(limit))?;
+        stream.set_write_timeout(Some(limit))?;
+        Ok(Self {
+            address,
+            stream: BufReader::new(stream),
+        })
+    }
+
+    /// Sends a request and reads its answer.
+    pub(crate) fn request(
+        &mut self,
+        method: &str,
+        path: &str,
+        body: &[u8],
+    ) -> io::Result<Response> {
+        let head = format!(
+            "{method} {path} HTTP/1.1\r\nhost: {}\r\ncontent-length: {}\r\n\r\n",
+            self.address,
+            body.len()
+        );
+        let mut message = head.into_bytes();
+        message.extend_from_slice(body);
+        self.stream.get_mut().write_all(&message)?;
+        self.answer()
+    }
+
+    fn answer(&mut self) -> io::Result<Response> {
+        let bad = |what| io::Error::new(io::ErrorKind::InvalidData, what);
+        let mut head = (&mut self.stream).take(LIMIT);
+        let mut line = String::new();
+        head.read_line(&mut line)?;
+        let status = line
+            .split(' ')
+            .nth(1)
+            .and_then(|code| code.parse().ok())
+            .ok_or_else(|| bad("no status line"))?;
+        let mut length = 0;
+        loop {
+            line.clear();
+            head.read_line(&mut line)?;
+            let Some((name, value)) = line.split_once(':') else {
+                break;
+            };
+            if name.eq_ignore_ascii_case("content-length") {
+                length = value
+                    .trim()
+                    .parse()
+                    .map_err(|_| bad("content-length is no number"))?;
+            } else if name.eq_ignore_ascii_case("transfer-encoding") {
+                return Err(bad("a body without a length"));
+            }
+        }
+        if length > LIMIT {
+            return Err(bad("a body over the limit"));
+        }
+        let mut body = vec![0; usize::try_from(length).map_err(|_| bad("a body over the limit"))?];
+        self.stream.read_exact(&mut body)?;
+        Ok(Response { status, body })
+    }
+}

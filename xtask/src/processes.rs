@@ -1,0 +1,173 @@
+//! Programs that run beside this one, and that none of them is left.
+
+use std::{
+    fs::{self, File},
+    os::unix::process::CommandExt as _,
+    path::{Path, PathBuf},
+    process::{Child, Command, ExitStatus, Stdio},
+    thread::sleep,
+    time::Duration,
+};
+
+use anyhow::Context as _;
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+
+use crate::workspace::now;
+
+const POLL: Duration = Duration::from_millis(20);
+
+/// Calls `ready` until it has a value, at most for `limit`.
+pub(crate) fn wait_for<T>(
+    limit: Duration,
+    mut ready: impl FnMut() -> anyhow::Result<Option<T>>,
+) -> anyhow::Result<Option<T>> {
+    let start = now();
+    loop {
+        if let Some(value) = ready()? {
+            return Ok(Some(value));
+        }
+        if now() - start >= limit {
+            return Ok(None);
+        }
+        sleep(POLL);
+    }
+}
+
+/// Programs that share a state folder. Dropping it stops them, the last started first, and whatever they left running.
+pub(crate) struct Services {
+    state_dir: PathBuf,
+    running: Vec<Service>,
+}
+
+struct Service {
+    name: &'static str,
+    child: Child,
+    log: PathBuf,
+}
+
+impl Services {
+    /// No program yet. `state_dir` is absolute and stands in the arguments of all of them: that is how they are found.
+    pub(crate) fn new(state_dir: PathBuf) -> Self {
+        Self {
+            state_dir,
+            running: Vec::new(),
+        }
+    }
+
+    /// Starts a program in a process group of its own, so that Ctrl-C at the terminal reaches only us; it writes to
+    /// `NAME.log` in the state folder.
+    pub(crate) fn start(
+        &mut self,
+        name: &'static str,
+        command: &mut Command,
+    ) -> anyhow::Result<u32> {
+        let log = self.state_dir.join(format!("{name}.log"));
+        let file = File::create(&log).with_context(|| format!("create {}", log.display()))?;
+        let errors = file
+            .try_clone()
+            .with_context(|| format!("open {} twice", log.display()))?;
+        let child = command
+            .process_group(0)
+            .stdin(Stdio::null())
+            .stdout(file)
+            .stderr(errors)
+            .spawn()
+            .with_context(|| format!("start {}", command.get_program().display()))?;
+        let pid = child.id();
+        self.running.push(Service { name, child, log });
+        Ok(pid)
+    }
+
+    /// The first program that has ended by itself: its name, how, and the end of its log.
+    pub(crate) fn ended(&mut self) -> anyhow::Result<Option<String>> {
+        for Service { name, child, log } in &mut self.running {
+            if let Some(status) = child
+                .try_wait()
+                .with_context(|| format!("look after {name}"))?
+            {
+                return Ok(Some(format!("{name} ended: {status}\n{}", tail(log))));
+            }
+        }
+        Ok(None)
+    }
+}
+
+impl Drop for Services {
+    fn drop(&mut self) {
+        for service in self.running.iter_mut().rev() {
+            if service.stop(Duration::from_secs(12)).is_none() {
+                // It is past help: the killing below does not wait for it.
+                let _ = service.child.kill();
+                let _ = service.child.wait();
+            }
+        }
+        stop_remains(&self.state_dir);
+    }
+}
+
+impl Service {
+    /// Asks it to end. `None` if it has not within the limit.
+    fn stop(&mut self, limit: Duration) -> Option<ExitStatus> {
+        let pid = Pid::from_raw(i32::try_from(self.child.id()).ok()?);
+        let _ = kill(pid, Signal::SIGTERM);
+        wait_for(limit, || Ok(self.child.try_wait()?))
+            .ok()
+            .flatten()
+    }
+}
+
+/// Ends whatever programs of Packhorse still run with this state folder: asked first, then killed.
+pub(crate) fn stop_remains(state_dir: &Path) {
+    for signal in [Signal::SIGTERM, Signal::SIGKILL] {
+        for pid in remains(state_dir) {
+            let _ = kill(pid, signal);
+        }
+        let _ = wait_for(Duration::from_secs(2), || {
+            Ok(remains(state_dir).is_empty().then_some(()))
+        });
+    }
+}
+
+fn remains(state_dir: &Path) -> Vec<Pid> {
+    let Ok(processes) = fs::read_dir("/proc") else {
+        return Vec::new();
+    };
+    let pids = processes
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+    pids.filter(|pid| belongs_to(*pid, state_dir))
+        .map(Pid::from_raw)
+        .collect()
+}
+
+fn belongs_to(pid: i32, state_dir: &Path) -> bool {
+    let Ok(program) = fs::read_link(format!("/proc/{pid}/exe")) else {
+        return false;
+    };
+    // " (deleted)" is appended when the program was built anew meanwhile.
+    let name = program
+        .file_name()
+        .unwrap_or_default()
+        .to_string_lossy()
+        .into_owned();
+    let ours = ["packhorse-gateway", "packhorse-agent", "packhorse-worker"]
+        .iter()
+        .any(|ours| name.starts_with(ours));
+    let arguments = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let mut arguments = arguments
+        .split(|byte| *byte == 0)
+        .map(String::from_utf8_lossy);
+    ours && arguments.any(|argument| Path::new(argument.as_ref()).starts_with(state_dir))
+}
+
+fn tail(log: &Path) -> String {
+    let text = fs::read_to_string(log).unwrap_or_default();
+    let lines: Vec<&str> = text.lines().collect();
+    let last = lines
+        .get(lines.len().saturating_sub(15)..)
+        .unwrap_or_default();
+    format!("{}\n({})", last.join("\n"), log.display())
+}

@@ -1,0 +1,32 @@
+//! Where things are in the repository.
+
+use std::{
+    path::{Path, PathBuf},
+    time::Instant,
+};
+
+use anyhow::Context as _;
+
+/// The repository's root.
+pub(crate) fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .parent()
+        .expect("xtask is a folder of the repository")
+}
+
+/// The Python of the virtual environment.
+pub(crate) fn python() -> PathBuf {
+    root().join(".venv/bin/python")
+}
+
+/// A program of the workspace, built: they lie beside this one.
+pub(crate) fn program(name: &str) -> anyhow::Result<PathBuf> {
+    let own = std::env::current_exe().context("find the folder of the built programs")?;
+    Ok(own.with_file_name(name))
+}
+
+/// The time, for limits on waiting and for what is shown to people.
+#[expect(clippy::disallowed_methods, reason = "a tool that waits and measures")]
+pub(crate) fn now() -> Instant {
+    Instant::now()
+}
