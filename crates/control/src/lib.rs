@@ -6,4 +6,5 @@
 //!
 //! Pure: no clock, no file system, no randomness, and ordered maps only, so that equal input gives equal output.
 
+pub mod reconcile;
 pub mod rollout;
