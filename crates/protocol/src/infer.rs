@@ -272,8 +272,9 @@ fn raw_request(body: ByteRope, program: &Program) -> Result<RequestMessage, Requ
                 spec.shape_text()
             ));
         }
-        // A length fits: no allocation is larger than `i64::MAX`.
-        dims[axis] = (bytes / unit) as i64;
+        dims[axis] = (bytes / unit)
+            .try_into()
+            .expect("no allocation is larger than i64::MAX");
     }
     let shape = Shape::new(&dims).map_err(|e| RequestError::Raw(e.to_string()))?;
     let input = Tensor::new(spec.name.clone(), spec.datatype, shape, body)

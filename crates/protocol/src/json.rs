@@ -13,7 +13,7 @@ use serde::{
 use crate::{JsonError, number::Number};
 
 /// A place in a JSON text.
-#[derive(Clone)]
+#[derive(Clone, Copy)]
 pub(crate) struct Cursor<'a> {
     text: &'a str,
     at: usize,
@@ -194,16 +194,17 @@ impl<'a> Cursor<'a> {
     }
 
     /// The error that something else is here.
-    pub(crate) fn expected(&mut self, what: &str) -> JsonError {
-        let found = self.found();
+    #[cold]
+    pub(crate) fn expected(self, what: &str) -> JsonError {
         JsonError {
-            problem: format!("expected {what}, found {found}"),
+            problem: format!("expected {what}, found {}", self.found()),
             at: self.at,
         }
     }
 
     /// What is here, in a few characters.
-    pub(crate) fn found(&mut self) -> String {
+    #[cold]
+    pub(crate) fn found(mut self) -> String {
         let Some(first) = self.peek() else {
             return "the end".to_owned();
         };

@@ -30,8 +30,8 @@ pub(crate) fn read_data(
         Datatype::Int32 => read_integers::<i32>(cursor, shape),
         Datatype::Int64 => read_integers::<i64>(cursor, shape),
         Datatype::Fp16 | Datatype::Bf16 => Err(TensorError::BinaryOnly(datatype)),
-        Datatype::Fp32 => read_floats(cursor, shape, |number| number.f32()),
-        Datatype::Fp64 => read_floats(cursor, shape, |number| number.f64()),
+        Datatype::Fp32 => read_floats::<f32>(cursor, shape),
+        Datatype::Fp64 => read_floats::<f64>(cursor, shape),
         Datatype::Bytes => read_lists(cursor, shape, 4, read_string),
     }
 }
@@ -40,67 +40,68 @@ fn read_integers<T: Element + TryFrom<i128>>(
     cursor: &mut Cursor<'_>,
     shape: &Shape,
 ) -> Result<Vec<u8>, TensorError> {
+    const EXPECTED: &str = "an integer";
     read_lists(cursor, shape, T::WIDTH, |cursor, index, bytes| {
-        let mut before = cursor.clone();
-        match cursor.number() {
-            Some(number) if number.is_integer() => match number.integer().map(T::try_from) {
-                Some(Ok(value)) => value.put(bytes),
-                _ => {
-                    return Err(TensorError::OutOfRange {
-                        index,
-                        datatype: T::DATATYPE,
-                        found: before.found(),
-                    });
-                }
-            },
-            _ => return Err(unexpected(before, index, "an integer", T::DATATYPE)),
+        let Some(number) = cursor.number() else {
+            return Err(unexpected(index, EXPECTED, T::DATATYPE, cursor.found()));
+        };
+        if !number.is_integer() {
+            return Err(unexpected(index, EXPECTED, T::DATATYPE, number.shown()));
         }
+        let Some(value) = number.integer().and_then(|value| T::try_from(value).ok()) else {
+            return Err(out_of_range(index, T::DATATYPE, &number));
+        };
+        value.put(bytes);
         Ok(())
     })
 }
 
-fn read_floats<T: Element>(
-    cursor: &mut Cursor<'_>,
-    shape: &Shape,
-    value: impl Fn(&Number<'_>) -> Option<T>,
-) -> Result<Vec<u8>, TensorError> {
+/// A float that a number has a nearest one of.
+trait Float: Element {
+    fn nearest(number: &Number<'_>) -> Option<Self>;
+}
+
+impl Float for f32 {
+    #[inline]
+    fn nearest(number: &Number<'_>) -> Option<Self> {
+        number.f32()
+    }
+}
+
+impl Float for f64 {
+    #[inline]
+    fn nearest(number: &Number<'_>) -> Option<Self> {
+        number.f64()
+    }
+}
+
+fn read_floats<T: Float>(cursor: &mut Cursor<'_>, shape: &Shape) -> Result<Vec<u8>, TensorError> {
     read_lists(cursor, shape, T::WIDTH, |cursor, index, bytes| {
-        let mut before = cursor.clone();
         let Some(number) = cursor.number() else {
-            return Err(unexpected(before, index, "a number", T::DATATYPE));
+            return Err(unexpected(index, "a number", T::DATATYPE, cursor.found()));
         };
-        match value(&number) {
-            Some(value) => value.put(bytes),
-            None => {
-                return Err(TensorError::OutOfRange {
-                    index,
-                    datatype: T::DATATYPE,
-                    found: before.found(),
-                });
-            }
-        }
+        let Some(value) = T::nearest(&number) else {
+            return Err(out_of_range(index, T::DATATYPE, &number));
+        };
+        value.put(bytes);
         Ok(())
     })
 }
 
 fn read_bool(cursor: &mut Cursor<'_>, index: u64, bytes: &mut Vec<u8>) -> Result<(), TensorError> {
-    let before = cursor.clone();
+    const EXPECTED: &str = "true, false, 0 or 1";
     let value = if cursor.word("true") {
         true
     } else if cursor.word("false") {
         false
     } else {
-        match cursor.number().and_then(|number| number.integer()) {
+        let Some(number) = cursor.number() else {
+            return Err(unexpected(index, EXPECTED, Datatype::Bool, cursor.found()));
+        };
+        match number.integer() {
             Some(0) => false,
             Some(1) => true,
-            _ => {
-                return Err(unexpected(
-                    before,
-                    index,
-                    "true, false, 0 or 1",
-                    Datatype::Bool,
-                ));
-            }
+            _ => return Err(unexpected(index, EXPECTED, Datatype::Bool, number.shown())),
         }
     };
     value.put(bytes);
@@ -114,27 +115,37 @@ fn read_string(
 ) -> Result<(), TensorError> {
     if cursor.peek() != Some(b'"') {
         return Err(unexpected(
-            cursor.clone(),
             index,
             "a string",
             Datatype::Bytes,
+            cursor.found(),
         ));
     }
-    let value = cursor.string().map_err(TensorError::Json)?;
+    let value = cursor.string()?;
     put_byte_string(bytes, value.as_bytes())
 }
 
+#[cold]
 fn unexpected(
-    mut at: Cursor<'_>,
     index: u64,
     expected: &'static str,
     datatype: Datatype,
+    found: String,
 ) -> TensorError {
     TensorError::Value {
         index,
         expected,
         datatype,
-        found: at.found(),
+        found,
+    }
+}
+
+#[cold]
+fn out_of_range(index: u64, datatype: Datatype, number: &Number<'_>) -> TensorError {
+    TensorError::OutOfRange {
+        index,
+        datatype,
+        found: number.shown(),
     }
 }
 
@@ -190,21 +201,19 @@ where
                 shape: self.shape.clone(),
             });
         }
-        for index in 0..len {
-            if cursor.peek() == Some(b']') && (index == 0 || inner.is_empty()) {
-                return Err(self.length(index.to_string(), len));
+        if inner.is_empty() {
+            // A copy of its own, which no one else can see, is kept in registers.
+            let mut here = *cursor;
+            for index in 0..len {
+                self.separator(&mut here, index, len)?;
+                (self.element)(&mut here, self.read + index, &mut self.bytes)?;
             }
-            if inner.is_empty() {
-                (self.element)(cursor, self.read, &mut self.bytes)?;
-                self.read += 1;
-            } else {
+            self.read += len;
+            *cursor = here;
+        } else {
+            for index in 0..len {
+                self.separator(cursor, index, len)?;
                 self.list(cursor, inner)?;
-            }
-            if index + 1 < len && !cursor.eat(b',') {
-                return Err(match cursor.peek() {
-                    Some(b']') => self.length((index + 1).to_string(), len),
-                    _ => TensorError::Json(cursor.expected("\",\" or \"]\"")),
-                });
             }
         }
         if cursor.eat(b']') {
@@ -217,6 +226,20 @@ where
         })
     }
 
+    /// Takes what stands before an item of a list of `len`, and refuses the list's end.
+    #[inline]
+    fn separator(&self, cursor: &mut Cursor<'_>, index: u64, len: u64) -> Result<(), TensorError> {
+        if index > 0 && cursor.eat(b',') {
+            return Ok(());
+        }
+        match cursor.peek() {
+            Some(b']') => Err(self.length(index.to_string(), len)),
+            _ if index > 0 => Err(TensorError::Json(cursor.expected("\",\" or \"]\""))),
+            _ => Ok(()),
+        }
+    }
+
+    #[cold]
     fn length(&self, found: String, expected: u64) -> TensorError {
         TensorError::ListLength {
             found,

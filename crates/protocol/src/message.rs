@@ -1,5 +1,7 @@
 //! What requests and responses have in common: a JSON part, binary tensors behind it, and how one tensor stands in both.
 
+use std::fmt;
+
 use bytes::Bytes;
 use packhorse_cluster::{Datatype, Program, Shape};
 use serde::Serialize;
@@ -120,7 +122,10 @@ impl From<JsonError> for TensorError {
 }
 
 /// The error that something is wrong with this field.
-pub(crate) fn field_error(field: impl Into<String>, problem: impl ToString) -> MessageError {
+pub(crate) fn field_error(
+    field: impl Into<String>,
+    problem: &(impl fmt::Display + ?Sized),
+) -> MessageError {
     MessageError::Field {
         field: field.into(),
         problem: problem.to_string(),
@@ -141,11 +146,11 @@ pub(crate) fn read_text(
     field: &str,
     limit: usize,
 ) -> Result<String, MessageError> {
-    let text = cursor.string().map_err(|e| field_error(field, e))?;
+    let text = cursor.string().map_err(|e| field_error(field, &e))?;
     if text.len() > limit {
         return Err(field_error(
             field,
-            format!("{} bytes are over the limit of {limit}", text.len()),
+            &format!("{} bytes are over the limit of {limit}", text.len()),
         ));
     }
     Ok(text.into_owned())
@@ -160,18 +165,18 @@ pub(crate) fn read_objects<T>(
 ) -> Result<Vec<T>, MessageError> {
     let mut items = Vec::new();
     if cursor.peek() != Some(b'[') {
-        return Err(field_error(field, cursor.expected("a list")));
+        return Err(field_error(field, &cursor.expected("a list")));
     }
     cursor.list(|cursor, index| {
         if index >= limit {
             return Err(field_error(
                 field,
-                format!("more than the limit of {limit}"),
+                &format!("more than the limit of {limit}"),
             ));
         }
         let path = format!("{field}[{index}]");
         if cursor.peek() != Some(b'{') {
-            return Err(field_error(path, cursor.expected("an object")));
+            return Err(field_error(path, &cursor.expected("an object")));
         }
         items.push(item(cursor, &path)?);
         Ok(())
@@ -287,8 +292,8 @@ impl<'a> Fields<'a> {
         };
         match key {
             "datatype" => {
-                let datatype = cursor.string().map_err(|e| field("datatype", e))?;
-                let datatype = datatype.parse().map_err(|e| field("datatype", e))?;
+                let datatype = cursor.string().map_err(|e| field("datatype", &e))?;
+                let datatype = datatype.parse().map_err(|e| field("datatype", &e))?;
                 self.datatype
                     .replace(datatype)
                     .map_or(Ok(()), |_| Err(twice("datatype")))
@@ -316,7 +321,7 @@ impl<'a> Fields<'a> {
 
     fn read_parameters(&mut self, cursor: &mut Cursor<'a>) -> Result<(), TensorError> {
         if cursor.peek() != Some(b'{') {
-            return Err(field("parameters", cursor.expected("an object")));
+            return Err(field("parameters", &cursor.expected("an object")));
         }
         cursor.object(|cursor, key| {
             if key != "binary_data_size" {
@@ -324,7 +329,7 @@ impl<'a> Fields<'a> {
             }
             let size = cursor
                 .read::<u64>()
-                .map_err(|e| field("parameters.binary_data_size", e))?;
+                .map_err(|e| field("parameters.binary_data_size", &e))?;
             match self.binary_size.replace(size) {
                 None => Ok(()),
                 Some(_) => Err(field("parameters.binary_data_size", "given twice")),
@@ -348,7 +353,7 @@ impl<'a> Fields<'a> {
     }
 }
 
-fn field(field: &'static str, problem: impl ToString) -> TensorError {
+fn field(field: &'static str, problem: &(impl fmt::Display + ?Sized)) -> TensorError {
     TensorError::Field {
         field,
         problem: problem.to_string(),
@@ -359,16 +364,16 @@ fn field(field: &'static str, problem: impl ToString) -> TensorError {
 fn read_shape(cursor: &mut Cursor<'_>) -> Result<Shape, TensorError> {
     let mut dims = Vec::new();
     if cursor.peek() != Some(b'[') {
-        return Err(field("shape", cursor.expected("a list of integers")));
+        return Err(field("shape", &cursor.expected("a list of integers")));
     }
     cursor.list(|cursor, index| {
         if index == Shape::MAX_RANK {
             return Err(field(
                 "shape",
-                format!("the rank is over the limit of {}", Shape::MAX_RANK),
+                &format!("the rank is over the limit of {}", Shape::MAX_RANK),
             ));
         }
-        dims.push(cursor.read::<i64>().map_err(|e| field("shape", e))?);
+        dims.push(cursor.read::<i64>().map_err(|e| field("shape", &e))?);
         Ok(())
     })?;
     Shape::new(&dims).map_err(TensorError::Shape)

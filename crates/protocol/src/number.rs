@@ -36,7 +36,8 @@ impl<'a> Number<'a> {
         if at == start {
             return None;
         }
-        if bytes[start] == b'0' {
+        // No number has a leading zero but zero itself.
+        if at - start > 1 && bytes[start] == b'0' {
             at = start + 1;
             mantissa = 0;
         }
@@ -44,7 +45,7 @@ impl<'a> Number<'a> {
         let mut exponent = 0;
         let mut integer = true;
         if bytes.get(at) == Some(&b'.') {
-            let (with_fraction, end) = digits(bytes, at + 1, mantissa);
+            let (with_fraction, end) = many_digits(bytes, at + 1, mantissa);
             let places = end - (at + 1);
             if places == 0 {
                 return None;
@@ -75,6 +76,11 @@ impl<'a> Number<'a> {
     /// The number as written.
     pub(crate) fn text(&self) -> &'a str {
         self.text
+    }
+
+    /// The number as written, or the beginning of a very long one: for an error.
+    pub(crate) fn shown(&self) -> String {
+        self.text.chars().take(24).collect()
     }
 
     /// Its value if it is written as an integer: without fraction and exponent.
@@ -129,7 +135,7 @@ impl<'a> Number<'a> {
     }
 
     fn signed(&self, value: f64) -> f64 {
-        if self.negative { -value } else { value }
+        value.copysign(if self.negative { -1.0 } else { 1.0 })
     }
 
     /// Its absolute value to three units in the last place, if one operation gives it.
@@ -159,6 +165,43 @@ fn digits(bytes: &[u8], mut at: usize, mut mantissa: u64) -> (u64, usize) {
         at += 1;
     }
     (mantissa, at)
+}
+
+/// The same, eight at a time: a fraction has about as many.
+///
+/// Source: D. Lemire, Quickly parsing eight digits, 2018; here for up to eight, the missing ones standing in front as zeros.
+#[inline]
+fn many_digits(bytes: &[u8], mut at: usize, mut mantissa: u64) -> (u64, usize) {
+    const POWERS: [u64; 9] = [
+        1,
+        10,
+        100,
+        1000,
+        10_000,
+        100_000,
+        1_000_000,
+        10_000_000,
+        100_000_000,
+    ];
+    while let Some(window) = bytes.get(at..).and_then(<[u8]>::first_chunk) {
+        // Digits become 0 to 9; adding 0x76 carries everything above 9 into the byte's highest bit.
+        let values = u64::from_le_bytes(*window) ^ 0x3030_3030_3030_3030;
+        let others = (values.wrapping_add(0x7676_7676_7676_7676) | values) & 0x8080_8080_8080_8080;
+        let count = others.trailing_zeros() as usize / 8;
+        if count == 0 {
+            return (mantissa, at);
+        }
+        let eight = values << (64 - 8 * count);
+        let pairs = eight.wrapping_mul(10 * 256 + 1) >> 8 & 0x00ff_00ff_00ff_00ff;
+        let quads = pairs.wrapping_mul(100 * 65_536 + 1) >> 16 & 0x0000_ffff_0000_ffff;
+        let value = quads.wrapping_mul(10_000 * 4_294_967_296 + 1) >> 32;
+        mantissa = mantissa.wrapping_mul(POWERS[count]).wrapping_add(value);
+        at += count;
+        if count < 8 {
+            return (mantissa, at);
+        }
+    }
+    digits(bytes, at, mantissa)
 }
 
 /// The exponent behind an `e`, saturated, and where it ends.

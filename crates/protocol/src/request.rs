@@ -183,7 +183,7 @@ fn read_parameters(
     mut member: impl FnMut(&mut Cursor<'_>, &str, &str) -> Result<(), MessageError>,
 ) -> Result<(), MessageError> {
     if cursor.peek() != Some(b'{') {
-        return Err(field_error(path, cursor.expected("an object")));
+        return Err(field_error(path, &cursor.expected("an object")));
     }
     cursor.object(|cursor, key| {
         // A key is quoted in an error, but never at length.
@@ -193,11 +193,11 @@ fn read_parameters(
 }
 
 fn read_unsigned(cursor: &mut Cursor<'_>, field: &str) -> Result<u64, MessageError> {
-    cursor.read().map_err(|e| field_error(field, e))
+    cursor.read().map_err(|e| field_error(field, &e))
 }
 
 fn read_form(cursor: &mut Cursor<'_>, field: &str) -> Result<Form, MessageError> {
-    let binary = cursor.read().map_err(|e| field_error(field, e))?;
+    let binary = cursor.read().map_err(|e| field_error(field, &e))?;
     Ok(if binary { Form::Binary } else { Form::Json })
 }
 

@@ -57,7 +57,9 @@ impl Tensor {
         values: &[T],
     ) -> Result<Self, TensorError> {
         let mut bytes = Vec::with_capacity(size_of_val(values));
-        values.iter().for_each(|value| value.put(&mut bytes));
+        for value in values {
+            value.put(&mut bytes);
+        }
         Self::new(name.to_owned(), T::DATATYPE, shape, bytes.into())
     }
 
@@ -293,7 +295,9 @@ mod tests {
     }
 
     fn comes_back<T: Element + PartialEq + std::fmt::Debug>(values: &[T]) {
-        let tensor = Tensor::from_values("x", shape(&[values.len() as i64]), values).unwrap();
+        let tensor =
+            Tensor::from_values("x", shape(&[i64::try_from(values.len()).unwrap()]), values)
+                .unwrap();
         assert_eq!(tensor.datatype().width(), Some(T::WIDTH));
         assert_eq!(tensor.values::<T>().unwrap(), values);
     }
