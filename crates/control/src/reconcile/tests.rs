@@ -1,1 +1,693 @@
+//! Scenarios of one node, and random histories of wishes, deaths and delays.
+
+use packhorse_cluster::ReplicaState;
+use proptest::prelude::*;
+
 use super::*;
+
+const LIMITS: Limits = Limits {
+    drain: Duration::from_secs(15),
+    load: Duration::from_secs(300),
+    measure_grace: Duration::from_secs(60),
+};
+const ADDRESS: &str = "127.0.0.1:7";
+
+fn program(model: &str) -> Program {
+    let first = model.as_bytes()[0];
+    Program {
+        model: model.parse().unwrap(),
+        artifact: ArtifactDigest::from_sha256([first; 32]),
+        max_batch_size: 8,
+        inputs: Vec::new(),
+        outputs: Vec::new(),
+    }
+}
+
+fn replica(id: &str, model: &str, device: &str) -> WantedReplica {
+    WantedReplica {
+        id: id.parse().unwrap(),
+        program: program(model),
+        device: device.to_owned(),
+        batch_size: 4,
+        compute_share_pct: None,
+    }
+}
+
+fn profile(model: &str, device: &str) -> WantedProfile {
+    WantedProfile {
+        program: program(model),
+        device: device.to_owned(),
+        device_kind: "kind".parse().unwrap(),
+        time_limit_ms: 20_000,
+    }
+}
+
+fn wanted(revision: u64, replicas: &[WantedReplica], profiles: &[WantedProfile]) -> Event {
+    Event::Wanted(WantedState {
+        epoch: 1,
+        revision,
+        replicas: replicas.to_vec(),
+        profiles: profiles.to_vec(),
+    })
+}
+
+fn id(text: &str) -> TaskId {
+    TaskId::Replica(text.parse().unwrap())
+}
+
+fn ready() -> WorkerReport {
+    WorkerReport::Ready {
+        address: ADDRESS.parse().unwrap(),
+        memory: Some(ByteCount::new(5)),
+    }
+}
+
+/// A reconciler with a clock and what it asked for.
+struct Node {
+    reconciler: Reconciler,
+    now: Time,
+}
+
+impl Node {
+    fn new() -> Self {
+        Self {
+            reconciler: Reconciler::new(["a".to_owned(), "b".to_owned()], LIMITS),
+            now: Time::ZERO,
+        }
+    }
+
+    /// With replica 1-0 of model m on device a, ready.
+    fn serving() -> Self {
+        let mut node = Self::new();
+        let replica = replica("1-0", "m", "a");
+        let digest = replica.program.artifact;
+        assert_eq!(
+            node.on(wanted(1, std::slice::from_ref(&replica), &[])),
+            [Action::Fetch(digest)]
+        );
+        assert_eq!(
+            node.on(Event::Fetched(digest)),
+            [Action::Start(Task::Serve(replica))]
+        );
+        assert_eq!(node.on(Event::Started(id("1-0"), 77)), []);
+        assert_eq!(node.on(Event::Reported(id("1-0"), ready())), []);
+        node
+    }
+
+    fn on(&mut self, event: Event) -> Vec<Action> {
+        self.reconciler.handle(self.now, event);
+        self.reconciler.poll(self.now)
+    }
+
+    fn after(&mut self, duration: Duration) -> Vec<Action> {
+        self.now += duration;
+        self.reconciler.poll(self.now)
+    }
+
+    fn status(&self) -> ReplicaStatus {
+        self.reconciler.replicas()[0].clone()
+    }
+}
+
+fn starts(actions: &[Action]) -> Vec<TaskId> {
+    let start = |action: &Action| match action {
+        Action::Start(task) => Some(task.id()),
+        _ => None,
+    };
+    actions.iter().filter_map(start).collect()
+}
+
+#[test]
+fn a_wanted_replica_is_fetched_started_and_reported_ready() {
+    let node = Node::serving();
+    let expected = ReplicaStatus {
+        id: "1-0".parse().unwrap(),
+        state: ReplicaState::Ready,
+        address: Some(ADDRESS.parse().unwrap()),
+        pid: Some(77),
+        restarts: 0,
+        reason: None,
+        memory_bytes: Some(ByteCount::new(5)),
+    };
+    assert_eq!(node.status(), expected);
+    assert_eq!(node.reconciler.applied(), (1, 1));
+}
+
+#[test]
+fn a_worker_that_dies_is_started_again_after_a_pause_that_doubles_up_to_ten_seconds() {
+    let mut node = Node::serving();
+    let mut pauses = Vec::new();
+    for _ in 0..9 {
+        assert_eq!(node.on(Event::Exited(id("1-0"), "signal 9".to_owned())), []);
+        assert_eq!(node.status().state, ReplicaState::BackingOff);
+        assert_eq!(node.status().reason.as_deref(), Some("signal 9"));
+        assert_eq!(node.status().address, None);
+        let pause = node.reconciler.wakeup().unwrap().saturating_since(node.now);
+        assert_eq!(
+            node.after(pause.saturating_sub(Duration::from_nanos(1))),
+            []
+        );
+        assert_eq!(starts(&node.after(Duration::from_nanos(1))), [id("1-0")]);
+        node.on(Event::Started(id("1-0"), 78));
+        pauses.push(u64::try_from(pause.as_millis()).unwrap());
+    }
+    assert_eq!(
+        pauses,
+        [100, 200, 400, 800, 1600, 3200, 6400, 10_000, 10_000]
+    );
+    assert_eq!(node.status().restarts, 9);
+}
+
+#[test]
+fn half_a_minute_of_health_makes_the_next_death_a_first_one() {
+    for (health, pause) in [(29_999, 200), (30_000, 100)] {
+        let mut node = Node::serving();
+        node.on(Event::Exited(id("1-0"), String::new()));
+        node.after(Duration::from_millis(100));
+        node.on(Event::Started(id("1-0"), 78));
+        node.on(Event::Reported(id("1-0"), ready()));
+        node.after(Duration::from_millis(health));
+        node.on(Event::Exited(id("1-0"), String::new()));
+        let wakeup = node.reconciler.wakeup().unwrap();
+        assert_eq!(
+            wakeup.saturating_since(node.now),
+            Duration::from_millis(pause),
+            "{health}"
+        );
+    }
+}
+
+#[test]
+fn what_failed_for_good_is_not_started_again_until_something_else_is_wanted() {
+    let mut node = Node::serving();
+    let report = WorkerReport::Failed {
+        reason: "forward() takes 2 arguments".to_owned(),
+        permanent: true,
+    };
+    node.on(Event::Reported(id("1-0"), report));
+    node.on(Event::Exited(id("1-0"), "exit status 10".to_owned()));
+    assert_eq!(node.reconciler.wakeup(), None);
+    assert_eq!(node.after(Duration::from_secs(3600)), []);
+    assert_eq!(node.status().state, ReplicaState::Failed);
+    assert_eq!(
+        node.status().reason.as_deref(),
+        Some("forward() takes 2 arguments")
+    );
+
+    let changed = WantedReplica {
+        batch_size: 1,
+        ..replica("1-0", "m", "a")
+    };
+    let actions = node.on(wanted(2, std::slice::from_ref(&changed), &[]));
+    assert_eq!(
+        actions,
+        [
+            Action::Forget(id("1-0")),
+            Action::Start(Task::Serve(changed))
+        ]
+    );
+}
+
+#[test]
+fn an_unwanted_worker_is_told_to_finish_then_killed_and_its_artifact_goes() {
+    let mut node = Node::serving();
+    assert_eq!(node.on(wanted(2, &[], &[])), [Action::Terminate(id("1-0"))]);
+    assert_eq!(node.status().state, ReplicaState::Draining);
+    assert_eq!(
+        node.after(LIMITS.drain.saturating_sub(Duration::from_nanos(1))),
+        []
+    );
+    assert_eq!(
+        node.after(Duration::from_nanos(1)),
+        [Action::Kill(id("1-0"))]
+    );
+    assert_eq!(node.after(Duration::from_secs(3600)), []);
+    let actions = node.on(Event::Exited(id("1-0"), "signal 9".to_owned()));
+    let digest = program("m").artifact;
+    assert_eq!(actions, [Action::Forget(id("1-0")), Action::Evict(digest)]);
+    assert_eq!(node.reconciler.replicas(), []);
+    assert!(node.reconciler.is_idle());
+}
+
+#[test]
+fn nothing_is_started_on_a_device_before_what_is_not_wanted_there_has_ended() {
+    let mut node = Node::serving();
+    let next = [replica("2-0", "m", "a"), replica("2-1", "m", "b")];
+    let actions = node.on(wanted(2, &next, &[]));
+    assert_eq!(
+        actions,
+        [
+            Action::Terminate(id("1-0")),
+            Action::Start(Task::Serve(next[1].clone()))
+        ]
+    );
+    let actions = node.on(Event::Exited(id("1-0"), "exit status 0".to_owned()));
+    let start = Action::Start(Task::Serve(next[0].clone()));
+    assert_eq!(actions, [Action::Forget(id("1-0")), start]);
+}
+
+#[test]
+fn a_worker_that_is_wanted_again_while_it_ends_is_started_afresh_without_a_pause() {
+    let mut node = Node::serving();
+    node.on(wanted(2, &[], &[]));
+    assert_eq!(node.on(wanted(3, &[replica("1-0", "m", "a")], &[])), []);
+    let actions = node.on(Event::Exited(id("1-0"), "exit status 0".to_owned()));
+    assert_eq!(starts(&actions), [id("1-0")]);
+    assert_eq!(node.status().restarts, 0);
+}
+
+#[test]
+fn nothing_older_than_the_newest_seen_is_obeyed() {
+    let mut node = Node::serving();
+    assert_eq!(node.on(wanted(0, &[], &[])), []);
+    node.on(Event::Leased { epoch: 2 });
+    assert_eq!(
+        node.on(wanted(9, &[], &[])),
+        [],
+        "an epoch before the lease's"
+    );
+    assert_eq!(node.reconciler.applied(), (1, 1));
+    let newer = WantedState {
+        epoch: 2,
+        revision: 0,
+        ..WantedState::default()
+    };
+    assert_eq!(
+        node.on(Event::Wanted(newer)),
+        [Action::Terminate(id("1-0"))]
+    );
+    assert_eq!(node.reconciler.applied(), (2, 0));
+}
+
+#[test]
+fn a_new_agent_leaves_what_it_finds_alone_until_it_knows_what_is_wanted() {
+    let mut node = Node::new();
+    let mine = Task::Serve(replica("1-0", "m", "a"));
+    let orphan = Task::Serve(replica("1-1", "x", "a"));
+    let changed = Task::Serve(replica("1-2", "x", "b"));
+    for (task, pid) in [(mine, 1), (orphan, 2), (changed, 3)] {
+        assert_eq!(node.on(Event::Fetched(task.program().artifact)), []);
+        let found = task.id();
+        assert_eq!(node.on(Event::Found(task, pid)), []);
+        assert_eq!(node.on(Event::Reported(found, ready())), []);
+    }
+    assert_eq!(node.reconciler.replicas().len(), 3);
+    let actions = node.on(wanted(
+        1,
+        &[replica("1-0", "m", "a"), replica("1-2", "m", "b")],
+        &[],
+    ));
+    assert_eq!(
+        actions,
+        [Action::Terminate(id("1-1")), Action::Terminate(id("1-2"))]
+    );
+    assert_eq!(node.status().pid, Some(1));
+    assert_eq!(node.status().state, ReplicaState::Ready);
+}
+
+#[test]
+fn an_artifact_that_cannot_be_fetched_is_tried_again_and_says_why() {
+    let mut node = Node::new();
+    let digest = program("m").artifact;
+    node.on(wanted(1, &[replica("1-0", "m", "a")], &[]));
+    for pause in [100, 200, 400] {
+        assert_eq!(
+            node.on(Event::FetchFailed(digest, "its digest differs".to_owned())),
+            []
+        );
+        assert_eq!(node.status().state, ReplicaState::Fetching);
+        assert_eq!(node.status().reason.as_deref(), Some("its digest differs"));
+        assert_eq!(node.after(Duration::from_millis(pause - 1)), []);
+        assert_eq!(
+            node.after(Duration::from_millis(1)),
+            [Action::Fetch(digest)]
+        );
+    }
+}
+
+#[test]
+fn a_worker_that_is_never_ready_is_killed_and_started_again() {
+    let mut node = Node::serving();
+    node.on(Event::Exited(id("1-0"), String::new()));
+    node.after(Duration::from_millis(100));
+    node.on(Event::Started(id("1-0"), 78));
+    assert_eq!(node.after(LIMITS.load), [Action::Kill(id("1-0"))]);
+    node.on(Event::Exited(id("1-0"), "signal 9".to_owned()));
+    assert_eq!(
+        node.status().reason.as_deref(),
+        Some("not ready 300 s after its start")
+    );
+    assert_eq!(node.status().state, ReplicaState::BackingOff);
+}
+
+#[test]
+fn a_device_that_is_not_there_is_a_failure_with_a_reason() {
+    let mut node = Node::new();
+    assert_eq!(node.on(wanted(1, &[replica("1-0", "m", "zz")], &[])), []);
+    assert_eq!(node.status().state, ReplicaState::Failed);
+    assert_eq!(
+        node.status().reason.as_deref(),
+        Some("this node has no device \"zz\"")
+    );
+}
+
+#[test]
+fn measurements_take_turns_on_a_device_and_end_with_a_result_or_a_reason() {
+    let mut node = Node::new();
+    let profiles = [profile("x", "a"), profile("y", "a"), profile("z", "b")];
+    for p in &profiles {
+        node.on(Event::Fetched(p.program.artifact));
+    }
+    let task = |model: &str| Task::Measure(profile(model, "a")).id();
+    let progress = |node: &Node, i: usize| node.reconciler.profiles()[i].clone();
+    assert_eq!(
+        starts(&node.on(wanted(1, &[], &profiles))),
+        [task("x"), task("z")]
+    );
+    node.on(Event::Started(task("x"), 1));
+    node.on(Event::Reported(
+        task("x"),
+        WorkerReport::Measuring { done: 1, total: 4 },
+    ));
+    assert_eq!((progress(&node, 0).done, progress(&node, 0).total), (1, 4));
+    let csv = "model,…\n".to_owned();
+    let measured = WorkerReport::Measured {
+        done: 4,
+        total: 4,
+        csv: csv.clone(),
+    };
+    node.on(Event::Reported(task("x"), measured));
+    let actions = node.on(Event::Exited(task("x"), "exit status 0".to_owned()));
+    assert_eq!(starts(&actions), [task("y")]);
+    assert_eq!(progress(&node, 0).csv, Some(csv));
+
+    node.on(Event::Started(task("y"), 2));
+    node.on(Event::Exited(task("y"), "signal 11".to_owned()));
+    assert_eq!(progress(&node, 1).error.as_deref(), Some("signal 11"));
+
+    node.on(Event::Started(task("z"), 3));
+    let actions = node.after(Duration::from_secs(80));
+    assert_eq!(actions, [Action::Kill(task("z"))]);
+    node.on(Event::Exited(task("z"), "signal 9".to_owned()));
+    assert_eq!(
+        progress(&node, 2).error.as_deref(),
+        Some("no measurement within 80 s")
+    );
+    assert_eq!(
+        node.after(Duration::from_secs(3600)),
+        [],
+        "results are kept, failures too"
+    );
+
+    let forgotten = node.on(wanted(2, &[], &[]));
+    assert!(forgotten.contains(&Action::Forget(task("x"))));
+    assert_eq!(node.reconciler.profiles(), []);
+}
+
+#[test]
+fn an_agent_that_takes_its_workers_along_stops_them_all_whatever_is_wanted_later() {
+    let mut node = Node::serving();
+    assert_eq!(node.on(Event::StopAll), [Action::Terminate(id("1-0"))]);
+    assert_eq!(node.on(wanted(2, &[replica("2-0", "m", "a")], &[])), []);
+    assert!(!node.reconciler.is_idle());
+    node.on(Event::Exited(id("1-0"), "exit status 0".to_owned()));
+    assert!(node.reconciler.is_idle());
+}
+
+#[derive(Clone, Debug)]
+enum Happening {
+    Want(Vec<(u8, u8, bool)>),
+    Stale(u64),
+    Pass(u64),
+    Fetch(bool),
+    Launch(bool),
+    Ready,
+    Die(usize, bool),
+    Finish,
+}
+
+fn happening() -> impl Strategy<Value = Happening> {
+    prop_oneof![
+        2 => prop::collection::vec((0..3_u8, 0..2_u8, any::<bool>()), 0..5).prop_map(Happening::Want),
+        1 => (0..3_u64).prop_map(Happening::Stale),
+        3 => (0..12_000_u64).prop_map(Happening::Pass),
+        3 => any::<bool>().prop_map(Happening::Fetch),
+        3 => any::<bool>().prop_map(Happening::Launch),
+        3 => Just(Happening::Ready),
+        2 => (any::<usize>(), any::<bool>()).prop_map(|(which, permanent)| Happening::Die(which, permanent)),
+        2 => Just(Happening::Finish),
+    ]
+}
+
+/// What the driver would see: processes, files, requests under way.
+struct World {
+    node: Node,
+    revision: u64,
+    wanted: BTreeMap<TaskId, Task>,
+    fetching: BTreeSet<ArtifactDigest>,
+    cached: BTreeSet<ArtifactDigest>,
+    launching: BTreeMap<TaskId, Task>,
+    running: BTreeMap<TaskId, Task>,
+    told: BTreeSet<TaskId>,
+}
+
+impl World {
+    fn new() -> Self {
+        Self {
+            node: Node::new(),
+            revision: 0,
+            wanted: BTreeMap::new(),
+            fetching: BTreeSet::new(),
+            cached: BTreeSet::new(),
+            launching: BTreeMap::new(),
+            running: BTreeMap::new(),
+            told: BTreeSet::new(),
+        }
+    }
+
+    fn on(&mut self, event: Event) {
+        let actions = self.node.on(event);
+        self.act(actions);
+    }
+
+    fn act(&mut self, actions: Vec<Action>) {
+        for action in actions {
+            match action {
+                Action::Fetch(digest) => {
+                    assert!(self.fetching.insert(digest), "fetched twice at once")
+                }
+                Action::Evict(digest) => {
+                    assert!(self.cached.remove(&digest), "evicts what is not there");
+                    let users = self.running.values().chain(self.launching.values());
+                    assert!(
+                        users
+                            .chain(self.wanted.values())
+                            .all(|t| t.program().artifact != digest)
+                    );
+                }
+                Action::Start(task) => self.started(task),
+                Action::Terminate(id) => {
+                    assert!(self.running.contains_key(&id) && self.told.insert(id))
+                }
+                Action::Kill(id) => {
+                    assert!(self.running.contains_key(&id), "kills what does not run");
+                    self.exit(&id);
+                }
+                Action::Forget(id) => {
+                    assert!(!self.running.contains_key(&id) && !self.launching.contains_key(&id));
+                }
+            }
+        }
+    }
+
+    fn started(&mut self, task: Task) {
+        assert_eq!(
+            self.wanted.get(&task.id()),
+            Some(&task),
+            "starts what is not wanted"
+        );
+        assert!(
+            self.cached.contains(&task.program().artifact),
+            "starts without its artifact"
+        );
+        for (id, other) in self.running.iter().chain(&self.launching) {
+            assert_ne!(*id, task.id(), "two processes for one task");
+            if other.device() == task.device() {
+                assert_eq!(
+                    self.wanted.get(id),
+                    Some(other),
+                    "starts beside what still leaves"
+                );
+                assert!(
+                    !(other.measures() && task.measures()),
+                    "two measurements on one device"
+                );
+            }
+        }
+        self.launching.insert(task.id(), task);
+    }
+
+    fn exit(&mut self, id: &TaskId) {
+        self.running.remove(id);
+        self.told.remove(id);
+        self.on(Event::Exited(id.clone(), "gone".to_owned()));
+    }
+
+    fn happens(&mut self, happening: Happening) {
+        match happening {
+            Happening::Want(tasks) => {
+                self.revision += 1;
+                let name = |model: u8| char::from(b'a' + model).to_string();
+                let device = |device: u8| ["a", "b"][usize::from(device)];
+                let mut tasks: BTreeMap<TaskId, Task> = tasks
+                    .into_iter()
+                    .map(|(model, on, measure)| {
+                        let (model, id) = (name(model), format!("1-{model}"));
+                        if measure {
+                            Task::Measure(profile(&model, device(on)))
+                        } else {
+                            Task::Serve(replica(&id, &model, device(on)))
+                        }
+                    })
+                    .map(|task| (task.id(), task))
+                    .collect();
+                std::mem::swap(&mut self.wanted, &mut tasks);
+                self.on(self.message(self.revision));
+            }
+            Happening::Stale(back) => {
+                let kept = std::mem::take(&mut self.wanted);
+                let stale = self.message(self.revision.saturating_sub(back));
+                self.wanted = kept;
+                if self.revision > 0 {
+                    self.on(stale);
+                }
+            }
+            Happening::Pass(millis) => {
+                let actions = self.node.after(Duration::from_millis(millis));
+                self.act(actions);
+            }
+            Happening::Fetch(works) => {
+                if let Some(digest) = self.fetching.pop_first() {
+                    if works {
+                        self.cached.insert(digest);
+                        self.on(Event::Fetched(digest));
+                    } else {
+                        self.on(Event::FetchFailed(digest, "no".to_owned()));
+                    }
+                }
+            }
+            Happening::Launch(works) => {
+                if let Some((id, task)) = self.launching.pop_first() {
+                    if works {
+                        self.running.insert(id.clone(), task);
+                        self.on(Event::Started(id, 1));
+                    } else {
+                        self.on(Event::StartFailed(id, "no".to_owned()));
+                    }
+                }
+            }
+            Happening::Ready => {
+                for (id, task) in self.running.clone() {
+                    if !task.measures() && !self.told.contains(&id) {
+                        self.on(Event::Reported(id, ready()));
+                    }
+                }
+            }
+            Happening::Die(which, permanent) => {
+                if self.running.is_empty() {
+                    return;
+                }
+                let id = self
+                    .running
+                    .keys()
+                    .nth(which % self.running.len())
+                    .unwrap()
+                    .clone();
+                // A failure for good would rightly keep the node from what is wanted: only measurements get it here.
+                if permanent && self.running[&id].measures() {
+                    let reason = "no".to_owned();
+                    self.on(Event::Reported(
+                        id.clone(),
+                        WorkerReport::Failed { reason, permanent },
+                    ));
+                }
+                if self.running.contains_key(&id) {
+                    self.exit(&id);
+                }
+            }
+            Happening::Finish => {
+                let told: Vec<TaskId> = self.told.iter().cloned().collect();
+                told.iter().for_each(|id| self.exit(id));
+            }
+        }
+    }
+
+    fn message(&self, revision: u64) -> Event {
+        let mut state = WantedState {
+            epoch: 1,
+            revision,
+            ..WantedState::default()
+        };
+        for task in self.wanted.values().cloned() {
+            match task {
+                Task::Serve(replica) => state.replicas.push(replica),
+                Task::Measure(profile) => state.profiles.push(profile),
+            }
+        }
+        Event::Wanted(state)
+    }
+
+    fn settle(&mut self) {
+        for _ in 0..40 {
+            for calm in [
+                Happening::Finish,
+                Happening::Fetch(true),
+                Happening::Launch(true),
+                Happening::Ready,
+                Happening::Pass(10_000),
+            ] {
+                self.happens(calm);
+            }
+            let measuring: Vec<TaskId> = self
+                .running
+                .iter()
+                .filter(|(_, t)| t.measures())
+                .map(|(id, _)| id.clone())
+                .collect();
+            for id in measuring {
+                let csv = String::new();
+                self.on(Event::Reported(
+                    id.clone(),
+                    WorkerReport::Measured {
+                        done: 1,
+                        total: 1,
+                        csv,
+                    },
+                ));
+                self.exit(&id);
+            }
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn whatever_happened_the_node_runs_what_is_wanted(happenings in prop::collection::vec(happening(), 1..80)) {
+        let mut world = World::new();
+        for happening in happenings {
+            world.happens(happening);
+        }
+        world.settle();
+        let serve: BTreeMap<TaskId, Task> = world.wanted.clone().into_iter().filter(|(_, t)| !t.measures()).collect();
+        prop_assert_eq!(&world.running, &serve);
+        prop_assert!(world.launching.is_empty());
+        let replicas = world.node.reconciler.replicas();
+        prop_assert_eq!(replicas.len(), serve.len());
+        prop_assert!(replicas.iter().all(|r| r.state == ReplicaState::Ready));
+        let profiles = world.node.reconciler.profiles();
+        prop_assert_eq!(profiles.len(), world.wanted.len() - serve.len());
+        prop_assert!(profiles.iter().all(|p| p.csv.is_some() != p.error.is_some()));
+        let used: BTreeSet<ArtifactDigest> = world.wanted.values().map(|t| t.program().artifact).collect();
+        prop_assert_eq!(&world.cached, &used, "the cache holds what is used and nothing else");
+    }
+}
