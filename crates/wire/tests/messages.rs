@@ -1,0 +1,447 @@
+//! Messages through encoder and decoder: as they are written down, whatever the pieces they arrive in, and never trusting
+//! what arrives.
+
+use std::{fmt::Write, time::Duration};
+
+use packhorse_cluster::{ArtifactDigest, Datatype, Generation, ReplicaId, Shape};
+use packhorse_wire::{
+    BatchHeader, BatchId, Challenge, DecodeError, Decoder, FailureHeader, FailureKind, HEADER_LEN,
+    Incoming, MAX_METADATA, MAX_TENSORS, MAX_TEXT, ResultHeader, StageDurations, TensorHeader,
+    ToGateway, ToWorker, WorkerIdentity,
+};
+use proptest::{collection::vec, prelude::*};
+
+const PAYLOAD_LIMIT: u64 = 1 << 20;
+
+fn tensor(datatype: Datatype, dims: &[i64]) -> TensorHeader {
+    TensorHeader::new(datatype, Shape::new(dims).unwrap()).unwrap()
+}
+
+fn batch() -> BatchHeader {
+    BatchHeader {
+        id: BatchId(7),
+        rows: 2,
+        inputs: vec![
+            tensor(Datatype::Int64, &[2, 3]),
+            tensor(Datatype::Fp32, &[2]),
+        ],
+    }
+}
+
+fn bytes_of(message: &ToWorker) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    message.encode(&mut bytes);
+    bytes
+}
+
+fn bytes_to_gateway(message: &ToGateway) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    message.encode(&mut bytes);
+    bytes
+}
+
+fn decode(mut bytes: &[u8]) -> Result<Option<ToWorker>, DecodeError> {
+    Decoder::new(PAYLOAD_LIMIT).feed(&mut bytes)
+}
+
+fn hex_dump(bytes: &[u8]) -> String {
+    let mut text = String::new();
+    for line in bytes.chunks(16) {
+        for (i, byte) in line.iter().enumerate() {
+            write!(text, "{}{byte:02x}", if i == 0 { "" } else { " " }).unwrap();
+        }
+        text.push('\n');
+    }
+    text
+}
+
+#[test]
+fn a_batch_looks_like_this_on_the_wire() {
+    insta::assert_snapshot!(hex_dump(&bytes_of(&ToWorker::Batch(batch()))), @r"
+    50 4b 48 57 01 00 05 00 07 00 00 00 00 00 00 00
+    21 00 00 00 00 00 00 00 38 00 00 00 00 00 00 00
+    02 00 00 00 02 09 02 02 00 00 00 00 00 00 00 03
+    00 00 00 00 00 00 00 0c 01 02 00 00 00 00 00 00
+    00
+    ");
+}
+
+#[test]
+fn a_result_looks_like_this_on_the_wire() {
+    let nanos = Duration::from_nanos;
+    let result = ToGateway::Result(ResultHeader {
+        id: BatchId(0x0102_0304_0506_0708),
+        outputs: vec![tensor(Datatype::Fp16, &[1, 5])],
+        stages: StageDurations {
+            receive: nanos(1),
+            queue_wait: nanos(2),
+            copy_in: nanos(3),
+            compute: nanos(4),
+            copy_out: nanos(5),
+        },
+    });
+    insta::assert_snapshot!(hex_dump(&bytes_to_gateway(&result)), @r"
+    50 4b 48 57 01 00 06 00 08 07 06 05 04 03 02 01
+    3b 00 00 00 00 00 00 00 0a 00 00 00 00 00 00 00
+    01 00 00 00 00 00 00 00 02 00 00 00 00 00 00 00
+    03 00 00 00 00 00 00 00 04 00 00 00 00 00 00 00
+    05 00 00 00 00 00 00 00 01 0a 02 01 00 00 00 00
+    00 00 00 05 00 00 00 00 00 00 00
+    ");
+}
+
+#[test]
+fn a_challenge_looks_like_this_on_the_wire() {
+    let challenge = ToGateway::Challenge(Box::new(Challenge {
+        nonce: [0xaa; 32],
+        proof: [0xbb; 32],
+        identity: WorkerIdentity {
+            replica: ReplicaId {
+                generation: Generation(12),
+                number: 3,
+            },
+            artifact: ArtifactDigest::from_sha256([0xcc; 32]),
+            batch_size: 16,
+        },
+    }));
+    insta::assert_snapshot!(hex_dump(&bytes_to_gateway(&challenge)), @r"
+    50 4b 48 57 01 00 02 00 00 00 00 00 00 00 00 00
+    70 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00
+    aa aa aa aa aa aa aa aa aa aa aa aa aa aa aa aa
+    aa aa aa aa aa aa aa aa aa aa aa aa aa aa aa aa
+    bb bb bb bb bb bb bb bb bb bb bb bb bb bb bb bb
+    bb bb bb bb bb bb bb bb bb bb bb bb bb bb bb bb
+    0c 00 00 00 00 00 00 00 03 00 00 00 cc cc cc cc
+    cc cc cc cc cc cc cc cc cc cc cc cc cc cc cc cc
+    cc cc cc cc cc cc cc cc cc cc cc cc 10 00 00 00
+    ");
+}
+
+#[test]
+fn short_messages_look_like_this_on_the_wire() {
+    let mut text = String::new();
+    for message in [
+        ToGateway::Accept,
+        ToGateway::Draining,
+        ToGateway::Close("why".to_owned()),
+    ] {
+        writeln!(
+            text,
+            "{message:?}\n{}",
+            hex_dump(&bytes_to_gateway(&message))
+        )
+        .unwrap();
+    }
+    let failure = ToGateway::Failure(FailureHeader {
+        id: BatchId(9),
+        kind: FailureKind::TimedOut,
+        message: "ö".to_owned(),
+    });
+    writeln!(text, "Failure\n{}", hex_dump(&bytes_to_gateway(&failure))).unwrap();
+    insta::assert_snapshot!(text, @r#"
+    Accept
+    50 4b 48 57 01 00 04 00 00 00 00 00 00 00 00 00
+    00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00
+
+    Draining
+    50 4b 48 57 01 00 08 00 00 00 00 00 00 00 00 00
+    00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00
+
+    Close("why")
+    50 4b 48 57 01 00 09 00 00 00 00 00 00 00 00 00
+    05 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00
+    03 00 77 68 79
+
+    Failure
+    50 4b 48 57 01 00 07 00 09 00 00 00 00 00 00 00
+    05 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00
+    03 02 00 c3 b6
+    "#);
+}
+
+/// The batch's bytes with one of them changed.
+fn with_byte(at: usize, value: u8) -> Vec<u8> {
+    let mut bytes = bytes_of(&ToWorker::Batch(batch()));
+    bytes[at] = value;
+    bytes
+}
+
+#[test]
+fn every_part_of_the_header_is_checked() {
+    assert_eq!(decode(&with_byte(3, b'X')), Err(DecodeError::Magic));
+    assert_eq!(decode(&with_byte(4, 2)), Err(DecodeError::Version(2)));
+    assert_eq!(decode(&with_byte(6, 77)), Err(DecodeError::Kind(77)));
+    // A kind of the other direction is as unknown.
+    assert_eq!(decode(&with_byte(6, 6)), Err(DecodeError::Kind(6)));
+    assert_eq!(decode(&with_byte(7, 1)), Err(DecodeError::Reserved));
+    assert_eq!(decode(&with_byte(20, 1)), Err(DecodeError::Reserved));
+    assert_eq!(
+        decode(&with_byte(18, 1)),
+        Err(DecodeError::MetadataTooLong(0x1_0000 + 33))
+    );
+    assert_eq!(
+        decode(&with_byte(27, 1)),
+        Err(DecodeError::PayloadTooLong {
+            length: 0x0100_0000 + 56,
+            limit: PAYLOAD_LIMIT
+        })
+    );
+    assert_eq!(
+        decode(&with_byte(24, 57)),
+        Err(DecodeError::PayloadMismatch {
+            announced: 57,
+            needed: 56
+        })
+    );
+    let mut hello = bytes_of(&ToWorker::Hello([1; 32]));
+    hello[8] = 1;
+    assert_eq!(
+        decode(&hello),
+        Err(DecodeError::Reserved),
+        "a hello is about no batch"
+    );
+}
+
+#[test]
+fn every_part_of_the_metadata_is_checked() {
+    let m = HEADER_LEN;
+    assert_eq!(decode(&with_byte(m + 4, 65)), Err(DecodeError::Tensors(65)));
+    assert_eq!(
+        decode(&with_byte(m + 4, 3)),
+        Err(DecodeError::MetadataTooShort)
+    );
+    assert_eq!(
+        decode(&with_byte(m + 4, 1)),
+        Err(DecodeError::MetadataLeftOver(10))
+    );
+    assert_eq!(decode(&with_byte(m + 5, 0)), Err(DecodeError::Datatype(0)));
+    assert_eq!(
+        decode(&with_byte(m + 5, 14)),
+        Err(DecodeError::Datatype(14)),
+        "BYTES has no width"
+    );
+    assert!(matches!(
+        decode(&with_byte(m + 6, 17)),
+        Err(DecodeError::Shape(_))
+    ));
+    assert!(
+        matches!(decode(&with_byte(m + 14, 0x80)), Err(DecodeError::Shape(_))),
+        "a negative dimension"
+    );
+    let mut failure = bytes_to_gateway(&ToGateway::Failure(FailureHeader {
+        id: BatchId(1),
+        kind: FailureKind::OutOfMemory,
+        message: "a".to_owned(),
+    }));
+    failure[HEADER_LEN + 3] = 0xff;
+    let decode = |bytes: &[u8]| Decoder::<ToGateway>::new(0).feed(&mut &bytes[..]);
+    assert_eq!(decode(&failure), Err(DecodeError::Text));
+    failure[HEADER_LEN] = 9;
+    assert_eq!(decode(&failure), Err(DecodeError::FailureKind(9)));
+}
+
+#[test]
+fn another_protocol_is_noticed_at_its_first_bytes() {
+    for start in [&b"G"[..], b"GET / HTTP/1.1\r\n", b"PKHX", b"\x16\x03\x01"] {
+        assert_eq!(decode(start), Err(DecodeError::Magic));
+    }
+    assert_eq!(decode(b"PKH"), Ok(None));
+}
+
+#[test]
+fn a_long_text_is_cut_between_characters() {
+    let long = ToGateway::Close("ä".repeat(MAX_TEXT));
+    let decoded = Decoder::<ToGateway>::new(0)
+        .feed(&mut &bytes_to_gateway(&long)[..])
+        .unwrap();
+    assert_eq!(decoded, Some(ToGateway::Close("ä".repeat(MAX_TEXT / 2))));
+}
+
+#[test]
+fn the_largest_message_fits_the_metadata_limit() {
+    let inputs = vec![tensor(Datatype::Fp32, &[1; Shape::MAX_RANK]); MAX_TENSORS];
+    let message = ToWorker::Batch(BatchHeader {
+        id: BatchId(u64::MAX),
+        rows: 1,
+        inputs,
+    });
+    let bytes = bytes_of(&message);
+    assert!(bytes.len() - HEADER_LEN <= MAX_METADATA);
+    assert_eq!(decode(&bytes), Ok(Some(message)));
+}
+
+fn any_tensor() -> impl Strategy<Value = TensorHeader> {
+    let sized = prop::sample::select(&Datatype::ALL[..13]);
+    (sized, vec(0_i64..6, 0..5)).prop_map(|(datatype, dims)| tensor(datatype, &dims))
+}
+
+fn any_to_worker() -> impl Strategy<Value = ToWorker> {
+    prop_oneof![
+        any::<[u8; 32]>().prop_map(ToWorker::Hello),
+        any::<[u8; 32]>().prop_map(ToWorker::Proof),
+        (any::<u64>(), any::<u32>(), vec(any_tensor(), 0..6)).prop_map(|(id, rows, inputs)| {
+            ToWorker::Batch(BatchHeader {
+                id: BatchId(id),
+                rows,
+                inputs,
+            })
+        }),
+    ]
+}
+
+fn any_stages() -> impl Strategy<Value = StageDurations> {
+    any::<[u64; 5]>().prop_map(|nanos| {
+        let [receive, queue_wait, copy_in, compute, copy_out] = nanos.map(Duration::from_nanos);
+        StageDurations {
+            receive,
+            queue_wait,
+            copy_in,
+            compute,
+            copy_out,
+        }
+    })
+}
+
+fn any_to_gateway() -> impl Strategy<Value = ToGateway> {
+    let kind = prop::sample::select(vec![
+        FailureKind::ModuleThrew,
+        FailureKind::WrongOutput,
+        FailureKind::TimedOut,
+        FailureKind::OutOfMemory,
+    ]);
+    prop_oneof![
+        (
+            any::<[u8; 32]>(),
+            any::<[u8; 32]>(),
+            any::<u64>(),
+            any::<u32>(),
+            any::<u32>()
+        )
+            .prop_map(|(nonce, proof, generation, number, batch_size)| {
+                let replica = ReplicaId {
+                    generation: Generation(generation),
+                    number,
+                };
+                let artifact = ArtifactDigest::from_sha256(proof);
+                ToGateway::Challenge(Box::new(Challenge {
+                    nonce,
+                    proof,
+                    identity: WorkerIdentity {
+                        replica,
+                        artifact,
+                        batch_size,
+                    },
+                }))
+            }),
+        Just(ToGateway::Accept),
+        (any::<u64>(), vec(any_tensor(), 0..6), any_stages()).prop_map(|(id, outputs, stages)| {
+            ToGateway::Result(ResultHeader {
+                id: BatchId(id),
+                outputs,
+                stages,
+            })
+        }),
+        (any::<u64>(), kind, ".{0,100}").prop_map(|(id, kind, message)| {
+            ToGateway::Failure(FailureHeader {
+                id: BatchId(id),
+                kind,
+                message,
+            })
+        }),
+        Just(ToGateway::Draining),
+        ".{0,100}".prop_map(ToGateway::Close),
+    ]
+}
+
+/// Receives a stream that arrives in pieces of these lengths (the last one over and over), payloads included.
+fn receive<M: Incoming>(
+    stream: &[u8],
+    pieces: &[usize],
+    payload_len: impl Fn(&M) -> u64,
+) -> Vec<(M, Vec<u8>)> {
+    let mut decoder = Decoder::new(u64::MAX);
+    let mut received: Vec<(M, Vec<u8>)> = Vec::new();
+    let mut payload_missing = 0;
+    let mut lengths = pieces
+        .iter()
+        .copied()
+        .chain(std::iter::repeat(*pieces.last().unwrap()));
+    let mut rest = stream;
+    while !rest.is_empty() {
+        let (mut piece, later) = rest.split_at(lengths.next().unwrap().min(rest.len()));
+        rest = later;
+        while !piece.is_empty() {
+            let (payload, after) = piece.split_at(payload_missing.min(piece.len()));
+            if let Some((_, bytes)) = received.last_mut() {
+                bytes.extend_from_slice(payload);
+            }
+            payload_missing -= payload.len();
+            piece = after;
+            if payload_missing == 0
+                && let Some(message) = decoder.feed(&mut piece).unwrap()
+            {
+                payload_missing = payload_len(&message) as usize;
+                received.push((message, Vec::new()));
+            }
+        }
+    }
+    assert!(!decoder.is_within_message());
+    received
+}
+
+/// A payload that shows where it was cut.
+fn payload(length: u64) -> Vec<u8> {
+    (0..length).map(|i| (i % 251) as u8).collect()
+}
+
+proptest! {
+    #[test]
+    fn batches_arrive_whole_in_whatever_pieces(
+        messages in vec(any_to_worker(), 1..6),
+        pieces in vec(1_usize..200, 1..20),
+    ) {
+        let mut stream = Vec::new();
+        for message in &messages {
+            message.encode(&mut stream);
+            stream.extend(payload(message.payload_len()));
+        }
+        let expected: Vec<_> = messages.into_iter().map(|m| { let p = payload(m.payload_len()); (m, p) }).collect();
+        prop_assert_eq!(receive(&stream, &pieces, ToWorker::payload_len), expected);
+    }
+
+    #[test]
+    fn answers_arrive_whole_in_whatever_pieces(
+        messages in vec(any_to_gateway(), 1..6),
+        pieces in vec(1_usize..200, 1..20),
+    ) {
+        let mut stream = Vec::new();
+        for message in &messages {
+            message.encode(&mut stream);
+            stream.extend(payload(message.payload_len()));
+        }
+        let expected: Vec<_> = messages.into_iter().map(|m| { let p = payload(m.payload_len()); (m, p) }).collect();
+        prop_assert_eq!(receive(&stream, &pieces, ToGateway::payload_len), expected);
+    }
+
+    #[test]
+    fn random_bytes_are_refused_or_awaited_but_never_believed(bytes in vec(any::<u8>(), 0..200)) {
+        // Four random bytes are the magic once in 2^32 cases.
+        let outcome = decode(&bytes);
+        prop_assert!(matches!(outcome, Ok(None) | Err(DecodeError::Magic)), "{:?}", outcome);
+    }
+
+    #[test]
+    fn damaged_messages_never_panic_nor_exceed_the_limits(
+        message in any_to_worker(),
+        damage in vec((any::<prop::sample::Index>(), any::<u8>()), 1..8),
+    ) {
+        let mut bytes = bytes_of(&message);
+        for (at, value) in damage {
+            let at = at.index(bytes.len());
+            bytes[at] = value;
+        }
+        if let Ok(Some(message)) = decode(&bytes) {
+            prop_assert!(message.payload_len() <= PAYLOAD_LIMIT);
+        }
+    }
+}
