@@ -1,5 +1,9 @@
 //! Messages through encoder and decoder: as they are written down, whatever the pieces they arrive in, and never trusting
 //! what arrives.
+#![expect(
+    clippy::unwrap_used,
+    reason = "the helpers of a test may panic like the test itself"
+)]
 
 use std::{fmt::Write, time::Duration};
 
