@@ -7,8 +7,8 @@ use super::*;
 
 const LIMITS: Limits = Limits {
     drain: Duration::from_secs(15),
-    load: Duration::from_secs(300),
-    measure_grace: Duration::from_secs(60),
+    load: Duration::from_mins(5),
+    measure_grace: Duration::from_mins(1),
 };
 const ADDRESS: &str = "127.0.0.1:7";
 
@@ -187,7 +187,7 @@ fn what_failed_for_good_is_not_started_again_until_something_else_is_wanted() {
     node.on(Event::Reported(id("1-0"), report));
     node.on(Event::Exited(id("1-0"), "exit status 10".to_owned()));
     assert_eq!(node.reconciler.wakeup(), None);
-    assert_eq!(node.after(Duration::from_secs(3600)), []);
+    assert_eq!(node.after(Duration::from_hours(1)), []);
     assert_eq!(node.status().state, ReplicaState::Failed);
     assert_eq!(
         node.status().reason.as_deref(),
@@ -221,7 +221,7 @@ fn an_unwanted_worker_is_told_to_finish_then_killed_and_its_artifact_goes() {
         node.after(Duration::from_nanos(1)),
         [Action::Kill(id("1-0"))]
     );
-    assert_eq!(node.after(Duration::from_secs(3600)), []);
+    assert_eq!(node.after(Duration::from_hours(1)), []);
     let actions = node.on(Event::Exited(id("1-0"), "signal 9".to_owned()));
     let digest = program("m").artifact;
     assert_eq!(actions, [Action::Forget(id("1-0")), Action::Evict(digest)]);
@@ -394,7 +394,7 @@ fn measurements_take_turns_on_a_device_and_end_with_a_result_or_a_reason() {
         Some("no measurement within 80 s")
     );
     assert_eq!(
-        node.after(Duration::from_secs(3600)),
+        node.after(Duration::from_hours(1)),
         [],
         "results are kept, failures too"
     );
@@ -474,7 +474,7 @@ impl World {
         for action in actions {
             match action {
                 Action::Fetch(digest) => {
-                    assert!(self.fetching.insert(digest), "fetched twice at once")
+                    assert!(self.fetching.insert(digest), "fetched twice at once");
                 }
                 Action::Evict(digest) => {
                     assert!(self.cached.remove(&digest), "evicts what is not there");
@@ -487,7 +487,7 @@ impl World {
                 }
                 Action::Start(task) => self.started(task),
                 Action::Terminate(id) => {
-                    assert!(self.running.contains_key(&id) && self.told.insert(id))
+                    assert!(self.running.contains_key(&id) && self.told.insert(id));
                 }
                 Action::Kill(id) => {
                     assert!(self.running.contains_key(&id), "kills what does not run");
@@ -617,7 +617,9 @@ impl World {
             }
             Happening::Finish => {
                 let told: Vec<TaskId> = self.told.iter().cloned().collect();
-                told.iter().for_each(|id| self.exit(id));
+                for id in told {
+                    self.exit(&id);
+                }
             }
         }
     }
