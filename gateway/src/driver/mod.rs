@@ -3,13 +3,24 @@
 //! The control plane says what shall be served ([`Target`], level-triggered) and sees what is ([`LinkState`]); HTTP handlers
 //! submit requests and wait for their answer. Nothing else crosses.
 
+mod batch;
+mod catalog;
+mod clock;
 mod data_plane;
+mod padding;
+mod replicas;
+mod request;
+mod shape_class;
+mod task;
 
 use std::{collections::BTreeMap, net::SocketAddr, sync::Arc};
 
 use packhorse_cluster::{Discipline, ModelId, ModelSpec, Profile, ReplicaId};
 
+pub(crate) use catalog::{Catalog, NotServed, ServedModel};
+pub use clock::Clock;
 pub use data_plane::{DataPlane, DataPlaneConfig};
+pub(crate) use request::{OutputRows, Submission, Unanswered};
 
 /// Everything that shall be served now. A later one replaces an earlier one; what is equal in both is left alone.
 #[derive(Clone, Debug, Default)]

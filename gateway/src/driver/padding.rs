@@ -1,0 +1,86 @@
+//! Filling shorter inputs up, so that requests of different length share a batch.
+
+use bytes::{BufMut, Bytes, BytesMut};
+use half::{bf16, f16};
+use packhorse_cluster::Datatype;
+use packhorse_protocol::{Element, Tensor};
+
+/// The bytes of one element of this value: as near as the datatype comes to it.
+fn element(datatype: Datatype, value: f64) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(8);
+    match datatype {
+        Datatype::Bool => (value != 0.0).put(&mut bytes),
+        Datatype::Uint8 => (value as u8).put(&mut bytes),
+        Datatype::Uint16 => (value as u16).put(&mut bytes),
+        Datatype::Uint32 => (value as u32).put(&mut bytes),
+        Datatype::Uint64 => (value as u64).put(&mut bytes),
+        Datatype::Int8 => (value as i8).put(&mut bytes),
+        Datatype::Int16 => (value as i16).put(&mut bytes),
+        Datatype::Int32 => (value as i32).put(&mut bytes),
+        Datatype::Int64 => (value as i64).put(&mut bytes),
+        Datatype::Fp16 => f16::from_f64(value).put(&mut bytes),
+        Datatype::Bf16 => bf16::from_f64(value).put(&mut bytes),
+        Datatype::Fp32 => (value as f32).put(&mut bytes),
+        Datatype::Fp64 => value.put(&mut bytes),
+        Datatype::Bytes => unreachable!("no model has BYTES inputs, see `Program::validate`"),
+    }
+    bytes
+}
+
+/// The bytes of `tensor` with dimension `axis` filled up to `size` at its end. Copies: the only place where inputs are.
+pub(super) fn padded(tensor: &Tensor, axis: usize, size: u64, value: f64) -> Bytes {
+    let element = element(tensor.datatype(), value);
+    let dims = tensor.shape().dims();
+    let product = |dims: &[u64]| dims.iter().product::<u64>() as usize;
+    let outer = product(&dims[..axis]);
+    let step = product(&dims[axis + 1..]) * element.len();
+    let kept = dims[axis] as usize * step;
+    let filled = (size - dims[axis]) as usize * step;
+    let mut bytes = BytesMut::with_capacity(outer * (kept + filled));
+    let mut rest = tensor.data().clone();
+    for _ in 0..outer {
+        rest.split_to(kept).chunks().for_each(|chunk| bytes.put_slice(chunk));
+        fill(&mut bytes, filled, &element);
+    }
+    bytes.freeze()
+}
+
+fn fill(bytes: &mut BytesMut, length: usize, element: &[u8]) {
+    if element.iter().all(|byte| *byte == element[0]) {
+        bytes.put_bytes(element[0], length);
+    } else {
+        (0..length / element.len()).for_each(|_| bytes.put_slice(element));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use packhorse_cluster::Shape;
+
+    use super::*;
+
+    fn tensor<T: Element>(dims: &[i64], values: &[T]) -> Tensor {
+        Tensor::from_values("x", Shape::new(dims).unwrap(), values).unwrap()
+    }
+
+    fn values<T: Element>(bytes: &Bytes) -> Vec<T> {
+        bytes.chunks_exact(T::WIDTH).map(T::take).collect()
+    }
+
+    #[test]
+    fn every_row_is_filled_up_at_its_end() {
+        let input = tensor::<i64>(&[2, 2], &[1, 2, 3, 4]);
+        let bytes = padded(&input, 1, 3, -7.0);
+        assert_eq!(values::<i64>(&bytes), [1, 2, -7, 3, 4, -7]);
+    }
+
+    #[test]
+    fn an_inner_axis_is_filled_in_whole_steps() {
+        let input = tensor::<f32>(&[1, 1, 2], &[1.0, 2.0]);
+        assert_eq!(values::<f32>(&padded(&input, 1, 3, 0.5)), [1.0, 2.0, 0.5, 0.5, 0.5, 0.5]);
+        let input = tensor::<u8>(&[1, 2, 1], &[1, 2]);
+        assert_eq!(values::<u8>(&padded(&input, 2, 2, 9.0)), [1, 9, 2, 9]);
+        let empty = tensor::<u8>(&[1, 0], &[]);
+        assert_eq!(values::<u8>(&padded(&empty, 1, 2, 300.0)), [255, 255]);
+    }
+}

@@ -1,0 +1,245 @@
+//! The replicas of the target: which there are, how their links stand, what the engine knows of them.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use packhorse_cluster::{ModelId, ReplicaId};
+use packhorse_contention::{Interference, ServiceTimes};
+use packhorse_serving::{Event, ModelKey, ReplicaKey, ReplicaSpec};
+use packhorse_wire::WorkerIdentity;
+use tokio::sync::mpsc;
+
+use super::{LinkState, Target, TargetReplica, catalog::ServedModel};
+use crate::workers::{Endpoint, Link, OutgoingBatch};
+
+/// A replica that the data plane knows.
+#[derive(Debug)]
+pub(super) struct Replica {
+    id: ReplicaId,
+    target: TargetReplica,
+    pub(super) model: ModelKey,
+    /// Gone once it is drained.
+    link: Option<Link>,
+    /// There while the engine knows the replica.
+    batches: Option<mpsc::Sender<OutgoingBatch>>,
+    state: LinkState,
+    /// Whether the target still has it. One that it has not answers what it has and goes.
+    wanted: bool,
+}
+
+impl Replica {
+    fn is_in_engine(&self) -> bool {
+        matches!(self.state, LinkState::Serving | LinkState::Draining)
+    }
+}
+
+/// Something that the driver must tell the engine, because of what happened to a replica.
+#[derive(Debug)]
+pub(super) enum Consequence {
+    /// Tell the engine.
+    Tell(Event),
+    /// Whatever batches it had are void; then tell the engine.
+    Void(ReplicaKey),
+}
+
+/// All of them.
+#[derive(Debug, Default)]
+pub(super) struct Replicas {
+    by_key: BTreeMap<ReplicaKey, Replica>,
+    next_key: u32,
+}
+
+/// Opens the link of a replica under this key.
+pub(super) trait OpenLink {
+    fn open(&self, key: ReplicaKey, endpoint: Endpoint) -> Link;
+}
+
+impl<F: Fn(ReplicaKey, Endpoint) -> Link> OpenLink for F {
+    fn open(&self, key: ReplicaKey, endpoint: Endpoint) -> Link {
+        self(key, endpoint)
+    }
+}
+
+impl Replicas {
+    /// Makes the replicas those of the target; `models` are its models.
+    pub(super) fn follow(
+        &mut self,
+        target: &Target,
+        models: &BTreeMap<ModelId, Arc<ServedModel>>,
+        links: &impl OpenLink,
+    ) -> Vec<Consequence> {
+        let mut consequences = Vec::new();
+        let wanted = |replica: &Replica| target.replicas.get(&replica.id).filter(|t| models.contains_key(&t.model));
+        let keys: Vec<ReplicaKey> = self.by_key.iter().filter(|(_, r)| r.wanted).map(|(key, _)| *key).collect();
+        for key in keys {
+            let replica = &self.by_key[&key];
+            match wanted(replica) {
+                Some(t) if models[&t.model].key == replica.model && is_same_worker(t, &replica.target) => {
+                    let draining = t.draining;
+                    if draining && !replica.target.draining {
+                        consequences.extend(self.drain(key));
+                    }
+                }
+                // Another worker under the same identity: what the former had is lost with it.
+                Some(_) => consequences.extend(self.close(key)),
+                None => consequences.extend(self.retire(key)),
+            }
+        }
+        for (id, t) in &target.replicas {
+            let known = self.by_key.values().any(|replica| replica.wanted && replica.id == *id);
+            if let Some(model) = models.get(&t.model).filter(|_| !known) {
+                self.add(*id, t.clone(), model, links);
+            }
+        }
+        consequences
+    }
+
+    fn add(&mut self, id: ReplicaId, target: TargetReplica, model: &ServedModel, links: &impl OpenLink) {
+        let key = ReplicaKey(self.next_key);
+        self.next_key += 1;
+        let identity =
+            WorkerIdentity { replica: id, artifact: model.spec.program.artifact, batch_size: target.batch_size };
+        let drained = target.draining;
+        let link = (!drained).then(|| links.open(key, Endpoint { address: target.address, identity }));
+        // One that comes to us draining holds nothing of ours.
+        let state = if drained { LinkState::Drained } else { LinkState::Connecting { reason: None } };
+        let replica = Replica { id, target, model: model.key, link, batches: None, state, wanted: true };
+        self.by_key.insert(key, replica);
+    }
+
+    /// It shall get no further batches.
+    fn drain(&mut self, key: ReplicaKey) -> Option<Consequence> {
+        let replica = self.by_key.get_mut(&key)?;
+        replica.target.draining = true;
+        match replica.state {
+            LinkState::Serving => {
+                replica.state = LinkState::Draining;
+                Some(Consequence::Tell(Event::ReplicaDraining { replica: key }))
+            }
+            LinkState::Connecting { .. } => {
+                replica.state = LinkState::Drained;
+                replica.link = None;
+                None
+            }
+            LinkState::Draining | LinkState::Drained => None,
+        }
+    }
+
+    /// The target has it no longer: it answers what it has, and goes.
+    fn retire(&mut self, key: ReplicaKey) -> Option<Consequence> {
+        let consequence = self.drain(key);
+        let replica = self.by_key.get_mut(&key)?;
+        replica.wanted = false;
+        if !replica.is_in_engine() {
+            self.by_key.remove(&key);
+        }
+        consequence
+    }
+
+    /// It goes at once.
+    fn close(&mut self, key: ReplicaKey) -> Option<Consequence> {
+        let replica = self.by_key.remove(&key)?;
+        replica.is_in_engine().then_some(Consequence::Void(key))
+    }
+
+    /// What a link reported, other than the end of a batch.
+    pub(super) fn link_up(
+        &mut self,
+        key: ReplicaKey,
+        batches: mpsc::Sender<OutgoingBatch>,
+    ) -> Option<Consequence> {
+        let replica = self.by_key.get_mut(&key)?;
+        if !matches!(replica.state, LinkState::Connecting { .. }) {
+            return None;
+        }
+        tracing::info!(replica.id = %replica.id, model.name = %replica.target.model, "connected to worker");
+        replica.state = LinkState::Serving;
+        replica.batches = Some(batches);
+        let batch_size = replica.target.batch_size.max(1);
+        let spec = ReplicaSpec {
+            model: replica.model,
+            batch_size,
+            credits: ReplicaSpec::DEFAULT_CREDITS,
+            service: ServiceTimes::new(&replica.target.profile, batch_size, None, Interference::default()),
+        };
+        Some(Consequence::Tell(Event::ReplicaUp { replica: key, spec }))
+    }
+
+    /// The worker wants no more batches.
+    pub(super) fn link_draining(&mut self, key: ReplicaKey) -> Option<Consequence> {
+        let replica = self.by_key.get_mut(&key)?;
+        if replica.state != LinkState::Serving {
+            return None;
+        }
+        replica.state = LinkState::Draining;
+        Some(Consequence::Tell(Event::ReplicaDraining { replica: key }))
+    }
+
+    /// There is no connection.
+    pub(super) fn link_down(&mut self, key: ReplicaKey, reason: String) -> Option<Consequence> {
+        let replica = self.by_key.get_mut(&key)?;
+        let was_in_engine = replica.is_in_engine();
+        if was_in_engine {
+            tracing::warn!(replica.id = %replica.id, model.name = %replica.target.model, reason, "lost the connection to a worker");
+        }
+        replica.batches = None;
+        if !replica.wanted {
+            self.by_key.remove(&key);
+        } else if replica.target.draining {
+            replica.state = LinkState::Drained;
+            replica.link = None;
+        } else {
+            replica.state = LinkState::Connecting { reason: Some(reason) };
+        }
+        was_in_engine.then_some(Consequence::Void(key))
+    }
+
+    /// The engine has given it back: it holds nothing any more.
+    pub(super) fn drained(&mut self, key: ReplicaKey) {
+        let Some(replica) = self.by_key.get_mut(&key) else {
+            return;
+        };
+        // The worker is told by the end of the channel.
+        replica.batches = None;
+        if !replica.wanted {
+            self.by_key.remove(&key);
+        } else if replica.target.draining {
+            replica.state = LinkState::Drained;
+            replica.link = None;
+        } else {
+            replica.state = LinkState::Connecting { reason: Some("the worker is draining".to_owned()) };
+        }
+    }
+
+    /// Hands a batch to the link. One whose connection has just broken loses it: the link's report of that is on its way.
+    pub(super) fn send(&self, key: ReplicaKey, batch: OutgoingBatch) {
+        let batches = self.by_key.get(&key).and_then(|replica| replica.batches.as_ref());
+        let batches = batches.expect("the engine dispatches only to replicas that are up");
+        if let Err(mpsc::error::TrySendError::Full(_)) = batches.try_send(batch) {
+            unreachable!("the engine gives a replica no more batches than its credits");
+        }
+    }
+
+    /// How the replicas of the target stand.
+    pub(super) fn states(&self) -> BTreeMap<ReplicaId, LinkState> {
+        let wanted = self.by_key.values().filter(|replica| replica.wanted);
+        wanted.map(|replica| (replica.id, replica.state.clone())).collect()
+    }
+
+    /// Whether a replica of the model takes batches, and whether one is about to.
+    pub(super) fn readiness(&self, model: ModelKey) -> (bool, bool) {
+        let of_model = || self.by_key.values().filter(|replica| replica.model == model);
+        let ready = of_model().any(|replica| replica.state == LinkState::Serving);
+        let loading = of_model().any(|replica| matches!(replica.state, LinkState::Connecting { .. }));
+        (ready, loading)
+    }
+}
+
+/// Whether it is the same worker in the same role; draining is a matter of its own, but never taken back.
+fn is_same_worker(now: &TargetReplica, before: &TargetReplica) -> bool {
+    let TargetReplica { model, address, batch_size, profile, draining } = now;
+    *model == before.model
+        && *address == before.address
+        && *batch_size == before.batch_size
+        && *profile == before.profile
+        && (*draining || !before.draining)
+}

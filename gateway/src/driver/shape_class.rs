@@ -1,0 +1,121 @@
+//! Which requests may share a batch: those of one model whose shapes agree, but for the batch and what is padded.
+
+use std::collections::HashMap;
+
+use packhorse_cluster::{Dim, Program};
+use packhorse_protocol::Tensor;
+use packhorse_serving::{ModelKey, ShapeClass};
+
+/// What must agree: the dimensions that the signature leaves open, input by input. Empty for most models.
+type Open = Vec<u64>;
+
+/// Numbers the shapes of the requests that are there. Holds no more than these: a client cannot make it grow.
+#[derive(Debug, Default)]
+pub(super) struct ShapeClasses {
+    known: HashMap<(ModelKey, Open), Known>,
+    next: u64,
+}
+
+#[derive(Debug)]
+struct Known {
+    class: ShapeClass,
+    requests: usize,
+}
+
+/// A request's place in its class, to be given back.
+#[derive(Debug)]
+pub(super) struct Membership {
+    key: (ModelKey, Open),
+    pub(super) class: ShapeClass,
+}
+
+impl ShapeClasses {
+    /// The class of a request of this model.
+    pub(super) fn enter(&mut self, model: ModelKey, program: &Program, inputs: &[Tensor]) -> Membership {
+        let key = (model, open_dims(program, inputs));
+        let known = self.known.entry(key.clone()).or_insert_with(|| {
+            self.next += 1;
+            Known { class: ShapeClass(self.next), requests: 0 }
+        });
+        known.requests += 1;
+        Membership { class: known.class, key }
+    }
+
+    /// A request has ended.
+    pub(super) fn leave(&mut self, membership: &Membership) {
+        let known = self.known.get_mut(&membership.key).expect("a class lasts as long as its members");
+        known.requests -= 1;
+        if known.requests == 0 {
+            self.known.remove(&membership.key);
+        }
+    }
+}
+
+fn open_dims(program: &Program, inputs: &[Tensor]) -> Open {
+    if !program.batches() {
+        // Never shares a batch, whatever its shape.
+        return Open::new();
+    }
+    let mut open = Open::new();
+    for (spec, input) in program.inputs.iter().zip(inputs) {
+        let padded = spec.pad.map(|pad| pad.axis);
+        for (axis, (dim, size)) in spec.shape.iter().zip(input.shape().dims()).enumerate() {
+            if axis > 0 && *dim == Dim::Any && Some(axis) != padded {
+                open.push(*size);
+            }
+        }
+    }
+    open
+}
+
+#[cfg(test)]
+mod tests {
+    use packhorse_cluster::{ArtifactDigest, Datatype, Padding, Shape, TensorSpec};
+
+    use super::*;
+
+    fn program(pad: Option<Padding>) -> Program {
+        let spec = TensorSpec {
+            name: "x".to_owned(),
+            datatype: Datatype::Uint8,
+            shape: vec![Dim::Any, Dim::Any, Dim::Fixed(2)],
+            pad,
+        };
+        Program {
+            model: "m:1".parse().unwrap(),
+            artifact: ArtifactDigest::from_sha256([0; 32]),
+            max_batch_size: 8,
+            inputs: vec![spec.clone()],
+            outputs: vec![TensorSpec { pad: None, ..spec }],
+        }
+    }
+
+    fn input(rows: i64, length: i64) -> Vec<Tensor> {
+        let shape = Shape::new(&[rows, length, 2]).unwrap();
+        let data = vec![0_u8; shape.elements() as usize];
+        vec![Tensor::from_values("x", shape, &data).unwrap()]
+    }
+
+    #[test]
+    fn rows_and_padded_lengths_do_not_separate_requests_and_other_lengths_do() {
+        let mut classes = ShapeClasses::default();
+        let model = ModelKey(1);
+        let mut class = |pad, input: &[Tensor]| classes.enter(model, &program(pad), input).class;
+        let short = class(None, &input(1, 3));
+        assert_eq!(class(None, &input(4, 3)), short);
+        assert_ne!(class(None, &input(1, 4)), short);
+        let padding = Some(Padding { axis: 1, value: 0.0 });
+        let padded = class(padding, &input(1, 3));
+        assert_eq!(class(padding, &input(2, 4)), padded);
+    }
+
+    #[test]
+    fn a_class_is_forgotten_with_its_last_request() {
+        let mut classes = ShapeClasses::default();
+        for length in 1..1000 {
+            let membership = classes.enter(ModelKey(1), &program(None), &input(1, length));
+            classes.leave(&membership);
+        }
+        assert!(classes.known.is_empty());
+    }
+}

@@ -1,0 +1,131 @@
+//! The metrics of all models in Prometheus' text format.
+
+use std::fmt::Error;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use prometheus_client::{
+    collector::Collector,
+    encoding::{DescriptorEncoder, EncodeMetric, MetricEncoder},
+    metrics::MetricType,
+};
+
+use super::{
+    Models,
+    model::{FAILURE_REASONS, MISS_CAUSES, ModelTelemetry, Stage, Tally},
+};
+
+type Labels = Vec<(&'static str, String)>;
+
+fn labels(model: &ModelTelemetry) -> Labels {
+    vec![
+        ("model", model.model.name.to_string()),
+        ("version", model.model.version.to_string()),
+    ]
+}
+
+fn with(mut labels: Labels, name: &'static str, value: &str) -> Labels {
+    labels.push((name, value.to_owned()));
+    labels
+}
+
+/// One sample. The encoder's counters append `_total` to their name; Triton's names have none and are kept verbatim, so
+/// counters are written the way gauges are, under their own type.
+fn sample(encoder: &mut MetricEncoder<'_>, labels: &Labels, value: u64) -> Result<(), Error> {
+    encoder.encode_family(labels)?.encode_gauge(&value)
+}
+
+fn micros(tally: &Tally) -> u64 {
+    tally.nanos() / 1000
+}
+
+type Reading = fn(&ModelTelemetry) -> u64;
+
+/// The counters with one sample per model, in the order they are written.
+const COUNTERS: [(&str, &str, Reading); 9] = [
+    ("nv_inference_request_success", "Requests that were answered.", |m| m.success.count()),
+    ("nv_inference_count", "Rows that were computed.", |m| m.inferences()),
+    ("nv_inference_exec_count", "Batches that were computed.", |m| m.executions()),
+    (
+        "nv_inference_request_duration_us",
+        "Time of answered requests from head to answer, in microseconds.",
+        |m| micros(&m.success),
+    ),
+    ("nv_inference_queue_duration_us", "Time in the queue, in microseconds.", |m| micros(&m.queue)),
+    (
+        "nv_inference_compute_input_duration_us",
+        "Time of copying to the device, per request, in microseconds.",
+        |m| micros(&m.compute_input),
+    ),
+    (
+        "nv_inference_compute_infer_duration_us",
+        "Time of computing, per request, in microseconds.",
+        |m| micros(&m.compute_infer),
+    ),
+    (
+        "nv_inference_compute_output_duration_us",
+        "Time of copying from the device, per request, in microseconds.",
+        |m| micros(&m.compute_output),
+    ),
+    (
+        "packhorse_slo_met_total",
+        "Requests that were answered within their model's SLO.",
+        |m| m.slo_met.load(Relaxed),
+    ),
+];
+
+impl Collector for Models {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), Error> {
+        let models = self.all();
+        for (name, help, reading) in COUNTERS {
+            let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+            for model in &models {
+                sample(&mut metric, &labels(model), reading(model))?;
+            }
+        }
+        let mut metric = encoder.encode_descriptor(
+            "nv_inference_request_failure",
+            "Requests that were not answered.",
+            None,
+            MetricType::Counter,
+        )?;
+        for model in &models {
+            for (reason, tally) in FAILURE_REASONS.iter().zip(&model.failures) {
+                sample(&mut metric, &with(labels(model), "reason", reason), tally.count())?;
+            }
+        }
+        let mut metric = encoder.encode_descriptor(
+            "packhorse_slo_missed_total",
+            "Requests that were not answered within their model's SLO.",
+            None,
+            MetricType::Counter,
+        )?;
+        for model in &models {
+            for (cause, count) in MISS_CAUSES.iter().zip(&model.slo_missed) {
+                let count: &AtomicU64 = count;
+                sample(&mut metric, &with(labels(model), "cause", cause), count.load(Relaxed))?;
+            }
+        }
+        let mut metric = encoder.encode_descriptor(
+            "nv_inference_pending_request_count",
+            "Requests in the queue.",
+            None,
+            MetricType::Gauge,
+        )?;
+        for model in &models {
+            sample(&mut metric, &labels(model), model.pending.load(Relaxed))?;
+        }
+        let mut metric = encoder.encode_descriptor(
+            "packhorse_stage_duration_seconds",
+            "Time of each stage: receive, batch and queue per request, the others per batch.",
+            None,
+            MetricType::Histogram,
+        )?;
+        for model in &models {
+            for ((_, stage), histogram) in Stage::ALL.iter().zip(&model.stages) {
+                let labels = with(labels(model), "stage", stage);
+                histogram.encode(metric.encode_family(&labels)?)?;
+            }
+        }
+        Ok(())
+    }
+}
