@@ -208,19 +208,16 @@ impl<'a> Cursor<'a> {
         let Some(first) = self.peek() else {
             return "the end".to_owned();
         };
+        let in_word = |c: &char| c.is_alphanumeric() || matches!(c, '+' | '-' | '.' | '_');
         let rest = &self.text[self.at..];
-        let ends =
-            |c: char| c.is_whitespace() || matches!(c, ',' | ':' | '[' | ']' | '{' | '}' | '"');
         let token: String = match first {
             b'"' => return "a string".to_owned(),
             b'[' => return "a list".to_owned(),
             b'{' => return "an object".to_owned(),
-            _ => rest
-                .chars()
-                .enumerate()
-                .take_while(|(i, c)| *i == 0 || (*i < 24 && !ends(*c)))
-                .map(|(_, c)| c)
-                .collect(),
+            _ if rest.starts_with(|c| in_word(&c)) => {
+                rest.chars().take_while(in_word).take(24).collect()
+            }
+            _ => rest.chars().take(1).collect(),
         };
         token.escape_debug().to_string()
     }

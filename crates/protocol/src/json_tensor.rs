@@ -160,7 +160,7 @@ fn read_lists<F>(
 where
     F: FnMut(&mut Cursor<'_>, u64, &mut Vec<u8>) -> Result<(), TensorError>,
 {
-    let mut inside = cursor.clone();
+    let mut inside = *cursor;
     let nested = inside.eat(b'[') && inside.peek() == Some(b'[') && shape.rank() > 1;
     // An element and what separates it from the next take two bytes of text at least.
     let elements = shape.elements().min(cursor.left() as u64 / 2 + 1) as usize;
@@ -171,9 +171,9 @@ where
         bytes: Vec::with_capacity(elements * width),
     };
     if nested {
-        reader.list(cursor, shape.dims())?;
+        reader.list(cursor, shape.dims(), 1)?;
     } else {
-        reader.list(cursor, &[shape.elements()])?;
+        reader.list(cursor, &[shape.elements()], 1)?;
     }
     Ok(reader.bytes)
 }
@@ -191,10 +191,14 @@ where
     F: FnMut(&mut Cursor<'_>, u64, &mut Vec<u8>) -> Result<(), TensorError>,
 {
     /// Takes a list of `dims[0]` lists of the remaining dimensions, or of elements if none remain.
-    fn list(&mut self, cursor: &mut Cursor<'_>, dims: &[u64]) -> Result<(), TensorError> {
+    fn list(
+        &mut self,
+        cursor: &mut Cursor<'_>,
+        dims: &[u64],
+        depth: usize,
+    ) -> Result<(), TensorError> {
         let (&len, inner) = dims.split_first().expect("there is a dimension to read");
         if !cursor.eat(b'[') {
-            let depth = self.shape.rank().saturating_sub(dims.len()) + 1;
             return Err(TensorError::Nesting {
                 depth,
                 found: cursor.found(),
@@ -213,7 +217,7 @@ where
         } else {
             for index in 0..len {
                 self.separator(cursor, index, len)?;
-                self.list(cursor, inner)?;
+                self.list(cursor, inner, depth + 1)?;
             }
         }
         if cursor.eat(b']') {

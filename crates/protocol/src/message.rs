@@ -310,7 +310,7 @@ impl<'a> Fields<'a> {
                 if let (Some(datatype), Some(shape)) = (self.datatype, &self.shape) {
                     self.data = Some(read_data(cursor, datatype, shape)?);
                 } else {
-                    self.waiting = Some(cursor.clone());
+                    self.waiting = Some(*cursor);
                     cursor.skip()?;
                 }
                 Ok(())
