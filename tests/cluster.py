@@ -1,0 +1,150 @@
+"""Gateway, agents and workers as processes in a folder of their own, and that none of them is left behind."""
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from http_admin import Admin
+
+PROGRAMS = Path(os.environ.get("PACKHORSE_TEST_PROGRAMS", Path(__file__).parent.parent / "target/debug"))
+T = TypeVar("T")
+OURS = ("packhorse-gateway", "packhorse-agent", "packhorse-worker")
+
+
+def wait_until(check: Callable[[], T], what: str, limit: float = 30.0) -> T:
+    """Calls `check` until it returns something true, and returns that."""
+    end = time.monotonic() + limit
+    while True:
+        value = check()
+        if value:
+            return value
+        assert time.monotonic() < end, f"gave up after {limit} s waiting for {what}"
+        time.sleep(0.02)
+
+
+def is_running(pid: int) -> bool:
+    """Whether the process is there and is no zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def processes_of(folder: Path) -> dict[int, str]:
+    """The programs of Packhorse that run with this folder in their arguments, by process id."""
+    found = {}
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit() or not is_running(int(entry.name)):
+            continue
+        try:
+            program = os.path.basename(os.readlink(entry / "exe"))
+            arguments = (entry / "cmdline").read_bytes().decode(errors="replace")
+        except OSError:
+            continue
+        if program.startswith(OURS) and str(folder) in arguments:
+            found[int(entry.name)] = program
+    return found
+
+
+class Process:
+    """A started program."""
+
+    def __init__(self, arguments: list[str], log: Path):
+        self.log = log
+        with log.open("ab") as file:
+            self.popen = subprocess.Popen(
+                arguments, stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True
+            )
+
+    @property
+    def pid(self) -> int:
+        return self.popen.pid
+
+    def is_running(self) -> bool:
+        return self.popen.poll() is None
+
+    def kill(self) -> None:
+        """SIGKILL, and waits until it is gone."""
+        self.popen.kill()
+        self.popen.wait(10)
+
+    def stop(self, limit: float = 30.0) -> int:
+        """SIGTERM; the exit status."""
+        self.popen.terminate()
+        return self.popen.wait(limit)
+
+    def said(self) -> str:
+        """The end of its log, for messages."""
+        return self.log.read_text(errors="replace")[-4000:]
+
+
+class Cluster:
+    """A gateway and its agents on this machine."""
+
+    def __init__(self, folder: Path, *gateway_flags: str):
+        self.folder = folder
+        self.state = folder / "gateway"
+        self.gateway_flags = gateway_flags
+        self.agents: dict[str, Process] = {}
+        self.gateway: Process | None = None
+        self.inference = self.admin_address = "127.0.0.1:0"
+        self.start_gateway()
+
+    def start_gateway(self) -> None:
+        """Starts it, again at the same addresses if it has been there."""
+        arguments = [str(PROGRAMS / "packhorse-gateway"), "--state-dir", str(self.state)]
+        arguments += ["--listen", self.inference, "--admin-listen", self.admin_address, *self.gateway_flags]
+        self.gateway = Process(arguments, self.folder / "gateway.log")
+
+        def listening() -> dict | None:
+            assert self.gateway.is_running(), f"the gateway ended:\n{self.gateway.said()}"
+            try:
+                endpoints = json.loads((self.state / "endpoints.json").read_text())
+            except FileNotFoundError:
+                return None
+            return endpoints if endpoints["pid"] == self.gateway.pid else None
+
+        endpoints = wait_until(listening, "the gateway to listen")
+        self.inference, self.admin_address = endpoints["inference"], endpoints["admin"]
+        self.admin = Admin(self.admin_address, (self.state / "admin-token").read_text().strip())
+        self.agent_token = (self.state / "agent-token").read_text().strip()
+
+    def start_agent(self, name: str, *flags: str) -> Process:
+        """Starts an agent, again with the same folder if it has been there, and waits until the gateway knows its node."""
+        arguments = [str(PROGRAMS / "packhorse-agent"), "--gateway", f"http://{self.admin_address}", "--node", name]
+        arguments += ["--state-dir", str(self.folder / name), "--token-file", str(self.state / "agent-token"), *flags]
+        agent = self.agents[name] = Process(arguments, self.folder / f"{name}.log")
+
+        def known() -> bool:
+            assert agent.is_running(), f"the agent ended:\n{agent.said()}"
+            nodes = self.admin.get("/v1/nodes")
+            return any(node["name"] == name and node["state"] == "ready" for node in nodes)
+
+        wait_until(known, f"node {name} to join")
+        return agent
+
+    def worker_pids(self, model: str) -> list[int]:
+        """The worker processes of a model's replicas."""
+        replicas = self.admin.get(f"/v1/models/{model}")["replicas"]
+        return sorted(replica["pid"] for replica in replicas if replica["pid"] is not None)
+
+    def close(self) -> None:
+        """Ends everything and asserts that nothing is left."""
+        for agent in self.agents.values():
+            if agent.is_running():
+                agent.stop()
+        if self.gateway.is_running():
+            self.gateway.stop()
+        for pid in processes_of(self.folder):
+            # Workers outlive their agent by design: asked to, they end.
+            os.kill(pid, signal.SIGTERM)
+        try:
+            wait_until(lambda: not processes_of(self.folder), "every process to end")
+        finally:
+            for pid in processes_of(self.folder):
+                os.kill(pid, signal.SIGKILL)

@@ -1,0 +1,114 @@
+"""What the tests share: clusters, and the models they serve."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import models
+import pytest
+import triton
+from cluster import Cluster, processes_of, wait_until
+from http_admin import request
+
+BODY_LIMIT = 4 << 20
+
+
+class Served:
+    """The cluster that most tests share: the CPU of this machine with small models, all of them ready."""
+
+    def __init__(self, folder: Path):
+        self.cluster = Cluster(
+            folder, "--profile-time-limit-ms", "200", "--body-limit-bytes", str(BODY_LIMIT), "--artifact-root", str(folder)
+        )
+        self.admin = self.cluster.admin
+        self.address = self.cluster.inference
+        self.folder = folder
+        self.models: dict[str, models.Model] = {}
+
+    def start(self) -> None:
+        folder = self.folder / "models"
+        folder.mkdir()
+        self.cluster.start_agent("cpu-node", "--devices", "cpu", "--stop-workers-on-exit")
+        makers = [models.convolutions, models.sum_of_row, models.double, models.without_batch, models.moody, models.identity]
+        makers = [models.convolutions, models.sum_of_row, models.double, models.without_batch, models.moody, models.identity]
+        made = [models.sum_and_difference(folder), models.sum_and_difference(folder, version=2)]
+        made += [make(folder) for make in makers]
+        for model in made:
+            self.models[model.name] = model
+            self.admin.register(model.registration, model.file)
+        for model in made:
+            version = model.registration.get("version", 1)
+            path = f"/v2/models/{model.name}/versions/{version}/ready"
+            wait_until(lambda: self.is_ready(model.name, path), f"{model.name}:{version} to be ready", limit=300)
+        wait_until(lambda: request(self.address, "GET", "/v2/health/ready").status == 200, "the gateway to be ready")
+
+    def is_ready(self, model: str, path: str) -> bool:
+        """Whether a version of a model is ready; fails when it never will be."""
+        view = self.admin.get(f"/v1/models/{model}")
+        assert view["state"] != "failed", view
+        return request(self.address, "GET", path).status == 200
+
+    def infer(self, model: str, body: bytes, headers: dict | None = None):
+        """A raw inference request."""
+        return request(self.address, "POST", f"/v2/models/{model}/infer", body, headers)
+
+
+@pytest.fixture(scope="session")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    served = Served(tmp_path_factory.mktemp("served"))
+    try:
+        served.start()
+        yield served
+        for agent in served.cluster.agents.values():
+            agent.stop()
+        assert set(processes_of(served.folder).values()) <= {"packhorse-gateway"}, "the agent left workers behind"
+    finally:
+        served.cluster.close()
+
+
+@pytest.fixture(params=["sync", "asyncio"])
+def client(request: pytest.FixtureRequest, served: Served) -> Iterator:
+    """tritonclient, both kinds."""
+    client = triton.connect(request.param, served.address)
+    yield client
+    client.close()
+
+
+@pytest.fixture
+def new_cluster(tmp_path: Path) -> Iterator[Callable[..., Cluster]]:
+    """Makes clusters of the test's own, and ends them."""
+    made = []
+
+    def make(*gateway_flags: str) -> Cluster:
+        folder = tmp_path / f"cluster{len(made)}"
+        folder.mkdir()
+        made.append(Cluster(folder, *gateway_flags))
+        return made[-1]
+
+    try:
+        yield make
+    finally:
+        for cluster in made:
+            cluster.close()
+
+
+@pytest.fixture
+def simulated(new_cluster: Callable[..., Cluster]) -> Callable[..., Cluster]:
+    """Makes a cluster of one node with simulated devices that serves the models given with their latency in milliseconds."""
+
+    def make(latencies_ms: dict[str, float], *gateway_flags: str, devices: int = 1, **registration) -> Cluster:
+        cluster = new_cluster("--lease-ms", "1500", *gateway_flags)
+        cluster.agent_flags = simulated_devices(cluster, latencies_ms, devices)
+        cluster.start_agent("node1", *cluster.agent_flags)
+        for name in latencies_ms:
+            cluster.admin.register(models.simulated(name, **registration), f"the file of {name}".encode())
+        for name in latencies_ms:
+            cluster.admin.wait_for_state(name, "ready")
+        return cluster
+
+    return make
+
+
+def simulated_devices(cluster: Cluster, latencies_ms: dict[str, float], devices: int = 1) -> list[str]:
+    """An agent's flags."""
+    csv = models.profiles(cluster.folder, latencies_ms)
+    return ["--devices", f"simulated:V100-SXM2-16GB:{devices}", "--profiles", str(csv)]

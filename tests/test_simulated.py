@@ -1,0 +1,125 @@
+"""Whole clusters on one machine: simulated devices, real processes and sockets."""
+
+import json
+import time
+from collections.abc import Callable
+
+import models
+import pytest
+from cluster import Cluster, processes_of, wait_until
+from conftest import simulated_devices
+from http_admin import request
+from load import REQUEST, Load
+
+MakeCluster = Callable[..., Cluster]
+
+
+def test_a_batch_takes_as_long_as_its_profile_says_and_answers_what_is_declared(simulated: MakeCluster):
+    cluster = simulated({"m": 80})
+    start = time.monotonic()
+    answer = request(cluster.inference, "POST", "/v2/models/m/infer", REQUEST)
+    took = time.monotonic() - start
+    assert answer.status == 200, answer
+    (output,) = answer.json()["outputs"]
+    assert (output["name"], output["datatype"], output["shape"]) == ("y", "FP32", [1, 2])
+    assert len(output["data"]) == 2
+    assert 0.08 <= took < 1
+
+
+def test_two_nodes_of_four_devices_serve_six_models(new_cluster: MakeCluster):
+    latencies = {f"m{number}": 5 + number for number in range(6)}
+    cluster = new_cluster()
+    flags = simulated_devices(cluster, latencies, devices=4)
+    for node in ("node1", "node2"):
+        cluster.start_agent(node, *flags)
+    for name in latencies:
+        cluster.admin.register(models.simulated(name, rate_rps=100), name.encode())
+    for name in latencies:
+        cluster.admin.wait_for_state(name, "ready")
+    loads = [Load(cluster.inference, name, clients=2) for name in latencies]
+    for load in loads:
+        load.__enter__()
+    wait_until(lambda: all(load.answered() >= 50 for load in loads), "fifty answers of every model")
+    for load in loads:
+        load.__exit__()
+        assert load.counts().keys() == {200}, load.counts()
+    nodes = cluster.admin.get("/v1/nodes")
+    assert sorted(node["name"] for node in nodes) == ["node1", "node2"]
+    assert all(len(node["devices"]) == 4 for node in nodes)
+    planned = cluster.admin.get("/v1/plan")["replicas"]
+    workers = [name for name in processes_of(cluster.folder).values() if name == "packhorse-worker"]
+    assert len(workers) == len(planned) >= 6
+
+
+def test_exclusive_gives_every_replica_a_device_of_its_own(new_cluster: MakeCluster):
+    cluster = new_cluster("--policy", "exclusive")
+    latencies = {"m": 5, "n": 5, "o": 5}
+    cluster.start_agent("node1", *simulated_devices(cluster, latencies, devices=2))
+    for name in latencies:
+        cluster.admin.register(models.simulated(name), name.encode())
+    states = lambda: sorted(view["state"] for view in cluster.admin.get("/v1/models"))
+    wait_until(lambda: states() == ["ready", "ready", "unplaced"], "two models to be served and one to be left out")
+    devices = [replica["device"] for replica in cluster.admin.get("/v1/plan")["replicas"]]
+    assert len(devices) == len(set(devices)) == 2
+    (left_out,) = [view for view in cluster.admin.get("/v1/models") if view["state"] == "unplaced"]
+    assert left_out["reason"]
+
+
+def test_a_new_model_disturbs_no_other(simulated: MakeCluster):
+    cluster = simulated({"m": 10, "later": 10}, devices=1)
+    assert cluster.admin.call("DELETE", "/v1/models/later").status == 204
+    before = cluster.worker_pids("m")
+    with Load(cluster.inference, "m", clients=2) as load:
+        cluster.admin.register(models.simulated("later"), b"the file of later")
+        cluster.admin.wait_for_state("later", "ready")
+        assert cluster.admin.call("DELETE", "/v1/models/later").status == 204
+    assert load.counts().keys() == {200}, load.counts()
+    assert cluster.worker_pids("m") == before
+
+
+def test_a_change_of_policy_replaces_replicas_without_a_gap(simulated: MakeCluster):
+    cluster = simulated({"m": 10, "n": 10}, devices=2)
+    with Load(cluster.inference, "m", clients=2) as load:
+        assert cluster.admin.call("PUT", "/v1/policy", {"policy": "exclusive"}).status == 200
+        moved = lambda: len({r["device"] for r in cluster.admin.get("/v1/plan")["replicas"]}) == 2
+        wait_until(moved, "the new plan")
+        settled = lambda: [v["state"] for v in cluster.admin.get("/v1/models")] == ["ready", "ready"]
+        wait_until(settled, "the models to be ready")
+    assert load.counts().keys() == {200}, load.counts()
+
+
+def test_a_model_waits_for_a_node_and_says_so(new_cluster: MakeCluster):
+    cluster = new_cluster()
+    cluster.admin.register(models.simulated("m"), b"the file of m")
+    view = cluster.admin.get("/v1/models/m")
+    assert view["state"] in ("registered", "unplaced")
+    cluster.start_agent("node1", *simulated_devices(cluster, {"m": 10}))
+    cluster.admin.wait_for_state("m", "ready")
+
+
+def test_a_cordoned_node_gets_nothing_new_and_a_drained_one_is_emptied(simulated: MakeCluster):
+    cluster = simulated({"m": 10})
+    cluster.start_agent("node2", *cluster.agent_flags)
+    assert cluster.admin.call("POST", "/v1/nodes/node1/drain").status in (200, 204)
+    with Load(cluster.inference, "m", clients=2) as load:
+        on_node2 = lambda: all(r["device"].startswith("node2/") for r in cluster.admin.get("/v1/models/m")["replicas"])
+        wait_until(on_node2, "the replica to move")
+    assert load.counts().keys() == {200}, load.counts()
+
+
+def test_an_agent_with_a_wrong_token_is_turned_away(new_cluster: MakeCluster, tmp_path):
+    cluster = new_cluster()
+    wrong = tmp_path / "wrong"
+    wrong.write_text("wrong\n")
+    csv = models.profiles(tmp_path, {"m": 1})
+    with pytest.raises(AssertionError):
+        cluster.start_agent(
+            "node1", "--devices", "simulated:V100-SXM2-16GB:1", "--profiles", str(csv), "--token-file", str(wrong)
+        )
+    assert cluster.admin.get("/v1/nodes") == []
+
+
+def test_the_metadata_of_a_simulated_model_is_that_of_any_other(simulated: MakeCluster):
+    cluster = simulated({"m": 1})
+    metadata = json.loads(request(cluster.inference, "GET", "/v2/models/m").body)
+    assert metadata["inputs"] == [models.tensor("x", "FP32", [-1, 4])]
