@@ -1,1 +1,20 @@
-//! Packhorse.
+//! Which model runs where: slow decisions, made by one policy out of a table.
+//!
+//! A [`Policy`] turns one immutable [`Problem`](packhorse_cluster::Problem) into one immutable
+//! [`Plan`](packhorse_cluster::Plan) that breaks none of the rules of
+//! [`Plan::violations`](packhorse_cluster::Plan::violations). Pure: no clock, no randomness, the same plan for the same problem.
+//! [`POLICIES`] lists them; each has a file of its own.
+
+mod budget;
+mod candidates;
+mod exclusive;
+mod first_fit;
+mod policy;
+
+pub use budget::Budget;
+pub use policy::{
+    DEFAULT_POLICY, POLICIES, PlaceError, Policy, PolicyEntry, UnknownPolicy, policy,
+};
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,42 @@
+//! How much a policy may think.
+
+use crate::PlaceError;
+
+/// What bounds a policy's search: a number of steps, which is the same for every run, and the caller's word, which need not be.
+/// Policies read no clock; a caller with a time limit gives a `stop` that looks at its own.
+pub struct Budget<'a> {
+    steps: u64,
+    stop: &'a dyn Fn() -> bool,
+}
+
+impl<'a> Budget<'a> {
+    /// At most `steps` steps, and none after `stop` has said true. A step is a policy's own unit of work, about a microsecond;
+    /// for heuristics a look at one device.
+    pub fn new(steps: u64, stop: &'a dyn Fn() -> bool) -> Self {
+        Self { steps, stop }
+    }
+
+    /// As much as it takes.
+    pub fn unlimited() -> Budget<'static> {
+        Budget {
+            steps: u64::MAX,
+            stop: &|| false,
+        }
+    }
+
+    /// Takes `steps` steps.
+    ///
+    /// # Errors
+    /// When there are not so many left, or the caller says stop.
+    pub fn spend(&mut self, steps: u64) -> Result<(), PlaceError> {
+        self.steps = self
+            .steps
+            .checked_sub(steps)
+            .ok_or(PlaceError::OutOfSteps)?;
+        if (self.stop)() {
+            Err(PlaceError::Stopped)
+        } else {
+            Ok(())
+        }
+    }
+}

@@ -1,0 +1,388 @@
+//! What every policy must do, and what each one promises, on small clusters.
+
+use std::{fmt::Write as _, time::Duration};
+
+use packhorse_cluster::{
+    ByteCount, DemandedModel, Device, DeviceIndex, ModelIndex, Plan, PlannedReplica, Problem,
+    ProfileTable, RequestsPerSecond,
+};
+
+use crate::{Budget, POLICIES, PlaceError, policy};
+
+mod properties;
+
+/// Measured on a 16 GiB V100; latency is batch over throughput. Elvinger's thesis, table A.1, in part.
+const V100: &str = "
+alexnet,V100,4,,1.4277,,272.0,,,47.07
+alexnet,V100,32,,5.3418,,458.8,,,96.24
+alexnet,V100,128,,18.2240,,1048.6,,,99.00
+bert,V100,4,,34.0890,,568.5,,,96.82
+bert,V100,8,,65.8272,,665.2,,,98.92
+bert,V100,16,,128.1230,,860.2,,,99.51
+densenet121,V100,8,,16.9234,,152.4,,,21.26
+densenet121,V100,32,,33.5143,,465.3,,,86.92
+";
+
+fn profiles(rows: &str) -> ProfileTable {
+    ProfileTable::from_csv(&format!(
+        "{}\n{}",
+        ProfileTable::CSV_HEADER,
+        rows.trim_start()
+    ))
+    .unwrap()
+}
+
+fn device(kind: &str, mib: u64) -> Device {
+    Device {
+        kind: kind.parse().unwrap(),
+        memory: ByteCount::from_mib(mib).unwrap(),
+        multiprocessors: None,
+        node: "n".parse().unwrap(),
+        cost_per_hour: None,
+    }
+}
+
+fn model(name: &str, rate: f64, slo_ms: u64) -> DemandedModel {
+    DemandedModel {
+        id: name.parse().unwrap(),
+        rate: RequestsPerSecond::new(rate).unwrap(),
+        slo: Duration::from_millis(slo_ms),
+        max_batch_size: 128,
+        payload: ByteCount::new(602_112),
+        load_time: Duration::ZERO,
+    }
+}
+
+fn v100s(count: usize, models: &[(&str, f64, u64)]) -> Problem {
+    Problem {
+        devices: vec![device("V100", 16_384); count],
+        models: models
+            .iter()
+            .map(|&(name, rate, slo)| model(name, rate, slo))
+            .collect(),
+        profiles: profiles(V100),
+        ..Problem::default()
+    }
+}
+
+fn place(name: &str, problem: &Problem) -> Plan {
+    let plan = policy(name)
+        .unwrap()
+        .place(problem, &mut Budget::unlimited())
+        .unwrap();
+    assert_eq!(plan.violations(problem), []);
+    plan
+}
+
+/// The plan as a person would want to read it.
+fn picture(problem: &Problem, plan: &Plan) -> String {
+    let mut text = String::new();
+    for (device, kind) in problem.devices() {
+        write!(text, "device {} ({}):", device.0, kind.kind).unwrap();
+        for replica in plan
+            .replicas
+            .iter()
+            .filter(|replica| replica.device == device)
+        {
+            write!(
+                text,
+                " {} x{}",
+                problem.models[replica.model.0].id, replica.batch_size
+            )
+            .unwrap();
+        }
+        text.push('\n');
+    }
+    for (model, forecast) in problem.models.iter().zip(&plan.models) {
+        write!(
+            text,
+            "{}: {:.1} of {} requests/s",
+            model.id,
+            forecast.goodput.get(),
+            model.rate
+        )
+        .unwrap();
+        forecast
+            .latency
+            .iter()
+            .for_each(|latency| write!(text, " within {latency:?}").unwrap());
+        forecast
+            .shortfall
+            .iter()
+            .for_each(|shortfall| write!(text, "; {shortfall}").unwrap());
+        text.push('\n');
+    }
+    text
+}
+
+fn devices_of(plan: &Plan, model: usize) -> Vec<usize> {
+    plan.replicas
+        .iter()
+        .filter(|replica| replica.model.0 == model)
+        .map(|replica| replica.device.0)
+        .collect()
+}
+
+fn shortfall(plan: &Plan, model: usize) -> &str {
+    plan.models[model].shortfall.as_deref().unwrap_or("none")
+}
+
+#[test]
+fn exclusive_gives_devices_in_order_of_registration() {
+    let problem = v100s(
+        4,
+        &[
+            ("alexnet", 9_000.0, 200),
+            ("densenet121", 500.0, 200),
+            ("bert", 200.0, 200),
+            ("bert:2", 1.0, 200),
+        ],
+    );
+    insta::assert_snapshot!(picture(&problem, &place("exclusive", &problem)));
+}
+
+#[test]
+fn first_fit_packs_by_memory_and_time() {
+    let problem = v100s(
+        3,
+        &[
+            ("alexnet", 800.0, 200),
+            ("densenet121", 500.0, 200),
+            ("bert", 200.0, 200),
+            ("bert:2", 1.0, 200),
+        ],
+    );
+    insta::assert_snapshot!(picture(&problem, &place("first-fit", &problem)));
+}
+
+#[test]
+fn two_models_share_the_only_device() {
+    let problem = v100s(1, &[("alexnet", 50.0, 200), ("densenet121", 50.0, 200)]);
+    let shared = place("first-fit", &problem);
+    assert_eq!(
+        (devices_of(&shared, 0), devices_of(&shared, 1)),
+        (vec![0], vec![0])
+    );
+    assert_eq!(
+        (shortfall(&shared, 0), shortfall(&shared, 1)),
+        ("none", "none")
+    );
+    let exclusive = place("exclusive", &problem);
+    assert_eq!(
+        (devices_of(&exclusive, 0), devices_of(&exclusive, 1)),
+        (vec![0], vec![])
+    );
+    assert_eq!(
+        shortfall(&exclusive, 1),
+        "no device with enough memory is left"
+    );
+}
+
+#[test]
+fn a_batch_is_small_enough_for_a_request_that_just_missed_one() {
+    // bert at 16 takes 128 ms: within the SLO alone, but not after another batch.
+    let problem = v100s(1, &[("bert", 10.0, 200)]);
+    assert_eq!(place("first-fit", &problem).replicas[0].batch_size, 8);
+    assert_eq!(place("exclusive", &problem).replicas[0].batch_size, 16);
+    // At 40 ms even the smallest is late after another one: the fastest is the best there is.
+    let tight = v100s(1, &[("bert", 10.0, 40)]);
+    assert_eq!(place("first-fit", &tight).replicas[0].batch_size, 4);
+}
+
+#[test]
+fn a_model_too_busy_for_one_device_is_split() {
+    // alexnet at 128 gives 7023.7/s; 85 % of that per device is planned.
+    let problem = v100s(3, &[("alexnet", 12_000.0, 200)]);
+    let plan = place("first-fit", &problem);
+    assert_eq!(devices_of(&plan, 0), [0, 1, 2]);
+    assert_eq!(shortfall(&plan, 0), "none");
+    assert_eq!(devices_of(&place("exclusive", &problem), 0), [0, 1]);
+}
+
+#[test]
+fn every_model_is_served_before_any_gets_a_second_replica() {
+    let problem = v100s(
+        2,
+        &[
+            ("alexnet", 60_000.0, 200),
+            ("densenet121", 60_000.0, 200),
+            ("bert", 100.0, 200),
+        ],
+    );
+    let plan = place("first-fit", &problem);
+    for model in 0..3 {
+        assert!(
+            !devices_of(&plan, model).is_empty(),
+            "model {model}: {}",
+            shortfall(&plan, model)
+        );
+    }
+    assert!(
+        shortfall(&plan, 0).starts_with("the devices have time for"),
+        "{}",
+        shortfall(&plan, 0)
+    );
+}
+
+#[test]
+fn models_without_requests_get_a_replica_and_no_more() {
+    let problem = v100s(2, &[("bert", 0.0, 200), ("alexnet", 10.0, 200)]);
+    for entry in POLICIES {
+        let plan = place(entry.name, &problem);
+        assert_eq!(
+            (devices_of(&plan, 0).len(), devices_of(&plan, 1).len()),
+            (1, 1),
+            "{}",
+            entry.name
+        );
+        assert_eq!(
+            (plan.models[0].goodput.get(), shortfall(&plan, 0)),
+            (0.0, "none")
+        );
+    }
+    // Where devices are short, those with requests go first.
+    let short = v100s(1, &[("bert", 0.0, 200), ("alexnet", 10.0, 200)]);
+    assert_eq!(devices_of(&place("exclusive", &short), 1), [0]);
+}
+
+#[test]
+fn what_runs_stays_where_it_is() {
+    for entry in POLICIES {
+        let mut problem = v100s(4, &[("alexnet", 10.0, 200), ("bert", 10.0, 200)]);
+        problem.current = vec![PlannedReplica {
+            model: ModelIndex(1),
+            device: DeviceIndex(0),
+            batch_size: 8,
+            compute_share: None,
+            duty_cycle: None,
+        }];
+        let plan = place(entry.name, &problem);
+        assert_eq!(devices_of(&plan, 1), [0], "{}", entry.name);
+        problem.current[0].device = DeviceIndex(3);
+        assert_eq!(
+            devices_of(&place(entry.name, &problem), 1),
+            [3],
+            "{}",
+            entry.name
+        );
+        // A device that is gone by now is no reason to panic.
+        problem.current[0].device = DeviceIndex(99);
+        assert_eq!(
+            devices_of(&place(entry.name, &problem), 1).len(),
+            1,
+            "{}",
+            entry.name
+        );
+    }
+}
+
+#[test]
+fn what_is_left_out_says_why() {
+    let check = |problem: &Problem, expected: &str| {
+        for entry in POLICIES {
+            let plan = place(entry.name, problem);
+            assert!(plan.replicas.is_empty(), "{}", entry.name);
+            assert_eq!(shortfall(&plan, 0), expected, "{}", entry.name);
+        }
+    };
+    check(&v100s(0, &[("bert", 1.0, 200)]), "there is no device");
+    check(&v100s(1, &[("unheard-of", 1.0, 200)]), "no profile on V100");
+    let mut mixed = v100s(2, &[("bert", 1.0, 200)]);
+    mixed.devices = vec![
+        device("T4", 16_384),
+        device("H200", 16_384),
+        device("T4", 16_384),
+    ];
+    check(&mixed, "no profile on T4, H200");
+    check(
+        &v100s(1, &[("bert", 1.0, 30)]),
+        "no batch size meets the SLO of 30ms: a batch of 4 takes 34.089ms on V100",
+    );
+}
+
+#[test]
+fn a_device_without_the_memory_is_passed_over() {
+    let mut problem = v100s(2, &[("bert", 1.0, 200)]);
+    problem.devices[0].memory = ByteCount::from_mib(500).unwrap();
+    for entry in POLICIES {
+        assert_eq!(
+            devices_of(&place(entry.name, &problem), 0),
+            [1],
+            "{}",
+            entry.name
+        );
+    }
+    problem.devices.truncate(1);
+    assert_eq!(
+        shortfall(&place("exclusive", &problem), 0),
+        "no device with enough memory is left"
+    );
+    assert_eq!(
+        shortfall(&place("first-fit", &problem), 0),
+        "it needs 568.5 MiB of memory, and no suitable device has more than 500.0 MiB left"
+    );
+    // 600 MiB are enough for batches of 4 only.
+    problem.devices[0].memory = ByteCount::from_mib(600).unwrap();
+    for entry in POLICIES {
+        assert_eq!(
+            place(entry.name, &problem).replicas[0].batch_size,
+            4,
+            "{}",
+            entry.name
+        );
+    }
+}
+
+#[test]
+fn packing_needs_to_know_the_memory() {
+    let mut problem = v100s(1, &[("m", 1.0, 200)]);
+    problem.profiles = profiles("m,V100,1,,10,,,,,");
+    assert_eq!(
+        shortfall(&place("first-fit", &problem), 0),
+        "its profiles do not say how much memory it needs"
+    );
+    assert_eq!(shortfall(&place("exclusive", &problem), 0), "none");
+}
+
+#[test]
+fn the_model_limits_the_batch() {
+    let mut problem = v100s(1, &[("alexnet", 1.0, 200)]);
+    for (limit, expected) in [(128, 128), (127, 32), (4, 4), (3, 3), (1, 1)] {
+        problem.models[0].max_batch_size = limit;
+        for entry in POLICIES {
+            assert_eq!(
+                place(entry.name, &problem).replicas[0].batch_size,
+                expected,
+                "{}",
+                entry.name
+            );
+        }
+    }
+}
+
+#[test]
+fn contradictions_and_unknown_policies_are_errors() {
+    let twice = v100s(1, &[("bert", 1.0, 200), ("bert", 1.0, 200)]);
+    for entry in POLICIES {
+        let error = entry.place(&twice, &mut Budget::unlimited()).unwrap_err();
+        assert!(matches!(error, PlaceError::Invalid(_)), "{error}");
+    }
+    let unknown = policy("round-robin").err().unwrap().to_string();
+    assert_eq!(
+        unknown,
+        r#"unknown policy "round-robin": expected one of exclusive, first-fit"#
+    );
+    assert!(policy(crate::DEFAULT_POLICY).is_ok());
+}
+
+#[test]
+fn a_budget_ends_the_search_but_changes_no_plan() {
+    let problem = v100s(4, &[("alexnet", 9_000.0, 200), ("bert", 200.0, 200)]);
+    for entry in POLICIES {
+        let result =
+            |steps, stop: &dyn Fn() -> bool| entry.place(&problem, &mut Budget::new(steps, stop));
+        assert_eq!(result(3, &|| false), Err(PlaceError::OutOfSteps));
+        assert_eq!(result(u64::MAX, &|| true), Err(PlaceError::Stopped));
+        assert_eq!(result(1_000, &|| false), Ok(place(entry.name, &problem)));
+    }
+}

@@ -1,0 +1,181 @@
+//! Random problems, and an exhaustive search on tiny ones.
+
+use proptest::{collection::vec, prelude::*};
+
+use super::*;
+
+/// For one model on one kind: rows at batch sizes 1, 2, 4, …, longer and larger from one to the next, memory maybe unknown.
+fn rows(model: usize, kind: usize) -> impl Strategy<Value = String> {
+    let row = (1_u32..40, 1_u32..1_000, proptest::bool::weighted(0.9));
+    vec(row, 0..5).prop_map(move |rows| {
+        let mut text = String::new();
+        let (mut latency, mut memory) = (0, 0);
+        for (i, (longer, larger, known)) in rows.into_iter().enumerate() {
+            latency += longer;
+            memory += larger;
+            let known = if known { memory.to_string() } else { String::new() };
+            writeln!(text, "m{model},k{kind},{},,{latency},,{known},,,", 1 << i).unwrap();
+        }
+        text
+    })
+}
+
+fn demanded(index: usize) -> impl Strategy<Value = DemandedModel> {
+    let rate = prop_oneof![Just(0.0), 0.1..50.0, 50.0..2_000.0];
+    (rate, 1_u64..300, 1_u32..20, 0_u64..1_000_000).prop_map(
+        move |(rate, slo, max_batch_size, payload)| DemandedModel {
+            max_batch_size,
+            payload: ByteCount::new(payload),
+            ..model(&format!("m{index}"), rate, slo)
+        },
+    )
+}
+
+prop_compose! {
+    fn problem()(
+        models in (0_usize..5).prop_flat_map(|count| (0..count).map(demanded).collect::<Vec<_>>()),
+        profiled in (0..10).map(|i| rows(i / 2, i % 2)).collect::<Vec<_>>(),
+        devices in vec((0_usize..3, 100_u64..6_000), 0..5),
+        current in vec((0_usize..6, 0_usize..6, 1_u32..16), 0..6),
+    ) -> Problem {
+        Problem {
+            models,
+            devices: devices.into_iter().map(|(kind, memory)| device(&format!("k{kind}"), memory)).collect(),
+            profiles: profiles(&profiled.concat()),
+            current: current
+                .into_iter()
+                .map(|(model, device, batch_size)| PlannedReplica {
+                    model: ModelIndex(model),
+                    device: DeviceIndex(device),
+                    batch_size,
+                    compute_share: None,
+                    duty_cycle: None,
+                })
+                .collect(),
+            ..Problem::default()
+        }
+    }
+}
+
+/// Requests per second that full batches of the model's replicas give, up to its rate.
+fn fluid_goodput(problem: &Problem, replicas: &[PlannedReplica], model: ModelIndex) -> f64 {
+    let rows_per_second = replicas
+        .iter()
+        .filter(|replica| replica.model == model)
+        .map(|replica| {
+            let profile = problem.profile(model, replica.device).unwrap();
+            f64::from(replica.batch_size) / profile.latency(replica.batch_size).as_secs_f64()
+        });
+    rows_per_second
+        .sum::<f64>()
+        .min(problem.models[model.0].rate.get())
+}
+
+/// The most goodput that one replica per device can give, by trying everything.
+fn best_exclusive(problem: &Problem, replicas: &mut Vec<PlannedReplica>, device: usize) -> f64 {
+    if device == problem.devices.len() {
+        return problem
+            .models()
+            .map(|(model, _)| fluid_goodput(problem, replicas, model))
+            .sum();
+    }
+    let mut best = best_exclusive(problem, replicas, device + 1);
+    for (model, demanded) in problem.models() {
+        let Some(profile) = problem.profile(model, DeviceIndex(device)) else {
+            continue;
+        };
+        for row in profile
+            .whole()
+            .iter()
+            .filter(|row| row.latency <= demanded.slo)
+        {
+            let batch_size = row.batch_size;
+            replicas.push(PlannedReplica {
+                model,
+                device: DeviceIndex(device),
+                batch_size,
+                compute_share: None,
+                duty_cycle: None,
+            });
+            best = best.max(best_exclusive(problem, replicas, device + 1));
+            replicas.pop();
+        }
+    }
+    best
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1000))]
+
+    #[test]
+    fn no_plan_has_violations_and_all_say_what_they_leave_out(problem in problem()) {
+        for entry in POLICIES {
+            let plan = entry.place(&problem, &mut Budget::unlimited()).unwrap();
+            prop_assert_eq!(plan.violations(&problem), []);
+            prop_assert!(plan.replicas.is_sorted_by_key(|replica| (replica.model, replica.device)));
+            for (model, demanded) in problem.models() {
+                let forecast = &plan.models[model.0];
+                let (promised, rate) = (forecast.goodput.get(), demanded.rate.get());
+                prop_assert!(promised <= fluid_goodput(&problem, &plan.replicas, model) * (1.0 + 1e-9));
+                let served = plan.replicas.iter().any(|replica| replica.model == model);
+                let short = !served || promised < rate * (1.0 - 1e-6);
+                prop_assert_eq!(forecast.shortfall.is_some(), short, "{:?}", forecast);
+            }
+        }
+    }
+
+    #[test]
+    fn equal_problems_have_equal_plans_and_what_runs_as_planned_is_left_alone(mut problem in problem()) {
+        for entry in POLICIES {
+            problem.current.clear();
+            let plan = place(entry.name, &problem);
+            prop_assert_eq!(&plan, &place(entry.name, &problem));
+            problem.current.clone_from(&plan.replicas);
+            prop_assert_eq!(&plan.replicas, &place(entry.name, &problem).replicas, "{}", entry.name);
+        }
+    }
+
+    #[test]
+    fn exclusive_never_beats_the_exhaustive_search_and_equals_it_where_devices_suffice(
+        demand in vec((1.0..2_000.0, 1.0..20.0), 1..3),
+        devices in 1_usize..4,
+    ) {
+        // Throughput grows with the batch: latency is a constant and a tenth of it per row.
+        let mut profiled = String::new();
+        for (model, (_, constant)) in demand.iter().enumerate() {
+            for batch in [1_u32, 2, 4] {
+                let latency = constant * (1.0 + 0.1 * f64::from(batch));
+                writeln!(profiled, "m{model},k,{batch},,{latency},,10,,,").unwrap();
+            }
+        }
+        let problem = Problem {
+            models: demand.iter().enumerate().map(|(i, (rate, _))| model(&format!("m{i}"), *rate, 1_000)).collect(),
+            devices: vec![device("k", 1_000); devices],
+            profiles: profiles(&profiled),
+            ..Problem::default()
+        };
+        let plan = place("exclusive", &problem);
+        let goodput: f64 = plan.models.iter().map(|forecast| forecast.goodput.get()).sum();
+        let best = best_exclusive(&problem, &mut Vec::new(), 0);
+        prop_assert!(goodput <= best * (1.0 + 1e-9), "{goodput} over the optimum of {best}");
+        if problem.models.len() == 1 || plan.models.iter().all(|forecast| forecast.shortfall.is_none()) {
+            prop_assert!(goodput >= best * (1.0 - 1e-6), "{goodput} under the optimum of {best}");
+        }
+    }
+
+    #[test]
+    fn what_fits_one_device_is_packed_onto_one_device(weights in vec(0.05_f64..1.0, 1..6)) {
+        // Every model gives 1000 rows per second alone, and they want 84 % of the device together.
+        let total: f64 = weights.iter().sum();
+        let mut problem = Problem { devices: vec![device("k", 1_000); 3], ..Problem::default() };
+        let mut profiled = String::new();
+        for (i, weight) in weights.iter().enumerate() {
+            writeln!(profiled, "m{i},k,10,,10,,50,,,").unwrap();
+            problem.models.push(model(&format!("m{i}"), 840.0 * weight / total, 100));
+        }
+        problem.profiles = profiles(&profiled);
+        let plan = place("first-fit", &problem);
+        prop_assert!(plan.replicas.iter().all(|replica| replica.device == DeviceIndex(0)));
+        prop_assert!(plan.models.iter().all(|forecast| forecast.shortfall.is_none()));
+    }
+}
