@@ -64,14 +64,14 @@ pub(crate) enum NotServed {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Catalog {
     models: BTreeMap<ModelName, BTreeMap<ModelVersion, Arc<ServedModel>>>,
-    /// Whether anybody has said yet what shall be served.
-    pub(super) complete: bool,
+    /// Whether anybody has said what shall be served, and the data plane does not end.
+    open: bool,
 }
 
 impl Catalog {
-    /// The catalog after a target was set.
-    pub(super) fn complete(models: impl Iterator<Item = Arc<ServedModel>>) -> Self {
-        let mut catalog = Self { models: BTreeMap::new(), complete: true };
+    /// Of these models; `open` says whether requests are taken.
+    pub(super) fn new(models: impl Iterator<Item = Arc<ServedModel>>, open: bool) -> Self {
+        let mut catalog = Self { models: BTreeMap::new(), open };
         for model in models {
             let ModelId { name, version } = model.id().clone();
             catalog.models.entry(name).or_default().insert(version, model);
@@ -106,8 +106,8 @@ impl Catalog {
         self.models.values().flat_map(BTreeMap::values)
     }
 
-    /// Whether it is known what shall be served.
-    pub(crate) fn is_complete(&self) -> bool {
-        self.complete
+    /// Whether requests are taken.
+    pub(crate) fn is_open(&self) -> bool {
+        self.open
     }
 }

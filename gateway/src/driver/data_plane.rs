@@ -137,6 +137,11 @@ impl DataPlane {
         self.shared.inbox.closed().await;
     }
 
+    /// Whether requests are taken: it is known what shall be served, and the data plane does not end.
+    pub(crate) fn is_ready(&self) -> bool {
+        self.shared.catalog.borrow().is_open()
+    }
+
     /// The clock that arrivals and deadlines are told by.
     pub(crate) fn clock(&self) -> Clock {
         self.shared.clock

@@ -139,7 +139,7 @@ impl Driver {
             Message::Submit(submitted) => self.submit(now, *submitted),
             Message::Cancel(request) => self.cancel(now, request),
             Message::Link(replica, event) => self.link(now, replica, event),
-            Message::Shutdown(grace) => self.ending = Some(now + grace),
+            Message::Shutdown(grace) => self.begin_to_end(now + grace),
         }
     }
 
@@ -186,7 +186,18 @@ impl Driver {
         self.announce = true;
         self.announce();
         // After the readiness, so that nobody sees a model before it is known whether it is ready.
-        let catalog = Catalog::complete(self.models.values().cloned());
+        self.announce_models();
+    }
+
+    /// Takes no request from now on. The catalog is kept, so that what is asked of models is still answered.
+    fn begin_to_end(&mut self, at_the_latest: Time) {
+        self.ending = Some(at_the_latest);
+        self.announce = true;
+        self.announce_models();
+    }
+
+    fn announce_models(&self) {
+        let catalog = Catalog::new(self.models.values().cloned(), self.ending.is_none());
         self.announce_catalog.send_replace(Arc::new(catalog));
     }
 

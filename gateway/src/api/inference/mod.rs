@@ -1,10 +1,32 @@
 //! The Open Inference Protocol over HTTP.
+//!
+//! Bodies are read as bytes, whatever their `Content-Type` says, because clients say different things; every error is
+//! `{"error": ...}`, because they read nothing else.
 
-use std::time::Duration;
+mod body;
+mod budget;
+mod error;
+mod infer;
+mod inflate;
+mod model;
+mod model_path;
+mod respond;
+mod server;
 
-use utoipa_axum::router::OpenApiRouter;
+use std::{any::Any, time::Duration};
 
-use crate::driver::DataPlane;
+use axum::{
+    Router,
+    http::StatusCode,
+    middleware,
+    response::{IntoResponse, Response},
+    routing::{get, post},
+};
+use tower_http::{CompressionLevel, catch_panic::CatchPanicLayer, compression::CompressionLayer};
+use utoipa_axum::{router::OpenApiRouter, routes};
+
+use self::{budget::Budget, error::InferenceError};
+use crate::{driver::DataPlane, telemetry::measure_http};
 
 /// What a client may ask for.
 #[derive(Clone, Copy, Debug)]
@@ -23,8 +45,62 @@ impl Default for InferenceLimits {
     }
 }
 
-/// The routes of the inference listener, with the state and the fallbacks that they need: every error is `{"error": ...}`.
+/// What the handlers share.
+#[derive(Clone, Debug)]
+struct Inference {
+    data_plane: DataPlane,
+    limits: InferenceLimits,
+    budget: Budget,
+}
+
+/// The routes of the inference listener, with the state and the fallbacks that they need. Every request is measured.
 pub fn router(data_plane: DataPlane, limits: InferenceLimits) -> OpenApiRouter {
-    let _ = (data_plane, limits);
-    OpenApiRouter::new()
+    let telemetry = data_plane.telemetry().clone();
+    let inference = Inference { data_plane, limits, budget: Budget::new(limits.payload_budget_bytes) };
+    // Only these: one widespread client advertises gzip but cannot read compressed metadata.
+    let compressed = OpenApiRouter::new()
+        .routes(routes!(infer::infer))
+        .routes(routes!(infer::infer_version))
+        .layer(CompressionLayer::new().quality(CompressionLevel::Fastest));
+    let (routes, api) = OpenApiRouter::new()
+        .merge(compressed)
+        .routes(routes!(server::metadata))
+        .routes(routes!(server::live))
+        .routes(routes!(server::ready))
+        .routes(routes!(server::repository_index))
+        .routes(routes!(model::all_stats))
+        .routes(routes!(model::metadata))
+        .routes(routes!(model::version_metadata))
+        .routes(routes!(model::ready))
+        .routes(routes!(model::version_ready))
+        .routes(routes!(model::config))
+        .routes(routes!(model::version_config))
+        .routes(routes!(model::stats))
+        .routes(routes!(model::version_stats))
+        .split_for_parts();
+    let routes: Router = routes
+        .route("/v2/", get(server::metadata))
+        .route("/v2/repository/models/{model}/load", post(server::no_loading))
+        .route("/v2/repository/models/{model}/unload", post(server::no_loading))
+        .method_not_allowed_fallback(method_not_allowed)
+        .fallback(not_found)
+        .layer(CatchPanicLayer::custom(panicked))
+        .layer(middleware::from_fn_with_state(telemetry, measure_http))
+        .with_state(inference);
+    OpenApiRouter::with_openapi(api).merge(routes.into())
+}
+
+async fn not_found() -> InferenceError {
+    InferenceError::new(StatusCode::NOT_FOUND, "there is no such path here")
+}
+
+async fn method_not_allowed() -> InferenceError {
+    InferenceError::new(StatusCode::METHOD_NOT_ALLOWED, "this path does not know this method")
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "the layer hands it over")]
+fn panicked(cause: Box<dyn Any + Send>) -> Response {
+    let text = cause.downcast_ref::<String>().map(String::as_str).or_else(|| cause.downcast_ref::<&str>().copied());
+    tracing::error!(error = text.unwrap_or("no message"), "a handler panicked");
+    InferenceError::new(StatusCode::INTERNAL_SERVER_ERROR, "the gateway failed inside; its log says why").into_response()
 }

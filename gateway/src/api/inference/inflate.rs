@@ -1,0 +1,237 @@
+//! Bodies under a `Content-Encoding`.
+
+use std::io::{self, BufRead, Read};
+
+use axum::http::{HeaderMap, StatusCode, header};
+use bytes::{Buf, Bytes, BytesMut};
+use flate2::bufread::{MultiGzDecoder, ZlibDecoder};
+use packhorse_protocol::ByteRope;
+
+use super::{budget::Reservation, error::InferenceError};
+
+/// An encoding that can be undone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Encoding {
+    Identity,
+    Gzip,
+    Deflate,
+}
+
+impl Encoding {
+    /// What the headers say; anything unknown, several encodings included, is 415.
+    pub(super) fn of(headers: &HeaderMap) -> Result<Self, InferenceError> {
+        let mut values = headers.get_all(header::CONTENT_ENCODING).iter();
+        let (first, more) = (values.next(), values.next());
+        let name = first.map_or(&b""[..], |value| value.as_bytes().trim_ascii()).to_ascii_lowercase();
+        match name.as_slice() {
+            _ if more.is_some() => {}
+            b"" | b"identity" => return Ok(Self::Identity),
+            b"gzip" | b"x-gzip" => return Ok(Self::Gzip),
+            b"deflate" => return Ok(Self::Deflate),
+            _ => {}
+        }
+        let shown: String = String::from_utf8_lossy(&name).chars().take(64).collect();
+        Err(InferenceError::new(
+            StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            format!("Content-Encoding {shown:?} is not supported: expected gzip, deflate or identity, and only one"),
+        ))
+    }
+}
+
+/// So much is inflated before others get a turn.
+const PIECE: usize = 64 << 10;
+
+/// Undoes the encoding. What comes out may have at most `limit` bytes, and is taken from the budget as it comes out.
+pub(super) async fn inflate(
+    body: ByteRope,
+    encoding: Encoding,
+    limit: u64,
+    reservation: &mut Reservation,
+) -> Result<ByteRope, InferenceError> {
+    let deflated = body.len() as u64;
+    let mut decoder = match encoding {
+        Encoding::Identity => return Ok(body),
+        Encoding::Gzip => Decoder::Gzip(MultiGzDecoder::new(RopeReader::new(body))),
+        Encoding::Deflate => Decoder::Zlib(ZlibDecoder::new(RopeReader::new(body))),
+    };
+    let mut inflated = ByteRope::new();
+    loop {
+        let piece = decoder.piece().map_err(|e| InferenceError::bad_request(format!("Content-Encoding: {e}")))?;
+        if piece.is_empty() {
+            reservation.shrink(deflated);
+            return Ok(inflated);
+        }
+        if inflated.len() as u64 + piece.len() as u64 > limit {
+            return Err(too_large(limit));
+        }
+        reservation.grow(piece.len() as u64).map_err(|_| over_budget())?;
+        inflated.push(piece);
+        tokio::task::yield_now().await;
+    }
+}
+
+/// The body is over the limit, before or after inflating.
+pub(super) fn too_large(limit: u64) -> InferenceError {
+    let message = format!("the body is over the limit of {limit} bytes");
+    InferenceError::new(StatusCode::PAYLOAD_TOO_LARGE, message)
+}
+
+/// All bodies together are over the budget.
+pub(super) fn over_budget() -> InferenceError {
+    InferenceError::unavailable("the requests under way take all the memory that there is for them")
+}
+
+enum Decoder {
+    Gzip(MultiGzDecoder<RopeReader>),
+    Zlib(ZlibDecoder<RopeReader>),
+}
+
+impl Decoder {
+    /// The next bytes; none at the end.
+    fn piece(&mut self) -> io::Result<Bytes> {
+        let mut piece = BytesMut::zeroed(PIECE);
+        let mut filled = 0;
+        while filled < PIECE {
+            let read = match self {
+                Self::Gzip(decoder) => decoder.read(&mut piece[filled..])?,
+                Self::Zlib(decoder) => decoder.read(&mut piece[filled..])?,
+            };
+            if read == 0 {
+                self.finish()?;
+                break;
+            }
+            filled += read;
+        }
+        piece.truncate(filled);
+        Ok(piece.freeze())
+    }
+
+    /// Gzip knows of further members; behind a zlib stream nothing may follow.
+    fn finish(&mut self) -> io::Result<()> {
+        match self {
+            Self::Gzip(_) => Ok(()),
+            Self::Zlib(decoder) if decoder.get_ref().is_at_end() => Ok(()),
+            Self::Zlib(_) => Err(io::Error::new(io::ErrorKind::InvalidData, "bytes are left over behind the stream")),
+        }
+    }
+}
+
+/// Reads the chunks of a rope one after the other.
+struct RopeReader {
+    chunks: std::vec::IntoIter<Bytes>,
+    chunk: Bytes,
+}
+
+impl RopeReader {
+    fn new(rope: ByteRope) -> Self {
+        Self { chunks: rope.into_chunks().collect::<Vec<_>>().into_iter(), chunk: Bytes::new() }
+    }
+
+    fn is_at_end(&self) -> bool {
+        // None of a rope's chunks is empty.
+        self.chunk.is_empty() && self.chunks.len() == 0
+    }
+}
+
+impl BufRead for RopeReader {
+    fn fill_buf(&mut self) -> io::Result<&[u8]> {
+        if self.chunk.is_empty() {
+            self.chunk = self.chunks.next().unwrap_or_default();
+        }
+        Ok(&self.chunk)
+    }
+
+    fn consume(&mut self, amount: usize) {
+        self.chunk.advance(amount);
+    }
+}
+
+impl Read for RopeReader {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.fill_buf()?.read(buffer)?;
+        self.consume(read);
+        Ok(read)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use axum::http::HeaderValue;
+    use axum::response::IntoResponse;
+    use flate2::{
+        Compression,
+        write::{GzEncoder, ZlibEncoder},
+    };
+
+    use super::*;
+    use crate::api::inference::budget::Budget;
+
+    fn gzip(bytes: &[u8]) -> Vec<u8> {
+        let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+        encoder.write_all(bytes).unwrap();
+        encoder.finish().unwrap()
+    }
+
+    fn zlib(bytes: &[u8]) -> Vec<u8> {
+        let mut encoder = ZlibEncoder::new(Vec::new(), Compression::fast());
+        encoder.write_all(bytes).unwrap();
+        encoder.finish().unwrap()
+    }
+
+    async fn status(body: &[u8], encoding: Encoding, limit: u64) -> Result<Bytes, StatusCode> {
+        let mut reservation = Budget::new(1 << 20).reservation();
+        reservation.grow(body.len() as u64).unwrap();
+        // In small chunks, as a slow socket gives them.
+        let rope = body.chunks(7).map(Bytes::copy_from_slice).collect();
+        let inflated = inflate(rope, encoding, limit, &mut reservation).await;
+        inflated.map(|rope| rope.to_bytes()).map_err(|error| error.into_response().status())
+    }
+
+    #[tokio::test]
+    async fn what_was_deflated_comes_back() {
+        let text: Vec<u8> = (0..200_000_u32).map(|i| (i / 7) as u8).collect();
+        assert_eq!(status(&gzip(&text), Encoding::Gzip, 200_000).await.unwrap(), text);
+        assert_eq!(status(&zlib(&text), Encoding::Deflate, 200_000).await.unwrap(), text);
+        let members = [gzip(b"one, "), gzip(b"two")].concat();
+        assert_eq!(status(&members, Encoding::Gzip, 100).await.unwrap(), "one, two");
+    }
+
+    #[tokio::test]
+    async fn damage_is_a_bad_request() {
+        let bad = Err(StatusCode::BAD_REQUEST);
+        let good = gzip(&[1; 5000]);
+        assert_eq!(status(&good[..good.len() - 1], Encoding::Gzip, 1 << 20).await, bad);
+        assert_eq!(status(b"no gzip at all", Encoding::Gzip, 1 << 20).await, bad);
+        assert_eq!(status(&[good.clone(), b"left over".to_vec()].concat(), Encoding::Gzip, 1 << 20).await, bad);
+        let good = zlib(&[1; 5000]);
+        assert_eq!(status(&good[..good.len() - 1], Encoding::Deflate, 1 << 20).await, bad);
+        assert_eq!(status(&[good, b"left over".to_vec()].concat(), Encoding::Deflate, 1 << 20).await, bad);
+    }
+
+    #[tokio::test]
+    async fn a_bomb_stops_at_the_limit_or_at_the_budget() {
+        let bomb = gzip(&vec![0; 10 << 20]);
+        assert!(bomb.len() < 100_000);
+        assert_eq!(status(&bomb, Encoding::Gzip, 300_000).await, Err(StatusCode::PAYLOAD_TOO_LARGE));
+        assert_eq!(status(&bomb, Encoding::Gzip, 1 << 30).await, Err(StatusCode::SERVICE_UNAVAILABLE));
+    }
+
+    #[test]
+    fn only_one_known_encoding_is_accepted() {
+        let of = |values: &[&'static str]| {
+            let mut headers = HeaderMap::new();
+            for value in values {
+                headers.append(header::CONTENT_ENCODING, HeaderValue::from_static(value));
+            }
+            Encoding::of(&headers).map_err(|error| error.into_response().status())
+        };
+        assert_eq!(of(&[]), Ok(Encoding::Identity));
+        assert_eq!(of(&["GZip"]), Ok(Encoding::Gzip));
+        assert_eq!(of(&["deflate"]), Ok(Encoding::Deflate));
+        for unknown in [&["br"][..], &["gzip, gzip"], &["gzip", "gzip"]] {
+            assert_eq!(of(unknown), Err(StatusCode::UNSUPPORTED_MEDIA_TYPE));
+        }
+    }
+}

@@ -1,0 +1,37 @@
+//! The model that a path names.
+
+use std::sync::Arc;
+
+use axum::{
+    extract::{FromRequestParts, RawPathParams},
+    http::request::Parts,
+};
+use packhorse_cluster::{IdError, ModelName, ModelVersion};
+
+use super::{Inference, error::InferenceError};
+use crate::driver::{Catalog, ServedModel};
+
+/// The model of `/v2/models/{model}` or `/v2/models/{model}/versions/{version}`, and the catalog it was found in.
+#[derive(Debug)]
+pub(super) struct ModelPath {
+    pub(super) model: Arc<ServedModel>,
+    pub(super) catalog: Arc<Catalog>,
+}
+
+impl FromRequestParts<Inference> for ModelPath {
+    type Rejection = InferenceError;
+
+    async fn from_request_parts(parts: &mut Parts, inference: &Inference) -> Result<Self, InferenceError> {
+        // Percent-decoded, once: what is still encoded then is no part of any name.
+        let params = RawPathParams::from_request_parts(parts, inference)
+            .await
+            .map_err(|e| InferenceError::bad_request(e.body_text()))?;
+        let param = |name| params.iter().find(|(key, _)| *key == name).map(|(_, value)| value);
+        let bad = |e: IdError| InferenceError::bad_request(e.to_string());
+        let name: ModelName = param("model").unwrap_or_default().parse().map_err(bad)?;
+        let version = param("version").map(str::parse::<ModelVersion>).transpose().map_err(bad)?;
+        let catalog = inference.data_plane.catalog();
+        let model = Arc::clone(catalog.find(&name, version)?);
+        Ok(Self { model, catalog })
+    }
+}

@@ -1,0 +1,56 @@
+//! Sending a message as it lies in memory.
+
+use std::{
+    convert::Infallible,
+    pin::Pin,
+    task::{Context, Poll},
+};
+
+use axum::{
+    body::Body,
+    http::{HeaderValue, header},
+    response::Response,
+};
+use bytes::Bytes;
+use hyper::body::{Body as HttpBody, Frame, SizeHint};
+use packhorse_protocol::{HEADER_LENGTH, Message};
+
+/// A body of pieces, of known length: sent as they are, one by one.
+struct Pieces {
+    pieces: std::vec::IntoIter<Bytes>,
+    left: u64,
+}
+
+impl HttpBody for Pieces {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        let piece = self.pieces.next();
+        self.left -= piece.as_ref().map_or(0, |piece| piece.len() as u64);
+        Poll::Ready(piece.map(|piece| Ok(Frame::data(piece))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.left == 0
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(self.left)
+    }
+}
+
+/// The response that carries a message.
+pub(super) fn response(message: Message) -> Response {
+    let content_type = HeaderValue::from_static(message.content_type());
+    let header_length = message.header_length();
+    let body = message.into_body();
+    let left = body.len() as u64;
+    let pieces = body.into_chunks().collect::<Vec<_>>().into_iter();
+    let mut response = Response::new(Body::new(Pieces { pieces, left }));
+    response.headers_mut().insert(header::CONTENT_TYPE, content_type);
+    if let Some(length) = header_length {
+        response.headers_mut().insert(HEADER_LENGTH, length.into());
+    }
+    response
+}
