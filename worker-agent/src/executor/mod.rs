@@ -1,1 +1,152 @@
-//! Packhorse executor.
+//! What runs a program: one trait, one file per implementation.
+//!
+//! The worker's receiving threads ask an [`Executor`] for a [`PreparedBatch`], fill its inputs straight from the socket, and
+//! hand it to the one thread that computes.
+
+pub mod sample;
+mod signature;
+mod simulated;
+#[cfg(feature = "torch")]
+mod torch;
+
+use std::{sync::Arc, time::Duration};
+
+use packhorse_cluster::ByteCount;
+use packhorse_wire::TensorHeader;
+
+pub use signature::{check_batch, check_outputs};
+
+use crate::handoff::{Execution, ExecutorChoice};
+
+/// Runs batches of one program on one device.
+pub trait Executor: Send + Sync {
+    /// Memory for the inputs of a batch. Called from any thread, also while a batch runs.
+    ///
+    /// # Errors
+    /// Out of memory.
+    fn prepare(&self, inputs: &[TensorHeader]) -> Result<Box<dyn PreparedBatch>, ExecutionError>;
+
+    /// Memory that a replica with batches of this size was seen to need, or is known to need.
+    fn memory(&self, batch_size: u32) -> Option<ByteCount>;
+}
+
+/// A batch whose inputs are being filled in.
+pub trait PreparedBatch: Send {
+    /// The bytes of one input, [`TensorHeader::byte_len`] of them: little-endian, row-major, without gaps. What they are
+    /// before they are written is not said.
+    fn input_mut(&mut self, index: usize) -> &mut [u8];
+
+    /// Runs the program, on whatever thread this is called from; batches of one executor must not run at the same time.
+    fn run(self: Box<Self>) -> Result<Executed, ExecutionError>;
+}
+
+/// A batch that has run.
+pub struct Executed {
+    /// In the order of the program's results. Nobody has checked them yet.
+    pub outputs: Vec<OutputTensor>,
+    /// From the host's memory to the device's.
+    pub copy_in: Duration,
+    /// In the program.
+    pub compute: Duration,
+    /// From the device's memory to the host's, and making the outputs contiguous.
+    pub copy_out: Duration,
+}
+
+/// One output, in the host's memory.
+pub struct OutputTensor {
+    /// Datatype and shape.
+    pub header: TensorHeader,
+    /// The elements, [`TensorHeader::byte_len`] bytes.
+    pub bytes: Box<dyn AsRef<[u8]> + Send>,
+}
+
+/// Why a batch has no outputs. The texts are for whoever sent the request: one line, no paths.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ExecutionError {
+    /// The program threw.
+    #[error("the model threw: {0}")]
+    ModuleThrew(String),
+    /// The program answered something else than declared.
+    #[error("the model answered {0}")]
+    WrongOutput(String),
+    /// There was no memory for the batch.
+    #[error("out of memory: {0}")]
+    OutOfMemory(String),
+}
+
+/// Why a program cannot be run.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{reason}")]
+pub struct StartError {
+    /// For people; no paths.
+    pub reason: String,
+    /// Whether trying again is bound to fail again.
+    pub permanent: bool,
+}
+
+impl StartError {
+    fn permanent(reason: impl Into<String>) -> Self {
+        Self {
+            reason: reason.into(),
+            permanent: true,
+        }
+    }
+
+    #[cfg(feature = "torch")]
+    fn passing(reason: impl Into<String>) -> Self {
+        Self {
+            reason: reason.into(),
+            permanent: false,
+        }
+    }
+}
+
+impl From<ExecutionError> for StartError {
+    fn from(error: ExecutionError) -> Self {
+        Self {
+            reason: error.to_string(),
+            permanent: !matches!(error, ExecutionError::OutOfMemory(_)),
+        }
+    }
+}
+
+/// Loads the program and warms up for all batch sizes up to `batch_size`. To be called on the thread that will run the
+/// batches: libtorch keeps threads and settings per thread.
+///
+/// # Errors
+/// The program cannot be served as it is registered, or the device not be used.
+pub fn start(execution: &Execution, batch_size: u32) -> Result<Arc<dyn Executor>, StartError> {
+    match &execution.executor {
+        ExecutorChoice::Simulated {
+            device_kind,
+            profile_csv,
+        } => {
+            let program = &execution.program;
+            let profile = simulated::profile(&program.model, device_kind, profile_csv)?;
+            Ok(Arc::new(simulated::Simulated::new(program, profile)))
+        }
+        #[cfg(feature = "torch")]
+        ExecutorChoice::Torch {
+            artifact,
+            cuda_device,
+        } => {
+            torch::set_threads(execution.threads);
+            torch::start(&execution.program, artifact, *cuda_device, batch_size)
+        }
+        #[cfg(not(feature = "torch"))]
+        ExecutorChoice::Torch { .. } => {
+            let _ = batch_size;
+            Err(StartError::permanent(
+                "this worker was built without libtorch",
+            ))
+        }
+    }
+}
+
+/// Ends the process at once. A hung program may still be computing, and libtorch's destructors must not run under it.
+pub fn exit_now(code: u8) -> ! {
+    #[cfg(feature = "torch")]
+    torch::exit_now(code);
+    #[cfg(not(feature = "torch"))]
+    std::process::exit(i32::from(code))
+}

@@ -1,0 +1,190 @@
+#include "shim.h"
+
+#include <cstdlib>
+#include <cstring>
+#include <new>
+#include <optional>
+#include <string>
+
+#include <ATen/ATen.h>
+#include <ATen/DeviceAccelerator.h>
+#include <c10/core/InferenceMode.h>
+#include <torch/script.h>
+
+struct packhorse_module {
+  torch::jit::Module module;
+};
+
+namespace {
+
+at::Tensor *unwrap(packhorse_tensor *tensor) { return reinterpret_cast<at::Tensor *>(tensor); }
+
+const at::Tensor *unwrap(const packhorse_tensor *tensor) { return reinterpret_cast<const at::Tensor *>(tensor); }
+
+packhorse_tensor *wrap(at::Tensor tensor) {
+  return reinterpret_cast<packhorse_tensor *>(new at::Tensor(std::move(tensor)));
+}
+
+void say(char **message, const char *text) { *message = strdup(text); }
+
+// The CPU's allocator has no exception of its own.
+int kind_of(const char *text) {
+  return std::strstr(text, "DefaultCPUAllocator") != nullptr ? PACKHORSE_OUT_OF_MEMORY : PACKHORSE_THREW;
+}
+
+// Runs `body`, which returns a code, and turns whatever it throws into one.
+template <typename Body>
+int guarded(char **message, Body body) {
+  try {
+    return body();
+  } catch (const c10::OutOfMemoryError &e) {
+    say(message, e.what_without_backtrace());
+    return PACKHORSE_OUT_OF_MEMORY;
+  } catch (const c10::Error &e) {
+    say(message, e.what_without_backtrace());
+    return kind_of(e.what_without_backtrace());
+  } catch (const std::bad_alloc &) {
+    say(message, "out of memory");
+    return PACKHORSE_OUT_OF_MEMORY;
+  } catch (const std::exception &e) {
+    say(message, e.what());
+    return kind_of(e.what());
+  } catch (...) {
+    say(message, "unknown exception");
+    return PACKHORSE_THREW;
+  }
+}
+
+c10::Device device_of(int cuda_device) {
+  if (cuda_device < 0) {
+    return c10::Device(c10::kCPU);
+  }
+  return c10::Device(c10::kCUDA, static_cast<c10::DeviceIndex>(cuda_device));
+}
+
+// The tensors of a program's result; none if it is anything else.
+std::optional<std::vector<at::Tensor>> tensors_of(const torch::jit::IValue &value) {
+  if (value.isTensor()) {
+    return std::vector<at::Tensor>{value.toTensor()};
+  }
+  if (value.isTensorList()) {
+    return value.toTensorVector();
+  }
+  std::vector<torch::jit::IValue> elements;
+  if (value.isTuple()) {
+    elements = value.toTupleRef().elements().vec();
+  } else if (value.isList()) {
+    elements = value.toListRef().vec();
+  } else {
+    return std::nullopt;
+  }
+  std::vector<at::Tensor> tensors;
+  for (const auto &element : elements) {
+    if (!element.isTensor()) {
+      return std::nullopt;
+    }
+    tensors.push_back(element.toTensor());
+  }
+  return tensors;
+}
+
+}  // namespace
+
+extern "C" {
+
+void packhorse_message_free(char *message) { std::free(message); }
+
+int packhorse_module_load(const char *path, int cuda_device, int treatment, packhorse_module **module, char **message) {
+  return guarded(message, [&] {
+    // The guard must be the one the program will run under: a program first run with gradients cannot change over.
+    c10::InferenceMode guard;
+    torch::jit::Module loaded = torch::jit::load(path, device_of(cuda_device));
+    loaded.eval();
+    if (treatment >= PACKHORSE_FROZEN) {
+      loaded = torch::jit::freeze(loaded);
+    }
+    if (treatment >= PACKHORSE_OPTIMIZED) {
+      loaded = torch::jit::optimize_for_inference(loaded);
+    }
+    *module = new packhorse_module{std::move(loaded)};
+    return PACKHORSE_OK;
+  });
+}
+
+int packhorse_module_arity(const packhorse_module *module, size_t *required, size_t *accepted, char **message) {
+  return guarded(message, [&] {
+    const auto &arguments = module->module.get_method("forward").function().getSchema().arguments();
+    *required = 0;
+    *accepted = arguments.size() - 1;  // without `self`
+    for (size_t i = 1; i < arguments.size(); ++i) {
+      *required += arguments[i].default_value().has_value() ? 0 : 1;
+    }
+    return PACKHORSE_OK;
+  });
+}
+
+int packhorse_module_forward(packhorse_module *module, packhorse_tensor *const *inputs, size_t input_count,
+                             packhorse_tensor **outputs, size_t capacity, size_t *output_count, char **message) {
+  return guarded(message, [&]() -> int {
+    c10::InferenceMode guard;
+    std::vector<torch::jit::IValue> arguments;
+    for (size_t i = 0; i < input_count; ++i) {
+      arguments.emplace_back(*unwrap(inputs[i]));
+    }
+    auto tensors = tensors_of(module->module.forward(std::move(arguments)));
+    if (!tensors) {
+      return PACKHORSE_NO_TENSORS;
+    }
+    *output_count = tensors->size();
+    for (size_t i = 0; tensors->size() <= capacity && i < tensors->size(); ++i) {
+      outputs[i] = wrap(std::move((*tensors)[i]));
+    }
+    return PACKHORSE_OK;
+  });
+}
+
+void packhorse_module_free(packhorse_module *module) { delete module; }
+
+int packhorse_tensor_empty(int scalar_type, const int64_t *dims, size_t rank, packhorse_tensor **tensor, char **message) {
+  return guarded(message, [&] {
+    *tensor = wrap(at::empty(at::IntArrayRef(dims, rank), static_cast<c10::ScalarType>(scalar_type)));
+    return PACKHORSE_OK;
+  });
+}
+
+int packhorse_tensor_to_host(const packhorse_tensor *source, packhorse_tensor **tensor, char **message) {
+  return guarded(message, [&]() -> int {
+    const at::Tensor &output = *unwrap(source);
+    if (output.layout() != c10::kStrided) {
+      say(message, "a sparse tensor");
+      return PACKHORSE_NO_TENSORS;
+    }
+    c10::InferenceMode guard;
+    if (!output.is_cpu()) {
+      *tensor = wrap(output.to(c10::kCPU).contiguous().resolve_neg());
+      return PACKHORSE_OK;
+    }
+    // A program may answer an input, or a buffer that its next run writes to.
+    const bool shared = output.use_count() > 1 || output.storage().use_count() > 1;
+    const bool plain = output.is_contiguous() && !output.is_neg();
+    *tensor = wrap(shared || !plain ? output.clone(at::MemoryFormat::Contiguous).resolve_neg() : output);
+    return PACKHORSE_OK;
+  });
+}
+
+int packhorse_tensor_scalar_type(const packhorse_tensor *tensor) {
+  return static_cast<int>(unwrap(tensor)->scalar_type());
+}
+
+int packhorse_cuda_peak_memory(int cuda_device, uint64_t *bytes, char **message) {
+  return guarded(message, [&] {
+    const auto stats = at::accelerator::getDeviceStats(static_cast<c10::DeviceIndex>(cuda_device));
+    const auto all = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+    *bytes = static_cast<uint64_t>(stats.reserved_bytes[all].peak);
+    return PACKHORSE_OK;
+  });
+}
+
+void packhorse_exit_now(int code) { std::_Exit(code); }
+
+}  // extern "C"

@@ -1,0 +1,136 @@
+//! Made-up batches: to warm a program up, to find out whether it can be served at all, and to measure it.
+
+use packhorse_cluster::{Datatype, Dim, Program, Shape, TensorSpec};
+use packhorse_wire::TensorHeader;
+
+use super::{Executed, ExecutionError, Executor, PreparedBatch, check_outputs};
+
+/// The size of a variable dimension other than the batch. The signature does not say what is usual; a short sentence has so
+/// many tokens.
+pub const VARIABLE_DIM: u64 = 16;
+
+/// What made-up inputs hold. Floating point numbers are zero always.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fill {
+    /// Integers and booleans are one: lengths and masks are usually not zero.
+    Ones,
+    /// Everything is zero: some index is out of range otherwise.
+    Zeros,
+}
+
+/// The batch sizes that are warmed up and measured: 1, 2, 4, … and `limit` itself.
+pub fn batch_sizes(limit: u32) -> Vec<u32> {
+    let mut sizes: Vec<u32> = (0..32)
+        .map(|exponent| 1 << exponent)
+        .take_while(|size| *size < limit)
+        .collect();
+    sizes.push(limit.max(1));
+    sizes
+}
+
+/// A made-up batch, ready to run.
+///
+/// # Errors
+/// Out of memory.
+pub fn batch(
+    executor: &dyn Executor,
+    program: &Program,
+    rows: u32,
+    fill: Fill,
+) -> Result<Box<dyn PreparedBatch>, ExecutionError> {
+    let inputs = program
+        .inputs
+        .iter()
+        .map(|spec| input(program, spec, rows))
+        .collect::<Result<Vec<_>, _>>()?;
+    let mut batch = executor.prepare(&inputs)?;
+    for (i, spec) in program.inputs.iter().enumerate() {
+        write(batch.input_mut(i), spec.datatype, fill);
+    }
+    Ok(batch)
+}
+
+/// Runs a made-up batch and checks its outputs against the signature.
+///
+/// # Errors
+/// The program cannot be served as it is registered.
+pub fn run(
+    executor: &dyn Executor,
+    program: &Program,
+    rows: u32,
+    fill: Fill,
+) -> Result<Executed, ExecutionError> {
+    let executed = batch(executor, program, rows, fill)?.run()?;
+    check_outputs(program, rows, &executed.outputs)?;
+    Ok(executed)
+}
+
+/// Runs made-up batches of all these sizes, the first one more often: a program is analysed in its first run, and optimised
+/// in its second.
+///
+/// # Errors
+/// The program runs with neither fill.
+pub fn warm_up(
+    executor: &dyn Executor,
+    program: &Program,
+    sizes: &[u32],
+) -> Result<Fill, ExecutionError> {
+    let try_with = |fill| {
+        for &rows in sizes.iter().take(1).chain(sizes) {
+            run(executor, program, rows, fill)?;
+        }
+        Ok(fill)
+    };
+    try_with(Fill::Ones).or_else(|error| try_with(Fill::Zeros).map_err(|_| error))
+}
+
+fn input(program: &Program, spec: &TensorSpec, rows: u32) -> Result<TensorHeader, ExecutionError> {
+    let size = |(axis, dim): (usize, &Dim)| match dim {
+        Dim::Any if axis == 0 && program.batches() => i64::from(rows),
+        Dim::Any => VARIABLE_DIM.cast_signed(),
+        Dim::Fixed(_) => i64::from(*dim),
+    };
+    let dims: Vec<i64> = spec.shape.iter().enumerate().map(size).collect();
+    let too_large = |e: &dyn std::fmt::Display| {
+        ExecutionError::OutOfMemory(format!("input {:?} at batch size {rows}: {e}", spec.name))
+    };
+    let shape = Shape::new(&dims).map_err(|e| too_large(&e))?;
+    TensorHeader::new(spec.datatype, shape).map_err(|e| too_large(&e))
+}
+
+fn write(bytes: &mut [u8], datatype: Datatype, fill: Fill) {
+    bytes.fill(0);
+    let is_float = matches!(
+        datatype,
+        Datatype::Fp16 | Datatype::Bf16 | Datatype::Fp32 | Datatype::Fp64
+    );
+    if fill == Fill::Ones && !is_float {
+        for element in bytes.chunks_exact_mut(datatype.width().unwrap_or(1)) {
+            element[0] = 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn batch_sizes_double_up_to_the_limit_and_end_with_it() {
+        assert_eq!(batch_sizes(0), [1]);
+        assert_eq!(batch_sizes(1), [1]);
+        assert_eq!(batch_sizes(8), [1, 2, 4, 8]);
+        assert_eq!(batch_sizes(12), [1, 2, 4, 8, 12]);
+    }
+
+    #[test]
+    fn ones_are_little_endian_integers_and_floats_are_zero() {
+        let mut bytes = [7; 8];
+        write(&mut bytes, Datatype::Int32, Fill::Ones);
+        assert_eq!(bytes, [1, 0, 0, 0, 1, 0, 0, 0]);
+        write(&mut bytes, Datatype::Fp32, Fill::Ones);
+        assert_eq!(bytes, [0; 8]);
+        write(&mut bytes, Datatype::Bool, Fill::Zeros);
+        assert_eq!(bytes, [0; 8]);
+    }
+}

@@ -1,0 +1,122 @@
+//! What of an exception's text is for the world.
+
+use super::{
+    ExecutionError,
+    shim::{Thrown, ThrownKind},
+};
+
+/// The most of a message that is passed on, in bytes.
+const MAX_SUMMARY: usize = 400;
+
+impl Thrown {
+    /// One line that says what went wrong, without stack traces and paths.
+    pub(super) fn summary(&self) -> String {
+        let line = meaningful_line(&self.text);
+        let without_paths: Vec<_> = line.split_whitespace().map(hide_path).collect();
+        let mut summary = without_paths.join(" ");
+        summary.truncate(summary.floor_char_boundary(MAX_SUMMARY));
+        summary
+    }
+}
+
+impl From<Thrown> for ExecutionError {
+    fn from(thrown: Thrown) -> Self {
+        let summary = thrown.summary();
+        match thrown.kind {
+            ThrownKind::Exception => Self::ModuleThrew(summary),
+            ThrownKind::OutOfMemory => Self::OutOfMemory(summary),
+            ThrownKind::NoTensors if summary.is_empty() => {
+                Self::WrongOutput("neither a tensor nor a tuple or list of tensors".to_owned())
+            }
+            ThrownKind::NoTensors => Self::WrongOutput(summary),
+        }
+    }
+}
+
+impl From<tch::TchError> for Thrown {
+    fn from(error: tch::TchError) -> Self {
+        let text = match error {
+            tch::TchError::Torch(text) => text,
+            other => other.to_string(),
+        };
+        let kind = if text.contains("out of memory") {
+            ThrownKind::OutOfMemory
+        } else {
+            ThrownKind::Exception
+        };
+        Self { text, kind }
+    }
+}
+
+/// The interpreter puts a traceback before what happened, and the C++ stack after it.
+fn meaningful_line(text: &str) -> &str {
+    let is_error = |line: &&str| {
+        let name = line.split_once(": ").map_or("", |(name, _)| name);
+        let is_name = name
+            .chars()
+            .all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '.'));
+        is_name && (name.ends_with("Error") || name.ends_with("Exception"))
+    };
+    let is_frame = |line: &&str| {
+        line.is_empty()
+            || line.starts_with("The following operation failed")
+            || line.starts_with("Traceback")
+            || line.starts_with("File ")
+            || line.starts_with("Exception raised from")
+    };
+    let mut lines = text.lines().map(str::trim);
+    let error = lines.clone().filter(is_error).next_back();
+    error
+        .or_else(|| lines.find(|line| !is_frame(line)))
+        .unwrap_or("no reason given")
+}
+
+fn hide_path(word: &str) -> &str {
+    let bare = word.trim_start_matches(['"', '\'', '(', '[', '<']);
+    if bare.len() > 1 && bare.starts_with('/') {
+        "<path>"
+    } else {
+        word
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn summary(text: &str) -> String {
+        let thrown = Thrown {
+            text: text.to_owned(),
+            kind: ThrownKind::Exception,
+        };
+        thrown.summary()
+    }
+
+    #[test]
+    fn of_an_interpreter_error_the_error_is_left() {
+        let text = "The following operation failed in the TorchScript interpreter.\n\
+            Traceback of TorchScript, serialized code (most recent call last):\n  \
+              File \"code/__torch__.py\", line 7, in forward\n    \
+                _0 = torch.matmul(x, self.weight)\n         \
+                     ~~~~~~~~~~~~ <--- HERE\n\n\
+            Traceback of TorchScript, original code (most recent call last):\n  \
+              File \"/home/someone/model.py\", line 12, in forward\n\
+            RuntimeError: mat1 and mat2 shapes cannot be multiplied (1x3 and 4x4)\n\n\
+            Exception raised from f at /pytorch/x.cpp:1 (most recent call first):\nframe #0: g (0x7)\n";
+        assert_eq!(
+            summary(text),
+            "RuntimeError: mat1 and mat2 shapes cannot be multiplied (1x3 and 4x4)"
+        );
+    }
+
+    #[test]
+    fn paths_and_emptiness_do_not_get_out() {
+        assert_eq!(
+            summary("open file failed, file path: /var/lib/packhorse/ab.pt"),
+            "open file failed, file path: <path>"
+        );
+        assert_eq!(summary("\n\n"), "no reason given");
+        assert_eq!(summary("a ratio of 3 / 4"), "a ratio of 3 / 4");
+        assert!(summary(&"ä".repeat(1000)).len() <= MAX_SUMMARY);
+    }
+}
