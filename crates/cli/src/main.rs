@@ -1,2 +1,89 @@
-//! Packhorse.
-fn main() {}
+//! The `packhorse` command: register models and watch over them, ask them, look at the cluster and its plan.
+//!
+//! Exit status: 0 done, 1 failed, 2 wrong usage.
+
+mod commands;
+mod context;
+mod npy;
+mod output;
+mod preprocess;
+mod values;
+
+use std::{io, process::ExitCode};
+
+use clap::Parser;
+
+use crate::{
+    commands::Command,
+    context::{Context, GlobalArgs},
+};
+
+/// Packhorse: an inference gateway for teams that have more models than GPUs.
+#[derive(Parser)]
+#[command(name = "packhorse", version, max_term_width = 100, after_help = EXAMPLES)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+    #[command(flatten)]
+    global: GlobalArgs,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  packhorse model register minilm.json --artifact minilm.pt --wait
+  packhorse infer minilm --input input_ids=ids.npy --input attention_mask=mask.npy
+  packhorse status
+  packhorse plan --json
+
+Exit status: 0 done, 1 failed, 2 wrong usage.";
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let context = Context::new(cli.global);
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    let done = match runtime {
+        Ok(runtime) => runtime.block_on(cli.command.run(&context)),
+        Err(e) => Err(e.into()),
+    };
+    let Err(error) = done else {
+        return ExitCode::SUCCESS;
+    };
+    if error
+        .downcast_ref::<io::Error>()
+        .is_some_and(|e| e.kind() == io::ErrorKind::BrokenPipe)
+    {
+        // Whoever reads our results has read enough of them.
+        return ExitCode::SUCCESS;
+    }
+    eprintln!("error: {error:#}");
+    if let Some(hint) = context.hint(&error) {
+        eprintln!("hint: {hint}");
+    }
+    ExitCode::FAILURE
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent_and_every_command_has_an_example() {
+        fn check(command: &clap::Command, path: &str) {
+            let path = format!("{path} {}", command.get_name());
+            let help = command
+                .get_after_help()
+                .map(ToString::to_string)
+                .unwrap_or_default();
+            assert!(help.contains("Example"), "{path} has no example");
+            command
+                .get_subcommands()
+                .for_each(|command| check(command, &path));
+        }
+        Cli::command().debug_assert();
+        check(&Cli::command(), "");
+    }
+}

@@ -1,0 +1,60 @@
+//! The subcommands, one file each.
+
+mod classes;
+mod infer;
+mod model;
+mod node;
+mod picture;
+mod plan;
+mod policy;
+mod profile;
+mod register;
+mod status;
+
+use packhorse_cluster::{ModelName, ModelVersion};
+
+use crate::context::Context;
+
+#[derive(clap::Subcommand)]
+pub(crate) enum Command {
+    /// Register, list, change and remove models
+    #[command(subcommand)]
+    Model(model::ModelCommand),
+    /// Ask a model
+    Infer(Box<infer::InferArgs>),
+    /// How gateway, nodes and models are
+    Status(status::StatusArgs),
+    /// Look at, export and import what was measured of models
+    #[command(subcommand)]
+    Profile(profile::ProfileCommand),
+    /// Which model runs where, and what is expected of it
+    Plan(plan::PlanArgs),
+    /// How models are placed and requests dispatched
+    Policy(policy::PolicyArgs),
+    /// List nodes and take them out of service
+    #[command(subcommand)]
+    Node(node::NodeCommand),
+}
+
+impl Command {
+    pub(crate) async fn run(self, context: &Context) -> anyhow::Result<()> {
+        match self {
+            Self::Model(command) => command.run(context).await,
+            Self::Infer(args) => args.run(context).await,
+            Self::Status(args) => args.run(context).await,
+            Self::Profile(command) => command.run(context).await,
+            Self::Plan(args) => args.run(context).await,
+            Self::Policy(args) => args.run(context).await,
+            Self::Node(command) => command.run(context).await,
+        }
+    }
+}
+
+/// Name and version, as people and plans write it: the first version goes by the name alone.
+fn model_text(name: &ModelName, version: ModelVersion) -> String {
+    if version == ModelVersion::FIRST {
+        name.to_string()
+    } else {
+        format!("{name}:{version}")
+    }
+}

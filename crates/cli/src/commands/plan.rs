@@ -1,0 +1,368 @@
+//! `packhorse plan`: which model runs where, and what is expected of it.
+
+use std::{collections::BTreeMap, str::FromStr};
+
+use anyhow::Context as _;
+use packhorse_api::{
+    PlacementView, PlanPreview, PlanPreviewRequest, PlanView, PreviewDevices, PreviewModel,
+};
+use packhorse_cluster::{
+    ComputeShare, DeviceId, DeviceKind, Generation, ModelId, ModelName, RequestsPerSecond,
+};
+use serde::Serialize;
+
+use super::{model::parse_rate, model_text};
+use crate::{
+    context::Context,
+    output::{self, number},
+};
+
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  packhorse plan
+  packhorse plan --json
+  packhorse plan preview --policy exclusive --add-device H200:2")]
+pub(crate) struct PlanArgs {
+    #[command(subcommand)]
+    command: Option<PlanCommand>,
+}
+
+#[derive(clap::Subcommand)]
+enum PlanCommand {
+    /// Show what would be planned if something were different; changes nothing
+    #[command(after_help = "\
+Examples:
+  packhorse plan preview --policy exclusive
+  packhorse plan preview --add-device H200:2 --rate minilm=500
+  packhorse plan preview --remove minilm")]
+    Preview(PreviewArgs),
+    /// List earlier plans
+    #[command(after_help = "Example:\n  packhorse plan history")]
+    History,
+    /// Show an earlier plan
+    #[command(after_help = "Example:\n  packhorse plan show 3")]
+    Show {
+        /// Its number
+        #[arg(value_name = "GENERATION")]
+        generation: u64,
+    },
+}
+
+#[derive(clap::Args)]
+struct PreviewArgs {
+    /// The policy to ask [default: the configured one]
+    #[arg(long, value_name = "P")]
+    policy: Option<String>,
+    /// Devices to add, for instance H200:2
+    #[arg(long, value_name = "KIND:COUNT", value_parser = parse_devices)]
+    add_device: Vec<PreviewDevices>,
+    /// A registered model at another rate, in requests per second
+    #[arg(long, value_name = "MODEL=RATE", value_parser = assignment(parse_rate))]
+    rate: Vec<(ModelId, RequestsPerSecond)>,
+    /// A registered model with another latency objective, in milliseconds
+    #[arg(long, value_name = "MODEL=MS", value_parser = assignment(|ms| ms.parse::<f64>().map_err(|e| e.to_string())))]
+    slo_ms: Vec<(ModelId, f64)>,
+    /// A model to leave out
+    #[arg(long, value_name = "MODEL")]
+    remove: Vec<ModelName>,
+}
+
+fn parse_devices(text: &str) -> Result<PreviewDevices, String> {
+    let (kind, count) = text.split_once(':').unwrap_or((text, "1"));
+    let count = count
+        .parse()
+        .map_err(|_| format!("{count:?} is no number of devices"))?;
+    let kind = DeviceKind::from_str(kind).map_err(|e| e.to_string())?;
+    Ok(PreviewDevices { kind, count })
+}
+
+/// Reads MODEL=VALUE.
+fn assignment<T>(
+    value: impl Fn(&str) -> Result<T, String> + Clone,
+) -> impl Fn(&str) -> Result<(ModelId, T), String> + Clone {
+    move |text: &str| {
+        let (model, text) = text.split_once('=').ok_or("expected MODEL=VALUE")?;
+        Ok((
+            model.parse::<ModelId>().map_err(|e| e.to_string())?,
+            value(text)?,
+        ))
+    }
+}
+
+impl PlanArgs {
+    pub(super) async fn run(self, context: &Context) -> anyhow::Result<()> {
+        let admin = context.admin()?;
+        match self.command {
+            None => {
+                let plan = admin
+                    .plan()
+                    .await?
+                    .context("there is no plan yet: register a model")?;
+                print(context, &plan).await
+            }
+            Some(PlanCommand::Show { generation }) => {
+                let plan = admin.plan_of(Generation(generation)).await?;
+                print(context, &plan).await
+            }
+            Some(PlanCommand::History) => history(context, &admin.plans().await?),
+            Some(PlanCommand::Preview(args)) => {
+                let preview = admin.preview_plan(&args.request()).await?;
+                if context.json() {
+                    output::json(&preview)
+                } else {
+                    print_preview(&preview)
+                }
+            }
+        }
+    }
+}
+
+impl PreviewArgs {
+    fn request(self) -> PlanPreviewRequest {
+        let mut models: BTreeMap<ModelId, PreviewModel> = BTreeMap::new();
+        let mut changed = |id: ModelId, change: &dyn Fn(&mut PreviewModel)| {
+            let (name, version) = (id.name.clone(), Some(id.version));
+            change(models.entry(id).or_insert(PreviewModel {
+                name,
+                version,
+                slo_ms: None,
+                rate_rps: None,
+            }));
+        };
+        for (id, rate) in self.rate {
+            changed(id, &|model| model.rate_rps = Some(rate));
+        }
+        for (id, slo_ms) in self.slo_ms {
+            changed(id, &|model| model.slo_ms = Some(slo_ms));
+        }
+        PlanPreviewRequest {
+            policy: self.policy,
+            models: models.into_values().collect(),
+            remove: self.remove,
+            devices: self.add_device,
+        }
+    }
+}
+
+/// A plan as programs read it, wherever it comes from: devices are numbers in the order of nodes and their devices.
+#[derive(Serialize)]
+struct PlanReport<'a> {
+    /// None: the live cluster's.
+    scenario: Option<&'a str>,
+    policy: &'a str,
+    predicted_goodput_rps: f64,
+    solve_ms: f64,
+    replicas: Vec<ReplicaReport>,
+    models: Vec<ModelReport>,
+    unserved: Vec<String>,
+    devices_used: usize,
+    generation: Option<Generation>,
+    created_unix_ms: Option<i64>,
+    reason: &'a str,
+}
+
+#[derive(Serialize)]
+struct ReplicaReport {
+    model: String,
+    device: usize,
+    batch_size: u32,
+    compute_share_pct: Option<ComputeShare>,
+}
+
+#[derive(Serialize)]
+struct ModelReport {
+    name: String,
+    rate_rps: f64,
+    predicted_goodput_rps: f64,
+    replicas: usize,
+}
+
+impl<'a> PlanReport<'a> {
+    /// `devices` in the order that numbers them; devices of the plan that have left since are numbered after them.
+    fn new(plan: &'a PlanView, mut devices: Vec<DeviceId>) -> Self {
+        let mut index = |device: &DeviceId| {
+            devices
+                .iter()
+                .position(|known| known == device)
+                .unwrap_or_else(|| {
+                    devices.push(device.clone());
+                    devices.len() - 1
+                })
+        };
+        let replicas = plan.replicas.iter().map(|replica| ReplicaReport {
+            model: model_text(&replica.model, replica.version),
+            device: index(&replica.device),
+            batch_size: replica.batch_size,
+            compute_share_pct: replica.compute_share_pct,
+        });
+        let models = plan.models.iter().map(|model| ModelReport {
+            name: model_text(&model.name, model.version),
+            rate_rps: model.rate_rps,
+            predicted_goodput_rps: model.predicted_goodput_rps,
+            replicas: model.replicas,
+        });
+        let unserved = plan.models.iter().filter(|model| model.replicas == 0);
+        Self {
+            scenario: None,
+            policy: &plan.policy,
+            predicted_goodput_rps: plan.predicted_goodput_rps,
+            solve_ms: plan.solve_ms,
+            replicas: replicas.collect(),
+            models: models.collect(),
+            unserved: unserved
+                .map(|model| model_text(&model.name, model.version))
+                .collect(),
+            devices_used: plan.devices_used,
+            generation: plan.generation,
+            created_unix_ms: plan.created_unix_ms,
+            reason: &plan.reason,
+        }
+    }
+}
+
+async fn print(context: &Context, plan: &PlanView) -> anyhow::Result<()> {
+    if context.json() {
+        let nodes = context.admin()?.nodes().await?;
+        let devices = nodes
+            .into_iter()
+            .flat_map(|node| node.devices)
+            .map(|device| device.id);
+        return output::json(&PlanReport::new(plan, devices.collect()));
+    }
+    print_plan(plan)
+}
+
+fn print_plan(plan: &PlanView) -> anyhow::Result<()> {
+    let number_of = plan.generation.map_or_else(
+        || "plan".to_owned(),
+        |generation| format!("plan {generation}"),
+    );
+    output::line(format!(
+        "{number_of} by {}: {} requests/s in time expected, {} on {}",
+        plan.policy,
+        number(plan.predicted_goodput_rps),
+        count(plan.replicas.len(), "replica"),
+        count(plan.devices_used, "device"),
+    ))?;
+    output::line(format!(
+        "made in {} ms because: {}\n",
+        number(plan.solve_ms),
+        plan.reason
+    ))?;
+    let mut replicas: Vec<&PlacementView> = plan.replicas.iter().collect();
+    replicas.sort_by_key(|replica| &replica.device);
+    let mut table = output::table(&["DEVICE", "KIND", "MODEL", "BATCH", "SHARE"]);
+    for replica in replicas {
+        table.add_row(placement(replica));
+    }
+    output::table_or(&table, "no replicas")?;
+    let mut table = output::table(&["MODEL", "RATE/S", "EXPECTED/S", "REPLICAS", "SHORT OF"]);
+    for model in &plan.models {
+        table.add_row([
+            model_text(&model.name, model.version),
+            number(model.rate_rps),
+            number(model.predicted_goodput_rps),
+            model.replicas.to_string(),
+            model.shortfall.clone().unwrap_or_default(),
+        ]);
+    }
+    output::line("")?;
+    output::table_or(&table, "no models")?;
+    for model in plan.models.iter().filter(|model| model.replicas == 0) {
+        let reason = model
+            .shortfall
+            .as_deref()
+            .unwrap_or("the policy does not say why");
+        output::line(format!(
+            "\n{} is unserved: {reason}",
+            model_text(&model.name, model.version)
+        ))?;
+    }
+    Ok(())
+}
+
+fn placement(replica: &PlacementView) -> [String; 5] {
+    [
+        replica.device.to_string(),
+        replica.device_kind.to_string(),
+        model_text(&replica.model, replica.version),
+        replica.batch_size.to_string(),
+        replica.compute_share_pct.map_or_else(
+            || "-".to_owned(),
+            |share| format!("{} %", number(share.get())),
+        ),
+    ]
+}
+
+fn print_preview(preview: &PlanPreview) -> anyhow::Result<()> {
+    print_plan(&preview.plan)?;
+    if let Some(current) = &preview.current {
+        let (now, then) = (
+            current.predicted_goodput_rps,
+            preview.plan.predicted_goodput_rps,
+        );
+        output::line(format!(
+            "\nexpected in time: {} requests/s now, {} then",
+            number(now),
+            number(then)
+        ))?;
+    }
+    let (added, removed) = (&preview.diff.added, &preview.diff.removed);
+    output::line(format!(
+        "{} would start, {} would stop, {} would stay",
+        count(added.len(), "replica"),
+        removed.len(),
+        preview.diff.kept
+    ))?;
+    if added.is_empty() && removed.is_empty() {
+        return Ok(());
+    }
+    let mut table = output::table(&[]);
+    for (mark, replicas) in [("+", added), ("-", removed)] {
+        for replica in replicas {
+            let [device, kind, model, batch, share] = placement(replica);
+            table.add_row([
+                mark.to_owned(),
+                device,
+                kind,
+                model,
+                format!("batch {batch}"),
+                share,
+            ]);
+        }
+    }
+    Ok(output::table_or(&table, "")?)
+}
+
+fn history(context: &Context, plans: &[PlanView]) -> anyhow::Result<()> {
+    if context.json() {
+        return output::json(&plans);
+    }
+    let mut table = output::table(&[
+        "PLAN",
+        "POLICY",
+        "REPLICAS",
+        "DEVICES",
+        "EXPECTED/S",
+        "UNSERVED",
+        "REASON",
+    ]);
+    for plan in plans {
+        table.add_row([
+            plan.generation
+                .map_or_else(|| "-".to_owned(), |generation| generation.to_string()),
+            plan.policy.clone(),
+            plan.replicas.len().to_string(),
+            plan.devices_used.to_string(),
+            number(plan.predicted_goodput_rps),
+            plan.unserved.join(", "),
+            plan.reason.clone(),
+        ]);
+    }
+    Ok(output::table_or(&table, "no plans")?)
+}
+
+fn count(number: usize, noun: &str) -> String {
+    format!("{number} {noun}{}", if number == 1 { "" } else { "s" })
+}
