@@ -13,7 +13,11 @@ fn rows(model: usize, kind: usize) -> impl Strategy<Value = String> {
         for (i, (longer, larger, known)) in rows.into_iter().enumerate() {
             latency += longer;
             memory += larger;
-            let known = if known { memory.to_string() } else { String::new() };
+            let known = if known {
+                memory.to_string()
+            } else {
+                String::new()
+            };
             writeln!(text, "m{model},k{kind},{},,{latency},,{known},,,", 1 << i).unwrap();
         }
         text
