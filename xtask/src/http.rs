@@ -11,7 +11,6 @@ const LIMIT: u64 = 1 << 26;
 
 /// A connection to one address.
 pub(crate) struct Connection {
-    address: SocketAddr,
     stream: BufReader<TcpStream>,
 }
 
@@ -23,6 +22,15 @@ pub(crate) struct Response {
     pub(crate) body: Vec<u8>,
 }
 
+/// The bytes of a request.
+pub(crate) fn message(method: &str, path: &str, headers: &str, body: &[u8]) -> Vec<u8> {
+    let length = body.len();
+    let head = format!(
+        "{method} {path} HTTP/1.1\r\nhost: localhost\r\n{headers}content-length: {length}\r\n\r\n"
+    );
+    [head.as_bytes(), body].concat()
+}
+
 impl Connection {
     /// Connects; every later read and write has the same time limit.
     pub(crate) fn open(address: SocketAddr, limit: Duration) -> io::Result<Self> {
@@ -31,26 +39,13 @@ impl Connection {
         stream.set_read_timeout(Some(limit))?;
         stream.set_write_timeout(Some(limit))?;
         Ok(Self {
-            address,
             stream: BufReader::new(stream),
         })
     }
 
-    /// Sends a request and reads its answer.
-    pub(crate) fn request(
-        &mut self,
-        method: &str,
-        path: &str,
-        body: &[u8],
-    ) -> io::Result<Response> {
-        let head = format!(
-            "{method} {path} HTTP/1.1\r\nhost: {}\r\ncontent-length: {}\r\n\r\n",
-            self.address,
-            body.len()
-        );
-        let mut message = head.into_bytes();
-        message.extend_from_slice(body);
-        self.stream.get_mut().write_all(&message)?;
+    /// Sends a request, made by [`message`], and reads its answer.
+    pub(crate) fn exchange(&mut self, message: &[u8]) -> io::Result<Response> {
+        self.stream.get_mut().write_all(message)?;
         self.answer()
     }
 

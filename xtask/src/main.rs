@@ -2,9 +2,11 @@
 //! seconds on a machine that has nothing yet.
 #![expect(clippy::print_stdout, reason = "a command for people at a terminal")]
 
+mod bench;
 mod ci;
 mod demo;
 mod http;
+mod local;
 mod processes;
 mod setup;
 mod steps;
@@ -27,16 +29,26 @@ enum Chore {
     Setup,
     /// Serves two real models on this machine and shows what they answer, until Ctrl-C.
     Demo(demo::Options),
+    /// Measures and writes a report to docs/benchmarks.
+    #[command(subcommand)]
+    Bench(Bench),
     /// Runs every test there is, Rust and Python.
     Test,
     /// Runs what CI runs: format, lints, licences, and every test.
     Ci,
 }
 
+#[derive(Subcommand)]
+enum Bench {
+    /// What gateway and worker add over calling libtorch directly.
+    Gateway(bench::Options),
+}
+
 fn main() -> anyhow::Result<()> {
     match Arguments::parse().chore {
         Chore::Setup => setup::run(),
         Chore::Demo(options) => demo::run(&options),
+        Chore::Bench(Bench::Gateway(options)) => bench::run(&options),
         Chore::Test => test::run(),
         Chore::Ci => ci::run(),
     }

@@ -12,7 +12,7 @@ use std::{
 use anyhow::Context as _;
 use nix::{
     sys::signal::{Signal, kill},
-    unistd::Pid,
+    unistd::{Pid, SysconfVar, sysconf},
 };
 
 use crate::workspace::now;
@@ -141,6 +141,28 @@ fn remains(state_dir: &Path) -> Vec<Pid> {
     pids.filter(|pid| belongs_to(*pid, state_dir))
         .map(Pid::from_raw)
         .collect()
+}
+
+/// The CPU seconds that the programs of Packhorse with this state folder have spent, their threads included.
+pub(crate) fn cpu_seconds(state_dir: &Path) -> anyhow::Result<f64> {
+    let ticks_per_second =
+        sysconf(SysconfVar::CLK_TCK)?.context("the system has no clock ticks")?;
+    let mut ticks = 0;
+    for pid in remains(state_dir) {
+        let stat =
+            fs::read_to_string(format!("/proc/{pid}/stat")).context("read a process' times")?;
+        // The program's name, in parentheses, may hold anything; after it, times are fields 12 and 13 of the rest.
+        let (_, rest) = stat.rsplit_once(')').context("read a process' times")?;
+        ticks += rest
+            .split_whitespace()
+            .skip(11)
+            .take(2)
+            .filter_map(|field| field.parse::<u64>().ok())
+            .sum::<u64>();
+    }
+    Ok(Duration::from_secs_f64(
+        ticks as f64 / ticks_per_second as f64,
+    ))
 }
 
 fn belongs_to(pid: i32, state_dir: &Path) -> bool {

@@ -2,10 +2,11 @@
 
 use std::{
     path::{Path, PathBuf},
+    process::Command,
     time::Instant,
 };
 
-use anyhow::Context as _;
+use anyhow::{Context as _, ensure};
 
 /// The repository's root.
 pub(crate) fn root() -> &'static Path {
@@ -23,6 +24,27 @@ pub(crate) fn python() -> PathBuf {
 pub(crate) fn program(name: &str) -> anyhow::Result<PathBuf> {
     let own = std::env::current_exe().context("find the folder of the built programs")?;
     Ok(own.with_file_name(name))
+}
+
+/// Builds gateway, agent, worker and command line.
+pub(crate) fn build_programs() -> anyhow::Result<()> {
+    println!("Building");
+    let packages = [
+        "-p",
+        "packhorse-gateway",
+        "-p",
+        "packhorse-worker-agent",
+        "-p",
+        "packhorse-cli",
+    ];
+    let status = Command::new("cargo")
+        .current_dir(root())
+        .arg("build")
+        .args(packages)
+        .status()
+        .context("start cargo")?;
+    ensure!(status.success(), "cargo build: {status}");
+    Ok(())
 }
 
 /// The time, for limits on waiting and for what is shown to people.

@@ -1,0 +1,245 @@
+//! A gateway and an agent on this machine's CPU, for the demo and the benchmarks.
+
+use std::{
+    fs,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    process::Command,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use anyhow::{Context as _, bail, ensure};
+use serde::Deserialize;
+
+use crate::{
+    http::{Connection, message},
+    processes::{Services, wait_for},
+    workspace::{program, root},
+};
+
+/// Whether somebody wants us to end: Ctrl-C, SIGTERM, or a closed terminal.
+#[derive(Clone)]
+pub(crate) struct Interrupt(Arc<AtomicBool>);
+
+impl Interrupt {
+    /// Listens from now on; to be called once.
+    pub(crate) fn listen() -> anyhow::Result<Self> {
+        let raised = Arc::new(AtomicBool::new(false));
+        let flag = Arc::clone(&raised);
+        ctrlc::set_handler(move || flag.store(true, Ordering::Relaxed))
+            .context("listen for Ctrl-C")?;
+        Ok(Self(raised))
+    }
+
+    /// Whether it has come.
+    pub(crate) fn is_raised(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// Runs a command at the repository's root to its end. Fails when that is no success, and at an interrupt.
+    pub(crate) fn run(&self, command: &mut Command) -> anyhow::Result<()> {
+        let name = command.get_program().display().to_string();
+        let mut child = command
+            .current_dir(root())
+            .spawn()
+            .with_context(|| format!("start {name}"))?;
+        let ended = wait_for(Duration::MAX, || {
+            if self.is_raised() {
+                child.kill()?;
+            }
+            Ok(child.try_wait()?)
+        })?;
+        let status = ended.context("there is no limit")?;
+        ensure!(!self.is_raised(), "interrupted");
+        ensure!(status.success(), "{name}: {status}");
+        Ok(())
+    }
+}
+
+/// What the gateway writes once it listens.
+#[derive(Clone, Copy, Deserialize)]
+pub(crate) struct Endpoints {
+    /// Where inference requests go.
+    pub(crate) inference: SocketAddr,
+    /// Where admins and agents go.
+    pub(crate) admin: SocketAddr,
+    /// The gateway's process.
+    pub(crate) pid: u32,
+}
+
+/// An entry of the repository index.
+#[derive(Deserialize)]
+pub(crate) struct IndexEntry {
+    name: String,
+    state: String,
+}
+
+/// Running programs; dropping it ends them.
+pub(crate) struct LocalCluster {
+    /// Where it is asked.
+    pub(crate) endpoints: Endpoints,
+    state_dir: PathBuf,
+    services: Services,
+    interrupt: Interrupt,
+}
+
+impl LocalCluster {
+    /// Starts the gateway, then the agent, and waits until the gateway is ready. `state_dir` is absolute.
+    pub(crate) fn start(
+        state_dir: &Path,
+        ports: [u16; 2],
+        interrupt: &Interrupt,
+    ) -> anyhow::Result<Self> {
+        let mut services = Services::new(state_dir.to_owned());
+        let gateway_dir = state_dir.join("gateway");
+        let [http, admin] = ports.map(|port| format!("127.0.0.1:{port}"));
+        let mut gateway = Command::new(program("packhorse-gateway")?);
+        gateway.arg("--state-dir").arg(&gateway_dir).args([
+            "--listen",
+            &http,
+            "--admin-listen",
+            &admin,
+        ]);
+        let pid = services.start("gateway", &mut gateway)?;
+        // A file of an earlier run may be there: its process is another.
+        let listening = || {
+            let text = fs::read(gateway_dir.join("endpoints.json")).unwrap_or_default();
+            Ok(serde_json::from_slice::<Endpoints>(&text)
+                .ok()
+                .filter(|endpoints| endpoints.pid == pid))
+        };
+        let limit = Duration::from_secs(30);
+        let endpoints = wait(
+            &mut services,
+            interrupt,
+            "the gateway to listen",
+            limit,
+            listening,
+        )?;
+
+        let mut agent = Command::new(program("packhorse-agent")?);
+        agent.args(["--gateway", &format!("http://{}", endpoints.admin)]);
+        agent.arg("--state-dir").arg(state_dir.join("agent"));
+        agent
+            .arg("--token-file")
+            .arg(gateway_dir.join("agent-token"));
+        agent.args([
+            "--node",
+            "local",
+            "--devices",
+            "cpu",
+            "--stop-workers-on-exit",
+        ]);
+        services.start("agent", &mut agent)?;
+
+        let mut cluster = Self {
+            endpoints,
+            state_dir: state_dir.to_owned(),
+            services,
+            interrupt: interrupt.clone(),
+        };
+        cluster.wait("the gateway to be ready", Duration::from_mins(1), || {
+            Ok(matches!(
+                ask(endpoints.inference, "GET", "/v2/health/ready"),
+                Ok((200, _))
+            )
+            .then_some(()))
+        })?;
+        Ok(cluster)
+    }
+
+    /// Registers a model with the command that anybody would use, unless an earlier run has, and waits until it is ready.
+    pub(crate) fn serve(
+        &mut self,
+        name: &str,
+        registration: &Path,
+        artifact: &Path,
+    ) -> anyhow::Result<()> {
+        let Endpoints {
+            inference, admin, ..
+        } = self.endpoints;
+        if !index(inference)?.iter().any(|entry| entry.name == name) {
+            let mut register = Command::new(program("packhorse")?);
+            register.args([
+                "--url",
+                &format!("http://{inference}"),
+                "--admin-url",
+                &format!("http://{admin}"),
+            ]);
+            register
+                .arg("--token-file")
+                .arg(self.state_dir.join("gateway/admin-token"));
+            register
+                .args(["model", "register"])
+                .arg(registration)
+                .arg("--artifact")
+                .arg(artifact)
+                .arg("--wait");
+            self.interrupt.run(&mut register)?;
+        }
+        self.wait(
+            &format!("{name} to be ready"),
+            Duration::from_mins(3),
+            || {
+                let ready = |entry: &IndexEntry| entry.name == name && entry.state == "READY";
+                Ok(index(inference)?.iter().any(ready).then_some(()))
+            },
+        )
+    }
+
+    /// Waits until an interrupt, or until a program has ended by itself.
+    pub(crate) fn run_until_interrupted(&mut self) -> anyhow::Result<()> {
+        self.wait("an interrupt", Duration::MAX, || Ok(None))
+    }
+
+    fn wait<T>(
+        &mut self,
+        what: &str,
+        limit: Duration,
+        ready: impl FnMut() -> anyhow::Result<Option<T>>,
+    ) -> anyhow::Result<T> {
+        wait(&mut self.services, &self.interrupt, what, limit, ready)
+    }
+}
+
+/// Waits while all services run. Fails when one ends, at an interrupt, and after the limit.
+fn wait<T>(
+    services: &mut Services,
+    interrupt: &Interrupt,
+    what: &str,
+    limit: Duration,
+    mut ready: impl FnMut() -> anyhow::Result<Option<T>>,
+) -> anyhow::Result<T> {
+    let outcome = wait_for(limit, || {
+        ensure!(!interrupt.is_raised(), "interrupted");
+        match services.ended()? {
+            Some(end) => bail!(end),
+            None => ready(),
+        }
+    })?;
+    outcome.with_context(|| format!("gave up after {} s waiting for {what}", limit.as_secs()))
+}
+
+fn index(inference: SocketAddr) -> anyhow::Result<Vec<IndexEntry>> {
+    let (status, body) = ask(inference, "POST", "/v2/repository/index")?;
+    ensure!(
+        status == 200,
+        "the repository index answered {status}: {}",
+        String::from_utf8_lossy(&body)
+    );
+    serde_json::from_slice(&body).context("read the repository index")
+}
+
+fn ask(address: SocketAddr, method: &str, path: &str) -> anyhow::Result<(u16, Vec<u8>)> {
+    let limit = Duration::from_secs(5);
+    let mut connection =
+        Connection::open(address, limit).with_context(|| format!("connect to {address}"))?;
+    let response = connection
+        .exchange(&message(method, path, "", b""))
+        .with_context(|| format!("{method} {path}"))?;
+    Ok((response.status, response.body))
+}
