@@ -1,1 +1,321 @@
-//! Settings.
+//! How a gateway is configured: flags and environment variables, parsed once into [`Settings`].
+
+use std::{ffi::OsString, net::SocketAddr, path::PathBuf, time::Duration};
+
+use clap::{Parser, ValueEnum, value_parser};
+use packhorse_cluster::{ByteCount, Discipline};
+
+const EXAMPLES: &str = "\
+Examples:
+  packhorse-gateway
+      Serves on 127.0.0.1:8080 (inference) and 127.0.0.1:8081 (admin); state under ~/.local/share/packhorse.
+  packhorse-gateway --state-dir /var/lib/packhorse --listen 0.0.0.0:8080
+      Inference for everyone, admin for this machine only.
+  packhorse-gateway --admin-listen 0.0.0.0:8081 --admin-token-file /etc/packhorse/admin-token \\
+      --link-secret-file /etc/packhorse/link-secret
+      Agents and admins on other machines.";
+
+/// The Packhorse gateway: answers inference requests and decides which model runs where.
+#[derive(Clone, Debug, Parser)]
+#[command(name = "packhorse-gateway", version, after_help = EXAMPLES)]
+pub struct Options {
+    /// Folder for the database, model files and tokens [default: packhorse in the user's data folder, ~/.local/share]
+    #[arg(long, env = "PACKHORSE_STATE_DIR", value_name = "DIR")]
+    pub state_dir: Option<PathBuf>,
+
+    /// Where clients send inference requests; port 0 takes a free one
+    #[arg(
+        long,
+        env = "PACKHORSE_LISTEN",
+        value_name = "ADDRESS",
+        default_value = "127.0.0.1:8080"
+    )]
+    pub listen: SocketAddr,
+
+    /// Where admins and agents connect; an address other machines can reach needs --admin-token-file
+    #[arg(
+        long,
+        env = "PACKHORSE_ADMIN_LISTEN",
+        value_name = "ADDRESS",
+        default_value = "127.0.0.1:8081"
+    )]
+    pub admin_listen: SocketAddr,
+
+    /// File with the admin's bearer token [default: admin-token in the state folder, made on the first start]
+    #[arg(long, env = "PACKHORSE_ADMIN_TOKEN_FILE", value_name = "FILE")]
+    pub admin_token_file: Option<PathBuf>,
+
+    /// File with the agents' bearer token [default: agent-token in the state folder, made on the first start]
+    #[arg(long, env = "PACKHORSE_AGENT_TOKEN_FILE", value_name = "FILE")]
+    pub agent_token_file: Option<PathBuf>,
+
+    /// File with the secret that gateway and workers prove to each other; needed where workers are on other machines
+    #[arg(long, env = "PACKHORSE_LINK_SECRET_FILE", value_name = "FILE")]
+    pub link_secret_file: Option<PathBuf>,
+
+    /// Folder from which models may be registered by path; may be given more than once
+    #[arg(
+        long,
+        env = "PACKHORSE_ARTIFACT_ROOT",
+        value_name = "DIR",
+        value_delimiter = ':'
+    )]
+    pub artifact_root: Vec<PathBuf>,
+
+    /// Placement policy [default: what was set last over the API, else first-fit]
+    #[arg(long, env = "PACKHORSE_POLICY", value_name = "NAME")]
+    pub policy: Option<String>,
+
+    /// Dispatch discipline [default: what was set last over the API, else deadline]
+    #[arg(long, env = "PACKHORSE_DISCIPLINE", value_name = "NAME")]
+    pub discipline: Option<Discipline>,
+
+    /// Milliseconds without a word from an agent after which its node counts as lost
+    #[arg(long, env = "PACKHORSE_LEASE_MS", value_name = "MS", default_value_t = 5000,
+        value_parser = value_parser!(u64).range(100..=600_000))]
+    pub lease_ms: u64,
+
+    /// Milliseconds after which the measurement of a model begins no further batch size
+    #[arg(long, env = "PACKHORSE_PROFILE_TIME_LIMIT_MS", value_name = "MS", default_value_t = 20_000,
+        value_parser = value_parser!(u64).range(100..=3_600_000))]
+    pub profile_time_limit_ms: u64,
+
+    /// Milliseconds a policy may think about a plan before the current one stays
+    #[arg(long, env = "PACKHORSE_SOLVE_BUDGET_MS", value_name = "MS", default_value_t = 2000,
+        value_parser = value_parser!(u64).range(10..=600_000))]
+    pub solve_budget_ms: u64,
+
+    /// The most bytes of an inference request's body, before and after inflating
+    #[arg(
+        long,
+        env = "PACKHORSE_BODY_LIMIT_BYTES",
+        value_name = "BYTES",
+        default_value_t = 256 << 20
+    )]
+    pub body_limit_bytes: u64,
+
+    /// The most bytes of all inference requests' bodies together that are in memory
+    #[arg(
+        long,
+        env = "PACKHORSE_PAYLOAD_BUDGET_BYTES",
+        value_name = "BYTES",
+        default_value_t = 1 << 30
+    )]
+    pub payload_budget_bytes: u64,
+
+    /// The most bytes of a model file
+    #[arg(
+        long,
+        env = "PACKHORSE_ARTIFACT_LIMIT_BYTES",
+        value_name = "BYTES",
+        default_value_t = 4 << 30
+    )]
+    pub artifact_limit_bytes: u64,
+
+    /// The most connections at a time, for each listener
+    #[arg(long, env = "PACKHORSE_MAX_CONNECTIONS", value_name = "COUNT", default_value_t = 4096,
+        value_parser = value_parser!(u32).range(1..=1_000_000))]
+    pub max_connections: u32,
+
+    /// Milliseconds within which a request's head must arrive, and within which its body must go on
+    #[arg(long, env = "PACKHORSE_CLIENT_TIMEOUT_MS", value_name = "MS", default_value_t = 10_000,
+        value_parser = value_parser!(u64).range(100..=600_000))]
+    pub client_timeout_ms: u64,
+
+    /// Milliseconds that requests in flight have to end when the gateway is stopped
+    #[arg(long, env = "PACKHORSE_SHUTDOWN_GRACE_MS", value_name = "MS", default_value_t = 10_000,
+        value_parser = value_parser!(u64).range(0..=600_000))]
+    pub shutdown_grace_ms: u64,
+
+    /// How the log is written to standard error
+    #[arg(long, env = "PACKHORSE_LOG_FORMAT", value_enum, default_value_t = LogFormat::Text)]
+    pub log_format: LogFormat,
+
+    /// What is logged: a level, or target=level, comma-separated
+    #[arg(
+        long,
+        env = "PACKHORSE_LOG",
+        value_name = "FILTER",
+        default_value = "info"
+    )]
+    pub log: String,
+
+    /// Where data of this user lives by the conventions of the desktop.
+    #[arg(long, env = "XDG_DATA_HOME", hide = true)]
+    data_home: Option<OsString>,
+
+    /// The user's home folder.
+    #[arg(long, env = "HOME", hide = true)]
+    home: Option<PathBuf>,
+}
+
+/// How the log is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum LogFormat {
+    /// Lines for people.
+    Text,
+    /// One JSON object per line.
+    Json,
+}
+
+/// What a gateway is started with.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The folder for everything that is kept.
+    pub state_dir: PathBuf,
+    /// The inference listener.
+    pub listen: SocketAddr,
+    /// The admin listener.
+    pub admin_listen: SocketAddr,
+    /// The admin's token, if it is not in the state folder.
+    pub admin_token_file: Option<PathBuf>,
+    /// The agents' token, if it is not in the state folder.
+    pub agent_token_file: Option<PathBuf>,
+    /// The secret shared with workers.
+    pub link_secret_file: Option<PathBuf>,
+    /// Folders from which models may be registered by path.
+    pub artifact_roots: Vec<PathBuf>,
+    /// The placement policy's name, if it was given.
+    pub policy: Option<String>,
+    /// The dispatch discipline, if it was given.
+    pub discipline: Option<Discipline>,
+    /// How long a node counts as there without a word from its agent.
+    pub lease: Duration,
+    /// After this long a measurement begins no further batch size.
+    pub profile_time_limit: Duration,
+    /// How long a policy may think.
+    pub solve_budget: Duration,
+    /// The most bytes of one inference request's body.
+    pub body_limit: ByteCount,
+    /// The most bytes of all such bodies together.
+    pub payload_budget: ByteCount,
+    /// The most bytes of a model file.
+    pub artifact_limit: ByteCount,
+    /// The most connections at a time, for each listener.
+    pub max_connections: usize,
+    /// Within this a request's head must arrive, and its body must go on.
+    pub client_timeout: Duration,
+    /// How long requests in flight have to end when the gateway is stopped.
+    pub shutdown_grace: Duration,
+}
+
+/// Why a configuration is refused.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ConfigError {
+    /// Neither a state folder nor a home is known.
+    #[error("--state-dir: give a folder, for there is neither XDG_DATA_HOME nor HOME to find one")]
+    NoStateDir,
+    /// The admin listener would be open to other machines with a token that nobody chose.
+    #[error(
+        "--admin-listen: {0} can be reached from other machines; give the token to protect it with --admin-token-file, or use \
+         a loopback address"
+    )]
+    OpenAdmin(SocketAddr),
+}
+
+impl Options {
+    /// Checks what single flags cannot say, and gives everything its type.
+    ///
+    /// # Errors
+    /// If flags do not go together.
+    pub fn settings(self) -> Result<Settings, ConfigError> {
+        if !self.admin_listen.ip().is_loopback() && self.admin_token_file.is_none() {
+            return Err(ConfigError::OpenAdmin(self.admin_listen));
+        }
+        let data_home = self
+            .data_home
+            .map(PathBuf::from)
+            .filter(|path| path.is_absolute())
+            .or_else(|| Some(self.home?.join(".local/share")));
+        let state_dir = match self.state_dir {
+            Some(path) => path,
+            None => data_home.ok_or(ConfigError::NoStateDir)?.join("packhorse"),
+        };
+        Ok(Settings {
+            state_dir,
+            listen: self.listen,
+            admin_listen: self.admin_listen,
+            admin_token_file: self.admin_token_file,
+            agent_token_file: self.agent_token_file,
+            link_secret_file: self.link_secret_file,
+            artifact_roots: self.artifact_root,
+            policy: self.policy,
+            discipline: self.discipline,
+            lease: Duration::from_millis(self.lease_ms),
+            profile_time_limit: Duration::from_millis(self.profile_time_limit_ms),
+            solve_budget: Duration::from_millis(self.solve_budget_ms),
+            body_limit: ByteCount::new(self.body_limit_bytes),
+            payload_budget: ByteCount::new(self.payload_budget_bytes),
+            artifact_limit: ByteCount::new(self.artifact_limit_bytes),
+            max_connections: usize::try_from(self.max_connections).unwrap_or(usize::MAX),
+            client_timeout: Duration::from_millis(self.client_timeout_ms),
+            shutdown_grace: Duration::from_millis(self.shutdown_grace_ms),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settings(flags: &[&str]) -> Result<Settings, ConfigError> {
+        let flags = ["packhorse-gateway"].iter().chain(flags);
+        Options::try_parse_from(flags).unwrap().settings()
+    }
+
+    #[test]
+    fn an_admin_address_for_other_machines_needs_a_chosen_token() {
+        let open = ["--state-dir", "/s", "--admin-listen", "0.0.0.0:8081"];
+        assert!(matches!(settings(&open), Err(ConfigError::OpenAdmin(_))));
+        let guarded = [&open[..], &["--admin-token-file", "/t"]].concat();
+        assert!(settings(&guarded).is_ok());
+        assert!(settings(&["--state-dir", "/s", "--admin-listen", "[::1]:0"]).is_ok());
+        // Inference has no token: its clients are public.
+        assert!(settings(&["--state-dir", "/s", "--listen", "0.0.0.0:8080"]).is_ok());
+    }
+
+    #[test]
+    fn the_state_folder_follows_the_conventions_of_the_desktop() {
+        let dir = |flags: &[&str]| settings(flags).unwrap().state_dir;
+        let home = ["--data-home", "", "--home", "/h"];
+        assert_eq!(dir(&home), PathBuf::from("/h/.local/share/packhorse"));
+        assert_eq!(
+            dir(&["--data-home", "/d", "--home", "/h"]),
+            PathBuf::from("/d/packhorse")
+        );
+        assert_eq!(
+            dir(&["--data-home", "/d", "--state-dir", "/s"]),
+            PathBuf::from("/s")
+        );
+    }
+
+    #[test]
+    fn roots_and_limits_are_read() {
+        let settings = settings(&[
+            "--state-dir",
+            "/s",
+            "--artifact-root",
+            "/a:/b",
+            "--artifact-root",
+            "/c",
+            "--lease-ms",
+            "700",
+        ])
+        .unwrap();
+        assert_eq!(
+            settings.artifact_roots,
+            ["/a", "/b", "/c"].map(PathBuf::from)
+        );
+        assert_eq!(settings.lease, Duration::from_millis(700));
+        for bad in [
+            ["--lease-ms", "0"],
+            ["--discipline", "lucky"],
+            ["--log-format", "xml"],
+        ] {
+            assert!(
+                Options::try_parse_from(["packhorse-gateway"].iter().chain(&bad)).is_err(),
+                "{bad:?}"
+            );
+        }
+    }
+}

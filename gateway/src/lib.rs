@@ -2,9 +2,12 @@
 //! the serving engine between clients and workers.
 
 pub mod api;
+pub mod app;
 pub mod config;
 pub mod controller;
 pub mod driver;
+pub mod serve;
+pub mod state_dir;
 pub mod store;
 pub mod telemetry;
 pub mod workers;

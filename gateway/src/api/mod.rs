@@ -1,4 +1,7 @@
 //! HTTP: the inference protocol and the admin API.
 
 pub mod admin;
+pub mod error;
 pub mod inference;
+
+pub use error::ApiError;

@@ -1,1 +1,188 @@
-//! The store.
+//! What the gateway must not forget, in one SQL database: SQLite today, with every statement also valid on `PostgreSQL`
+//! (numbered parameters, no engine's own types, no upsert beyond `ON CONFLICT`).
+//!
+//! A write that has returned is durable: SQLite runs with `synchronous=FULL`, so that an acknowledged registration survives a
+//! power loss and not only a killed process. The control plane writes a few rows a minute; the extra fsync costs nothing there.
+
+mod artifacts;
+mod files;
+mod models;
+mod nodes;
+mod plans;
+mod profiles;
+mod settings;
+
+use std::{path::Path, str::FromStr, time::Duration};
+
+use sqlx::{
+    AnyPool, Executor as _, Row as _,
+    any::{AnyConnectOptions, AnyPoolOptions, AnyRow},
+};
+
+pub use files::{ArtifactFiles, OpenArtifactError, ReceiveError, Received};
+pub use models::{InsertModelError, StoredModel};
+pub use nodes::{Scheduling, StoredNode};
+pub use plans::{StoredForecast, StoredPlan, StoredReplica};
+pub use settings::Settings;
+
+static MIGRATIONS: sqlx::migrate::Migrator = sqlx::migrate!("../migrations");
+
+/// The database. Clones share one pool of connections.
+#[derive(Clone, Debug)]
+pub struct Store {
+    pool: AnyPool,
+}
+
+/// Why the database cannot be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenStoreError {
+    /// It cannot be reached or created.
+    #[error("cannot open the database")]
+    Connect(#[source] sqlx::Error),
+    /// It was written by another version.
+    #[error("cannot bring the database to this version's tables")]
+    Migrate(#[source] sqlx::migrate::MigrateError),
+}
+
+/// Why the database did not do what it was asked.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// The engine refused: busy, disk full, connection lost.
+    #[error("the database failed")]
+    Database(#[from] sqlx::Error),
+    /// A row holds what this version never writes.
+    #[error("the database holds an unreadable {table}.{column}")]
+    Unreadable {
+        /// The table.
+        table: &'static str,
+        /// The column.
+        column: &'static str,
+        /// What is wrong with it.
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+}
+
+impl StoreError {
+    fn unreadable(
+        table: &'static str,
+        column: &'static str,
+    ) -> impl FnOnce(Box<dyn std::error::Error + Send + Sync>) -> Self {
+        move |source| Self::Unreadable {
+            table,
+            column,
+            source,
+        }
+    }
+}
+
+impl Store {
+    /// Opens the SQLite database in a file, creating it if it is not there, and brings its tables up to date.
+    ///
+    /// # Errors
+    /// If the file cannot be opened or was written by a newer version.
+    pub async fn open(file: &Path) -> Result<Self, OpenStoreError> {
+        sqlx::any::install_default_drivers();
+        let options = AnyConnectOptions::from_str(&format!("sqlite://{}?mode=rwc", url_path(file)))
+            .map_err(OpenStoreError::Connect)?;
+        let pool = AnyPoolOptions::new()
+            .max_connections(4)
+            .acquire_timeout(Duration::from_secs(10))
+            .after_connect(|connection, _| {
+                Box::pin(async move {
+                    connection.execute("PRAGMA busy_timeout = 5000").await?;
+                    connection.execute("PRAGMA journal_mode = WAL").await?;
+                    connection.execute("PRAGMA synchronous = FULL").await?;
+                    connection.execute("PRAGMA foreign_keys = ON").await?;
+                    Ok(())
+                })
+            })
+            .connect_with(options)
+            .await
+            .map_err(OpenStoreError::Connect)?;
+        MIGRATIONS
+            .run(&pool)
+            .await
+            .map_err(OpenStoreError::Migrate)?;
+        Ok(Self { pool })
+    }
+
+    /// Begins the next epoch: a number above that of every earlier start, durable before it is returned.
+    ///
+    /// # Errors
+    /// If the database fails.
+    pub async fn begin_epoch(&self) -> Result<u64, StoreError> {
+        let row = sqlx::query(
+            "INSERT INTO epochs (epoch, started_ms) SELECT COALESCE(MAX(epoch), 0) + 1, $1 FROM epochs RETURNING epoch",
+        )
+        .bind(unix_ms())
+        .fetch_one(&self.pool)
+        .await?;
+        unsigned(&row, "epochs", "epoch")
+    }
+
+    /// Closes all connections.
+    pub async fn close(&self) {
+        self.pool.close().await;
+    }
+}
+
+/// Milliseconds since 1970.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the store is where wall-clock times are written"
+)]
+pub(crate) fn unix_ms() -> i64 {
+    std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .map_or(0, |since| {
+            i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
+        })
+}
+
+/// Escapes what a path must not hold in a URL.
+fn url_path(file: &Path) -> String {
+    use std::{fmt::Write as _, os::unix::ffi::OsStrExt as _};
+
+    let mut text = String::new();
+    for &byte in file.as_os_str().as_bytes() {
+        if byte.is_ascii_alphanumeric() || matches!(byte, b'/' | b'.' | b'-' | b'_') {
+            text.push(char::from(byte));
+        } else {
+            let _ = write!(text, "%{byte:02X}");
+        }
+    }
+    text
+}
+
+fn unsigned<T: TryFrom<i64, Error: std::error::Error + Send + Sync + 'static>>(
+    row: &AnyRow,
+    table: &'static str,
+    column: &'static str,
+) -> Result<T, StoreError> {
+    T::try_from(row.try_get::<i64, _>(column)?)
+        .map_err(|e| StoreError::unreadable(table, column)(e.into()))
+}
+
+fn parsed<T: FromStr<Err: std::error::Error + Send + Sync + 'static>>(
+    row: &AnyRow,
+    table: &'static str,
+    column: &'static str,
+) -> Result<T, StoreError> {
+    row.try_get::<String, _>(column)?
+        .parse()
+        .map_err(|e: T::Err| StoreError::unreadable(table, column)(e.into()))
+}
+
+fn json<T: serde::de::DeserializeOwned>(
+    row: &AnyRow,
+    table: &'static str,
+    column: &'static str,
+) -> Result<T, StoreError> {
+    serde_json::from_str(&row.try_get::<String, _>(column)?)
+        .map_err(|e| StoreError::unreadable(table, column)(e.into()))
+}
+
+fn to_json(value: &impl serde::Serialize) -> String {
+    serde_json::to_string(value).expect("our own messages are JSON")
+}

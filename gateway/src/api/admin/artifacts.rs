@@ -1,0 +1,100 @@
+//! `/v1/artifacts`.
+
+use std::io;
+
+use axum::{
+    Json,
+    body::Body,
+    extract::{Request, State},
+    http::{HeaderName, StatusCode, header},
+    response::IntoResponse,
+};
+use futures_util::TryStreamExt as _;
+use packhorse_api::{ArtifactView, ErrorBody};
+use packhorse_cluster::ArtifactDigest;
+use tokio_util::io::{ReaderStream, StreamReader};
+
+use super::Admin;
+use crate::{
+    api::error::{ApiError, Path},
+    store::ReceiveError,
+};
+
+/// How much of a file is read at a time.
+const READ_BYTES: usize = 256 << 10;
+
+/// Stores a model file, whatever its `Content-Type`. Storing it again changes nothing.
+#[utoipa::path(
+    put, path = "/v1/artifacts/{digest}", tag = "artifacts", security(("admin" = [])),
+    params(("digest" = String, Path, description = "sha256: and 64 hexadecimal digits", example = "sha256:0123…")),
+    request_body(content = Vec<u8>, content_type = "application/octet-stream", description = "The file"),
+    responses(
+        (status = 200, description = "It was stored already", body = ArtifactView),
+        (status = 201, description = "Stored, durably", body = ArtifactView),
+        (status = 400, description = "The bytes have another digest", body = ErrorBody),
+        (status = 413, description = "The file is over the limit", body = ErrorBody),
+        (status = 507, description = "The disk is full", body = ErrorBody),
+        (status = "default", description = "Any other failure", body = ErrorBody),
+    )
+)]
+pub(super) async fn put(
+    State(admin): State<Admin>,
+    Path(digest): Path<ArtifactDigest>,
+    request: Request,
+) -> Result<impl IntoResponse, ApiError> {
+    let limit = admin.artifacts.limit();
+    let announced = request.headers().get(header::CONTENT_LENGTH);
+    let announced = announced.and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
+    if announced.is_some_and(|bytes| bytes > limit.as_u64()) {
+        return Err(ReceiveError::TooLarge(limit).into());
+    }
+    let bytes = request.into_body().into_data_stream();
+    let source = StreamReader::new(bytes.map_err(io::Error::other));
+    let received = admin.artifacts.receive(Some(digest), source).await?;
+    let status = if received.new {
+        StatusCode::CREATED
+    } else {
+        StatusCode::OK
+    };
+    let view = ArtifactView {
+        digest,
+        bytes: received.bytes,
+    };
+    Ok((status, Json(view)))
+}
+
+/// A stored model file.
+#[utoipa::path(
+    get, path = "/v1/artifacts/{digest}", tag = "artifacts", security(("admin" = []), ("agent" = [])),
+    params(("digest" = String, Path, description = "sha256: and 64 hexadecimal digits")),
+    responses(
+        (status = 200, description = "The file", body = Vec<u8>, content_type = "application/octet-stream"),
+        (status = 404, description = "It is not stored", body = ErrorBody),
+        (status = "default", description = "Any other failure", body = ErrorBody),
+    )
+)]
+pub(super) async fn show(
+    State(admin): State<Admin>,
+    Path(digest): Path<ArtifactDigest>,
+) -> Result<impl IntoResponse, ApiError> {
+    let (file, bytes) = admin.artifacts.read(digest).await?;
+    let headers: [(HeaderName, String); 2] = [
+        (header::CONTENT_TYPE, "application/octet-stream".to_owned()),
+        (header::CONTENT_LENGTH, bytes.to_string()),
+    ];
+    let body = Body::from_stream(ReaderStream::with_capacity(file, READ_BYTES));
+    Ok((headers, body))
+}
+
+/// All stored model files.
+#[utoipa::path(
+    get, path = "/v1/artifacts", tag = "artifacts", security(("admin" = [])),
+    responses((status = 200, body = [ArtifactView]), (status = "default", description = "Any failure", body = ErrorBody))
+)]
+pub(super) async fn list(State(admin): State<Admin>) -> Result<Json<Vec<ArtifactView>>, ApiError> {
+    let stored = admin.store.artifacts().await?;
+    let views = stored
+        .into_iter()
+        .map(|(digest, bytes)| ArtifactView { digest, bytes });
+    Ok(Json(views.collect()))
+}

@@ -1,0 +1,167 @@
+//! `/v1/models`.
+
+use axum::{
+    Json,
+    extract::State,
+    http::{StatusCode, header},
+    response::IntoResponse,
+};
+use packhorse_api::{ErrorBody, ModelChange, ModelRegistration, ModelView};
+use packhorse_cluster::{
+    ArtifactDigest, ModelId, ModelName, ModelSpec, ModelSpecError, ModelVersion, Program,
+};
+use serde::Deserialize;
+use utoipa::IntoParams;
+
+use super::Admin;
+use crate::api::error::{ApiError, JsonBody, Path, Query};
+
+/// Which version of a model is meant.
+#[derive(Clone, Copy, Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct WhichVersion {
+    /// A version of the model.
+    #[param(value_type = Option<u32>, minimum = 1)]
+    version: Option<ModelVersion>,
+}
+
+/// Registers a version of a model. With the answer it is stored durably; where it is on its way then, `GET` tells.
+#[utoipa::path(
+    post, path = "/v1/models", tag = "models", security(("admin" = [])),
+    request_body = ModelRegistration,
+    responses(
+        (status = 201, description = "Registered", body = ModelView, headers(("location" = String, description = "Where it is to be read"))),
+        (status = 400, description = "A field is out of its limits, or the artifact is not stored", body = ErrorBody),
+        (status = 409, description = "The version is registered already", body = ErrorBody),
+        (status = "default", description = "Any other failure", body = ErrorBody),
+    )
+)]
+pub(super) async fn register(
+    State(admin): State<Admin>,
+    JsonBody(registration): JsonBody<ModelRegistration>,
+) -> Result<impl IntoResponse, ApiError> {
+    let (spec, path) = spec_of(registration)?;
+    let spec = match path {
+        Some(path) => from_path(&admin, spec, &path).await?,
+        None => spec,
+    };
+    let view = admin.controller.register(spec).await??;
+    let location = format!("/v1/models/{}?version={}", view.name, view.version);
+    Ok((
+        StatusCode::CREATED,
+        [(header::LOCATION, location)],
+        Json(view),
+    ))
+}
+
+/// All versions of all models, each with where it is on its way and why.
+#[utoipa::path(
+    get, path = "/v1/models", tag = "models", security(("admin" = [])),
+    responses((status = 200, body = [ModelView]), (status = "default", description = "Any failure", body = ErrorBody))
+)]
+pub(super) async fn list(State(admin): State<Admin>) -> Result<Json<Vec<ModelView>>, ApiError> {
+    Ok(Json(admin.controller.models().await?))
+}
+
+/// A version of a model, the newest if none is named.
+#[utoipa::path(
+    get, path = "/v1/models/{name}", tag = "models", security(("admin" = [])),
+    params(("name" = String, Path, description = "The model's name"), WhichVersion),
+    responses(
+        (status = 200, body = ModelView),
+        (status = 404, description = "No such model or version", body = ErrorBody),
+        (status = "default", description = "Any other failure", body = ErrorBody),
+    )
+)]
+pub(super) async fn show(
+    State(admin): State<Admin>,
+    Path(name): Path<ModelName>,
+    Query(which): Query<WhichVersion>,
+) -> Result<Json<ModelView>, ApiError> {
+    Ok(Json(admin.controller.model(name, which.version).await??))
+}
+
+/// Changes SLO or rate of a version of a model, the newest if none is named.
+#[utoipa::path(
+    patch, path = "/v1/models/{name}", tag = "models", security(("admin" = [])),
+    params(("name" = String, Path, description = "The model's name"), WhichVersion),
+    request_body = ModelChange,
+    responses(
+        (status = 200, body = ModelView),
+        (status = 400, description = "A field is out of its limits", body = ErrorBody),
+        (status = 404, description = "No such model or version", body = ErrorBody),
+        (status = "default", description = "Any other failure", body = ErrorBody),
+    )
+)]
+pub(super) async fn change(
+    State(admin): State<Admin>,
+    Path(name): Path<ModelName>,
+    Query(which): Query<WhichVersion>,
+    JsonBody(change): JsonBody<ModelChange>,
+) -> Result<Json<ModelView>, ApiError> {
+    let changed = admin.controller.change_model(name, which.version, change);
+    Ok(Json(changed.await??))
+}
+
+/// Removes a version of a model with its profiles, or all versions if none is named.
+#[utoipa::path(
+    delete, path = "/v1/models/{name}", tag = "models", security(("admin" = [])),
+    params(("name" = String, Path, description = "The model's name"), WhichVersion),
+    responses(
+        (status = 204, description = "Removed; its workers end by themselves"),
+        (status = 404, description = "No such model or version", body = ErrorBody),
+        (status = "default", description = "Any other failure", body = ErrorBody),
+    )
+)]
+pub(super) async fn remove(
+    State(admin): State<Admin>,
+    Path(name): Path<ModelName>,
+    Query(which): Query<WhichVersion>,
+) -> Result<StatusCode, ApiError> {
+    admin.controller.remove_model(name, which.version).await??;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// What is registered, within its limits, and the path of its file where that is given instead of a digest. The digest of a
+/// file that is yet to be read is all zeros.
+fn spec_of(registration: ModelRegistration) -> Result<(ModelSpec, Option<String>), ApiError> {
+    let unread = ArtifactDigest::from_sha256([0; 32]);
+    let (artifact, path) = match (registration.artifact, registration.artifact_path) {
+        (Some(digest), None) => (digest, None),
+        (None, Some(path)) => (unread, Some(path)),
+        _ => {
+            return Err(ApiError::bad_request(
+                "artifact: give either artifact, the digest of an uploaded file, or artifact_path",
+            ));
+        }
+    };
+    let spec = ModelSpec {
+        program: Program {
+            model: ModelId {
+                name: registration.name,
+                version: registration.version.unwrap_or(ModelVersion::FIRST),
+            },
+            artifact,
+            max_batch_size: registration.max_batch_size,
+            inputs: registration.inputs,
+            outputs: registration.outputs,
+        },
+        slo: crate::controller::slo_of_ms(registration.slo_ms).map_err(invalid)?,
+        rate: registration.rate_rps,
+    };
+    spec.validate().map_err(invalid)?;
+    Ok((spec, path))
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "it is what map_err gives")]
+fn invalid(error: ModelSpecError) -> ApiError {
+    ApiError::bad_request(error.to_string())
+}
+
+async fn from_path(admin: &Admin, mut spec: ModelSpec, path: &str) -> Result<ModelSpec, ApiError> {
+    let received = admin.artifacts.import(path).await;
+    let received = received.map_err(|e| ApiError::from(e).about("artifact_path"))?;
+    spec.program.artifact = received.digest;
+    Ok(spec)
+}

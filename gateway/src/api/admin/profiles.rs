@@ -1,0 +1,71 @@
+//! `/v1/profiles`.
+
+use axum::{
+    extract::State,
+    http::{StatusCode, header},
+    response::IntoResponse,
+};
+use packhorse_api::ErrorBody;
+use packhorse_cluster::{ModelName, ProfileTable};
+use serde::Deserialize;
+use utoipa::IntoParams;
+
+use super::Admin;
+use crate::api::error::{ApiError, Body, Query};
+
+/// Whose profiles are meant.
+#[derive(Clone, Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct WhichModel {
+    /// Only profiles of this model, in all its versions.
+    #[param(value_type = Option<String>)]
+    model: Option<ModelName>,
+}
+
+/// What was measured or imported, as CSV: a row per model version, device kind, compute share and batch size.
+#[utoipa::path(
+    get, path = "/v1/profiles", tag = "profiles", security(("admin" = [])),
+    params(WhichModel),
+    responses(
+        (status = 200, description = "The profiles", body = String, content_type = "text/csv"),
+        (status = "default", description = "Any failure", body = ErrorBody),
+    )
+)]
+pub(super) async fn export(
+    State(admin): State<Admin>,
+    Query(which): Query<WhichModel>,
+) -> Result<impl IntoResponse, ApiError> {
+    let all = admin.controller.profiles().await?;
+    let mut table = ProfileTable::default();
+    for (model, kind, profile) in all.iter() {
+        if which.model.as_ref().is_none_or(|name| *name == model.name) {
+            table.insert(model.clone(), kind.clone(), profile.clone());
+        }
+    }
+    Ok((
+        [(header::CONTENT_TYPE, "text/csv; charset=utf-8")],
+        table.to_csv(),
+    ))
+}
+
+/// Adds profiles from CSV, replacing those there are for the same model version and device kind. All or none.
+#[utoipa::path(
+    put, path = "/v1/profiles", tag = "profiles", security(("admin" = [])),
+    request_body(content = String, content_type = "text/csv", description = "Profiles, with a header line"),
+    responses(
+        (status = 204, description = "Stored, durably"),
+        (status = 400, description = "A line cannot be read", body = ErrorBody),
+        (status = "default", description = "Any other failure", body = ErrorBody),
+    )
+)]
+pub(super) async fn import(
+    State(admin): State<Admin>,
+    Body(csv): Body,
+) -> Result<StatusCode, ApiError> {
+    let csv = str::from_utf8(&csv)
+        .map_err(|e| ApiError::bad_request(format!("the CSV is no UTF-8 text: {e}")))?;
+    let profiles = ProfileTable::from_csv(csv).map_err(|e| ApiError::bad_request(e.to_string()))?;
+    admin.controller.import_profiles(profiles).await??;
+    Ok(StatusCode::NO_CONTENT)
+}

@@ -1,0 +1,179 @@
+//! A whole gateway: everything started in order, and stopped in the opposite one.
+
+use std::{io, net::SocketAddr, time::Duration};
+
+use packhorse_placement::UnknownPolicy;
+use packhorse_wire::LinkSecret;
+
+use crate::{
+    api::{
+        admin::{self, Admin, Credentials},
+        inference::{self, InferenceLimits},
+    },
+    config::Settings,
+    controller::{Controller, ControllerConfig},
+    driver::{DataPlane, DataPlaneConfig},
+    serve::{ConnectionLimits, Server},
+    state_dir::{StateDir, StateDirError, read_secret},
+    store::{ArtifactFiles, OpenStoreError, Store, StoreError},
+};
+
+/// Agents and admins have so long to get their last answer; by then all inference requests have theirs.
+const ADMIN_GRACE: Duration = Duration::from_secs(1);
+
+/// A running gateway.
+#[derive(Debug)]
+pub struct App {
+    inference: Server,
+    admin: Server,
+    controller: Controller,
+    data_plane: DataPlane,
+    store: Store,
+    grace: Duration,
+    // Last: the lock on the folder goes when nothing writes there any more.
+    _state: StateDir,
+}
+
+/// Why a gateway does not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The configured policy does not exist.
+    #[error("--policy")]
+    Policy(#[source] UnknownPolicy),
+    /// The state folder, or a file with a secret, cannot be used.
+    #[error("cannot use the state folder or a secret")]
+    State(#[from] StateDirError),
+    /// The database cannot be opened.
+    #[error("cannot open the store")]
+    OpenStore(#[from] OpenStoreError),
+    /// The database cannot be read.
+    #[error("cannot read the store")]
+    ReadStore(#[from] StoreError),
+    /// The folder of model files cannot be used.
+    #[error("cannot use the folder of model files")]
+    Artifacts(#[source] io::Error),
+    /// A listener cannot be bound.
+    #[error("cannot listen on {address} (--{flag})")]
+    Listen {
+        /// Which flag names the address.
+        flag: &'static str,
+        /// The address.
+        address: SocketAddr,
+        /// Why not.
+        #[source]
+        source: io::Error,
+    },
+}
+
+impl App {
+    /// Starts everything. When this returns, both listeners answer, and `endpoints.json` says where they are.
+    ///
+    /// # Errors
+    /// If something that is configured does not exist or cannot be used.
+    pub async fn start(settings: Settings) -> Result<Self, StartError> {
+        let policy = settings.policy.as_deref().map(packhorse_placement::policy);
+        let policy = policy.transpose().map_err(StartError::Policy)?;
+        let state = StateDir::open(&settings.state_dir)?;
+        let credentials = credentials(&settings, &state)?;
+        let link_secret = match &settings.link_secret_file {
+            Some(file) => LinkSecret::from_file_content(read_secret(file)?.as_bytes()),
+            None => LinkSecret::none(),
+        };
+        let store = Store::open(&state.database()).await?;
+        let artifacts = ArtifactFiles::open(
+            state.artifacts(),
+            settings.artifact_roots.clone(),
+            settings.artifact_limit,
+            store.clone(),
+        )
+        .await
+        .map_err(StartError::Artifacts)?;
+        let data_plane = DataPlane::spawn(DataPlaneConfig {
+            link_secret,
+            ..DataPlaneConfig::default()
+        });
+        let config = ControllerConfig {
+            lease: settings.lease,
+            profile_time_limit: settings.profile_time_limit,
+            solve_budget: settings.solve_budget,
+            policy,
+            discipline: settings.discipline,
+        };
+        let controller = Controller::start(config, store.clone(), data_plane.clone()).await?;
+
+        let limits = InferenceLimits {
+            body_bytes: settings.body_limit.as_u64(),
+            payload_budget_bytes: settings.payload_budget.as_u64(),
+            body_timeout: settings.client_timeout,
+        };
+        let (inference_routes, document) =
+            inference::router(data_plane.clone(), limits).split_for_parts();
+        let admin_routes = admin::router(
+            Admin {
+                credentials,
+                controller: controller.clone(),
+                data_plane: data_plane.clone(),
+                artifacts,
+                store: store.clone(),
+                body_timeout: settings.client_timeout,
+            },
+            document,
+        );
+        let connections = ConnectionLimits {
+            connections: settings.max_connections,
+            head_timeout: settings.client_timeout,
+        };
+        let bind = |flag, address, routes| async move {
+            let bound = Server::bind(address, routes, connections).await;
+            bound.map_err(|source| StartError::Listen {
+                flag,
+                address,
+                source,
+            })
+        };
+        let inference = bind("listen", settings.listen, inference_routes).await?;
+        let admin = bind("admin-listen", settings.admin_listen, admin_routes).await?;
+        state.write_endpoints(inference.address(), admin.address())?;
+        tracing::info!(inference = %inference.address(), admin = %admin.address(), "the gateway is up");
+        Ok(Self {
+            inference,
+            admin,
+            controller,
+            data_plane,
+            store,
+            grace: settings.shutdown_grace,
+            _state: state,
+        })
+    }
+
+    /// Where inference requests are answered.
+    pub fn inference_address(&self) -> SocketAddr {
+        self.inference.address()
+    }
+
+    /// Where admins and agents are answered.
+    pub fn admin_address(&self) -> SocketAddr {
+        self.admin.address()
+    }
+
+    /// Takes nothing new, answers what is there within the grace, and ends. Workers go on: they wait for the next gateway.
+    pub async fn shutdown(self) {
+        tracing::info!("stopping: answering what is in flight");
+        self.inference.shutdown(self.grace).await;
+        self.data_plane.shutdown(self.grace).await;
+        self.controller.shutdown().await;
+        self.admin.shutdown(ADMIN_GRACE).await;
+        self.store.close().await;
+        tracing::info!("stopped");
+    }
+}
+
+fn credentials(settings: &Settings, state: &StateDir) -> Result<Credentials, StateDirError> {
+    let secret = |file: &Option<std::path::PathBuf>, name| match file {
+        Some(file) => read_secret(file),
+        None => state.own_secret(name),
+    };
+    let admin = secret(&settings.admin_token_file, "admin-token")?;
+    let agent = secret(&settings.agent_token_file, "agent-token")?;
+    Ok(Credentials::new(&admin, &agent))
+}

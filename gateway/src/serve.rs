@@ -1,0 +1,123 @@
+//! Accepts connections and serves HTTP/1.1 on them, within limits, until told to stop.
+
+use std::{io, net::SocketAddr, sync::Arc, time::Duration};
+
+use axum::Router;
+use hyper::server::conn::http1;
+use hyper_util::{
+    rt::{TokioIo, TokioTimer},
+    server::graceful::GracefulShutdown,
+    service::TowerToHyperService,
+};
+use tokio::{
+    net::{TcpListener, TcpStream},
+    sync::Semaphore,
+    task::JoinHandle,
+};
+use tokio_util::sync::CancellationToken;
+
+/// What a client may cost.
+#[derive(Clone, Copy, Debug)]
+pub struct ConnectionLimits {
+    /// The most connections at a time; further ones wait in the listener's backlog.
+    pub connections: usize,
+    /// A request's head must be complete so long after its connection began, or after the request before.
+    pub head_timeout: Duration,
+}
+
+/// A listener that is being served.
+#[derive(Debug)]
+pub struct Server {
+    address: SocketAddr,
+    stop: CancellationToken,
+    task: JoinHandle<GracefulShutdown>,
+}
+
+impl Server {
+    /// Binds the address and serves `router` there.
+    ///
+    /// # Errors
+    /// If the address cannot be bound.
+    pub async fn bind(
+        address: SocketAddr,
+        router: Router,
+        limits: ConnectionLimits,
+    ) -> io::Result<Self> {
+        let listener = TcpListener::bind(address).await?;
+        let address = listener.local_addr()?;
+        let stop = CancellationToken::new();
+        let task = tokio::spawn(accept(listener, router, limits, stop.clone()));
+        Ok(Self {
+            address,
+            stop,
+            task,
+        })
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Accepts no further connection, lets those that are there answer what they have, at most for `grace`, and closes them.
+    pub async fn shutdown(self, grace: Duration) {
+        self.stop.cancel();
+        let Ok(connections) = self.task.await else {
+            return;
+        };
+        let open = connections.count();
+        if tokio::time::timeout(grace, connections.shutdown())
+            .await
+            .is_err()
+        {
+            tracing::warn!(listener = %self.address, connections = open, "closed connections that were not finished in time");
+        }
+    }
+}
+
+async fn accept(
+    listener: TcpListener,
+    router: Router,
+    limits: ConnectionLimits,
+    stop: CancellationToken,
+) -> GracefulShutdown {
+    let graceful = GracefulShutdown::new();
+    let slots = Arc::new(Semaphore::new(limits.connections));
+    let mut http = http1::Builder::new();
+    http.timer(TokioTimer::new())
+        .header_read_timeout(limits.head_timeout);
+    loop {
+        let next = async {
+            let slot = Arc::clone(&slots).acquire_owned().await;
+            let slot = slot.expect("the semaphore is never closed");
+            (slot, accept_one(&listener).await)
+        };
+        let (slot, stream) = tokio::select! {
+            () = stop.cancelled() => return graceful,
+            next = next => next,
+        };
+        // Answers are written whole; waiting to fill a segment would only delay them.
+        let _ = stream.set_nodelay(true);
+        let service = TowerToHyperService::new(router.clone());
+        let connection = graceful.watch(http.serve_connection(TokioIo::new(stream), service));
+        tokio::spawn(async move {
+            if let Err(e) = connection.await {
+                tracing::debug!(error = %e, "a connection ended with an error");
+            }
+            drop(slot);
+        });
+    }
+}
+
+async fn accept_one(listener: &TcpListener) -> TcpStream {
+    loop {
+        match listener.accept().await {
+            Ok((stream, _)) => return stream,
+            Err(e) => {
+                // Out of descriptors, or the peer was gone already: neither is a reason to stop serving the others.
+                tracing::warn!(error = %e, "cannot accept a connection");
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! Which model files are complete on disk.
+
+use packhorse_cluster::ArtifactDigest;
+use sqlx::any::AnyRow;
+
+use super::{Store, StoreError, parsed, unix_ms, unsigned};
+
+impl Store {
+    /// Notes that a file is complete on disk. Tells whether that is news.
+    ///
+    /// # Errors
+    /// If the database fails.
+    pub async fn insert_artifact(
+        &self,
+        digest: ArtifactDigest,
+        bytes: u64,
+    ) -> Result<bool, StoreError> {
+        let done = sqlx::query(
+            "INSERT INTO artifacts (digest, bytes, created_ms) VALUES ($1, $2, $3) ON CONFLICT (digest) DO NOTHING",
+        )
+        .bind(digest.to_string())
+        .bind(i64::try_from(bytes).unwrap_or(i64::MAX))
+        .bind(unix_ms())
+        .execute(&self.pool)
+        .await?;
+        Ok(done.rows_affected() > 0)
+    }
+
+    /// The size of a file in bytes, if it is there.
+    ///
+    /// # Errors
+    /// If the database fails.
+    pub async fn artifact(&self, digest: ArtifactDigest) -> Result<Option<u64>, StoreError> {
+        sqlx::query("SELECT bytes FROM artifacts WHERE digest = $1")
+            .bind(digest.to_string())
+            .fetch_optional(&self.pool)
+            .await?
+            .map(|row| unsigned(&row, "artifacts", "bytes"))
+            .transpose()
+    }
+
+    /// All files with their sizes in bytes, by digest.
+    ///
+    /// # Errors
+    /// If the database fails.
+    pub async fn artifacts(&self) -> Result<Vec<(ArtifactDigest, u64)>, StoreError> {
+        let read = |row: &AnyRow| {
+            Ok((
+                parsed(row, "artifacts", "digest")?,
+                unsigned(row, "artifacts", "bytes")?,
+            ))
+        };
+        let rows = sqlx::query("SELECT digest, bytes FROM artifacts ORDER BY digest")
+            .fetch_all(&self.pool)
+            .await?;
+        rows.iter().map(read).collect()
+    }
+}

@@ -1,0 +1,278 @@
+//! The model files themselves: one per artifact, named by the hexadecimal digits of its SHA-256, beside the database.
+//!
+//! A file appears under its name only when it is complete, checked and on the disk; whatever a crash leaves half written is in
+//! `incoming/` and is removed at the next start.
+
+use std::{
+    io,
+    path::{Path, PathBuf},
+};
+
+use packhorse_cluster::{ArtifactDigest, ByteCount};
+use sha2::{Digest as _, Sha256};
+use tokio::{
+    fs,
+    io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _},
+};
+
+use super::{Store, StoreError};
+
+/// The folder of model files, and the rows that say which of them are complete.
+#[derive(Clone, Debug)]
+pub struct ArtifactFiles {
+    folder: PathBuf,
+    roots: Vec<PathBuf>,
+    limit: ByteCount,
+    store: Store,
+}
+
+/// A stored artifact.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Received {
+    /// Its SHA-256.
+    pub digest: ArtifactDigest,
+    /// Its size.
+    pub bytes: u64,
+    /// It was not there before.
+    pub new: bool,
+}
+
+/// Why a file was not stored.
+#[derive(Debug, thiserror::Error)]
+pub enum ReceiveError {
+    /// It is another file than was announced.
+    #[error("the bytes received have the digest {received}, not {announced}")]
+    Digest {
+        /// What was announced.
+        announced: ArtifactDigest,
+        /// What came.
+        received: ArtifactDigest,
+    },
+    /// It is larger than may be.
+    #[error("the artifact is larger than the limit of {} bytes", .0.as_u64())]
+    TooLarge(ByteCount),
+    /// The sender stopped in the middle or was too slow.
+    #[error("the artifact ended early")]
+    Read(#[source] io::Error),
+    /// The disk is full.
+    #[error("no space is left on the gateway's disk")]
+    DiskFull,
+    /// No such file under a configured root.
+    #[error("no readable file of that name under a configured artifact root")]
+    NotFound,
+    /// Writing failed otherwise.
+    #[error("the artifact could not be written")]
+    Write(#[source] io::Error),
+    /// The database failed.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+/// Why a stored file cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenArtifactError {
+    /// It is not stored.
+    #[error("no artifact {0} is stored")]
+    Unknown(ArtifactDigest),
+    /// It is stored, but the file cannot be opened or has another size.
+    #[error("the file of artifact {0} is damaged")]
+    Damaged(ArtifactDigest, #[source] io::Error),
+    /// The database failed.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+impl ArtifactFiles {
+    /// Opens the folder, creating it if it is not there, and removes what an earlier process left half written. `roots` are the
+    /// folders from which files may be taken by path, `limit` is the most bytes of one file.
+    ///
+    /// # Errors
+    /// If the folder cannot be made or cleaned.
+    pub async fn open(
+        folder: PathBuf,
+        roots: Vec<PathBuf>,
+        limit: ByteCount,
+        store: Store,
+    ) -> io::Result<Self> {
+        let incoming = folder.join("incoming");
+        match fs::remove_dir_all(&incoming).await {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
+            _ => {}
+        }
+        fs::create_dir_all(&incoming).await?;
+        Ok(Self {
+            folder,
+            roots,
+            limit,
+            store,
+        })
+    }
+
+    /// The most bytes of one file.
+    pub fn limit(&self) -> ByteCount {
+        self.limit
+    }
+
+    /// Stores what `source` yields. Once this returns, the file is durable. Storing what is stored already changes nothing.
+    ///
+    /// # Errors
+    /// If the bytes are not those announced, are too many, or cannot be read or written.
+    pub async fn receive(
+        &self,
+        announced: Option<ArtifactDigest>,
+        source: impl AsyncRead + Unpin,
+    ) -> Result<Received, ReceiveError> {
+        let incoming = Incoming::create(&self.folder.join("incoming"))
+            .await
+            .map_err(write_error)?;
+        let (digest, bytes) = self.copy(source, &incoming.path).await?;
+        if let Some(announced) = announced.filter(|announced| *announced != digest) {
+            return Err(ReceiveError::Digest {
+                announced,
+                received: digest,
+            });
+        }
+        if self.store.artifact(digest).await? == Some(bytes) && self.is_whole(digest, bytes).await {
+            return Ok(Received {
+                digest,
+                bytes,
+                new: false,
+            });
+        }
+        fs::rename(&incoming.path, self.path(digest))
+            .await
+            .map_err(write_error)?;
+        sync_folder(&self.folder).await.map_err(write_error)?;
+        let new = self.store.insert_artifact(digest, bytes).await?;
+        Ok(Received { digest, bytes, new })
+    }
+
+    /// Stores a file of this machine that lies under one of the configured roots, links followed.
+    ///
+    /// # Errors
+    /// If there is no such file there, or as [`ArtifactFiles::receive`].
+    pub async fn import(&self, path: &str) -> Result<Received, ReceiveError> {
+        for root in &self.roots {
+            let Ok(root) = fs::canonicalize(root).await else {
+                continue;
+            };
+            // Joining an absolute path gives that path; what counts is where it leads.
+            let Ok(file) = fs::canonicalize(root.join(path)).await else {
+                continue;
+            };
+            let regular = fs::metadata(&file).await.is_ok_and(|m| m.is_file());
+            if file.starts_with(&root) && regular {
+                let file = fs::File::open(&file)
+                    .await
+                    .map_err(|_| ReceiveError::NotFound)?;
+                return self.receive(None, file).await;
+            }
+        }
+        Err(ReceiveError::NotFound)
+    }
+
+    /// Opens a stored file for reading, with its size in bytes.
+    ///
+    /// # Errors
+    /// If it is not stored, or not as it was.
+    pub async fn read(&self, digest: ArtifactDigest) -> Result<(fs::File, u64), OpenArtifactError> {
+        let bytes = self
+            .store
+            .artifact(digest)
+            .await?
+            .ok_or(OpenArtifactError::Unknown(digest))?;
+        let damaged = |e| OpenArtifactError::Damaged(digest, e);
+        let file = fs::File::open(self.path(digest)).await.map_err(damaged)?;
+        let length = file.metadata().await.map_err(damaged)?.len();
+        if length != bytes {
+            return Err(damaged(io::Error::other(format!(
+                "{length} bytes instead of {bytes}"
+            ))));
+        }
+        Ok((file, bytes))
+    }
+
+    async fn copy(
+        &self,
+        mut source: impl AsyncRead + Unpin,
+        to: &Path,
+    ) -> Result<(ArtifactDigest, u64), ReceiveError> {
+        const CHUNK: usize = 1 << 20;
+        let mut file = fs::OpenOptions::new()
+            .write(true)
+            .open(to)
+            .await
+            .map_err(write_error)?;
+        let mut hash = Sha256::new();
+        let mut total: u64 = 0;
+        let mut chunk = Vec::with_capacity(CHUNK);
+        loop {
+            chunk.clear();
+            while chunk.len() < CHUNK {
+                let read = source.read_buf(&mut chunk).await;
+                if read.map_err(ReceiveError::Read)? == 0 {
+                    break;
+                }
+            }
+            if chunk.is_empty() {
+                break;
+            }
+            total = total.saturating_add(chunk.len() as u64);
+            if total > self.limit.as_u64() {
+                return Err(ReceiveError::TooLarge(self.limit));
+            }
+            hash.update(&chunk);
+            file.write_all(&chunk).await.map_err(write_error)?;
+        }
+        file.flush().await.map_err(write_error)?;
+        file.sync_all().await.map_err(write_error)?;
+        let digest = ArtifactDigest::from_sha256(hash.finalize().into());
+        Ok((digest, total))
+    }
+
+    async fn is_whole(&self, digest: ArtifactDigest, bytes: u64) -> bool {
+        fs::metadata(self.path(digest))
+            .await
+            .is_ok_and(|m| m.len() == bytes)
+    }
+
+    fn path(&self, digest: ArtifactDigest) -> PathBuf {
+        self.folder.join(digest.to_hex())
+    }
+}
+
+/// A file that is being written; removed when it is dropped, unless it was moved to its name before.
+struct Incoming {
+    path: PathBuf,
+}
+
+impl Incoming {
+    async fn create(folder: &Path) -> io::Result<Self> {
+        let path = folder.join(hex::encode(rand::random::<[u8; 16]>()));
+        fs::OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(&path)
+            .await?;
+        Ok(Self { path })
+    }
+}
+
+impl Drop for Incoming {
+    fn drop(&mut self) {
+        // Not there after a success; and what cannot be removed now is removed at the next start.
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+async fn sync_folder(folder: &Path) -> io::Result<()> {
+    fs::File::open(folder).await?.sync_all().await
+}
+
+fn write_error(error: io::Error) -> ReceiveError {
+    match error.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => ReceiveError::DiskFull,
+        _ => ReceiveError::Write(error),
+    }
+}

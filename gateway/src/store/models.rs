@@ -1,0 +1,176 @@
+//! Registered models.
+
+use std::time::Duration;
+
+use packhorse_cluster::{ModelId, ModelSpec, Program, RequestsPerSecond};
+use sqlx::{Row as _, any::AnyRow, error::ErrorKind};
+
+use super::{Store, StoreError, json, parsed, to_json, unix_ms, unsigned};
+
+/// A registered model as it is stored.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StoredModel {
+    /// What was registered.
+    pub spec: ModelSpec,
+    /// Why it cannot be served as it is registered, if that is known.
+    pub failure: Option<String>,
+    /// When it was registered, in milliseconds since 1970.
+    pub created_ms: i64,
+}
+
+/// Why a model cannot be added.
+#[derive(Debug, thiserror::Error)]
+pub enum InsertModelError {
+    /// The version is registered already.
+    #[error("the version exists")]
+    Exists,
+    /// Its file is not stored.
+    #[error("the artifact does not exist")]
+    UnknownArtifact,
+    /// The database failed.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+impl Store {
+    /// Adds a model. Once this returns, the registration is durable.
+    ///
+    /// # Errors
+    /// If the version exists, its artifact does not, or the database fails.
+    pub async fn insert_model(&self, spec: &ModelSpec) -> Result<(), InsertModelError> {
+        let program = &spec.program;
+        let done = sqlx::query(
+            "INSERT INTO models (name, version, artifact, max_batch_size, inputs, outputs, slo_ms, rate_rps, failure, created_ms) \
+             VALUES ($1, $2, $3, $4, $5, $6, $7, $8, NULL, $9)",
+        )
+        .bind(program.model.name.to_string())
+        .bind(i64::from(program.model.version.get()))
+        .bind(program.artifact.to_string())
+        .bind(i64::from(program.max_batch_size))
+        .bind(to_json(&program.inputs))
+        .bind(to_json(&program.outputs))
+        .bind(millis(spec.slo))
+        .bind(spec.rate.get())
+        .bind(unix_ms())
+        .execute(&self.pool)
+        .await;
+        match done {
+            Ok(_) => Ok(()),
+            Err(sqlx::Error::Database(e)) if e.kind() == ErrorKind::UniqueViolation => {
+                Err(InsertModelError::Exists)
+            }
+            Err(sqlx::Error::Database(e)) if e.kind() == ErrorKind::ForeignKeyViolation => {
+                Err(InsertModelError::UnknownArtifact)
+            }
+            Err(e) => Err(InsertModelError::Store(e.into())),
+        }
+    }
+
+    /// All models, by name, then version.
+    ///
+    /// # Errors
+    /// If the database fails.
+    pub async fn models(&self) -> Result<Vec<StoredModel>, StoreError> {
+        let rows = sqlx::query(
+            "SELECT name, version, artifact, max_batch_size, inputs, outputs, slo_ms, rate_rps, failure, created_ms FROM models \
+             ORDER BY name, version",
+        )
+        .fetch_all(&self.pool)
+        .await?;
+        rows.iter().map(read).collect()
+    }
+
+    /// Changes what is promised of a model.
+    ///
+    /// # Errors
+    /// If the database fails.
+    pub async fn update_model(
+        &self,
+        model: &ModelId,
+        slo: Duration,
+        rate: RequestsPerSecond,
+    ) -> Result<(), StoreError> {
+        sqlx::query(
+            "UPDATE models SET slo_ms = $1, rate_rps = $2 WHERE name = $3 AND version = $4",
+        )
+        .bind(millis(slo))
+        .bind(rate.get())
+        .bind(model.name.to_string())
+        .bind(i64::from(model.version.get()))
+        .execute(&self.pool)
+        .await?;
+        Ok(())
+    }
+
+    /// Notes that a model cannot be served as it is registered.
+    ///
+    /// # Errors
+    /// If the database fails.
+    pub async fn fail_model(&self, model: &ModelId, failure: &str) -> Result<(), StoreError> {
+        sqlx::query("UPDATE models SET failure = $1 WHERE name = $2 AND version = $3")
+            .bind(failure)
+            .bind(model.name.to_string())
+            .bind(i64::from(model.version.get()))
+            .execute(&self.pool)
+            .await?;
+        Ok(())
+    }
+
+    /// Removes models and their profiles. All or none.
+    ///
+    /// # Errors
+    /// If the database fails.
+    pub async fn delete_models(&self, models: &[ModelId]) -> Result<(), StoreError> {
+        const STATEMENTS: [&str; 2] = [
+            "DELETE FROM models WHERE name = $1 AND version = $2",
+            "DELETE FROM profiles WHERE name = $1 AND version = $2",
+        ];
+        let mut transaction = self.pool.begin().await?;
+        for model in models {
+            for statement in STATEMENTS {
+                sqlx::query(statement)
+                    .bind(model.name.to_string())
+                    .bind(i64::from(model.version.get()))
+                    .execute(&mut *transaction)
+                    .await?;
+            }
+        }
+        transaction.commit().await?;
+        Ok(())
+    }
+}
+
+fn millis(duration: Duration) -> f64 {
+    duration.as_secs_f64() * 1e3
+}
+
+fn read(row: &AnyRow) -> Result<StoredModel, StoreError> {
+    const TABLE: &str = "models";
+    let version: u32 = unsigned(row, TABLE, "version")?;
+    let slo = Duration::try_from_secs_f64(row.try_get::<f64, _>("slo_ms")? / 1e3)
+        .map_err(|e| StoreError::unreadable(TABLE, "slo_ms")(e.into()))?;
+    let rate = RequestsPerSecond::new(row.try_get("rate_rps")?)
+        .map_err(|e| StoreError::unreadable(TABLE, "rate_rps")(e.into()))?;
+    Ok(StoredModel {
+        spec: ModelSpec {
+            program: Program {
+                model: ModelId {
+                    name: parsed(row, TABLE, "name")?,
+                    version: version
+                        .try_into()
+                        .map_err(|e: packhorse_cluster::IdError| {
+                            StoreError::unreadable(TABLE, "version")(e.into())
+                        })?,
+                },
+                artifact: parsed(row, TABLE, "artifact")?,
+                max_batch_size: unsigned(row, TABLE, "max_batch_size")?,
+                inputs: json(row, TABLE, "inputs")?,
+                outputs: json(row, TABLE, "outputs")?,
+            },
+            slo,
+            rate,
+        },
+        failure: row.try_get("failure")?,
+        created_ms: row.try_get("created_ms")?,
+    })
+}

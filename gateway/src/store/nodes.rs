@@ -1,0 +1,75 @@
+//! Nodes as they last reported themselves, and what the admin wants of them.
+
+use packhorse_api::agent::DeviceReport;
+use packhorse_cluster::NodeName;
+use serde::{Deserialize, Serialize};
+use sqlx::{Row as _, any::AnyRow};
+
+use super::{Store, StoreError, json, parsed, to_json};
+
+/// What the admin wants of a node.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Scheduling {
+    /// Replicas are placed on it.
+    #[default]
+    Open,
+    /// It keeps what it has and gets nothing new.
+    Cordoned,
+    /// What it has moves elsewhere.
+    Draining,
+}
+
+/// A node as it is stored.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StoredNode {
+    /// Its name.
+    pub name: NodeName,
+    /// The version of its agent.
+    pub agent_version: String,
+    /// What it has.
+    pub devices: Vec<DeviceReport>,
+    /// What the admin wants of it.
+    pub scheduling: Scheduling,
+}
+
+impl Store {
+    /// Adds a node, or replaces what is stored of it.
+    ///
+    /// # Errors
+    /// If the database fails.
+    pub async fn put_node(&self, node: &StoredNode) -> Result<(), StoreError> {
+        sqlx::query(
+            "INSERT INTO nodes (name, agent_version, devices, scheduling) VALUES ($1, $2, $3, $4) \
+             ON CONFLICT (name) DO UPDATE SET agent_version = excluded.agent_version, devices = excluded.devices, \
+             scheduling = excluded.scheduling",
+        )
+        .bind(node.name.to_string())
+        .bind(node.agent_version.clone())
+        .bind(to_json(&node.devices))
+        .bind(to_json(&node.scheduling))
+        .execute(&self.pool)
+        .await?;
+        Ok(())
+    }
+
+    /// All nodes, by name.
+    ///
+    /// # Errors
+    /// If the database fails.
+    pub async fn nodes(&self) -> Result<Vec<StoredNode>, StoreError> {
+        let rows =
+            sqlx::query("SELECT name, agent_version, devices, scheduling FROM nodes ORDER BY name")
+                .fetch_all(&self.pool)
+                .await?;
+        let read = |row: &AnyRow| {
+            Ok(StoredNode {
+                name: parsed(row, "nodes", "name")?,
+                agent_version: row.try_get("agent_version")?,
+                devices: json(row, "nodes", "devices")?,
+                scheduling: json(row, "nodes", "scheduling")?,
+            })
+        };
+        rows.iter().map(read).collect()
+    }
+}

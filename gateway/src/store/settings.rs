@@ -1,0 +1,68 @@
+//! What an admin can change at run time.
+
+use packhorse_cluster::Discipline;
+use sqlx::Row as _;
+
+use super::{Store, StoreError};
+
+/// How models are placed and requests dispatched, as far as an admin has said so.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Settings {
+    /// The placement policy's name.
+    pub policy: Option<String>,
+    /// The dispatch discipline.
+    pub discipline: Option<Discipline>,
+}
+
+impl Store {
+    /// What is stored.
+    ///
+    /// # Errors
+    /// If the database fails.
+    pub async fn settings(&self) -> Result<Settings, StoreError> {
+        let mut settings = Settings::default();
+        for row in sqlx::query("SELECT name, value FROM settings")
+            .fetch_all(&self.pool)
+            .await?
+        {
+            let value: String = row.try_get("value")?;
+            match row.try_get::<String, _>("name")?.as_str() {
+                "policy" => settings.policy = Some(value),
+                "discipline" => {
+                    settings.discipline = Some(value.parse().map_err(
+                        |e: packhorse_cluster::UnknownDiscipline| {
+                            StoreError::unreadable("settings", "value")(e.into())
+                        },
+                    )?);
+                }
+                // Written by a newer version that was here before.
+                _ => {}
+            }
+        }
+        Ok(settings)
+    }
+
+    /// Stores what is given and leaves the rest. All or none.
+    ///
+    /// # Errors
+    /// If the database fails.
+    pub async fn put_settings(&self, settings: &Settings) -> Result<(), StoreError> {
+        let mut transaction = self.pool.begin().await?;
+        let values = [
+            ("policy", settings.policy.clone()),
+            ("discipline", settings.discipline.map(|d| d.to_string())),
+        ];
+        for (name, value) in values {
+            let Some(value) = value else { continue };
+            sqlx::query(
+                "INSERT INTO settings (name, value) VALUES ($1, $2) ON CONFLICT (name) DO UPDATE SET value = excluded.value",
+            )
+            .bind(name)
+            .bind(value)
+            .execute(&mut *transaction)
+            .await?;
+        }
+        transaction.commit().await?;
+        Ok(())
+    }
+}
