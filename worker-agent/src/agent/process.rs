@@ -1,0 +1,181 @@
+//! Worker processes by pidfd: a descriptor that means this process and no later one with the same number.
+
+use std::{
+    ffi::OsStr,
+    fs, io,
+    os::{
+        fd::OwnedFd,
+        unix::{
+            ffi::OsStrExt,
+            process::{CommandExt, ExitStatusExt},
+        },
+    },
+    path::{Path, PathBuf},
+    process::{Child, Command, ExitStatus},
+    sync::Arc,
+};
+
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use tokio::io::{Interest, unix::AsyncFd};
+
+use crate::handoff::exit_code;
+
+/// A worker process, our child or that of an agent before us.
+#[derive(Debug)]
+pub(super) struct Process {
+    pid: u32,
+    fd: AsyncFd<Arc<OwnedFd>>,
+    child: Option<Child>,
+}
+
+/// Sends signals to a process.
+#[derive(Clone, Debug)]
+pub(super) struct Signaller(Arc<OwnedFd>);
+
+impl Signaller {
+    /// Asks the process to finish what it has and end.
+    pub(super) fn terminate(&self) {
+        self.send(Signal::TERM);
+    }
+
+    pub(super) fn kill(&self) {
+        self.send(Signal::KILL);
+    }
+
+    fn send(&self, signal: Signal) {
+        // The only way to fail is that it has ended already, which is what was asked for.
+        if let Err(e) = pidfd_send_signal(&self.0, signal) {
+            tracing::debug!(error = %e, "no signal sent");
+        }
+    }
+}
+
+fn pidfd(pid: u32) -> io::Result<OwnedFd> {
+    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
+    let pid = pid.ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
+    Ok(pidfd_open(pid, PidfdFlags::empty())?)
+}
+
+impl Process {
+    /// Starts a process in a group of its own, so that Ctrl-C at the agent's terminal does not reach it.
+    pub(super) fn spawn(command: &mut Command) -> io::Result<Self> {
+        let child = command.process_group(0).spawn()?;
+        let pid = child.id();
+        // Our own child keeps its number until we have waited for it.
+        let fd = pidfd(pid)?;
+        Self::new(pid, fd, Some(child))
+    }
+
+    fn new(pid: u32, fd: OwnedFd, child: Option<Child>) -> io::Result<Self> {
+        #[expect(
+            deprecated,
+            reason = "its successor is unsafe for the sake of types whose descriptor changes; a pidfd's does not"
+        )]
+        let fd = AsyncFd::with_interest(Arc::new(fd), Interest::READABLE)?;
+        Ok(Self { pid, fd, child })
+    }
+
+    pub(super) fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    pub(super) fn signaller(&self) -> Signaller {
+        Signaller(Arc::clone(self.fd.get_ref()))
+    }
+
+    /// Waits until the process has ended; says how, for people. `None` if it ended well or nobody can know.
+    pub(super) async fn ended(&mut self) -> Option<String> {
+        // A pidfd is readable once its process has ended.
+        if let Err(e) = self.fd.readable().await {
+            tracing::warn!(pid = self.pid, error = %e, "process not watched");
+        }
+        let status = self.child.as_mut().map(Child::wait)?;
+        describe(status.ok()?)
+    }
+}
+
+/// How a process ended, if not well.
+fn describe(status: ExitStatus) -> Option<String> {
+    match (status.code(), status.signal()) {
+        (Some(0), _) => None,
+        (Some(code), _) if code == i32::from(exit_code::BATCH_TIMED_OUT) => {
+            Some("a batch ran longer than its limit".to_owned())
+        }
+        (Some(code), _) => Some(format!("the worker ended with status {code}")),
+        (None, Some(signal)) => Some(format!("the worker was killed by signal {signal}")),
+        (None, None) => Some("the worker ended".to_owned()),
+    }
+}
+
+/// All processes whose command line hands them a folder (`--dir DIR`) that `ours` accepts: the workers of an earlier agent.
+/// Found by what they run, not by a note of their number, because an agent may die before it could write one.
+pub(super) fn workers(ours: impl Fn(&Path) -> bool) -> io::Result<Vec<(PathBuf, Process)>> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir("/proc")? {
+        let name = entry?.file_name();
+        let Some(pid) = name.to_str().and_then(|name| name.parse().ok()) else {
+            continue;
+        };
+        // First the descriptor, then the look: if the number changes hands in between, the look fails or the descriptor tells.
+        let Ok(fd) = pidfd(pid) else {
+            continue;
+        };
+        let arguments = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        if let Some(dir) = handed_folder(&arguments).filter(|dir| ours(dir)) {
+            found.push((dir, Process::new(pid, fd, None)?));
+        }
+    }
+    Ok(found)
+}
+
+/// What follows `--dir` in a NUL-separated command line.
+fn handed_folder(arguments: &[u8]) -> Option<PathBuf> {
+    let mut arguments = arguments.split(|&byte| byte == 0);
+    arguments.find(|argument| *argument == b"--dir")?;
+    arguments
+        .next()
+        .map(|dir| PathBuf::from(OsStr::from_bytes(dir)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_process_is_signalled_and_its_end_noticed() {
+        let mut process = Process::spawn(Command::new("sleep").arg("60")).unwrap();
+        process.signaller().terminate();
+        let cause = process.ended().await;
+        assert_eq!(cause.as_deref(), Some("the worker was killed by signal 15"));
+        process.signaller().kill();
+        let mut process = Process::spawn(Command::new("sh").args(["-c", "exit 11"])).unwrap();
+        let cause = process.ended().await;
+        assert_eq!(cause.as_deref(), Some("a batch ran longer than its limit"));
+        assert_eq!(
+            Process::spawn(&mut Command::new("true"))
+                .unwrap()
+                .ended()
+                .await,
+            None
+        );
+    }
+
+    #[tokio::test]
+    async fn workers_are_found_by_the_folder_they_were_handed() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut child = Process::spawn(
+            Command::new("sh")
+                .args(["-c", "sleep 60; :", "--dir"])
+                .arg(dir.path()),
+        )
+        .unwrap();
+        let mut found = workers(|folder| folder == dir.path()).unwrap();
+        assert_eq!(found.len(), 1);
+        let (_, mut process) = found.remove(0);
+        assert_eq!(process.pid(), child.pid());
+        process.signaller().kill();
+        assert_eq!(process.ended().await, None, "only a parent learns how");
+        child.ended().await;
+        assert!(workers(|folder| folder == dir.path()).unwrap().is_empty());
+    }
+}

@@ -1,0 +1,436 @@
+//! The hands on worker processes: start, watch, signal, adopt.
+
+use std::{
+    collections::BTreeMap,
+    fs::{self, File},
+    io::{self, Read, Seek, SeekFrom},
+    net::SocketAddr,
+    path::Path,
+    process::{Command, Stdio},
+    time::Duration,
+};
+
+use packhorse_cluster::{ComputeShare, ProfileTable};
+use packhorse_control::reconcile::{Event, Task, TaskId, WorkerReport};
+use tokio::{
+    sync::mpsc,
+    time::{MissedTickBehavior, interval},
+};
+
+use super::{
+    Settings,
+    cache::Cache,
+    folders::Folders,
+    process::{self, Process, Signaller},
+};
+use crate::{
+    devices::{Backend, Device},
+    handoff::{
+        Execution, ExecutorChoice, Handoff, HandoffError, Phase, ProfileTask, ServeTask,
+        WorkerStatus, worker_environment,
+    },
+};
+
+/// How often a worker's status is looked at until it is ready.
+const LOOK_WHILE_LOADING: Duration = Duration::from_millis(25);
+/// And afterwards: what it then has to say, it mostly says by ending, which is noticed at once.
+const LOOK_WHEN_READY: Duration = Duration::from_millis(250);
+
+/// The worker processes of this node.
+#[derive(Debug)]
+pub(super) struct Workers {
+    settings: Settings,
+    folders: Folders,
+    devices: Vec<Device>,
+    running: BTreeMap<TaskId, Signaller>,
+    events: mpsc::Sender<Event>,
+}
+
+/// Why a worker could not be started.
+#[derive(Debug, thiserror::Error)]
+enum StartError {
+    #[error("this node has no device {0:?}")]
+    NoDevice(String),
+    #[error("the hand-over folder cannot be written: {0}")]
+    Folder(#[source] io::Error),
+    #[error(transparent)]
+    Handoff(#[from] HandoffError),
+    #[error("the worker program cannot be started: {0}")]
+    Spawn(#[source] io::Error),
+}
+
+impl Workers {
+    pub(super) fn new(
+        settings: Settings,
+        folders: Folders,
+        devices: Vec<Device>,
+        events: mpsc::Sender<Event>,
+    ) -> Self {
+        Self {
+            settings,
+            folders,
+            devices,
+            running: BTreeMap::new(),
+            events,
+        }
+    }
+
+    /// Starts the worker of a task.
+    pub(super) fn start(&mut self, task: &Task, cache: &Cache) -> Event {
+        match self.try_start(task, cache) {
+            Ok(pid) => {
+                tracing::info!(task = %label(task), pid, "worker started");
+                Event::Started(task.id(), pid)
+            }
+            Err(e) => {
+                tracing::warn!(task = %label(task), error = %e, "worker not started");
+                Event::StartFailed(task.id(), e.to_string())
+            }
+        }
+    }
+
+    fn try_start(&mut self, task: &Task, cache: &Cache) -> Result<u32, StartError> {
+        let device = self
+            .devices
+            .iter()
+            .find(|device| device.name == task.device())
+            .ok_or_else(|| StartError::NoDevice(task.device().to_owned()))?;
+        let handoff = self.folders.prepare(task).map_err(StartError::Folder)?;
+        let share = compute_share(task);
+        let execution = self.execution(task, device, cache);
+        let threads = execution.threads;
+        let verb = match task {
+            Task::Serve(replica) => {
+                handoff.write_task(&ServeTask {
+                    replica: replica.id,
+                    execution,
+                    batch_size: replica.batch_size,
+                    listen: SocketAddr::new(self.settings.listen_address, 0),
+                    link_secret_file: self.settings.link_secret_file.clone(),
+                    batch_limit_ms: u64::try_from(self.settings.batch_limit.as_millis())
+                        .unwrap_or(u64::MAX),
+                })?;
+                "serve"
+            }
+            Task::Measure(profile) => {
+                handoff.write_task(&ProfileTask {
+                    execution,
+                    device_kind: profile.device_kind.clone(),
+                    time_limit_ms: profile.time_limit_ms,
+                })?;
+                "profile"
+            }
+        };
+        let log = File::create(handoff.log_path()).map_err(StartError::Folder)?;
+        let log_too = log.try_clone().map_err(StartError::Folder)?;
+        let mut command = Command::new(&self.settings.worker);
+        command
+            .args([verb, "--dir"])
+            .arg(handoff.dir())
+            .envs(worker_environment(threads))
+            .envs(device_environment(device, share))
+            .stdin(Stdio::null())
+            .stdout(log)
+            .stderr(log_too);
+        let process = Process::spawn(&mut command).map_err(StartError::Spawn)?;
+        let pid = process.pid();
+        self.watch(task.id(), process, handoff);
+        Ok(pid)
+    }
+
+    fn execution(&self, task: &Task, device: &Device, cache: &Cache) -> Execution {
+        let program = task.program().clone();
+        let artifact = cache.path(program.artifact);
+        let executor = match device.backend {
+            Backend::Cpu => ExecutorChoice::Torch {
+                artifact,
+                cuda_device: None,
+            },
+            // The worker's environment shows it this GPU only.
+            Backend::Cuda => ExecutorChoice::Torch {
+                artifact,
+                cuda_device: Some(0),
+            },
+            Backend::Simulated => {
+                let mut table = ProfileTable::default();
+                if let Some(profile) = self.settings.profiles.get(&program.model, &device.kind) {
+                    table.insert(program.model.clone(), device.kind.clone(), profile.clone());
+                }
+                ExecutorChoice::Simulated {
+                    device_kind: device.kind.clone(),
+                    profile_csv: table.to_csv(),
+                }
+            }
+        };
+        Execution {
+            program,
+            executor,
+            threads: threads(device, compute_share(task)),
+        }
+    }
+
+    /// Tells of the process until it has ended.
+    fn watch(&mut self, id: TaskId, process: Process, handoff: Handoff) {
+        self.running.insert(id.clone(), process.signaller());
+        let watch = Watch {
+            id,
+            handoff,
+            last: None,
+            events: self.events.clone(),
+        };
+        tokio::spawn(watch.run(process));
+    }
+
+    pub(super) fn terminate(&self, id: &TaskId) {
+        self.running[id].terminate();
+    }
+
+    pub(super) fn kill(&self, id: &TaskId) {
+        self.running[id].kill();
+    }
+
+    /// Removes what is left of a task without a process.
+    pub(super) fn forget(&mut self, id: &TaskId) {
+        self.running.remove(id);
+        self.folders.remove(&self.folders.of(id));
+    }
+
+    /// Takes over the workers of an earlier agent and removes the folders that have none any more.
+    pub(super) fn adopt(&mut self) -> io::Result<Vec<Event>> {
+        let mut events = Vec::new();
+        for (dir, process) in process::workers(|dir| self.folders.contains(dir))? {
+            let id = self.folders.task(&dir).map(|task| (task.id(), task));
+            match id {
+                Some((id, task)) if !self.running.contains_key(&id) => {
+                    tracing::info!(task = %label(&task), pid = process.pid(), "worker adopted");
+                    events.push(Event::Found(task, process.pid()));
+                    self.watch(id, process, Handoff::at(dir));
+                }
+                _ => {
+                    tracing::warn!(pid = process.pid(), "worker without a task killed");
+                    process.signaller().kill();
+                }
+            }
+        }
+        for dir in self.folders.all()? {
+            let running = self
+                .folders
+                .task(&dir)
+                .is_some_and(|task| self.running.contains_key(&task.id()));
+            if !running {
+                self.folders.remove(&dir);
+            }
+        }
+        Ok(events)
+    }
+}
+
+fn label(task: &Task) -> String {
+    match task {
+        Task::Serve(replica) => format!("{} of {}", replica.id, replica.program.model),
+        Task::Measure(profile) => format!("measurement of {}", profile.program.model),
+    }
+}
+
+fn compute_share(task: &Task) -> Option<ComputeShare> {
+    match task {
+        Task::Serve(replica) => replica.compute_share_pct,
+        Task::Measure(_) => None,
+    }
+}
+
+/// A share of a CPU is a share of its threads, at least one; the other devices need one to feed them.
+fn threads(device: &Device, share: Option<ComputeShare>) -> u32 {
+    if device.backend != Backend::Cpu {
+        return 1;
+    }
+    let all = device.multiprocessors.unwrap_or(1);
+    let share = share.unwrap_or(ComputeShare::WHOLE).get();
+    ((f64::from(all) * share / 100.0).floor() as u32).max(1)
+}
+
+/// What confines a worker to its GPU and its share of it.
+fn device_environment(device: &Device, share: Option<ComputeShare>) -> Vec<(&'static str, String)> {
+    if device.backend != Backend::Cuda {
+        return Vec::new();
+    }
+    let mut environment = vec![("CUDA_VISIBLE_DEVICES", device.name.clone())];
+    if let Some(share) = share {
+        environment.push(("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", share.to_string()));
+    }
+    environment
+}
+
+/// Follows one process and its status.
+struct Watch {
+    id: TaskId,
+    handoff: Handoff,
+    last: Option<WorkerStatus>,
+    events: mpsc::Sender<Event>,
+}
+
+impl Watch {
+    async fn run(mut self, mut process: Process) {
+        let pid = process.pid();
+        let mut looks = interval(LOOK_WHILE_LOADING);
+        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let cause = loop {
+            let was_ready = self.is_ready();
+            tokio::select! {
+                biased;
+                cause = process.ended() => break cause,
+                _ = looks.tick() => self.look(pid).await,
+            }
+            if self.is_ready() && !was_ready {
+                looks = interval(LOOK_WHEN_READY);
+                looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+            }
+        };
+        // Its last word is often written just before the end.
+        self.look(pid).await;
+        let log = self.handoff.log_path();
+        let cause = match cause {
+            None => "the worker ended".to_owned(),
+            Some(cause) if cause.contains("signal") => cause,
+            Some(cause) => last_line(&log).map_or(cause.clone(), |line| format!("{cause}: {line}")),
+        };
+        tracing::info!(pid, cause, "worker ended");
+        let _ = self.events.send(Event::Exited(self.id, cause)).await;
+    }
+
+    fn is_ready(&self) -> bool {
+        let phase = self.last.as_ref().map(|status| &status.phase);
+        matches!(phase, Some(Phase::Ready { .. }))
+    }
+
+    /// Tells of the status if it has changed.
+    async fn look(&mut self, pid: u32) {
+        let status = match self.handoff.read_status() {
+            Ok(status) => status,
+            Err(e) => {
+                tracing::warn!(pid, error = %e, "status not read");
+                None
+            }
+        };
+        let Some(status) = status.filter(|status| status.process.pid == pid) else {
+            return;
+        };
+        if self.last.as_ref() != Some(&status) {
+            let event = Event::Reported(self.id.clone(), report(&status.phase));
+            self.last = Some(status);
+            // The receiver lives as long as the process does.
+            let _ = self.events.send(event).await;
+        }
+    }
+}
+
+fn report(phase: &Phase) -> WorkerReport {
+    match phase {
+        Phase::Loading => WorkerReport::Loading,
+        Phase::Ready { address, memory } => WorkerReport::Ready {
+            address: *address,
+            memory: *memory,
+        },
+        Phase::Draining => WorkerReport::Draining,
+        Phase::Measuring { done, total } => WorkerReport::Measuring {
+            done: *done,
+            total: *total,
+        },
+        Phase::Measured { done, total, csv } => WorkerReport::Measured {
+            done: *done,
+            total: *total,
+            csv: csv.clone(),
+        },
+        Phase::Failed { reason, permanent } => WorkerReport::Failed {
+            reason: reason.clone(),
+            permanent: *permanent,
+        },
+    }
+}
+
+/// The last line of a log that says something, fit to be shown: without colours, paths and excess.
+fn last_line(log: &Path) -> Option<String> {
+    const TAIL: u64 = 4096;
+    let mut file = File::open(log).ok()?;
+    let length = fs::metadata(log).ok()?.len();
+    file.seek(SeekFrom::Start(length.saturating_sub(TAIL)))
+        .ok()?;
+    let mut tail = Vec::new();
+    file.take(TAIL).read_to_end(&mut tail).ok()?;
+    presentable(&String::from_utf8_lossy(&tail))
+}
+
+fn presentable(text: &str) -> Option<String> {
+    const LONGEST: usize = 300;
+    let line = text
+        .lines()
+        .map(without_colours)
+        .rfind(|line| !line.trim().is_empty() && !line.starts_with("note: "))?;
+    let words = line.split_whitespace().map(|word| {
+        let path = word.contains('/') && word.len() > 1;
+        if path { "…" } else { word }
+    });
+    let words: Vec<&str> = words.collect();
+    Some(
+        words
+            .join(" ")
+            .chars()
+            .filter(|c| !c.is_control())
+            .take(LONGEST)
+            .collect(),
+    )
+}
+
+/// A line without terminal escapes: from ESC to the letter that ends the sequence.
+fn without_colours(line: &str) -> String {
+    let mut parts = line.split('\u{1b}');
+    let mut plain = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let end = part
+            .find(|c: char| c.is_ascii_alphabetic())
+            .map_or(part.len(), |i| i + 1);
+        plain.push_str(&part[end..]);
+    }
+    plain
+}
+
+#[cfg(test)]
+mod tests {
+    use packhorse_cluster::ByteCount;
+
+    use super::*;
+
+    #[test]
+    fn the_last_line_is_shown_without_paths_and_colours() {
+        for (log, line) in [
+            ("", None),
+            ("\n \n", None),
+            ("first\nsecond\n\n", Some("second")),
+            (
+                "\u{1b}[31mERROR\u{1b}[0m load: cannot open /home/x/model.pt now",
+                Some("ERROR load: cannot open … now"),
+            ),
+            ("boom\nnote: run with `RUST_BACKTRACE=1`\n", Some("boom")),
+        ] {
+            assert_eq!(presentable(log).as_deref(), line, "{log:?}");
+        }
+        assert_eq!(presentable(&"x".repeat(999)).unwrap().len(), 300);
+    }
+
+    #[test]
+    fn a_share_of_a_cpu_is_a_share_of_its_threads_but_at_least_one() {
+        let cpu = |threads| Device {
+            name: "cpu0".to_owned(),
+            kind: "cpu".parse().unwrap(),
+            memory: ByteCount::new(1),
+            multiprocessors: threads,
+            description: String::new(),
+            backend: Backend::Cpu,
+        };
+        let share = |pct| Some(ComputeShare::new(pct).unwrap());
+        assert_eq!(threads(&cpu(Some(8)), None), 8);
+        assert_eq!(threads(&cpu(Some(8)), share(50.0)), 4);
+        assert_eq!(threads(&cpu(Some(8)), share(1.0)), 1);
+        assert_eq!(threads(&cpu(None), share(100.0)), 1);
+    }
+}
