@@ -18,6 +18,9 @@ mod response;
 mod rope;
 mod statistics;
 mod tensor;
+mod tensor_object;
+#[cfg(test)]
+mod tests;
 
 pub use error::{EncodeError, JsonError, MessageError, RequestError, TensorError};
 pub use infer::{InferRequest, RequestedOutput};

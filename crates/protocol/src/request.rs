@@ -7,10 +7,8 @@ use serde::Serialize;
 use crate::{
     ByteRope, EncodeError, Form, Limits, Message, MessageError, Tensor,
     json::Cursor,
-    message::{
-        DeclaredTensor, TensorHead, assemble, field_error, once, parse_head, read_objects,
-        read_text,
-    },
+    message::{assemble, field_error, once, parse_head, read_objects, read_text},
+    tensor_object::{DeclaredTensor, TensorHead},
 };
 
 /// An output that a request asks for.

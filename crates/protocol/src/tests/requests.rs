@@ -3,34 +3,10 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use packhorse_cluster::{ArtifactDigest, Datatype, Dim, Program, TensorSpec};
-use packhorse_protocol::{ByteRope, Form, InferRequest, Limits, RequestedOutput};
+use packhorse_cluster::{Datatype, Program};
 
-fn spec(name: &str, datatype: Datatype, dims: &[i64]) -> TensorSpec {
-    let shape = dims
-        .iter()
-        .map(|dim| Dim::try_from(*dim).unwrap())
-        .collect();
-    TensorSpec {
-        name: name.to_owned(),
-        datatype,
-        shape,
-        pad: None,
-    }
-}
-
-fn program(max_batch_size: u32, inputs: Vec<TensorSpec>) -> Program {
-    Program {
-        model: "m:1".parse().unwrap(),
-        artifact: ArtifactDigest::from_sha256([0; 32]),
-        max_batch_size,
-        inputs,
-        outputs: vec![
-            spec("y", Datatype::Fp32, &[-1, 2]),
-            spec("h", Datatype::Fp16, &[-1, 4]),
-        ],
-    }
-}
+use super::{program, spec};
+use crate::{ByteRope, Form, InferRequest, Limits, RequestedOutput, Tensor};
 
 fn parse(body: &str, program: &Program) -> InferRequest {
     InferRequest::parse(
@@ -81,7 +57,7 @@ fn binary_tensors_stay_where_they_arrived() {
         (Some(Duration::from_micros(1500)), 1)
     );
     assert_eq!(forms(&request), [(0, Form::Binary), (1, Form::Binary)]);
-    let names: Vec<&str> = request.inputs.iter().map(|input| input.name()).collect();
+    let names: Vec<&str> = request.inputs.iter().map(Tensor::name).collect();
     assert_eq!(names, ["a", "b"], "the model's order");
     // The request's order says which bytes are whose: b's come first.
     let mut at = head.len();

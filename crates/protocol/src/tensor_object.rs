@@ -1,0 +1,248 @@
+//! How one tensor stands in the JSON part of a message: as an object that holds its data, or says how many bytes of the binary
+//! part are its.
+
+use std::fmt;
+
+use packhorse_cluster::{Datatype, Shape};
+use serde::Serialize;
+
+use crate::{
+    ByteRope, EncodeError, Form, Limits, MessageError, Tensor, TensorError,
+    json::Cursor,
+    json_tensor::{JsonData, read_data},
+    message::{once, read_text},
+};
+
+/// A tensor as the JSON part declares it; its data may still be in the binary part.
+pub(crate) struct DeclaredTensor {
+    name: String,
+    datatype: Datatype,
+    shape: Shape,
+    data: DeclaredData,
+}
+
+enum DeclaredData {
+    Here(Vec<u8>),
+    Behind { size: u64 },
+}
+
+impl DeclaredTensor {
+    /// Takes the object at the cursor, which stands at this path.
+    pub(crate) fn read(
+        cursor: &mut Cursor<'_>,
+        path: &str,
+        limits: &Limits,
+    ) -> Result<Self, MessageError> {
+        let mut name = None;
+        let mut fields = Fields::default();
+        let read = cursor.object(|cursor, key| {
+            if key == "name" {
+                let field = format!("{path}.name");
+                let text = read_text(cursor, &field, limits.name_bytes)?;
+                return once(&mut name, &field, text);
+            }
+            fields
+                .read(cursor, key)
+                .map_err(|problem| tensor_error(path, name.as_deref(), problem))
+        });
+        read.and_then(|()| {
+            let known = name.as_deref();
+            let (datatype, shape, data) = fields
+                .finish()
+                .map_err(|problem| tensor_error(path, known, problem))?;
+            match name {
+                Some(name) => Ok(Self {
+                    name,
+                    datatype,
+                    shape,
+                    data,
+                }),
+                None => Err(tensor_error(path, None, TensorError::MissingField("name"))),
+            }
+        })
+    }
+
+    /// Takes its binary data, if it has any, off the front of the binary part.
+    pub(crate) fn complete(
+        self,
+        side: &str,
+        binary: &mut ByteRope,
+    ) -> Result<Tensor, MessageError> {
+        let (data, form) = match self.data {
+            DeclaredData::Here(bytes) => (Ok(ByteRope::from(bytes)), Form::Json),
+            DeclaredData::Behind { size } => {
+                let left = binary.len() as u64;
+                let taken = if size <= left {
+                    Ok(binary.split_to(size as usize))
+                } else {
+                    Err(TensorError::Truncated { size, left })
+                };
+                (taken, Form::Binary)
+            }
+        };
+        let error_name = format!("{side} {:?}", self.name);
+        data.and_then(|data| Tensor::new(self.name, self.datatype, self.shape, data))
+            .map(|tensor| tensor.in_form(form))
+            .map_err(|problem| MessageError::Tensor {
+                tensor: error_name,
+                problem,
+            })
+    }
+}
+
+/// Names the tensor if its name is known already, else its place: `inputs[0]`.
+fn tensor_error(path: &str, name: Option<&str>, problem: TensorError) -> MessageError {
+    let tensor = match name {
+        Some(name) => format!(
+            "{} {name:?}",
+            path.split('[').next().unwrap_or(path).trim_end_matches('s')
+        ),
+        None => path.to_owned(),
+    };
+    MessageError::Tensor { tensor, problem }
+}
+
+/// The fields of a tensor, as far as they have been read.
+#[derive(Default)]
+struct Fields<'a> {
+    datatype: Option<Datatype>,
+    shape: Option<Shape>,
+    binary_size: Option<u64>,
+    data: Option<Vec<u8>>,
+    /// Data that came before datatype or shape and has to wait for them.
+    waiting: Option<Cursor<'a>>,
+}
+
+impl<'a> Fields<'a> {
+    fn read(&mut self, cursor: &mut Cursor<'a>, key: &str) -> Result<(), TensorError> {
+        let twice = |field| TensorError::Field {
+            field,
+            problem: "given twice".to_owned(),
+        };
+        match key {
+            "datatype" => {
+                let datatype = cursor.string().map_err(|e| field("datatype", &e))?;
+                let datatype = datatype.parse().map_err(|e| field("datatype", &e))?;
+                self.datatype
+                    .replace(datatype)
+                    .map_or(Ok(()), |_| Err(twice("datatype")))
+            }
+            "shape" => {
+                let shape = read_shape(cursor)?;
+                self.shape
+                    .replace(shape)
+                    .map_or(Ok(()), |_| Err(twice("shape")))
+            }
+            "parameters" => self.read_parameters(cursor),
+            "data" if self.data.is_some() || self.waiting.is_some() => Err(twice("data")),
+            "data" => {
+                if let (Some(datatype), Some(shape)) = (self.datatype, &self.shape) {
+                    self.data = Some(read_data(cursor, datatype, shape)?);
+                } else {
+                    self.waiting = Some(*cursor);
+                    cursor.skip()?;
+                }
+                Ok(())
+            }
+            _ => Ok(cursor.skip()?),
+        }
+    }
+
+    fn read_parameters(&mut self, cursor: &mut Cursor<'a>) -> Result<(), TensorError> {
+        if cursor.peek() != Some(b'{') {
+            return Err(field("parameters", &cursor.expected("an object")));
+        }
+        cursor.object(|cursor, key| {
+            if key != "binary_data_size" {
+                return Ok(cursor.skip()?);
+            }
+            let size = cursor
+                .read::<u64>()
+                .map_err(|e| field("parameters.binary_data_size", &e))?;
+            match self.binary_size.replace(size) {
+                None => Ok(()),
+                Some(_) => Err(field("parameters.binary_data_size", "given twice")),
+            }
+        })
+    }
+
+    fn finish(self) -> Result<(Datatype, Shape, DeclaredData), TensorError> {
+        let datatype = self.datatype.ok_or(TensorError::MissingField("datatype"))?;
+        let shape = self.shape.ok_or(TensorError::MissingField("shape"))?;
+        let data = match self.waiting {
+            Some(mut cursor) => Some(read_data(&mut cursor, datatype, &shape)?),
+            None => self.data,
+        };
+        match (data, self.binary_size) {
+            (Some(bytes), None) => Ok((datatype, shape, DeclaredData::Here(bytes))),
+            (None, Some(size)) => Ok((datatype, shape, DeclaredData::Behind { size })),
+            (None, None) => Err(TensorError::NoData),
+            (Some(_), Some(_)) => Err(TensorError::DataTwice),
+        }
+    }
+}
+
+fn field(field: &'static str, problem: &(impl fmt::Display + ?Sized)) -> TensorError {
+    TensorError::Field {
+        field,
+        problem: problem.to_string(),
+    }
+}
+
+/// Takes a list of dimensions, and no more of them than a shape may have.
+fn read_shape(cursor: &mut Cursor<'_>) -> Result<Shape, TensorError> {
+    let mut dims = Vec::new();
+    if cursor.peek() != Some(b'[') {
+        return Err(field("shape", &cursor.expected("a list of integers")));
+    }
+    cursor.list(|cursor, index| {
+        if index == Shape::MAX_RANK {
+            return Err(field(
+                "shape",
+                &format!("the rank is over the limit of {}", Shape::MAX_RANK),
+            ));
+        }
+        dims.push(cursor.read::<i64>().map_err(|e| field("shape", &e))?);
+        Ok(())
+    })?;
+    Shape::new(&dims).map_err(TensorError::Shape)
+}
+
+/// How a tensor stands in the JSON part. A tensor whose data is there too carries no parameters: C++ clients look for a size
+/// in any they find.
+#[derive(Serialize)]
+pub(crate) struct TensorHead<'a> {
+    name: &'a str,
+    shape: &'a Shape,
+    datatype: Datatype,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    parameters: Option<BinarySize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    data: Option<JsonData<'a>>,
+}
+
+#[derive(Serialize)]
+struct BinarySize {
+    binary_data_size: usize,
+}
+
+impl<'a> TensorHead<'a> {
+    pub(crate) fn new(tensor: &'a Tensor) -> Result<Self, EncodeError> {
+        let (parameters, data) = match tensor.form() {
+            Form::Json => (None, Some(JsonData::new(tensor)?)),
+            Form::Binary => (
+                Some(BinarySize {
+                    binary_data_size: tensor.data().len(),
+                }),
+                None,
+            ),
+        };
+        Ok(Self {
+            name: tensor.name(),
+            shape: tensor.shape(),
+            datatype: tensor.datatype(),
+            parameters,
+            data,
+        })
+    }
+}

@@ -1,0 +1,361 @@
+//! What a client is told that sends something wrong: the exact words, for they are all it has to go by.
+
+use packhorse_cluster::{Datatype, Program};
+
+use super::{data_of, parse, program, refused, single, spec, with_inputs};
+
+const X: &str = r#"{"name":"x","shape":[1,3],"datatype":"FP32","data":[1,2,3]}"#;
+const IDS: &str = r#"{"name":"ids","shape":[1,2],"datatype":"INT64","data":[7,8]}"#;
+
+/// Two inputs with a batch dimension.
+fn pair() -> Program {
+    program(
+        4,
+        vec![
+            spec("x", Datatype::Fp32, &[-1, 3]),
+            spec("ids", Datatype::Int64, &[-1, -1]),
+        ],
+    )
+}
+
+#[test]
+fn the_right_request_is_accepted() {
+    let request = parse(with_inputs(&format!("{IDS},{X}")).as_bytes(), None, &pair()).unwrap();
+    assert_eq!(request.rows, 1);
+    assert_eq!(
+        request.inputs[0].values::<f32>().unwrap(),
+        [1.0, 2.0, 3.0],
+        "the model's order, not the request's"
+    );
+    assert_eq!(request.inputs[1].values::<i64>().unwrap(), [7, 8]);
+}
+
+#[test]
+fn text_that_is_not_json_is_refused_with_its_place() {
+    let pair = pair();
+    refused(
+        "",
+        &pair,
+        "invalid JSON: expected an object, found the end at byte 0",
+    );
+    refused(
+        "[]",
+        &pair,
+        "invalid JSON: expected an object, found a list at byte 0",
+    );
+    refused(
+        r#"{"inputs":[}"#,
+        &pair,
+        "inputs[0]: expected an object, found } at byte 11",
+    );
+    refused(
+        r#"{"inputs":[],}"#,
+        &pair,
+        "invalid JSON: expected a string, found } at byte 13",
+    );
+    refused(
+        r#"{"inputs":[]} x"#,
+        &pair,
+        "invalid JSON: expected the end, found x at byte 14",
+    );
+    refused(
+        r#"{"id":1,"inputs":[]}"#,
+        &pair,
+        "id: expected a string, found 1 at byte 6",
+    );
+    refused(
+        r#"{"id":nope,"inputs":[]}"#,
+        &pair,
+        "id: expected a string, found nope at byte 6",
+    );
+    assert_eq!(
+        parse(b"{\"id\":\"\xff\"}", None, &pair).unwrap_err(),
+        "invalid JSON: invalid UTF-8 at byte 7"
+    );
+}
+
+#[test]
+fn fields_out_of_place_are_refused_by_name() {
+    let pair = pair();
+    refused("{}", &pair, "inputs: missing");
+    refused(
+        r#"{"inputs":7}"#,
+        &pair,
+        "inputs: expected a list, found 7 at byte 10",
+    );
+    refused(
+        r#"{"inputs":[7]}"#,
+        &pair,
+        "inputs[0]: expected an object, found 7 at byte 11",
+    );
+    refused(r#"{"inputs":[],"inputs":[]}"#, &pair, "inputs: given twice");
+    refused(
+        r#"{"inputs":[],"id":"a","id":"b"}"#,
+        &pair,
+        "id: given twice",
+    );
+    refused(
+        &format!(r#"{{"id":"{}","inputs":[]}}"#, "i".repeat(257)),
+        &pair,
+        "id: 257 bytes are over the limit of 256",
+    );
+    refused(
+        &with_inputs(&[X; 65].join(",")),
+        &pair,
+        "inputs: more than the limit of 64",
+    );
+    refused(&with_inputs("{}"), &pair, "inputs[0]: datatype is missing");
+    refused(
+        &with_inputs(&format!(r#"{{"name":"{}"}}"#, "n".repeat(257))),
+        &pair,
+        "inputs[0].name: 257 bytes are over the limit of 256",
+    );
+    refused(
+        &with_inputs(r#"{"name":"x","datatype":"FP32"}"#),
+        &pair,
+        r#"input "x": shape is missing"#,
+    );
+    refused(
+        &with_inputs(r#"{"datatype":"FP32","shape":[1],"data":[1]}"#),
+        &pair,
+        "inputs[0]: name is missing",
+    );
+    refused(
+        &with_inputs(r#"{"name":"x","datatype":"FLOAT"}"#),
+        &pair,
+        "input \"x\": datatype: unknown datatype \"FLOAT\": expected one of BOOL, UINT8..64, INT8..64, FP16, BF16, FP32, FP64, BYTES",
+    );
+    refused(
+        &with_inputs(r#"{"name":"x","shape":[1],"shape":[1]}"#),
+        &pair,
+        r#"input "x": shape: given twice"#,
+    );
+    refused(
+        &with_inputs(r#"{"name":"x","shape":[1],"datatype":"FP32"}"#),
+        &pair,
+        r#"input "x": no data: expected "data" or parameters.binary_data_size (shared memory is not supported)"#,
+    );
+    refused(
+        &with_inputs(
+            r#"{"name":"x","shape":[1],"datatype":"FP32","data":[1],"parameters":{"binary_data_size":4}}"#,
+        ),
+        &pair,
+        r#"input "x": expected either "data" or parameters.binary_data_size, not both"#,
+    );
+    refused(
+        &with_inputs(r#"{"name":"x","data":[1],"shape":[1],"datatype":"FP32","data":[1]}"#),
+        &pair,
+        r#"input "x": data: given twice"#,
+    );
+    refused(
+        &with_inputs(r#"{"name":"x","parameters":{"binary_data_size":-4}}"#),
+        &pair,
+        "input \"x\": parameters.binary_data_size: invalid value: integer `-4`, expected u64 at byte 56",
+    );
+}
+
+#[test]
+fn shapes_that_are_none_are_refused() {
+    let pair = pair();
+    let shaped = |shape: &str| {
+        with_inputs(&format!(
+            r#"{{"name":"x","shape":{shape},"datatype":"FP32","data":[]}}"#
+        ))
+    };
+    refused(
+        &shaped("3"),
+        &pair,
+        "input \"x\": shape: expected a list of integers, found 3 at byte 31",
+    );
+    refused(
+        &shaped("[1.5]"),
+        &pair,
+        "input \"x\": shape: invalid type: floating point `1.5`, expected i64 at byte 32",
+    );
+    refused(
+        &shaped("[1,-1]"),
+        &pair,
+        "input \"x\": shape: dimension 1 is -1",
+    );
+    refused(
+        &shaped("[4294967296,4294967296]"),
+        &pair,
+        "input \"x\": shape: the product of the dimensions is over the limit of 1099511627776 elements",
+    );
+    refused(
+        &shaped("[9223372036854775808]"),
+        &pair,
+        "input \"x\": shape: invalid value: integer `9223372036854775808`, expected i64 at byte 32",
+    );
+    refused(
+        &shaped(&format!("[{}1]", "1,".repeat(16))),
+        &pair,
+        "input \"x\": shape: the rank is over the limit of 16",
+    );
+}
+
+#[test]
+fn tensors_that_do_not_suit_the_model_are_refused() {
+    let pair = pair();
+    refused(&with_inputs(X), &pair, r#"input "ids": missing"#);
+    refused(
+        &with_inputs(&format!("{X},{IDS},{X}")),
+        &pair,
+        r#"input "x": given twice"#,
+    );
+    refused(
+        &with_inputs(r#"{"name":"z","shape":[1],"datatype":"FP32","data":[1]}"#),
+        &pair,
+        r#"input "z": the model has no such input, but "x", "ids""#,
+    );
+    refused(
+        &with_inputs(r#"{"name":"x","shape":[1,3],"datatype":"FP64","data":[1,2,3]}"#),
+        &pair,
+        r#"input "x": datatype FP64, but the model wants FP32"#,
+    );
+    refused(
+        &with_inputs(r#"{"name":"x","shape":[3],"datatype":"FP32","data":[1,2,3]}"#),
+        &pair,
+        r#"input "x": shape [3] does not fit [-1,3]"#,
+    );
+    refused(
+        &with_inputs(r#"{"name":"x","shape":[1,2],"datatype":"FP32","data":[1,2]}"#),
+        &pair,
+        r#"input "x": shape [1,2] does not fit [-1,3]"#,
+    );
+    let ids = |rows: usize| {
+        let data = vec!["1"; rows].join(",");
+        format!(r#"{{"name":"ids","shape":[{rows},1],"datatype":"INT64","data":[{data}]}}"#)
+    };
+    refused(
+        &with_inputs(&format!("{X},{}", ids(2))),
+        &pair,
+        r#"input "ids": 2 rows, but input "x" has 1"#,
+    );
+    let one = program(4, vec![spec("ids", Datatype::Int64, &[-1, -1])]);
+    refused(
+        &with_inputs(&ids(0)),
+        &one,
+        r#"input "ids": a batch of 0 rows, expected 1 to 4"#,
+    );
+    refused(
+        &with_inputs(&ids(5)),
+        &one,
+        r#"input "ids": a batch of 5 rows, expected 1 to 4"#,
+    );
+    assert_eq!(
+        parse(with_inputs(&ids(4)).as_bytes(), None, &one)
+            .unwrap()
+            .rows,
+        4
+    );
+}
+
+#[test]
+fn a_nesting_bomb_is_refused_wherever_it_lies() {
+    let bomb = "[".repeat(3_000_000);
+    let model = single(Datatype::Fp32, &[2]);
+    refused(
+        &data_of(Datatype::Fp32, "[2]", &bomb),
+        &model,
+        r#"input "x": data[0]: expected a number for FP32, found a list"#,
+    );
+    for place in [
+        format!(r#"{{"inputs":{bomb}"#),
+        format!(r#"{{"else":{bomb}"#),
+        format!(r#"{{"parameters":{{"custom":{bomb}"#),
+        format!(r#"{{"inputs":[{{"data":{bomb}"#),
+        format!(r#"{{"inputs":[{{"shape":{bomb}"#),
+        "{\"a\":".repeat(1_000_000),
+    ] {
+        assert!(parse(place.as_bytes(), None, &model).is_err());
+    }
+}
+
+#[test]
+fn a_header_length_on_pure_json_is_fine() {
+    let body = with_inputs(&format!("{X},{IDS}"));
+    assert!(parse(body.as_bytes(), Some(body.len() as u64), &pair()).is_ok());
+}
+
+#[test]
+fn outputs_that_cannot_be_given_are_refused() {
+    let asking = |outputs: &str, more: &str| {
+        format!(r#"{{"inputs":[{X},{IDS}],"outputs":[{outputs}]{more}}}"#)
+    };
+    let pair = pair();
+    let (none, h) = ("", r#"{"name":"h"}"#);
+    refused(
+        &asking(r#"{"name":"z"}"#, none),
+        &pair,
+        r#"output "z": the model has no such output, but "y", "h""#,
+    );
+    refused(
+        &asking(&format!("{h},{h}"), none),
+        &pair,
+        r#"output "h": asked for twice"#,
+    );
+    refused(&asking("{}", none), &pair, "outputs[0]: name is missing");
+    refused(
+        &asking(r#"{"name":"h","parameters":{"binary_data":false}}"#, none),
+        &pair,
+        r#"output "h": FP16 has no JSON form: ask for binary_data"#,
+    );
+    refused(
+        &asking(none, r#","parameters":{"binary_data_output":false}"#),
+        &pair,
+        r#"output "h": FP16 has no JSON form: ask for binary_data"#,
+    );
+    refused(
+        &asking(r#"{"name":"y","parameters":{"classification":3}}"#, none),
+        &pair,
+        "outputs[0].parameters.classification: classification is not supported, ask for the output itself",
+    );
+    refused(
+        &asking(r#"{"name":"y","parameters":{"binary_data":1}}"#, none),
+        &pair,
+        "outputs[0].parameters.binary_data: invalid type: integer `1`, expected a boolean at byte 184",
+    );
+}
+
+#[test]
+fn parameters_are_checked_where_we_know_them() {
+    let with = |parameters: &str| format!(r#"{{"parameters":{parameters},"inputs":[{X},{IDS}]}}"#);
+    let pair = pair();
+    let stateless = "sequences are not supported, models keep no state between requests";
+    refused(
+        &with(r#"{"sequence_id":5}"#),
+        &pair,
+        &format!("parameters.sequence_id: {stateless}"),
+    );
+    refused(
+        &with(r#"{"sequence_id":"s"}"#),
+        &pair,
+        &format!("parameters.sequence_id: {stateless}"),
+    );
+    refused(
+        &with(r#"{"sequence_start":true}"#),
+        &pair,
+        &format!("parameters.sequence_start: {stateless}"),
+    );
+    refused(
+        &with(r#"{"timeout":-1}"#),
+        &pair,
+        "parameters.timeout: invalid value: integer `-1`, expected u64 at byte 25",
+    );
+    refused(
+        &with(r#"{"priority":"high"}"#),
+        &pair,
+        "parameters.priority: invalid type: string \"high\", expected u64 at byte 26",
+    );
+    refused(
+        &with("7"),
+        &pair,
+        "parameters: expected an object, found 7 at byte 14",
+    );
+    let harmless = with(
+        r#"{"sequence_id":0,"sequence_end":false,"custom":{"a":[1]},"headers":null,"timeout":0,"priority":2}"#,
+    );
+    let request = parse(harmless.as_bytes(), None, &pair).unwrap();
+    assert_eq!((request.timeout, request.priority), (None, 2));
+}
