@@ -86,13 +86,11 @@ impl Catalog {
         version: Option<ModelVersion>,
     ) -> Result<&Arc<ServedModel>, NotServed> {
         let versions = self.models.get(name).ok_or_else(|| NotServed::Model(name.clone()))?;
-        let found = match version {
-            Some(version) => versions.get(&version),
-            None => {
-                let ready = versions.values().rev().find(|model| model.is_ready());
-                ready.or_else(|| versions.values().next_back())
-            }
+        let newest = || {
+            let ready = versions.values().rev().find(|model| model.is_ready());
+            ready.or_else(|| versions.values().next_back())
         };
+        let found = version.map_or_else(newest, |version| versions.get(&version));
         found.ok_or_else(|| NotServed::Version(name.clone(), version.unwrap_or(ModelVersion::FIRST)))
     }
 

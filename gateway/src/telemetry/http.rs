@@ -15,6 +15,7 @@ use prometheus_client::{
 use super::Telemetry;
 
 /// The labels. All of them are from closed sets: methods by name, templates of routes, status codes.
+#[expect(clippy::struct_field_names, reason = "the names are the convention's own")]
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Labels {
     http_request_method: &'static str,

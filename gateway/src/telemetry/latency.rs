@@ -12,7 +12,7 @@ const BUCKETS: usize = (LAST_OCTAVE - FIRST_OCTAVE) as usize * PER_OCTAVE;
 
 /// Counts of latencies in buckets whose width grows with the latency.
 ///
-/// Source: the log-linear layout of HdrHistogram, with 3 significant bits.
+/// Source: the log-linear layout of `HdrHistogram`, with 3 significant bits.
 #[derive(Clone, Debug)]
 pub(super) struct Latencies {
     counts: [u32; BUCKETS],

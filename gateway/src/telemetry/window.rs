@@ -7,7 +7,7 @@ use packhorse_cluster::Time;
 use super::latency::Latencies;
 
 /// The longest window that can be asked for.
-pub const LONGEST_WINDOW: Duration = Duration::from_secs(300);
+pub const LONGEST_WINDOW: Duration = Duration::from_mins(5);
 
 /// The seconds of the longest window, the one that has begun, and one that other threads may still write to.
 const SLOTS: usize = LONGEST_WINDOW.as_secs() as usize + 2;

@@ -120,11 +120,8 @@ impl Connection {
             payloads: BytesMut::new(),
         };
         send(&mut write, &handshake.hello()).await?;
-        loop {
-            match handshake.handle(incoming.message().await?)? {
-                ClientStep::Send(message) => send(&mut write, &message).await?,
-                ClientStep::Accepted => break,
-            }
+        while let ClientStep::Send(message) = handshake.handle(incoming.message().await?)? {
+            send(&mut write, &message).await?;
         }
         let Incoming { decoder, ahead, .. } = incoming;
         Ok(Self { stream, decoder, ahead })
@@ -281,7 +278,7 @@ mod tests {
             write_all_vectored(&mut ours, &mut slices).await.unwrap();
             drop(ours);
         };
-        let (_, read) = tokio::join!(sending, theirs.read_to_end(&mut received));
+        let ((), read) = tokio::join!(sending, theirs.read_to_end(&mut received));
         read.unwrap();
         assert_eq!(received, expected);
     }

@@ -1,0 +1,110 @@
+//! Requests that share a batch.
+
+use packhorse_cluster::{Datatype, Padding};
+use serde_json::json;
+
+use crate::{
+    gateway::{Gateway, model, numbers, tensor},
+    worker::{double, output},
+};
+
+#[tokio::test]
+async fn requests_that_wait_share_a_batch_and_each_gets_its_own_rows() {
+    let (gateway, worker) = Gateway::with_double().await;
+    // Two batches take both credits of the replica.
+    let blockers = [gateway.doubling_of(1, 100.0), gateway.doubling_of(1, 100.0)];
+    let busy = [worker.batch().await, worker.batch().await];
+    let waiting = [gateway.doubling_of(1, 1.0), gateway.doubling_of(3, 2.0), gateway.doubling_of(2, 3.0)];
+    gateway.wait_for_queued(3).await;
+
+    busy[0].answer(double(&busy[0])).await;
+    let shared = worker.batch().await;
+    assert_eq!(shared.header.rows, 6);
+    assert_eq!(shared.header.inputs[0].shape().dims(), [6, 2]);
+    shared.answer(double(&shared)).await;
+    busy[1].answer(double(&busy[1])).await;
+    for (request, expected) in waiting.into_iter().zip([vec![2.0; 2], vec![4.0; 6], vec![6.0; 4]]) {
+        assert_eq!(numbers(&request.await.unwrap()), expected);
+    }
+    for request in blockers {
+        assert_eq!(numbers(&request.await.unwrap()), [200.0, 200.0]);
+    }
+}
+
+#[tokio::test]
+async fn requests_of_different_length_share_a_batch_where_the_model_says_how_to_fill_them_up() {
+    let mut gateway = Gateway::start().await;
+    let padding = Some(Padding { axis: 1, value: -1.0 });
+    let ids = tensor("ids", Datatype::Int64, &[-1, -1], padding);
+    gateway.add_model(model("double:1", 8, ids, tensor("sum", Datatype::Int64, &[-1, 1], None)));
+    let worker = gateway.add_worker("double:1", 0).await;
+    let request = |ids: &[i64]| {
+        json!({"inputs": [{"name": "ids", "datatype": "INT64", "shape": [1, ids.len()], "data": ids}]})
+    };
+    let begin = |ids: &[i64]| gateway.begin("/v2/models/double/infer", &request(ids));
+    let _blockers = [begin(&[1]), begin(&[1])];
+    let busy = [worker.batch().await, worker.batch().await];
+    let (short, long) = (begin(&[5]), begin(&[6, 7, 8]));
+    gateway.wait_for_queued(2).await;
+    busy[0].answer(vec![output(&[1, 1], &[0_i64])]).await;
+
+    let shared = worker.batch().await;
+    assert_eq!(shared.header.inputs[0].shape().dims(), [2, 3]);
+    let mut rows: Vec<Vec<i64>> = shared.input::<i64>(0).chunks(3).map(<[i64]>::to_vec).collect();
+    let sums: Vec<i64> = rows.iter().map(|row| row.iter().filter(|id| **id >= 0).sum()).collect();
+    shared.answer(vec![output(&[2, 1], &sums)]).await;
+    rows.sort();
+    assert_eq!(rows, [[5, -1, -1], [6, 7, 8]]);
+    assert_eq!(numbers(&short.await.unwrap()), [5.0]);
+    assert_eq!(numbers(&long.await.unwrap()), [21.0]);
+}
+
+#[tokio::test]
+async fn requests_of_different_length_do_not_share_a_batch_otherwise() {
+    let mut gateway = Gateway::start().await;
+    let spec = |name| tensor(name, Datatype::Fp32, &[-1, -1], None);
+    gateway.add_model(model("double:1", 8, spec("x"), spec("y")));
+    let worker = gateway.add_worker("double:1", 0).await;
+    let begin = |length: usize| {
+        let input = json!({"name": "x", "datatype": "FP32", "shape": [1, length], "data": vec![1.0; length]});
+        gateway.begin("/v2/models/double/infer", &json!({"inputs": [input]}))
+    };
+    let blockers = [begin(9), begin(9)];
+    let busy = [worker.batch().await, worker.batch().await];
+    let waiting = [begin(2), begin(3), begin(2)];
+    gateway.wait_for_queued(3).await;
+    for batch in &busy {
+        batch.answer(double(batch)).await;
+    }
+    let batches = [worker.batch().await, worker.batch().await];
+    let mut shapes: Vec<_> = batches.iter().map(|batch| batch.header.inputs[0].shape().dims().to_vec()).collect();
+    shapes.sort();
+    assert_eq!(shapes, [vec![1, 3], vec![2, 2]]);
+    for batch in &batches {
+        batch.answer(double(batch)).await;
+    }
+    for request in waiting.into_iter().chain(blockers) {
+        assert_eq!(request.await.unwrap().status, 200);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_answer_crosses_requests_under_load() {
+    let gateway = Gateway::doubling().await;
+    let client = reqwest::Client::new();
+    let tasks = (0..16_u32).map(|task| {
+        let (client, url) = (client.clone(), gateway.url("/v2/models/double/infer"));
+        tokio::spawn(async move {
+            for i in 0..50_u32 {
+                let x = f64::from(task * 1000 + i);
+                let rows = 1 + (i % 3) as usize;
+                let request = client.post(&url).body(crate::gateway::double_request(rows, x).to_string());
+                let answer = crate::gateway::Answer::of(request.send().await.unwrap()).await;
+                assert_eq!(numbers(&answer), vec![2.0 * x; 2 * rows]);
+            }
+        })
+    });
+    for task in tasks.collect::<Vec<_>>() {
+        task.await.unwrap();
+    }
+}

@@ -1,0 +1,194 @@
+//! Requests that are accepted, or not, and get no answer from the model.
+
+use std::time::Duration;
+
+use packhorse_gateway::{
+    api::inference::InferenceLimits,
+    driver::{DataPlaneConfig, LinkState},
+};
+use packhorse_wire::FailureKind;
+use serde_json::json;
+
+use crate::{
+    gateway::{Gateway, double_model, double_request, numbers},
+    until, within,
+    worker::{double, output},
+};
+
+#[tokio::test]
+async fn a_worker_dies_mid_batch_and_its_requests_are_answered_by_another() {
+    let (mut gateway, first) = Gateway::with_double().await;
+    let request = gateway.doubling_of(2, 1.0);
+    first.batch().await;
+    let second = gateway.add_worker("double:1", 1).await;
+    first.kill();
+    second.answer_all(double);
+    assert_eq!(numbers(&request.await.unwrap()), [2.0; 4]);
+    let lost = gateway.wait_for_link(0, |state| matches!(state, LinkState::Connecting { reason: Some(_) })).await;
+    assert_ne!(lost, LinkState::Serving);
+}
+
+#[tokio::test]
+async fn a_request_whose_worker_is_lost_for_good_is_refused_by_its_deadline() {
+    let (gateway, worker) = Gateway::with_double().await;
+    let mut request = double_request(1, 1.0);
+    request["parameters"] = json!({"timeout": 300_000});
+    let request = gateway.begin("/v2/models/double/infer", &request);
+    worker.batch().await;
+    worker.kill();
+    let answer = within("an answer", request).await.unwrap();
+    assert!([503, 504].contains(&answer.status), "{answer:?}");
+    answer.error(answer.status);
+    // Nobody is there to serve the next one.
+    let refused = gateway.double(1, 1.0).await;
+    assert!(refused.error(503).contains("no replica"));
+    assert_eq!(refused.headers["retry-after"], "1");
+}
+
+#[tokio::test]
+async fn a_worker_that_comes_back_is_connected_to_again() {
+    let (gateway, worker) = Gateway::with_double().await;
+    let request = gateway.doubling_of(1, 3.0);
+    let batch = worker.batch().await;
+    // What ends the connection here is the answer to a batch that was never sent.
+    batch.answer_as(packhorse_wire::BatchId(999), double(&batch)).await;
+    let state = gateway.wait_for_link(0, |state| matches!(state, LinkState::Connecting { reason: Some(_) })).await;
+    assert!(format!("{state:?}").contains("batch 999"), "{state:?}");
+    let again = worker.batch().await;
+    again.answer(double(&again)).await;
+    assert_eq!(numbers(&request.await.unwrap()), [6.0, 6.0]);
+    assert_eq!(worker.connections(), 2);
+}
+
+#[tokio::test]
+async fn a_request_that_expires_in_the_queue_is_a_504() {
+    let (gateway, worker) = Gateway::with_double().await;
+    let _blockers = [gateway.doubling_of(1, 1.0), gateway.doubling_of(1, 1.0)];
+    let _busy = [worker.batch().await, worker.batch().await];
+    let mut request = double_request(1, 1.0);
+    request["parameters"] = json!({"timeout": 100_000});
+    let answer = gateway.post("/v2/models/double/infer", request.to_string()).await;
+    answer.error(504);
+}
+
+#[tokio::test]
+async fn a_hopeless_request_is_refused_at_once() {
+    let (gateway, worker) = Gateway::with_double().await;
+    let mut request = double_request(1, 1.0);
+    request["parameters"] = json!({"timeout": 1});
+    let answer = gateway.post("/v2/models/double/infer", request.to_string()).await;
+    assert!(answer.error(503).contains("deadline"));
+    assert_eq!(answer.headers["retry-after"], "1");
+    assert!(!worker.has_batch().await);
+}
+
+#[tokio::test]
+async fn a_full_queue_refuses() {
+    let config = DataPlaneConfig { queue_limit: 1, ..DataPlaneConfig::default() };
+    let mut gateway = Gateway::start_with(config, InferenceLimits::default()).await;
+    gateway.add_model(double_model());
+    let worker = gateway.add_worker("double:1", 0).await;
+    let _blockers = [gateway.doubling_of(1, 1.0), gateway.doubling_of(1, 1.0)];
+    let _busy = [worker.batch().await, worker.batch().await];
+    let _queued = gateway.doubling_of(1, 1.0);
+    gateway.wait_for_queued(1).await;
+    let answer = gateway.double(1, 1.0).await;
+    assert!(answer.error(503).contains("queue is full: 1"));
+    assert!(answer.headers.contains_key("retry-after"));
+}
+
+#[tokio::test]
+async fn as_many_requests_as_the_limit_are_under_way_at_a_time() {
+    let config = DataPlaneConfig { request_limit: 1, ..DataPlaneConfig::default() };
+    let mut gateway = Gateway::start_with(config, InferenceLimits::default()).await;
+    gateway.add_model(double_model());
+    let worker = gateway.add_worker("double:1", 0).await;
+    let first = gateway.doubling_of(1, 1.0);
+    let batch = worker.batch().await;
+    assert!(gateway.double(1, 1.0).await.error(503).contains("1 requests are under way"));
+    batch.answer(double(&batch)).await;
+    assert_eq!(first.await.unwrap().status, 200);
+    worker.answer_all(double);
+    assert_eq!(gateway.double(1, 1.0).await.status, 200);
+}
+
+#[tokio::test]
+async fn a_model_without_a_worker_is_not_ready() {
+    let mut gateway = Gateway::start().await;
+    gateway.add_model(double_model());
+    until("the model", || gateway.metrics().contains("double")).await;
+    assert!(gateway.double(1, 1.0).await.error(503).contains("no replica of the model is ready"));
+}
+
+#[tokio::test]
+async fn a_module_that_throws_is_a_500_and_is_not_tried_again() {
+    let (gateway, worker) = Gateway::with_double().await;
+    let request = gateway.doubling_of(1, 1.0);
+    worker.batch().await.fail(FailureKind::ModuleThrew, "division by zero").await;
+    assert!(request.await.unwrap().error(500).contains("division by zero"));
+    worker.answer_all(double);
+    assert_eq!(gateway.double(1, 1.0).await.status, 200);
+}
+
+#[tokio::test]
+async fn an_output_that_was_not_declared_is_a_500() {
+    let (gateway, worker) = Gateway::with_double().await;
+    let outputs = [
+        vec![],
+        vec![output(&[1, 3], &[1.0_f32; 3])],
+        vec![output(&[1, 2], &[1.0_f64; 2])],
+        vec![output(&[2, 2], &[1.0_f32; 4])],
+    ];
+    for outputs in outputs {
+        let request = gateway.doubling_of(1, 1.0);
+        worker.batch().await.answer(outputs).await;
+        assert!(request.await.unwrap().error(500).contains("the model answered"));
+    }
+}
+
+#[tokio::test]
+async fn an_answer_that_json_cannot_say_is_told_so() {
+    let (gateway, worker) = Gateway::with_double().await;
+    let request = gateway.doubling_of(1, 1.0);
+    worker.batch().await.answer(vec![output(&[1, 2], &[f32::NAN, 1.0])]).await;
+    assert!(request.await.unwrap().error(400).contains("binary_data"));
+}
+
+#[tokio::test]
+async fn a_worker_that_never_answers_is_given_up() {
+    let config = DataPlaneConfig { batch_time: Duration::from_millis(200), ..DataPlaneConfig::default() };
+    let mut gateway = Gateway::start_with(config, InferenceLimits::default()).await;
+    gateway.add_model(double_model());
+    let worker = gateway.add_worker("double:1", 0).await;
+    let request = gateway.doubling_of(1, 1.0);
+    let stuck = worker.batch().await;
+    gateway.wait_for_link(0, |state| matches!(state, LinkState::Connecting { reason: Some(_) })).await;
+    let again = worker.batch().await;
+    assert_eq!(again.payload, stuck.payload);
+    again.answer(double(&again)).await;
+    assert_eq!(request.await.unwrap().status, 200);
+}
+
+#[tokio::test]
+async fn what_is_under_way_is_answered_before_the_data_plane_ends() {
+    let (gateway, worker) = Gateway::with_double().await;
+    let request = gateway.doubling_of(1, 1.0);
+    let batch = worker.batch().await;
+    let data_plane = gateway.data_plane.clone();
+    let ending = tokio::spawn(async move { data_plane.shutdown(Duration::from_secs(10)).await });
+    within("not being ready", async { while gateway.get("/v2/health/ready").await.status == 200 {} }).await;
+    assert!(gateway.double(1, 1.0).await.error(503).contains("shutting down"));
+    batch.answer(double(&batch)).await;
+    assert_eq!(numbers(&request.await.unwrap()), [2.0, 2.0]);
+    within("the end", ending).await.unwrap();
+    within("the end of the connections", gateway.server.shutdown(Duration::from_secs(10))).await;
+}
+
+#[tokio::test]
+async fn what_is_not_answered_within_the_grace_is_refused() {
+    let (gateway, worker) = Gateway::with_double().await;
+    let request = gateway.doubling_of(1, 1.0);
+    let _batch = worker.batch().await;
+    within("the end", gateway.data_plane.shutdown(Duration::from_millis(50))).await;
+    request.await.unwrap().error(503);
+}

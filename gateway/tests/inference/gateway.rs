@@ -1,0 +1,243 @@
+//! A gateway's data plane behind a real listener, and models to ask.
+
+use std::{collections::BTreeMap, net::SocketAddr, sync::Arc, time::Duration};
+
+use axum::Router;
+use packhorse_cluster::{
+    ArtifactDigest, ComputeShare, Datatype, Dim, Discipline, Generation, ModelSpec, Padding, Profile, ProfileRow, Program,
+    ReplicaId, RequestsPerSecond, TensorSpec,
+};
+use packhorse_gateway::{
+    api::inference::{InferenceLimits, router},
+    driver::{DataPlane, DataPlaneConfig, LinkState, Target, TargetReplica},
+    serve::{ConnectionLimits, Server},
+};
+use packhorse_wire::{LinkSecret, WorkerIdentity};
+use serde_json::{Value, json};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+};
+
+use crate::{
+    until, within,
+    worker::{Worker, double},
+};
+
+pub(crate) struct Gateway {
+    pub(crate) data_plane: DataPlane,
+    pub(crate) address: SocketAddr,
+    pub(crate) target: Target,
+    pub(crate) client: reqwest::Client,
+    pub(crate) server: Server,
+}
+
+/// A response, read to its end.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    pub(crate) headers: reqwest::header::HeaderMap,
+    pub(crate) body: Vec<u8>,
+}
+
+impl Answer {
+    pub(crate) async fn of(response: reqwest::Response) -> Self {
+        let (status, headers) = (response.status().as_u16(), response.headers().clone());
+        Self { status, headers, body: response.bytes().await.unwrap().to_vec() }
+    }
+
+    pub(crate) fn json(&self) -> Value {
+        serde_json::from_slice(&self.body).unwrap_or_else(|e| panic!("{e}: {:?}", String::from_utf8_lossy(&self.body)))
+    }
+
+    /// The message of an error, which must have this status.
+    #[track_caller]
+    pub(crate) fn error(&self, status: u16) -> String {
+        assert_eq!(self.status, status, "{}", String::from_utf8_lossy(&self.body));
+        let json = self.json();
+        let object = json.as_object().unwrap();
+        assert_eq!(object.keys().collect::<Vec<_>>(), ["error"]);
+        assert_eq!(self.headers["content-type"], "application/json");
+        object["error"].as_str().unwrap().to_owned()
+    }
+}
+
+pub(crate) fn tensor(name: &str, datatype: Datatype, shape: &[i64], pad: Option<Padding>) -> TensorSpec {
+    let shape = shape.iter().map(|dim| Dim::try_from(*dim).unwrap()).collect();
+    TensorSpec { name: name.to_owned(), datatype, shape, pad }
+}
+
+pub(crate) fn model(id: &str, max_batch_size: u32, input: TensorSpec, output: TensorSpec) -> ModelSpec {
+    let spec = ModelSpec {
+        program: Program {
+            model: id.parse().unwrap(),
+            artifact: ArtifactDigest::from_sha256([3; 32]),
+            max_batch_size,
+            inputs: vec![input],
+            outputs: vec![output],
+        },
+        slo: Duration::from_secs(5),
+        rate: RequestsPerSecond::new(10.0).unwrap(),
+    };
+    spec.validate().unwrap();
+    spec
+}
+
+/// Takes and gives rows of two floats.
+pub(crate) fn double_model() -> ModelSpec {
+    let spec = |name| tensor(name, Datatype::Fp32, &[-1, 2], None);
+    model("double:1", 8, spec("x"), spec("y"))
+}
+
+/// Batches of up to 8 rows take a millisecond.
+fn profile() -> Arc<Profile> {
+    let row = |batch_size| ProfileRow {
+        batch_size,
+        compute_share: ComputeShare::WHOLE,
+        latency: Duration::from_millis(1),
+        latency_p99: None,
+        memory: None,
+        achieved_occupancy: None,
+        mean_occupancy: None,
+        sm_utilization: None,
+    };
+    Arc::new(Profile::new(vec![row(1), row(8)]).unwrap())
+}
+
+pub(crate) fn replica_id(number: u32) -> ReplicaId {
+    ReplicaId { generation: Generation(1), number }
+}
+
+impl Gateway {
+    pub(crate) async fn start() -> Self {
+        Self::start_with(DataPlaneConfig::default(), InferenceLimits::default()).await
+    }
+
+    pub(crate) async fn start_with(config: DataPlaneConfig, limits: InferenceLimits) -> Self {
+        let data_plane = DataPlane::spawn(config);
+        let routes: Router = router(data_plane.clone(), limits).into();
+        let connections = ConnectionLimits { connections: 100, head_timeout: Duration::from_secs(10) };
+        let server = Server::bind("127.0.0.1:0".parse().unwrap(), routes, connections).await.unwrap();
+        let target = Target { models: BTreeMap::new(), replicas: BTreeMap::new(), discipline: Discipline::Deadline };
+        // A client that keeps connections would hide which of them the gateway closes.
+        let client = reqwest::Client::builder().pool_max_idle_per_host(0).build().unwrap();
+        Self { data_plane, address: server.address(), target, client, server }
+    }
+
+    /// A gateway with the model `double` on one worker, connected.
+    pub(crate) async fn with_double() -> (Self, Arc<Worker>) {
+        let mut gateway = Self::start().await;
+        gateway.add_model(double_model());
+        let worker = gateway.add_worker("double:1", 0).await;
+        (gateway, worker)
+    }
+
+    /// The same, with a worker that computes.
+    pub(crate) async fn doubling() -> Self {
+        let (gateway, worker) = Self::with_double().await;
+        worker.answer_all(double);
+        gateway
+    }
+
+    pub(crate) fn add_model(&mut self, spec: ModelSpec) {
+        self.target.models.insert(spec.program.model.clone(), Arc::new(spec));
+        self.data_plane.set_target(self.target.clone());
+    }
+
+    /// Starts a worker of a model, and waits until it takes batches.
+    pub(crate) async fn add_worker(&mut self, model: &str, number: u32) -> Arc<Worker> {
+        let worker = Worker::start(self.identity(model, number), LinkSecret::none()).await;
+        self.add_replica(model, number, worker.address);
+        self.wait_for_link(number, |state| *state == LinkState::Serving).await;
+        Arc::new(worker)
+    }
+
+    pub(crate) fn identity(&self, model: &str, number: u32) -> WorkerIdentity {
+        let artifact = self.target.models[&model.parse().unwrap()].program.artifact;
+        WorkerIdentity { replica: replica_id(number), artifact, batch_size: 8 }
+    }
+
+    pub(crate) fn add_replica(&mut self, model: &str, number: u32, address: SocketAddr) {
+        let replica = TargetReplica {
+            model: model.parse().unwrap(),
+            address,
+            batch_size: 8,
+            profile: profile(),
+            draining: false,
+        };
+        self.target.replicas.insert(replica_id(number), replica);
+        self.data_plane.set_target(self.target.clone());
+    }
+
+    pub(crate) async fn wait_for_link(&self, number: u32, holds: impl Fn(&LinkState) -> bool) -> LinkState {
+        let mut links = self.data_plane.links();
+        let found = links.wait_for(|links| links.get(&replica_id(number)).is_some_and(&holds));
+        within("a state of the link", found).await.unwrap()[&replica_id(number)].clone()
+    }
+
+    /// Waits until so many requests of the model `double` stand in its queue.
+    pub(crate) async fn wait_for_queued(&self, requests: usize) {
+        let line = format!("nv_inference_pending_request_count{{model=\"double\",version=\"1\"}} {requests}\n");
+        until("the queue's length", || self.metrics().contains(&line)).await;
+    }
+
+    pub(crate) fn metrics(&self) -> String {
+        self.data_plane.telemetry().metrics_text()
+    }
+
+    pub(crate) fn url(&self, path: &str) -> String {
+        format!("http://{}{path}", self.address)
+    }
+
+    pub(crate) async fn get(&self, path: &str) -> Answer {
+        Answer::of(self.client.get(self.url(path)).send().await.unwrap()).await
+    }
+
+    pub(crate) async fn post(&self, path: &str, body: impl Into<reqwest::Body>) -> Answer {
+        Answer::of(self.client.post(self.url(path)).body(body).send().await.unwrap()).await
+    }
+
+    /// Asks the model `double` for rows of two, which are all `x`.
+    pub(crate) async fn double(&self, rows: usize, x: f64) -> Answer {
+        self.post("/v2/models/double/infer", double_request(rows, x).to_string()).await
+    }
+
+    /// The same, while the test does something else.
+    pub(crate) fn doubling_of(&self, rows: usize, x: f64) -> tokio::task::JoinHandle<Answer> {
+        self.begin("/v2/models/double/infer", &double_request(rows, x))
+    }
+
+    pub(crate) fn begin(&self, path: &str, request: &Value) -> tokio::task::JoinHandle<Answer> {
+        let request = self.client.post(self.url(path)).body(request.to_string());
+        tokio::spawn(async move { Answer::of(request.send().await.unwrap()).await })
+    }
+
+    /// Says these bytes on a connection of their own, and gives back what is answered until the gateway closes it.
+    pub(crate) async fn say(&self, bytes: &[u8]) -> String {
+        let mut stream = self.connect().await;
+        stream.write_all(bytes).await.unwrap();
+        let mut answer = Vec::new();
+        // A reset after the answer is still an answer.
+        let _ = within("the end of the connection", stream.read_to_end(&mut answer)).await;
+        String::from_utf8_lossy(&answer).into_owned()
+    }
+
+    pub(crate) async fn connect(&self) -> TcpStream {
+        TcpStream::connect(self.address).await.unwrap()
+    }
+}
+
+pub(crate) fn double_request(rows: usize, x: f64) -> Value {
+    json!({"inputs": [{"name": "x", "datatype": "FP32", "shape": [rows, 2], "data": vec![x; 2 * rows]}]})
+}
+
+/// The head of a request to the model `double` on a connection that is closed after it, with these further header lines.
+pub(crate) fn double_head(headers: &str) -> String {
+    format!("POST /v2/models/double/infer HTTP/1.1\r\nHost: g\r\nConnection: close\r\n{headers}\r\n")
+}
+
+/// The numbers of an output in JSON.
+pub(crate) fn numbers(answer: &Answer) -> Vec<f64> {
+    let json = answer.json();
+    json["outputs"][0]["data"].as_array().unwrap_or_else(|| panic!("{json}")).iter().map(|n| n.as_f64().unwrap()).collect()
+}

@@ -1,0 +1,129 @@
+//! How the data plane follows its target.
+
+use std::sync::Arc;
+
+use packhorse_gateway::{
+    api::inference::InferenceLimits,
+    driver::{DataPlaneConfig, LinkState},
+};
+use packhorse_wire::LinkSecret;
+
+use crate::{
+    gateway::{Gateway, double_model, numbers, replica_id},
+    until,
+    worker::{Worker, double},
+};
+
+#[tokio::test]
+async fn what_is_equal_in_both_targets_is_not_touched() {
+    let (mut gateway, worker) = Gateway::with_double().await;
+    let request = gateway.doubling_of(1, 1.0);
+    let batch = worker.batch().await;
+    // A new objective, and another replica; the first stays as it is.
+    let mut model = double_model();
+    model.slo *= 2;
+    gateway.add_model(model);
+    gateway.add_worker("double:1", 1).await;
+    batch.answer(double(&batch)).await;
+    assert_eq!(numbers(&request.await.unwrap()), [2.0, 2.0]);
+    assert_eq!(worker.connections(), 1);
+}
+
+#[tokio::test]
+async fn a_draining_replica_answers_what_it_has_and_gets_nothing_more() {
+    let (mut gateway, worker) = Gateway::with_double().await;
+    let request = gateway.doubling_of(1, 1.0);
+    let batch = worker.batch().await;
+    let other = gateway.add_worker("double:1", 1).await;
+    gateway.target.replicas.get_mut(&replica_id(0)).unwrap().draining = true;
+    gateway.data_plane.set_target(gateway.target.clone());
+    gateway.wait_for_link(0, |state| *state == LinkState::Draining).await;
+
+    let next = gateway.doubling_of(1, 2.0);
+    let elsewhere = other.batch().await;
+    elsewhere.answer(double(&elsewhere)).await;
+    assert_eq!(numbers(&next.await.unwrap()), [4.0, 4.0]);
+    batch.answer(double(&batch)).await;
+    assert_eq!(numbers(&request.await.unwrap()), [2.0, 2.0]);
+    gateway.wait_for_link(0, |state| *state == LinkState::Drained).await;
+    assert!(!worker.has_batch().await);
+}
+
+#[tokio::test]
+async fn an_idle_replica_is_drained_at_once() {
+    let (mut gateway, _worker) = Gateway::with_double().await;
+    gateway.target.replicas.get_mut(&replica_id(0)).unwrap().draining = true;
+    gateway.data_plane.set_target(gateway.target.clone());
+    gateway.wait_for_link(0, |state| *state == LinkState::Drained).await;
+}
+
+#[tokio::test]
+async fn a_worker_that_says_it_is_draining_gets_nothing_more() {
+    let (mut gateway, worker) = Gateway::with_double().await;
+    let request = gateway.doubling_of(1, 1.0);
+    let batch = worker.batch().await;
+    let other = gateway.add_worker("double:1", 1).await;
+    batch.drain().await;
+    gateway.wait_for_link(0, |state| *state == LinkState::Draining).await;
+    other.answer_all(double);
+    assert_eq!(gateway.double(1, 2.0).await.status, 200);
+    assert!(!worker.has_batch().await);
+    batch.answer(double(&batch)).await;
+    assert_eq!(numbers(&request.await.unwrap()), [2.0, 2.0]);
+}
+
+#[tokio::test]
+async fn a_removed_model_answers_what_is_computed_and_refuses_what_waits() {
+    let (mut gateway, worker) = Gateway::with_double().await;
+    let computed = [gateway.doubling_of(1, 1.0), gateway.doubling_of(1, 1.0)];
+    let batches = [worker.batch().await, worker.batch().await];
+    let waiting = gateway.doubling_of(1, 1.0);
+    gateway.wait_for_queued(1).await;
+    gateway.target.models.clear();
+    gateway.target.replicas.clear();
+    gateway.data_plane.set_target(gateway.target.clone());
+    waiting.await.unwrap().error(503);
+    for batch in &batches {
+        batch.answer(double(batch)).await;
+    }
+    for request in computed {
+        assert_eq!(numbers(&request.await.unwrap()), [2.0, 2.0]);
+    }
+    let mut links = gateway.data_plane.links();
+    crate::within("the end of the link", links.wait_for(|links| links.is_empty())).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_worker_elsewhere_under_the_same_identity_replaces_the_former() {
+    let (mut gateway, former) = Gateway::with_double().await;
+    let request = gateway.doubling_of(1, 1.0);
+    former.batch().await;
+    let later = Arc::new(Worker::start(gateway.identity("double:1", 0), LinkSecret::none()).await);
+    later.answer_all(double);
+    gateway.add_replica("double:1", 0, later.address);
+    assert_eq!(numbers(&request.await.unwrap()), [2.0, 2.0]);
+    assert_eq!(later.connections(), 1);
+}
+
+#[tokio::test]
+async fn only_the_right_worker_with_the_right_secret_gets_batches() {
+    let config = DataPlaneConfig { link_secret: LinkSecret::from_file_content(b"ours"), ..DataPlaneConfig::default() };
+    let mut gateway = Gateway::start_with(config, InferenceLimits::default()).await;
+    gateway.add_model(double_model());
+    let identity = gateway.identity("double:1", 0);
+    let stranger = Worker::start(identity, LinkSecret::from_file_content(b"theirs")).await;
+    gateway.add_replica("double:1", 0, stranger.address);
+    let state = gateway.wait_for_link(0, |state| matches!(state, LinkState::Connecting { reason: Some(_) })).await;
+    assert!(format!("{state:?}").contains("secret"), "{state:?}");
+
+    let other = Worker::start(gateway.identity("double:1", 7), LinkSecret::from_file_content(b"ours")).await;
+    gateway.add_replica("double:1", 1, other.address);
+    let state = gateway.wait_for_link(1, |state| matches!(state, LinkState::Connecting { reason: Some(_) })).await;
+    assert!(format!("{state:?}").contains("1-7"), "{state:?}");
+
+    let right = Worker::start(gateway.identity("double:1", 2), LinkSecret::from_file_content(b"ours")).await;
+    gateway.add_replica("double:1", 2, right.address);
+    gateway.wait_for_link(2, |state| *state == LinkState::Serving).await;
+    assert!(!stranger.has_batch().await && !other.has_batch().await);
+    until("connecting again", || stranger.connections() > 1).await;
+}
