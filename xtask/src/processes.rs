@@ -160,9 +160,7 @@ pub(crate) fn cpu_seconds(state_dir: &Path) -> anyhow::Result<f64> {
             .filter_map(|field| field.parse::<u64>().ok())
             .sum::<u64>();
     }
-    Ok(Duration::from_secs_f64(
-        ticks as f64 / ticks_per_second as f64,
-    ))
+    Ok(ticks as f64 / ticks_per_second as f64)
 }
 
 fn belongs_to(pid: i32, state_dir: &Path) -> bool {
