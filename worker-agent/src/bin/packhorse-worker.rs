@@ -1,2 +1,47 @@
-//! The Packhorse worker.
-fn main() {}
+//! The Packhorse worker: runs one replica or one measurement. Started by the agent, with a hand-over folder that says what to
+//! do and in which it says what became of it.
+
+use std::{panic, path::PathBuf, process};
+
+use clap::{Args, Parser, Subcommand};
+use packhorse_worker_agent::{executor, handoff::Handoff, worker};
+
+#[derive(Parser)]
+#[command(version, about, max_term_width = 100)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Runs a replica: loads a program, then answers batches until SIGTERM
+    Serve(Folder),
+    /// Measures a program's latency and memory, then exits
+    Profile(Folder),
+}
+
+#[derive(Args)]
+struct Folder {
+    /// The hand-over folder: task.json says what to do, status.json is written here
+    #[arg(long)]
+    dir: PathBuf,
+}
+
+fn main() {
+    let cli = Cli::parse();
+    tracing_subscriber::fmt()
+        .with_writer(std::io::stderr)
+        .init();
+    // A thread that is gone leaves batches without an answer: better the whole process, which the agent starts again.
+    let report = panic::take_hook();
+    panic::set_hook(Box::new(move |info| {
+        report(info);
+        process::abort();
+    }));
+    let code = match cli.command {
+        Command::Serve(folder) => worker::serve(&Handoff::at(folder.dir)),
+        Command::Profile(folder) => worker::profile(&Handoff::at(folder.dir)),
+    };
+    executor::exit_now(code);
+}

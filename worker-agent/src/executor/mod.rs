@@ -11,7 +11,7 @@ mod torch;
 
 use std::{sync::Arc, time::Duration};
 
-use packhorse_cluster::ByteCount;
+use packhorse_cluster::{ByteCount, Profile};
 use packhorse_wire::TensorHeader;
 
 pub use signature::{check_batch, check_outputs};
@@ -140,6 +140,17 @@ pub fn start(execution: &Execution, batch_size: u32) -> Result<Arc<dyn Executor>
                 "this worker was built without libtorch",
             ))
         }
+    }
+}
+
+/// The profile of a program on an executor that need not be measured, because it has one to begin with.
+pub fn known_profile(execution: &Execution) -> Result<Option<Profile>, StartError> {
+    match &execution.executor {
+        ExecutorChoice::Simulated {
+            device_kind,
+            profile_csv,
+        } => simulated::profile(&execution.program.model, device_kind, profile_csv).map(Some),
+        ExecutorChoice::Torch { .. } => Ok(None),
     }
 }
 

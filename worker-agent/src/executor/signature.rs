@@ -10,8 +10,8 @@ use super::{ExecutionError, OutputTensor};
 ///
 /// # Errors
 /// What does not fit, and what would.
-pub fn check_batch(program: &Program, batch_size: u32, batch: &BatchHeader) -> Result<(), String> {
-    let limit = if program.batches() { batch_size } else { 1 };
+pub fn check_batch(program: &Program, batch: &BatchHeader) -> Result<(), String> {
+    let limit = program.rows_limit();
     if batch.rows == 0 || batch.rows > limit {
         return Err(format!(
             "a batch of {} rows; expected 1 to {limit}",

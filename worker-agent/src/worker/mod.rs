@@ -1,1 +1,52 @@
-//! Packhorse worker.
+//! The worker process: one replica, or one measurement, until it is told to stop.
+//!
+//! Blocking threads and no runtime: per connection one thread that receives batches straight into the memory of their inputs
+//! and one that answers; between them a short queue and the one thread that computes. While one batch computes the next is
+//! received and the last is answered. A watchdog ends the process when a program does not come back.
+
+mod connection;
+mod gate;
+mod profile;
+mod queue;
+mod serve;
+
+use std::time::Instant;
+
+pub use profile::profile;
+pub use serve::serve;
+
+use crate::handoff::{Handoff, Phase, ProcessIdentity, WorkerStatus};
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a worker measures the stages of its batches and watches over their limits"
+)]
+fn now() -> Instant {
+    Instant::now()
+}
+
+/// Tells the agent where this process is.
+struct Reporter<'a> {
+    handoff: &'a Handoff,
+    process: ProcessIdentity,
+}
+
+impl<'a> Reporter<'a> {
+    fn new(handoff: &'a Handoff) -> Self {
+        let process = ProcessIdentity::current();
+        Self { handoff, process }
+    }
+
+    fn report(&self, phase: Phase) {
+        tracing::info!(?phase, "worker");
+        let process = self.process;
+        if let Err(error) = self.handoff.write_status(&WorkerStatus { process, phase }) {
+            tracing::error!(%error, "the agent cannot be told");
+        }
+    }
+
+    fn failed(&self, reason: impl Into<String>, permanent: bool) {
+        let reason = reason.into();
+        self.report(Phase::Failed { reason, permanent });
+    }
+}

@@ -65,7 +65,7 @@ fn meaningful_line(text: &str) -> &str {
             || line.starts_with("Exception raised from")
     };
     let mut lines = text.lines().map(str::trim);
-    let error = lines.clone().filter(is_error).next_back();
+    let error = lines.clone().rfind(is_error);
     error
         .or_else(|| lines.find(|line| !is_frame(line)))
         .unwrap_or("no reason given")

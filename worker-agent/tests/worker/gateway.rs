@@ -1,0 +1,168 @@
+//! The gateway's side of a link, as plainly as it can be written.
+
+use std::{
+    io::{Read, Write},
+    net::{Shutdown, SocketAddr, TcpStream},
+};
+
+use packhorse_cluster::{Datatype, Shape};
+use packhorse_wire::{
+    BatchHeader, BatchId, ClientHandshake, ClientStep, Decoder, FailureHeader, HandshakeError,
+    LinkSecret, MAX_PAYLOAD, ResultHeader, TensorHeader, ToGateway, ToWorker, WorkerIdentity,
+};
+use packhorse_worker_agent::handoff::ServeTask;
+
+use crate::process::LIMIT;
+
+pub(crate) struct Link {
+    stream: TcpStream,
+    decoder: Decoder<ToGateway>,
+}
+
+impl Link {
+    /// A connection without a handshake.
+    pub(crate) fn raw(address: SocketAddr) -> Self {
+        let stream = TcpStream::connect(address).unwrap();
+        stream.set_nodelay(true).unwrap();
+        stream.set_read_timeout(Some(LIMIT)).unwrap();
+        let decoder = Decoder::new(MAX_PAYLOAD);
+        Self { stream, decoder }
+    }
+
+    pub(crate) fn connect(
+        address: SocketAddr,
+        task: &ServeTask,
+        secret: &[u8],
+    ) -> Result<Self, HandshakeError> {
+        let mut link = Self::raw(address);
+        let identity = WorkerIdentity {
+            replica: task.replica,
+            artifact: task.execution.program.artifact,
+            batch_size: task.batch_size,
+        };
+        let secret = LinkSecret::from_file_content(secret);
+        let mut handshake = ClientHandshake::new(secret, [7; 32], identity);
+        link.say(&handshake.hello());
+        loop {
+            let message = link.message().expect("an answer");
+            match handshake.handle(message)? {
+                ClientStep::Send(message) => link.say(&message),
+                ClientStep::Accepted => return Ok(link),
+            }
+        }
+    }
+
+    pub(crate) fn write(&mut self, bytes: &[u8]) {
+        self.stream.write_all(bytes).unwrap();
+    }
+
+    fn say(&mut self, message: &ToWorker) {
+        let mut bytes = Vec::new();
+        message.encode(&mut bytes);
+        self.write(&bytes);
+    }
+
+    /// Sends a batch in one piece.
+    pub(crate) fn send(&mut self, id: u64, rows: u32, inputs: &[Tensor]) {
+        let bytes = batch_bytes(id, rows, inputs);
+        self.write(&bytes);
+    }
+
+    /// The same connection, for another thread to send on.
+    pub(crate) fn clone_for_sending(&self) -> Self {
+        let stream = self.stream.try_clone().unwrap();
+        let decoder = Decoder::new(0);
+        Self { stream, decoder }
+    }
+
+    /// Says that nothing more comes.
+    pub(crate) fn finish(&self) {
+        self.stream.shutdown(Shutdown::Write).unwrap();
+    }
+
+    /// The next message; `None` if the worker closed the connection.
+    pub(crate) fn message(&mut self) -> Option<ToGateway> {
+        loop {
+            let mut byte = [0];
+            if self.stream.read(&mut byte).unwrap() == 0 {
+                return None;
+            }
+            if let Some(message) = self.decoder.feed(&mut &byte[..]).unwrap() {
+                return Some(message);
+            }
+        }
+    }
+
+    pub(crate) fn result(&mut self) -> (ResultHeader, Vec<Tensor>) {
+        let header = match self.message() {
+            Some(ToGateway::Result(header)) => header,
+            other => panic!("expected a result, got {other:?}"),
+        };
+        let outputs = header
+            .outputs
+            .iter()
+            .map(|output| {
+                let mut bytes = vec![0; usize::try_from(output.byte_len()).unwrap()];
+                self.stream.read_exact(&mut bytes).unwrap();
+                Tensor {
+                    header: output.clone(),
+                    bytes,
+                }
+            })
+            .collect();
+        (header, outputs)
+    }
+
+    pub(crate) fn failure(&mut self) -> FailureHeader {
+        match self.message() {
+            Some(ToGateway::Failure(failure)) => failure,
+            other => panic!("expected a failure, got {other:?}"),
+        }
+    }
+
+    /// Why the worker closes the connection, which it does.
+    pub(crate) fn close_reason(&mut self) -> String {
+        let reason = match self.message() {
+            Some(ToGateway::Close(reason)) => reason,
+            other => panic!("expected a reason, got {other:?}"),
+        };
+        assert_eq!(self.message(), None);
+        reason
+    }
+}
+
+pub(crate) fn batch_bytes(id: u64, rows: u32, inputs: &[Tensor]) -> Vec<u8> {
+    let header = BatchHeader {
+        id: BatchId(id),
+        rows,
+        inputs: inputs.iter().map(|input| input.header.clone()).collect(),
+    };
+    let mut bytes = Vec::new();
+    ToWorker::Batch(header).encode(&mut bytes);
+    for input in inputs {
+        bytes.extend_from_slice(&input.bytes);
+    }
+    bytes
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Tensor {
+    pub(crate) header: TensorHeader,
+    pub(crate) bytes: Vec<u8>,
+}
+
+impl Tensor {
+    pub(crate) fn new(datatype: Datatype, shape: &[i64], bytes: Vec<u8>) -> Self {
+        let header = TensorHeader::new(datatype, Shape::new(shape).unwrap()).unwrap();
+        assert_eq!(header.byte_len(), bytes.len() as u64);
+        Self { header, bytes }
+    }
+
+    pub(crate) fn fp32(shape: &[i64], values: &[f32]) -> Self {
+        let bytes = values
+            .iter()
+            .flat_map(|value| value.to_le_bytes())
+            .collect();
+        Self::new(Datatype::Fp32, shape, bytes)
+    }
+}

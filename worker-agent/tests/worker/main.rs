@@ -1,0 +1,12 @@
+//! The real worker process, over real sockets and a real hand-over folder.
+#![expect(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    reason = "the helpers of a test may panic like the test itself, and wait by the clock"
+)]
+
+mod gateway;
+mod process;
+mod simulated;
+#[cfg(feature = "torch")]
+mod torch;

@@ -1,0 +1,94 @@
+"""Writes the TorchScript programs that the worker is tested with into the folder named on the command line."""
+
+import sys
+import warnings
+from typing import Dict, Tuple
+
+import torch
+
+warnings.filterwarnings("ignore", category=DeprecationWarning)
+
+
+class Affine(torch.nn.Module):
+    """y = x W^T + b with W = [[1, 2, 3], [0, 1, 0]] and b = [10, 20]."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(3, 2)
+        with torch.no_grad():
+            self.linear.weight.copy_(torch.tensor([[1.0, 2.0, 3.0], [0.0, 1.0, 0.0]]))
+            self.linear.bias.copy_(torch.tensor([10.0, 20.0]))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.linear(x)
+
+
+class Moody(torch.nn.Module):
+    """The first element of a batch decides what happens to it."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        mood = float(x[0, 0])
+        if mood == 1.0:
+            raise RuntimeError("the mood is 1")
+        if mood == 2.0:
+            return x[:, :1]
+        if mood == 3.0:
+            return x.to(torch.float64)
+        if mood == 4.0:
+            steps = 0
+            while True:
+                steps += 1
+        if mood == 5.0:
+            return x @ x.new_zeros([7, 7])
+        return x + 1
+
+
+class SumAndDifference(torch.nn.Module):
+    def forward(self, a: torch.Tensor, b: torch.Tensor) -> Tuple[torch.Tensor, torch.Tensor]:
+        return a + b, a - b
+
+
+class Echo(torch.nn.Module):
+    """Answers its input itself."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x
+
+
+class Counter(torch.nn.Module):
+    """Answers its own state, which the next run changes in place."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("count", torch.zeros(1, dtype=torch.int64))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.count.add_(1)
+        return self.count
+
+
+class Dictionary(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> Dict[str, torch.Tensor]:
+        return {"x": x}
+
+
+class Transposed(torch.nn.Module):
+    """Answers a view that is not contiguous."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.transpose(1, 2)
+
+
+class Lookup(torch.nn.Module):
+    """Takes only index 0: integers of made-up batches must not be one."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = torch.nn.Embedding(1, 2)
+
+    def forward(self, index: torch.Tensor) -> torch.Tensor:
+        return self.table(index)
+
+
+for module in [Affine, Moody, SumAndDifference, Echo, Counter, Dictionary, Transposed, Lookup]:
+    torch.jit.script(module().eval()).save(f"{sys.argv[1]}/{module.__name__}.pt")

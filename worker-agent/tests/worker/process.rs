@@ -1,0 +1,175 @@
+//! A worker process with its hand-over folder.
+
+use std::{
+    fs,
+    net::SocketAddr,
+    path::PathBuf,
+    process::{Child, Command, ExitStatus, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+use packhorse_cluster::{Dim, Program, TensorSpec};
+use packhorse_worker_agent::handoff::{
+    Execution, ExecutorChoice, Handoff, Phase, ProfileTask, ServeTask, worker_environment,
+};
+use serde::Serialize;
+use tempfile::TempDir;
+
+/// Far above what anything here takes: only a test that has failed waits so long.
+pub(crate) const LIMIT: Duration = Duration::from_secs(120);
+
+pub(crate) struct Worker {
+    dir: TempDir,
+    child: Child,
+}
+
+impl Worker {
+    pub(crate) fn serve(task: &ServeTask) -> Self {
+        Self::spawn("serve", task)
+    }
+
+    pub(crate) fn profile(task: &ProfileTask) -> Self {
+        Self::spawn("profile", task)
+    }
+
+    fn spawn(command: &str, task: &impl Serialize) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let handoff = Handoff::at(dir.path());
+        handoff.write_task(task).unwrap();
+        let log = fs::File::create(handoff.log_path()).unwrap();
+        let child = Command::new(env!("CARGO_BIN_EXE_packhorse-worker"))
+            .arg(command)
+            .arg("--dir")
+            .arg(dir.path())
+            .envs(worker_environment(1))
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().unwrap())
+            .stderr(log)
+            .spawn()
+            .unwrap();
+        Self { dir, child }
+    }
+
+    pub(crate) fn handoff(&self) -> Handoff {
+        Handoff::at(self.dir.path())
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Waits until the status is one that `pick` picks.
+    pub(crate) fn wait_for<T>(&self, pick: impl Fn(Phase) -> Option<T>) -> T {
+        let phase = || {
+            let status = self.handoff().read_status().unwrap()?;
+            assert_eq!(status.process.pid, self.pid());
+            Some(status.phase)
+        };
+        let log = || fs::read_to_string(self.handoff().log_path()).unwrap();
+        await_some(|| pick(phase()?)).unwrap_or_else(|| panic!("{:?}\n{}", phase(), log()))
+    }
+
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.wait_for(|phase| match phase {
+            Phase::Ready { address, .. } => Some(address),
+            Phase::Failed { reason, .. } => panic!("{reason}"),
+            _ => None,
+        })
+    }
+
+    /// Reason, and whether it is permanent.
+    pub(crate) fn failure(&self) -> (String, bool) {
+        self.wait_for(|phase| match phase {
+            Phase::Failed { reason, permanent } => Some((reason, permanent)),
+            Phase::Ready { .. } | Phase::Measured { .. } => panic!("it did not fail"),
+            _ => None,
+        })
+    }
+
+    pub(crate) fn terminate(&self) {
+        let pid = Pid::from_raw(self.pid().cast_signed());
+        kill(pid, Signal::SIGTERM).unwrap();
+    }
+
+    pub(crate) fn exit_code(&mut self) -> Option<i32> {
+        let exited = || self.child.try_wait().unwrap();
+        await_some(exited).map(|status: ExitStatus| status.code().unwrap())
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn await_some<T>(mut attempt: impl FnMut() -> Option<T>) -> Option<T> {
+    let end = Instant::now() + LIMIT;
+    loop {
+        if let Some(found) = attempt() {
+            return Some(found);
+        }
+        if Instant::now() >= end {
+            return None;
+        }
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+pub(crate) fn tensor(name: &str, datatype: &str, shape: &[i64]) -> TensorSpec {
+    TensorSpec {
+        name: name.to_owned(),
+        datatype: datatype.parse().unwrap(),
+        shape: shape
+            .iter()
+            .map(|dim| Dim::try_from(*dim).unwrap())
+            .collect(),
+        pad: None,
+    }
+}
+
+pub(crate) fn program(
+    max_batch_size: u32,
+    inputs: Vec<TensorSpec>,
+    outputs: Vec<TensorSpec>,
+) -> Program {
+    Program {
+        model: "m:1".parse().unwrap(),
+        artifact: format!("sha256:{}", "ab".repeat(32)).parse().unwrap(),
+        max_batch_size,
+        inputs,
+        outputs,
+    }
+}
+
+pub(crate) fn execution(program: Program, executor: ExecutorChoice) -> Execution {
+    Execution {
+        program,
+        executor,
+        threads: 1,
+    }
+}
+
+pub(crate) fn serve_task(execution: Execution) -> ServeTask {
+    ServeTask {
+        replica: "5-1".parse().unwrap(),
+        batch_size: execution.program.rows_limit(),
+        execution,
+        listen: "127.0.0.1:0".parse().unwrap(),
+        link_secret_file: None,
+        batch_limit_ms: 60_000,
+    }
+}
+
+/// A file that lives as long as the folder.
+pub(crate) fn file(dir: &TempDir, name: &str, content: &[u8]) -> PathBuf {
+    let path = dir.path().join(name);
+    fs::write(&path, content).unwrap();
+    path
+}

@@ -1,0 +1,403 @@
+//! Real TorchScript programs on libtorch.
+
+use std::{
+    fs::{self, File},
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use packhorse_cluster::{Datatype, ProfileTable, Program, TensorSpec};
+use packhorse_wire::FailureKind;
+use packhorse_worker_agent::handoff::{ExecutorChoice, Phase, ProfileTask, ServeTask, exit_code};
+
+use crate::{
+    gateway::{Link, Tensor},
+    process::{Worker, execution, file, program, serve_task, tensor},
+};
+
+/// The programs of `modules.py`, written once per build folder.
+fn modules() -> PathBuf {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("torchscript");
+    fs::create_dir_all(&folder).unwrap();
+    // Tests run in several processes at a time.
+    let lock = File::create(folder.join("lock")).unwrap();
+    lock.lock().unwrap();
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/worker/modules.py");
+    let written = folder.join("written-by.py");
+    let source = fs::read(&script).unwrap();
+    if fs::read(&written).is_ok_and(|by| by == source) {
+        return folder;
+    }
+    let python = Path::new(env!("CARGO_MANIFEST_DIR")).join("../.venv/bin/python");
+    let status = Command::new(python).arg(&script).arg(&folder).status();
+    assert!(
+        status
+            .expect("`cargo xtask setup` has made .venv")
+            .success()
+    );
+    fs::write(written, source).unwrap();
+    folder
+}
+
+fn torch(module: &str) -> ExecutorChoice {
+    ExecutorChoice::Torch {
+        artifact: modules().join(format!("{module}.pt")),
+        cuda_device: None,
+    }
+}
+
+fn task(module: &str, program: Program) -> ServeTask {
+    serve_task(execution(program, torch(module)))
+}
+
+/// One input and one output, in batches of at most four.
+fn one_to_one(input: TensorSpec, output: TensorSpec) -> Program {
+    program(4, vec![input], vec![output])
+}
+
+fn affine() -> ServeTask {
+    let (x, y) = (tensor("x", "FP32", &[-1, 3]), tensor("y", "FP32", &[-1, 2]));
+    task("Affine", one_to_one(x, y))
+}
+
+fn moody() -> ServeTask {
+    let (x, y) = (tensor("x", "FP32", &[-1, 3]), tensor("y", "FP32", &[-1, 3]));
+    task("Moody", one_to_one(x, y))
+}
+
+fn connect(worker: &Worker, task: &ServeTask) -> Link {
+    Link::connect(worker.address(), task, b"").unwrap()
+}
+
+#[test]
+fn a_program_answers_what_it_computes_at_every_batch_size() {
+    let task = affine();
+    let worker = Worker::serve(&task);
+    let mut link = connect(&worker, &task);
+    for (id, rows) in (0..).zip([1_u16, 4, 2, 3, 1]) {
+        let first = |row: u16| f32::from(row * 3);
+        let x: Vec<_> = (0..rows)
+            .flat_map(|row| [first(row), first(row) + 1.0, first(row) + 2.0])
+            .collect();
+        link.send(id, rows.into(), &[Tensor::fp32(&[rows.into(), 3], &x)]);
+        let y: Vec<_> = x
+            .chunks(3)
+            .flat_map(|x| [x[0] + 2.0 * x[1] + 3.0 * x[2] + 10.0, x[1] + 20.0])
+            .collect();
+        let (header, outputs) = link.result();
+        assert_eq!(header.id.0, id);
+        assert_eq!(outputs, [Tensor::fp32(&[rows.into(), 2], &y)]);
+        assert!(!header.stages.compute.is_zero());
+        assert!(header.stages.copy_in < header.stages.compute);
+    }
+    let memory = worker.wait_for(|phase| match phase {
+        Phase::Ready { memory, .. } => memory,
+        _ => None,
+    });
+    assert!((0.5..2000.0).contains(&memory.as_mib_f64()), "{memory}");
+}
+
+#[test]
+fn several_inputs_and_outputs_keep_their_order() {
+    let side = |names: [&str; 2]| {
+        names
+            .iter()
+            .map(|name| tensor(name, "INT64", &[-1, 2]))
+            .collect()
+    };
+    let task = task(
+        "SumAndDifference",
+        program(2, side(["a", "b"]), side(["sum", "difference"])),
+    );
+    let worker = Worker::serve(&task);
+    let mut link = connect(&worker, &task);
+    let int64 = |values: [i64; 4]| {
+        let bytes = values
+            .iter()
+            .flat_map(|value| value.to_le_bytes())
+            .collect();
+        Tensor::new(Datatype::Int64, &[2, 2], bytes)
+    };
+    link.send(1, 2, &[int64([1, 2, 3, 4]), int64([10, 20, 30, 40])]);
+    assert_eq!(
+        link.result().1,
+        [int64([11, 22, 33, 44]), int64([-9, -18, -27, -36])]
+    );
+}
+
+#[test]
+fn every_datatype_goes_in_and_comes_out_unchanged() {
+    for datatype in Datatype::ALL {
+        let Some(width) = datatype.width() else {
+            continue;
+        };
+        let spec = |name| tensor(name, datatype.as_str(), &[-1, -1]);
+        let task = task("Echo", one_to_one(spec("x"), spec("y")));
+        let worker = Worker::serve(&task);
+        let mut link = connect(&worker, &task);
+        // A boolean is 0 or 1.
+        let bytes = (0..8 * width)
+            .map(|i| if width == 1 { i % 2 } else { i } as u8)
+            .collect();
+        let x = Tensor::new(datatype, &[2, 4], bytes);
+        link.send(1, 2, &[x.clone()]);
+        assert_eq!(link.result().1, [x]);
+        let empty = Tensor::new(datatype, &[2, 0], Vec::new());
+        link.send(2, 2, &[empty.clone()]);
+        assert_eq!(link.result().1, [empty]);
+    }
+}
+
+#[test]
+fn views_are_made_contiguous() {
+    let (x, y) = (
+        tensor("x", "FP32", &[-1, 2, 3]),
+        tensor("y", "FP32", &[-1, 3, 2]),
+    );
+    let task = task("Transposed", one_to_one(x, y));
+    let worker = Worker::serve(&task);
+    let mut link = connect(&worker, &task);
+    link.send(
+        1,
+        1,
+        &[Tensor::fp32(&[1, 2, 3], &[1.0, 2.0, 3.0, 4.0, 5.0, 6.0])],
+    );
+    assert_eq!(
+        link.result().1,
+        [Tensor::fp32(&[1, 3, 2], &[1.0, 4.0, 2.0, 5.0, 3.0, 6.0])]
+    );
+}
+
+#[test]
+fn an_answer_does_not_change_when_the_program_writes_to_its_state_again() {
+    let program = program(
+        0,
+        vec![tensor("x", "FP32", &[1])],
+        vec![tensor("n", "INT64", &[1])],
+    );
+    let task = task("Counter", program);
+    let worker = Worker::serve(&task);
+    let mut link = connect(&worker, &task);
+    for id in 0..6 {
+        link.send(id, 1, &[Tensor::fp32(&[1], &[0.0])]);
+    }
+    let counts: Vec<_> = (0..6)
+        .map(|_| i64::from_le_bytes(link.result().1[0].bytes[..].try_into().unwrap()))
+        .collect();
+    let consecutive: Vec<_> = (counts[0]..).take(6).collect();
+    assert_eq!(counts, consecutive);
+}
+
+#[test]
+fn a_program_that_throws_or_answers_something_else_fails_that_batch_only() {
+    let task = moody();
+    let worker = Worker::serve(&task);
+    let mut link = connect(&worker, &task);
+    let mut failure = |mood: f32| {
+        link.send(1, 1, &[Tensor::fp32(&[1, 3], &[mood, 0.0, 0.0])]);
+        let failure = link.failure();
+        link.send(2, 1, &[Tensor::fp32(&[1, 3], &[8.0, 0.0, 0.0])]);
+        assert_eq!(link.result().1, [Tensor::fp32(&[1, 3], &[9.0, 1.0, 1.0])]);
+        (failure.kind, failure.message)
+    };
+    let (kind, message) = failure(1.0);
+    assert_eq!(kind, FailureKind::ModuleThrew);
+    assert!(
+        message.starts_with("the model threw: ") && message.contains("the mood is 1"),
+        "{message}"
+    );
+    let (kind, message) = failure(2.0);
+    assert_eq!(kind, FailureKind::WrongOutput);
+    assert_eq!(
+        message,
+        "the model answered shape [1,1] as outputs[0] (\"y\"); declared is [-1,3] with a batch of 1"
+    );
+    let (kind, message) = failure(3.0);
+    assert_eq!(kind, FailureKind::WrongOutput);
+    assert!(message.contains("FP64 as outputs[0]"), "{message}");
+    let (kind, message) = failure(5.0);
+    assert_eq!(kind, FailureKind::ModuleThrew);
+    assert!(message.contains("shapes cannot be multiplied"), "{message}");
+    assert!(
+        !message.contains(".cpp") && !message.contains('/') && !message.contains('\n'),
+        "{message}"
+    );
+}
+
+#[test]
+fn a_program_that_never_returns_is_answered_for_and_ends_the_process() {
+    let mut task = moody();
+    task.batch_limit_ms = 300;
+    let mut worker = Worker::serve(&task);
+    let mut link = connect(&worker, &task);
+    for (id, mood) in [(1, 4.0), (2, 0.0), (3, 0.0)] {
+        link.send(id, 1, &[Tensor::fp32(&[1, 3], &[mood, 0.0, 0.0])]);
+    }
+    for id in 1..=3 {
+        let failure = link.failure();
+        assert_eq!((failure.id.0, failure.kind), (id, FailureKind::TimedOut));
+    }
+    assert_eq!(
+        worker.exit_code(),
+        Some(i32::from(exit_code::BATCH_TIMED_OUT))
+    );
+}
+
+#[test]
+fn on_sigterm_the_worker_answers_and_exits_cleanly() {
+    let task = affine();
+    let mut worker = Worker::serve(&task);
+    let mut link = connect(&worker, &task);
+    link.send(1, 1, &[Tensor::fp32(&[1, 3], &[0.0; 3])]);
+    link.result();
+    worker.terminate();
+    assert_eq!(link.message(), Some(packhorse_wire::ToGateway::Draining));
+    link.finish();
+    assert_eq!(link.message(), None);
+    assert_eq!(worker.exit_code(), Some(i32::from(exit_code::DONE)));
+}
+
+/// What a worker says of a program that cannot be served: always for good, and without paths.
+fn refusal(task: &ServeTask) -> String {
+    let mut worker = Worker::serve(task);
+    let (reason, permanent) = worker.failure();
+    assert!(permanent, "{reason}");
+    assert!(!reason.contains('/') && !reason.contains('\n'), "{reason}");
+    assert_eq!(worker.exit_code(), Some(i32::from(exit_code::FAILED)));
+    reason
+}
+
+#[test]
+fn a_file_that_is_not_torchscript_is_refused_for_good() {
+    let dir = tempfile::tempdir().unwrap();
+    let whole = fs::read(modules().join("Affine.pt")).unwrap();
+    for content in [&b"not a model"[..], b"", &whole[..whole.len() / 2]] {
+        let mut task = affine();
+        task.execution.executor = ExecutorChoice::Torch {
+            artifact: file(&dir, "model.pt", content),
+            cuda_device: None,
+        };
+        let reason = refusal(&task);
+        assert!(
+            reason.starts_with("cannot be loaded as TorchScript: "),
+            "{reason}"
+        );
+    }
+}
+
+#[test]
+fn a_program_that_is_not_as_declared_is_refused_for_good() {
+    let x = || tensor("x", "FP32", &[-1, 3]);
+    let y = || tensor("y", "FP32", &[-1, 2]);
+    let refused = |module, inputs, outputs| refusal(&task(module, program(4, inputs, outputs)));
+    assert_eq!(
+        refused("Affine", vec![x(), tensor("z", "FP32", &[-1])], vec![y()]),
+        "the program takes 1 arguments; 2 inputs are declared"
+    );
+    assert_eq!(
+        refused("Affine", vec![x()], vec![y(), tensor("z", "FP32", &[-1])]),
+        "the model answered 1 outputs; declared are 2"
+    );
+    assert_eq!(
+        refused("Affine", vec![x()], vec![tensor("y", "FP64", &[-1, 2])]),
+        "the model answered FP32 as outputs[0] (\"y\"); declared is FP64"
+    );
+    assert_eq!(
+        refused("Affine", vec![x()], vec![tensor("y", "FP32", &[-1, 9])]),
+        "the model answered shape [1,2] as outputs[0] (\"y\"); declared is [-1,9] with a batch of 1"
+    );
+    assert_eq!(
+        refused("Dictionary", vec![x()], vec![y()]),
+        "the model answered neither a tensor nor a tuple or list of tensors"
+    );
+    let reason = refused("Affine", vec![tensor("x", "FP32", &[-1, 5])], vec![y()]);
+    assert!(reason.contains("shapes cannot be multiplied"), "{reason}");
+}
+
+#[test]
+fn a_program_that_takes_no_made_up_ones_is_tried_with_zeros() {
+    let (x, y) = (
+        tensor("index", "INT64", &[-1]),
+        tensor("row", "FP32", &[-1, 2]),
+    );
+    let task = task("Lookup", one_to_one(x, y));
+    Worker::serve(&task).address();
+}
+
+#[test]
+fn a_missing_file_or_device_is_no_fault_of_the_program() {
+    let missing = ExecutorChoice::Torch {
+        artifact: modules().join("missing.pt"),
+        cuda_device: None,
+    };
+    let elsewhere = ExecutorChoice::Torch {
+        artifact: modules().join("Affine.pt"),
+        cuda_device: Some(99),
+    };
+    for executor in [missing, elsewhere] {
+        let mut task = affine();
+        task.execution.executor = executor;
+        let (reason, permanent) = Worker::serve(&task).failure();
+        assert!(!permanent, "{reason}");
+        assert!(!reason.contains('/'), "{reason}");
+    }
+}
+
+#[test]
+fn a_measurement_covers_every_batch_size_with_latency_and_memory() {
+    let mut program = affine().execution.program;
+    program.max_batch_size = 6;
+    let kind: packhorse_cluster::DeviceKind = "cpu-test".parse().unwrap();
+    let mut worker = Worker::profile(&ProfileTask {
+        execution: execution(program.clone(), torch("Affine")),
+        device_kind: kind.clone(),
+        time_limit_ms: 20_000,
+    });
+    let csv = worker.wait_for(|phase| match phase {
+        Phase::Measured {
+            done: 4,
+            total: 4,
+            csv,
+        } => Some(csv),
+        Phase::Failed { reason, .. } => panic!("{reason}"),
+        _ => None,
+    });
+    let table = ProfileTable::from_csv(&csv).unwrap();
+    let rows = table.get(&program.model, &kind).unwrap().rows();
+    assert_eq!(
+        rows.iter().map(|row| row.batch_size).collect::<Vec<_>>(),
+        [1, 2, 4, 6]
+    );
+    for row in rows {
+        assert!(row.latency_p99.unwrap() >= row.latency);
+        assert!(row.memory.unwrap().as_u64() > 0);
+    }
+    assert_eq!(worker.exit_code(), Some(i32::from(exit_code::DONE)));
+}
+
+#[test]
+fn a_measurement_out_of_time_keeps_what_it_has() {
+    let program = affine().execution.program;
+    let worker = Worker::profile(&ProfileTask {
+        execution: execution(program, torch("Affine")),
+        device_kind: "cpu-test".parse().unwrap(),
+        time_limit_ms: 0,
+    });
+    worker.wait_for(|phase| match phase {
+        Phase::Measured {
+            done: 1, total: 3, ..
+        } => Some(()),
+        Phase::Failed { reason, .. } => panic!("{reason}"),
+        _ => None,
+    });
+}
+
+#[test]
+fn the_agent_does_not_need_libtorch() {
+    let needs_libtorch = |binary: &str| {
+        let bytes = fs::read(binary).unwrap();
+        bytes.windows(15).any(|window| window == b"libtorch_cpu.so")
+    };
+    assert!(needs_libtorch(env!("CARGO_BIN_EXE_packhorse-worker")));
+    assert!(!needs_libtorch(env!("CARGO_BIN_EXE_packhorse-agent")));
+}
