@@ -198,13 +198,8 @@ impl Engine {
             .get(&request.model)
             .and_then(|model| Some((model, model.limits.as_ref()?)))
             .ok_or(Refusal::UnknownModel)?;
-        let largest = model
-            .fleet
-            .largest_batch()
-            .ok_or(Refusal::NoReplica)?
-            .min(limits.max_batch_rows);
-        if request.rows > largest {
-            return Err(Refusal::TooManyRows { limit: largest });
+        if model.fleet.serving().next().is_none() {
+            return Err(Refusal::NoReplica);
         }
         if model.queue.len() >= limits.queue_limit {
             return Err(Refusal::QueueFull {
@@ -446,7 +441,7 @@ impl Engine {
             .replica_mut(replica_key)
             .expect("a discipline chooses from the fleet");
         assert!(
-            !replica.draining && (1..=replica.batch_size()).contains(&rows),
+            !replica.draining && rows > 0 && (rows <= replica.batch_size() || requests.len() == 1),
             "{rows} rows for {replica_key:?}"
         );
         replica.dispatched(now, id, rows);

@@ -53,11 +53,12 @@ impl ModelLimits {
 pub struct ReplicaSpec {
     /// The model it serves.
     pub model: ModelKey,
-    /// The most rows of one batch here, at least 1 and at most what `service` knows.
+    /// The most rows that requests share in one batch here, at least 1 and at most what `service` knows. A request that alone has
+    /// more is a batch by itself: the plan chose the batch size for speed, not to turn requests away.
     pub batch_size: u32,
     /// How many batches it may hold at a time, at least 1: see [`ReplicaSpec::DEFAULT_CREDITS`].
     pub credits: u32,
-    /// How long its batches should take.
+    /// How long its batches should take, up to the most rows that it takes at all: those of its model.
     pub service: ServiceTimes,
 }
 
@@ -190,12 +191,6 @@ pub enum Refusal {
     /// No replica of the model is ready: not started yet, or being replaced.
     #[error("no replica of the model is ready")]
     NoReplica,
-    /// No ready replica takes so many rows in one batch.
-    #[error("no replica of the model takes more than {limit} rows in one batch")]
-    TooManyRows {
-        /// The most rows that one takes.
-        limit: u32,
-    },
     /// As many requests wait as may.
     #[error("the queue is full: {limit} requests wait")]
     QueueFull {

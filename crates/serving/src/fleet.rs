@@ -33,7 +33,7 @@ pub(crate) struct Forecast<'a> {
 }
 
 impl Forecast<'_> {
-    /// When a batch of `rows` rows would be back; `rows` at most the replica's batch size.
+    /// When a batch of `rows` rows would be back; `rows` at most [`Replica::rows_limit`].
     pub(crate) fn finish(&self, rows: u32) -> Time {
         self.start + scale(self.service.of(rows), self.slowdown)
     }
@@ -68,6 +68,11 @@ impl Replica {
 
     pub(crate) fn batch_size(&self) -> u32 {
         self.spec.batch_size
+    }
+
+    /// The most rows of one request here.
+    pub(crate) fn rows_limit(&self) -> u32 {
+        self.spec.service.largest()
     }
 
     pub(crate) fn held(&self) -> &[BatchId] {
@@ -158,13 +163,6 @@ impl Fleet {
             .iter()
             .filter(|(_, replica)| !replica.draining)
             .map(|(key, replica)| (*key, replica))
-    }
-
-    /// The most rows that a serving replica takes in one batch; `None` if none serves.
-    pub(crate) fn largest_batch(&self) -> Option<u32> {
-        self.serving()
-            .map(|(_, replica)| replica.batch_size())
-            .max()
     }
 }
 

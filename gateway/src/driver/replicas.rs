@@ -17,6 +17,8 @@ pub(super) struct Replica {
     id: ReplicaId,
     target: TargetReplica,
     pub(super) model: ModelKey,
+    /// The most rows of one request.
+    rows_limit: u32,
     /// Gone once it is drained.
     link: Option<Link>,
     /// There while the engine knows the replica.
@@ -102,7 +104,7 @@ impl Replicas {
         let link = (!drained).then(|| links.open(key, Endpoint { address: target.address, identity }));
         // One that comes to us draining holds nothing of ours.
         let state = if drained { LinkState::Drained } else { LinkState::Connecting { reason: None } };
-        let replica = Replica { id, target, model: model.key, link, batches: None, state, wanted: true };
+        let replica = Replica { id, target, model: model.key, rows_limit: model.spec.program.rows_limit(), link, batches: None, state, wanted: true };
         self.by_key.insert(key, replica);
     }
 
@@ -154,12 +156,13 @@ impl Replicas {
         tracing::info!(replica.id = %replica.id, model.name = %replica.target.model, "connected to worker");
         replica.state = LinkState::Serving;
         replica.batches = Some(batches);
-        let batch_size = replica.target.batch_size.max(1);
+        let rows_limit = replica.rows_limit;
+        let batch_size = replica.target.batch_size.clamp(1, rows_limit);
         let spec = ReplicaSpec {
             model: replica.model,
             batch_size,
             credits: ReplicaSpec::DEFAULT_CREDITS,
-            service: ServiceTimes::new(&replica.target.profile, batch_size, None, Interference::default()),
+            service: ServiceTimes::new(&replica.target.profile, rows_limit, None, Interference::default()),
         };
         Some(Consequence::Tell(Event::ReplicaUp { replica: key, spec }))
     }

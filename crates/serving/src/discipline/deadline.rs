@@ -126,12 +126,12 @@ fn earliest(
 }
 
 fn rows_limit(view: View<'_>, replica: &Replica) -> u32 {
-    replica.batch_size().min(view.limits.max_batch_rows)
+    replica.rows_limit().min(view.limits.max_batch_rows)
 }
 
 /// The most rows that can go before the request without making it late, rounded up generously: every replica works at its best
-/// rate until the latest moment at which the request's batch must start, is then in the middle of another full batch, and
-/// the request's own batch is full as well.
+/// rate until the latest moment at which the request's batch must start, is then in the middle of another batch as large as
+/// there can be, and so is the request's own.
 fn rows_in_time(view: View<'_>, request: &Request) -> u64 {
     let rows = view.fleet.serving().map(|(_, replica)| {
         let forecast = replica.forecast(view.now);
@@ -143,14 +143,18 @@ fn rows_in_time(view: View<'_>, request: &Request) -> u64 {
     rows.fold(0, u64::saturating_add)
 }
 
-/// The leader and those of its class behind it, as many as the replica takes and as are in time together.
+/// The leader, and those of its class behind it: as many as may share a batch and are in time together.
 fn batch(view: View<'_>, replica: ReplicaKey, leader: &Waiting) -> Vec<Ticket> {
     let replica = view.fleet.get(replica).expect("chosen from this fleet");
     let forecast = replica.forecast(view.now);
-    let limit = rows_limit(view, replica);
-    let mut tickets = Vec::new();
-    let (mut rows, mut due) = (0_u32, Time::MAX);
-    for waiting in view.queue.of_class(leader.request.class, leader.ticket) {
+    let limit = replica.batch_size().min(view.limits.max_batch_rows);
+    let mut tickets = vec![leader.ticket];
+    let (mut rows, mut due) = (leader.request.rows, leader.request.deadline);
+    for waiting in view
+        .queue
+        .of_class(leader.request.class, leader.ticket)
+        .skip(1)
+    {
         let more = rows.saturating_add(waiting.request.rows);
         due = due.min(waiting.request.deadline);
         if more > limit || forecast.finish(more) > due {

@@ -307,22 +307,44 @@ fn hopeless_requests_are_refused_at_once() {
         stage.tell(0, Event::Arrive(unknown)),
         ["3: Refused(UnknownModel)"]
     );
-    let wide = Request {
-        rows: 3,
-        ..stage.request(100)
-    };
-    assert_eq!(
-        stage.tell(0, Event::Arrive(wide)),
-        ["4: Refused(TooManyRows { limit: 2 })"]
-    );
     assert_eq!(
         stage.engine.books(),
         Books {
-            refused: 4,
+            refused: 3,
             accepted: 1,
             in_flight: 1,
             ..Books::default()
         }
+    );
+}
+
+#[test]
+fn a_request_with_more_rows_than_may_be_shared_is_a_batch_by_itself() {
+    let mut stage = Stage::new(&[]);
+    let narrow = ReplicaSpec {
+        batch_size: 2,
+        ..spec(MODEL, FLAT, 1)
+    };
+    let up = Event::ReplicaUp {
+        replica: ReplicaKey(0),
+        spec: narrow,
+    };
+    assert!(stage.tell(0, up).is_empty());
+    assert_eq!(stage.arrive(0, 100), ["batch 0 to 0: [0]"]);
+    let wide = |stage: &mut Stage, rows| Request {
+        rows,
+        ..stage.request(101)
+    };
+    let four = wide(&mut stage, 4);
+    assert!(stage.tell(1, Event::Arrive(four)).is_empty());
+    assert!(stage.arrive(1, 102).is_empty());
+    assert!(stage.arrive(1, 103).is_empty());
+    assert_eq!(stage.done(10, 0, 10), ["batch 1 to 0: [1]"]);
+    assert_eq!(stage.done(20, 1, 10), ["batch 2 to 0: [2, 3]"]);
+    let five = wide(&mut stage, 5);
+    assert_eq!(
+        stage.tell(21, Event::Arrive(five)),
+        ["4: Refused(Hopeless)"]
     );
 }
 
