@@ -70,7 +70,7 @@ impl Cluster {
             artifact: spec.program.artifact,
             artifact_bytes: model.artifact_bytes,
             max_batch_size: spec.program.max_batch_size,
-            slo_ms: spec.slo.as_secs_f64() * 1e3,
+            slo_ms: spec.slo.as_nanos() as f64 / 1e6,
             rate_rps: spec.rate,
             inputs: spec.program.inputs.clone(),
             outputs: spec.program.outputs.clone(),

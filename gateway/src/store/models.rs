@@ -141,7 +141,7 @@ impl Store {
 }
 
 fn millis(duration: Duration) -> f64 {
-    duration.as_secs_f64() * 1e3
+    duration.as_nanos() as f64 / 1e6
 }
 
 fn read(row: &AnyRow) -> Result<StoredModel, StoreError> {
