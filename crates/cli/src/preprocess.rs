@@ -12,6 +12,7 @@ use serde::Deserialize;
 #[derive(clap::Args, Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[command(next_help_heading = "Preprocessing of --image")]
+#[group(id = "preprocessing", multiple = true, requires = "image")]
 pub(crate) struct Preprocess {
     /// Scale the shorter side to N pixels, or the picture to height x width
     #[arg(long, value_name = "N|HxW")]

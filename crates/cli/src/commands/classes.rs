@@ -11,6 +11,7 @@ use crate::{context::read_text, values};
 
 #[derive(clap::Args)]
 #[command(next_help_heading = "Classification")]
+#[group(id = "classification", multiple = true)]
 pub(crate) struct ClassArgs {
     /// Show the N best classes in place of the outputs
     #[arg(long, value_name = "N")]

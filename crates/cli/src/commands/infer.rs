@@ -59,7 +59,7 @@ pub(crate) struct InferArgs {
     #[command(flatten)]
     preprocessing: Preprocess,
     /// Post this Open Inference Protocol request as it is, and print the answer as it is; - is standard input
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["input", "image", "output", "top", "timeout_ms", "priority"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["input", "image", "input_name", "preprocess", "preprocessing", "output", "classification", "timeout_ms", "priority"])]
     json_request: Option<PathBuf>,
     /// Save an output as .npy
     #[arg(long, value_name = "NAME=FILE")]

@@ -1,0 +1,154 @@
+//! The stand-in gateway, and how the command is run against it.
+
+use std::{
+    fs,
+    path::PathBuf,
+    process::{Command, Stdio},
+};
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use wiremock::{
+    Mock, MockBuilder, MockServer, ResponseTemplate,
+    matchers::{header, method, path},
+};
+
+pub(crate) const TOKEN: &str = "4f7a0c";
+
+/// A gateway whose answers each test sets up, and a folder of its own for each test.
+pub(crate) struct Gateway {
+    pub(crate) server: MockServer,
+    folder: TempDir,
+}
+
+/// What a run of the command came to.
+#[derive(Debug)]
+pub(crate) struct Ran {
+    pub(crate) code: i32,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+}
+
+impl Ran {
+    /// Its results, which must be JSON, after a success.
+    pub(crate) fn json(&self) -> Value {
+        assert_eq!(self.code, 0, "{self:?}");
+        serde_json::from_str(&self.stdout).unwrap()
+    }
+
+    /// Its results, after a success.
+    pub(crate) fn text(&self) -> &str {
+        assert_eq!(self.code, 0, "{self:?}");
+        &self.stdout
+    }
+
+    /// What it says about its failure.
+    pub(crate) fn error(&self) -> &str {
+        assert_eq!((self.code, self.stdout.as_str()), (1, ""), "{self:?}");
+        &self.stderr
+    }
+}
+
+impl Gateway {
+    pub(crate) async fn start() -> Self {
+        let gateway = Self {
+            server: MockServer::start().await,
+            folder: TempDir::new().unwrap(),
+        };
+        gateway.file("admin-token", format!("{TOKEN}\n"));
+        gateway
+    }
+
+    /// Writes a file into the test's folder.
+    pub(crate) fn file(&self, name: &str, content: impl AsRef<[u8]>) -> String {
+        fs::write(self.path(name), content).unwrap();
+        self.path(name).to_str().unwrap().to_owned()
+    }
+
+    /// A path in the test's folder.
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// Answers an admin route, asked with the token, with this JSON.
+    pub(crate) async fn answers(&self, verb: &str, route: &str, status: u16, body: Value) {
+        admin(verb, route)
+            .respond_with(ResponseTemplate::new(status).set_body_json(body))
+            .mount(&self.server)
+            .await;
+    }
+
+    /// Runs the command with this gateway as both listeners.
+    pub(crate) fn run(&self, args: &[&str]) -> Ran {
+        let token_file = self.path("admin-token");
+        let url = self.server.uri();
+        let global = [
+            "--url",
+            &url,
+            "--admin-url",
+            &url,
+            "--token-file",
+            token_file.to_str().unwrap(),
+        ];
+        self.run_bare(&[args, &global].concat())
+    }
+
+    /// Runs the command with these arguments only and no environment but a home.
+    pub(crate) fn run_bare(&self, args: &[&str]) -> Ran {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_packhorse"));
+        command
+            .args(args)
+            .env_clear()
+            .env("HOME", self.folder.path())
+            .current_dir(self.folder.path());
+        let output = command.stdin(Stdio::null()).output().unwrap();
+        Ran {
+            code: output.status.code().unwrap(),
+            stdout: String::from_utf8(output.stdout).unwrap(),
+            stderr: String::from_utf8(output.stderr).unwrap(),
+        }
+    }
+}
+
+/// A request to an admin route, with the token.
+pub(crate) fn admin(verb: &str, route: &str) -> MockBuilder {
+    Mock::given(method(verb))
+        .and(path(route))
+        .and(header("authorization", format!("Bearer {TOKEN}")))
+}
+
+/// A model as the gateway describes it.
+pub(crate) fn model(name: &str, state: &str, reason: Option<&str>) -> Value {
+    json!({
+        "name": name, "version": 1, "state": state, "reason": reason,
+        "artifact": format!("sha256:{}", "ab".repeat(32)), "artifact_bytes": 1000, "max_batch_size": 16,
+        "slo_ms": 200.0, "rate_rps": 50.0,
+        "inputs": [{"name": "x", "datatype": "FP32", "shape": [-1, 3]}],
+        "outputs": [{"name": "y", "datatype": "FP32", "shape": [-1, 2]}],
+        "profiled_on": [], "profiling": [], "replicas": [],
+    })
+}
+
+/// A model with a replica on a device.
+pub(crate) fn placed_model(name: &str, id: &str, device: &str) -> Value {
+    let mut model = model(name, "ready", None);
+    model["replicas"] = json!([{
+        "id": id, "device": device, "device_kind": "cpu-x", "batch_size": 8, "compute_share_pct": 50.0, "state": "ready",
+        "serving": true, "restarts": 0, "pid": 4711, "reason": null,
+    }]);
+    model
+}
+
+/// A node with devices of the same kind, on the first of them this replica.
+pub(crate) fn node(name: &str, devices: u32, replica: &str) -> Value {
+    let device = |i: u32| {
+        json!({
+            "id": format!("{name}/cpu{i}"), "kind": "cpu-x", "description": "X", "memory_bytes": 1_u64 << 30,
+            "multiprocessors": 2, "replicas": if i == 0 { json!([replica]) } else { json!([]) },
+        })
+    };
+    json!({
+        "name": name, "state": "ready", "agent_version": "0.1.0", "last_seen_ms": 200,
+        "devices": (0..devices).map(device).collect::<Vec<_>>(),
+    })
+}

@@ -1,0 +1,268 @@
+//! `/v2/models/{model}/infer`.
+
+use std::fs;
+
+use image::{Rgb, RgbImage};
+use packhorse_cluster::Shape;
+use packhorse_protocol::{HEADER_LENGTH, InferResponse, Limits, RequestMessage, Tensor};
+use serde_json::json;
+use wiremock::{
+    Mock, Request, ResponseTemplate,
+    matchers::{body_string, method, path},
+};
+
+use crate::gateway::Gateway;
+
+/// A model that has one input, as the protocol describes it, and answers what `answer` makes of a request.
+async fn serves(
+    gateway: &Gateway,
+    input: &str,
+    answer: impl Fn(&RequestMessage) -> Tensor + Send + Sync + 'static,
+) {
+    let metadata = json!({
+        "name": "m", "versions": ["1"], "platform": "pytorch_libtorch",
+        "inputs": [{"name": input, "datatype": "FP32", "shape": [-1, -1]}],
+        "outputs": [{"name": "y", "datatype": "FP32", "shape": [-1, -1]}],
+    });
+    let described = ResponseTemplate::new(200).set_body_json(metadata);
+    Mock::given(method("GET"))
+        .and(path("/v2/models/m"))
+        .respond_with(described)
+        .mount(&gateway.server)
+        .await;
+    let respond = move |request: &Request| {
+        let header_length = request
+            .headers
+            .get(HEADER_LENGTH)
+            .map(|value| value.to_str().unwrap().parse().unwrap());
+        let request = RequestMessage::parse(
+            request.body.clone().into(),
+            header_length,
+            &Limits::default(),
+        )
+        .unwrap();
+        let response = InferResponse {
+            model_name: "m".to_owned(),
+            model_version: "1".to_owned(),
+            id: String::new(),
+            outputs: vec![answer(&request)],
+        };
+        let message = response.encode().unwrap();
+        let length = message.header_length().unwrap().to_string();
+        let body = message.into_body().to_bytes().to_vec();
+        ResponseTemplate::new(200)
+            .insert_header(HEADER_LENGTH, length)
+            .set_body_raw(body, "application/octet-stream")
+    };
+    Mock::given(method("POST"))
+        .and(path("/v2/models/m/infer"))
+        .respond_with(respond)
+        .mount(&gateway.server)
+        .await;
+}
+
+/// Twice the input, whatever its shape.
+fn doubled(request: &RequestMessage) -> Tensor {
+    let input = &request.inputs[0];
+    let values: Vec<f32> = input
+        .values::<f32>()
+        .unwrap()
+        .into_iter()
+        .map(|value| 2.0 * value)
+        .collect();
+    Tensor::from_values("y", input.shape().clone(), &values).unwrap()
+}
+
+#[tokio::test]
+async fn arrays_go_in_and_come_out() {
+    let gateway = Gateway::start().await;
+    serves(&gateway, "x", doubled).await;
+    let mut header = b"{'descr': '<f4', 'fortran_order': False, 'shape': (1, 2), }".to_vec();
+    header.push(b'\n');
+    let values = [1.5_f32, -0.25].map(f32::to_le_bytes).concat();
+    let length = u16::try_from(header.len()).unwrap().to_le_bytes();
+    gateway.file(
+        "x.npy",
+        [b"\x93NUMPY\x01\x00", &length[..], &header, &values].concat(),
+    );
+
+    let ran = gateway.run(&["infer", "m", "--input", "x=x.npy", "--output", "y=y.npy"]);
+    assert!(
+        ran.text().starts_with("m version 1 answered in "),
+        "{ran:?}"
+    );
+    assert!(
+        ran.stdout.contains("[1,2]") && ran.stdout.contains("3.0 -0.5"),
+        "{ran:?}"
+    );
+    let saved = fs::read(gateway.path("y.npy")).unwrap();
+    assert!(saved.ends_with(&[3.0_f32, -0.5].map(f32::to_le_bytes).concat()));
+    assert!(saved.windows(16).any(|text| text == b"'shape': (1, 2),"));
+}
+
+#[tokio::test]
+async fn json_goes_in_and_json_comes_out() {
+    let gateway = Gateway::start().await;
+    serves(&gateway, "x", doubled).await;
+    gateway.file("x.json", "[[0.1, 2]]");
+    for input in ["x=[[0.1, 2]]", "x=@x.json"] {
+        let json = gateway
+            .run(&["infer", "m", "--input", input, "--json"])
+            .json();
+        assert_eq!(
+            json["outputs"],
+            json!([{"name": "y", "datatype": "FP32", "shape": [1, 2], "data": [0.2, 4.0]}])
+        );
+        assert_eq!(
+            (&json["model_name"], &json["model_version"]),
+            (&json!("m"), &json!("1"))
+        );
+        assert!(json["latency_ms"].as_f64().unwrap() > 0.0);
+    }
+    let unknown = gateway.run(&["infer", "m", "--input", "z=[1]"]);
+    assert_eq!(
+        unknown.error(),
+        "error: input \"z\": the model has no such input, but x\n"
+    );
+    let no_output = gateway.run(&["infer", "m", "--input", "x=[1]", "--output", "z=z.npy"]);
+    assert_eq!(
+        no_output.error(),
+        "error: the model has no output \"z\", but y\n"
+    );
+}
+
+#[tokio::test]
+async fn deadline_and_priority_travel_as_parameters() {
+    let gateway = Gateway::start().await;
+    serves(&gateway, "x", |request| {
+        let told = [
+            request.timeout.unwrap().as_secs_f32(),
+            request.priority as f32,
+        ];
+        Tensor::from_values("y", Shape::new(&[2]).unwrap(), &told).unwrap()
+    })
+    .await;
+    let json = gateway
+        .run(&[
+            "infer",
+            "m",
+            "--input",
+            "x=[1]",
+            "--timeout-ms",
+            "1500",
+            "--priority",
+            "1",
+            "--json",
+        ])
+        .json();
+    assert_eq!(json["outputs"][0]["data"], json!([1.5, 1.0]));
+}
+
+#[tokio::test]
+async fn a_picture_is_classified() {
+    let gateway = Gateway::start().await;
+    // Answers the normalised value of the middle pixel per channel, as if these were scores of three classes.
+    serves(&gateway, "image", |request| {
+        let input = &request.inputs[0];
+        assert_eq!(
+            (input.name(), input.shape().dims()),
+            ("image", &[1, 3, 3, 3][..])
+        );
+        let values = input.values::<f32>().unwrap();
+        Tensor::from_values(
+            "y",
+            Shape::new(&[1, 3]).unwrap(),
+            &[values[4], values[13], values[22]],
+        )
+        .unwrap()
+    })
+    .await;
+    let picture = RgbImage::from_fn(5, 7, |x, y| {
+        if (x, y) == (2, 3) {
+            Rgb([0, 51, 255])
+        } else {
+            Rgb([9; 3])
+        }
+    });
+    picture.save(gateway.path("cat.png")).unwrap();
+    gateway.file("labels.txt", "red\ngreen\nblue\n");
+    gateway.file(
+        "m.toml",
+        "crop = 3\nmean = [0.5]\nstd = [1.0]\nlayout = \"nchw\"\n",
+    );
+
+    let flags = [
+        "infer",
+        "m",
+        "--image",
+        "cat.png",
+        "--top",
+        "2",
+        "--labels",
+        "labels.txt",
+        "--std",
+        "0.5",
+    ];
+    let by_flags = gateway
+        .run(&[&flags[..], &["--crop", "3", "--mean", "0.5", "--json"]].concat())
+        .json();
+    let classes = &by_flags["classes"][0];
+    let names = [0, 1].map(|i| (classes[i]["index"].as_u64(), classes[i]["label"].as_str()));
+    assert_eq!(names, [(Some(2), Some("blue")), (Some(1), Some("green"))]);
+    // (1 - 0.5) / 0.5 and (0.2 - 0.5) / 0.5
+    let scores = [0, 1].map(|i| classes[i]["score"].as_f64().unwrap());
+    assert!(
+        (scores[0] - 1.0).abs() < 1e-6 && (scores[1] + 0.6).abs() < 1e-6,
+        "{scores:?}"
+    );
+    let by_file = gateway.run(&[&flags[..], &["--preprocess", "m.toml"]].concat());
+    let lines: Vec<&str> = by_file.text().lines().collect();
+    assert_eq!(lines[1..], ["1.0000   blue", "-0.6000  green"]);
+}
+
+#[tokio::test]
+async fn a_file_that_is_no_picture_is_named() {
+    let gateway = Gateway::start().await;
+    serves(&gateway, "x", doubled).await;
+    gateway.file("cat.jpg", "meow");
+    let ran = gateway.run(&["infer", "m", "--image", "cat.jpg"]);
+    assert!(
+        ran.error()
+            .starts_with("error: cannot read the picture cat.jpg: "),
+        "{ran:?}"
+    );
+}
+
+#[tokio::test]
+async fn a_protocol_request_is_posted_as_it_is() {
+    let gateway = Gateway::start().await;
+    let request =
+        r#"{"inputs": [{"name": "x", "datatype": "FP32", "shape": [1], "data": [1.0]}]  }"#;
+    let answer = r#"{"model_name":"m","model_version":"3","outputs":[]}"#;
+    let posted = Mock::given(method("POST"))
+        .and(path("/v2/models/m/versions/3/infer"))
+        .and(body_string(request));
+    let answered = ResponseTemplate::new(200).set_body_raw(answer, "application/json");
+    posted.respond_with(answered).mount(&gateway.server).await;
+    let file = gateway.file("request.json", request);
+    let ran = gateway.run(&["infer", "m", "--version", "3", "--json-request", &file]);
+    assert_eq!(ran.text(), format!("{answer}\n"));
+}
+
+#[tokio::test]
+async fn a_busy_gateway_says_when_to_try_again() {
+    let gateway = Gateway::start().await;
+    let busy = ResponseTemplate::new(503)
+        .insert_header("retry-after", "2")
+        .set_body_json(json!({"error": "no replica is ready"}));
+    Mock::given(method("POST"))
+        .respond_with(busy)
+        .mount(&gateway.server)
+        .await;
+    let file = gateway.file("request.json", "{}");
+    let ran = gateway.run(&["infer", "m", "--json-request", &file]);
+    assert_eq!(
+        ran.error(),
+        "error: no replica is ready\nhint: the gateway asks to be tried again in 2 s\n"
+    );
+}

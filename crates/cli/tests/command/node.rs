@@ -1,0 +1,62 @@
+//! `/v1/nodes`.
+
+use serde_json::json;
+
+use crate::gateway::{Gateway, node, placed_model};
+
+#[tokio::test]
+async fn nodes_show_who_sits_on_their_devices() {
+    let gateway = Gateway::start().await;
+    gateway
+        .answers("GET", "/v1/nodes", 200, json!([node("laptop", 2, "1-0")]))
+        .await;
+    gateway
+        .answers(
+            "GET",
+            "/v1/models",
+            200,
+            json!([placed_model("cat", "1-0", "laptop/cpu0")]),
+        )
+        .await;
+    let expected = "\
+laptop  ready  (agent 0.1.0, heard 0.2 s ago)
+├─ cpu0  cpu-x  (1.0 GiB, 2 threads)
+│  └─ cat  batch 8  █████░░░░░ 50 %  ready
+└─ cpu1  cpu-x  (1.0 GiB, 2 threads)
+   └─ idle
+";
+    assert_eq!(gateway.run(&["node", "list"]).text(), expected);
+    assert_eq!(
+        gateway.run(&["node", "list", "--json"]).json(),
+        json!([node("laptop", 2, "1-0")])
+    );
+}
+
+#[tokio::test]
+async fn nodes_are_taken_out_of_service_and_back() {
+    let gateway = Gateway::start().await;
+    for (action, state) in [
+        ("cordon", "cordoned"),
+        ("drain", "draining"),
+        ("uncordon", "ready"),
+    ] {
+        let mut view = node("rack1", 1, "1-0");
+        view["state"] = json!(state);
+        gateway
+            .answers(
+                "POST",
+                &format!("/v1/nodes/rack1/{action}"),
+                200,
+                view.clone(),
+            )
+            .await;
+        assert_eq!(
+            gateway.run(&["node", action, "rack1"]).text(),
+            format!("rack1 is {state}\n")
+        );
+        assert_eq!(
+            gateway.run(&["node", action, "rack1", "--json"]).json(),
+            view
+        );
+    }
+}

@@ -1,0 +1,194 @@
+//! `/v1/plan`, `/v1/plans` and `/v1/plans/preview`.
+
+use serde_json::{Value, json};
+use wiremock::{ResponseTemplate, matchers::body_json};
+
+use crate::gateway::{Gateway, admin, node};
+
+fn placement(model: &str, version: u32, device: &str, share: Option<f64>) -> Value {
+    json!({
+        "id": "7-0", "model": model, "version": version, "device": device, "device_kind": "cpu-x", "batch_size": 16,
+        "compute_share_pct": share,
+    })
+}
+
+fn plan() -> Value {
+    let forecast = |name: &str,
+                    version: u32,
+                    goodput: f64,
+                    replicas: u32,
+                    shortfall: Option<&str>| {
+        json!({
+            "name": name, "version": version, "rate_rps": 50.0, "predicted_goodput_rps": goodput, "replicas": replicas,
+            "shortfall": shortfall,
+        })
+    };
+    json!({
+        "generation": 7, "policy": "first-fit", "created_unix_ms": 1_790_000_000_000_u64, "reason": "model minilm registered",
+        "solve_ms": 1.5, "predicted_goodput_rps": 90.0,
+        "replicas": [placement("minilm", 2, "b/cpu1", Some(50.0)), placement("cat", 1, "a/cpu0", None)],
+        "models": [
+            forecast("cat", 1, 40.0, 1, Some("40 of 50 requests/s fit")),
+            forecast("minilm", 2, 50.0, 1, None),
+            forecast("bert", 1, 0.0, 0, Some("no device has 20 GiB")),
+        ],
+        "unserved": ["bert:1"], "devices_used": 2,
+    })
+}
+
+#[tokio::test]
+async fn the_live_plan_keeps_the_contract() {
+    let gateway = Gateway::start().await;
+    gateway.answers("GET", "/v1/plan", 200, plan()).await;
+    gateway
+        .answers(
+            "GET",
+            "/v1/nodes",
+            200,
+            json!([node("a", 1, "7-1"), node("b", 2, "6-0")]),
+        )
+        .await;
+    let expected = json!({
+        "scenario": null, "policy": "first-fit", "predicted_goodput_rps": 90.0, "solve_ms": 1.5,
+        "replicas": [
+            {"model": "minilm:2", "device": 2, "batch_size": 16, "compute_share_pct": 50.0},
+            {"model": "cat", "device": 0, "batch_size": 16, "compute_share_pct": null},
+        ],
+        "models": [
+            {"name": "cat", "rate_rps": 50.0, "predicted_goodput_rps": 40.0, "replicas": 1},
+            {"name": "minilm:2", "rate_rps": 50.0, "predicted_goodput_rps": 50.0, "replicas": 1},
+            {"name": "bert", "rate_rps": 50.0, "predicted_goodput_rps": 0.0, "replicas": 0},
+        ],
+        "unserved": ["bert"], "devices_used": 2,
+        "generation": 7, "created_unix_ms": 1_790_000_000_000_u64, "reason": "model minilm registered",
+    });
+    assert_eq!(gateway.run(&["plan", "--json"]).json(), expected);
+}
+
+#[tokio::test]
+async fn people_see_devices_expectations_and_why_a_model_is_unserved() {
+    let gateway = Gateway::start().await;
+    gateway.answers("GET", "/v1/plan", 200, plan()).await;
+    gateway.answers("GET", "/v1/plans/7", 200, plan()).await;
+    let ran = gateway.run(&["plan"]);
+    let lines: Vec<String> = ran
+        .text()
+        .lines()
+        .map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "))
+        .collect();
+    let expected = [
+        "plan 7 by first-fit: 90 requests/s in time expected, 2 replicas on 2 devices",
+        "made in 1.5 ms because: model minilm registered",
+        "",
+        "DEVICE KIND MODEL BATCH SHARE",
+        "a/cpu0 cpu-x cat 16 -",
+        "b/cpu1 cpu-x minilm:2 16 50 %",
+        "",
+        "MODEL RATE/S EXPECTED/S REPLICAS SHORT OF",
+        "cat 50 40 1 40 of 50 requests/s fit",
+        "minilm:2 50 50 1",
+        "bert 50 0 0 no device has 20 GiB",
+        "",
+        "bert is unserved: no device has 20 GiB",
+    ];
+    assert_eq!(lines, expected);
+    assert_eq!(gateway.run(&["plan", "show", "7"]).text(), ran.stdout);
+}
+
+#[tokio::test]
+async fn without_a_plan_there_is_nothing_to_show() {
+    let gateway = Gateway::start().await;
+    gateway
+        .answers("GET", "/v1/plan", 404, json!({"error": "no plan yet"}))
+        .await;
+    assert_eq!(
+        gateway.run(&["plan", "--json"]).error(),
+        "error: there is no plan yet: register a model\n"
+    );
+}
+
+#[tokio::test]
+async fn history_lists_plans() {
+    let gateway = Gateway::start().await;
+    gateway
+        .answers("GET", "/v1/plans", 200, json!([plan()]))
+        .await;
+    let ran = gateway.run(&["plan", "history"]);
+    assert!(
+        ran.text().lines().nth(1).unwrap().starts_with("7 "),
+        "{ran:?}"
+    );
+    assert!(ran.stdout.contains("bert:1"), "{ran:?}");
+    assert_eq!(
+        gateway.run(&["plan", "history", "--json"]).json(),
+        json!([plan()])
+    );
+}
+
+#[tokio::test]
+async fn a_preview_asks_what_the_flags_say_and_shows_the_difference() {
+    let gateway = Gateway::start().await;
+    let asked = json!({
+        "policy": "exclusive",
+        "models": [{"name": "minilm", "version": 2, "slo_ms": 100.0, "rate_rps": 500.0}],
+        "remove": ["cat"],
+        "devices": [{"kind": "H200", "count": 2}, {"kind": "T4", "count": 1}],
+    });
+    let mut then = plan();
+    then["predicted_goodput_rps"] = json!(540.0);
+    let answer = json!({
+        "plan": then, "current": plan(),
+        "diff": {
+            "added": [placement("minilm", 2, "new/gpu0", None)], "removed": [placement("cat", 1, "a/cpu0", None)], "kept": 1,
+        },
+    });
+    let preview = admin("POST", "/v1/plans/preview").and(body_json(&asked));
+    preview
+        .respond_with(ResponseTemplate::new(200).set_body_json(&answer))
+        .expect(2)
+        .mount(&gateway.server)
+        .await;
+    let args = [
+        "plan",
+        "preview",
+        "--policy",
+        "exclusive",
+        "--add-device",
+        "H200:2",
+        "--add-device",
+        "T4",
+        "--rate",
+        "minilm:2=500",
+        "--slo-ms",
+        "minilm:2=100",
+        "--remove",
+        "cat",
+    ];
+    let text = gateway.run(&args);
+    assert!(
+        text.text()
+            .contains("expected in time: 90 requests/s now, 540 then"),
+        "{text:?}"
+    );
+    assert!(
+        text.stdout
+            .contains("1 replica would start, 1 would stop, 1 would stay"),
+        "{text:?}"
+    );
+    let line_of = |mark: &str| {
+        text.stdout
+            .lines()
+            .find(|line| line.starts_with(mark))
+            .unwrap()
+            .to_owned()
+    };
+    assert!(
+        line_of("+").contains("new/gpu0") && line_of("-").contains("a/cpu0"),
+        "{text:?}"
+    );
+    assert_eq!(
+        gateway.run(&[&args[..], &["--json"]].concat()).json(),
+        answer
+    );
+    gateway.server.verify().await;
+}

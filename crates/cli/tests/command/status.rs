@@ -1,0 +1,127 @@
+//! Everything at a glance.
+
+use serde_json::json;
+use wiremock::{
+    Mock, ResponseTemplate,
+    matchers::{method, path, query_param},
+};
+
+use crate::gateway::{Gateway, admin, node, placed_model};
+
+async fn serves(gateway: &Gateway) {
+    gateway
+        .answers("GET", "/v1/nodes", 200, json!([node("laptop", 1, "1-0")]))
+        .await;
+    gateway
+        .answers(
+            "GET",
+            "/v1/models",
+            200,
+            json!([placed_model("cat", "1-0", "laptop/cpu0")]),
+        )
+        .await;
+    let goodput = json!({"window_s": 60.0, "models": [{
+        "name": "cat", "version": 1, "offered_rps": 12.0, "throughput_rps": 11.5, "goodput_rps": 11.0, "dropped": 3,
+        "p50_ms": 20.0, "p95_ms": 30.5, "p99_ms": null, "mean_batch": 2.5,
+    }]});
+    let asked = admin("GET", "/v1/goodput").and(query_param("window_s", "60"));
+    asked
+        .respond_with(ResponseTemplate::new(200).set_body_json(goodput))
+        .mount(&gateway.server)
+        .await;
+}
+
+async fn is_ready(gateway: &Gateway, status: u16) {
+    let server = json!({"name": "packhorse", "version": "0.1.0", "extensions": []});
+    let metadata = ResponseTemplate::new(200).set_body_json(server);
+    Mock::given(method("GET"))
+        .and(path("/v2"))
+        .respond_with(metadata)
+        .mount(&gateway.server)
+        .await;
+    let ready = ResponseTemplate::new(status).set_body_json(json!({"ready": status == 200}));
+    Mock::given(method("GET"))
+        .and(path("/v2/health/ready"))
+        .respond_with(ready)
+        .mount(&gateway.server)
+        .await;
+}
+
+#[tokio::test]
+async fn status_shows_gateway_nodes_models_and_goodput() {
+    let gateway = Gateway::start().await;
+    serves(&gateway).await;
+    is_ready(&gateway, 200).await;
+    let ran = gateway.run(&["status"]);
+    let first = format!("gateway 0.1.0 at {}: ready", gateway.server.uri());
+    assert_eq!(ran.text().lines().next(), Some(first.as_str()));
+    assert!(
+        ran.stdout
+            .contains("└─ cat  batch 8  █████░░░░░ 50 %  ready"),
+        "{ran:?}"
+    );
+    let last: Vec<&str> = ran
+        .stdout
+        .lines()
+        .last()
+        .unwrap()
+        .split_whitespace()
+        .collect();
+    assert_eq!(
+        last,
+        ["cat", "12", "11.5", "11", "3", "20", "30.5", "-", "2.5"]
+    );
+
+    let json = gateway.run(&["status", "--json"]).json();
+    assert_eq!(
+        (&json["gateway"]["ready"], &json["gateway"]["version"]),
+        (&json!(true), &json!("0.1.0"))
+    );
+    assert_eq!(json["nodes"][0]["name"], "laptop");
+    assert_eq!(json["models"][0]["state"], "ready");
+    assert_eq!(json["goodput"]["models"][0]["goodput_rps"], 11.0);
+}
+
+#[tokio::test]
+async fn a_gateway_that_is_not_ready_is_no_failure_of_the_question() {
+    let gateway = Gateway::start().await;
+    serves(&gateway).await;
+    is_ready(&gateway, 503).await;
+    let ran = gateway.run(&["status"]);
+    assert!(
+        ran.text().lines().next().unwrap().ends_with(": not ready"),
+        "{ran:?}"
+    );
+    assert_eq!(
+        gateway.run(&["status", "--json"]).json()["gateway"]["ready"],
+        false
+    );
+}
+
+#[tokio::test]
+async fn an_inference_listener_that_is_gone_is_told_beside_the_rest() {
+    let gateway = Gateway::start().await;
+    serves(&gateway).await;
+    let token = gateway.path("admin-token");
+    // Nobody can listen on port 0.
+    let ran = gateway.run_bare(&[
+        "status",
+        "--json",
+        "--url",
+        "http://127.0.0.1:0",
+        "--admin-url",
+        &gateway.server.uri(),
+        "--token-file",
+        token.to_str().unwrap(),
+    ]);
+    let json = ran.json();
+    assert_eq!(json["gateway"]["ready"], false);
+    assert!(
+        json["gateway"]["error"]
+            .as_str()
+            .unwrap()
+            .starts_with("cannot connect to http://127.0.0.1:0: "),
+        "{json}"
+    );
+    assert_eq!(json["nodes"][0]["name"], "laptop");
+}
