@@ -1,8 +1,8 @@
 //! The admin API, one method per route.
 
 use packhorse_api::{
-    GoodputView, ModelChange, ModelRegistration, ModelView, NodeView, PlanPreview,
-    PlanPreviewRequest, PlanView, PolicyChange, PolicyView,
+    ArtifactView, GoodputView, ModelChange, ModelRegistration, ModelView, NodeView, PlanDiff,
+    PlanPreview, PlanPreviewRequest, PlanView, PolicyChange, PolicyView,
 };
 use packhorse_cluster::{
     Generation, ModelName, ModelVersion, NodeName, ProfileError, ProfileTable,
@@ -111,6 +111,11 @@ impl AdminClient {
             .map(drop)
     }
 
+    /// All stored model files.
+    pub async fn artifacts(&self) -> Result<Vec<ArtifactView>, CallError> {
+        self.get(["v1", "artifacts"]).await
+    }
+
     /// Profiles of all models, or of one.
     pub async fn profiles(&self, model: Option<&ModelName>) -> Result<ProfileTable, ProfilesError> {
         let request = self
@@ -171,6 +176,16 @@ impl AdminClient {
     /// A stored plan by its number.
     pub async fn plan_of(&self, generation: Generation) -> Result<PlanView, CallError> {
         self.get(["v1", "plans", &generation.to_string()]).await
+    }
+
+    /// What the plan `after` starts and stops where the plan `before` ran.
+    pub async fn plan_difference(
+        &self,
+        before: Generation,
+        after: Generation,
+    ) -> Result<PlanDiff, CallError> {
+        let (before, after) = (before.to_string(), after.to_string());
+        self.get(["v1", "plans", &before, "diff", &after]).await
     }
 
     /// What would be planned if something were different. Changes nothing.

@@ -48,6 +48,20 @@ pub(crate) struct InferArgs {
     /// The input that --image is for [default: the model's only one]
     #[arg(long, value_name = "NAME", requires = "image")]
     input_name: Option<String>,
+    /// Post this Open Inference Protocol request as it is, and print the answer as it is; - is standard input
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["input", "image", "input_name", "preprocess", "preprocessing", "output", "classification", "timeout_ms", "priority"])]
+    json_request: Option<PathBuf>,
+    /// Save an output as .npy
+    #[arg(long, value_name = "NAME=FILE")]
+    output: Vec<Assignment>,
+    /// Deadline of this request in milliseconds, at most 60000 [default: the model's objective]
+    #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..=60_000))]
+    timeout_ms: Option<u64>,
+    /// 1 is the most urgent [default: 0, the model's own]
+    #[arg(long, value_name = "P", default_value_t = 0, hide_default_value = true)]
+    priority: u64,
+    #[command(flatten)]
+    classes: ClassArgs,
     /// TOML file with the preprocessing of --image; its keys are the names of the flags, which win over it
     #[arg(
         long,
@@ -58,20 +72,6 @@ pub(crate) struct InferArgs {
     preprocess: Option<PathBuf>,
     #[command(flatten)]
     preprocessing: Preprocess,
-    /// Post this Open Inference Protocol request as it is, and print the answer as it is; - is standard input
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["input", "image", "input_name", "preprocess", "preprocessing", "output", "classification", "timeout_ms", "priority"])]
-    json_request: Option<PathBuf>,
-    /// Save an output as .npy
-    #[arg(long, value_name = "NAME=FILE")]
-    output: Vec<Assignment>,
-    #[command(flatten)]
-    classes: ClassArgs,
-    /// Deadline of this request in milliseconds, at most 60000 [default: the model's objective]
-    #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..=60_000))]
-    timeout_ms: Option<u64>,
-    /// 1 is the most urgent [default: 0, the model's own]
-    #[arg(long, value_name = "P", default_value_t = 0, hide_default_value = true)]
-    priority: u64,
 }
 
 /// NAME=VALUE.

@@ -4,10 +4,12 @@ use std::{collections::BTreeMap, str::FromStr};
 
 use anyhow::Context as _;
 use packhorse_api::{
-    PlacementView, PlanPreview, PlanPreviewRequest, PlanView, PreviewDevices, PreviewModel,
+    PlacementView, PlanDiff, PlanPreview, PlanPreviewRequest, PlanView, PreviewDevices,
+    PreviewModel,
 };
 use packhorse_cluster::{
-    ComputeShare, DeviceId, DeviceKind, Generation, ModelId, ModelName, RequestsPerSecond,
+    ComputeShare, DeviceId, DeviceKind, Generation, IdError, ModelName, ModelVersion,
+    RequestsPerSecond,
 };
 use serde::Serialize;
 
@@ -40,6 +42,14 @@ Examples:
     /// List earlier plans
     #[command(after_help = "Example:\n  packhorse plan history")]
     History,
+    /// Show what a plan starts and stops where another one ran
+    #[command(after_help = "Example:\n  packhorse plan diff 3 4")]
+    Diff {
+        /// The number of the plan that ran
+        before: u64,
+        /// The number of the plan that takes its place
+        after: u64,
+    },
     /// Show an earlier plan
     #[command(after_help = "Example:\n  packhorse plan show 3")]
     Show {
@@ -59,10 +69,10 @@ struct PreviewArgs {
     add_device: Vec<PreviewDevices>,
     /// A registered model at another rate, in requests per second
     #[arg(long, value_name = "MODEL=RATE", value_parser = assignment(parse_rate))]
-    rate: Vec<(ModelId, RequestsPerSecond)>,
+    rate: Vec<(WhichModel, RequestsPerSecond)>,
     /// A registered model with another latency objective, in milliseconds
     #[arg(long, value_name = "MODEL=MS", value_parser = assignment(|ms| ms.parse::<f64>().map_err(|e| e.to_string())))]
-    slo_ms: Vec<(ModelId, f64)>,
+    slo_ms: Vec<(WhichModel, f64)>,
     /// A model to leave out
     #[arg(long, value_name = "MODEL")]
     remove: Vec<ModelName>,
@@ -77,16 +87,23 @@ fn parse_devices(text: &str) -> Result<PreviewDevices, String> {
     Ok(PreviewDevices { kind, count })
 }
 
+/// NAME or NAME:VERSION; without one the newest is meant.
+type WhichModel = (ModelName, Option<ModelVersion>);
+
+fn parse_model(text: &str) -> Result<WhichModel, IdError> {
+    match text.split_once(':') {
+        Some((name, version)) => Ok((name.parse()?, Some(version.parse()?))),
+        None => Ok((text.parse()?, None)),
+    }
+}
+
 /// Reads MODEL=VALUE.
 fn assignment<T>(
     value: impl Fn(&str) -> Result<T, String> + Clone,
-) -> impl Fn(&str) -> Result<(ModelId, T), String> + Clone {
+) -> impl Fn(&str) -> Result<(WhichModel, T), String> + Clone {
     move |text: &str| {
         let (model, text) = text.split_once('=').ok_or("expected MODEL=VALUE")?;
-        Ok((
-            model.parse::<ModelId>().map_err(|e| e.to_string())?,
-            value(text)?,
-        ))
+        Ok((parse_model(model).map_err(|e| e.to_string())?, value(text)?))
     }
 }
 
@@ -106,6 +123,16 @@ impl PlanArgs {
                 print(context, &plan).await
             }
             Some(PlanCommand::History) => history(context, &admin.plans().await?),
+            Some(PlanCommand::Diff { before, after }) => {
+                let diff = admin
+                    .plan_difference(Generation(before), Generation(after))
+                    .await?;
+                if context.json() {
+                    output::json(&diff)
+                } else {
+                    print_diff(&diff)
+                }
+            }
             Some(PlanCommand::Preview(args)) => {
                 let preview = admin.preview_plan(&args.request()).await?;
                 if context.json() {
@@ -120,9 +147,9 @@ impl PlanArgs {
 
 impl PreviewArgs {
     fn request(self) -> PlanPreviewRequest {
-        let mut models: BTreeMap<ModelId, PreviewModel> = BTreeMap::new();
-        let mut changed = |id: ModelId, change: &dyn Fn(&mut PreviewModel)| {
-            let (name, version) = (id.name.clone(), Some(id.version));
+        let mut models: BTreeMap<WhichModel, PreviewModel> = BTreeMap::new();
+        let mut changed = |id: WhichModel, change: &dyn Fn(&mut PreviewModel)| {
+            let (name, version) = id.clone();
             change(models.entry(id).or_insert(PreviewModel {
                 name,
                 version,
@@ -308,18 +335,21 @@ fn print_preview(preview: &PlanPreview) -> anyhow::Result<()> {
             number(then)
         ))?;
     }
-    let (added, removed) = (&preview.diff.added, &preview.diff.removed);
+    print_diff(&preview.diff)
+}
+
+fn print_diff(diff: &PlanDiff) -> anyhow::Result<()> {
     output::line(format!(
-        "{} would start, {} would stop, {} would stay",
-        count(added.len(), "replica"),
-        removed.len(),
-        preview.diff.kept
+        "{} to start, {} to stop, {} to stay",
+        count(diff.added.len(), "replica"),
+        diff.removed.len(),
+        diff.kept
     ))?;
-    if added.is_empty() && removed.is_empty() {
+    if diff.added.is_empty() && diff.removed.is_empty() {
         return Ok(());
     }
     let mut table = output::table(&[]);
-    for (mark, replicas) in [("+", added), ("-", removed)] {
+    for (mark, replicas) in [("+", &diff.added), ("-", &diff.removed)] {
         for replica in replicas {
             let [device, kind, model, batch, share] = placement(replica);
             table.add_row([

@@ -108,7 +108,7 @@ async fn without_a_plan_there_is_nothing_to_show() {
 }
 
 #[tokio::test]
-async fn history_lists_plans() {
+async fn earlier_plans_are_listed_and_compared() {
     let gateway = Gateway::start().await;
     gateway
         .answers("GET", "/v1/plans", 200, json!([plan()]))
@@ -123,6 +123,21 @@ async fn history_lists_plans() {
         gateway.run(&["plan", "history", "--json"]).json(),
         json!([plan()])
     );
+
+    let diff = json!({"added": [placement("cat", 1, "a/cpu0", None)], "removed": [], "kept": 3});
+    gateway
+        .answers("GET", "/v1/plans/6/diff/7", 200, diff.clone())
+        .await;
+    let ran = gateway.run(&["plan", "diff", "6", "7"]);
+    assert!(
+        ran.text()
+            .starts_with("1 replica to start, 0 to stop, 3 to stay\n+  a/cpu0 "),
+        "{ran:?}"
+    );
+    assert_eq!(
+        gateway.run(&["plan", "diff", "6", "7", "--json"]).json(),
+        diff
+    );
 }
 
 #[tokio::test]
@@ -130,7 +145,10 @@ async fn a_preview_asks_what_the_flags_say_and_shows_the_difference() {
     let gateway = Gateway::start().await;
     let asked = json!({
         "policy": "exclusive",
-        "models": [{"name": "minilm", "version": 2, "slo_ms": 100.0, "rate_rps": 500.0}],
+        "models": [
+            {"name": "bert", "version": null, "slo_ms": null, "rate_rps": 5.0},
+            {"name": "minilm", "version": 2, "slo_ms": 100.0, "rate_rps": 500.0},
+        ],
         "remove": ["cat"],
         "devices": [{"kind": "H200", "count": 2}, {"kind": "T4", "count": 1}],
     });
@@ -159,6 +177,8 @@ async fn a_preview_asks_what_the_flags_say_and_shows_the_difference() {
         "T4",
         "--rate",
         "minilm:2=500",
+        "--rate",
+        "bert=5",
         "--slo-ms",
         "minilm:2=100",
         "--remove",
@@ -172,7 +192,7 @@ async fn a_preview_asks_what_the_flags_say_and_shows_the_difference() {
     );
     assert!(
         text.stdout
-            .contains("1 replica would start, 1 would stop, 1 would stay"),
+            .contains("1 replica to start, 1 to stop, 1 to stay"),
         "{text:?}"
     );
     let line_of = |mark: &str| {
