@@ -111,6 +111,8 @@ pub async fn run(settings: Settings) -> Result<(), AgentError> {
     };
     node.take_over()
         .map_err(system("looking for workers of an earlier agent"))?;
+    // The first report must already name what was found: the gateway gives up what a node does not have.
+    node.reconcile();
     let session = tokio::spawn(Session::new(gateway, request, event_sender, status).run());
     node.work_until_signalled().await;
     if stop_workers_on_exit {

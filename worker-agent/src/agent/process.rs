@@ -139,6 +139,8 @@ fn handed_folder(arguments: &[u8]) -> Option<PathBuf> {
 
 #[cfg(test)]
 mod tests {
+    use std::process::Stdio;
+
     use super::*;
 
     #[tokio::test]
@@ -163,12 +165,9 @@ mod tests {
     #[tokio::test]
     async fn workers_are_found_by_the_folder_they_were_handed() {
         let dir = tempfile::tempdir().unwrap();
-        let mut child = Process::spawn(
-            Command::new("sh")
-                .args(["-c", "sleep 60; :", "--dir"])
-                .arg(dir.path()),
-        )
-        .unwrap();
+        let mut shell = Command::new("sh");
+        shell.args(["-c", "read line", "--dir"]).arg(dir.path());
+        let mut child = Process::spawn(shell.stdin(Stdio::piped())).unwrap();
         let mut found = workers(|folder| folder == dir.path()).unwrap();
         assert_eq!(found.len(), 1);
         let (_, mut process) = found.remove(0);

@@ -134,7 +134,7 @@ impl Workers {
             .stderr(log_too);
         let process = Process::spawn(&mut command).map_err(StartError::Spawn)?;
         let pid = process.pid();
-        self.watch(task.id(), process, handoff);
+        self.watch(task.id(), process, handoff, None);
         Ok(pid)
     }
 
@@ -169,13 +169,19 @@ impl Workers {
         }
     }
 
-    /// Tells of the process until it has ended.
-    fn watch(&mut self, id: TaskId, process: Process, handoff: Handoff) {
+    /// Tells of the process until it has ended, and of its status whenever it is no longer this.
+    fn watch(
+        &mut self,
+        id: TaskId,
+        process: Process,
+        handoff: Handoff,
+        status: Option<WorkerStatus>,
+    ) {
         self.running.insert(id.clone(), process.signaller());
         let watch = Watch {
             id,
             handoff,
-            last: None,
+            last: status,
             events: self.events.clone(),
         };
         tokio::spawn(watch.run(process));
@@ -199,18 +205,21 @@ impl Workers {
     pub(super) fn adopt(&mut self) -> io::Result<Vec<Event>> {
         let mut events = Vec::new();
         for (dir, process) in process::workers(|dir| self.folders.contains(dir))? {
-            let id = self.folders.task(&dir).map(|task| (task.id(), task));
-            match id {
-                Some((id, task)) if !self.running.contains_key(&id) => {
-                    tracing::info!(task = %label(&task), pid = process.pid(), "worker adopted");
-                    events.push(Event::Found(task, process.pid()));
-                    self.watch(id, process, Handoff::at(dir));
-                }
-                _ => {
-                    tracing::warn!(pid = process.pid(), "worker without a task killed");
-                    process.signaller().kill();
-                }
+            let task = self.folders.task(&dir);
+            let Some(task) = task.filter(|task| !self.running.contains_key(&task.id())) else {
+                tracing::warn!(pid = process.pid(), "worker without a task killed");
+                process.signaller().kill();
+                continue;
+            };
+            tracing::info!(task = %label(&task), pid = process.pid(), "worker adopted");
+            let (id, pid) = (task.id(), process.pid());
+            let handoff = Handoff::at(dir);
+            let status = current_status(&handoff, pid);
+            events.push(Event::Found(task, pid));
+            if let Some(status) = &status {
+                events.push(Event::Reported(id.clone(), report(&status.phase)));
             }
+            self.watch(id, process, handoff, status);
         }
         for dir in self.folders.all()? {
             let running = self
@@ -305,14 +314,7 @@ impl Watch {
 
     /// Tells of the status if it has changed.
     async fn look(&mut self, pid: u32) {
-        let status = match self.handoff.read_status() {
-            Ok(status) => status,
-            Err(e) => {
-                tracing::warn!(pid, error = %e, "status not read");
-                None
-            }
-        };
-        let Some(status) = status.filter(|status| status.process.pid == pid) else {
+        let Some(status) = current_status(&self.handoff, pid) else {
             return;
         };
         if self.last.as_ref() != Some(&status) {
@@ -320,6 +322,17 @@ impl Watch {
             self.last = Some(status);
             // The receiver lives as long as the process does.
             let _ = self.events.send(event).await;
+        }
+    }
+}
+
+/// What the worker last said, if it was this process that said it.
+fn current_status(handoff: &Handoff, pid: u32) -> Option<WorkerStatus> {
+    match handoff.read_status() {
+        Ok(status) => status.filter(|status| status.process.pid == pid),
+        Err(e) => {
+            tracing::warn!(pid, error = %e, "status not read");
+            None
         }
     }
 }

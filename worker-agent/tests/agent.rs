@@ -1,0 +1,277 @@
+//! The real agent with real workers on simulated devices, and a gateway that only says what is wanted.
+
+mod common;
+
+use std::{
+    fs,
+    os::unix::fs::PermissionsExt,
+    process::{Command, Stdio},
+    time::Duration,
+};
+
+use common::{FakeGateway, Home, LIMIT, digest, profile, replica, signal};
+use packhorse_cluster::{ProfileTable, ReplicaState};
+use packhorse_worker_agent::handoff::ProcessIdentity;
+use tokio::{net::TcpStream, time::timeout};
+
+#[tokio::test]
+async fn a_wanted_replica_gets_ready_and_goes_with_everything_of_it_when_it_is_not_wanted() {
+    let (gateway, home) = (FakeGateway::start().await, Home::new());
+    let _agent = home.agent(gateway.address, &[]);
+    gateway.want(vec![replica("1-0")], vec![]);
+    let ready = gateway.until_state(ReplicaState::Ready).await;
+    assert_eq!(home.workers(), [ready.pid.unwrap()]);
+    TcpStream::connect(ready.address.unwrap()).await.unwrap();
+    let devices = gateway.book.borrow().leases[0].devices.clone();
+    let names: Vec<&str> = devices.iter().map(|device| device.name.as_str()).collect();
+    assert_eq!(names, ["sim0", "sim1"]);
+    let artifact = home.path("state/artifacts").join(digest().to_hex());
+    assert!(artifact.exists());
+
+    gateway.want(vec![], vec![]);
+    gateway.until_empty().await;
+    assert!(home.workers().is_empty());
+    assert!(!home.path("state/replicas/1-0").exists());
+    assert!(!artifact.exists());
+}
+
+#[tokio::test]
+async fn a_killed_worker_is_started_again() {
+    let (gateway, home) = (FakeGateway::start().await, Home::new());
+    let _agent = home.agent(gateway.address, &[]);
+    gateway.want(vec![replica("1-0")], vec![]);
+    let first = gateway.until_state(ReplicaState::Ready).await;
+    signal(first.pid.unwrap(), "KILL");
+    let dead = gateway.until_state(ReplicaState::BackingOff).await;
+    assert_eq!(
+        dead.reason.as_deref(),
+        Some("the worker was killed by signal 9")
+    );
+    assert_eq!(dead.address, None);
+    let second = gateway.until_state(ReplicaState::Ready).await;
+    assert_eq!(second.restarts, 1);
+    assert_ne!(second.pid, first.pid);
+}
+
+#[tokio::test]
+async fn a_killed_agents_worker_lives_on_and_the_next_agent_adopts_it() {
+    let (gateway, home) = (FakeGateway::start().await, Home::new());
+    let mut agent = home.agent(gateway.address, &[]);
+    gateway.want(vec![replica("1-0")], vec![]);
+    let before = gateway.until_state(ReplicaState::Ready).await;
+    agent.kill();
+    gateway.book.send_modify(|book| book.status = None);
+    TcpStream::connect(before.address.unwrap()).await.unwrap();
+
+    let _next = home.agent(gateway.address, &[]);
+    let after = gateway.until_state(ReplicaState::Ready).await;
+    assert_eq!(after, before);
+    signal(after.pid.unwrap(), "KILL");
+    let restarted = gateway
+        .until("a restarted replica", |book| {
+            let replica = book.status.as_ref()?.replicas.first()?.clone();
+            (replica.restarts == 1 && replica.state == ReplicaState::Ready).then_some(replica)
+        })
+        .await;
+    assert_ne!(
+        restarted.pid, before.pid,
+        "an adopted worker is watched, too"
+    );
+}
+
+#[tokio::test]
+async fn an_orphan_that_nobody_wants_is_stopped() {
+    let (gateway, home) = (FakeGateway::start().await, Home::new());
+    let mut agent = home.agent(gateway.address, &[]);
+    gateway.want(vec![replica("1-0")], vec![]);
+    gateway.until_state(ReplicaState::Ready).await;
+    agent.kill();
+    gateway.want(vec![], vec![]);
+    let _next = home.agent(gateway.address, &[]);
+    gateway.until_empty().await;
+    assert!(home.workers().is_empty());
+}
+
+#[tokio::test]
+async fn a_wanted_state_of_an_older_epoch_is_not_obeyed() {
+    let (gateway, home) = (FakeGateway::start().await, Home::new());
+    gateway.book.send_modify(|book| book.epoch = 2);
+    let _agent = home.agent(gateway.address, &[]);
+    gateway.want(vec![replica("1-0")], vec![]);
+    let before = gateway.until_state(ReplicaState::Ready).await;
+    gateway.book.send_modify(|book| book.epoch = 1);
+    gateway.want(vec![], vec![]);
+    gateway.book.send_modify(|book| book.hasty = true);
+    let polls = gateway.book.borrow().polls;
+    gateway
+        .until("some stale answers", |book| {
+            (book.polls > polls + 3).then_some(())
+        })
+        .await;
+    let status = gateway.book.borrow().status.clone().unwrap();
+    assert_eq!(status.epoch, 2);
+    assert_eq!(status.replicas, [before]);
+}
+
+#[tokio::test]
+async fn workers_serve_while_the_gateway_is_away_and_are_reported_when_it_is_back() {
+    let (gateway, home) = (FakeGateway::start().await, Home::new());
+    let _agent = home.agent(gateway.address, &[]);
+    gateway.want(vec![replica("1-0")], vec![]);
+    let before = gateway.until_state(ReplicaState::Ready).await;
+    let (address, mut book) = (gateway.address, gateway.book.borrow().clone());
+    drop(gateway);
+    TcpStream::connect(before.address.unwrap()).await.unwrap();
+    book.epoch = 2;
+    book.wanted.epoch = 2;
+    book.status = None;
+    let gateway = FakeGateway::start_at(address, book).await;
+    gateway
+        .until("the new epoch", |book| {
+            (book.status.as_ref()?.epoch == 2).then_some(())
+        })
+        .await;
+    assert_eq!(gateway.until_state(ReplicaState::Ready).await, before);
+}
+
+#[tokio::test]
+async fn an_artifact_with_another_digest_is_refused_with_a_reason_and_tried_again() {
+    let (gateway, home) = (FakeGateway::start().await, Home::new());
+    let name = digest().to_string();
+    let right = gateway.book.borrow().artifacts[&name].clone();
+    gateway.book.send_modify(|book| {
+        book.artifacts.insert(name.clone(), b"wrong".to_vec());
+    });
+    let _agent = home.agent(gateway.address, &[]);
+    gateway.want(vec![replica("1-0")], vec![]);
+    let reason = gateway
+        .until("a reason", |book| {
+            book.status.as_ref()?.replicas.first()?.reason.clone()
+        })
+        .await;
+    assert!(
+        reason.starts_with("the artifact's digest does not match: got sha256:"),
+        "{reason}"
+    );
+    gateway.book.send_modify(|book| {
+        book.artifacts.insert(name.clone(), right.clone());
+    });
+    gateway.until_state(ReplicaState::Ready).await;
+}
+
+#[tokio::test]
+async fn a_worker_that_cannot_start_backs_off_and_says_why() {
+    let (gateway, home) = (FakeGateway::start().await, Home::new());
+    let script = home.path("worker");
+    fs::write(
+        &script,
+        "#!/bin/sh\necho cannot open /home/x/libtorch.so >&2\nexit 1\n",
+    )
+    .unwrap();
+    fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+    let _agent = home.agent(gateway.address, &["--worker", script.to_str().unwrap()]);
+    gateway.want(vec![replica("1-0")], vec![]);
+    let failing = gateway
+        .until("restarts", |book| {
+            let replica = book.status.as_ref()?.replicas.first()?.clone();
+            (replica.restarts >= 2 && replica.state == ReplicaState::BackingOff).then_some(replica)
+        })
+        .await;
+    let reason = failing.reason.unwrap();
+    assert_eq!(reason, "the worker ended with status 1: cannot open …");
+}
+
+#[tokio::test]
+async fn a_measurement_is_made_and_its_result_kept_until_it_is_not_wanted() {
+    let (gateway, home) = (FakeGateway::start().await, Home::new());
+    let _agent = home.agent(gateway.address, &[]);
+    gateway.want(vec![], vec![profile()]);
+    let csv = gateway
+        .until("a measurement", |book| {
+            book.status.as_ref()?.profiles.first()?.csv.clone()
+        })
+        .await;
+    let table = ProfileTable::from_csv(&csv).unwrap();
+    let measured = table
+        .get(&"m:1".parse().unwrap(), &"T4".parse().unwrap())
+        .unwrap();
+    let sizes: Vec<u32> = measured.rows().iter().map(|row| row.batch_size).collect();
+    assert_eq!(sizes, [1, 2, 4]);
+    gateway.want(vec![], vec![]);
+    gateway
+        .until("no measurement", |book| {
+            book.status.as_ref()?.profiles.is_empty().then_some(())
+        })
+        .await;
+}
+
+#[tokio::test]
+async fn an_agent_leaves_its_workers_or_takes_them_along_as_it_is_told() {
+    let (gateway, home) = (FakeGateway::start().await, Home::new());
+    let agent = home.agent(gateway.address, &[]);
+    gateway.want(vec![replica("1-0"), replica("1-1")], vec![]);
+    let all_ready = |book: &common::Book| {
+        let replicas = &book.status.as_ref()?.replicas;
+        let ready = replicas
+            .iter()
+            .all(|replica| replica.state == ReplicaState::Ready);
+        (replicas.len() == 2 && ready).then_some(())
+    };
+    gateway.until("two replicas", all_ready).await;
+    assert!(agent.stop().success());
+    assert_eq!(home.workers().len(), 2);
+
+    gateway.book.send_modify(|book| book.status = None);
+    let agent = home.agent(gateway.address, &["--stop-workers-on-exit"]);
+    gateway.until("two replicas", all_ready).await;
+    let pids = home.workers();
+    assert_eq!(pids.len(), 2);
+    let stopped = tokio::task::spawn_blocking(move || agent.stop());
+    assert!(timeout(LIMIT, stopped).await.unwrap().unwrap().success());
+    assert!(home.workers().is_empty());
+    assert!(
+        pids.into_iter()
+            .all(|pid| ProcessIdentity::of(pid).is_none())
+    );
+}
+
+#[tokio::test]
+async fn a_second_agent_on_the_same_folder_is_refused() {
+    let (gateway, home) = (FakeGateway::start().await, Home::new());
+    let _agent = home.agent(gateway.address, &[]);
+    gateway
+        .until("a lease", |book| (!book.leases.is_empty()).then_some(()))
+        .await;
+    let second = Command::new(env!("CARGO_BIN_EXE_packhorse-agent"))
+        .args([
+            "--gateway",
+            &format!("http://{}", gateway.address),
+            "--devices",
+            "cpu",
+        ])
+        .arg("--state-dir")
+        .arg(home.path("state"))
+        .arg("--token-file")
+        .arg(home.path("token"))
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    assert!(!second.status.success());
+    let message = String::from_utf8(second.stderr).unwrap();
+    assert!(
+        message.contains("is in use by another agent (process "),
+        "{message}"
+    );
+}
+
+#[tokio::test]
+async fn the_death_of_a_worker_is_reported_within_a_tenth_of_a_second_or_so() {
+    let (gateway, home) = (FakeGateway::start().await, Home::new());
+    let _agent = home.agent(gateway.address, &[]);
+    gateway.want(vec![replica("1-0")], vec![]);
+    let ready = gateway.until_state(ReplicaState::Ready).await;
+    signal(ready.pid.unwrap(), "KILL");
+    // The design's bound is 100 ms; this machine may have other things to do, but not for a second.
+    let noticed = gateway.until_state(ReplicaState::BackingOff);
+    timeout(Duration::from_secs(1), noticed).await.unwrap();
+}

@@ -1,0 +1,359 @@
+//! A gateway that only an agent talks to, and agents as processes.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    time::Duration,
+};
+
+use packhorse_api::agent::{AgentStatus, LeaseGrant, LeaseRequest, WantedState};
+use packhorse_cluster::{
+    ArtifactDigest, Datatype, Dim, ProfileTable, Program, ReplicaState, ReplicaStatus, TensorSpec,
+    WantedProfile, WantedReplica,
+};
+use sha2::{Digest, Sha256};
+use tempfile::TempDir;
+use tokio::{
+    io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
+    net::{TcpListener, TcpStream},
+    sync::watch,
+    task::JoinHandle,
+    time::timeout,
+};
+
+/// Nothing that is waited for here takes nearly as long, on however busy a machine.
+pub const LIMIT: Duration = Duration::from_secs(30);
+pub const TOKEN: &str = "an-agents-token";
+pub const ARTIFACT: &[u8] = b"simulated devices do not look into their artifact";
+
+/// What the gateway knows and says.
+#[derive(Clone, Default)]
+pub struct Book {
+    pub epoch: u64,
+    pub wanted: WantedState,
+    pub artifacts: BTreeMap<String, Vec<u8>>,
+    pub leases: Vec<LeaseRequest>,
+    pub status: Option<AgentStatus>,
+    /// Long polls answered so far.
+    pub polls: u64,
+    /// Answer long polls at once, whatever was asked.
+    pub hasty: bool,
+}
+
+/// A gateway with one node.
+pub struct FakeGateway {
+    pub address: SocketAddr,
+    pub book: watch::Sender<Book>,
+    server: JoinHandle<()>,
+}
+
+impl Drop for FakeGateway {
+    fn drop(&mut self) {
+        self.server.abort();
+    }
+}
+
+impl FakeGateway {
+    pub async fn start() -> Self {
+        let mut book = Book {
+            epoch: 1,
+            ..Book::default()
+        };
+        book.artifacts
+            .insert(digest().to_string(), ARTIFACT.to_vec());
+        Self::start_at("127.0.0.1:0".parse().unwrap(), book).await
+    }
+
+    /// With the memory of another one, for instance of the one that was at this address before.
+    pub async fn start_at(address: SocketAddr, book: Book) -> Self {
+        let listener = TcpListener::bind(address).await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let book = watch::Sender::new(book);
+        let shared = book.clone();
+        let server = tokio::spawn(async move {
+            // Connections end with the server, as those of a killed process do.
+            let mut connections = tokio::task::JoinSet::new();
+            while let Ok((stream, _)) = listener.accept().await {
+                connections.spawn(serve(stream, shared.clone()));
+            }
+        });
+        Self {
+            address,
+            book,
+            server,
+        }
+    }
+
+    /// Wants exactly this from now on.
+    pub fn want(&self, replicas: Vec<WantedReplica>, profiles: Vec<WantedProfile>) {
+        self.book.send_modify(|book| {
+            book.wanted = WantedState {
+                epoch: book.epoch,
+                revision: book.wanted.revision + 1,
+                replicas,
+                profiles,
+            };
+        });
+    }
+
+    /// Waits for something to become true of the book.
+    pub async fn until<T>(&self, what: &str, look: impl Fn(&Book) -> Option<T>) -> T {
+        let mut book = self.book.subscribe();
+        let waited = timeout(LIMIT, async {
+            loop {
+                if let Some(found) = look(&book.borrow_and_update()) {
+                    return found;
+                }
+                book.changed().await.unwrap();
+            }
+        });
+        waited.await.unwrap_or_else(|_| {
+            panic!(
+                "{what} within {LIMIT:?}; the last status: {:#?}",
+                self.book.borrow().status
+            )
+        })
+    }
+
+    /// Waits until the node's only replica is in this state.
+    pub async fn until_state(&self, state: ReplicaState) -> ReplicaStatus {
+        let only = |book: &Book| match book.status.as_ref()?.replicas.as_slice() {
+            [replica] if replica.state == state => Some(replica.clone()),
+            _ => None,
+        };
+        self.until(&format!("one replica {state:?}"), only).await
+    }
+
+    pub async fn until_empty(&self) {
+        self.until("no replica", |book| {
+            book.status.as_ref()?.replicas.is_empty().then_some(())
+        })
+        .await;
+    }
+}
+
+async fn serve(stream: TcpStream, book: watch::Sender<Book>) -> Option<()> {
+    let mut stream = BufReader::new(stream);
+    loop {
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            (stream.read_until(b'\n', &mut head).await.ok()? > 0).then_some(())?;
+        }
+        let head = String::from_utf8(head).unwrap();
+        let mut words = head.split(' ');
+        let (method, target) = (words.next()?.to_owned(), words.next()?.to_owned());
+        let field = |name: &str| {
+            head.lines().find_map(|line| {
+                let (key, value) = line.split_once(':')?;
+                key.eq_ignore_ascii_case(name)
+                    .then(|| value.trim().to_owned())
+            })
+        };
+        let length = field("content-length").map_or(0, |length| length.parse().unwrap());
+        let mut body = vec![0; length];
+        stream.read_exact(&mut body).await.ok()?;
+        let (status, body) = if field("authorization") == Some(format!("Bearer {TOKEN}")) {
+            answer(&method, &target, &body, &book).await
+        } else {
+            (401, br#"{"error":"who are you?"}"#.to_vec())
+        };
+        let head = format!(
+            "HTTP/1.1 {status} X\r\ncontent-length: {}\r\n\r\n",
+            body.len()
+        );
+        stream.write_all(head.as_bytes()).await.ok()?;
+        stream.write_all(&body).await.ok()?;
+    }
+}
+
+async fn answer(
+    method: &str,
+    target: &str,
+    body: &[u8],
+    book: &watch::Sender<Book>,
+) -> (u16, Vec<u8>) {
+    let (path, query) = target.split_once('?').unwrap_or((target, ""));
+    match (method, path) {
+        ("PUT", "/v1/agents/here/lease") => {
+            let lease: LeaseRequest = serde_json::from_slice(body).unwrap();
+            book.send_modify(|book| book.leases.push(lease));
+            let grant = LeaseGrant {
+                epoch: book.borrow().epoch,
+                lease_ms: 600,
+            };
+            (200, serde_json::to_vec(&grant).unwrap())
+        }
+        ("PUT", "/v1/agents/here/status") => {
+            let status: AgentStatus = serde_json::from_slice(body).unwrap();
+            let known = book
+                .borrow()
+                .leases
+                .last()
+                .is_some_and(|l| l.instance == status.instance);
+            if !known {
+                return (409, br#"{"error":"no lease"}"#.to_vec());
+            }
+            book.send_modify(|book| book.status = Some(status));
+            (204, Vec::new())
+        }
+        ("GET", "/v1/agents/here/wanted") => {
+            let number = |name: &str| -> u64 {
+                let mut pairs = query.split('&').filter_map(|pair| pair.split_once('='));
+                pairs
+                    .find(|(key, _)| *key == name)
+                    .unwrap()
+                    .1
+                    .parse()
+                    .unwrap()
+            };
+            let known = (number("epoch"), number("revision"));
+            let wait = Duration::from_millis(number("wait_ms"));
+            let mut changes = book.subscribe();
+            let newer = changes
+                .wait_for(|book| book.hasty || (book.wanted.epoch, book.wanted.revision) > known);
+            let _ = timeout(wait, newer).await;
+            book.send_modify(|book| book.polls += 1);
+            (200, serde_json::to_vec(&book.borrow().wanted).unwrap())
+        }
+        ("GET", path) => {
+            let digest = path.strip_prefix("/v1/artifacts/").unwrap_or_default();
+            match book.borrow().artifacts.get(digest) {
+                Some(bytes) => (200, bytes.clone()),
+                None => (404, br#"{"error":"no such artifact"}"#.to_vec()),
+            }
+        }
+        _ => (404, br#"{"error":"no such route"}"#.to_vec()),
+    }
+}
+
+/// The digest of the one artifact.
+pub fn digest() -> ArtifactDigest {
+    ArtifactDigest::from_sha256(Sha256::digest(ARTIFACT).into())
+}
+
+fn program() -> Program {
+    let tensor = |name: &str| TensorSpec {
+        name: name.to_owned(),
+        datatype: Datatype::Fp32,
+        shape: vec![Dim::Any, Dim::Fixed(4)],
+        pad: None,
+    };
+    Program {
+        model: "m:1".parse().unwrap(),
+        artifact: digest(),
+        max_batch_size: 4,
+        inputs: vec![tensor("x")],
+        outputs: vec![tensor("y")],
+    }
+}
+
+pub fn replica(id: &str) -> WantedReplica {
+    WantedReplica {
+        id: id.parse().unwrap(),
+        program: program(),
+        device: "sim0".to_owned(),
+        batch_size: 4,
+        compute_share_pct: None,
+    }
+}
+
+pub fn profile() -> WantedProfile {
+    WantedProfile {
+        program: program(),
+        device: "sim0".to_owned(),
+        device_kind: "T4".parse().unwrap(),
+        time_limit_ms: 2000,
+    }
+}
+
+/// The folder of an agent; when it goes, so does every worker in it.
+pub struct Home {
+    dir: TempDir,
+}
+
+impl Drop for Home {
+    fn drop(&mut self) {
+        for pid in self.workers() {
+            signal(pid, "KILL");
+        }
+    }
+}
+
+impl Home {
+    pub fn new() -> Self {
+        let dir = TempDir::new().unwrap();
+        fs::write(dir.path().join("token"), format!("{TOKEN}\n")).unwrap();
+        let profiles = "m,T4,1,,2,3,100,,,50\nm,T4,2,,3,4,150,,,70\nm,T4,4,,4,6,200,,,90\n";
+        let csv = format!("{}\n{profiles}", ProfileTable::CSV_HEADER);
+        fs::write(dir.path().join("profiles.csv"), csv).unwrap();
+        Self { dir }
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// An agent of node `here` with two simulated devices.
+    pub fn agent(&self, gateway: SocketAddr, flags: &[&str]) -> Agent {
+        let log = fs::File::options()
+            .create(true)
+            .append(true)
+            .open(self.path("agent.log"))
+            .unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_packhorse-agent"));
+        command
+            .args(["--gateway", &format!("http://{gateway}"), "--node", "here"])
+            .args(["--devices", "simulated:T4:2", "--batch-limit-ms", "1000"])
+            .args([Path::new("--profiles"), &self.path("profiles.csv")])
+            .args([Path::new("--token-file"), &self.path("token")])
+            .args([Path::new("--state-dir"), &self.path("state")])
+            .args(flags)
+            .stderr(log);
+        Agent(command.spawn().unwrap())
+    }
+
+    /// The processes that were handed one of our folders.
+    pub fn workers(&self) -> Vec<u32> {
+        let here = self.dir.path().to_str().unwrap();
+        let running = fs::read_dir("/proc").unwrap().filter_map(|entry| {
+            let pid: u32 = entry.ok()?.file_name().to_str()?.parse().ok()?;
+            let arguments = fs::read_to_string(format!("/proc/{pid}/cmdline")).ok()?;
+            let (_, dir) = arguments.split_once("\0--dir\0")?;
+            dir.starts_with(here).then_some(pid)
+        });
+        running.collect()
+    }
+}
+
+/// An agent's process, killed when it is dropped.
+pub struct Agent(Child);
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+impl Agent {
+    pub fn kill(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+
+    /// Sends SIGTERM and waits for the end.
+    pub fn stop(mut self) -> std::process::ExitStatus {
+        signal(self.0.id(), "TERM");
+        self.0.wait().unwrap()
+    }
+}
+
+pub fn signal(pid: u32, name: &str) {
+    let kill = Command::new("kill")
+        .args(["-s", name, &pid.to_string()])
+        .stderr(Stdio::null())
+        .status();
+    kill.unwrap();
+}
