@@ -14,11 +14,12 @@ mod torch {
         // torch-sys tells where it found libtorch only to those that depend on it directly.
         let lib = std::env::var_os("DEP_TCH_LIBTORCH_LIB").map(PathBuf::from);
         let lib = lib.expect("torch-sys says where libtorch is");
-        compile_shim(lib.parent().expect("libtorch's lib folder has a parent"));
-        link(&lib);
+        let shim = compile_shim(lib.parent().expect("libtorch's lib folder has a parent"));
+        link(&lib, &shim);
     }
 
-    fn compile_shim(torch: &Path) {
+    /// Where the archive is.
+    fn compile_shim(torch: &Path) -> PathBuf {
         println!("cargo:rerun-if-changed=csrc/shim.cpp");
         println!("cargo:rerun-if-changed=csrc/shim.h");
         cc::Build::new()
@@ -28,22 +29,26 @@ mod torch {
             .include(torch.join("include"))
             .include(torch.join("include/torch/csrc/api/include"))
             .file("csrc/shim.cpp")
+            // Cargo would give it to the library, which the agent uses too.
+            .cargo_metadata(false)
             .compile("packhorse_shim");
+        let out = std::env::var_os("OUT_DIR").expect("cargo says where to build");
+        Path::new(&out).join("libpackhorse_shim.a")
     }
 
-    fn link(lib: &Path) {
-        println!("cargo:rustc-link-search=native={}", lib.display());
-        // A path alone needs nothing: the agent, which uses no symbol of libtorch, starts without it.
-        println!("cargo:rustc-link-arg=-Wl,-rpath,{}", lib.display());
+    fn link(lib: &Path, shim: &Path) {
+        let arg = |arg: &str| println!("cargo:rustc-link-arg-bin=packhorse-worker={arg}");
+        arg(&shim.display().to_string());
+        arg(&format!("-L{}", lib.display()));
+        arg(&format!("-Wl,-rpath,{}", lib.display()));
         // Operators register themselves when their library is loaded. No symbol of libtorch_cuda is ever named, so that the
         // linker would leave it out, and with it every GPU.
-        let mut registering = vec!["torch"];
+        let mut libraries = vec!["torch", "torch_cpu", "c10", "stdc++"];
         if lib.join("libtorch_cuda.so").exists() {
-            registering.extend(["torch_cuda", "c10_cuda"]);
+            libraries.extend(["torch_cuda", "c10_cuda"]);
         }
-        let arg = |arg: &str| println!("cargo:rustc-link-arg-bin=packhorse-worker={arg}");
         arg("-Wl,--no-as-needed");
-        for library in registering {
+        for library in libraries {
             arg(&format!("-l{library}"));
         }
         arg("-Wl,--as-needed");

@@ -3,7 +3,7 @@
 //! The worker's receiving threads ask an [`Executor`] for a [`PreparedBatch`], fill its inputs straight from the socket, and
 //! hand it to the one thread that computes.
 
-pub mod sample;
+pub(crate) mod sample;
 mod signature;
 mod simulated;
 #[cfg(feature = "torch")]
@@ -14,12 +14,12 @@ use std::{sync::Arc, time::Duration};
 use packhorse_cluster::{ByteCount, Profile};
 use packhorse_wire::TensorHeader;
 
-pub use signature::{check_batch, check_outputs};
+pub(crate) use signature::{check_batch, check_outputs};
 
-use crate::handoff::{Execution, ExecutorChoice};
+use packhorse_worker_agent::handoff::{Execution, ExecutorChoice};
 
 /// Runs batches of one program on one device.
-pub trait Executor: Send + Sync {
+pub(crate) trait Executor: Send + Sync {
     /// Memory for the inputs of a batch. Called from any thread, also while a batch runs.
     ///
     /// # Errors
@@ -31,7 +31,7 @@ pub trait Executor: Send + Sync {
 }
 
 /// A batch whose inputs are being filled in.
-pub trait PreparedBatch: Send {
+pub(crate) trait PreparedBatch: Send {
     /// The bytes of one input, [`TensorHeader::byte_len`] of them: little-endian, row-major, without gaps. What they are
     /// before they are written is not said.
     fn input_mut(&mut self, index: usize) -> &mut [u8];
@@ -41,28 +41,28 @@ pub trait PreparedBatch: Send {
 }
 
 /// A batch that has run.
-pub struct Executed {
+pub(crate) struct Executed {
     /// In the order of the program's results. Nobody has checked them yet.
-    pub outputs: Vec<OutputTensor>,
+    pub(crate) outputs: Vec<OutputTensor>,
     /// From the host's memory to the device's.
-    pub copy_in: Duration,
+    pub(crate) copy_in: Duration,
     /// In the program.
-    pub compute: Duration,
+    pub(crate) compute: Duration,
     /// From the device's memory to the host's, and making the outputs contiguous.
-    pub copy_out: Duration,
+    pub(crate) copy_out: Duration,
 }
 
 /// One output, in the host's memory.
-pub struct OutputTensor {
+pub(crate) struct OutputTensor {
     /// Datatype and shape.
-    pub header: TensorHeader,
+    pub(crate) header: TensorHeader,
     /// The elements, [`TensorHeader::byte_len`] bytes.
-    pub bytes: Box<dyn AsRef<[u8]> + Send>,
+    pub(crate) bytes: Box<dyn AsRef<[u8]> + Send>,
 }
 
 /// Why a batch has no outputs. The texts are for whoever sent the request: one line, no paths.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ExecutionError {
+pub(crate) enum ExecutionError {
     /// The program threw.
     #[error("the model threw: {0}")]
     ModuleThrew(String),
@@ -77,11 +77,11 @@ pub enum ExecutionError {
 /// Why a program cannot be run.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{reason}")]
-pub struct StartError {
+pub(crate) struct StartError {
     /// For people; no paths.
-    pub reason: String,
+    pub(crate) reason: String,
     /// Whether trying again is bound to fail again.
-    pub permanent: bool,
+    pub(crate) permanent: bool,
 }
 
 impl StartError {
@@ -115,7 +115,7 @@ impl From<ExecutionError> for StartError {
 ///
 /// # Errors
 /// The program cannot be served as it is registered, or the device not be used.
-pub fn start(execution: &Execution, batch_size: u32) -> Result<Arc<dyn Executor>, StartError> {
+pub(crate) fn start(execution: &Execution, batch_size: u32) -> Result<Arc<dyn Executor>, StartError> {
     match &execution.executor {
         ExecutorChoice::Simulated {
             device_kind,
@@ -144,7 +144,7 @@ pub fn start(execution: &Execution, batch_size: u32) -> Result<Arc<dyn Executor>
 }
 
 /// The profile of a program on an executor that need not be measured, because it has one to begin with.
-pub fn known_profile(execution: &Execution) -> Result<Option<Profile>, StartError> {
+pub(crate) fn known_profile(execution: &Execution) -> Result<Option<Profile>, StartError> {
     match &execution.executor {
         ExecutorChoice::Simulated {
             device_kind,
@@ -155,7 +155,7 @@ pub fn known_profile(execution: &Execution) -> Result<Option<Profile>, StartErro
 }
 
 /// Ends the process at once. A hung program may still be computing, and libtorch's destructors must not run under it.
-pub fn exit_now(code: u8) -> ! {
+pub(crate) fn exit_now(code: u8) -> ! {
     #[cfg(feature = "torch")]
     torch::exit_now(code);
     #[cfg(not(feature = "torch"))]

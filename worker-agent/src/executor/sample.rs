@@ -7,11 +7,11 @@ use super::{Executed, ExecutionError, Executor, PreparedBatch, check_outputs};
 
 /// The size of a variable dimension other than the batch. The signature does not say what is usual; a short sentence has so
 /// many tokens.
-pub const VARIABLE_DIM: u64 = 16;
+pub(crate) const VARIABLE_DIM: u64 = 16;
 
 /// What made-up inputs hold. Floating point numbers are zero always.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fill {
+pub(crate) enum Fill {
     /// Integers and booleans are one: lengths and masks are usually not zero.
     Ones,
     /// Everything is zero: some index is out of range otherwise.
@@ -19,7 +19,7 @@ pub enum Fill {
 }
 
 /// The batch sizes that are warmed up and measured: 1, 2, 4, … and `limit` itself.
-pub fn batch_sizes(limit: u32) -> Vec<u32> {
+pub(crate) fn batch_sizes(limit: u32) -> Vec<u32> {
     let mut sizes: Vec<u32> = (0..32)
         .map(|exponent| 1 << exponent)
         .take_while(|size| *size < limit)
@@ -32,7 +32,7 @@ pub fn batch_sizes(limit: u32) -> Vec<u32> {
 ///
 /// # Errors
 /// Out of memory.
-pub fn batch(
+pub(crate) fn batch(
     executor: &dyn Executor,
     program: &Program,
     rows: u32,
@@ -54,7 +54,7 @@ pub fn batch(
 ///
 /// # Errors
 /// The program cannot be served as it is registered.
-pub fn run(
+pub(crate) fn run(
     executor: &dyn Executor,
     program: &Program,
     rows: u32,
@@ -70,7 +70,7 @@ pub fn run(
 ///
 /// # Errors
 /// The program runs with neither fill.
-pub fn warm_up(
+pub(crate) fn warm_up(
     executor: &dyn Executor,
     program: &Program,
     sizes: &[u32],

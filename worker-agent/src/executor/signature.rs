@@ -10,7 +10,7 @@ use super::{ExecutionError, OutputTensor};
 ///
 /// # Errors
 /// What does not fit, and what would.
-pub fn check_batch(program: &Program, batch: &BatchHeader) -> Result<(), String> {
+pub(crate) fn check_batch(program: &Program, batch: &BatchHeader) -> Result<(), String> {
     let limit = program.rows_limit();
     if batch.rows == 0 || batch.rows > limit {
         return Err(format!(
@@ -31,7 +31,7 @@ pub fn check_batch(program: &Program, batch: &BatchHeader) -> Result<(), String>
 ///
 /// # Errors
 /// What it answered, and what was declared.
-pub fn check_outputs(
+pub(crate) fn check_outputs(
     program: &Program,
     rows: u32,
     outputs: &[OutputTensor],

@@ -12,10 +12,10 @@ mod serve;
 
 use std::time::Instant;
 
-pub use profile::profile;
-pub use serve::serve;
+pub(crate) use profile::profile;
+pub(crate) use serve::serve;
 
-use crate::handoff::{Handoff, Phase, ProcessIdentity, WorkerStatus};
+use packhorse_worker_agent::handoff::{Handoff, Phase, ProcessIdentity, WorkerStatus};
 
 #[expect(
     clippy::disallowed_methods,

@@ -9,13 +9,14 @@ use packhorse_cluster::{
     ComputeShare, DeviceKind, ModelId, Profile, ProfileRow, ProfileTable, Program,
 };
 
+use packhorse_worker_agent::handoff::{Handoff, Phase, ProfileTask, exit_code};
+
 use super::{Reporter, now, serve::LOAD_LIMIT};
 use crate::{
     executor::{
         self, ExecutionError, Executor, StartError,
         sample::{self, Fill},
     },
-    handoff::{Handoff, Phase, ProfileTask, exit_code},
 };
 
 /// Batches of one size that are measured at least, the time limit notwithstanding.
@@ -26,7 +27,7 @@ const MAX_RUNS: usize = 200;
 const TIME_PER_SIZE: Duration = Duration::from_secs(1);
 
 /// Runs the measurement to its end: the code to exit with. The caller exits at once.
-pub fn profile(handoff: &Handoff) -> u8 {
+pub(crate) fn profile(handoff: &Handoff) -> u8 {
     let reporter = Reporter::new(handoff);
     match run(handoff, &reporter) {
         Ok(()) => exit_code::DONE,

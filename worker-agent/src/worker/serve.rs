@@ -14,6 +14,7 @@ use std::{
 
 use nix::sys::signal::{SigSet, Signal};
 use packhorse_cluster::{ArtifactDigest, Program};
+use packhorse_worker_agent::handoff::{Handoff, Phase, ServeTask, exit_code};
 use packhorse_wire::{LinkSecret, StageDurations, WorkerIdentity};
 
 use super::{
@@ -24,7 +25,6 @@ use super::{
 };
 use crate::{
     executor::{self, Executor, StartError, check_outputs},
-    handoff::{Handoff, Phase, ServeTask, exit_code},
 };
 
 /// A program that is not loaded and warm after this long never will be.
@@ -44,7 +44,7 @@ enum Event {
 }
 
 /// Runs the worker to its end: the code to exit with. The caller exits at once; threads may still be at work.
-pub fn serve(handoff: &Handoff) -> u8 {
+pub(crate) fn serve(handoff: &Handoff) -> u8 {
     let reporter = Reporter::new(handoff);
     let (events, happened) = mpsc::channel();
     await_signals(events.clone());

@@ -1,10 +1,13 @@
 //! The Packhorse worker: runs one replica or one measurement. Started by the agent, with a hand-over folder that says what to
 //! do and in which it says what became of it.
 
+mod executor;
+mod worker;
+
 use std::{panic, path::PathBuf, process};
 
 use clap::{Args, Parser, Subcommand};
-use packhorse_worker_agent::{executor, handoff::Handoff, worker};
+use packhorse_worker_agent::handoff::Handoff;
 
 #[derive(Parser)]
 #[command(version, about, max_term_width = 100)]
