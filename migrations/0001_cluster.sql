@@ -28,6 +28,8 @@ CREATE TABLE models (
     rate_rps DOUBLE PRECISION NOT NULL,
     -- Why it cannot be served as it is registered; NULL while nothing speaks against it.
     failure TEXT,
+    -- The newest plan there was when it was registered: what plans up to it say of this name is about an earlier model.
+    after_plan BIGINT NOT NULL,
     created_ms BIGINT NOT NULL,
     PRIMARY KEY (name, version)
 );

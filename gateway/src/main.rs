@@ -1,5 +1,7 @@
 //! The Packhorse gateway's program: flags, logging, signals; everything else is in the library.
 
+use std::io::IsTerminal as _;
+
 use anyhow::Context as _;
 use clap::Parser as _;
 use packhorse_gateway::{
@@ -38,7 +40,9 @@ async fn main() -> anyhow::Result<()> {
 
 fn start_log(format: LogFormat, filter: &str) -> anyhow::Result<()> {
     let filter = EnvFilter::try_new(filter).context("--log: not a filter")?;
-    let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
+    let lines = tracing_subscriber::fmt::layer()
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_writer(std::io::stderr);
     let registry = tracing_subscriber::registry().with(filter);
     match format {
         LogFormat::Text => registry.with(lines).init(),

@@ -7,7 +7,8 @@ use std::{
 };
 
 use packhorse_cluster::{
-    ByteCount, Discipline, ModelId, ModelSpec, NodeName, ProfileTable, Program, ReplicaId,
+    ByteCount, Discipline, Generation, ModelId, ModelSpec, NodeName, ProfileTable, Program,
+    ReplicaId,
 };
 use packhorse_control::rollout::{EarlierReplica, PlacedReplica};
 use packhorse_placement::PolicyEntry;
@@ -100,11 +101,11 @@ impl Cluster {
         let sizes: BTreeMap<_, _> = store.artifacts().await?.into_iter().collect();
         let stored_models = store.models().await?;
         let mut models = BTreeMap::new();
-        let mut registered_ms = BTreeMap::new();
+        let mut after_plan = BTreeMap::new();
         for stored in stored_models {
             let id = stored.spec.program.model.clone();
             let bytes = sizes.get(&stored.spec.program.artifact).copied();
-            registered_ms.insert(id.clone(), stored.created_ms);
+            after_plan.insert(id.clone(), stored.after_plan);
             let model = Model::new(stored.spec, bytes.unwrap_or_default(), stored.failure);
             models.insert(id, model);
         }
@@ -136,7 +137,7 @@ impl Cluster {
             store,
             data_plane,
         };
-        cluster.remember(plans, &registered_ms);
+        cluster.remember(plans, &after_plan);
         cluster.request_plan("the gateway started".to_owned());
         tracing::info!(
             epoch,
@@ -150,16 +151,16 @@ impl Cluster {
     }
 
     /// Takes the newest plan up again, and what earlier ones may have left running.
-    fn remember(&mut self, plans: Vec<StoredPlan>, registered_ms: &BTreeMap<ModelId, i64>) {
+    fn remember(&mut self, plans: Vec<StoredPlan>, after_plan: &BTreeMap<ModelId, Generation>) {
         let mut known = BTreeSet::new();
         let mut newest = true;
         for plan in plans {
             let mut replicas = Vec::new();
             for stored in &plan.replicas {
                 // A model that was removed and registered again is another one, whatever its name.
-                let same = registered_ms
+                let same = after_plan
                     .get(&stored.model)
-                    .is_some_and(|registered| *registered < plan.created_ms);
+                    .is_some_and(|newest| *newest < plan.generation);
                 if same && known.insert(stored.id) {
                     replicas.extend(self.placed(stored));
                 }

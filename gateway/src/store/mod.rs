@@ -47,9 +47,12 @@ pub enum OpenStoreError {
 /// Why the database did not do what it was asked.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// The engine refused: busy, disk full, connection lost.
+    /// The disk is full.
+    #[error("no space is left on the disk of the database")]
+    DiskFull(#[source] sqlx::Error),
+    /// The engine refused otherwise: busy, damaged, connection lost.
     #[error("the database failed")]
-    Database(#[from] sqlx::Error),
+    Database(#[source] sqlx::Error),
     /// A row holds what this version never writes.
     #[error("the database holds an unreadable {table}.{column}")]
     Unreadable {
@@ -61,6 +64,18 @@ pub enum StoreError {
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
+}
+
+impl From<sqlx::Error> for StoreError {
+    fn from(error: sqlx::Error) -> Self {
+        // SQLite's SQLITE_FULL and PostgreSQL's disk_full.
+        const DISK_FULL: [&str; 2] = ["13", "53100"];
+        let code = error.as_database_error().and_then(|e| e.code());
+        match code {
+            Some(code) if DISK_FULL.contains(&&*code) => Self::DiskFull(error),
+            _ => Self::Database(error),
+        }
+    }
 }
 
 impl StoreError {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use packhorse_cluster::{ModelId, ModelSpec, Program, RequestsPerSecond};
+use packhorse_cluster::{Generation, ModelId, ModelSpec, Program, RequestsPerSecond};
 use sqlx::{Row as _, any::AnyRow, error::ErrorKind};
 
 use super::{Store, StoreError, json, parsed, to_json, unix_ms, unsigned};
@@ -14,8 +14,8 @@ pub struct StoredModel {
     pub spec: ModelSpec,
     /// Why it cannot be served as it is registered, if that is known.
     pub failure: Option<String>,
-    /// When it was registered, in milliseconds since 1970.
-    pub created_ms: i64,
+    /// The newest plan there was when it was registered: what plans up to it say of this name is about an earlier model.
+    pub after_plan: Generation,
 }
 
 /// Why a model cannot be added.
@@ -40,8 +40,9 @@ impl Store {
     pub async fn insert_model(&self, spec: &ModelSpec) -> Result<(), InsertModelError> {
         let program = &spec.program;
         let done = sqlx::query(
-            "INSERT INTO models (name, version, artifact, max_batch_size, inputs, outputs, slo_ms, rate_rps, failure, created_ms) \
-             VALUES ($1, $2, $3, $4, $5, $6, $7, $8, NULL, $9)",
+            "INSERT INTO models (name, version, artifact, max_batch_size, inputs, outputs, slo_ms, rate_rps, failure, \
+             after_plan, created_ms) \
+             SELECT $1, $2, $3, $4, $5, $6, $7, $8, NULL, COALESCE(MAX(generation), 0), $9 FROM plans",
         )
         .bind(program.model.name.to_string())
         .bind(i64::from(program.model.version.get()))
@@ -72,7 +73,7 @@ impl Store {
     /// If the database fails.
     pub async fn models(&self) -> Result<Vec<StoredModel>, StoreError> {
         let rows = sqlx::query(
-            "SELECT name, version, artifact, max_batch_size, inputs, outputs, slo_ms, rate_rps, failure, created_ms FROM models \
+            "SELECT name, version, artifact, max_batch_size, inputs, outputs, slo_ms, rate_rps, failure, after_plan FROM models \
              ORDER BY name, version",
         )
         .fetch_all(&self.pool)
@@ -171,6 +172,6 @@ fn read(row: &AnyRow) -> Result<StoredModel, StoreError> {
             rate,
         },
         failure: row.try_get("failure")?,
-        created_ms: row.try_get("created_ms")?,
+        after_plan: Generation(unsigned(row, TABLE, "after_plan")?),
     })
 }

@@ -19,7 +19,12 @@ impl From<Stopped> for ApiError {
 
 impl From<StoreError> for ApiError {
     fn from(error: StoreError) -> Self {
-        Self::internal(&error)
+        match error {
+            StoreError::DiskFull(_) => {
+                Self::new(StatusCode::INSUFFICIENT_STORAGE, error.to_string())
+            }
+            StoreError::Database(_) | StoreError::Unreadable { .. } => Self::internal(&error),
+        }
     }
 }
 

@@ -80,6 +80,7 @@ pub struct Admin {
         (name = "profiles", description = "What was measured of models"),
         (name = "nodes", description = "Machines and their devices"),
         (name = "plans", description = "What runs where, how that is decided, and how it fares"),
+        (name = "metrics", description = "Everything that is measured"),
         (name = "agents", description = "What agents say and ask"),
     ),
     modifiers(&Tokens)
@@ -166,7 +167,7 @@ fn agent_routes() -> OpenApiRouter<Admin> {
 
 /// Everything that is measured, in the Prometheus text format.
 #[utoipa::path(
-    get, path = "/metrics", tag = "plans",
+    get, path = "/metrics", tag = "metrics",
     responses((status = 200, description = "The metrics", body = String, content_type = "text/plain"))
 )]
 async fn metrics(State(admin): State<Admin>) -> impl IntoResponse {

@@ -1,0 +1,232 @@
+//! An agent that does what a test tells it, with workers that speak the real protocol and compute nothing.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use packhorse_api::agent::{AgentStatus, LeaseGrant, WantedState};
+use packhorse_cluster::{
+    ComputeShare, DeviceKind, Profile, ProfileProgress, ProfileRow, ProfileTable, ReplicaId,
+    ReplicaState, ReplicaStatus, WantedProfile, WantedReplica,
+};
+use packhorse_wire::{LinkSecret, WorkerIdentity};
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use crate::{
+    PATIENCE,
+    gateway::{Answer, Gateway},
+    worker::Worker,
+};
+
+pub(crate) struct Agent {
+    pub(crate) node: String,
+    pub(crate) instance: String,
+    pub(crate) devices: Value,
+    /// What it wants to be told is newer than this.
+    pub(crate) known: (u64, u64),
+    pub(crate) workers: BTreeMap<ReplicaId, Arc<Worker>>,
+    pub(crate) wanted: WantedState,
+    /// It starts workers for the replicas that are wanted.
+    pub(crate) starts: bool,
+    /// It answers measurements.
+    pub(crate) measures: bool,
+    /// What it says of every replica instead of starting it.
+    pub(crate) fails: Option<String>,
+}
+
+/// One device of a kind, with so much memory.
+pub(crate) fn devices(kind: &str, memory_mib: u64) -> Value {
+    json!([{"name": "sim0", "kind": kind, "memory_bytes": memory_mib << 20, "multiprocessors": 80, "description": "a test"}])
+}
+
+/// Batches of 1, 2, 4 and 8 rows, 2 ms each and 2 ms more, 100 MiB each.
+pub(crate) fn profile(wanted: &WantedProfile) -> String {
+    let row = |batch_size: u32| ProfileRow {
+        batch_size,
+        compute_share: ComputeShare::WHOLE,
+        latency: Duration::from_millis(2 + 2 * u64::from(batch_size)),
+        latency_p99: None,
+        memory: packhorse_cluster::ByteCount::from_mib(100),
+        achieved_occupancy: None,
+        mean_occupancy: None,
+        sm_utilization: None,
+    };
+    let rows = [1, 2, 4, 8].map(row).to_vec();
+    let mut table = ProfileTable::default();
+    let kind: DeviceKind = wanted.device_kind.clone();
+    table.insert(
+        wanted.program.model.clone(),
+        kind,
+        Profile::new(rows).unwrap(),
+    );
+    table.to_csv()
+}
+
+impl Agent {
+    /// An agent with one device of the kind `T4` and 1 GiB.
+    pub(crate) fn new(node: &str) -> Self {
+        Self {
+            node: node.to_owned(),
+            instance: format!("first of {node}"),
+            devices: devices("T4", 1024),
+            known: (0, 0),
+            workers: BTreeMap::new(),
+            wanted: WantedState::default(),
+            starts: true,
+            measures: true,
+            fails: None,
+        }
+    }
+
+    async fn ask(&self, gateway: &Gateway, method: Method, what: &str, body: String) -> Answer {
+        let path = format!("/v1/agents/{}/{what}", self.node);
+        let token = gateway.token("agent-token");
+        let address = gateway.app.admin_address();
+        gateway
+            .send(address, method, &path, Some(&token), body.into_bytes())
+            .await
+    }
+
+    pub(crate) async fn try_lease(&self, gateway: &Gateway) -> Answer {
+        let body =
+            json!({"instance": self.instance, "agent_version": "0.1.0", "devices": self.devices});
+        self.ask(gateway, Method::PUT, "lease", body.to_string())
+            .await
+    }
+
+    pub(crate) async fn lease(&self, gateway: &Gateway) -> LeaseGrant {
+        serde_json::from_value(self.try_lease(gateway).await.ok(200)).unwrap()
+    }
+
+    pub(crate) async fn try_report(
+        &self,
+        gateway: &Gateway,
+        replicas: Vec<ReplicaStatus>,
+        profiles: Vec<ProfileProgress>,
+    ) -> Answer {
+        let status = AgentStatus {
+            instance: self.instance.clone(),
+            epoch: self.known.0,
+            revision: self.known.1,
+            replicas,
+            profiles,
+        };
+        let body = serde_json::to_string(&status).unwrap();
+        self.ask(gateway, Method::PUT, "status", body).await
+    }
+
+    /// Says what it has: its workers, and the measurements that are wanted, finished.
+    pub(crate) async fn report(&self, gateway: &Gateway) {
+        let replicas = self.workers.iter().map(|(id, worker)| ReplicaStatus {
+            address: Some(worker.address),
+            pid: Some(1),
+            ..status(*id, ReplicaState::Ready, None)
+        });
+        let mut replicas: Vec<ReplicaStatus> = replicas.collect();
+        if let Some(reason) = &self.fails {
+            let wanted = self.wanted.replicas.iter();
+            replicas
+                .extend(wanted.map(|wanted| status(wanted.id, ReplicaState::Failed, Some(reason))));
+        }
+        let profiles = self.wanted.profiles.iter().filter(|_| self.measures);
+        let profiles = profiles
+            .map(|wanted| ProfileProgress {
+                done: 4,
+                total: 4,
+                csv: Some(profile(wanted)),
+                ..progress(wanted)
+            })
+            .collect();
+        let answer = self.try_report(gateway, replicas, profiles).await;
+        assert_eq!(answer.status, 204, "{answer:?}");
+    }
+
+    pub(crate) async fn try_wanted(&self, gateway: &Gateway, wait_ms: u64) -> Answer {
+        let (epoch, revision) = self.known;
+        let what = format!("wanted?epoch={epoch}&revision={revision}&wait_ms={wait_ms}");
+        self.ask(gateway, Method::GET, &what, String::new()).await
+    }
+
+    /// Takes what is wanted as its own.
+    pub(crate) async fn pull(&mut self, gateway: &Gateway, wait_ms: u64) {
+        let answer = self.try_wanted(gateway, wait_ms).await;
+        self.wanted = serde_json::from_value(answer.ok(200)).unwrap();
+        self.known = (self.wanted.epoch, self.wanted.revision);
+    }
+
+    /// Makes what runs equal what is wanted.
+    pub(crate) async fn reconcile(&mut self) {
+        let wanted: BTreeMap<ReplicaId, &WantedReplica> =
+            self.wanted.replicas.iter().map(|w| (w.id, w)).collect();
+        self.workers.retain(|id, _| wanted.contains_key(id));
+        for (id, wanted) in wanted {
+            if self.starts && self.fails.is_none() && !self.workers.contains_key(&id) {
+                let identity = WorkerIdentity {
+                    replica: id,
+                    artifact: wanted.program.artifact,
+                    batch_size: wanted.batch_size,
+                };
+                let worker = Worker::start(identity, LinkSecret::none()).await;
+                self.workers.insert(id, Arc::new(worker));
+            }
+        }
+    }
+
+    /// One turn of its loop.
+    pub(crate) async fn turn(&mut self, gateway: &Gateway) {
+        self.lease(gateway).await;
+        self.report(gateway).await;
+        self.pull(gateway, 20).await;
+        self.reconcile().await;
+        self.report(gateway).await;
+    }
+
+    /// Does its work until a model is as it should be.
+    pub(crate) async fn work_until(
+        &mut self,
+        gateway: &Gateway,
+        model: &str,
+        holds: impl Fn(&Value) -> bool,
+    ) -> Value {
+        let mut last = Value::Null;
+        let end = tokio::time::Instant::now() + PATIENCE;
+        while tokio::time::Instant::now() < end {
+            self.turn(gateway).await;
+            last = gateway.get(&format!("/v1/models/{model}")).await.ok(200);
+            if holds(&last) {
+                return last;
+            }
+        }
+        panic!("the agent worked in vain: {last}");
+    }
+
+    /// Does its work until a model serves.
+    pub(crate) async fn work_until_ready(&mut self, gateway: &Gateway, model: &str) -> Value {
+        self.work_until(gateway, model, |view| {
+            view["state"] == "ready" && view["reason"].is_null()
+        })
+        .await
+    }
+}
+
+pub(crate) fn status(id: ReplicaId, state: ReplicaState, reason: Option<&str>) -> ReplicaStatus {
+    ReplicaStatus {
+        id,
+        state,
+        address: None,
+        pid: None,
+        restarts: 0,
+        reason: reason.map(ToOwned::to_owned),
+        memory_bytes: None,
+    }
+}
+
+pub(crate) fn progress(wanted: &WantedProfile) -> ProfileProgress {
+    ProfileProgress {
+        model: wanted.program.model.clone(),
+        device_kind: wanted.device_kind.clone(),
+        done: 0,
+        total: 0,
+        csv: None,
+        error: None,
+    }
+}

@@ -1,0 +1,297 @@
+//! `/v1/agents` and `/v1/nodes`: leases, statuses, and what is wanted.
+
+use std::time::Duration;
+
+use packhorse_cluster::ReplicaState;
+use serde_json::{Value, json};
+
+use crate::{
+    agent::{Agent, devices, progress, status},
+    gateway::Gateway,
+};
+
+#[tokio::test]
+async fn one_agent_holds_the_lease_of_a_node() {
+    let gateway = Gateway::with_flags(&["--lease-ms=400"]).await;
+    let first = Agent::new("n");
+    let grant = first.lease(&gateway).await;
+    assert_eq!((grant.epoch, grant.lease_ms), (1, 400));
+    let second = Agent {
+        instance: "second".to_owned(),
+        ..Agent::new("n")
+    };
+    assert!(second.try_lease(&gateway).await.error(409).contains('n'));
+    second.try_report(&gateway, vec![], vec![]).await.error(409);
+    assert_eq!(first.try_report(&gateway, vec![], vec![]).await.status, 204);
+    assert_eq!(first.lease(&gateway).await, grant);
+
+    // The first is silent until its lease has run out; then the second may have it.
+    node_is(&gateway, "n", "lost").await;
+    first.try_report(&gateway, vec![], vec![]).await.error(409);
+    second.lease(&gateway).await;
+    first.try_lease(&gateway).await.error(409);
+    node_is(&gateway, "n", "ready").await;
+}
+
+async fn node_is(gateway: &Gateway, node: &str, state: &str) -> Value {
+    for _ in 0..2000 {
+        let nodes = gateway.get("/v1/nodes").await.ok(200);
+        let nodes = nodes.as_array().unwrap().clone();
+        let node = nodes.into_iter().find(|view| view["name"] == node);
+        if let Some(node) = node.filter(|node| node["state"] == state) {
+            return node;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    panic!("{node} did not become {state}");
+}
+
+#[tokio::test]
+async fn a_lease_out_of_its_limits_is_refused() {
+    let gateway = Gateway::start().await;
+    let mut agent = Agent::new("n");
+    let twice = devices("T4", 1)[0].clone();
+    let bad_name = json!([{"name": "a/b", "kind": "T4", "memory_bytes": 1, "multiprocessors": null, "description": ""}]);
+    for bad in [
+        json!([twice, twice]),
+        bad_name,
+        json!(vec![twice.clone(); 65]),
+    ] {
+        agent.devices = bad;
+        assert!(
+            agent
+                .try_lease(&gateway)
+                .await
+                .error(400)
+                .contains("devices")
+        );
+    }
+    agent.devices = devices("T4", 1);
+    agent.instance = String::new();
+    assert!(
+        agent
+            .try_lease(&gateway)
+            .await
+            .error(400)
+            .contains("instance")
+    );
+    assert_eq!(gateway.get("/v1/nodes").await.ok(200), json!([]));
+}
+
+#[tokio::test]
+async fn what_is_wanted_is_told_only_to_who_holds_the_lease_and_has_reported() {
+    let gateway = Gateway::start().await;
+    let agent = Agent::new("n");
+    agent.try_wanted(&gateway, 0).await.error(409);
+    agent.lease(&gateway).await;
+    agent.try_wanted(&gateway, 0).await.error(409);
+    agent.report(&gateway).await;
+    let wanted = agent.try_wanted(&gateway, 10_000).await.ok(200);
+    assert_eq!(
+        wanted,
+        json!({"epoch": 1, "revision": 1, "replicas": [], "profiles": []})
+    );
+    agent.try_wanted(&gateway, 30_001).await.error(400);
+}
+
+#[tokio::test]
+async fn a_long_poll_ends_when_something_else_is_wanted_and_not_before() {
+    let gateway = Gateway::start().await;
+    let mut agent = Agent::new("n");
+    agent.lease(&gateway).await;
+    agent.report(&gateway).await;
+    agent.pull(&gateway, 10_000).await;
+    let same = agent.try_wanted(&gateway, 30).await.ok(200);
+    assert_eq!(same["revision"], 1);
+    let (news, _) = tokio::join!(agent.try_wanted(&gateway, 15_000), gateway.register("m"));
+    let news = news.ok(200);
+    assert_eq!(news["revision"], 2);
+    assert_eq!(news["profiles"][0]["program"]["model"], "m:1");
+    assert_eq!(news["profiles"][0]["device"], "sim0");
+}
+
+#[tokio::test]
+async fn a_model_is_measured_once_per_kind_and_one_at_a_time_on_a_device() {
+    let gateway = Gateway::start().await;
+    let mut agent = Agent {
+        measures: false,
+        ..Agent::new("n")
+    };
+    gateway.register("a").await;
+    gateway.register("b").await;
+    agent.turn(&gateway).await;
+    agent.pull(&gateway, 1000).await;
+    assert_eq!(agent.wanted.profiles.len(), 1);
+    let view = gateway.wait_for_state("b", "profiling").await;
+    assert_eq!(
+        view["reason"],
+        "waits until a device has measured another model"
+    );
+
+    let wanted = agent.wanted.profiles[0].clone();
+    let under_way = packhorse_cluster::ProfileProgress {
+        done: 3,
+        total: 4,
+        ..progress(&wanted)
+    };
+    agent.try_report(&gateway, vec![], vec![under_way]).await;
+    let view = gateway.wait_for_state("a", "profiling").await;
+    assert_eq!(view["reason"], "is measured on T4: 3 of 4 batch sizes");
+    assert_eq!(
+        view["profiling"],
+        json!([{"device_kind": "T4", "done": 3, "total": 4}])
+    );
+
+    agent.measures = true;
+    agent.work_until_ready(&gateway, "a").await;
+    agent.work_until_ready(&gateway, "b").await;
+    assert_eq!(agent.wanted.profiles, []);
+}
+
+#[tokio::test]
+async fn a_measurement_of_an_earlier_model_of_the_same_name_does_not_count() {
+    let gateway = Gateway::start().await;
+    let mut agent = Agent {
+        measures: false,
+        ..Agent::new("n")
+    };
+    gateway.register("m").await;
+    agent.turn(&gateway).await;
+    agent.pull(&gateway, 1000).await;
+    let stale = packhorse_cluster::ProfileProgress {
+        csv: Some(crate::agent::profile(&agent.wanted.profiles[0])),
+        ..progress(&agent.wanted.profiles[0])
+    };
+    gateway.delete("/v1/models/m").await;
+    gateway.register("m").await;
+    // It still speaks of the revision that asked for the earlier one.
+    let answer = agent.try_report(&gateway, vec![], vec![stale]).await;
+    assert_eq!(answer.status, 204);
+    let view = gateway.get("/v1/models/m").await.ok(200);
+    assert_eq!(view["profiled_on"], json!([]));
+    agent.measures = true;
+    agent.work_until_ready(&gateway, "m").await;
+}
+
+#[tokio::test]
+async fn a_model_that_cannot_be_measured_fails_with_the_reason_and_stays_failed() {
+    let gateway = Gateway::start().await;
+    let mut agent = Agent {
+        measures: false,
+        ..Agent::new("n")
+    };
+    gateway.register("m").await;
+    agent.turn(&gateway).await;
+    agent.pull(&gateway, 1000).await;
+    let failed = packhorse_cluster::ProfileProgress {
+        error: Some("it takes 2 arguments, not 1".to_owned()),
+        ..progress(&agent.wanted.profiles[0])
+    };
+    agent.try_report(&gateway, vec![], vec![failed]).await;
+    let view = gateway.wait_for_state("m", "failed").await;
+    assert_eq!(view["reason"], "it takes 2 arguments, not 1");
+    let gateway = gateway.restarted().await;
+    agent.measures = true;
+    agent.turn(&gateway).await;
+    let view = gateway.wait_for_state("m", "failed").await;
+    assert_eq!(view["reason"], "it takes 2 arguments, not 1");
+    agent.turn(&gateway).await;
+    assert_eq!(agent.wanted.profiles, []);
+}
+
+#[tokio::test]
+async fn a_replica_that_can_never_be_ready_fails_its_model() {
+    let gateway = Gateway::start().await;
+    let mut agent = Agent {
+        fails: Some("no output y".to_owned()),
+        ..Agent::new("n")
+    };
+    gateway.register("m").await;
+    let view = agent
+        .work_until(&gateway, "m", |view| view["state"] == "failed")
+        .await;
+    assert_eq!(view["reason"], "no output y");
+    agent.turn(&gateway).await;
+    agent.pull(&gateway, 1000).await;
+    assert_eq!(agent.wanted.replicas, []);
+}
+
+#[tokio::test]
+async fn a_model_tells_what_its_replica_waits_for() {
+    let gateway = Gateway::start().await;
+    let mut agent = Agent {
+        starts: false,
+        ..Agent::new("n")
+    };
+    gateway.register("m").await;
+    agent
+        .work_until(&gateway, "m", |view| view["state"] == "loading")
+        .await;
+    agent.turn(&gateway).await;
+    let id = agent.wanted.replicas[0].id;
+    for (state, shown, reason) in [
+        (
+            ReplicaState::Fetching,
+            "fetching",
+            "its node fetches the artifact",
+        ),
+        (ReplicaState::Loading, "loading", "its worker loads it"),
+        (
+            ReplicaState::BackingOff,
+            "loading",
+            "its worker died and will be started again: exit 1",
+        ),
+    ] {
+        let why = (state == ReplicaState::BackingOff).then_some("exit 1");
+        agent
+            .try_report(&gateway, vec![status(id, state, why)], vec![])
+            .await;
+        let view = gateway.wait_for_state("m", shown).await;
+        assert_eq!(view["reason"], reason);
+        assert_eq!(view["replicas"][0]["id"], id.to_string());
+    }
+}
+
+#[tokio::test]
+async fn a_cordoned_node_keeps_what_it_has_and_a_drained_one_gives_it_away() {
+    let gateway = Gateway::start().await;
+    let mut first = Agent::new("first");
+    gateway.register("m").await;
+    first.work_until_ready(&gateway, "m").await;
+    gateway
+        .post("/v1/nodes/nowhere/cordon", &Value::Null)
+        .await
+        .error(404);
+    let view = gateway
+        .post("/v1/nodes/first/cordon", &Value::Null)
+        .await
+        .ok(200);
+    assert_eq!(view["state"], "cordoned");
+
+    let mut second = Agent::new("second");
+    second.turn(&gateway).await;
+    gateway.register("other").await;
+    second.work_until_ready(&gateway, "other").await;
+    first.turn(&gateway).await;
+    assert_eq!((first.workers.len(), second.workers.len()), (1, 1));
+
+    gateway
+        .post("/v1/nodes/first/drain", &Value::Null)
+        .await
+        .ok(200);
+    for _ in 0..200 {
+        first.turn(&gateway).await;
+        second.turn(&gateway).await;
+        let view = gateway.get("/v1/models/m").await.ok(200);
+        assert_eq!(view["state"], "ready", "it serves all the while: {view}");
+        if first.workers.is_empty() {
+            break;
+        }
+    }
+    assert_eq!((first.workers.len(), second.workers.len()), (0, 2));
+    let view = gateway
+        .post("/v1/nodes/first/uncordon", &Value::Null)
+        .await
+        .ok(200);
+    assert_eq!(view["state"], "ready");
+}

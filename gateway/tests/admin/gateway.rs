@@ -1,0 +1,228 @@
+//! A gateway with a folder of its own, and what a test asks it.
+
+use std::{net::SocketAddr, path::Path, time::Duration};
+
+use clap::Parser as _;
+use packhorse_cluster::ArtifactDigest;
+use packhorse_gateway::{
+    app::App,
+    config::{Options, Settings},
+};
+use reqwest::{Method, header::HeaderMap};
+use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
+use tempfile::TempDir;
+
+use crate::within;
+
+pub(crate) struct Gateway {
+    pub(crate) app: App,
+    pub(crate) folder: TempDir,
+    flags: Vec<String>,
+    client: reqwest::Client,
+}
+
+/// A response, read to its end.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    pub(crate) headers: HeaderMap,
+    pub(crate) body: Vec<u8>,
+}
+
+impl Answer {
+    #[track_caller]
+    pub(crate) fn json(&self) -> Value {
+        let text = String::from_utf8_lossy(&self.body);
+        serde_json::from_slice(&self.body).unwrap_or_else(|e| panic!("{e}: {text:?}"))
+    }
+
+    /// The body of a success, which must have this status.
+    #[track_caller]
+    pub(crate) fn ok(&self, status: u16) -> Value {
+        assert_eq!(
+            self.status,
+            status,
+            "{}",
+            String::from_utf8_lossy(&self.body)
+        );
+        self.json()
+    }
+
+    /// The message of an error, which must have this status.
+    #[track_caller]
+    pub(crate) fn error(&self, status: u16) -> String {
+        assert_eq!(
+            self.status,
+            status,
+            "{}",
+            String::from_utf8_lossy(&self.body)
+        );
+        let json = self.json();
+        let keys: Vec<&String> = json.as_object().unwrap().keys().collect();
+        assert_eq!(keys, ["error"]);
+        json["error"].as_str().unwrap().to_owned()
+    }
+}
+
+pub(crate) fn settings(folder: &Path, flags: &[String]) -> Settings {
+    let state = folder.join("state").display().to_string();
+    let fixed = [
+        "packhorse-gateway",
+        "--listen=127.0.0.1:0",
+        "--admin-listen=127.0.0.1:0",
+    ];
+    let fixed = fixed.map(ToOwned::to_owned).into_iter();
+    let all = fixed
+        .chain([format!("--state-dir={state}")])
+        .chain(flags.iter().cloned());
+    Options::try_parse_from(all).unwrap().settings().unwrap()
+}
+
+pub(crate) fn digest_of(file: &[u8]) -> ArtifactDigest {
+    ArtifactDigest::from_sha256(Sha256::digest(file).into())
+}
+
+/// A registration of a model with one input and one output, both of four numbers.
+pub(crate) fn registration(name: &str, artifact: ArtifactDigest) -> Value {
+    json!({
+        "name": name, "artifact": artifact, "max_batch_size": 8, "slo_ms": 200, "rate_rps": 50,
+        "inputs": [{"name": "x", "datatype": "FP32", "shape": [-1, 4]}],
+        "outputs": [{"name": "y", "datatype": "FP32", "shape": [-1, 4]}],
+    })
+}
+
+impl Gateway {
+    pub(crate) async fn start() -> Self {
+        Self::with_flags(&[]).await
+    }
+
+    /// With further flags. `{folder}` in them is the test's own folder.
+    pub(crate) async fn with_flags(flags: &[&str]) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().display().to_string();
+        let flags = flags.iter().map(|flag| flag.replace("{folder}", &path));
+        let flags: Vec<String> = flags.collect();
+        let app = App::start(settings(folder.path(), &flags)).await.unwrap();
+        Self {
+            app,
+            folder,
+            flags,
+            client: reqwest::Client::new(),
+        }
+    }
+
+    /// Stops it and starts another one on the same folder.
+    pub(crate) async fn restarted(self) -> Self {
+        self.app.shutdown().await;
+        let app = App::start(settings(self.folder.path(), &self.flags))
+            .await
+            .unwrap();
+        Self { app, ..self }
+    }
+
+    pub(crate) fn token(&self, name: &str) -> String {
+        let file = self.folder.path().join("state").join(name);
+        std::fs::read_to_string(file).unwrap().trim().to_owned()
+    }
+
+    pub(crate) async fn send(
+        &self,
+        listener: SocketAddr,
+        method: Method,
+        path: &str,
+        token: Option<&str>,
+        body: Vec<u8>,
+    ) -> Answer {
+        let mut request = self
+            .client
+            .request(method, format!("http://{listener}{path}"))
+            .body(body);
+        if let Some(token) = token {
+            request = request.bearer_auth(token);
+        }
+        let response = within(path, request.send()).await.unwrap();
+        let (status, headers) = (response.status().as_u16(), response.headers().clone());
+        let body = response.bytes().await.unwrap().to_vec();
+        Answer {
+            status,
+            headers,
+            body,
+        }
+    }
+
+    /// Asks the admin listener with the admin's token.
+    pub(crate) async fn admin(
+        &self,
+        method: Method,
+        path: &str,
+        body: impl Into<Vec<u8>>,
+    ) -> Answer {
+        let token = self.token("admin-token");
+        let address = self.app.admin_address();
+        self.send(address, method, path, Some(&token), body.into())
+            .await
+    }
+
+    pub(crate) async fn get(&self, path: &str) -> Answer {
+        self.admin(Method::GET, path, "").await
+    }
+
+    pub(crate) async fn post(&self, path: &str, body: &Value) -> Answer {
+        self.admin(Method::POST, path, body.to_string()).await
+    }
+
+    pub(crate) async fn put(&self, path: &str, body: &Value) -> Answer {
+        self.admin(Method::PUT, path, body.to_string()).await
+    }
+
+    pub(crate) async fn patch(&self, path: &str, body: &Value) -> Answer {
+        self.admin(Method::PATCH, path, body.to_string()).await
+    }
+
+    pub(crate) async fn delete(&self, path: &str) -> Answer {
+        self.admin(Method::DELETE, path, "").await
+    }
+
+    /// Stores a file.
+    pub(crate) async fn upload(&self, file: &[u8]) -> ArtifactDigest {
+        let digest = digest_of(file);
+        let path = format!("/v1/artifacts/{digest}");
+        let answer = self.admin(Method::PUT, &path, file).await;
+        assert!(matches!(answer.status, 200 | 201), "{answer:?}");
+        digest
+    }
+
+    /// Registers a model with a file of its own.
+    pub(crate) async fn register(&self, name: &str) -> Value {
+        let digest = self.upload(format!("the file of {name}").as_bytes()).await;
+        let answer = self.post("/v1/models", &registration(name, digest)).await;
+        answer.ok(201)
+    }
+
+    /// Waits until a model is in a state.
+    pub(crate) async fn wait_for_state(&self, model: &str, state: &str) -> Value {
+        self.wait_for(model, &format!("{model} to be {state}"), |view| {
+            view["state"] == state
+        })
+        .await
+    }
+
+    /// Waits until what is told of a model is as it should be.
+    pub(crate) async fn wait_for(
+        &self,
+        model: &str,
+        what: &str,
+        holds: impl Fn(&Value) -> bool,
+    ) -> Value {
+        let mut last = Value::Null;
+        for _ in 0..2000 {
+            last = self.get(&format!("/v1/models/{model}")).await.ok(200);
+            if holds(&last) {
+                return last;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        panic!("{what} did not happen: {last}");
+    }
+}

@@ -1,0 +1,225 @@
+//! `/v1/models`.
+
+use serde_json::{Value, json};
+
+use crate::gateway::{Gateway, digest_of, registration};
+
+/// Registers a model with one field changed, or left out, and gives the refusal.
+async fn refusal(gateway: &Gateway, field: &str, value: Option<Value>) -> String {
+    let digest = gateway.upload(b"a file").await;
+    let mut body = registration("m", digest);
+    let fields = body.as_object_mut().unwrap();
+    match value {
+        Some(value) => fields.insert(field.to_owned(), value),
+        None => fields.remove(field),
+    };
+    gateway.post("/v1/models", &body).await.error(400)
+}
+
+#[tokio::test]
+async fn a_registration_out_of_its_limits_is_refused_and_the_field_named() {
+    let gateway = Gateway::start().await;
+    let tensor = |shape: Value| json!([{"name": "x", "datatype": "FP32", "shape": shape}]);
+    let cases = [
+        ("name", Some(json!("a/b")), "name: model name \"a/b\""),
+        ("name", Some(json!("../x")), "name: "),
+        ("name", Some(json!("x".repeat(129))), "name: "),
+        ("name", None, "`name`"),
+        ("version", Some(json!(0)), "version: "),
+        ("version", Some(json!(1_u64 << 40)), "version: "),
+        ("slo_ms", Some(json!(0)), "slo_ms: "),
+        ("slo_ms", Some(json!(-1)), "slo_ms: "),
+        (
+            "slo_ms",
+            Some(json!(60_001)),
+            "slo_ms: expected above 0 and at most 60000 ms",
+        ),
+        ("slo_ms", Some(json!(1e308)), "slo_ms: "),
+        ("rate_rps", Some(json!(-1)), "rate_rps: "),
+        (
+            "max_batch_size",
+            Some(json!(4097)),
+            "max_batch_size: 4097 is over the limit of 4096",
+        ),
+        ("max_batch_size", Some(json!(-1)), "max_batch_size: "),
+        ("inputs", Some(json!([])), "inputs: "),
+        ("inputs", None, "`inputs`"),
+        ("outputs", Some(json!([])), "outputs: "),
+        ("inputs", Some(tensor(json!([1, 4]))), "inputs[0].shape: "),
+        ("inputs", Some(tensor(json!([-1, -2]))), "inputs[0].shape"),
+        (
+            "inputs",
+            Some(tensor(json!([-1, 1_u64 << 40, 1_u64 << 40]))),
+            "inputs[0].shape: ",
+        ),
+        (
+            "inputs",
+            Some(json!([{"name": "x", "datatype": "FP31", "shape": [-1]}])),
+            "inputs[0].datatype: ",
+        ),
+        (
+            "artifact",
+            Some(json!("sha256:0")),
+            "artifact: artifact digest",
+        ),
+        ("artifact", None, "artifact: give either"),
+        (
+            "artifact_path",
+            Some(json!("x.pt")),
+            "artifact: give either",
+        ),
+        ("slo", Some(json!(5)), "`slo`"),
+    ];
+    for (field, value, words) in cases {
+        let message = refusal(&gateway, field, value.clone()).await;
+        assert!(message.contains(words), "{field} = {value:?}: {message}");
+    }
+    assert_eq!(gateway.get("/v1/models").await.ok(200), json!([]));
+}
+
+#[tokio::test]
+async fn bodies_that_are_no_json_are_refused() {
+    let gateway = Gateway::start().await;
+    for body in [
+        "",
+        "{",
+        "[]",
+        "\u{1}",
+        "{\"name\": NaN}",
+        &"[".repeat(100_000),
+    ] {
+        let answer = gateway.admin(reqwest::Method::POST, "/v1/models", body);
+        answer.await.error(400);
+    }
+    let answer = gateway.admin(reqwest::Method::POST, "/v1/models", vec![b' '; 2 << 20]);
+    answer.await.error(413);
+}
+
+#[tokio::test]
+async fn an_artifact_must_be_there_first() {
+    let gateway = Gateway::start().await;
+    let digest = digest_of(b"never uploaded");
+    let answer = gateway.post("/v1/models", &registration("m", digest)).await;
+    let message = answer.error(400);
+    assert!(message.contains(&digest.to_string()), "{message}");
+}
+
+#[tokio::test]
+async fn a_model_is_registered_read_changed_and_removed() {
+    let gateway = Gateway::start().await;
+    let digest = gateway.upload(b"the file of m").await;
+    let answer = gateway.post("/v1/models", &registration("m", digest)).await;
+    assert_eq!(answer.headers["location"], "/v1/models/m?version=1");
+    let view = answer.ok(201);
+    assert_eq!((&view["name"], &view["version"]), (&json!("m"), &json!(1)));
+    assert_eq!(view["artifact_bytes"], 13);
+    assert_eq!(view["state"], "registered");
+    assert_eq!(view["reason"], "waits for a node that takes replicas");
+    gateway
+        .get(answer.headers["location"].to_str().unwrap())
+        .await
+        .ok(200);
+    let again = gateway.post("/v1/models", &registration("m", digest)).await;
+    assert!(again.error(409).contains("m:1"));
+
+    let change = json!({"slo_ms": 150, "rate_rps": 80});
+    let view = gateway.patch("/v1/models/m", &change).await.ok(200);
+    assert_eq!(
+        (view["slo_ms"].as_f64(), view["rate_rps"].as_f64()),
+        (Some(150.0), Some(80.0))
+    );
+    for bad in [
+        json!({"slo_ms": 0}),
+        json!({"rate_rps": -1}),
+        json!({"name": "x"}),
+        json!({"slo_ms": "1"}),
+    ] {
+        gateway.patch("/v1/models/m", &bad).await.error(400);
+    }
+    assert_eq!(
+        gateway
+            .get("/v1/models")
+            .await
+            .ok(200)
+            .as_array()
+            .unwrap()
+            .len(),
+        1
+    );
+
+    assert_eq!(gateway.delete("/v1/models/m").await.status, 204);
+    gateway.get("/v1/models/m").await.error(404);
+    gateway.delete("/v1/models/m").await.error(404);
+    gateway.patch("/v1/models/m", &change).await.error(404);
+    // The name is free again.
+    gateway
+        .post("/v1/models", &registration("m", digest))
+        .await
+        .ok(201);
+}
+
+#[tokio::test]
+async fn versions_stand_beside_each_other_and_the_newest_is_meant() {
+    let gateway = Gateway::start().await;
+    let digest = gateway.upload(b"a file").await;
+    for version in [1, 10, 2] {
+        let mut body = registration("m", digest);
+        body["version"] = json!(version);
+        gateway.post("/v1/models", &body).await.ok(201);
+    }
+    gateway.register("m2").await;
+    let version = |answer: Value| answer["version"].as_u64();
+    assert_eq!(version(gateway.get("/v1/models/m").await.ok(200)), Some(10));
+    assert_eq!(
+        version(gateway.get("/v1/models/m?version=2").await.ok(200)),
+        Some(2)
+    );
+    gateway.get("/v1/models/m?version=3").await.error(404);
+    gateway.get("/v1/models/m?version=x").await.error(400);
+    gateway.get("/v1/models/m?newest=1").await.error(400);
+    assert_eq!(gateway.delete("/v1/models/m?version=10").await.status, 204);
+    assert_eq!(version(gateway.get("/v1/models/m").await.ok(200)), Some(2));
+    assert_eq!(gateway.delete("/v1/models/m").await.status, 204);
+    gateway.get("/v1/models/m?version=1").await.error(404);
+    gateway.get("/v1/models/m2").await.ok(200);
+}
+
+#[tokio::test]
+async fn files_are_taken_by_path_from_the_configured_roots_only() {
+    let gateway = Gateway::with_flags(&["--artifact-root={folder}/root"]).await;
+    let root = gateway.folder.path().join("root");
+    std::fs::create_dir(&root).unwrap();
+    std::fs::write(root.join("m.pt"), "a program").unwrap();
+    let outside = gateway.folder.path().join("outside.pt");
+    std::fs::write(&outside, "a secret").unwrap();
+    std::os::unix::fs::symlink(&outside, root.join("link.pt")).unwrap();
+
+    let by_path = |name: &str, path: &str| {
+        let mut body = registration(name, digest_of(b""));
+        body.as_object_mut().unwrap().remove("artifact");
+        body["artifact_path"] = json!(path);
+        body
+    };
+    let outside = outside.display().to_string();
+    for bad in [
+        "/etc/passwd",
+        "../outside.pt",
+        "link.pt",
+        "missing.pt",
+        "",
+        ".",
+        &outside,
+        "m.pt\0",
+    ] {
+        let answer = gateway.post("/v1/models", &by_path("m", bad)).await;
+        let message = answer.error(400);
+        assert!(message.starts_with("artifact_path: "), "{message}");
+        assert!(!message.contains(&root.display().to_string()), "{message}");
+    }
+    let absolute = root.join("m.pt").display().to_string();
+    for (name, path) in [("relative", "m.pt"), ("absolute", &*absolute)] {
+        let answer = gateway.post("/v1/models", &by_path(name, path)).await;
+        let artifact = answer.ok(201)["artifact"].clone();
+        assert_eq!(artifact, digest_of(b"a program").to_string());
+    }
+}

@@ -1,0 +1,165 @@
+//! `/v1/plan`, `/v1/plans`, `/v1/policy` and `/v1/goodput`.
+
+use serde_json::json;
+
+use crate::{agent::Agent, gateway::Gateway};
+
+#[tokio::test]
+async fn plans_are_kept_compared_and_told_apart() {
+    let gateway = Gateway::start().await;
+    gateway.get("/v1/plan").await.error(404);
+    assert_eq!(gateway.get("/v1/plans").await.ok(200), json!([]));
+    let mut agent = Agent::new("n");
+    gateway.register("a").await;
+    agent.work_until_ready(&gateway, "a").await;
+    let first = gateway.get("/v1/plan").await.ok(200);
+    gateway.register("b").await;
+    agent.work_until_ready(&gateway, "b").await;
+    let second = gateway.get("/v1/plan").await.ok(200);
+
+    let generations = |plan: &serde_json::Value| plan["generation"].as_u64().unwrap();
+    assert!(generations(&first) < generations(&second));
+    let listed = gateway.get("/v1/plans").await.ok(200);
+    assert_eq!(listed[0], second);
+    let path = format!("/v1/plans?limit=1&before={}", generations(&second));
+    let limited = gateway.get(&path).await.ok(200);
+    assert_eq!(limited.as_array().unwrap().len(), 1);
+    let path = format!("/v1/plans/{}", generations(&second));
+    assert_eq!(gateway.get(&path).await.ok(200), second);
+    let path = format!(
+        "/v1/plans/{}/diff/{}",
+        generations(&first),
+        generations(&second)
+    );
+    let diff = gateway.get(&path).await.ok(200);
+    assert_eq!((&diff["kept"], &diff["removed"]), (&json!(1), &json!([])));
+    assert_eq!(diff["added"][0]["model"], "b");
+    gateway.get("/v1/plans/4711").await.error(404);
+    gateway.get("/v1/plans/x").await.error(400);
+    gateway.get("/v1/plans?limit=0").await.error(400);
+}
+
+#[tokio::test]
+async fn a_preview_answers_and_changes_nothing() {
+    let gateway = Gateway::start().await;
+    let mut agent = Agent::new("n");
+    for model in ["a", "b"] {
+        gateway.register(model).await;
+        agent.work_until_ready(&gateway, model).await;
+    }
+    let before = gateway.get("/v1/plan").await.ok(200);
+    let preview = gateway
+        .post(
+            "/v1/plans/preview",
+            &json!({"policy": "exclusive", "remove": ["b"]}),
+        )
+        .await
+        .ok(200);
+    assert_eq!(preview["plan"]["policy"], "exclusive");
+    assert_eq!(preview["plan"]["generation"], json!(null));
+    assert_eq!(preview["plan"]["replicas"].as_array().unwrap().len(), 1);
+    assert_eq!(preview["diff"]["removed"][0]["model"], "b");
+    assert_eq!(preview["current"], before);
+
+    // With one device, `exclusive` serves one of the two; with a second of the kind, both.
+    let more = json!({"policy": "exclusive", "devices": [{"kind": "T4", "count": 1}]});
+    let preview = gateway.post("/v1/plans/preview", &more).await.ok(200);
+    assert_eq!(preview["plan"]["unserved"], json!([]));
+    assert_eq!(preview["plan"]["devices_used"], 2);
+    // A rate that one device cannot hold.
+    let faster = json!({"models": [{"name": "a", "rate_rps": 5000}]});
+    let preview = gateway.post("/v1/plans/preview", &faster).await.ok(200);
+    assert!(
+        preview["plan"]["models"][0]["predicted_goodput_rps"]
+            .as_f64()
+            .unwrap()
+            < 5000.0
+    );
+
+    assert_eq!(gateway.get("/v1/plan").await.ok(200), before);
+    assert_eq!(
+        gateway.get("/v1/policy").await.ok(200)["policy"],
+        "first-fit"
+    );
+    for bad in [
+        json!({"policy": "best"}),
+        json!({"models": [{"name": "unheard-of"}]}),
+        json!({"models": [{"name": "a", "slo_ms": 0}]}),
+        json!({"remove": ["unheard-of"]}),
+        json!({"devices": [{"kind": "abacus", "count": 1}]}),
+        json!({"devices": [{"kind": "T4", "count": 4_000_000_000_u32}]}),
+    ] {
+        gateway.post("/v1/plans/preview", &bad).await.error(400);
+    }
+}
+
+#[tokio::test]
+async fn an_unknown_policy_is_refused_with_the_names_there_are() {
+    let gateway = Gateway::start().await;
+    let before = gateway.get("/v1/policy").await.ok(200);
+    assert_eq!(
+        (&before["policy"], &before["discipline"]),
+        (&json!("first-fit"), &json!("deadline"))
+    );
+    let message = gateway
+        .put("/v1/policy", &json!({"policy": "best"}))
+        .await
+        .error(400);
+    assert!(
+        message.contains("first-fit") && message.contains("exclusive"),
+        "{message}"
+    );
+    let message = gateway
+        .put("/v1/policy", &json!({"discipline": "lottery"}))
+        .await
+        .error(400);
+    assert!(message.contains("deadline"), "{message}");
+    assert_eq!(gateway.get("/v1/policy").await.ok(200), before);
+}
+
+#[tokio::test]
+async fn a_policy_stays_chosen_and_is_planned_with() {
+    let gateway = Gateway::start().await;
+    let mut agent = Agent::new("n");
+    gateway.register("a").await;
+    agent.work_until_ready(&gateway, "a").await;
+    gateway
+        .put("/v1/policy", &json!({"policy": "exclusive"}))
+        .await
+        .ok(200);
+    gateway.register("b").await;
+    let view = agent
+        .work_until(&gateway, "b", |view| view["state"] == "unplaced")
+        .await;
+    let reason = view["reason"].as_str().unwrap();
+    assert!(
+        reason.starts_with("the plan has no place for it: "),
+        "{reason}"
+    );
+    let gateway = gateway.restarted().await;
+    assert_eq!(
+        gateway.get("/v1/policy").await.ok(200)["policy"],
+        "exclusive"
+    );
+}
+
+#[tokio::test]
+async fn goodput_is_told_per_model_and_window() {
+    let gateway = Gateway::start().await;
+    gateway.register("m").await;
+    let mut goodput = gateway.get("/v1/goodput?window_s=10").await.ok(200);
+    for _ in 0..500 {
+        if goodput["models"] != json!([]) {
+            break;
+        }
+        goodput = gateway.get("/v1/goodput?window_s=10").await.ok(200);
+    }
+    assert_eq!(goodput["window_s"], 10.0);
+    assert_eq!(goodput["models"][0]["name"], "m");
+    for bad in ["0", "301", "x", "-1"] {
+        gateway
+            .get(&format!("/v1/goodput?window_s={bad}"))
+            .await
+            .error(400);
+    }
+}

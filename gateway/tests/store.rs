@@ -1,0 +1,268 @@
+//! The store against SQLite: what is written is read back, what must not be cannot be, and another opening finds it all.
+
+use std::{path::Path, time::Duration};
+
+use packhorse_api::agent::DeviceReport;
+use packhorse_cluster::{
+    ArtifactDigest, ByteCount, Datatype, Dim, Discipline, Generation, ModelId, ModelSpec, Padding,
+    ProfileTable, Program, ReplicaId, RequestsPerSecond, TensorSpec,
+};
+use packhorse_gateway::store::{
+    InsertModelError, Scheduling, Settings, Store, StoredForecast, StoredNode, StoredPlan,
+    StoredReplica,
+};
+
+async fn open(folder: &Path) -> Store {
+    Store::open(&folder.join("packhorse.db")).await.unwrap()
+}
+
+fn digest(byte: u8) -> ArtifactDigest {
+    ArtifactDigest::from_sha256([byte; 32])
+}
+
+fn spec(model: &str, artifact: ArtifactDigest) -> ModelSpec {
+    let tensor = |name: &str, pad| TensorSpec {
+        name: name.to_owned(),
+        datatype: Datatype::Int64,
+        shape: vec![Dim::Any, Dim::Any, Dim::Fixed(3)],
+        pad,
+    };
+    let pad = Padding {
+        axis: 1,
+        value: 0.5,
+    };
+    ModelSpec {
+        program: Program {
+            model: model.parse().unwrap(),
+            artifact,
+            max_batch_size: 16,
+            inputs: vec![tensor("a", Some(pad)), tensor("b", None)],
+            outputs: vec![tensor("c", None)],
+        },
+        slo: Duration::from_micros(150_500),
+        rate: RequestsPerSecond::new(12.25).unwrap(),
+    }
+}
+
+fn plan(generation: u64) -> StoredPlan {
+    let model: ModelId = "m:2".parse().unwrap();
+    StoredPlan {
+        generation: Generation(generation),
+        policy: "first-fit".to_owned(),
+        reason: "node n joined".to_owned(),
+        solve_ms: 1.5,
+        created_ms: 1_700_000_000_123,
+        replicas: vec![StoredReplica {
+            id: ReplicaId {
+                generation: Generation(1),
+                number: 0,
+            },
+            model: model.clone(),
+            device: "n/sim0".parse().unwrap(),
+            device_kind: "T4".parse().unwrap(),
+            batch_size: 8,
+            compute_share: Some(12.5.try_into().unwrap()),
+            duty_cycle_ms: None,
+        }],
+        models: vec![StoredForecast {
+            model,
+            rate: RequestsPerSecond::new(5.0).unwrap(),
+            goodput: RequestsPerSecond::new(4.5).unwrap(),
+            shortfall: Some("half a request is missing".to_owned()),
+        }],
+    }
+}
+
+#[tokio::test]
+async fn everything_is_read_back_as_it_was_written_also_by_another_opening() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path()).await;
+    assert!(store.insert_artifact(digest(1), 77).await.unwrap());
+    assert!(!store.insert_artifact(digest(1), 77).await.unwrap());
+    let spec = spec("m:2", digest(1));
+    store.insert_model(&spec).await.unwrap();
+    let header = ProfileTable::CSV_HEADER;
+    let csv = format!("{header}\nm:2,T4,1,100,7.5,8,100,10,,50\nm:2,cpu-x,1,100,3,,,,,\n");
+    let profiles = ProfileTable::from_csv(&csv).unwrap();
+    store.put_profiles(&profiles).await.unwrap();
+    let node = StoredNode {
+        name: "n".parse().unwrap(),
+        agent_version: "0.1.0".to_owned(),
+        devices: vec![DeviceReport {
+            name: "sim0".to_owned(),
+            kind: "T4".parse().unwrap(),
+            memory_bytes: ByteCount::new(1 << 40),
+            multiprocessors: None,
+            description: "Ünïcode \"quoted\"".to_owned(),
+        }],
+        scheduling: Scheduling::Draining,
+    };
+    store.put_node(&node).await.unwrap();
+    store.insert_plan(&plan(1)).await.unwrap();
+    store.close().await;
+
+    let store = open(folder.path()).await;
+    assert_eq!(store.artifact(digest(1)).await.unwrap(), Some(77));
+    assert_eq!(store.artifact(digest(2)).await.unwrap(), None);
+    assert_eq!(store.artifacts().await.unwrap(), [(digest(1), 77)]);
+    let models = store.models().await.unwrap();
+    assert_eq!(models.len(), 1);
+    assert_eq!((&models[0].spec, &models[0].failure), (&spec, &None));
+    assert_eq!(store.profiles().await.unwrap(), profiles);
+    assert_eq!(store.nodes().await.unwrap(), [node]);
+    assert_eq!(store.newest_plan().await.unwrap(), Some(plan(1)));
+    assert_eq!(store.plan(Generation(1)).await.unwrap(), Some(plan(1)));
+    assert_eq!(store.plan(Generation(u64::MAX)).await.unwrap(), None);
+}
+
+#[tokio::test]
+async fn every_start_has_a_greater_epoch() {
+    let folder = tempfile::tempdir().unwrap();
+    for expected in 1..=3 {
+        let store = open(folder.path()).await;
+        assert_eq!(store.begin_epoch().await.unwrap(), expected);
+        store.close().await;
+    }
+}
+
+#[tokio::test]
+async fn a_model_needs_its_artifact_and_a_version_of_its_own() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path()).await;
+    let missing = store.insert_model(&spec("m:1", digest(1))).await;
+    assert!(matches!(missing, Err(InsertModelError::UnknownArtifact)));
+    store.insert_artifact(digest(1), 1).await.unwrap();
+    store.insert_model(&spec("m:1", digest(1))).await.unwrap();
+    let twice = store.insert_model(&spec("m:1", digest(1))).await;
+    assert!(matches!(twice, Err(InsertModelError::Exists)));
+    store.insert_model(&spec("m:2", digest(1))).await.unwrap();
+    assert_eq!(store.models().await.unwrap().len(), 2);
+}
+
+#[tokio::test]
+async fn models_change_fail_and_go_with_their_profiles() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path()).await;
+    store.insert_artifact(digest(1), 1).await.unwrap();
+    let (m, n): (ModelId, ModelId) = ("m:1".parse().unwrap(), "n:1".parse().unwrap());
+    for model in ["m:1", "n:1"] {
+        store.insert_model(&spec(model, digest(1))).await.unwrap();
+    }
+    let csv = format!(
+        "{}\nm:1,T4,1,,7,,,,,\nn:1,T4,1,,8,,,,,\n",
+        ProfileTable::CSV_HEADER
+    );
+    let profiles = ProfileTable::from_csv(&csv).unwrap();
+    store.put_profiles(&profiles).await.unwrap();
+    let rate = RequestsPerSecond::new(9.0).unwrap();
+    let slo = Duration::from_millis(33);
+    store.update_model(&m, slo, rate).await.unwrap();
+    store.fail_model(&n, "it throws").await.unwrap();
+    let models = store.models().await.unwrap();
+    assert_eq!((models[0].spec.slo, models[0].spec.rate), (slo, rate));
+    assert_eq!(
+        (&models[0].failure, &models[1].failure),
+        (&None, &Some("it throws".to_owned()))
+    );
+
+    store.delete_models(std::slice::from_ref(&m)).await.unwrap();
+    assert_eq!(store.models().await.unwrap().len(), 1);
+    let left: Vec<ModelId> = store
+        .profiles()
+        .await
+        .unwrap()
+        .iter()
+        .map(|(m, ..)| m.clone())
+        .collect();
+    assert_eq!(left, [n]);
+}
+
+#[tokio::test]
+async fn a_model_knows_which_plans_were_made_before_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path()).await;
+    store.insert_artifact(digest(1), 1).await.unwrap();
+    store.insert_model(&spec("a:1", digest(1))).await.unwrap();
+    store.insert_plan(&plan(6)).await.unwrap();
+    store.insert_plan(&plan(7)).await.unwrap();
+    store.insert_model(&spec("b:1", digest(1))).await.unwrap();
+    let after: Vec<Generation> = store
+        .models()
+        .await
+        .unwrap()
+        .iter()
+        .map(|m| m.after_plan)
+        .collect();
+    assert_eq!(after, [Generation(0), Generation(7)]);
+}
+
+#[tokio::test]
+async fn the_newest_plans_are_kept_and_listed_newest_first() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path()).await;
+    let newest = Store::PLANS_KEPT + 3;
+    for generation in [1, 2, 3, 4, newest] {
+        store.insert_plan(&plan(generation)).await.unwrap();
+    }
+    let generations =
+        |plans: Vec<StoredPlan>| plans.iter().map(|p| p.generation.0).collect::<Vec<_>>();
+    assert_eq!(
+        generations(store.plans(None, 10).await.unwrap()),
+        [newest, 4]
+    );
+    assert_eq!(
+        generations(store.plans(Some(Generation(newest)), 10).await.unwrap()),
+        [4]
+    );
+    assert_eq!(generations(store.plans(None, 1).await.unwrap()), [newest]);
+    assert!(
+        store.insert_plan(&plan(4)).await.is_err(),
+        "a generation is used once"
+    );
+    assert_eq!(store.newest_plan().await.unwrap(), Some(plan(newest)));
+}
+
+#[tokio::test]
+async fn settings_change_one_by_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path()).await;
+    assert_eq!(store.settings().await.unwrap(), Settings::default());
+    let policy = Settings {
+        policy: Some("exclusive".to_owned()),
+        discipline: None,
+    };
+    store.put_settings(&policy).await.unwrap();
+    let discipline = Settings {
+        policy: None,
+        discipline: Some(Discipline::Deadline),
+    };
+    store.put_settings(&discipline).await.unwrap();
+    let both = Settings {
+        policy: policy.policy,
+        discipline: discipline.discipline,
+    };
+    assert_eq!(store.settings().await.unwrap(), both);
+}
+
+#[tokio::test]
+async fn a_folder_may_be_called_anything() {
+    let folder = tempfile::tempdir().unwrap();
+    let odd = folder.path().join("a b?c#d%20é");
+    std::fs::create_dir(&odd).unwrap();
+    let store = open(&odd).await;
+    assert_eq!(store.begin_epoch().await.unwrap(), 1);
+    assert!(odd.join("packhorse.db").exists());
+}
+
+#[tokio::test]
+async fn writers_wait_for_each_other() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path()).await;
+    let mut writers = tokio::task::JoinSet::new();
+    for byte in 0..32 {
+        let store = store.clone();
+        writers.spawn(async move { store.insert_artifact(digest(byte), 1).await.unwrap() });
+    }
+    assert!(writers.join_all().await.into_iter().all(|new| new));
+    assert_eq!(store.artifacts().await.unwrap().len(), 32);
+}
