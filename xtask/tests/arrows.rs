@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, process::Command};
 use serde::Deserialize;
 
 /// What each crate of the workspace may depend on, tests included.
-const ARROWS: [(&str, &[&str]); 12] = [
+const ARROWS: [(&str, &[&str]); 13] = [
     ("cluster", &[]),
     ("contention", &["cluster"]),
     ("control", &["cluster"]),
@@ -14,6 +14,10 @@ const ARROWS: [(&str, &[&str]); 12] = [
     ("api", &["cluster"]),
     ("placement", &["cluster", "contention"]),
     ("serving", &["cluster", "contention"]),
+    (
+        "simulator",
+        &["cluster", "contention", "placement", "serving", "control"],
+    ),
     ("client", &["cluster", "protocol", "api"]),
     (
         "cli",
@@ -23,6 +27,7 @@ const ARROWS: [(&str, &[&str]); 12] = [
             "placement",
             "protocol",
             "api",
+            "simulator",
             "client",
         ],
     ),
@@ -54,7 +59,7 @@ const ARROWS: [(&str, &[&str]); 12] = [
 ];
 
 /// Crates whose decisions depend on their arguments alone.
-const PURE: [&str; 8] = [
+const PURE: [&str; 9] = [
     "cluster",
     "contention",
     "placement",
@@ -63,6 +68,7 @@ const PURE: [&str; 8] = [
     "protocol",
     "wire",
     "api",
+    "simulator",
 ];
 
 /// What brings a runtime, sockets, a file system or a clock with it.

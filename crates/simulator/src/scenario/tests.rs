@@ -1,0 +1,267 @@
+use packhorse_cluster::ModelIndex;
+
+use super::*;
+
+const HEAD: &str = r#"
+name = "two"
+profiles = ["p.csv"]
+[[devices]]
+kind = "V100-SXM2-16GB"
+count = 3
+gpus_per_node = 2
+"#;
+
+const MODEL: &str = r#"
+[[models]]
+name = "a"
+rate_rps = 400
+slo_ms = 200
+payload_bytes = 602112
+"#;
+
+fn load(path: &str) -> Result<String, String> {
+    let rows = "a,V100-SXM2-16GB,4,,8,,100,,,50\na,V100-SXM2-16GB,8,,10,,200,,,90\n";
+    match path {
+        "p.csv" => Ok(format!("{}\n{rows}", ProfileTable::CSV_HEADER)),
+        "sorted.csv" => Ok("model,t_s\na,0.5\na,0.5\na,2\n".to_owned()),
+        "unsorted.csv" => Ok("model,t_s\na,0.5\na,0.25\n".to_owned()),
+        "negative.csv" => Ok("model,t_s\na,-0.5\n".to_owned()),
+        "stranger.csv" => Ok("model,t_s\nb,0.5\n".to_owned()),
+        "empty.csv" => Ok("model,t_s\n".to_owned()),
+        "minutes.csv" => Ok("minute,x\n1,30\n2,90\n".to_owned()),
+        _ => Err("no such file".to_owned()),
+    }
+}
+
+fn parse(text: &str) -> Result<Scenario, ScenarioError> {
+    Scenario::parse(text, &mut load)
+}
+
+fn error(text: &str) -> String {
+    let mut error: &dyn std::error::Error = &parse(text).unwrap_err();
+    let mut message = error.to_string();
+    while let Some(source) = error.source() {
+        error = source;
+        message = format!("{message}: {error}");
+    }
+    message
+}
+
+#[test]
+fn a_scenario_without_options_has_the_contract_s_defaults() {
+    let scenario = parse(&format!("{HEAD}{MODEL}")).unwrap();
+    assert_eq!(scenario.name, "two");
+    assert_eq!(scenario.max_batch_wait, Duration::from_millis(100));
+    let nodes: Vec<&str> = scenario
+        .problem
+        .devices
+        .iter()
+        .map(|device| device.node.as_str())
+        .collect();
+    assert_eq!(nodes, ["node0", "node0", "node1"]);
+    assert_eq!(
+        scenario.problem.devices[0].memory,
+        ByteCount::from_mib(16_384).unwrap()
+    );
+    assert_eq!(scenario.problem.devices[0].multiprocessors, Some(80));
+    let model = &scenario.problem.models[0];
+    assert_eq!((model.max_batch_size, model.payload.as_u64()), (8, 602_112));
+    assert!(
+        scenario
+            .problem
+            .profile(ModelIndex(0), DeviceIndex(2))
+            .is_some()
+    );
+    let simulation = &scenario.simulation;
+    assert_eq!(
+        (simulation.warmup, simulation.window),
+        (Duration::from_secs(1), Duration::from_secs(8))
+    );
+    assert_eq!(simulation.router_overhead, Duration::from_micros(500));
+    assert_eq!(simulation.network, NetworkModel::default());
+    assert_eq!(simulation.return_time, Duration::from_micros(361));
+    assert_eq!(simulation.interference, Interference::default());
+    assert_eq!(simulation.arrivals, Arrivals::Poisson);
+    let workload = &scenario.workloads[0];
+    assert_eq!(
+        (workload.latency_scale, workload.rate.steps().len()),
+        (1.0, 1)
+    );
+}
+
+#[test]
+fn every_key_of_the_contract_is_read() {
+    let text = format!(
+        r#"max_batch_wait_ms = 20
+        {HEAD} memory_mib = 8192
+        sm_count = 40
+        cost_per_hour = 3.06
+        {MODEL} requests = 4000
+        latency_scale = 1.22
+        load_ms = 600
+        rate_steps = [[10.0, 800], [20, 0]]
+        [simulation]
+        latency_scale = 1.05
+        client_overhead_ms = 0.308
+        network_bytes_per_s = 1e9
+        extra_slowdown = 0.3
+        arrivals = {{ gamma_cv = 2.0 }}
+        faults = [
+            {{ at_s = 4.0, kind = "worker-dies", device = 2, for_s = 3.0 }},
+            {{ at_s = 1, kind = "slow-worker", device = 0, factor = 2.5, for_s = 1 }},
+            {{ at_s = 1, kind = "network-delay", delay_ms = 5, for_s = 1 }},
+            {{ at_s = 1, kind = "node-lost", node = 1, for_s = 1 }},
+        ]"#
+    );
+    let scenario = parse(&text).unwrap();
+    assert_eq!(scenario.max_batch_wait, Duration::from_millis(20));
+    let device = &scenario.problem.devices[1];
+    assert_eq!(
+        (device.multiprocessors, device.cost_per_hour),
+        (Some(40), Some(3.06))
+    );
+    let workload = &scenario.workloads[0];
+    assert_eq!(
+        (workload.requests, workload.latency_scale),
+        (Some(4000), 1.22)
+    );
+    let steps: Vec<(f64, f64)> = workload
+        .rate
+        .steps()
+        .iter()
+        .map(|s| (s.0.as_secs_f64(), s.1.get()))
+        .collect();
+    assert_eq!(steps, [(0.0, 400.0), (10.0, 800.0), (20.0, 0.0)]);
+    assert_eq!(
+        scenario.problem.models[0].load_time,
+        Duration::from_millis(600)
+    );
+    assert!((scenario.problem.network.bytes_per_second - 1e9).abs() < 1e-9);
+    assert_eq!(scenario.simulation.arrivals, Arrivals::Gamma(2.0));
+    let kinds: Vec<FaultKind> = scenario
+        .simulation
+        .faults
+        .iter()
+        .map(|fault| fault.kind)
+        .collect();
+    let expected = [
+        FaultKind::WorkerDies(DeviceIndex(2)),
+        FaultKind::SlowWorker(DeviceIndex(0), 2.5),
+        FaultKind::NetworkDelay(Duration::from_millis(5)),
+        FaultKind::NodeLost(1),
+    ];
+    assert_eq!(kinds, expected);
+}
+
+#[test]
+fn bad_scenarios_are_refused_with_field_and_range() {
+    let with = |options: &str| format!("{HEAD}{MODEL}[simulation]\n{options}");
+    for (text, part) in [
+        ("name = 3".to_owned(), "invalid type"),
+        (format!("{HEAD}{MODEL}colour = 1"), "unknown field `colour`"),
+        (with("colour = 1"), "unknown field `colour`"),
+        ("name = \"x\"".to_owned(), "devices: expected at least one"),
+        (HEAD.to_owned(), "models: expected 1 to"),
+        (format!("{HEAD}{MODEL}{MODEL}"), "a:1 is given twice"),
+        (
+            format!("{HEAD}{}", MODEL.replace("\"a\"", "\"b\"")),
+            "models[0].name: b has no profile",
+        ),
+        (
+            format!("{HEAD}{}", MODEL.replace("400", "-1")),
+            "models[0].rate_rps",
+        ),
+        (
+            format!("{HEAD}{}", MODEL.replace("200", "0")),
+            "models[0].slo_ms: expected above 0",
+        ),
+        (
+            format!("{HEAD}{}", MODEL.replace("200", "9000")),
+            "window of 8s is shorter than the SLO",
+        ),
+        (
+            format!("{HEAD}{MODEL}rate_steps = [[2, 1], [1, 1]]"),
+            "models[0].rate_steps[1]",
+        ),
+        (
+            HEAD.replace("V100-SXM2-16GB", "abacus") + MODEL,
+            "devices[0].memory_mib: missing",
+        ),
+        (
+            HEAD.replace("p.csv", "q.csv") + MODEL,
+            "q.csv: no such file",
+        ),
+        (
+            HEAD.replace("p.csv", "empty.csv") + MODEL,
+            "models[0].name: a has no profile",
+        ),
+        (with("window_s = 0"), "simulation.window_s"),
+        (with("window_s = nan"), "simulation.window_s"),
+        (with("warmup_s = -1"), "simulation.warmup_s"),
+        (
+            with("network_bytes_per_s = 0"),
+            "simulation.network_bytes_per_s",
+        ),
+        (with("mps_exponent = -1"), "MPS exponent"),
+        (with("arrivals = { gamma_cv = 0.0 }"), "gamma_cv"),
+        (
+            with("arrivals = { trace = \"unsorted.csv\" }"),
+            "unsorted.csv: line 3: t_s: 0.25 comes after 0.5",
+        ),
+        (
+            with("arrivals = { trace = \"negative.csv\" }"),
+            "line 2: t_s",
+        ),
+        (
+            with("arrivals = { trace = \"stranger.csv\" }"),
+            "line 2: model: the scenario has no b",
+        ),
+        (with("arrivals = { trace = \"empty.csv\" }"), "no arrivals"),
+        (with("arrivals = { counts = \"sorted.csv\" }"), "line 2"),
+        (
+            with("faults = [{ at_s = 1, kind = \"worker-dies\", for_s = 1 }]"),
+            "faults[0].device: missing",
+        ),
+        (
+            with("faults = [{ at_s = 1, kind = \"worker-dies\", device = 3, for_s = 1 }]"),
+            "below 3",
+        ),
+        (
+            with("faults = [{ at_s = 1, kind = \"node-lost\", node = 2, for_s = 1 }]"),
+            "below 2",
+        ),
+        (
+            with("faults = [{ at_s = 1, kind = \"node-lost\", node = 0, factor = 2, for_s = 1 }]"),
+            "factor: not a key",
+        ),
+    ] {
+        let message = error(&text);
+        assert!(message.contains(part), "{text}\n{message}\nlacks {part}");
+    }
+}
+
+#[test]
+fn a_trace_gives_the_moments_and_counts_give_the_rate_scaled_to_its_mean() {
+    let with = |arrivals: &str| {
+        parse(&format!(
+            "{HEAD}{MODEL}[simulation]\narrivals = {{ {arrivals} }}"
+        ))
+        .unwrap()
+    };
+    let moments = [500, 500, 2000]
+        .map(|ms| Time::ZERO + Duration::from_millis(ms))
+        .to_vec();
+    assert_eq!(
+        with("trace = \"sorted.csv\"").simulation.arrivals,
+        Arrivals::Trace(vec![moments])
+    );
+    let scenario = with("counts = \"minutes.csv\"");
+    assert_eq!(scenario.simulation.arrivals, Arrivals::Poisson);
+    let steps: Vec<(f64, f64)> = scenario.workloads[0]
+        .rate
+        .steps()
+        .iter()
+        .map(|s| (s.0.as_secs_f64(), s.1.get()))
+        .collect();
+    assert_eq!(steps, [(0.0, 200.0), (60.0, 600.0)]);
+}

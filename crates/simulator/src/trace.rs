@@ -1,0 +1,116 @@
+//! Recorded arrivals: moments of single requests, or counts per minute.
+
+use packhorse_cluster::{ModelId, RequestsPerSecond, Time};
+use serde::Deserialize;
+
+use crate::scenario::Rate;
+
+/// Why a text is no trace.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("line {line}: {problem}")]
+pub struct TraceError {
+    /// From 1, the header's.
+    pub line: u64,
+    /// What is wrong there.
+    pub problem: String,
+}
+
+fn wrong<T>(line: u64, problem: impl Into<String>) -> Result<T, TraceError> {
+    Err(TraceError {
+        line,
+        problem: problem.into(),
+    })
+}
+
+/// The most lines of a trace.
+const MAX_LINES: usize = 100_000_000;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Row {
+    model: String,
+    t_s: f64,
+}
+
+/// Reads a CSV with the header `model,t_s`: when, in seconds from the start and ascending, a request of which model arrives.
+/// One list per model of `models`.
+pub(crate) fn moments(text: &str, models: &[&ModelId]) -> Result<Vec<Vec<Time>>, TraceError> {
+    let mut reader = csv::ReaderBuilder::new()
+        .trim(csv::Trim::All)
+        .from_reader(text.as_bytes());
+    let mut moments = vec![Vec::new(); models.len()];
+    let mut last = 0.0;
+    for (row, line) in reader.deserialize::<Row>().zip(2_u64..) {
+        let Row { model, t_s } = row.or_else(|e| wrong(line, e.to_string()))?;
+        let id: ModelId = model
+            .parse()
+            .or_else(|e| wrong(line, format!("model: {e}")))?;
+        let Some(i) = models.iter().position(|known| **known == id) else {
+            return wrong(line, format!("model: the scenario has no {model}"));
+        };
+        if !(0.0..=1e7).contains(&t_s) {
+            return wrong(line, format!("t_s: expected between 0 and 1e7, not {t_s}"));
+        }
+        if t_s < last {
+            return wrong(
+                line,
+                format!("t_s: {t_s} comes after {last}: the times must ascend"),
+            );
+        }
+        if line as usize > MAX_LINES {
+            return wrong(line, format!("a trace has at most {MAX_LINES} lines"));
+        }
+        last = t_s;
+        moments[i].push(Time::from_nanos((t_s * 1e9).round() as u64));
+    }
+    if moments.iter().all(Vec::is_empty) {
+        return wrong(1, "the trace has no arrivals");
+    }
+    Ok(moments)
+}
+
+/// Reads a CSV whose first column counts minutes and whose others count the requests of one model each in that minute; the
+/// scenario's models take the columns in order. Scaled so that each model's mean over the trace is its rate in `rates`.
+pub(crate) fn counts(text: &str, rates: &[RequestsPerSecond]) -> Result<Vec<Rate>, TraceError> {
+    let mut reader = csv::ReaderBuilder::new()
+        .trim(csv::Trim::All)
+        .from_reader(text.as_bytes());
+    let mut columns = vec![Vec::new(); rates.len()];
+    for (record, line) in reader.records().zip(2_u64..) {
+        let record = record.or_else(|e| wrong(line, e.to_string()))?;
+        if record.len() <= rates.len() {
+            return wrong(
+                line,
+                format!(
+                    "{} models want {} columns, not {}",
+                    rates.len(),
+                    rates.len() + 1,
+                    record.len()
+                ),
+            );
+        }
+        for (column, cell) in columns.iter_mut().zip(record.iter().skip(1)) {
+            let count: u32 = cell
+                .parse()
+                .or_else(|_| wrong(line, format!("{cell:?} is no number of requests")))?;
+            column.push(f64::from(count));
+        }
+    }
+    let scaled = |(i, (column, rate)): (usize, (&Vec<f64>, &RequestsPerSecond))| {
+        let mean = column.iter().sum::<f64>() / column.len() as f64;
+        // Not above 0 either where there is no line at all: that mean is no number.
+        if mean.partial_cmp(&0.0) != Some(std::cmp::Ordering::Greater) {
+            return wrong(1, format!("column {} has no requests to scale", i + 2));
+        }
+        let at = |count: f64| {
+            RequestsPerSecond::new(count / mean * rate.get())
+                .or_else(|e| wrong(1, format!("column {}: {e}", i + 2)))
+        };
+        let mut steps = Rate::constant(at(column[0])?);
+        for (minute, &count) in (1_u64..).zip(&column[1..]) {
+            steps.push(Time::from_nanos(minute * 60_000_000_000), at(count)?);
+        }
+        Ok(steps)
+    };
+    columns.iter().zip(rates).enumerate().map(scaled).collect()
+}
