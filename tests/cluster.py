@@ -56,6 +56,7 @@ class Process:
 
     def __init__(self, arguments: list[str], log: Path):
         self.log = log
+        self.said_before = log.stat().st_size if log.exists() else 0
         with log.open("ab") as file:
             self.popen = subprocess.Popen(
                 arguments, stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True
@@ -79,8 +80,8 @@ class Process:
         return self.popen.wait(limit)
 
     def said(self) -> str:
-        """The end of its log, for messages."""
-        return self.log.read_text(errors="replace")[-4000:]
+        """What it has written, at most the last of it."""
+        return self.log.read_bytes()[self.said_before :].decode(errors="replace")[-20000:]
 
 
 class Cluster:
@@ -115,15 +116,16 @@ class Cluster:
         self.agent_token = (self.state / "agent-token").read_text().strip()
 
     def start_agent(self, name: str, *flags: str) -> Process:
-        """Starts an agent, again with the same folder if it has been there, and waits until the gateway knows its node."""
+        """Starts an agent, again with the same folder if it has been there, and waits until it holds the lease of its node."""
         arguments = [str(PROGRAMS / "packhorse-agent"), "--gateway", f"http://{self.admin_address}", "--node", name]
         arguments += ["--state-dir", str(self.folder / name), "--token-file", str(self.state / "agent-token"), *flags]
         agent = self.agents[name] = Process(arguments, self.folder / f"{name}.log")
 
         def known() -> bool:
             assert agent.is_running(), f"the agent ended:\n{agent.said()}"
+            # The gateway may still take the node for that of an agent before, so the agent itself is asked.
             nodes = self.admin.get("/v1/nodes")
-            return any(node["name"] == name and node["state"] == "ready" for node in nodes)
+            return "lease held" in agent.said() and any(node["name"] == name for node in nodes)
 
         wait_until(known, f"node {name} to join")
         return agent

@@ -76,7 +76,7 @@ class Admin:
         assert answer.status == 201, answer
         return answer.json()
 
-    def wait_for_state(self, model: str, state: str, limit: float = 120.0) -> dict:
+    def wait_for_state(self, model: str, state: str, limit: float = 60.0) -> dict:
         """Waits until the model is there on its way; `failed` ends the wait for anything else."""
         end = time.monotonic() + limit
         while True:
