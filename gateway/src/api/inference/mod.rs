@@ -17,12 +17,16 @@ use std::{any::Any, time::Duration};
 
 use axum::{
     Router,
-    http::StatusCode,
+    http::{Extensions, HeaderMap, StatusCode, Version},
     middleware,
     response::{IntoResponse, Response},
     routing::{get, post},
 };
-use tower_http::{CompressionLevel, catch_panic::CatchPanicLayer, compression::CompressionLayer};
+use tower_http::{
+    CompressionLevel,
+    catch_panic::CatchPanicLayer,
+    compression::{CompressionLayer, DefaultPredicate, Predicate as _},
+};
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use self::{budget::Budget, error::InferenceError};
@@ -41,7 +45,11 @@ pub struct InferenceLimits {
 
 impl Default for InferenceLimits {
     fn default() -> Self {
-        Self { body_bytes: 256 << 20, payload_budget_bytes: 1 << 30, body_timeout: Duration::from_secs(10) }
+        Self {
+            body_bytes: 256 << 20,
+            payload_budget_bytes: 1 << 30,
+            body_timeout: Duration::from_secs(10),
+        }
     }
 }
 
@@ -56,12 +64,17 @@ struct Inference {
 /// The routes of the inference listener, with the state and the fallbacks that they need. Every request is measured.
 pub fn router(data_plane: DataPlane, limits: InferenceLimits) -> OpenApiRouter {
     let telemetry = data_plane.telemetry().clone();
-    let inference = Inference { data_plane, limits, budget: Budget::new(limits.payload_budget_bytes) };
-    // Only these: one widespread client advertises gzip but cannot read compressed metadata.
+    let inference = Inference {
+        data_plane,
+        limits,
+        budget: Budget::new(limits.payload_budget_bytes),
+    };
+    // Only these, and only answers: one widespread client advertises gzip but cannot read compressed metadata or errors.
+    let is_answer = |status: StatusCode, _: Version, _: &HeaderMap, _: &Extensions| status.is_success();
     let compressed = OpenApiRouter::new()
         .routes(routes!(infer::infer))
         .routes(routes!(infer::infer_version))
-        .layer(CompressionLayer::new().quality(CompressionLevel::Fastest));
+        .layer(CompressionLayer::new().quality(CompressionLevel::Fastest).compress_when(DefaultPredicate::new().and(is_answer)));
     let (routes, api) = OpenApiRouter::new()
         .merge(compressed)
         .routes(routes!(server::metadata))
@@ -80,8 +93,14 @@ pub fn router(data_plane: DataPlane, limits: InferenceLimits) -> OpenApiRouter {
         .split_for_parts();
     let routes: Router = routes
         .route("/v2/", get(server::metadata))
-        .route("/v2/repository/models/{model}/load", post(server::no_loading))
-        .route("/v2/repository/models/{model}/unload", post(server::no_loading))
+        .route(
+            "/v2/repository/models/{model}/load",
+            post(server::no_loading),
+        )
+        .route(
+            "/v2/repository/models/{model}/unload",
+            post(server::no_loading),
+        )
         .method_not_allowed_fallback(method_not_allowed)
         .fallback(not_found)
         .layer(CatchPanicLayer::custom(panicked))
@@ -95,12 +114,22 @@ async fn not_found() -> InferenceError {
 }
 
 async fn method_not_allowed() -> InferenceError {
-    InferenceError::new(StatusCode::METHOD_NOT_ALLOWED, "this path does not know this method")
+    InferenceError::new(
+        StatusCode::METHOD_NOT_ALLOWED,
+        "this path does not know this method",
+    )
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "the layer hands it over")]
 fn panicked(cause: Box<dyn Any + Send>) -> Response {
-    let text = cause.downcast_ref::<String>().map(String::as_str).or_else(|| cause.downcast_ref::<&str>().copied());
+    let text = cause
+        .downcast_ref::<String>()
+        .map(String::as_str)
+        .or_else(|| cause.downcast_ref::<&str>().copied());
     tracing::error!(error = text.unwrap_or("no message"), "a handler panicked");
-    InferenceError::new(StatusCode::INTERNAL_SERVER_ERROR, "the gateway failed inside; its log says why").into_response()
+    InferenceError::new(
+        StatusCode::INTERNAL_SERVER_ERROR,
+        "the gateway failed inside; its log says why",
+    )
+    .into_response()
 }
