@@ -28,8 +28,10 @@ class Served:
         folder = self.folder / "models"
         folder.mkdir()
         self.cluster.start_agent("cpu-node", "--devices", "cpu", "--stop-workers-on-exit")
-        makers = [models.convolutions, models.sum_of_row, models.double, models.without_batch, models.moody, models.identity]
-        makers = [models.convolutions, models.sum_of_row, models.double, models.without_batch, models.moody, models.identity]
+        makers = [models.convolutions, models.sum_of_row, models.double, models.without_batch, models.moody]
+        makers += [models.identity, models.slow]
+        makers = [models.convolutions, models.sum_of_row, models.double, models.without_batch, models.moody]
+        makers += [models.identity, models.slow]
         made = [models.sum_and_difference(folder), models.sum_and_difference(folder, version=2)]
         made += [make(folder) for make in makers]
         for model in made:

@@ -76,6 +76,19 @@ class Convolutions(nn.Module):
         return self.layers(image)
 
 
+class Slow(nn.Module):
+    """Some milliseconds of work, so that requests have to wait for each other."""
+
+    def __init__(self):
+        super().__init__()
+        self.turn = nn.Linear(256, 256)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for _ in range(200):
+            x = x + 0.01 * torch.sin(self.turn(x))
+        return x
+
+
 class SumOfRow(nn.Module):
     """The sum of each row, however long: zeros at the end change nothing."""
 
@@ -170,6 +183,13 @@ def convolutions(folder: Path) -> Model:
         "convolutions", [tensor("image", "FP32", [-1, 3, 32, 32])], [tensor("logits", "FP32", [-1, 10])]
     )
     return make(folder, Convolutions(), given)
+
+
+def slow(folder: Path) -> Model:
+    """`x` to `y`, 256 numbers each; see `Slow`."""
+    torch.manual_seed(7)
+    x, y = (tensor(n, "FP32", [-1, 256]) for n in "xy")
+    return make(folder, Slow(), registration("slow", [x], [y]))
 
 
 def sum_of_row(folder: Path) -> Model:
