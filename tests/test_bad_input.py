@@ -82,7 +82,7 @@ def check_refused(served: Served, answer: Answer, status: int, *words: str) -> N
         "a number": (b"7", []),
         "text behind": (GOOD + b"x", ["JSON"]),
         "invalid UTF-8": (GOOD.replace(b'"a"', b'"\xff"'), ["JSON"]),
-        "half a surrogate": (GOOD.replace(b'"a"', b'"\\ud800"'), ["JSON"]),
+        "half a surrogate": (GOOD.replace(b'"a"', b'"\\ud800"'), ["name"]),
         "NaN": (GOOD.replace(b"0.5", b"NaN", 1), ["a"]),
         "Infinity": (GOOD.replace(b"0.5", b"Infinity", 1), ["a"]),
         "minus Infinity": (GOOD.replace(b"0.5", b"-Infinity", 1), ["a"]),
@@ -91,7 +91,6 @@ def check_refused(served: Served, answer: Answer, status: int, *words: str) -> N
         "a huge exponent": (GOOD.replace(b"0.5", b"1e" + b"9" * 1000, 1), ["a"]),
         "nested data": (with_a(data="DATA").replace(b'"DATA"', b"[" * 200_000 + b"]" * 200_000), ["a"]),
         "nested data without end": (with_a(data="DATA").replace(b'"DATA"', b"[" * 200_000), []),
-        "nested parameters": (GOOD[:-1] + b', "parameters": {"x": ' + b"[" * 100_000 + b"]" * 100_000 + b"}}", []),
         "nested objects": (b'{"a":' * 100_000 + b"1" + b"}" * 100_000, []),
         "no inputs": (b"{}", ["inputs"]),
         "inputs are no list": (b'{"inputs": {}}', ["inputs"]),
@@ -131,7 +130,6 @@ def check_refused(served: Served, answer: Answer, status: int, *words: str) -> N
         "an output twice": (body(tensor("a"), tensor("b"), outputs=[{"name": "sum"}] * 2), ["sum", "twice"]),
         "a negative timeout": (body(tensor("a"), tensor("b"), parameters={"timeout": -1}), ["timeout"]),
         "a timeout that is text": (body(tensor("a"), tensor("b"), parameters={"timeout": "1"}), ["timeout"]),
-        "a timeout over a minute": (body(tensor("a"), tensor("b"), parameters={"timeout": 60_000_001}), ["timeout", "60"]),
         "a priority that is text": (body(tensor("a"), tensor("b"), parameters={"priority": "high"}), ["priority"]),
         "shared memory": (with_a(data=None, parameters={"shared_memory_region": "x"}), ["a"]),
         "an id that is no text": (body(tensor("a"), tensor("b"), id=7), ["id"]),
@@ -140,6 +138,18 @@ def check_refused(served: Served, answer: Answer, status: int, *words: str) -> N
 )
 def test_bad_json(served: Served, sent: bytes, words: list[str]):
     check_refused(served, served.infer("sum-and-difference", sent), 400, *words)
+
+
+@cases(
+    {
+        "nested parameters": (GOOD[:-1] + b', "parameters": {"x": ' + b"[" * 100_000 + b"]" * 100_000 + b"}}",),
+        "a timeout over a minute": (body(tensor("a"), tensor("b"), parameters={"timeout": 2**63}),),
+        "parameters nobody knows": (body(tensor("a"), tensor("b"), parameters={"triton_x": 1, "y": {"z": [None]}}),),
+        "fields nobody knows": (body(tensor("a", comment="x"), tensor("b"), comment="y"),),
+    }
+)
+def test_what_the_protocol_lets_pass(served: Served, sent: bytes):
+    assert served.infer("sum-and-difference", sent).status == 200
 
 
 A, B = sized("a", 64), sized("b", 64)
@@ -151,7 +161,7 @@ A, B = sized("a", 64), sized("b", 64)
         "nothing behind the JSON": (*binary({"inputs": [A, B]}, b""), ["a", "binary_data_size"]),
         "bytes left over": (*binary({"inputs": [A, B]}, bytes(129)), ["left"]),
         "a header length past the body": (*binary({"inputs": [A, B]}, bytes(128), 10_000), ["Header"]),
-        "a header length within the JSON": (*binary({"inputs": [A, B]}, bytes(128), 10), ["Header"]),
+        "a header length within the JSON": (*binary({"inputs": [A, B]}, bytes(128), 10), ["byte 10"]),
         "a negative header length": (*binary({"inputs": [A, B]}, bytes(128), -1), ["Header"]),
         "a header length past 64 bits": (*binary({"inputs": [A, B]}, bytes(128), 2**65), ["Header"]),
         "a header length that is no number": (*binary({"inputs": [A, B]}, bytes(128), "0x10"), ["Header"]),
