@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use futures_util::StreamExt;
+use futures_util::{StreamExt, future, stream};
 use packhorse_api::ArtifactView;
 use packhorse_cluster::ArtifactDigest;
 use reqwest::{
@@ -24,6 +24,9 @@ use crate::{AdminClient, CallError};
 
 /// How much of a file is in memory at a time.
 const CHUNK: usize = 256 * 1024;
+/// How long the gateway has to refuse an upload by its head: whoever refuses while a file streams in closes the connection, and
+/// his words are lost with it.
+const REFUSAL_PAUSE: Duration = Duration::from_millis(200);
 /// An upload slower than this is taken for stuck.
 const SLOWEST_BYTES_PER_SECOND: u64 = 256 * 1024;
 
@@ -148,6 +151,8 @@ impl AdminClient {
                 progress(sent);
             }
         });
+        let pause = stream::once(tokio::time::sleep(REFUSAL_PAUSE));
+        let chunks = pause.filter_map(|()| future::ready(None)).chain(chunks);
         let request = self
             .caller
             .request(Method::PUT, ["v1", "artifacts", &file.digest.to_string()])

@@ -106,7 +106,7 @@ async fn a_file_that_shrinks_after_hashing_is_an_error() {
 }
 
 #[tokio::test]
-async fn a_refusal_in_the_middle_of_an_upload_keeps_its_words() {
+async fn an_upload_refused_by_its_head_keeps_the_gateways_words() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     let refuse = async || {
