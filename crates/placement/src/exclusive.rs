@@ -14,7 +14,7 @@ use packhorse_cluster::{
 };
 
 use crate::{
-    Budget, PlaceError, Policy,
+    Budget, PlaceError, Policy, PolicyOptions,
     candidates::{Candidate, Candidates},
 };
 
@@ -26,7 +26,12 @@ const CARRIED: f64 = 1.0 - 1e-9;
 pub(crate) struct Exclusive;
 
 impl Policy for Exclusive {
-    fn place(&self, problem: &Problem, budget: &mut Budget<'_>) -> Result<Plan, PlaceError> {
+    fn place(
+        &self,
+        problem: &Problem,
+        _options: &PolicyOptions,
+        budget: &mut Budget<'_>,
+    ) -> Result<Plan, PlaceError> {
         let candidates = Candidates::new(problem);
         let current: BTreeSet<(DeviceIndex, ModelIndex)> = problem
             .current

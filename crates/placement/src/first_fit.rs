@@ -28,7 +28,7 @@ use packhorse_cluster::{
 };
 
 use crate::{
-    Budget, PlaceError, Policy,
+    Budget, PlaceError, Policy, PolicyOptions,
     candidates::{Candidate, Candidates},
 };
 
@@ -46,7 +46,12 @@ const ROUNDING: f64 = 1e-9;
 pub(crate) struct FirstFit;
 
 impl Policy for FirstFit {
-    fn place(&self, problem: &Problem, budget: &mut Budget<'_>) -> Result<Plan, PlaceError> {
+    fn place(
+        &self,
+        problem: &Problem,
+        _options: &PolicyOptions,
+        budget: &mut Budget<'_>,
+    ) -> Result<Plan, PlaceError> {
         let mut packing = Packing::new(problem);
         let mut order: Vec<ModelIndex> = problem.models().map(|(model, _)| model).collect();
         order.sort_by_key(|&model| !packing.runs(model));

@@ -7,14 +7,23 @@
 
 mod budget;
 mod candidates;
+mod classes;
 mod exclusive;
 mod first_fit;
+mod fluid;
+mod nexus;
+mod options;
 mod policy;
+mod requirements;
+mod swaps;
+mod usher;
 
 pub use budget::Budget;
+pub use options::{ComputeMetric, PolicyOptions, UnknownComputeMetric};
 pub use policy::{
     DEFAULT_POLICY, POLICIES, PlaceError, Policy, PolicyEntry, UnknownPolicy, policy,
 };
+pub use swaps::swaps;
 
 #[cfg(test)]
 mod tests;

@@ -2,13 +2,18 @@
 
 use packhorse_cluster::{Plan, Problem, ProblemError};
 
-use crate::{Budget, exclusive, first_fit};
+use crate::{Budget, PolicyOptions, exclusive, first_fit, nexus, usher};
 
 /// A placement policy.
 pub trait Policy: Sync {
     /// Answers a problem that is valid ([`Problem::validate`]) with a plan that has no violations. The plan depends on the problem
-    /// alone; the budget decides only whether there is one. What cannot be served is left out, and its forecast says why.
-    fn place(&self, problem: &Problem, budget: &mut Budget<'_>) -> Result<Plan, PlaceError>;
+    /// and the options alone; the budget decides only whether there is one. What cannot be served is left out, and its forecast says why.
+    fn place(
+        &self,
+        problem: &Problem,
+        options: &PolicyOptions,
+        budget: &mut Budget<'_>,
+    ) -> Result<Plan, PlaceError>;
 }
 
 /// Why there is no plan.
@@ -39,13 +44,26 @@ pub struct PolicyEntry {
 }
 
 impl PolicyEntry {
-    /// Plans by this policy.
+    /// Plans by this policy as it is.
     ///
     /// # Errors
     /// If the problem is not valid, or the budget does not suffice.
     pub fn place(&self, problem: &Problem, budget: &mut Budget<'_>) -> Result<Plan, PlaceError> {
+        self.place_with(problem, &PolicyOptions::default(), budget)
+    }
+
+    /// Plans by this policy with a caller's choices.
+    ///
+    /// # Errors
+    /// If the problem is not valid, or the budget does not suffice.
+    pub fn place_with(
+        &self,
+        problem: &Problem,
+        options: &PolicyOptions,
+        budget: &mut Budget<'_>,
+    ) -> Result<Plan, PlaceError> {
         problem.validate().map_err(PlaceError::Invalid)?;
-        let plan = self.policy.place(problem, budget)?;
+        let plan = self.policy.place(problem, options, budget)?;
         debug_assert_eq!(plan.policy, self.name);
         debug_assert_eq!(plan.violations(problem), []);
         Ok(plan)
@@ -68,6 +86,27 @@ pub const POLICIES: &[PolicyEntry] = &[
                  with two resources",
         assumes: "full batches when it matters; replicas of a device share its time without loss",
         policy: &first_fit::FirstFit,
+    },
+    PolicyEntry {
+        name: nexus::NAME,
+        summary: "Shares devices in time: squishy bin packing into duty cycles; models stay where they are.",
+        source: "Shen et al., \"Nexus\", SOSP 2019, algorithm 1; locality of Nexus-on-Blox",
+        assumes: "even arrivals; the replicas of a device take turns and do not slow each other",
+        policy: &nexus::Nexus,
+    },
+    PolicyEntry {
+        name: usher::USHER.name,
+        summary: "Groups models by complementary needs of compute and memory, and places each group greedily.",
+        source: "Shubha et al., \"USHER\", OSDI 2024, section 3.3, as Elvinger's thesis reads it, section 5.2",
+        assumes: "the highest achieved occupancy is what a replica takes; no interference while its sum is within 100 %",
+        policy: &usher::USHER,
+    },
+    PolicyEntry {
+        name: usher::WAO_USHER.name,
+        summary: "Usher, with the mean achieved occupancy as compute need.",
+        source: "Elvinger's thesis, section 5.3.1",
+        assumes: "the mean achieved occupancy is what a replica takes; no interference while its sum is within 100 %",
+        policy: &usher::WAO_USHER,
     },
 ];
 

@@ -6,11 +6,16 @@ use super::*;
 
 /// For one model on one kind: rows at batch sizes 1, 2, 4, …, longer and larger from one to the next, memory maybe unknown.
 fn rows(model: usize, kind: usize) -> impl Strategy<Value = String> {
-    let row = (1_u32..40, 1_u32..1_000, proptest::bool::weighted(0.9));
+    let row = (
+        1_u32..40,
+        1_u32..1_000,
+        proptest::bool::weighted(0.9),
+        0_u32..=100,
+    );
     vec(row, 0..5).prop_map(move |rows| {
         let mut text = String::new();
         let (mut latency, mut memory) = (0, 0);
-        for (i, (longer, larger, known)) in rows.into_iter().enumerate() {
+        for (i, (longer, larger, known, busy)) in rows.into_iter().enumerate() {
             latency += longer;
             memory += larger;
             let known = if known {
@@ -18,7 +23,12 @@ fn rows(model: usize, kind: usize) -> impl Strategy<Value = String> {
             } else {
                 String::new()
             };
-            writeln!(text, "m{model},k{kind},{},,{latency},,{known},,,", 1 << i).unwrap();
+            let (size, mean) = (1 << i, busy / 2);
+            writeln!(
+                text,
+                "m{model},k{kind},{size},,{latency},,{known},{busy},{mean},{busy}"
+            )
+            .unwrap();
         }
         text
     })

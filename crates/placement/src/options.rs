@@ -1,0 +1,84 @@
+//! What a caller may choose about how a policy decides.
+
+use std::{fmt, str::FromStr};
+
+use packhorse_cluster::{Percent, ProfileRow};
+
+/// Which measured quantity counts as what a replica takes of a device's multiprocessors: Usher's Creq.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ComputeMetric {
+    /// The highest achieved occupancy of any kernel: Usher's own.
+    Achieved,
+    /// The mean achieved occupancy, weighted by duration (Elvinger's thesis, section 5.3.1).
+    Mean,
+    /// The mean utilisation of the multiprocessors, weighted by duration (Elvinger's thesis, section 5.3.2).
+    Sm,
+}
+
+/// A text that names no compute metric.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("unknown compute metric {given:?}: expected one of {}", ComputeMetric::ALL.map(ComputeMetric::as_str).join(", "))]
+pub struct UnknownComputeMetric {
+    given: String,
+}
+
+impl ComputeMetric {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Achieved, Self::Mean, Self::Sm];
+
+    /// Its name in configuration and reports.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Achieved => "achieved",
+            Self::Mean => "mean",
+            Self::Sm => "sm",
+        }
+    }
+
+    /// The column of the profile contract that has it.
+    pub const fn column(self) -> &'static str {
+        match self {
+            Self::Achieved => "achieved_occupancy_pct",
+            Self::Mean => "mean_occupancy_pct",
+            Self::Sm => "sm_utilization_pct",
+        }
+    }
+
+    /// What a row has measured of it.
+    pub(crate) fn of(self, row: &ProfileRow) -> Option<Percent> {
+        match self {
+            Self::Achieved => row.achieved_occupancy,
+            Self::Mean => row.mean_occupancy,
+            Self::Sm => row.sm_utilization,
+        }
+    }
+}
+
+impl FromStr for ComputeMetric {
+    type Err = UnknownComputeMetric;
+
+    fn from_str(text: &str) -> Result<Self, UnknownComputeMetric> {
+        Self::ALL
+            .into_iter()
+            .find(|metric| metric.as_str() == text)
+            .ok_or_else(|| UnknownComputeMetric {
+                given: text.chars().take(64).collect(),
+            })
+    }
+}
+
+impl fmt::Display for ComputeMetric {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+/// What a policy may be asked to choose otherwise than it would. A policy reads what concerns it and ignores the rest.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct PolicyOptions {
+    /// `usher` and its kin: what counts as compute, in place of the policy's own choice.
+    pub compute_metric: Option<ComputeMetric>,
+    /// `nexus`: a residual batch of `b` waits `(b - 1) / rate` for its last request, as the published code has it, in place of
+    /// the paper's `b / rate`.
+    pub nexus_published: bool,
+}
