@@ -13,6 +13,8 @@ pub enum Discipline {
     /// Earliest deadline first, late binding to free credits, early drop.
     #[default]
     Deadline,
+    /// The thesis' router: batches by size or after a fixed time, replicas in turn, nothing refused.
+    FixedWait,
 }
 
 /// A text that names no discipline.
@@ -24,12 +26,13 @@ pub struct UnknownDiscipline {
 
 impl Discipline {
     /// All of them.
-    pub const ALL: [Self; 1] = [Self::Deadline];
+    pub const ALL: [Self; 2] = [Self::Deadline, Self::FixedWait];
 
     /// Its name in configuration and reports.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Deadline => "deadline",
+            Self::FixedWait => "fixed-wait",
         }
     }
 }

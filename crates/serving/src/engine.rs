@@ -1,7 +1,7 @@
 //! The engine: what arrives, waits, is dispatched, comes back.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, VecDeque},
+    collections::{BTreeMap, BTreeSet, HashMap, VecDeque},
     mem,
     time::Duration,
 };
@@ -13,6 +13,7 @@ use crate::{
     ReplicaSpec, Request, RequestId,
     discipline::{Decision, Discipline, View, discipline},
     fleet::Fleet,
+    hash::NumberHasher,
     queue::{Queue, Ticket, Waiting},
 };
 
@@ -21,16 +22,19 @@ use crate::{
 pub struct EngineConfig {
     /// How waiting requests become batches.
     pub discipline: DisciplineName,
+    /// How long `fixed-wait` holds an open batch at most.
+    pub max_batch_wait: Duration,
     /// How often a request is dispatched at most, counting the first time: a request that kills its workers must not go round
     /// for ever.
     pub max_attempts: u32,
 }
 
 impl Default for EngineConfig {
-    /// The default discipline; two retries.
+    /// The default discipline; the thesis' 100 ms for an open batch; two retries.
     fn default() -> Self {
         Self {
             discipline: DisciplineName::default(),
+            max_batch_wait: Duration::from_millis(100),
             max_attempts: 3,
         }
     }
@@ -48,14 +52,14 @@ impl Default for EngineConfig {
 /// dispatched in last (answered), or with its [`Event::Cancel`].
 #[derive(Debug)]
 pub struct Engine {
+    config: EngineConfig,
     discipline: Box<dyn Discipline>,
-    max_attempts: u32,
     models: BTreeMap<ModelKey, Model>,
     /// Which model a replica serves.
     replicas: BTreeMap<ReplicaKey, ModelKey>,
     batches: BTreeMap<BatchId, Batch>,
-    /// Every request that was accepted and has not ended.
-    live: BTreeMap<RequestId, Place>,
+    /// Every request that was accepted and has not ended. Looked up, never gone through.
+    live: HashMap<RequestId, Place, NumberHasher>,
     /// When to look at a model again; each stands here at most once, as its `wake` says.
     wakes: BTreeSet<(Time, ModelKey)>,
     actions: VecDeque<Action>,
@@ -93,12 +97,12 @@ impl Engine {
     /// An engine without models.
     pub fn new(config: EngineConfig) -> Self {
         Self {
-            discipline: discipline(config.discipline),
-            max_attempts: config.max_attempts,
+            config,
+            discipline: discipline(config.discipline, config.max_batch_wait),
             models: BTreeMap::new(),
             replicas: BTreeMap::new(),
             batches: BTreeMap::new(),
-            live: BTreeMap::new(),
+            live: HashMap::default(),
             wakes: BTreeSet::new(),
             actions: VecDeque::new(),
             next_arrival: 0,
@@ -128,6 +132,22 @@ impl Engine {
             self.live.len() as u64,
             self.books.queued + self.books.in_flight
         );
+    }
+
+    /// Serves by another discipline from now on. What waits is put in its order; what is being computed is not touched.
+    pub fn set_discipline(&mut self, now: Time, name: DisciplineName) {
+        if name == self.config.discipline {
+            return;
+        }
+        self.config.discipline = name;
+        self.discipline = discipline(name, self.config.max_batch_wait);
+        let keys: Vec<ModelKey> = self.models.keys().copied().collect();
+        for key in keys {
+            for waiting in mem::take(&mut self.model_mut(key).queue).iter() {
+                self.place(*waiting);
+            }
+            self.wake(now, key);
+        }
     }
 
     /// The next thing to do now; `None` when there is nothing until the next event or [`Engine::poll_timeout`].
@@ -178,7 +198,7 @@ impl Engine {
         }
         self.books.accepted += 1;
         let ticket = Ticket {
-            rank: self.discipline.rank(&request),
+            rank: 0,
             arrival: self.next_arrival,
         };
         self.next_arrival += 1;
@@ -187,6 +207,7 @@ impl Engine {
             Waiting {
                 request,
                 ticket,
+                arrived: now,
                 attempts: 0,
             },
         );
@@ -216,12 +237,23 @@ impl Engine {
     }
 
     fn enqueue(&mut self, now: Time, waiting: Waiting) {
+        self.place(waiting);
+        self.books.queued += 1;
+        self.wake(now, waiting.request.model);
+    }
+
+    /// Puts a request into its queue where the discipline wants it.
+    fn place(&mut self, waiting: Waiting) {
+        let ticket = Ticket {
+            rank: self.discipline.rank(&waiting.request),
+            ..waiting.ticket
+        };
         let key = waiting.request.model;
         self.live
-            .insert(waiting.request.id, Place::Queued(key, waiting.ticket));
-        self.model_mut(key).queue.insert(waiting);
-        self.books.queued += 1;
-        self.wake(now, key);
+            .insert(waiting.request.id, Place::Queued(key, ticket));
+        self.model_mut(key)
+            .queue
+            .insert(Waiting { ticket, ..waiting });
     }
 
     fn cancel(&mut self, request: RequestId) {
@@ -325,7 +357,7 @@ impl Engine {
     /// Puts a request of a lost batch back into its queue, if that has any prospect.
     fn retry(&mut self, now: Time, waiting: &Waiting) {
         let gone = self.model_mut(waiting.request.model).limits.is_none();
-        if gone || waiting.attempts >= self.max_attempts || waiting.request.deadline <= now {
+        if gone || waiting.attempts >= self.config.max_attempts || waiting.request.deadline <= now {
             self.finish(waiting, Outcome::Lost);
         } else {
             self.enqueue(now, *waiting);
@@ -438,13 +470,13 @@ impl Engine {
         let rows = requests.iter().map(|waiting| waiting.request.rows).sum();
         let replica = model
             .fleet
-            .replica_mut(replica_key)
+            .get(replica_key)
             .expect("a discipline chooses from the fleet");
         assert!(
             !replica.draining && rows > 0 && (rows <= replica.batch_size() || requests.len() == 1),
             "{rows} rows for {replica_key:?}"
         );
-        replica.dispatched(now, id, rows);
+        model.fleet.dispatched(now, replica_key, id, rows);
         for waiting in &requests {
             self.live.insert(waiting.request.id, Place::InFlight(id));
         }

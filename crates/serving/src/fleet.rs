@@ -1,6 +1,10 @@
 //! The ready replicas of one model, and when each would finish a batch.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::BTreeMap,
+    ops::Bound::{Excluded, Unbounded},
+    time::Duration,
+};
 
 use packhorse_cluster::Time;
 use packhorse_contention::ServiceTimes;
@@ -93,7 +97,7 @@ impl Replica {
         }
     }
 
-    pub(crate) fn dispatched(&mut self, now: Time, batch: BatchId, rows: u32) {
+    fn dispatched(&mut self, now: Time, batch: BatchId, rows: u32) {
         self.busy_until = self.forecast(now).finish(rows);
         self.pending = self.pending.saturating_add(self.spec.service.of(rows));
         self.held.push(batch);
@@ -130,6 +134,8 @@ impl Replica {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Fleet {
     replicas: BTreeMap<ReplicaKey, Replica>,
+    /// Which one got the last batch; it may be gone.
+    last: Option<ReplicaKey>,
 }
 
 impl Fleet {
@@ -149,6 +155,15 @@ impl Fleet {
         self.replicas.get_mut(&key)
     }
 
+    /// A replica gets a batch.
+    pub(crate) fn dispatched(&mut self, now: Time, key: ReplicaKey, batch: BatchId, rows: u32) {
+        let replica = self.replicas.get_mut(&key);
+        replica
+            .expect("a discipline chooses from the fleet")
+            .dispatched(now, batch, rows);
+        self.last = Some(key);
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.replicas.is_empty()
     }
@@ -161,6 +176,16 @@ impl Fleet {
     pub(crate) fn serving(&self) -> impl Iterator<Item = (ReplicaKey, &Replica)> {
         self.replicas
             .iter()
+            .filter(|(_, replica)| !replica.draining)
+            .map(|(key, replica)| (*key, replica))
+    }
+
+    /// The same, beginning behind the one that got the last batch.
+    pub(crate) fn in_turn(&self) -> impl Iterator<Item = (ReplicaKey, &Replica)> {
+        let after = self.last.map_or(Unbounded, Excluded);
+        self.replicas
+            .range((after, Unbounded))
+            .chain(&self.replicas)
             .filter(|(_, replica)| !replica.draining)
             .map(|(key, replica)| (*key, replica))
     }

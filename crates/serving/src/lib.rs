@@ -10,6 +10,7 @@ mod engine;
 mod estimate;
 mod event;
 mod fleet;
+mod hash;
 mod queue;
 
 pub use books::Books;

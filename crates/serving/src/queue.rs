@@ -1,6 +1,6 @@
 //! The requests of one model that wait, in the order in which a discipline wants them.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::VecDeque;
 
 use packhorse_cluster::Time;
 
@@ -13,21 +13,24 @@ pub(crate) struct Ticket {
     pub(crate) arrival: u64,
 }
 
-/// A request that waits, or that is on a replica and may have to wait again: it keeps its ticket, which is then far in front.
+/// A request that waits, or that is on a replica and may have to wait again: its ticket is then far in front.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Waiting {
     pub(crate) request: Request,
     pub(crate) ticket: Ticket,
+    /// When it came to the engine first.
+    pub(crate) arrived: Time,
     /// How often it was dispatched.
     pub(crate) attempts: u32,
 }
 
-/// Every operation takes time logarithmic in the length.
+/// Every operation takes logarithmic time where requests come in order and leave in front, as nearly all do; in the middle, it
+/// moves what lies behind, of which there is no more than a queue's limit.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Queue {
-    waiting: BTreeMap<Ticket, Waiting>,
-    by_class: BTreeSet<(ShapeClass, Ticket)>,
-    by_deadline: BTreeSet<(Time, Ticket)>,
+    waiting: Sorted<Ticket, Waiting>,
+    by_class: Sorted<(ShapeClass, Ticket), ()>,
+    by_deadline: Sorted<(Time, Ticket), ()>,
     rows: u64,
 }
 
@@ -36,26 +39,22 @@ impl Queue {
         let Waiting {
             request, ticket, ..
         } = waiting;
-        let displaced = self.waiting.insert(ticket, waiting);
-        assert!(
-            displaced.is_none(),
-            "{ticket:?} is taken: arrivals are counted once"
-        );
-        self.by_class.insert((request.class, ticket));
-        self.by_deadline.insert((request.deadline, ticket));
+        self.waiting.insert(ticket, waiting);
+        self.by_class.insert((request.class, ticket), ());
+        self.by_deadline.insert((request.deadline, ticket), ());
         self.rows += u64::from(request.rows);
     }
 
     pub(crate) fn remove(&mut self, ticket: Ticket) -> Option<Waiting> {
-        let waiting = self.waiting.remove(&ticket)?;
-        self.by_class.remove(&(waiting.request.class, ticket));
-        self.by_deadline.remove(&(waiting.request.deadline, ticket));
+        let waiting = self.waiting.remove(ticket)?;
+        self.by_class.remove((waiting.request.class, ticket));
+        self.by_deadline.remove((waiting.request.deadline, ticket));
         self.rows -= u64::from(waiting.request.rows);
         Some(waiting)
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.waiting.len()
+        self.waiting.entries.len()
     }
 
     /// Rows of all that wait.
@@ -64,8 +63,8 @@ impl Queue {
     }
 
     /// All, in order.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &Waiting> {
-        self.waiting.values()
+    pub(crate) fn iter(&self) -> impl DoubleEndedIterator<Item = &Waiting> {
+        self.waiting.entries.iter().map(|entry| &entry.1)
     }
 
     /// Those of one shape class from a ticket on, in order.
@@ -74,17 +73,140 @@ impl Queue {
         class: ShapeClass,
         from: Ticket,
     ) -> impl Iterator<Item = &Waiting> {
-        let last = Ticket {
-            rank: u64::MAX,
-            arrival: u64::MAX,
-        };
         self.by_class
-            .range((class, from)..=(class, last))
-            .filter_map(|(_, ticket)| self.waiting.get(ticket))
+            .from((class, from))
+            .take_while(move |&&((of, _), ())| of == class)
+            .filter_map(|&((_, ticket), ())| self.waiting.get(ticket))
+    }
+
+    /// The first of every shape class.
+    pub(crate) fn firsts(&self) -> impl Iterator<Item = &Waiting> {
+        let first = self.by_class.entries.front().map(|&(key, ())| key);
+        let next_class = |&(ShapeClass(class), _): &(ShapeClass, Ticket)| {
+            let start = Ticket {
+                rank: 0,
+                arrival: 0,
+            };
+            let mut behind = self
+                .by_class
+                .from((ShapeClass(class.checked_add(1)?), start));
+            behind.next().map(|&(key, ())| key)
+        };
+        std::iter::successors(first, next_class).filter_map(|(_, ticket)| self.waiting.get(ticket))
     }
 
     /// The earliest deadline, wherever in the order it stands.
     pub(crate) fn first_due(&self) -> Option<(Time, Ticket)> {
-        self.by_deadline.first().copied()
+        self.by_deadline.entries.front().map(|&(key, ())| key)
+    }
+}
+
+/// A map for keys that mostly come in ascending order and leave in front.
+#[derive(Clone, Debug)]
+struct Sorted<K, V> {
+    entries: VecDeque<(K, V)>,
+}
+
+impl<K, V> Default for Sorted<K, V> {
+    fn default() -> Self {
+        Self {
+            entries: VecDeque::new(),
+        }
+    }
+}
+
+impl<K: Copy + Ord, V> Sorted<K, V> {
+    /// The key must be new: requests have tickets of their own.
+    fn insert(&mut self, key: K, value: V) {
+        if self.entries.back().is_none_or(|last| last.0 < key) {
+            self.entries.push_back((key, value));
+            return;
+        }
+        match self.find(key) {
+            Ok(_) => unreachable!("arrivals are counted once"),
+            Err(place) => self.entries.insert(place, (key, value)),
+        }
+    }
+
+    fn remove(&mut self, key: K) -> Option<V> {
+        let place = self.find(key).ok()?;
+        self.entries.remove(place).map(|entry| entry.1)
+    }
+
+    fn get(&self, key: K) -> Option<&V> {
+        self.entries.get(self.find(key).ok()?).map(|entry| &entry.1)
+    }
+
+    /// The entries from a key on.
+    fn from(&self, key: K) -> impl Iterator<Item = &(K, V)> {
+        let start = self.find(key).unwrap_or_else(|place| place);
+        self.entries.range(start..)
+    }
+
+    fn find(&self, key: K) -> Result<usize, usize> {
+        if self.entries.front().is_some_and(|first| first.0 == key) {
+            return Ok(0);
+        }
+        self.entries.binary_search_by(|entry| entry.0.cmp(&key))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::{ModelKey, RequestId};
+
+    fn waiting(class: u64, rank: u64, arrival: u64) -> Waiting {
+        let request = Request {
+            id: RequestId(arrival),
+            model: ModelKey(0),
+            rows: 1,
+            class: ShapeClass(class),
+            priority: 0,
+            deadline: Time::from_nanos(100 - rank),
+        };
+        Waiting {
+            request,
+            ticket: Ticket { rank, arrival },
+            arrived: Time::ZERO,
+            attempts: 0,
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn it_agrees_with_ordered_maps(steps in proptest::collection::vec((any::<bool>(), 0_u64..3, 0_u64..20), 1..60)) {
+            let mut queue = Queue::default();
+            let mut model: BTreeMap<Ticket, Waiting> = BTreeMap::new();
+            for (arrival, (comes, class, number)) in (0_u64..).zip(steps) {
+                if comes {
+                    let waiting = waiting(class, number, arrival);
+                    queue.insert(waiting);
+                    model.insert(waiting.ticket, waiting);
+                } else if let Some(&ticket) = model.keys().nth(number as usize) {
+                    prop_assert!(queue.remove(ticket).is_some());
+                    model.remove(&ticket);
+                }
+                let all: Vec<Ticket> = queue.iter().map(|waiting| waiting.ticket).collect();
+                prop_assert_eq!(all, model.keys().copied().collect::<Vec<_>>());
+                prop_assert_eq!((queue.len(), queue.rows()), (model.len(), model.len() as u64));
+                let due = model.values().map(|waiting| (waiting.request.deadline, waiting.ticket)).min();
+                prop_assert_eq!(queue.first_due(), due);
+                let of_class = |class| model.values().filter(move |waiting| waiting.request.class == ShapeClass(class));
+                let firsts: Vec<Ticket> = queue.firsts().map(|waiting| waiting.ticket).collect();
+                let expected: Vec<Ticket> = (0..3).filter_map(|class| Some(of_class(class).next()?.ticket)).collect();
+                prop_assert_eq!(firsts, expected);
+                for class in 0..3 {
+                    let from = Ticket { rank: number, arrival: 0 };
+                    let found: Vec<Ticket> = queue.of_class(ShapeClass(class), from).map(|waiting| waiting.ticket).collect();
+                    let expected: Vec<Ticket> = of_class(class).map(|waiting| waiting.ticket).filter(|ticket| *ticket >= from).collect();
+                    prop_assert_eq!(found, expected);
+                }
+            }
+        }
     }
 }

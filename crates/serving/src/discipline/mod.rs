@@ -4,8 +4,9 @@
 //! carries out and checks.
 
 mod deadline;
+mod fixed_wait;
 
-use std::fmt::Debug;
+use std::{fmt::Debug, time::Duration};
 
 use packhorse_cluster::{Discipline as Name, Time};
 
@@ -50,9 +51,10 @@ pub(crate) trait Discipline: Debug + Send {
     fn decide(&self, view: View<'_>) -> Decision;
 }
 
-/// The discipline of that name.
-pub(crate) fn discipline(name: Name) -> Box<dyn Discipline> {
+/// The discipline of that name; `max_wait` is how long `fixed-wait` holds an open batch.
+pub(crate) fn discipline(name: Name, max_wait: Duration) -> Box<dyn Discipline> {
     match name {
         Name::Deadline => Box::new(deadline::Deadline),
+        Name::FixedWait => Box::new(fixed_wait::FixedWait { max_wait }),
     }
 }

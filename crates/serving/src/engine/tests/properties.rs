@@ -42,6 +42,7 @@ enum Step {
         compute: u64,
     },
     Fail(usize),
+    Switch(DisciplineName),
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -60,7 +61,12 @@ fn step() -> impl Strategy<Value = Step> {
         1 => index.clone().prop_map(Step::CancelComputing),
         6 => (index.clone(), 0_u64..100).prop_map(|(batch, compute)| Step::Done { batch, compute }),
         1 => index.prop_map(Step::Fail),
+        1 => discipline().prop_map(Step::Switch),
     ]
+}
+
+fn discipline() -> impl Strategy<Value = DisciplineName> {
+    proptest::sample::select(DisciplineName::ALL.as_slice())
 }
 
 struct Worker {
@@ -72,6 +78,7 @@ struct Worker {
 /// A driver that keeps its own books and judges every action.
 struct World {
     engine: Engine,
+    discipline: DisciplineName,
     now: Time,
     limits: BTreeMap<ModelKey, ModelLimits>,
     workers: BTreeMap<ReplicaKey, Worker>,
@@ -89,9 +96,14 @@ fn nth<K: Copy + Ord, V>(map: &BTreeMap<K, V>, index: usize) -> Option<K> {
 }
 
 impl World {
-    fn new() -> Self {
+    fn new(discipline: DisciplineName) -> Self {
+        let config = EngineConfig {
+            discipline,
+            ..EngineConfig::default()
+        };
         let mut world = Self {
-            engine: Engine::new(EngineConfig::default()),
+            engine: Engine::new(config),
+            discipline,
             now: Time::ZERO,
             limits: BTreeMap::new(),
             workers: BTreeMap::new(),
@@ -215,7 +227,14 @@ impl World {
                 };
                 self.tell(Event::BatchFailed { batch });
             }
+            Step::Switch(discipline) => self.switch(discipline),
         }
+    }
+
+    fn switch(&mut self, discipline: DisciplineName) {
+        self.discipline = discipline;
+        self.engine.set_discipline(self.now, discipline);
+        self.drain();
     }
 
     fn cancel(&mut self, request: Option<RequestId>) {
@@ -298,10 +317,9 @@ impl World {
                 .all(|worker| !worker.draining || worker.held > 0),
             "idle drainers are given back"
         );
+        let overdue = |request: &Request| request.deadline <= self.now;
         assert!(
-            self.waiting
-                .values()
-                .all(|request| request.deadline > self.now),
+            !self.keeps_deadlines() || !self.waiting.values().any(overdue),
             "what is due has ended"
         );
         self.books.queued = self.waiting.len() as u64;
@@ -310,9 +328,16 @@ impl World {
         assert!(self.books.balance());
     }
 
+    /// Whether what cannot be in time is dropped, and a replica gets no more batches than it has credits.
+    fn keeps_deadlines(&self) -> bool {
+        self.discipline != DisciplineName::FixedWait
+    }
+
     fn dispatch(&mut self, batch: BatchId, replica: ReplicaKey, requests: Vec<RequestId>) {
+        let keeps_deadlines = self.keeps_deadlines();
         let worker = self.workers.get_mut(&replica).expect("known replicas only");
-        assert!(!worker.draining && worker.held < worker.spec.credits as usize);
+        let has_credit = worker.held < worker.spec.credits as usize;
+        assert!(!worker.draining && (has_credit || !keeps_deadlines));
         worker.held += 1;
         let taken: Vec<Request> = requests
             .iter()
@@ -334,7 +359,7 @@ impl World {
             assert_eq!(request.model, worker.spec.model);
             assert_eq!(request.class, taken[0].class, "classes never mix");
             assert!(
-                request.deadline > self.now,
+                request.deadline > self.now || !keeps_deadlines,
                 "expired requests are not dispatched"
             );
             let attempts = self.attempts.entry(request.id).or_default();
@@ -372,8 +397,11 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(512))]
 
     #[test]
-    fn every_request_ends_once_whatever_happens(steps in proptest::collection::vec(step(), 1..200)) {
-        let mut world = World::new();
+    fn every_request_ends_once_whatever_happens(
+        discipline in discipline(),
+        steps in proptest::collection::vec(step(), 1..200),
+    ) {
+        let mut world = World::new(discipline);
         for step in steps {
             world.take(step);
         }

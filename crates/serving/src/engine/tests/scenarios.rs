@@ -11,8 +11,22 @@ struct Stage {
 impl Stage {
     /// One model of at most 8 rows; replicas 0, 1, … that need so many milliseconds for 1, 2, … rows, with two credits each.
     fn new(replicas: &[&[u64]]) -> Self {
+        Self::with(EngineConfig::default(), replicas)
+    }
+
+    /// The same with `fixed-wait`, which holds an open batch for 100 ms.
+    fn fixed_wait(replicas: &[&[u64]]) -> Self {
+        let config = EngineConfig {
+            discipline: DisciplineName::FixedWait,
+            max_batch_wait: ms(100),
+            ..EngineConfig::default()
+        };
+        Self::with(config, replicas)
+    }
+
+    fn with(config: EngineConfig, replicas: &[&[u64]]) -> Self {
         let mut stage = Self {
-            engine: Engine::new(EngineConfig::default()),
+            engine: Engine::new(config),
             requests: 0,
         };
         let limits = ModelLimits {
@@ -621,4 +635,65 @@ fn a_replica_that_proves_slow_is_believed_to_be_slow_until_news_are_old() {
     now += 10_000;
     assert!(slowdown(&stage, now) < 1.01);
     assert_eq!(stage.arrive(now, now + 15), ["batch 30 to 0: [31]"]);
+}
+
+#[test]
+fn fixed_wait_fills_one_batch_after_the_other_for_the_replicas_in_turn() {
+    let mut stage = Stage::fixed_wait(&[&[10, 10], &[10, 10, 10]]);
+    let told: Vec<String> = (0..10).flat_map(|now| stage.arrive(now, 50)).collect();
+    // Nobody asks whether a replica is free, or whether anybody is in time.
+    assert_eq!(
+        told,
+        [
+            "batch 0 to 0: [0, 1]",
+            "batch 1 to 1: [2, 3, 4]",
+            "batch 2 to 0: [5, 6]",
+            "batch 3 to 1: [7, 8, 9]"
+        ]
+    );
+}
+
+#[test]
+fn fixed_wait_sends_a_partial_batch_when_its_first_request_has_waited_long_enough() {
+    let mut stage = Stage::fixed_wait(&[FLAT, FLAT]);
+    assert!(stage.arrive(5, 20).is_empty());
+    assert!(stage.arrive(60, 70).is_empty());
+    assert_eq!(stage.engine.poll_timeout(), Some(at(105)));
+    assert!(stage.drain(at(104)).is_empty());
+    assert_eq!(stage.drain(at(105)), ["batch 0 to 0: [0, 1]"]);
+    assert!(stage.arrive(110, 111).is_empty());
+    assert_eq!(stage.drain(at(210)), ["batch 1 to 1: [2]"]);
+    assert_eq!(stage.engine.poll_timeout(), None);
+}
+
+#[test]
+fn fixed_wait_keeps_an_open_batch_per_shape_class() {
+    let mut stage = Stage::fixed_wait(&[&[10, 10]]);
+    let mut arrive = |now, class| {
+        let request = Request {
+            class: ShapeClass(class),
+            ..stage.request(500)
+        };
+        stage.tell(now, Event::Arrive(request))
+    };
+    assert!(arrive(0, 1).is_empty());
+    assert!(arrive(1, 2).is_empty());
+    assert_eq!(arrive(2, 2), ["batch 0 to 0: [1, 2]"]);
+    assert_eq!(arrive(3, 1), ["batch 1 to 0: [0, 3]"]);
+}
+
+#[test]
+fn the_discipline_is_switched_while_requests_wait() {
+    let mut stage = Stage::fixed_wait(&[FLAT]);
+    assert!(stage.arrive(0, 200).is_empty());
+    assert!(stage.arrive(1, 150).is_empty());
+    stage.engine.set_discipline(at(2), DisciplineName::Deadline);
+    assert_eq!(stage.drain(at(2)), ["batch 0 to 0: [1, 0]"]);
+    stage.arrive(3, 90);
+    assert!(stage.arrive(4, 90).is_empty(), "both credits are used");
+    stage
+        .engine
+        .set_discipline(at(5), DisciplineName::FixedWait);
+    assert!(stage.drain(at(5)).is_empty());
+    assert_eq!(stage.drain(at(104)), ["batch 2 to 0: [3]"]);
 }
