@@ -29,9 +29,15 @@ pub(super) enum BatchError {
 }
 
 /// Puts the inputs of requests of one shape class behind each other; `requests` holds at least one, `rows` is their sum.
-pub(super) fn assemble(program: &Program, rows: u32, requests: &[&[Tensor]]) -> Result<BatchInputs, BatchError> {
+pub(super) fn assemble(
+    program: &Program,
+    rows: u32,
+    requests: &[&[Tensor]],
+) -> Result<BatchInputs, BatchError> {
     let specs = program.inputs.iter().enumerate();
-    let headers = specs.map(|(i, spec)| header(program, spec, rows, requests, i)).collect::<Result<Vec<_>, _>>()?;
+    let headers = specs
+        .map(|(i, spec)| header(program, spec, rows, requests, i))
+        .collect::<Result<Vec<_>, _>>()?;
     let bytes: u64 = headers.iter().map(TensorHeader::byte_len).sum();
     if bytes > MAX_PAYLOAD {
         return Err(BatchError::TooLarge { bytes });
@@ -40,8 +46,15 @@ pub(super) fn assemble(program: &Program, rows: u32, requests: &[&[Tensor]]) -> 
     for (i, (spec, header)) in program.inputs.iter().zip(&headers).enumerate() {
         for inputs in requests {
             match spec.pad {
-                Some(pad) if inputs[i].shape().dims()[pad.axis] < header.shape().dims()[pad.axis] => {
-                    payload.push(padded(&inputs[i], pad.axis, header.shape().dims()[pad.axis], pad.value));
+                Some(pad)
+                    if inputs[i].shape().dims()[pad.axis] < header.shape().dims()[pad.axis] =>
+                {
+                    payload.push(padded(
+                        &inputs[i],
+                        pad.axis,
+                        header.shape().dims()[pad.axis],
+                        pad.value,
+                    ));
                 }
                 _ => payload.extend(inputs[i].data().chunks().cloned()),
             }
@@ -57,12 +70,20 @@ fn header(
     requests: &[&[Tensor]],
     input: usize,
 ) -> Result<TensorHeader, BatchError> {
-    let mut dims: Vec<i64> = requests[0][input].shape().dims().iter().map(|dim| signed(*dim)).collect();
+    let mut dims: Vec<i64> = requests[0][input]
+        .shape()
+        .dims()
+        .iter()
+        .map(|dim| signed(*dim))
+        .collect();
     if program.batches() {
         dims[0] = rows.into();
     }
     if let Some(pad) = spec.pad {
-        let longest = requests.iter().map(|inputs| inputs[input].shape().dims()[pad.axis]).max();
+        let longest = requests
+            .iter()
+            .map(|inputs| inputs[input].shape().dims()[pad.axis])
+            .max();
         dims[pad.axis] = signed(longest.unwrap_or_default());
     }
     Ok(TensorHeader::new(spec.datatype, Shape::new(&dims)?)?)
@@ -79,7 +100,11 @@ pub(super) enum ResultError {
     #[error("the model answered {found} outputs, but declares {declared}")]
     Outputs { found: usize, declared: usize },
     #[error("output {name:?}: the model answered {found}, but declares {declared}")]
-    Output { name: String, found: String, declared: String },
+    Output {
+        name: String,
+        found: String,
+        declared: String,
+    },
     #[error("output {name:?}: the model answered {found} rows to a batch of {rows}")]
     Rows { name: String, found: u64, rows: u64 },
 }
@@ -92,28 +117,42 @@ pub(super) fn split(
     outputs: &[(TensorHeader, Bytes)],
 ) -> Result<Vec<Vec<OutputRows>>, ResultError> {
     if outputs.len() != program.outputs.len() {
-        return Err(ResultError::Outputs { found: outputs.len(), declared: program.outputs.len() });
+        return Err(ResultError::Outputs {
+            found: outputs.len(),
+            declared: program.outputs.len(),
+        });
     }
     let rows: u64 = request_rows.iter().map(|rows| u64::from(*rows)).sum();
     let mut split = vec![Vec::with_capacity(outputs.len()); request_rows.len()];
     for (spec, (header, data)) in program.outputs.iter().zip(outputs) {
         check(program, spec, header, rows)?;
         if !program.batches() {
-            split[0].push(OutputRows { shape: header.shape().clone(), data: data.clone() });
+            split[0].push(OutputRows {
+                shape: header.shape().clone(),
+                data: data.clone(),
+            });
             continue;
         }
         let row_len = data.len() / rows as usize;
         let mut at = 0;
         for (outputs, rows) in split.iter_mut().zip(request_rows) {
             let end = at + row_len * *rows as usize;
-            outputs.push(OutputRows { shape: header.shape().with_dim(0, (*rows).into()), data: data.slice(at..end) });
+            outputs.push(OutputRows {
+                shape: header.shape().with_dim(0, (*rows).into()),
+                data: data.slice(at..end),
+            });
             at = end;
         }
     }
     Ok(split)
 }
 
-fn check(program: &Program, spec: &TensorSpec, header: &TensorHeader, rows: u64) -> Result<(), ResultError> {
+fn check(
+    program: &Program,
+    spec: &TensorSpec,
+    header: &TensorHeader,
+    rows: u64,
+) -> Result<(), ResultError> {
     if header.datatype() != spec.datatype || !spec.accepts(header.shape()) {
         return Err(ResultError::Output {
             name: spec.name.clone(),
@@ -122,9 +161,11 @@ fn check(program: &Program, spec: &TensorSpec, header: &TensorHeader, rows: u64)
         });
     }
     match header.shape().dims().first() {
-        Some(found) if program.batches() && *found != rows => {
-            Err(ResultError::Rows { name: spec.name.clone(), found: *found, rows })
-        }
+        Some(found) if program.batches() && *found != rows => Err(ResultError::Rows {
+            name: spec.name.clone(),
+            found: *found,
+            rows,
+        }),
         _ => Ok(()),
     }
 }
@@ -139,7 +180,10 @@ mod tests {
         TensorSpec {
             name: name.to_owned(),
             datatype: Datatype::Uint8,
-            shape: shape.iter().map(|dim| Dim::try_from(*dim).unwrap()).collect(),
+            shape: shape
+                .iter()
+                .map(|dim| Dim::try_from(*dim).unwrap())
+                .collect(),
             pad,
         }
     }
@@ -167,7 +211,11 @@ mod tests {
 
     #[test]
     fn inputs_of_all_requests_lie_behind_each_other_input_by_input() {
-        let program = program(8, vec![spec("a", &[-1, 2], None), spec("b", &[-1], None)], vec![spec("y", &[-1], None)]);
+        let program = program(
+            8,
+            vec![spec("a", &[-1, 2], None), spec("b", &[-1], None)],
+            vec![spec("y", &[-1], None)],
+        );
         let first = [tensor(&[1, 2], &[1, 2]), tensor(&[1], &[9])];
         let second = [tensor(&[2, 2], &[3, 4, 5, 6]), tensor(&[2], &[8, 7])];
         let batch = assemble(&program, 3, &[&first, &second]).unwrap();
@@ -175,13 +223,23 @@ mod tests {
         assert_eq!(batch.headers[0].shape().dims(), [3, 2]);
         assert_eq!(batch.headers[1].shape().dims(), [3]);
         // What was not filled up is the request's own memory.
-        assert_eq!(batch.payload[0].as_ptr(), first[0].data().to_bytes().as_ptr());
+        assert_eq!(
+            batch.payload[0].as_ptr(),
+            first[0].data().to_bytes().as_ptr()
+        );
     }
 
     #[test]
     fn shorter_requests_are_filled_up_to_the_longest() {
-        let padding = Some(Padding { axis: 1, value: 0.0 });
-        let program = program(8, vec![spec("a", &[-1, -1], padding)], vec![spec("y", &[-1], None)]);
+        let padding = Some(Padding {
+            axis: 1,
+            value: 0.0,
+        });
+        let program = program(
+            8,
+            vec![spec("a", &[-1, -1], padding)],
+            vec![spec("y", &[-1], None)],
+        );
         let short = [tensor(&[2, 1], &[1, 2])];
         let long = [tensor(&[1, 3], &[3, 4, 5])];
         let batch = assemble(&program, 3, &[&short, &long]).unwrap();
@@ -202,8 +260,15 @@ mod tests {
 
     #[test]
     fn every_request_gets_its_own_rows() {
-        let program = program(8, vec![spec("a", &[-1], None)], vec![spec("y", &[-1, 2], None), spec("z", &[-1], None)]);
-        let outputs = [output(&[3, 2], &[1, 1, 2, 2, 3, 3]), output(&[3], &[4, 5, 6])];
+        let program = program(
+            8,
+            vec![spec("a", &[-1], None)],
+            vec![spec("y", &[-1, 2], None), spec("z", &[-1], None)],
+        );
+        let outputs = [
+            output(&[3, 2], &[1, 1, 2, 2, 3, 3]),
+            output(&[3], &[4, 5, 6]),
+        ];
         let rows = split(&program, &[1, 2], &outputs).unwrap();
         assert_eq!(rows[0][0].data, [1, 1][..]);
         assert_eq!(rows[0][1].data, [4][..]);
@@ -214,14 +279,23 @@ mod tests {
 
     #[test]
     fn outputs_that_were_not_declared_so_are_refused() {
-        let program = program(8, vec![spec("a", &[-1], None)], vec![spec("y", &[-1, 2], None)]);
-        let error = |outputs: &[(TensorHeader, Bytes)]| split(&program, &[2], outputs).unwrap_err().to_string();
+        let program = program(
+            8,
+            vec![spec("a", &[-1], None)],
+            vec![spec("y", &[-1, 2], None)],
+        );
+        let error = |outputs: &[(TensorHeader, Bytes)]| {
+            split(&program, &[2], outputs).unwrap_err().to_string()
+        };
         assert_eq!(error(&[]), "the model answered 0 outputs, but declares 1");
         assert_eq!(
             error(&[output(&[2, 1], &[0; 2])]),
             "output \"y\": the model answered UINT8 [2,1], but declares UINT8 [-1,2]"
         );
-        assert_eq!(error(&[output(&[1, 2], &[0; 2])]), "output \"y\": the model answered 1 rows to a batch of 2");
+        assert_eq!(
+            error(&[output(&[1, 2], &[0; 2])]),
+            "output \"y\": the model answered 1 rows to a batch of 2"
+        );
         let header = TensorHeader::new(Datatype::Int8, Shape::new(&[2, 2]).unwrap()).unwrap();
         assert_eq!(
             error(&[(header, Bytes::from_static(&[0; 4]))]),

@@ -71,10 +71,17 @@ pub(crate) struct Catalog {
 impl Catalog {
     /// Of these models; `open` says whether requests are taken.
     pub(super) fn new(models: impl Iterator<Item = Arc<ServedModel>>, open: bool) -> Self {
-        let mut catalog = Self { models: BTreeMap::new(), open };
+        let mut catalog = Self {
+            models: BTreeMap::new(),
+            open,
+        };
         for model in models {
             let ModelId { name, version } = model.id().clone();
-            catalog.models.entry(name).or_default().insert(version, model);
+            catalog
+                .models
+                .entry(name)
+                .or_default()
+                .insert(version, model);
         }
         catalog
     }
@@ -85,18 +92,25 @@ impl Catalog {
         name: &ModelName,
         version: Option<ModelVersion>,
     ) -> Result<&Arc<ServedModel>, NotServed> {
-        let versions = self.models.get(name).ok_or_else(|| NotServed::Model(name.clone()))?;
+        let versions = self
+            .models
+            .get(name)
+            .ok_or_else(|| NotServed::Model(name.clone()))?;
         let newest = || {
             let ready = versions.values().rev().find(|model| model.is_ready());
             ready.or_else(|| versions.values().next_back())
         };
         let found = version.map_or_else(newest, |version| versions.get(&version));
-        found.ok_or_else(|| NotServed::Version(name.clone(), version.unwrap_or(ModelVersion::FIRST)))
+        found
+            .ok_or_else(|| NotServed::Version(name.clone(), version.unwrap_or(ModelVersion::FIRST)))
     }
 
     /// The versions of a model, ascending.
     pub(crate) fn versions(&self, name: &ModelName) -> impl Iterator<Item = ModelVersion> {
-        self.models.get(name).into_iter().flat_map(|versions| versions.keys().copied())
+        self.models
+            .get(name)
+            .into_iter()
+            .flat_map(|versions| versions.keys().copied())
     }
 
     /// All models, by name and version.

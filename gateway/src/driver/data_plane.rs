@@ -94,7 +94,14 @@ impl DataPlane {
         let (announce_catalog, catalog) = watch::channel(Arc::default());
         let (announce_links, links) = watch::channel(BTreeMap::new());
         let request_limit = config.request_limit.min(Semaphore::MAX_PERMITS);
-        let driver = Driver::new(config, clock, telemetry.clone(), inbox.downgrade(), announce_catalog, announce_links);
+        let driver = Driver::new(
+            config,
+            clock,
+            telemetry.clone(),
+            inbox.downgrade(),
+            announce_catalog,
+            announce_links,
+        );
         tokio::spawn(driver.run(messages));
         Self {
             shared: Arc::new(Shared {
@@ -154,14 +161,27 @@ impl DataPlane {
 
     /// Asks a model, and waits for its answer: the rows of each output, in the model's order. Dropped before that, the request
     /// leaves its queue; if it is being computed, its rows are thrown away.
-    pub(crate) async fn submit(&self, submission: Submission) -> Result<Vec<OutputRows>, Unanswered> {
+    pub(crate) async fn submit(
+        &self,
+        submission: Submission,
+    ) -> Result<Vec<OutputRows>, Unanswered> {
         let Ok(place) = Arc::clone(&self.shared.places).try_acquire_owned() else {
-            return Err(Unanswered::Busy { limit: self.shared.request_limit });
+            return Err(Unanswered::Busy {
+                limit: self.shared.request_limit,
+            });
         };
         let id = RequestId(self.shared.next_request.fetch_add(1, Relaxed));
         let (answer, mut answered) = oneshot::channel();
-        self.tell(Message::Submit(Box::new(Submitted { id, submission, answer, place })));
-        let abandoned = CancelOnDrop { data_plane: self, id };
+        self.tell(Message::Submit(Box::new(Submitted {
+            id,
+            submission,
+            answer,
+            place,
+        })));
+        let abandoned = CancelOnDrop {
+            data_plane: self,
+            id,
+        };
         let result = (&mut answered).await;
         std::mem::forget(abandoned);
         // The driver answers all it has before it ends, but what comes later it never sees.

@@ -39,7 +39,9 @@ pub(super) fn padded(tensor: &Tensor, axis: usize, size: u64, value: f64) -> Byt
     let mut bytes = BytesMut::with_capacity(outer * (kept + filled));
     let mut rest = tensor.data().clone();
     for _ in 0..outer {
-        rest.split_to(kept).chunks().for_each(|chunk| bytes.put_slice(chunk));
+        rest.split_to(kept)
+            .chunks()
+            .for_each(|chunk| bytes.put_slice(chunk));
         fill(&mut bytes, filled, &element);
     }
     bytes.freeze()
@@ -77,7 +79,10 @@ mod tests {
     #[test]
     fn an_inner_axis_is_filled_in_whole_steps() {
         let input = tensor::<f32>(&[1, 1, 2], &[1.0, 2.0]);
-        assert_eq!(values::<f32>(&padded(&input, 1, 3, 0.5)), [1.0, 2.0, 0.5, 0.5, 0.5, 0.5]);
+        assert_eq!(
+            values::<f32>(&padded(&input, 1, 3, 0.5)),
+            [1.0, 2.0, 0.5, 0.5, 0.5, 0.5]
+        );
         let input = tensor::<u8>(&[1, 2, 1], &[1, 2]);
         assert_eq!(values::<u8>(&padded(&input, 2, 2, 9.0)), [1, 9, 2, 9]);
         let empty = tensor::<u8>(&[1, 0], &[]);

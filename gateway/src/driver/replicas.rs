@@ -70,12 +70,25 @@ impl Replicas {
         links: &impl OpenLink,
     ) -> Vec<Consequence> {
         let mut consequences = Vec::new();
-        let wanted = |replica: &Replica| target.replicas.get(&replica.id).filter(|t| models.contains_key(&t.model));
-        let keys: Vec<ReplicaKey> = self.by_key.iter().filter(|(_, r)| r.wanted).map(|(key, _)| *key).collect();
+        let wanted = |replica: &Replica| {
+            target
+                .replicas
+                .get(&replica.id)
+                .filter(|t| models.contains_key(&t.model))
+        };
+        let keys: Vec<ReplicaKey> = self
+            .by_key
+            .iter()
+            .filter(|(_, r)| r.wanted)
+            .map(|(key, _)| *key)
+            .collect();
         for key in keys {
             let replica = &self.by_key[&key];
             match wanted(replica) {
-                Some(t) if models[&t.model].key == replica.model && is_same_worker(t, &replica.target) => {
+                Some(t)
+                    if models[&t.model].key == replica.model
+                        && is_same_worker(t, &replica.target) =>
+                {
                     let draining = t.draining;
                     if draining && !replica.target.draining {
                         consequences.extend(self.drain(key));
@@ -87,7 +100,10 @@ impl Replicas {
             }
         }
         for (id, t) in &target.replicas {
-            let known = self.by_key.values().any(|replica| replica.wanted && replica.id == *id);
+            let known = self
+                .by_key
+                .values()
+                .any(|replica| replica.wanted && replica.id == *id);
             if let Some(model) = models.get(&t.model).filter(|_| !known) {
                 self.add(*id, t.clone(), model, links);
             }
@@ -95,16 +111,46 @@ impl Replicas {
         consequences
     }
 
-    fn add(&mut self, id: ReplicaId, target: TargetReplica, model: &ServedModel, links: &impl OpenLink) {
+    fn add(
+        &mut self,
+        id: ReplicaId,
+        target: TargetReplica,
+        model: &ServedModel,
+        links: &impl OpenLink,
+    ) {
         let key = ReplicaKey(self.next_key);
         self.next_key += 1;
-        let identity =
-            WorkerIdentity { replica: id, artifact: model.spec.program.artifact, batch_size: target.batch_size };
+        let identity = WorkerIdentity {
+            replica: id,
+            artifact: model.spec.program.artifact,
+            batch_size: target.batch_size,
+        };
         let drained = target.draining;
-        let link = (!drained).then(|| links.open(key, Endpoint { address: target.address, identity }));
+        let link = (!drained).then(|| {
+            links.open(
+                key,
+                Endpoint {
+                    address: target.address,
+                    identity,
+                },
+            )
+        });
         // One that comes to us draining holds nothing of ours.
-        let state = if drained { LinkState::Drained } else { LinkState::Connecting { reason: None } };
-        let replica = Replica { id, target, model: model.key, rows_limit: model.spec.program.rows_limit(), link, batches: None, state, wanted: true };
+        let state = if drained {
+            LinkState::Drained
+        } else {
+            LinkState::Connecting { reason: None }
+        };
+        let replica = Replica {
+            id,
+            target,
+            model: model.key,
+            rows_limit: model.spec.program.rows_limit(),
+            link,
+            batches: None,
+            state,
+            wanted: true,
+        };
         self.by_key.insert(key, replica);
     }
 
@@ -162,7 +208,12 @@ impl Replicas {
             model: replica.model,
             batch_size,
             credits: ReplicaSpec::DEFAULT_CREDITS,
-            service: ServiceTimes::new(&replica.target.profile, rows_limit, None, Interference::default()),
+            service: ServiceTimes::new(
+                &replica.target.profile,
+                rows_limit,
+                None,
+                Interference::default(),
+            ),
         };
         Some(Consequence::Tell(Event::ReplicaUp { replica: key, spec }))
     }
@@ -191,7 +242,9 @@ impl Replicas {
             replica.state = LinkState::Drained;
             replica.link = None;
         } else {
-            replica.state = LinkState::Connecting { reason: Some(reason) };
+            replica.state = LinkState::Connecting {
+                reason: Some(reason),
+            };
         }
         was_in_engine.then_some(Consequence::Void(key))
     }
@@ -209,13 +262,18 @@ impl Replicas {
             replica.state = LinkState::Drained;
             replica.link = None;
         } else {
-            replica.state = LinkState::Connecting { reason: Some("the worker is draining".to_owned()) };
+            replica.state = LinkState::Connecting {
+                reason: Some("the worker is draining".to_owned()),
+            };
         }
     }
 
     /// Hands a batch to the link. One whose connection has just broken loses it: the link's report of that is on its way.
     pub(super) fn send(&self, key: ReplicaKey, batch: OutgoingBatch) {
-        let batches = self.by_key.get(&key).and_then(|replica| replica.batches.as_ref());
+        let batches = self
+            .by_key
+            .get(&key)
+            .and_then(|replica| replica.batches.as_ref());
         let batches = batches.expect("the engine dispatches only to replicas that are up");
         if let Err(mpsc::error::TrySendError::Full(_)) = batches.try_send(batch) {
             unreachable!("the engine gives a replica no more batches than its credits");
@@ -225,21 +283,34 @@ impl Replicas {
     /// How the replicas of the target stand.
     pub(super) fn states(&self) -> BTreeMap<ReplicaId, LinkState> {
         let wanted = self.by_key.values().filter(|replica| replica.wanted);
-        wanted.map(|replica| (replica.id, replica.state.clone())).collect()
+        wanted
+            .map(|replica| (replica.id, replica.state.clone()))
+            .collect()
     }
 
     /// Whether a replica of the model takes batches, and whether one is about to.
     pub(super) fn readiness(&self, model: ModelKey) -> (bool, bool) {
-        let of_model = || self.by_key.values().filter(|replica| replica.model == model);
+        let of_model = || {
+            self.by_key
+                .values()
+                .filter(|replica| replica.model == model)
+        };
         let ready = of_model().any(|replica| replica.state == LinkState::Serving);
-        let loading = of_model().any(|replica| matches!(replica.state, LinkState::Connecting { .. }));
+        let loading =
+            of_model().any(|replica| matches!(replica.state, LinkState::Connecting { .. }));
         (ready, loading)
     }
 }
 
 /// Whether it is the same worker in the same role; draining is a matter of its own, but never taken back.
 fn is_same_worker(now: &TargetReplica, before: &TargetReplica) -> bool {
-    let TargetReplica { model, address, batch_size, profile, draining } = now;
+    let TargetReplica {
+        model,
+        address,
+        batch_size,
+        profile,
+        draining,
+    } = now;
     *model == before.model
         && *address == before.address
         && *batch_size == before.batch_size

@@ -31,19 +31,33 @@ pub(super) struct Membership {
 
 impl ShapeClasses {
     /// The class of a request of this model.
-    pub(super) fn enter(&mut self, model: ModelKey, program: &Program, inputs: &[Tensor]) -> Membership {
+    pub(super) fn enter(
+        &mut self,
+        model: ModelKey,
+        program: &Program,
+        inputs: &[Tensor],
+    ) -> Membership {
         let key = (model, open_dims(program, inputs));
         let known = self.known.entry(key.clone()).or_insert_with(|| {
             self.next += 1;
-            Known { class: ShapeClass(self.next), requests: 0 }
+            Known {
+                class: ShapeClass(self.next),
+                requests: 0,
+            }
         });
         known.requests += 1;
-        Membership { class: known.class, key }
+        Membership {
+            class: known.class,
+            key,
+        }
     }
 
     /// A request has ended.
     pub(super) fn leave(&mut self, membership: &Membership) {
-        let known = self.known.get_mut(&membership.key).expect("a class lasts as long as its members");
+        let known = self
+            .known
+            .get_mut(&membership.key)
+            .expect("a class lasts as long as its members");
         known.requests -= 1;
         if known.requests == 0 {
             self.known.remove(&membership.key);
@@ -104,7 +118,10 @@ mod tests {
         let short = class(None, &input(1, 3));
         assert_eq!(class(None, &input(4, 3)), short);
         assert_ne!(class(None, &input(1, 4)), short);
-        let padding = Some(Padding { axis: 1, value: 0.0 });
+        let padding = Some(Padding {
+            axis: 1,
+            value: 0.0,
+        });
         let padded = class(padding, &input(1, 3));
         assert_eq!(class(padding, &input(2, 4)), padded);
     }

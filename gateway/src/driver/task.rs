@@ -7,8 +7,8 @@ use std::{
 
 use packhorse_cluster::{ModelId, ReplicaId, Time};
 use packhorse_serving::{
-    Action, BatchId, Engine, EngineConfig, Event, ModelKey, ModelLimits, Outcome, ReplicaKey, ReplicaSpec, Request,
-    RequestId,
+    Action, BatchId, Engine, EngineConfig, Event, ModelKey, ModelLimits, Outcome, ReplicaKey,
+    ReplicaSpec, Request, RequestId,
 };
 use packhorse_wire::{BatchHeader, FailureKind, StageDurations};
 use tokio::{
@@ -109,7 +109,12 @@ impl Driver {
     pub(super) async fn run(mut self, mut inbox: mpsc::UnboundedReceiver<Message>) {
         let mut messages = Vec::with_capacity(MESSAGES_AT_ONCE);
         loop {
-            let wake = self.engine.poll_timeout().into_iter().chain(self.ending).min();
+            let wake = self
+                .engine
+                .poll_timeout()
+                .into_iter()
+                .chain(self.ending)
+                .min();
             let received = tokio::select! {
                 biased;
                 received = inbox.recv_many(&mut messages, MESSAGES_AT_ONCE) => Some(received),
@@ -124,7 +129,10 @@ impl Driver {
             }
             self.carry_out(now);
             self.announce();
-            if self.ending.is_some_and(|ending| now >= ending || self.requests.is_empty()) {
+            if self
+                .ending
+                .is_some_and(|ending| now >= ending || self.requests.is_empty())
+            {
                 break;
             }
         }
@@ -152,7 +160,11 @@ impl Driver {
     fn carry_out(&mut self, now: Time) {
         while let Some(action) = self.engine.poll(now) {
             match action {
-                Action::Dispatch { batch, replica, requests } => self.dispatch(now, batch, replica, &requests),
+                Action::Dispatch {
+                    batch,
+                    replica,
+                    requests,
+                } => self.dispatch(now, batch, replica, &requests),
                 Action::Finish { request, outcome } => self.finish(request, outcome),
                 Action::Drained { replica } => {
                     self.replicas.drained(replica);
@@ -216,10 +228,18 @@ impl Driver {
             let (key, readiness) = match self.models.get(id) {
                 Some(model) if model.spec == *spec => continue,
                 Some(model) => (model.key, Arc::clone(&model.readiness)),
-                None => (self.new_model(now, spec.program.rows_limit()), Arc::new(Readiness::default())),
+                None => (
+                    self.new_model(now, spec.program.rows_limit()),
+                    Arc::new(Readiness::default()),
+                ),
             };
             let telemetry = self.telemetry.model(id);
-            let model = ServedModel { key, spec: Arc::clone(spec), telemetry, readiness };
+            let model = ServedModel {
+                key,
+                spec: Arc::clone(spec),
+                telemetry,
+                readiness,
+            };
             self.models.insert(id.clone(), Arc::new(model));
         }
     }
@@ -227,19 +247,29 @@ impl Driver {
     fn new_model(&mut self, now: Time, max_batch_rows: u32) -> ModelKey {
         let model = ModelKey(self.next_model);
         self.next_model += 1;
-        let limits = ModelLimits { max_batch_rows, queue_limit: self.limits.queue_limit };
+        let limits = ModelLimits {
+            max_batch_rows,
+            queue_limit: self.limits.queue_limit,
+        };
         self.tell(now, Event::ModelUp { model, limits });
         model
     }
 
     fn submit(&mut self, now: Time, submitted: Submitted) {
-        let Submitted { id, submission, answer, place } = submitted;
+        let Submitted {
+            id,
+            submission,
+            answer,
+            place,
+        } = submitted;
         if self.ending.is_some() {
             let _ = answer.send(Err(Unanswered::ShuttingDown));
             return;
         }
         let model = Arc::clone(&submission.model);
-        let membership = self.classes.enter(model.key, &model.spec.program, &submission.inputs);
+        let membership = self
+            .classes
+            .enter(model.key, &model.spec.program, &submission.inputs);
         let request = Request {
             id,
             model: model.key,
@@ -248,7 +278,14 @@ impl Driver {
             priority: submission.priority,
             deadline: submission.deadline,
         };
-        let pending = Pending { submission, answer, arrived: now, membership, failure: None, _place: place };
+        let pending = Pending {
+            submission,
+            answer,
+            arrived: now,
+            membership,
+            failure: None,
+            _place: place,
+        };
         self.requests.insert(id, pending);
         self.tell(now, Event::Arrive(request));
         self.count_pending(&model);
@@ -269,9 +306,11 @@ impl Driver {
             Outcome::Refused(refusal) => Unanswered::Refused(refusal),
             Outcome::Expired => Unanswered::Expired,
             Outcome::Lost => Unanswered::Lost,
-            Outcome::Failed => {
-                Unanswered::Failed(pending.failure.unwrap_or_else(|| Arc::from("the model failed")))
-            }
+            Outcome::Failed => Unanswered::Failed(
+                pending
+                    .failure
+                    .unwrap_or_else(|| Arc::from("the model failed")),
+            ),
         };
         self.count_pending(&pending.submission.model);
         // Whoever does not wait any more has sent a cancellation.
@@ -289,24 +328,58 @@ impl Driver {
     }
 
     fn dispatch(&mut self, now: Time, id: BatchId, replica: ReplicaKey, requests: &[RequestId]) {
-        let pending: Vec<&Pending> = requests.iter().map(|request| &self.requests[request]).collect();
+        let pending: Vec<&Pending> = requests
+            .iter()
+            .map(|request| &self.requests[request])
+            .collect();
         let model = Arc::clone(&pending[0].submission.model);
-        let rows: Vec<u32> = pending.iter().map(|pending| pending.submission.rows).collect();
-        let full = pending.iter().map(|pending| pending.arrived).max().unwrap_or(now);
+        let rows: Vec<u32> = pending
+            .iter()
+            .map(|pending| pending.submission.rows)
+            .collect();
+        let full = pending
+            .iter()
+            .map(|pending| pending.arrived)
+            .max()
+            .unwrap_or(now);
         for pending in &pending {
-            model.telemetry.dispatched(now.saturating_since(pending.arrived), now.saturating_since(full));
+            model.telemetry.dispatched(
+                now.saturating_since(pending.arrived),
+                now.saturating_since(full),
+            );
         }
-        let inputs: Vec<_> = pending.iter().map(|pending| pending.submission.inputs.as_slice()).collect();
+        let inputs: Vec<_> = pending
+            .iter()
+            .map(|pending| pending.submission.inputs.as_slice())
+            .collect();
         let all_rows = rows.iter().sum();
         let assembled = assemble(&model.spec.program, all_rows, &inputs);
         self.count_pending(&model);
         let requests = requests.iter().copied().zip(rows).collect();
-        self.batches.insert(id, InFlight { model, replica, requests, dispatched: now });
+        self.batches.insert(
+            id,
+            InFlight {
+                model,
+                replica,
+                requests,
+                dispatched: now,
+            },
+        );
         match assembled {
             Ok(inputs) => {
                 let id = packhorse_wire::BatchId(id.0);
-                let header = BatchHeader { id, rows: all_rows, inputs: inputs.headers };
-                self.replicas.send(replica, OutgoingBatch { header, payload: inputs.payload });
+                let header = BatchHeader {
+                    id,
+                    rows: all_rows,
+                    inputs: inputs.headers,
+                };
+                self.replicas.send(
+                    replica,
+                    OutgoingBatch {
+                        header,
+                        payload: inputs.payload,
+                    },
+                );
             }
             Err(error) => self.fail(now, id, &error.to_string()),
         }
@@ -314,7 +387,9 @@ impl Driver {
 
     fn link(&mut self, now: Time, replica: ReplicaKey, event: LinkEvent) {
         let consequence = match event {
-            LinkEvent::BatchEnded(batch, end) => return self.batch_ended(now, BatchId(batch.0), end),
+            LinkEvent::BatchEnded(batch, end) => {
+                return self.batch_ended(now, BatchId(batch.0), end);
+            }
             LinkEvent::Up(batches) => self.replicas.link_up(replica, batches),
             LinkEvent::Draining => self.replicas.link_draining(replica),
             LinkEvent::Down(reason) => self.replicas.link_down(replica, reason),
@@ -359,10 +434,26 @@ impl Driver {
         }
     }
 
-    fn answer(&mut self, now: Time, id: BatchId, outputs: Vec<Vec<OutputRows>>, stages: StageDurations) {
+    fn answer(
+        &mut self,
+        now: Time,
+        id: BatchId,
+        outputs: Vec<Vec<OutputRows>>,
+        stages: StageDurations,
+    ) {
         let batch = self.batches.remove(&id).expect("the caller has found it");
-        let StageDurations { receive: _, queue_wait, copy_in, compute, copy_out } = stages;
-        let rows = batch.requests.iter().map(|(_, rows)| u64::from(*rows)).sum();
+        let StageDurations {
+            receive: _,
+            queue_wait,
+            copy_in,
+            compute,
+            copy_out,
+        } = stages;
+        let rows = batch
+            .requests
+            .iter()
+            .map(|(_, rows)| u64::from(*rows))
+            .sum();
         let times = BatchTimes {
             away: now.saturating_since(batch.dispatched),
             worker_queue: queue_wait,
@@ -370,7 +461,10 @@ impl Driver {
             compute,
             copy_out,
         };
-        batch.model.telemetry.computed(now, batch.requests.len() as u64, rows, times);
+        batch
+            .model
+            .telemetry
+            .computed(now, batch.requests.len() as u64, rows, times);
         for ((request, _), outputs) in batch.requests.into_iter().zip(outputs) {
             // Not there: it was cancelled while it was computed.
             if let Some(pending) = self.end(request) {
@@ -401,7 +495,10 @@ impl Driver {
         }
         for model in self.models.values() {
             let (ready, loading) = self.replicas.readiness(model.key);
-            model.readiness.ready.store(ready && self.ending.is_none(), Relaxed);
+            model
+                .readiness
+                .ready
+                .store(ready && self.ending.is_none(), Relaxed);
             model.readiness.loading.store(loading, Relaxed);
         }
         self.announce_links.send_replace(self.replicas.states());

@@ -42,15 +42,29 @@ type Reading = fn(&ModelTelemetry) -> u64;
 
 /// The counters with one sample per model, in the order they are written.
 const COUNTERS: [(&str, &str, Reading); 9] = [
-    ("nv_inference_request_success", "Requests that were answered.", |m| m.success.count()),
-    ("nv_inference_count", "Rows that were computed.", |m| m.inferences()),
-    ("nv_inference_exec_count", "Batches that were computed.", |m| m.executions()),
+    (
+        "nv_inference_request_success",
+        "Requests that were answered.",
+        |m| m.success.count(),
+    ),
+    ("nv_inference_count", "Rows that were computed.", |m| {
+        m.inferences()
+    }),
+    (
+        "nv_inference_exec_count",
+        "Batches that were computed.",
+        |m| m.executions(),
+    ),
     (
         "nv_inference_request_duration_us",
         "Time of answered requests from head to answer, in microseconds.",
         |m| micros(&m.success),
     ),
-    ("nv_inference_queue_duration_us", "Time in the queue, in microseconds.", |m| micros(&m.queue)),
+    (
+        "nv_inference_queue_duration_us",
+        "Time in the queue, in microseconds.",
+        |m| micros(&m.queue),
+    ),
     (
         "nv_inference_compute_input_duration_us",
         "Time of copying to the device, per request, in microseconds.",
@@ -90,7 +104,11 @@ impl Collector for Models {
         )?;
         for model in &models {
             for (reason, tally) in FAILURE_REASONS.iter().zip(&model.failures) {
-                sample(&mut metric, &with(labels(model), "reason", reason), tally.count())?;
+                sample(
+                    &mut metric,
+                    &with(labels(model), "reason", reason),
+                    tally.count(),
+                )?;
             }
         }
         let mut metric = encoder.encode_descriptor(
@@ -102,7 +120,11 @@ impl Collector for Models {
         for model in &models {
             for (cause, count) in MISS_CAUSES.iter().zip(&model.slo_missed) {
                 let count: &AtomicU64 = count;
-                sample(&mut metric, &with(labels(model), "cause", cause), count.load(Relaxed))?;
+                sample(
+                    &mut metric,
+                    &with(labels(model), "cause", cause),
+                    count.load(Relaxed),
+                )?;
             }
         }
         let mut metric = encoder.encode_descriptor(

@@ -15,7 +15,10 @@ use prometheus_client::{
 use super::Telemetry;
 
 /// The labels. All of them are from closed sets: methods by name, templates of routes, status codes.
-#[expect(clippy::struct_field_names, reason = "the names are the convention's own")]
+#[expect(
+    clippy::struct_field_names,
+    reason = "the names are the convention's own"
+)]
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Labels {
     http_request_method: &'static str,
@@ -64,11 +67,18 @@ fn method_name(method: &Method) -> &'static str {
 }
 
 /// A middleware that measures every request of the router that it is laid around.
-pub async fn measure_http(State(telemetry): State<Telemetry>, request: Request, next: Next) -> Response {
+pub async fn measure_http(
+    State(telemetry): State<Telemetry>,
+    request: Request,
+    next: Next,
+) -> Response {
     let clock = telemetry.clock();
     let begin = clock.now();
     let method = method_name(request.method());
-    let route = request.extensions().get::<MatchedPath>().map(|path| path.as_str().to_owned());
+    let route = request
+        .extensions()
+        .get::<MatchedPath>()
+        .map(|path| path.as_str().to_owned());
     let response = next.run(request).await;
     let labels = Labels {
         http_request_method: method,
@@ -76,6 +86,10 @@ pub async fn measure_http(State(telemetry): State<Telemetry>, request: Request, 
         http_response_status_code: response.status().as_u16(),
     };
     let seconds = clock.now().saturating_since(begin).as_secs_f64();
-    telemetry.http().durations.get_or_create(&labels).observe(seconds);
+    telemetry
+        .http()
+        .durations
+        .get_or_create(&labels)
+        .observe(seconds);
     response
 }

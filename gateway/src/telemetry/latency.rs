@@ -91,7 +91,15 @@ mod tests {
 
     #[test]
     fn every_latency_has_a_bucket() {
-        for nanos in [0, 1, (1 << 14) - 1, 1 << 14, (1 << 37) - 1, 1 << 37, u64::MAX] {
+        for nanos in [
+            0,
+            1,
+            (1 << 14) - 1,
+            1 << 14,
+            (1 << 37) - 1,
+            1 << 37,
+            u64::MAX,
+        ] {
             let mut latencies = Latencies::default();
             latencies.add(Duration::from_nanos(nanos));
             assert!(latencies.quantile(0.99).is_some());

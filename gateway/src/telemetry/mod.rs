@@ -20,8 +20,8 @@ use packhorse_cluster::ModelId;
 use prometheus_client::{encoding::text, registry::Registry};
 
 pub use http::measure_http;
-pub use model::{ModelTelemetry, Tally};
 pub(crate) use model::{BatchTimes, End, RequestMeter};
+pub use model::{ModelTelemetry, Tally};
 pub use window::LONGEST_WINDOW;
 
 use crate::driver::Clock;
@@ -49,7 +49,12 @@ struct Models(Arc<RwLock<BTreeMap<ModelId, Arc<ModelTelemetry>>>>);
 
 impl Models {
     fn all(&self) -> Vec<Arc<ModelTelemetry>> {
-        self.0.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
+        self.0
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .values()
+            .cloned()
+            .collect()
     }
 }
 
@@ -72,25 +77,41 @@ impl Telemetry {
 
     /// The measurements of a model, from zero if there are none.
     pub(crate) fn model(&self, model: &ModelId) -> Arc<ModelTelemetry> {
-        let mut models = self.shared.models.0.write().unwrap_or_else(PoisonError::into_inner);
+        let mut models = self
+            .shared
+            .models
+            .0
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
         let begin = || Arc::new(ModelTelemetry::new(model.clone(), self.shared.clock));
         Arc::clone(models.entry(model.clone()).or_insert_with(begin))
     }
 
     /// Drops the measurements of a model.
     pub(crate) fn forget(&self, model: &ModelId) {
-        self.shared.models.0.write().unwrap_or_else(PoisonError::into_inner).remove(model);
+        self.shared
+            .models
+            .0
+            .write()
+            .unwrap_or_else(PoisonError::into_inner)
+            .remove(model);
     }
 
     /// How the models fared in the last `window`, at most [`LONGEST_WINDOW`].
     pub(crate) fn goodput(&self, window: Duration) -> Vec<ModelGoodput> {
-        self.shared.models.all().iter().map(|model| model.goodput(window)).collect()
+        self.shared
+            .models
+            .all()
+            .iter()
+            .map(|model| model.goodput(window))
+            .collect()
     }
 
     /// Everything in Prometheus' text format.
     pub fn metrics_text(&self) -> String {
         let mut buffer = String::new();
-        text::encode_registry(&mut buffer, &self.shared.registry).expect("writing to a string does not fail");
+        text::encode_registry(&mut buffer, &self.shared.registry)
+            .expect("writing to a string does not fail");
         buffer
     }
 
@@ -135,7 +156,10 @@ mod tests {
             format!("packhorse_slo_missed_total{{{labels},cause=\"refused\"}} 1"),
             "# TYPE nv_inference_request_success counter".to_owned(),
         ] {
-            assert!(text.lines().any(|found| found == line), "{line} is not in\n{text}");
+            assert!(
+                text.lines().any(|found| found == line),
+                "{line} is not in\n{text}"
+            );
         }
         let goodput = telemetry.goodput(Duration::from_secs(10)).remove(0);
         assert!((goodput.offered_rps - 5.0).abs() < 1e-9, "{goodput:?}");

@@ -131,7 +131,11 @@ mod tests {
         let mut window = Window::new(Time::ZERO);
         for second in 0..20 {
             window.count(at(f64::from(second)), |counts| counts.offered += 10);
-            window.answered(at(f64::from(second)), Duration::from_millis(5), second % 2 == 0);
+            window.answered(
+                at(f64::from(second)),
+                Duration::from_millis(5),
+                second % 2 == 0,
+            );
         }
         let last = window.summary(at(20.0), Duration::from_secs(10));
         assert_eq!(last.counts.offered, 100);

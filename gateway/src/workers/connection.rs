@@ -9,7 +9,8 @@ use std::{
 
 use bytes::{Buf, Bytes, BytesMut};
 use packhorse_wire::{
-    BatchId, ClientHandshake, ClientStep, DecodeError, Decoder, HandshakeError, ResultHeader, ToGateway, ToWorker,
+    BatchId, ClientHandshake, ClientStep, DecodeError, Decoder, HandshakeError, ResultHeader,
+    ToGateway, ToWorker,
 };
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
@@ -80,7 +81,11 @@ impl<R: AsyncRead + Unpin> Incoming<R> {
 
     /// The payload of a result, output by output. Its length was checked against the limit by the decoder.
     async fn payload(&mut self, result: &ResultHeader) -> Result<Vec<Bytes>, ConnectionError> {
-        let lengths: Vec<usize> = result.outputs.iter().map(|output| output.byte_len() as usize).collect();
+        let lengths: Vec<usize> = result
+            .outputs
+            .iter()
+            .map(|output| output.byte_len() as usize)
+            .collect();
         let length = lengths.iter().sum();
         if self.payloads.capacity() < length {
             self.payloads.reserve(length.max(SMALL_PAYLOADS));
@@ -89,12 +94,20 @@ impl<R: AsyncRead + Unpin> Incoming<R> {
         self.payloads.extend_from_slice(&ahead);
         while self.payloads.len() < length {
             let missing = length - self.payloads.len();
-            if (&mut self.stream).take(missing as u64).read_buf(&mut self.payloads).await? == 0 {
+            if (&mut self.stream)
+                .take(missing as u64)
+                .read_buf(&mut self.payloads)
+                .await?
+                == 0
+            {
                 return Err(ConnectionError::Closed);
             }
         }
         let mut payload = self.payloads.split().freeze();
-        Ok(lengths.into_iter().map(|length| payload.split_to(length)).collect())
+        Ok(lengths
+            .into_iter()
+            .map(|length| payload.split_to(length))
+            .collect())
     }
 }
 
@@ -124,7 +137,11 @@ impl Connection {
             send(&mut write, &message).await?;
         }
         let Incoming { decoder, ahead, .. } = incoming;
-        Ok(Self { stream, decoder, ahead })
+        Ok(Self {
+            stream,
+            decoder,
+            ahead,
+        })
     }
 
     /// Sends the batches and reports their ends, until the connection ends.
@@ -136,8 +153,12 @@ impl Connection {
     ) -> ConnectionError {
         let outstanding = Outstanding::default();
         let (read, write) = self.stream.split();
-        let incoming =
-            Incoming { stream: read, decoder: self.decoder, ahead: self.ahead, payloads: BytesMut::new() };
+        let incoming = Incoming {
+            stream: read,
+            decoder: self.decoder,
+            ahead: self.ahead,
+            payloads: BytesMut::new(),
+        };
         tokio::select! {
             error = receive(incoming, &outstanding, report) => error,
             error = send_all(write, batches, &outstanding) => error,
@@ -195,11 +216,20 @@ async fn receive_one<R: AsyncRead + Unpin>(
             outstanding.ended(result.id)?;
             let payload = incoming.payload(&result).await?;
             let outputs = result.outputs.into_iter().zip(payload).collect();
-            Ok(LinkEvent::BatchEnded(result.id, BatchEnd::Done { outputs, stages: result.stages }))
+            Ok(LinkEvent::BatchEnded(
+                result.id,
+                BatchEnd::Done {
+                    outputs,
+                    stages: result.stages,
+                },
+            ))
         }
         ToGateway::Failure(failure) => {
             outstanding.ended(failure.id)?;
-            let end = BatchEnd::Failed { kind: failure.kind, message: failure.message };
+            let end = BatchEnd::Failed {
+                kind: failure.kind,
+                message: failure.message,
+            };
             Ok(LinkEvent::BatchEnded(failure.id, end))
         }
         ToGateway::Draining => Ok(LinkEvent::Draining),
@@ -233,7 +263,10 @@ async fn send_all(
     }
 }
 
-async fn write_all_vectored(stream: &mut (impl AsyncWrite + Unpin), mut slices: &mut [IoSlice<'_>]) -> io::Result<()> {
+async fn write_all_vectored(
+    stream: &mut (impl AsyncWrite + Unpin),
+    mut slices: &mut [IoSlice<'_>],
+) -> io::Result<()> {
     // Without this, leading empty slices would look like a closed connection.
     IoSlice::advance_slices(&mut slices, 0);
     while !slices.is_empty() {
@@ -257,7 +290,10 @@ async fn watch(outstanding: &Outstanding, batch_time: Duration) -> ConnectionErr
     let mut ticks = interval((batch_time / 8).max(Duration::from_millis(10)));
     loop {
         ticks.tick().await;
-        if outstanding.oldest().is_some_and(|sent| sent.elapsed() > batch_time) {
+        if outstanding
+            .oldest()
+            .is_some_and(|sent| sent.elapsed() > batch_time)
+        {
             return ConnectionError::BatchTime(batch_time);
         }
     }
@@ -270,11 +306,14 @@ mod tests {
     #[tokio::test]
     async fn pieces_of_any_size_arrive_in_order() {
         let (mut ours, mut theirs) = tokio::io::duplex(7);
-        let pieces: Vec<Bytes> = (0..50_u8).map(|i| Bytes::from(vec![i; usize::from(i)])).collect();
+        let pieces: Vec<Bytes> = (0..50_u8)
+            .map(|i| Bytes::from(vec![i; usize::from(i)]))
+            .collect();
         let expected = pieces.concat();
         let mut received = Vec::new();
         let sending = async {
-            let mut slices: Vec<IoSlice<'_>> = pieces.iter().map(|piece| IoSlice::new(piece)).collect();
+            let mut slices: Vec<IoSlice<'_>> =
+                pieces.iter().map(|piece| IoSlice::new(piece)).collect();
             write_all_vectored(&mut ours, &mut slices).await.unwrap();
             drop(ours);
         };

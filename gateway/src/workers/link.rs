@@ -52,8 +52,14 @@ pub(crate) struct Link {
 
 impl Link {
     /// Connects, and keeps connected, in a task of its own.
-    pub(crate) fn open(endpoint: Endpoint, config: LinkConfig, report: impl Fn(LinkEvent) + Send + Sync + 'static) -> Self {
-        Self { task: tokio::spawn(run(endpoint, config, report)) }
+    pub(crate) fn open(
+        endpoint: Endpoint,
+        config: LinkConfig,
+        report: impl Fn(LinkEvent) + Send + Sync + 'static,
+    ) -> Self {
+        Self {
+            task: tokio::spawn(run(endpoint, config, report)),
+        }
     }
 }
 
@@ -86,7 +92,10 @@ async fn open(endpoint: Endpoint, config: &LinkConfig) -> Result<Connection, Con
         .await
         .map_err(|_| ConnectionError::ConnectTime(OPEN_TIME))??;
     let handshake = ClientHandshake::new(config.secret.clone(), rand::random(), endpoint.identity);
-    timeout(OPEN_TIME, Connection::open(stream, handshake, config.payload_limit))
-        .await
-        .map_err(|_| ConnectionError::HandshakeTime(OPEN_TIME))?
+    timeout(
+        OPEN_TIME,
+        Connection::open(stream, handshake, config.payload_limit),
+    )
+    .await
+    .map_err(|_| ConnectionError::HandshakeTime(OPEN_TIME))?
 }

@@ -4,7 +4,7 @@ use packhorse_cluster::{Datatype, Padding};
 use serde_json::json;
 
 use crate::{
-    gateway::{Gateway, model, numbers, tensor},
+    gateway::{Answer, Gateway, double_request, model, numbers, tensor},
     worker::{double, output},
 };
 
@@ -14,7 +14,11 @@ async fn requests_that_wait_share_a_batch_and_each_gets_its_own_rows() {
     // Two batches take both credits of the replica.
     let blockers = [gateway.doubling_of(1, 100.0), gateway.doubling_of(1, 100.0)];
     let busy = [worker.batch().await, worker.batch().await];
-    let waiting = [gateway.doubling_of(1, 1.0), gateway.doubling_of(3, 2.0), gateway.doubling_of(2, 3.0)];
+    let waiting = [
+        gateway.doubling_of(1, 1.0),
+        gateway.doubling_of(3, 2.0),
+        gateway.doubling_of(2, 3.0),
+    ];
     gateway.wait_for_queued(3).await;
 
     busy[0].answer(double(&busy[0])).await;
@@ -23,7 +27,10 @@ async fn requests_that_wait_share_a_batch_and_each_gets_its_own_rows() {
     assert_eq!(shared.header.inputs[0].shape().dims(), [6, 2]);
     shared.answer(double(&shared)).await;
     busy[1].answer(double(&busy[1])).await;
-    for (request, expected) in waiting.into_iter().zip([vec![2.0; 2], vec![4.0; 6], vec![6.0; 4]]) {
+    for (request, expected) in waiting
+        .into_iter()
+        .zip([vec![2.0; 2], vec![4.0; 6], vec![6.0; 4]])
+    {
         assert_eq!(numbers(&request.await.unwrap()), expected);
     }
     for request in blockers {
@@ -34,13 +41,19 @@ async fn requests_that_wait_share_a_batch_and_each_gets_its_own_rows() {
 #[tokio::test]
 async fn requests_of_different_length_share_a_batch_where_the_model_says_how_to_fill_them_up() {
     let mut gateway = Gateway::start().await;
-    let padding = Some(Padding { axis: 1, value: -1.0 });
+    let padding = Some(Padding {
+        axis: 1,
+        value: -1.0,
+    });
     let ids = tensor("ids", Datatype::Int64, &[-1, -1], padding);
-    gateway.add_model(model("double:1", 8, ids, tensor("sum", Datatype::Int64, &[-1, 1], None)));
+    gateway.add_model(model(
+        "double:1",
+        8,
+        ids,
+        tensor("sum", Datatype::Int64, &[-1, 1], None),
+    ));
     let worker = gateway.add_worker("double:1", 0).await;
-    let request = |ids: &[i64]| {
-        json!({"inputs": [{"name": "ids", "datatype": "INT64", "shape": [1, ids.len()], "data": ids}]})
-    };
+    let request = |ids: &[i64]| json!({"inputs": [{"name": "ids", "datatype": "INT64", "shape": [1, ids.len()], "data": ids}]});
     let begin = |ids: &[i64]| gateway.begin("/v2/models/double/infer", &request(ids));
     let _blockers = [begin(&[1]), begin(&[1])];
     let busy = [worker.batch().await, worker.batch().await];
@@ -50,8 +63,15 @@ async fn requests_of_different_length_share_a_batch_where_the_model_says_how_to_
 
     let shared = worker.batch().await;
     assert_eq!(shared.header.inputs[0].shape().dims(), [2, 3]);
-    let mut rows: Vec<Vec<i64>> = shared.input::<i64>(0).chunks(3).map(<[i64]>::to_vec).collect();
-    let sums: Vec<i64> = rows.iter().map(|row| row.iter().filter(|id| **id >= 0).sum()).collect();
+    let mut rows: Vec<Vec<i64>> = shared
+        .input::<i64>(0)
+        .chunks(3)
+        .map(<[i64]>::to_vec)
+        .collect();
+    let sums: Vec<i64> = rows
+        .iter()
+        .map(|row| row.iter().filter(|id| **id >= 0).sum())
+        .collect();
     shared.answer(vec![output(&[2, 1], &sums)]).await;
     rows.sort();
     assert_eq!(rows, [[5, -1, -1], [6, 7, 8]]);
@@ -77,7 +97,10 @@ async fn requests_of_different_length_do_not_share_a_batch_otherwise() {
         batch.answer(double(batch)).await;
     }
     let batches = [worker.batch().await, worker.batch().await];
-    let mut shapes: Vec<_> = batches.iter().map(|batch| batch.header.inputs[0].shape().dims().to_vec()).collect();
+    let mut shapes: Vec<_> = batches
+        .iter()
+        .map(|batch| batch.header.inputs[0].shape().dims().to_vec())
+        .collect();
     shapes.sort();
     assert_eq!(shapes, [vec![1, 3], vec![2, 2]]);
     for batch in &batches {
@@ -98,8 +121,8 @@ async fn no_answer_crosses_requests_under_load() {
             for i in 0..50_u32 {
                 let x = f64::from(task * 1000 + i);
                 let rows = 1 + (i % 3) as usize;
-                let request = client.post(&url).body(crate::gateway::double_request(rows, x).to_string());
-                let answer = crate::gateway::Answer::of(request.send().await.unwrap()).await;
+                let request = client.post(&url).body(double_request(rows, x).to_string());
+                let answer = Answer::of(request.send().await.unwrap()).await;
                 assert_eq!(numbers(&answer), vec![2.0 * x; 2 * rows]);
             }
         })

@@ -9,7 +9,9 @@ use crate::{
 };
 
 fn cancelled(gateway: &Gateway) -> bool {
-    gateway.metrics().contains("nv_inference_request_failure{model=\"double\",version=\"1\",reason=\"CANCELED\"} 1\n")
+    gateway.metrics().contains(
+        "nv_inference_request_failure{model=\"double\",version=\"1\",reason=\"CANCELED\"} 1\n",
+    )
 }
 
 #[tokio::test]
@@ -19,7 +21,10 @@ async fn a_request_whose_client_is_gone_is_never_dispatched() {
     let busy = [worker.batch().await, worker.batch().await];
     let body = double_request(1, 666.0).to_string();
     let mut client = gateway.connect().await;
-    let request = format!("{}{body}", double_head(&format!("Content-Length: {}\r\n", body.len())));
+    let request = format!(
+        "{}{body}",
+        double_head(&format!("Content-Length: {}\r\n", body.len()))
+    );
     client.write_all(request.as_bytes()).await.unwrap();
     gateway.wait_for_queued(1).await;
     drop(client);
@@ -64,7 +69,10 @@ async fn a_client_that_leaves_in_the_middle_of_its_body_leaves_nothing_behind() 
     let gateway = Gateway::doubling().await;
     for _ in 0..10 {
         let mut client = gateway.connect().await;
-        client.write_all(double_head("Content-Length: 1000\r\n").as_bytes()).await.unwrap();
+        client
+            .write_all(double_head("Content-Length: 1000\r\n").as_bytes())
+            .await
+            .unwrap();
         client.write_all(b"{\"inputs\": [").await.unwrap();
     }
     assert_eq!(gateway.double(1, 1.0).await.status, 200);

@@ -24,7 +24,11 @@ async fn a_worker_dies_mid_batch_and_its_requests_are_answered_by_another() {
     first.kill();
     second.answer_all(double);
     assert_eq!(numbers(&request.await.unwrap()), [2.0; 4]);
-    let lost = gateway.wait_for_link(0, |state| matches!(state, LinkState::Connecting { reason: Some(_) })).await;
+    let lost = gateway
+        .wait_for_link(0, |state| {
+            matches!(state, LinkState::Connecting { reason: Some(_) })
+        })
+        .await;
     assert_ne!(lost, LinkState::Serving);
 }
 
@@ -51,8 +55,14 @@ async fn a_worker_that_comes_back_is_connected_to_again() {
     let request = gateway.doubling_of(1, 3.0);
     let batch = worker.batch().await;
     // What ends the connection here is the answer to a batch that was never sent.
-    batch.answer_as(packhorse_wire::BatchId(999), double(&batch)).await;
-    let state = gateway.wait_for_link(0, |state| matches!(state, LinkState::Connecting { reason: Some(_) })).await;
+    batch
+        .answer_as(packhorse_wire::BatchId(999), double(&batch))
+        .await;
+    let state = gateway
+        .wait_for_link(0, |state| {
+            matches!(state, LinkState::Connecting { reason: Some(_) })
+        })
+        .await;
     assert!(format!("{state:?}").contains("batch 999"), "{state:?}");
     let again = worker.batch().await;
     again.answer(double(&again)).await;
@@ -67,7 +77,9 @@ async fn a_request_that_expires_in_the_queue_is_a_504() {
     let _busy = [worker.batch().await, worker.batch().await];
     let mut request = double_request(1, 1.0);
     request["parameters"] = json!({"timeout": 100_000});
-    let answer = gateway.post("/v2/models/double/infer", request.to_string()).await;
+    let answer = gateway
+        .post("/v2/models/double/infer", request.to_string())
+        .await;
     answer.error(504);
 }
 
@@ -76,7 +88,9 @@ async fn a_hopeless_request_is_refused_at_once() {
     let (gateway, worker) = Gateway::with_double().await;
     let mut request = double_request(1, 1.0);
     request["parameters"] = json!({"timeout": 1});
-    let answer = gateway.post("/v2/models/double/infer", request.to_string()).await;
+    let answer = gateway
+        .post("/v2/models/double/infer", request.to_string())
+        .await;
     assert!(answer.error(503).contains("deadline"));
     assert_eq!(answer.headers["retry-after"], "1");
     assert!(!worker.has_batch().await);
@@ -84,7 +98,10 @@ async fn a_hopeless_request_is_refused_at_once() {
 
 #[tokio::test]
 async fn a_full_queue_refuses() {
-    let config = DataPlaneConfig { queue_limit: 1, ..DataPlaneConfig::default() };
+    let config = DataPlaneConfig {
+        queue_limit: 1,
+        ..DataPlaneConfig::default()
+    };
     let mut gateway = Gateway::start_with(config, InferenceLimits::default()).await;
     gateway.add_model(double_model());
     let worker = gateway.add_worker("double:1", 0).await;
@@ -99,13 +116,22 @@ async fn a_full_queue_refuses() {
 
 #[tokio::test]
 async fn as_many_requests_as_the_limit_are_under_way_at_a_time() {
-    let config = DataPlaneConfig { request_limit: 1, ..DataPlaneConfig::default() };
+    let config = DataPlaneConfig {
+        request_limit: 1,
+        ..DataPlaneConfig::default()
+    };
     let mut gateway = Gateway::start_with(config, InferenceLimits::default()).await;
     gateway.add_model(double_model());
     let worker = gateway.add_worker("double:1", 0).await;
     let first = gateway.doubling_of(1, 1.0);
     let batch = worker.batch().await;
-    assert!(gateway.double(1, 1.0).await.error(503).contains("1 requests are under way"));
+    assert!(
+        gateway
+            .double(1, 1.0)
+            .await
+            .error(503)
+            .contains("1 requests are under way")
+    );
     batch.answer(double(&batch)).await;
     assert_eq!(first.await.unwrap().status, 200);
     worker.answer_all(double);
@@ -117,15 +143,31 @@ async fn a_model_without_a_worker_is_not_ready() {
     let mut gateway = Gateway::start().await;
     gateway.add_model(double_model());
     until("the model", || gateway.metrics().contains("double")).await;
-    assert!(gateway.double(1, 1.0).await.error(503).contains("no replica of the model is ready"));
+    assert!(
+        gateway
+            .double(1, 1.0)
+            .await
+            .error(503)
+            .contains("no replica of the model is ready")
+    );
 }
 
 #[tokio::test]
 async fn a_module_that_throws_is_a_500_and_is_not_tried_again() {
     let (gateway, worker) = Gateway::with_double().await;
     let request = gateway.doubling_of(1, 1.0);
-    worker.batch().await.fail(FailureKind::ModuleThrew, "division by zero").await;
-    assert!(request.await.unwrap().error(500).contains("division by zero"));
+    worker
+        .batch()
+        .await
+        .fail(FailureKind::ModuleThrew, "division by zero")
+        .await;
+    assert!(
+        request
+            .await
+            .unwrap()
+            .error(500)
+            .contains("division by zero")
+    );
     worker.answer_all(double);
     assert_eq!(gateway.double(1, 1.0).await.status, 200);
 }
@@ -142,7 +184,13 @@ async fn an_output_that_was_not_declared_is_a_500() {
     for outputs in outputs {
         let request = gateway.doubling_of(1, 1.0);
         worker.batch().await.answer(outputs).await;
-        assert!(request.await.unwrap().error(500).contains("the model answered"));
+        assert!(
+            request
+                .await
+                .unwrap()
+                .error(500)
+                .contains("the model answered")
+        );
     }
 }
 
@@ -150,19 +198,30 @@ async fn an_output_that_was_not_declared_is_a_500() {
 async fn an_answer_that_json_cannot_say_is_told_so() {
     let (gateway, worker) = Gateway::with_double().await;
     let request = gateway.doubling_of(1, 1.0);
-    worker.batch().await.answer(vec![output(&[1, 2], &[f32::NAN, 1.0])]).await;
+    worker
+        .batch()
+        .await
+        .answer(vec![output(&[1, 2], &[f32::NAN, 1.0])])
+        .await;
     assert!(request.await.unwrap().error(400).contains("binary_data"));
 }
 
 #[tokio::test]
 async fn a_worker_that_never_answers_is_given_up() {
-    let config = DataPlaneConfig { batch_time: Duration::from_millis(200), ..DataPlaneConfig::default() };
+    let config = DataPlaneConfig {
+        batch_time: Duration::from_millis(200),
+        ..DataPlaneConfig::default()
+    };
     let mut gateway = Gateway::start_with(config, InferenceLimits::default()).await;
     gateway.add_model(double_model());
     let worker = gateway.add_worker("double:1", 0).await;
     let request = gateway.doubling_of(1, 1.0);
     let stuck = worker.batch().await;
-    gateway.wait_for_link(0, |state| matches!(state, LinkState::Connecting { reason: Some(_) })).await;
+    gateway
+        .wait_for_link(0, |state| {
+            matches!(state, LinkState::Connecting { reason: Some(_) })
+        })
+        .await;
     let again = worker.batch().await;
     assert_eq!(again.payload, stuck.payload);
     again.answer(double(&again)).await;
@@ -176,12 +235,25 @@ async fn what_is_under_way_is_answered_before_the_data_plane_ends() {
     let batch = worker.batch().await;
     let data_plane = gateway.data_plane.clone();
     let ending = tokio::spawn(async move { data_plane.shutdown(Duration::from_secs(10)).await });
-    within("not being ready", async { while gateway.get("/v2/health/ready").await.status == 200 {} }).await;
-    assert!(gateway.double(1, 1.0).await.error(503).contains("shutting down"));
+    within("not being ready", async {
+        while gateway.get("/v2/health/ready").await.status == 200 {}
+    })
+    .await;
+    assert!(
+        gateway
+            .double(1, 1.0)
+            .await
+            .error(503)
+            .contains("shutting down")
+    );
     batch.answer(double(&batch)).await;
     assert_eq!(numbers(&request.await.unwrap()), [2.0, 2.0]);
     within("the end", ending).await.unwrap();
-    within("the end of the connections", gateway.server.shutdown(Duration::from_secs(10))).await;
+    within(
+        "the end of the connections",
+        gateway.server.shutdown(Duration::from_secs(10)),
+    )
+    .await;
 }
 
 #[tokio::test]
@@ -189,6 +261,10 @@ async fn what_is_not_answered_within_the_grace_is_refused() {
     let (gateway, worker) = Gateway::with_double().await;
     let request = gateway.doubling_of(1, 1.0);
     let _batch = worker.batch().await;
-    within("the end", gateway.data_plane.shutdown(Duration::from_millis(50))).await;
+    within(
+        "the end",
+        gateway.data_plane.shutdown(Duration::from_millis(50)),
+    )
+    .await;
     request.await.unwrap().error(503);
 }

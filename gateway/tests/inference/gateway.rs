@@ -4,8 +4,8 @@ use std::{collections::BTreeMap, net::SocketAddr, sync::Arc, time::Duration};
 
 use axum::Router;
 use packhorse_cluster::{
-    ArtifactDigest, ComputeShare, Datatype, Dim, Discipline, Generation, ModelSpec, Padding, Profile, ProfileRow, Program,
-    ReplicaId, RequestsPerSecond, TensorSpec,
+    ArtifactDigest, ComputeShare, Datatype, Dim, Discipline, Generation, ModelSpec, Padding,
+    Profile, ProfileRow, Program, ReplicaId, RequestsPerSecond, TensorSpec,
 };
 use packhorse_gateway::{
     api::inference::{InferenceLimits, router},
@@ -43,17 +43,27 @@ pub(crate) struct Answer {
 impl Answer {
     pub(crate) async fn of(response: reqwest::Response) -> Self {
         let (status, headers) = (response.status().as_u16(), response.headers().clone());
-        Self { status, headers, body: response.bytes().await.unwrap().to_vec() }
+        Self {
+            status,
+            headers,
+            body: response.bytes().await.unwrap().to_vec(),
+        }
     }
 
     pub(crate) fn json(&self) -> Value {
-        serde_json::from_slice(&self.body).unwrap_or_else(|e| panic!("{e}: {:?}", String::from_utf8_lossy(&self.body)))
+        serde_json::from_slice(&self.body)
+            .unwrap_or_else(|e| panic!("{e}: {:?}", String::from_utf8_lossy(&self.body)))
     }
 
     /// The message of an error, which must have this status.
     #[track_caller]
     pub(crate) fn error(&self, status: u16) -> String {
-        assert_eq!(self.status, status, "{}", String::from_utf8_lossy(&self.body));
+        assert_eq!(
+            self.status,
+            status,
+            "{}",
+            String::from_utf8_lossy(&self.body)
+        );
         let json = self.json();
         let object = json.as_object().unwrap();
         assert_eq!(object.keys().collect::<Vec<_>>(), ["error"]);
@@ -62,12 +72,30 @@ impl Answer {
     }
 }
 
-pub(crate) fn tensor(name: &str, datatype: Datatype, shape: &[i64], pad: Option<Padding>) -> TensorSpec {
-    let shape = shape.iter().map(|dim| Dim::try_from(*dim).unwrap()).collect();
-    TensorSpec { name: name.to_owned(), datatype, shape, pad }
+pub(crate) fn tensor(
+    name: &str,
+    datatype: Datatype,
+    shape: &[i64],
+    pad: Option<Padding>,
+) -> TensorSpec {
+    let shape = shape
+        .iter()
+        .map(|dim| Dim::try_from(*dim).unwrap())
+        .collect();
+    TensorSpec {
+        name: name.to_owned(),
+        datatype,
+        shape,
+        pad,
+    }
 }
 
-pub(crate) fn model(id: &str, max_batch_size: u32, input: TensorSpec, output: TensorSpec) -> ModelSpec {
+pub(crate) fn model(
+    id: &str,
+    max_batch_size: u32,
+    input: TensorSpec,
+    output: TensorSpec,
+) -> ModelSpec {
     let spec = ModelSpec {
         program: Program {
             model: id.parse().unwrap(),
@@ -105,7 +133,10 @@ fn profile() -> Arc<Profile> {
 }
 
 pub(crate) fn replica_id(number: u32) -> ReplicaId {
-    ReplicaId { generation: Generation(1), number }
+    ReplicaId {
+        generation: Generation(1),
+        number,
+    }
 }
 
 impl Gateway {
@@ -116,12 +147,30 @@ impl Gateway {
     pub(crate) async fn start_with(config: DataPlaneConfig, limits: InferenceLimits) -> Self {
         let data_plane = DataPlane::spawn(config);
         let routes: Router = router(data_plane.clone(), limits).into();
-        let connections = ConnectionLimits { connections: 100, head_timeout: Duration::from_secs(10) };
-        let server = Server::bind("127.0.0.1:0".parse().unwrap(), routes, connections).await.unwrap();
-        let target = Target { models: BTreeMap::new(), replicas: BTreeMap::new(), discipline: Discipline::Deadline };
+        let connections = ConnectionLimits {
+            connections: 100,
+            head_timeout: Duration::from_secs(10),
+        };
+        let server = Server::bind("127.0.0.1:0".parse().unwrap(), routes, connections)
+            .await
+            .unwrap();
+        let target = Target {
+            models: BTreeMap::new(),
+            replicas: BTreeMap::new(),
+            discipline: Discipline::Deadline,
+        };
         // A client that keeps connections would hide which of them the gateway closes.
-        let client = reqwest::Client::builder().pool_max_idle_per_host(0).build().unwrap();
-        Self { data_plane, address: server.address(), target, client, server }
+        let client = reqwest::Client::builder()
+            .pool_max_idle_per_host(0)
+            .build()
+            .unwrap();
+        Self {
+            data_plane,
+            address: server.address(),
+            target,
+            client,
+            server,
+        }
     }
 
     /// A gateway with the model `double` on one worker, connected.
@@ -140,7 +189,9 @@ impl Gateway {
     }
 
     pub(crate) fn add_model(&mut self, spec: ModelSpec) {
-        self.target.models.insert(spec.program.model.clone(), Arc::new(spec));
+        self.target
+            .models
+            .insert(spec.program.model.clone(), Arc::new(spec));
         self.data_plane.set_target(self.target.clone());
     }
 
@@ -148,13 +199,18 @@ impl Gateway {
     pub(crate) async fn add_worker(&mut self, model: &str, number: u32) -> Arc<Worker> {
         let worker = Worker::start(self.identity(model, number), LinkSecret::none()).await;
         self.add_replica(model, number, worker.address);
-        self.wait_for_link(number, |state| *state == LinkState::Serving).await;
+        self.wait_for_link(number, |state| *state == LinkState::Serving)
+            .await;
         Arc::new(worker)
     }
 
     pub(crate) fn identity(&self, model: &str, number: u32) -> WorkerIdentity {
         let artifact = self.target.models[&model.parse().unwrap()].program.artifact;
-        WorkerIdentity { replica: replica_id(number), artifact, batch_size: 8 }
+        WorkerIdentity {
+            replica: replica_id(number),
+            artifact,
+            batch_size: 8,
+        }
     }
 
     pub(crate) fn add_replica(&mut self, model: &str, number: u32, address: SocketAddr) {
@@ -169,7 +225,11 @@ impl Gateway {
         self.data_plane.set_target(self.target.clone());
     }
 
-    pub(crate) async fn wait_for_link(&self, number: u32, holds: impl Fn(&LinkState) -> bool) -> LinkState {
+    pub(crate) async fn wait_for_link(
+        &self,
+        number: u32,
+        holds: impl Fn(&LinkState) -> bool,
+    ) -> LinkState {
         let mut links = self.data_plane.links();
         let found = links.wait_for(|links| links.get(&replica_id(number)).is_some_and(&holds));
         within("a state of the link", found).await.unwrap()[&replica_id(number)].clone()
@@ -177,7 +237,9 @@ impl Gateway {
 
     /// Waits until so many requests of the model `double` stand in its queue.
     pub(crate) async fn wait_for_queued(&self, requests: usize) {
-        let line = format!("nv_inference_pending_request_count{{model=\"double\",version=\"1\"}} {requests}\n");
+        let line = format!(
+            "nv_inference_pending_request_count{{model=\"double\",version=\"1\"}} {requests}\n"
+        );
         until("the queue's length", || self.metrics().contains(&line)).await;
     }
 
@@ -194,12 +256,24 @@ impl Gateway {
     }
 
     pub(crate) async fn post(&self, path: &str, body: impl Into<reqwest::Body>) -> Answer {
-        Answer::of(self.client.post(self.url(path)).body(body).send().await.unwrap()).await
+        Answer::of(
+            self.client
+                .post(self.url(path))
+                .body(body)
+                .send()
+                .await
+                .unwrap(),
+        )
+        .await
     }
 
     /// Asks the model `double` for rows of two, which are all `x`.
     pub(crate) async fn double(&self, rows: usize, x: f64) -> Answer {
-        self.post("/v2/models/double/infer", double_request(rows, x).to_string()).await
+        self.post(
+            "/v2/models/double/infer",
+            double_request(rows, x).to_string(),
+        )
+        .await
     }
 
     /// The same, while the test does something else.
@@ -233,11 +307,18 @@ pub(crate) fn double_request(rows: usize, x: f64) -> Value {
 
 /// The head of a request to the model `double` on a connection that is closed after it, with these further header lines.
 pub(crate) fn double_head(headers: &str) -> String {
-    format!("POST /v2/models/double/infer HTTP/1.1\r\nHost: g\r\nConnection: close\r\n{headers}\r\n")
+    format!(
+        "POST /v2/models/double/infer HTTP/1.1\r\nHost: g\r\nConnection: close\r\n{headers}\r\n"
+    )
 }
 
 /// The numbers of an output in JSON.
 pub(crate) fn numbers(answer: &Answer) -> Vec<f64> {
     let json = answer.json();
-    json["outputs"][0]["data"].as_array().unwrap_or_else(|| panic!("{json}")).iter().map(|n| n.as_f64().unwrap()).collect()
+    json["outputs"][0]["data"]
+        .as_array()
+        .unwrap_or_else(|| panic!("{json}"))
+        .iter()
+        .map(|n| n.as_f64().unwrap())
+        .collect()
 }

@@ -1,6 +1,6 @@
 //! How the data plane follows its target.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 use packhorse_gateway::{
     api::inference::InferenceLimits,
@@ -35,9 +35,16 @@ async fn a_draining_replica_answers_what_it_has_and_gets_nothing_more() {
     let request = gateway.doubling_of(1, 1.0);
     let batch = worker.batch().await;
     let other = gateway.add_worker("double:1", 1).await;
-    gateway.target.replicas.get_mut(&replica_id(0)).unwrap().draining = true;
+    gateway
+        .target
+        .replicas
+        .get_mut(&replica_id(0))
+        .unwrap()
+        .draining = true;
     gateway.data_plane.set_target(gateway.target.clone());
-    gateway.wait_for_link(0, |state| *state == LinkState::Draining).await;
+    gateway
+        .wait_for_link(0, |state| *state == LinkState::Draining)
+        .await;
 
     let next = gateway.doubling_of(1, 2.0);
     let elsewhere = other.batch().await;
@@ -45,16 +52,25 @@ async fn a_draining_replica_answers_what_it_has_and_gets_nothing_more() {
     assert_eq!(numbers(&next.await.unwrap()), [4.0, 4.0]);
     batch.answer(double(&batch)).await;
     assert_eq!(numbers(&request.await.unwrap()), [2.0, 2.0]);
-    gateway.wait_for_link(0, |state| *state == LinkState::Drained).await;
+    gateway
+        .wait_for_link(0, |state| *state == LinkState::Drained)
+        .await;
     assert!(!worker.has_batch().await);
 }
 
 #[tokio::test]
 async fn an_idle_replica_is_drained_at_once() {
     let (mut gateway, _worker) = Gateway::with_double().await;
-    gateway.target.replicas.get_mut(&replica_id(0)).unwrap().draining = true;
+    gateway
+        .target
+        .replicas
+        .get_mut(&replica_id(0))
+        .unwrap()
+        .draining = true;
     gateway.data_plane.set_target(gateway.target.clone());
-    gateway.wait_for_link(0, |state| *state == LinkState::Drained).await;
+    gateway
+        .wait_for_link(0, |state| *state == LinkState::Drained)
+        .await;
 }
 
 #[tokio::test]
@@ -64,7 +80,9 @@ async fn a_worker_that_says_it_is_draining_gets_nothing_more() {
     let batch = worker.batch().await;
     let other = gateway.add_worker("double:1", 1).await;
     batch.drain().await;
-    gateway.wait_for_link(0, |state| *state == LinkState::Draining).await;
+    gateway
+        .wait_for_link(0, |state| *state == LinkState::Draining)
+        .await;
     other.answer_all(double);
     assert_eq!(gateway.double(1, 2.0).await.status, 200);
     assert!(!worker.has_batch().await);
@@ -90,7 +108,9 @@ async fn a_removed_model_answers_what_is_computed_and_refuses_what_waits() {
         assert_eq!(numbers(&request.await.unwrap()), [2.0, 2.0]);
     }
     let mut links = gateway.data_plane.links();
-    crate::within("the end of the link", links.wait_for(|links| links.is_empty())).await.unwrap();
+    crate::within("the end of the link", links.wait_for(BTreeMap::is_empty))
+        .await
+        .unwrap();
 }
 
 #[tokio::test]
@@ -107,23 +127,44 @@ async fn a_worker_elsewhere_under_the_same_identity_replaces_the_former() {
 
 #[tokio::test]
 async fn only_the_right_worker_with_the_right_secret_gets_batches() {
-    let config = DataPlaneConfig { link_secret: LinkSecret::from_file_content(b"ours"), ..DataPlaneConfig::default() };
+    let config = DataPlaneConfig {
+        link_secret: LinkSecret::from_file_content(b"ours"),
+        ..DataPlaneConfig::default()
+    };
     let mut gateway = Gateway::start_with(config, InferenceLimits::default()).await;
     gateway.add_model(double_model());
     let identity = gateway.identity("double:1", 0);
     let stranger = Worker::start(identity, LinkSecret::from_file_content(b"theirs")).await;
     gateway.add_replica("double:1", 0, stranger.address);
-    let state = gateway.wait_for_link(0, |state| matches!(state, LinkState::Connecting { reason: Some(_) })).await;
+    let state = gateway
+        .wait_for_link(0, |state| {
+            matches!(state, LinkState::Connecting { reason: Some(_) })
+        })
+        .await;
     assert!(format!("{state:?}").contains("secret"), "{state:?}");
 
-    let other = Worker::start(gateway.identity("double:1", 7), LinkSecret::from_file_content(b"ours")).await;
+    let other = Worker::start(
+        gateway.identity("double:1", 7),
+        LinkSecret::from_file_content(b"ours"),
+    )
+    .await;
     gateway.add_replica("double:1", 1, other.address);
-    let state = gateway.wait_for_link(1, |state| matches!(state, LinkState::Connecting { reason: Some(_) })).await;
+    let state = gateway
+        .wait_for_link(1, |state| {
+            matches!(state, LinkState::Connecting { reason: Some(_) })
+        })
+        .await;
     assert!(format!("{state:?}").contains("1-7"), "{state:?}");
 
-    let right = Worker::start(gateway.identity("double:1", 2), LinkSecret::from_file_content(b"ours")).await;
+    let right = Worker::start(
+        gateway.identity("double:1", 2),
+        LinkSecret::from_file_content(b"ours"),
+    )
+    .await;
     gateway.add_replica("double:1", 2, right.address);
-    gateway.wait_for_link(2, |state| *state == LinkState::Serving).await;
+    gateway
+        .wait_for_link(2, |state| *state == LinkState::Serving)
+        .await;
     assert!(!stranger.has_batch().await && !other.has_batch().await);
     until("connecting again", || stranger.connections() > 1).await;
 }

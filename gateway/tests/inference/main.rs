@@ -1,5 +1,7 @@
 //! The data plane from HTTP client to worker: a real listener and real sockets, with workers that do what a test tells them.
 
+#![expect(clippy::unwrap_used, reason = "a test that is surprised fails")]
+
 mod bad_input;
 mod batching;
 mod disconnects;
@@ -18,7 +20,9 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Waits for an event.
 async fn within<T>(what: &str, event: impl Future<Output = T>) -> T {
-    tokio::time::timeout(PATIENCE, event).await.unwrap_or_else(|_| panic!("{what} did not happen"))
+    tokio::time::timeout(PATIENCE, event)
+        .await
+        .unwrap_or_else(|_| panic!("{what} did not happen"))
 }
 
 /// Waits until something holds that nobody announces.

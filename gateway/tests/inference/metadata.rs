@@ -16,7 +16,12 @@ async fn the_server_says_what_it_is() {
         let metadata = gateway.get(path).await;
         assert_eq!(metadata.status, 200);
         assert_eq!(metadata.json()["name"], "packhorse");
-        assert!(metadata.json()["extensions"].as_array().unwrap().contains(&json!("binary_tensor_data")));
+        assert!(
+            metadata.json()["extensions"]
+                .as_array()
+                .unwrap()
+                .contains(&json!("binary_tensor_data"))
+        );
     }
     assert_eq!(gateway.get("/v2/health/live").await.status, 200);
 }
@@ -40,10 +45,16 @@ async fn a_model_says_what_it_takes() {
     for path in ["/v2/models/double", "/v2/models/double/versions/1"] {
         assert_eq!(gateway.get(path).await.json(), expected);
     }
-    for path in ["/v2/models/double/config", "/v2/models/double/versions/1/config"] {
+    for path in [
+        "/v2/models/double/config",
+        "/v2/models/double/versions/1/config",
+    ] {
         let config = gateway.get(path).await.json();
         assert_eq!(config["max_batch_size"], 8);
-        assert_eq!(config["input"], json!([{"name": "x", "data_type": "TYPE_FP32", "dims": [2]}]));
+        assert_eq!(
+            config["input"],
+            json!([{"name": "x", "data_type": "TYPE_FP32", "dims": [2]}])
+        );
         assert_eq!(config["dynamic_batching"], json!({}));
     }
 }
@@ -53,18 +64,31 @@ async fn readiness_follows_the_replicas() {
     let mut gateway = Gateway::start().await;
     gateway.add_model(double_model());
     until("the model", || gateway.metrics().contains("double")).await;
-    let index = async |gateway: &Gateway, body: &'static str| gateway.post("/v2/repository/index", body).await.json();
+    let index = async |gateway: &Gateway, body: &'static str| {
+        gateway.post("/v2/repository/index", body).await.json()
+    };
     gateway.get("/v2/models/double/ready").await.error(503);
     assert_eq!(index(&gateway, "").await[0]["state"], "UNAVAILABLE");
     assert_eq!(index(&gateway, r#"{"ready": true}"#).await, json!([]));
 
     let worker = gateway.add_worker("double:1", 0).await;
     assert_eq!(gateway.get("/v2/models/double/ready").await.status, 200);
-    assert_eq!(gateway.get("/v2/models/double/versions/1/ready").await.status, 200);
-    assert_eq!(index(&gateway, r#"{"ready": true}"#).await, json!([{"name": "double", "version": "1", "state": "READY"}]));
+    assert_eq!(
+        gateway
+            .get("/v2/models/double/versions/1/ready")
+            .await
+            .status,
+        200
+    );
+    assert_eq!(
+        index(&gateway, r#"{"ready": true}"#).await,
+        json!([{"name": "double", "version": "1", "state": "READY"}])
+    );
 
     worker.kill();
-    gateway.wait_for_link(0, |state| *state != LinkState::Serving).await;
+    gateway
+        .wait_for_link(0, |state| *state != LinkState::Serving)
+        .await;
     gateway.get("/v2/models/double/ready").await.error(503);
     assert_eq!(index(&gateway, "{}").await[0]["state"], "LOADING");
 }
@@ -75,7 +99,10 @@ async fn without_a_version_the_newest_that_is_ready_answers() {
     let mut second = double_model();
     second.program.model = "double:2".parse().unwrap();
     gateway.add_model(second);
-    until("the second version", || gateway.metrics().contains("version=\"2\"")).await;
+    until("the second version", || {
+        gateway.metrics().contains("version=\"2\"")
+    })
+    .await;
     assert_eq!(gateway.double(1, 1.0).await.json()["model_version"], "1");
     gateway.add_worker("double:2", 1).await.answer_all(double);
     assert_eq!(gateway.double(1, 1.0).await.json()["model_version"], "2");

@@ -14,13 +14,21 @@ use crate::{
 async fn statistics_add_up() {
     let (gateway, worker) = Gateway::with_double().await;
     let failing = gateway.doubling_of(1, 1.0);
-    worker.batch().await.fail(FailureKind::ModuleThrew, "no").await;
+    worker
+        .batch()
+        .await
+        .fail(FailureKind::ModuleThrew, "no")
+        .await;
     failing.await.unwrap().error(500);
     worker.answer_all(double);
     for rows in [1, 2, 3] {
         assert_eq!(gateway.double(rows, 1.0).await.status, 200);
     }
-    for path in ["/v2/models/double/stats", "/v2/models/double/versions/1/stats", "/v2/models/stats"] {
+    for path in [
+        "/v2/models/double/stats",
+        "/v2/models/double/versions/1/stats",
+        "/v2/models/stats",
+    ] {
         let stats = gateway.get(path).await.json()["model_stats"][0].clone();
         assert_eq!(stats["name"], "double");
         assert_eq!(stats["version"], "1");
@@ -32,9 +40,18 @@ async fn statistics_add_up() {
         assert_eq!(stages["fail"]["count"], 1);
         // The failed one was dispatched as well.
         assert_eq!(stages["queue"]["count"], 4);
-        assert_eq!(stages["compute_infer"]["ns"], 3 * STAGES.compute.as_nanos() as u64);
-        assert_eq!(stages["compute_input"]["ns"], 3 * STAGES.copy_in.as_nanos() as u64);
-        assert_eq!(stages["compute_output"]["ns"], 3 * STAGES.copy_out.as_nanos() as u64);
+        assert_eq!(
+            stages["compute_infer"]["ns"],
+            3 * STAGES.compute.as_nanos() as u64
+        );
+        assert_eq!(
+            stages["compute_input"]["ns"],
+            3 * STAGES.copy_in.as_nanos() as u64
+        );
+        assert_eq!(
+            stages["compute_output"]["ns"],
+            3 * STAGES.copy_out.as_nanos() as u64
+        );
         assert!(stages["success"]["ns"].as_u64().unwrap() > 0);
         for cache in ["cache_hit", "cache_miss"] {
             assert_eq!(stages[cache]["count"], 0);
@@ -46,8 +63,14 @@ async fn statistics_add_up() {
 async fn metrics_have_the_names_that_boards_chart() {
     let gateway = Gateway::doubling().await;
     assert_eq!(gateway.double(2, 1.0).await.status, 200);
-    gateway.get("/v2/models/double/secret-path").await.error(404);
-    gateway.post("/v2/models/never-registered/infer", "").await.error(404);
+    gateway
+        .get("/v2/models/double/secret-path")
+        .await
+        .error(404);
+    gateway
+        .post("/v2/models/never-registered/infer", "")
+        .await
+        .error(404);
     let text = gateway.metrics();
     let labels = "{model=\"double\",version=\"1\"}";
     for line in [
@@ -65,12 +88,21 @@ async fn metrics_have_the_names_that_boards_chart() {
     ] {
         assert!(text.lines().any(|found| found == line), "{line} is not in\n{text}");
     }
-    for name in ["nv_inference_request_duration_us", "nv_inference_queue_duration_us"] {
-        assert!(text.contains(&format!("# TYPE {name} counter\n{name}{labels} ")), "{name} is not in\n{text}");
+    for name in [
+        "nv_inference_request_duration_us",
+        "nv_inference_queue_duration_us",
+    ] {
+        assert!(
+            text.contains(&format!("# TYPE {name} counter\n{name}{labels} ")),
+            "{name} is not in\n{text}"
+        );
     }
     let template = "http_route=\"/v2/models/{model}/infer\",http_response_status_code=\"200\"";
     assert!(text.contains(template), "{text}");
-    assert!(!text.contains("secret-path") && !text.contains("never-registered"), "{text}");
+    assert!(
+        !text.contains("secret-path") && !text.contains("never-registered"),
+        "{text}"
+    );
 }
 
 #[tokio::test]
@@ -79,11 +111,17 @@ async fn goodput_counts_what_was_answered_in_time() {
     for _ in 0..4 {
         assert_eq!(gateway.double(2, 1.0).await.status, 200);
     }
-    let goodput = gateway.data_plane.goodput(Duration::from_secs(60)).remove(0);
+    let goodput = gateway.data_plane.goodput(Duration::from_mins(1)).remove(0);
     assert_eq!(goodput.name.as_str(), "double");
-    assert!(goodput.goodput_rps > 0.0 && goodput.goodput_rps <= goodput.offered_rps, "{goodput:?}");
+    assert!(
+        goodput.goodput_rps > 0.0 && goodput.goodput_rps <= goodput.offered_rps,
+        "{goodput:?}"
+    );
     assert_eq!(goodput.mean_batch, Some(2.0));
-    assert!(goodput.p50_ms.unwrap() <= goodput.p99_ms.unwrap(), "{goodput:?}");
+    assert!(
+        goodput.p50_ms.unwrap() <= goodput.p99_ms.unwrap(),
+        "{goodput:?}"
+    );
 }
 
 #[tokio::test]
@@ -93,7 +131,15 @@ async fn a_removed_model_is_forgotten() {
     gateway.target.models.clear();
     gateway.target.replicas.clear();
     gateway.data_plane.set_target(gateway.target.clone());
-    until("forgetting", || !gateway.metrics().contains("nv_inference_count{")).await;
+    until("forgetting", || {
+        !gateway.metrics().contains("nv_inference_count{")
+    })
+    .await;
     gateway.double(1, 1.0).await.error(404);
-    assert!(gateway.data_plane.goodput(Duration::from_secs(60)).is_empty());
+    assert!(
+        gateway
+            .data_plane
+            .goodput(Duration::from_mins(1))
+            .is_empty()
+    );
 }

@@ -12,8 +12,9 @@ use std::{
 use packhorse_cluster::{Datatype, Shape};
 use packhorse_protocol::Element;
 use packhorse_wire::{
-    BatchHeader, BatchId, Decoder, FailureHeader, FailureKind, LinkSecret, MAX_PAYLOAD, ResultHeader, ServerHandshake,
-    ServerStep, StageDurations, TensorHeader, ToGateway, ToWorker, WorkerIdentity,
+    BatchHeader, BatchId, Decoder, FailureHeader, FailureKind, LinkSecret, MAX_PAYLOAD,
+    ResultHeader, ServerHandshake, ServerStep, StageDurations, TensorHeader, ToGateway, ToWorker,
+    WorkerIdentity,
 };
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -53,7 +54,11 @@ pub(crate) struct Batch {
 
 impl Worker {
     pub(crate) async fn start(identity: WorkerIdentity, secret: LinkSecret) -> Self {
-        Self::listen(TcpListener::bind("127.0.0.1:0").await.unwrap(), identity, secret)
+        Self::listen(
+            TcpListener::bind("127.0.0.1:0").await.unwrap(),
+            identity,
+            secret,
+        )
     }
 
     fn listen(listener: TcpListener, identity: WorkerIdentity, secret: LinkSecret) -> Self {
@@ -70,7 +75,12 @@ impl Worker {
                 serving.spawn(serve(stream, identity, secret.clone(), sender.clone()));
             }
         });
-        Self { address, batches: Mutex::new(batches), connections, accepting }
+        Self {
+            address,
+            batches: Mutex::new(batches),
+            connections,
+            accepting,
+        }
     }
 
     /// How often somebody connected.
@@ -81,7 +91,9 @@ impl Worker {
     /// The next batch that it is sent.
     pub(crate) async fn batch(&self) -> Batch {
         let mut batches = self.batches.lock().await;
-        within("a batch", batches.recv()).await.expect("the worker runs")
+        within("a batch", batches.recv())
+            .await
+            .expect("the worker runs")
     }
 
     /// Whether it was sent a batch that nobody took yet.
@@ -121,7 +133,10 @@ impl Batch {
         let length = |header: &TensorHeader| header.byte_len() as usize;
         let start = self.header.inputs[..index].iter().map(length).sum();
         let end: usize = start + length(&self.header.inputs[index]);
-        self.payload[start..end].chunks_exact(T::WIDTH).map(T::take).collect()
+        self.payload[start..end]
+            .chunks_exact(T::WIDTH)
+            .map(T::take)
+            .collect()
     }
 
     pub(crate) async fn answer(&self, outputs: Vec<(TensorHeader, Vec<u8>)>) {
@@ -131,11 +146,23 @@ impl Batch {
     /// Answers under another number.
     pub(crate) async fn answer_as(&self, id: BatchId, outputs: Vec<(TensorHeader, Vec<u8>)>) {
         let (headers, payload): (Vec<_>, Vec<_>) = outputs.into_iter().unzip();
-        self.send(&ToGateway::Result(ResultHeader { id, outputs: headers, stages: STAGES }), &payload.concat()).await;
+        self.send(
+            &ToGateway::Result(ResultHeader {
+                id,
+                outputs: headers,
+                stages: STAGES,
+            }),
+            &payload.concat(),
+        )
+        .await;
     }
 
     pub(crate) async fn fail(&self, kind: FailureKind, message: &str) {
-        let failure = FailureHeader { id: self.header.id, kind, message: message.to_owned() };
+        let failure = FailureHeader {
+            id: self.header.id,
+            kind,
+            message: message.to_owned(),
+        };
         self.send(&ToGateway::Failure(failure), &[]).await;
     }
 
@@ -157,7 +184,9 @@ impl Batch {
 pub(crate) fn output<T: Element>(shape: &[i64], values: &[T]) -> (TensorHeader, Vec<u8>) {
     let header = TensorHeader::new(T::DATATYPE, Shape::new(shape).unwrap()).unwrap();
     let mut bytes = Vec::new();
-    values.iter().for_each(|value| value.put(&mut bytes));
+    for value in values {
+        value.put(&mut bytes);
+    }
     (header, bytes)
 }
 
@@ -165,7 +194,12 @@ pub(crate) fn output<T: Element>(shape: &[i64], values: &[T]) -> (TensorHeader, 
 pub(crate) fn double(batch: &Batch) -> Vec<(TensorHeader, Vec<u8>)> {
     let header = batch.header.inputs[0].clone();
     assert_eq!(header.datatype(), Datatype::Fp32);
-    let dims: Vec<i64> = header.shape().dims().iter().map(|dim| *dim as i64).collect();
+    let dims: Vec<i64> = header
+        .shape()
+        .dims()
+        .iter()
+        .map(|dim| dim.cast_signed())
+        .collect();
     let doubled: Vec<f32> = batch.input::<f32>(0).iter().map(|x| 2.0 * x).collect();
     vec![output(&dims, &doubled)]
 }
@@ -186,12 +220,20 @@ async fn serve(
             return;
         };
         if let ToWorker::Batch(header) = message {
-            let length = header.inputs.iter().map(TensorHeader::byte_len).sum::<u64>();
+            let length = header
+                .inputs
+                .iter()
+                .map(TensorHeader::byte_len)
+                .sum::<u64>();
             let mut payload = vec![0; length as usize];
             if read.read_exact(&mut payload).await.is_err() {
                 return;
             }
-            let _ = batches.send(Batch { header, payload, connection: Arc::clone(&connection) });
+            let _ = batches.send(Batch {
+                header,
+                payload,
+                connection: Arc::clone(&connection),
+            });
             continue;
         }
         let answer = match handshake.handle(&message) {
@@ -200,7 +242,9 @@ async fn serve(
         };
         let mut bytes = Vec::new();
         answer.encode(&mut bytes);
-        if connection.lock().await.write_all(&bytes).await.is_err() || matches!(answer, ToGateway::Close(_)) {
+        if connection.lock().await.write_all(&bytes).await.is_err()
+            || matches!(answer, ToGateway::Close(_))
+        {
             return;
         }
     }

@@ -37,7 +37,10 @@ pub(super) struct IncomingBody {
 
 impl IncomingBody {
     pub(super) fn new(headers: &HeaderMap, body: Body) -> Self {
-        Self { body, waits_for_us: headers.contains_key(header::EXPECT) }
+        Self {
+            body,
+            waits_for_us: headers.contains_key(header::EXPECT),
+        }
     }
 
     /// The whole body, inflated. Its bytes stay in `reservation`.
@@ -58,20 +61,31 @@ impl IncomingBody {
             if body.len() as u64 + chunk.len() as u64 > limits.body_bytes {
                 return Err(too_large(limits.body_bytes));
             }
-            reservation.grow(chunk.len() as u64).map_err(|_| over_budget())?;
+            reservation
+                .grow(chunk.len() as u64)
+                .map_err(|_| over_budget())?;
             body.push(chunk);
         }
         inflate(body, encoding, limits.body_bytes, reservation).await
     }
 
-    async fn chunk(&mut self, end: Instant, pause: Duration) -> Result<Option<Bytes>, InferenceError> {
+    async fn chunk(
+        &mut self,
+        end: Instant,
+        pause: Duration,
+    ) -> Result<Option<Bytes>, InferenceError> {
         loop {
             let until = end.min(Instant::now() + pause);
-            let slow = |_| InferenceError::new(StatusCode::REQUEST_TIMEOUT, "the body came too slowly");
+            let slow =
+                |_| InferenceError::new(StatusCode::REQUEST_TIMEOUT, "the body came too slowly");
             let frame = match timeout_at(until, self.body.frame()).await.map_err(slow)? {
                 None => return Ok(None),
                 Some(Ok(frame)) => frame,
-                Some(Err(_)) => return Err(InferenceError::bad_request("the body ended early or is badly framed")),
+                Some(Err(_)) => {
+                    return Err(InferenceError::bad_request(
+                        "the body ended early or is badly framed",
+                    ));
+                }
             };
             // Trailers say nothing to us.
             if let Ok(chunk) = frame.into_data() {
@@ -86,7 +100,8 @@ impl IncomingBody {
         if self.waits_for_us || self.body.is_end_stream() {
             return;
         }
-        let rest = async { while let Ok(Some(Ok(_))) = timeout(DRAIN_PAUSE, self.body.frame()).await {} };
+        let rest =
+            async { while let Ok(Some(Ok(_))) = timeout(DRAIN_PAUSE, self.body.frame()).await {} };
         // Whoever still sends after that is cut off.
         let _ = timeout(DRAIN_TIME, rest).await;
     }

@@ -18,12 +18,18 @@ pub(super) struct Exhausted;
 
 impl Budget {
     pub(super) fn new(limit: u64) -> Self {
-        Self { used: Arc::default(), limit }
+        Self {
+            used: Arc::default(),
+            limit,
+        }
     }
 
     /// A reservation of nothing yet.
     pub(super) fn reservation(&self) -> Reservation {
-        Reservation { budget: self.clone(), bytes: 0 }
+        Reservation {
+            budget: self.clone(),
+            bytes: 0,
+        }
     }
 }
 

@@ -24,7 +24,10 @@ const RETRY_AFTER: HeaderValue = HeaderValue::from_static("1");
 
 impl InferenceError {
     pub(super) fn new(status: StatusCode, message: impl Into<String>) -> Self {
-        Self { status, message: message.into() }
+        Self {
+            status,
+            message: message.into(),
+        }
     }
 
     pub(super) fn bad_request(message: impl Into<String>) -> Self {
@@ -41,11 +44,15 @@ impl IntoResponse for InferenceError {
         let mut response = ApiError::new(self.status, self.message).into_response();
         match self.status {
             StatusCode::SERVICE_UNAVAILABLE => {
-                response.headers_mut().insert(header::RETRY_AFTER, RETRY_AFTER);
+                response
+                    .headers_mut()
+                    .insert(header::RETRY_AFTER, RETRY_AFTER);
             }
             StatusCode::UNSUPPORTED_MEDIA_TYPE => {
                 let understood = HeaderValue::from_static("gzip, deflate, identity");
-                response.headers_mut().insert(header::ACCEPT_ENCODING, understood);
+                response
+                    .headers_mut()
+                    .insert(header::ACCEPT_ENCODING, understood);
             }
             _ => {}
         }
@@ -56,7 +63,9 @@ impl IntoResponse for InferenceError {
 impl From<RequestError> for InferenceError {
     fn from(error: RequestError) -> Self {
         let status = match error {
-            RequestError::Message(MessageError::HeadTooLong { .. }) => StatusCode::PAYLOAD_TOO_LARGE,
+            RequestError::Message(MessageError::HeadTooLong { .. }) => {
+                StatusCode::PAYLOAD_TOO_LARGE
+            }
             _ => StatusCode::BAD_REQUEST,
         };
         Self::new(status, error.to_string())
@@ -87,9 +96,10 @@ impl From<Unanswered> for InferenceError {
         let status = match unanswered {
             // It was removed between being found and being asked.
             Unanswered::Refused(Refusal::UnknownModel) => StatusCode::NOT_FOUND,
-            Unanswered::Refused(_) | Unanswered::Busy { .. } | Unanswered::ShuttingDown | Unanswered::Lost => {
-                StatusCode::SERVICE_UNAVAILABLE
-            }
+            Unanswered::Refused(_)
+            | Unanswered::Busy { .. }
+            | Unanswered::ShuttingDown
+            | Unanswered::Lost => StatusCode::SERVICE_UNAVAILABLE,
             Unanswered::Expired => StatusCode::GATEWAY_TIMEOUT,
             Unanswered::Failed(_) => StatusCode::INTERNAL_SERVER_ERROR,
         };

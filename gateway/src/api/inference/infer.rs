@@ -9,16 +9,14 @@ use axum::{
 };
 use packhorse_api::ErrorBody;
 use packhorse_cluster::{ModelSpec, Time};
-use packhorse_protocol::{ByteRope, Form, HEADER_LENGTH, InferRequest, InferResponse, Limits, Message, RequestedOutput, Tensor};
+use packhorse_protocol::{
+    ByteRope, Form, HEADER_LENGTH, InferRequest, InferResponse, Limits, Message, RequestedOutput,
+    Tensor,
+};
 
 use super::{
-    Inference,
-    body::IncomingBody,
-    budget::Reservation,
-    error::InferenceError,
-    inflate::over_budget,
-    model_path::ModelPath,
-    respond::response,
+    Inference, body::IncomingBody, budget::Reservation, error::InferenceError,
+    inflate::over_budget, model_path::ModelPath, respond::response,
 };
 use crate::{
     driver::{OutputRows, ServedModel, Submission, Unanswered},
@@ -96,15 +94,29 @@ async fn answer(
     let header_length = header_length(headers)?;
     // Held until the answer is there: by then nobody needs the inputs any more.
     let mut reservation = inference.budget.reservation();
-    let body = body.receive(headers, &inference.limits, &mut reservation).await?;
+    let body = body
+        .receive(headers, &inference.limits, &mut reservation)
+        .await?;
     let request = parse(&model, body, header_length).await?;
     reserve_unpacked(&request, &mut reservation)?;
-    let InferRequest { id, inputs, outputs, timeout, priority, rows } = request;
+    let InferRequest {
+        id,
+        inputs,
+        outputs,
+        timeout,
+        priority,
+        rows,
+    } = request;
 
     let meter = model.telemetry.begin(arrived, model.spec.slo);
     let patience = timeout.map_or(model.spec.slo, |timeout| timeout.min(ModelSpec::MAX_SLO));
-    let submission =
-        Submission { model: Arc::clone(&model), inputs, rows, priority, deadline: arrived + patience };
+    let submission = Submission {
+        model: Arc::clone(&model),
+        inputs,
+        rows,
+        priority,
+        deadline: arrived + patience,
+    };
     let result = match inference.data_plane.submit(submission).await {
         Ok(answered) => encode(&model, id, &outputs, answered).await,
         Err(unanswered) => {
@@ -121,7 +133,10 @@ fn header_length(headers: &HeaderMap) -> Result<Option<u64>, InferenceError> {
     let Some(value) = values.next() else {
         return Ok(None);
     };
-    let digits = value.to_str().ok().filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()));
+    let digits = value
+        .to_str()
+        .ok()
+        .filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()));
     match (digits.and_then(|digits| digits.parse().ok()), values.next()) {
         (Some(length), None) => Ok(Some(length)),
         _ => Err(InferenceError::bad_request(
@@ -130,7 +145,11 @@ fn header_length(headers: &HeaderMap) -> Result<Option<u64>, InferenceError> {
     }
 }
 
-async fn parse(model: &Arc<ServedModel>, body: ByteRope, header_length: Option<u64>) -> Result<InferRequest, InferenceError> {
+async fn parse(
+    model: &Arc<ServedModel>,
+    body: ByteRope,
+    header_length: Option<u64>,
+) -> Result<InferRequest, InferenceError> {
     let json = header_length.unwrap_or(body.len() as u64);
     let model = Arc::clone(model);
     let parsed = at_its_size(json, move || {
@@ -140,8 +159,14 @@ async fn parse(model: &Arc<ServedModel>, body: ByteRope, header_length: Option<u
 }
 
 /// Numbers can take more room in memory than in JSON; binary tensors are the body's own bytes.
-fn reserve_unpacked(request: &InferRequest, reservation: &mut Reservation) -> Result<(), InferenceError> {
-    let json = request.inputs.iter().filter(|input| input.form() == Form::Json);
+fn reserve_unpacked(
+    request: &InferRequest,
+    reservation: &mut Reservation,
+) -> Result<(), InferenceError> {
+    let json = request
+        .inputs
+        .iter()
+        .filter(|input| input.form() == Form::Json);
     let unpacked = json.map(|input| input.data().len() as u64).sum();
     reservation.grow(unpacked).map_err(|_| over_budget())
 }
@@ -159,9 +184,15 @@ async fn encode(
         if *form == Form::Json {
             json += rows.data.len() as u64;
         }
-        let tensor = Tensor::new(spec.name.clone(), spec.datatype, rows.shape.clone(), rows.data.clone().into());
+        let tensor = Tensor::new(
+            spec.name.clone(),
+            spec.datatype,
+            rows.shape.clone(),
+            rows.data.clone().into(),
+        );
         // Of its right size, but a BOOL that is neither 0 nor 1.
-        let tensor = tensor.map_err(|e| Unanswered::Failed(Arc::from(format!("output {:?}: {e}", spec.name))))?;
+        let tensor = tensor
+            .map_err(|e| Unanswered::Failed(Arc::from(format!("output {:?}: {e}", spec.name))))?;
         outputs.push(tensor.in_form(*form));
     }
     let model_id = model.id();
@@ -194,7 +225,14 @@ fn end_of(unanswered: &Unanswered) -> End {
     }
 }
 
-fn finish(meter: RequestMeter, result: Result<Message, InferenceError>) -> Result<Message, InferenceError> {
-    meter.end(if result.is_ok() { End::Answered } else { End::Failed });
+fn finish(
+    meter: RequestMeter,
+    result: Result<Message, InferenceError>,
+) -> Result<Message, InferenceError> {
+    meter.end(if result.is_ok() {
+        End::Answered
+    } else {
+        End::Failed
+    });
     result
 }

@@ -22,7 +22,9 @@ impl Encoding {
     pub(super) fn of(headers: &HeaderMap) -> Result<Self, InferenceError> {
         let mut values = headers.get_all(header::CONTENT_ENCODING).iter();
         let (first, more) = (values.next(), values.next());
-        let name = first.map_or(&b""[..], |value| value.as_bytes().trim_ascii()).to_ascii_lowercase();
+        let name = first
+            .map_or(&b""[..], |value| value.as_bytes().trim_ascii())
+            .to_ascii_lowercase();
         match name.as_slice() {
             _ if more.is_some() => {}
             b"" | b"identity" => return Ok(Self::Identity),
@@ -33,7 +35,9 @@ impl Encoding {
         let shown: String = String::from_utf8_lossy(&name).chars().take(64).collect();
         Err(InferenceError::new(
             StatusCode::UNSUPPORTED_MEDIA_TYPE,
-            format!("Content-Encoding {shown:?} is not supported: expected gzip, deflate or identity, and only one"),
+            format!(
+                "Content-Encoding {shown:?} is not supported: expected gzip, deflate or identity, and only one"
+            ),
         ))
     }
 }
@@ -56,7 +60,9 @@ pub(super) async fn inflate(
     };
     let mut inflated = ByteRope::new();
     loop {
-        let piece = decoder.piece().map_err(|e| InferenceError::bad_request(format!("Content-Encoding: {e}")))?;
+        let piece = decoder
+            .piece()
+            .map_err(|e| InferenceError::bad_request(format!("Content-Encoding: {e}")))?;
         if piece.is_empty() {
             reservation.shrink(deflated);
             return Ok(inflated);
@@ -64,7 +70,9 @@ pub(super) async fn inflate(
         if inflated.len() as u64 + piece.len() as u64 > limit {
             return Err(too_large(limit));
         }
-        reservation.grow(piece.len() as u64).map_err(|_| over_budget())?;
+        reservation
+            .grow(piece.len() as u64)
+            .map_err(|_| over_budget())?;
         inflated.push(piece);
         tokio::task::yield_now().await;
     }
@@ -111,7 +119,10 @@ impl Decoder {
         match self {
             Self::Gzip(_) => Ok(()),
             Self::Zlib(decoder) if decoder.get_ref().is_at_end() => Ok(()),
-            Self::Zlib(_) => Err(io::Error::new(io::ErrorKind::InvalidData, "bytes are left over behind the stream")),
+            Self::Zlib(_) => Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                "bytes are left over behind the stream",
+            )),
         }
     }
 }
@@ -124,7 +135,10 @@ struct RopeReader {
 
 impl RopeReader {
     fn new(rope: ByteRope) -> Self {
-        Self { chunks: rope.into_chunks().collect::<Vec<_>>().into_iter(), chunk: Bytes::new() }
+        Self {
+            chunks: rope.into_chunks().collect::<Vec<_>>().into_iter(),
+            chunk: Bytes::new(),
+        }
     }
 
     fn is_at_end(&self) -> bool {
@@ -186,36 +200,80 @@ mod tests {
         // In small chunks, as a slow socket gives them.
         let rope = body.chunks(7).map(Bytes::copy_from_slice).collect();
         let inflated = inflate(rope, encoding, limit, &mut reservation).await;
-        inflated.map(|rope| rope.to_bytes()).map_err(|error| error.into_response().status())
+        inflated
+            .map(|rope| rope.to_bytes())
+            .map_err(|error| error.into_response().status())
     }
 
     #[tokio::test]
     async fn what_was_deflated_comes_back() {
         let text: Vec<u8> = (0..200_000_u32).map(|i| (i / 7) as u8).collect();
-        assert_eq!(status(&gzip(&text), Encoding::Gzip, 200_000).await.unwrap(), text);
-        assert_eq!(status(&zlib(&text), Encoding::Deflate, 200_000).await.unwrap(), text);
+        assert_eq!(
+            status(&gzip(&text), Encoding::Gzip, 200_000).await.unwrap(),
+            text
+        );
+        assert_eq!(
+            status(&zlib(&text), Encoding::Deflate, 200_000)
+                .await
+                .unwrap(),
+            text
+        );
         let members = [gzip(b"one, "), gzip(b"two")].concat();
-        assert_eq!(status(&members, Encoding::Gzip, 100).await.unwrap(), "one, two");
+        assert_eq!(
+            status(&members, Encoding::Gzip, 100).await.unwrap(),
+            "one, two"
+        );
     }
 
     #[tokio::test]
     async fn damage_is_a_bad_request() {
         let bad = Err(StatusCode::BAD_REQUEST);
         let good = gzip(&[1; 5000]);
-        assert_eq!(status(&good[..good.len() - 1], Encoding::Gzip, 1 << 20).await, bad);
-        assert_eq!(status(b"no gzip at all", Encoding::Gzip, 1 << 20).await, bad);
-        assert_eq!(status(&[good.clone(), b"left over".to_vec()].concat(), Encoding::Gzip, 1 << 20).await, bad);
+        assert_eq!(
+            status(&good[..good.len() - 1], Encoding::Gzip, 1 << 20).await,
+            bad
+        );
+        assert_eq!(
+            status(b"no gzip at all", Encoding::Gzip, 1 << 20).await,
+            bad
+        );
+        assert_eq!(
+            status(
+                &[good.clone(), b"left over".to_vec()].concat(),
+                Encoding::Gzip,
+                1 << 20
+            )
+            .await,
+            bad
+        );
         let good = zlib(&[1; 5000]);
-        assert_eq!(status(&good[..good.len() - 1], Encoding::Deflate, 1 << 20).await, bad);
-        assert_eq!(status(&[good, b"left over".to_vec()].concat(), Encoding::Deflate, 1 << 20).await, bad);
+        assert_eq!(
+            status(&good[..good.len() - 1], Encoding::Deflate, 1 << 20).await,
+            bad
+        );
+        assert_eq!(
+            status(
+                &[good, b"left over".to_vec()].concat(),
+                Encoding::Deflate,
+                1 << 20
+            )
+            .await,
+            bad
+        );
     }
 
     #[tokio::test]
     async fn a_bomb_stops_at_the_limit_or_at_the_budget() {
         let bomb = gzip(&vec![0; 10 << 20]);
         assert!(bomb.len() < 100_000);
-        assert_eq!(status(&bomb, Encoding::Gzip, 300_000).await, Err(StatusCode::PAYLOAD_TOO_LARGE));
-        assert_eq!(status(&bomb, Encoding::Gzip, 1 << 30).await, Err(StatusCode::SERVICE_UNAVAILABLE));
+        assert_eq!(
+            status(&bomb, Encoding::Gzip, 300_000).await,
+            Err(StatusCode::PAYLOAD_TOO_LARGE)
+        );
+        assert_eq!(
+            status(&bomb, Encoding::Gzip, 1 << 30).await,
+            Err(StatusCode::SERVICE_UNAVAILABLE)
+        );
     }
 
     #[test]

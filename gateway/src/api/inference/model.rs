@@ -4,7 +4,8 @@ use axum::{Json, extract::State};
 use packhorse_api::ErrorBody;
 use packhorse_cluster::ModelVersion;
 use packhorse_protocol::{
-    DurationStatistics, InferenceStatistics, ModelConfig, ModelMetadata, ModelReady, ModelStatistics, Statistics,
+    DurationStatistics, InferenceStatistics, ModelConfig, ModelMetadata, ModelReady,
+    ModelStatistics, Statistics,
 };
 
 use super::{Inference, error::InferenceError, model_path::ModelPath};
@@ -17,8 +18,14 @@ use crate::{driver::ServedModel, telemetry::Tally};
     responses((status = 200, body = ModelMetadata), (status = 404, description = "No such model", body = ErrorBody))
 )]
 pub(super) async fn metadata(path: ModelPath) -> Json<ModelMetadata> {
-    let versions = path.catalog.versions(&path.model.id().name).map(|version: ModelVersion| version.to_string());
-    Json(ModelMetadata::new(&path.model.spec.program, versions.collect()))
+    let versions = path
+        .catalog
+        .versions(&path.model.id().name)
+        .map(|version: ModelVersion| version.to_string());
+    Json(ModelMetadata::new(
+        &path.model.spec.program,
+        versions.collect(),
+    ))
 }
 
 /// A version of a model: its inputs and outputs.
@@ -44,9 +51,15 @@ pub(super) async fn version_metadata(path: ModelPath) -> Json<ModelMetadata> {
 pub(super) async fn ready(path: ModelPath) -> Result<Json<ModelReady>, InferenceError> {
     let id = path.model.id();
     if path.model.is_ready() {
-        Ok(Json(ModelReady { name: id.name.to_string(), ready: true }))
+        Ok(Json(ModelReady {
+            name: id.name.to_string(),
+            ready: true,
+        }))
     } else {
-        Err(InferenceError::unavailable(format!("no replica of model \"{}\" version {} is ready", id.name, id.version)))
+        Err(InferenceError::unavailable(format!(
+            "no replica of model \"{}\" version {} is ready",
+            id.name, id.version
+        )))
     }
 }
 
@@ -91,7 +104,9 @@ pub(super) async fn version_config(path: ModelPath) -> Json<ModelConfig> {
     responses((status = 200, body = Statistics), (status = 404, description = "No such model", body = ErrorBody))
 )]
 pub(super) async fn stats(path: ModelPath) -> Json<Statistics> {
-    Json(Statistics { model_stats: vec![statistics(&path.model)] })
+    Json(Statistics {
+        model_stats: vec![statistics(&path.model)],
+    })
 }
 
 /// The statistics of a version of a model.
@@ -108,12 +123,17 @@ pub(super) async fn version_stats(path: ModelPath) -> Json<Statistics> {
 #[utoipa::path(get, path = "/v2/models/stats", tag = "inference", responses((status = 200, body = Statistics)))]
 pub(super) async fn all_stats(State(inference): State<Inference>) -> Json<Statistics> {
     let catalog = inference.data_plane.catalog();
-    Json(Statistics { model_stats: catalog.all().map(|model| statistics(model)).collect() })
+    Json(Statistics {
+        model_stats: catalog.all().map(|model| statistics(model)).collect(),
+    })
 }
 
 fn statistics(model: &ServedModel) -> ModelStatistics {
     let measured = &model.telemetry;
-    let duration = |tally: &Tally| DurationStatistics { count: tally.count(), ns: tally.nanos() };
+    let duration = |tally: &Tally| DurationStatistics {
+        count: tally.count(),
+        ns: tally.nanos(),
+    };
     let [compute_input, compute_infer, compute_output] = measured.compute();
     let (failed, failed_ns) = measured.failed();
     ModelStatistics {
@@ -124,7 +144,10 @@ fn statistics(model: &ServedModel) -> ModelStatistics {
         execution_count: measured.executions(),
         inference_stats: InferenceStatistics {
             success: duration(measured.success()),
-            fail: DurationStatistics { count: failed, ns: failed_ns },
+            fail: DurationStatistics {
+                count: failed,
+                ns: failed_ns,
+            },
             queue: duration(measured.queue()),
             compute_input: duration(compute_input),
             compute_infer: duration(compute_infer),

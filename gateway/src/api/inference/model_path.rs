@@ -21,15 +21,26 @@ pub(super) struct ModelPath {
 impl FromRequestParts<Inference> for ModelPath {
     type Rejection = InferenceError;
 
-    async fn from_request_parts(parts: &mut Parts, inference: &Inference) -> Result<Self, InferenceError> {
+    async fn from_request_parts(
+        parts: &mut Parts,
+        inference: &Inference,
+    ) -> Result<Self, InferenceError> {
         // Percent-decoded, once: what is still encoded then is no part of any name.
         let params = RawPathParams::from_request_parts(parts, inference)
             .await
             .map_err(|e| InferenceError::bad_request(e.body_text()))?;
-        let param = |name| params.iter().find(|(key, _)| *key == name).map(|(_, value)| value);
+        let param = |name| {
+            params
+                .iter()
+                .find(|(key, _)| *key == name)
+                .map(|(_, value)| value)
+        };
         let bad = |e: IdError| InferenceError::bad_request(e.to_string());
         let name: ModelName = param("model").unwrap_or_default().parse().map_err(bad)?;
-        let version = param("version").map(str::parse::<ModelVersion>).transpose().map_err(bad)?;
+        let version = param("version")
+            .map(str::parse::<ModelVersion>)
+            .transpose()
+            .map_err(bad)?;
         let catalog = inference.data_plane.catalog();
         let model = Arc::clone(catalog.find(&name, version)?);
         Ok(Self { model, catalog })

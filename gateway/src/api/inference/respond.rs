@@ -25,7 +25,10 @@ impl HttpBody for Pieces {
     type Data = Bytes;
     type Error = Infallible;
 
-    fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
         let piece = self.pieces.next();
         self.left -= piece.as_ref().map_or(0, |piece| piece.len() as u64);
         Poll::Ready(piece.map(|piece| Ok(Frame::data(piece))))
@@ -48,7 +51,9 @@ pub(super) fn response(message: Message) -> Response {
     let left = body.len() as u64;
     let pieces = body.into_chunks().collect::<Vec<_>>().into_iter();
     let mut response = Response::new(Body::new(Pieces { pieces, left }));
-    response.headers_mut().insert(header::CONTENT_TYPE, content_type);
+    response
+        .headers_mut()
+        .insert(header::CONTENT_TYPE, content_type);
     if let Some(length) = header_length {
         response.headers_mut().insert(HEADER_LENGTH, length.into());
     }

@@ -8,7 +8,8 @@ use axum::{
 };
 use packhorse_api::ErrorBody;
 use packhorse_protocol::{
-    RepositoryEntry, RepositoryIndexRequest, RepositoryState, ServerLive, ServerMetadata, ServerReady,
+    RepositoryEntry, RepositoryIndexRequest, RepositoryState, ServerLive, ServerMetadata,
+    ServerReady,
 };
 
 use super::{Inference, InferenceLimits, body::IncomingBody, error::InferenceError};
@@ -18,7 +19,12 @@ use crate::driver::ServedModel;
 const NAME: &str = "packhorse";
 
 /// The extensions of the protocol that work here, by the names that Triton gave them.
-const EXTENSIONS: [&str; 4] = ["binary_tensor_data", "model_repository", "model_configuration", "statistics"];
+const EXTENSIONS: [&str; 4] = [
+    "binary_tensor_data",
+    "model_repository",
+    "model_configuration",
+    "statistics",
+];
 
 /// The server: name, version, extensions.
 #[utoipa::path(get, path = "/v2", tag = "inference", responses((status = 200, body = ServerMetadata)))]
@@ -41,11 +47,15 @@ pub(super) async fn live() -> Json<ServerLive> {
     get, path = "/v2/health/ready", tag = "inference",
     responses((status = 200, body = ServerReady), (status = 503, description = "Not ready", body = ErrorBody))
 )]
-pub(super) async fn ready(State(inference): State<Inference>) -> Result<Json<ServerReady>, InferenceError> {
+pub(super) async fn ready(
+    State(inference): State<Inference>,
+) -> Result<Json<ServerReady>, InferenceError> {
     if inference.data_plane.is_ready() {
         Ok(Json(ServerReady { ready: true }))
     } else {
-        Err(InferenceError::unavailable("the server is starting, or shutting down"))
+        Err(InferenceError::unavailable(
+            "the server is starting, or shutting down",
+        ))
     }
 }
 
@@ -65,11 +75,18 @@ pub(super) async fn repository_index(
 ) -> Result<Json<Vec<RepositoryEntry>>, InferenceError> {
     let (parts, body) = request.into_parts();
     let mut reservation = inference.budget.reservation();
-    let limits = InferenceLimits { body_bytes: INDEX_LIMIT, ..inference.limits };
-    let body = IncomingBody::new(&parts.headers, body).receive(&parts.headers, &limits, &mut reservation).await?;
+    let limits = InferenceLimits {
+        body_bytes: INDEX_LIMIT,
+        ..inference.limits
+    };
+    let body = IncomingBody::new(&parts.headers, body)
+        .receive(&parts.headers, &limits, &mut reservation)
+        .await?;
     let asked = RepositoryIndexRequest::parse(&body.to_bytes())?;
     let catalog = inference.data_plane.catalog();
-    let listed = catalog.all().filter(|model| !asked.ready || model.is_ready());
+    let listed = catalog
+        .all()
+        .filter(|model| !asked.ready || model.is_ready());
     Ok(Json(listed.map(|model| entry(model)).collect()))
 }
 
@@ -77,9 +94,15 @@ fn entry(model: &ServedModel) -> RepositoryEntry {
     let (state, reason) = if model.is_ready() {
         (RepositoryState::Ready, None)
     } else if model.is_loading() {
-        (RepositoryState::Loading, Some("its replicas are being connected to"))
+        (
+            RepositoryState::Loading,
+            Some("its replicas are being connected to"),
+        )
     } else {
-        (RepositoryState::Unavailable, Some("no replica of it is ready"))
+        (
+            RepositoryState::Unavailable,
+            Some("no replica of it is ready"),
+        )
     };
     let id = model.id();
     RepositoryEntry {
@@ -98,6 +121,8 @@ pub(super) async fn no_loading() -> Response {
     );
     // Which is a way to say that this resource allows nothing.
     let mut response = error.into_response();
-    response.headers_mut().insert(header::ALLOW, HeaderValue::from_static(""));
+    response
+        .headers_mut()
+        .insert(header::ALLOW, HeaderValue::from_static(""));
     response
 }
