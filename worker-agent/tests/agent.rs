@@ -1,5 +1,7 @@
 //! The real agent with real workers on simulated devices, and a gateway that only says what is wanted.
 
+#![expect(clippy::unwrap_used, reason = "a test ends where an unwrap does")]
+
 mod common;
 
 use std::{
@@ -66,6 +68,12 @@ async fn a_killed_agents_worker_lives_on_and_the_next_agent_adopts_it() {
     let _next = home.agent(gateway.address, &[]);
     let after = gateway.until_state(ReplicaState::Ready).await;
     assert_eq!(after, before);
+    let leases = gateway.book.borrow().leases.clone();
+    let instances = leases.iter().map(|lease| &lease.instance);
+    assert!(
+        instances.is_sorted_by(|a, b| a == b),
+        "it takes the lease over"
+    );
     signal(after.pid.unwrap(), "KILL");
     let restarted = gateway
         .until("a restarted replica", |book| {

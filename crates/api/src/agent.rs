@@ -9,7 +9,7 @@ use utoipa::ToSchema;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LeaseRequest {
-    /// Random per start of the agent: two agents that claim one node are told apart by it.
+    /// Random per state folder of an agent: two that claim one node are told apart by it.
     pub instance: String,
     /// The agent's version.
     pub agent_version: String,

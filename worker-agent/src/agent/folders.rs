@@ -14,6 +14,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::handoff::Handoff;
 
+const INSTANCE_DIGITS: usize = 32;
+
 /// Why a state folder cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenStateError {
@@ -98,6 +100,20 @@ pub(super) fn open(path: &Path) -> Result<Folders, OpenStateError> {
 }
 
 impl Folders {
+    /// What tells this folder's agents from others that claim the same node: random, and kept, so that an agent takes the lease
+    /// over from the one before it at once.
+    pub(super) fn instance(&self) -> io::Result<String> {
+        let path = self.root.join("instance");
+        match fs::read_to_string(&path) {
+            Ok(instance) if instance.len() == INSTANCE_DIGITS => return Ok(instance),
+            Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
+            _ => {}
+        }
+        let instance = format!("{:0INSTANCE_DIGITS$x}", rand::random::<u128>());
+        fs::write(&path, &instance)?;
+        Ok(instance)
+    }
+
     /// Where artifacts are kept.
     pub(super) fn artifacts(&self) -> PathBuf {
         self.root.join("artifacts")
@@ -198,13 +214,16 @@ mod tests {
     fn a_state_folder_has_one_agent_and_is_never_the_gateways() {
         let dir = tempfile::tempdir().unwrap();
         let first = open(dir.path()).unwrap();
+        let instance = first.instance().unwrap();
         let error = open(dir.path()).unwrap_err().to_string();
         assert!(
             error.contains("in use by another agent (process "),
             "{error}"
         );
         drop(first);
-        drop(open(dir.path()).unwrap());
+        let next = open(dir.path()).unwrap();
+        assert_eq!(next.instance().unwrap(), instance);
+        drop(next);
         fs::write(dir.path().join("packhorse.db"), "").unwrap();
         assert!(matches!(
             open(dir.path()),

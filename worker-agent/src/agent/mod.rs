@@ -81,7 +81,9 @@ pub async fn run(settings: Settings) -> Result<(), AgentError> {
     }
     let gateway = Gateway::new(&settings).map_err(AgentError::Http)?;
     let request = LeaseRequest {
-        instance: format!("{:032x}", rand::random::<u128>()),
+        instance: folders
+            .instance()
+            .map_err(system("reading the state folder"))?,
         agent_version: env!("CARGO_PKG_VERSION").to_owned(),
         devices: devices.iter().map(crate::devices::Device::report).collect(),
     };

@@ -25,28 +25,28 @@ use tokio::{
 };
 
 /// Nothing that is waited for here takes nearly as long, on however busy a machine.
-pub const LIMIT: Duration = Duration::from_secs(30);
-pub const TOKEN: &str = "an-agents-token";
-pub const ARTIFACT: &[u8] = b"simulated devices do not look into their artifact";
+pub(crate) const LIMIT: Duration = Duration::from_secs(30);
+pub(crate) const TOKEN: &str = "an-agents-token";
+pub(crate) const ARTIFACT: &[u8] = b"simulated devices do not look into their artifact";
 
 /// What the gateway knows and says.
 #[derive(Clone, Default)]
-pub struct Book {
-    pub epoch: u64,
-    pub wanted: WantedState,
-    pub artifacts: BTreeMap<String, Vec<u8>>,
-    pub leases: Vec<LeaseRequest>,
-    pub status: Option<AgentStatus>,
+pub(crate) struct Book {
+    pub(crate) epoch: u64,
+    pub(crate) wanted: WantedState,
+    pub(crate) artifacts: BTreeMap<String, Vec<u8>>,
+    pub(crate) leases: Vec<LeaseRequest>,
+    pub(crate) status: Option<AgentStatus>,
     /// Long polls answered so far.
-    pub polls: u64,
+    pub(crate) polls: u64,
     /// Answer long polls at once, whatever was asked.
-    pub hasty: bool,
+    pub(crate) hasty: bool,
 }
 
 /// A gateway with one node.
-pub struct FakeGateway {
-    pub address: SocketAddr,
-    pub book: watch::Sender<Book>,
+pub(crate) struct FakeGateway {
+    pub(crate) address: SocketAddr,
+    pub(crate) book: watch::Sender<Book>,
     server: JoinHandle<()>,
 }
 
@@ -57,7 +57,7 @@ impl Drop for FakeGateway {
 }
 
 impl FakeGateway {
-    pub async fn start() -> Self {
+    pub(crate) async fn start() -> Self {
         let mut book = Book {
             epoch: 1,
             ..Book::default()
@@ -68,7 +68,7 @@ impl FakeGateway {
     }
 
     /// With the memory of another one, for instance of the one that was at this address before.
-    pub async fn start_at(address: SocketAddr, book: Book) -> Self {
+    pub(crate) async fn start_at(address: SocketAddr, book: Book) -> Self {
         let listener = TcpListener::bind(address).await.unwrap();
         let address = listener.local_addr().unwrap();
         let book = watch::Sender::new(book);
@@ -88,7 +88,7 @@ impl FakeGateway {
     }
 
     /// Wants exactly this from now on.
-    pub fn want(&self, replicas: Vec<WantedReplica>, profiles: Vec<WantedProfile>) {
+    pub(crate) fn want(&self, replicas: Vec<WantedReplica>, profiles: Vec<WantedProfile>) {
         self.book.send_modify(|book| {
             book.wanted = WantedState {
                 epoch: book.epoch,
@@ -100,7 +100,7 @@ impl FakeGateway {
     }
 
     /// Waits for something to become true of the book.
-    pub async fn until<T>(&self, what: &str, look: impl Fn(&Book) -> Option<T>) -> T {
+    pub(crate) async fn until<T>(&self, what: &str, look: impl Fn(&Book) -> Option<T>) -> T {
         let mut book = self.book.subscribe();
         let waited = timeout(LIMIT, async {
             loop {
@@ -119,7 +119,7 @@ impl FakeGateway {
     }
 
     /// Waits until the node's only replica is in this state.
-    pub async fn until_state(&self, state: ReplicaState) -> ReplicaStatus {
+    pub(crate) async fn until_state(&self, state: ReplicaState) -> ReplicaStatus {
         let only = |book: &Book| match book.status.as_ref()?.replicas.as_slice() {
             [replica] if replica.state == state => Some(replica.clone()),
             _ => None,
@@ -127,7 +127,7 @@ impl FakeGateway {
         self.until(&format!("one replica {state:?}"), only).await
     }
 
-    pub async fn until_empty(&self) {
+    pub(crate) async fn until_empty(&self) {
         self.until("no replica", |book| {
             book.status.as_ref()?.replicas.is_empty().then_some(())
         })
@@ -230,7 +230,7 @@ async fn answer(
 }
 
 /// The digest of the one artifact.
-pub fn digest() -> ArtifactDigest {
+pub(crate) fn digest() -> ArtifactDigest {
     ArtifactDigest::from_sha256(Sha256::digest(ARTIFACT).into())
 }
 
@@ -250,7 +250,7 @@ fn program() -> Program {
     }
 }
 
-pub fn replica(id: &str) -> WantedReplica {
+pub(crate) fn replica(id: &str) -> WantedReplica {
     WantedReplica {
         id: id.parse().unwrap(),
         program: program(),
@@ -260,7 +260,7 @@ pub fn replica(id: &str) -> WantedReplica {
     }
 }
 
-pub fn profile() -> WantedProfile {
+pub(crate) fn profile() -> WantedProfile {
     WantedProfile {
         program: program(),
         device: "sim0".to_owned(),
@@ -270,7 +270,7 @@ pub fn profile() -> WantedProfile {
 }
 
 /// The folder of an agent; when it goes, so does every worker in it.
-pub struct Home {
+pub(crate) struct Home {
     dir: TempDir,
 }
 
@@ -283,7 +283,7 @@ impl Drop for Home {
 }
 
 impl Home {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let dir = TempDir::new().unwrap();
         fs::write(dir.path().join("token"), format!("{TOKEN}\n")).unwrap();
         let profiles = "m,T4,1,,2,3,100,,,50\nm,T4,2,,3,4,150,,,70\nm,T4,4,,4,6,200,,,90\n";
@@ -292,12 +292,12 @@ impl Home {
         Self { dir }
     }
 
-    pub fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }
 
     /// An agent of node `here` with two simulated devices.
-    pub fn agent(&self, gateway: SocketAddr, flags: &[&str]) -> Agent {
+    pub(crate) fn agent(&self, gateway: SocketAddr, flags: &[&str]) -> Agent {
         let log = fs::File::options()
             .create(true)
             .append(true)
@@ -316,7 +316,7 @@ impl Home {
     }
 
     /// The processes that were handed one of our folders.
-    pub fn workers(&self) -> Vec<u32> {
+    pub(crate) fn workers(&self) -> Vec<u32> {
         let here = self.dir.path().to_str().unwrap();
         let running = fs::read_dir("/proc").unwrap().filter_map(|entry| {
             let pid: u32 = entry.ok()?.file_name().to_str()?.parse().ok()?;
@@ -329,7 +329,7 @@ impl Home {
 }
 
 /// An agent's process, killed when it is dropped.
-pub struct Agent(Child);
+pub(crate) struct Agent(Child);
 
 impl Drop for Agent {
     fn drop(&mut self) {
@@ -338,19 +338,19 @@ impl Drop for Agent {
 }
 
 impl Agent {
-    pub fn kill(&mut self) {
+    pub(crate) fn kill(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 
     /// Sends SIGTERM and waits for the end.
-    pub fn stop(mut self) -> std::process::ExitStatus {
+    pub(crate) fn stop(mut self) -> std::process::ExitStatus {
         signal(self.0.id(), "TERM");
         self.0.wait().unwrap()
     }
 }
 
-pub fn signal(pid: u32, name: &str) {
+pub(crate) fn signal(pid: u32, name: &str) {
     let kill = Command::new("kill")
         .args(["-s", name, &pid.to_string()])
         .stderr(Stdio::null())

@@ -21,7 +21,7 @@ use serde::Serialize;
 use tempfile::TempDir;
 
 /// Far above what anything here takes: only a test that has failed waits so long.
-pub(crate) const LIMIT: Duration = Duration::from_secs(120);
+pub(crate) const LIMIT: Duration = Duration::from_mins(2);
 
 pub(crate) struct Worker {
     dir: TempDir,

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, thread, time::Duration};
 
-use packhorse_cluster::{Datatype, ProfileTable};
+use packhorse_cluster::{ByteCount, Datatype, ProfileTable};
 use packhorse_wire::{BatchId, FailureKind, HandshakeError, ToGateway};
 use packhorse_worker_agent::handoff::{ExecutorChoice, Phase, ProfileTask, ServeTask, exit_code};
 
@@ -53,7 +53,7 @@ fn a_batch_takes_its_time_and_answers_zeros_of_the_declared_shape() {
         Phase::Ready { memory, .. } => Some(memory),
         _ => None,
     });
-    assert_eq!(memory.unwrap().as_mib_f64(), 1024.0);
+    assert_eq!(memory, ByteCount::from_mib(1024));
 }
 
 #[test]
@@ -121,7 +121,7 @@ fn what_is_not_the_protocol_is_refused_with_a_reason_and_harms_nobody() {
         link.close_reason()
     };
     assert!(reason_for(b"GET / HTTP/1.1\r\n\r\n").contains("not the Packhorse worker protocol"));
-    assert!(reason_for(&[0xff; 100_000]).contains("not the Packhorse worker protocol"));
+    assert!(reason_for(&vec![0xff; 100_000]).contains("not the Packhorse worker protocol"));
     let mut next_version = batch_bytes(1, 1, &rows(1));
     next_version[4] = 2;
     assert!(reason_for(&next_version).contains("protocol version 2"));

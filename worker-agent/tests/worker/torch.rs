@@ -4,6 +4,7 @@ use std::{
     fs::{self, File},
     path::{Path, PathBuf},
     process::Command,
+    slice,
 };
 
 use packhorse_cluster::{Datatype, ProfileTable, Program, TensorSpec};
@@ -140,10 +141,10 @@ fn every_datatype_goes_in_and_comes_out_unchanged() {
             .map(|i| if width == 1 { i % 2 } else { i } as u8)
             .collect();
         let x = Tensor::new(datatype, &[2, 4], bytes);
-        link.send(1, 2, &[x.clone()]);
+        link.send(1, 2, slice::from_ref(&x));
         assert_eq!(link.result().1, [x]);
         let empty = Tensor::new(datatype, &[2, 0], Vec::new());
-        link.send(2, 2, &[empty.clone()]);
+        link.send(2, 2, slice::from_ref(&empty));
         assert_eq!(link.result().1, [empty]);
     }
 }
