@@ -64,6 +64,10 @@ pub(crate) struct OutputTensor {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum ExecutionError {
     /// The program threw.
+    #[cfg_attr(
+        not(feature = "torch"),
+        expect(dead_code, reason = "a simulation never throws")
+    )]
     #[error("the model threw: {0}")]
     ModuleThrew(String),
     /// The program answered something else than declared.
@@ -115,7 +119,10 @@ impl From<ExecutionError> for StartError {
 ///
 /// # Errors
 /// The program cannot be served as it is registered, or the device not be used.
-pub(crate) fn start(execution: &Execution, batch_size: u32) -> Result<Arc<dyn Executor>, StartError> {
+pub(crate) fn start(
+    execution: &Execution,
+    batch_size: u32,
+) -> Result<Arc<dyn Executor>, StartError> {
     match &execution.executor {
         ExecutorChoice::Simulated {
             device_kind,

@@ -38,7 +38,7 @@ impl<'a> Reporter<'a> {
     }
 
     fn report(&self, phase: Phase) {
-        tracing::info!(?phase, "worker");
+        tracing::info!(?phase, "status");
         let process = self.process;
         if let Err(error) = self.handoff.write_status(&WorkerStatus { process, phase }) {
             tracing::error!(%error, "the agent cannot be told");

@@ -12,11 +12,9 @@ use packhorse_cluster::{
 use packhorse_worker_agent::handoff::{Handoff, Phase, ProfileTask, exit_code};
 
 use super::{Reporter, now, serve::LOAD_LIMIT};
-use crate::{
-    executor::{
-        self, ExecutionError, Executor, StartError,
-        sample::{self, Fill},
-    },
+use crate::executor::{
+    self, ExecutionError, Executor, StartError,
+    sample::{self, Fill},
 };
 
 /// Batches of one size that are measured at least, the time limit notwithstanding.

@@ -14,8 +14,8 @@ use std::{
 
 use nix::sys::signal::{SigSet, Signal};
 use packhorse_cluster::{ArtifactDigest, Program};
-use packhorse_worker_agent::handoff::{Handoff, Phase, ServeTask, exit_code};
 use packhorse_wire::{LinkSecret, StageDurations, WorkerIdentity};
+use packhorse_worker_agent::handoff::{Handoff, Phase, ServeTask, exit_code};
 
 use super::{
     Reporter,
@@ -23,9 +23,7 @@ use super::{
     gate::Gate,
     queue::BatchQueue,
 };
-use crate::{
-    executor::{self, Executor, StartError, check_outputs},
-};
+use crate::executor::{self, Executor, StartError, check_outputs};
 
 /// A program that is not loaded and warm after this long never will be.
 pub(super) const LOAD_LIMIT: Duration = Duration::from_mins(5);
