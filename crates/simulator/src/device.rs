@@ -1,0 +1,260 @@
+//! A device on which replicas compute: batches wait at their replica, first in, first out; those that compute at the same time
+//! slow each other.
+
+use std::{collections::VecDeque, time::Duration};
+
+use packhorse_cluster::Time;
+use packhorse_contention::{Active, Interference};
+use packhorse_serving::BatchId;
+
+/// A batch at a worker.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Work {
+    pub(crate) batch: BatchId,
+    /// What it takes alone on the whole device.
+    pub(crate) alone: Duration,
+    pub(crate) active: Active,
+}
+
+/// The device, with its replicas by their place on it.
+#[derive(Debug)]
+pub(crate) struct Device {
+    interference: Interference,
+    waiting: Vec<VecDeque<Work>>,
+    /// What is being computed; ordered by replica.
+    running: Vec<Running>,
+    /// Until when `running` is up to date.
+    at: Time,
+    /// Real time over simulated time while a fault slows the device.
+    slowed: f64,
+    /// Counts the changes of `running`, so that an announced completion can be told from an outdated one.
+    revision: u64,
+    scratch: Vec<Active>,
+}
+
+#[derive(Debug)]
+struct Running {
+    replica: usize,
+    work: Work,
+    /// Seconds of solo work left.
+    left: f64,
+    rate: f64,
+    started: Time,
+}
+
+/// A batch that is done.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Computed {
+    pub(crate) batch: BatchId,
+    pub(crate) started: Time,
+}
+
+impl Device {
+    pub(crate) fn new(replicas: usize, interference: Interference) -> Self {
+        Self {
+            interference,
+            waiting: vec![VecDeque::new(); replicas],
+            running: Vec::new(),
+            at: Time::ZERO,
+            slowed: 1.0,
+            revision: 0,
+            scratch: Vec::new(),
+        }
+    }
+
+    /// A batch arrives at a replica.
+    pub(crate) fn arrive(&mut self, now: Time, replica: usize, work: Work) {
+        self.waiting[replica].push_back(work);
+        if self
+            .running
+            .iter()
+            .all(|running| running.replica != replica)
+        {
+            self.advance(now);
+            self.start(now, replica);
+            self.settle();
+        }
+    }
+
+    /// The next completion if nothing changes before, and the revision that it is valid for.
+    pub(crate) fn next(&self) -> Option<(Time, u64)> {
+        let left = self
+            .running
+            .iter()
+            .map(|running| running.left / running.rate)
+            .min_by(f64::total_cmp)?;
+        // Never early, so that the batch is over when the event comes.
+        let nanos = (left * self.slowed * 1e9).ceil().min(1e18);
+        Some((self.at + Duration::from_nanos(nanos as u64), self.revision))
+    }
+
+    /// Ends what is over now, and starts what waits behind it. Nothing for an outdated revision.
+    pub(crate) fn complete(&mut self, now: Time, revision: u64, done: &mut Vec<Computed>) {
+        if revision != self.revision {
+            return;
+        }
+        self.advance(now);
+        let mut i = 0;
+        while i < self.running.len() {
+            // A nanosecond is what rounding can leave.
+            if self.running[i].left > 1e-9 {
+                i += 1;
+                continue;
+            }
+            let running = self.running.remove(i);
+            done.push(Computed {
+                batch: running.work.batch,
+                started: running.started,
+            });
+            if !self.waiting[running.replica].is_empty() {
+                self.start(now, running.replica);
+                i += 1;
+            }
+        }
+        self.settle();
+    }
+
+    /// From now on everything takes `factor` times as long.
+    pub(crate) fn slow(&mut self, now: Time, factor: f64) {
+        self.advance(now);
+        self.slowed = factor;
+        self.revision += 1;
+    }
+
+    /// Throws everything away that is here.
+    pub(crate) fn clear(&mut self, now: Time) {
+        self.advance(now);
+        self.running.clear();
+        self.waiting.iter_mut().for_each(VecDeque::clear);
+        self.revision += 1;
+    }
+
+    fn advance(&mut self, now: Time) {
+        let passed = now.saturating_since(self.at).as_secs_f64() / self.slowed;
+        for running in &mut self.running {
+            running.left -= passed * running.rate;
+        }
+        self.at = now;
+    }
+
+    fn start(&mut self, now: Time, replica: usize) {
+        let work = self.waiting[replica]
+            .pop_front()
+            .expect("the caller saw one");
+        let left = work.alone.as_secs_f64();
+        let place = self
+            .running
+            .partition_point(|running| running.replica < replica);
+        self.running.insert(
+            place,
+            Running {
+                replica,
+                work,
+                left,
+                rate: 1.0,
+                started: now,
+            },
+        );
+    }
+
+    /// Works the rates out anew, after a change of who runs.
+    fn settle(&mut self) {
+        self.revision += 1;
+        self.scratch.clear();
+        self.scratch
+            .extend(self.running.iter().map(|running| running.work.active));
+        for (running, rate) in self
+            .running
+            .iter_mut()
+            .zip(self.interference.rates(&self.scratch))
+        {
+            running.rate = rate;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use packhorse_cluster::Percent;
+
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    fn at(millis: u32) -> Time {
+        Time::ZERO + MS * millis
+    }
+
+    fn work(batch: u64, millis: u32, utilization: f64) -> Work {
+        let sm_utilization = Percent::new(utilization).unwrap();
+        Work {
+            batch: BatchId(batch),
+            alone: MS * millis,
+            active: Active {
+                sm_utilization,
+                compute_share: None,
+            },
+        }
+    }
+
+    /// All completions: in rounded milliseconds, the batch and when it was started.
+    fn run(device: &mut Device) -> Vec<(u64, u64, u64)> {
+        let millis = |time: Time| (time.as_secs_f64() * 1e3).round() as u64;
+        let mut told = Vec::new();
+        while let Some((now, revision)) = device.next() {
+            let mut done = Vec::new();
+            device.complete(now, revision, &mut done);
+            assert!(!done.is_empty(), "an event that changes nothing");
+            told.extend(
+                done.iter()
+                    .map(|done| (millis(now), done.batch.0, millis(done.started))),
+            );
+        }
+        told
+    }
+
+    #[test]
+    fn batches_of_a_replica_follow_each_other_and_those_of_two_share() {
+        let mut device = Device::new(2, Interference::default());
+        device.arrive(at(0), 0, work(0, 10, 100.0));
+        device.arrive(at(1), 0, work(1, 10, 100.0));
+        device.arrive(at(5), 1, work(2, 10, 100.0));
+        // Alone until 5; then both at half speed: the first one is over at 15, the third has 5 left. The second starts then, the
+        // third is over at 25, and the second, of which 5 are left, alone at 30.
+        assert_eq!(run(&mut device), [(15, 0, 0), (25, 2, 5), (30, 1, 15)]);
+    }
+
+    #[test]
+    fn who_leaves_room_slows_nobody() {
+        let mut device = Device::new(2, Interference::default());
+        device.arrive(at(0), 0, work(0, 10, 40.0));
+        device.arrive(at(0), 1, work(1, 10, 60.0));
+        assert_eq!(run(&mut device), [(10, 0, 0), (10, 1, 0)]);
+    }
+
+    #[test]
+    fn a_slowed_device_takes_longer_and_a_cleared_one_forgets() {
+        let mut device = Device::new(1, Interference::default());
+        device.arrive(at(0), 0, work(0, 10, 40.0));
+        device.slow(at(5), 3.0);
+        device.slow(at(11), 1.0);
+        assert_eq!(run(&mut device), [(14, 0, 0)]);
+        device.arrive(at(20), 0, work(1, 10, 40.0));
+        device.clear(at(21));
+        assert_eq!(device.next(), None);
+    }
+
+    #[test]
+    fn work_is_conserved_when_everybody_wants_the_whole_device() {
+        let mut device = Device::new(4, Interference::default());
+        for replica in 0..4 {
+            let millis = u32::try_from(replica).unwrap() + 1;
+            device.arrive(at(0), replica, work(u64::from(millis), 10 * millis, 100.0));
+        }
+        // Processor sharing: 4·10, then 3·10 more, 2·10 more, 10 more.
+        assert_eq!(
+            run(&mut device),
+            [(40, 1, 0), (70, 2, 0), (90, 3, 0), (100, 4, 0)]
+        );
+    }
+}

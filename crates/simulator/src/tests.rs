@@ -1,0 +1,245 @@
+use std::{fmt::Write, time::Duration};
+
+use packhorse_cluster::{DeviceIndex, ModelIndex};
+
+use super::*;
+
+const THESIS: &str = include_str!("../../../profiles/v100-thesis.csv");
+
+/// The five vision models of the thesis' chapter 6 on V100s, with the calibration that reproduces its figures.
+fn vision(devices: usize, rate: f64, slo_ms: u32) -> Scenario {
+    let mut text = format!(
+        "name = \"vision\"\nprofiles = [\"thesis\"]\n[simulation]\nlatency_scale = 1.22\nclient_overhead_ms = 0.308\n\
+         [[devices]]\nkind = \"V100-SXM2-16GB\"\ncount = {devices}\n"
+    );
+    for name in MODELS {
+        writeln!(
+            text,
+            "[[models]]\nname = \"{name}\"\nrate_rps = {rate}\nslo_ms = {slo_ms}\npayload_bytes = 602112"
+        )
+        .unwrap();
+    }
+    Scenario::parse(&text, &mut |_| Ok(THESIS.to_owned())).unwrap()
+}
+
+const MODELS: [&str; 5] = [
+    "alexnet",
+    "densenet121",
+    "efficientnet_b7",
+    "resnet50",
+    "vgg19",
+];
+
+fn plan(scenario: &Scenario, replicas: &[(&str, usize, u32)]) -> Vec<PlannedReplica> {
+    let index = |name: &str| {
+        scenario
+            .problem
+            .models
+            .iter()
+            .position(|model| model.id.name.as_str() == name)
+            .unwrap()
+    };
+    let planned = |&(name, device, batch_size): &(&str, usize, u32)| PlannedReplica {
+        model: ModelIndex(index(name)),
+        device: DeviceIndex(device),
+        batch_size,
+        compute_share: None,
+        duty_cycle: None,
+    };
+    replicas.iter().map(planned).collect()
+}
+
+fn run(
+    scenario: &Scenario,
+    replicas: &[PlannedReplica],
+    discipline: Discipline,
+    seed: u64,
+) -> Report {
+    let plan = PlanReport::from_replicas(scenario, replicas);
+    simulate(scenario, plan, replicas, discipline, seed, &mut |_| {}).unwrap()
+}
+
+fn model<'a>(report: &'a Report, name: &str) -> &'a ModelReport {
+    report
+        .models
+        .iter()
+        .find(|model| model.name == name)
+        .unwrap()
+}
+
+/// Mean throughput and goodput of `efficientnet_b7` over five seeds, with the thesis' router.
+fn efficientnet(scenario: &Scenario, replicas: &[(&str, usize, u32)]) -> (f64, f64) {
+    let plan = plan(scenario, replicas);
+    let sums = (1..=5).map(|seed| {
+        let report = run(scenario, &plan, Discipline::FixedWait, seed);
+        let model = model(&report, "efficientnet_b7");
+        (model.throughput_rps, model.goodput_rps)
+    });
+    let (throughput, goodput) = sums.fold((0.0, 0.0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
+    (throughput / 5.0, goodput / 5.0)
+}
+
+/// Figure 6.6: two replicas on GPUs of their own, batches of 8 under Usher and of 64 under AO-MILP.
+#[test]
+fn large_batches_keep_throughput_and_lose_goodput_as_the_prototype_found() {
+    let scenario = vision(6, 500.0, 200);
+    for (batch, throughput, goodput) in [(8, 419.0, 367.0), (64, 421.0, 142.0)] {
+        let found = efficientnet(
+            &scenario,
+            &[("efficientnet_b7", 0, batch), ("efficientnet_b7", 1, batch)],
+        );
+        assert!(
+            (found.0 / throughput - 1.0).abs() < 0.03,
+            "{batch}: {found:?}"
+        );
+        assert!(
+            (found.1 / goodput - 1.0_f64).abs() < 0.10,
+            "{batch}: {found:?}"
+        );
+    }
+}
+
+#[test]
+fn the_same_seed_gives_the_same_report_and_another_one_another() {
+    let scenario = vision(2, 300.0, 200);
+    let plan = plan(
+        &scenario,
+        &[("alexnet", 0, 16), ("resnet50", 0, 8), ("vgg19", 1, 16)],
+    );
+    for discipline in Discipline::ALL {
+        let first = run(&scenario, &plan, discipline, 3);
+        assert_eq!(first, run(&scenario, &plan, discipline, 3));
+        assert_ne!(first.totals, run(&scenario, &plan, discipline, 4).totals);
+        assert_eq!(first.plan.unserved, ["densenet121", "efficientnet_b7"]);
+        assert_eq!(first.plan.devices_used, 2);
+    }
+}
+
+/// One replica of batch size 1 without any network: an M/D/1 queue.
+#[test]
+fn a_single_server_waits_as_the_formula_says() {
+    let csv = "a,V100-SXM2-16GB,1,,10,,1,,,100\n";
+    let text = "name = \"md1\"\nprofiles = [\"p\"]\n[simulation]\nwindow_s = 20000\nrouter_overhead_ms = 0\n\
+        network_base_ms = 0\nreturn_ms = 0\n[[devices]]\nkind = \"V100-SXM2-16GB\"\ncount = 1\n\
+        [[models]]\nname = \"a\"\nrate_rps = 70\nslo_ms = 10000\n";
+    let table = format!("{}\n{csv}", packhorse_cluster::ProfileTable::CSV_HEADER);
+    let scenario = Scenario::parse(text, &mut |_| Ok(table.clone())).unwrap();
+    let replicas = plan(&scenario, &[("a", 0, 1)]);
+    let tally = world::World::new(&scenario, &replicas, Discipline::FixedWait, 1)
+        .unwrap()
+        .run(&mut |_| {});
+    let latency = &tally.models[0].latency;
+    let mean = latency.iter().sum::<f64>() / latency.len() as f64;
+    // Pollaczek and Khinchine: s + ρ·s / (2·(1 − ρ)) with s = 10 ms and ρ = 0.7.
+    let expected = 10.0 + 0.7 * 10.0 / (2.0 * 0.3);
+    assert!(
+        (mean / expected - 1.0).abs() < 0.02,
+        "{mean} ms, expected {expected} ms"
+    );
+}
+
+#[test]
+fn after_faults_everything_ends_and_service_comes_back() {
+    let mut scenario = vision(2, 200.0, 200);
+    let fault = |at, lasts, kind| Fault {
+        at: Time::ZERO + Duration::from_secs(at),
+        lasts: Duration::from_secs(lasts),
+        kind,
+    };
+    scenario.simulation.faults = vec![
+        fault(2, 2, FaultKind::WorkerDies(DeviceIndex(0))),
+        fault(3, 3, FaultKind::SlowWorker(DeviceIndex(1), 3.0)),
+        fault(3, 2, FaultKind::NetworkDelay(Duration::from_millis(20))),
+    ];
+    let node_lost = |lasts| {
+        vec![
+            fault(2, lasts, FaultKind::NodeLost(0)),
+            fault(3, 1, FaultKind::WorkerDies(DeviceIndex(1))),
+        ]
+    };
+    let replicas = plan(
+        &scenario,
+        &[("alexnet", 0, 16), ("alexnet", 1, 16), ("resnet50", 1, 16)],
+    );
+    for discipline in Discipline::ALL {
+        for faults in [
+            scenario.simulation.faults.clone(),
+            node_lost(2),
+            node_lost(6),
+        ] {
+            let scenario = Scenario {
+                simulation: Simulation {
+                    faults,
+                    ..scenario.simulation.clone()
+                },
+                ..scenario.clone()
+            };
+            let report = run(&scenario, &replicas, discipline, 1);
+            let calm = Scenario {
+                simulation: Simulation {
+                    faults: Vec::new(),
+                    ..scenario.simulation.clone()
+                },
+                ..scenario.clone()
+            };
+            let calm = run(&calm, &replicas, discipline, 1);
+            assert!(report.totals.goodput_rps < calm.totals.goodput_rps);
+            assert!(
+                report.totals.goodput_rps > 0.1 * calm.totals.goodput_rps,
+                "{:?}",
+                report.totals
+            );
+        }
+    }
+}
+
+#[test]
+fn replicas_that_do_not_fit_the_scenario_are_refused() {
+    let scenario = vision(1, 100.0, 200);
+    let check = |change: fn(&mut PlannedReplica), message: &str| {
+        let mut replicas = plan(&scenario, &[("alexnet", 0, 16)]);
+        change(&mut replicas[0]);
+        let error = world::World::new(&scenario, &replicas, Discipline::Deadline, 1)
+            .err()
+            .unwrap();
+        assert!(error.to_string().contains(message), "{error}");
+    };
+    check(
+        |replica| replica.device = DeviceIndex(1),
+        "replica 0 of the plan names",
+    );
+    check(
+        |replica| replica.model = ModelIndex(9),
+        "replica 0 of the plan names",
+    );
+    check(
+        |replica| replica.batch_size = 0,
+        "batch size 0 is not between",
+    );
+}
+
+#[test]
+fn a_plan_file_is_read_back_and_strangers_in_it_are_named() {
+    let scenario = vision(2, 100.0, 200);
+    let replicas = plan(&scenario, &[("alexnet", 0, 16), ("vgg19", 1, 32)]);
+    let mut report = PlanReport::from_replicas(&scenario, &replicas);
+    assert_eq!(scenario.replicas(&report.replicas).unwrap(), replicas);
+    let mut error = |change: fn(&mut ReplicaReport)| {
+        change(&mut report.replicas[0]);
+        scenario.replicas(&report.replicas).unwrap_err().to_string()
+    };
+    assert_eq!(
+        error(|replica| replica.device = 2),
+        "replicas[0].device: the scenario has no device 2, but 2 devices, counted from 0"
+    );
+    assert_eq!(
+        error(|replica| replica.model = "bert".to_owned()),
+        "replicas[0].model: the scenario has no \"bert\""
+    );
+    assert!(
+        error(
+            |replica| (replica.model, replica.compute_share_pct) = ("vgg19".to_owned(), Some(0.0))
+        )
+        .starts_with("replicas[0].")
+    );
+}

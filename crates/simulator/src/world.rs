@@ -1,0 +1,548 @@
+//! The simulated world: arrivals, network and devices around the serving engine, in virtual time.
+//!
+//! The loop is the driver's of the gateway with an event queue in the place of sockets: it tells the engine what happens and
+//! carries out what the engine says. Events of one moment happen in the order in which they were foreseen.
+
+mod faults;
+
+use std::{
+    cmp::Reverse,
+    collections::{BinaryHeap, VecDeque},
+    time::Duration,
+};
+
+use packhorse_cluster::{Discipline, PlannedReplica, Profile, Program, Time};
+use packhorse_contention::{Active, ServiceTimes};
+use packhorse_serving::{
+    Action, BatchId, Engine, EngineConfig, Event, ModelKey, ModelLimits, ReplicaKey, ReplicaSpec,
+    Request, RequestId, ShapeClass,
+};
+
+use crate::{
+    Scenario,
+    arrivals::Source,
+    device::{Computed, Device, Work},
+    tally::{Stages, Tally},
+};
+
+/// Why a plan cannot be tried in a scenario.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SimulateError {
+    /// A replica names a model or device that the scenario does not have.
+    #[error("replica {0} of the plan names a model or device that the scenario does not have")]
+    Dangling(usize),
+    /// A replica has a batch size that none can have.
+    #[error(
+        "replica {replica} of the plan: batch size {batch_size} is not between 1 and {}",
+        Program::MAX_BATCH_SIZE
+    )]
+    BatchSize {
+        /// Its place in the plan.
+        replica: usize,
+        /// What it says.
+        batch_size: u32,
+    },
+    /// A replica's model was never measured on that kind of device.
+    #[error("replica {replica} of the plan: {model} has no profile on {kind}")]
+    MissingProfile {
+        /// Its place in the plan.
+        replica: usize,
+        /// The model.
+        model: String,
+        /// The kind of device.
+        kind: String,
+    },
+}
+
+/// Something that is going to happen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Happening {
+    /// The next request of a model arrives.
+    Arrival(usize),
+    /// A batch reaches its worker.
+    AtWorker(u64),
+    /// A device has computed something, if nothing came between.
+    Device {
+        device: usize,
+        revision: u64,
+    },
+    /// A batch's answer reaches the gateway.
+    Back(u64),
+    /// A fault begins, is noticed, ends.
+    FaultBegins(usize),
+    FaultNoticed(usize),
+    FaultEnds(usize),
+}
+
+/// A replica of the plan.
+#[derive(Debug)]
+struct Replica {
+    model: usize,
+    device: usize,
+    /// Its place on its device.
+    slot: usize,
+    spec: ReplicaSpec,
+    /// By rows less one: what a batch takes alone, and what it uses.
+    work: Vec<(Duration, Active)>,
+    /// Whether the engine has it.
+    up: bool,
+    held: u32,
+    /// Since when it has had a free credit.
+    free_since: Time,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Pending {
+    model: usize,
+    arrived: Time,
+    ended: bool,
+}
+
+/// A batch on its way.
+#[derive(Debug)]
+struct Flight {
+    replica: usize,
+    /// When its requests arrived.
+    arrived: Vec<RequestId>,
+    free_since: Time,
+    dispatched: Time,
+    reached: Time,
+    started: Time,
+    computed: Time,
+    /// It came back, or its replica was lost.
+    over: bool,
+}
+
+pub(crate) struct World<'a> {
+    scenario: &'a Scenario,
+    engine: Engine,
+    discipline: Discipline,
+    happenings: BinaryHeap<Reverse<(Time, u64, Happening)>>,
+    foreseen: u64,
+    sources: Vec<Source>,
+    replicas: Vec<Replica>,
+    devices: Vec<Device>,
+    /// How many faults hold a device down.
+    down: Vec<u32>,
+    faulty: Vec<bool>,
+    /// What the network takes longer because of faults.
+    delay: Duration,
+    /// Requests and batches by number, without those in front that are over.
+    requests: Window<Pending>,
+    flights: Window<Flight>,
+    tally: Tally,
+    computed: Vec<Computed>,
+}
+
+/// What is numbered in order and mostly ends in order.
+#[derive(Debug)]
+struct Window<T> {
+    first: u64,
+    entries: VecDeque<T>,
+}
+
+impl<T> Window<T> {
+    fn new() -> Self {
+        Self {
+            first: 0,
+            entries: VecDeque::new(),
+        }
+    }
+
+    fn push(&mut self, entry: T) -> u64 {
+        self.entries.push_back(entry);
+        self.first + self.entries.len() as u64 - 1
+    }
+
+    fn get_mut(&mut self, number: u64) -> Option<&mut T> {
+        self.entries
+            .get_mut(usize::try_from(number.checked_sub(self.first)?).ok()?)
+    }
+
+    fn forget(&mut self, is_over: impl Fn(&T) -> bool) {
+        while self.entries.front().is_some_and(&is_over) {
+            self.entries.pop_front();
+            self.first += 1;
+        }
+    }
+}
+
+impl<'a> World<'a> {
+    pub(crate) fn new(
+        scenario: &'a Scenario,
+        plan: &[PlannedReplica],
+        discipline: Discipline,
+        seed: u64,
+    ) -> Result<Self, SimulateError> {
+        let simulation = &scenario.simulation;
+        let models = scenario.problem.models.len();
+        let mut on_device = vec![0; scenario.problem.devices.len()];
+        let mut replicas = Vec::with_capacity(plan.len());
+        for (i, planned) in plan.iter().enumerate() {
+            let profile = profile(scenario, i, planned)?;
+            let device = planned.device.0;
+            replicas.push(replica(scenario, planned, profile, on_device[device]));
+            on_device[device] += 1;
+        }
+        let config = EngineConfig {
+            discipline,
+            max_batch_wait: scenario.max_batch_wait,
+            ..EngineConfig::default()
+        };
+        let source = |(i, load): (usize, &crate::Workload)| {
+            Source::new(
+                &simulation.arrivals,
+                i,
+                &load.rate,
+                simulation.client_overhead,
+                seed,
+            )
+        };
+        let mut world = Self {
+            scenario,
+            engine: Engine::new(config),
+            discipline,
+            happenings: BinaryHeap::new(),
+            foreseen: 0,
+            sources: scenario.workloads.iter().enumerate().map(source).collect(),
+            replicas,
+            devices: on_device
+                .iter()
+                .map(|replicas| Device::new(*replicas, simulation.interference))
+                .collect(),
+            down: vec![0; on_device.len()],
+            faulty: vec![false; simulation.faults.len()],
+            delay: Duration::ZERO,
+            requests: Window::new(),
+            flights: Window::new(),
+            tally: Tally::new(models, simulation.warmup, simulation.window),
+            computed: Vec::new(),
+        };
+        world.set_up();
+        Ok(world)
+    }
+
+    fn set_up(&mut self) {
+        for model in 0..self.sources.len() {
+            let of_model = self
+                .replicas
+                .iter()
+                .filter(|replica| replica.model == model);
+            let largest = of_model.map(|replica| replica.spec.batch_size).max();
+            let limits = ModelLimits {
+                max_batch_rows: largest.unwrap_or(1),
+                queue_limit: ModelLimits::DEFAULT_QUEUE_LIMIT,
+            };
+            self.engine.handle(
+                Time::ZERO,
+                Event::ModelUp {
+                    model: key(model),
+                    limits,
+                },
+            );
+            self.foresee_arrival(model);
+        }
+        for replica in 0..self.replicas.len() {
+            self.replica_up(Time::ZERO, replica);
+        }
+        for (i, fault) in self.scenario.simulation.faults.iter().enumerate() {
+            self.foresee(fault.at, Happening::FaultBegins(i));
+            self.foresee(fault.at + fault.lasts, Happening::FaultEnds(i));
+        }
+    }
+
+    /// Runs until every request has ended; tells `progress` the simulated moment now and then.
+    pub(crate) fn run(mut self, progress: &mut dyn FnMut(Time)) -> Tally {
+        let mut steps = 0_u64;
+        loop {
+            let wake = self.engine.poll_timeout();
+            let next = self.happenings.peek().map(|Reverse((at, ..))| *at);
+            let now = match (next, wake) {
+                (Some(next), wake) if wake.is_none_or(|wake| next <= wake) => {
+                    let Reverse((now, _, happening)) = self.happenings.pop().expect("just seen");
+                    self.happen(now, happening);
+                    now
+                }
+                (_, Some(wake)) => wake,
+                (_, None) => break,
+            };
+            while let Some(action) = self.engine.poll(now) {
+                self.carry_out(now, action);
+            }
+            steps += 1;
+            if steps.is_multiple_of(1 << 16) {
+                progress(now);
+            }
+        }
+        let books = self.engine.books();
+        assert!(
+            books.balance() && books.queued == 0 && books.in_flight == 0,
+            "a request did not end: {books:?}"
+        );
+        self.tally
+    }
+
+    fn foresee(&mut self, at: Time, happening: Happening) {
+        self.foreseen += 1;
+        self.happenings
+            .push(Reverse((at, self.foreseen, happening)));
+    }
+
+    fn foresee_arrival(&mut self, model: usize) {
+        let Some(at) = self.sources[model].next() else {
+            return;
+        };
+        if at < self.tally.window_end() {
+            self.foresee(at, Happening::Arrival(model));
+        }
+    }
+
+    fn happen(&mut self, now: Time, happening: Happening) {
+        match happening {
+            Happening::Arrival(model) => self.arrive(now, model),
+            Happening::AtWorker(batch) => self.at_worker(now, batch),
+            Happening::Device { device, revision } => self.computed(now, device, revision),
+            Happening::Back(batch) => self.back(now, batch),
+            Happening::FaultBegins(fault) => self.fault_begins(now, fault),
+            Happening::FaultNoticed(fault) => self.fault_noticed(now, fault),
+            Happening::FaultEnds(fault) => self.fault_ends(now, fault),
+        }
+    }
+
+    fn arrive(&mut self, now: Time, model: usize) {
+        self.tally.arrived(model, now);
+        let id = RequestId(self.requests.push(Pending {
+            model,
+            arrived: now,
+            ended: false,
+        }));
+        let request = Request {
+            id,
+            model: key(model),
+            rows: 1,
+            class: ShapeClass(0),
+            priority: 0,
+            deadline: now + self.scenario.problem.models[model].slo,
+        };
+        self.engine.handle(now, Event::Arrive(request));
+        self.foresee_arrival(model);
+    }
+
+    fn carry_out(&mut self, now: Time, action: Action) {
+        match action {
+            Action::Dispatch {
+                batch,
+                replica,
+                requests,
+            } => self.dispatch(now, batch, replica.0 as usize, requests),
+            Action::Finish { request, .. } => {
+                let pending = self
+                    .requests
+                    .get_mut(request.0)
+                    .expect("a request ends once");
+                pending.ended = true;
+                self.tally.dropped(pending.model);
+                self.requests.forget(|pending| pending.ended);
+            }
+            // No replica drains: plans do not change during a run.
+            Action::Drained { .. } => {}
+        }
+    }
+
+    fn dispatch(&mut self, now: Time, batch: BatchId, replica: usize, requests: Vec<RequestId>) {
+        let simulation = &self.scenario.simulation;
+        let on_way = &mut self.replicas[replica];
+        on_way.held += 1;
+        let model = on_way.model;
+        let bytes =
+            self.scenario.problem.models[model].payload.as_u64() as f64 * requests.len() as f64;
+        let transmission = Duration::from_secs_f64(bytes / simulation.network.bytes_per_second);
+        let reached =
+            now + simulation.router_overhead + simulation.network.base + transmission + self.delay;
+        self.tally.dispatched(model, requests.len());
+        let flight = Flight {
+            replica,
+            arrived: requests,
+            free_since: on_way.free_since,
+            dispatched: now,
+            reached,
+            started: reached,
+            computed: reached,
+            over: false,
+        };
+        let number = self.flights.push(flight);
+        assert_eq!(number, batch.0, "the engine counts its batches from 0");
+        self.foresee(reached, Happening::AtWorker(number));
+    }
+
+    fn at_worker(&mut self, now: Time, batch: u64) {
+        let Some(flight) = self.flights.get_mut(batch).filter(|flight| !flight.over) else {
+            return;
+        };
+        let replica = &self.replicas[flight.replica];
+        if self.down[replica.device] > 0 {
+            return;
+        }
+        let (alone, active) = replica.work[flight.arrived.len() - 1];
+        let (device, slot) = (replica.device, replica.slot);
+        self.devices[device].arrive(
+            now,
+            slot,
+            Work {
+                batch: BatchId(batch),
+                alone,
+                active,
+            },
+        );
+        self.foresee_device(device);
+    }
+
+    fn foresee_device(&mut self, device: usize) {
+        if let Some((at, revision)) = self.devices[device].next() {
+            self.foresee(at, Happening::Device { device, revision });
+        }
+    }
+
+    fn computed(&mut self, now: Time, device: usize, revision: u64) {
+        let mut computed = std::mem::take(&mut self.computed);
+        self.devices[device].complete(now, revision, &mut computed);
+        if !computed.is_empty() {
+            let back = now + self.scenario.simulation.return_time + self.delay;
+            for done in computed.drain(..) {
+                let flight = self
+                    .flights
+                    .get_mut(done.batch.0)
+                    .expect("a batch is forgotten when it is over");
+                (flight.started, flight.computed) = (done.started, now);
+                self.foresee(back, Happening::Back(done.batch.0));
+            }
+            self.foresee_device(device);
+        }
+        self.computed = computed;
+    }
+
+    fn back(&mut self, now: Time, batch: u64) {
+        let Some(flight) = self.flights.get_mut(batch).filter(|flight| !flight.over) else {
+            return;
+        };
+        flight.over = true;
+        let replica = &mut self.replicas[flight.replica];
+        if self.discipline != Discipline::FixedWait && replica.held == replica.spec.credits {
+            replica.free_since = now;
+        }
+        replica.held -= 1;
+        let compute = flight.computed.saturating_since(flight.started);
+        let stages = Stages {
+            network: flight.reached.saturating_since(flight.dispatched)
+                + now.saturating_since(flight.computed),
+            worker_queue: flight.started.saturating_since(flight.reached),
+            compute,
+        };
+        let slo = self.scenario.problem.models[replica.model].slo;
+        let counted = flight.arrived.iter().map(|request| {
+            let pending = self
+                .requests
+                .get_mut(request.0)
+                .expect("a request ends once");
+            pending.ended = true;
+            let waited = flight.dispatched.saturating_since(pending.arrived);
+            let queue = flight
+                .free_since
+                .saturating_since(pending.arrived)
+                .min(waited);
+            (pending.arrived, queue, waited.saturating_sub(queue))
+        });
+        self.tally
+            .answered(replica.model, now, slo, stages, counted);
+        self.requests.forget(|pending| pending.ended);
+        self.flights.forget(|flight| flight.over);
+        self.engine.handle(
+            now,
+            Event::BatchDone {
+                batch: BatchId(batch),
+                compute,
+            },
+        );
+    }
+
+    fn replica_up(&mut self, now: Time, replica: usize) {
+        let up = &mut self.replicas[replica];
+        (up.up, up.held, up.free_since) = (true, 0, now);
+        let spec = up.spec.clone();
+        self.engine.handle(
+            now,
+            Event::ReplicaUp {
+                replica: replica_key(replica),
+                spec,
+            },
+        );
+    }
+}
+
+fn key(model: usize) -> ModelKey {
+    ModelKey(u32::try_from(model).expect("a scenario's models are limited"))
+}
+
+fn replica_key(replica: usize) -> ReplicaKey {
+    ReplicaKey(u32::try_from(replica).expect("a plan's replicas are limited"))
+}
+
+fn profile<'a>(
+    scenario: &'a Scenario,
+    i: usize,
+    planned: &PlannedReplica,
+) -> Result<&'a Profile, SimulateError> {
+    let problem = &scenario.problem;
+    let (Some(model), Some(device)) = (
+        problem.models.get(planned.model.0),
+        problem.devices.get(planned.device.0),
+    ) else {
+        return Err(SimulateError::Dangling(i));
+    };
+    if !(1..=Program::MAX_BATCH_SIZE).contains(&planned.batch_size) {
+        return Err(SimulateError::BatchSize {
+            replica: i,
+            batch_size: planned.batch_size,
+        });
+    }
+    problem
+        .profile(planned.model, planned.device)
+        .ok_or_else(|| SimulateError::MissingProfile {
+            replica: i,
+            model: model.id.to_string(),
+            kind: device.kind.to_string(),
+        })
+}
+
+fn replica(
+    scenario: &Scenario,
+    planned: &PlannedReplica,
+    profile: &Profile,
+    slot: usize,
+) -> Replica {
+    let scale = scenario.workloads[planned.model.0].latency_scale;
+    let work = |rows| {
+        let alone = profile.latency(rows).mul_f64(scale);
+        (alone, Active::new(profile, rows, planned.compute_share))
+    };
+    Replica {
+        model: planned.model.0,
+        device: planned.device.0,
+        slot,
+        spec: ReplicaSpec {
+            model: key(planned.model.0),
+            batch_size: planned.batch_size,
+            credits: ReplicaSpec::DEFAULT_CREDITS,
+            service: ServiceTimes::new(
+                profile,
+                planned.batch_size,
+                planned.compute_share,
+                scenario.simulation.interference,
+            ),
+        },
+        work: (1..=planned.batch_size).map(work).collect(),
+        up: false,
+        held: 0,
+        free_since: Time::ZERO,
+    }
+}
