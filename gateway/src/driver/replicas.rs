@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use packhorse_cluster::{ModelId, ReplicaId};
+use packhorse_cluster::{ModelId, Profile, ReplicaId};
 use packhorse_contention::{Interference, ServiceTimes};
 use packhorse_serving::{Event, ModelKey, ReplicaKey, ReplicaSpec};
 use packhorse_wire::WorkerIdentity;
@@ -22,7 +22,7 @@ pub(super) struct Replica {
     /// Gone once it is drained.
     link: Option<Link>,
     /// There while the engine knows the replica.
-    batches: Option<mpsc::Sender<OutgoingBatch>>,
+    batches: Option<mpsc::UnboundedSender<OutgoingBatch>>,
     state: LinkState,
     /// Whether the target still has it. One that it has not answers what it has and goes.
     wanted: bool,
@@ -89,8 +89,9 @@ impl Replicas {
                     if models[&t.model].key == replica.model
                         && is_same_worker(t, &replica.target) =>
                 {
-                    let draining = t.draining;
-                    if draining && !replica.target.draining {
+                    let starts_to_drain = t.draining && !replica.target.draining;
+                    self.set_profile(key, &t.profile);
+                    if starts_to_drain {
                         consequences.extend(self.drain(key));
                     }
                 }
@@ -154,6 +155,14 @@ impl Replicas {
         self.by_key.insert(key, replica);
     }
 
+    /// A new profile counts from the next connection on. It is not worth breaking this one: what the engine has observed of the
+    /// replica is nearer to the truth than either profile.
+    fn set_profile(&mut self, key: ReplicaKey, profile: &Arc<Profile>) {
+        if let Some(replica) = self.by_key.get_mut(&key) {
+            replica.target.profile = Arc::clone(profile);
+        }
+    }
+
     /// It shall get no further batches.
     fn drain(&mut self, key: ReplicaKey) -> Option<Consequence> {
         let replica = self.by_key.get_mut(&key)?;
@@ -193,7 +202,7 @@ impl Replicas {
     pub(super) fn link_up(
         &mut self,
         key: ReplicaKey,
-        batches: mpsc::Sender<OutgoingBatch>,
+        batches: mpsc::UnboundedSender<OutgoingBatch>,
     ) -> Option<Consequence> {
         let replica = self.by_key.get_mut(&key)?;
         if !matches!(replica.state, LinkState::Connecting { .. }) {
@@ -268,15 +277,12 @@ impl Replicas {
         }
     }
 
-    /// Hands a batch to the link. One whose connection has just broken loses it: the link's report of that is on its way.
+    /// Hands a batch to the link. If that has just broken, or was closed, the batch is lost: the engine has yet to be told, and
+    /// will then dispatch its requests again.
     pub(super) fn send(&self, key: ReplicaKey, batch: OutgoingBatch) {
-        let batches = self
-            .by_key
-            .get(&key)
-            .and_then(|replica| replica.batches.as_ref());
-        let batches = batches.expect("the engine dispatches only to replicas that are up");
-        if let Err(mpsc::error::TrySendError::Full(_)) = batches.try_send(batch) {
-            unreachable!("the engine gives a replica no more batches than its credits");
+        let replica = self.by_key.get(&key);
+        if let Some(batches) = replica.and_then(|replica| replica.batches.as_ref()) {
+            let _ = batches.send(batch);
         }
     }
 
@@ -302,18 +308,18 @@ impl Replicas {
     }
 }
 
-/// Whether it is the same worker in the same role; draining is a matter of its own, but never taken back.
+/// Whether it is the same worker in the same role. Draining and profile are matters of their own, but a replica that has begun
+/// to drain is not the one that shall serve again.
 fn is_same_worker(now: &TargetReplica, before: &TargetReplica) -> bool {
     let TargetReplica {
         model,
         address,
         batch_size,
-        profile,
+        profile: _,
         draining,
     } = now;
     *model == before.model
         && *address == before.address
         && *batch_size == before.batch_size
-        && *profile == before.profile
         && (*draining || !before.draining)
 }

@@ -8,7 +8,7 @@ use std::{
 use packhorse_cluster::{ModelId, ReplicaId, Time};
 use packhorse_serving::{
     Action, BatchId, Engine, EngineConfig, Event, ModelKey, ModelLimits, Outcome, ReplicaKey,
-    ReplicaSpec, Request, RequestId,
+    Request, RequestId,
 };
 use packhorse_wire::{BatchHeader, FailureKind, StageDurations};
 use tokio::{
@@ -175,14 +175,14 @@ impl Driver {
     }
 
     fn follow(&mut self, now: Time, target: &Target) {
+        self.engine.set_discipline(now, target.discipline);
+        self.carry_out(now);
         self.follow_models(now, target);
         let inbox = self.inbox.clone();
         let config = LinkConfig {
             secret: self.limits.link_secret.clone(),
             payload_limit: self.limits.result_limit_bytes,
             batch_time: self.limits.batch_time,
-            // As many as the engine gives a replica at a time.
-            batch_limit: ReplicaSpec::DEFAULT_CREDITS as usize,
         };
         let open = move |key, endpoint| {
             let inbox = inbox.clone();

@@ -15,7 +15,7 @@ use packhorse_wire::{
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
     net::TcpStream,
-    sync::mpsc,
+    sync::{Notify, mpsc},
     time::{Instant, interval},
 };
 
@@ -147,7 +147,7 @@ impl Connection {
     /// Sends the batches and reports their ends, until the connection ends.
     pub(super) async fn serve(
         mut self,
-        batches: mpsc::Receiver<OutgoingBatch>,
+        batches: mpsc::UnboundedReceiver<OutgoingBatch>,
         batch_time: Duration,
         report: impl Fn(LinkEvent),
     ) -> ConnectionError {
@@ -167,13 +167,27 @@ impl Connection {
     }
 }
 
-/// The batches that the worker has, and since when. Shared by the two halves of one task; never held over an await.
+/// So many batches a worker gets without having answered one: it computes one, keeps the next ready and receives a third. More
+/// would wait in the socket, where a worker that does not read looks like one that is gone.
+const UNANSWERED_LIMIT: usize = 3;
+
+/// The batches that the worker has, and since when. Shared by the halves of one task; the lock is never held over an await.
 #[derive(Default)]
-struct Outstanding(Mutex<BTreeMap<BatchId, Instant>>);
+struct Outstanding {
+    batches: Mutex<BTreeMap<BatchId, Instant>>,
+    ended: Notify,
+}
 
 impl Outstanding {
     fn with<T>(&self, f: impl FnOnce(&mut BTreeMap<BatchId, Instant>) -> T) -> T {
-        f(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+        f(&mut self.batches.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Waits until the worker may get another batch.
+    async fn room(&self) {
+        while self.with(|batches| batches.len() >= UNANSWERED_LIMIT) {
+            self.ended.notified().await;
+        }
     }
 
     fn sent(&self, batch: BatchId) {
@@ -182,7 +196,10 @@ impl Outstanding {
 
     fn ended(&self, batch: BatchId) -> Result<(), ConnectionError> {
         match self.with(|batches| batches.remove(&batch)) {
-            Some(_) => Ok(()),
+            Some(_) => {
+                self.ended.notify_one();
+                Ok(())
+            }
             None => Err(ConnectionError::UnknownBatch(batch.0)),
         }
     }
@@ -241,11 +258,12 @@ async fn receive_one<R: AsyncRead + Unpin>(
 /// Sends batches until there will be no more, and then says so by closing this half of the connection.
 async fn send_all(
     mut stream: impl AsyncWrite + Unpin,
-    mut batches: mpsc::Receiver<OutgoingBatch>,
+    mut batches: mpsc::UnboundedReceiver<OutgoingBatch>,
     outstanding: &Outstanding,
 ) -> ConnectionError {
     let mut head = Vec::new();
     while let Some(batch) = batches.recv().await {
+        outstanding.room().await;
         outstanding.sent(batch.header.id);
         head.clear();
         ToWorker::Batch(batch.header).encode(&mut head);

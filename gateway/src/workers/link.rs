@@ -31,8 +31,6 @@ pub(crate) struct LinkConfig {
     pub(crate) payload_limit: u64,
     /// A worker that has a batch for longer is given up.
     pub(crate) batch_time: Duration,
-    /// How many batches wait to be sent at most.
-    pub(crate) batch_limit: usize,
 }
 
 /// Where a worker is, and who it should be.
@@ -75,7 +73,7 @@ async fn run(endpoint: Endpoint, config: LinkConfig, report: impl Fn(LinkEvent) 
         let error = match open(endpoint, &config).await {
             Ok(connection) => {
                 back_off = BACK_OFF_MIN;
-                let (sender, batches) = mpsc::channel(config.batch_limit);
+                let (sender, batches) = mpsc::unbounded_channel();
                 report(LinkEvent::Up(sender));
                 connection.serve(batches, config.batch_time, &report).await
             }

@@ -44,8 +44,9 @@ pub(crate) enum BatchEnd {
 /// What happens on a link.
 #[derive(Debug)]
 pub(crate) enum LinkEvent {
-    /// The worker takes batches: they go here. Dropping the sender tells the worker that there will be no more.
-    Up(mpsc::Sender<OutgoingBatch>),
+    /// The worker takes batches: they go here, where they wait their turn. How many do is the owner's business. Dropping the
+    /// sender tells the worker that there will be no more.
+    Up(mpsc::UnboundedSender<OutgoingBatch>),
     /// A batch came back.
     BatchEnded(BatchId, BatchEnd),
     /// The worker wants no more batches, but answers those that it has.

@@ -1,10 +1,11 @@
 //! Requests that share a batch.
 
-use packhorse_cluster::{Datatype, Padding};
+use packhorse_cluster::{Datatype, Discipline, Padding};
 use serde_json::json;
 
 use crate::{
     gateway::{Answer, Gateway, double_request, model, numbers, tensor},
+    until,
     worker::{double, output},
 };
 
@@ -108,6 +109,34 @@ async fn requests_of_different_length_do_not_share_a_batch_otherwise() {
     }
     for request in waiting.into_iter().chain(blockers) {
         assert_eq!(request.await.unwrap().status, 200);
+    }
+}
+
+#[tokio::test]
+async fn the_discipline_follows_the_target_and_a_worker_is_not_flooded_by_any() {
+    let (mut gateway, worker) = Gateway::with_double().await;
+    gateway.target.discipline = Discipline::FixedWait;
+    gateway.data_plane.set_target(gateway.target.clone());
+    // Full batches, all of which this discipline sends at once.
+    let requests: Vec<_> = (0..6).map(|_| gateway.doubling_of(8, 1.0)).collect();
+    let dispatched = "packhorse_stage_duration_seconds_count{model=\"double\",version=\"1\",stage=\"queue\"} 6\n";
+    until("the dispatch", || gateway.metrics().contains(dispatched)).await;
+    let mut held = vec![
+        worker.batch().await,
+        worker.batch().await,
+        worker.batch().await,
+    ];
+    for _ in 3..6 {
+        assert!(!worker.has_batch().await);
+        let batch = held.remove(0);
+        batch.answer(double(&batch)).await;
+        held.push(worker.batch().await);
+    }
+    for batch in held {
+        batch.answer(double(&batch)).await;
+    }
+    for request in requests {
+        assert_eq!(numbers(&request.await.unwrap()), [2.0; 16]);
     }
 }
 

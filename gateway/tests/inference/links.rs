@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
+use packhorse_cluster::Profile;
 use packhorse_gateway::{
     api::inference::InferenceLimits,
     driver::{DataPlaneConfig, LinkState},
@@ -19,10 +20,14 @@ async fn what_is_equal_in_both_targets_is_not_touched() {
     let (mut gateway, worker) = Gateway::with_double().await;
     let request = gateway.doubling_of(1, 1.0);
     let batch = worker.batch().await;
-    // A new objective, and another replica; the first stays as it is.
+    // A new objective, a new profile, and another replica; the first stays as it is.
     let mut model = double_model();
     model.slo *= 2;
     gateway.add_model(model);
+    let replica = gateway.target.replicas.get_mut(&replica_id(0)).unwrap();
+    let mut rows = replica.profile.rows().to_vec();
+    rows[0].latency *= 2;
+    replica.profile = Arc::new(Profile::new(rows).unwrap());
     gateway.add_worker("double:1", 1).await;
     batch.answer(double(&batch)).await;
     assert_eq!(numbers(&request.await.unwrap()), [2.0, 2.0]);
