@@ -42,7 +42,8 @@ def processes_of(folder: Path) -> dict[int, str]:
         if not entry.name.isdigit() or not is_running(int(entry.name)):
             continue
         try:
-            program = os.path.basename(os.readlink(entry / "exe"))
+            # " (deleted)" stands behind a program that was built anew meanwhile.
+            program = os.path.basename(os.readlink(entry / "exe")).removesuffix(" (deleted)")
             arguments = (entry / "cmdline").read_bytes().decode(errors="replace")
         except OSError:
             continue

@@ -13,7 +13,8 @@ SHOWN = re.compile(r"inference +http://([0-9.:]+)/v2")
 
 
 def run_demo(state: Path, log: Path) -> subprocess.Popen:
-    arguments = [str(PROGRAMS / "xtask"), "demo", "--state-dir", str(state), "--http-port", "0", "--admin-port", "0"]
+    arguments = [str(PROGRAMS / "xtask"), "demo", "--state-dir", str(state), "--no-build"]
+    arguments += ["--http-port", "0", "--admin-port", "0"]
     with log.open("wb") as file:
         return subprocess.Popen(arguments, stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True)
 

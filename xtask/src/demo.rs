@@ -30,6 +30,9 @@ pub(crate) struct Options {
     /// Forget the models of earlier runs and begin anew
     #[arg(long)]
     fresh: bool,
+    /// Use the programs as they are built
+    #[arg(long)]
+    no_build: bool,
 }
 
 /// A folder of `examples/`: its model, and the client that shows it.
@@ -52,7 +55,9 @@ const EXAMPLES: [Example; 2] = [
 /// Sets up, builds, serves and shows, until Ctrl-C or SIGTERM.
 pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     setup::run()?;
-    build_programs()?;
+    if !options.no_build {
+        build_programs()?;
+    }
     let interrupt = Interrupt::listen()?;
     let state_dir = state_dir(options)?;
     // Held while the demo runs: two of them would share a store.

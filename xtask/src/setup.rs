@@ -36,7 +36,13 @@ pub(crate) fn run() -> anyhow::Result<()> {
         return Ok(());
     }
     install(&lock_file, &lock)?;
-    link(&torch, &format!("lib/python{version}/site-packages/torch"))?;
+    let packages = format!("lib/python{version}/site-packages");
+    link(&torch, &format!("{packages}/torch"))?;
+    ensure!(
+        torch.join("lib/libtorch_cpu.so").exists(),
+        "the torch wheel has no lib/libtorch_cpu.so: is this Linux?"
+    );
+    link(&venv.join("libclang"), &format!("{packages}/clang/native"))?;
     fs::write(&stamp_file, stamp).with_context(|| format!("write {}", stamp_file.display()))
 }
 
@@ -147,7 +153,7 @@ fn install(lock_file: &Path, lock: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Points `link` to `target`, relative, so that builds find libtorch whatever the version of Python.
+/// Points `link` to `target`, relative, so that builds find it whatever the version of Python.
 fn link(link: &Path, target: &str) -> anyhow::Result<()> {
     match fs::remove_file(link) {
         Err(e) if e.kind() != io::ErrorKind::NotFound => {
@@ -155,10 +161,5 @@ fn link(link: &Path, target: &str) -> anyhow::Result<()> {
         }
         _ => {}
     }
-    std::os::unix::fs::symlink(target, link).with_context(|| format!("make {}", link.display()))?;
-    ensure!(
-        link.join("lib/libtorch_cpu.so").exists(),
-        "the torch wheel has no lib/libtorch_cpu.so: is this Linux?"
-    );
-    Ok(())
+    std::os::unix::fs::symlink(target, link).with_context(|| format!("make {}", link.display()))
 }
