@@ -1,5 +1,7 @@
 //! The listener: what a slow, greedy or late client gets.
 
+#![expect(clippy::unwrap_used, reason = "a test that is surprised fails")]
+
 use std::{sync::Arc, time::Duration};
 
 use axum::{Router, routing::get};

@@ -1,5 +1,7 @@
 //! The store against SQLite: what is written is read back, what must not be cannot be, and another opening finds it all.
 
+#![expect(clippy::unwrap_used, reason = "a test that is surprised fails")]
+
 use std::{path::Path, time::Duration};
 
 use packhorse_api::agent::DeviceReport;

@@ -11,6 +11,7 @@ mod models;
 mod nodes;
 mod planning;
 mod preview;
+mod question;
 mod rolling;
 mod state;
 mod views;

@@ -12,7 +12,7 @@ use packhorse_placement::UnknownPolicy;
 use super::{
     cluster::Cluster,
     models::{ModelError, slo_of_ms},
-    planning::Question,
+    question::Question,
     views::draft_view,
 };
 

@@ -13,7 +13,7 @@ use super::{
     cluster::{Cluster, Model},
     models::ModelError,
     nodes::{Node, NodeError},
-    planning::{Draft, Drafted},
+    question::{Draft, Drafted},
     state::{ReplicaStanding, Standing, model_state},
 };
 use crate::{

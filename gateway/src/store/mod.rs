@@ -70,7 +70,9 @@ impl From<sqlx::Error> for StoreError {
     fn from(error: sqlx::Error) -> Self {
         // SQLite's SQLITE_FULL and PostgreSQL's disk_full.
         const DISK_FULL: [&str; 2] = ["13", "53100"];
-        let code = error.as_database_error().and_then(|e| e.code());
+        let code = error
+            .as_database_error()
+            .and_then(sqlx::error::DatabaseError::code);
         match code {
             Some(code) if DISK_FULL.contains(&&*code) => Self::DiskFull(error),
             _ => Self::Database(error),

@@ -1,6 +1,8 @@
 //! The control plane from HTTP to SQLite: a whole gateway with a state folder of its own, agents that do what a test tells
 //! them, and workers that speak the real protocol.
 
+#![expect(clippy::unwrap_used, reason = "a test that is surprised fails")]
+
 mod agent;
 mod agents;
 mod artifacts;

@@ -79,7 +79,7 @@ async fn a_preview_answers_and_changes_nothing() {
     assert_eq!(gateway.get("/v1/plan").await.ok(200), before);
     assert_eq!(
         gateway.get("/v1/policy").await.ok(200)["policy"],
-        "first-fit"
+        packhorse_placement::DEFAULT_POLICY
     );
     for bad in [
         json!({"policy": "best"}),
@@ -99,7 +99,10 @@ async fn an_unknown_policy_is_refused_with_the_names_there_are() {
     let before = gateway.get("/v1/policy").await.ok(200);
     assert_eq!(
         (&before["policy"], &before["discipline"]),
-        (&json!("first-fit"), &json!("deadline"))
+        (
+            &json!(packhorse_placement::DEFAULT_POLICY),
+            &json!("deadline")
+        )
     );
     let message = gateway
         .put("/v1/policy", &json!({"policy": "best"}))

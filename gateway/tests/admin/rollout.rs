@@ -1,6 +1,6 @@
 //! From plan to replicas that serve: made before broken, lost nodes, silent agents.
 
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::{agent::Agent, gateway::Gateway};
 
@@ -19,7 +19,7 @@ async fn a_model_goes_all_the_way_from_registration_to_ready() {
     );
     let plan = gateway.get("/v1/plan").await.ok(200);
     assert_eq!(plan["replicas"][0]["id"], replica["id"]);
-    assert_eq!(plan["policy"], "first-fit");
+    assert_eq!(plan["policy"], packhorse_placement::DEFAULT_POLICY);
     let nodes = gateway.get("/v1/nodes").await.ok(200);
     assert_eq!(nodes[0]["devices"][0]["replicas"], json!([replica["id"]]));
     let ready = gateway.send(
@@ -149,7 +149,7 @@ async fn workers_of_a_silent_agent_serve_on_and_are_taken_up_again() {
 async fn lost(gateway: &Gateway) {
     for _ in 0..2000 {
         let nodes = gateway.get("/v1/nodes").await.ok(200);
-        if nodes[0]["state"] == Value::from("lost") {
+        if nodes[0]["state"] == "lost" {
             return;
         }
         tokio::time::sleep(std::time::Duration::from_millis(5)).await;
