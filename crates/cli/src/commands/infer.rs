@@ -143,9 +143,7 @@ impl InferArgs {
     fn inputs(&self, metadata: &ModelMetadata) -> anyhow::Result<Vec<Tensor>> {
         let mut inputs = Vec::new();
         for input in &self.input {
-            inputs.push(
-                read_input(input, metadata).with_context(|| format!("input {:?}", input.name))?,
-            );
+            inputs.push(read_input(input, metadata)?);
         }
         if let Some(path) = &self.image {
             let name = match (&self.input_name, metadata.inputs.as_slice()) {
@@ -182,18 +180,20 @@ async fn timed<T>(future: impl Future<Output = T>) -> (T, Duration) {
 }
 
 fn read_input(input: &Assignment, metadata: &ModelMetadata) -> anyhow::Result<Tensor> {
-    if Path::new(&input.value)
+    let Assignment { name, value } = input;
+    if Path::new(value)
         .extension()
         .is_some_and(|extension| extension == "npy")
     {
-        let file = read_file(Path::new(&input.value))?;
-        return npy::read(&input.name, &file).with_context(|| input.value.clone());
+        let file = read_file(Path::new(value))?;
+        return npy::read(name, &file).with_context(|| format!("input {name:?}: {value}"));
     }
-    let text = match input.value.strip_prefix('@') {
+    let text = match value.strip_prefix('@') {
         Some(path) => read_text(Path::new(path))?,
-        None => input.value.clone(),
+        None => value.clone(),
     };
-    let data: Value = serde_json::from_str(&text).context("expected FILE.npy, @FILE, or JSON")?;
+    let data: Value = serde_json::from_str(&text)
+        .with_context(|| format!("input {name:?}: expected FILE.npy, @FILE, or JSON"))?;
     let known = || {
         metadata
             .inputs
@@ -202,11 +202,16 @@ fn read_input(input: &Assignment, metadata: &ModelMetadata) -> anyhow::Result<Te
             .collect::<Vec<_>>()
             .join(", ")
     };
-    let spec = metadata.inputs.iter().find(|spec| spec.name == input.name);
-    let spec = spec.with_context(|| format!("the model has no such input, but {}", known()))?;
+    let spec = metadata.inputs.iter().find(|spec| spec.name == *name);
+    let spec = spec.with_context(|| {
+        format!(
+            "input {name:?}: the model has no such input, but {}",
+            known()
+        )
+    })?;
     // The protocol's own reader judges the numbers.
     let request = json!({ "inputs": [{
-        "name": input.name,
+        "name": name,
         "datatype": spec.datatype,
         "shape": shape_of(&data),
         "data": if data.is_array() { data } else { json!([data]) },
@@ -220,7 +225,7 @@ fn read_input(input: &Assignment, metadata: &ModelMetadata) -> anyhow::Result<Te
         .inputs
         .into_iter()
         .next()
-        .context("an input went in and none came out")?;
+        .expect("one input went in");
     Ok(tensor.in_form(Form::Binary))
 }
 

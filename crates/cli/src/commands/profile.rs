@@ -129,7 +129,7 @@ fn show(context: &Context, profiles: &ProfileTable) -> anyhow::Result<()> {
         "BATCH",
         "MEDIAN MS",
         "P99 MS",
-        "BATCHED/S",
+        "REQUESTS/S",
         "MEMORY MIB",
         "SM %",
     ]);
