@@ -33,7 +33,9 @@ struct Folder {
 
 fn main() {
     let cli = Cli::parse();
+    // Read in a file, never on a terminal.
     tracing_subscriber::fmt()
+        .with_ansi(false)
         .with_writer(std::io::stderr)
         .init();
     // A thread that is gone leaves batches without an answer: better the whole process, which the agent starts again.

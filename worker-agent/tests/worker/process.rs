@@ -91,6 +91,19 @@ impl Worker {
         })
     }
 
+    /// Page faults so far that needed no disk (field 10 of `/proc/PID/stat`).
+    #[cfg(feature = "torch")]
+    pub(crate) fn page_faults(&self) -> u64 {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.pid())).unwrap();
+        let (_, fields) = stat.rsplit_once(')').unwrap();
+        fields
+            .split_ascii_whitespace()
+            .nth(7)
+            .unwrap()
+            .parse()
+            .unwrap()
+    }
+
     pub(crate) fn terminate(&self) {
         let pid = Pid::from_raw(self.pid().cast_signed());
         kill(pid, Signal::SIGTERM).unwrap();

@@ -150,6 +150,27 @@ fn every_datatype_goes_in_and_comes_out_unchanged() {
 }
 
 #[test]
+fn memory_of_batches_is_used_again_instead_of_faulted_in_anew() {
+    let shape = [1, 3, 224, 224];
+    let spec = |name| tensor(name, "FP32", &[-1, 3, 224, 224]);
+    let task = task("Echo", one_to_one(spec("x"), spec("y")));
+    let worker = Worker::serve(&task);
+    let mut link = connect(&worker, &task);
+    let x = [Tensor::fp32(&shape, &[0.5; 3 * 224 * 224])];
+    let mut run = |batches| {
+        for id in 0..batches {
+            link.send(id, 1, &x);
+            assert_eq!(link.result().1, x);
+        }
+        worker.page_faults()
+    };
+    let before = run(20);
+    let per_batch = (run(50) - before) / 50;
+    // A batch and its answer are 294 pages.
+    assert!(per_batch < 30, "{per_batch} page faults per batch");
+}
+
+#[test]
 fn views_are_made_contiguous() {
     let (x, y) = (
         tensor("x", "FP32", &[-1, 2, 3]),
