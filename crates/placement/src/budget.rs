@@ -1,5 +1,7 @@
 //! How much a policy may think.
 
+use std::time::Duration;
+
 use crate::PlaceError;
 
 /// What bounds a policy's search: a number of steps, which is the same for every run, and the caller's word, which need not be.
@@ -7,13 +9,18 @@ use crate::PlaceError;
 pub struct Budget<'a> {
     steps: u64,
     stop: &'a dyn Fn() -> bool,
+    time_limit: Option<Duration>,
 }
 
 impl<'a> Budget<'a> {
     /// At most `steps` steps, and none after `stop` has said true. A step is a policy's own unit of work, about a microsecond;
     /// for heuristics a look at one device.
     pub fn new(steps: u64, stop: &'a dyn Fn() -> bool) -> Self {
-        Self { steps, stop }
+        Self {
+            steps,
+            stop,
+            time_limit: None,
+        }
     }
 
     /// As much as it takes.
@@ -21,7 +28,26 @@ impl<'a> Budget<'a> {
         Budget {
             steps: u64::MAX,
             stop: &|| false,
+            time_limit: None,
         }
+    }
+
+    /// The same, with a limit for solvers that cannot be asked to stop: they look at the clock themselves, and give up.
+    #[must_use]
+    pub fn with_time_limit(self, limit: Duration) -> Self {
+        Self {
+            time_limit: Some(limit),
+            ..self
+        }
+    }
+
+    #[cfg(feature = "highs")]
+    pub(crate) fn steps(&self) -> u64 {
+        self.steps
+    }
+
+    pub(crate) fn time_limit(&self) -> Option<Duration> {
+        self.time_limit
     }
 
     /// Takes `steps` steps.

@@ -11,6 +11,7 @@ mod classes;
 mod exclusive;
 mod first_fit;
 mod fluid;
+mod milp;
 mod nexus;
 mod options;
 mod policy;
@@ -19,7 +20,9 @@ mod swaps;
 mod usher;
 
 pub use budget::Budget;
-pub use options::{ComputeMetric, PolicyOptions, UnknownComputeMetric};
+pub use options::{
+    ComputeMetric, Objective, PolicyOptions, UnknownComputeMetric, UnknownObjective,
+};
 pub use policy::{
     DEFAULT_POLICY, POLICIES, PlaceError, Policy, PolicyEntry, UnknownPolicy, policy,
 };

@@ -73,11 +73,64 @@ impl fmt::Display for ComputeMetric {
     }
 }
 
+/// What a policy that optimises makes as large as it can.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Objective {
+    /// The sum of the models' goodput, whoever has it.
+    #[default]
+    Goodput,
+    /// The least served share of any model's rate first, then the sum.
+    MaxMin,
+}
+
+/// A text that names no objective.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("unknown objective {given:?}: expected one of {}", Objective::ALL.map(Objective::as_str).join(", "))]
+pub struct UnknownObjective {
+    given: String,
+}
+
+impl Objective {
+    /// All of them.
+    pub const ALL: [Self; 2] = [Self::Goodput, Self::MaxMin];
+
+    /// Its name in configuration and reports.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Goodput => "goodput",
+            Self::MaxMin => "max-min",
+        }
+    }
+}
+
+impl FromStr for Objective {
+    type Err = UnknownObjective;
+
+    fn from_str(text: &str) -> Result<Self, UnknownObjective> {
+        Self::ALL
+            .into_iter()
+            .find(|objective| objective.as_str() == text)
+            .ok_or_else(|| UnknownObjective {
+                given: text.chars().take(64).collect(),
+            })
+    }
+}
+
+impl fmt::Display for Objective {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
 /// What a policy may be asked to choose otherwise than it would. A policy reads what concerns it and ignores the rest.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PolicyOptions {
-    /// `usher` and its kin: what counts as compute, in place of the policy's own choice.
+    /// `usher`, `ao-milp` and their kin: what counts as compute, in place of the policy's own choice.
     pub compute_metric: Option<ComputeMetric>,
+    /// `ao-milp`, `wsm-milp`: what is made as large as it can be.
+    pub objective: Objective,
+    /// `ao-milp`, `wsm-milp`: of all placements that are as good, one with small batches.
+    pub prefer_small_batch: bool,
     /// `nexus`: a residual batch of `b` waits `(b - 1) / rate` for its last request, as the published code has it, in place of
     /// the paper's `b / rate`.
     pub nexus_published: bool,

@@ -2,7 +2,7 @@
 
 use packhorse_cluster::{Plan, Problem, ProblemError};
 
-use crate::{Budget, PolicyOptions, exclusive, first_fit, nexus, usher};
+use crate::{Budget, PolicyOptions, exclusive, first_fit, milp, nexus, usher};
 
 /// A placement policy.
 pub trait Policy: Sync {
@@ -25,6 +25,9 @@ pub enum PlaceError {
     /// The budget's steps are used up.
     #[error("no plan was found within the step limit")]
     OutOfSteps,
+    /// A solver could not do its work.
+    #[error("the solver failed: {0}")]
+    Solver(String),
     /// The caller said stop.
     #[error("planning was stopped")]
     Stopped,
@@ -107,6 +110,20 @@ pub const POLICIES: &[PolicyEntry] = &[
         source: "Elvinger's thesis, section 5.3.1",
         assumes: "the mean achieved occupancy is what a replica takes; no interference while its sum is within 100 %",
         policy: &usher::WAO_USHER,
+    },
+    PolicyEntry {
+        name: milp::AO_MILP.name,
+        summary: "The most goodput in Usher's terms, by mixed integer linear programming.",
+        source: "Elvinger's thesis, section 5.4.3",
+        assumes: "the highest achieved occupancy is what a replica takes; no interference while its sum is within 100 %",
+        policy: &milp::AO_MILP,
+    },
+    PolicyEntry {
+        name: milp::WSM_MILP.name,
+        summary: "The same program, with the utilisation of the multiprocessors as compute need.",
+        source: "Elvinger's thesis, sections 5.3.2 and 5.4.3",
+        assumes: "the mean utilisation is what a replica takes; no interference while its sum is within 100 %",
+        policy: &milp::WSM_MILP,
     },
 ];
 

@@ -9,6 +9,7 @@ use packhorse_cluster::{
 
 use crate::{Budget, POLICIES, PlaceError, policy};
 
+mod milp;
 mod nexus;
 mod properties;
 mod thesis;
@@ -358,7 +359,7 @@ fn contradictions_and_unknown_policies_are_errors() {
     let unknown = policy("round-robin").err().unwrap().to_string();
     assert_eq!(
         unknown,
-        r#"unknown policy "round-robin": expected one of exclusive, first-fit, nexus, usher, wao-usher"#
+        r#"unknown policy "round-robin": expected one of exclusive, first-fit, nexus, usher, wao-usher, ao-milp, wsm-milp"#
     );
     assert!(policy(crate::DEFAULT_POLICY).is_ok());
 }

@@ -1,0 +1,196 @@
+//! The mixed integer linear program: the thesis' numbers, and everything tried.
+
+use proptest::{collection::vec, prelude::*};
+
+use super::{thesis::*, *};
+use crate::{Objective, PolicyOptions};
+
+fn with(name: &str, problem: &Problem, options: &PolicyOptions) -> Plan {
+    let plan = policy(name)
+        .unwrap()
+        .place_with(problem, options, &mut Budget::unlimited())
+        .unwrap();
+    assert_eq!(plan.violations(problem), []);
+    plan
+}
+
+fn small_batches() -> PolicyOptions {
+    PolicyOptions {
+        prefer_small_batch: true,
+        ..PolicyOptions::default()
+    }
+}
+
+fn fair() -> PolicyOptions {
+    PolicyOptions {
+        objective: Objective::MaxMin,
+        ..PolicyOptions::default()
+    }
+}
+
+#[test]
+#[cfg_attr(not(feature = "highs"), ignore = "takes microlp minutes")]
+fn figure_5_8_serves_alexnet_resnet50_and_t5() {
+    let problem = setting(4, &["alexnet", "gpt2", "resnet50", "t5"], 400.0, 200);
+    let plan = place("ao-milp", &problem);
+    assert_goodput(&plan, 1092.04);
+    assert_eq!(batches(&problem, &plan, "t5"), [16, 16]);
+    // With small batches preferred, those that the thesis found.
+    let plan = with("ao-milp", &problem, &small_batches());
+    assert_goodput(&plan, 1092.04);
+    assert_eq!(batches(&problem, &plan, "alexnet"), [4]);
+    assert_eq!(batches(&problem, &plan, "resnet50"), [4]);
+}
+
+#[test]
+#[cfg_attr(not(feature = "highs"), ignore = "takes microlp minutes")]
+fn figure_5_9_places_all_models_at_once() {
+    let models = ["resnet50", "vgg19", "mobilenet_v2", "gpt2", "bert"];
+    let problem = setting(4, &models, 400.0, 300);
+    assert_goodput(&place("ao-milp", &problem), 1331.19);
+}
+
+#[test]
+#[cfg_attr(not(feature = "highs"), ignore = "takes microlp minutes")]
+fn figure_5_10_uses_all_four_devices() {
+    let models = ["alexnet", "resnet50", "mobilenet_v2", "bert"];
+    let problem = setting(4, &models, 500.0, 200);
+    let plan = place("ao-milp", &problem);
+    assert_eq!(devices_used(&plan), 4);
+    assert_goodput(&plan, 1624.88);
+}
+
+#[test]
+#[cfg_attr(not(feature = "highs"), ignore = "takes microlp minutes")]
+fn figure_6_12_wsm_milp_has_two_replicas_of_bert_and_of_gpt2() {
+    let problem = setting(5, &MIX, 300.0, 300);
+    let plan = place("wsm-milp", &problem);
+    assert_eq!(batches(&problem, &plan, "bert"), [32, 32]);
+    assert_eq!(batches(&problem, &plan, "gpt2"), [32, 32]);
+    // 600 of the vision models, 2 · 131.19 and 2 · 117.21 of the language models.
+    assert_goodput(&plan, 1096.80);
+}
+
+#[test]
+#[cfg_attr(not(feature = "highs"), ignore = "takes microlp minutes")]
+fn figure_6_16_wsm_milps_objectives_at_three_loads() {
+    let goodput_at = |rate| goodput(&place("wsm-milp", &setting(4, &VISION, rate, 250)));
+    // Every model in full but resnet50: one replica of 589.78 has to do.
+    assert!(
+        (goodput_at(600.0) - 2989.78).abs() < 0.01,
+        "{}",
+        goodput_at(600.0)
+    );
+    // 800: alexnet and densenet121 in full, three of efficientnet_b7 at 8, resnet50 at 4, vgg19 at 128.
+    assert!(
+        (goodput_at(800.0) - 3612.17).abs() < 0.01,
+        "{}",
+        goodput_at(800.0)
+    );
+}
+
+#[test]
+#[cfg_attr(not(feature = "highs"), ignore = "takes microlp minutes")]
+fn five_devices_serve_all_vision_models_by_utilisation() {
+    let problem = setting(5, &VISION, 500.0, 200);
+    assert_goodput(&place("wsm-milp", &problem), 2500.0);
+    assert_goodput(&place("ao-milp", &setting(6, &VISION, 500.0, 200)), 2500.0);
+}
+
+#[test]
+#[cfg_attr(not(feature = "highs"), ignore = "takes microlp minutes")]
+fn max_min_leaves_nobody_out_where_goodput_does() {
+    // One device short: somebody has nothing, or everybody less.
+    let problem = setting(4, &["alexnet", "gpt2", "resnet50", "t5"], 400.0, 200);
+    let (greedy, shared) = (
+        place("ao-milp", &problem),
+        with("ao-milp", &problem, &fair()),
+    );
+    let least = |plan: &Plan| {
+        let goodputs = plan.models.iter().map(|model| model.goodput.get());
+        goodputs.fold(f64::INFINITY, f64::min)
+    };
+    assert_eq!(least(&greedy).to_bits(), 0.0_f64.to_bits());
+    assert!((least(&shared) - 111.49).abs() < 0.01, "{}", least(&shared));
+    assert!(goodput(&shared) < goodput(&greedy));
+}
+
+#[test]
+#[cfg(feature = "highs")]
+fn few_steps_end_the_search() {
+    let problem = setting(4, &VISION, 1_000.0, 250);
+    let result = policy("wsm-milp")
+        .unwrap()
+        .place(&problem, &mut Budget::new(10, &|| false));
+    assert_eq!(result, Err(PlaceError::OutOfSteps));
+}
+
+/// The most goodput of any placement in Usher's terms, by trying all: per model no or one batch size, and any set of devices.
+fn best_of_all(problem: &Problem, taken: &mut Vec<(f64, f64)>, model: usize) -> f64 {
+    let Some(demanded) = problem.models.get(model) else {
+        return 0.0;
+    };
+    let mut best = best_of_all(problem, taken, model + 1);
+    let profile = problem.profile(ModelIndex(model), DeviceIndex(0)).unwrap();
+    for row in profile
+        .whole()
+        .iter()
+        .filter(|row| row.latency <= demanded.slo)
+    {
+        let compute = row.achieved_occupancy.unwrap().get();
+        let memory =
+            row.memory.unwrap().as_mib_f64() / problem.devices[0].memory.as_mib_f64() * 100.0;
+        let throughput = f64::from(row.batch_size) / row.latency.as_secs_f64();
+        for devices in 1_u32..1 << problem.devices.len() {
+            let before = taken.clone();
+            for (device, (c, m)) in taken.iter_mut().enumerate() {
+                if devices & (1 << device) != 0 {
+                    (*c, *m) = (*c + compute, *m + memory);
+                }
+            }
+            if taken
+                .iter()
+                .all(|&(c, m)| c <= 100.0 + 1e-9 && m <= 100.0 + 1e-9)
+            {
+                let carried = f64::from(devices.count_ones()) * throughput;
+                let rest = best_of_all(problem, taken, model + 1);
+                best = best.max(carried.min(demanded.rate.get()) + rest);
+            }
+            *taken = before;
+        }
+    }
+    best
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    #[test]
+    fn the_program_equals_the_exhaustive_search_and_usher_never_beats_it(
+        models in vec((1.0_f64..900.0, vec((1_u32..30, 20_u32..100, 50_u32..700), 1..3)), 1..4),
+        devices in 1_usize..3,
+    ) {
+        let mut rows = String::new();
+        for (model, (_, sizes)) in models.iter().enumerate() {
+            let mut latency = 0;
+            for (i, (longer, busy, memory)) in sizes.iter().enumerate() {
+                latency += longer;
+                // A memory of 1001 MiB: no sum of whole MiB fits within a solver's tolerance only.
+                writeln!(rows, "m{model},k,{},,{latency},,{memory},{busy},{busy},{busy}", 4 << i).unwrap();
+            }
+        }
+        let problem = Problem {
+            models: models.iter().enumerate().map(|(i, (rate, _))| model(&format!("m{i}"), *rate, 40)).collect(),
+            devices: vec![device("k", 1_001); devices],
+            profiles: profiles(&rows),
+            ..Problem::default()
+        };
+        let best = best_of_all(&problem, &mut vec![(0.0, 0.0); devices], 0);
+        let solved = goodput(&place("ao-milp", &problem));
+        prop_assert!((solved - best).abs() <= 1e-5 * best.max(1.0), "{solved} for {best}");
+        let fewest = with("ao-milp", &problem, &small_batches());
+        prop_assert!((goodput(&fewest) - best).abs() <= 1e-5 * best.max(1.0), "{fewest:?} for {best}");
+        let heuristic = goodput(&place("usher", &problem));
+        prop_assert!(heuristic <= best * (1.0 + 1e-9), "{heuristic} above {best}");
+    }
+}
