@@ -216,9 +216,11 @@ impl Direct {
             .arg(model)
             .arg("--input")
             .args(shape.iter().map(ToString::to_string))
-            // As the worker is started: libtorch keeps its memory instead of giving it back after every call.
-            .env("MALLOC_MMAP_THRESHOLD_", "4294967296")
-            .env("MALLOC_TRIM_THRESHOLD_", "8589934592")
+            // As the worker is started: memory is kept instead of given back after every call.
+            .env("MALLOC_ARENA_MAX", "1")
+            .env("MALLOC_MMAP_MAX_", "0")
+            .env("MALLOC_TRIM_THRESHOLD_", "70368744177664")
+            .env("MALLOC_TOP_PAD_", "16777216")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
