@@ -363,7 +363,7 @@ fn report(phase: &Phase) -> WorkerReport {
 
 /// The last line of a log that says something, fit to be shown: without colours, paths and excess.
 fn last_line(log: &Path) -> Option<String> {
-    const TAIL: u64 = 4096;
+    const TAIL: u64 = 64 << 10;
     let mut file = File::open(log).ok()?;
     let length = fs::metadata(log).ok()?.len();
     file.seek(SeekFrom::Start(length.saturating_sub(TAIL)))
@@ -375,7 +375,9 @@ fn last_line(log: &Path) -> Option<String> {
 
 fn presentable(text: &str) -> Option<String> {
     const LONGEST: usize = 300;
-    let line = text
+    let before_backtrace = text.rsplit_once("stack backtrace:\n");
+    let line = before_backtrace
+        .map_or(text, |(before, _)| before)
         .lines()
         .map(without_colours)
         .rfind(|line| !line.trim().is_empty() && !line.starts_with("note: "))?;
@@ -424,6 +426,10 @@ mod tests {
                 Some("ERROR load: cannot open … now"),
             ),
             ("boom\nnote: run with `RUST_BACKTRACE=1`\n", Some("boom")),
+            (
+                "boom\nstack backtrace:\n   0: main\n   at x\n",
+                Some("boom"),
+            ),
         ] {
             assert_eq!(presentable(log).as_deref(), line, "{log:?}");
         }
