@@ -5,7 +5,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import models
 import pytest
@@ -131,21 +131,25 @@ def test_a_module_that_never_returns_is_ended_and_its_worker_replaced(spinning: 
     assert after != before
 
 
+def keep_busy(cluster: Cluster, threads: ThreadPoolExecutor, seconds: float) -> list[Future[Answer]]:
+    """Three requests that take so long each: two are at the worker when this returns, and one is in the queue."""
+    count = calibrate(cluster, seconds)
+    slow = [threads.submit(spin, cluster, count) for _ in range(3)]
+    wait_until(
+        lambda: cluster.admin.metric("nv_inference_pending_request_count", model="spin") == 1, "the worker to be busy"
+    )
+    return slow
+
+
 def test_what_expires_behind_a_slow_batch_is_told_so(spinning: Cluster):
-    count = calibrate(spinning, seconds=1.5)
-    with ThreadPoolExecutor(8) as threads:
-        slow = threads.submit(spin, spinning, count)
-        wait_until(
-            lambda: spinning.admin.metric("nv_inference_pending_request_count", model="spin") == 0
-            and spinning.admin.metric("packhorse_requests_in_flight", model="spin") >= 0,
-            "the slow one to be computed",
-        )
+    with ThreadPoolExecutor(16) as threads:
+        slow = keep_busy(spinning, threads, seconds=1)
         behind = [threads.submit(spin, spinning, 0, 300_000) for _ in range(6)]
         answers = [answer.result() for answer in behind]
-        assert slow.result().status == 200
-    statuses = [answer.status for answer in answers]
-    assert set(statuses) <= {200, 503, 504}, answers
-    assert 504 in statuses, "somebody was accepted and expired"
+        assert [answer.result().status for answer in slow] == [200, 200, 200]
+    statuses = {answer.status for answer in answers}
+    assert statuses <= {503, 504}, answers
+    assert 504 in statuses, "somebody was accepted, and expired in the queue"
 
 
 def calibrate(cluster: Cluster, seconds: float) -> int:
@@ -161,16 +165,22 @@ def calibrate(cluster: Cluster, seconds: float) -> int:
 
 
 def test_a_removed_model_answers_what_is_in_flight_and_its_worker_ends(spinning: Cluster):
-    count = calibrate(spinning, seconds=1)
     (pid,) = spinning.worker_pids("spin")
-    with ThreadPoolExecutor(1) as threads:
-        in_flight = threads.submit(spin, spinning, count)
-        executed = lambda: spinning.admin.metric("nv_inference_pending_request_count", model="spin")
-        wait_until(lambda: executed() == 0, "the request to leave the queue")
+    with ThreadPoolExecutor(3) as threads:
+        slow = keep_busy(spinning, threads, seconds=1)
         assert spinning.admin.call("DELETE", "/v1/models/spin").status == 204
-        assert in_flight.result().status in (200, 503), in_flight.result()
+        statuses = sorted(answer.result().status for answer in slow)
+    assert statuses[:2] == [200, 200], "the two that were at the worker"
+    assert statuses[2] in (404, 503), "the one that was in the queue"
     wait_until(lambda: not is_running(pid), "the worker to end")
     assert spin(spinning, 0).status == 404
+
+
+def test_a_stopped_gateway_answers_what_it_has_accepted(spinning: Cluster):
+    with ThreadPoolExecutor(3) as threads:
+        slow = keep_busy(spinning, threads, seconds=1)
+        assert spinning.gateway.stop() == 0
+        assert [answer.result().status for answer in slow] == [200, 200, 200]
 
 
 def test_a_stopped_agent_with_stop_workers_on_exit_leaves_nothing(simulated: MakeCluster):
