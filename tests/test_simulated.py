@@ -123,3 +123,31 @@ def test_the_metadata_of_a_simulated_model_is_that_of_any_other(simulated: MakeC
     cluster = simulated({"m": 1})
     metadata = json.loads(request(cluster.inference, "GET", "/v2/models/m").body)
     assert metadata["inputs"] == [models.tensor("x", "FP32", [-1, 4])]
+
+
+def test_a_worker_link_that_others_can_reach_wants_a_secret(new_cluster: MakeCluster):
+    cluster = new_cluster()
+    with pytest.raises(AssertionError, match="secret"):
+        cluster.start_agent("node1", *simulated_devices(cluster, {"m": 1}), "--listen-address", "0.0.0.0")
+
+
+def test_gateway_and_workers_that_share_a_secret_talk_and_others_do_not(new_cluster: MakeCluster, tmp_path):
+    secrets = {name: tmp_path / name for name in ("ours", "theirs")}
+    for name, file in secrets.items():
+        file.write_text(f"{name}-0123456789abcdef\n")
+    cluster = new_cluster("--link-secret-file", str(secrets["ours"]))
+    devices = simulated_devices(cluster, {"m": 10})
+    cluster.start_agent("node1", *devices, "--link-secret-file", str(secrets["theirs"]))
+    cluster.admin.register(models.simulated("m"), b"the file of m")
+
+    def refused() -> bool:
+        view = cluster.admin.get("/v1/models/m")
+        assert view["state"] != "ready", "the worker proved nothing"
+        return view["state"] == "loading" and "handshake" in (view["reason"] or "") + str(view["replicas"])
+
+    wait_until(refused, "the handshake to fail")
+    assert cluster.agents["node1"].stop() == 0
+    assert cluster.admin.call("DELETE", "/v1/models/m").status == 204
+    cluster.start_agent("node1", *devices, "--link-secret-file", str(secrets["ours"]))
+    cluster.admin.register(models.simulated("m"), b"the file of m")
+    cluster.admin.wait_for_state("m", "ready")
