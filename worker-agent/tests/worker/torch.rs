@@ -156,7 +156,7 @@ fn memory_of_batches_is_used_again_instead_of_faulted_in_anew() {
     let task = task("Echo", one_to_one(spec("x"), spec("y")));
     let worker = Worker::serve(&task);
     let mut link = connect(&worker, &task);
-    let x = [Tensor::fp32(&shape, &[0.5; 3 * 224 * 224])];
+    let x = [Tensor::fp32(&shape, &vec![0.5; 3 * 224 * 224])];
     let mut run = |batches| {
         for id in 0..batches {
             link.send(id, 1, &x);
