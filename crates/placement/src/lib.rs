@@ -11,6 +11,7 @@ mod classes;
 mod exclusive;
 mod first_fit;
 mod fluid;
+mod igniter;
 mod milp;
 mod nexus;
 mod options;
@@ -20,6 +21,9 @@ mod swaps;
 mod usher;
 
 pub use budget::Budget;
+pub use igniter::{
+    CoefficientsError, IgniterCoefficients, Load as IgniterLoad, Prediction as IgniterPrediction,
+};
 pub use options::{
     ComputeMetric, Objective, PolicyOptions, UnknownComputeMetric, UnknownObjective,
 };

@@ -4,6 +4,8 @@ use std::{fmt, str::FromStr};
 
 use packhorse_cluster::{Percent, ProfileRow};
 
+use crate::IgniterCoefficients;
+
 /// Which measured quantity counts as what a replica takes of a device's multiprocessors: Usher's Creq.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ComputeMetric {
@@ -131,6 +133,8 @@ pub struct PolicyOptions {
     pub objective: Objective,
     /// `ao-milp`, `wsm-milp`: of all placements that are as good, one with small batches.
     pub prefer_small_batch: bool,
+    /// `igniter`: what it knows of the models and devices; without it serves nothing.
+    pub igniter_coefficients: Option<IgniterCoefficients>,
     /// `nexus`: a residual batch of `b` waits `(b - 1) / rate` for its last request, as the published code has it, in place of
     /// the paper's `b / rate`.
     pub nexus_published: bool,

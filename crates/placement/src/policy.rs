@@ -2,7 +2,7 @@
 
 use packhorse_cluster::{Plan, Problem, ProblemError};
 
-use crate::{Budget, PolicyOptions, exclusive, first_fit, milp, nexus, usher};
+use crate::{Budget, PolicyOptions, exclusive, first_fit, igniter, milp, nexus, usher};
 
 /// A placement policy.
 pub trait Policy: Sync {
@@ -124,6 +124,13 @@ pub const POLICIES: &[PolicyEntry] = &[
         source: "Elvinger's thesis, sections 5.3.2 and 5.4.3",
         assumes: "the mean utilisation is what a replica takes; no interference while its sum is within 100 %",
         policy: &milp::WSM_MILP,
+    },
+    PolicyEntry {
+        name: igniter::NAME,
+        summary: "Batch sizes and compute shares from an analytical model of interference, on as few devices as it can.",
+        source: "Xu et al., \"iGniter\", TPDS 2023; best effort on a fixed cluster as in Elvinger's thesis, section 5.1.5",
+        assumes: "coefficients of every model; half of an SLO is for filling a batch; a constant rate",
+        policy: &igniter::Igniter,
     },
 ];
 

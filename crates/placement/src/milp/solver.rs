@@ -13,7 +13,7 @@ pub(super) fn solve(
     budget: &mut Budget<'_>,
 ) -> Result<impl Solution, PlaceError> {
     budget.spend(1)?;
-    let mut model = backend::model(program, budget)?;
+    let mut model = backend::model(program, budget);
     for constraint in constraints {
         model.add_constraint(constraint);
     }
@@ -34,27 +34,23 @@ pub(super) fn solve(
 mod backend {
     use good_lp::{solvers::highs::HighsProblem, variable::UnsolvedProblem};
 
-    use crate::{Budget, PlaceError};
+    use crate::Budget;
 
     /// What a node of the solver's search counts.
     const STEPS_PER_NODE: u64 = 1_000;
 
     /// One thread and no gap; a node limit from the budget.
-    pub(super) fn model(
-        program: UnsolvedProblem,
-        budget: &Budget<'_>,
-    ) -> Result<HighsProblem, PlaceError> {
+    pub(super) fn model(program: UnsolvedProblem, budget: &Budget<'_>) -> HighsProblem {
         let nodes = i32::try_from(budget.steps() / STEPS_PER_NODE).unwrap_or(i32::MAX);
         let mut model = program
             .using(good_lp::highs)
             .set_threads(1)
-            .set_mip_rel_gap(0.0)
-            .map_err(|e| PlaceError::Solver(e.to_string()))?
+            .set_option("mip_rel_gap", 0.0)
             .set_option("mip_max_nodes", nodes.max(1));
         if let Some(limit) = budget.time_limit() {
             model = model.set_time_limit(limit.as_secs_f64());
         }
-        Ok(model)
+        model
     }
 }
 
@@ -62,16 +58,13 @@ mod backend {
 mod backend {
     use good_lp::{WithTimeLimit, solvers::microlp::MicroLpProblem, variable::UnsolvedProblem};
 
-    use crate::{Budget, PlaceError};
+    use crate::Budget;
 
-    pub(super) fn model(
-        program: UnsolvedProblem,
-        budget: &Budget<'_>,
-    ) -> Result<MicroLpProblem, PlaceError> {
+    pub(super) fn model(program: UnsolvedProblem, budget: &Budget<'_>) -> MicroLpProblem {
         let model = program.using(good_lp::microlp);
-        Ok(match budget.time_limit() {
+        match budget.time_limit() {
             Some(limit) => model.with_time_limit(limit.as_secs_f64()),
             None => model,
-        })
+        }
     }
 }

@@ -1,0 +1,195 @@
+//! iGniter: its README's example, and its model against what was measured.
+
+use std::{collections::BTreeMap, sync::LazyLock};
+
+use super::*;
+use crate::{IgniterCoefficients, IgniterLoad, PolicyOptions};
+
+const KIND: &str = "V100-SXM2-16GB";
+const MEASUREMENTS: &str = include_str!("../../../../scenarios/igniter/coefficients.csv");
+const PAIRS: &str = include_str!("../../../../scenarios/igniter/pairs.csv");
+const PROFILES: &str = include_str!("../../../../profiles/v100-igniter.csv");
+
+static COEFFICIENTS: LazyLock<IgniterCoefficients> =
+    LazyLock::new(|| IgniterCoefficients::from_csv(MEASUREMENTS).unwrap());
+
+fn setting(devices: usize, models: &[(&str, f64, u64)]) -> Problem {
+    Problem {
+        devices: vec![device(KIND, 16_384); devices],
+        models: models
+            .iter()
+            .map(|&(name, rate, slo)| model(name, rate, slo))
+            .collect(),
+        profiles: ProfileTable::from_csv(PROFILES).unwrap(),
+        ..Problem::default()
+    }
+}
+
+fn plan(problem: &Problem) -> Plan {
+    let options = PolicyOptions {
+        igniter_coefficients: Some(COEFFICIENTS.clone()),
+        ..PolicyOptions::default()
+    };
+    let plan = policy("igniter")
+        .unwrap()
+        .place_with(problem, &options, &mut Budget::unlimited())
+        .unwrap();
+    assert_eq!(plan.violations(problem), []);
+    plan
+}
+
+fn shares(plan: &Plan) -> Vec<(u32, f64)> {
+    let share = |replica: &PlannedReplica| replica.compute_share.unwrap().get();
+    plan.replicas
+        .iter()
+        .map(|replica| (replica.batch_size, share(replica)))
+        .collect()
+}
+
+const README: [(&str, f64, u64); 3] = [
+    ("alexnet", 500.0, 15),
+    ("resnet50", 400.0, 40),
+    ("vgg19", 200.0, 60),
+];
+
+#[test]
+fn the_example_of_its_readme_comes_out_as_printed() {
+    let problem = setting(1, &README);
+    let plan = plan(&problem);
+    assert_eq!(shares(&plan), [(4, 10.0), (8, 30.0), (6, 37.5)]);
+    for (model, forecast) in problem.models.iter().zip(&plan.models) {
+        assert_eq!(forecast.shortfall, None);
+        assert!(forecast.latency.unwrap() <= model.slo / 2);
+    }
+}
+
+#[test]
+fn measured_pairs_are_predicted_within_five_percent() {
+    let mut errors = Vec::new();
+    for line in PAIRS.lines().skip(1) {
+        let cells: Vec<&str> = line.split(',').collect();
+        let number = |i: usize| cells[i].parse::<f64>().unwrap();
+        let load = |model: usize| IgniterLoad {
+            model: cells[model].parse().unwrap(),
+            batch_size: cells[model + 2].parse().unwrap(),
+            compute_share_pct: number(model + 4),
+        };
+        let predicted = COEFFICIENTS
+            .predict(&KIND.parse().unwrap(), &[load(0), load(1)])
+            .unwrap();
+        for (prediction, measured) in predicted.iter().zip([number(6), number(7)]) {
+            errors.push((prediction.latency_ms - measured).abs() / measured);
+        }
+    }
+    assert_eq!(errors.len(), 1_050);
+    let mean = errors.iter().sum::<f64>() / errors.len() as f64;
+    assert!(mean <= 0.05, "{mean}");
+    // 3.6 %: a change of the model or the fit should be seen here.
+    assert!(mean >= 0.03, "{mean}");
+}
+
+#[test]
+fn a_model_too_busy_for_a_device_has_some_of_its_own() {
+    let problem = setting(8, &[("vgg19", 1_000.0, 60), ("alexnet", 500.0, 15)]);
+    let plan = plan(&problem);
+    let of_vgg19 = devices_of(&plan, 0);
+    assert!(of_vgg19.len() >= 2, "{of_vgg19:?}");
+    assert_eq!((shortfall(&plan, 0), shortfall(&plan, 1)), ("none", "none"));
+    let whole = plan.replicas[0].compute_share.unwrap();
+    assert_eq!(whole, ComputeShare::WHOLE);
+}
+
+#[test]
+fn devices_beyond_the_cluster_are_left_out() {
+    let models = [
+        ("vgg19", 400.0, 60),
+        ("ssd", 100.0, 80),
+        ("resnet50", 400.0, 40),
+    ];
+    let enough = plan(&setting(8, &models));
+    let used: std::collections::BTreeSet<_> = enough
+        .replicas
+        .iter()
+        .map(|replica| replica.device)
+        .collect();
+    assert!(used.len() > 1, "{used:?}");
+    let short = plan(&setting(1, &models));
+    let first: Vec<_> = enough
+        .replicas
+        .iter()
+        .filter(|replica| replica.device == DeviceIndex(0))
+        .cloned()
+        .collect();
+    assert_eq!(short.replicas, first);
+    let without = short
+        .models
+        .iter()
+        .filter(|model| model.shortfall.is_some());
+    assert!(without.count() > 0);
+}
+
+#[test]
+fn what_cannot_be_placed_says_why() {
+    let tight = setting(1, &[("vgg19", 1.0, 5)]);
+    assert_eq!(
+        shortfall(&plan(&tight), 0),
+        "no batch size takes less than half of the SLO of 5ms"
+    );
+    let unknown = place("igniter", &setting(1, &README));
+    assert_eq!(
+        shortfall(&unknown, 0),
+        "there are no iGniter coefficients for it"
+    );
+}
+
+#[test]
+fn bad_measurements_are_refused() {
+    let refused = |text: &str| IgniterCoefficients::from_csv(text).unwrap_err().to_string();
+    let header = MEASUREMENTS.lines().next().unwrap();
+    assert_eq!(
+        refused(&format!("{header}\nk,,power_cap_w,,,,-1\n")),
+        "line 2: value must be finite and not negative, not -1"
+    );
+    assert!(refused(&format!("{header}\nk,,power_cap_w,,,,x\n")).starts_with("line 2: "));
+    assert_eq!(
+        refused(&format!("{header}\nk,,power_cap_w,,,,1\n")),
+        "k: max_frequency_mhz is missing, or too few of its measurements are there"
+    );
+    // Any quantity left out is missed by name, and nothing panics.
+    let mut missed = BTreeMap::new();
+    let quantities: Vec<&str> = MEASUREMENTS
+        .lines()
+        .skip(1)
+        .map(|line| line.split(',').nth(2).unwrap())
+        .collect();
+    for quantity in quantities {
+        let rest: Vec<&str> = MEASUREMENTS
+            .lines()
+            .filter(|line| line.split(',').nth(2) != Some(quantity))
+            .collect();
+        let result = IgniterCoefficients::from_csv(&rest.join("\n"));
+        missed.insert(quantity, result.is_err());
+    }
+    // A device that was never seen to throttle is taken not to.
+    let optional = ["frequency_mhz"];
+    for (quantity, missed) in missed {
+        assert_eq!(missed, !optional.contains(&quantity), "{quantity}");
+    }
+}
+
+proptest::proptest! {
+    #[test]
+    fn any_rates_and_objectives_have_a_plan_without_violations(
+        demand in proptest::collection::vec((0.0_f64..5_000.0, 1_u64..400), 4),
+        devices in 0_usize..6,
+    ) {
+        let names = ["alexnet", "resnet50", "vgg19", "ssd"];
+        let models: Vec<_> = names.iter().zip(demand).map(|(name, (rate, slo))| (*name, rate, slo)).collect();
+        let problem = setting(devices, &models);
+        let made = plan(&problem);
+        for (forecast, demanded) in made.models.iter().zip(&problem.models) {
+            let short = forecast.goodput < demanded.rate;
+            proptest::prop_assert!(!short || forecast.shortfall.is_some(), "{forecast:?}");
+        }
+    }
+}
