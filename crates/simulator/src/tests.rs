@@ -222,11 +222,12 @@ fn replicas_that_do_not_fit_the_scenario_are_refused() {
 fn a_plan_file_is_read_back_and_strangers_in_it_are_named() {
     let scenario = vision(2, 100.0, 200);
     let replicas = plan(&scenario, &[("alexnet", 0, 16), ("vgg19", 1, 32)]);
-    let mut report = PlanReport::from_replicas(&scenario, &replicas);
+    let report = PlanReport::from_replicas(&scenario, &replicas);
     assert_eq!(scenario.replicas(&report.replicas).unwrap(), replicas);
-    let mut error = |change: fn(&mut ReplicaReport)| {
-        change(&mut report.replicas[0]);
-        scenario.replicas(&report.replicas).unwrap_err().to_string()
+    let error = |change: fn(&mut ReplicaReport)| {
+        let mut replicas = report.replicas.clone();
+        change(&mut replicas[0]);
+        scenario.replicas(&replicas).unwrap_err().to_string()
     };
     assert_eq!(
         error(|replica| replica.device = 2),

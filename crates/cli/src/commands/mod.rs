@@ -9,6 +9,8 @@ mod plan;
 mod policy;
 mod profile;
 mod register;
+mod scenario;
+mod simulate;
 mod status;
 
 use packhorse_cluster::{ModelName, ModelVersion};
@@ -29,6 +31,8 @@ pub(crate) enum Command {
     Profile(profile::ProfileCommand),
     /// Which model runs where, and what is expected of it
     Plan(plan::PlanArgs),
+    /// Try plans in a simulated cluster
+    Simulate(simulate::SimulateArgs),
     /// How models are placed and requests dispatched
     Policy(policy::PolicyArgs),
     /// List nodes and take them out of service
@@ -44,6 +48,7 @@ impl Command {
             Self::Status(args) => args.run(context).await,
             Self::Profile(command) => command.run(context).await,
             Self::Plan(args) => args.run(context).await,
+            Self::Simulate(args) => args.run(context),
             Self::Policy(args) => args.run(context).await,
             Self::Node(command) => command.run(context).await,
         }

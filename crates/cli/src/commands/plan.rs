@@ -1,6 +1,6 @@
 //! `packhorse plan`: which model runs where, and what is expected of it.
 
-use std::{collections::BTreeMap, str::FromStr};
+use std::{collections::BTreeMap, path::PathBuf, str::FromStr};
 
 use anyhow::Context as _;
 use packhorse_api::{
@@ -8,12 +8,16 @@ use packhorse_api::{
     PreviewModel,
 };
 use packhorse_cluster::{
-    ComputeShare, DeviceId, DeviceKind, Generation, IdError, ModelName, ModelVersion,
+    ComputeShare, DeviceId, DeviceKind, Discipline, Generation, IdError, ModelName, ModelVersion,
     RequestsPerSecond,
 };
 use serde::Serialize;
 
-use super::{model::parse_rate, model_text};
+use super::{
+    model::parse_rate,
+    model_text,
+    scenario::{self, ChoiceArgs, PolicyName},
+};
 use crate::{
     context::Context,
     output::{self, number},
@@ -24,10 +28,30 @@ use crate::{
 Examples:
   packhorse plan
   packhorse plan --json
+  packhorse plan --scenario thesis.toml --policy usher
   packhorse plan preview --policy exclusive --add-device H200:2")]
+#[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct PlanArgs {
     #[command(subcommand)]
     command: Option<PlanCommand>,
+    #[command(flatten)]
+    offline: OfflineArgs,
+}
+
+/// Planning for a scenario, without a gateway.
+#[derive(clap::Args)]
+struct OfflineArgs {
+    /// Plan for the cluster and the models of this file instead of showing the live cluster's plan
+    #[arg(long, value_name = "FILE")]
+    scenario: Option<PathBuf>,
+    /// The policy to ask
+    #[arg(long, value_name = "P", requires = "scenario", default_value = packhorse_placement::DEFAULT_POLICY)]
+    policy: PolicyName,
+    /// The dispatch discipline that the policy may reckon with
+    #[arg(long, value_name = "D", requires = "scenario", default_value_t)]
+    discipline: Discipline,
+    #[command(flatten)]
+    choices: ChoiceArgs,
 }
 
 #[derive(clap::Subcommand)]
@@ -109,6 +133,17 @@ fn assignment<T>(
 
 impl PlanArgs {
     pub(super) async fn run(self, context: &Context) -> anyhow::Result<()> {
+        if let Some(path) = &self.offline.scenario {
+            let scenario = scenario::read(path)?;
+            let OfflineArgs {
+                policy,
+                choices,
+                discipline,
+                ..
+            } = &self.offline;
+            let (_, report) = scenario::plan(&scenario, policy, choices, *discipline)?;
+            return scenario::print_plan(context, &report);
+        }
         let admin = context.admin()?;
         match self.command {
             None => {

@@ -1,0 +1,223 @@
+//! `packhorse simulate`: plans tried in a simulated cluster, side by side.
+
+use std::{fs, path::PathBuf};
+
+use anyhow::Context as _;
+use indicatif::ProgressBar;
+use packhorse_cluster::{Discipline, PlannedReplica, Time};
+use packhorse_simulator::{ModelReport, PlanReport, ReplicaReport, Report, Scenario, simulate};
+use serde::Deserialize;
+
+use super::scenario::{self, ChoiceArgs, PolicyName};
+use crate::{
+    context::Context,
+    output::{self, number},
+};
+
+#[derive(clap::Args)]
+#[command(after_help = "\
+Repeat --policy, --discipline or --seed to see several side by side.
+
+Examples:
+  packhorse simulate --scenario thesis.toml --policy usher
+  packhorse simulate --scenario thesis.toml --policy usher --policy first-fit --discipline fixed-wait --discipline deadline
+  packhorse simulate --scenario thesis.toml --plan plan.json --seed 1 --seed 2 --seed 3 --json")]
+pub(crate) struct SimulateArgs {
+    /// What there is and what is asked of it
+    #[arg(long, value_name = "FILE")]
+    scenario: PathBuf,
+    /// Policies that plan
+    #[arg(long, value_name = "P", default_value = packhorse_placement::DEFAULT_POLICY)]
+    policy: Vec<PolicyName>,
+    #[command(flatten)]
+    choices: ChoiceArgs,
+    /// A plan to try instead, as `packhorse plan --scenario FILE --json` prints it
+    #[arg(long, value_name = "FILE", conflicts_with = "policy")]
+    plan: Option<PathBuf>,
+    /// How requests become batches
+    #[arg(long, value_name = "D", default_value = "deadline")]
+    discipline: Vec<Discipline>,
+    /// Seeds of all randomness
+    #[arg(long, value_name = "N", default_value = "1")]
+    seed: Vec<u64>,
+}
+
+/// What counts of a plan that is read.
+#[derive(Deserialize)]
+struct PlanFile {
+    replicas: Vec<ReplicaReport>,
+}
+
+impl SimulateArgs {
+    pub(super) fn run(&self, context: &Context) -> anyhow::Result<()> {
+        let scenario = scenario::read(&self.scenario)?;
+        let mut reports = Vec::new();
+        for (replicas, plan, discipline) in self.plans(&scenario)? {
+            for &seed in &self.seed {
+                reports.push(try_out(
+                    &scenario,
+                    plan.clone(),
+                    &replicas,
+                    discipline,
+                    seed,
+                )?);
+            }
+        }
+        match reports.as_slice() {
+            [report] if context.json() => output::json(report),
+            reports if context.json() => output::json(&reports),
+            [report] => print(report),
+            reports => print_side_by_side(reports, &self.seed),
+        }
+    }
+
+    /// Every plan with every discipline.
+    fn plans(
+        &self,
+        scenario: &Scenario,
+    ) -> anyhow::Result<Vec<(Vec<PlannedReplica>, PlanReport, Discipline)>> {
+        let mut plans = Vec::new();
+        if let Some(path) = &self.plan {
+            let shown = || path.display().to_string();
+            let text = fs::read_to_string(path).with_context(shown)?;
+            let file: PlanFile = serde_json::from_str(&text).with_context(shown)?;
+            let replicas = scenario.replicas(&file.replicas).with_context(shown)?;
+            let report = PlanReport::from_replicas(scenario, &replicas);
+            plans.extend(
+                self.discipline
+                    .iter()
+                    .map(|discipline| (replicas.clone(), report.clone(), *discipline)),
+            );
+            return Ok(plans);
+        }
+        for policy in &self.policy {
+            for &discipline in &self.discipline {
+                let (replicas, report) =
+                    scenario::plan(scenario, policy, &self.choices, discipline)?;
+                plans.push((replicas, report, discipline));
+            }
+        }
+        Ok(plans)
+    }
+}
+
+fn try_out(
+    scenario: &Scenario,
+    plan: PlanReport,
+    replicas: &[PlannedReplica],
+    discipline: Discipline,
+    seed: u64,
+) -> anyhow::Result<Report> {
+    let simulation = &scenario.simulation;
+    let length = simulation.warmup + simulation.window;
+    let bar = ProgressBar::new(u64::try_from(length.as_millis())?);
+    let mut progress = |now: Time| bar.set_position(now.as_nanos() / 1_000_000);
+    let report = simulate(scenario, plan, replicas, discipline, seed, &mut progress);
+    bar.finish_and_clear();
+    Ok(report?)
+}
+
+const MODEL_HEADER: [&str; 14] = [
+    "MODEL",
+    "OFFERED/S",
+    "ANSWERED/S",
+    "GOOD/S",
+    "DROPPED",
+    "P50 MS",
+    "P95",
+    "P99",
+    "QUEUE P95",
+    "BATCH P95",
+    "NETWORK P95",
+    "WORKER P95",
+    "COMPUTE P95",
+    "MEAN BATCH",
+];
+
+fn print(report: &Report) -> anyhow::Result<()> {
+    output::line(format!(
+        "seed {}: {}, planned by {}, dispatched by {}",
+        report.seed, report.scenario, report.plan.policy, report.discipline
+    ))?;
+    let mut table = output::table(&MODEL_HEADER);
+    for model in &report.models {
+        table.add_row(model_row(model));
+    }
+    let totals = report.totals;
+    let mut row = vec!["total".to_owned()];
+    row.extend(
+        [
+            totals.offered_rps,
+            totals.throughput_rps,
+            totals.goodput_rps,
+        ]
+        .map(number),
+    );
+    row.push(totals.dropped.to_string());
+    row.resize(MODEL_HEADER.len(), String::new());
+    table.add_row(row);
+    Ok(output::line(output::table_text(&table))?)
+}
+
+fn model_row(model: &ModelReport) -> Vec<String> {
+    let (latency, stages) = (model.latency_ms, model.stages_ms_p95);
+    let maybe = |value: Option<f64>| value.map_or("-".to_owned(), number);
+    let mut row = vec![model.name.clone()];
+    row.extend([model.offered_rps, model.throughput_rps, model.goodput_rps].map(number));
+    row.push(model.dropped.to_string());
+    row.extend([latency.p50, latency.p95, latency.p99].map(maybe));
+    row.extend(
+        [
+            stages.queue,
+            stages.batch,
+            stages.network,
+            stages.worker_queue,
+            stages.compute,
+        ]
+        .map(maybe),
+    );
+    row.push(maybe(model.mean_batch));
+    row
+}
+
+fn print_side_by_side(reports: &[Report], seeds: &[u64]) -> anyhow::Result<()> {
+    let seeds: Vec<String> = seeds.iter().map(u64::to_string).collect();
+    let scenario = reports
+        .first()
+        .map_or("", |report| report.scenario.as_str());
+    output::line(format!("seed {}: {scenario}", seeds.join(", ")))?;
+    let header = [
+        "POLICY",
+        "DISCIPLINE",
+        "SEED",
+        "OFFERED/S",
+        "ANSWERED/S",
+        "GOOD/S",
+        "GOOD %",
+        "DROPPED",
+    ];
+    let mut table = output::table(&header);
+    for report in reports {
+        let totals = report.totals;
+        let mut row = vec![
+            report.plan.policy.clone(),
+            report.discipline.to_string(),
+            report.seed.to_string(),
+        ];
+        row.extend(
+            [
+                totals.offered_rps,
+                totals.throughput_rps,
+                totals.goodput_rps,
+            ]
+            .map(number),
+        );
+        row.push(format!(
+            "{:.1}",
+            100.0 * totals.goodput_rps / totals.offered_rps.max(f64::MIN_POSITIVE)
+        ));
+        row.push(totals.dropped.to_string());
+        table.add_row(row);
+    }
+    Ok(output::line(output::table_text(&table))?)
+}

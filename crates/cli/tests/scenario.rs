@@ -1,0 +1,176 @@
+//! `packhorse plan --scenario` and `packhorse simulate`: no gateway is asked.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot set itself up fails")]
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::{Command, Output},
+};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+const SCENARIO: &str = r#"
+name = "two"
+profiles = ["v100.csv"]
+[[devices]]
+kind = "V100-SXM2-16GB"
+count = 2
+[[models]]
+name = "alexnet"
+rate_rps = 400
+slo_ms = 200
+payload_bytes = 602112
+[[models]]
+name = "resnet50"
+rate_rps = 200
+slo_ms = 200
+payload_bytes = 602112
+[simulation]
+window_s = 2.0
+"#;
+
+/// A folder with the scenario and its profiles.
+fn folder() -> (TempDir, PathBuf) {
+    let folder = TempDir::new().unwrap();
+    let profiles = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../profiles/v100-thesis.csv");
+    fs::copy(profiles, folder.path().join("v100.csv")).unwrap();
+    let scenario = folder.path().join("two.toml");
+    fs::write(&scenario, SCENARIO).unwrap();
+    (folder, scenario)
+}
+
+fn packhorse(command: &str, scenario: &Path, options: &[&str]) -> Output {
+    let mut packhorse = Command::new(env!("CARGO_BIN_EXE_packhorse"));
+    packhorse.arg(command).arg("--scenario").arg(scenario);
+    packhorse.args(options).output().unwrap()
+}
+
+fn json(command: &str, scenario: &Path, options: &[&str]) -> Value {
+    let output = packhorse(command, scenario, &[options, &["--json"]].concat());
+    assert!(output.status.success(), "{output:?}");
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+fn keys(value: &Value) -> Vec<&str> {
+    value
+        .as_object()
+        .unwrap()
+        .keys()
+        .map(String::as_str)
+        .collect()
+}
+
+#[test]
+fn a_plan_for_a_scenario_keeps_the_contract() {
+    let (_folder, scenario) = folder();
+    let plan = json("plan", &scenario, &["--policy", "exclusive"]);
+    let mut expected = vec![
+        "scenario",
+        "policy",
+        "predicted_goodput_rps",
+        "solve_ms",
+        "replicas",
+        "models",
+        "unserved",
+        "devices_used",
+    ];
+    let mut found = keys(&plan);
+    expected.sort_unstable();
+    found.sort_unstable();
+    assert_eq!(found, expected);
+    assert_eq!(plan["scenario"], "two");
+    assert_eq!(plan["policy"], "exclusive");
+    assert_eq!(plan["models"][1]["name"], "resnet50");
+    assert_eq!(plan["predicted_goodput_rps"], 600.0);
+    assert_eq!(plan["devices_used"], 2);
+}
+
+#[test]
+fn equal_input_gives_byte_identical_reports() {
+    let (folder, scenario) = folder();
+    let plan = folder.path().join("plan.json");
+    fs::write(&plan, json("plan", &scenario, &[]).to_string()).unwrap();
+    let options = ["--plan", plan.to_str().unwrap(), "--seed", "7", "--json"];
+    let first = packhorse("simulate", &scenario, &options);
+    assert!(first.status.success(), "{first:?}");
+    assert_eq!(
+        first.stdout,
+        packhorse("simulate", &scenario, &options).stdout
+    );
+    let report: Value = serde_json::from_slice(&first.stdout).unwrap();
+    assert_eq!(
+        (&report["seed"], &report["discipline"]),
+        (&Value::from(7), &Value::from("deadline"))
+    );
+    assert_eq!(report["plan"]["policy"], "file");
+    let offered = report["models"][0]["offered_rps"].as_f64().unwrap();
+    assert!((300.0..500.0).contains(&offered), "{offered}");
+    assert!(report["totals"]["goodput_rps"].as_f64().unwrap() > 500.0);
+}
+
+#[test]
+fn what_is_repeated_stands_side_by_side() {
+    let (_folder, scenario) = folder();
+    let options = [
+        "--policy",
+        "exclusive",
+        "--policy",
+        "first-fit",
+        "--discipline",
+        "fixed-wait",
+        "--discipline",
+        "deadline",
+    ];
+    let seeds = ["--seed", "1", "--seed", "2"];
+    let reports = json("simulate", &scenario, &[&options[..], &seeds].concat());
+    let told = |report: &Value| {
+        format!(
+            "{} {} {}",
+            report["plan"]["policy"], report["discipline"], report["seed"]
+        )
+    };
+    let told: Vec<String> = reports.as_array().unwrap().iter().map(told).collect();
+    assert_eq!(told.len(), 8);
+    assert_eq!(told[0], "\"exclusive\" \"fixed-wait\" 1");
+    assert_eq!(told[7], "\"first-fit\" \"deadline\" 2");
+}
+
+#[test]
+fn the_report_for_people_names_the_seed_first() {
+    let (_folder, scenario) = folder();
+    let output = packhorse("simulate", &scenario, &["--seed", "42"]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(
+        text.lines().next().unwrap().starts_with("seed 42"),
+        "{text}"
+    );
+    assert!(text.contains("resnet50"), "{text}");
+}
+
+#[test]
+fn what_does_not_fit_is_named() {
+    let (folder, scenario) = folder();
+    let plan = folder.path().join("plan.json");
+    fs::write(
+        &plan,
+        r#"{"replicas":[{"model":"alexnet","device":5,"batch_size":4}]}"#,
+    )
+    .unwrap();
+    let output = packhorse("simulate", &scenario, &["--plan", plan.to_str().unwrap()]);
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(
+        error.contains("replicas[0].device: the scenario has no device 5"),
+        "{error}"
+    );
+    fs::write(
+        &scenario,
+        SCENARIO.replace("window_s = 2.0", "window_s = 0.1"),
+    )
+    .unwrap();
+    let output = packhorse("simulate", &scenario, &[]);
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert!(error.contains("simulation.window_s"), "{error}");
+}
