@@ -42,6 +42,11 @@ impl Forecast<'_> {
         self.start + scale(self.service.of(rows), self.slowdown)
     }
 
+    /// When a batch of `rows` rows would be back that goes behind one of `before` rows.
+    pub(crate) fn finish_behind(&self, before: u32, rows: u32) -> Time {
+        self.finish(before) + scale(self.service.of(rows), self.slowdown)
+    }
+
     /// The most rows per second it gets through.
     pub(crate) fn best_rate(&self) -> f64 {
         self.service.best_rate() / self.slowdown

@@ -3,10 +3,10 @@
 //! Work-conserving: a free credit takes work at once. Requests stand by deadline, shifted by priority; the first that a replica
 //! with a free credit can answer in time leads a batch, and those of its shape class behind it join as long as the batch fits
 //! the replica and, by the estimate, still meets the earliest deadline in it. A leader that no replica can answer in time any
-//! more is dropped, and said so. Estimates are the profile's times corrected by what the replica was observed to need.
+//! more is dropped, and said so; so is one whose batch would make more requests late behind it than it answers. Estimates are the profile's times corrected by what the replica was observed to need.
 //!
 //! Source: earliest deadline first, Liu and Layland, "Scheduling Algorithms for Multiprogramming in a Hard-Real-Time
-//! Environment", 1973, section 7; early drop as in Nexus (Shen et al., SOSP 2019, section 6.3), without its look-ahead window.
+//! Environment", 1973, section 7; early drop as in Nexus (Shen et al., SOSP 2019, section 6.3).
 
 use std::time::Duration;
 
@@ -78,10 +78,11 @@ impl Discipline for Deadline {
                 if let Some((replica, _)) =
                     in_time(earliest(view, leader.request.rows, Replica::has_credit))
                 {
-                    return Decision::Dispatch {
-                        replica,
-                        tickets: batch(view, replica, leader),
-                    };
+                    let tickets = batch(view, replica, leader);
+                    if spoils_those_behind(view, replica, leader, &tickets) {
+                        return Decision::Expire(leader.ticket);
+                    }
+                    return Decision::Dispatch { replica, tickets };
                 }
                 if in_time(earliest(view, leader.request.rows, |_| true)).is_none() {
                     return Decision::Expire(leader.ticket);
@@ -141,6 +142,48 @@ fn rows_in_time(view: View<'_>, request: &Request) -> u64 {
         (slack * forecast.best_rate()).ceil() as u64 + 2 * u64::from(limit)
     });
     rows.fold(0, u64::saturating_add)
+}
+
+/// Whether a batch that its leader's deadline keeps small would make more requests late than it answers: those behind it, as
+/// many as one batch takes, are in time together if the replica takes them now, but not behind this batch, nor elsewhere.
+///
+/// Source: the early drop of Nexus (Shen et al., SOSP 2019, section 6.3), which looks at a window of one batch; we drop only
+/// where that saves more than it costs.
+fn spoils_those_behind(
+    view: View<'_>,
+    key: ReplicaKey,
+    leader: &Waiting,
+    tickets: &[Ticket],
+) -> bool {
+    if view.queue.len() < 2 * tickets.len() {
+        return false;
+    }
+    let replica = view.fleet.get(key).expect("chosen from this fleet");
+    let limit = replica.batch_size().min(view.limits.max_batch_rows);
+    let (mut before, mut behind, mut due) = (0, 0, Time::MAX);
+    let of_class = view.queue.of_class(leader.request.class, leader.ticket);
+    for (place, waiting) in of_class.enumerate() {
+        if place < tickets.len() {
+            before += waiting.request.rows;
+            continue;
+        }
+        if behind + waiting.request.rows > limit {
+            break;
+        }
+        behind += waiting.request.rows;
+        due = due.min(waiting.request.deadline);
+    }
+    if before >= limit || behind <= before {
+        return false;
+    }
+    let forecast = replica.forecast(view.now);
+    let elsewhere = || {
+        let mut others = view.fleet.serving().filter(|(other, replica)| {
+            *other != key && behind <= replica.batch_size().min(view.limits.max_batch_rows)
+        });
+        others.any(|(_, other)| other.forecast(view.now).finish(behind) <= due)
+    };
+    forecast.finish(behind) <= due && forecast.finish_behind(before, behind) > due && !elsewhere()
 }
 
 /// The leader, and those of its class behind it: as many as may share a batch and are in time together.

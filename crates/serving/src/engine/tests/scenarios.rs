@@ -697,3 +697,38 @@ fn the_discipline_is_switched_while_requests_wait() {
     assert!(stage.drain(at(5)).is_empty());
     assert_eq!(stage.drain(at(104)), ["batch 2 to 0: [3]"]);
 }
+
+#[test]
+fn a_head_that_would_make_more_late_behind_it_is_skipped() {
+    let mut stage = Stage::new(&[&[10, 12, 14, 16]]);
+    stage.arrive(0, 500);
+    stage.arrive(0, 500);
+    // When the second batch starts at 10, it is back at 20. The head can then only go alone: back at 30, and those behind it at
+    // 46. Without it they are back at 36, in time.
+    for deadline in [31, 40, 40, 40, 40] {
+        assert!(stage.arrive(1, deadline).is_empty());
+    }
+    assert_eq!(
+        stage.done(10, 0, 10),
+        ["2: Expired", "batch 2 to 0: [3, 4, 5, 6]"]
+    );
+}
+
+#[test]
+fn a_head_goes_first_where_those_behind_it_can_wait_or_go_elsewhere() {
+    for (replicas, due) in [(1, 60), (2, 40)] {
+        let times: &[u64] = &[10, 12, 14, 16];
+        let mut stage = Stage::new(&vec![times; replicas]);
+        for _ in 0..2 * replicas {
+            stage.arrive(0, 500);
+        }
+        for deadline in [31, due, due, due, due] {
+            assert!(stage.arrive(1, deadline).is_empty());
+        }
+        let first = 2 * replicas;
+        assert_eq!(
+            stage.done(10, 0, 10)[0],
+            format!("batch {first} to 0: [{first}]")
+        );
+    }
+}
