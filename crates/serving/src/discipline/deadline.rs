@@ -50,9 +50,12 @@ impl Discipline for Deadline {
     /// Refuses what cannot be answered in time however well things go: not even if it were dispatched next, or if every replica
     /// worked at its best rate on what stands before it. What is admitted and turns out too late is dropped later.
     fn admit(&self, view: View<'_>, request: &Request) -> Result<(), Refusal> {
-        let alone = earliest(view, request.rows, |_| true).ok_or(Refusal::Hopeless)?;
-        let in_time = alone.1 <= request.deadline && !self.is_crowded_out(view, request);
-        if in_time {
+        let in_time = |replica: &Replica| {
+            request.rows <= rows_limit(view, replica)
+                && replica.forecast(view.now).finish(request.rows) <= request.deadline
+        };
+        let alone = view.fleet.serving().any(|(_, replica)| in_time(replica));
+        if alone && !self.is_crowded_out(view, request) {
             Ok(())
         } else {
             Err(Refusal::Hopeless)
@@ -96,8 +99,12 @@ impl Discipline for Deadline {
 impl Deadline {
     /// Whether more rows stand before the request than can go before it. Counts no further than to what settles the matter.
     fn is_crowded_out(&self, view: View<'_>, request: &Request) -> bool {
-        let room = rows_in_time(view, request);
-        if view.queue.rows() <= room {
+        let mut room = 0_u64;
+        let roomy = |more| {
+            room = room.saturating_add(more);
+            room >= view.queue.rows()
+        };
+        if view.queue.rows() == 0 || rows_in_time(view, request).any(roomy) {
             return false;
         }
         let rank = self.rank(request);
@@ -132,16 +139,15 @@ fn rows_limit(view: View<'_>, replica: &Replica) -> u32 {
 
 /// The most rows that can go before the request without making it late, rounded up generously: every replica works at its best
 /// rate until the latest moment at which the request's batch must start, is then in the middle of another batch as large as
-/// there can be, and so is the request's own.
-fn rows_in_time(view: View<'_>, request: &Request) -> u64 {
-    let rows = view.fleet.serving().map(|(_, replica)| {
+/// there can be, and so is the request's own. One number per replica.
+fn rows_in_time<'a>(view: View<'a>, request: &'a Request) -> impl Iterator<Item = u64> + 'a {
+    view.fleet.serving().map(move |(_, replica)| {
         let forecast = replica.forecast(view.now);
         let limit = rows_limit(view, replica);
         let last = forecast.finish(request.rows.min(limit));
         let slack = request.deadline.saturating_since(last).as_secs_f64();
         (slack * forecast.best_rate()).ceil() as u64 + 2 * u64::from(limit)
-    });
-    rows.fold(0, u64::saturating_add)
+    })
 }
 
 /// Whether a batch that its leader's deadline keeps small would make more requests late than it answers: those behind it, as
