@@ -165,9 +165,10 @@ impl Question {
         let start = std::time::Instant::now();
         let late = || start.elapsed() > budget;
         let name = self.policy.name;
-        let asked = self
-            .policy
-            .place(&self.problem, &mut Budget::new(u64::MAX, &late));
+        let asked = self.policy.place(
+            &self.problem,
+            &mut Budget::new(u64::MAX, &late).with_time_limit(budget),
+        );
         let (answer, note) = match asked {
             Err(e) if name != DEFAULT_POLICY => {
                 let note = format!(
