@@ -146,7 +146,7 @@ impl DataPlane {
 
     /// Whether requests are taken: it is known what shall be served, and the data plane does not end.
     pub(crate) fn is_ready(&self) -> bool {
-        self.shared.catalog.borrow().is_open()
+        !self.shared.inbox.is_closed() && self.shared.catalog.borrow().is_open()
     }
 
     /// The clock that arrivals and deadlines are told by.

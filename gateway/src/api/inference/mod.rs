@@ -70,11 +70,16 @@ pub fn router(data_plane: DataPlane, limits: InferenceLimits) -> OpenApiRouter {
         budget: Budget::new(limits.payload_budget_bytes),
     };
     // Only these, and only answers: one widespread client advertises gzip but cannot read compressed metadata or errors.
-    let is_answer = |status: StatusCode, _: Version, _: &HeaderMap, _: &Extensions| status.is_success();
+    let is_answer =
+        |status: StatusCode, _: Version, _: &HeaderMap, _: &Extensions| status.is_success();
     let compressed = OpenApiRouter::new()
         .routes(routes!(infer::infer))
         .routes(routes!(infer::infer_version))
-        .layer(CompressionLayer::new().quality(CompressionLevel::Fastest).compress_when(DefaultPredicate::new().and(is_answer)));
+        .layer(
+            CompressionLayer::new()
+                .quality(CompressionLevel::Fastest)
+                .compress_when(DefaultPredicate::new().and(is_answer)),
+        );
     let (routes, api) = OpenApiRouter::new()
         .merge(compressed)
         .routes(routes!(server::metadata))
