@@ -1,5 +1,7 @@
 //! The task that owns the engine: it tells the engine what happens and carries out what it decides.
 
+mod batches;
+
 use std::{
     collections::{BTreeMap, HashMap},
     sync::{Arc, atomic::Ordering::Relaxed},
@@ -10,15 +12,14 @@ use packhorse_serving::{
     Action, BatchId, Engine, EngineConfig, Event, ModelKey, ModelLimits, Outcome, ReplicaKey,
     Request, RequestId,
 };
-use packhorse_wire::{BatchHeader, FailureKind, StageDurations};
 use tokio::{
     sync::{OwnedSemaphorePermit, mpsc, oneshot, watch},
     time::sleep_until,
 };
 
+use self::batches::InFlight;
 use super::{
     Clock, DataPlaneConfig, LinkState, Target,
-    batch::{assemble, split},
     catalog::{Catalog, Readiness, ServedModel},
     data_plane::Message,
     replicas::{Consequence, Replicas},
@@ -26,8 +27,8 @@ use super::{
     shape_class::{Membership, ShapeClasses},
 };
 use crate::{
-    telemetry::{BatchTimes, Telemetry},
-    workers::{BatchEnd, Link, LinkConfig, LinkEvent, OutgoingBatch},
+    telemetry::Telemetry,
+    workers::{Link, LinkConfig, LinkEvent},
 };
 
 /// How many messages are taken from the inbox at a time.
@@ -65,15 +66,6 @@ struct Pending {
     failure: Option<Arc<str>>,
     /// Given back when the request ends.
     _place: OwnedSemaphorePermit,
-}
-
-/// A batch that a worker has.
-struct InFlight {
-    model: Arc<ServedModel>,
-    replica: ReplicaKey,
-    /// The requests in their order, with the rows of each. Some may have been cancelled since.
-    requests: Vec<(RequestId, u32)>,
-    dispatched: Time,
 }
 
 impl Driver {
@@ -327,64 +319,6 @@ impl Driver {
         model.telemetry.pending(self.engine.queued(model.key));
     }
 
-    fn dispatch(&mut self, now: Time, id: BatchId, replica: ReplicaKey, requests: &[RequestId]) {
-        let pending: Vec<&Pending> = requests
-            .iter()
-            .map(|request| &self.requests[request])
-            .collect();
-        let model = Arc::clone(&pending[0].submission.model);
-        let rows: Vec<u32> = pending
-            .iter()
-            .map(|pending| pending.submission.rows)
-            .collect();
-        let full = pending
-            .iter()
-            .map(|pending| pending.arrived)
-            .max()
-            .unwrap_or(now);
-        for pending in &pending {
-            model.telemetry.dispatched(
-                now.saturating_since(pending.arrived),
-                now.saturating_since(full),
-            );
-        }
-        let inputs: Vec<_> = pending
-            .iter()
-            .map(|pending| pending.submission.inputs.as_slice())
-            .collect();
-        let all_rows = rows.iter().sum();
-        let assembled = assemble(&model.spec.program, all_rows, &inputs);
-        self.count_pending(&model);
-        let requests = requests.iter().copied().zip(rows).collect();
-        self.batches.insert(
-            id,
-            InFlight {
-                model,
-                replica,
-                requests,
-                dispatched: now,
-            },
-        );
-        match assembled {
-            Ok(inputs) => {
-                let id = packhorse_wire::BatchId(id.0);
-                let header = BatchHeader {
-                    id,
-                    rows: all_rows,
-                    inputs: inputs.headers,
-                };
-                self.replicas.send(
-                    replica,
-                    OutgoingBatch {
-                        header,
-                        payload: inputs.payload,
-                    },
-                );
-            }
-            Err(error) => self.fail(now, id, &error.to_string()),
-        }
-    }
-
     fn link(&mut self, now: Time, replica: ReplicaKey, event: LinkEvent) {
         let consequence = match event {
             LinkEvent::BatchEnded(batch, end) => {
@@ -408,84 +342,6 @@ impl Driver {
             }
             None => {}
         }
-    }
-
-    fn batch_ended(&mut self, now: Time, id: BatchId, end: BatchEnd) {
-        match end {
-            BatchEnd::Done { outputs, stages } => {
-                let Some(batch) = self.batches.get(&id) else {
-                    return;
-                };
-                let rows: Vec<u32> = batch.requests.iter().map(|(_, rows)| *rows).collect();
-                match split(&batch.model.spec.program, &rows, &outputs) {
-                    Ok(outputs) => self.answer(now, id, outputs, stages),
-                    Err(error) => self.fail(now, id, &error.to_string()),
-                }
-            }
-            BatchEnd::Failed { kind, message } => {
-                let what = match kind {
-                    FailureKind::ModuleThrew => "the model threw",
-                    FailureKind::WrongOutput => "the model answered what it does not declare",
-                    FailureKind::TimedOut => "the model took too long",
-                    FailureKind::OutOfMemory => "there was no memory for the batch",
-                };
-                self.fail(now, id, &format!("{what}: {message}"));
-            }
-        }
-    }
-
-    fn answer(
-        &mut self,
-        now: Time,
-        id: BatchId,
-        outputs: Vec<Vec<OutputRows>>,
-        stages: StageDurations,
-    ) {
-        let batch = self.batches.remove(&id).expect("the caller has found it");
-        let StageDurations {
-            receive: _,
-            queue_wait,
-            copy_in,
-            compute,
-            copy_out,
-        } = stages;
-        let rows = batch
-            .requests
-            .iter()
-            .map(|(_, rows)| u64::from(*rows))
-            .sum();
-        let times = BatchTimes {
-            away: now.saturating_since(batch.dispatched),
-            worker_queue: queue_wait,
-            copy_in,
-            compute,
-            copy_out,
-        };
-        batch
-            .model
-            .telemetry
-            .computed(now, batch.requests.len() as u64, rows, times);
-        for ((request, _), outputs) in batch.requests.into_iter().zip(outputs) {
-            // Not there: it was cancelled while it was computed.
-            if let Some(pending) = self.end(request) {
-                let _ = pending.answer.send(Ok(outputs));
-            }
-        }
-        self.tell(now, Event::BatchDone { batch: id, compute });
-    }
-
-    fn fail(&mut self, now: Time, id: BatchId, reason: &str) {
-        let Some(batch) = self.batches.remove(&id) else {
-            return;
-        };
-        tracing::warn!(model.name = %batch.model.id(), batch.requests = batch.requests.len(), reason, "a batch failed");
-        let reason: Arc<str> = Arc::from(reason);
-        for (request, _) in &batch.requests {
-            if let Some(pending) = self.requests.get_mut(request) {
-                pending.failure = Some(Arc::clone(&reason));
-            }
-        }
-        self.tell(now, Event::BatchFailed { batch: id });
     }
 
     /// Tells the control plane, and the handlers, what has become of the replicas.
