@@ -110,6 +110,26 @@ fn equal_input_gives_byte_identical_reports() {
     assert!(report["totals"]["goodput_rps"].as_f64().unwrap() > 500.0);
 }
 
+/// The worked example of iGniter's README.
+#[test]
+fn igniter_reads_the_coefficients_that_the_scenario_names() {
+    let scenario =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scenarios/igniter/readme.toml");
+    let plan = json("plan", &scenario, &["--policy", "igniter"]);
+    let replicas = plan["replicas"].as_array().unwrap();
+    let placed = |model: &str| {
+        let replica = replicas.iter().find(|r| r["model"] == model).unwrap();
+        (
+            replica["batch_size"].as_u64().unwrap(),
+            replica["compute_share_pct"].as_f64().unwrap(),
+        )
+    };
+    assert_eq!(replicas.len(), 3);
+    assert_eq!(placed("alexnet"), (4, 10.0));
+    assert_eq!(placed("resnet50"), (8, 30.0));
+    assert_eq!(placed("vgg19"), (6, 37.5));
+}
+
 #[test]
 fn what_is_repeated_stands_side_by_side() {
     let (_folder, scenario) = folder();

@@ -4,7 +4,9 @@ use std::{fs, path::Path, str::FromStr, time::Instant};
 
 use anyhow::Context as _;
 use packhorse_cluster::{Discipline, PlannedReplica};
-use packhorse_placement::{Budget, ComputeMetric, Objective, PolicyOptions, UnknownPolicy, policy};
+use packhorse_placement::{
+    Budget, ComputeMetric, IgniterCoefficients, Objective, PolicyOptions, UnknownPolicy, policy,
+};
 use packhorse_simulator::{PlanReport, Scenario};
 
 use crate::{
@@ -36,6 +38,9 @@ pub(super) struct ChoiceArgs {
     /// Has `nexus` reckon as its published code does, which waits (b-1)/rate for a batch of b
     #[arg(long, requires = "scenario")]
     nexus_published: bool,
+    /// Which of equally good plans the MILPs take [default: whichever they find]
+    #[arg(long, value_name = "WHAT", requires = "scenario", value_parser = ["small-batch"])]
+    prefer: Option<String>,
 }
 
 /// Reads a scenario; what it names is looked for from its own folder.
@@ -59,11 +64,16 @@ pub(super) fn plan(
 ) -> anyhow::Result<(Vec<PlannedReplica>, PlanReport)> {
     let mut problem = scenario.problem.clone();
     problem.discipline = discipline;
+    let coefficients = scenario.igniter_coefficients.as_deref();
     let options = PolicyOptions {
         compute_metric: choices.creq,
-        nexus_published: choices.nexus_published,
         objective: choices.objective,
-        ..PolicyOptions::default()
+        prefer_small_batch: choices.prefer.is_some(),
+        nexus_published: choices.nexus_published,
+        igniter_coefficients: coefficients
+            .map(IgniterCoefficients::from_csv)
+            .transpose()
+            .context("igniter_coefficients")?,
     };
     let start = Instant::now();
     let plan = policy(&name.0)?
