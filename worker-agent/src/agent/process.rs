@@ -139,7 +139,7 @@ fn handed_folder(arguments: &[u8]) -> Option<PathBuf> {
 
 #[cfg(test)]
 mod tests {
-    use std::process::Stdio;
+    use std::{process::Stdio, time::Duration};
 
     use super::*;
 
@@ -168,7 +168,15 @@ mod tests {
         let mut shell = Command::new("sh");
         shell.args(["-c", "read line", "--dir"]).arg(dir.path());
         let mut child = Process::spawn(shell.stdin(Stdio::piped())).unwrap();
-        let mut found = workers(|folder| folder == dir.path()).unwrap();
+        // A parent goes on before its child's arguments can be read.
+        let mut found = Vec::new();
+        for _ in 0..1000 {
+            found = workers(|folder| folder == dir.path()).unwrap();
+            if !found.is_empty() {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
         assert_eq!(found.len(), 1);
         let (_, mut process) = found.remove(0);
         assert_eq!(process.pid(), child.pid());
