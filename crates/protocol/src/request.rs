@@ -8,7 +8,7 @@ use crate::{
     ByteRope, EncodeError, Form, Limits, Message, MessageError, Tensor,
     json::Cursor,
     message::{assemble, field_error, once, parse_head, read_objects, read_text},
-    tensor_object::{DeclaredTensor, TensorHead},
+    tensor_object::{DeclaredTensor, TensorHead, complete_all},
 };
 
 /// An output that a request asks for.
@@ -50,15 +50,7 @@ impl RequestMessage {
         let head = parse_head(&mut body, header_length, limits.json_bytes, |cursor| {
             Head::read(cursor, limits)
         })?;
-        let mut inputs = Vec::with_capacity(head.inputs.len());
-        for input in head.inputs {
-            inputs.push(input.complete("input", &mut body)?);
-        }
-        if !body.is_empty() {
-            return Err(MessageError::LeftOver {
-                left: body.len() as u64,
-            });
-        }
+        let inputs = complete_all(head.inputs, "input", body)?;
         Ok(Self {
             id: head.id,
             inputs,

@@ -6,7 +6,7 @@ use crate::{
     ByteRope, EncodeError, Limits, Message, MessageError, Tensor,
     json::Cursor,
     message::{assemble, field_error, once, parse_head, read_objects, read_text},
-    tensor_object::{DeclaredTensor, TensorHead},
+    tensor_object::{DeclaredTensor, TensorHead, complete_all},
 };
 
 /// An inference response.
@@ -63,15 +63,7 @@ impl InferResponse {
         let head = parse_head(&mut body, header_length, limits.json_bytes, |cursor| {
             Head::read(cursor, limits)
         })?;
-        let mut outputs = Vec::with_capacity(head.outputs.len());
-        for output in head.outputs {
-            outputs.push(output.complete("output", &mut body)?);
-        }
-        if !body.is_empty() {
-            return Err(MessageError::LeftOver {
-                left: body.len() as u64,
-            });
-        }
+        let outputs = complete_all(head.outputs, "output", body)?;
         Ok(Self {
             model_name: head.model_name,
             model_version: head.model_version,

@@ -63,11 +63,7 @@ impl DeclaredTensor {
     }
 
     /// Takes its binary data, if it has any, off the front of the binary part.
-    pub(crate) fn complete(
-        self,
-        side: &str,
-        binary: &mut ByteRope,
-    ) -> Result<Tensor, MessageError> {
+    fn complete(self, side: &str, binary: &mut ByteRope) -> Result<Tensor, MessageError> {
         let (data, form) = match self.data {
             DeclaredData::Here(bytes) => (Ok(ByteRope::from(bytes)), Form::Json),
             DeclaredData::Behind { size } => {
@@ -87,6 +83,25 @@ impl DeclaredTensor {
                 tensor: error_name,
                 problem,
             })
+    }
+}
+
+/// Takes the binary data of all tensors off the body, in their order; nothing may be left.
+pub(crate) fn complete_all(
+    tensors: Vec<DeclaredTensor>,
+    side: &str,
+    mut binary: ByteRope,
+) -> Result<Vec<Tensor>, MessageError> {
+    let mut complete = Vec::with_capacity(tensors.len());
+    for tensor in tensors {
+        complete.push(tensor.complete(side, &mut binary)?);
+    }
+    if binary.is_empty() {
+        Ok(complete)
+    } else {
+        Err(MessageError::LeftOver {
+            left: binary.len() as u64,
+        })
     }
 }
 
