@@ -1,7 +1,7 @@
 //! The hand-over folder: how an agent tells a worker process what to do, and how the worker tells what became of it.
 //!
 //! One folder per worker process, with three files: `task.json`, written by the agent before the worker starts;
-//! `status.json`, replaced as a whole by the worker whenever its [`Phase`] changes; `worker.log`, what the worker prints.
+//! `status.json`, replaced as a whole by the worker whenever its [`WorkerReport`] changes; `worker.log`, what the worker prints.
 //! Files instead of a pipe, because a worker outlives its agent and the next agent has to find it. SIGTERM asks a worker to
 //! answer what it has and to exit.
 
@@ -11,7 +11,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use packhorse_cluster::{ByteCount, DeviceKind, Program, ReplicaId};
+use packhorse_cluster::{DeviceKind, Program, ReplicaId};
+pub use packhorse_control::reconcile::WorkerReport;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 /// With what a worker process exits. Everything else (1, 2, 101, a signal) is a crash or a wrong command line.
@@ -92,47 +93,7 @@ pub struct WorkerStatus {
     /// Who says so: a status whose process is gone is history.
     pub process: ProcessIdentity,
     /// Where it is.
-    pub phase: Phase,
-}
-
-/// Where a worker process is on its way.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "phase", rename_all = "snake_case")]
-pub enum Phase {
-    /// Loads the program and warms up.
-    Loading,
-    /// Serve only: takes batches.
-    Ready {
-        /// Where it listens.
-        address: SocketAddr,
-        /// Memory the replica was seen to need, where that is known.
-        memory: Option<ByteCount>,
-    },
-    /// Serve only: answers what it has, then exits.
-    Draining,
-    /// Profile only: measures.
-    Measuring {
-        /// Batch sizes measured so far.
-        done: u32,
-        /// Batch sizes to measure in all.
-        total: u32,
-    },
-    /// Profile only: has measured and exits.
-    Measured {
-        /// Batch sizes measured.
-        done: u32,
-        /// Batch sizes to measure in all; more than `done` where the time ran out.
-        total: u32,
-        /// The profile, in the CSV contract.
-        csv: String,
-    },
-    /// Gives up and exits.
-    Failed {
-        /// Why, for people; names no paths.
-        reason: String,
-        /// Whether starting again with the same task is bound to fail again: the program cannot be served as registered.
-        permanent: bool,
-    },
+    pub phase: WorkerReport,
 }
 
 /// A process, told apart from a later one that got the same number.
@@ -286,6 +247,8 @@ pub fn worker_environment(threads: u32) -> Vec<(&'static str, String)> {
 
 #[cfg(test)]
 mod tests {
+    use packhorse_cluster::ByteCount;
+
     use super::*;
 
     #[test]
@@ -294,17 +257,17 @@ mod tests {
         let handoff = Handoff::at(dir.path());
         assert_eq!(handoff.read_status().unwrap(), None);
         for phase in [
-            Phase::Loading,
-            Phase::Ready {
+            WorkerReport::Loading,
+            WorkerReport::Ready {
                 address: "127.0.0.1:9".parse().unwrap(),
                 memory: Some(ByteCount::new(7)),
             },
-            Phase::Measured {
+            WorkerReport::Measured {
                 done: 2,
                 total: 3,
                 csv: "a,b\n".to_owned(),
             },
-            Phase::Failed {
+            WorkerReport::Failed {
                 reason: "no".to_owned(),
                 permanent: true,
             },

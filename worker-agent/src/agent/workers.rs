@@ -26,8 +26,8 @@ use super::{
 use crate::{
     devices::{Backend, Device},
     handoff::{
-        Execution, ExecutorChoice, Handoff, HandoffError, Phase, ProfileTask, ServeTask,
-        WorkerStatus, worker_environment,
+        Execution, ExecutorChoice, Handoff, HandoffError, ProfileTask, ServeTask, WorkerStatus,
+        worker_environment,
     },
 };
 
@@ -217,7 +217,7 @@ impl Workers {
             let status = current_status(&handoff, pid);
             events.push(Event::Found(task, pid));
             if let Some(status) = &status {
-                events.push(Event::Reported(id.clone(), report(&status.phase)));
+                events.push(Event::Reported(id.clone(), status.phase.clone()));
             }
             self.watch(id, process, handoff, status);
         }
@@ -309,7 +309,7 @@ impl Watch {
 
     fn is_ready(&self) -> bool {
         let phase = self.last.as_ref().map(|status| &status.phase);
-        matches!(phase, Some(Phase::Ready { .. }))
+        matches!(phase, Some(WorkerReport::Ready { .. }))
     }
 
     /// Tells of the status if it has changed.
@@ -318,7 +318,7 @@ impl Watch {
             return;
         };
         if self.last.as_ref() != Some(&status) {
-            let event = Event::Reported(self.id.clone(), report(&status.phase));
+            let event = Event::Reported(self.id.clone(), status.phase.clone());
             self.last = Some(status);
             // The receiver lives as long as the process does.
             let _ = self.events.send(event).await;
@@ -334,30 +334,6 @@ fn current_status(handoff: &Handoff, pid: u32) -> Option<WorkerStatus> {
             tracing::warn!(pid, error = %e, "status not read");
             None
         }
-    }
-}
-
-fn report(phase: &Phase) -> WorkerReport {
-    match phase {
-        Phase::Loading => WorkerReport::Loading,
-        Phase::Ready { address, memory } => WorkerReport::Ready {
-            address: *address,
-            memory: *memory,
-        },
-        Phase::Draining => WorkerReport::Draining,
-        Phase::Measuring { done, total } => WorkerReport::Measuring {
-            done: *done,
-            total: *total,
-        },
-        Phase::Measured { done, total, csv } => WorkerReport::Measured {
-            done: *done,
-            total: *total,
-            csv: csv.clone(),
-        },
-        Phase::Failed { reason, permanent } => WorkerReport::Failed {
-            reason: reason.clone(),
-            permanent: *permanent,
-        },
     }
 }
 

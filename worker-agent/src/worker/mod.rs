@@ -15,7 +15,7 @@ use std::time::Instant;
 pub(crate) use profile::profile;
 pub(crate) use serve::serve;
 
-use packhorse_worker_agent::handoff::{Handoff, Phase, ProcessIdentity, WorkerStatus};
+use packhorse_worker_agent::handoff::{Handoff, ProcessIdentity, WorkerReport, WorkerStatus};
 
 #[expect(
     clippy::disallowed_methods,
@@ -37,7 +37,7 @@ impl<'a> Reporter<'a> {
         Self { handoff, process }
     }
 
-    fn report(&self, phase: Phase) {
+    fn report(&self, phase: WorkerReport) {
         tracing::info!(?phase, "status");
         let process = self.process;
         if let Err(error) = self.handoff.write_status(&WorkerStatus { process, phase }) {
@@ -47,6 +47,6 @@ impl<'a> Reporter<'a> {
 
     fn failed(&self, reason: impl Into<String>, permanent: bool) {
         let reason = reason.into();
-        self.report(Phase::Failed { reason, permanent });
+        self.report(WorkerReport::Failed { reason, permanent });
     }
 }

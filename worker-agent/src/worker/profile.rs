@@ -9,7 +9,7 @@ use packhorse_cluster::{
     ComputeShare, DeviceKind, ModelId, Profile, ProfileRow, ProfileTable, Program,
 };
 
-use packhorse_worker_agent::handoff::{Handoff, Phase, ProfileTask, exit_code};
+use packhorse_worker_agent::handoff::{Handoff, ProfileTask, WorkerReport, exit_code};
 
 use super::{Reporter, now, serve::LOAD_LIMIT};
 use crate::executor::{
@@ -41,7 +41,7 @@ fn run(handoff: &Handoff, reporter: &Reporter<'_>) -> Result<(), StartError> {
         reason: e.to_string(),
         permanent: true,
     })?;
-    reporter.report(Phase::Loading);
+    reporter.report(WorkerReport::Loading);
     let program = &task.execution.program;
     if let Some(known) = executor::known_profile(&task.execution)? {
         let total = u32::try_from(known.rows().len()).unwrap_or(u32::MAX);
@@ -53,7 +53,7 @@ fn run(handoff: &Handoff, reporter: &Reporter<'_>) -> Result<(), StartError> {
     let executor = executor::start(&task.execution, 1)?;
     let sizes = sample::batch_sizes(program.rows_limit());
     let total = u32::try_from(sizes.len()).unwrap_or(u32::MAX);
-    let progress = |done| reporter.report(Phase::Measuring { done, total });
+    let progress = |done| reporter.report(WorkerReport::Measuring { done, total });
     let rows = measure(&*executor, program, &sizes, now() + time_limit, progress)?;
     let profile = Profile::new(rows).expect("every size once, and time passed");
     report_measured(reporter, &program.model, &task.device_kind, profile, total);
@@ -71,7 +71,7 @@ fn report_measured(
     let mut table = ProfileTable::default();
     table.insert(model.clone(), device_kind.clone(), profile);
     let csv = table.to_csv();
-    reporter.report(Phase::Measured { done, total, csv });
+    reporter.report(WorkerReport::Measured { done, total, csv });
 }
 
 /// Ends a measurement whose program does not come back.

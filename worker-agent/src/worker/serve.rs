@@ -15,7 +15,7 @@ use std::{
 use nix::sys::signal::{SigSet, Signal};
 use packhorse_cluster::{ArtifactDigest, Program};
 use packhorse_wire::{LinkSecret, StageDurations, WorkerIdentity};
-use packhorse_worker_agent::handoff::{Handoff, Phase, ServeTask, exit_code};
+use packhorse_worker_agent::handoff::{Handoff, ServeTask, WorkerReport, exit_code};
 
 use super::{
     Reporter,
@@ -65,7 +65,7 @@ fn run(
         reason: e.to_string(),
         permanent: true,
     })?;
-    reporter.report(Phase::Loading);
+    reporter.report(WorkerReport::Loading);
     let passing = |reason: String| StartError {
         reason,
         permanent: false,
@@ -107,7 +107,7 @@ fn run(
         Duration::from_millis(task.batch_limit_ms),
         events.clone(),
     );
-    reporter.report(Phase::Ready { address, memory });
+    reporter.report(WorkerReport::Ready { address, memory });
 
     let mut draining = false;
     loop {
@@ -122,7 +122,7 @@ fn run(
         match event {
             Some(Event::Terminate) if !draining => {
                 draining = true;
-                reporter.report(Phase::Draining);
+                reporter.report(WorkerReport::Draining);
                 link.open.drain();
             }
             Some(Event::BatchTimedOut(reason)) => {

@@ -15,7 +15,7 @@ use nix::{
 };
 use packhorse_cluster::{Dim, Program, TensorSpec};
 use packhorse_worker_agent::handoff::{
-    Execution, ExecutorChoice, Handoff, Phase, ProfileTask, ServeTask, worker_environment,
+    Execution, ExecutorChoice, Handoff, ProfileTask, ServeTask, WorkerReport, worker_environment,
 };
 use serde::Serialize;
 use tempfile::TempDir;
@@ -64,7 +64,7 @@ impl Worker {
     }
 
     /// Waits until the status is one that `pick` picks.
-    pub(crate) fn wait_for<T>(&self, pick: impl Fn(Phase) -> Option<T>) -> T {
+    pub(crate) fn wait_for<T>(&self, pick: impl Fn(WorkerReport) -> Option<T>) -> T {
         let phase = || {
             let status = self.handoff().read_status().unwrap()?;
             assert_eq!(status.process.pid, self.pid());
@@ -76,8 +76,8 @@ impl Worker {
 
     pub(crate) fn address(&self) -> SocketAddr {
         self.wait_for(|phase| match phase {
-            Phase::Ready { address, .. } => Some(address),
-            Phase::Failed { reason, .. } => panic!("{reason}"),
+            WorkerReport::Ready { address, .. } => Some(address),
+            WorkerReport::Failed { reason, .. } => panic!("{reason}"),
             _ => None,
         })
     }
@@ -85,8 +85,8 @@ impl Worker {
     /// Reason, and whether it is permanent.
     pub(crate) fn failure(&self) -> (String, bool) {
         self.wait_for(|phase| match phase {
-            Phase::Failed { reason, permanent } => Some((reason, permanent)),
-            Phase::Ready { .. } | Phase::Measured { .. } => panic!("it did not fail"),
+            WorkerReport::Failed { reason, permanent } => Some((reason, permanent)),
+            WorkerReport::Ready { .. } | WorkerReport::Measured { .. } => panic!("it did not fail"),
             _ => None,
         })
     }

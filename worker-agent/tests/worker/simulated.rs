@@ -4,7 +4,9 @@ use std::{collections::BTreeSet, thread, time::Duration};
 
 use packhorse_cluster::{ByteCount, Datatype, ProfileTable};
 use packhorse_wire::{BatchId, FailureKind, HandshakeError, ToGateway};
-use packhorse_worker_agent::handoff::{ExecutorChoice, Phase, ProfileTask, ServeTask, exit_code};
+use packhorse_worker_agent::handoff::{
+    ExecutorChoice, ProfileTask, ServeTask, WorkerReport, exit_code,
+};
 
 use crate::{
     gateway::{Link, Tensor, batch_bytes},
@@ -50,7 +52,7 @@ fn a_batch_takes_its_time_and_answers_zeros_of_the_declared_shape() {
     );
     assert!(header.stages.compute >= Duration::from_millis(30));
     let memory = worker.wait_for(|phase| match phase {
-        Phase::Ready { memory, .. } => Some(memory),
+        WorkerReport::Ready { memory, .. } => Some(memory),
         _ => None,
     });
     assert_eq!(memory, ByteCount::from_mib(1024));
@@ -183,7 +185,7 @@ fn on_sigterm_what_is_in_flight_is_answered_before_the_worker_exits() {
     assert_eq!(answered, [1, 2, 3]);
     assert_eq!(link.message(), None);
     assert_eq!(worker.exit_code(), Some(i32::from(exit_code::DONE)));
-    worker.wait_for(|phase| (phase == Phase::Draining).then_some(()));
+    worker.wait_for(|phase| (phase == WorkerReport::Draining).then_some(()));
 }
 
 #[test]
@@ -252,7 +254,7 @@ fn an_executor_that_knows_its_profile_answers_with_it() {
         time_limit_ms: 1000,
     });
     let csv = worker.wait_for(|phase| match phase {
-        Phase::Measured {
+        WorkerReport::Measured {
             done: 2,
             total: 2,
             csv,

@@ -9,7 +9,9 @@ use std::{
 
 use packhorse_cluster::{Datatype, ProfileTable, Program, TensorSpec};
 use packhorse_wire::FailureKind;
-use packhorse_worker_agent::handoff::{ExecutorChoice, Phase, ProfileTask, ServeTask, exit_code};
+use packhorse_worker_agent::handoff::{
+    ExecutorChoice, ProfileTask, ServeTask, WorkerReport, exit_code,
+};
 
 use crate::{
     gateway::{Link, Tensor},
@@ -92,7 +94,7 @@ fn a_program_answers_what_it_computes_at_every_batch_size() {
         assert!(header.stages.copy_in < header.stages.compute);
     }
     let memory = worker.wait_for(|phase| match phase {
-        Phase::Ready { memory, .. } => memory,
+        WorkerReport::Ready { memory, .. } => memory,
         _ => None,
     });
     assert!((0.5..2000.0).contains(&memory.as_mib_f64()), "{memory}");
@@ -376,12 +378,12 @@ fn a_measurement_covers_every_batch_size_with_latency_and_memory() {
         time_limit_ms: 20_000,
     });
     let csv = worker.wait_for(|phase| match phase {
-        Phase::Measured {
+        WorkerReport::Measured {
             done: 4,
             total: 4,
             csv,
         } => Some(csv),
-        Phase::Failed { reason, .. } => panic!("{reason}"),
+        WorkerReport::Failed { reason, .. } => panic!("{reason}"),
         _ => None,
     });
     let table = ProfileTable::from_csv(&csv).unwrap();
@@ -406,10 +408,10 @@ fn a_measurement_out_of_time_keeps_what_it_has() {
         time_limit_ms: 0,
     });
     worker.wait_for(|phase| match phase {
-        Phase::Measured {
+        WorkerReport::Measured {
             done: 1, total: 3, ..
         } => Some(()),
-        Phase::Failed { reason, .. } => panic!("{reason}"),
+        WorkerReport::Failed { reason, .. } => panic!("{reason}"),
         _ => None,
     });
 }

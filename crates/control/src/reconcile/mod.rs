@@ -21,6 +21,8 @@ use packhorse_cluster::{
     ReplicaStatus, Time, WantedProfile, WantedReplica, WantedState,
 };
 
+use serde::{Deserialize, Serialize};
+
 use artifacts::Artifacts;
 use task::{Ending, Phase, Run, TaskBook};
 
@@ -75,27 +77,28 @@ impl Task {
 }
 
 /// What a worker says of itself.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "phase", rename_all = "snake_case")]
 pub enum WorkerReport {
     /// It loads the program and warms up.
     Loading,
-    /// It takes batches.
+    /// Serve only: it takes batches.
     Ready {
         /// Where it listens.
         address: SocketAddr,
         /// Memory it needs, where that is known.
         memory: Option<ByteCount>,
     },
-    /// It answers what it has and ends.
+    /// Serve only: it answers what it has and ends.
     Draining,
-    /// It measures.
+    /// Profile only: it measures.
     Measuring {
         /// Batch sizes measured so far.
         done: u32,
         /// Batch sizes to measure in all.
         total: u32,
     },
-    /// It has measured and ends.
+    /// Profile only: it has measured and ends.
     Measured {
         /// Batch sizes measured.
         done: u32,
@@ -106,9 +109,9 @@ pub enum WorkerReport {
     },
     /// It gives up and ends.
     Failed {
-        /// Why, for people.
+        /// Why, for people; names no paths.
         reason: String,
-        /// Whether starting it again would not help.
+        /// Whether starting it again with the same task is bound to fail again: the program cannot be served as registered.
         permanent: bool,
     },
 }
