@@ -9,6 +9,7 @@ mod device;
 mod discipline;
 mod id;
 mod model;
+mod observation;
 mod plan;
 mod problem;
 mod profile;
@@ -23,6 +24,7 @@ pub use id::{
     NodeName, ReplicaId,
 };
 pub use model::{ModelSpec, ModelSpecError, Program};
+pub use observation::{DeviceObservation, ReplicaObservation};
 pub use plan::{ModelForecast, Plan, PlannedReplica, Violation};
 pub use problem::{DemandedModel, ModelIndex, NetworkModel, Problem, ProblemError};
 pub use profile::{Profile, ProfileError, ProfileRow, ProfileTable};

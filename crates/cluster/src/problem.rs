@@ -3,8 +3,8 @@
 use std::{collections::BTreeSet, time::Duration};
 
 use crate::{
-    ByteCount, Device, DeviceIndex, Discipline, ModelId, PlannedReplica, Profile, ProfileTable,
-    RequestsPerSecond,
+    ByteCount, Device, DeviceIndex, DeviceObservation, Discipline, ModelId, PlannedReplica,
+    Profile, ProfileTable, RequestsPerSecond,
 };
 
 /// A model by its place in a [`Problem`].
@@ -62,6 +62,8 @@ pub struct Problem {
     pub network: NetworkModel,
     /// What runs now, for policies that keep what need not move.
     pub current: Vec<PlannedReplica>,
+    /// What was seen of devices that are shared, the oldest first, for policies that learn from it.
+    pub observations: Vec<DeviceObservation>,
 }
 
 /// Why something is no problem to be solved.
