@@ -26,7 +26,7 @@ pub use id::{
 pub use model::{ModelSpec, ModelSpecError, Program};
 pub use observation::{DeviceObservation, ReplicaObservation};
 pub use plan::{ModelForecast, Plan, PlannedReplica, Violation};
-pub use problem::{DemandedModel, ModelIndex, NetworkModel, Problem, ProblemError};
+pub use problem::{Conditions, DemandedModel, ModelIndex, NetworkModel, Problem, ProblemError};
 pub use profile::{Profile, ProfileError, ProfileRow, ProfileTable};
 pub use replica::{
     ProfileProgress, ReplicaState, ReplicaStatus, WantedProfile, WantedReplica, WantedState,

@@ -26,6 +26,8 @@ pub struct DemandedModel {
     pub payload: ByteCount,
     /// How long a replica takes from its start until it is ready.
     pub load_time: Duration,
+    /// Real compute time over the profile's; 1 where the profile is believed.
+    pub latency_scale: f64,
 }
 
 /// The way from the gateway to a worker, as placement assumes it.
@@ -47,6 +49,39 @@ impl Default for NetworkModel {
     }
 }
 
+/// What placement assumes of how requests come and of what a batch costs besides its profiled time. Policies whose papers know
+/// nothing of it ignore it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Conditions {
+    /// Hand-over of a batch at the gateway, before the network.
+    pub router_overhead: Duration,
+    /// From a worker back to the client.
+    pub return_time: Duration,
+    /// A client's own work per request, spent after each gap: clients reach less than the rate that they were given.
+    pub client_overhead: Duration,
+    /// Coefficient of variation of the gaps between arrivals, without the clients' own work: 1 is Poisson, more is bursty.
+    pub burstiness: f64,
+    /// How much faster than in proportion a replica slows under a compute share below its utilisation.
+    pub mps_exponent: f64,
+    /// How long the discipline `fixed-wait` holds an open batch at most.
+    pub max_batch_wait: Duration,
+}
+
+impl Default for Conditions {
+    /// Poisson arrivals from clients that do nothing else, the overheads that the thesis measured, and the exponent fitted to its
+    /// measurements under MPS (chapter 6).
+    fn default() -> Self {
+        Self {
+            router_overhead: Duration::from_micros(500),
+            return_time: Duration::from_micros(361),
+            client_overhead: Duration::ZERO,
+            burstiness: 1.0,
+            mps_exponent: 1.6,
+            max_batch_wait: Duration::from_millis(100),
+        }
+    }
+}
+
 /// Everything a placement policy may know. Immutable; answered by one [`crate::Plan`].
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Problem {
@@ -60,6 +95,8 @@ pub struct Problem {
     pub discipline: Discipline,
     /// How batches will travel.
     pub network: NetworkModel,
+    /// How requests will come, and what batches cost besides computing.
+    pub conditions: Conditions,
     /// What runs now, for policies that keep what need not move.
     pub current: Vec<PlannedReplica>,
     /// What was seen of devices that are shared, the oldest first, for policies that learn from it.

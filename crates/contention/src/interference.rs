@@ -86,6 +86,11 @@ impl Interference {
         })
     }
 
+    /// How much faster than in proportion a replica slows under a share below its utilisation.
+    pub fn mps_exponent(self) -> f64 {
+        self.mps_exponent
+    }
+
     /// The rate of progress of each active replica, in their order: 1 is its solo speed on the whole device.
     pub fn rates(self, active: &[Active]) -> impl Iterator<Item = f64> {
         let total: f64 = active.iter().map(|replica| replica.effective()).sum();

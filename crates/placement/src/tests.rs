@@ -61,6 +61,7 @@ fn model(name: &str, rate: f64, slo_ms: u64) -> DemandedModel {
         max_batch_size: 128,
         payload: ByteCount::new(602_112),
         load_time: Duration::ZERO,
+        latency_scale: 1.0,
     }
 }
 

@@ -69,6 +69,30 @@ pub(crate) fn moments(text: &str, models: &[&ModelId]) -> Result<Vec<Vec<Time>>,
     Ok(moments)
 }
 
+/// Coefficient of variation of the gaps between arrivals, each relative to the mean gap of its model; 1 where there are none.
+pub(crate) fn variation(moments: &[Vec<Time>]) -> f64 {
+    let (mut squares, mut gaps) = (0.0, 0.0);
+    for of_model in moments {
+        let (Some(first), Some(last)) = (of_model.first(), of_model.last()) else {
+            continue;
+        };
+        let mean = last.saturating_since(*first).as_secs_f64() / (of_model.len() - 1).max(1) as f64;
+        if mean > 0.0 {
+            let relative = |pair: &[Time]| pair[1].saturating_since(pair[0]).as_secs_f64() / mean;
+            squares += of_model
+                .windows(2)
+                .map(|pair| (relative(pair) - 1.0).powi(2))
+                .sum::<f64>();
+            gaps += (of_model.len() - 1) as f64;
+        }
+    }
+    if gaps > 0.0 {
+        f64::sqrt(squares / gaps)
+    } else {
+        1.0
+    }
+}
+
 /// Reads a CSV whose first column counts minutes and whose others count the requests of one model each in that minute; the
 /// scenario's models take the columns in order. Scaled so that each model's mean over the trace is its rate in `rates`.
 pub(crate) fn counts(text: &str, rates: &[RequestsPerSecond]) -> Result<Vec<Rate>, TraceError> {
@@ -113,4 +137,30 @@ pub(crate) fn counts(text: &str, rates: &[RequestsPerSecond]) -> Result<Vec<Rate
         Ok(steps)
     };
     columns.iter().zip(rates).enumerate().map(scaled).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn gaps_vary_relative_to_the_mean_of_their_model() {
+        let at = |millis: &[u64]| -> Vec<Time> {
+            let moment = |&ms| Time::ZERO + Duration::from_millis(ms);
+            millis.iter().map(moment).collect()
+        };
+        let check = |moments: &[Vec<Time>], expected: f64| {
+            let found = variation(moments);
+            assert!(
+                (found - expected).abs() < 1e-9,
+                "{found}, expected {expected}"
+            );
+        };
+        check(&[at(&[0, 10, 20, 30]), at(&[5, 505, 1005])], 0.0);
+        // Gaps of 0, 0 and 3 means: the squares of -1, -1 and 2 over 3.
+        check(&[at(&[0, 0, 0, 30])], f64::sqrt(2.0));
+        check(&[at(&[]), at(&[7])], 1.0);
+    }
 }

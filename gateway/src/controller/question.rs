@@ -304,6 +304,7 @@ fn demand(spec: &ModelSpec, rate: RequestsPerSecond) -> DemandedModel {
         max_batch_size: spec.program.rows_limit(),
         payload: payload(spec),
         load_time: ASSUMED_LOAD_TIME,
+        latency_scale: 1.0,
     }
 }
 

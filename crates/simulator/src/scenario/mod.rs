@@ -8,9 +8,9 @@ mod file;
 use std::{collections::BTreeSet, time::Duration};
 
 use packhorse_cluster::{
-    ByteCount, DemandedModel, Device, DeviceIndex, DeviceKind, IdError, ModelId, NetworkModel,
-    NodeName, Problem, ProblemError, ProfileError, ProfileTable, Program, RequestsPerSecond, Time,
-    known_kind,
+    ByteCount, Conditions, DemandedModel, Device, DeviceIndex, DeviceKind, IdError, ModelId,
+    NetworkModel, NodeName, Problem, ProblemError, ProfileError, ProfileTable, Program,
+    RequestsPerSecond, Time, known_kind,
 };
 use packhorse_contention::Interference;
 
@@ -101,6 +101,20 @@ pub struct Simulation {
     pub faults: Vec<Fault>,
 }
 
+impl Simulation {
+    /// What a planner is told of this world: all but the extra slowdown and the faults.
+    fn conditions(&self, max_batch_wait: Duration) -> Conditions {
+        Conditions {
+            router_overhead: self.router_overhead,
+            return_time: self.return_time,
+            client_overhead: self.client_overhead,
+            burstiness: self.arrivals.variation(),
+            mps_exponent: self.interference.mps_exponent(),
+            max_batch_wait,
+        }
+    }
+}
+
 /// When requests arrive.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Arrivals {
@@ -110,6 +124,17 @@ pub enum Arrivals {
     Gamma(f64),
     /// At these moments, ascending: one list per model, in the problem's order.
     Trace(Vec<Vec<Time>>),
+}
+
+impl Arrivals {
+    /// Coefficient of variation of the gaps; of a trace, over all its models' gaps relative to the model's mean.
+    fn variation(&self) -> f64 {
+        match self {
+            Self::Poisson => 1.0,
+            Self::Gamma(variation) => *variation,
+            Self::Trace(moments) => trace::variation(moments),
+        }
+    }
 }
 
 /// Something that goes wrong for a while.
@@ -258,8 +283,15 @@ impl Scenario {
         let mut models = Vec::new();
         let mut workloads = Vec::new();
         for (i, entry) in file.models.iter().enumerate() {
-            models.push(model(i, entry, &devices, &profiles)?);
-            workloads.push(workload(i, entry, file.simulation.latency_scale)?);
+            let workload = workload(i, entry, file.simulation.latency_scale)?;
+            models.push(model(
+                i,
+                entry,
+                &devices,
+                &profiles,
+                workload.latency_scale,
+            )?);
+            workloads.push(workload);
         }
         let ids: Vec<&ModelId> = models.iter().map(|model| &model.id).collect();
         let arrivals = arrivals(&file.simulation.arrivals, &ids, &mut workloads, &mut load)?;
@@ -273,11 +305,13 @@ impl Scenario {
                 return field("simulation.window_s", problem);
             }
         }
+        let max_batch_wait = duration("max_batch_wait_ms", file.max_batch_wait_ms, MS)?;
         let problem = Problem {
             devices,
             models,
             profiles,
             network: simulation.network,
+            conditions: simulation.conditions(max_batch_wait),
             ..Problem::default()
         };
         problem.validate().map_err(ScenarioError::Problem)?;
@@ -290,7 +324,7 @@ impl Scenario {
             name: file.name,
             problem,
             workloads,
-            max_batch_wait: duration("max_batch_wait_ms", file.max_batch_wait_ms, MS)?,
+            max_batch_wait,
             igniter_coefficients,
             simulation,
         })
@@ -380,6 +414,7 @@ fn model(
     entry: &ModelEntry,
     devices: &[Device],
     table: &ProfileTable,
+    latency_scale: f64,
 ) -> Result<DemandedModel, ScenarioError> {
     let at = |key: &str| format!("models[{i}].{key}");
     let id: ModelId = entry
@@ -413,6 +448,7 @@ fn model(
         max_batch_size: largest.min(Program::MAX_BATCH_SIZE),
         payload: ByteCount::new(entry.payload_bytes),
         load_time: duration(at("load_ms"), entry.load_ms, MS)?,
+        latency_scale,
     })
 }
 

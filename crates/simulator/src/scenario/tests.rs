@@ -154,6 +154,31 @@ fn every_key_of_the_contract_is_read() {
 }
 
 #[test]
+fn a_planner_is_told_of_the_world_but_not_of_its_extra_slowdown() {
+    let with = |more: &str| {
+        let simulation = format!(
+            "{HEAD}{MODEL}[simulation]\nlatency_scale = 1.22\nclient_overhead_ms = 0.308\nrouter_overhead_ms = 0.2\n\
+             return_ms = 0.4\nmps_exponent = 1.5\n{more}"
+        );
+        parse(&simulation).unwrap().problem
+    };
+    let problem = with("arrivals = { gamma_cv = 2.0 }");
+    let expected = Conditions {
+        router_overhead: Duration::from_micros(200),
+        return_time: Duration::from_micros(400),
+        client_overhead: Duration::from_micros(308),
+        burstiness: 2.0,
+        mps_exponent: 1.5,
+        max_batch_wait: Duration::from_millis(100),
+    };
+    assert_eq!(problem.conditions, expected);
+    assert_eq!(problem.models[0].latency_scale.to_string(), "1.22");
+    assert_eq!(with(""), with("extra_slowdown = 0.6"));
+    let plain = parse(&format!("{HEAD}{MODEL}")).unwrap().problem;
+    assert_eq!(plain.conditions, Conditions::default());
+}
+
+#[test]
 fn bad_scenarios_are_refused_with_field_and_range() {
     let with = |options: &str| format!("{HEAD}{MODEL}[simulation]\n{options}");
     for (text, part) in [
