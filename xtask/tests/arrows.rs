@@ -5,10 +5,11 @@ use std::{collections::BTreeMap, process::Command};
 use serde::Deserialize;
 
 /// What each crate of the workspace may depend on, tests included.
-const ARROWS: [(&str, &[&str]); 13] = [
+const ARROWS: [(&str, &[&str]); 14] = [
     ("cluster", &[]),
     ("contention", &["cluster"]),
     ("control", &["cluster"]),
+    ("kernels", &["cluster"]),
     ("protocol", &["cluster"]),
     ("wire", &["cluster"]),
     ("api", &["cluster"]),
@@ -59,12 +60,13 @@ const ARROWS: [(&str, &[&str]); 13] = [
 ];
 
 /// Crates whose decisions depend on their arguments alone.
-const PURE: [&str; 9] = [
+const PURE: [&str; 10] = [
     "cluster",
     "contention",
     "placement",
     "serving",
     "control",
+    "kernels",
     "protocol",
     "wire",
     "api",
