@@ -170,27 +170,122 @@ fn the_report_for_people_names_the_seed_first() {
 }
 
 #[test]
-fn what_does_not_fit_is_named() {
+fn csv_has_one_header_and_names_run_and_model() {
+    let (_folder, scenario) = folder();
+    let output = packhorse(
+        "simulate",
+        &scenario,
+        &["--seed", "1", "--seed", "2", "--csv"],
+    );
+    let text = String::from_utf8(output.stdout).unwrap();
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!(
+        lines[0],
+        "scenario,policy,discipline,seed,model,offered_rps,throughput_rps,goodput_rps,dropped,lost,latency_p50_ms,\
+         latency_p95_ms,latency_p99_ms,queue_p95_ms,batch_p95_ms,network_p95_ms,worker_queue_p95_ms,compute_p95_ms,mean_batch"
+    );
+    let keys: Vec<String> = lines[1..]
+        .iter()
+        .map(|line| {
+            line.split(',')
+                .skip(3)
+                .take(2)
+                .collect::<Vec<_>>()
+                .join(" ")
+        })
+        .collect();
+    let expected = ["alexnet", "resnet50", "(total)"];
+    let expected: Vec<String> = ["1", "2"]
+        .iter()
+        .flat_map(|seed| expected.map(|model| format!("{seed} {model}")))
+        .collect();
+    assert_eq!(keys, expected);
+    let both = packhorse("simulate", &scenario, &["--csv", "--json"]);
+    assert_eq!(both.status.code(), Some(2));
+}
+
+#[test]
+fn the_report_for_people_counts_what_faults_lost() {
+    let (_folder, scenario) = folder();
+    let fault = "faults = [{ at_s = 1.5, kind = \"node-lost\", node = 0, for_s = 1.0 }]\n";
+    fs::write(&scenario, format!("{SCENARIO}{fault}")).unwrap();
+    let options = ["--policy", "exclusive", "--discipline", "fixed-wait"];
+    let output = packhorse("simulate", &scenario, &options);
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(
+        text.contains("requests were lost with their workers:"),
+        "{text}"
+    );
+}
+
+/// What is wrong with a plan file, by what the command says of it.
+#[test]
+fn a_plan_file_that_does_not_fit_is_named_with_field_and_limit() {
     let (folder, scenario) = folder();
     let plan = folder.path().join("plan.json");
-    fs::write(
-        &plan,
-        r#"{"replicas":[{"model":"alexnet","device":5,"batch_size":4}]}"#,
-    )
-    .unwrap();
-    let output = packhorse("simulate", &scenario, &["--plan", plan.to_str().unwrap()]);
-    let error = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(output.status.code(), Some(1));
-    assert!(
-        error.contains("replicas[0].device: the scenario has no device 5"),
-        "{error}"
-    );
-    fs::write(
-        &scenario,
-        SCENARIO.replace("window_s = 2.0", "window_s = 0.1"),
-    )
-    .unwrap();
-    let output = packhorse("simulate", &scenario, &[]);
-    let error = String::from_utf8(output.stderr).unwrap();
-    assert!(error.contains("simulation.window_s"), "{error}");
+    let replica = |fields: &str| format!(r#"{{"replicas":[{{{fields}}}]}}"#);
+    for (text, expected) in [
+        (String::new(), "plan.json: EOF while parsing"),
+        ("{}".to_owned(), "plan.json: missing field `replicas`"),
+        (
+            replica(r#""device":0,"batch_size":4"#),
+            "missing field `model`",
+        ),
+        (
+            replica(r#""model":"alexnet","device":5,"batch_size":4"#),
+            "plan.json: replicas[0].device: the scenario has no device 5, but 2 devices, counted from 0",
+        ),
+        (
+            replica(r#""model":"alexnet","device":-1,"batch_size":4"#),
+            "invalid value: integer `-1`",
+        ),
+        (
+            replica(r#""model":"bert","device":0,"batch_size":4"#),
+            "plan.json: replicas[0].model: the scenario has no \"bert\"",
+        ),
+        (
+            replica(r#""model":"alexnet","device":0,"batch_size":0"#),
+            "plan.json: replicas[0].batch_size: expected between 1 and 4096, not 0",
+        ),
+        (
+            replica(r#""model":"alexnet","device":0,"batch_size":4,"compute_share_pct":101"#),
+            "plan.json: replicas[0].compute_share_pct: ",
+        ),
+    ] {
+        fs::write(&plan, &text).unwrap();
+        let output = packhorse("simulate", &scenario, &["--plan", plan.to_str().unwrap()]);
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{text}: {error}");
+        assert!(error.contains(expected), "{text}: {error}");
+    }
+}
+
+/// What is wrong with a scenario or a file that it names, by what the command says of it.
+#[test]
+fn a_scenario_that_does_not_fit_is_named_with_field_and_line() {
+    let (folder, scenario) = folder();
+    let trace = folder.path().join("trace.csv");
+    fs::write(&trace, "model,t_s\nalexnet,1\nalexnet,0.5\n").unwrap();
+    for (text, expected) in [
+        (String::new(), "two.toml: "),
+        ("name = ".to_owned(), "line 1"),
+        (
+            SCENARIO.replace("window_s = 2.0", "window_s = 0.1"),
+            "two.toml: simulation.window_s: a window of 100ms is shorter than the SLO of models[0]",
+        ),
+        (
+            SCENARIO.replace("v100.csv", "missing.csv"),
+            "two.toml: missing.csv: ",
+        ),
+        (
+            format!("{SCENARIO}arrivals = {{ trace = \"trace.csv\" }}\n"),
+            "two.toml: trace.csv: line 3: t_s: 0.5 comes after 1: the times must ascend",
+        ),
+    ] {
+        fs::write(&scenario, &text).unwrap();
+        let output = packhorse("simulate", &scenario, &[]);
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{text}: {error}");
+        assert!(error.contains(expected), "{text}: {error}");
+    }
 }

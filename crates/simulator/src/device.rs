@@ -1,5 +1,11 @@
 //! A device on which replicas compute: batches wait at their replica, first in, first out; those that compute at the same time
 //! slow each other.
+//!
+//! Replicas that the plan gives a duty cycle share the device in time: one batch of theirs computes at a time, and then it is the
+//! turn of the next of them that has one waiting, in the plan's order. A turn that nobody takes costs no time, so that a cycle
+//! lasts as long as its batches do and no longer. That is what the backend of Nexus does, which goes through its models back to
+//! back and does not wait a duty cycle out (uwsampl/nexus, the backend's GPU executor). Replicas without a duty cycle
+//! on the same device compute beside them.
 
 use std::{collections::VecDeque, time::Duration};
 
@@ -21,6 +27,8 @@ pub(crate) struct Work {
 pub(crate) struct Device {
     interference: Interference,
     waiting: Vec<VecDeque<Work>>,
+    /// Which replicas take turns.
+    takes_turns: Vec<bool>,
     /// What is being computed; ordered by replica.
     running: Vec<Running>,
     /// Until when `running` is up to date.
@@ -50,10 +58,11 @@ pub(crate) struct Computed {
 }
 
 impl Device {
-    pub(crate) fn new(replicas: usize, interference: Interference) -> Self {
+    pub(crate) fn new(interference: Interference) -> Self {
         Self {
             interference,
-            waiting: vec![VecDeque::new(); replicas],
+            waiting: Vec::new(),
+            takes_turns: Vec::new(),
             running: Vec::new(),
             at: Time::ZERO,
             slowed: 1.0,
@@ -62,14 +71,21 @@ impl Device {
         }
     }
 
+    /// A place for one more replica; with `takes_turns` its batches wait for those of others that do.
+    pub(crate) fn add(&mut self, takes_turns: bool) -> usize {
+        self.waiting.push(VecDeque::new());
+        self.takes_turns.push(takes_turns);
+        self.waiting.len() - 1
+    }
+
     /// A batch arrives at a replica.
     pub(crate) fn arrive(&mut self, now: Time, replica: usize, work: Work) {
         self.waiting[replica].push_back(work);
-        if self
-            .running
-            .iter()
-            .all(|running| running.replica != replica)
-        {
+        let holds_up = |running: &Running| {
+            running.replica == replica
+                || self.takes_turns[replica] && self.takes_turns[running.replica]
+        };
+        if !self.running.iter().any(holds_up) {
             self.advance(now);
             self.start(now, replica);
             self.settle();
@@ -106,12 +122,25 @@ impl Device {
                 batch: running.work.batch,
                 started: running.started,
             });
-            if !self.waiting[running.replica].is_empty() {
-                self.start(now, running.replica);
-                i += 1;
+            if let Some(next) = self.next_after(running.replica) {
+                self.start(now, next);
+                // What starts has work left: it need not be looked at, and whoever stood behind it does.
+                i += usize::from(next <= running.replica);
             }
         }
         self.settle();
+    }
+
+    /// Who computes next where `replica` has just finished: the next in turn, or itself.
+    fn next_after(&self, replica: usize) -> Option<usize> {
+        if !self.takes_turns[replica] {
+            return (!self.waiting[replica].is_empty()).then_some(replica);
+        }
+        let everybody = 0..self.waiting.len();
+        let in_turn = everybody.clone().skip(replica + 1).chain(everybody);
+        in_turn
+            .take(self.waiting.len())
+            .find(|&next| self.takes_turns[next] && !self.waiting[next].is_empty())
     }
 
     /// From now on everything takes `factor` times as long.
@@ -197,6 +226,14 @@ mod tests {
         }
     }
 
+    fn device(takes_turns: &[bool]) -> Device {
+        let mut device = Device::new(Interference::default());
+        for takes_turns in takes_turns {
+            device.add(*takes_turns);
+        }
+        device
+    }
+
     /// All completions: in rounded milliseconds, the batch and when it was started.
     fn run(device: &mut Device) -> Vec<(u64, u64, u64)> {
         let millis = |time: Time| (time.as_secs_f64() * 1e3).round() as u64;
@@ -215,7 +252,7 @@ mod tests {
 
     #[test]
     fn batches_of_a_replica_follow_each_other_and_those_of_two_share() {
-        let mut device = Device::new(2, Interference::default());
+        let mut device = device(&[false; 2]);
         device.arrive(at(0), 0, work(0, 10, 100.0));
         device.arrive(at(1), 0, work(1, 10, 100.0));
         device.arrive(at(5), 1, work(2, 10, 100.0));
@@ -226,7 +263,7 @@ mod tests {
 
     #[test]
     fn who_leaves_room_slows_nobody() {
-        let mut device = Device::new(2, Interference::default());
+        let mut device = device(&[false; 2]);
         device.arrive(at(0), 0, work(0, 10, 40.0));
         device.arrive(at(0), 1, work(1, 10, 60.0));
         assert_eq!(run(&mut device), [(10, 0, 0), (10, 1, 0)]);
@@ -234,7 +271,7 @@ mod tests {
 
     #[test]
     fn a_slowed_device_takes_longer_and_a_cleared_one_forgets() {
-        let mut device = Device::new(1, Interference::default());
+        let mut device = device(&[false; 1]);
         device.arrive(at(0), 0, work(0, 10, 40.0));
         device.slow(at(5), 3.0);
         device.slow(at(11), 1.0);
@@ -246,7 +283,7 @@ mod tests {
 
     #[test]
     fn work_is_conserved_when_everybody_wants_the_whole_device() {
-        let mut device = Device::new(4, Interference::default());
+        let mut device = device(&[false; 4]);
         for replica in 0..4 {
             let millis = u32::try_from(replica).unwrap() + 1;
             device.arrive(at(0), replica, work(u64::from(millis), 10 * millis, 100.0));
@@ -256,5 +293,25 @@ mod tests {
             run(&mut device),
             [(40, 1, 0), (70, 2, 0), (90, 3, 0), (100, 4, 0)]
         );
+    }
+
+    #[test]
+    fn replicas_with_a_duty_cycle_take_turns_without_waiting_for_who_has_nothing() {
+        let mut device = device(&[true; 3]);
+        device.arrive(at(0), 0, work(0, 10, 100.0));
+        device.arrive(at(0), 0, work(1, 10, 100.0));
+        device.arrive(at(3), 2, work(2, 20, 100.0));
+        // One after the other at full speed; the second replica never has a batch, and nobody waits for it.
+        assert_eq!(run(&mut device), [(10, 0, 0), (30, 2, 10), (40, 1, 30)]);
+    }
+
+    #[test]
+    fn who_has_no_duty_cycle_computes_beside_those_that_take_turns() {
+        let mut device = device(&[true, false, true]);
+        device.arrive(at(0), 0, work(0, 10, 100.0));
+        device.arrive(at(0), 1, work(1, 10, 100.0));
+        device.arrive(at(0), 2, work(2, 10, 100.0));
+        // Two at half speed until 20, then the third alone.
+        assert_eq!(run(&mut device), [(20, 0, 0), (20, 1, 0), (30, 2, 20)]);
     }
 }

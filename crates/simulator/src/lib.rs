@@ -9,6 +9,7 @@ mod device;
 mod random;
 mod report;
 mod scenario;
+mod table;
 mod tally;
 mod trace;
 mod world;
@@ -22,6 +23,7 @@ pub use report::{
 pub use scenario::{
     Arrivals, Fault, FaultKind, Rate, Scenario, ScenarioError, Simulation, Workload,
 };
+pub use table::csv;
 pub use trace::TraceError;
 pub use world::SimulateError;
 

@@ -2,7 +2,7 @@
 
 use packhorse_cluster::{
     ComputeShare, DeviceIndex, Discipline, ModelId, ModelIndex, ModelVersion, Plan, PlannedReplica,
-    Time,
+    Program, Time,
 };
 use serde::{Deserialize, Serialize};
 
@@ -32,7 +32,8 @@ pub struct PlanReport {
     pub devices_used: usize,
 }
 
-/// A replica of a plan. Of a plan that is read, nothing else counts.
+/// A replica of a plan. Of a plan that is read, nothing else counts: it says nothing of duty cycles, so that replicas that are
+/// read share their device as the physics has it, and only a policy's own plan takes turns.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ReplicaReport {
     /// Its model, as the scenario names it.
@@ -86,8 +87,11 @@ pub struct ModelReport {
     pub throughput_rps: f64,
     /// Those of the window that were answered within the SLO, per second of it.
     pub goodput_rps: f64,
-    /// Refused, expired or lost, over the whole run.
+    /// Refused or expired, over the whole run.
     pub dropped: u64,
+    /// Accepted, and then lost with a worker and with no time to try again, over the whole run. Not in the JSON.
+    #[serde(skip)]
+    pub lost: u64,
     /// Of those of the window that were answered.
     pub latency_ms: Quantiles,
     /// 95th percentile of each stage, of the same.
@@ -131,8 +135,11 @@ pub struct Totals {
     pub throughput_rps: f64,
     /// Sum of the models' goodput.
     pub goodput_rps: f64,
-    /// Refused, expired or lost, over the whole run.
+    /// Refused or expired, over the whole run.
     pub dropped: u64,
+    /// Accepted, and then lost with a worker and with no time to try again, over the whole run. Not in the JSON.
+    #[serde(skip)]
+    pub lost: u64,
 }
 
 /// A replica of a file that does not fit the scenario.
@@ -147,7 +154,8 @@ impl Scenario {
     /// The replicas that a plan report names.
     ///
     /// # Errors
-    /// The first one whose model or device the scenario does not have, or whose share is out of its range.
+    /// The first one whose model or device the scenario does not have, whose model has no profile there, or whose batch size or
+    /// share is out of its range.
     pub fn replicas(
         &self,
         replicas: &[ReplicaReport],
@@ -169,12 +177,27 @@ impl Scenario {
                 );
                 return Err(error(there));
             }
+            let model =
+                ModelIndex(model.ok_or_else(|| {
+                    error(format!("model: the scenario has no {:?}", replica.model))
+                })?);
+            let device = DeviceIndex(replica.device);
+            if self.problem.profile(model, device).is_none() {
+                let kind = &self.problem.devices[replica.device].kind;
+                let there = format!("device: {:?} has no profile on {kind}", replica.model);
+                return Err(error(there));
+            }
+            if !(1..=Program::MAX_BATCH_SIZE).contains(&replica.batch_size) {
+                return Err(error(format!(
+                    "batch_size: expected between 1 and {}, not {}",
+                    Program::MAX_BATCH_SIZE,
+                    replica.batch_size
+                )));
+            }
             let share = replica.compute_share_pct.map(ComputeShare::new).transpose();
             Ok(PlannedReplica {
-                model: ModelIndex(model.ok_or_else(|| {
-                    error(format!("model: the scenario has no {:?}", replica.model))
-                })?),
-                device: DeviceIndex(replica.device),
+                model,
+                device,
                 batch_size: replica.batch_size,
                 compute_share: share.map_err(|e| error(format!("compute_share_pct: {e}")))?,
                 duty_cycle: None,
@@ -291,6 +314,7 @@ impl Report {
             throughput_rps: sum(|model| model.throughput_rps),
             goodput_rps: sum(|model| model.goodput_rps),
             dropped: models.iter().map(|model| model.dropped).sum(),
+            lost: models.iter().map(|model| model.lost).sum(),
         };
         Self {
             scenario: scenario.name.clone(),
@@ -323,6 +347,7 @@ fn model_report(
         throughput_rps: tally.latency.len() as f64 / seconds,
         goodput_rps: tally.good as f64 / window,
         dropped: tally.dropped,
+        lost: tally.lost,
         latency_ms: Quantiles {
             p50: quantile(0.5),
             p95: quantile(0.95),

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use packhorse_cluster::Time;
+use packhorse_serving::Outcome;
 
 /// The stages of a batch, the same for all its requests.
 #[derive(Clone, Copy, Debug)]
@@ -28,8 +29,10 @@ pub(crate) struct ModelTally {
     pub(crate) offered: u64,
     /// Of these, answered within the SLO.
     pub(crate) good: u64,
-    /// Refused, expired or lost, over the whole run.
+    /// Refused or expired, over the whole run.
     pub(crate) dropped: u64,
+    /// Accepted, and then lost with a worker, over the whole run.
+    pub(crate) lost: u64,
     /// Over the whole run.
     pub(crate) batches: u64,
     pub(crate) batched: u64,
@@ -81,8 +84,13 @@ impl Tally {
         self.models[model].offered += u64::from(self.counts(now));
     }
 
-    pub(crate) fn dropped(&mut self, model: usize) {
-        self.models[model].dropped += 1;
+    /// A request ended without an answer.
+    pub(crate) fn ended(&mut self, model: usize, outcome: Outcome) {
+        let tally = &mut self.models[model];
+        match outcome {
+            Outcome::Refused(_) | Outcome::Expired => tally.dropped += 1,
+            Outcome::Lost | Outcome::Failed => tally.lost += 1,
+        }
     }
 
     pub(crate) fn dispatched(&mut self, model: usize, requests: usize) {

@@ -237,10 +237,107 @@ fn a_plan_file_is_read_back_and_strangers_in_it_are_named() {
         error(|replica| replica.model = "bert".to_owned()),
         "replicas[0].model: the scenario has no \"bert\""
     );
+    assert_eq!(
+        error(|replica| replica.batch_size = 0),
+        "replicas[0].batch_size: expected between 1 and 4096, not 0"
+    );
     assert!(
-        error(
-            |replica| (replica.model, replica.compute_share_pct) = ("vgg19".to_owned(), Some(0.0))
-        )
-        .starts_with("replicas[0].")
+        error(|replica| replica.compute_share_pct = Some(0.0))
+            .starts_with("replicas[0].compute_share_pct: ")
+    );
+}
+
+#[test]
+fn requests_lost_with_a_worker_are_not_counted_as_dropped() {
+    let mut scenario = vision(1, 100.0, 200);
+    scenario.problem.models.truncate(1);
+    scenario.workloads.truncate(1);
+    scenario.simulation.warmup = Duration::ZERO;
+    scenario.simulation.window = Duration::from_millis(500);
+    // Everything arrives at once, and the worker dies under it and stays away beyond every deadline.
+    let arrivals = vec![vec![Time::from_nanos(1); 10]];
+    scenario.simulation.arrivals = Arrivals::Trace(arrivals);
+    scenario.simulation.faults = vec![Fault {
+        at: Time::from_nanos(1_000_000),
+        lasts: Duration::from_secs(2),
+        kind: FaultKind::WorkerDies(DeviceIndex(0)),
+    }];
+    let replicas = plan(&scenario, &[("alexnet", 0, 64)]);
+    let report = run(&scenario, &replicas, Discipline::Deadline, 1);
+    // What had been sent to the worker was lost; what still waited was dropped when its time was up.
+    assert_eq!(report.totals.dropped + report.totals.lost, 10);
+    assert!(report.totals.lost > 0, "{:?}", report.totals);
+    let json = serde_json::to_value(&report).unwrap();
+    assert_eq!(json["totals"]["dropped"], report.totals.dropped);
+    assert!(json["totals"].get("lost").is_none());
+}
+
+#[test]
+fn csv_has_a_row_per_model_and_run_and_one_for_the_sums() {
+    let scenario = vision(2, 200.0, 200);
+    let replicas = plan(&scenario, &[("alexnet", 0, 16), ("vgg19", 1, 32)]);
+    let reports = [1, 2].map(|seed| run(&scenario, &replicas, Discipline::Deadline, seed));
+    let text = csv(&reports);
+    let rows: Vec<Vec<&str>> = text.lines().map(|line| line.split(',').collect()).collect();
+    assert_eq!(rows.len(), 1 + 2 * (MODELS.len() + 1));
+    assert!(rows.iter().all(|row| row.len() == rows[0].len()), "{text}");
+    let of = |row: usize, column: &str| {
+        let place = rows[0].iter().position(|name| *name == column).unwrap();
+        rows[row][place]
+    };
+    assert_eq!(
+        (of(1, "policy"), of(1, "seed"), of(1, "model")),
+        ("file", "1", "alexnet")
+    );
+    assert_eq!(
+        of(1, "latency_p95_ms").parse::<f64>().ok(),
+        reports[0].models[0].latency_ms.p95
+    );
+    // Nothing serves densenet121.
+    assert_eq!(
+        (
+            of(2, "goodput_rps"),
+            of(2, "latency_p50_ms"),
+            of(2, "mean_batch")
+        ),
+        ("0", "", "")
+    );
+    assert_eq!((of(12, "seed"), of(12, "model")), ("2", "(total)"));
+    assert_eq!(
+        of(12, "goodput_rps").parse::<f64>().ok(),
+        Some(reports[1].totals.goodput_rps)
+    );
+}
+
+/// Two replicas that each want the whole device: together they take twice as long, one after the other their own time.
+#[test]
+fn a_plan_with_duty_cycles_computes_one_batch_of_a_device_at_a_time() {
+    let scenario = vision(1, 100.0, 200);
+    let shared = plan(&scenario, &[("efficientnet_b7", 0, 4), ("vgg19", 0, 4)]);
+    let mut in_turns = shared.clone();
+    for replica in &mut in_turns {
+        replica.duty_cycle = Some(Duration::from_millis(50));
+    }
+    let compute = |replicas: &[PlannedReplica]| {
+        let report = run(&scenario, replicas, Discipline::Deadline, 1);
+        model(&report, "efficientnet_b7")
+            .stages_ms_p95
+            .compute
+            .unwrap()
+    };
+    let profile = scenario
+        .problem
+        .profile(ModelIndex(2), DeviceIndex(0))
+        .unwrap();
+    let alone = profile.latency(4).as_secs_f64() * 1e3 * 1.22;
+    assert!(
+        compute(&in_turns) <= alone * 1.001,
+        "{} over {alone}",
+        compute(&in_turns)
+    );
+    assert!(
+        compute(&shared) > alone * 1.1,
+        "{} near {alone}",
+        compute(&shared)
     );
 }

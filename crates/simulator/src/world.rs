@@ -176,13 +176,15 @@ impl<'a> World<'a> {
     ) -> Result<Self, SimulateError> {
         let simulation = &scenario.simulation;
         let models = scenario.problem.models.len();
-        let mut on_device = vec![0; scenario.problem.devices.len()];
+        let device = || Device::new(simulation.interference);
+        let mut devices: Vec<Device> = std::iter::repeat_with(device)
+            .take(scenario.problem.devices.len())
+            .collect();
         let mut replicas = Vec::with_capacity(plan.len());
         for (i, planned) in plan.iter().enumerate() {
             let profile = profile(scenario, i, planned)?;
-            let device = planned.device.0;
-            replicas.push(replica(scenario, planned, profile, on_device[device]));
-            on_device[device] += 1;
+            let slot = devices[planned.device.0].add(planned.duty_cycle.is_some());
+            replicas.push(replica(scenario, planned, profile, slot));
         }
         let config = EngineConfig {
             discipline,
@@ -206,11 +208,8 @@ impl<'a> World<'a> {
             foreseen: 0,
             sources: scenario.workloads.iter().enumerate().map(source).collect(),
             replicas,
-            devices: on_device
-                .iter()
-                .map(|replicas| Device::new(*replicas, simulation.interference))
-                .collect(),
-            down: vec![0; on_device.len()],
+            down: vec![0; devices.len()],
+            devices,
             faulty: vec![false; simulation.faults.len()],
             delay: Duration::ZERO,
             requests: Window::new(),
@@ -335,13 +334,13 @@ impl<'a> World<'a> {
                 replica,
                 requests,
             } => self.dispatch(now, batch, replica.0 as usize, requests),
-            Action::Finish { request, .. } => {
+            Action::Finish { request, outcome } => {
                 let pending = self
                     .requests
                     .get_mut(request.0)
                     .expect("a request ends once");
                 pending.ended = true;
-                self.tally.dropped(pending.model);
+                self.tally.ended(pending.model, outcome);
                 self.requests.forget(|pending| pending.ended);
             }
             // No replica drains: plans do not change during a run.

@@ -5,7 +5,9 @@ use std::{fs, path::PathBuf};
 use anyhow::Context as _;
 use indicatif::ProgressBar;
 use packhorse_cluster::{Discipline, PlannedReplica, Time};
-use packhorse_simulator::{ModelReport, PlanReport, ReplicaReport, Report, Scenario, simulate};
+use packhorse_simulator::{
+    ModelReport, PlanReport, ReplicaReport, Report, Scenario, Totals, csv, simulate,
+};
 use serde::Deserialize;
 
 use super::scenario::{self, ChoiceArgs, PolicyName};
@@ -18,10 +20,14 @@ use crate::{
 #[command(after_help = "\
 Repeat --policy, --discipline or --seed to see several side by side.
 
+--csv prints a row per run and model under one header, and after each run's models one for the sums, whose model is (total);
+what has no value is empty.
+
 Examples:
   packhorse simulate --scenario thesis.toml --policy usher
   packhorse simulate --scenario thesis.toml --policy usher --policy first-fit --discipline fixed-wait --discipline deadline
-  packhorse simulate --scenario thesis.toml --plan plan.json --seed 1 --seed 2 --seed 3 --json")]
+  packhorse simulate --scenario thesis.toml --plan plan.json --seed 1 --seed 2 --seed 3 --json
+  packhorse simulate --scenario thesis.toml --policy usher --policy first-fit --csv > runs.csv")]
 pub(crate) struct SimulateArgs {
     /// What there is and what is asked of it
     #[arg(long, value_name = "FILE")]
@@ -40,6 +46,9 @@ pub(crate) struct SimulateArgs {
     /// Seeds of all randomness
     #[arg(long, value_name = "N", default_value = "1")]
     seed: Vec<u64>,
+    /// Print results as CSV, for spreadsheets
+    #[arg(long, conflicts_with = "json")]
+    csv: bool,
 }
 
 /// What counts of a plan that is read.
@@ -62,6 +71,9 @@ impl SimulateArgs {
                     seed,
                 )?);
             }
+        }
+        if self.csv {
+            return Ok(output::raw(csv(&reports).as_bytes())?);
         }
         match reports.as_slice() {
             [report] if context.json() => output::json(report),
@@ -156,7 +168,32 @@ fn print(report: &Report) -> anyhow::Result<()> {
     row.push(totals.dropped.to_string());
     row.resize(MODEL_HEADER.len(), String::new());
     table.add_row(row);
-    Ok(output::line(output::table_text(&table))?)
+    output::line(output::table_text(&table))?;
+    print_lost(
+        report
+            .models
+            .iter()
+            .map(|model| (model.name.as_str(), model.lost)),
+        totals,
+    )
+}
+
+/// What faults cost, where they did: nobody refused or dropped these.
+fn print_lost<'a>(
+    models: impl Iterator<Item = (&'a str, u64)>,
+    totals: Totals,
+) -> anyhow::Result<()> {
+    if totals.lost == 0 {
+        return Ok(());
+    }
+    let of: Vec<String> = models
+        .filter(|(_, lost)| *lost > 0)
+        .map(|(name, lost)| format!("{lost} of {name}"))
+        .collect();
+    let (lost, of) = (totals.lost, of.join(", "));
+    Ok(output::line(format!(
+        "{lost} requests were lost with their workers: {of}"
+    ))?)
 }
 
 fn model_row(model: &ModelReport) -> Vec<String> {
@@ -195,6 +232,7 @@ fn print_side_by_side(reports: &[Report], seeds: &[u64]) -> anyhow::Result<()> {
         "GOOD/S",
         "GOOD %",
         "DROPPED",
+        "LOST",
     ];
     let mut table = output::table(&header);
     for report in reports {
@@ -216,7 +254,7 @@ fn print_side_by_side(reports: &[Report], seeds: &[u64]) -> anyhow::Result<()> {
             "{:.1}",
             100.0 * totals.goodput_rps / totals.offered_rps.max(f64::MIN_POSITIVE)
         ));
-        row.push(totals.dropped.to_string());
+        row.extend([totals.dropped, totals.lost].map(|count| count.to_string()));
         table.add_row(row);
     }
     Ok(output::line(output::table_text(&table))?)

@@ -28,6 +28,13 @@ fn load(path: &str) -> Result<String, String> {
         "negative.csv" => Ok("model,t_s\na,-0.5\n".to_owned()),
         "stranger.csv" => Ok("model,t_s\nb,0.5\n".to_owned()),
         "empty.csv" => Ok("model,t_s\n".to_owned()),
+        "spaced.csv" => Ok("model,t_s\n\na,0.5\n\na,nan\n".to_owned()),
+        "word.csv" => Ok("model,t_s\na,soon\n".to_owned()),
+        "headless.csv" => Ok("a,0.5\n".to_owned()),
+        "wide.csv" => Ok("model,t_s\na,0.5,1\n".to_owned()),
+        "backwards.csv" => Ok("minute,x\n1,30\n2,-90\n".to_owned()),
+        "narrow.csv" => Ok("minute\n1\n".to_owned()),
+        "idle.csv" => Ok("minute,x\n1,0\n".to_owned()),
         "minutes.csv" => Ok("minute,x\n1,30\n2,90\n".to_owned()),
         _ => Err("no such file".to_owned()),
     }
@@ -229,20 +236,15 @@ fn bad_scenarios_are_refused_with_field_and_range() {
         ),
         (with("mps_exponent = -1"), "MPS exponent"),
         (with("arrivals = { gamma_cv = 0.0 }"), "gamma_cv"),
+        (String::new(), "missing field `name`"),
         (
-            with("arrivals = { trace = \"unsorted.csv\" }"),
-            "unsorted.csv: line 3: t_s: 0.25 comes after 0.5",
+            HEAD.replace("count = 3", "count = 0") + MODEL,
+            "devices: expected at least one device",
         ),
         (
-            with("arrivals = { trace = \"negative.csv\" }"),
-            "line 2: t_s",
+            HEAD.replace("count = 3", "count = -1") + MODEL,
+            "invalid value: integer `-1`",
         ),
-        (
-            with("arrivals = { trace = \"stranger.csv\" }"),
-            "line 2: model: the scenario has no b",
-        ),
-        (with("arrivals = { trace = \"empty.csv\" }"), "no arrivals"),
-        (with("arrivals = { counts = \"sorted.csv\" }"), "line 2"),
         (
             with("faults = [{ at_s = 1, kind = \"worker-dies\", for_s = 1 }]"),
             "faults[0].device: missing",
@@ -258,6 +260,61 @@ fn bad_scenarios_are_refused_with_field_and_range() {
         (
             with("faults = [{ at_s = 1, kind = \"node-lost\", node = 0, factor = 2, for_s = 1 }]"),
             "factor: not a key",
+        ),
+    ] {
+        let message = error(&text);
+        assert!(message.contains(part), "{text}\n{message}\nlacks {part}");
+    }
+}
+
+#[test]
+fn bad_traces_are_refused_with_file_and_line() {
+    let with = |options: &str| format!("{HEAD}{MODEL}[simulation]\n{options}");
+    for (text, part) in [
+        (
+            with("arrivals = { trace = \"unsorted.csv\" }"),
+            "unsorted.csv: line 3: t_s: 0.25 comes after 0.5",
+        ),
+        (
+            with("arrivals = { trace = \"negative.csv\" }"),
+            "line 2: t_s",
+        ),
+        (
+            with("arrivals = { trace = \"stranger.csv\" }"),
+            "line 2: model: the scenario has no b",
+        ),
+        (with("arrivals = { trace = \"empty.csv\" }"), "no arrivals"),
+        (
+            with("arrivals = { trace = \"spaced.csv\" }"),
+            "spaced.csv: line 5: t_s: expected a number between 0 and 1e7, not \"nan\"",
+        ),
+        (
+            with("arrivals = { trace = \"word.csv\" }"),
+            "word.csv: line 2: t_s: expected a number between 0 and 1e7, not \"soon\"",
+        ),
+        (
+            with("arrivals = { trace = \"headless.csv\" }"),
+            "headless.csv: line 1: expected the header model,t_s, not \"a,0.5\"",
+        ),
+        (
+            with("arrivals = { trace = \"wide.csv\" }"),
+            "wide.csv: line 2: expected 2 columns as in the header, not 3",
+        ),
+        (
+            with("arrivals = { counts = \"sorted.csv\" }"),
+            "sorted.csv: line 2: \"0.5\" is no number of requests",
+        ),
+        (
+            with("arrivals = { counts = \"backwards.csv\" }"),
+            "backwards.csv: line 3: \"-90\" is no number of requests",
+        ),
+        (
+            with("arrivals = { counts = \"narrow.csv\" }"),
+            "narrow.csv: line 2: 1 models want 2 columns, not 1",
+        ),
+        (
+            with("arrivals = { counts = \"idle.csv\" }"),
+            "idle.csv: line 1: column 2 has no requests to scale",
         ),
     ] {
         let message = error(&text);
