@@ -35,13 +35,13 @@ use packhorse_cluster::{
     RequestsPerSecond,
 };
 
-pub use self::{
-    coefficients::{CoefficientsError, IgniterCoefficients},
-    latency::{Load, Prediction},
+pub use self::coefficients::{CoefficientsError, IgniterCoefficients};
+use self::{
+    latency::{Prediction, Workload},
+    sizing::Size,
 };
-use self::{latency::Workload, sizing::Size};
 use crate::{
-    Budget, PlaceError, Policy, PolicyOptions,
+    Budget, PlaceError, Policy, PolicyOptions, Predictor,
     candidates::Candidates,
     classes::{Class, classes},
 };
@@ -82,6 +82,10 @@ impl Policy for Igniter {
             placement.put(item);
         }
         Ok(placement.into_plan())
+    }
+
+    fn predictor(&self) -> Option<&dyn Predictor> {
+        Some(self)
     }
 }
 

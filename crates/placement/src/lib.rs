@@ -16,20 +16,22 @@ mod milp;
 mod nexus;
 mod options;
 mod policy;
+mod predictor;
 mod requirements;
+mod smallest;
 mod swaps;
 mod usher;
 
 pub use budget::Budget;
-pub use igniter::{
-    CoefficientsError, IgniterCoefficients, Load as IgniterLoad, Prediction as IgniterPrediction,
-};
+pub use igniter::{CoefficientsError, IgniterCoefficients};
 pub use options::{
     ComputeMetric, Objective, PolicyOptions, UnknownComputeMetric, UnknownObjective,
 };
 pub use policy::{
     DEFAULT_POLICY, POLICIES, PlaceError, Policy, PolicyEntry, UnknownPolicy, policy,
 };
+pub use predictor::{PredictError, Predictor};
+pub use smallest::{Cluster, SmallestError, smallest_cluster};
 pub use swaps::swaps;
 
 #[cfg(test)]

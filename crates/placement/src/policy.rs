@@ -2,7 +2,7 @@
 
 use packhorse_cluster::{Plan, Problem, ProblemError};
 
-use crate::{Budget, PolicyOptions, exclusive, first_fit, igniter, milp, nexus, usher};
+use crate::{Budget, PolicyOptions, Predictor, exclusive, first_fit, igniter, milp, nexus, usher};
 
 /// A placement policy.
 pub trait Policy: Sync {
@@ -14,6 +14,11 @@ pub trait Policy: Sync {
         options: &PolicyOptions,
         budget: &mut Budget<'_>,
     ) -> Result<Plan, PlaceError>;
+
+    /// The policy's own model of how long batches take, where it has one.
+    fn predictor(&self) -> Option<&dyn Predictor> {
+        None
+    }
 }
 
 /// Why there is no plan.
@@ -70,6 +75,11 @@ impl PolicyEntry {
         debug_assert_eq!(plan.policy, self.name);
         debug_assert_eq!(plan.violations(problem), []);
         Ok(plan)
+    }
+
+    /// The policy's own model of how long batches take, where it has one.
+    pub fn predictor(&self) -> Option<&'static dyn Predictor> {
+        self.policy.predictor()
     }
 }
 

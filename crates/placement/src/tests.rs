@@ -13,6 +13,7 @@ mod igniter;
 mod milp;
 mod nexus;
 mod properties;
+mod smallest;
 mod thesis;
 mod usher;
 

@@ -1,44 +1,65 @@
 //! The analytical latency model: how long batches take that share a device.
 
-use packhorse_cluster::{DeviceKind, ModelId};
+use std::{collections::BTreeMap, time::Duration};
 
-use super::coefficients::{Hardware, IgniterCoefficients, ModelCoefficients};
+use packhorse_cluster::{ComputeShare, DeviceIndex, PlannedReplica, Problem};
 
-/// A model with a batch size and a share of the multiprocessors.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Load {
-    /// The model.
-    pub model: ModelId,
-    /// Rows in a batch.
-    pub batch_size: u32,
-    /// In percent.
-    pub compute_share_pct: f64,
-}
+use super::{
+    Igniter,
+    coefficients::{Hardware, IgniterCoefficients, ModelCoefficients},
+};
+use crate::{PolicyOptions, PredictError, Predictor};
 
 /// What the model says of one of the loads of a device.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Prediction {
+pub(super) struct Prediction {
     /// Of a batch, copying in and out included, in milliseconds.
-    pub latency_ms: f64,
+    pub(super) latency_ms: f64,
     /// Requests per second; copying in overlaps with computing.
-    pub throughput: f64,
+    pub(super) throughput: f64,
 }
 
-impl IgniterCoefficients {
-    /// Latency and throughput of loads that share a device of a kind; `None` if there are no coefficients for one of them.
-    ///
-    /// Source: iGniter, equations 1 to 11.
-    pub fn predict(&self, kind: &DeviceKind, loads: &[Load]) -> Option<Vec<Prediction>> {
-        let known = loads.iter().map(|load| {
-            let (hardware, model) = self.workload(&load.model, kind)?;
+impl Predictor for Igniter {
+    /// Source: iGniter, equations 1 to 11. A replica without a limit has all of the device.
+    fn latencies(
+        &self,
+        problem: &Problem,
+        options: &PolicyOptions,
+        replicas: &[PlannedReplica],
+    ) -> Result<Vec<Duration>, PredictError> {
+        let none = IgniterCoefficients::default();
+        let coefficients = options.igniter_coefficients.as_ref().unwrap_or(&none);
+        let mut devices: BTreeMap<DeviceIndex, Vec<usize>> = BTreeMap::new();
+        let mut loads = Vec::new();
+        for (number, replica) in replicas.iter().enumerate() {
+            let model = &problem.models[replica.model.0].id;
+            let kind = &problem.devices[replica.device.0].kind;
+            let (hardware, known) =
+                coefficients
+                    .workload(model, kind)
+                    .ok_or_else(|| PredictError::Unknown {
+                        replica: number,
+                        model: model.clone(),
+                        kind: kind.clone(),
+                        missing: "iGniter coefficients",
+                    })?;
             let workload = Workload {
                 hardware,
-                model,
-                batch: load.batch_size,
+                model: known,
+                batch: replica.batch_size,
             };
-            Some((workload, load.compute_share_pct))
-        });
-        Some(predict(&known.collect::<Option<Vec<_>>>()?))
+            let share = replica.compute_share.unwrap_or(ComputeShare::WHOLE);
+            loads.push((workload, share.get()));
+            devices.entry(replica.device).or_default().push(number);
+        }
+        let mut latencies = vec![Duration::ZERO; replicas.len()];
+        for numbers in devices.values() {
+            let together: Vec<_> = numbers.iter().map(|&number| loads[number]).collect();
+            for (&number, prediction) in numbers.iter().zip(predict(&together)) {
+                latencies[number] = Duration::from_secs_f64(prediction.latency_ms / 1e3);
+            }
+        }
+        Ok(latencies)
     }
 }
 

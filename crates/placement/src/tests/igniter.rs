@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, sync::LazyLock};
 
 use super::*;
-use crate::{IgniterCoefficients, IgniterLoad, PolicyOptions};
+use crate::{IgniterCoefficients, PolicyOptions, PredictError};
 
 const KIND: &str = "V100-SXM2-16GB";
 const MEASUREMENTS: &str = include_str!("../../../../scenarios/igniter/coefficients.csv");
@@ -38,6 +38,19 @@ fn plan(problem: &Problem) -> Plan {
     plan
 }
 
+fn predicted(
+    problem: &Problem,
+    replicas: &[PlannedReplica],
+) -> Result<Vec<Duration>, PredictError> {
+    let options = PolicyOptions {
+        igniter_coefficients: Some(COEFFICIENTS.clone()),
+        ..PolicyOptions::default()
+    };
+    policy("igniter")
+        .unwrap()
+        .predict(problem, &options, replicas)
+}
+
 fn shares(plan: &Plan) -> Vec<(u32, f64)> {
     let share = |replica: &PlannedReplica| replica.compute_share.unwrap().get();
     plan.replicas
@@ -65,20 +78,22 @@ fn the_example_of_its_readme_comes_out_as_printed() {
 
 #[test]
 fn measured_pairs_are_predicted_within_five_percent() {
+    let names = ["alexnet", "resnet50", "vgg19", "ssd"];
+    let problem = setting(1, &names.map(|name| (name, 1.0, 1_000)));
     let mut errors = Vec::new();
     for line in PAIRS.lines().skip(1) {
         let cells: Vec<&str> = line.split(',').collect();
         let number = |i: usize| cells[i].parse::<f64>().unwrap();
-        let load = |model: usize| IgniterLoad {
-            model: cells[model].parse().unwrap(),
-            batch_size: cells[model + 2].parse().unwrap(),
-            compute_share_pct: number(model + 4),
+        let replica = |cell: usize| PlannedReplica {
+            model: ModelIndex(names.iter().position(|name| *name == cells[cell]).unwrap()),
+            device: DeviceIndex(0),
+            batch_size: cells[cell + 2].parse().unwrap(),
+            compute_share: ComputeShare::new(number(cell + 4)).ok(),
+            duty_cycle: None,
         };
-        let predicted = COEFFICIENTS
-            .predict(&KIND.parse().unwrap(), &[load(0), load(1)])
-            .unwrap();
-        for (prediction, measured) in predicted.iter().zip([number(6), number(7)]) {
-            errors.push((prediction.latency_ms - measured).abs() / measured);
+        let predicted = predicted(&problem, &[replica(0), replica(1)]).unwrap();
+        for (predicted, measured) in predicted.iter().zip([number(6), number(7)]) {
+            errors.push((predicted.as_secs_f64() * 1e3 - measured).abs() / measured);
         }
     }
     assert_eq!(errors.len(), 1_050);
@@ -86,6 +101,67 @@ fn measured_pairs_are_predicted_within_five_percent() {
     assert!(mean <= 0.05, "{mean}");
     // 3.6 %: a change of the model or the fit should be seen here.
     assert!(mean >= 0.03, "{mean}");
+}
+
+#[test]
+fn its_own_plans_are_predicted_as_it_predicted_them() {
+    let problem = setting(1, &README);
+    let plan = plan(&problem);
+    let predicted = predicted(&problem, &plan.replicas).unwrap();
+    for (replica, predicted) in plan.replicas.iter().zip(predicted) {
+        assert_eq!(plan.models[replica.model.0].latency, Some(predicted));
+    }
+}
+
+#[test]
+fn neighbours_on_other_devices_do_not_disturb() {
+    let problem = setting(2, &README);
+    let replica = |model, device| PlannedReplica {
+        model: ModelIndex(model),
+        device: DeviceIndex(device),
+        batch_size: 4,
+        compute_share: ComputeShare::new(40.0).ok(),
+        duty_cycle: None,
+    };
+    let alone = predicted(&problem, &[replica(0, 0)]).unwrap()[0];
+    let apart = predicted(&problem, &[replica(0, 0), replica(1, 1)]).unwrap()[0];
+    let together = predicted(&problem, &[replica(1, 0), replica(0, 0)]).unwrap()[1];
+    assert_eq!(alone, apart);
+    assert!(together > alone);
+}
+
+#[test]
+fn what_cannot_be_predicted_says_why() {
+    let replica = PlannedReplica {
+        model: ModelIndex(1),
+        device: DeviceIndex(0),
+        batch_size: 4,
+        compute_share: None,
+        duty_cycle: None,
+    };
+    let problem = setting(1, &README);
+    let refused = |name: &str, replica: &PlannedReplica| {
+        let entry = policy(name).unwrap();
+        let replicas = std::slice::from_ref(replica);
+        let error = entry.predict(&problem, &PolicyOptions::default(), replicas);
+        error.unwrap_err().to_string()
+    };
+    assert_eq!(
+        refused("igniter", &replica),
+        "replicas[0]: there are no iGniter coefficients for resnet50:1 on V100-SXM2-16GB"
+    );
+    assert!(
+        refused("usher", &replica)
+            .starts_with("usher has no model of latencies: expected one of igniter")
+    );
+    let nowhere = PlannedReplica {
+        device: DeviceIndex(1),
+        ..replica
+    };
+    assert_eq!(
+        refused("igniter", &nowhere),
+        "replicas[0] names a model or device that does not exist"
+    );
 }
 
 #[test]

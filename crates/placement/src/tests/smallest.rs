@@ -1,0 +1,192 @@
+//! The smallest cluster against every cluster, and against what the thesis says.
+
+use proptest::prelude::*;
+
+use super::{
+    thesis::{MIX, VISION, devices_used, setting},
+    *,
+};
+use crate::{Cluster, PolicyOptions, SmallestError, smallest_cluster};
+
+fn smallest(name: &str, problem: &Problem, limit: usize) -> Result<Cluster, SmallestError> {
+    let found = smallest_cluster(
+        policy(name).unwrap(),
+        problem,
+        limit,
+        &PolicyOptions::default(),
+        &mut Budget::unlimited(),
+        &mut |_| {},
+    )?;
+    assert_eq!(found.plan.violations(&found.problem), []);
+    assert_eq!(devices_used(&found.plan), found.problem.devices.len());
+    Ok(found)
+}
+
+fn serves_all(problem: &Problem, plan: &Plan) -> bool {
+    let mut models = problem.models.iter().zip(&plan.models);
+    models.all(|(model, forecast)| forecast.goodput.get() >= model.rate.get() * (1.0 - 1e-9))
+}
+
+fn kinds(found: &Cluster) -> Vec<&str> {
+    let devices = found.problem.devices.iter();
+    devices.map(|device| device.kind.as_str()).collect()
+}
+
+#[test]
+fn usher_needs_the_six_devices_of_figure_6_5() {
+    let found = smallest("usher", &setting(1, &VISION, 500.0, 200), 64).unwrap();
+    assert_eq!(found.problem.devices.len(), 6);
+    assert!(found.exhaustive);
+}
+
+#[test]
+fn wao_usher_needs_the_three_devices_of_figures_6_3_and_6_11() {
+    let vision = setting(9, &VISION, 500.0, 200);
+    let mix = setting(1, &MIX, 300.0, 300);
+    for problem in [vision, mix] {
+        let found = smallest("wao-usher", &problem, 64).unwrap();
+        assert_eq!(found.problem.devices.len(), 3);
+    }
+}
+
+#[test]
+fn how_many_devices_there_are_does_not_matter() {
+    let models = [("alexnet", 400.0, 200), ("bert", 400.0, 200)];
+    for name in BASELINES {
+        let of_one = smallest(name, &v100s(1, &models), 64).unwrap();
+        let of_nine = smallest(name, &v100s(9, &models), 64).unwrap();
+        assert_eq!(of_one, of_nine, "{name}");
+    }
+}
+
+#[test]
+fn a_fleet_too_large_to_count_through_is_found_by_bisection() {
+    // 16 in 128.123 ms are 124.88 requests/s: 50,000 need 401 devices.
+    let found = smallest("exclusive", &v100s(1, &[("bert", 50_000.0, 200)]), 1_000).unwrap();
+    assert_eq!(found.problem.devices.len(), 401);
+    assert!(!found.exhaustive);
+    let short = smallest("exclusive", &v100s(1, &[("bert", 50_000.0, 200)]), 400);
+    assert!(
+        matches!(short, Err(SmallestError::Unserved { limit: 400, .. })),
+        "{short:?}"
+    );
+}
+
+#[test]
+fn models_that_no_cluster_serves_are_named_with_the_reason() {
+    let problem = v100s(
+        2,
+        &[
+            ("alexnet", 400.0, 200),
+            ("bert", 1.0, 20),
+            ("densenet121", 1.0, 10),
+        ],
+    );
+    let said = smallest("exclusive", &problem, 64).unwrap_err().to_string();
+    assert_eq!(
+        said,
+        "no cluster of up to 64 devices serves every model: \
+         bert:1 (no batch size meets the SLO of 20ms: a batch of 4 takes 34.089ms on V100); \
+         densenet121:1 (no batch size meets the SLO of 10ms: a batch of 8 takes 16.9234ms on V100)"
+    );
+    let nothing = v100s(0, &[("alexnet", 400.0, 200)]);
+    assert_eq!(
+        smallest("exclusive", &nothing, 64),
+        Err(SmallestError::NoDevices)
+    );
+}
+
+/// Rows of two kinds, one three times as fast as the other.
+const TWO_KINDS: &str = "
+a,Slow,8,,80,,1000,20,20,20
+a,Fast,8,,26,,1000,20,20,20
+b,Slow,8,,40,,1000,30,30,30
+b,Fast,8,,14,,1000,30,30,30
+";
+
+fn two_kinds(costs: [Option<f64>; 2], rates: [f64; 2]) -> Problem {
+    let mut devices = vec![device("Slow", 16_384), device("Fast", 16_384)];
+    for (device, cost) in devices.iter_mut().zip(costs) {
+        device.cost_per_hour = cost;
+    }
+    let names = ["a", "b"].into_iter().zip(rates);
+    Problem {
+        devices,
+        models: names.map(|(name, rate)| model(name, rate, 200)).collect(),
+        profiles: profiles(TWO_KINDS),
+        ..Problem::default()
+    }
+}
+
+#[test]
+fn the_cheapest_kinds_are_taken_where_all_have_a_cost_and_else_the_fewest_devices() {
+    // 100, 307.7, 200 and 571.4 requests/s for each replica of a and b on slow and fast devices.
+    let cheap_slow = two_kinds([Some(1.0), Some(4.0)], [190.0, 190.0]);
+    let found = smallest("exclusive", &cheap_slow, 16).unwrap();
+    assert_eq!(kinds(&found), ["Slow", "Slow", "Slow"]);
+    // One slow and one fast device cost less, but the model that comes first takes both.
+    let cheap_fast = two_kinds([Some(1.0), Some(1.4)], [190.0, 190.0]);
+    let found = smallest("exclusive", &cheap_fast, 16).unwrap();
+    assert_eq!(kinds(&found), ["Fast", "Fast"]);
+    for costs in [[None, None], [Some(1.0), None]] {
+        let found = smallest("exclusive", &two_kinds(costs, [190.0, 190.0]), 16).unwrap();
+        assert_eq!(found.problem.devices.len(), 2, "{costs:?}");
+    }
+}
+
+/// The cheapest of all clusters of up to `limit` devices, by trying each.
+fn exhaustive(name: &str, template: &Problem, limit: usize) -> Option<f64> {
+    let mut best: Option<f64> = None;
+    for slow in 0..=limit {
+        for fast in 0..=limit - slow {
+            let mut devices = vec![template.devices[0].clone(); slow];
+            devices.extend(vec![template.devices[1].clone(); fast]);
+            let cost = devices
+                .iter()
+                .filter_map(|device| device.cost_per_hour)
+                .sum();
+            let problem = Problem {
+                devices,
+                ..template.clone()
+            };
+            if serves_all(&problem, &place(name, &problem)) {
+                best = Some(best.map_or(cost, |best| best.min(cost)));
+            }
+        }
+    }
+    best
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn no_cheaper_cluster_serves_all(
+        costs in [1_u32..9, 1_u32..9],
+        rates in [0.0_f64..900.0, 0.0_f64..900.0],
+        name in proptest::sample::select(vec!["exclusive", "first-fit", "nexus", "usher"]),
+    ) {
+        const LIMIT: usize = 7;
+        let template = two_kinds(costs.map(|cost| Some(f64::from(cost))), rates);
+        let best = exhaustive(name, &template, LIMIT);
+        match smallest(name, &template, LIMIT) {
+            Ok(found) => {
+                prop_assert!(found.exhaustive);
+                prop_assert!(serves_all(&found.problem, &found.plan));
+                let cost: f64 = found.problem.devices.iter().filter_map(|device| device.cost_per_hour).sum();
+                // Less where the policy leaves a device idle that it was offered.
+                prop_assert!(best.is_some_and(|best| cost <= best), "{cost} for {best:?}");
+            }
+            Err(SmallestError::Unserved { .. }) => prop_assert!(best.is_none(), "{best:?}"),
+            Err(e) => prop_assert!(false, "{e}"),
+        }
+    }
+
+    #[test]
+    fn the_same_question_has_the_same_answer(rates in [0.0_f64..900.0, 0.0_f64..900.0]) {
+        for entry in POLICIES.iter().filter(|entry| !entry.name.ends_with("milp")) {
+            let template = two_kinds([Some(1.0), Some(2.0)], rates);
+            prop_assert_eq!(smallest(entry.name, &template, 8), smallest(entry.name, &template, 8));
+        }
+    }
+}
