@@ -2,7 +2,7 @@
 
 use crate::{ComputeShare, DeviceKind, ModelId};
 
-/// One device over one period.
+/// One device over one period. Also one that a single replica has to itself: that tells how far its profile is off.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DeviceObservation {
     /// What kind of device.
@@ -24,6 +24,7 @@ pub struct ReplicaObservation {
     pub mean_rows: f64,
     /// The fraction of the period in which it was computing, from 0 to 1.
     pub busy: f64,
-    /// The sum of their compute times over the sum of what is expected of each alone on the device: 1 is undisturbed.
+    /// The sum of their compute times over the sum of what is expected of each alone on the device with the same share: 1 is
+    /// undisturbed.
     pub slowdown: f64,
 }

@@ -16,15 +16,25 @@ impl Active {
     /// A batch of `rows` rows by its profile. An unmeasured utilisation counts as the whole device: nobody should rely on room
     /// that was never seen.
     pub fn new(profile: &Profile, rows: u32, compute_share: Option<ComputeShare>) -> Self {
+        Self::measured(Some(profile), rows, compute_share)
+    }
+
+    /// The same where there may be no profile.
+    pub(crate) fn measured(
+        profile: Option<&Profile>,
+        rows: u32,
+        compute_share: Option<ComputeShare>,
+    ) -> Self {
         let whole = Percent::new(100.0).expect("100 is a percentage");
+        let measured = profile.and_then(|profile| profile.sm_utilization(rows));
         Self {
-            sm_utilization: profile.sm_utilization(rows).unwrap_or(whole),
+            sm_utilization: measured.unwrap_or(whole),
             compute_share,
         }
     }
 
     /// What it takes of the device: `u_eff = min(u, s)`, in percent.
-    fn effective(self) -> f64 {
+    pub(crate) fn effective(self) -> f64 {
         let utilization = self.sm_utilization.get();
         self.compute_share
             .map_or(utilization, |share| utilization.min(share.get()))
@@ -94,11 +104,7 @@ impl Interference {
     /// The rate of progress of each active replica, in their order: 1 is its solo speed on the whole device.
     pub fn rates(self, active: &[Active]) -> impl Iterator<Item = f64> {
         let total: f64 = active.iter().map(|replica| replica.effective()).sum();
-        let contended = if active.len() > 1 && total > 100.0 {
-            100.0 / total
-        } else {
-            1.0
-        };
+        let contended = contention(total, active.len() > 1);
         active.iter().map(move |&replica| {
             let others = total - replica.effective();
             contended * self.solo_rate(replica) / (1.0 + self.extra_slowdown * others / 100.0)
@@ -114,6 +120,15 @@ impl Interference {
             }
             _ => 1.0,
         }
+    }
+}
+
+/// The rate of each of the active, whose effective utilisation sums up to `total`, while multiprocessors are shared in proportion.
+pub(crate) fn contention(total: f64, in_company: bool) -> f64 {
+    if in_company && total > 100.0 {
+        100.0 / total
+    } else {
+        1.0
     }
 }
 
