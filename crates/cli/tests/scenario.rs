@@ -289,3 +289,56 @@ fn a_scenario_that_does_not_fit_is_named_with_field_and_line() {
         assert!(error.contains(expected), "{text}: {error}");
     }
 }
+
+#[test]
+fn a_run_that_replans_follows_a_step_of_the_rate_and_says_so() {
+    let (_folder, scenario) = folder();
+    // Nexus plans for rates: 1800 requests/s want more replicas than 100 do.
+    let step = SCENARIO.replace(
+        "rate_rps = 200",
+        "rate_rps = 100\nload_ms = 300\nrate_steps = [[2.0, 1800]]",
+    );
+    fs::write(&scenario, step.replace("window_s = 2.0", "window_s = 9.0")).unwrap();
+    let options = ["--policy", "nexus", "--seed", "3"];
+    let replan = [&options[..], &["--replan-every", "1"]].concat();
+    let fixed = json("simulate", &scenario, &options);
+    let replanned = json("simulate", &scenario, &replan);
+    assert!(fixed.get("replanning").is_none());
+    assert_eq!(replanned["replanning"]["asked"], 9);
+    assert!(
+        replanned["replanning"]["changed"].as_u64() > Some(0),
+        "{}",
+        replanned["replanning"]
+    );
+    assert_eq!(fixed["plan"]["replicas"], replanned["plan"]["replicas"]);
+    let good = |report: &Value| report["totals"]["goodput_rps"].as_f64().unwrap();
+    assert!(
+        good(&replanned) > 1.1 * good(&fixed),
+        "{} {}",
+        good(&replanned),
+        good(&fixed)
+    );
+    assert_eq!(
+        packhorse("simulate", &scenario, &replan).stdout,
+        packhorse("simulate", &scenario, &replan).stdout
+    );
+    let text = String::from_utf8(packhorse("simulate", &scenario, &replan).stdout).unwrap();
+    assert!(text.contains("replanned 9 times, every 1 s:"), "{text}");
+}
+
+#[test]
+fn replanning_wants_a_period_and_a_policy() {
+    let (folder, scenario) = folder();
+    let plan = folder.path().join("plan.json");
+    fs::write(&plan, json("plan", &scenario, &[]).to_string()).unwrap();
+    for options in [
+        &["--replan-every", "0"][..],
+        &["--replan-every", "nan"],
+        &["--replan-every", "1", "--plan", plan.to_str().unwrap()],
+    ] {
+        let output = packhorse("simulate", &scenario, options);
+        assert_eq!(output.status.code(), Some(2), "{options:?}");
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert!(error.contains("--replan-every"), "{error}");
+    }
+}

@@ -14,11 +14,13 @@ mod tally;
 mod trace;
 mod world;
 
-use packhorse_cluster::{Discipline, PlannedReplica, Time};
+use std::time::Duration;
+
+use packhorse_cluster::{Discipline, Plan, PlannedReplica, Problem, Time};
 
 pub use report::{
-    ModelReport, PlanFileError, PlanReport, PlannedModelReport, Quantiles, ReplicaReport, Report,
-    StagesReport, Totals,
+    ModelReport, PlanFileError, PlanReport, PlannedModelReport, Quantiles, ReplanningReport,
+    ReplicaReport, Report, StagesReport, Totals,
 };
 pub use scenario::{
     Arrivals, Fault, FaultKind, Rate, Scenario, ScenarioError, Simulation, Workload,
@@ -40,7 +42,36 @@ pub fn simulate(
     seed: u64,
     progress: &mut dyn FnMut(Time),
 ) -> Result<Report, SimulateError> {
-    let tally = world::World::new(scenario, replicas, discipline, seed)?.run(progress);
+    let world = world::World::new(scenario, replicas, discipline, seed, None)?;
+    let tally = world.run(progress);
+    Ok(Report::new(scenario, plan, discipline, seed, tally))
+}
+
+/// Lets a policy replan during a run, from what the run has shown.
+pub struct Replanning<'a> {
+    /// How often it is asked, in simulated time; above zero.
+    pub every: Duration,
+    /// Answers the problem of that moment: the scenario's, with the rates that were measured, the devices that are there, the plan
+    /// that stands, and what was observed of devices. `None` keeps the plan.
+    pub policy: &'a mut dyn FnMut(&Problem) -> Option<Plan>,
+}
+
+/// [`simulate`] with a plan that is not the last word.
+///
+/// # Errors
+/// If the replicas do not fit the scenario.
+pub fn simulate_replanning<'a>(
+    scenario: &'a Scenario,
+    plan: PlanReport,
+    replicas: &[PlannedReplica],
+    discipline: Discipline,
+    seed: u64,
+    replanning: Replanning<'a>,
+    progress: &mut dyn FnMut(Time),
+) -> Result<Report, SimulateError> {
+    assert!(!replanning.every.is_zero(), "a plan stands for a while");
+    let world = world::World::new(scenario, replicas, discipline, seed, Some(replanning))?;
+    let tally = world.run(progress);
     Ok(Report::new(scenario, plan, discipline, seed, tally))
 }
 

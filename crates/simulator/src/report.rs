@@ -74,6 +74,26 @@ pub struct Report {
     pub models: Vec<ModelReport>,
     /// Sums over the models.
     pub totals: Totals,
+    /// What became of the plan, in a run that replans.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub replanning: Option<ReplanningReport>,
+}
+
+/// How a plan changed during a run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct ReplanningReport {
+    /// Seconds between two questions to the policy.
+    pub every_s: f64,
+    /// How often the policy was asked.
+    pub asked: u64,
+    /// How often it had no plan that could be rolled out.
+    pub unanswered: u64,
+    /// How often its plan was another one than the one before.
+    pub changed: u64,
+    /// Replicas that were started.
+    pub started: u64,
+    /// Replicas that were stopped.
+    pub stopped: u64,
 }
 
 /// What became of the requests of a model. Rates are in requests per second; what has no value is null.
@@ -304,6 +324,7 @@ impl Report {
             tally.window_start(),
             tally.window_end(),
         );
+        let replanning = tally.replanning;
         let tallies = scenario.problem.models.iter().zip(tally.models);
         let models: Vec<ModelReport> = tallies
             .map(|(model, tally)| model_report(name(&model.id), tally, window, start, end))
@@ -323,6 +344,7 @@ impl Report {
             plan,
             models,
             totals,
+            replanning,
         }
     }
 }

@@ -5,6 +5,8 @@ use std::time::Duration;
 use packhorse_cluster::Time;
 use packhorse_serving::Outcome;
 
+use crate::ReplanningReport;
+
 /// The stages of a batch, the same for all its requests.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Stages {
@@ -20,6 +22,7 @@ pub(crate) struct Tally {
     warmup: Duration,
     window: Duration,
     pub(crate) models: Vec<ModelTally>,
+    pub(crate) replanning: Option<ReplanningReport>,
 }
 
 /// What became of the requests of a model.
@@ -61,6 +64,7 @@ impl Tally {
             warmup,
             window,
             models,
+            replanning: None,
         }
     }
 

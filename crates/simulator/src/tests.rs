@@ -125,7 +125,7 @@ fn a_single_server_waits_as_the_formula_says() {
     let table = format!("{}\n{csv}", packhorse_cluster::ProfileTable::CSV_HEADER);
     let scenario = Scenario::parse(text, &mut |_| Ok(table.clone())).unwrap();
     let replicas = plan(&scenario, &[("a", 0, 1)]);
-    let tally = world::World::new(&scenario, &replicas, Discipline::FixedWait, 1)
+    let tally = world::World::new(&scenario, &replicas, Discipline::FixedWait, 1, None)
         .unwrap()
         .run(&mut |_| {});
     let latency = &tally.models[0].latency;
@@ -199,7 +199,7 @@ fn replicas_that_do_not_fit_the_scenario_are_refused() {
     let check = |change: fn(&mut PlannedReplica), message: &str| {
         let mut replicas = plan(&scenario, &[("alexnet", 0, 16)]);
         change(&mut replicas[0]);
-        let error = world::World::new(&scenario, &replicas, Discipline::Deadline, 1)
+        let error = world::World::new(&scenario, &replicas, Discipline::Deadline, 1, None)
             .err()
             .unwrap();
         assert!(error.to_string().contains(message), "{error}");
@@ -341,3 +341,5 @@ fn a_plan_with_duty_cycles_computes_one_batch_of_a_device_at_a_time() {
         compute(&shared)
     );
 }
+
+mod replanning;

@@ -3,7 +3,9 @@
 //! The loop is the driver's of the gateway with an event queue in the place of sockets: it tells the engine what happens and
 //! carries out what the engine says. Events of one moment happen in the order in which they were foreseen.
 
+mod control;
 mod faults;
+mod feedback;
 
 use std::{
     cmp::Reverse,
@@ -11,19 +13,21 @@ use std::{
     time::Duration,
 };
 
-use packhorse_cluster::{Discipline, PlannedReplica, Profile, Program, Time};
+use packhorse_cluster::{ComputeShare, Discipline, PlannedReplica, Program, Time};
 use packhorse_contention::{Active, ServiceTimes};
+use packhorse_control::rollout::Link;
 use packhorse_serving::{
     Action, BatchId, Engine, EngineConfig, Event, ModelKey, ModelLimits, ReplicaKey, ReplicaSpec,
     Request, RequestId, ShapeClass,
 };
 
 use crate::{
-    Scenario,
+    Replanning, Scenario,
     arrivals::Source,
     device::{Computed, Device, Work},
     tally::{Stages, Tally},
 };
+use control::Control;
 
 /// Why a plan cannot be tried in a scenario.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -72,9 +76,27 @@ enum Happening {
     FaultBegins(usize),
     FaultNoticed(usize),
     FaultEnds(usize),
+    /// The policy is asked again.
+    Replan,
+    /// A worker has loaded its model, if nothing came between.
+    Loaded {
+        replica: usize,
+        attempt: u32,
+    },
 }
 
-/// A replica of the plan.
+/// A replica's worker process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Worker {
+    /// Loads its model, for the how manieth time: faults interrupt it.
+    Loading(u32),
+    /// Takes batches.
+    Ready,
+    /// Is not wanted any more.
+    Stopped,
+}
+
+/// A replica of a plan.
 #[derive(Debug)]
 struct Replica {
     model: usize,
@@ -84,11 +106,29 @@ struct Replica {
     spec: ReplicaSpec,
     /// By rows less one: what a batch takes alone, and what it uses.
     work: Vec<(Duration, Active)>,
-    /// Whether the engine has it.
-    up: bool,
+    compute_share: Option<ComputeShare>,
+    worker: Worker,
+    /// How the engine has it, if it does or did.
+    link: Option<Link>,
     held: u32,
     /// Since when it has had a free credit.
     free_since: Time,
+}
+
+impl Replica {
+    /// What a batch really takes with nobody else on the device.
+    fn alone(&self, rows: usize, scenario: &Scenario) -> Duration {
+        let profiled = self
+            .spec
+            .service
+            .of(u32::try_from(rows).expect("a batch is small"));
+        profiled.mul_f64(scenario.workloads[self.model].latency_scale)
+    }
+
+    /// Whether the engine has it.
+    fn is_up(&self) -> bool {
+        matches!(self.link, Some(Link::Serving | Link::Draining))
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -120,6 +160,10 @@ pub(crate) struct World<'a> {
     happenings: BinaryHeap<Reverse<(Time, u64, Happening)>>,
     foreseen: u64,
     sources: Vec<Source>,
+    /// In runs that replan.
+    control: Option<Control<'a>>,
+    /// The most rows of a batch, by model: what the engine was told.
+    largest: Vec<u32>,
     replicas: Vec<Replica>,
     devices: Vec<Device>,
     /// How many faults hold a device down.
@@ -173,19 +217,17 @@ impl<'a> World<'a> {
         plan: &[PlannedReplica],
         discipline: Discipline,
         seed: u64,
+        replanning: Option<Replanning<'a>>,
     ) -> Result<Self, SimulateError> {
+        for (i, planned) in plan.iter().enumerate() {
+            check(scenario, i, planned)?;
+        }
         let simulation = &scenario.simulation;
         let models = scenario.problem.models.len();
         let device = || Device::new(simulation.interference);
-        let mut devices: Vec<Device> = std::iter::repeat_with(device)
+        let devices: Vec<Device> = std::iter::repeat_with(device)
             .take(scenario.problem.devices.len())
             .collect();
-        let mut replicas = Vec::with_capacity(plan.len());
-        for (i, planned) in plan.iter().enumerate() {
-            let profile = profile(scenario, i, planned)?;
-            let slot = devices[planned.device.0].add(planned.duty_cycle.is_some());
-            replicas.push(replica(scenario, planned, profile, slot));
-        }
         let config = EngineConfig {
             discipline,
             max_batch_wait: scenario.max_batch_wait,
@@ -207,7 +249,9 @@ impl<'a> World<'a> {
             happenings: BinaryHeap::new(),
             foreseen: 0,
             sources: scenario.workloads.iter().enumerate().map(source).collect(),
-            replicas,
+            control: replanning.map(|replanning| Control::new(scenario, plan, replanning)),
+            largest: vec![1; models],
+            replicas: Vec::with_capacity(plan.len()),
             down: vec![0; devices.len()],
             devices,
             faulty: vec![false; simulation.faults.len()],
@@ -217,32 +261,24 @@ impl<'a> World<'a> {
             tally: Tally::new(models, simulation.warmup, simulation.window),
             computed: Vec::new(),
         };
-        world.set_up();
+        world.set_up(plan);
         Ok(world)
     }
 
-    fn set_up(&mut self) {
+    fn set_up(&mut self, plan: &[PlannedReplica]) {
         for model in 0..self.sources.len() {
-            let of_model = self
-                .replicas
-                .iter()
-                .filter(|replica| replica.model == model);
-            let largest = of_model.map(|replica| replica.spec.batch_size).max();
-            let limits = ModelLimits {
-                max_batch_rows: largest.unwrap_or(1),
-                queue_limit: ModelLimits::DEFAULT_QUEUE_LIMIT,
-            };
-            self.engine.handle(
-                Time::ZERO,
-                Event::ModelUp {
-                    model: key(model),
-                    limits,
-                },
-            );
+            let of_model = plan.iter().filter(|planned| planned.model.0 == model);
+            let largest = of_model.map(|planned| planned.batch_size).max();
+            self.model_up(Time::ZERO, model, largest.unwrap_or(1));
             self.foresee_arrival(model);
         }
-        for replica in 0..self.replicas.len() {
+        for planned in plan {
+            let replica = self.add(planned);
+            self.replicas[replica].worker = Worker::Ready;
             self.replica_up(Time::ZERO, replica);
+        }
+        if let Some(control) = &self.control {
+            self.foresee(Time::ZERO + control.every(), Happening::Replan);
         }
         for (i, fault) in self.scenario.simulation.faults.iter().enumerate() {
             self.foresee(fault.at, Happening::FaultBegins(i));
@@ -278,6 +314,7 @@ impl<'a> World<'a> {
             books.balance() && books.queued == 0 && books.in_flight == 0,
             "a request did not end: {books:?}"
         );
+        self.tally.replanning = self.control.map(|control| control.report);
         self.tally
     }
 
@@ -305,11 +342,16 @@ impl<'a> World<'a> {
             Happening::FaultBegins(fault) => self.fault_begins(now, fault),
             Happening::FaultNoticed(fault) => self.fault_noticed(now, fault),
             Happening::FaultEnds(fault) => self.fault_ends(now, fault),
+            Happening::Replan => self.replan(now),
+            Happening::Loaded { replica, attempt } => self.loaded(now, replica, attempt),
         }
     }
 
     fn arrive(&mut self, now: Time, model: usize) {
         self.tally.arrived(model, now);
+        if let Some(control) = &mut self.control {
+            control.feedback.arrived(model);
+        }
         let id = RequestId(self.requests.push(Pending {
             model,
             arrived: now,
@@ -343,8 +385,10 @@ impl<'a> World<'a> {
                 self.tally.ended(pending.model, outcome);
                 self.requests.forget(|pending| pending.ended);
             }
-            // No replica drains: plans do not change during a run.
-            Action::Drained { .. } => {}
+            Action::Drained { replica } => {
+                self.replicas[replica.0 as usize].link = Some(Link::Drained);
+                self.roll_out(now);
+            }
         }
     }
 
@@ -437,6 +481,13 @@ impl<'a> World<'a> {
             worker_queue: flight.started.saturating_since(flight.reached),
             compute,
         };
+        if let Some(control) = &mut self.control {
+            let rows = flight.arrived.len();
+            let expected = replica.alone(rows, self.scenario);
+            control
+                .feedback
+                .computed(flight.replica, rows, compute, expected);
+        }
         let slo = self.scenario.problem.models[replica.model].slo;
         let counted = flight.arrived.iter().map(|request| {
             let pending = self
@@ -464,10 +515,32 @@ impl<'a> World<'a> {
         );
     }
 
+    /// Makes the engine know of a model, or of the larger batches that it may have now.
+    fn model_up(&mut self, now: Time, model: usize, largest: u32) {
+        self.largest[model] = largest;
+        let limits = ModelLimits {
+            max_batch_rows: largest,
+            queue_limit: ModelLimits::DEFAULT_QUEUE_LIMIT,
+        };
+        let model = key(model);
+        self.engine.handle(now, Event::ModelUp { model, limits });
+    }
+
+    /// Adds a replica whose worker does not run yet. It has a profile.
+    fn add(&mut self, planned: &PlannedReplica) -> usize {
+        let slot = self.devices[planned.device.0].add(planned.duty_cycle.is_some());
+        self.replicas.push(replica(self.scenario, planned, slot));
+        self.replicas.len() - 1
+    }
+
     fn replica_up(&mut self, now: Time, replica: usize) {
         let up = &mut self.replicas[replica];
-        (up.up, up.held, up.free_since) = (true, 0, now);
+        (up.link, up.held, up.free_since) = (Some(Link::Serving), 0, now);
         let spec = up.spec.clone();
+        let model = up.model;
+        if spec.batch_size > self.largest[model] {
+            self.model_up(now, model, spec.batch_size);
+        }
         self.engine.handle(
             now,
             Event::ReplicaUp {
@@ -486,11 +559,8 @@ fn replica_key(replica: usize) -> ReplicaKey {
     ReplicaKey(u32::try_from(replica).expect("a plan's replicas are limited"))
 }
 
-fn profile<'a>(
-    scenario: &'a Scenario,
-    i: usize,
-    planned: &PlannedReplica,
-) -> Result<&'a Profile, SimulateError> {
+/// Whether the `i`-th replica of a plan can run in a scenario.
+fn check(scenario: &Scenario, i: usize, planned: &PlannedReplica) -> Result<(), SimulateError> {
     let problem = &scenario.problem;
     let (Some(model), Some(device)) = (
         problem.models.get(planned.model.0),
@@ -504,21 +574,21 @@ fn profile<'a>(
             batch_size: planned.batch_size,
         });
     }
-    problem
-        .profile(planned.model, planned.device)
-        .ok_or_else(|| SimulateError::MissingProfile {
+    if problem.profile(planned.model, planned.device).is_none() {
+        return Err(SimulateError::MissingProfile {
             replica: i,
             model: model.id.to_string(),
             kind: device.kind.to_string(),
-        })
+        });
+    }
+    Ok(())
 }
 
-fn replica(
-    scenario: &Scenario,
-    planned: &PlannedReplica,
-    profile: &Profile,
-    slot: usize,
-) -> Replica {
+fn replica(scenario: &Scenario, planned: &PlannedReplica, slot: usize) -> Replica {
+    let profile = scenario
+        .problem
+        .profile(planned.model, planned.device)
+        .expect("plans are checked");
     let scale = scenario.workloads[planned.model.0].latency_scale;
     let work = |rows| {
         let alone = profile.latency(rows).mul_f64(scale);
@@ -540,7 +610,9 @@ fn replica(
             ),
         },
         work: (1..=planned.batch_size).map(work).collect(),
-        up: false,
+        compute_share: planned.compute_share,
+        worker: Worker::Loading(0),
+        link: None,
         held: 0,
         free_since: Time::ZERO,
     }

@@ -3,7 +3,7 @@
 use std::{fs, path::Path, str::FromStr, time::Instant};
 
 use anyhow::Context as _;
-use packhorse_cluster::{Discipline, PlannedReplica};
+use packhorse_cluster::{Discipline, Plan, PlannedReplica, Problem};
 use packhorse_placement::{
     Budget, ComputeMetric, IgniterCoefficients, Objective, PolicyOptions, UnknownPolicy, policy,
 };
@@ -51,6 +51,36 @@ pub(super) fn read(path: &Path) -> anyhow::Result<Scenario> {
     Scenario::parse(&text, &mut load).with_context(|| path.display().to_string())
 }
 
+/// How many steps a policy has each time that it is asked again during a run: never a time, or equal runs would differ.
+const REPLAN_STEPS: u64 = 10_000_000;
+
+fn options(scenario: &Scenario, choices: &ChoiceArgs) -> anyhow::Result<PolicyOptions> {
+    let coefficients = scenario.igniter_coefficients.as_deref();
+    Ok(PolicyOptions {
+        compute_metric: choices.creq,
+        objective: choices.objective,
+        prefer_small_batch: choices.prefer.is_some(),
+        nexus_published: choices.nexus_published,
+        igniter_coefficients: coefficients
+            .map(IgniterCoefficients::from_csv)
+            .transpose()
+            .context("igniter_coefficients")?,
+    })
+}
+
+/// A policy to be asked during a run.
+pub(super) fn replanner(
+    scenario: &Scenario,
+    name: &PolicyName,
+    choices: &ChoiceArgs,
+) -> anyhow::Result<impl FnMut(&Problem) -> Option<Plan>> {
+    let (policy, options) = (policy(&name.0)?, options(scenario, choices)?);
+    Ok(move |problem: &Problem| {
+        let mut budget = Budget::new(REPLAN_STEPS, &|| false);
+        policy.place_with(problem, &options, &mut budget).ok()
+    })
+}
+
 /// Asks a policy.
 #[expect(
     clippy::disallowed_methods,
@@ -64,17 +94,7 @@ pub(super) fn plan(
 ) -> anyhow::Result<(Vec<PlannedReplica>, PlanReport)> {
     let mut problem = scenario.problem.clone();
     problem.discipline = discipline;
-    let coefficients = scenario.igniter_coefficients.as_deref();
-    let options = PolicyOptions {
-        compute_metric: choices.creq,
-        objective: choices.objective,
-        prefer_small_batch: choices.prefer.is_some(),
-        nexus_published: choices.nexus_published,
-        igniter_coefficients: coefficients
-            .map(IgniterCoefficients::from_csv)
-            .transpose()
-            .context("igniter_coefficients")?,
-    };
+    let options = options(scenario, choices)?;
     let start = Instant::now();
     let plan = policy(&name.0)?
         .place_with(&problem, &options, &mut Budget::unlimited())

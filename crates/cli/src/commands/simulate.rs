@@ -1,12 +1,13 @@
 //! `packhorse simulate`: plans tried in a simulated cluster, side by side.
 
-use std::{fs, path::PathBuf};
+use std::{fs, path::PathBuf, time::Duration};
 
 use anyhow::Context as _;
 use indicatif::ProgressBar;
 use packhorse_cluster::{Discipline, PlannedReplica, Time};
 use packhorse_simulator::{
-    ModelReport, PlanReport, ReplicaReport, Report, Scenario, Totals, csv, simulate,
+    ModelReport, PlanReport, Replanning, ReplicaReport, Report, Scenario, Totals, csv, simulate,
+    simulate_replanning,
 };
 use serde::Deserialize;
 
@@ -23,11 +24,16 @@ Repeat --policy, --discipline or --seed to see several side by side.
 --csv prints a row per run and model under one header, and after each run's models one for the sums, whose model is (total);
 what has no value is empty.
 
+With --replan-every the first plan is for the scenario's rates. A new plan starts replicas beside the old ones where memory
+allows, each ready after its model's load_ms; what both plans have is not touched. A rate is told to the policy anew when it,
+smoothed over periods, has moved by a tenth, and by more than chance makes of a steady one.
+
 Examples:
   packhorse simulate --scenario thesis.toml --policy usher
   packhorse simulate --scenario thesis.toml --policy usher --policy first-fit --discipline fixed-wait --discipline deadline
   packhorse simulate --scenario thesis.toml --plan plan.json --seed 1 --seed 2 --seed 3 --json
-  packhorse simulate --scenario thesis.toml --policy usher --policy first-fit --csv > runs.csv")]
+  packhorse simulate --scenario thesis.toml --policy usher --policy first-fit --csv > runs.csv
+  packhorse simulate --scenario steps.toml --policy first-fit --replan-every 5")]
 pub(crate) struct SimulateArgs {
     /// What there is and what is asked of it
     #[arg(long, value_name = "FILE")]
@@ -46,9 +52,28 @@ pub(crate) struct SimulateArgs {
     /// Seeds of all randomness
     #[arg(long, value_name = "N", default_value = "1")]
     seed: Vec<u64>,
+    /// Let the policy replan every S simulated seconds, from the rates and slowdowns that the run has shown
+    #[arg(long, value_name = "S", value_parser = parse_period, conflicts_with = "plan")]
+    replan_every: Option<Duration>,
     /// Print results as CSV, for spreadsheets
     #[arg(long, conflicts_with = "json")]
     csv: bool,
+}
+
+fn parse_period(text: &str) -> Result<Duration, String> {
+    match text.parse::<f64>() {
+        Ok(seconds) if (1e-3..=1e7).contains(&seconds) => Ok(Duration::from_secs_f64(seconds)),
+        _ => Err("expected a number of seconds between 0.001 and 1e7".to_owned()),
+    }
+}
+
+/// What is tried.
+struct Trial<'a> {
+    /// None if the plan was read.
+    policy: Option<&'a PolicyName>,
+    plan: PlanReport,
+    replicas: Vec<PlannedReplica>,
+    discipline: Discipline,
 }
 
 /// What counts of a plan that is read.
@@ -61,15 +86,9 @@ impl SimulateArgs {
     pub(super) fn run(&self, context: &Context) -> anyhow::Result<()> {
         let scenario = scenario::read(&self.scenario)?;
         let mut reports = Vec::new();
-        for (replicas, plan, discipline) in self.plans(&scenario)? {
+        for trial in self.trials(&scenario)? {
             for &seed in &self.seed {
-                reports.push(try_out(
-                    &scenario,
-                    plan.clone(),
-                    &replicas,
-                    discipline,
-                    seed,
-                )?);
+                reports.push(self.try_out(&scenario, &trial, seed)?);
             }
         }
         if self.csv {
@@ -84,49 +103,70 @@ impl SimulateArgs {
     }
 
     /// Every plan with every discipline.
-    fn plans(
-        &self,
-        scenario: &Scenario,
-    ) -> anyhow::Result<Vec<(Vec<PlannedReplica>, PlanReport, Discipline)>> {
-        let mut plans = Vec::new();
+    fn trials(&self, scenario: &Scenario) -> anyhow::Result<Vec<Trial<'_>>> {
+        let mut trials = Vec::new();
         if let Some(path) = &self.plan {
             let shown = || path.display().to_string();
             let text = fs::read_to_string(path).with_context(shown)?;
             let file: PlanFile = serde_json::from_str(&text).with_context(shown)?;
             let replicas = scenario.replicas(&file.replicas).with_context(shown)?;
             let report = PlanReport::from_replicas(scenario, &replicas);
-            plans.extend(
-                self.discipline
-                    .iter()
-                    .map(|discipline| (replicas.clone(), report.clone(), *discipline)),
-            );
-            return Ok(plans);
+            trials.extend(self.discipline.iter().map(|discipline| Trial {
+                policy: None,
+                plan: report.clone(),
+                replicas: replicas.clone(),
+                discipline: *discipline,
+            }));
+            return Ok(trials);
         }
         for policy in &self.policy {
             for &discipline in &self.discipline {
-                let (replicas, report) =
-                    scenario::plan(scenario, policy, &self.choices, discipline)?;
-                plans.push((replicas, report, discipline));
+                let (replicas, plan) = scenario::plan(scenario, policy, &self.choices, discipline)?;
+                trials.push(Trial {
+                    policy: Some(policy),
+                    plan,
+                    replicas,
+                    discipline,
+                });
             }
         }
-        Ok(plans)
+        Ok(trials)
     }
-}
 
-fn try_out(
-    scenario: &Scenario,
-    plan: PlanReport,
-    replicas: &[PlannedReplica],
-    discipline: Discipline,
-    seed: u64,
-) -> anyhow::Result<Report> {
-    let simulation = &scenario.simulation;
-    let length = simulation.warmup + simulation.window;
-    let bar = ProgressBar::new(u64::try_from(length.as_millis())?);
-    let mut progress = |now: Time| bar.set_position(now.as_nanos() / 1_000_000);
-    let report = simulate(scenario, plan, replicas, discipline, seed, &mut progress);
-    bar.finish_and_clear();
-    Ok(report?)
+    fn try_out(&self, scenario: &Scenario, trial: &Trial, seed: u64) -> anyhow::Result<Report> {
+        let Trial {
+            policy,
+            plan,
+            replicas,
+            discipline,
+        } = trial;
+        let (plan, discipline) = (plan.clone(), *discipline);
+        let simulation = &scenario.simulation;
+        let length = simulation.warmup + simulation.window;
+        let bar = ProgressBar::new(u64::try_from(length.as_millis())?);
+        let mut progress = |now: Time| bar.set_position(now.as_nanos() / 1_000_000);
+        let report = match (self.replan_every, policy) {
+            (Some(every), Some(policy)) => {
+                let mut policy = scenario::replanner(scenario, policy, &self.choices)?;
+                let replanning = Replanning {
+                    every,
+                    policy: &mut policy,
+                };
+                simulate_replanning(
+                    scenario,
+                    plan,
+                    replicas,
+                    discipline,
+                    seed,
+                    replanning,
+                    &mut progress,
+                )
+            }
+            _ => simulate(scenario, plan, replicas, discipline, seed, &mut progress),
+        };
+        bar.finish_and_clear();
+        Ok(report?)
+    }
 }
 
 const MODEL_HEADER: [&str; 14] = [
@@ -169,6 +209,17 @@ fn print(report: &Report) -> anyhow::Result<()> {
     row.resize(MODEL_HEADER.len(), String::new());
     table.add_row(row);
     output::line(output::table_text(&table))?;
+    if let Some(replanning) = &report.replanning {
+        output::line(format!(
+            "replanned {} times, every {} s: {} plans were new, {} not to be had; {} replicas started, {} stopped",
+            replanning.asked,
+            replanning.every_s,
+            replanning.changed,
+            replanning.unanswered,
+            replanning.started,
+            replanning.stopped
+        ))?;
+    }
     print_lost(
         report
             .models
@@ -233,8 +284,11 @@ fn print_side_by_side(reports: &[Report], seeds: &[u64]) -> anyhow::Result<()> {
         "GOOD %",
         "DROPPED",
         "LOST",
+        "NEW PLANS",
     ];
-    let mut table = output::table(&header);
+    let replans = reports.iter().any(|report| report.replanning.is_some());
+    let header = &header[..header.len() - usize::from(!replans)];
+    let mut table = output::table(header);
     for report in reports {
         let totals = report.totals;
         let mut row = vec![
@@ -255,6 +309,11 @@ fn print_side_by_side(reports: &[Report], seeds: &[u64]) -> anyhow::Result<()> {
             100.0 * totals.goodput_rps / totals.offered_rps.max(f64::MIN_POSITIVE)
         ));
         row.extend([totals.dropped, totals.lost].map(|count| count.to_string()));
+        row.extend(
+            report
+                .replanning
+                .map(|replanning| replanning.changed.to_string()),
+        );
         table.add_row(row);
     }
     Ok(output::line(output::table_text(&table))?)

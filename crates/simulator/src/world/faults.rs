@@ -5,7 +5,7 @@ use std::time::Duration;
 use packhorse_cluster::Time;
 use packhorse_serving::Event;
 
-use super::{Happening, World, replica_key};
+use super::{Happening, Worker, World, replica_key};
 use crate::FaultKind;
 
 /// A silent node is given up when its lease ends.
@@ -31,9 +31,23 @@ impl World<'_> {
 
     /// The gateway knows now that the workers are gone.
     pub(super) fn fault_noticed(&mut self, now: Time, fault: usize) {
+        self.lose_workers(now, fault);
+        let node_lost = matches!(
+            self.scenario.simulation.faults[fault].kind,
+            FaultKind::NodeLost(_)
+        );
+        if let Some(control) = &mut self.control
+            && node_lost
+        {
+            control.lost.insert(fault);
+        }
+        self.roll_out(now);
+    }
+
+    fn lose_workers(&mut self, now: Time, fault: usize) {
         let devices = self.held_down(fault);
         for replica in 0..self.replicas.len() {
-            if self.replicas[replica].up && devices.contains(&self.replicas[replica].device) {
+            if self.replicas[replica].is_up() && devices.contains(&self.replicas[replica].device) {
                 self.lose(now, replica);
             }
         }
@@ -42,22 +56,37 @@ impl World<'_> {
     pub(super) fn fault_ends(&mut self, now: Time, fault: usize) {
         self.faulty[fault] = false;
         // A worker that is back knows nothing of what was sent to it before.
-        self.fault_noticed(now, fault);
+        self.lose_workers(now, fault);
+        if let Some(control) = &mut self.control {
+            control.lost.remove(&fault);
+        }
         for device in self.held_down(fault) {
             self.down[device] -= 1;
             if self.down[device] == 0 {
-                for replica in 0..self.replicas.len() {
-                    if self.replicas[replica].device == device {
-                        self.replica_up(now, replica);
-                    }
-                }
+                self.device_back(now, device);
             }
         }
+        self.roll_out(now);
         self.slow(now);
     }
 
+    /// What was loaded is ready at once, what was loading begins again.
+    fn device_back(&mut self, now: Time, device: usize) {
+        for replica in 0..self.replicas.len() {
+            if self.replicas[replica].device != device {
+                continue;
+            }
+            match self.replicas[replica].worker {
+                // A control plane serves what it still wants.
+                Worker::Ready if self.control.is_none() => self.replica_up(now, replica),
+                Worker::Loading(_) => self.load(now, replica),
+                Worker::Ready | Worker::Stopped => {}
+            }
+        }
+    }
+
     /// The devices on which nothing runs during this fault.
-    fn held_down(&self, fault: usize) -> Vec<usize> {
+    pub(super) fn held_down(&self, fault: usize) -> Vec<usize> {
         let devices = &self.scenario.problem.devices;
         match self.scenario.simulation.faults[fault].kind {
             FaultKind::WorkerDies(device) => vec![device.0],
@@ -95,7 +124,7 @@ impl World<'_> {
     }
 
     fn lose(&mut self, now: Time, replica: usize) {
-        self.replicas[replica].up = false;
+        self.replicas[replica].link = None;
         for flight in &mut self.flights.entries {
             flight.over |= flight.replica == replica;
         }
