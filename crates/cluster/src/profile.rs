@@ -117,6 +117,33 @@ impl Profile {
         Duration::from_secs_f64(seconds.expect("every row has a latency"))
     }
 
+    /// The rows of each measured share, the largest share first, each by batch size. The first is [`Profile::whole`].
+    pub fn by_share(&self) -> impl Iterator<Item = &[ProfileRow]> {
+        self.rows
+            .chunk_by(|a, b| a.compute_share == b.compute_share)
+    }
+
+    /// Time of a batch as measured under compute shares: at a measured share like [`Profile::latency`] from its rows, between two of
+    /// them linear in 1 / share, above the largest as under the largest; `None` below the smallest.
+    pub fn latency_under(&self, batch_size: u32, share: ComputeShare) -> Option<Duration> {
+        let share = share.get();
+        let mut above: Option<(f64, f64)> = None;
+        for rows in self.by_share() {
+            let measured = rows[0].compute_share.get();
+            let at = |row: &ProfileRow| Some(row.latency.as_secs_f64());
+            let seconds = interpolate(rows, batch_size, at, Outside::Proportional)?;
+            if share >= measured {
+                let between = above.map_or(seconds, |(larger, faster)| {
+                    let part = (1.0 / share - 1.0 / larger) / (1.0 / measured - 1.0 / larger);
+                    faster + (seconds - faster) * part
+                });
+                return Some(Duration::from_secs_f64(between));
+            }
+            above = Some((measured, seconds));
+        }
+        None
+    }
+
     /// Memory of a replica for a batch size, extended like [`Profile::latency`]; `None` where no row has it.
     pub fn memory(&self, batch_size: u32) -> Option<ByteCount> {
         let at = |row: &ProfileRow| Some(row.memory?.as_u64() as f64);
@@ -396,6 +423,27 @@ mod tests {
             );
         }
         assert_eq!(profile.memory(16), ByteCount::from_mib(400));
+    }
+
+    #[test]
+    fn latency_between_measured_shares_is_linear_in_their_reciprocals() {
+        let profile = profile("m,k,1,100,10,,,,,\nm,k,1,50,20,,,,,\nm,k,1,25,60,,,,,\n");
+        let ms = |share| {
+            let share = ComputeShare::new(share).unwrap();
+            Some(profile.latency_under(1, share)?.as_secs_f64() * 1e3)
+        };
+        // 1/share is 0.02 at 50 and 0.04 at 25: 0.03, half way, at 33.3.
+        for (share, expected) in [
+            (100.0, 10.0),
+            (50.0, 20.0),
+            (100.0 / 3.0, 40.0),
+            (25.0, 60.0),
+        ] {
+            let found = ms(share).unwrap();
+            assert!((found - expected).abs() < 1e-6, "{share}: {found}");
+        }
+        assert_eq!(ms(24.9), None);
+        assert_eq!(profile.by_share().count(), 3);
     }
 
     #[test]

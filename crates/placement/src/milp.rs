@@ -26,6 +26,8 @@
 //!   devices is that bound.
 //! - Every quantity has a device dimension, as the thesis suggests for devices of several kinds.
 //! - A replica without which its model still carries its rate is left out of an optimum that has one.
+//! - A millionth of a percent of the memory stays free: a solver meets limits within tolerances, and a plan must not exceed them. So
+//!   replicas that fill a device to the byte are not put on it together.
 //! - Models that expect no requests add nothing to the sum: they get what room is left, one replica each, smallest need first.
 //!
 //! `HiGHS` solves it with one thread and no gap (feature `highs`), else microlp: the same problem, the same plan. A node of its

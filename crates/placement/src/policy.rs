@@ -2,7 +2,10 @@
 
 use packhorse_cluster::{Plan, Problem, ProblemError};
 
-use crate::{Budget, PolicyOptions, Predictor, exclusive, first_fit, igniter, milp, nexus, usher};
+use crate::{
+    Budget, PolicyOptions, Predictor, exclusive, first_fit, gpulet, gslice, igniter, milp, nexus,
+    usher,
+};
 
 /// A placement policy.
 pub trait Policy: Sync {
@@ -141,6 +144,25 @@ pub const POLICIES: &[PolicyEntry] = &[
         source: "Xu et al., \"iGniter\", TPDS 2023; best effort on a fixed cluster as in Elvinger's thesis, section 5.1.5",
         assumes: "coefficients of every model; half of an SLO is for filling a batch; a constant rate",
         policy: &igniter::Igniter,
+    },
+    PolicyEntry {
+        name: gpulet::NAME,
+        summary: "Cuts devices into at most two partitions where a model's throughput grows most, and shares them in time where \
+                  none is left.",
+        source: "Choi et al., \"Serving Heterogeneous Machine Learning Models on Multi-GPU Servers with Spatio-Temporal \
+                 Sharing\", ATC 2022, section 4, and its published code",
+        assumes: "even arrivals; a batch under a compute share takes what the profile or the rule of contention says; \
+                  partitions of a device do not slow each other",
+        policy: &gpulet::Gpulet,
+    },
+    PolicyEntry {
+        name: gslice::NAME,
+        summary: "Tunes every model's batch size and compute share until there is little slack; max-min fair where devices are short.",
+        source: "Dhakal et al., \"GSLICE\", SoCC 2020, as reimplemented in the published code of iGniter (the loop) and GPUlet (the \
+                 fair split)",
+        assumes: "half of an SLO is for filling a batch; a batch under a compute share takes what the profile or the rule of \
+                  contention says; no interference",
+        policy: &gslice::Gslice,
     },
 ];
 

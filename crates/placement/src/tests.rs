@@ -9,6 +9,8 @@ use packhorse_cluster::{
 
 use crate::{Budget, POLICIES, PlaceError, policy};
 
+mod gpulet;
+mod gslice;
 mod igniter;
 mod milp;
 mod nexus;
@@ -363,7 +365,7 @@ fn contradictions_and_unknown_policies_are_errors() {
     let unknown = policy("round-robin").err().unwrap().to_string();
     assert_eq!(
         unknown,
-        r#"unknown policy "round-robin": expected one of exclusive, first-fit, nexus, usher, wao-usher, ao-milp, wsm-milp, igniter"#
+        r#"unknown policy "round-robin": expected one of exclusive, first-fit, nexus, usher, wao-usher, ao-milp, wsm-milp, igniter, gpulet, gslice"#
     );
     assert!(policy(crate::DEFAULT_POLICY).is_ok());
 }
