@@ -25,6 +25,8 @@ const SUBJECTS: usize = 16;
 const MODEL_ERROR: f64 = 0.02;
 /// Relative standard deviation of the slowdown of one batch.
 const BATCH_ERROR: f64 = 0.3;
+/// The part of its prior's variance that an effect gets back with each observation.
+const FORGETTING: f64 = 0.02;
 /// Slowdowns outside this range are no slowdowns: something else happened, or the profile is of something else.
 const PLAUSIBLE: std::ops::RangeInclusive<f64> = 0.1..=100.0;
 /// No profile is more than so much too slow.
@@ -125,9 +127,19 @@ pub struct SlowdownModel {
     kinds: BTreeMap<DeviceKind, Belief>,
     /// Observations so far.
     clock: u64,
+    /// Whether old observations count as much as new ones.
+    lasting: bool,
 }
 
 impl SlowdownModel {
+    /// One for measurements that do not age: nothing is forgotten.
+    pub fn lasting() -> Self {
+        Self {
+            lasting: true,
+            ..Self::default()
+        }
+    }
+
     /// What these observations teach, the oldest first.
     pub fn learned<'a>(
         observations: impl IntoIterator<Item = &'a DeviceObservation>,
@@ -192,7 +204,8 @@ impl SlowdownModel {
         self.clock += 1;
         let belief = self.kinds.entry(kind.clone()).or_default();
         belief.know(tenants.iter().map(|tenant| tenant.model));
-        belief.learn(self.clock, |belief| {
+        let forgetting = if self.lasting { 0.0 } else { FORGETTING };
+        belief.learn(self.clock, forgetting, |belief| {
             let reading = |(subject, measured): &(usize, Measured)| {
                 let mut neighbours = tenants.clone();
                 let subject = neighbours.remove(*subject);

@@ -12,6 +12,7 @@ use crate::{Budget, POLICIES, PlaceError, policy};
 mod gpulet;
 mod gslice;
 mod igniter;
+mod interference;
 mod milp;
 mod nexus;
 mod properties;

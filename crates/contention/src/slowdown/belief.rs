@@ -16,8 +16,6 @@ use super::gaussian::Gaussian;
 
 /// How many effects are remembered. The covariance has the square of that, half a megabyte.
 const LIMIT: usize = 256;
-/// The part of its prior's variance that an effect gets back with each observation.
-const FORGETTING: f64 = 0.02;
 /// From so many standard deviations on a reading is an outlier.
 const OUTLIER: f64 = 3.0;
 /// How often an update is taken again around its own result: a slowdown is not linear in the effects where neighbours come and go.
@@ -56,7 +54,8 @@ impl Effect {
         match self {
             Self::Everyone => 0.4,
             Self::Alone(_) | Self::Point(..) => 0.05,
-            Self::Sensitivity(_) | Self::Pressure(_) | Self::Pair(..) => 0.1,
+            Self::Sensitivity(_) | Self::Pair(..) => 0.1,
+            Self::Pressure(_) => 0.03,
         }
     }
 
@@ -161,10 +160,20 @@ impl Belief {
     }
 
     /// Learns from readings taken at the same time; `look` tells them around a belief, always of the same effects.
-    pub(super) fn learn(&mut self, now: u64, look: impl Fn(&Self) -> Vec<Reading>) {
+    /// `forgetting` is the part of its prior's variance that each of them gets back before.
+    pub(super) fn learn(
+        &mut self,
+        now: u64,
+        forgetting: f64,
+        look: impl Fn(&Self) -> Vec<Reading>,
+    ) {
         let first = look(self);
         let weights = first.iter().flat_map(|reading| &reading.weights);
-        self.touch(weights.map(|(effect, _)| *effect).collect(), now);
+        self.touch(
+            weights.map(|(effect, _)| *effect).collect(),
+            now,
+            forgetting,
+        );
         let noises: Vec<f64> = first.iter().map(|reading| self.doubtful(reading)).collect();
         let before = self.joint.clone();
         for _ in 0..ROUNDS {
@@ -189,7 +198,7 @@ impl Belief {
     }
 
     /// Makes room for effects, and lets what is known of them fade.
-    fn touch(&mut self, effects: BTreeSet<Effect>, now: u64) {
+    fn touch(&mut self, effects: BTreeSet<Effect>, now: u64, forgetting: f64) {
         for effect in effects {
             let slot = *self.slots.entry(effect).or_insert_with(|| {
                 self.joint.add(effect.prior().powi(2));
@@ -203,7 +212,7 @@ impl Belief {
         }
         let kept = |known: &Known| {
             let kept = if known.updated == now {
-                (1.0 - FORGETTING).sqrt()
+                (1.0 - forgetting).sqrt()
             } else {
                 1.0
             };
