@@ -5,6 +5,7 @@
 mod bench;
 mod ci;
 mod demo;
+mod experiments;
 mod http;
 mod local;
 mod processes;
@@ -32,6 +33,13 @@ enum Chore {
     /// Measures and writes a report to docs/benchmarks.
     #[command(subcommand)]
     Bench(Bench),
+    /// Runs the experiments of the thesis again and writes docs/experiments.
+    #[command(disable_help_flag = true)]
+    Experiments {
+        /// See `cargo xtask experiments --help`
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        options: Vec<String>,
+    },
     /// Runs every test there is, Rust and Python.
     Test,
     /// Runs what CI runs: format, lints, licences, and every test.
@@ -49,6 +57,7 @@ fn main() -> anyhow::Result<()> {
         Chore::Setup => setup::run(),
         Chore::Demo(options) => demo::run(&options),
         Chore::Bench(Bench::Gateway(options)) => bench::run(&options),
+        Chore::Experiments { options } => experiments::run(&options),
         Chore::Test => test::run(),
         Chore::Ci => ci::run(),
     }

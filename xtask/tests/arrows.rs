@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, process::Command};
 use serde::Deserialize;
 
 /// What each crate of the workspace may depend on, tests included.
-const ARROWS: [(&str, &[&str]); 14] = [
+const ARROWS: [(&str, &[&str]); 16] = [
     ("cluster", &[]),
     ("contention", &["cluster"]),
     ("control", &["cluster"]),
@@ -19,6 +19,11 @@ const ARROWS: [(&str, &[&str]); 14] = [
         "simulator",
         &["cluster", "contention", "placement", "serving", "control"],
     ),
+    ("figures", &["cluster", "placement", "simulator"]),
+    (
+        "experiments",
+        &["cluster", "placement", "simulator", "figures"],
+    ),
     ("client", &["cluster", "protocol", "api"]),
     (
         "cli",
@@ -29,6 +34,7 @@ const ARROWS: [(&str, &[&str]); 14] = [
             "protocol",
             "api",
             "simulator",
+            "figures",
             "client",
         ],
     ),
@@ -60,7 +66,7 @@ const ARROWS: [(&str, &[&str]); 14] = [
 ];
 
 /// Crates whose decisions depend on their arguments alone.
-const PURE: [&str; 10] = [
+const PURE: [&str; 11] = [
     "cluster",
     "contention",
     "placement",
@@ -71,6 +77,7 @@ const PURE: [&str; 10] = [
     "wire",
     "api",
     "simulator",
+    "figures",
 ];
 
 /// What brings a runtime, sockets, a file system or a clock with it.

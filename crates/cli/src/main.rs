@@ -6,6 +6,7 @@ mod commands;
 mod context;
 mod npy;
 mod output;
+mod plot;
 mod preprocess;
 mod values;
 

@@ -342,3 +342,28 @@ fn replanning_wants_a_period_and_a_policy() {
         assert!(error.contains("--replan-every"), "{error}");
     }
 }
+
+#[test]
+fn plans_and_runs_are_drawn_as_svg_and_png() {
+    let (folder, scenario) = folder();
+    for command in ["plan", "simulate"] {
+        for (name, begins) in [
+            ("picture.svg", b"<svg".as_slice()),
+            ("picture.png", b"\x89PNG"),
+        ] {
+            let path = folder.path().join(name);
+            let output = packhorse(command, &scenario, &["--plot", path.to_str().unwrap()]);
+            assert!(output.status.success(), "{output:?}");
+            let bytes = fs::read(&path).unwrap();
+            assert!(bytes.starts_with(begins), "{command} {name}");
+            if name == "picture.svg" {
+                let svg = String::from_utf8(bytes).unwrap();
+                assert!(svg.contains("resnet50") && svg.contains("alexnet"), "{svg}");
+            }
+        }
+        let output = packhorse(command, &scenario, &["--plot", "picture.pdf"]);
+        assert_eq!(output.status.code(), Some(2));
+        let message = String::from_utf8(output.stderr).unwrap();
+        assert!(message.contains(".svg or .png"), "{message}");
+    }
+}

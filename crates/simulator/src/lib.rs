@@ -5,6 +5,7 @@
 //! input gives the same output, byte for byte.
 
 mod arrivals;
+mod curves;
 mod device;
 mod random;
 mod report;
@@ -18,6 +19,7 @@ use std::time::Duration;
 
 use packhorse_cluster::{Discipline, Plan, PlannedReplica, Problem, Time};
 
+pub use curves::Curves;
 pub use report::{
     ModelReport, PlanFileError, PlanReport, PlannedModelReport, Quantiles, ReplanningReport,
     ReplicaReport, Report, StagesReport, Totals,

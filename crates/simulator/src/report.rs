@@ -7,7 +7,7 @@ use packhorse_cluster::{
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Scenario,
+    Curves, Scenario,
     tally::{ModelTally, Tally},
 };
 
@@ -118,6 +118,9 @@ pub struct ModelReport {
     pub stages_ms_p95: StagesReport,
     /// Requests per batch over the whole run.
     pub mean_batch: Option<f64>,
+    /// What pictures show of it. Not in the JSON.
+    #[serde(skip)]
+    pub curves: Curves,
 }
 
 /// Quantiles: element floor(p·n) of the sorted list.
@@ -363,6 +366,7 @@ fn model_report(
         .as_secs_f64();
     tally.latency.sort_unstable_by(f64::total_cmp);
     let quantile = |p: f64| element(tally.latency.len(), p).map(|i| tally.latency[i]);
+    let curves = Curves::new(tally.offered, &tally.latency, &tally.batch_sizes);
     ModelReport {
         name,
         offered_rps: tally.offered as f64 / window,
@@ -383,6 +387,7 @@ fn model_report(
             compute: weighted_p95(tally.compute),
         },
         mean_batch: (tally.batches > 0).then(|| tally.batched as f64 / tally.batches as f64),
+        curves,
     }
 }
 

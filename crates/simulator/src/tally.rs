@@ -5,7 +5,7 @@ use std::time::Duration;
 use packhorse_cluster::Time;
 use packhorse_serving::Outcome;
 
-use crate::ReplanningReport;
+use crate::{ReplanningReport, curves::Samples};
 
 /// The stages of a batch, the same for all its requests.
 #[derive(Clone, Copy, Debug)]
@@ -39,6 +39,7 @@ pub(crate) struct ModelTally {
     /// Over the whole run.
     pub(crate) batches: u64,
     pub(crate) batched: u64,
+    pub(crate) batch_sizes: Samples,
     /// When the last request of the window was answered.
     pub(crate) last_answer: Time,
     /// Of those that arrived in the window and were answered.
@@ -97,9 +98,11 @@ impl Tally {
         }
     }
 
-    pub(crate) fn dispatched(&mut self, model: usize, requests: usize) {
-        self.models[model].batches += 1;
-        self.models[model].batched += requests as u64;
+    pub(crate) fn dispatched(&mut self, model: usize, now: Time, requests: usize) {
+        let tally = &mut self.models[model];
+        tally.batches += 1;
+        tally.batched += requests as u64;
+        tally.batch_sizes.push(now, requests);
     }
 
     /// A batch was answered; of each request: when it arrived, how long it waited for a replica, and then for the batch.

@@ -402,7 +402,7 @@ impl<'a> World<'a> {
         let transmission = Duration::from_secs_f64(bytes / simulation.network.bytes_per_second);
         let reached =
             now + simulation.router_overhead + simulation.network.base + transmission + self.delay;
-        self.tally.dispatched(model, requests.len());
+        self.tally.dispatched(model, now, requests.len());
         let flight = Flight {
             replica,
             arrived: requests,

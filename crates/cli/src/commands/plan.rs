@@ -11,6 +11,7 @@ use packhorse_cluster::{
     ComputeShare, DeviceId, DeviceKind, Discipline, Generation, IdError, ModelName, ModelVersion,
     RequestsPerSecond,
 };
+use packhorse_figures::plans;
 use serde::Serialize;
 
 use super::{
@@ -21,6 +22,7 @@ use super::{
 use crate::{
     context::Context,
     output::{self, number},
+    plot::PlotFile,
 };
 
 #[derive(clap::Args)]
@@ -29,6 +31,7 @@ Examples:
   packhorse plan
   packhorse plan --json
   packhorse plan --scenario thesis.toml --policy usher
+  packhorse plan --scenario thesis.toml --policy usher --plot plan.svg
   packhorse plan preview --policy exclusive --add-device H200:2")]
 #[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct PlanArgs {
@@ -52,6 +55,9 @@ struct OfflineArgs {
     discipline: Discipline,
     #[command(flatten)]
     choices: ChoiceArgs,
+    /// Also draw the plan: a bar per device, with its replicas
+    #[arg(long, value_name = "F.svg|F.png", requires = "scenario")]
+    plot: Option<PlotFile>,
 }
 
 #[derive(clap::Subcommand)]
@@ -139,9 +145,17 @@ impl PlanArgs {
                 policy,
                 choices,
                 discipline,
+                plot,
                 ..
             } = &self.offline;
             let (_, report) = scenario::plan(&scenario, policy, choices, *discipline)?;
+            if let Some(plot) = plot {
+                plot.write(&plans::figure(
+                    &scenario,
+                    &report,
+                    choices.compute_metric(),
+                )?)?;
+            }
             return scenario::print_plan(context, &report);
         }
         let admin = context.admin()?;

@@ -43,6 +43,13 @@ pub(super) struct ChoiceArgs {
     prefer: Option<String>,
 }
 
+impl ChoiceArgs {
+    /// What counts as a replica's need of multiprocessors, where the caller says so.
+    pub(super) fn compute_metric(&self) -> Option<ComputeMetric> {
+        self.creq
+    }
+}
+
 /// Reads a scenario; what it names is looked for from its own folder.
 pub(super) fn read(path: &Path) -> anyhow::Result<Scenario> {
     let text = fs::read_to_string(path).with_context(|| path.display().to_string())?;

@@ -5,6 +5,7 @@ use std::{fs, path::PathBuf, time::Duration};
 use anyhow::Context as _;
 use indicatif::ProgressBar;
 use packhorse_cluster::{Discipline, PlannedReplica, Time};
+use packhorse_figures::runs;
 use packhorse_simulator::{
     ModelReport, PlanReport, Replanning, ReplicaReport, Report, Scenario, Totals, csv, simulate,
     simulate_replanning,
@@ -15,6 +16,7 @@ use super::scenario::{self, ChoiceArgs, PolicyName};
 use crate::{
     context::Context,
     output::{self, number},
+    plot::PlotFile,
 };
 
 #[derive(clap::Args)]
@@ -33,7 +35,8 @@ Examples:
   packhorse simulate --scenario thesis.toml --policy usher --policy first-fit --discipline fixed-wait --discipline deadline
   packhorse simulate --scenario thesis.toml --plan plan.json --seed 1 --seed 2 --seed 3 --json
   packhorse simulate --scenario thesis.toml --policy usher --policy first-fit --csv > runs.csv
-  packhorse simulate --scenario steps.toml --policy first-fit --replan-every 5")]
+  packhorse simulate --scenario steps.toml --policy first-fit --replan-every 5
+  packhorse simulate --scenario thesis.toml --policy usher --policy ao-milp --plot runs.svg")]
 pub(crate) struct SimulateArgs {
     /// What there is and what is asked of it
     #[arg(long, value_name = "FILE")]
@@ -58,6 +61,9 @@ pub(crate) struct SimulateArgs {
     /// Print results as CSV, for spreadsheets
     #[arg(long, conflicts_with = "json")]
     csv: bool,
+    /// Also draw goodput beside the ideal, latencies, stages and, of a single run, batch sizes over time
+    #[arg(long, value_name = "F.svg|F.png")]
+    plot: Option<PlotFile>,
 }
 
 fn parse_period(text: &str) -> Result<Duration, String> {
@@ -90,6 +96,9 @@ impl SimulateArgs {
             for &seed in &self.seed {
                 reports.push(self.try_out(&scenario, &trial, seed)?);
             }
+        }
+        if let Some(plot) = &self.plot {
+            plot.write(&runs::figure(&scenario, &reports))?;
         }
         if self.csv {
             return Ok(output::raw(csv(&reports).as_bytes())?);
