@@ -112,10 +112,24 @@ pub enum ProblemError {
     /// A model's SLO is zero.
     #[error("model {0} has an SLO of zero")]
     ZeroSlo(ModelId),
+    /// A model takes batches of no rows only.
+    #[error("model {0} has a max_batch_size of 0, which must be at least 1")]
+    ZeroBatch(ModelId),
+    /// A number that is none, or out of its range.
+    #[error("{field} is {value}, which must be {allowed}")]
+    Number {
+        /// What it is of.
+        field: String,
+        /// As it would be printed.
+        value: String,
+        /// What it may be.
+        allowed: &'static str,
+    },
 }
 
 impl Problem {
-    /// Checks what the types cannot: that models are distinct and have an objective.
+    /// Checks what the types cannot: that models are distinct, have an objective and take batches, and that bare numbers are within
+    /// their ranges.
     pub fn validate(&self) -> Result<(), ProblemError> {
         let mut seen = BTreeSet::new();
         for model in &self.models {
@@ -125,8 +139,22 @@ impl Problem {
             if model.slo.is_zero() {
                 return Err(ProblemError::ZeroSlo(model.id.clone()));
             }
+            if model.max_batch_size == 0 {
+                return Err(ProblemError::ZeroBatch(model.id.clone()));
+            }
+            let field = || format!("latency_scale of model {}", model.id);
+            check_positive(field, model.latency_scale)?;
         }
-        Ok(())
+        for (index, device) in self.devices() {
+            let field = || format!("cost_per_hour of device {}", index.0);
+            check_not_negative(field, device.cost_per_hour.unwrap_or_default())?;
+        }
+        let field = || "bytes_per_second of the network".to_owned();
+        check_positive(field, self.network.bytes_per_second)?;
+        let field = || "the burstiness of arrivals".to_owned();
+        check_not_negative(field, self.conditions.burstiness)?;
+        let field = || "the MPS exponent".to_owned();
+        check_not_negative(field, self.conditions.mps_exponent)
     }
 
     /// The profile of a model on a device; `None` if it was never measured there, or if there is no such model or device.
@@ -152,4 +180,30 @@ impl Problem {
             .enumerate()
             .map(|(i, device)| (DeviceIndex(i), device))
     }
+}
+
+fn check_positive(field: impl FnOnce() -> String, value: f64) -> Result<(), ProblemError> {
+    let right = value.is_finite() && value > 0.0;
+    check(right, field, value, "a number above 0")
+}
+
+fn check_not_negative(field: impl FnOnce() -> String, value: f64) -> Result<(), ProblemError> {
+    let right = value.is_finite() && value >= 0.0;
+    check(right, field, value, "a number of at least 0")
+}
+
+fn check(
+    right: bool,
+    field: impl FnOnce() -> String,
+    value: f64,
+    allowed: &'static str,
+) -> Result<(), ProblemError> {
+    if right {
+        return Ok(());
+    }
+    Err(ProblemError::Number {
+        field: field(),
+        value: value.to_string(),
+        allowed,
+    })
 }

@@ -533,8 +533,9 @@ fn planned(number: usize, device: &Device, member: &Member) -> PlannedReplica {
         batch_size: member.demand.batch,
         // A whole device needs no limit.
         compute_share: (member.percent < WHOLE).then(|| share.expect("between 20 and 80 percent")),
+        // An SLO may be as long as a duration can be, and a rate as low.
         duty_cycle: device
             .turns
-            .then(|| Duration::from_secs_f64(member.demand.duty)),
+            .then(|| Duration::try_from_secs_f64(member.demand.duty).unwrap_or(Duration::MAX)),
     }
 }

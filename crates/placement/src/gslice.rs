@@ -20,8 +20,9 @@
 //!
 //! Which reading, and where we deviate from both:
 //! - The loop and its thresholds are iGniter's; glet's has 5 % and takes the larger slack ratio for the share as it is.
-//! - The loop may end late, or on a fraction of a percent: shares are rounded up to whole percents, and a batch beyond `T` is made
-//!   smaller, or its share larger if it is 1 already. A deployed loop would go on instead.
+//! - The loop may end late or short of its rate (it swings where a step is larger than the slack), or on a fraction of a percent.
+//!   Shares are rounded up to whole percents; a model that is late or short there gets the least share with which a batch within `T`
+//!   carries its rate. A deployed loop would go on instead.
 //! - Latency under a share is as measured, where the profile has rows under shares, else by the rule of `packhorse_contention`. The published loops measure.
 //! - A rate that is more than all of a device carries takes whole devices, with the largest batch within `T`, and the loop tunes the
 //!   rest; the published ones stop at 100 %.

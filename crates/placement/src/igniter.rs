@@ -151,7 +151,10 @@ impl<'a> Placement<'a> {
                 demanded.slo
             )
         };
-        let most = self.largest_batch(demanded, class).ok_or_else(too_slow)?;
+        let most = self.largest_batch(demanded, class).ok_or_else(|| {
+            "no device of a kind with coefficients has the memory for a batch within its SLO"
+                .to_owned()
+        })?;
         let size = |rate| sizing::size(hardware, known, limit, rate, most);
         let item = |Size { batch, share }: Size| Item {
             model,

@@ -26,6 +26,8 @@
 //! - The published margins (latency 1.15 · (mean + deviation), 2 ms for the network, pre- and postprocessing) are left out: our
 //!   profiles are of a batch alone.
 
+use std::time::Duration;
+
 use packhorse_cluster::{
     DeviceIndex, ModelForecast, ModelIndex, Plan, PlannedReplica, Problem, RequestsPerSecond,
 };
@@ -363,6 +365,7 @@ fn planned(node: &Node, member: &Member, device: DeviceIndex) -> PlannedReplica 
         device,
         batch_size: member.batch,
         compute_share: None,
-        duty_cycle: Some(std::time::Duration::from_secs_f64(node.duty)),
+        // An SLO may be as long as a duration can be, and a rate as low.
+        duty_cycle: Some(Duration::try_from_secs_f64(node.duty).unwrap_or(Duration::MAX)),
     }
 }

@@ -9,6 +9,7 @@ use packhorse_cluster::{
 
 use crate::{Budget, POLICIES, PlaceError, policy};
 
+mod bad_input;
 mod gpulet;
 mod gslice;
 mod igniter;

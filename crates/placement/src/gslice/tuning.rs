@@ -85,18 +85,38 @@ impl<L: Fn(u32, f64) -> f64> Target<L> {
         (share + if late { step } else { -step }).clamp(1.0, 100.0)
     }
 
-    /// Where the loop has come to, made one that can be given: a whole percentage, and batches within the limit, smaller ones or
-    /// else of 1 with a larger share. `None` if no share suffices.
+    /// Where the loop has come to, made one that can be given: a whole percentage, and if it is late or short of the rate, a batch
+    /// within the limit and the least share with which that carries the rate. `None` if not even a whole device is in time.
     pub(super) fn settle(&self, Setting { batch, share }: Setting) -> Option<Setting> {
         let share = (share - 1e-9).ceil().clamp(1.0, 100.0);
-        if let Some(batch) = self.largest_batch(batch, share) {
-            return Some(Setting { batch, share });
+        let tuned = |most| {
+            let batch = self.largest_batch(most, share)?;
+            self.carries(Setting { batch, share })
+        };
+        if let Some(setting) = tuned(batch) {
+            return Some(setting);
         }
-        let enough = (share as u8 + 1..=100).map(f64::from);
-        let share = enough
-            .into_iter()
-            .find(|share| (self.latency)(1, *share) <= self.limit)?;
-        Some(Setting { batch: 1, share })
+        let with = |percent: u8| {
+            let share = f64::from(percent);
+            let batch = self.largest_batch(self.most, share)?;
+            self.carries(Setting { batch, share })
+        };
+        // More share makes nothing slower: the least that is enough is between one that is not and one that is.
+        let (mut least, mut most) = (share as u8, 100);
+        while least < most {
+            let middle = least.midpoint(most);
+            if with(middle).is_some() {
+                most = middle;
+            } else {
+                least = middle + 1;
+            }
+        }
+        with(most)
+    }
+
+    fn carries(&self, setting: Setting) -> Option<Setting> {
+        let enough = self.throughput(setting) >= self.rate * (1.0 - 1e-9);
+        enough.then_some(setting)
     }
 
     /// With a share that is given: the batch size tuned to it, within the limit; `None` if even 1 takes longer.
@@ -195,7 +215,7 @@ mod tests {
         // 30 %: 26 take 100 ms.
         let settled = target.settle(late).unwrap();
         assert_eq!((settled.batch, settled.share), (26, 30.0));
-        // 1 takes 500 / 5 = 100 ms at 5 %.
+        // 1 takes 500 / 5 = 100 ms at 5 %: 10/s, as many as are wanted.
         let starved = Setting {
             batch: 3,
             share: 1.0,
@@ -203,5 +223,18 @@ mod tests {
         let settled = target.settle(starved).unwrap();
         assert_eq!((settled.batch, settled.share), (1, 5.0));
         assert_eq!(target.under(4.0), None);
+    }
+
+    #[test]
+    fn what_the_loop_leaves_short_gets_the_share_that_carries_the_rate() {
+        // b within 100 ms are s - 4, in (4 + b) · 100 / s ms: 10 · (s - 4) requests/s, 120 at 16 %.
+        let short = Setting {
+            batch: 2,
+            share: 10.0,
+        };
+        let settled = target(100.0, 120.0).settle(short).unwrap();
+        assert_eq!((settled.batch, settled.share), (12, 16.0));
+        // More than the whole device carries: 32 in 36 ms are 889/s.
+        assert_eq!(target(100.0, 900.0).settle(short), None);
     }
 }
