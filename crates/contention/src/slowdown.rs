@@ -160,24 +160,16 @@ impl SlowdownModel {
         if !replicas.iter().all(|r| (0.0..=1.0).contains(&r.busy)) {
             return;
         }
-        let measured: Vec<(Tenant<'_>, Measured)> = replicas
-            .iter()
-            .map(|replica| {
-                let profile = profiles.get(&replica.model, &observation.kind);
-                let (share, busy) = (replica.compute_share, replica.busy);
-                let tenant = Tenant::new(&replica.model, profile, rows(replica), share, busy);
-                // Who says nothing true of its rows was not measured, but was there.
-                let measured = Measured {
-                    batches: if replica.mean_rows >= 1.0 && replica.mean_rows.is_finite() {
-                        replica.batches
-                    } else {
-                        0
-                    },
-                    slowdown: replica.slowdown,
-                };
-                (tenant, measured)
-            })
-            .collect();
+        let measured = replicas.iter().map(|replica| {
+            // Who says nothing true of its rows was not measured, but was there.
+            let plausible = replica.mean_rows >= 1.0 && replica.mean_rows.is_finite();
+            Measured {
+                batches: if plausible { replica.batches } else { 0 },
+                slowdown: replica.slowdown,
+            }
+        });
+        let tenants = tenants(observation, profiles);
+        let measured: Vec<_> = tenants.into_iter().zip(measured).collect();
         self.measure(&observation.kind, &measured);
     }
 
@@ -230,6 +222,21 @@ impl SlowdownModel {
             mean: outlook.slowdown.max(1.0),
             std: belief.variance(&outlook.weights).sqrt(),
         }
+    }
+
+    /// How long the batches of each replica of an observed device were to be expected to take, in their order.
+    pub fn expected_of(
+        &self,
+        observation: &DeviceObservation,
+        profiles: &ProfileTable,
+    ) -> Vec<Slowdown> {
+        let tenants = tenants(observation, profiles);
+        let expected = |subject| {
+            let mut neighbours = tenants.clone();
+            let subject = neighbours.remove(subject);
+            self.expected(&observation.kind, &subject, &neighbours)
+        };
+        (0..tenants.len()).map(expected).collect()
     }
 
     /// How much longer a model's batches take while one of another model is active beside them, beyond the physics: for planners
@@ -336,6 +343,15 @@ fn effects_on(subject: ModelNumber, neighbour: ModelNumber) -> [Effect; 4] {
         Effect::Pressure(neighbour),
         Effect::Pair(subject, neighbour),
     ]
+}
+
+fn tenants<'a>(observation: &'a DeviceObservation, profiles: &ProfileTable) -> Vec<Tenant<'a>> {
+    let tenant = |replica: &'a ReplicaObservation| {
+        let profile = profiles.get(&replica.model, &observation.kind);
+        let (share, busy) = (replica.compute_share, replica.busy);
+        Tenant::new(&replica.model, profile, rows(replica), share, busy)
+    };
+    observation.replicas.iter().map(tenant).collect()
 }
 
 /// About the rows of a replica's batches; a profile is flat outside of what it knows.

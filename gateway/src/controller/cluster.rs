@@ -15,7 +15,8 @@ use packhorse_placement::PolicyEntry;
 use tokio::time::Instant;
 
 use super::{
-    ControllerConfig, measuring::Measuring, nodes::Node, planning::Planning, rolling::Published,
+    ControllerConfig, measuring::Measuring, nodes::Node, observing::Observing, planning::Planning,
+    rolling::Published,
 };
 use crate::{
     driver::{DataPlane, LinkState},
@@ -40,6 +41,7 @@ pub(super) struct Cluster {
     pub(super) planning: Planning,
     pub(super) plan: CurrentPlan,
     pub(super) measuring: Measuring,
+    pub(super) observing: Observing,
     /// What is left of earlier plans.
     pub(super) earlier: Vec<EarlierReplica>,
     /// Replicas of the plan that wait for memory which earlier ones hold.
@@ -127,6 +129,7 @@ impl Cluster {
             planning: Planning::default(),
             plan: CurrentPlan::default(),
             measuring: Measuring::default(),
+            observing: Observing::new(),
             earlier: Vec::new(),
             waiting: BTreeSet::new(),
             links: BTreeMap::new(),

@@ -9,6 +9,7 @@ mod cluster;
 mod measuring;
 mod models;
 mod nodes;
+mod observing;
 mod planning;
 mod preview;
 mod question;
@@ -293,7 +294,7 @@ async fn run(
 ) {
     loop {
         cluster.advance();
-        let wake = cluster.next_wake();
+        let (wake, period_end) = (cluster.next_wake(), cluster.observing.due());
         tokio::select! {
             () = stop.cancelled() => return,
             ask = asks.recv() => match ask {
@@ -305,6 +306,7 @@ async fn run(
                 cluster.links_changed(now);
             }
             solved = cluster.solved() => cluster.adopt(solved).await,
+            () = tokio::time::sleep_until(period_end) => cluster.observe().await,
             () = tokio::time::sleep_until(wake) => cluster.tick(),
         }
     }

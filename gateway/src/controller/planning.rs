@@ -100,6 +100,7 @@ impl Cluster {
         self.planning.due = None;
         let reason = self.planning.take_reason();
         let question = self.question(self.policy, reason);
+        self.observing.plan_asked();
         let budget = self.config.solve_budget;
         self.planning.solve = Some(tokio::task::spawn_blocking(move || question.solve(budget)));
     }

@@ -77,6 +77,7 @@ impl Cluster {
             profiles: self.profiles.clone(),
             discipline: self.discipline,
             network: NetworkModel::default(),
+            observations: self.observing.history(),
             ..Problem::default()
         };
         for node in self.nodes.values().filter(|node| node.takes_replicas()) {

@@ -136,6 +136,7 @@ impl Cluster {
             model: replica.program.model.clone(),
             address: served.address,
             batch_size: replica.batch_size,
+            compute_share: replica.compute_share,
             profile: Arc::new(profile.clone()),
             draining: served.draining,
         })

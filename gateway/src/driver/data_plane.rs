@@ -16,7 +16,7 @@ use packhorse_wire::{LinkSecret, MAX_PAYLOAD};
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 
 use super::{
-    Clock, LinkState, Target,
+    Clock, LinkState, Target, Work,
     catalog::Catalog,
     request::{OutputRows, Submission, Submitted, Unanswered},
     task::Driver,
@@ -79,6 +79,8 @@ pub(super) enum Message {
     Submit(Box<Submitted>),
     /// Nobody waits for this request any more.
     Cancel(RequestId),
+    /// What have the replicas computed?
+    Work(oneshot::Sender<BTreeMap<ReplicaId, Work>>),
     /// Something happened on a link.
     Link(ReplicaKey, LinkEvent),
     /// Take no further requests, and end when the last is answered or the time is over.
@@ -126,6 +128,13 @@ impl DataPlane {
     /// How the data plane stands with every replica of the target.
     pub fn links(&self) -> watch::Receiver<BTreeMap<ReplicaId, LinkState>> {
         self.shared.links.clone()
+    }
+
+    /// What every replica of the target has computed since the data plane knows it. Nothing, once the data plane has ended.
+    pub async fn work(&self) -> BTreeMap<ReplicaId, Work> {
+        let (answer, answered) = oneshot::channel();
+        self.tell(Message::Work(answer));
+        answered.await.unwrap_or_default()
     }
 
     /// How the models of the target fared in the last `window`, at most [`crate::telemetry::LONGEST_WINDOW`].

@@ -12,15 +12,17 @@ mod replicas;
 mod request;
 mod shape_class;
 mod task;
+mod work;
 
 use std::{collections::BTreeMap, net::SocketAddr, sync::Arc};
 
-use packhorse_cluster::{Discipline, ModelId, ModelSpec, Profile, ReplicaId};
+use packhorse_cluster::{ComputeShare, Discipline, ModelId, ModelSpec, Profile, ReplicaId};
 
 pub(crate) use catalog::{Catalog, NotServed, ServedModel};
 pub use clock::Clock;
 pub use data_plane::{DataPlane, DataPlaneConfig};
 pub(crate) use request::{OutputRows, Submission, Unanswered};
+pub use work::Work;
 
 /// Everything that shall be served now. A later one replaces an earlier one; what is equal in both is left alone.
 #[derive(Clone, Debug, Default)]
@@ -42,6 +44,8 @@ pub struct TargetReplica {
     pub address: SocketAddr,
     /// The most rows of one batch.
     pub batch_size: u32,
+    /// The share of the multiprocessors it may use; `None` sets no limit.
+    pub compute_share: Option<ComputeShare>,
     /// How long its batches take.
     pub profile: Arc<Profile>,
     /// It gets no further batch; once it has answered what it has, it is [`LinkState::Drained`].

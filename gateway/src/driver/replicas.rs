@@ -1,6 +1,6 @@
 //! The replicas of the target: which there are, how their links stand, what the engine knows of them.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use packhorse_cluster::{ModelId, Profile, ReplicaId};
 use packhorse_contention::{Interference, ServiceTimes};
@@ -8,7 +8,7 @@ use packhorse_serving::{Event, ModelKey, ReplicaKey, ReplicaSpec};
 use packhorse_wire::WorkerIdentity;
 use tokio::sync::mpsc;
 
-use super::{LinkState, Target, TargetReplica, catalog::ServedModel};
+use super::{LinkState, Target, TargetReplica, Work, catalog::ServedModel};
 use crate::workers::{Endpoint, Link, OutgoingBatch};
 
 /// A replica that the data plane knows.
@@ -24,6 +24,9 @@ pub(super) struct Replica {
     /// There while the engine knows the replica.
     batches: Option<mpsc::UnboundedSender<OutgoingBatch>>,
     state: LinkState,
+    /// How long its batches should take; there since it was connected first.
+    service: Option<ServiceTimes>,
+    work: Work,
     /// Whether the target still has it. One that it has not answers what it has and goes.
     wanted: bool,
 }
@@ -150,6 +153,8 @@ impl Replicas {
             link,
             batches: None,
             state,
+            service: None,
+            work: Work::default(),
             wanted: true,
         };
         self.by_key.insert(key, replica);
@@ -213,16 +218,18 @@ impl Replicas {
         replica.batches = Some(batches);
         let rows_limit = replica.rows_limit;
         let batch_size = replica.target.batch_size.clamp(1, rows_limit);
+        let service = ServiceTimes::new(
+            &replica.target.profile,
+            rows_limit,
+            replica.target.compute_share,
+            Interference::default(),
+        );
+        replica.service = Some(service.clone());
         let spec = ReplicaSpec {
             model: replica.model,
             batch_size,
             credits: ReplicaSpec::DEFAULT_CREDITS,
-            service: ServiceTimes::new(
-                &replica.target.profile,
-                rows_limit,
-                None,
-                Interference::default(),
-            ),
+            service,
         };
         Some(Consequence::Tell(Event::ReplicaUp { replica: key, spec }))
     }
@@ -286,6 +293,23 @@ impl Replicas {
         }
     }
 
+    /// A replica has computed a batch.
+    pub(super) fn computed(&mut self, key: ReplicaKey, rows: u32, compute: Duration) {
+        let Some(replica) = self.by_key.get_mut(&key) else {
+            return;
+        };
+        if let Some(service) = &replica.service {
+            let alone = service.of(rows.clamp(1, service.largest()));
+            replica.work.add(rows, compute, alone);
+        }
+    }
+
+    /// What the replicas of the target have computed.
+    pub(super) fn work(&self) -> BTreeMap<ReplicaId, Work> {
+        let wanted = self.by_key.values().filter(|replica| replica.wanted);
+        wanted.map(|replica| (replica.id, replica.work)).collect()
+    }
+
     /// How the replicas of the target stand.
     pub(super) fn states(&self) -> BTreeMap<ReplicaId, LinkState> {
         let wanted = self.by_key.values().filter(|replica| replica.wanted);
@@ -315,11 +339,13 @@ fn is_same_worker(now: &TargetReplica, before: &TargetReplica) -> bool {
         model,
         address,
         batch_size,
+        compute_share,
         profile: _,
         draining,
     } = now;
     *model == before.model
         && *address == before.address
         && *batch_size == before.batch_size
+        && *compute_share == before.compute_share
         && (*draining || !before.draining)
 }

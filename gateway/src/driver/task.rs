@@ -139,6 +139,10 @@ impl Driver {
             Message::Submit(submitted) => self.submit(now, *submitted),
             Message::Cancel(request) => self.cancel(now, request),
             Message::Link(replica, event) => self.link(now, replica, event),
+            Message::Work(answer) => {
+                // Who asked may have gone.
+                let _ = answer.send(self.replicas.work());
+            }
             Message::Shutdown(grace) => self.begin_to_end(now + grace),
         }
     }

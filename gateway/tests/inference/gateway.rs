@@ -218,6 +218,7 @@ impl Gateway {
             model: model.parse().unwrap(),
             address,
             batch_size: 8,
+            compute_share: None,
             profile: profile(),
             draining: false,
         };

@@ -12,7 +12,7 @@ use packhorse_wire::LinkSecret;
 use crate::{
     gateway::{Gateway, double_model, numbers, replica_id},
     until,
-    worker::{Worker, double},
+    worker::{STAGES, Worker, double},
 };
 
 #[tokio::test]
@@ -172,4 +172,21 @@ async fn only_the_right_worker_with_the_right_secret_gets_batches() {
         .await;
     assert!(!stranger.has_batch().await && !other.has_batch().await);
     until("connecting again", || stranger.connections() > 1).await;
+}
+
+#[tokio::test]
+async fn what_a_replica_computes_is_counted_beside_what_its_profile_says() {
+    let (mut gateway, worker) = Gateway::with_double().await;
+    worker.answer_all(double);
+    for rows in [1, 2, 3] {
+        assert_eq!(gateway.double(rows, 1.0).await.status, 200);
+    }
+    let work = gateway.data_plane.work().await[&replica_id(0)];
+    assert_eq!((work.batches, work.rows), (3, 6));
+    // The worker says a millisecond each, and so does the profile.
+    assert_eq!(work.compute, 3 * STAGES.compute);
+    assert_eq!(work.alone, 3 * STAGES.compute);
+    gateway.target.replicas.clear();
+    gateway.data_plane.set_target(gateway.target.clone());
+    assert!(gateway.data_plane.work().await.is_empty());
 }

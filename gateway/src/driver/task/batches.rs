@@ -146,6 +146,8 @@ impl Driver {
             .model
             .telemetry
             .computed(now, batch.requests.len() as u64, rows, times);
+        let batch_rows = batch.requests.iter().map(|(_, rows)| *rows).sum();
+        self.replicas.computed(batch.replica, batch_rows, compute);
         for ((request, _), outputs) in batch.requests.into_iter().zip(outputs) {
             // Not there: it was cancelled while it was computed.
             if let Some(pending) = self.end(request) {
