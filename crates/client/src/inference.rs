@@ -7,7 +7,7 @@ use futures_util::stream;
 use packhorse_cluster::{ModelName, ModelVersion};
 use packhorse_protocol::{
     EncodeError, HEADER_LENGTH, InferResponse, Limits, MessageError, ModelMetadata,
-    RepositoryEntry, RequestMessage, ServerMetadata,
+    RepositoryEntry, RequestMessage, ServerMetadata, Statistics,
 };
 use reqwest::{
     Body, Method, RequestBuilder, StatusCode,
@@ -75,6 +75,17 @@ impl InferenceClient {
     ) -> Result<ModelMetadata, CallError> {
         self.caller
             .fetch(self.model_request(Method::GET, name, version, None))
+            .await
+    }
+
+    /// What a version of a model, the newest if none is named, has done since the gateway serves it.
+    pub async fn model_statistics(
+        &self,
+        name: &ModelName,
+        version: Option<ModelVersion>,
+    ) -> Result<Statistics, CallError> {
+        self.caller
+            .fetch(self.model_request(Method::GET, name, version, Some("stats")))
             .await
     }
 

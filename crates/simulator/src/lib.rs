@@ -7,9 +7,11 @@
 mod arrivals;
 mod curves;
 mod device;
+mod measurement;
 mod random;
 mod report;
 mod scenario;
+mod schedule;
 mod table;
 mod tally;
 mod trace;
@@ -20,6 +22,7 @@ use std::time::Duration;
 use packhorse_cluster::{Discipline, Plan, PlannedReplica, Problem, Time};
 
 pub use curves::Curves;
+pub use measurement::Measurement;
 pub use report::{
     ModelReport, PlanFileError, PlanReport, PlannedModelReport, Quantiles, ReplanningReport,
     ReplicaReport, Report, StagesReport, Totals,
@@ -27,6 +30,7 @@ pub use report::{
 pub use scenario::{
     Arrivals, Fault, FaultKind, Rate, Scenario, ScenarioError, Simulation, Workload,
 };
+pub use schedule::{Schedule, ScheduleError};
 pub use table::csv;
 pub use trace::TraceError;
 pub use world::SimulateError;

@@ -231,7 +231,7 @@ impl Scenario {
 }
 
 /// A model as a scenario names it: without its version, where that is the first.
-fn name(id: &ModelId) -> String {
+pub(crate) fn name(id: &ModelId) -> String {
     if id.version == ModelVersion::FIRST {
         id.name.to_string()
     } else {
@@ -332,14 +332,7 @@ impl Report {
         let models: Vec<ModelReport> = tallies
             .map(|(model, tally)| model_report(name(&model.id), tally, window, start, end))
             .collect();
-        let sum = |of: fn(&ModelReport) -> f64| models.iter().map(of).sum();
-        let totals = Totals {
-            offered_rps: sum(|model| model.offered_rps),
-            throughput_rps: sum(|model| model.throughput_rps),
-            goodput_rps: sum(|model| model.goodput_rps),
-            dropped: models.iter().map(|model| model.dropped).sum(),
-            lost: models.iter().map(|model| model.lost).sum(),
-        };
+        let totals = Totals::of(&models);
         Self {
             scenario: scenario.name.clone(),
             discipline,
@@ -352,7 +345,21 @@ impl Report {
     }
 }
 
-fn model_report(
+impl Totals {
+    pub(crate) fn of(models: &[ModelReport]) -> Self {
+        let sum = |of: fn(&ModelReport) -> f64| models.iter().map(of).sum();
+        Self {
+            offered_rps: sum(|model| model.offered_rps),
+            throughput_rps: sum(|model| model.throughput_rps),
+            goodput_rps: sum(|model| model.goodput_rps),
+            dropped: models.iter().map(|model| model.dropped).sum(),
+            lost: models.iter().map(|model| model.lost).sum(),
+        }
+    }
+}
+
+/// The counts of a model's requests in a window of so many seconds, from `start` to `end`.
+pub(crate) fn model_report(
     name: String,
     mut tally: ModelTally,
     window: f64,

@@ -1,5 +1,6 @@
 //! The subcommands, one file each.
 
+mod bench;
 mod classes;
 mod infer;
 mod model;
@@ -33,6 +34,8 @@ pub(crate) enum Command {
     Plan(plan::PlanArgs),
     /// Try plans in a simulated cluster
     Simulate(simulate::SimulateArgs),
+    /// Drive a live gateway with a scenario's load
+    Bench(bench::BenchArgs),
     /// How models are placed and requests dispatched
     Policy(policy::PolicyArgs),
     /// List nodes and take them out of service
@@ -49,6 +52,7 @@ impl Command {
             Self::Profile(command) => command.run(context).await,
             Self::Plan(args) => args.run(context).await,
             Self::Simulate(args) => args.run(context),
+            Self::Bench(args) => args.run(context).await,
             Self::Policy(args) => args.run(context).await,
             Self::Node(command) => command.run(context).await,
         }

@@ -7,6 +7,7 @@ use packhorse_api::{
     PlacementView, PlanDiff, PlanPreview, PlanPreviewRequest, PlanView, PreviewDevices,
     PreviewModel,
 };
+use packhorse_client::AdminClient;
 use packhorse_cluster::{
     ComputeShare, DeviceId, DeviceKind, Discipline, Generation, IdError, ModelName, ModelVersion,
     RequestsPerSecond,
@@ -299,14 +300,26 @@ impl<'a> PlanReport<'a> {
 
 async fn print(context: &Context, plan: &PlanView) -> anyhow::Result<()> {
     if context.json() {
-        let nodes = context.admin()?.nodes().await?;
-        let devices = nodes
-            .into_iter()
-            .flat_map(|node| node.devices)
-            .map(|device| device.id);
-        return output::json(&PlanReport::new(plan, devices.collect()));
+        let devices = devices(&context.admin()?).await?;
+        return output::json(&PlanReport::new(plan, devices));
     }
     print_plan(plan)
+}
+
+/// The devices of a cluster, in the order that numbers them.
+async fn devices(admin: &AdminClient) -> anyhow::Result<Vec<DeviceId>> {
+    let nodes = admin.nodes().await?;
+    let devices = nodes.into_iter().flat_map(|node| node.devices);
+    Ok(devices.map(|device| device.id).collect())
+}
+
+/// The plan of a live cluster, as `--json` prints it.
+pub(super) async fn live(admin: &AdminClient) -> anyhow::Result<Option<serde_json::Value>> {
+    let Some(plan) = admin.plan().await? else {
+        return Ok(None);
+    };
+    let report = PlanReport::new(&plan, devices(admin).await?);
+    Ok(Some(serde_json::to_value(report)?))
 }
 
 fn print_plan(plan: &PlanView) -> anyhow::Result<()> {

@@ -200,24 +200,8 @@ fn print(report: &Report) -> anyhow::Result<()> {
         "seed {}: {}, planned by {}, dispatched by {}",
         report.seed, report.scenario, report.plan.policy, report.discipline
     ))?;
-    let mut table = output::table(&MODEL_HEADER);
-    for model in &report.models {
-        table.add_row(model_row(model));
-    }
     let totals = report.totals;
-    let mut row = vec!["total".to_owned()];
-    row.extend(
-        [
-            totals.offered_rps,
-            totals.throughput_rps,
-            totals.goodput_rps,
-        ]
-        .map(number),
-    );
-    row.push(totals.dropped.to_string());
-    row.resize(MODEL_HEADER.len(), String::new());
-    table.add_row(row);
-    output::line(output::table_text(&table))?;
+    print_models(&report.models, totals)?;
     if let Some(replanning) = &report.replanning {
         output::line(format!(
             "replanned {} times, every {} s: {} plans were new, {} not to be had; {} replicas started, {} stopped",
@@ -236,6 +220,27 @@ fn print(report: &Report) -> anyhow::Result<()> {
             .map(|model| (model.name.as_str(), model.lost)),
         totals,
     )
+}
+
+/// A line for each model, and one for the sums.
+pub(super) fn print_models(models: &[ModelReport], totals: Totals) -> std::io::Result<()> {
+    let mut table = output::table(&MODEL_HEADER);
+    for model in models {
+        table.add_row(model_row(model));
+    }
+    let mut row = vec!["total".to_owned()];
+    row.extend(
+        [
+            totals.offered_rps,
+            totals.throughput_rps,
+            totals.goodput_rps,
+        ]
+        .map(number),
+    );
+    row.push(totals.dropped.to_string());
+    row.resize(MODEL_HEADER.len(), String::new());
+    table.add_row(row);
+    output::line(output::table_text(&table))
 }
 
 /// What faults cost, where they did: nobody refused or dropped these.

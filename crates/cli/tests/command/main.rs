@@ -1,6 +1,7 @@
 //! The `packhorse` binary against a stand-in gateway that answers as the API promises.
 #![expect(clippy::unwrap_used, reason = "a test that cannot set itself up fails")]
 
+mod bench;
 mod errors;
 mod gateway;
 mod infer;
