@@ -4,7 +4,7 @@
 
 use std::{path::Path, time::Duration};
 
-use packhorse_api::agent::DeviceReport;
+use packhorse_api::{PolicyOptions, agent::DeviceReport};
 use packhorse_cluster::{
     ArtifactDigest, ByteCount, Datatype, Dim, Discipline, Generation, ModelId, ModelSpec, Padding,
     ProfileTable, Program, ReplicaId, RequestsPerSecond, TensorSpec,
@@ -231,19 +231,28 @@ async fn settings_change_one_by_one() {
     assert_eq!(store.settings().await.unwrap(), Settings::default());
     let policy = Settings {
         policy: Some("exclusive".to_owned()),
-        discipline: None,
+        ..Settings::default()
     };
     store.put_settings(&policy).await.unwrap();
+    let options = Settings {
+        options: Some(PolicyOptions {
+            compute_metric: Some("mean".to_owned()),
+            ..PolicyOptions::default()
+        }),
+        ..Settings::default()
+    };
+    store.put_settings(&options).await.unwrap();
     let discipline = Settings {
-        policy: None,
         discipline: Some(Discipline::Deadline),
+        ..Settings::default()
     };
     store.put_settings(&discipline).await.unwrap();
-    let both = Settings {
+    let all = Settings {
         policy: policy.policy,
+        options: options.options,
         discipline: discipline.discipline,
     };
-    assert_eq!(store.settings().await.unwrap(), both);
+    assert_eq!(store.settings().await.unwrap(), all);
 }
 
 #[tokio::test]

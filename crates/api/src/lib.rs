@@ -18,7 +18,7 @@ pub use model::{
 pub use node::{DeviceView, NodeState, NodeView};
 pub use plan::{
     ForecastView, GoodputView, PlacementView, PlanDiff, PlanPreview, PlanPreviewRequest, PlanView,
-    PolicyChange, PolicyInfo, PolicyView, PreviewDevices, PreviewModel,
+    PolicyChange, PolicyInfo, PolicyOptions, PolicyView, PreviewDevices, PreviewModel,
 };
 
 /// The body of every answer that is no success.

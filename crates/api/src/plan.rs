@@ -90,13 +90,36 @@ pub struct PlanDiff {
     pub kept: usize,
 }
 
+/// Choices about how a policy decides. A policy reads what concerns it and ignores the rest.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct PolicyOptions {
+    /// `usher`, `ao-milp` and their kin: what counts as a replica's need of multiprocessors, `achieved`, `mean` or `sm`; null is the
+    /// policy's own choice.
+    pub compute_metric: Option<String>,
+    /// Policies that optimise: what they make as large as they can, `goodput` or `max-min`; null is `goodput`.
+    pub objective: Option<String>,
+    /// `ao-milp`, `wsm-milp`: of all placements that are as good, one with small batches.
+    pub prefer_small_batch: bool,
+    /// `nexus`: a residual batch of b waits (b - 1) / rate for its last request, as the published code has it, in place of the
+    /// paper's b / rate.
+    pub nexus_published: bool,
+}
+
 /// Asks what a policy would plan if something were different. Changes nothing.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PlanPreviewRequest {
     /// The policy to ask; the configured one if absent.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub policy: Option<String>,
+    /// How it decides; as configured if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub options: Option<PolicyOptions>,
+    /// The dispatch discipline that it may reckon with; the configured one if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub discipline: Option<Discipline>,
     /// Registered models with another rate or SLO.
     #[serde(default)]
     pub models: Vec<PreviewModel>,
@@ -159,6 +182,9 @@ pub struct PolicyChange {
     /// The placement policy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub policy: Option<String>,
+    /// How it decides, in place of all that was chosen before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub options: Option<PolicyOptions>,
     /// The dispatch discipline.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
@@ -170,6 +196,8 @@ pub struct PolicyChange {
 pub struct PolicyView {
     /// The placement policy.
     pub policy: String,
+    /// How it decides.
+    pub options: PolicyOptions,
     /// The dispatch discipline.
     #[schema(value_type = String)]
     pub discipline: Discipline,

@@ -367,3 +367,112 @@ fn plans_and_runs_are_drawn_as_svg_and_png() {
         assert!(message.contains(".svg or .png"), "{message}");
     }
 }
+
+fn repository(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../..")
+        .join(path)
+}
+
+/// What can be read of a failed command.
+fn refused(command: &str, scenario: &Path, options: &[&str]) -> String {
+    let output = packhorse(command, scenario, options);
+    assert!(!output.status.success(), "{output:?}");
+    String::from_utf8(output.stderr).unwrap()
+}
+
+#[test]
+fn predicted_latencies_stand_in_the_plans_order() {
+    let scenario = repository("scenarios/igniter/readme.toml");
+    let folder = TempDir::new().unwrap();
+    let plan = json("plan", &scenario, &["--policy", "igniter"]);
+    let file = folder.path().join("plan.json");
+    fs::write(&file, plan.to_string()).unwrap();
+    let file = file.to_str().unwrap();
+    let options = ["--policy", "igniter", "--plan", file];
+    let predicted = json("predict", &scenario, &options);
+    let replicas = predicted["replicas"].as_array().unwrap();
+    assert_eq!(replicas.len(), 3);
+    for (predicted, planned) in replicas.iter().zip(plan["replicas"].as_array().unwrap()) {
+        for key in keys(planned) {
+            assert_eq!(predicted[key], planned[key]);
+        }
+        // Half of the largest SLO is for filling batches.
+        let latency_ms = predicted["latency_ms"].as_f64().unwrap();
+        assert!((1.0..30.0).contains(&latency_ms), "{predicted}");
+    }
+    let shown = packhorse("predict", &scenario, &options);
+    let shown = String::from_utf8(shown.stdout).unwrap();
+    assert_eq!(shown.lines().count(), 4, "{shown}");
+    let other = refused("predict", &scenario, &["--policy", "usher", "--plan", file]);
+    assert!(other.contains("usher has no model of latencies"), "{other}");
+    let neither = refused("predict", &scenario, &["--policy", "igniter"]);
+    assert!(neither.contains("--plan"), "{neither}");
+}
+
+#[test]
+fn igniter_is_at_most_five_percent_off_the_measured_pairs() {
+    let scenario = repository("scenarios/igniter/pairs.toml");
+    let pairs = repository("scenarios/igniter/pairs.csv");
+    let options = ["--policy", "igniter", "--measured", pairs.to_str().unwrap()];
+    let report = json("predict", &scenario, &options);
+    assert_eq!(report["measurements"], 1050);
+    assert_eq!(report["models"].as_array().unwrap().len(), 4);
+    let mean = report["mean_error_pct"].as_f64().unwrap();
+    assert!(mean <= 5.0, "{mean}");
+    let folder = TempDir::new().unwrap();
+    let bad = folder.path().join("bad.csv");
+    let text = fs::read_to_string(&pairs).unwrap();
+    let lines: Vec<&str> = text.lines().take(2).collect();
+    fs::write(
+        &bad,
+        format!(
+            "{}\n{}\n",
+            lines.join("\n"),
+            lines[1].replace("alexnet", "bert")
+        ),
+    )
+    .unwrap();
+    let said = refused(
+        "predict",
+        &scenario,
+        &["--policy", "igniter", "--measured", bad.to_str().unwrap()],
+    );
+    assert!(said.contains("line 3") && said.contains("bert"), "{said}");
+}
+
+#[test]
+fn the_smallest_cluster_ignores_how_many_devices_there_are() {
+    let scenario = repository("scenarios/thesis/6.1-gpus-1.toml");
+    let plan = json("plan", &scenario, &["--policy", "usher", "--min-devices"]);
+    assert_eq!(plan["devices_used"], 6);
+    assert_eq!(plan["predicted_goodput_rps"], 2500.0);
+    assert_eq!(plan["unserved"], serde_json::json!([]));
+    assert_eq!(plan["devices"][0]["count"], 6);
+    assert_eq!(plan["exhaustive"], true);
+    let few = refused(
+        "plan",
+        &scenario,
+        &["--policy", "usher", "--min-devices", "--max-devices", "5"],
+    );
+    assert!(
+        few.contains("no cluster of up to 5 devices serves every model: "),
+        "{few}"
+    );
+}
+
+#[test]
+fn people_see_who_sits_where_and_why_a_model_is_unserved() {
+    let scenario = repository("scenarios/thesis/5.7.toml");
+    let output = packhorse("plan", &scenario, &["--policy", "usher"]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    for part in [
+        "thesis-5.7 by usher: 1500 of 2000 requests/s expected within their SLO, 3 replicas on 3 of 4 devices",
+        "3  V100-SXM2-16GB  idle",
+        "bert is unserved: it needs 5 replicas or a multiple, and there are 4 devices",
+    ] {
+        assert!(text.contains(part), "{text}");
+    }
+    let widest = text.lines().map(|line| line.chars().count()).max();
+    assert!(widest <= Some(100), "{text}");
+}

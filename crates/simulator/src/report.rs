@@ -228,6 +228,16 @@ impl Scenario {
         };
         replicas.iter().enumerate().map(planned).collect()
     }
+
+    /// A replica of a plan for this scenario, as reports tell of it.
+    pub fn replica_report(&self, replica: &PlannedReplica) -> ReplicaReport {
+        ReplicaReport {
+            model: name(&self.problem.models[replica.model.0].id),
+            device: replica.device.0,
+            batch_size: replica.batch_size,
+            compute_share_pct: replica.compute_share.map(f64::from),
+        }
+    }
 }
 
 /// A model as a scenario names it: without its version, where that is the first.
@@ -288,12 +298,6 @@ impl PlanReport {
         let mut devices: Vec<usize> = replicas.iter().map(|replica| replica.device.0).collect();
         devices.sort_unstable();
         devices.dedup();
-        let replica = |replica: &PlannedReplica| ReplicaReport {
-            model: name(&models[replica.model.0].id),
-            device: replica.device.0,
-            batch_size: replica.batch_size,
-            compute_share_pct: replica.compute_share.map(f64::from),
-        };
         Self {
             scenario: scenario.name.clone(),
             policy: policy.to_owned(),
@@ -302,7 +306,10 @@ impl PlanReport {
                 .map(|model| model.predicted_goodput_rps)
                 .sum(),
             solve_ms,
-            replicas: replicas.iter().map(replica).collect(),
+            replicas: replicas
+                .iter()
+                .map(|replica| scenario.replica_report(replica))
+                .collect(),
             unserved: planned
                 .iter()
                 .filter(|model| model.replicas == 0)

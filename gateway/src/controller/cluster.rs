@@ -11,12 +11,12 @@ use packhorse_cluster::{
     ReplicaId,
 };
 use packhorse_control::rollout::{EarlierReplica, PlacedReplica};
-use packhorse_placement::PolicyEntry;
+use packhorse_placement::{PolicyEntry, PolicyOptions};
 use tokio::time::Instant;
 
 use super::{
-    ControllerConfig, measuring::Measuring, nodes::Node, observing::Observing, planning::Planning,
-    rolling::Published,
+    ControllerConfig, measuring::Measuring, nodes::Node, observing::Observing,
+    options::stored_options, planning::Planning, rolling::Published,
 };
 use crate::{
     driver::{DataPlane, LinkState},
@@ -37,6 +37,8 @@ pub(super) struct Cluster {
     pub(super) nodes: BTreeMap<NodeName, Node>,
     pub(super) profiles: ProfileTable,
     pub(super) policy: &'static PolicyEntry,
+    /// How it decides.
+    pub(super) options: PolicyOptions,
     pub(super) discipline: Discipline,
     pub(super) planning: Planning,
     pub(super) plan: CurrentPlan,
@@ -94,6 +96,7 @@ impl Cluster {
     ) -> Result<Self, StoreError> {
         let given = Settings {
             policy: config.policy.map(|policy| policy.name.to_owned()),
+            options: None,
             discipline: config.discipline,
         };
         store.put_settings(&given).await?;
@@ -125,6 +128,7 @@ impl Cluster {
             nodes,
             profiles: store.profiles().await?,
             policy,
+            options: stored_options(settings.options.as_ref()),
             discipline: settings.discipline.unwrap_or_default(),
             planning: Planning::default(),
             plan: CurrentPlan::default(),

@@ -11,6 +11,7 @@ use tokio::{task::JoinHandle, time::Instant};
 use super::{
     cluster::{Cluster, CurrentPlan, by_model},
     nodes::Lease,
+    options::{OptionsError, options, options_view},
     question::{Drafted, Solved},
 };
 use crate::store::{Settings, StoreError, StoredPlan};
@@ -35,6 +36,9 @@ pub enum PolicyError {
     /// There is no such policy.
     #[error("policy: {0}")]
     Unknown(#[from] UnknownPolicy),
+    /// It cannot be told to decide so.
+    #[error(transparent)]
+    Options(#[from] OptionsError),
     /// The database failed.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -217,7 +221,7 @@ impl Cluster {
 
     /// How models are placed and requests dispatched.
     pub(super) fn policy_view(&self) -> PolicyView {
-        super::views::policy_view(self.policy, self.discipline)
+        super::views::policy_view(self.policy, options_view(&self.options), self.discipline)
     }
 
     /// Changes how models are placed and requests dispatched.
@@ -229,14 +233,22 @@ impl Cluster {
             Some(name) => packhorse_placement::policy(name)?,
             None => self.policy,
         };
+        let options = change.options.as_ref().map(options).transpose()?;
         let settings = Settings {
             policy: change.policy,
+            options: change.options,
             discipline: change.discipline,
         };
         self.store.put_settings(&settings).await?;
         if policy.name != self.policy.name {
             self.policy = policy;
             self.request_plan(format!("the policy became {}", policy.name));
+        }
+        if let Some(options) = options
+            && options != self.options
+        {
+            self.options = options;
+            self.request_plan("the policy's options changed".to_owned());
         }
         if let Some(discipline) = change.discipline
             && discipline != self.discipline

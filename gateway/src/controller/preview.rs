@@ -12,6 +12,7 @@ use packhorse_placement::UnknownPolicy;
 use super::{
     cluster::Cluster,
     models::{ModelError, slo_of_ms},
+    options::{OptionsError, options},
     question::Question,
     views::draft_view,
 };
@@ -27,6 +28,9 @@ pub enum PreviewError {
     /// There is no such policy.
     #[error("policy: {0}")]
     Policy(#[from] UnknownPolicy),
+    /// It cannot be told to decide so.
+    #[error(transparent)]
+    Options(#[from] OptionsError),
     /// There is no such model.
     #[error("{field}: {source}")]
     Model {
@@ -66,6 +70,12 @@ impl Cluster {
             None => self.policy,
         };
         let mut question = self.question(policy, "a preview".to_owned());
+        if let Some(given) = &request.options {
+            question.options = options(given)?;
+        }
+        if let Some(discipline) = request.discipline {
+            question.problem.discipline = discipline;
+        }
         for change in &request.models {
             let id = self
                 .find_model(&change.name, change.version)

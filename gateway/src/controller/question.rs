@@ -10,7 +10,7 @@ use packhorse_cluster::{
     ModelId, ModelIndex, ModelSpec, NetworkModel, Plan, PlannedReplica, Problem, ProfileTable,
     ReplicaId, RequestsPerSecond,
 };
-use packhorse_placement::{Budget, DEFAULT_POLICY, PolicyEntry};
+use packhorse_placement::{Budget, DEFAULT_POLICY, PolicyEntry, PolicyOptions};
 
 use super::{cluster::Cluster, nodes::Node};
 use crate::store::{Scheduling, StoredForecast, StoredReplica};
@@ -24,6 +24,7 @@ const ASSUMED_LOAD_TIME: Duration = Duration::from_secs(2);
 #[derive(Clone)]
 pub(super) struct Question {
     pub(super) policy: &'static PolicyEntry,
+    pub(super) options: PolicyOptions,
     pub(super) reason: String,
     /// All but what runs now, which follows from `current`.
     pub(super) problem: Problem,
@@ -117,6 +118,7 @@ impl Cluster {
         }
         Question {
             policy,
+            options: self.options.clone(),
             reason,
             problem,
             current: self.kept_on(|_| true),
@@ -166,8 +168,9 @@ impl Question {
         let start = std::time::Instant::now();
         let late = || start.elapsed() > budget;
         let name = self.policy.name;
-        let asked = self.policy.place(
+        let asked = self.policy.place_with(
             &self.problem,
+            &self.options,
             &mut Budget::new(u64::MAX, &late).with_time_limit(budget),
         );
         let (answer, note) = match asked {
@@ -179,7 +182,7 @@ impl Question {
                 let default = packhorse_placement::policy(DEFAULT_POLICY)
                     .expect("the default policy is in the table");
                 (
-                    default.place(&self.problem, &mut Budget::unlimited()),
+                    default.place_with(&self.problem, &self.options, &mut Budget::unlimited()),
                     Some(note),
                 )
             }
@@ -393,6 +396,7 @@ mod tests {
         };
         Question {
             policy: policy(policy_name).unwrap(),
+            options: PolicyOptions::default(),
             reason: "a test".to_owned(),
             problem: Problem {
                 devices: vec![device; devices],

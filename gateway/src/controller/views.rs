@@ -2,7 +2,7 @@
 
 use packhorse_api::{
     DeviceView, ForecastView, ModelView, NodeState, NodeView, PlacementView, PlanView, PolicyInfo,
-    PolicyView, ReplicaView,
+    PolicyOptions, PolicyView, ReplicaView,
 };
 use packhorse_cluster::{Discipline, ModelId, NodeName};
 use packhorse_control::rollout::PlacedReplica;
@@ -287,9 +287,14 @@ fn drafted_view(drafted: &Drafted) -> PlacementView {
     }
 }
 
-pub(super) fn policy_view(policy: &PolicyEntry, discipline: Discipline) -> PolicyView {
+pub(super) fn policy_view(
+    policy: &PolicyEntry,
+    options: PolicyOptions,
+    discipline: Discipline,
+) -> PolicyView {
     PolicyView {
         policy: policy.name.to_owned(),
+        options,
         discipline,
         policies: POLICIES
             .iter()

@@ -1,5 +1,6 @@
 //! What an admin can change at run time.
 
+use packhorse_api::PolicyOptions;
 use packhorse_cluster::Discipline;
 use sqlx::Row as _;
 
@@ -10,6 +11,8 @@ use super::{Store, StoreError};
 pub struct Settings {
     /// The placement policy's name.
     pub policy: Option<String>,
+    /// How it decides; stored as JSON.
+    pub options: Option<PolicyOptions>,
     /// The dispatch discipline.
     pub discipline: Option<Discipline>,
 }
@@ -28,6 +31,13 @@ impl Store {
             let value: String = row.try_get("value")?;
             match row.try_get::<String, _>("name")?.as_str() {
                 "policy" => settings.policy = Some(value),
+                "options" => {
+                    let options = serde_json::from_str(&value);
+                    settings.options = Some(
+                        options
+                            .map_err(|e| StoreError::unreadable("settings", "value")(e.into()))?,
+                    );
+                }
                 "discipline" => {
                     settings.discipline = Some(value.parse().map_err(
                         |e: packhorse_cluster::UnknownDiscipline| {
@@ -47,8 +57,12 @@ impl Store {
     /// # Errors
     /// If the database fails.
     pub async fn put_settings(&self, settings: &Settings) -> Result<(), StoreError> {
+        let options = settings.options.as_ref().map(|options| {
+            serde_json::to_string(options).expect("words and truth values are JSON")
+        });
         let mut transaction = self.pool.begin().await?;
         let values = [
+            ("options", options),
             ("policy", settings.policy.clone()),
             ("discipline", settings.discipline.map(|d| d.to_string())),
         ];

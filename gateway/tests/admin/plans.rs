@@ -1,6 +1,6 @@
 //! `/v1/plan`, `/v1/plans`, `/v1/policy` and `/v1/goodput`.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::{agent::Agent, gateway::Gateway};
 
@@ -17,7 +17,7 @@ async fn plans_are_kept_compared_and_told_apart() {
     agent.work_until_ready(&gateway, "b").await;
     let second = gateway.get("/v1/plan").await.ok(200);
 
-    let generations = |plan: &serde_json::Value| plan["generation"].as_u64().unwrap();
+    let generations = |plan: &Value| plan["generation"].as_u64().unwrap();
     assert!(generations(&first) < generations(&second));
     let listed = gateway.get("/v1/plans").await.ok(200);
     assert_eq!(listed[0], second);
@@ -83,6 +83,9 @@ async fn a_preview_answers_and_changes_nothing() {
     );
     for bad in [
         json!({"policy": "best"}),
+        json!({"discipline": "lottery"}),
+        json!({"options": {"objective": "fame"}}),
+        json!({"options": {"prefer": "small-batch"}}),
         json!({"models": [{"name": "unheard-of"}]}),
         json!({"models": [{"name": "a", "slo_ms": 0}]}),
         json!({"remove": ["unheard-of"]}),
@@ -118,6 +121,86 @@ async fn an_unknown_policy_is_refused_with_the_names_there_are() {
         .error(400);
     assert!(message.contains("deadline"), "{message}");
     assert_eq!(gateway.get("/v1/policy").await.ok(200), before);
+}
+
+#[tokio::test]
+async fn options_are_asked_with_and_say_what_is_wrong_with_them() {
+    let gateway = Gateway::start().await;
+    let mut agent = Agent::new("n");
+    gateway.register("a").await;
+    agent.work_until_ready(&gateway, "a").await;
+    // Workers do not measure occupancy: what a policy misses tells what it looked for.
+    let missed = async |options: Value| {
+        let request = json!({"policy": "usher", "options": options});
+        let preview = gateway.post("/v1/plans/preview", &request).await.ok(200);
+        let shortfall = &preview["plan"]["models"][0]["shortfall"];
+        shortfall.as_str().unwrap().to_owned()
+    };
+    assert_eq!(
+        missed(json!({})).await,
+        "its profiles have no achieved_occupancy_pct"
+    );
+    assert_eq!(
+        missed(json!({"compute_metric": "sm"})).await,
+        "its profiles have no sm_utilization_pct"
+    );
+    for (options, said) in [
+        (
+            json!({"compute_metric": "heat"}),
+            "options.compute_metric: unknown compute metric \"heat\": expected one of achieved, mean, sm",
+        ),
+        (
+            json!({"objective": "fame"}),
+            "options.objective: unknown objective \"fame\": expected one of goodput, max-min",
+        ),
+    ] {
+        for message in [
+            gateway
+                .put("/v1/policy", &json!({"options": options}))
+                .await
+                .error(400),
+            gateway
+                .post("/v1/plans/preview", &json!({"options": options}))
+                .await
+                .error(400),
+        ] {
+            assert_eq!(message, said);
+        }
+    }
+    let message = gateway
+        .put("/v1/policy", &json!({"options": {"nexus_published": 1}}))
+        .await
+        .error(400);
+    assert!(message.contains("options.nexus_published"), "{message}");
+}
+
+#[tokio::test]
+async fn options_stay_chosen_until_others_take_their_place() {
+    let gateway = Gateway::start().await;
+    let own = json!({
+        "compute_metric": null, "objective": "goodput", "prefer_small_batch": false, "nexus_published": false,
+    });
+    assert_eq!(gateway.get("/v1/policy").await.ok(200)["options"], own);
+    let chosen = json!({
+        "compute_metric": "mean", "objective": "max-min", "prefer_small_batch": true, "nexus_published": true,
+    });
+    let change = json!({"policy": "ao-milp", "options": chosen});
+    let view = gateway.put("/v1/policy", &change).await.ok(200);
+    assert_eq!(view["options"], chosen);
+    let other = json!({"policy": "usher"});
+    let view = gateway.put("/v1/policy", &other).await.ok(200);
+    assert_eq!(view["options"], chosen);
+    let gateway = gateway.restarted().await;
+    let view = gateway.get("/v1/policy").await.ok(200);
+    assert_eq!(
+        (&view["policy"], &view["options"]),
+        (&json!("usher"), &chosen)
+    );
+    let view = gateway
+        .put("/v1/policy", &json!({"options": {}}))
+        .await
+        .ok(200);
+    assert_eq!(view["options"], own);
 }
 
 #[tokio::test]

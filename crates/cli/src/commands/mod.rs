@@ -3,11 +3,13 @@
 mod bench;
 mod classes;
 mod infer;
+mod layout;
 mod model;
 mod node;
 mod picture;
 mod plan;
 mod policy;
+mod predict;
 mod profile;
 mod register;
 mod scenario;
@@ -32,6 +34,8 @@ pub(crate) enum Command {
     Profile(profile::ProfileCommand),
     /// Which model runs where, and what is expected of it
     Plan(plan::PlanArgs),
+    /// What a policy's own model says of the latencies of a plan
+    Predict(predict::PredictArgs),
     /// Try plans in a simulated cluster
     Simulate(simulate::SimulateArgs),
     /// Drive a live gateway with a scenario's load
@@ -51,6 +55,7 @@ impl Command {
             Self::Status(args) => args.run(context).await,
             Self::Profile(command) => command.run(context).await,
             Self::Plan(args) => args.run(context).await,
+            Self::Predict(args) => args.run(context),
             Self::Simulate(args) => args.run(context),
             Self::Bench(args) => args.run(context).await,
             Self::Policy(args) => args.run(context).await,

@@ -1,6 +1,10 @@
 //! `packhorse plan`: which model runs where, and what is expected of it.
 
-use std::{collections::BTreeMap, path::PathBuf, str::FromStr};
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+    str::FromStr,
+};
 
 use anyhow::Context as _;
 use packhorse_api::{
@@ -13,9 +17,13 @@ use packhorse_cluster::{
     RequestsPerSecond,
 };
 use packhorse_figures::plans;
+use packhorse_placement::DEFAULT_POLICY;
+use packhorse_simulator::Scenario;
 use serde::Serialize;
 
+use self::offline::SmallestArgs;
 use super::{
+    layout::{DeviceLayout, Layout, ModelLayout, ReplicaLayout},
     model::parse_rate,
     model_text,
     scenario::{self, ChoiceArgs, PolicyName},
@@ -26,36 +34,42 @@ use crate::{
     plot::PlotFile,
 };
 
+mod offline;
+
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
   packhorse plan
   packhorse plan --json
+  packhorse plan --policy usher --creq mean
   packhorse plan --scenario thesis.toml --policy usher
   packhorse plan --scenario thesis.toml --policy usher --plot plan.svg
+  packhorse plan --scenario thesis.toml --policy usher --min-devices
   packhorse plan preview --policy exclusive --add-device H200:2")]
 #[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct PlanArgs {
     #[command(subcommand)]
     command: Option<PlanCommand>,
     #[command(flatten)]
-    offline: OfflineArgs,
+    question: QuestionArgs,
 }
 
-/// Planning for a scenario, without a gateway.
+/// What is asked, in place of the live cluster's plan as it is.
 #[derive(clap::Args)]
-struct OfflineArgs {
-    /// Plan for the cluster and the models of this file instead of showing the live cluster's plan
+struct QuestionArgs {
+    /// Plan for the cluster and the models of this file, without a gateway
     #[arg(long, value_name = "FILE")]
     scenario: Option<PathBuf>,
-    /// The policy to ask
-    #[arg(long, value_name = "P", requires = "scenario", default_value = packhorse_placement::DEFAULT_POLICY)]
-    policy: PolicyName,
+    /// The policy to ask [default: first-fit for a scenario, the configured one for the live cluster]
+    #[arg(long, value_name = "P")]
+    policy: Option<PolicyName>,
     /// The dispatch discipline that the policy may reckon with
-    #[arg(long, value_name = "D", requires = "scenario", default_value_t)]
-    discipline: Discipline,
+    #[arg(long, value_name = "D")]
+    discipline: Option<Discipline>,
     #[command(flatten)]
     choices: ChoiceArgs,
+    #[command(flatten)]
+    smallest: SmallestArgs,
     /// Also draw the plan: a bar per device, with its replicas
     #[arg(long, value_name = "F.svg|F.png", requires = "scenario")]
     plot: Option<PlotFile>,
@@ -95,6 +109,11 @@ struct PreviewArgs {
     /// The policy to ask [default: the configured one]
     #[arg(long, value_name = "P")]
     policy: Option<String>,
+    /// The dispatch discipline that the policy may reckon with [default: the configured one]
+    #[arg(long, value_name = "D")]
+    discipline: Option<Discipline>,
+    #[command(flatten)]
+    choices: ChoiceArgs,
     /// Devices to add, for instance H200:2
     #[arg(long, value_name = "KIND:COUNT", value_parser = parse_devices)]
     add_device: Vec<PreviewDevices>,
@@ -140,32 +159,19 @@ fn assignment<T>(
 
 impl PlanArgs {
     pub(super) async fn run(self, context: &Context) -> anyhow::Result<()> {
-        if let Some(path) = &self.offline.scenario {
-            let scenario = scenario::read(path)?;
-            let OfflineArgs {
-                policy,
-                choices,
-                discipline,
-                plot,
-                ..
-            } = &self.offline;
-            let (_, report) = scenario::plan(&scenario, policy, choices, *discipline)?;
-            if let Some(plot) = plot {
-                plot.write(&plans::figure(
-                    &scenario,
-                    &report,
-                    choices.compute_metric(),
-                )?)?;
-            }
-            return scenario::print_plan(context, &report);
+        if let Some(path) = &self.question.scenario {
+            return self.question.offline(context, path);
         }
         let admin = context.admin()?;
         match self.command {
             None => {
-                let plan = admin
-                    .plan()
-                    .await?
-                    .context("there is no plan yet: register a model")?;
+                let plan = match self.question.preview() {
+                    Some(preview) => admin.preview_plan(&preview).await?.plan,
+                    None => admin
+                        .plan()
+                        .await?
+                        .context("there is no plan yet: register a model")?,
+                };
                 print(context, &plan).await
             }
             Some(PlanCommand::Show { generation }) => {
@@ -195,6 +201,45 @@ impl PlanArgs {
     }
 }
 
+impl QuestionArgs {
+    /// Asks a policy here, about a scenario.
+    fn offline(&self, context: &Context, path: &Path) -> anyhow::Result<()> {
+        let scenario = scenario::read(path)?;
+        let default = || DEFAULT_POLICY.parse();
+        let policy = self.policy.clone().map_or_else(default, Ok)?;
+        let answer = scenario::ask(
+            &scenario,
+            &policy,
+            &self.choices,
+            self.discipline.unwrap_or_default(),
+            self.smallest.limit(),
+        )?;
+        let smallest = self.smallest.limit().is_some();
+        let scenario = Scenario {
+            problem: answer.cluster.problem.clone(),
+            ..scenario
+        };
+        if let Some(plot) = &self.plot {
+            let report = offline::report(&scenario, &answer);
+            let metric = self.choices.compute_metric();
+            plot.write(&plans::figure(&scenario, &report, metric)?)?;
+        }
+        offline::print(context, &scenario, &answer, smallest)
+    }
+
+    /// What the gateway is asked; none if its plan is wanted as it is.
+    fn preview(self) -> Option<PlanPreviewRequest> {
+        let options = self.choices.for_gateway();
+        let asked = self.policy.is_some() || self.discipline.is_some() || options.is_some();
+        asked.then(|| PlanPreviewRequest {
+            policy: self.policy.map(PolicyName::into_name),
+            options,
+            discipline: self.discipline,
+            ..PlanPreviewRequest::default()
+        })
+    }
+}
+
 impl PreviewArgs {
     fn request(self) -> PlanPreviewRequest {
         let mut models: BTreeMap<WhichModel, PreviewModel> = BTreeMap::new();
@@ -215,6 +260,8 @@ impl PreviewArgs {
         }
         PlanPreviewRequest {
             policy: self.policy,
+            options: self.choices.for_gateway(),
+            discipline: self.discipline,
             models: models.into_values().collect(),
             remove: self.remove,
             devices: self.add_device,
@@ -339,36 +386,39 @@ fn print_plan(plan: &PlanView) -> anyhow::Result<()> {
         number(plan.solve_ms),
         plan.reason
     ))?;
-    let mut replicas: Vec<&PlacementView> = plan.replicas.iter().collect();
-    replicas.sort_by_key(|replica| &replica.device);
-    let mut table = output::table(&["DEVICE", "KIND", "MODEL", "BATCH", "SHARE"]);
-    for replica in replicas {
-        table.add_row(placement(replica));
+    Ok(output::line(layout(plan).text())?)
+}
+
+/// By device; what its memory is and what was measured of the models is not in a plan.
+fn layout(plan: &PlanView) -> Layout {
+    let mut devices: BTreeMap<&DeviceId, DeviceLayout> = BTreeMap::new();
+    for replica in &plan.replicas {
+        let device = devices
+            .entry(&replica.device)
+            .or_insert_with(|| DeviceLayout {
+                name: replica.device.to_string(),
+                kind: replica.device_kind.to_string(),
+                memory: None,
+                replicas: Vec::new(),
+            });
+        device.replicas.push(ReplicaLayout {
+            model: model_text(&replica.model, replica.version),
+            batch_size: replica.batch_size,
+            share_pct: replica.compute_share_pct.map(ComputeShare::get),
+            measured: None,
+        });
     }
-    output::table_or(&table, "no replicas")?;
-    let mut table = output::table(&["MODEL", "RATE/S", "EXPECTED/S", "REPLICAS", "SHORT OF"]);
-    for model in &plan.models {
-        table.add_row([
-            model_text(&model.name, model.version),
-            number(model.rate_rps),
-            number(model.predicted_goodput_rps),
-            model.replicas.to_string(),
-            model.shortfall.clone().unwrap_or_default(),
-        ]);
+    let models = plan.models.iter().map(|model| ModelLayout {
+        name: model_text(&model.name, model.version),
+        rate_rps: model.rate_rps,
+        predicted_goodput_rps: model.predicted_goodput_rps,
+        replicas: model.replicas,
+        shortfall: model.shortfall.clone(),
+    });
+    Layout {
+        devices: devices.into_values().collect(),
+        models: models.collect(),
     }
-    output::line("")?;
-    output::table_or(&table, "no models")?;
-    for model in plan.models.iter().filter(|model| model.replicas == 0) {
-        let reason = model
-            .shortfall
-            .as_deref()
-            .unwrap_or("the policy does not say why");
-        output::line(format!(
-            "\n{} is unserved: {reason}",
-            model_text(&model.name, model.version)
-        ))?;
-    }
-    Ok(())
 }
 
 fn placement(replica: &PlacementView) -> [String; 5] {

@@ -3,6 +3,7 @@
 use packhorse_api::{PolicyChange, PolicyView};
 use packhorse_cluster::Discipline;
 
+use super::scenario::ChoiceArgs;
 use crate::{context::Context, output};
 
 #[derive(clap::Args)]
@@ -15,20 +16,26 @@ pub(crate) struct PolicyArgs {
 #[derive(clap::Subcommand)]
 enum PolicyCommand {
     /// Choose the placement policy or the dispatch discipline
-    #[command(
-        after_help = "Examples:\n  packhorse policy set exclusive\n  packhorse policy set --discipline deadline"
-    )]
+    #[command(after_help = "\
+Choices about how a policy decides (--creq, --objective, --nexus-published, --prefer) take the place of all earlier ones.
+
+Examples:
+  packhorse policy set exclusive
+  packhorse policy set ao-milp --objective max-min --prefer small-batch
+  packhorse policy set --discipline deadline")]
     Set(SetArgs),
 }
 
 #[derive(clap::Args)]
-#[group(id = "change", required = true, multiple = true, args = ["policy", "discipline"])]
+#[group(id = "change", required = true, multiple = true, args = ["policy", "discipline", "creq", "objective", "nexus_published", "prefer"])]
 struct SetArgs {
     /// The placement policy
     policy: Option<String>,
     /// The dispatch discipline
     #[arg(long, value_name = "D")]
     discipline: Option<Discipline>,
+    #[command(flatten)]
+    choices: ChoiceArgs,
 }
 
 impl PolicyArgs {
@@ -40,6 +47,7 @@ impl PolicyArgs {
                 admin
                     .change_policy(&PolicyChange {
                         policy: args.policy,
+                        options: args.choices.for_gateway(),
                         discipline: args.discipline,
                     })
                     .await?
@@ -54,10 +62,23 @@ impl PolicyArgs {
 }
 
 fn print(view: &PolicyView) -> anyhow::Result<()> {
-    output::line(format!(
-        "policy {}, discipline {}\n",
-        view.policy, view.discipline
-    ))?;
+    let options = &view.options;
+    let metric = options.compute_metric.as_ref();
+    let objective = options.objective.as_ref();
+    let chosen = [
+        Some(format!("policy {}", view.policy)),
+        Some(format!("discipline {}", view.discipline)),
+        metric.map(|metric| format!("creq {metric}")),
+        objective.map(|objective| format!("objective {objective}")),
+        options
+            .prefer_small_batch
+            .then(|| "prefers small batches".to_owned()),
+        options
+            .nexus_published
+            .then(|| "nexus as published".to_owned()),
+    ];
+    let chosen: Vec<String> = chosen.into_iter().flatten().collect();
+    output::line(format!("{}\n", chosen.join(", ")))?;
     let mut table = output::table(&["POLICY", "", "SOURCE"]);
     for policy in &view.policies {
         let mark = if policy.name == view.policy {

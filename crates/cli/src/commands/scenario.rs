@@ -3,16 +3,15 @@
 use std::{fs, path::Path, str::FromStr, time::Instant};
 
 use anyhow::Context as _;
-use packhorse_cluster::{Discipline, Plan, PlannedReplica, Problem};
+use packhorse_cluster::{Device, Discipline, Plan, PlannedReplica, Problem};
 use packhorse_placement::{
-    Budget, ComputeMetric, IgniterCoefficients, Objective, PolicyOptions, UnknownPolicy, policy,
+    Budget, Cluster, ComputeMetric, IgniterCoefficients, Objective, PolicyEntry, PolicyOptions,
+    UnknownPolicy, policy, smallest_cluster,
 };
-use packhorse_simulator::{PlanReport, Scenario};
+use packhorse_simulator::{PlanReport, ReplicaReport, Scenario};
+use serde::Deserialize;
 
-use crate::{
-    context::Context,
-    output::{self, number},
-};
+use crate::output;
 
 /// The name of a policy that there is.
 #[derive(Clone, Debug)]
@@ -26,20 +25,30 @@ impl FromStr for PolicyName {
     }
 }
 
+impl PolicyName {
+    pub(super) fn entry(&self) -> anyhow::Result<&'static PolicyEntry> {
+        Ok(policy(&self.0)?)
+    }
+
+    pub(super) fn into_name(self) -> String {
+        self.0
+    }
+}
+
 /// A caller's choices about how a policy decides.
-#[derive(clap::Args, Debug)]
+#[derive(clap::Args, Clone, Debug)]
 pub(super) struct ChoiceArgs {
     /// What counts as a replica's need of multiprocessors, achieved, mean or sm [default: the policy's own]
-    #[arg(long, value_name = "METRIC", requires = "scenario")]
+    #[arg(long, value_name = "METRIC")]
     creq: Option<ComputeMetric>,
-    /// What policies that optimise make as large as they can, goodput or max-min
-    #[arg(long, value_name = "O", requires = "scenario", default_value_t)]
-    objective: Objective,
+    /// What policies that optimise make as large as they can, goodput or max-min [default: goodput]
+    #[arg(long, value_name = "O")]
+    objective: Option<Objective>,
     /// Has `nexus` reckon as its published code does, which waits (b-1)/rate for a batch of b
-    #[arg(long, requires = "scenario")]
+    #[arg(long)]
     nexus_published: bool,
     /// Which of equally good plans the MILPs take [default: whichever they find]
-    #[arg(long, value_name = "WHAT", requires = "scenario", value_parser = ["small-batch"])]
+    #[arg(long, value_name = "WHAT", value_parser = ["small-batch"])]
     prefer: Option<String>,
 }
 
@@ -47,6 +56,32 @@ impl ChoiceArgs {
     /// What counts as a replica's need of multiprocessors, where the caller says so.
     pub(super) fn compute_metric(&self) -> Option<ComputeMetric> {
         self.creq
+    }
+
+    /// For the policies here.
+    pub(super) fn options(&self, scenario: &Scenario) -> anyhow::Result<PolicyOptions> {
+        let coefficients = scenario.igniter_coefficients.as_deref();
+        Ok(PolicyOptions {
+            compute_metric: self.creq,
+            objective: self.objective.unwrap_or_default(),
+            prefer_small_batch: self.prefer.is_some(),
+            nexus_published: self.nexus_published,
+            igniter_coefficients: coefficients
+                .map(IgniterCoefficients::from_csv)
+                .transpose()
+                .context("igniter_coefficients")?,
+        })
+    }
+
+    /// For a gateway; none if nothing was chosen.
+    pub(super) fn for_gateway(&self) -> Option<packhorse_api::PolicyOptions> {
+        let chosen = packhorse_api::PolicyOptions {
+            compute_metric: self.creq.map(|metric| metric.to_string()),
+            objective: self.objective.map(|objective| objective.to_string()),
+            prefer_small_batch: self.prefer.is_some(),
+            nexus_published: self.nexus_published,
+        };
+        (chosen != packhorse_api::PolicyOptions::default()).then_some(chosen)
     }
 }
 
@@ -58,22 +93,21 @@ pub(super) fn read(path: &Path) -> anyhow::Result<Scenario> {
     Scenario::parse(&text, &mut load).with_context(|| path.display().to_string())
 }
 
+/// Reads a plan for a scenario, as `packhorse plan --json` prints it.
+pub(super) fn read_plan(scenario: &Scenario, path: &Path) -> anyhow::Result<Vec<PlannedReplica>> {
+    /// What counts of it.
+    #[derive(Deserialize)]
+    struct PlanFile {
+        replicas: Vec<ReplicaReport>,
+    }
+    let shown = || path.display().to_string();
+    let text = fs::read_to_string(path).with_context(shown)?;
+    let file: PlanFile = serde_json::from_str(&text).with_context(shown)?;
+    scenario.replicas(&file.replicas).with_context(shown)
+}
+
 /// How many steps a policy has each time that it is asked again during a run: never a time, or equal runs would differ.
 const REPLAN_STEPS: u64 = 10_000_000;
-
-fn options(scenario: &Scenario, choices: &ChoiceArgs) -> anyhow::Result<PolicyOptions> {
-    let coefficients = scenario.igniter_coefficients.as_deref();
-    Ok(PolicyOptions {
-        compute_metric: choices.creq,
-        objective: choices.objective,
-        prefer_small_batch: choices.prefer.is_some(),
-        nexus_published: choices.nexus_published,
-        igniter_coefficients: coefficients
-            .map(IgniterCoefficients::from_csv)
-            .transpose()
-            .context("igniter_coefficients")?,
-    })
-}
 
 /// A policy to be asked during a run.
 pub(super) fn replanner(
@@ -81,61 +115,92 @@ pub(super) fn replanner(
     name: &PolicyName,
     choices: &ChoiceArgs,
 ) -> anyhow::Result<impl FnMut(&Problem) -> Option<Plan>> {
-    let (policy, options) = (policy(&name.0)?, options(scenario, choices)?);
+    let (policy, options) = (name.entry()?, choices.options(scenario)?);
     Ok(move |problem: &Problem| {
         let mut budget = Budget::new(REPLAN_STEPS, &|| false);
         policy.place_with(problem, &options, &mut budget).ok()
     })
 }
 
-/// Asks a policy.
+/// A policy's answer.
+pub(super) struct Answer {
+    /// The cluster that was planned for, with what the policy places there.
+    pub(super) cluster: Cluster,
+    /// How long the policy took.
+    pub(super) solve_ms: f64,
+}
+
+/// Asks a policy how it would place the scenario's models on the scenario's devices, or, with a limit, on how few devices it would
+/// serve them all.
 #[expect(
     clippy::disallowed_methods,
     reason = "how long a policy takes is part of its report"
 )]
+pub(super) fn ask(
+    scenario: &Scenario,
+    name: &PolicyName,
+    choices: &ChoiceArgs,
+    discipline: Discipline,
+    min_devices: Option<usize>,
+) -> anyhow::Result<Answer> {
+    let problem = Problem {
+        discipline,
+        ..scenario.problem.clone()
+    };
+    let options = choices.options(scenario)?;
+    let entry = name.entry()?;
+    let mut budget = Budget::unlimited();
+    let failed = || format!("policy {}", entry.name);
+    let start = Instant::now();
+    let cluster = match min_devices {
+        None => {
+            let placed = entry.place_with(&problem, &options, &mut budget);
+            Cluster {
+                plan: placed.with_context(failed)?,
+                problem,
+                exhaustive: true,
+            }
+        }
+        Some(limit) => {
+            let spinner = output::spinner();
+            let mut tried = |counts: &[usize]| {
+                let devices: usize = counts.iter().sum();
+                spinner.set_message(format!("asking {} with {devices} devices", entry.name));
+            };
+            let found = smallest_cluster(entry, &problem, limit, &options, &mut budget, &mut tried);
+            spinner.finish_and_clear();
+            found.with_context(failed)?
+        }
+    };
+    Ok(Answer {
+        cluster,
+        solve_ms: start.elapsed().as_secs_f64() * 1e3,
+    })
+}
+
+/// Asks a policy, for a report.
 pub(super) fn plan(
     scenario: &Scenario,
     name: &PolicyName,
     choices: &ChoiceArgs,
     discipline: Discipline,
 ) -> anyhow::Result<(Vec<PlannedReplica>, PlanReport)> {
-    let mut problem = scenario.problem.clone();
-    problem.discipline = discipline;
-    let options = options(scenario, choices)?;
-    let start = Instant::now();
-    let plan = policy(&name.0)?
-        .place_with(&problem, &options, &mut Budget::unlimited())
-        .with_context(|| format!("policy {}", name.0))?;
-    let solve_ms = start.elapsed().as_secs_f64() * 1e3;
-    let report = PlanReport::new(scenario, &plan, solve_ms);
-    Ok((plan.replicas, report))
+    let Answer { cluster, solve_ms } = ask(scenario, name, choices, discipline, None)?;
+    let report = PlanReport::new(scenario, &cluster.plan, solve_ms);
+    Ok((cluster.plan.replicas, report))
 }
 
-/// Writes a plan for people, or for programs.
-pub(super) fn print_plan(context: &Context, plan: &PlanReport) -> anyhow::Result<()> {
-    if context.json() {
-        return output::json(plan);
+/// How many devices there are of each kind, in the order of their first.
+pub(super) fn kinds(problem: &Problem) -> Vec<(&Device, usize)> {
+    let mut kinds: Vec<(&Device, usize)> = Vec::new();
+    for device in &problem.devices {
+        match kinds.iter_mut().find(|(kind, _)| {
+            (&kind.kind, kind.memory, kind.cost_per_hour)
+                == (&device.kind, device.memory, device.cost_per_hour)
+        }) {
+            Some((_, count)) => *count += 1,
+            None => kinds.push((device, 1)),
+        }
     }
-    output::line(format!(
-        "{} by {}: {} requests/s within their SLO expected, on {} devices",
-        plan.scenario,
-        plan.policy,
-        number(plan.predicted_goodput_rps),
-        plan.devices_used
-    ))?;
-    let mut table = output::table(&["DEVICE", "MODEL", "BATCH", "SHARE"]);
-    let mut replicas: Vec<_> = plan.replicas.iter().collect();
-    replicas.sort_by_key(|replica| replica.device);
-    for replica in replicas {
-        let share = replica
-            .compute_share_pct
-            .map_or("-".to_owned(), |share| format!("{} %", number(share)));
-        let (device, batch) = (replica.device.to_string(), replica.batch_size.to_string());
-        table.add_row([device, replica.model.clone(), batch, share]);
-    }
-    output::table_or(&table, "no replica")?;
-    if !plan.unserved.is_empty() {
-        output::line(format!("unserved: {}", plan.unserved.join(", ")))?;
-    }
-    Ok(())
+    kinds
 }

@@ -1,16 +1,14 @@
 //! `packhorse simulate`: plans tried in a simulated cluster, side by side.
 
-use std::{fs, path::PathBuf, time::Duration};
+use std::{path::PathBuf, time::Duration};
 
-use anyhow::Context as _;
 use indicatif::ProgressBar;
 use packhorse_cluster::{Discipline, PlannedReplica, Time};
 use packhorse_figures::runs;
 use packhorse_simulator::{
-    ModelReport, PlanReport, Replanning, ReplicaReport, Report, Scenario, Totals, csv, simulate,
+    ModelReport, PlanReport, Replanning, Report, Scenario, Totals, csv, simulate,
     simulate_replanning,
 };
-use serde::Deserialize;
 
 use super::scenario::{self, ChoiceArgs, PolicyName};
 use crate::{
@@ -82,12 +80,6 @@ struct Trial<'a> {
     discipline: Discipline,
 }
 
-/// What counts of a plan that is read.
-#[derive(Deserialize)]
-struct PlanFile {
-    replicas: Vec<ReplicaReport>,
-}
-
 impl SimulateArgs {
     pub(super) fn run(&self, context: &Context) -> anyhow::Result<()> {
         let scenario = scenario::read(&self.scenario)?;
@@ -115,10 +107,7 @@ impl SimulateArgs {
     fn trials(&self, scenario: &Scenario) -> anyhow::Result<Vec<Trial<'_>>> {
         let mut trials = Vec::new();
         if let Some(path) = &self.plan {
-            let shown = || path.display().to_string();
-            let text = fs::read_to_string(path).with_context(shown)?;
-            let file: PlanFile = serde_json::from_str(&text).with_context(shown)?;
-            let replicas = scenario.replicas(&file.replicas).with_context(shown)?;
+            let replicas = scenario::read_plan(scenario, path)?;
             let report = PlanReport::from_replicas(scenario, &replicas);
             trials.extend(self.discipline.iter().map(|discipline| Trial {
                 policy: None,

@@ -80,16 +80,18 @@ async fn people_see_devices_expectations_and_why_a_model_is_unserved() {
         "plan 7 by first-fit: 90 requests/s in time expected, 2 replicas on 2 devices",
         "made in 1.5 ms because: model minilm registered",
         "",
-        "DEVICE KIND MODEL BATCH SHARE",
-        "a/cpu0 cpu-x cat 16 -",
-        "b/cpu1 cpu-x minilm:2 16 50 %",
+        "a/cpu0 cpu-x",
+        "└─ cat batch 16 no limit",
+        "b/cpu1 cpu-x",
+        "└─ minilm:2 batch 16 ████████░░░░░░░░ 50 %",
         "",
-        "MODEL RATE/S EXPECTED/S REPLICAS SHORT OF",
-        "cat 50 40 1 40 of 50 requests/s fit",
-        "minilm:2 50 50 1",
-        "bert 50 0 0 no device has 20 GiB",
+        "MODEL RATE/S EXPECTED/S REPLICAS",
+        "cat 50 40 █████████████░░░ 80 % 1",
+        "minilm:2 50 50 ████████████████ 100 % 1",
+        "bert 50 0 ░░░░░░░░░░░░░░░░ 0 % 0",
         "",
         "bert is unserved: no device has 20 GiB",
+        "cat is short of its rate: 40 of 50 requests/s fit",
     ];
     assert_eq!(lines, expected);
     assert_eq!(gateway.run(&["plan", "show", "7"]).text(), ran.stdout);
@@ -138,6 +140,32 @@ async fn earlier_plans_are_listed_and_compared() {
         gateway.run(&["plan", "diff", "6", "7", "--json"]).json(),
         diff
     );
+}
+
+#[tokio::test]
+async fn a_policy_and_its_options_ask_for_the_plan_they_would_make() {
+    let gateway = Gateway::start().await;
+    let asked = json!({
+        "policy": "usher", "discipline": "fixed-wait",
+        "options": {
+            "compute_metric": "mean", "objective": "max-min", "prefer_small_batch": true, "nexus_published": true,
+        },
+        "models": [], "remove": [], "devices": [],
+    });
+    let answer = json!({
+        "plan": plan(), "current": null, "diff": {"added": [], "removed": [], "kept": 0},
+    });
+    admin("POST", "/v1/plans/preview")
+        .and(body_json(&asked))
+        .respond_with(ResponseTemplate::new(200).set_body_json(&answer))
+        .expect(1)
+        .mount(&gateway.server)
+        .await;
+    let args = "plan --policy usher --discipline fixed-wait --creq mean --objective max-min --prefer small-batch \
+                --nexus-published";
+    let args: Vec<&str> = args.split_whitespace().collect();
+    assert!(gateway.run(&args).text().starts_with("plan 7 by first-fit"));
+    gateway.server.verify().await;
 }
 
 #[tokio::test]

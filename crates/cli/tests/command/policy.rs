@@ -1,15 +1,21 @@
 //! `/v1/policy`.
 
-use serde_json::json;
+use serde_json::{Value, json};
 use wiremock::{ResponseTemplate, matchers::body_json};
 
 use crate::gateway::{Gateway, admin};
+
+fn options() -> Value {
+    json!({
+        "compute_metric": "mean", "objective": "goodput", "prefer_small_batch": true, "nexus_published": false,
+    })
+}
 
 #[tokio::test]
 async fn the_policy_is_shown_and_set() {
     let gateway = Gateway::start().await;
     let view = json!({
-        "policy": "first-fit", "discipline": "deadline",
+        "policy": "first-fit", "discipline": "deadline", "options": options(),
         "policies": [
             {"name": "exclusive", "summary": "one replica a device", "source": "baseline"},
             {"name": "first-fit", "summary": "packs", "source": "folklore"},
@@ -28,7 +34,7 @@ async fn the_policy_is_shown_and_set() {
     assert!(
         shown
             .text()
-            .starts_with("policy first-fit, discipline deadline\n"),
+            .starts_with("policy first-fit, discipline deadline, creq mean, objective goodput, prefers small batches\n"),
         "{shown:?}"
     );
     assert!(
@@ -45,4 +51,32 @@ async fn the_policy_is_shown_and_set() {
         view
     );
     gateway.server.verify().await;
+}
+
+#[tokio::test]
+async fn options_are_set_together() {
+    let gateway = Gateway::start().await;
+    let view = json!({
+        "policy": "first-fit", "discipline": "deadline", "options": options(), "policies": [],
+    });
+    admin("PUT", "/v1/policy")
+        .and(body_json(json!({"options": options()})))
+        .respond_with(ResponseTemplate::new(200).set_body_json(&view))
+        .expect(1)
+        .mount(&gateway.server)
+        .await;
+    let args = [
+        "policy",
+        "set",
+        "--creq",
+        "mean",
+        "--objective",
+        "goodput",
+        "--prefer",
+        "small-batch",
+        "--json",
+    ];
+    assert_eq!(gateway.run(&args).json(), view);
+    gateway.server.verify().await;
+    assert!(gateway.run(&["policy", "set"]).stderr.contains("required"));
 }

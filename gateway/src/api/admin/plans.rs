@@ -168,7 +168,7 @@ pub(super) async fn policy(State(admin): State<Admin>) -> Result<Json<PolicyView
     request_body = PolicyChange,
     responses(
         (status = 200, body = PolicyView),
-        (status = 400, description = "There is no such policy or discipline", body = ErrorBody),
+        (status = 400, description = "There is no such policy, option or discipline", body = ErrorBody),
         (status = "default", description = "Any other failure", body = ErrorBody),
     )
 )]

@@ -1,0 +1,271 @@
+//! `packhorse predict`: what a policy's own model says of the latencies of a plan, and how far it is off what was measured.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context as _, ensure};
+use packhorse_cluster::{ModelIndex, PlannedReplica};
+use packhorse_placement::PolicyOptions;
+use packhorse_simulator::{ReplicaReport, Scenario};
+use serde::{Deserialize, Serialize};
+
+use super::{
+    model_text,
+    scenario::{self, ChoiceArgs, PolicyName},
+};
+use crate::{
+    context::Context,
+    output::{self, number},
+};
+
+#[derive(clap::Args)]
+#[command(after_help = "\
+--measured takes a CSV with the columns model_a, model_b, batch_a, batch_b, share_a_pct, share_b_pct, latency_a_ms and
+latency_b_ms: two replicas that were measured together on the scenario's first device.
+
+Examples:
+  packhorse predict --scenario scenarios/igniter/readme.toml --policy igniter --plan plan.json
+  packhorse predict --scenario scenarios/igniter/pairs.toml --policy igniter --measured scenarios/igniter/pairs.csv")]
+#[group(id = "what", required = true, args = ["plan", "measured"])]
+pub(crate) struct PredictArgs {
+    /// What there is and what is asked of it
+    #[arg(long, value_name = "FILE")]
+    scenario: PathBuf,
+    /// The policy whose model is asked
+    #[arg(long, value_name = "P")]
+    policy: PolicyName,
+    #[command(flatten)]
+    choices: ChoiceArgs,
+    /// The plan, as `packhorse plan --scenario FILE --json` prints it
+    #[arg(long, value_name = "FILE")]
+    plan: Option<PathBuf>,
+    /// Show how far the model is off these measured pairs instead
+    #[arg(long, value_name = "FILE")]
+    measured: Option<PathBuf>,
+}
+
+/// What is predicted of a plan.
+#[derive(Serialize)]
+struct PredictReport {
+    replicas: Vec<PredictedReplica>,
+}
+
+#[derive(Serialize)]
+struct PredictedReplica {
+    #[serde(flatten)]
+    replica: ReplicaReport,
+    latency_ms: f64,
+}
+
+/// How far a model is off what was measured.
+#[derive(Serialize)]
+struct ErrorReport {
+    scenario: String,
+    policy: &'static str,
+    /// Two for each pair.
+    measurements: usize,
+    mean_error_pct: f64,
+    largest_error_pct: f64,
+    models: Vec<ModelErrors>,
+}
+
+#[derive(Serialize)]
+struct ModelErrors {
+    name: String,
+    measurements: usize,
+    mean_error_pct: f64,
+    largest_error_pct: f64,
+}
+
+/// Two replicas that were measured together.
+#[derive(Deserialize)]
+struct MeasuredPair {
+    model_a: String,
+    model_b: String,
+    batch_a: u32,
+    batch_b: u32,
+    share_a_pct: f64,
+    share_b_pct: f64,
+    latency_a_ms: f64,
+    latency_b_ms: f64,
+}
+
+impl PredictArgs {
+    pub(super) fn run(&self, context: &Context) -> anyhow::Result<()> {
+        let scenario = scenario::read(&self.scenario)?;
+        let options = self.choices.options(&scenario)?;
+        let predictor = Predictor {
+            scenario: &scenario,
+            policy: &self.policy,
+            options,
+        };
+        if let Some(path) = &self.measured {
+            return predictor.compare(context, path);
+        }
+        let path = self
+            .plan
+            .as_ref()
+            .context("expected --plan or --measured")?;
+        let replicas = scenario::read_plan(&scenario, path)?;
+        predictor.print(context, &replicas)
+    }
+}
+
+struct Predictor<'a> {
+    scenario: &'a Scenario,
+    policy: &'a PolicyName,
+    options: PolicyOptions,
+}
+
+impl Predictor<'_> {
+    fn latencies_ms(&self, replicas: &[PlannedReplica]) -> anyhow::Result<Vec<f64>> {
+        let entry = self.policy.entry()?;
+        let predicted = entry.predict(&self.scenario.problem, &self.options, replicas)?;
+        Ok(predicted
+            .iter()
+            .map(|latency| latency.as_secs_f64() * 1e3)
+            .collect())
+    }
+
+    fn print(&self, context: &Context, replicas: &[PlannedReplica]) -> anyhow::Result<()> {
+        let latencies = self.latencies_ms(replicas)?;
+        if context.json() {
+            let reports = replicas.iter().zip(latencies);
+            return output::json(&PredictReport {
+                replicas: reports
+                    .map(|(replica, latency_ms)| PredictedReplica {
+                        replica: self.scenario.replica_report(replica),
+                        latency_ms,
+                    })
+                    .collect(),
+            });
+        }
+        let header = [
+            "DEVICE",
+            "MODEL",
+            "BATCH",
+            "SHARE",
+            "LATENCY MS",
+            "ALONE MS",
+            "SLO MS",
+        ];
+        let mut table = output::table(&header);
+        for (replica, latency_ms) in replicas.iter().zip(latencies) {
+            let report = self.scenario.replica_report(replica);
+            let problem = &self.scenario.problem;
+            let alone = problem
+                .profile(replica.model, replica.device)
+                .map(|profile| profile.latency(replica.batch_size).as_secs_f64() * 1e3);
+            let share = report.compute_share_pct;
+            table.add_row([
+                report.device.to_string(),
+                report.model,
+                report.batch_size.to_string(),
+                share.map_or("-".to_owned(), |share| format!("{} %", number(share))),
+                format!("{latency_ms:.2}"),
+                alone.map_or("-".to_owned(), |alone| format!("{alone:.2}")),
+                number(problem.models[replica.model.0].slo.as_secs_f64() * 1e3),
+            ]);
+        }
+        Ok(output::table_or(&table, "no replicas")?)
+    }
+
+    fn compare(&self, context: &Context, path: &Path) -> anyhow::Result<()> {
+        let report = self.errors(path)?;
+        if context.json() {
+            return output::json(&report);
+        }
+        output::line(format!(
+            "{} against {}: {:.2} % off in the mean over {} measurements, {:.1} % at most\n",
+            report.policy,
+            path.display(),
+            report.mean_error_pct,
+            report.measurements,
+            report.largest_error_pct
+        ))?;
+        let mut table = output::table(&["MODEL", "MEASUREMENTS", "MEAN ERROR", "LARGEST"]);
+        for model in report.models {
+            table.add_row([
+                model.name,
+                model.measurements.to_string(),
+                format!("{:.2} %", model.mean_error_pct),
+                format!("{:.1} %", model.largest_error_pct),
+            ]);
+        }
+        Ok(output::table_or(&table, "no measurements")?)
+    }
+
+    fn errors(&self, path: &Path) -> anyhow::Result<ErrorReport> {
+        let shown = || path.display().to_string();
+        let text = fs::read_to_string(path).with_context(shown)?;
+        let mut by_model: BTreeMap<ModelIndex, Vec<f64>> = BTreeMap::new();
+        let mut reader = csv::Reader::from_reader(text.as_bytes());
+        for (number, pair) in reader.deserialize().enumerate() {
+            let pair: MeasuredPair = pair.with_context(shown)?;
+            let line = || format!("{}: line {}", path.display(), number + 2);
+            let errors = self.pair_errors(&pair).with_context(line)?;
+            for (model, error) in errors {
+                by_model.entry(model).or_default().push(error);
+            }
+        }
+        let all: Vec<f64> = by_model.values().flatten().copied().collect();
+        ensure!(!all.is_empty(), "{} holds no pairs", path.display());
+        let models = by_model.iter().map(|(model, errors)| ModelErrors {
+            name: self.name(*model),
+            measurements: errors.len(),
+            mean_error_pct: mean(errors),
+            largest_error_pct: largest(errors),
+        });
+        Ok(ErrorReport {
+            scenario: self.scenario.name.clone(),
+            policy: self.policy.entry()?.name,
+            measurements: all.len(),
+            mean_error_pct: mean(&all),
+            largest_error_pct: largest(&all),
+            models: models.collect(),
+        })
+    }
+
+    fn name(&self, model: ModelIndex) -> String {
+        let id = &self.scenario.problem.models[model.0].id;
+        model_text(&id.name, id.version)
+    }
+
+    /// How far off each of the two is, in percent of what was measured.
+    fn pair_errors(&self, pair: &MeasuredPair) -> anyhow::Result<[(ModelIndex, f64); 2]> {
+        let measured = [
+            ("latency_a_ms", pair.latency_a_ms),
+            ("latency_b_ms", pair.latency_b_ms),
+        ];
+        for (field, latency) in measured {
+            ensure!(
+                latency.is_finite() && latency > 0.0,
+                "{field}: expected above 0, not {latency}"
+            );
+        }
+        let replica = |model: &str, batch_size, share| ReplicaReport {
+            model: model.to_owned(),
+            device: 0,
+            batch_size,
+            compute_share_pct: Some(share),
+        };
+        let replicas = self.scenario.replicas(&[
+            replica(&pair.model_a, pair.batch_a, pair.share_a_pct),
+            replica(&pair.model_b, pair.batch_b, pair.share_b_pct),
+        ])?;
+        let predicted = self.latencies_ms(&replicas)?;
+        let error = |i: usize| 100.0 * (predicted[i] - measured[i].1).abs() / measured[i].1;
+        Ok([0, 1].map(|i| (replicas[i].model, error(i))))
+    }
+}
+
+fn mean(values: &[f64]) -> f64 {
+    values.iter().sum::<f64>() / values.len() as f64
+}
+
+fn largest(values: &[f64]) -> f64 {
+    values.iter().copied().fold(0.0, f64::max)
+}

@@ -1,0 +1,120 @@
+//! The plans that the thesis names: every file fits its scenario, breaks no rule, and comes to the expected goodput that the
+//! thesis prints.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot set itself up fails")]
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::{Path, PathBuf},
+};
+
+use packhorse_cluster::{ModelForecast, Plan, PlannedReplica, RequestsPerSecond};
+use packhorse_simulator::{PlanReport, ReplicaReport, Scenario};
+use serde::Deserialize;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PlanFile {
+    scenario: String,
+    policy: String,
+    replicas: Vec<ReplicaReport>,
+}
+
+/// Printed, or the sum of printed terms, in requests/s: min(rate, sum of batch / latency) over the models.
+const PRINTED: [(&str, f64); 17] = [
+    ("5.5-usher", 800.0),
+    ("5.6-usher", 793.57),
+    ("5.8-ao-milp", 1092.04),
+    ("5.9-ao-milp", 1331.19),
+    // Table 5.2: 124.88 of bert beside three models in full.
+    ("5.10-ao-milp", 1624.88),
+    // 344.10 of efficientnet_b7 beside two models in full; then all of it.
+    ("6.2-usher-gpus-3", 1344.10),
+    ("6.2-usher-gpus-4", 1500.0),
+    // "To fully serve this workload".
+    ("6.5-usher", 2500.0),
+    ("6.5-ao-milp", 2500.0),
+    ("6.7-wsm-milp", 2500.0),
+    // "Three GPUs to be sufficient to satisfy the entire workload".
+    ("6.3-wao-usher", 2500.0),
+    ("6.11-wao-usher", 1200.0),
+    // 2 x 131.19 and 2 x 117.21 beside two models in full; then gpt2, then bert in full.
+    ("6.12-wsm-milp", 1096.80),
+    ("6.13-wsm-milp-gpus-6", 1162.38),
+    ("6.13-wsm-milp-gpus-7", 1200.0),
+    // 589.78 of resnet50 beside four in full; then 3 x 260.14 (780.42), 589.78 and 641.97 beside two in full.
+    ("6.16-wsm-milp-load-3000", 2989.78),
+    ("6.16-wsm-milp-load-4000", 3612.17),
+];
+
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scenarios/thesis")
+}
+
+fn scenario(name: &str) -> Scenario {
+    let text = fs::read_to_string(folder().join(format!("{name}.toml"))).unwrap();
+    let mut load = |path: &str| fs::read_to_string(folder().join(path)).map_err(|e| e.to_string());
+    Scenario::parse(&text, &mut load).unwrap()
+}
+
+/// By file name: the scenario, the policy, and the replicas.
+fn plans() -> BTreeMap<String, (Scenario, String, Vec<PlannedReplica>)> {
+    let files = fs::read_dir(folder().join("plans")).unwrap();
+    files
+        .map(|file| {
+            let path = file.unwrap().path();
+            let name = path.file_stem().unwrap().to_str().unwrap().to_owned();
+            let text = fs::read_to_string(&path).unwrap();
+            let file: PlanFile = serde_json::from_str(&text).unwrap();
+            let scenario = scenario(file.scenario.strip_prefix("thesis-").unwrap());
+            let replicas = scenario.replicas(&file.replicas).unwrap();
+            (name, (scenario, file.policy, replicas))
+        })
+        .collect()
+}
+
+#[test]
+fn every_plan_fits_its_scenario_and_breaks_no_rule() {
+    for (name, (scenario, policy, replicas)) in plans() {
+        assert!(name.contains(&policy), "{name} is by {policy}");
+        let unknown = ModelForecast {
+            goodput: RequestsPerSecond::ZERO,
+            latency: None,
+            shortfall: None,
+        };
+        let plan = Plan {
+            policy: "file",
+            models: vec![unknown; scenario.problem.models.len()],
+            replicas,
+        };
+        assert_eq!(plan.violations(&scenario.problem), [], "{name}");
+        let places: BTreeSet<_> = plan.replicas.iter().map(|r| (r.model, r.device)).collect();
+        assert_eq!(
+            places.len(),
+            plan.replicas.len(),
+            "{name}: at most one of a model on a device"
+        );
+    }
+}
+
+#[test]
+fn expected_goodput_is_what_the_thesis_prints() {
+    let plans = plans();
+    for (name, printed) in PRINTED {
+        let (scenario, _, replicas) = &plans[name];
+        let goodput = PlanReport::from_replicas(scenario, replicas).predicted_goodput_rps;
+        assert!(
+            (goodput - printed).abs() < 0.01,
+            "{name}: {goodput} for {printed}"
+        );
+    }
+}
+
+#[test]
+fn every_file_is_explained() {
+    let readme = fs::read_to_string(folder().join("README.md")).unwrap();
+    for name in plans().keys() {
+        assert!(readme.contains(&format!("`{name}`")), "{name}");
+    }
+}
