@@ -11,7 +11,7 @@ use packhorse_cluster::{Discipline as DisciplineName, Time};
 use crate::{
     Action, BatchId, Books, Event, ModelKey, ModelLimits, Outcome, Refusal, ReplicaKey,
     ReplicaSpec, Request, RequestId,
-    discipline::{Decision, Discipline, View, discipline},
+    discipline::{DeadlineOptions, Decision, Discipline, View, discipline},
     fleet::Fleet,
     hash::NumberHasher,
     queue::{Queue, Ticket, Waiting},
@@ -24,6 +24,8 @@ pub struct EngineConfig {
     pub discipline: DisciplineName,
     /// How long `fixed-wait` holds an open batch at most.
     pub max_batch_wait: Duration,
+    /// Which parts of `deadline` are in use.
+    pub deadline: DeadlineOptions,
     /// How often a request is dispatched at most, counting the first time: a request that kills its workers must not go round
     /// for ever.
     pub max_attempts: u32,
@@ -35,6 +37,7 @@ impl Default for EngineConfig {
         Self {
             discipline: DisciplineName::default(),
             max_batch_wait: Duration::from_millis(100),
+            deadline: DeadlineOptions::default(),
             max_attempts: 3,
         }
     }
@@ -97,8 +100,8 @@ impl Engine {
     /// An engine without models.
     pub fn new(config: EngineConfig) -> Self {
         Self {
+            discipline: discipline(&config),
             config,
-            discipline: discipline(config.discipline, config.max_batch_wait),
             models: BTreeMap::new(),
             replicas: BTreeMap::new(),
             batches: BTreeMap::new(),
@@ -140,7 +143,7 @@ impl Engine {
             return;
         }
         self.config.discipline = name;
-        self.discipline = discipline(name, self.config.max_batch_wait);
+        self.discipline = discipline(&self.config);
         let keys: Vec<ModelKey> = self.models.keys().copied().collect();
         for key in keys {
             for waiting in mem::take(&mut self.model_mut(key).queue).iter() {

@@ -39,12 +39,22 @@ pub(crate) struct Forecast<'a> {
 impl Forecast<'_> {
     /// When a batch of `rows` rows would be back; `rows` at most [`Replica::rows_limit`].
     pub(crate) fn finish(&self, rows: u32) -> Time {
-        self.start + scale(self.service.of(rows), self.slowdown)
+        self.start + self.compute(rows)
+    }
+
+    /// How long a batch of `rows` rows computes.
+    pub(crate) fn compute(&self, rows: u32) -> Duration {
+        scale(self.service.of(rows), self.slowdown)
+    }
+
+    /// Rows per second in batches of `rows` rows.
+    pub(crate) fn rate(&self, rows: u32) -> f64 {
+        f64::from(rows) / self.compute(rows).as_secs_f64()
     }
 
     /// When a batch of `rows` rows would be back that goes behind one of `before` rows.
     pub(crate) fn finish_behind(&self, before: u32, rows: u32) -> Time {
-        self.finish(before) + scale(self.service.of(rows), self.slowdown)
+        self.finish(before) + self.compute(rows)
     }
 
     /// The most rows per second it gets through.
@@ -91,6 +101,11 @@ impl Replica {
     /// Compute time over the profile's, as observed.
     pub(crate) fn slowdown(&self, now: Time) -> f64 {
         self.estimate.slowdown(now)
+    }
+
+    /// When it should be done with what it holds, and what a batch needs besides computing; `None` for one that holds nothing.
+    pub(crate) fn occupied(&self, now: Time) -> Option<(Time, Duration)> {
+        (!self.held.is_empty()).then(|| (self.busy_until, self.estimate.overhead(now)))
     }
 
     pub(crate) fn forecast(&self, now: Time) -> Forecast<'_> {

@@ -14,6 +14,7 @@ mod hash;
 mod queue;
 
 pub use books::Books;
+pub use discipline::DeadlineOptions;
 pub use engine::{Engine, EngineConfig};
 pub use event::{
     Action, BatchId, Event, ModelKey, ModelLimits, Outcome, Refusal, ReplicaKey, ReplicaSpec,

@@ -23,6 +23,7 @@ use packhorse_cluster::{Discipline, Plan, PlannedReplica, Problem, Time};
 
 pub use curves::Curves;
 pub use measurement::Measurement;
+pub use packhorse_serving::DeadlineOptions;
 pub use report::{
     ModelReport, PlanFileError, PlanReport, PlannedModelReport, Quantiles, ReplanningReport,
     ReplicaReport, Report, StagesReport, Totals,
@@ -35,6 +36,24 @@ pub use table::csv;
 pub use trace::TraceError;
 pub use world::SimulateError;
 
+/// How requests become batches in a run: a discipline is one by itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Dispatch {
+    /// The discipline.
+    pub discipline: Discipline,
+    /// Which parts of `deadline` are in use, for ablations.
+    pub deadline: DeadlineOptions,
+}
+
+impl From<Discipline> for Dispatch {
+    fn from(discipline: Discipline) -> Self {
+        Self {
+            discipline,
+            deadline: DeadlineOptions::default(),
+        }
+    }
+}
+
 /// Tries the replicas of a plan in a scenario until every request has ended. `plan` is what the report says of them; `progress`
 /// is told the simulated moment now and then.
 ///
@@ -44,13 +63,20 @@ pub fn simulate(
     scenario: &Scenario,
     plan: PlanReport,
     replicas: &[PlannedReplica],
-    discipline: Discipline,
+    dispatch: impl Into<Dispatch>,
     seed: u64,
     progress: &mut dyn FnMut(Time),
 ) -> Result<Report, SimulateError> {
-    let world = world::World::new(scenario, replicas, discipline, seed, None)?;
+    let dispatch = dispatch.into();
+    let world = world::World::new(scenario, replicas, dispatch, seed, None)?;
     let tally = world.run(progress);
-    Ok(Report::new(scenario, plan, discipline, seed, tally))
+    Ok(Report::new(
+        scenario,
+        plan,
+        dispatch.discipline,
+        seed,
+        tally,
+    ))
 }
 
 /// Lets a policy replan during a run, from what the run has shown.
@@ -70,15 +96,22 @@ pub fn simulate_replanning<'a>(
     scenario: &'a Scenario,
     plan: PlanReport,
     replicas: &[PlannedReplica],
-    discipline: Discipline,
+    dispatch: impl Into<Dispatch>,
     seed: u64,
     replanning: Replanning<'a>,
     progress: &mut dyn FnMut(Time),
 ) -> Result<Report, SimulateError> {
     assert!(!replanning.every.is_zero(), "a plan stands for a while");
-    let world = world::World::new(scenario, replicas, discipline, seed, Some(replanning))?;
+    let dispatch = dispatch.into();
+    let world = world::World::new(scenario, replicas, dispatch, seed, Some(replanning))?;
     let tally = world.run(progress);
-    Ok(Report::new(scenario, plan, discipline, seed, tally))
+    Ok(Report::new(
+        scenario,
+        plan,
+        dispatch.discipline,
+        seed,
+        tally,
+    ))
 }
 
 #[cfg(test)]

@@ -22,7 +22,7 @@ use packhorse_serving::{
 };
 
 use crate::{
-    Replanning, Scenario,
+    Dispatch, Replanning, Scenario,
     arrivals::Source,
     device::{Computed, Device, Work},
     tally::{Stages, Tally},
@@ -215,7 +215,7 @@ impl<'a> World<'a> {
     pub(crate) fn new(
         scenario: &'a Scenario,
         plan: &[PlannedReplica],
-        discipline: Discipline,
+        dispatch: Dispatch,
         seed: u64,
         replanning: Option<Replanning<'a>>,
     ) -> Result<Self, SimulateError> {
@@ -229,7 +229,8 @@ impl<'a> World<'a> {
             .take(scenario.problem.devices.len())
             .collect();
         let config = EngineConfig {
-            discipline,
+            discipline: dispatch.discipline,
+            deadline: dispatch.deadline,
             max_batch_wait: scenario.max_batch_wait,
             ..EngineConfig::default()
         };
@@ -245,7 +246,7 @@ impl<'a> World<'a> {
         let mut world = Self {
             scenario,
             engine: Engine::new(config),
-            discipline,
+            discipline: dispatch.discipline,
             happenings: BinaryHeap::new(),
             foreseen: 0,
             sources: scenario.workloads.iter().enumerate().map(source).collect(),

@@ -1,12 +1,22 @@
 //! `deadline`: earliest deadline first, late binding, early drop.
 //!
-//! Work-conserving: a free credit takes work at once. Requests stand by deadline, shifted by priority; the first that a replica
-//! with a free credit can answer in time leads a batch, and those of its shape class behind it join as long as the batch fits
-//! the replica and, by the estimate, still meets the earliest deadline in it. A leader that no replica can answer in time any
-//! more is dropped, and said so; so is one whose batch would make more requests late behind it than it answers. Estimates are the profile's times corrected by what the replica was observed to need.
+//! - **Order.** Requests stand by deadline, shifted by priority. The first that a replica with a free credit can answer in time
+//!   leads a batch, and those of its shape class behind it join as long as the batch fits the replica and, by the estimate, still
+//!   meets the earliest deadline in it.
+//! - **Drop.** A leader that no replica can answer in time any more is dropped, and said so.
+//! - **Look ahead.** Once requests wait until they are nearly due, serving the earliest one first makes every batch as small as
+//!   its leader's deadline, and a replica that gets less done with small batches never recovers. So a leader is dropped, too,
+//!   if a window of those behind it makes a batch that gets more rows per second done, and would not be in time behind the
+//!   leader's.
+//! - **Holding.** An idle replica takes work at once. A busy one is sent a partial batch when it is nearly free, not when it has a
+//!   credit: until then the batch could not start, and may grow.
+//!
+//! Estimates are the profile's times corrected by what the replica was observed to need.
 //!
 //! Source: earliest deadline first, Liu and Layland, "Scheduling Algorithms for Multiprogramming in a Hard-Real-Time
-//! Environment", 1973, section 7; early drop as in Nexus (Shen et al., SOSP 2019, section 6.3).
+//! Environment", 1973, section 7; early drop as in Nexus (Shen et al., SOSP 2019, section 6.3), whose window has the planned
+//! batch size, while ours has whatever size gets most done: a planned size that takes most of the objective is never in time
+//! once requests wait.
 
 use std::time::Duration;
 
@@ -33,8 +43,37 @@ const PRIORITY_STEP: Duration = Duration::from_secs(1);
 /// a replica that is busy. Bounds a decision.
 const LOOK_AHEAD: usize = 64;
 
+/// The second credit hides what a batch needs besides computing. It is used this many times that before the replica is free …
+const LEAD_OVERHEAD: u32 = 2;
+
+/// … and no later than this part of the batch's own time: estimates err, and an idle replica costs more than a fuller batch gains.
+const LEAD_COMPUTE: u32 = 4;
+
+/// Which parts of `deadline` are in use: all of them, but for an ablation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeadlineOptions {
+    /// Whether requests are refused or dropped that cannot be in time. If not, they are served late, and nobody looks ahead.
+    pub drop: bool,
+    /// Whether a request is dropped whose deadline keeps batches small for those behind it.
+    pub look_ahead: bool,
+    /// Whether partial batches are held for a busy replica.
+    pub holding: bool,
+}
+
+impl Default for DeadlineOptions {
+    fn default() -> Self {
+        Self {
+            drop: true,
+            look_ahead: true,
+            holding: true,
+        }
+    }
+}
+
 #[derive(Debug)]
-pub(super) struct Deadline;
+pub(super) struct Deadline {
+    pub(super) options: DeadlineOptions,
+}
 
 impl Discipline for Deadline {
     fn rank(&self, request: &Request) -> u64 {
@@ -52,10 +91,11 @@ impl Discipline for Deadline {
     fn admit(&self, view: View<'_>, request: &Request) -> Result<(), Refusal> {
         let in_time = |replica: &Replica| {
             request.rows <= rows_limit(view, replica)
-                && replica.forecast(view.now).finish(request.rows) <= request.deadline
+                && (!self.options.drop
+                    || replica.forecast(view.now).finish(request.rows) <= request.deadline)
         };
         let alone = view.fleet.serving().any(|(_, replica)| in_time(replica));
-        if alone && !self.is_crowded_out(view, request) {
+        if alone && !(self.options.drop && self.is_crowded_out(view, request)) {
             Ok(())
         } else {
             Err(Refusal::Hopeless)
@@ -66,37 +106,92 @@ impl Discipline for Deadline {
         let Some((due, first)) = view.queue.first_due() else {
             return Decision::Wait(None);
         };
-        if due <= view.now {
+        let drop = self.options.drop || view.fleet.serving().next().is_none();
+        if drop && due <= view.now {
             return Decision::Expire(first);
         }
-        if view
-            .fleet
-            .serving()
-            .any(|(_, replica)| replica.has_credit())
-        {
-            for leader in view.queue.iter().take(LOOK_AHEAD) {
-                let in_time = |best: Option<(ReplicaKey, Time)>| {
-                    best.filter(|best| best.1 <= leader.request.deadline)
-                };
-                if let Some((replica, _)) =
-                    in_time(earliest(view, leader.request.rows, Replica::has_credit))
-                {
-                    let tickets = batch(view, replica, leader);
-                    if spoils_those_behind(view, replica, leader, &tickets) {
-                        return Decision::Expire(leader.ticket);
-                    }
-                    return Decision::Dispatch { replica, tickets };
-                }
-                if in_time(earliest(view, leader.request.rows, |_| true)).is_none() {
-                    return Decision::Expire(leader.ticket);
-                }
+        let due = drop.then_some(due);
+        let mut serving = view.fleet.serving();
+        if !serving.any(|(_, replica)| replica.has_credit()) {
+            return Decision::Wait(due);
+        }
+        for leader in view.queue.iter().take(LOOK_AHEAD) {
+            let in_time = |may: fn(&Replica) -> bool| {
+                let best = earliest(view, leader.request.rows, may);
+                best.filter(|best| !drop || best.1 <= leader.request.deadline)
+            };
+            if let Some((replica, _)) = in_time(Replica::has_credit) {
+                return self.lead(view, replica, leader, due);
+            }
+            if in_time(|_| true).is_none() {
+                return Decision::Expire(leader.ticket);
             }
         }
-        Decision::Wait(Some(due))
+        Decision::Wait(due)
     }
 }
 
 impl Deadline {
+    /// What to do with a request that a replica can answer in time.
+    fn lead(
+        &self,
+        view: View<'_>,
+        key: ReplicaKey,
+        leader: &Waiting,
+        due: Option<Time>,
+    ) -> Decision {
+        let replica = view.fleet.get(key).expect("chosen from this fleet");
+        let (tickets, rows) = self.batch(view, replica, leader);
+        // Of several shape classes, or of more than the deadlines allow, a part stays behind.
+        let whole = tickets.len() == view.queue.len();
+        let look_ahead = self.options.drop && self.options.look_ahead;
+        if look_ahead && !whole && spoils_those_behind(view, key, leader, rows) {
+            return Decision::Expire(leader.ticket);
+        }
+        if self.options.holding && whole && rows < batch_limit(view, replica) {
+            let until = hold_until(view.now, replica, rows);
+            if until > view.now {
+                return Decision::Wait(Some(due.map_or(until, |due| due.min(until))));
+            }
+        }
+        Decision::Dispatch {
+            replica: key,
+            tickets,
+        }
+    }
+
+    /// The leader, and those of its class behind it: as many as may share a batch and are in time together. One that is late
+    /// anyway, where nothing is dropped, sets no limit.
+    fn batch(&self, view: View<'_>, replica: &Replica, leader: &Waiting) -> (Vec<Ticket>, u32) {
+        let forecast = replica.forecast(view.now);
+        let limit = batch_limit(view, replica);
+        let mut tickets = vec![leader.ticket];
+        let mut rows = leader.request.rows;
+        let bound = |waiting: &Waiting| {
+            let due = waiting.request.deadline;
+            let late = !self.options.drop && forecast.finish(waiting.request.rows) > due;
+            if late { Time::MAX } else { due }
+        };
+        let mut due = bound(leader);
+        for waiting in view
+            .queue
+            .of_class(leader.request.class, leader.ticket)
+            .skip(1)
+        {
+            let more = rows.saturating_add(waiting.request.rows);
+            if more > limit {
+                break;
+            }
+            due = due.min(bound(waiting));
+            if forecast.finish(more) > due {
+                break;
+            }
+            rows = more;
+            tickets.push(waiting.ticket);
+        }
+        (tickets, rows)
+    }
+
     /// Whether more rows stand before the request than can go before it. Counts no further than to what settles the matter.
     fn is_crowded_out(&self, view: View<'_>, request: &Request) -> bool {
         let mut room = 0_u64;
@@ -150,67 +245,69 @@ fn rows_in_time<'a>(view: View<'a>, request: &'a Request) -> impl Iterator<Item 
     })
 }
 
-/// Whether a batch that its leader's deadline keeps small would make more requests late than it answers: those behind it, as
-/// many as one batch takes, are in time together if the replica takes them now, but not behind this batch, nor elsewhere.
-///
-/// Source: the early drop of Nexus (Shen et al., SOSP 2019, section 6.3), which looks at a window of one batch; we drop only
-/// where that saves more than it costs.
-fn spoils_those_behind(
-    view: View<'_>,
-    key: ReplicaKey,
-    leader: &Waiting,
-    tickets: &[Ticket],
-) -> bool {
-    if view.queue.len() < 2 * tickets.len() {
-        return false;
-    }
-    let replica = view.fleet.get(key).expect("chosen from this fleet");
-    let limit = replica.batch_size().min(view.limits.max_batch_rows);
-    let (mut before, mut behind, mut due) = (0, 0, Time::MAX);
-    let of_class = view.queue.of_class(leader.request.class, leader.ticket);
-    for (place, waiting) in of_class.enumerate() {
-        if place < tickets.len() {
-            before += waiting.request.rows;
-            continue;
-        }
-        if behind + waiting.request.rows > limit {
-            break;
-        }
-        behind += waiting.request.rows;
-        due = due.min(waiting.request.deadline);
-    }
-    if before >= limit || behind <= before {
-        return false;
-    }
-    let forecast = replica.forecast(view.now);
-    let elsewhere = || {
-        let mut others = view.fleet.serving().filter(|(other, replica)| {
-            *other != key && behind <= replica.batch_size().min(view.limits.max_batch_rows)
-        });
-        others.any(|(_, other)| other.forecast(view.now).finish(behind) <= due)
+/// The moment from which a busy replica should have its next batch on the way.
+fn hold_until(now: Time, replica: &Replica, rows: u32) -> Time {
+    let Some((free, overhead)) = replica.occupied(now) else {
+        return now;
     };
-    forecast.finish(behind) <= due && forecast.finish_behind(before, behind) > due && !elsewhere()
+    let compute = replica.forecast(now).compute(rows);
+    let lead = (overhead * LEAD_OVERHEAD).max(compute / LEAD_COMPUTE);
+    Time::ZERO + free.saturating_since(Time::ZERO + lead)
 }
 
-/// The leader, and those of its class behind it: as many as may share a batch and are in time together.
-fn batch(view: View<'_>, replica: ReplicaKey, leader: &Waiting) -> Vec<Ticket> {
-    let replica = view.fleet.get(replica).expect("chosen from this fleet");
+/// Whether the leader's deadline keeps its batch, of `first` rows, smaller than is good for those behind it: see the module.
+fn spoils_those_behind(view: View<'_>, key: ReplicaKey, leader: &Waiting, first: u32) -> bool {
+    let replica = view.fleet.get(key).expect("chosen from this fleet");
+    if first >= batch_limit(view, replica) {
+        return false;
+    }
     let forecast = replica.forecast(view.now);
-    let limit = replica.batch_size().min(view.limits.max_batch_rows);
-    let mut tickets = vec![leader.ticket];
-    let (mut rows, mut due) = (leader.request.rows, leader.request.deadline);
-    for waiting in view
-        .queue
-        .of_class(leader.request.class, leader.ticket)
-        .skip(1)
-    {
-        let more = rows.saturating_add(waiting.request.rows);
-        due = due.min(waiting.request.deadline);
-        if more > limit || forecast.finish(more) > due {
+    let Some((rows, due)) = best_window(view, replica, leader, forecast.rate(first)) else {
+        return false;
+    };
+    let elsewhere = || {
+        let mut others = view.fleet.serving();
+        others.any(|(other, replica)| {
+            other != key
+                && rows <= batch_limit(view, replica)
+                && replica.forecast(view.now).finish(rows) <= due
+        })
+    };
+    forecast.finish_behind(first, rows) > due && !elsewhere()
+}
+
+/// Of the windows behind the leader that would be in time if the replica took them now, and get more than `rate` rows per
+/// second done, the one that gets most done: its rows, and when its first one is due.
+fn best_window(
+    view: View<'_>,
+    replica: &Replica,
+    leader: &Waiting,
+    rate: f64,
+) -> Option<(u32, Time)> {
+    let forecast = replica.forecast(view.now);
+    let limit = batch_limit(view, replica);
+    let of_class = || view.queue.of_class(leader.request.class, leader.ticket);
+    let mut left: u64 = of_class().map(|one| u64::from(one.request.rows)).sum();
+    let (mut best, mut rows) = ((rate, None), 1);
+    for first in of_class() {
+        let most = u32::try_from(left).map_or(limit, |left| left.min(limit));
+        if most < rows {
             break;
         }
-        rows = more;
-        tickets.push(waiting.ticket);
+        let due = first.request.deadline;
+        while rows < most && forecast.finish(rows + 1) <= due {
+            rows += 1;
+        }
+        let fits = rows >= first.request.rows && forecast.finish(rows) <= due;
+        if fits && forecast.rate(rows) > best.0 {
+            best = (forecast.rate(rows), Some((rows, due)));
+        }
+        left -= u64::from(first.request.rows);
     }
-    tickets
+    best.1
+}
+
+/// The most rows that requests share in one batch there.
+fn batch_limit(view: View<'_>, replica: &Replica) -> u32 {
+    replica.batch_size().min(view.limits.max_batch_rows)
 }

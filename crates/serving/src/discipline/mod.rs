@@ -6,12 +6,14 @@
 mod deadline;
 mod fixed_wait;
 
-use std::{fmt::Debug, time::Duration};
+pub use deadline::DeadlineOptions;
+
+use std::fmt::Debug;
 
 use packhorse_cluster::{Discipline as Name, Time};
 
 use crate::{
-    ModelLimits, Refusal, ReplicaKey, Request,
+    EngineConfig, ModelLimits, Refusal, ReplicaKey, Request,
     fleet::Fleet,
     queue::{Queue, Ticket},
 };
@@ -51,10 +53,14 @@ pub(crate) trait Discipline: Debug + Send {
     fn decide(&self, view: View<'_>) -> Decision;
 }
 
-/// The discipline of that name; `max_wait` is how long `fixed-wait` holds an open batch.
-pub(crate) fn discipline(name: Name, max_wait: Duration) -> Box<dyn Discipline> {
-    match name {
-        Name::Deadline => Box::new(deadline::Deadline),
-        Name::FixedWait => Box::new(fixed_wait::FixedWait { max_wait }),
+/// The discipline that the configuration names.
+pub(crate) fn discipline(config: &EngineConfig) -> Box<dyn Discipline> {
+    match config.discipline {
+        Name::Deadline => Box::new(deadline::Deadline {
+            options: config.deadline,
+        }),
+        Name::FixedWait => Box::new(fixed_wait::FixedWait {
+            max_wait: config.max_batch_wait,
+        }),
     }
 }

@@ -79,6 +79,7 @@ struct Worker {
 struct World {
     engine: Engine,
     discipline: DisciplineName,
+    options: DeadlineOptions,
     now: Time,
     limits: BTreeMap<ModelKey, ModelLimits>,
     workers: BTreeMap<ReplicaKey, Worker>,
@@ -96,14 +97,16 @@ fn nth<K: Copy + Ord, V>(map: &BTreeMap<K, V>, index: usize) -> Option<K> {
 }
 
 impl World {
-    fn new(discipline: DisciplineName) -> Self {
+    fn new(discipline: DisciplineName, options: DeadlineOptions) -> Self {
         let config = EngineConfig {
             discipline,
+            deadline: options,
             ..EngineConfig::default()
         };
         let mut world = Self {
             engine: Engine::new(config),
             discipline,
+            options,
             now: Time::ZERO,
             limits: BTreeMap::new(),
             workers: BTreeMap::new(),
@@ -328,16 +331,21 @@ impl World {
         assert!(self.books.balance());
     }
 
-    /// Whether what cannot be in time is dropped, and a replica gets no more batches than it has credits.
+    /// Whether what cannot be in time is dropped.
     fn keeps_deadlines(&self) -> bool {
+        self.binds_late() && self.options.drop
+    }
+
+    /// Whether a replica gets no more batches than it has credits.
+    fn binds_late(&self) -> bool {
         self.discipline != DisciplineName::FixedWait
     }
 
     fn dispatch(&mut self, batch: BatchId, replica: ReplicaKey, requests: Vec<RequestId>) {
-        let keeps_deadlines = self.keeps_deadlines();
+        let (keeps_deadlines, binds_late) = (self.keeps_deadlines(), self.binds_late());
         let worker = self.workers.get_mut(&replica).expect("known replicas only");
         let has_credit = worker.held < worker.spec.credits as usize;
-        assert!(!worker.draining && (has_credit || !keeps_deadlines));
+        assert!(!worker.draining && (has_credit || !binds_late));
         worker.held += 1;
         let taken: Vec<Request> = requests
             .iter()
@@ -399,9 +407,11 @@ proptest! {
     #[test]
     fn every_request_ends_once_whatever_happens(
         discipline in discipline(),
+        options in any::<[bool; 3]>(),
         steps in proptest::collection::vec(step(), 1..200),
     ) {
-        let mut world = World::new(discipline);
+        let [drop, look_ahead, holding] = options;
+        let mut world = World::new(discipline, DeadlineOptions { drop, look_ahead, holding });
         for step in steps {
             world.take(step);
         }
