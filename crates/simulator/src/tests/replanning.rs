@@ -1,6 +1,7 @@
 //! Runs whose plan changes under way.
 
 use packhorse_cluster::{ModelForecast, Plan, Problem, RequestsPerSecond};
+use proptest::prelude::*;
 
 use super::*;
 
@@ -262,5 +263,93 @@ fn replanning_is_deterministic_under_faults() {
         assert_eq!(report, run(discipline));
         assert!(report.replanning.unwrap().changed > 4);
         assert!(model(&report, "vgg19").goodput_rps > 0.0);
+    }
+}
+
+/// A moment within the first five seconds.
+fn moment() -> impl Strategy<Value = Time> {
+    (0_u64..5_000).prop_map(|millis| Time::ZERO + Duration::from_millis(millis))
+}
+
+fn fault() -> impl Strategy<Value = Fault> {
+    let kind = prop_oneof![
+        (0_usize..3).prop_map(|device| FaultKind::WorkerDies(DeviceIndex(device))),
+        (0_usize..2).prop_map(FaultKind::NodeLost),
+        (0_usize..3).prop_map(|device| FaultKind::SlowWorker(DeviceIndex(device), 2.0)),
+    ];
+    // Some longer than a lease, most shorter.
+    let lasts = prop_oneof![3 => 1_u64..2_000, 1 => 5_001_u64..7_000];
+    (moment(), lasts, kind).prop_map(|(at, lasts, kind)| Fault {
+        at,
+        lasts: Duration::from_millis(lasts),
+        kind,
+    })
+}
+
+/// Replicas of the first three models: on which device, with which batch size.
+fn answers() -> impl Strategy<Value = Vec<Vec<(usize, usize, u32)>>> {
+    let replica = (
+        0_usize..3,
+        0_usize..3,
+        prop_oneof![Just(4), Just(8), Just(16)],
+    );
+    let plan = proptest::collection::vec(replica, 0..5);
+    proptest::collection::vec(plan, 1..6)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(96))]
+
+    /// The run itself asserts that every request ends once and that nothing is stopped while it serves.
+    #[test]
+    fn whatever_is_planned_and_breaks_every_request_ends(
+        answers in answers(),
+        faults in proptest::collection::vec(fault(), 0..4),
+        load_ms in 0_u64..1_500,
+        room in 0.3_f64..1.0,
+        every_ms in 200_u64..1_500,
+        fixed_wait: bool,
+    ) {
+        let mut scenario = vision(3, 60.0, 200);
+        scenario.problem.models.truncate(3);
+        scenario.workloads.truncate(3);
+        scenario.simulation.window = Duration::from_secs(4);
+        scenario.simulation.faults = faults;
+        for (i, device) in scenario.problem.devices.iter_mut().enumerate() {
+            device.node = format!("node{}", i / 2).parse().unwrap();
+            let memory = device.memory.as_u64() as f64 * room;
+            device.memory = packhorse_cluster::ByteCount::new(memory as u64);
+        }
+        for model in &mut scenario.problem.models {
+            model.load_time = Duration::from_millis(load_ms);
+        }
+        let discipline = if fixed_wait { Discipline::FixedWait } else { Discipline::Deadline };
+        let initial = plan(&scenario, &[("alexnet", 0, 8), ("densenet121", 1, 4)]);
+        let run = || {
+            let mut asked = 0;
+            let mut policy = |problem: &Problem| {
+                asked += 1;
+                let chosen = answers[asked % answers.len()].iter();
+                let there = problem.devices.len();
+                let replicas = chosen.map(|&(model, device, batch_size)| PlannedReplica {
+                    model: ModelIndex(model),
+                    device: DeviceIndex(device % there),
+                    batch_size,
+                    compute_share: None,
+                    duty_cycle: None,
+                });
+                Some(answer(problem, replicas.collect()))
+            };
+            let replanning = Replanning {
+                every: Duration::from_millis(every_ms),
+                policy: &mut policy,
+            };
+            let report = PlanReport::from_replicas(&scenario, &initial);
+            let progress = &mut |_| {};
+            simulate_replanning(&scenario, report, &initial, discipline, 1, replanning, progress)
+        };
+        let report = run().unwrap();
+        prop_assert_eq!(&report, &run().unwrap());
+        prop_assert!(report.totals.goodput_rps <= report.totals.offered_rps + 1e-9);
     }
 }

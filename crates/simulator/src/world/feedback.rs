@@ -21,7 +21,7 @@ const NOTICEABLE: f64 = 0.1;
 const DEVIATIONS: f64 = 3.0;
 
 /// How many observations are kept: the oldest give way.
-const HISTORY: usize = 4096;
+const HISTORY: usize = 512;
 
 /// One model's rate.
 #[derive(Debug)]
