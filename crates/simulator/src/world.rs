@@ -6,19 +6,16 @@
 mod control;
 mod faults;
 mod feedback;
+mod replica;
+mod window;
 
-use std::{
-    cmp::Reverse,
-    collections::{BinaryHeap, VecDeque},
-    time::Duration,
-};
+use std::{cmp::Reverse, collections::BinaryHeap, time::Duration};
 
-use packhorse_cluster::{ComputeShare, Discipline, PlannedReplica, Program, Time};
-use packhorse_contention::{Active, ServiceTimes};
+use packhorse_cluster::{Discipline, PlannedReplica, Time};
 use packhorse_control::rollout::Link;
 use packhorse_serving::{
-    Action, BatchId, Engine, EngineConfig, Event, ModelKey, ModelLimits, ReplicaKey, ReplicaSpec,
-    Request, RequestId, ShapeClass,
+    Action, BatchId, Engine, EngineConfig, Event, ModelKey, ModelLimits, ReplicaKey, Request,
+    RequestId, ShapeClass,
 };
 
 use crate::{
@@ -28,35 +25,9 @@ use crate::{
     tally::{Stages, Tally},
 };
 use control::Control;
-
-/// Why a plan cannot be tried in a scenario.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum SimulateError {
-    /// A replica names a model or device that the scenario does not have.
-    #[error("replica {0} of the plan names a model or device that the scenario does not have")]
-    Dangling(usize),
-    /// A replica has a batch size that none can have.
-    #[error(
-        "replica {replica} of the plan: batch size {batch_size} is not between 1 and {}",
-        Program::MAX_BATCH_SIZE
-    )]
-    BatchSize {
-        /// Its place in the plan.
-        replica: usize,
-        /// What it says.
-        batch_size: u32,
-    },
-    /// A replica's model was never measured on that kind of device.
-    #[error("replica {replica} of the plan: {model} has no profile on {kind}")]
-    MissingProfile {
-        /// Its place in the plan.
-        replica: usize,
-        /// The model.
-        model: String,
-        /// The kind of device.
-        kind: String,
-    },
-}
+pub use replica::SimulateError;
+use replica::{Replica, Worker, check};
+use window::Window;
 
 /// Something that is going to happen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -83,52 +54,6 @@ enum Happening {
         replica: usize,
         attempt: u32,
     },
-}
-
-/// A replica's worker process.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Worker {
-    /// Loads its model, for the how manieth time: faults interrupt it.
-    Loading(u32),
-    /// Takes batches.
-    Ready,
-    /// Is not wanted any more.
-    Stopped,
-}
-
-/// A replica of a plan.
-#[derive(Debug)]
-struct Replica {
-    model: usize,
-    device: usize,
-    /// Its place on its device.
-    slot: usize,
-    spec: ReplicaSpec,
-    /// By rows less one: what a batch takes alone, and what it uses.
-    work: Vec<(Duration, Active)>,
-    compute_share: Option<ComputeShare>,
-    worker: Worker,
-    /// How the engine has it, if it does or did.
-    link: Option<Link>,
-    held: u32,
-    /// Since when it has had a free credit.
-    free_since: Time,
-}
-
-impl Replica {
-    /// What a batch really takes with nobody else on the device.
-    fn alone(&self, rows: usize, scenario: &Scenario) -> Duration {
-        let profiled = self
-            .spec
-            .service
-            .of(u32::try_from(rows).expect("a batch is small"));
-        profiled.mul_f64(scenario.workloads[self.model].latency_scale)
-    }
-
-    /// Whether the engine has it.
-    fn is_up(&self) -> bool {
-        matches!(self.link, Some(Link::Serving | Link::Draining))
-    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -176,39 +101,6 @@ pub(crate) struct World<'a> {
     flights: Window<Flight>,
     tally: Tally,
     computed: Vec<Computed>,
-}
-
-/// What is numbered in order and mostly ends in order.
-#[derive(Debug)]
-struct Window<T> {
-    first: u64,
-    entries: VecDeque<T>,
-}
-
-impl<T> Window<T> {
-    fn new() -> Self {
-        Self {
-            first: 0,
-            entries: VecDeque::new(),
-        }
-    }
-
-    fn push(&mut self, entry: T) -> u64 {
-        self.entries.push_back(entry);
-        self.first + self.entries.len() as u64 - 1
-    }
-
-    fn get_mut(&mut self, number: u64) -> Option<&mut T> {
-        self.entries
-            .get_mut(usize::try_from(number.checked_sub(self.first)?).ok()?)
-    }
-
-    fn forget(&mut self, is_over: impl Fn(&T) -> bool) {
-        while self.entries.front().is_some_and(&is_over) {
-            self.entries.pop_front();
-            self.first += 1;
-        }
-    }
 }
 
 impl<'a> World<'a> {
@@ -530,7 +422,8 @@ impl<'a> World<'a> {
     /// Adds a replica whose worker does not run yet. It has a profile.
     fn add(&mut self, planned: &PlannedReplica) -> usize {
         let slot = self.devices[planned.device.0].add(planned.duty_cycle.is_some());
-        self.replicas.push(replica(self.scenario, planned, slot));
+        self.replicas
+            .push(Replica::new(self.scenario, planned, slot));
         self.replicas.len() - 1
     }
 
@@ -558,63 +451,4 @@ fn key(model: usize) -> ModelKey {
 
 fn replica_key(replica: usize) -> ReplicaKey {
     ReplicaKey(u32::try_from(replica).expect("a plan's replicas are limited"))
-}
-
-/// Whether the `i`-th replica of a plan can run in a scenario.
-fn check(scenario: &Scenario, i: usize, planned: &PlannedReplica) -> Result<(), SimulateError> {
-    let problem = &scenario.problem;
-    let (Some(model), Some(device)) = (
-        problem.models.get(planned.model.0),
-        problem.devices.get(planned.device.0),
-    ) else {
-        return Err(SimulateError::Dangling(i));
-    };
-    if !(1..=Program::MAX_BATCH_SIZE).contains(&planned.batch_size) {
-        return Err(SimulateError::BatchSize {
-            replica: i,
-            batch_size: planned.batch_size,
-        });
-    }
-    if problem.profile(planned.model, planned.device).is_none() {
-        return Err(SimulateError::MissingProfile {
-            replica: i,
-            model: model.id.to_string(),
-            kind: device.kind.to_string(),
-        });
-    }
-    Ok(())
-}
-
-fn replica(scenario: &Scenario, planned: &PlannedReplica, slot: usize) -> Replica {
-    let profile = scenario
-        .problem
-        .profile(planned.model, planned.device)
-        .expect("plans are checked");
-    let scale = scenario.workloads[planned.model.0].latency_scale;
-    let work = |rows| {
-        let alone = profile.latency(rows).mul_f64(scale);
-        (alone, Active::new(profile, rows, planned.compute_share))
-    };
-    Replica {
-        model: planned.model.0,
-        device: planned.device.0,
-        slot,
-        spec: ReplicaSpec {
-            model: key(planned.model.0),
-            batch_size: planned.batch_size,
-            credits: ReplicaSpec::DEFAULT_CREDITS,
-            service: ServiceTimes::new(
-                profile,
-                planned.batch_size,
-                planned.compute_share,
-                scenario.simulation.interference,
-            ),
-        },
-        work: (1..=planned.batch_size).map(work).collect(),
-        compute_share: planned.compute_share,
-        worker: Worker::Loading(0),
-        link: None,
-        held: 0,
-        free_since: Time::ZERO,
-    }
 }

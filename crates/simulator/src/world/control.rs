@@ -26,8 +26,9 @@ use packhorse_control::rollout::{
 use packhorse_serving::Event;
 
 use super::{
-    Happening, Replica, Worker, World,
+    Happening, World,
     feedback::{Feedback, Subject},
+    replica::{Replica, Worker},
     replica_key,
 };
 use crate::{FaultKind, Replanning, ReplanningReport, Scenario};

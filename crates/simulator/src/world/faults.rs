@@ -5,7 +5,7 @@ use std::time::Duration;
 use packhorse_cluster::Time;
 use packhorse_serving::Event;
 
-use super::{Happening, Worker, World, replica_key};
+use super::{Happening, World, replica::Worker, replica_key};
 use crate::FaultKind;
 
 /// A silent node is given up when its lease ends.
