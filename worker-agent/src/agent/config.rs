@@ -66,6 +66,20 @@ pub struct Options {
     #[arg(long, env = "PACKHORSE_WORKER", value_name = "PATH")]
     pub worker: Option<PathBuf>,
 
+    /// Whether replicas share GPUs through MPS, with a daemon of the agent's for each; without, they take turns, unless a daemon
+    /// that the environment names runs already
+    #[arg(long, env = "PACKHORSE_MPS", value_enum, default_value_t = MpsMode::Auto)]
+    pub mps: MpsMode,
+
+    /// The program that is MPS' control daemon and talks to it
+    #[arg(
+        long,
+        env = "PACKHORSE_MPS_CONTROL",
+        value_name = "PATH",
+        default_value = "nvidia-cuda-mps-control"
+    )]
+    pub mps_control: PathBuf,
+
     /// Address on which workers listen for the gateway; one that other machines can reach needs --link-secret-file
     #[arg(
         long,
@@ -119,6 +133,15 @@ pub enum LogFormat {
     Json,
 }
 
+/// Whether replicas share GPUs through MPS.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum MpsMode {
+    /// Where it is to be had.
+    Auto,
+    /// The agent starts no daemon.
+    Off,
+}
+
 /// What an agent is started with.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -136,6 +159,10 @@ pub struct Settings {
     pub profiles: ProfileTable,
     /// The worker program.
     pub worker: PathBuf,
+    /// Whether replicas share GPUs through MPS.
+    pub mps: MpsMode,
+    /// MPS' control program.
+    pub mps_control: PathBuf,
     /// Where workers listen.
     pub listen_address: IpAddr,
     /// The secret shared with the gateway.
@@ -234,6 +261,8 @@ impl Options {
                 .as_deref()
                 .map_or(Ok(ProfileTable::default()), read_profiles)?,
             worker: readable("worker", &worker)?,
+            mps: self.mps,
+            mps_control: self.mps_control,
             listen_address: self.listen_address,
             link_secret_file,
             batch_limit: Duration::from_millis(self.batch_limit_ms),

@@ -1,5 +1,6 @@
 //! The agent's state folder: `artifacts/`, `replicas/ID/` and `profiles/KIND/MODEL/`, the latter two hand-over folders that also
-//! hold `wanted.json`, by which a later agent knows what the worker was started for. One agent per folder.
+//! hold `wanted.json`, by which a later agent knows what the worker was started for; `mps/`, the folders of MPS daemons. One agent
+//! per folder.
 
 use std::{
     fs::{self, File},
@@ -117,6 +118,11 @@ impl Folders {
     /// Where artifacts are kept.
     pub(super) fn artifacts(&self) -> PathBuf {
         self.root.join("artifacts")
+    }
+
+    /// Where MPS daemons have their folders.
+    pub(super) fn mps(&self) -> PathBuf {
+        self.root.join("mps")
     }
 
     /// The hand-over folder of a task.

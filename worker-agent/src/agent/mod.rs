@@ -2,12 +2,13 @@
 //!
 //! [`Reconciler`] decides; around it [`run`] owns the loop that feeds it with events and does what it says. Beside the loop,
 //! [`session`] talks to the gateway and one task per worker watches its process and its status. Without the gateway everything
-//! goes on as it was; without the agent the workers do, and the next agent adopts them.
+//! goes on as it was; without the agent the workers do, and the next agent adopts them, as it does with the MPS daemons of GPUs.
 
 mod cache;
 mod config;
 mod folders;
 mod gateway;
+mod mps;
 mod process;
 mod session;
 mod workers;
@@ -27,10 +28,11 @@ use tokio::{
 use crate::devices::DiscoverError;
 use cache::Cache;
 use gateway::Gateway;
+use mps::Mps;
 use session::{NodeStatus, Session};
 use workers::Workers;
 
-pub use config::{ConfigError, LogFormat, Options, Settings};
+pub use config::{ConfigError, LogFormat, MpsMode, Options, Settings};
 pub use folders::OpenStateError;
 
 /// From a worker's start until it must be ready. A worker that hangs while loading says so itself after five minutes; one that
@@ -97,12 +99,24 @@ pub async fn run(settings: Settings) -> Result<(), AgentError> {
     let (event_sender, events) = mpsc::channel(EVENT_QUEUE);
     let (status_sender, status) = watch::channel(NodeStatus::default());
 
+    let mps = match settings.mps {
+        MpsMode::Auto => {
+            Mps::start(
+                &settings.mps_control,
+                &devices,
+                &folders.mps(),
+                &event_sender,
+            )
+            .await
+        }
+        MpsMode::Off => Mps::default(),
+    };
     let cache = Cache::new(folders.artifacts());
     let stop_workers_on_exit = settings.stop_workers_on_exit;
     let mut node = Node {
         reconciler,
         start: Instant::now(),
-        workers: Workers::new(settings, folders, devices, event_sender.clone()),
+        workers: Workers::new(settings, folders, devices, mps, event_sender.clone()),
         cache,
         gateway: gateway.clone(),
         fetches: JoinSet::new(),
@@ -175,7 +189,7 @@ impl Node {
         loop {
             self.reconcile();
             if self.reconciler.is_idle() {
-                return;
+                return self.workers.quit_mps().await;
             }
             match self.wait().await {
                 Wakeup::Event(event) => self.handle(event),

@@ -1,4 +1,4 @@
-//! Worker processes by pidfd: a descriptor that means this process and no later one with the same number.
+//! Processes by pidfd: a descriptor that means this process and no later one with the same number.
 
 use std::{
     ffi::OsStr,
@@ -20,7 +20,7 @@ use tokio::io::{Interest, unix::AsyncFd};
 
 use crate::handoff::exit_code;
 
-/// A worker process, our child or that of an agent before us.
+/// A process, our child or that of an agent before us.
 #[derive(Debug)]
 pub(super) struct Process {
     pid: u32,
@@ -83,7 +83,7 @@ impl Process {
         Signaller(Arc::clone(self.fd.get_ref()))
     }
 
-    /// Waits until the process has ended; says how, for people. `None` if it ended well or nobody can know.
+    /// Waits until the process has ended; says how, for people, as in "the process …". `None` if it ended well or nobody can know.
     pub(super) async fn ended(&mut self) -> Option<String> {
         // A pidfd is readable once its process has ended.
         if let Err(e) = self.fd.readable().await {
@@ -94,17 +94,53 @@ impl Process {
     }
 }
 
-/// How a process ended, if not well.
+/// How a process ended, if not well: what completes "the process …".
 fn describe(status: ExitStatus) -> Option<String> {
     match (status.code(), status.signal()) {
         (Some(0), _) => None,
         (Some(code), _) if code == i32::from(exit_code::BATCH_TIMED_OUT) => {
-            Some("a batch ran longer than its limit".to_owned())
+            Some("ran a batch for longer than its limit".to_owned())
         }
-        (Some(code), _) => Some(format!("the worker ended with status {code}")),
-        (None, Some(signal)) => Some(format!("the worker was killed by signal {signal}")),
-        (None, None) => Some("the worker ended".to_owned()),
+        (Some(code), _) => Some(format!("ended with status {code}")),
+        (None, Some(signal)) => Some(format!("was killed by signal {signal}")),
+        (None, None) => Some("ended".to_owned()),
     }
+}
+
+/// The process of this user with such a command line and this value of an environment variable; the one with the lowest number if
+/// there are several.
+pub(super) fn with_environment(
+    is_it: impl Fn(&[&OsStr]) -> bool,
+    variable: &str,
+    value: &OsStr,
+) -> io::Result<Option<Process>> {
+    let wanted = [variable.as_bytes(), b"=", value.as_bytes()].concat();
+    let mut pids: Vec<u32> = Vec::new();
+    for entry in fs::read_dir("/proc")? {
+        let name = entry?.file_name();
+        pids.extend(name.to_str().and_then(|name| name.parse::<u32>().ok()));
+    }
+    pids.sort_unstable();
+    for pid in pids {
+        let Ok(fd) = pidfd(pid) else {
+            continue;
+        };
+        let read = |file: &str| fs::read(format!("/proc/{pid}/{file}")).unwrap_or_default();
+        let arguments = read("cmdline");
+        let arguments: Vec<&OsStr> = arguments
+            .split(|&byte| byte == 0)
+            .map(OsStr::from_bytes)
+            .collect();
+        let led_here = || {
+            read("environ")
+                .split(|&byte| byte == 0)
+                .any(|pair| pair == wanted)
+        };
+        if is_it(&arguments) && led_here() {
+            return Process::new(pid, fd, None).map(Some);
+        }
+    }
+    Ok(None)
 }
 
 /// All processes whose command line hands them a folder (`--dir DIR`) that `ours` accepts: the workers of an earlier agent.
@@ -148,11 +184,14 @@ mod tests {
         let mut process = Process::spawn(Command::new("sleep").arg("60")).unwrap();
         process.signaller().terminate();
         let cause = process.ended().await;
-        assert_eq!(cause.as_deref(), Some("the worker was killed by signal 15"));
+        assert_eq!(cause.as_deref(), Some("was killed by signal 15"));
         process.signaller().kill();
         let mut process = Process::spawn(Command::new("sh").args(["-c", "exit 11"])).unwrap();
         let cause = process.ended().await;
-        assert_eq!(cause.as_deref(), Some("a batch ran longer than its limit"));
+        assert_eq!(
+            cause.as_deref(),
+            Some("ran a batch for longer than its limit")
+        );
         assert_eq!(
             Process::spawn(&mut Command::new("true"))
                 .unwrap()

@@ -21,6 +21,7 @@ use super::{
     Settings,
     cache::Cache,
     folders::Folders,
+    mps::{MAX_CLIENTS, Mps, MpsDevice},
     process::{self, Process, Signaller},
 };
 use crate::{
@@ -42,8 +43,17 @@ pub(super) struct Workers {
     settings: Settings,
     folders: Folders,
     devices: Vec<Device>,
-    running: BTreeMap<TaskId, Signaller>,
+    mps: Mps,
+    running: BTreeMap<TaskId, Running>,
     events: mpsc::Sender<Event>,
+}
+
+/// A process of a task.
+#[derive(Debug)]
+struct Running {
+    pid: u32,
+    device: String,
+    signaller: Signaller,
 }
 
 /// Why a worker could not be started.
@@ -51,6 +61,8 @@ pub(super) struct Workers {
 enum StartError {
     #[error("this node has no device {0:?}")]
     NoDevice(String),
+    #[error("the device has {MAX_CLIENTS} workers already, which is the most that MPS allows")]
+    TooManyClients,
     #[error("the hand-over folder cannot be written: {0}")]
     Folder(#[source] io::Error),
     #[error(transparent)]
@@ -64,12 +76,14 @@ impl Workers {
         settings: Settings,
         folders: Folders,
         devices: Vec<Device>,
+        mps: Mps,
         events: mpsc::Sender<Event>,
     ) -> Self {
         Self {
             settings,
             folders,
             devices,
+            mps,
             running: BTreeMap::new(),
             events,
         }
@@ -95,6 +109,12 @@ impl Workers {
             .iter()
             .find(|device| device.name == task.device())
             .ok_or_else(|| StartError::NoDevice(task.device().to_owned()))?;
+        let mps = self.mps.device(&device.name).cloned();
+        let neighbours = self.running.values();
+        let neighbours = neighbours.filter(|running| running.device == device.name);
+        if mps.is_some() && neighbours.count() >= MAX_CLIENTS {
+            return Err(StartError::TooManyClients);
+        }
         let handoff = self.folders.prepare(task).map_err(StartError::Folder)?;
         let share = compute_share(task);
         let execution = self.execution(task, device, cache);
@@ -129,12 +149,13 @@ impl Workers {
             .arg(handoff.dir())
             .envs(worker_environment(threads))
             .envs(device_environment(device, share))
+            .envs(mps.iter().flat_map(MpsDevice::environment))
             .stdin(Stdio::null())
             .stdout(log)
             .stderr(log_too);
         let process = Process::spawn(&mut command).map_err(StartError::Spawn)?;
         let pid = process.pid();
-        self.watch(task.id(), process, handoff, None);
+        self.watch(task, process, handoff, None);
         Ok(pid)
     }
 
@@ -172,14 +193,20 @@ impl Workers {
     /// Tells of the process until it has ended, and of its status whenever it is no longer this.
     fn watch(
         &mut self,
-        id: TaskId,
+        task: &Task,
         process: Process,
         handoff: Handoff,
         status: Option<WorkerStatus>,
     ) {
-        self.running.insert(id.clone(), process.signaller());
+        let running = Running {
+            pid: process.pid(),
+            device: task.device().to_owned(),
+            signaller: process.signaller(),
+        };
+        self.running.insert(task.id(), running);
         let watch = Watch {
-            id,
+            id: task.id(),
+            mps: self.mps.device(task.device()).cloned(),
             handoff,
             last: status,
             events: self.events.clone(),
@@ -188,11 +215,28 @@ impl Workers {
     }
 
     pub(super) fn terminate(&self, id: &TaskId) {
-        self.running[id].terminate();
+        self.running[id].signaller.terminate();
     }
 
+    /// Kills a worker. One that shares its GPU through MPS is detached from the server first.
     pub(super) fn kill(&self, id: &TaskId) {
-        self.running[id].kill();
+        let running = &self.running[id];
+        let (pid, signaller) = (running.pid, running.signaller.clone());
+        match self.mps.device(&running.device).cloned() {
+            None => signaller.kill(),
+            Some(mps) => {
+                tokio::spawn(async move {
+                    mps.detach(pid).await;
+                    signaller.kill();
+                });
+            }
+        }
+    }
+
+    /// Ends what the workers used, when they all have ended.
+    pub(super) async fn quit_mps(&mut self) {
+        assert!(self.running.is_empty(), "MPS goes after its clients");
+        std::mem::take(&mut self.mps).quit().await;
     }
 
     /// Removes what is left of a task without a process.
@@ -212,14 +256,14 @@ impl Workers {
                 continue;
             };
             tracing::info!(task = %label(&task), pid = process.pid(), "worker adopted");
-            let (id, pid) = (task.id(), process.pid());
+            let pid = process.pid();
             let handoff = Handoff::at(dir);
             let status = current_status(&handoff, pid);
-            events.push(Event::Found(task, pid));
+            events.push(Event::Found(task.clone(), pid));
             if let Some(status) = &status {
-                events.push(Event::Reported(id.clone(), status.phase.clone()));
+                events.push(Event::Reported(task.id(), status.phase.clone()));
             }
-            self.watch(id, process, handoff, status);
+            self.watch(&task, process, handoff, status);
         }
         for dir in self.folders.all()? {
             let running = self
@@ -273,6 +317,7 @@ fn device_environment(device: &Device, share: Option<ComputeShare>) -> Vec<(&'st
 /// Follows one process and its status.
 struct Watch {
     id: TaskId,
+    mps: Option<MpsDevice>,
     handoff: Handoff,
     last: Option<WorkerStatus>,
     events: mpsc::Sender<Event>,
@@ -293,6 +338,9 @@ impl Watch {
             if self.is_ready() && !was_ready {
                 looks = interval(LOOK_WHEN_READY);
                 looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+                if let Some(mps) = self.mps.clone() {
+                    tokio::spawn(async move { mps.check(pid).await });
+                }
             }
         };
         // Its last word is often written just before the end.
@@ -300,8 +348,11 @@ impl Watch {
         let log = self.handoff.log_path();
         let cause = match cause {
             None => "the worker ended".to_owned(),
-            Some(cause) if cause.contains("signal") => cause,
-            Some(cause) => last_line(&log).map_or(cause.clone(), |line| format!("{cause}: {line}")),
+            Some(cause) if cause.contains("signal") => format!("the worker {cause}"),
+            Some(cause) => {
+                let line = last_line(&log).map_or_else(String::new, |line| format!(": {line}"));
+                format!("the worker {cause}{line}")
+            }
         };
         tracing::info!(pid, cause, "worker ended");
         let _ = self.events.send(Event::Exited(self.id, cause)).await;
@@ -338,7 +389,7 @@ fn current_status(handoff: &Handoff, pid: u32) -> Option<WorkerStatus> {
 }
 
 /// The last line of a log that says something, fit to be shown: without colours, paths and excess.
-fn last_line(log: &Path) -> Option<String> {
+pub(super) fn last_line(log: &Path) -> Option<String> {
     const TAIL: u64 = 64 << 10;
     let mut file = File::open(log).ok()?;
     let length = fs::metadata(log).ok()?.len();

@@ -6,6 +6,9 @@
 //!
 //! Nothing is started on a device while an unwanted process there has not ended: the gateway counts what it does not want any
 //! more as gone when it gives a device's memory away.
+//!
+//! A device that fails takes all its workers with it, whoever caused it: they are killed at once, and started again when the device
+//! is well and the last of them has ended. Those of other devices serve on.
 
 mod artifacts;
 mod task;
@@ -140,6 +143,11 @@ pub enum Event {
     Reported(TaskId, WorkerReport),
     /// The process ended; with the cause, for people.
     Exited(TaskId, String),
+    /// The device, by its name within the node, cannot compute any more, and nothing that runs there will; with the cause, for
+    /// people.
+    DeviceFailed(String, String),
+    /// The device takes workers again.
+    DeviceRecovered(String),
     /// The agent ends and takes its workers along: from now on nothing is wanted.
     StopAll,
 }
@@ -179,6 +187,8 @@ pub struct Limits {
 #[derive(Debug)]
 pub struct Reconciler {
     devices: BTreeSet<String>,
+    /// Why a device takes no workers, of those that do not.
+    failed_devices: BTreeMap<String, String>,
     limits: Limits,
     epoch: u64,
     applied: Option<(u64, u64)>,
@@ -193,6 +203,7 @@ impl Reconciler {
     pub fn new(devices: impl IntoIterator<Item = String>, limits: Limits) -> Self {
         Self {
             devices: devices.into_iter().collect(),
+            failed_devices: BTreeMap::new(),
             limits,
             epoch: 0,
             applied: None,
@@ -249,6 +260,12 @@ impl Reconciler {
                 if let Some(book) = self.tasks.get_mut(&id) {
                     book.exited(now, cause);
                 }
+            }
+            Event::DeviceFailed(device, cause) => {
+                self.failed_devices.insert(device, cause);
+            }
+            Event::DeviceRecovered(device) => {
+                self.failed_devices.remove(&device);
             }
             Event::StopAll => {
                 self.stopping = true;
@@ -331,7 +348,8 @@ impl Reconciler {
         }
     }
 
-    /// Unwanted workers, and those that take too long or have failed for good, are told to end, and killed when they do not.
+    /// Unwanted workers, and those that take too long or have failed for good, are told to end, and killed when they do not. Those
+    /// of a failed device can do neither and are killed.
     fn end_processes(&mut self, now: Time, actions: &mut Vec<Action>) {
         let unwanted: BTreeSet<TaskId> = self
             .tasks
@@ -342,9 +360,16 @@ impl Reconciler {
         for (id, book) in &mut self.tasks {
             let overdue = book.overdue(now, &self.limits);
             let failed = book.failed_for_good();
+            let failed_device = self.failed_devices.get(book.task.device());
             let Phase::Running(run) = &mut book.phase else {
                 continue;
             };
+            let killed = matches!(run.ending, Some(Ending { kill_at: None, .. }));
+            if let Some(cause) = failed_device.filter(|_| !killed) {
+                run.ending = Some(Ending::with_device(cause.clone()));
+                actions.push(Action::Kill(id.clone()));
+                continue;
+            }
             match &mut run.ending {
                 None => {
                     if unwanted.contains(id) || failed {
@@ -380,10 +405,10 @@ impl Reconciler {
     }
 
     fn start_processes(&mut self, now: Time, actions: &mut Vec<Action>) {
-        let mut closed: BTreeSet<String> = BTreeSet::new();
+        let mut closed: BTreeSet<String> = self.failed_devices.keys().cloned().collect();
         let mut measured: BTreeSet<String> = BTreeSet::new();
         for book in self.tasks.values().filter(|book| book.has_process()) {
-            if !self.is_wanted(book) {
+            if !self.is_wanted(book) || book.ends_with_device() {
                 closed.insert(book.task.device().to_owned());
             }
             if book.task.measures() {
@@ -407,7 +432,9 @@ impl Reconciler {
     /// Every replica the node has, wanted or not.
     pub fn replicas(&self) -> Vec<ReplicaStatus> {
         let of = |book: &TaskBook| match &book.task {
-            Task::Serve(replica) => Some(book.replica_status(replica.id, &self.artifacts)),
+            Task::Serve(replica) => {
+                Some(book.replica_status(replica.id, &self.artifacts, &self.failed_devices))
+            }
             Task::Measure(_) => None,
         };
         self.tasks.values().filter_map(of).collect()

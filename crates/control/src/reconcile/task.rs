@@ -1,6 +1,6 @@
 //! One task on its way: waiting, running, dead and started again, over.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use packhorse_cluster::{
     ProfileProgress, ReplicaId, ReplicaState, ReplicaStatus, Time, WantedProfile,
@@ -48,6 +48,8 @@ pub(super) struct Ending {
     pub(super) kill_at: Option<Time>,
     /// What it is ended for, where that is its failure.
     failure: Option<String>,
+    /// It ends because its device failed.
+    with_device: bool,
 }
 
 impl Ending {
@@ -55,6 +57,7 @@ impl Ending {
         Self {
             kill_at: Some(kill_at),
             failure,
+            with_device: false,
         }
     }
 
@@ -62,6 +65,14 @@ impl Ending {
         Self {
             kill_at: None,
             failure: Some(failure),
+            with_device: false,
+        }
+    }
+
+    pub(super) fn with_device(cause: String) -> Self {
+        Self {
+            with_device: true,
+            ..Self::killed(cause)
         }
     }
 }
@@ -105,6 +116,14 @@ impl TaskBook {
 
     pub(super) fn has_process(&self) -> bool {
         matches!(self.phase, Phase::Starting | Phase::Running(_))
+    }
+
+    /// Whether its process was killed because the device failed, and has not ended yet.
+    pub(super) fn ends_with_device(&self) -> bool {
+        match &self.phase {
+            Phase::Running(run) => run.ending.as_ref().is_some_and(|ending| ending.with_device),
+            _ => false,
+        }
     }
 
     /// Whether it has no process and wants one.
@@ -197,6 +216,7 @@ impl TaskBook {
         };
         let told = run.ending.as_ref();
         let failure = told.and_then(|ending| ending.failure.clone());
+        let with_device = told.is_some_and(|ending| ending.with_device);
         let healthy = run
             .ready_since
             .is_some_and(|since| now.saturating_since(since) >= HEALTHY_AFTER);
@@ -213,7 +233,8 @@ impl TaskBook {
             self.report = None;
         } else {
             let reason = failure.or(reported).unwrap_or(cause);
-            if self.task.measures() {
+            // A measurement says nothing of its program when the device failed.
+            if self.task.measures() && !with_device {
                 self.over(reason);
             } else {
                 self.back_off(now, reason);
@@ -233,9 +254,17 @@ impl TaskBook {
     }
 
     /// Why it waits, where it does.
-    fn waiting_for(&self, artifacts: &Artifacts) -> Option<String> {
+    fn waiting_for(
+        &self,
+        artifacts: &Artifacts,
+        failed_devices: &BTreeMap<String, String>,
+    ) -> Option<String> {
         let digest = self.task.program().artifact;
+        let failed_device = failed_devices.get(self.task.device());
         match self.phase {
+            Phase::Waiting | Phase::BackingOff(_) if failed_device.is_some() => {
+                failed_device.cloned()
+            }
             Phase::Waiting if artifacts.has(digest) => {
                 Some("waits for its turn on the device".to_owned())
             }
@@ -270,7 +299,12 @@ impl TaskBook {
         }
     }
 
-    pub(super) fn replica_status(&self, id: ReplicaId, artifacts: &Artifacts) -> ReplicaStatus {
+    pub(super) fn replica_status(
+        &self,
+        id: ReplicaId,
+        artifacts: &Artifacts,
+        failed_devices: &BTreeMap<String, String>,
+    ) -> ReplicaStatus {
         let state = self.state(artifacts);
         let (address, memory_bytes) = match &self.report {
             Some(WorkerReport::Ready { address, memory }) => (Some(*address), *memory),
@@ -281,7 +315,7 @@ impl TaskBook {
             _ => None,
         };
         let reason = self
-            .waiting_for(artifacts)
+            .waiting_for(artifacts, failed_devices)
             .or(reported)
             .or_else(|| self.reason.clone());
         ReplicaStatus {

@@ -352,6 +352,82 @@ fn a_device_that_is_not_there_is_a_failure_with_a_reason() {
 }
 
 #[test]
+fn a_failed_device_takes_all_its_workers_with_it_and_the_others_serve_on() {
+    let mut node = Node::new();
+    let replicas = [
+        replica("1-0", "m", "a"),
+        replica("1-1", "x", "a"),
+        replica("1-2", "y", "b"),
+    ];
+    for replica in &replicas {
+        node.on(Event::Fetched(replica.program.artifact));
+    }
+    node.on(wanted(1, &replicas, &[]));
+    for (name, pid) in [("1-0", 1), ("1-1", 2), ("1-2", 3)] {
+        node.on(Event::Started(id(name), pid));
+        node.on(Event::Reported(id(name), ready()));
+    }
+    let failed = Event::DeviceFailed("a".to_owned(), "the MPS server failed".to_owned());
+    let kills = [Action::Kill(id("1-0")), Action::Kill(id("1-1"))];
+    assert_eq!(node.on(failed.clone()), kills);
+    assert_eq!(node.on(failed), [], "nothing is killed twice");
+    let states: Vec<ReplicaState> = node
+        .reconciler
+        .replicas()
+        .iter()
+        .map(|replica| replica.state)
+        .collect();
+    let expected = [
+        ReplicaState::Draining,
+        ReplicaState::Draining,
+        ReplicaState::Ready,
+    ];
+    assert_eq!(states, expected);
+
+    assert_eq!(node.on(Event::Exited(id("1-0"), "signal 9".to_owned())), []);
+    assert_eq!(node.status().state, ReplicaState::BackingOff);
+    assert_eq!(
+        node.status().reason.as_deref(),
+        Some("the MPS server failed")
+    );
+    // Neither before the device is well nor before the last of its workers has ended.
+    assert_eq!(node.after(Duration::from_mins(1)), []);
+    assert_eq!(node.on(Event::DeviceRecovered("a".to_owned())), []);
+    let actions = node.on(Event::Exited(id("1-1"), "signal 9".to_owned()));
+    assert_eq!(starts(&actions), [id("1-0")]);
+    let later = node.after(Duration::from_millis(100));
+    assert_eq!(starts(&later), [id("1-1")]);
+}
+
+#[test]
+fn a_draining_worker_of_a_failed_device_is_killed_and_not_missed() {
+    let mut node = Node::serving();
+    assert_eq!(node.on(wanted(2, &[], &[])), [Action::Terminate(id("1-0"))]);
+    let failed = Event::DeviceFailed("a".to_owned(), "gone".to_owned());
+    assert_eq!(node.on(failed), [Action::Kill(id("1-0"))]);
+    assert_eq!(node.after(LIMITS.drain), []);
+    let actions = node.on(Event::Exited(id("1-0"), "signal 9".to_owned()));
+    assert!(actions.contains(&Action::Forget(id("1-0"))));
+}
+
+#[test]
+fn a_measurement_is_made_again_when_its_device_failed_under_it() {
+    let mut node = Node::new();
+    let wish = profile("x", "a");
+    let task = Task::Measure(wish.clone()).id();
+    node.on(Event::Fetched(wish.program.artifact));
+    node.on(wanted(1, &[], std::slice::from_ref(&wish)));
+    node.on(Event::Started(task.clone(), 1));
+    let failed = Event::DeviceFailed("a".to_owned(), "gone".to_owned());
+    assert_eq!(node.on(failed), [Action::Kill(task.clone())]);
+    node.on(Event::Exited(task.clone(), "signal 9".to_owned()));
+    assert_eq!(node.reconciler.profiles()[0].error, None);
+    node.on(Event::DeviceRecovered("a".to_owned()));
+    let actions = node.after(Duration::from_millis(100));
+    assert_eq!(starts(&actions), [task]);
+}
+
+#[test]
 fn measurements_take_turns_on_a_device_and_end_with_a_result_or_a_reason() {
     let mut node = Node::new();
     let profiles = [profile("x", "a"), profile("y", "a"), profile("z", "b")];
@@ -424,6 +500,7 @@ enum Happening {
     Ready,
     Die(usize, bool),
     Finish,
+    Fail(bool),
 }
 
 fn happening() -> impl Strategy<Value = Happening> {
@@ -436,6 +513,7 @@ fn happening() -> impl Strategy<Value = Happening> {
         3 => Just(Happening::Ready),
         2 => (any::<usize>(), any::<bool>()).prop_map(|(which, permanent)| Happening::Die(which, permanent)),
         2 => Just(Happening::Finish),
+        1 => any::<bool>().prop_map(Happening::Fail),
     ]
 }
 
@@ -615,6 +693,14 @@ impl World {
                     self.exit(&id);
                 }
             }
+            Happening::Fail(lasts) => {
+                self.on(Event::DeviceFailed("a".to_owned(), "gone".to_owned()));
+                let left = self.running.values().any(|task| task.device() == "a");
+                assert!(!left, "runs on a failed device");
+                if !lasts {
+                    self.on(Event::DeviceRecovered("a".to_owned()));
+                }
+            }
             Happening::Finish => {
                 let told: Vec<TaskId> = self.told.iter().cloned().collect();
                 for id in told {
@@ -640,6 +726,7 @@ impl World {
     }
 
     fn settle(&mut self) {
+        self.on(Event::DeviceRecovered("a".to_owned()));
         for _ in 0..40 {
             for calm in [
                 Happening::Finish,
