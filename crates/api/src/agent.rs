@@ -58,4 +58,55 @@ pub struct AgentStatus {
     pub replicas: Vec<ReplicaStatus>,
     /// Every measurement under way or finished and still wanted.
     pub profiles: Vec<ProfileProgress>,
+    /// How the node's GPUs are; none where it has none.
+    #[serde(default)]
+    pub gpus: Vec<GpuStatus>,
+}
+
+/// How a GPU is at the moment. What its driver does not tell is null.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct GpuStatus {
+    /// The device, by its name within the node: its UUID.
+    pub device: String,
+    /// Whether its replicas compute at the same time, through MPS; otherwise they take turns.
+    pub mps: bool,
+    /// Why they take turns, where MPS was tried in vain.
+    pub mps_reason: Option<String>,
+    /// Time in which it computed, in percent.
+    pub utilization_pct: Option<f64>,
+    /// All its memory.
+    pub memory_total_bytes: Option<u64>,
+    /// Its memory in use, by whomever.
+    pub memory_used_bytes: Option<u64>,
+    /// The power it takes.
+    pub power_watts: Option<f64>,
+    /// The power it may take.
+    pub power_limit_watts: Option<f64>,
+    /// The energy it took since its driver was loaded.
+    pub energy_joules: Option<f64>,
+    /// Its temperature.
+    pub temperature_celsius: Option<u32>,
+    /// The clock of its multiprocessors.
+    pub sm_clock_mhz: Option<u32>,
+    /// The clock of its memory.
+    pub memory_clock_mhz: Option<u32>,
+    /// What keeps its clocks down, in words; nothing mostly.
+    pub throttle_reasons: Vec<String>,
+    /// Memory errors since its driver was loaded that were corrected.
+    pub ecc_corrected_errors: Option<u64>,
+    /// Memory errors since its driver was loaded that could not be corrected.
+    pub ecc_uncorrected_errors: Option<u64>,
+    /// The processes that compute on it.
+    pub processes: Vec<GpuProcess>,
+}
+
+/// A process that computes on a GPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct GpuProcess {
+    /// Its number on its node.
+    pub pid: u32,
+    /// Its memory on the GPU; that of an MPS client may be counted with the server.
+    pub memory_bytes: Option<u64>,
 }

@@ -4,6 +4,8 @@ use packhorse_cluster::{ByteCount, DeviceId, DeviceKind, NodeName, ReplicaId};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use crate::agent::GpuStatus;
+
 /// How a node stands with the gateway.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
@@ -50,6 +52,8 @@ pub struct DeviceView {
     pub memory_bytes: ByteCount,
     /// Streaming multiprocessors of a GPU, threads of a CPU.
     pub multiprocessors: Option<u32>,
+    /// How it is, of a GPU whose agent has reported.
+    pub gpu: Option<GpuStatus>,
     /// The replicas on it.
     #[schema(value_type = Vec<String>)]
     pub replicas: Vec<ReplicaId>,

@@ -7,7 +7,7 @@ use std::{
 
 use packhorse_api::{
     NodeView,
-    agent::{AgentStatus, DeviceReport, LeaseGrant, LeaseRequest},
+    agent::{AgentStatus, DeviceReport, GpuStatus, LeaseGrant, LeaseRequest},
 };
 use packhorse_cluster::{
     DeviceId, ModelId, NodeName, ProfileProgress, ReplicaId, ReplicaState, ReplicaStatus,
@@ -24,6 +24,8 @@ const MAX_NODES: usize = 1024;
 const MAX_DEVICES: usize = 64;
 /// The most replicas, and the most measurements, that one status may speak of.
 const MAX_STATUSES: usize = 4096;
+/// The most processes, and the most reasons for low clocks, of one GPU.
+const MAX_PER_GPU: usize = 1024;
 /// The longest text that is kept of what an agent says.
 const MAX_TEXT: usize = 2000;
 
@@ -55,6 +57,7 @@ pub(super) enum Lease {
 pub(super) struct Report {
     pub(super) replicas: BTreeMap<ReplicaId, ReplicaStatus>,
     pub(super) profiles: Vec<ProfileProgress>,
+    pub(super) gpus: Vec<GpuStatus>,
 }
 
 /// Why a lease is not granted.
@@ -88,8 +91,13 @@ pub enum StatusError {
     #[error("the lease of node {0} is not held by this agent: renew it first")]
     NotHeld(NodeName),
     /// It speaks of too much.
-    #[error("{0}: at most {MAX_STATUSES}")]
-    TooMany(&'static str),
+    #[error("{field}: at most {limit}")]
+    TooMany {
+        /// The field.
+        field: &'static str,
+        /// The most.
+        limit: usize,
+    },
 }
 
 /// Why a node is not told what is wanted of it.
@@ -155,6 +163,12 @@ impl Node {
             Lease::Awaited { until } | Lease::Held { until, .. } => Some(until),
             Lease::Lost => None,
         }
+    }
+
+    /// What its agent last read of one of its GPUs.
+    pub(super) fn gpu(&self, local: &str) -> Option<&GpuStatus> {
+        let gpus = &self.report.as_ref()?.gpus;
+        gpus.iter().find(|gpu| gpu.device == local)
     }
 
     pub(super) fn status(&self, replica: ReplicaId) -> Option<&ReplicaStatus> {
@@ -223,11 +237,20 @@ impl Cluster {
         name: NodeName,
         status: AgentStatus,
     ) -> Result<(), StatusError> {
-        if status.replicas.len() > MAX_STATUSES {
-            return Err(StatusError::TooMany("replicas"));
-        }
-        if status.profiles.len() > MAX_STATUSES {
-            return Err(StatusError::TooMany("profiles"));
+        let processes = |gpu: &GpuStatus| gpu.processes.len().max(gpu.throttle_reasons.len());
+        for (field, count, limit) in [
+            ("replicas", status.replicas.len(), MAX_STATUSES),
+            ("profiles", status.profiles.len(), MAX_STATUSES),
+            ("gpus", status.gpus.len(), MAX_DEVICES),
+            (
+                "gpus.processes and gpus.throttle_reasons",
+                status.gpus.iter().map(processes).max().unwrap_or(0),
+                MAX_PER_GPU,
+            ),
+        ] {
+            if count > limit {
+                return Err(StatusError::TooMany { field, limit });
+            }
         }
         let Some(node) = self.nodes.get_mut(&name) else {
             return Err(StatusError::NotHeld(name));
@@ -236,8 +259,18 @@ impl Cluster {
             Lease::Held { instance, .. } if *instance == status.instance => {}
             _ => return Err(StatusError::NotHeld(name)),
         }
+        let mut gpus = status.gpus;
+        gpus.retain(|gpu| node.device(&gpu.device).is_some());
+        for gpu in &mut gpus {
+            gpu.mps_reason = gpu.mps_reason.as_deref().map(shortened);
+            for reason in &mut gpu.throttle_reasons {
+                *reason = shortened(reason);
+            }
+        }
+        self.data_plane.telemetry().set_gpus(&name, gpus.clone());
         node.last_heard = Some(Instant::now());
         node.report = Some(Report {
+            gpus,
             replicas: status
                 .replicas
                 .into_iter()
@@ -305,6 +338,7 @@ impl Cluster {
             }
         }
         for name in lost {
+            self.data_plane.telemetry().set_gpus(&name, Vec::new());
             self.request_plan(format!("node {name} was lost"));
         }
     }

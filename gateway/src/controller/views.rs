@@ -162,6 +162,7 @@ impl Cluster {
                     description: device.description.clone(),
                     memory_bytes: device.memory_bytes,
                     multiprocessors: device.multiprocessors,
+                    gpu: node.gpu(&device.name).cloned(),
                     replicas: self
                         .plan
                         .replicas

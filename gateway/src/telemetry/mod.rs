@@ -1,9 +1,11 @@
-//! What the data plane measures of itself: counters for Prometheus and Triton's statistics, windows for goodput.
+//! What the data plane measures of itself: counters for Prometheus and Triton's statistics, windows for goodput. Beside them, what
+//! agents read of their GPUs.
 //!
 //! Only what is registered has a name here: what clients send never becomes a label, and a model that is removed takes its
 //! series along.
 
 mod exposition;
+mod gpus;
 mod http;
 mod latency;
 mod model;
@@ -15,8 +17,8 @@ use std::{
     time::Duration,
 };
 
-use packhorse_api::ModelGoodput;
-use packhorse_cluster::ModelId;
+use packhorse_api::{ModelGoodput, agent::GpuStatus};
+use packhorse_cluster::{ModelId, NodeName};
 use prometheus_client::{encoding::text, registry::Registry};
 
 pub use http::measure_http;
@@ -39,6 +41,7 @@ pub struct Telemetry {
 struct Shared {
     clock: Clock,
     models: Models,
+    gpus: gpus::Gpus,
     http: http::HttpDurations,
     registry: Registry,
 }
@@ -64,11 +67,14 @@ impl Telemetry {
         let mut registry = Registry::default();
         let models = Models::default();
         registry.register_collector(Box::new(models.clone()));
+        let gpus = gpus::Gpus::default();
+        registry.register_collector(Box::new(gpus.clone()));
         let http = http::HttpDurations::register(&mut registry);
         Self {
             shared: Arc::new(Shared {
                 clock,
                 models,
+                gpus,
                 http,
                 registry,
             }),
@@ -95,6 +101,11 @@ impl Telemetry {
             .write()
             .unwrap_or_else(PoisonError::into_inner)
             .remove(model);
+    }
+
+    /// Takes what a node's agent read of its GPUs, in the place of what it read before.
+    pub(crate) fn set_gpus(&self, node: &NodeName, gpus: Vec<GpuStatus>) {
+        self.shared.gpus.set(node, gpus);
     }
 
     /// How the models fared in the last `window`, at most [`LONGEST_WINDOW`].

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use packhorse_api::agent::{AgentStatus, LeaseGrant, WantedState};
+use packhorse_api::agent::{AgentStatus, GpuStatus, LeaseGrant, WantedState};
 use packhorse_cluster::{
     ComputeShare, DeviceKind, Profile, ProfileProgress, ProfileRow, ProfileTable, ReplicaId,
     ReplicaState, ReplicaStatus, WantedProfile, WantedReplica,
@@ -31,6 +31,8 @@ pub(crate) struct Agent {
     pub(crate) measures: bool,
     /// What it says of every replica instead of starting it.
     pub(crate) fails: Option<String>,
+    /// What it says of its GPUs.
+    pub(crate) gpus: Vec<GpuStatus>,
 }
 
 /// One device of a kind, with so much memory.
@@ -74,6 +76,7 @@ impl Agent {
             starts: true,
             measures: true,
             fails: None,
+            gpus: Vec::new(),
         }
     }
 
@@ -109,6 +112,7 @@ impl Agent {
             revision: self.known.1,
             replicas,
             profiles,
+            gpus: self.gpus.clone(),
         };
         let body = serde_json::to_string(&status).unwrap();
         self.ask(gateway, Method::PUT, "status", body).await

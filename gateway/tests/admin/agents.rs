@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use packhorse_api::agent::GpuStatus;
 use packhorse_cluster::ReplicaState;
 use serde_json::{Value, json};
 
@@ -76,6 +77,35 @@ async fn a_lease_out_of_its_limits_is_refused() {
             .contains("instance")
     );
     assert_eq!(gateway.get("/v1/nodes").await.ok(200), json!([]));
+}
+
+#[tokio::test]
+async fn what_an_agent_reads_of_its_gpus_is_shown_and_measured_until_it_is_silent() {
+    let gateway = Gateway::with_flags(&["--lease-ms=1500"]).await;
+    let gpu = |device: &str| GpuStatus {
+        device: device.to_owned(),
+        utilization_pct: Some(50.0),
+        mps: true,
+        ..GpuStatus::default()
+    };
+    let agent = Agent {
+        gpus: vec![gpu("sim0"), gpu("not-its-own")],
+        ..Agent::new("n")
+    };
+    agent.lease(&gateway).await;
+    agent.report(&gateway).await;
+    let node = node_is(&gateway, "n", "ready").await;
+    assert_eq!(node["devices"][0]["gpu"]["utilization_pct"], 50.0);
+    let metrics = async || String::from_utf8(gateway.get("/metrics").await.body).unwrap();
+    let page = metrics().await;
+    assert!(
+        page.contains("nv_gpu_utilization{gpu_uuid=\"sim0\"} 0.5\n"),
+        "{page}"
+    );
+    assert!(!page.contains("not-its-own"));
+
+    node_is(&gateway, "n", "lost").await;
+    assert!(!metrics().await.contains("gpu_uuid"));
 }
 
 #[tokio::test]

@@ -8,6 +8,7 @@ mod cache;
 mod config;
 mod folders;
 mod gateway;
+mod gpus;
 mod mps;
 mod process;
 mod session;
@@ -28,6 +29,7 @@ use tokio::{
 use crate::devices::DiscoverError;
 use cache::Cache;
 use gateway::Gateway;
+use gpus::Gpus;
 use mps::Mps;
 use session::{NodeStatus, Session};
 use workers::Workers;
@@ -111,6 +113,7 @@ pub async fn run(settings: Settings) -> Result<(), AgentError> {
         }
         MpsMode::Off => Mps::default(),
     };
+    let gpus = Gpus::new(&devices, &mps);
     let cache = Cache::new(folders.artifacts());
     let stop_workers_on_exit = settings.stop_workers_on_exit;
     let mut node = Node {
@@ -129,7 +132,7 @@ pub async fn run(settings: Settings) -> Result<(), AgentError> {
         .map_err(system("looking for workers of an earlier agent"))?;
     // The first report must already name what was found: the gateway gives up what a node does not have.
     node.reconcile();
-    let session = tokio::spawn(Session::new(gateway, request, event_sender, status).run());
+    let session = tokio::spawn(Session::new(gateway, request, event_sender, status, gpus).run());
     node.work_until_signalled().await;
     if stop_workers_on_exit {
         node.stop_workers().await;

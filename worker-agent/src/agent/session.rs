@@ -11,7 +11,7 @@ use tokio::{
     time::sleep,
 };
 
-use super::gateway::Gateway;
+use super::{gateway::Gateway, gpus::Gpus};
 
 const FIRST_RETRY: Duration = Duration::from_millis(100);
 /// A gateway that was started again is found within this.
@@ -36,6 +36,7 @@ pub(super) struct Session {
     request: LeaseRequest,
     events: mpsc::Sender<Event>,
     status: watch::Receiver<NodeStatus>,
+    gpus: Gpus,
     /// Counts the grants of the lease.
     grants: watch::Sender<u64>,
     /// The gateway says that the lease is not held.
@@ -62,12 +63,14 @@ impl Session {
         request: LeaseRequest,
         events: mpsc::Sender<Event>,
         status: watch::Receiver<NodeStatus>,
+        gpus: Gpus,
     ) -> Self {
         Self {
             gateway,
             request,
             events,
             status,
+            gpus,
             grants: watch::Sender::new(0),
             lost: Notify::new(),
         }
@@ -176,6 +179,7 @@ impl Session {
                 revision,
                 replicas,
                 profiles,
+                gpus: self.gpus.read().await,
             };
             match self.gateway.report(&message).await {
                 Ok(()) => {

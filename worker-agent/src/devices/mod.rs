@@ -4,6 +4,8 @@ mod cpu;
 mod nvidia;
 mod simulated;
 
+pub use nvidia::Monitor;
+
 use std::str::FromStr;
 
 use packhorse_api::agent::DeviceReport;

@@ -106,7 +106,7 @@ impl From<StatusError> for ApiError {
     fn from(error: StatusError) -> Self {
         match error {
             StatusError::NotHeld(_) => Self::conflict(error.to_string()),
-            StatusError::TooMany(_) => Self::bad_request(error.to_string()),
+            StatusError::TooMany { .. } => Self::bad_request(error.to_string()),
         }
     }
 }

@@ -100,6 +100,12 @@ impl Mps {
             .insert(device.to_owned(), MpsDevice { control, sharing });
     }
 
+    /// How every GPU is shared, now and later.
+    pub(super) fn sharing(&self) -> BTreeMap<String, watch::Receiver<Sharing>> {
+        let of = |(name, device): (&String, &MpsDevice)| (name.clone(), device.sharing.subscribe());
+        self.devices.iter().map(of).collect()
+    }
+
     /// MPS on a GPU; `None` where there is none at the moment, and its replicas take turns.
     pub(super) fn device(&self, name: &str) -> Option<&MpsDevice> {
         let device = self.devices.get(name)?;
