@@ -42,7 +42,7 @@ pub enum SimulateError {
 /// A replica's worker process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Worker {
-    /// Loads its model, for the how manieth time: faults interrupt it.
+    /// Loads its model; counts the attempts, because faults interrupt them.
     Loading(u32),
     /// Takes batches.
     Ready,
