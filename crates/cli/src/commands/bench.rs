@@ -32,13 +32,15 @@ const MAX_FAILURES: usize = 8;
 
 #[derive(clap::Args)]
 #[command(after_help = "\
-The models of the scenario must be registered with the gateway of --url; devices and profiles of the scenario do not matter.
-A model with `requests` gets so many, the others what arrives until the window ends. Every request has one row of zeros in
-the shape that the gateway declares; dimensions that vary are as long as payload_bytes allows. Its deadline is the
-scenario's slo_ms. Plan and discipline are the live cluster's, where --admin-url and --token-file lead to it.
+The models of the scenario must be registered with the gateway of --url; devices and profiles of
+the scenario do not matter. A model with `requests` gets so many, the others what arrives until the
+window ends. Every request has one row of zeros in the shape that the gateway declares; dimensions
+that vary are as long as payload_bytes allows. Its deadline is the scenario's slo_ms. Plan and
+discipline are the live cluster's, where --admin-url and --token-file lead to it.
 
-Latency counts from the moment at which a request was due, so that whatever makes the client wait is in it. What was sent
-more than 10 ms late is counted: with many of them the numbers say as much of this client as of the gateway.
+Latency counts from the moment at which a request was due, so that whatever makes the client wait
+is in it. What was sent more than 10 ms late is counted: with many of them the numbers say as much
+of this client as of the gateway.
 
 Examples:
   packhorse bench --scenario live.toml

@@ -21,12 +21,13 @@ use crate::{
 #[command(after_help = "\
 Repeat --policy, --discipline or --seed to see several side by side.
 
---csv prints a row per run and model under one header, and after each run's models one for the sums, whose model is (total);
-what has no value is empty.
+--csv prints a row per run and model under one header, and after each run's models one for the
+sums, whose model is (total); what has no value is empty.
 
-With --replan-every the first plan is for the scenario's rates. A new plan starts replicas beside the old ones where memory
-allows, each ready after its model's load_ms; what both plans have is not touched. A rate is told to the policy anew when it,
-smoothed over periods, has moved by a tenth, and by more than chance makes of a steady one.
+With --replan-every the first plan is for the scenario's rates. A new plan starts replicas beside
+the old ones where memory allows, each ready after its model's load_ms; what both plans have is not
+touched. A rate is told to the policy anew when it, smoothed over periods, has moved by a tenth, and
+by more than chance makes of a steady one.
 
 Examples:
   packhorse simulate --scenario thesis.toml --policy usher
