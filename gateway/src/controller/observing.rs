@@ -19,8 +19,8 @@ use crate::driver::Work;
 
 /// How long a period is.
 const PERIOD: Duration = Duration::from_secs(5);
-/// How many observations of a device over a period are kept for policies.
-const HISTORY: usize = 512;
+/// How many observations of a device over a period are kept: a policy reads all of them within its time.
+const HISTORY: usize = 256;
 /// A model of which fewer batches were computed in a period says nothing of its speed.
 const LEAST_BATCHES: u64 = 10;
 /// So far from what the plan assumed, relative to it, a model is away from it ...

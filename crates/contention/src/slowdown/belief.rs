@@ -88,6 +88,13 @@ pub(super) struct Reading {
     pub(super) noise: f64,
 }
 
+impl Reading {
+    /// How far what was seen is from what was to be.
+    fn off(&self) -> f64 {
+        self.seen - self.value
+    }
+}
+
 /// See the module.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Belief {
@@ -169,36 +176,58 @@ impl Belief {
     ) {
         let first = look(self);
         let weights = first.iter().flat_map(|reading| &reading.weights);
-        self.touch(
+        let slots = self.touch(
             weights.map(|(effect, _)| *effect).collect(),
             now,
             forgetting,
         );
         let noises: Vec<f64> = first.iter().map(|reading| self.doubtful(reading)).collect();
-        let before = self.joint.clone();
-        for _ in 0..ROUNDS {
+        // What the readings are to be told around is found on their own effects alone; the others have no say in it.
+        let before = self.joint.part(&slots);
+        let place = |slot| {
+            slots
+                .binary_search(&slot)
+                .expect("slots has all of the readings' effects")
+        };
+        for _ in 1..ROUNDS {
             let readings = look(self);
-            let at = self.joint.mean().to_vec();
-            self.joint.clone_from(&before);
+            let around = self.joint.part(&slots);
+            let mut part = before.clone();
             for (reading, noise) in readings.iter().zip(&noises) {
-                let slot = |(effect, weight): &(Effect, f64)| (self.slots[effect], *weight);
-                let weights: Vec<(usize, f64)> = reading.weights.iter().map(slot).collect();
-                let seen = reading.seen - reading.value;
-                self.joint.condition(&weights, &at, seen, *noise);
+                let weights = self.weights(reading, place);
+                part.condition(&weights, around.mean(), reading.off(), *noise);
             }
+            self.joint.expect(&slots, part.mean());
+        }
+        let readings = look(self);
+        let around = self.joint.mean().to_vec();
+        self.joint.expect(&slots, before.mean());
+        for (reading, noise) in readings.iter().zip(&noises) {
+            let weights = self.weights(reading, |slot| slot);
+            self.joint
+                .condition(&weights, &around, reading.off(), *noise);
         }
         self.trim();
+    }
+
+    /// The weights of a reading by where its effects stand.
+    fn weights(&self, reading: &Reading, place: impl Fn(usize) -> usize) -> Vec<(usize, f64)> {
+        let weights = reading.weights.iter();
+        weights
+            .map(|(effect, weight)| (place(self.slots[effect]), *weight))
+            .collect()
     }
 
     /// The noise of a reading, more where it is an outlier to what is believed before anything is learned from its time.
     fn doubtful(&self, reading: &Reading) -> f64 {
         let expected = (self.variance(&reading.weights) + reading.noise.powi(2)).sqrt();
-        let off = (reading.seen - reading.value).abs() / expected;
+        let off = reading.off().abs() / expected;
         reading.noise * (off / OUTLIER).max(1.0)
     }
 
-    /// Makes room for effects, and lets what is known of them fade.
-    fn touch(&mut self, effects: BTreeSet<Effect>, now: u64, forgetting: f64) {
+    /// Makes room for effects, and lets what is known of them fade. Returns their slots, ascending.
+    fn touch(&mut self, effects: BTreeSet<Effect>, now: u64, forgetting: f64) -> Vec<usize> {
+        let mut slots = Vec::with_capacity(effects.len());
         for effect in effects {
             let slot = *self.slots.entry(effect).or_insert_with(|| {
                 self.joint.add(effect.prior().powi(2));
@@ -209,17 +238,12 @@ impl Belief {
                 self.effects.len() - 1
             });
             self.effects[slot].updated = now;
+            let kept = (1.0 - forgetting).sqrt();
+            self.joint.fade(slot, kept, effect.prior().powi(2));
+            slots.push(slot);
         }
-        let kept = |known: &Known| {
-            let kept = if known.updated == now {
-                (1.0 - forgetting).sqrt()
-            } else {
-                1.0
-            };
-            (kept, known.effect.prior().powi(2))
-        };
-        let kept: Vec<(f64, f64)> = self.effects.iter().map(kept).collect();
-        self.joint.fade(&kept);
+        slots.sort_unstable();
+        slots
     }
 
     /// Forgets what was not observed for longest where there is more than the limit; first what tells of least.

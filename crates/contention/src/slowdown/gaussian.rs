@@ -46,15 +46,32 @@ impl Gaussian {
         }
     }
 
-    /// Moves every quantity the given part of the way back to zero, with independent noise that leaves a quantity of the given
-    /// variance with that variance: `m ← Dm`, `P ← DPD + (I − D²)P₀`. `kept` has the diagonal of `D` and of `P₀`.
-    pub(super) fn fade(&mut self, kept: &[(f64, f64)]) {
-        for (a, (kept_a, prior)) in kept.iter().enumerate() {
-            self.mean[a] *= kept_a;
-            for (cell, (kept_b, _)) in self.covariance[a].iter_mut().zip(kept) {
-                *cell *= kept_a * kept_b;
-            }
-            self.covariance[a][a] += (1.0 - kept_a * kept_a) * prior;
+    /// Moves a quantity back towards zero, keeping `kept` of it, with as much noise as leaves it with its first variance if it has that:
+    /// `m ← Dm`, `P ← DPD + (I − D²)P₀` with `D` the identity but for `kept`.
+    pub(super) fn fade(&mut self, number: usize, kept: f64, first: f64) {
+        self.mean[number] *= kept;
+        for row in &mut self.covariance {
+            row[number] *= kept;
+        }
+        for cell in &mut self.covariance[number] {
+            *cell *= kept;
+        }
+        self.covariance[number][number] += (1.0 - kept * kept) * first;
+    }
+
+    /// Some of the quantities by themselves, in the order given.
+    pub(super) fn part(&self, numbers: &[usize]) -> Self {
+        let row = |a: &usize| numbers.iter().map(|b| self.covariance[*a][*b]).collect();
+        Self {
+            mean: numbers.iter().map(|number| self.mean[*number]).collect(),
+            covariance: numbers.iter().map(row).collect(),
+        }
+    }
+
+    /// Changes the expectations of some of the quantities and nothing else.
+    pub(super) fn expect(&mut self, numbers: &[usize], mean: &[f64]) {
+        for (number, mean) in numbers.iter().zip(mean) {
+            self.mean[*number] = *mean;
         }
     }
 
@@ -128,7 +145,9 @@ mod tests {
                 belief.add(prior);
             }
             for (weights, seen, noise) in steps {
-                belief.fade(&priors.map(|prior| (0.99, prior)));
+                for (number, prior) in priors.into_iter().enumerate() {
+                    belief.fade(number, 0.99, prior);
+                }
                 belief.condition(&weights, &[0.0; 4], seen, noise);
                 for (number, prior) in priors.into_iter().enumerate() {
                     let variance = belief.variance(&[(number, 1.0)]);
