@@ -90,6 +90,8 @@ impl App {
         .map_err(StartError::Artifacts)?;
         let data_plane = DataPlane::spawn(DataPlaneConfig {
             link_secret,
+            queue_limit: settings.queue_limit,
+            max_batch_wait: settings.max_batch_wait,
             ..DataPlaneConfig::default()
         });
         let config = ControllerConfig {

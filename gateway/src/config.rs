@@ -4,6 +4,7 @@ use std::{ffi::OsString, net::SocketAddr, path::PathBuf, time::Duration};
 
 use clap::{Parser, ValueEnum, value_parser};
 use packhorse_cluster::{ByteCount, Discipline};
+use packhorse_serving::ModelLimits;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -69,6 +70,16 @@ pub struct Options {
     /// Dispatch discipline [default: what was set last over the API, else deadline]
     #[arg(long, env = "PACKHORSE_DISCIPLINE", value_name = "NAME")]
     pub discipline: Option<Discipline>,
+
+    /// Milliseconds that the discipline fixed-wait holds an open batch at most; deadline does without
+    #[arg(long, env = "PACKHORSE_MAX_BATCH_WAIT_MS", value_name = "MS", default_value_t = 100,
+        value_parser = value_parser!(u64).range(0..=60_000))]
+    pub max_batch_wait_ms: u64,
+
+    /// The most requests that wait per model; one more is refused
+    #[arg(long, env = "PACKHORSE_QUEUE_LIMIT", value_name = "COUNT", default_value_t = ModelLimits::DEFAULT_QUEUE_LIMIT as u64,
+        value_parser = value_parser!(u64).range(1..=1_000_000))]
+    pub queue_limit: u64,
 
     /// Milliseconds without a word from an agent after which its node counts as lost
     #[arg(long, env = "PACKHORSE_LEASE_MS", value_name = "MS", default_value_t = 5000,
@@ -179,6 +190,10 @@ pub struct Settings {
     pub policy: Option<String>,
     /// The dispatch discipline, if it was given.
     pub discipline: Option<Discipline>,
+    /// How long `fixed-wait` holds an open batch at most.
+    pub max_batch_wait: Duration,
+    /// The most requests that wait per model.
+    pub queue_limit: usize,
     /// How long a node counts as there without a word from its agent.
     pub lease: Duration,
     /// After this long a measurement begins no further batch size.
@@ -241,6 +256,8 @@ impl Options {
             artifact_roots: self.artifact_root,
             policy: self.policy,
             discipline: self.discipline,
+            max_batch_wait: Duration::from_millis(self.max_batch_wait_ms),
+            queue_limit: usize::try_from(self.queue_limit).unwrap_or(usize::MAX),
             lease: Duration::from_millis(self.lease_ms),
             profile_time_limit: Duration::from_millis(self.profile_time_limit_ms),
             solve_budget: Duration::from_millis(self.solve_budget_ms),

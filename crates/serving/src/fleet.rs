@@ -156,6 +156,8 @@ pub(crate) struct Fleet {
     replicas: BTreeMap<ReplicaKey, Replica>,
     /// Which one got the last batch; it may be gone.
     last: Option<ReplicaKey>,
+    /// How many batches they got.
+    batches: u64,
 }
 
 impl Fleet {
@@ -182,6 +184,12 @@ impl Fleet {
             .expect("a discipline chooses from the fleet")
             .dispatched(now, batch, rows);
         self.last = Some(key);
+        self.batches += 1;
+    }
+
+    /// How many batches they got so far.
+    pub(crate) fn batches(&self) -> u64 {
+        self.batches
     }
 
     pub(crate) fn is_empty(&self) -> bool {

@@ -314,4 +314,38 @@ mod tests {
         // Two at half speed until 20, then the third alone.
         assert_eq!(run(&mut device), [(20, 0, 0), (20, 1, 0), (30, 2, 20)]);
     }
+
+    /// M/D/1 with processor sharing: every arrival gets a replica of its own that wants the whole device. The mean time in the
+    /// system is s / (1 − ρ), whatever the distribution of s.
+    #[test]
+    fn shared_processors_delay_as_the_formula_says() {
+        let mut device = Device::new(Interference::default());
+        let replicas: Vec<usize> = (0..64).map(|_| device.add(false)).collect();
+        let mut idle = replicas.clone();
+        let mut random = crate::random::Generator::new(3, 0);
+        let mut arrived = std::collections::BTreeMap::new();
+        let (mut total, mut count) = (Duration::ZERO, 0_u32);
+        let mut next = Time::ZERO;
+        let mut done = Vec::new();
+        for batch in 0..400_000 {
+            next += Duration::from_secs_f64(random.exponential() / 70.0);
+            while let Some((at, revision)) = device.next().filter(|one| one.0 <= next) {
+                device.complete(at, revision, &mut done);
+                for computed in done.drain(..) {
+                    let (since, replica) = arrived.remove(&computed.batch).unwrap();
+                    total += at.saturating_since(since);
+                    count += 1;
+                    idle.push(replica);
+                }
+            }
+            let replica = idle.pop().expect("64 are never needed at a time");
+            arrived.insert(BatchId(batch), (next, replica));
+            device.arrive(next, replica, work(batch, 10, 100.0));
+        }
+        let (mean, expected) = (total.as_secs_f64() / f64::from(count), 0.010 / 0.3);
+        assert!(
+            (mean / expected - 1.0).abs() < 0.02,
+            "{mean} s, expected {expected} s"
+        );
+    }
 }

@@ -115,27 +115,90 @@ fn the_same_seed_gives_the_same_report_and_another_one_another() {
     }
 }
 
-/// One replica of batch size 1 without any network: an M/D/1 queue.
-#[test]
-fn a_single_server_waits_as_the_formula_says() {
+/// Mean latency in ms of one replica of batch size 1, 10 ms a batch, without any network, asked 70 times per second.
+fn single_server(stretch: Option<Box<dyn FnMut() -> f64>>) -> f64 {
     let csv = "a,V100-SXM2-16GB,1,,10,,1,,,100\n";
-    let text = "name = \"md1\"\nprofiles = [\"p\"]\n[simulation]\nwindow_s = 20000\nrouter_overhead_ms = 0\n\
+    let text = "name = \"single\"\nprofiles = [\"p\"]\n[simulation]\nwindow_s = 20000\nrouter_overhead_ms = 0\n\
         network_base_ms = 0\nreturn_ms = 0\n[[devices]]\nkind = \"V100-SXM2-16GB\"\ncount = 1\n\
         [[models]]\nname = \"a\"\nrate_rps = 70\nslo_ms = 10000\n";
     let table = format!("{}\n{csv}", packhorse_cluster::ProfileTable::CSV_HEADER);
     let scenario = Scenario::parse(text, &mut |_| Ok(table.clone())).unwrap();
     let replicas = plan(&scenario, &[("a", 0, 1)]);
-    let tally = world::World::new(&scenario, &replicas, Discipline::FixedWait.into(), 1, None)
-        .unwrap()
-        .run(&mut |_| {});
+    let mut world =
+        world::World::new(&scenario, &replicas, Discipline::FixedWait.into(), 1, None).unwrap();
+    world.stretch = stretch;
+    let tally = world.run(&mut |_| {});
     let latency = &tally.models[0].latency;
-    let mean = latency.iter().sum::<f64>() / latency.len() as f64;
-    // Pollaczek and Khinchine: s + ρ·s / (2·(1 − ρ)) with s = 10 ms and ρ = 0.7.
-    let expected = 10.0 + 0.7 * 10.0 / (2.0 * 0.3);
+    latency.iter().sum::<f64>() / latency.len() as f64
+}
+
+fn check_mean(mean: f64, expected: f64) {
     assert!(
         (mean / expected - 1.0).abs() < 0.02,
         "{mean} ms, expected {expected} ms"
     );
+}
+
+/// M/D/1, by Pollaczek and Khinchine: s + ρ·s / (2·(1 − ρ)) with s = 10 ms and ρ = 0.7.
+#[test]
+fn a_single_server_of_constant_times_waits_as_the_formula_says() {
+    check_mean(single_server(None), 10.0 + 0.7 * 10.0 / (2.0 * 0.3));
+}
+
+/// M/M/1: s / (1 − ρ).
+#[test]
+fn a_single_server_of_exponential_times_waits_as_the_formula_says() {
+    let mut times = random::Generator::new(5, 99);
+    let stretch = Box::new(move || times.exponential());
+    check_mean(single_server(Some(stretch)), 10.0 / 0.3);
+}
+
+/// Random faults of every kind, overlapping: a run asserts that every request ends, and afterwards service is back.
+#[test]
+fn whatever_fails_everything_ends_and_service_comes_back() {
+    let calm = Scenario {
+        simulation: Simulation {
+            warmup: Duration::ZERO,
+            window: Duration::from_secs(4),
+            ..vision(2, 100.0, 200).simulation
+        },
+        ..vision(2, 100.0, 200)
+    };
+    let replicas = plan(
+        &calm,
+        &[("alexnet", 0, 16), ("alexnet", 1, 16), ("resnet50", 1, 16)],
+    );
+    let mut random = random::Generator::new(7, 0);
+    for seed in 0..40 {
+        let mut scenario = calm.clone();
+        for number in 0..4 {
+            let kind = match (seed + number) % 4 {
+                0 => FaultKind::WorkerDies(DeviceIndex(0)),
+                1 => FaultKind::SlowWorker(DeviceIndex(1), 1.0 + 5.0 * random.exponential()),
+                2 => {
+                    FaultKind::NetworkDelay(Duration::from_millis(30).mul_f64(random.exponential()))
+                }
+                _ => FaultKind::NodeLost(0),
+            };
+            let at = Duration::from_millis(700).mul_f64(random.exponential().min(2.0));
+            let lasts = Duration::from_millis(300).mul_f64(random.exponential().min(2.0));
+            scenario.simulation.faults.push(Fault {
+                at: Time::ZERO + at,
+                lasts,
+                kind,
+            });
+        }
+        for discipline in Discipline::ALL {
+            let report = run(&scenario, &replicas, discipline, seed);
+            let served = model(&report, "alexnet");
+            // All is over after two seconds of four.
+            assert!(
+                served.goodput_rps > 0.3 * served.offered_rps,
+                "{discipline:?} {:?}: {served:?}",
+                scenario.simulation.faults
+            );
+        }
+    }
 }
 
 #[test]

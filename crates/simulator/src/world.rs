@@ -101,6 +101,9 @@ pub(crate) struct World<'a> {
     flights: Window<Flight>,
     tally: Tally,
     computed: Vec<Computed>,
+    /// What multiplies the time of each batch, where a test wants other than profiled times.
+    #[cfg(test)]
+    pub(crate) stretch: Option<Box<dyn FnMut() -> f64>>,
 }
 
 impl<'a> World<'a> {
@@ -153,6 +156,8 @@ impl<'a> World<'a> {
             flights: Window::new(),
             tally: Tally::new(models, simulation.warmup, simulation.window),
             computed: Vec::new(),
+            #[cfg(test)]
+            stretch: None,
         };
         world.set_up(plan);
         Ok(world)
@@ -320,6 +325,11 @@ impl<'a> World<'a> {
             return;
         }
         let (alone, active) = replica.work[flight.arrived.len() - 1];
+        #[cfg(test)]
+        let alone = match &mut self.stretch {
+            Some(stretch) => alone.mul_f64(stretch()),
+            None => alone,
+        };
         let (device, slot) = (replica.device, replica.slot);
         self.devices[device].arrive(
             now,

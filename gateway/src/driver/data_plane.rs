@@ -11,7 +11,7 @@ use std::{
 
 use packhorse_api::ModelGoodput;
 use packhorse_cluster::ReplicaId;
-use packhorse_serving::{ModelLimits, ReplicaKey, RequestId};
+use packhorse_serving::{EngineConfig, ModelLimits, ReplicaKey, RequestId};
 use packhorse_wire::{LinkSecret, MAX_PAYLOAD};
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 
@@ -30,6 +30,8 @@ pub struct DataPlaneConfig {
     pub link_secret: LinkSecret,
     /// The most requests that wait per model; one more is refused.
     pub queue_limit: usize,
+    /// How long `fixed-wait` holds an open batch at most.
+    pub max_batch_wait: Duration,
     /// The most requests that are anywhere between arrival and answer; one more is refused.
     pub request_limit: usize,
     /// The largest result of one batch that a worker may send, in bytes; at most [`MAX_PAYLOAD`].
@@ -43,6 +45,7 @@ impl Default for DataPlaneConfig {
         Self {
             link_secret: LinkSecret::none(),
             queue_limit: ModelLimits::DEFAULT_QUEUE_LIMIT,
+            max_batch_wait: EngineConfig::default().max_batch_wait,
             request_limit: 1 << 16,
             result_limit_bytes: MAX_PAYLOAD,
             batch_time: Duration::from_secs(30),

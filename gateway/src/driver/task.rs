@@ -77,6 +77,10 @@ impl Driver {
         announce_catalog: watch::Sender<Arc<Catalog>>,
         announce_links: watch::Sender<BTreeMap<ReplicaId, LinkState>>,
     ) -> Self {
+        let engine = EngineConfig {
+            max_batch_wait: limits.max_batch_wait,
+            ..EngineConfig::default()
+        };
         Self {
             clock,
             telemetry,
@@ -84,7 +88,7 @@ impl Driver {
             inbox,
             announce_catalog,
             announce_links,
-            engine: Engine::new(EngineConfig::default()),
+            engine: Engine::new(engine),
             models: BTreeMap::new(),
             next_model: 0,
             replicas: Replicas::default(),

@@ -30,14 +30,18 @@ use crate::{
 };
 
 /// Priority 0, which says nothing, counts as this.
-const DEFAULT_PRIORITY: u64 = 3;
+const DEFAULT_PRIORITY: u32 = 3;
 
 /// Priorities beyond this one count as this one.
-const LOWEST_PRIORITY: u64 = 8;
+const LOWEST_PRIORITY: u32 = 8;
 
 /// A step in priority is worth this much of a deadline. Among requests with usual objectives the priority decides; but a request
 /// that has waited longer than that goes before a fresh one of the next higher priority, so that none starves.
 const PRIORITY_STEP: Duration = Duration::from_secs(1);
+
+/// Of so many batches of a model one is led by the lowest priority that waits: a flood of a higher priority would otherwise
+/// starve requests that are due sooner than after a step.
+const FAIR_TURN: u64 = 16;
 
 /// How many requests are looked at for one that a free replica can answer in time, while those before it are only in time for
 /// a replica that is busy. Bounds a decision.
@@ -77,13 +81,7 @@ pub(super) struct Deadline {
 
 impl Discipline for Deadline {
     fn rank(&self, request: &Request) -> u64 {
-        let level = if request.priority == 0 {
-            DEFAULT_PRIORITY
-        } else {
-            request.priority.min(LOWEST_PRIORITY)
-        };
-        let steps = u32::try_from(level).expect("at most the lowest priority");
-        (request.deadline + PRIORITY_STEP * steps).as_nanos()
+        (request.deadline + PRIORITY_STEP * level(request)).as_nanos()
     }
 
     /// Refuses what cannot be answered in time however well things go: not even if it were dispatched next, or if every replica
@@ -115,7 +113,8 @@ impl Discipline for Deadline {
         if !serving.any(|(_, replica)| replica.has_credit()) {
             return Decision::Wait(due);
         }
-        for leader in view.queue.iter().take(LOOK_AHEAD) {
+        let leaders = fair_leader(view).into_iter().chain(view.queue.iter());
+        for leader in leaders.take(LOOK_AHEAD) {
             let in_time = |may: fn(&Replica) -> bool| {
                 let best = earliest(view, leader.request.rows, may);
                 best.filter(|best| !drop || best.1 <= leader.request.deadline)
@@ -203,16 +202,42 @@ impl Deadline {
             return false;
         }
         let rank = self.rank(request);
-        let mut rows = 0;
+        // Its turns are its priority's own.
+        let (mut rows, mut equals) = (0, 0_u64);
         let mut before = view
             .queue
             .iter()
             .take_while(|waiting| waiting.ticket.rank <= rank);
         before.any(|waiting| {
-            rows += u64::from(waiting.request.rows);
-            rows > room
+            let more = u64::from(waiting.request.rows);
+            rows += more;
+            if level(&waiting.request) >= level(request) {
+                equals += more;
+            }
+            rows > room && equals.saturating_mul(FAIR_TURN) >= room
         })
     }
+}
+
+/// The priority that counts: 1 is the highest.
+fn level(request: &Request) -> u32 {
+    match u32::try_from(request.priority) {
+        Ok(0) => DEFAULT_PRIORITY,
+        Ok(priority) => priority.min(LOWEST_PRIORITY),
+        Err(_) => LOWEST_PRIORITY,
+    }
+}
+
+/// Whose turn it is, if it is not that of the first in order: see [`FAIR_TURN`].
+fn fair_leader(view: View<'_>) -> Option<&Waiting> {
+    if !(view.fleet.batches() + 1).is_multiple_of(FAIR_TURN) {
+        return None;
+    }
+    let first = view.queue.iter().next()?;
+    let lowest = level(&view.queue.iter().next_back()?.request);
+    let of_lowest = view.queue.iter().rev().take(LOOK_AHEAD);
+    let of_lowest = of_lowest.take_while(|waiting| level(&waiting.request) == lowest);
+    of_lowest.last().filter(|_| lowest > level(&first.request))
 }
 
 /// The replica, of those that `may` take it, that would finish a batch of `rows` rows first, and when.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use proptest::prelude::*;
+use proptest::{prelude::*, strategy::ValueTree, test_runner::TestRunner};
 
 use super::*;
 
@@ -401,6 +401,40 @@ impl World {
     }
 }
 
+impl World {
+    /// Lets the workers answer and time go on until everything has ended.
+    fn end(&mut self) {
+        loop {
+            while !self.batches.is_empty() {
+                self.take(Step::Done {
+                    batch: 0,
+                    compute: 5,
+                });
+            }
+            let Some(wake) = self.engine.poll_timeout() else {
+                break;
+            };
+            self.pass(wake, true);
+        }
+        assert_eq!((self.books.queued, self.books.in_flight), (0, 0));
+        assert!(self.engine.live.is_empty() && self.engine.batches.is_empty());
+    }
+}
+
+#[test]
+fn the_books_balance_over_a_million_events() {
+    let mut runner = TestRunner::deterministic();
+    let step = step();
+    for history in 0..2_000 {
+        let discipline = DisciplineName::ALL[history % DisciplineName::ALL.len()];
+        let mut world = World::new(discipline, DeadlineOptions::default());
+        for _ in 0..500 {
+            world.take(step.new_tree(&mut runner).unwrap().current());
+        }
+        world.end();
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(512))]
 
@@ -415,15 +449,6 @@ proptest! {
         for step in steps {
             world.take(step);
         }
-        // Everything ends when the workers answer and time goes on.
-        loop {
-            while !world.batches.is_empty() {
-                world.take(Step::Done { batch: 0, compute: 5 });
-            }
-            let Some(wake) = world.engine.poll_timeout() else { break };
-            world.pass(wake, true);
-        }
-        prop_assert_eq!((world.books.queued, world.books.in_flight), (0, 0));
-        prop_assert!(world.engine.live.is_empty() && world.engine.batches.is_empty());
+        world.end();
     }
 }

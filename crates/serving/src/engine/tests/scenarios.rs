@@ -277,6 +277,44 @@ fn priority_decides_among_contemporaries_but_starves_nobody() {
 }
 
 #[test]
+fn a_flood_of_the_highest_priority_leaves_something_for_the_lowest() {
+    let mut stage = Stage::new(&[&[10]]);
+    let mut low = std::collections::BTreeSet::new();
+    let mut served = 0;
+    for batch in 0..400 {
+        let now = 10 * batch;
+        let mut told = if batch < 2 {
+            Vec::new()
+        } else {
+            stage.done(now, batch - 2, 10)
+        };
+        // Twice what can be served of the highest priority, and a tenth of it of the lowest.
+        for priority in [1, 1, 8]
+            .into_iter()
+            .take(if batch % 10 == 0 { 3 } else { 2 })
+        {
+            let request = Request {
+                priority,
+                ..stage.request(now + 100)
+            };
+            if priority == 8 {
+                low.insert(request.id.0);
+            }
+            told.extend(stage.tell(now, Event::Arrive(request)));
+        }
+        let is_low = |told: &&String| {
+            let names = told
+                .split('[')
+                .nth(1)
+                .map(|rest| rest.trim_end_matches(']'));
+            names.is_some_and(|name| low.contains(&name.parse().unwrap()))
+        };
+        served += told.iter().filter(is_low).count();
+    }
+    assert!((10..=30).contains(&served), "{served} of 40");
+}
+
+#[test]
 fn what_cannot_make_it_is_dropped_early_and_the_rest_is_served() {
     let mut stage = Stage::new(&[FLAT]);
     stage.arrive(0, 100);
