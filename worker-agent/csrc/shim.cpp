@@ -2,17 +2,24 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <memory>
 #include <new>
 #include <optional>
+#include <stdexcept>
 #include <string>
 
 #include <ATen/ATen.h>
 #include <ATen/DeviceAccelerator.h>
 #include <c10/core/InferenceMode.h>
+#include <torch/csrc/inductor/aoti_package/model_package_loader.h>
 #include <torch/script.h>
+
+using Package = torch::inductor::AOTIModelPackageLoader;
 
 struct packhorse_module {
   torch::jit::Module module;
+  // In its place, of a program that was compiled ahead of time.
+  std::unique_ptr<Package> package;
 };
 
 namespace {
@@ -88,6 +95,31 @@ std::optional<std::vector<at::Tensor>> tensors_of(const torch::jit::IValue &valu
   return tensors;
 }
 
+std::unique_ptr<Package> load_package(const char *path, int cuda_device) {
+  // One runner without locks: batches run one after the other.
+  auto package = std::make_unique<Package>(path, "model", true, 1, static_cast<c10::DeviceIndex>(cuda_device));
+  const std::string wanted = cuda_device < 0 ? "cpu" : "cuda";
+  const auto metadata = package->get_metadata();
+  const auto compiled = metadata.find("AOTI_DEVICE_KEY");
+  if (compiled != metadata.end() && compiled->second != wanted) {
+    throw std::runtime_error("it was compiled for " + compiled->second + ", not for " + wanted);
+  }
+  return package;
+}
+
+// The tensors among a package's arguments: the leaves of the tree that it keeps as JSON.
+size_t arguments_of(Package &package) {
+  const auto spec = package.get_call_spec();
+  const std::string leaf = "\"type\": null";
+  size_t count = 0;
+  if (!spec.empty()) {
+    for (size_t at = spec[0].find(leaf); at != std::string::npos; at = spec[0].find(leaf, at + leaf.size())) {
+      ++count;
+    }
+  }
+  return count;
+}
+
 }  // namespace
 
 extern "C" {
@@ -98,6 +130,10 @@ int packhorse_module_load(const char *path, int cuda_device, int treatment, pack
   return guarded(message, [&] {
     // The guard must be the one the program will run under: a program first run with gradients cannot change over.
     c10::InferenceMode guard;
+    if (treatment == PACKHORSE_COMPILED) {
+      *module = new packhorse_module{{}, load_package(path, cuda_device)};
+      return PACKHORSE_OK;
+    }
     torch::jit::Module loaded = torch::jit::load(path, device_of(cuda_device));
     loaded.eval();
     if (treatment >= PACKHORSE_FROZEN) {
@@ -106,13 +142,17 @@ int packhorse_module_load(const char *path, int cuda_device, int treatment, pack
     if (treatment >= PACKHORSE_OPTIMIZED) {
       loaded = torch::jit::optimize_for_inference(loaded);
     }
-    *module = new packhorse_module{std::move(loaded)};
+    *module = new packhorse_module{std::move(loaded), nullptr};
     return PACKHORSE_OK;
   });
 }
 
 int packhorse_module_arity(const packhorse_module *module, size_t *required, size_t *accepted, char **message) {
   return guarded(message, [&] {
+    if (module->package) {
+      *required = *accepted = arguments_of(*module->package);
+      return PACKHORSE_OK;
+    }
     const auto &arguments = module->module.get_method("forward").function().getSchema().arguments();
     *required = 0;
     *accepted = arguments.size() - 1;  // without `self`
@@ -127,11 +167,20 @@ int packhorse_module_forward(packhorse_module *module, packhorse_tensor *const *
                              packhorse_tensor **outputs, size_t capacity, size_t *output_count, char **message) {
   return guarded(message, [&]() -> int {
     c10::InferenceMode guard;
-    std::vector<torch::jit::IValue> arguments;
-    for (size_t i = 0; i < input_count; ++i) {
-      arguments.emplace_back(*unwrap(inputs[i]));
+    std::optional<std::vector<at::Tensor>> tensors;
+    if (module->package) {
+      std::vector<at::Tensor> arguments;
+      for (size_t i = 0; i < input_count; ++i) {
+        arguments.push_back(*unwrap(inputs[i]));
+      }
+      tensors = module->package->boxed_run(std::move(arguments));
+    } else {
+      std::vector<torch::jit::IValue> arguments;
+      for (size_t i = 0; i < input_count; ++i) {
+        arguments.emplace_back(*unwrap(inputs[i]));
+      }
+      tensors = tensors_of(module->module.forward(std::move(arguments)));
     }
-    auto tensors = tensors_of(module->module.forward(std::move(arguments)));
     if (!tensors) {
       return PACKHORSE_NO_TENSORS;
     }

@@ -25,6 +25,8 @@ enum {
   PACKHORSE_FROZEN = 1,
   // Frozen, and rewritten to the operators that are fastest on the device.
   PACKHORSE_OPTIMIZED = 2,
+  // Nothing: the file is an AOTInductor package, not TorchScript.
+  PACKHORSE_COMPILED = 3,
 };
 
 typedef struct packhorse_module packhorse_module;
@@ -32,10 +34,10 @@ typedef struct packhorse_tensor packhorse_tensor;  // an at::Tensor, as tch has 
 
 void packhorse_message_free(char *message);
 
-// Loads a TorchScript file in evaluation mode. `cuda_device` is an index, or -1 for the CPU.
+// Loads a TorchScript file in evaluation mode, or a package, which unpacks itself into TMPDIR. `cuda_device` is an index, or -1 for the CPU.
 int packhorse_module_load(const char *path, int cuda_device, int treatment, packhorse_module **module, char **message);
 
-// How many arguments `forward` must and may be given.
+// How many arguments `forward` must and may be given. A package does not look how many it is given.
 int packhorse_module_arity(const packhorse_module *module, size_t *required, size_t *accepted, char **message);
 
 // Runs `forward` in inference mode. Writes at most `capacity` outputs, which then are the caller's, and how many there are;

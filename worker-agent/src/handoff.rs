@@ -2,6 +2,7 @@
 //!
 //! One folder per worker process, with three files: `task.json`, written by the agent before the worker starts;
 //! `status.json`, replaced as a whole by the worker whenever its [`WorkerReport`] changes; `worker.log`, what the worker prints.
+//! Beside them is the folder for the worker's temporary files.
 //! Files instead of a pipe, because a worker outlives its agent and the next agent has to find it. SIGTERM asks a worker to
 //! answer what it has and to exit.
 
@@ -73,7 +74,7 @@ pub struct Execution {
 pub enum ExecutorChoice {
     /// libtorch.
     Torch {
-        /// The TorchScript file.
+        /// The TorchScript file, or AOTInductor package.
         artifact: PathBuf,
         /// Index of the CUDA device, as the worker's environment numbers them; none is the CPU.
         cuda_device: Option<u32>,
@@ -156,6 +157,7 @@ pub enum HandoffError {
 const TASK: &str = "task.json";
 const STATUS: &str = "status.json";
 const LOG: &str = "worker.log";
+const TEMPORARY: &str = "tmp";
 
 /// One hand-over folder.
 #[derive(Clone, Debug)]
@@ -177,6 +179,11 @@ impl Handoff {
     /// Where the worker's standard output and error go.
     pub fn log_path(&self) -> PathBuf {
         self.dir.join(LOG)
+    }
+
+    /// The worker's own folder for temporary files: an AOTInductor package unpacks itself there, and may leave it behind.
+    pub fn temporary_dir(&self) -> PathBuf {
+        self.dir.join(TEMPORARY)
     }
 
     /// Agent: says what to do, a [`ServeTask`] or a [`ProfileTask`].
@@ -233,6 +240,8 @@ impl Handoff {
 ///
 /// OpenMP's threads by default spin while they wait for each other, which assumes that the cores are theirs. Workers share
 /// them: with two spinning workers and a busy neighbour on two cores a batch of 4 ms took 40 ms, and some took seconds.
+///
+/// A package's machine code takes its inputs' shapes for granted, unless it is told to look.
 pub fn worker_environment(threads: u32) -> Vec<(&'static str, String)> {
     vec![
         ("MALLOC_ARENA_MAX", "1".to_owned()),
@@ -242,6 +251,7 @@ pub fn worker_environment(threads: u32) -> Vec<(&'static str, String)> {
         ("OMP_NUM_THREADS", threads.to_string()),
         ("OMP_WAIT_POLICY", "PASSIVE".to_owned()),
         ("MKL_NUM_THREADS", threads.to_string()),
+        ("AOTI_RUNTIME_CHECK_INPUTS", "1".to_owned()),
     ]
 }
 

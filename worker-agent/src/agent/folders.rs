@@ -143,6 +143,12 @@ impl Folders {
         fs::create_dir_all(&dir)?;
         let handoff = Handoff::at(&dir);
         remove_if_there(&dir.join("status.json"))?;
+        // What a killed worker has left is of no use to the next.
+        let temporary = handoff.temporary_dir();
+        match fs::remove_dir_all(&temporary) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
+            _ => fs::create_dir(&temporary)?,
+        }
         match fs::rename(handoff.log_path(), dir.join("worker.log.old")) {
             Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
             _ => {}

@@ -148,6 +148,7 @@ impl Workers {
             .args([verb, "--dir"])
             .arg(handoff.dir())
             .envs(worker_environment(threads))
+            .env("TMPDIR", handoff.temporary_dir())
             .envs(device_environment(device, share))
             .envs(mps.iter().flat_map(MpsDevice::environment))
             .stdin(Stdio::null())

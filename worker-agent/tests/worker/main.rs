@@ -6,6 +6,8 @@
 )]
 
 mod gateway;
+#[cfg(feature = "torch")]
+mod package;
 mod process;
 mod simulated;
 #[cfg(feature = "torch")]

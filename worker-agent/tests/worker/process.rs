@@ -41,12 +41,14 @@ impl Worker {
         let dir = tempfile::tempdir().unwrap();
         let handoff = Handoff::at(dir.path());
         handoff.write_task(task).unwrap();
+        fs::create_dir(handoff.temporary_dir()).unwrap();
         let log = fs::File::create(handoff.log_path()).unwrap();
         let child = Command::new(env!("CARGO_BIN_EXE_packhorse-worker"))
             .arg(command)
             .arg("--dir")
             .arg(dir.path())
             .envs(worker_environment(1))
+            .env("TMPDIR", handoff.temporary_dir())
             .stdin(Stdio::null())
             .stdout(log.try_clone().unwrap())
             .stderr(log)

@@ -18,14 +18,21 @@ use crate::{
     process::{Worker, execution, file, program, serve_task, tensor},
 };
 
-/// The programs of `modules.py`, written once per build folder.
+/// The programs of `modules.py`.
 fn modules() -> PathBuf {
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("torchscript");
+    written_by("modules.py")
+}
+
+/// The folder with what a Python script beside this file writes, once per build folder.
+pub(crate) fn written_by(script: &str) -> PathBuf {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(script.trim_end_matches(".py"));
     fs::create_dir_all(&folder).unwrap();
     // Tests run in several processes at a time.
     let lock = File::create(folder.join("lock")).unwrap();
     lock.lock().unwrap();
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/worker/modules.py");
+    let script = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/worker")
+        .join(script);
     let written = folder.join("written-by.py");
     let source = fs::read(&script).unwrap();
     if fs::read(&written).is_ok_and(|by| by == source) {

@@ -1,5 +1,6 @@
-//! libtorch: TorchScript programs on the CPU or on a CUDA device.
+//! libtorch: TorchScript programs and AOTInductor packages, on the CPU or on a CUDA device.
 
+mod artifact;
 mod memory;
 mod shim;
 mod thrown;
@@ -31,7 +32,7 @@ pub(super) fn set_threads(threads: u32) {
 }
 
 /// Loads and warms up the program in the fastest form that works: some programs cannot be optimised, a few not even frozen,
-/// and some show it only when they run.
+/// and some show it only when they run. A package was compiled for the device beforehand and has one form only.
 pub(super) fn start(
     program: &Program,
     artifact: &Path,
@@ -45,7 +46,8 @@ pub(super) fn start(
             "libtorch finds no CUDA device {index}"
         )));
     }
-    File::open(artifact)
+    let is_package = File::open(artifact).and_then(|mut file| artifact::is_package(&mut file));
+    let is_package = is_package
         .map_err(|e| StartError::passing(format!("the model file cannot be read: {e}")))?;
     let start_as = |treatment| -> Result<Arc<dyn Executor>, StartError> {
         let executor = Torch::load(program, artifact, cuda_device, treatment)?;
@@ -53,6 +55,9 @@ pub(super) fn start(
         tracing::info!(program.treatment = ?treatment, "program loaded");
         Ok(Arc::new(executor))
     };
+    if is_package {
+        return start_as(Treatment::Compiled);
+    }
     start_as(Treatment::Optimized)
         .or_else(|error| {
             tracing::info!(%error, "the program cannot be optimised");
@@ -88,7 +93,11 @@ impl Torch {
         let resident_before = memory::resident();
         let cannot_load = |thrown: Thrown| {
             let out_of_memory = thrown.kind == shim::ThrownKind::OutOfMemory;
-            let reason = format!("cannot be loaded as TorchScript: {}", thrown.summary());
+            let form = match treatment {
+                Treatment::Compiled => "an AOTInductor package",
+                Treatment::Plain | Treatment::Frozen | Treatment::Optimized => "TorchScript",
+            };
+            let reason = format!("cannot be loaded as {form}: {}", thrown.summary());
             StartError {
                 reason,
                 permanent: !out_of_memory,

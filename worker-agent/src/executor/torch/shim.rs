@@ -122,6 +122,8 @@ pub(super) enum Treatment {
     Frozen = 1,
     /// Frozen, and rewritten to the operators that are fastest on the device.
     Optimized = 2,
+    /// Nothing any more: the file is an AOTInductor package.
+    Compiled = 3,
 }
 
 fn device_code(cuda_device: Option<u32>) -> c_int {
@@ -134,7 +136,7 @@ pub(super) struct Module(NonNull<ffi::Module>);
 // SAFETY: a torch::jit::Module belongs to no thread.
 unsafe impl Send for Module {}
 // SAFETY: running one module on several threads is allowed (the interpreter keeps its state per run); a program that writes
-// to its own buffers needs its runs one after the other, which is what `PreparedBatch::run` demands of its caller.
+// to its own buffers, and a package, needs its runs one after the other, which is what `PreparedBatch::run` demands of its caller.
 unsafe impl Sync for Module {}
 
 impl Module {
