@@ -2,6 +2,7 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <memory>
 #include <new>
 #include <optional>
@@ -11,10 +12,11 @@
 #include <ATen/ATen.h>
 #include <ATen/DeviceAccelerator.h>
 #include <c10/core/InferenceMode.h>
-#include <torch/csrc/inductor/aoti_package/model_package_loader.h>
+#include <caffe2/serialize/inline_container.h>
+#include <torch/csrc/inductor/aoti_runner/model_container_runner.h>
 #include <torch/script.h>
 
-using Package = torch::inductor::AOTIModelPackageLoader;
+using Package = torch::inductor::AOTIModelContainerRunner;
 
 struct packhorse_module {
   torch::jit::Module module;
@@ -95,16 +97,64 @@ std::optional<std::vector<at::Tensor>> tensors_of(const torch::jit::IValue &valu
   return tensors;
 }
 
-std::unique_ptr<Package> load_package(const char *path, int cuda_device) {
-  // One runner without locks: batches run one after the other.
-  auto package = std::make_unique<Package>(path, "model", true, 1, static_cast<c10::DeviceIndex>(cuda_device));
-  const std::string wanted = cuda_device < 0 ? "cpu" : "cuda";
-  const auto metadata = package->get_metadata();
-  const auto compiled = metadata.find("AOTI_DEVICE_KEY");
-  if (compiled != metadata.end() && compiled->second != wanted) {
-    throw std::runtime_error("it was compiled for " + compiled->second + ", not for " + wanted);
+// What follows `key` in a JSON object of strings.
+std::string member_of(const std::string &json, const std::string &key) {
+  const auto at = json.find("\"" + key + "\":");
+  const auto begin = at == std::string::npos ? at : json.find('"', at + key.size() + 3);
+  const auto end = begin == std::string::npos ? begin : json.find('"', begin + 1);
+  return end == std::string::npos ? "" : json.substr(begin + 1, end - begin - 1);
+}
+
+// A new folder where the environment wants temporary files.
+std::string temporary_folder() {
+  const char *parent = std::getenv("TMPDIR");
+  std::string folder = std::string(parent != nullptr ? parent : "/tmp") + "/package-XXXXXX";
+  if (mkdtemp(folder.data()) == nullptr) {
+    throw std::runtime_error("there is no folder to unpack it into");
   }
-  return package;
+  return folder;
+}
+
+// Libtorch's own loader unpacks into /tmp, whatever the environment says, and leaves there what it has unpacked if the process is
+// killed.
+std::unique_ptr<Package> load_package(const char *path, int cuda_device) {
+  caffe2::serialize::PyTorchStreamReader archive{std::string(path)};
+  const std::string folder = temporary_folder();
+  const std::string members = "data/aotinductor/model/";
+  std::string library;
+  std::string compiled;
+  for (const auto &name : archive.getAllRecords()) {
+    const std::string file = name.substr(name.rfind('/') + 1);
+    if (name.rfind(members, 0) != 0 || file.empty() || file == "." || file == "..") {
+      continue;
+    }
+    const auto [bytes, size] = archive.getRecord(name);
+    const auto *begin = static_cast<const char *>(bytes.get());
+    std::ofstream out(folder + "/" + file, std::ios::binary);
+    if (!out.write(begin, static_cast<std::streamsize>(size)).flush()) {
+      throw std::runtime_error("it cannot be unpacked");
+    }
+    if (file.size() > 3 && file.compare(file.size() - 3, 3, ".so") == 0) {
+      library = folder + "/" + file;
+    } else if (file.find("wrapper_metadata.json") != std::string::npos) {
+      compiled = member_of(std::string(begin, size), "AOTI_DEVICE_KEY");
+    }
+  }
+  const std::string device = cuda_device < 0 ? "cpu" : "cuda";
+  if (library.empty()) {
+    throw std::runtime_error("it has no compiled program");
+  }
+  if (compiled != device) {
+    throw std::runtime_error("it was compiled for " + compiled + ", not for " + device);
+  }
+  const auto &runners = torch::inductor::getAOTIModelRunnerRegistry();
+  const auto runner = runners.find(device);
+  if (runner == runners.end()) {
+    throw std::runtime_error("this libtorch runs no packages on " + device);
+  }
+  const std::string index = cuda_device < 0 ? "" : ":" + std::to_string(cuda_device);
+  // One instance without locks: batches run one after the other.
+  return runner->second(library, 1, device + index, folder, true);
 }
 
 // The tensors among a package's arguments: the leaves of the tree that it keeps as JSON.

@@ -158,12 +158,11 @@ fn from_milli(value: u32) -> f64 {
 
 /// What keeps clocks down, in words. An idle GPU lowers them itself.
 fn throttle_names(reasons: ThrottleReasons) -> Vec<String> {
-    const NAMES: [(ThrottleReasons, &str); 9] = [
+    const NAMES: [(ThrottleReasons, &str); 8] = [
         (
             ThrottleReasons::APPLICATIONS_CLOCKS_SETTING,
             "application clocks",
         ),
-        (ThrottleReasons::USER_DEFINED_CLOCKS, "user-defined clocks"),
         (ThrottleReasons::SW_POWER_CAP, "power cap"),
         (ThrottleReasons::HW_SLOWDOWN, "hardware slowdown"),
         (ThrottleReasons::SYNC_BOOST, "sync boost"),

@@ -2,8 +2,10 @@
 
 use std::io::{self, Read, Seek, SeekFrom};
 
-/// The end record of an archive, with the longest comment behind it and, before it, the locator of a large archive's record.
-const TAIL: u64 = 20 + 22 + 65_535;
+/// The length of an archive's end record, without the comment behind it.
+const END_RECORD: usize = 22;
+/// The end record with the longest comment and, before it, the locator of a large archive's record.
+const TAIL: u64 = 20 + END_RECORD as u64 + 65_535;
 /// A directory that is larger belongs to something else.
 const MAX_DIRECTORY: u64 = 16 << 20;
 
@@ -35,6 +37,9 @@ fn directory(file: &mut (impl Read + Seek)) -> io::Result<Option<(u64, u64)>> {
         return Ok(None);
     };
     let (before, record) = tail.split_at(end);
+    if record.len() < END_RECORD {
+        return Ok(None);
+    }
     let (Some(size), Some(offset)) = (number::<4>(record, 12), number::<4>(record, 16)) else {
         return Ok(None);
     };
