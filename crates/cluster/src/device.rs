@@ -46,6 +46,25 @@ pub fn known_kind(kind: &DeviceKind) -> Option<(ByteCount, u32)> {
     Some((ByteCount::from_mib(*mib)?, *multiprocessors))
 }
 
+/// What an hour of one costs in US dollars: AWS' list price on demand in us-east-1 early in 2025, per GPU of the smallest instance
+/// that has it. One seller's prices of one time, so that their relation means something.
+const COSTS: [(&str, f64); 8] = [
+    ("V100-SXM2-16GB", 3.06),
+    ("V100-SXM2-32GB", 3.90),
+    ("T4", 0.526),
+    ("A100-SXM4-40GB", 4.10),
+    ("A100-SXM4-80GB", 5.12),
+    ("L4", 0.8048),
+    ("L40S", 1.861),
+    ("H100-SXM5-80GB", 12.29),
+];
+
+/// What an hour of a kind costs, in US dollars, where a list price is built in.
+pub fn known_cost_per_hour(kind: &DeviceKind) -> Option<f64> {
+    let (_, cost) = COSTS.iter().find(|known| known.0 == kind.as_str())?;
+    Some(*cost)
+}
+
 impl DeviceKind {
     /// The kind of an NVIDIA GPU by the name NVML gives it: a short name where we have one, else the name as it is, with
     /// whatever no name may hold replaced by `-`.
@@ -107,6 +126,16 @@ mod tests {
             "cpu-intel-xeon-platinum-8481c-cpu-2.70ghz"
         );
         assert_eq!(DeviceKind::from_cpu_model_name("").as_str(), "cpu");
+    }
+
+    #[test]
+    fn costs_are_of_kinds_with_a_data_sheet() {
+        for (name, cost) in COSTS {
+            let kind: DeviceKind = name.parse().unwrap();
+            assert!(known_kind(&kind).is_some() && cost > 0.0, "{name}");
+            assert_eq!(known_cost_per_hour(&kind), Some(cost));
+        }
+        assert_eq!(known_cost_per_hour(&"abacus".parse().unwrap()), None);
     }
 
     proptest! {

@@ -17,7 +17,7 @@ mod replica;
 mod tensor;
 mod units;
 
-pub use device::{Device, DeviceIndex, known_kind};
+pub use device::{Device, DeviceIndex, known_cost_per_hour, known_kind};
 pub use discipline::{Discipline, UnknownDiscipline};
 pub use id::{
     ArtifactDigest, DeviceId, DeviceKind, Generation, IdError, ModelId, ModelName, ModelVersion,

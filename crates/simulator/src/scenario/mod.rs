@@ -10,7 +10,7 @@ use std::{collections::BTreeSet, time::Duration};
 use packhorse_cluster::{
     ByteCount, Conditions, DemandedModel, Device, DeviceIndex, DeviceKind, IdError, ModelId,
     NetworkModel, NodeName, Problem, ProblemError, ProfileError, ProfileTable, Program,
-    RequestsPerSecond, Time, known_kind,
+    RequestsPerSecond, Time, known_cost_per_hour, known_kind,
 };
 use packhorse_contention::Interference;
 
@@ -380,7 +380,7 @@ fn devices(groups: &[DeviceGroup]) -> Result<Vec<Device>, ScenarioError> {
                 memory,
                 multiprocessors: group.sm_count.or(known.map(|known| known.1)),
                 node,
-                cost_per_hour: group.cost_per_hour,
+                cost_per_hour: group.cost_per_hour.or_else(|| known_cost_per_hour(&kind)),
             });
         }
         nodes += group.count.div_ceil(per_node);
