@@ -289,3 +289,27 @@ fn progress(what: &'static str, length: usize) -> ProgressBar {
         .with_style(style)
         .with_message(what)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sweep_says_the_same_every_time_and_names_who_did_not_run() {
+        let sweep = || {
+            let planners = ["first-fit", "igniter"].map(Planner::policy);
+            let settings = vec![Setting::gpus("6.1", 1), Setting::gpus("6.1", 2)];
+            Lab::new(true)
+                .sweep(settings, &planners)
+                .expect("files of the repository")
+        };
+        let (first, second) = (sweep(), sweep());
+        assert_eq!(first.csv(), second.csv());
+        let figure = |sweep: &Sweep| sweep.goodput_figure("goodput", Discipline::Deadline).svg();
+        assert_eq!(figure(&first), figure(&second));
+        // A row per setting and discipline, below the header.
+        assert_eq!(first.csv().lines().count(), 5);
+        assert_eq!(first.run().collect::<Vec<_>>(), ["first-fit"]);
+        assert_eq!(first.not_run[0].0, "igniter");
+    }
+}

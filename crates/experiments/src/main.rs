@@ -32,8 +32,8 @@ Examples:
   cargo xtask experiments --quick"
 )]
 struct Options {
-    /// Run only the experiment of this figure
-    #[arg(long, value_name = "FIGURE")]
+    /// Run only this experiment, by its figure or name
+    #[arg(long, value_name = "NAME")]
     only: Vec<String>,
     /// One seed and the calibrated world only, and write to target/experiments
     #[arg(long)]
@@ -54,7 +54,7 @@ fn main() -> anyhow::Result<()> {
     let lab = Lab::new(options.quick);
     let mut summary = summary::Summary::default();
     for experiment in &chosen {
-        println!("Figure {}: {}", experiment.figure(), experiment.title());
+        println!("{}: {}", experiment.name(), experiment.title());
         let (page, sweep) = experiment.run(&lab)?;
         summary.add(*experiment, &sweep);
         page.write(&folder)?;
@@ -68,23 +68,23 @@ fn main() -> anyhow::Result<()> {
 }
 
 fn chosen(only: &[String]) -> anyhow::Result<Vec<&'static dyn Experiment>> {
-    for figure in only {
+    for name in only {
         if !EXPERIMENTS
             .iter()
-            .any(|experiment| experiment.figure() == figure)
+            .any(|experiment| experiment.name() == name)
         {
             let known: Vec<&str> = EXPERIMENTS
                 .iter()
-                .map(|experiment| experiment.figure())
+                .map(|experiment| experiment.name())
                 .collect();
             bail!(
-                "--only: there is no experiment {figure:?}, but {}",
+                "--only: there is no experiment {name:?}, but {}",
                 known.join(", ")
             );
         }
     }
     let is_chosen = |experiment: &&&dyn Experiment| {
-        only.is_empty() || only.iter().any(|figure| figure == experiment.figure())
+        only.is_empty() || only.iter().any(|name| name == experiment.name())
     };
     Ok(EXPERIMENTS.iter().filter(is_chosen).copied().collect())
 }

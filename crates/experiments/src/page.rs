@@ -91,14 +91,21 @@ impl Page {
     /// Goodput as figure, tables and CSV, as every sweep has it.
     pub(crate) fn goodput(&mut self, title: &str, sweep: &Sweep) {
         self.heading("Goodput");
-        self.figure("goodput", &sweep.goodput_figure(title));
+        for discipline in DISCIPLINES {
+            self.figure(
+                &discipline.to_string(),
+                &sweep.goodput_figure(title, discipline),
+            );
+        }
         for &world in &sweep.worlds {
             for discipline in DISCIPLINES {
                 let seeds = sweep.seeds();
                 self.paragraph(&format!(
                     "Percent of the offered requests answered within the SLO, {world}, dispatched by `{discipline}` ({seeds}):"
                 ));
-                self.table(&sweep.table(world, discipline));
+                for table in sweep.tables(world, discipline) {
+                    self.table(&table);
+                }
             }
         }
         let file = format!("{}.csv", self.name);

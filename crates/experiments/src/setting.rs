@@ -47,6 +47,8 @@ const LANGUAGE_MODELS: [&str; 3] = ["bert", "gpt2", "t5"];
 pub(crate) struct Setting {
     /// Stands at the head of a column, and below a group of bars.
     pub(crate) label: String,
+    /// Settings of the same part stand beside each other; tables and charts have one part each.
+    pub(crate) part: String,
     file: PathBuf,
     simulation: Vec<(&'static str, toml::Value)>,
 }
@@ -56,9 +58,40 @@ impl Setting {
     pub(crate) fn thesis(label: impl Into<String>, file: &str) -> Self {
         Self {
             label: label.into(),
+            part: String::new(),
             file: root().join(format!("scenarios/thesis/{file}.toml")),
             simulation: Vec::new(),
         }
+    }
+
+    /// So many GPUs of a figure whose files count them.
+    pub(crate) fn gpus(figure: &str, gpus: usize) -> Self {
+        let label = if gpus == 1 {
+            "1 GPU".to_owned()
+        } else {
+            format!("{gpus} GPUs")
+        };
+        Self::thesis(label, &format!("{figure}-gpus-{gpus}"))
+    }
+
+    /// Part and label.
+    pub(crate) fn name(&self) -> String {
+        format!("{} {}", self.part, self.label)
+            .trim_start()
+            .to_owned()
+    }
+
+    pub(crate) fn in_part(self, part: impl Into<String>) -> Self {
+        Self {
+            part: part.into(),
+            ..self
+        }
+    }
+
+    /// With another value of the scenario's `[simulation]`.
+    pub(crate) fn with(mut self, key: &'static str, value: impl Into<toml::Value>) -> Self {
+        self.simulation.push((key, value.into()));
+        self
     }
 
     /// The scenario in one of the worlds.

@@ -30,8 +30,8 @@ pub(crate) struct Summary {
 
 impl Summary {
     pub(crate) fn add(&mut self, experiment: &dyn Experiment, sweep: &Sweep) {
-        let (figure, title) = (experiment.figure(), experiment.title());
-        writeln!(self.experiments, "| [{figure}]({figure}.md) | {title} |")
+        let (name, title) = (experiment.name(), experiment.title());
+        writeln!(self.experiments, "| [{name}]({name}.md) | {title} |")
             .expect("a string takes everything");
         for &world in &sweep.worlds {
             let best = |discipline| sweep.best_share(world, &THESIS_POLICIES, discipline);
@@ -48,16 +48,13 @@ impl Summary {
                 shares.map(|share| share.map_or("–".to_owned(), |share| format!("{share:.3}")));
             let prototype = PROTOTYPE
                 .iter()
-                .find(|row| row.0 == figure && world == World::Calibrated);
+                .find(|row| row.0 == name && world == World::Calibrated);
             let prototype = prototype.map_or("–".to_owned(), |(_, fixed, deadline)| {
                 format!("{fixed:.3} / {deadline:.3}")
             });
             let shares = shares.join(" | ");
-            writeln!(
-                self.shares,
-                "| {figure} | {world} | {shares} | {prototype} |"
-            )
-            .expect("a string takes everything");
+            writeln!(self.shares, "| {name} | {world} | {shares} | {prototype} |")
+                .expect("a string takes everything");
         }
         for entry in &sweep.not_run {
             if !self.not_run.contains(entry) {
@@ -84,19 +81,23 @@ impl Summary {
              `fixed-wait` is the thesis' router, `deadline` is ours. A model's share of MPS, where a policy sets one, slows it by the simulator's law. \
              Goodput is requests/s that were answered within their SLO, and shares are of the requests offered.",
         );
-        page.table(&format!("| figure | |\n|---|---|\n{}", self.experiments));
-        page.heading("What all settings of a figure come to");
+        page.table(&format!(
+            "| experiment | |\n|---|---|\n{}",
+            self.experiments
+        ));
+        page.heading("What all settings of an experiment come to");
         page.paragraph(&format!(
-            "Share of the offered requests answered within the SLO, summed over the settings of each figure. *Best of the thesis* takes in each setting the best \
+            "Share of the offered requests answered within the SLO, summed over the settings of each experiment. *Best of the thesis* takes in each setting the best \
              of {}; *best of all* takes the best of every policy here. The prototype is an independent simulator, written before this one: \
              best of the thesis with the thesis' router / with a deadline-aware one.",
             THESIS_POLICIES.map(|name| format!("`{name}`")).join(", ")
         ));
         page.table(&format!(
-            "| figure | world | best of the thesis, `fixed-wait` | best of the thesis, `deadline` | `{DEFAULT_POLICY}`, `deadline` | \
+            "| experiment | world | best of the thesis, `fixed-wait` | best of the thesis, `deadline` | `{DEFAULT_POLICY}`, `deadline` | \
              best of all, `deadline` | prototype |\n|---|---|---:|---:|---:|---:|---:|\n{}",
             self.shares
         ));
+        page.paragraph("[Interference](interference.md) has the accuracy of what is predicted of co-located replicas; it is made by a test.");
         page.heading("What was not run");
         for (planner, why) in &self.not_run {
             page.paragraph(&format!("`{planner}`: {why}."));

@@ -172,38 +172,52 @@ impl Sweep {
         }
     }
 
-    /// Stacked bars per setting and planner beside the ideal, a panel per discipline.
-    pub(crate) fn goodput_figure(&self, title: &str) -> Figure {
-        let panels = DISCIPLINES.map(|discipline| Panel::Bars(self.goodput_chart(discipline)));
+    /// Names and settings of the parts, in their order.
+    fn parts(&self) -> Vec<(&str, Vec<usize>)> {
+        let mut parts: Vec<(&str, Vec<usize>)> = Vec::new();
+        for (i, setting) in self.settings.iter().enumerate() {
+            match parts.iter_mut().find(|part| part.0 == setting.part) {
+                Some(part) => part.1.push(i),
+                None => parts.push((&setting.part, vec![i])),
+            }
+        }
+        parts
+    }
+
+    /// Stacked bars per setting and planner beside the ideal, a panel per part.
+    pub(crate) fn goodput_figure(&self, title: &str, discipline: Discipline) -> Figure {
+        let panels = self.parts().into_iter().map(|(part, settings)| {
+            let mut chart = self.goodput_chart(&settings, discipline);
+            part.clone_into(&mut chart.title);
+            Panel::Bars(chart)
+        });
         Figure {
-            title: title.to_owned(),
+            title: format!("{title}, dispatched by {discipline}"),
             notes: vec![format!("calibrated world, {}", self.seeds())],
             columns: 1,
-            panels: panels.into(),
+            panels: panels.collect(),
         }
     }
 
-    fn goodput_chart(&self, discipline: Discipline) -> BarChart {
-        let group = |(i, setting): (usize, &Setting)| {
+    fn goodput_chart(&self, settings: &[usize], discipline: Discipline) -> BarChart {
+        let group = |&i: &usize| {
             let trials: Vec<(&String, &Trial)> = self
                 .run()
                 .filter_map(|planner| Some((planner, self.trial(i, planner, discipline)?)))
                 .collect();
-            let mut bars: Vec<_> = trials
-                .iter()
-                .map(|(planner, trial)| trial.runs(planner.as_str()).goodput())
-                .collect();
+            let goodput =
+                |(planner, trial): &(&String, &Trial)| trial.runs(planner.as_str()).goodput();
+            let mut bars: Vec<_> = trials.iter().map(goodput).collect();
             bars.extend(trials.first().map(|(_, trial)| trial.runs("ideal").ideal()));
             BarGroup {
-                label: setting.label.clone(),
+                label: self.settings[i].label.clone(),
                 bars,
             }
         };
         BarChart {
-            title: format!("dispatched by {discipline}"),
             value_axis: "requests/s within the SLO".to_owned(),
             series: self.models(),
-            groups: self.settings.iter().enumerate().map(group).collect(),
+            groups: settings.iter().map(group).collect(),
             ..BarChart::default()
         }
     }
@@ -215,25 +229,37 @@ impl Sweep {
             .map_or_else(Vec::new, |trial| runs::models(&trial.plan))
     }
 
-    /// The share within the SLO of every planner in every setting, in percent; the best of a column stands out.
-    pub(crate) fn table(&self, world: World, discipline: Discipline) -> String {
-        let settings = 0..self.settings.len();
+    /// The share within the SLO of every planner in every setting, in percent, a table per part; the best of a column stands out.
+    pub(crate) fn tables(&self, world: World, discipline: Discipline) -> Vec<String> {
+        let parts = self.parts().into_iter();
+        parts
+            .map(|(part, settings)| self.table(part, &settings, world, discipline))
+            .collect()
+    }
+
+    fn table(
+        &self,
+        part: &str,
+        settings: &[usize],
+        world: World,
+        discipline: Discipline,
+    ) -> String {
         let shares = |planner: &str| -> Vec<Option<f64>> {
-            let share = |i| Some(100.0 * self.trial_in(world, i, planner, discipline)?.share());
-            settings.clone().map(share).collect()
+            let share =
+                |&i: &usize| Some(100.0 * self.trial_in(world, i, planner, discipline)?.share());
+            settings.iter().map(share).collect()
         };
         let rows: Vec<(&String, Vec<Option<f64>>)> = self
             .run()
             .map(|planner| (planner, shares(planner)))
             .collect();
         let best = |i: usize| rows.iter().filter_map(|row| row.1[i]).fold(0.0, f64::max);
-        let labels: Vec<&str> = self
-            .settings
+        let labels: Vec<&str> = settings
             .iter()
-            .map(|setting| setting.label.as_str())
+            .map(|&i| self.settings[i].label.as_str())
             .collect();
         let mut text = format!(
-            "| | {} |\n|---|{}\n",
+            "| {part} | {} |\n|---|{}\n",
             labels.join(" | "),
             "---:|".repeat(labels.len())
         );
@@ -260,7 +286,7 @@ impl Sweep {
                 .collect();
             times.sort_by(|a, b| a.0.total_cmp(&b.0));
             if let Some(&(longest, setting)) = times.last() {
-                let (median, setting) = (times[times.len() / 2].0, &self.settings[setting].label);
+                let (median, setting) = (times[times.len() / 2].0, self.settings[setting].name());
                 writeln!(
                     text,
                     "| {planner} | {median:.1} | {longest:.1} | {setting} |"
@@ -277,6 +303,7 @@ impl Sweep {
         let models = self.models();
         let mut header: Vec<String> = [
             "world",
+            "part",
             "setting",
             "policy",
             "discipline",
@@ -301,6 +328,7 @@ impl Sweep {
         for (key, trial) in &self.trials {
             let mut row = vec![
                 key.world.to_string(),
+                self.settings[key.setting].part.clone(),
                 self.settings[key.setting].label.clone(),
                 self.planners[key.planner].clone(),
                 key.discipline.to_string(),

@@ -100,13 +100,13 @@ pub fn latency_curve(series: usize, model: &ModelReport) -> Curve {
     }
 }
 
-/// A chart for [`latency_curve`]s, up to three times the SLO.
+/// A chart for [`latency_curve`]s, up to twice the SLO.
 pub fn latency_chart(title: impl Into<String>, slo_ms: f64, series: Vec<Series>) -> LineChart {
     LineChart {
         title: title.into(),
         x_axis: "latency in ms".to_owned(),
         y_axis: "% of requests answered".to_owned(),
-        x_end: Some(3.0 * slo_ms),
+        x_end: Some(2.0 * slo_ms),
         y_end: Some(100.0),
         series,
         marks: vec![slo_mark(slo_ms)],

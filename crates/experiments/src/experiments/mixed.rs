@@ -14,16 +14,16 @@ use crate::{
 pub(crate) struct Mixed;
 
 impl Experiment for Mixed {
-    fn figure(&self) -> &'static str {
+    fn name(&self) -> &'static str {
         "6.10"
     }
 
     fn title(&self) -> &'static str {
-        "two vision and two language models at 300 requests/s each on one to eight GPUs"
+        "Figure 6.10: two vision and two language models at 300 requests/s each on one to eight GPUs"
     }
 
     fn run(&self, lab: &Lab) -> anyhow::Result<(Page, Sweep)> {
-        let gpus = |gpus| Setting::thesis(format!("{gpus} GPUs"), &format!("6.10-gpus-{gpus}"));
+        let gpus = |gpus| Setting::gpus("6.10", gpus);
         let sweep = lab.sweep((1..=8).map(gpus).collect(), &Planner::all())?;
         let mut page = page(self);
         page.heading("What agrees with the thesis, and what does not");

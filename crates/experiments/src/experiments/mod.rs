@@ -10,10 +10,10 @@ use crate::{lab::Lab, page::Page, sweep::Sweep};
 /// The policies that the thesis compares, as far as their data exist.
 pub(crate) const THESIS_POLICIES: [&str; 4] = ["usher", "wao-usher", "ao-milp", "wsm-milp"];
 
-/// A figure of the thesis, again.
+/// A figure of the thesis, again, or a question that goes beyond it.
 pub(crate) trait Experiment: Sync {
-    /// Its number.
-    fn figure(&self) -> &'static str;
+    /// The figure's number, or a word: its files begin with it.
+    fn name(&self) -> &'static str;
 
     /// What it is about.
     fn title(&self) -> &'static str;
@@ -30,15 +30,16 @@ pub(crate) const EXPERIMENTS: &[&dyn Experiment] = &[
     &plain::WITHOUT_SHARES,
     &plain::VISION_AT_1000,
     &plain::MIXED_LOADS,
+    &plain::HIDDEN_INTERFERENCE,
+    &plain::BURSTS,
 ];
 
 /// A page's title, as all experiments have it.
 fn page(experiment: &dyn Experiment) -> Page {
-    let title = format!("Figure {}: {}", experiment.figure(), experiment.title());
-    let mut page = Page::new(experiment.figure(), &title);
+    let mut page = Page::new(experiment.name(), experiment.title());
     page.paragraph(&format!(
         "Made by `cargo xtask experiments --only {}`; what the worlds and dispatchers are stands in the [overview](README.md).",
-        experiment.figure()
+        experiment.name()
     ));
     page
 }

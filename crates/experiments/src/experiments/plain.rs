@@ -1,4 +1,4 @@
-//! Figures of the appendix, which the thesis shows without a discussion.
+//! Sweeps without more to them: figures of the appendix, which the thesis shows without a discussion, and questions beyond it.
 
 use packhorse_cluster::Discipline;
 
@@ -12,16 +12,18 @@ use crate::{
 
 /// A sweep over settings, with what the thesis says of it.
 pub(crate) struct Plain {
-    figure: &'static str,
+    name: &'static str,
     title: &'static str,
+    /// What else to know; may be empty.
+    about: &'static str,
     settings: fn() -> Vec<Setting>,
     planners: fn() -> Vec<Planner>,
     claims: fn(&Sweep) -> Option<Vec<Claim>>,
 }
 
 impl Experiment for Plain {
-    fn figure(&self) -> &'static str {
-        self.figure
+    fn name(&self) -> &'static str {
+        self.name
     }
 
     fn title(&self) -> &'static str {
@@ -31,11 +33,12 @@ impl Experiment for Plain {
     fn run(&self, lab: &Lab) -> anyhow::Result<(Page, Sweep)> {
         let sweep = lab.sweep((self.settings)(), &(self.planners)())?;
         let mut page = page(self);
+        if !self.about.is_empty() {
+            page.paragraph(self.about);
+        }
         if let Some(claims) = (self.claims)(&sweep) {
             page.heading("What agrees with the thesis, and what does not");
             page.claims(&claims);
-        } else {
-            page.paragraph("The thesis shows this figure without a number in its text.");
         }
         page.goodput(self.title, &sweep);
         page.planners(&sweep);
@@ -43,14 +46,13 @@ impl Experiment for Plain {
     }
 }
 
+const WITHOUT_NUMBERS: &str = "The thesis shows this figure without numbers in its text.";
+
 pub(crate) const WITHOUT_SHARES: Plain = Plain {
-    figure: "A.1",
-    title: "five vision models on one to six GPUs, with and without MPS shares",
-    settings: || {
-        (1..=6)
-            .map(|gpus| Setting::thesis(format!("{gpus} GPUs"), &format!("6.1-gpus-{gpus}")))
-            .collect()
-    },
+    name: "A.1",
+    title: "Figure A.1: five vision models on one to six GPUs, with and without MPS shares",
+    about: "",
+    settings: || (1..=6).map(|gpus| Setting::gpus("6.1", gpus)).collect(),
     planners: || {
         let with = ["usher", "wao-usher"].map(Planner::policy);
         let without = with.clone().map(Planner::without_shares);
@@ -94,21 +96,63 @@ pub(crate) const WITHOUT_SHARES: Plain = Plain {
 };
 
 pub(crate) const VISION_AT_1000: Plain = Plain {
-    figure: "A.2",
-    title: "five vision models at 1000 requests/s each on one to eight GPUs",
-    settings: || {
-        (1..=8)
-            .map(|gpus| Setting::thesis(format!("{gpus} GPUs"), &format!("A.2-gpus-{gpus}")))
-            .collect()
-    },
+    name: "A.2",
+    title: "Figure A.2: five vision models at 1000 requests/s each on one to eight GPUs",
+    about: WITHOUT_NUMBERS,
+    settings: || (1..=8).map(|gpus| Setting::gpus("A.2", gpus)).collect(),
     planners: Planner::all,
     claims: |_| None,
 };
 
 pub(crate) const MIXED_LOADS: Plain = Plain {
-    figure: "A.3",
-    title: "vision and language models on four GPUs, by load and SLO",
+    name: "A.3",
+    title: "Figure A.3: vision and language models on four GPUs, by load and SLO",
+    about: WITHOUT_NUMBERS,
     settings: || super::loads::settings("A.3"),
+    planners: Planner::all,
+    claims: |_| None,
+};
+
+/// Three to six GPUs with the models of figure 6.1.
+fn vision_settings(part: &str, key: &'static str, value: &toml::Value) -> Vec<Setting> {
+    let setting = |gpus| {
+        Setting::gpus("6.1", gpus)
+            .in_part(part)
+            .with(key, value.clone())
+    };
+    (3..=6).map(setting).collect()
+}
+
+pub(crate) const HIDDEN_INTERFERENCE: Plain = Plain {
+    name: "hidden-interference",
+    title: "Interference that no policy was told of",
+    about: "The settings of figure 6.1, in which co-located replicas slow each other by a further 30 % or 60 % per 100 % of SM utilisation that is active beside \
+            them. The plans are those of figure 6.1: nobody replans.",
+    settings: || {
+        let slowdown = |value: f64| {
+            vision_settings(
+                &format!("extra slowdown {value}"),
+                "extra_slowdown",
+                &value.into(),
+            )
+        };
+        [0.3, 0.6].into_iter().flat_map(slowdown).collect()
+    },
+    planners: Planner::all,
+    claims: |_| None,
+};
+
+pub(crate) const BURSTS: Plain = Plain {
+    name: "bursts",
+    title: "Arrivals in bursts",
+    about: "The settings of figure 6.1 with gamma distributed gaps between requests; Poisson arrivals have a coefficient of variation (CV) of 1.",
+    settings: || {
+        let bursts = |cv: f64| {
+            let arrivals = toml::Table::from_iter([("gamma_cv".to_owned(), cv.into())]);
+            vision_settings(&format!("CV {cv}"), "arrivals", &arrivals.into())
+        };
+        [2.0, 4.0].into_iter().flat_map(bursts).collect()
+    },
     planners: Planner::all,
     claims: |_| None,
 };

@@ -16,19 +16,19 @@ pub(crate) struct Vision;
 const MODEL: &str = "efficientnet_b7";
 /// Figure 6.5, as far as the text gives it.
 const USHER: &str = "usher";
-const AO_MILP: &str = "ao-milp, the thesis' plan";
+const AO_MILP: &str = "thesis' ao-milp";
 
 impl Experiment for Vision {
-    fn figure(&self) -> &'static str {
+    fn name(&self) -> &'static str {
         "6.1"
     }
 
     fn title(&self) -> &'static str {
-        "five vision models at 500 requests/s each on one to six GPUs"
+        "Figure 6.1: five vision models at 500 requests/s each on one to six GPUs"
     }
 
     fn run(&self, lab: &Lab) -> anyhow::Result<(Page, Sweep)> {
-        let gpus = |gpus| Setting::thesis(format!("{gpus} GPUs"), &format!("6.1-gpus-{gpus}"));
+        let gpus = |gpus| Setting::gpus("6.1", gpus);
         let sweep = lab.sweep((1..=6).map(gpus).collect(), &Planner::all())?;
         let six = lab.sweep(
             vec![gpus(6)],
@@ -143,7 +143,7 @@ fn growth(sweep: &Sweep) -> Option<Vec<Claim>> {
 fn six_gpus(six: &Sweep) -> Option<Vec<Claim>> {
     let usher = six.trial(0, USHER, Discipline::FixedWait)?;
     let milp = six.trial(0, AO_MILP, Discipline::FixedWait)?;
-    let submitted = usher.model("resnet50", |model| model.offered_rps);
+    let submitted = usher.offered() / 5.0;
     Some(vec![
         Claim::number("clients reach of 500 requests/s", 433.34, submitted, 2.0),
         Claim::number(
