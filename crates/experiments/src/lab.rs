@@ -6,7 +6,9 @@ use anyhow::Context as _;
 use indicatif::{ProgressBar, ProgressStyle};
 use packhorse_cluster::{Discipline, PlannedReplica, Time};
 use packhorse_placement::{Budget, IgniterCoefficients, POLICIES, PolicyOptions, policy};
-use packhorse_simulator::{Curves, PlanReport, ReplicaReport, Report, Scenario, simulate};
+use packhorse_simulator::{
+    Curves, Dispatch, PlanReport, ReplicaReport, Report, Scenario, simulate,
+};
 use rayon::prelude::*;
 use serde::Deserialize;
 
@@ -156,58 +158,89 @@ impl Lab {
     /// Tries every planner in every setting, with every discipline, world and seed.
     pub(crate) fn sweep(
         &self,
-        settings: Vec<Setting>,
+        settings: &[Setting],
         planners: &[Planner],
     ) -> anyhow::Result<Sweep> {
+        let dispatches = DISCIPLINES.map(Dispatch::from).to_vec();
+        let sweeps = self.sweeps(settings, planners, &[dispatches])?;
+        Ok(sweeps.into_iter().next().expect("one for one list"))
+    }
+
+    /// Tries every planner in every setting, world and seed, once for each list of dispatchers; of a list all have another
+    /// discipline.
+    pub(crate) fn sweeps(
+        &self,
+        settings: &[Setting],
+        planners: &[Planner],
+        lists: &[Vec<Dispatch>],
+    ) -> anyhow::Result<Vec<Sweep>> {
         let mut scenarios = BTreeMap::new();
         for (i, setting) in settings.iter().enumerate() {
             for &world in &self.worlds {
                 scenarios.insert((i, world), setting.scenario(world)?);
             }
         }
-        let mut sweep = Sweep::new(
-            settings,
-            planners
-                .iter()
-                .map(|planner| planner.label.clone())
-                .collect(),
-            self,
-        );
+        let mut not_run = Vec::new();
         let mut keys = Vec::new();
         for (i, planner) in planners.iter().enumerate() {
             if let Some(why) = scenarios
                 .values()
                 .find_map(|scenario| planner.cannot(scenario))
             {
-                sweep.not_run.push((planner.label.clone(), why.to_owned()));
+                not_run.push((planner.label.clone(), why.to_owned()));
                 continue;
             }
-            for &(setting, world) in scenarios.keys() {
-                for discipline in DISCIPLINES {
-                    keys.push(TrialKey {
-                        setting,
-                        world,
-                        planner: i,
-                        discipline,
-                    });
-                }
+            let disciplines = DISCIPLINES.into_iter().filter(|&discipline| {
+                lists
+                    .iter()
+                    .flatten()
+                    .any(|dispatch| dispatch.discipline == discipline)
+            });
+            for discipline in disciplines {
+                keys.extend(scenarios.keys().map(|&(setting, world)| TrialKey {
+                    setting,
+                    world,
+                    planner: i,
+                    discipline,
+                }));
             }
         }
         let plans = self.plans(planners, &scenarios, &keys)?;
-        let bar = progress("trying", keys.len() * self.seeds.len());
-        let trials: Vec<(TrialKey, Trial)> = keys
-            .into_par_iter()
-            .map(|key| {
-                let scenario = &scenarios[&(key.setting, key.world)];
-                let planned = &plans[&self.plan_key(&planners[key.planner], key)];
-                let trial = self.try_out(scenario, planned, key.discipline, &bar);
-                trial.map(|trial| (key, trial))
-            })
-            .collect::<anyhow::Result<_>>()?;
+        let tried = lists.iter().map(|dispatches| {
+            let mut sweep = Sweep::new(settings, planners, self);
+            sweep.not_run.clone_from(&not_run);
+            sweep.trials = self.trials(planners, &scenarios, &plans, &keys, dispatches)?;
+            sweep.scenarios.clone_from(&scenarios);
+            Ok(sweep)
+        });
+        tried.collect()
+    }
+
+    fn trials(
+        &self,
+        planners: &[Planner],
+        scenarios: &BTreeMap<(usize, World), Scenario>,
+        plans: &BTreeMap<TrialKey, Planned>,
+        keys: &[TrialKey],
+        dispatches: &[Dispatch],
+    ) -> anyhow::Result<BTreeMap<TrialKey, Trial>> {
+        let wanted = keys.iter().filter_map(|&key| {
+            let mut dispatches = dispatches.iter();
+            Some((
+                key,
+                *dispatches.find(|dispatch| dispatch.discipline == key.discipline)?,
+            ))
+        });
+        let wanted: Vec<(TrialKey, Dispatch)> = wanted.collect();
+        let bar = progress("trying", wanted.len() * self.seeds.len());
+        let tried = wanted.into_par_iter().map(|(key, dispatch)| {
+            let scenario = &scenarios[&(key.setting, key.world)];
+            let planned = &plans[&self.plan_key(&planners[key.planner], key)];
+            Ok((key, self.try_out(scenario, planned, dispatch, &bar)?))
+        });
+        let trials = tried.collect::<anyhow::Result<_>>();
         bar.finish_and_clear();
-        sweep.scenarios = scenarios;
-        sweep.trials = trials.into_iter().collect();
-        Ok(sweep)
+        trials
     }
 
     /// The trial whose plan serves this one as well.
@@ -252,7 +285,7 @@ impl Lab {
         &self,
         scenario: &Scenario,
         planned: &Planned,
-        discipline: Discipline,
+        dispatch: Dispatch,
         bar: &ProgressBar,
     ) -> anyhow::Result<Trial> {
         let mut reports: Vec<Report> = Vec::new();
@@ -262,7 +295,7 @@ impl Lab {
                 scenario,
                 plan,
                 &planned.replicas,
-                discipline,
+                dispatch,
                 seed,
                 &mut |_: Time| {},
             )?;
@@ -300,7 +333,7 @@ mod tests {
             let planners = ["first-fit", "igniter"].map(Planner::policy);
             let settings = vec![Setting::gpus("6.1", 1), Setting::gpus("6.1", 2)];
             Lab::new(true)
-                .sweep(settings, &planners)
+                .sweep(&settings, &planners)
                 .expect("files of the repository")
         };
         let (first, second) = (sweep(), sweep());

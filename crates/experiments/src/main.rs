@@ -56,7 +56,7 @@ fn main() -> anyhow::Result<()> {
     for experiment in &chosen {
         println!("{}: {}", experiment.name(), experiment.title());
         let (page, sweep) = experiment.run(&lab)?;
-        summary.add(*experiment, &sweep);
+        summary.add(*experiment, sweep.as_ref());
         page.write(&folder)?;
     }
     // What stands beside each other comes from one run.

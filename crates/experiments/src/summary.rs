@@ -29,10 +29,13 @@ pub(crate) struct Summary {
 }
 
 impl Summary {
-    pub(crate) fn add(&mut self, experiment: &dyn Experiment, sweep: &Sweep) {
+    pub(crate) fn add(&mut self, experiment: &dyn Experiment, sweep: Option<&Sweep>) {
         let (name, title) = (experiment.name(), experiment.title());
         writeln!(self.experiments, "| [{name}]({name}.md) | {title} |")
             .expect("a string takes everything");
+        let Some(sweep) = sweep else {
+            return;
+        };
         for &world in &sweep.worlds {
             let best = |discipline| sweep.best_share(world, &THESIS_POLICIES, discipline);
             let ours = sweep.best_share(world, &[DEFAULT_POLICY], Discipline::Deadline);

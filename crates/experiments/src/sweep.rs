@@ -10,7 +10,7 @@ use packhorse_figures::{
 use packhorse_simulator::{ModelReport, PlanReport, Report, Scenario};
 
 use crate::{
-    lab::Lab,
+    lab::{Lab, Planner},
     setting::{Setting, World},
 };
 
@@ -100,10 +100,13 @@ pub(crate) struct Sweep {
 }
 
 impl Sweep {
-    pub(crate) fn new(settings: Vec<Setting>, planners: Vec<String>, lab: &Lab) -> Self {
+    pub(crate) fn new(settings: &[Setting], planners: &[Planner], lab: &Lab) -> Self {
         Self {
-            settings,
-            planners,
+            settings: settings.to_vec(),
+            planners: planners
+                .iter()
+                .map(|planner| planner.label.clone())
+                .collect(),
             worlds: lab.worlds.clone(),
             seeds: lab.seeds.clone(),
             scenarios: BTreeMap::new(),

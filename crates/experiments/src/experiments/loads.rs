@@ -38,8 +38,8 @@ impl Experiment for Loads {
         "Figure 6.15: five vision models on four GPUs, by load and SLO"
     }
 
-    fn run(&self, lab: &Lab) -> anyhow::Result<(Page, Sweep)> {
-        let sweep = lab.sweep(settings("6.15"), &Planner::all())?;
+    fn run(&self, lab: &Lab) -> anyhow::Result<(Page, Option<Sweep>)> {
+        let sweep = lab.sweep(&settings("6.15"), &Planner::all())?;
         let quoted = Quoted::run(lab)?;
         let mut page = page(self);
         page.heading("What agrees with the thesis, and what does not");
@@ -57,7 +57,7 @@ impl Experiment for Loads {
             page.figure("densenet121", &figure);
         }
         page.planners(&sweep);
-        Ok((page, sweep))
+        Ok((page, Some(sweep)))
     }
 }
 
@@ -158,15 +158,15 @@ impl Quoted {
         let high = wsm_milp("6.16-wsm-milp-load-4000.json");
         Ok(Self {
             moderate: lab.sweep(
-                vec![setting(2)],
+                &[setting(2)],
                 &[
                     wsm_milp("6.16-wsm-milp-load-3000.json"),
                     ao_milp("6.18-ao-milp-load-3000.json"),
                 ],
             )?,
-            high: lab.sweep(vec![setting(3)], std::slice::from_ref(&high))?,
-            disturbed: lab.sweep(vec![setting(3).with("extra_slowdown", 0.3)], &[high])?,
-            highest: lab.sweep(vec![setting(4)], &[ao_milp("6.18-ao-milp-load-5000.json")])?,
+            high: lab.sweep(&[setting(3)], std::slice::from_ref(&high))?,
+            disturbed: lab.sweep(&[setting(3).with("extra_slowdown", 0.3)], &[high])?,
+            highest: lab.sweep(&[setting(4)], &[ao_milp("6.18-ao-milp-load-5000.json")])?,
         })
     }
 

@@ -22,9 +22,9 @@ impl Experiment for Mixed {
         "Figure 6.10: two vision and two language models at 300 requests/s each on one to eight GPUs"
     }
 
-    fn run(&self, lab: &Lab) -> anyhow::Result<(Page, Sweep)> {
+    fn run(&self, lab: &Lab) -> anyhow::Result<(Page, Option<Sweep>)> {
         let gpus = |gpus| Setting::gpus("6.10", gpus);
-        let sweep = lab.sweep((1..=8).map(gpus).collect(), &Planner::all())?;
+        let sweep = lab.sweep(&(1..=8).map(gpus).collect::<Vec<_>>(), &Planner::all())?;
         let mut page = page(self);
         page.heading("What agrees with the thesis, and what does not");
         page.claims(&claims(&sweep).unwrap_or_default());
@@ -38,7 +38,7 @@ impl Experiment for Mixed {
             page.figure("stages", &figure);
         }
         page.planners(&sweep);
-        Ok((page, sweep))
+        Ok((page, Some(sweep)))
     }
 }
 

@@ -1,5 +1,6 @@
 //! The experiments, a file each, and the table of them.
 
+mod ablation;
 mod loads;
 mod mixed;
 mod plain;
@@ -18,8 +19,8 @@ pub(crate) trait Experiment: Sync {
     /// What it is about.
     fn title(&self) -> &'static str;
 
-    /// Runs it; gives the page, and what the summary is made of.
-    fn run(&self, lab: &Lab) -> anyhow::Result<(Page, Sweep)>;
+    /// Runs it; gives the page, and what is summed up in the overview, if anything.
+    fn run(&self, lab: &Lab) -> anyhow::Result<(Page, Option<Sweep>)>;
 }
 
 /// All of them, in the thesis' order. An experiment that is added here is run, written and summed up like the others.
@@ -30,6 +31,7 @@ pub(crate) const EXPERIMENTS: &[&dyn Experiment] = &[
     &plain::WITHOUT_SHARES,
     &plain::VISION_AT_1000,
     &plain::MIXED_LOADS,
+    &ablation::Ablation,
     &plain::HIDDEN_INTERFERENCE,
     &plain::BURSTS,
 ];

@@ -30,8 +30,8 @@ impl Experiment for Plain {
         self.title
     }
 
-    fn run(&self, lab: &Lab) -> anyhow::Result<(Page, Sweep)> {
-        let sweep = lab.sweep((self.settings)(), &(self.planners)())?;
+    fn run(&self, lab: &Lab) -> anyhow::Result<(Page, Option<Sweep>)> {
+        let sweep = lab.sweep(&(self.settings)(), &(self.planners)())?;
         let mut page = page(self);
         if !self.about.is_empty() {
             page.paragraph(self.about);
@@ -42,7 +42,7 @@ impl Experiment for Plain {
         }
         page.goodput(self.title, &sweep);
         page.planners(&sweep);
-        Ok((page, sweep))
+        Ok((page, Some(sweep)))
     }
 }
 

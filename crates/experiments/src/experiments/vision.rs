@@ -27,11 +27,11 @@ impl Experiment for Vision {
         "Figure 6.1: five vision models at 500 requests/s each on one to six GPUs"
     }
 
-    fn run(&self, lab: &Lab) -> anyhow::Result<(Page, Sweep)> {
+    fn run(&self, lab: &Lab) -> anyhow::Result<(Page, Option<Sweep>)> {
         let gpus = |gpus| Setting::gpus("6.1", gpus);
-        let sweep = lab.sweep((1..=6).map(gpus).collect(), &Planner::all())?;
+        let sweep = lab.sweep(&(1..=6).map(gpus).collect::<Vec<_>>(), &Planner::all())?;
         let six = lab.sweep(
-            vec![gpus(6)],
+            &[gpus(6)],
             &[
                 Planner::policy(USHER),
                 Planner::file(AO_MILP, "6.5-ao-milp.json"),
@@ -56,7 +56,7 @@ impl Experiment for Vision {
             page.figure("plans", &figure);
         }
         page.planners(&sweep);
-        Ok((page, sweep))
+        Ok((page, Some(sweep)))
     }
 }
 
