@@ -50,6 +50,8 @@ enum Chore {
 enum Bench {
     /// What gateway and worker add over calling libtorch directly.
     Gateway(bench::Options),
+    /// How long each placement policy takes to solve, up to 6,000 devices and 2,000 models.
+    Placement(bench::placement::Options),
 }
 
 fn main() -> anyhow::Result<()> {
@@ -57,6 +59,7 @@ fn main() -> anyhow::Result<()> {
         Chore::Setup => setup::run(),
         Chore::Demo(options) => demo::run(&options),
         Chore::Bench(Bench::Gateway(options)) => bench::run(&options),
+        Chore::Bench(Bench::Placement(options)) => bench::placement::run(&options),
         Chore::Experiments { options } => experiments::run(&options),
         Chore::Test => test::run(),
         Chore::Ci => ci::run(),

@@ -18,6 +18,9 @@
 //! Source: Shubha et al., "USHER: Holistic Interference Avoidance for Resource Optimized ML Inference", OSDI 2024, section 3.3, as
 //! Elvinger's thesis "Towards resource and interference-aware scheduling of ML workloads" reads it, section 5.2.
 //!
+//! Configurations that cannot be better than one before them by a relaxation ([`bound`]), or that end like one before them, are not
+//! placed: no plan changes by it.
+//!
 //! What both leave open, and what we do:
 //! - Order of the groups: those with more models first, then in the models' order.
 //! - Several configurations with the most goodput: the first in ascending (degree, batch size), the first model slowest.
@@ -35,6 +38,7 @@ use crate::{
     Budget, ComputeMetric, PlaceError, Policy, PolicyOptions, fluid, requirements::Requirements,
 };
 
+mod bound;
 mod group;
 mod matching;
 

@@ -2,6 +2,7 @@
 //! that whatever else the machine does hits both.
 
 mod load;
+pub(crate) mod placement;
 mod sample;
 
 use std::{
@@ -272,17 +273,9 @@ impl Drop for Direct {
 }
 
 fn introduction(options: &Options) -> anyhow::Result<String> {
-    let cpu = fs::read_to_string("/proc/cpuinfo").context("read /proc/cpuinfo")?;
-    let name = cpu
-        .lines()
-        .find_map(|line| line.strip_prefix("model name")?.split_once(": "))
-        .map_or("unknown", |(_, name)| name);
-    let cores = std::thread::available_parallelism().context("count the cores")?;
-    let kernel =
-        fs::read_to_string("/proc/sys/kernel/osrelease").context("read the kernel's version")?;
     Ok(format!(
         "# What gateway and worker add over calling libtorch directly\n\n\
-         Made by `cargo xtask bench gateway --seconds {} --rounds {}` on {cores} cores of {name}, Linux {}.\n\n\
+         Made by `cargo xtask bench gateway --seconds {} --rounds {}` on {}.\n\n\
          Both sides have the same TorchScript file, prepared the same way, and the same cores, and are measured in turns: \
          libtorch directly (a Python process; as many threads as there are requests at once share one module), then the same load \
          through Packhorse (HTTP with binary tensors on kept connections, gateway, raw TCP, one worker; requests that wait \
@@ -294,6 +287,19 @@ fn introduction(options: &Options) -> anyhow::Result<String> {
          wait for the turn, and are as flattering as can be.\n",
         options.seconds,
         options.rounds,
-        kernel.trim(),
+        machine()?,
     ))
+}
+
+/// What a report says of the machine it was made on.
+fn machine() -> anyhow::Result<String> {
+    let cpu = fs::read_to_string("/proc/cpuinfo").context("read /proc/cpuinfo")?;
+    let name = cpu
+        .lines()
+        .find_map(|line| line.strip_prefix("model name")?.split_once(": "))
+        .map_or("unknown", |(_, name)| name);
+    let cores = std::thread::available_parallelism().context("count the cores")?;
+    let kernel =
+        fs::read_to_string("/proc/sys/kernel/osrelease").context("read the kernel's version")?;
+    Ok(format!("{cores} cores of {name}, Linux {}", kernel.trim()))
 }

@@ -2,7 +2,7 @@
 
 use packhorse_cluster::{ComputeShare, DeviceIndex, ModelIndex, PlannedReplica, Problem};
 
-use super::fewest_replicas;
+use super::{bound, fewest_replicas};
 use crate::{
     Budget, PlaceError,
     requirements::{Requirement, Requirements},
@@ -22,8 +22,6 @@ const ROUNDING: f64 = 1e-9;
 struct Choice {
     replicas: usize,
     batch: usize,
-    /// Requests per second if all its replicas find a device, at most the rate.
-    goodput: f64,
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -75,13 +73,7 @@ impl Member {
             .map(|multiple| fewest.saturating_mul(multiple))
             .filter(|degree| *degree <= problem.devices.len());
         let choices = degrees
-            .flat_map(|replicas| {
-                batches.iter().enumerate().map(move |(batch, of)| Choice {
-                    replicas,
-                    batch,
-                    goodput: (replicas as f64 * of.best_throughput()).min(rate),
-                })
-            })
+            .flat_map(|replicas| (0..batches.len()).map(move |batch| Choice { replicas, batch }))
             .collect();
         Self {
             model,
@@ -185,15 +177,32 @@ impl Cluster {
         members: &[Member],
         budget: &mut Budget<'_>,
     ) -> Result<Vec<PlannedReplica>, PlaceError> {
+        let room: Vec<Vec<bound::Room>> = members
+            .iter()
+            .map(|member| {
+                let batches = member.batches.iter();
+                batches.map(|batch| self.room_for(batch)).collect()
+            })
+            .collect();
         let mut search = Search {
             members,
+            resources: self.resources(),
+            room,
+            best_promise: Vec::new(),
             cluster: self,
             rooms: Vec::new(),
             placed: Vec::new(),
             chosen: Vec::new(),
             best: None,
         };
-        search.descend(0.0, budget)?;
+        search.best_promise = (0..members.len())
+            .map(|member| {
+                let choices = members[member].choices.iter();
+                let promises = choices.map(|choice| search.promise(member, *choice));
+                promises.fold(bound::Promise::NOTHING, bound::Promise::best)
+            })
+            .collect();
+        search.descend(&mut Vec::new(), budget)?;
         let Some(best) = search.best else {
             return Ok(Vec::new());
         };
@@ -217,6 +226,30 @@ impl Cluster {
         Ok(best.placed.into_iter().map(replica).collect())
     }
 
+    /// On how many devices a replica would fit by itself, and what the least of them would give for it.
+    fn room_for(&self, batch: &Batch) -> bound::Room {
+        let needs = || batch.requirements.iter().flatten();
+        let devices = self
+            .rooms
+            .iter()
+            .zip(&self.class_of)
+            .filter(|(room, class)| {
+                batch.requirements[**class].is_some_and(|need| {
+                    need.compute <= room.compute + ROUNDING && need.memory <= room.memory + ROUNDING
+                })
+            });
+        let least = |of: fn(&Requirement) -> f64| needs().map(of).fold(f64::INFINITY, f64::min);
+        bound::Room {
+            devices: devices.count(),
+            compute: least(|need| need.compute),
+            memory: least(|need| need.memory),
+        }
+    }
+
+    fn resources(&self) -> bound::Resources {
+        bound::Resources::new(self.rooms.iter().map(|room| (room.compute, room.memory)))
+    }
+
     fn need(&self, members: &[Member], placed: &Placed) -> Requirement {
         let batch = &members[placed.member].batches[placed.batch];
         batch.requirements[self.class_of[placed.device]].expect("placed where it can run")
@@ -234,6 +267,10 @@ struct Best {
 struct Search<'a> {
     members: &'a [Member],
     cluster: &'a Cluster,
+    /// What is free before the group, by member, then batch size; what a member can have at most; and all of it.
+    room: Vec<Vec<bound::Room>>,
+    best_promise: Vec<bound::Promise>,
+    resources: bound::Resources,
     rooms: Vec<Room>,
     placed: Vec<Placed>,
     chosen: Vec<Choice>,
@@ -241,23 +278,45 @@ struct Search<'a> {
 }
 
 impl Search<'_> {
-    /// `promised`: of the members chosen so far, if everything is placed.
-    fn descend(&mut self, promised: f64, budget: &mut Budget<'_>) -> Result<(), PlaceError> {
+    /// `promised`: what each of the members chosen so far can have at most, in their order.
+    fn descend(
+        &mut self,
+        promised: &mut Vec<bound::Promise>,
+        budget: &mut Budget<'_>,
+    ) -> Result<(), PlaceError> {
         let next = self.chosen.len();
         if next == self.members.len() {
             return self.try_configuration(budget);
         }
-        let members = self.members;
-        let rest: f64 = members[next + 1..].iter().map(|member| member.rate).sum();
-        for choice in &members[next].choices {
-            let bound = promised + choice.goodput;
-            if self.is_better(bound + rest) {
-                self.chosen.push(*choice);
-                self.descend(bound, budget)?;
+        let rest = next + 1..self.members.len();
+        let mut tried = vec![None; self.members[next].batches.len()];
+        for number in 0..self.members[next].choices.len() {
+            let choice = self.members[next].choices[number];
+            let room = self.room[next][choice.batch].devices;
+            // More replicas than there is room for end as few: the first such choice stands for them.
+            if tried[choice.batch].is_some_and(|replicas| replicas >= room) {
+                continue;
+            }
+            tried[choice.batch] = Some(choice.replicas);
+            promised.push(self.promise(next, choice));
+            let rest = rest.clone().map(|member| self.best_promise[member]);
+            let bound = self.resources.most(promised.iter().copied().chain(rest));
+            if self.is_better(bound) {
+                self.chosen.push(choice);
+                self.descend(promised, budget)?;
                 self.chosen.pop();
             }
+            promised.pop();
         }
         Ok(())
+    }
+
+    fn promise(&self, member: usize, choice: Choice) -> bound::Promise {
+        let of = &self.members[member];
+        let room = &self.room[member][choice.batch];
+        let replicas = choice.replicas.min(room.devices) as f64;
+        let throughput = of.batches[choice.batch].best_throughput();
+        room.promise((replicas * throughput).min(of.rate), throughput)
     }
 
     fn is_better(&self, goodput: f64) -> bool {

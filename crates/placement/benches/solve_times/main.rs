@@ -1,0 +1,136 @@
+//! How long each policy takes to solve, and how much of the fluid bound its plan promises.
+//!
+//! Groups: `thesis`, the settings of Elvinger's thesis; `scale`, heuristics from 4 to 6,000 devices and 20 to 2,000 models. A solve
+//! that takes longer than [`SAMPLED`] is timed once, the others by criterion. Beside criterion's estimates, which lie in
+//! `target/criterion`, one line per solve goes to `solve-times.csv` in cargo's folder for such files: `cargo xtask bench placement`
+//! makes a report of both.
+#![expect(clippy::print_stdout, reason = "progress, for people at a terminal")]
+
+mod problems;
+
+use std::{
+    fmt::Write as _,
+    fs,
+    path::Path,
+    time::{Duration, Instant},
+};
+
+use criterion::{BenchmarkId, Criterion};
+use packhorse_cluster::{Plan, Problem};
+use packhorse_placement::{Budget, POLICIES, PolicyEntry, PolicyOptions};
+
+use problems::{Setting, fluid_bound};
+
+/// Up to here there are several runs, of which criterion takes the median.
+const SAMPLED: Duration = Duration::from_millis(500);
+
+/// No solve gets longer than this.
+const LIMIT: Duration = Duration::from_secs(5);
+
+/// The largest problem, in devices times models, that a program is asked to solve.
+const SEARCHED: usize = 100;
+
+/// The most models that are matched: that takes their number to the third power, and cannot be stopped.
+const MATCHED: usize = 200;
+
+fn main() {
+    let mut criterion = Criterion::default()
+        .sample_size(10)
+        .warm_up_time(Duration::from_millis(100))
+        .measurement_time(Duration::from_millis(500))
+        .without_plots()
+        .configure_from_args();
+    let mut lines =
+        "group,policy,setting,devices,models,once_ms,goodput_rps,offered_rps,bound_rps\n"
+            .to_owned();
+    for (group, settings) in [("thesis", problems::thesis()), ("scale", problems::scale())] {
+        for setting in &settings {
+            for entry in POLICIES {
+                if is_asked(entry, setting) {
+                    measure(&mut criterion, group, setting, entry, &mut lines);
+                }
+            }
+        }
+    }
+    criterion.final_summary();
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("solve-times.csv");
+    fs::write(&path, lines).expect("cargo makes the folder");
+}
+
+/// The programs are for small problems only, and only with the solver that is made for them; iGniter is for models whose coefficients
+/// there are.
+fn is_asked(entry: &PolicyEntry, setting: &Setting) -> bool {
+    let size = setting.problem.devices.len() * setting.problem.models.len();
+    match entry.name {
+        "ao-milp" | "wsm-milp" => cfg!(feature = "highs") && size <= SEARCHED,
+        "usher" | "wao-usher" => setting.problem.models.len() <= MATCHED,
+        "igniter" => setting.coefficients.is_some(),
+        _ => true,
+    }
+}
+
+fn measure(
+    criterion: &mut Criterion,
+    group: &str,
+    setting: &Setting,
+    entry: &PolicyEntry,
+    lines: &mut String,
+) {
+    let options = PolicyOptions {
+        igniter_coefficients: setting.coefficients.clone(),
+        ..PolicyOptions::default()
+    };
+    let (took, plan) = once(entry, &setting.problem, &options);
+    let goodput: f64 = plan
+        .iter()
+        .flat_map(|plan| &plan.models)
+        .map(|model| model.goodput.get())
+        .sum::<f64>()
+        + 0.0;
+    let offered: f64 = setting
+        .problem
+        .models
+        .iter()
+        .map(|model| model.rate.get())
+        .sum();
+    let bound = fluid_bound(&setting.problem);
+    let once_ms = took.as_secs_f64() * 1e3;
+    let (name, devices, models) = (
+        entry.name,
+        setting.problem.devices.len(),
+        setting.problem.models.len(),
+    );
+    println!(
+        "{group}/{name}/{}: once {once_ms:.3} ms, {goodput:.1} of {bound:.1} requests/s",
+        setting.name
+    );
+    writeln!(
+        lines,
+        "{group},{name},{},{devices},{models},{once_ms},{},{offered},{bound}",
+        setting.name,
+        plan.as_ref()
+            .map_or_else(String::new, |_| goodput.to_string()),
+    )
+    .expect("writing to memory cannot fail");
+    if plan.is_none() || took > SAMPLED {
+        return;
+    }
+    let mut group = criterion.benchmark_group(group);
+    group.bench_function(BenchmarkId::new(name, &setting.name), |bencher| {
+        bencher.iter(|| once(entry, &setting.problem, &options).1);
+    });
+    group.finish();
+}
+
+#[expect(clippy::disallowed_methods, reason = "a benchmark measures time")]
+fn once(
+    entry: &PolicyEntry,
+    problem: &Problem,
+    options: &PolicyOptions,
+) -> (Duration, Option<Plan>) {
+    let start = Instant::now();
+    let late = || start.elapsed() > LIMIT;
+    let mut budget = Budget::new(u64::MAX, &late).with_time_limit(LIMIT);
+    let plan = entry.place_with(problem, options, &mut budget).ok();
+    (start.elapsed(), plan)
+}

@@ -1,0 +1,220 @@
+//! How long each placement policy takes to solve, and how much of the fluid bound its plan promises: criterion's medians as a
+//! report.
+
+use std::{collections::BTreeSet, fmt::Write as _, fs, path::PathBuf, process::Command};
+
+use anyhow::{Context as _, ensure};
+
+use super::machine;
+use crate::{setup, workspace::root};
+
+/// The paper's time for its own policy on 24 devices and 20 models.
+const USHER_PAPER_MS: f64 = 510.0;
+const USHER_PAPER_SETTING: &str = "24-devices-20-models";
+
+/// How it is measured.
+#[derive(clap::Args)]
+pub(crate) struct Options {
+    /// Without the solver `HiGHS`, which needs cmake and libclang: leaves the policies out that are programs
+    #[arg(long)]
+    without_highs: bool,
+    /// Where the report is written
+    #[arg(long, default_value = "docs/benchmarks/placement.md")]
+    report: PathBuf,
+}
+
+/// A line of what the benchmark writes.
+struct Solve {
+    group: String,
+    policy: String,
+    setting: String,
+    once_ms: f64,
+    /// None if it was stopped.
+    goodput: Option<f64>,
+    offered: f64,
+    bound: f64,
+    /// Criterion's median, of those that it took.
+    median_ms: Option<f64>,
+}
+
+/// Measures and writes the report.
+pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
+    let mut bench = Command::new("cargo");
+    bench.current_dir(root()).args([
+        "bench",
+        "-p",
+        "packhorse-placement",
+        "--bench",
+        "solve_times",
+    ]);
+    if !options.without_highs {
+        setup::run()?;
+        bench.args(["--features", "highs"]);
+    }
+    let status = bench.status().context("start cargo")?;
+    ensure!(status.success(), "cargo bench: {status}");
+    let path = root().join("target/tmp/solve-times.csv");
+    let text = fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
+    let solves = text
+        .lines()
+        .skip(1)
+        .map(Solve::read)
+        .collect::<anyhow::Result<Vec<_>>>()?;
+    let path = root().join(&options.report);
+    fs::write(&path, report(options, &solves)?)
+        .with_context(|| format!("write {}", path.display()))?;
+    println!("Wrote {}", path.display());
+    Ok(())
+}
+
+impl Solve {
+    fn read(line: &str) -> anyhow::Result<Self> {
+        let cells: Vec<&str> = line.split(',').collect();
+        let [
+            group,
+            policy,
+            setting,
+            _,
+            _,
+            once_ms,
+            goodput,
+            offered,
+            bound,
+        ] = cells[..]
+        else {
+            anyhow::bail!("solve-times.csv has a line of {} cells", cells.len());
+        };
+        let estimates = root()
+            .join("target/criterion")
+            .join(group)
+            .join(policy)
+            .join(setting)
+            .join("new/estimates.json");
+        let goodput: Option<f64> = (!goodput.is_empty()).then(|| goodput.parse()).transpose()?;
+        let once_ms: f64 = once_ms.parse()?;
+        // What was timed once may have estimates of an earlier run.
+        let median_ms = match fs::read(&estimates) {
+            Ok(json) if goodput.is_some() && once_ms <= 500.0 => {
+                let json: serde_json::Value = serde_json::from_slice(&json)?;
+                json["median"]["point_estimate"].as_f64().map(|ns| ns / 1e6)
+            }
+            _ => None,
+        };
+        Ok(Self {
+            group: group.to_owned(),
+            policy: policy.to_owned(),
+            setting: setting.to_owned(),
+            once_ms,
+            goodput,
+            offered: offered.parse()?,
+            bound: bound.parse()?,
+            median_ms,
+        })
+    }
+
+    /// In milliseconds; in brackets where it is of one run.
+    fn time(&self) -> String {
+        match (self.median_ms, self.goodput) {
+            (Some(median), _) => format!("{median:.3}"),
+            (None, Some(_)) => format!("({:.0})", self.once_ms),
+            (None, None) => format!("stopped after {:.0} s", self.once_ms / 1e3),
+        }
+    }
+}
+
+fn report(options: &Options, solves: &[Solve]) -> anyhow::Result<String> {
+    let flag = if options.without_highs {
+        " --without-highs"
+    } else {
+        ""
+    };
+    let mut text = format!(
+        "# How long placement takes\n\nMade by `cargo xtask bench placement{flag}` on {}. Times are criterion's medians in milliseconds \
+         (optimised build, one thread); in brackets of a single run, where that took more than half a second. Goodput is what the \
+         policy itself predicts, in percent of the fluid bound: devices that only take turns, always with the batches that give most, \
+         without waiting and without memory. Policies that let replicas run side by side without loss may count more than the bound on \
+         a cluster that is short; nobody counts more than is offered.\n",
+        machine()?
+    );
+    writeln!(text, "\n## The thesis' settings\n")?;
+    table(&mut text, solves, "thesis", Solve::time)?;
+    writeln!(
+        text,
+        "\nGoodput in requests/s, by each policy's own estimate:\n"
+    )?;
+    table(&mut text, solves, "thesis", |solve| {
+        solve
+            .goodput
+            .map_or_else(|| "–".to_owned(), |goodput| format!("{goodput:.1}"))
+    })?;
+    writeln!(
+        text,
+        "\n## From 4 to 6,000 devices\n\nModels drawn from the Clockwork zoo with a fixed seed, rates that want 90 % of the devices' time in \
+         full batches, SLOs of 2 to 6 times the largest batch. Memory is the zoo's weights and 30 MiB per row; the zoo has no \
+         occupancies, and they are drawn from the range of the thesis' table A.1.\n"
+    )?;
+    table(&mut text, solves, "scale", |solve| {
+        solve.goodput.map_or_else(
+            || solve.time(),
+            |goodput| format!("{} / {:.1} %", solve.time(), 100.0 * goodput / solve.bound),
+        )
+    })?;
+    writeln!(text, "\nOffered rate over the bound: {}.", ratios(solves))?;
+    let usher = solves
+        .iter()
+        .find(|solve| solve.policy == "usher" && solve.setting == USHER_PAPER_SETTING);
+    if let Some(ours) = usher.and_then(|solve| solve.median_ms) {
+        writeln!(
+            text,
+            "\nThe Usher paper gives {USHER_PAPER_MS} ms for 24 devices and 20 models; `usher` takes {ours:.3} ms here: {:.0} times faster \
+             (on another machine, and on models of another zoo).",
+            USHER_PAPER_MS / ours
+        )?;
+    }
+    Ok(text)
+}
+
+fn ratios(solves: &[Solve]) -> String {
+    let mut seen = BTreeSet::new();
+    let mut ratios = Vec::new();
+    for solve in solves.iter().filter(|solve| solve.group == "scale") {
+        if seen.insert(&solve.setting) {
+            ratios.push(format!("{:.2}", solve.offered / solve.bound));
+        }
+    }
+    ratios.join(", ")
+}
+
+/// A row per policy, a column per setting, both in the order of the solves.
+fn table(
+    text: &mut String,
+    solves: &[Solve],
+    group: &str,
+    cell: impl Fn(&Solve) -> String,
+) -> anyhow::Result<()> {
+    let of_group = || solves.iter().filter(|solve| solve.group == group);
+    let (mut policies, mut settings) = (Vec::new(), Vec::new());
+    for solve in of_group() {
+        if !policies.contains(&&solve.policy) {
+            policies.push(&solve.policy);
+        }
+        if !settings.contains(&&solve.setting) {
+            settings.push(&solve.setting);
+        }
+    }
+    write!(text, "| |")?;
+    for setting in &settings {
+        write!(text, " {} |", setting.replace('-', " "))?;
+    }
+    writeln!(text, "\n|---|{}", "---|".repeat(settings.len()))?;
+    for policy in policies {
+        write!(text, "| `{policy}` |")?;
+        for setting in &settings {
+            let found =
+                of_group().find(|solve| solve.policy == *policy && solve.setting == **setting);
+            write!(text, " {} |", found.map_or_else(String::new, &cell))?;
+        }
+        writeln!(text)?;
+    }
+    Ok(())
+}
