@@ -190,9 +190,14 @@ async fn live(context: &Context) -> (Option<Discipline>, Option<Value>) {
     let Ok(admin) = context.admin() else {
         return (None, None);
     };
-    let discipline = admin.policy().await.ok().map(|policy| policy.discipline);
-    let plan = plan::live(&admin).await.ok().flatten();
-    (discipline, plan)
+    let told = async {
+        let discipline = admin.policy().await?.discipline;
+        anyhow::Ok((Some(discipline), plan::live(&admin).await?))
+    };
+    told.await.unwrap_or_else(|error| {
+        eprintln!("note: the cluster's plan and discipline are not known: {error:#}");
+        (None, None)
+    })
 }
 
 /// What the gateway has counted for each model, where it says so.

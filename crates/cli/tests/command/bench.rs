@@ -150,7 +150,9 @@ async fn what_is_answered_refused_and_lost_is_counted_apart() {
 async fn plan_and_discipline_are_the_live_cluster_s_where_it_tells_them() {
     let (gateway, _) = gateway(SCENARIO).await;
     serves(&gateway, |_| answered()).await;
-    let policy = json!({"policy": "nexus", "discipline": "deadline", "policies": []});
+    let options = crate::policy::options();
+    let policy =
+        json!({"policy": "nexus", "discipline": "deadline", "options": options, "policies": []});
     gateway.answers("GET", "/v1/policy", 200, policy).await;
     gateway.answers("GET", "/v1/nodes", 200, json!([])).await;
     let plan = json!({

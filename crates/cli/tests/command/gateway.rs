@@ -144,7 +144,7 @@ pub(crate) fn node(name: &str, devices: u32, replica: &str) -> Value {
     let device = |i: u32| {
         json!({
             "id": format!("{name}/cpu{i}"), "kind": "cpu-x", "description": "X", "memory_bytes": 1_u64 << 30,
-            "multiprocessors": 2, "replicas": if i == 0 { json!([replica]) } else { json!([]) },
+            "multiprocessors": 2, "gpu": null, "replicas": if i == 0 { json!([replica]) } else { json!([]) },
         })
     };
     json!({

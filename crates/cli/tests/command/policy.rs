@@ -5,7 +5,7 @@ use wiremock::{ResponseTemplate, matchers::body_json};
 
 use crate::gateway::{Gateway, admin};
 
-fn options() -> Value {
+pub(crate) fn options() -> Value {
     json!({
         "compute_metric": "mean", "objective": "goodput", "prefer_small_batch": true, "nexus_published": false,
     })
