@@ -74,7 +74,7 @@ pub struct Execution {
 pub enum ExecutorChoice {
     /// libtorch.
     Torch {
-        /// The TorchScript file, or AOTInductor package.
+        /// The TorchScript file, or package that was compiled ahead of time.
         artifact: PathBuf,
         /// Index of the CUDA device, as the worker's environment numbers them; none is the CPU.
         cuda_device: Option<u32>,
@@ -181,7 +181,7 @@ impl Handoff {
         self.dir.join(LOG)
     }
 
-    /// The worker's own folder for temporary files: an AOTInductor package unpacks itself there, and may leave it behind.
+    /// The worker's own folder for temporary files: a package unpacks itself there, and may leave it behind.
     pub fn temporary_dir(&self) -> PathBuf {
         self.dir.join(TEMPORARY)
     }

@@ -1,4 +1,4 @@
-//! Real AOTInductor packages on libtorch.
+//! Real packages that were compiled ahead of time, on libtorch.
 
 use std::{fs, path::PathBuf};
 

@@ -9,7 +9,7 @@ const TAIL: u64 = 20 + END_RECORD as u64 + 65_535;
 /// A directory that is larger belongs to something else.
 const MAX_DIRECTORY: u64 = 16 << 20;
 
-/// Whether this is an AOTInductor package (`.pt2`): a program that was compiled ahead of time. Whatever is no archive is none.
+/// Whether this is a package (`.pt2`): a program that was compiled ahead of time. Whatever is no archive is none.
 pub(super) fn is_package(file: &mut (impl Read + Seek)) -> io::Result<bool> {
     let Some((offset, size)) = directory(file)? else {
         return Ok(false);

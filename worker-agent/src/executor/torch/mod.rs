@@ -1,4 +1,4 @@
-//! libtorch: TorchScript programs and AOTInductor packages, on the CPU or on a CUDA device.
+//! libtorch: TorchScript programs and packages that were compiled ahead of time, on the CPU or on a CUDA device.
 
 mod artifact;
 mod memory;

@@ -122,7 +122,7 @@ pub(super) enum Treatment {
     Frozen = 1,
     /// Frozen, and rewritten to the operators that are fastest on the device.
     Optimized = 2,
-    /// Nothing any more: the file is an AOTInductor package.
+    /// Nothing any more: the file is a package.
     Compiled = 3,
 }
 
