@@ -35,6 +35,7 @@ const ARROWS: [(&str, &[&str]); 16] = [
             "api",
             "simulator",
             "figures",
+            "kernels",
             "client",
         ],
     ),

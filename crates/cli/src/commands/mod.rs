@@ -3,6 +3,7 @@
 mod bench;
 mod classes;
 mod infer;
+mod kernels;
 mod layout;
 mod model;
 mod node;

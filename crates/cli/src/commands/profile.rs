@@ -8,7 +8,7 @@ use packhorse_cluster::{
 };
 use serde::Serialize;
 
-use super::model_text;
+use super::{kernels::KernelsArgs, model_text};
 use crate::{
     context::{Context, read_text, write_file},
     output::{self, number, number_or_dash},
@@ -16,7 +16,7 @@ use crate::{
 
 #[derive(clap::Subcommand)]
 #[command(
-    after_help = "Examples:\n  packhorse profile show minilm\n  packhorse profile export profiles.csv\n  packhorse profile import profiles.csv"
+    after_help = "Examples:\n  packhorse profile show minilm\n  packhorse profile export profiles.csv\n  packhorse profile import profiles.csv\n  packhorse profile kernels batch.json"
 )]
 pub(crate) enum ProfileCommand {
     /// Show latency and memory per batch size
@@ -46,6 +46,8 @@ Example:
         /// The CSV file
         file: PathBuf,
     },
+    /// Work out occupancy and SM utilisation of the kernels that torch.profiler recorded of a batch
+    Kernels(KernelsArgs),
 }
 
 /// A row as programs read it: the CSV contract's names.
@@ -82,21 +84,22 @@ impl Row {
 
 impl ProfileCommand {
     pub(super) async fn run(self, context: &Context) -> anyhow::Result<()> {
-        let admin = context.admin()?;
+        let admin = || context.admin();
         match self {
-            Self::Show { model } => show(context, &admin.profiles(model.as_ref()).await?),
+            Self::Kernels(args) => args.run(context),
+            Self::Show { model } => show(context, &admin()?.profiles(model.as_ref()).await?),
             Self::Export { file: None } => Ok(output::raw(
-                admin.profiles(None).await?.to_csv().as_bytes(),
+                admin()?.profiles(None).await?.to_csv().as_bytes(),
             )?),
             Self::Export { file: Some(file) } => {
-                let profiles = admin.profiles(None).await?;
+                let profiles = admin()?.profiles(None).await?;
                 write_file(&file, profiles.to_csv().as_bytes())?;
                 report(context, "exported", profiles.len())
             }
             Self::Import { file } => {
                 let profiles = ProfileTable::from_csv(&read_text(&file)?)
                     .with_context(|| format!("{}", file.display()))?;
-                admin.import_profiles(&profiles).await?;
+                admin()?.import_profiles(&profiles).await?;
                 report(context, "imported", profiles.len())
             }
         }

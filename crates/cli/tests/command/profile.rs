@@ -91,3 +91,38 @@ async fn what_is_imported_is_checked_first() {
     );
     gateway.server.verify().await;
 }
+
+/// A batch of two kernels on a V100: 20 of 80 multiprocessors for 30 us, all for 10 us.
+const TRACE: &str = r#"{
+    "deviceProperties": [{"id": 0, "computeMajor": 7, "computeMinor": 0, "numSms": 80}],
+    "traceEvents": [
+        {"cat": "cpu_op", "name": "aten::relu", "ts": 0, "dur": 5},
+        {"cat": "kernel", "name": "a", "ts": 1000.5, "dur": 30, "args": {
+            "device": 0, "grid": [40, 1, 1], "block": [1024, 1, 1], "registers per thread": 32, "shared memory": 0}},
+        {"cat": "kernel", "name": "b", "ts": 1030.5, "dur": 10, "args": {
+            "device": 0, "grid": [160, 1, 1], "block": [1024, 1, 1], "registers per thread": 32, "shared memory": 0}}
+    ]
+}"#;
+
+#[tokio::test]
+async fn recorded_kernels_become_metrics_and_a_picture() {
+    let gateway = Gateway::start().await;
+    let folder = tempfile::tempdir().unwrap();
+    let trace = folder.path().join("batch.json");
+    fs::write(&trace, TRACE).unwrap();
+    let trace = trace.to_str().unwrap();
+    let picture = folder.path().join("kernels.svg");
+    let plot = ["--plot", picture.to_str().unwrap()];
+    let summary = gateway.run(&[&["profile", "kernels", trace, "--json"], &plot[..]].concat());
+    let expected = json!({
+        "compute_capability": "7.0", "multiprocessors": 80, "kernels": 2, "duration_ms": 0.04,
+        "achieved_occupancy_pct": 100.0, "mean_occupancy_pct": 43.75, "sm_utilization_pct": 43.75,
+    });
+    assert_eq!(summary.json(), expected);
+    let svg = fs::read_to_string(picture).unwrap();
+    assert!(svg.contains("SM utilisation"));
+
+    // With half the multiprocessors: 20 of 40 for 30 us, all for 10 us.
+    let other = gateway.run(&["profile", "kernels", trace, "--json", "--gpu", "7.0:40"]);
+    assert_eq!(other.json()["sm_utilization_pct"], 62.5);
+}
