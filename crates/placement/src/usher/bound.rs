@@ -48,7 +48,7 @@ impl Resources {
     }
 
     /// The most that models can have together: of every resource by itself, the models that ask least of it for a request first.
-    pub(super) fn most(&self, promises: impl Iterator<Item = Promise> + Clone) -> f64 {
+    pub(super) fn most(&self, promises: &(impl Iterator<Item = Promise> + Clone)) -> f64 {
         let of = |resource: usize| {
             let mut left = self.free[resource];
             let mut goodput = 0.0;

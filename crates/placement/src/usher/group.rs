@@ -300,7 +300,7 @@ impl Search<'_> {
             tried[choice.batch] = Some(choice.replicas);
             promised.push(self.promise(next, choice));
             let rest = rest.clone().map(|member| self.best_promise[member]);
-            let bound = self.resources.most(promised.iter().copied().chain(rest));
+            let bound = self.resources.most(&promised.iter().copied().chain(rest));
             if self.is_better(bound) {
                 self.chosen.push(choice);
                 self.descend(promised, budget)?;
