@@ -52,6 +52,8 @@ enum Bench {
     Gateway(bench::Options),
     /// How long each placement policy takes to solve, up to 6,000 devices and 2,000 models.
     Placement(bench::placement::Options),
+    /// How fast the serving engine decides, and the simulator around it runs.
+    Engine(bench::engine::Options),
 }
 
 fn main() -> anyhow::Result<()> {
@@ -60,6 +62,7 @@ fn main() -> anyhow::Result<()> {
         Chore::Demo(options) => demo::run(&options),
         Chore::Bench(Bench::Gateway(options)) => bench::run(&options),
         Chore::Bench(Bench::Placement(options)) => bench::placement::run(&options),
+        Chore::Bench(Bench::Engine(options)) => bench::engine::run(&options),
         Chore::Experiments { options } => experiments::run(&options),
         Chore::Test => test::run(),
         Chore::Ci => ci::run(),

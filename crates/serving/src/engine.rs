@@ -313,9 +313,7 @@ impl Engine {
         let Some(&model) = self.replicas.get(&key) else {
             return;
         };
-        if let Some(replica) = self.model_mut(model).fleet.replica_mut(key) {
-            replica.draining = true;
-        }
+        self.model_mut(model).fleet.drain(key);
         self.drained_if_idle(model, key);
         self.wake(now, model);
     }
@@ -385,12 +383,14 @@ impl Engine {
         let Some(batch) = self.batches.remove(&id) else {
             return Vec::new();
         };
-        let replica = self
-            .model_mut(batch.model)
-            .fleet
-            .replica_mut(batch.replica)
-            .expect("its replica is not lost");
-        replica.returned(now, id, batch.rows, batch.dispatched, compute);
+        self.model_mut(batch.model).fleet.returned(
+            now,
+            batch.replica,
+            id,
+            batch.rows,
+            batch.dispatched,
+            compute,
+        );
         self.wake(now, batch.model);
         self.drained_if_idle(batch.model, batch.replica);
         let mut requests = batch.requests;

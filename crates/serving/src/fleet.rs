@@ -1,7 +1,7 @@
 //! The ready replicas of one model, and when each would finish a batch.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     ops::Bound::{Excluded, Unbounded},
     time::Duration,
 };
@@ -81,7 +81,7 @@ impl Replica {
         }
     }
 
-    pub(crate) fn has_credit(&self) -> bool {
+    fn has_credit(&self) -> bool {
         !self.draining && self.held.len() < self.spec.credits as usize
     }
 
@@ -123,8 +123,7 @@ impl Replica {
         self.held.push(batch);
     }
 
-    /// Takes a batch back, with what it took to compute if it was computed.
-    pub(crate) fn returned(
+    fn returned(
         &mut self,
         now: Time,
         batch: BatchId,
@@ -154,6 +153,8 @@ impl Replica {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Fleet {
     replicas: BTreeMap<ReplicaKey, Replica>,
+    /// Those with a free credit, by when they should be done with what they hold.
+    open: BTreeSet<(Time, ReplicaKey)>,
     /// Which one got the last batch; it may be gone.
     last: Option<ReplicaKey>,
     /// How many batches they got.
@@ -163,28 +164,54 @@ pub(crate) struct Fleet {
 impl Fleet {
     pub(crate) fn add(&mut self, now: Time, key: ReplicaKey, spec: ReplicaSpec) {
         self.replicas.insert(key, Replica::new(now, spec));
+        self.open.insert((now, key));
     }
 
     pub(crate) fn remove(&mut self, key: ReplicaKey) -> Option<Replica> {
-        self.replicas.remove(&key)
+        let replica = self.replicas.remove(&key)?;
+        self.open.remove(&(replica.busy_until, key));
+        Some(replica)
     }
 
     pub(crate) fn get(&self, key: ReplicaKey) -> Option<&Replica> {
         self.replicas.get(&key)
     }
 
-    pub(crate) fn replica_mut(&mut self, key: ReplicaKey) -> Option<&mut Replica> {
-        self.replicas.get_mut(&key)
+    /// A replica gets no further batches.
+    pub(crate) fn drain(&mut self, key: ReplicaKey) {
+        self.change(key, |replica| replica.draining = true);
     }
 
     /// A replica gets a batch.
     pub(crate) fn dispatched(&mut self, now: Time, key: ReplicaKey, batch: BatchId, rows: u32) {
-        let replica = self.replicas.get_mut(&key);
-        replica
-            .expect("a discipline chooses from the fleet")
-            .dispatched(now, batch, rows);
+        self.change(key, |replica| replica.dispatched(now, batch, rows));
         self.last = Some(key);
         self.batches += 1;
+    }
+
+    /// A replica gives a batch of `rows` rows back, with what it took to compute if it was computed.
+    pub(crate) fn returned(
+        &mut self,
+        now: Time,
+        key: ReplicaKey,
+        batch: BatchId,
+        rows: u32,
+        dispatched: Time,
+        compute: Option<Duration>,
+    ) {
+        self.change(key, |replica| {
+            replica.returned(now, batch, rows, dispatched, compute);
+        });
+    }
+
+    fn change(&mut self, key: ReplicaKey, change: impl FnOnce(&mut Replica)) {
+        let replica = self.replicas.get_mut(&key);
+        let replica = replica.expect("only replicas that are there are asked of");
+        self.open.remove(&(replica.busy_until, key));
+        change(replica);
+        if replica.has_credit() {
+            self.open.insert((replica.busy_until, key));
+        }
     }
 
     /// How many batches they got so far.
@@ -208,7 +235,12 @@ impl Fleet {
             .map(|(key, replica)| (*key, replica))
     }
 
-    /// The same, beginning behind the one that got the last batch.
+    /// Those with a free credit, the one that is done first with what it holds first.
+    pub(crate) fn open(&self) -> impl Iterator<Item = (ReplicaKey, &Replica)> {
+        self.open.iter().map(|(_, key)| (*key, &self.replicas[key]))
+    }
+
+    /// All that take work, beginning behind the one that got the last batch.
     pub(crate) fn in_turn(&self) -> impl Iterator<Item = (ReplicaKey, &Replica)> {
         let after = self.last.map_or(Unbounded, Excluded);
         self.replicas

@@ -1,6 +1,6 @@
 //! The requests of one model that wait, in the order in which a discipline wants them.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use packhorse_cluster::Time;
 
@@ -32,6 +32,7 @@ pub(crate) struct Queue {
     by_class: Sorted<(ShapeClass, Ticket), ()>,
     by_deadline: Sorted<(Time, Ticket), ()>,
     rows: u64,
+    rows_by_class: BTreeMap<ShapeClass, u64>,
 }
 
 impl Queue {
@@ -43,13 +44,20 @@ impl Queue {
         self.by_class.insert((request.class, ticket), ());
         self.by_deadline.insert((request.deadline, ticket), ());
         self.rows += u64::from(request.rows);
+        *self.rows_by_class.entry(request.class).or_default() += u64::from(request.rows);
     }
 
     pub(crate) fn remove(&mut self, ticket: Ticket) -> Option<Waiting> {
         let waiting = self.waiting.remove(ticket)?;
         self.by_class.remove((waiting.request.class, ticket));
         self.by_deadline.remove((waiting.request.deadline, ticket));
-        self.rows -= u64::from(waiting.request.rows);
+        let rows = u64::from(waiting.request.rows);
+        self.rows -= rows;
+        let of_class = self.rows_by_class.get_mut(&waiting.request.class)?;
+        *of_class -= rows;
+        if *of_class == 0 {
+            self.rows_by_class.remove(&waiting.request.class);
+        }
         Some(waiting)
     }
 
@@ -60,6 +68,11 @@ impl Queue {
     /// Rows of all that wait.
     pub(crate) fn rows(&self) -> u64 {
         self.rows
+    }
+
+    /// Rows of those of one shape class.
+    pub(crate) fn rows_of(&self, class: ShapeClass) -> u64 {
+        self.rows_by_class.get(&class).copied().unwrap_or(0)
     }
 
     /// All, in order.
@@ -73,10 +86,18 @@ impl Queue {
         class: ShapeClass,
         from: Ticket,
     ) -> impl Iterator<Item = &Waiting> {
-        self.by_class
-            .from((class, from))
-            .take_while(move |&&((of, _), ())| of == class)
-            .filter_map(|&((_, ticket), ())| self.waiting.get(ticket))
+        // Of a single class, the order of the class is that of all, and nobody needs to be looked up.
+        let mixed = self.rows_by_class.len() > 1;
+        let single = (!mixed && self.rows_by_class.contains_key(&class))
+            .then(|| self.waiting.from(from).map(|entry| &entry.1));
+        let looked_up = mixed.then(|| {
+            self.by_class
+                .from((class, from))
+                .take_while(move |&&((of, _), ())| of == class)
+                .filter_map(|&((_, ticket), ())| self.waiting.get(ticket))
+        });
+        let single = single.into_iter().flatten();
+        single.chain(looked_up.into_iter().flatten())
     }
 
     /// The first of every shape class.

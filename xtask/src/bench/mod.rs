@@ -1,6 +1,7 @@
 //! What gateway and worker add over calling libtorch directly: the same model on the same machine, in turns within one run, so
 //! that whatever else the machine does hits both.
 
+pub(crate) mod engine;
 mod load;
 pub(crate) mod placement;
 mod sample;

@@ -23,11 +23,7 @@ use std::time::Duration;
 use packhorse_cluster::Time;
 
 use super::{Decision, Discipline, View};
-use crate::{
-    Refusal, ReplicaKey, Request,
-    fleet::Replica,
-    queue::{Ticket, Waiting},
-};
+use crate::{Refusal, ReplicaKey, Request, fleet::Replica, queue::Waiting};
 
 /// Priority 0, which says nothing, counts as this.
 const DEFAULT_PRIORITY: u32 = 3;
@@ -74,6 +70,9 @@ impl Default for DeadlineOptions {
     }
 }
 
+/// How many replicas with a free credit are compared, beginning with the one that is done first. Bounds a decision.
+const CANDIDATES: usize = 16;
+
 #[derive(Debug)]
 pub(super) struct Deadline {
     pub(super) options: DeadlineOptions,
@@ -109,20 +108,21 @@ impl Discipline for Deadline {
             return Decision::Expire(first);
         }
         let due = drop.then_some(due);
-        let mut serving = view.fleet.serving();
-        if !serving.any(|(_, replica)| replica.has_credit()) {
+        if view.fleet.open().next().is_none() {
             return Decision::Wait(due);
         }
         let leaders = fair_leader(view).into_iter().chain(view.queue.iter());
         for leader in leaders.take(LOOK_AHEAD) {
-            let in_time = |may: fn(&Replica) -> bool| {
-                let best = earliest(view, leader.request.rows, may);
-                best.filter(|best| !drop || best.1 <= leader.request.deadline)
-            };
-            if let Some((replica, _)) = in_time(Replica::has_credit) {
-                return self.lead(view, replica, leader, due);
+            let in_time = |finish: Time| !drop || finish <= leader.request.deadline;
+            if let Some((key, finish)) = earliest(view, leader.request.rows)
+                && in_time(finish)
+            {
+                return self.lead(view, key, leader, due);
             }
-            if in_time(|_| true).is_none() {
+            let hopes = |(_, replica): (ReplicaKey, &Replica)| {
+                finish(view, replica, leader.request.rows).is_some_and(in_time)
+            };
+            if !view.fleet.serving().any(hopes) {
                 return Decision::Expire(leader.ticket);
             }
         }
@@ -140,9 +140,9 @@ impl Deadline {
         due: Option<Time>,
     ) -> Decision {
         let replica = view.fleet.get(key).expect("chosen from this fleet");
-        let (tickets, rows) = self.batch(view, replica, leader);
+        let (requests, rows) = self.batch(view, replica, leader);
         // Of several shape classes, or of more than the deadlines allow, a part stays behind.
-        let whole = tickets.len() == view.queue.len();
+        let whole = requests == view.queue.len();
         let look_ahead = self.options.drop && self.options.look_ahead;
         if look_ahead && !whole && spoils_those_behind(view, key, leader, rows) {
             return Decision::Expire(leader.ticket);
@@ -153,19 +153,19 @@ impl Deadline {
                 return Decision::Wait(Some(due.map_or(until, |due| due.min(until))));
             }
         }
+        let of_class = view.queue.of_class(leader.request.class, leader.ticket);
         Decision::Dispatch {
             replica: key,
-            tickets,
+            tickets: of_class.take(requests).map(|one| one.ticket).collect(),
         }
     }
 
-    /// The leader, and those of its class behind it: as many as may share a batch and are in time together. One that is late
-    /// anyway, where nothing is dropped, sets no limit.
-    fn batch(&self, view: View<'_>, replica: &Replica, leader: &Waiting) -> (Vec<Ticket>, u32) {
+    /// The leader, and those of its class behind it: how many may share a batch and are in time together, and their rows. One
+    /// that is late anyway, where nothing is dropped, sets no limit.
+    fn batch(&self, view: View<'_>, replica: &Replica, leader: &Waiting) -> (usize, u32) {
         let forecast = replica.forecast(view.now);
         let limit = batch_limit(view, replica);
-        let mut tickets = vec![leader.ticket];
-        let mut rows = leader.request.rows;
+        let (mut requests, mut rows) = (1, leader.request.rows);
         let bound = |waiting: &Waiting| {
             let due = waiting.request.deadline;
             let late = !self.options.drop && forecast.finish(waiting.request.rows) > due;
@@ -186,9 +186,9 @@ impl Deadline {
                 break;
             }
             rows = more;
-            tickets.push(waiting.ticket);
+            requests += 1;
         }
-        (tickets, rows)
+        (requests, rows)
     }
 
     /// Whether more rows stand before the request than can go before it. Counts no further than to what settles the matter.
@@ -202,6 +202,12 @@ impl Deadline {
             return false;
         }
         let rank = self.rank(request);
+        let (mut all, peer) = (view.queue.iter(), |waiting: &Waiting| {
+            waiting.ticket.rank <= rank && level(&waiting.request) == level(request)
+        });
+        if all.next().is_some_and(peer) && all.next_back().is_none_or(peer) {
+            return view.queue.rows() > room;
+        }
         // Its turns are its priority's own.
         let (mut rows, mut equals) = (0, 0_u64);
         let mut before = view
@@ -240,17 +246,16 @@ fn fair_leader(view: View<'_>) -> Option<&Waiting> {
     of_lowest.last().filter(|_| lowest > level(&first.request))
 }
 
-/// The replica, of those that `may` take it, that would finish a batch of `rows` rows first, and when.
-fn earliest(
-    view: View<'_>,
-    rows: u32,
-    may: impl Fn(&Replica) -> bool,
-) -> Option<(ReplicaKey, Time)> {
-    view.fleet
-        .serving()
-        .filter(|(_, replica)| rows <= rows_limit(view, replica) && may(replica))
-        .map(|(key, replica)| (key, replica.forecast(view.now).finish(rows)))
-        .min_by_key(|&(key, finish)| (finish, key))
+/// When a replica would be done with a batch of `rows` rows, if it takes so many.
+fn finish(view: View<'_>, replica: &Replica, rows: u32) -> Option<Time> {
+    (rows <= rows_limit(view, replica)).then(|| replica.forecast(view.now).finish(rows))
+}
+
+/// The replica, of those with a free credit, that would finish a batch of `rows` rows first, and when.
+fn earliest(view: View<'_>, rows: u32) -> Option<(ReplicaKey, Time)> {
+    let able = |(key, replica)| Some((key, finish(view, replica, rows)?));
+    let candidates = view.fleet.open().filter_map(able).take(CANDIDATES);
+    candidates.min_by_key(|&(key, finish)| (finish, key))
 }
 
 fn rows_limit(view: View<'_>, replica: &Replica) -> u32 {
@@ -311,10 +316,9 @@ fn best_window(
 ) -> Option<(u32, Time)> {
     let forecast = replica.forecast(view.now);
     let limit = batch_limit(view, replica);
-    let of_class = || view.queue.of_class(leader.request.class, leader.ticket);
-    let mut left: u64 = of_class().map(|one| u64::from(one.request.rows)).sum();
+    let mut left = view.queue.rows_of(leader.request.class);
     let (mut best, mut rows) = ((rate, None), 1);
-    for first in of_class() {
+    for first in view.queue.of_class(leader.request.class, leader.ticket) {
         let most = u32::try_from(left).map_or(limit, |left| left.min(limit));
         if most < rows {
             break;
@@ -326,6 +330,10 @@ fn best_window(
         let fits = rows >= first.request.rows && forecast.finish(rows) <= due;
         if fits && forecast.rate(rows) > best.0 {
             best = (forecast.rate(rows), Some((rows, due)));
+        }
+        // Nothing behind can be larger.
+        if rows == limit {
+            break;
         }
         left -= u64::from(first.request.rows);
     }
