@@ -8,9 +8,11 @@
 mod budget;
 mod candidates;
 mod classes;
+mod estimate;
 mod exclusive;
 mod first_fit;
 mod fluid;
+mod goodput;
 mod gpulet;
 mod gslice;
 mod igniter;

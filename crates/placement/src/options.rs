@@ -83,6 +83,8 @@ pub enum Objective {
     Goodput,
     /// The least served share of any model's rate first, then the sum.
     MaxMin,
+    /// Half of each. The MILPs take it for `goodput`.
+    Blend,
 }
 
 /// A text that names no objective.
@@ -94,13 +96,14 @@ pub struct UnknownObjective {
 
 impl Objective {
     /// All of them.
-    pub const ALL: [Self; 2] = [Self::Goodput, Self::MaxMin];
+    pub const ALL: [Self; 3] = [Self::Goodput, Self::MaxMin, Self::Blend];
 
     /// Its name in configuration and reports.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Goodput => "goodput",
             Self::MaxMin => "max-min",
+            Self::Blend => "blend",
         }
     }
 }

@@ -3,14 +3,15 @@
 use packhorse_cluster::{Plan, Problem, ProblemError};
 
 use crate::{
-    Budget, PolicyOptions, Predictor, exclusive, first_fit, gpulet, gslice, igniter, milp, nexus,
-    usher,
+    Budget, PolicyOptions, Predictor, exclusive, first_fit, goodput, gpulet, gslice, igniter, milp,
+    nexus, usher,
 };
 
 /// A placement policy.
 pub trait Policy: Sync {
     /// Answers a problem that is valid ([`Problem::validate`]) with a plan that has no violations. The plan depends on the problem
-    /// and the options alone; the budget decides only whether there is one. What cannot be served is left out, and its forecast says why.
+    /// and the options alone; the budget decides only whether there is one,
+    /// and for a policy that searches (`goodput`) how long it does. What cannot be served is left out, and its forecast says why.
     fn place(
         &self,
         problem: &Problem,
@@ -163,6 +164,13 @@ pub const POLICIES: &[PolicyEntry] = &[
         assumes: "half of an SLO is for filling a batch; a batch under a compute share takes what the profile or the rule of \
                   contention says; no interference",
         policy: &gslice::Gslice,
+    },
+    PolicyEntry {
+        name: goodput::NAME,
+        summary: "The most requests within their SLO by an estimate of queueing, batching, transmission and interference.",
+        source: "this project; the estimate's and the search's sources stand with them",
+        assumes: "what the profiles and the conditions say; neighbours are active independently of each other",
+        policy: &goodput::Goodput,
     },
 ];
 

@@ -149,7 +149,7 @@ fn a_metric_that_a_policy_needs_and_misses_is_named() {
                 "its profiles have no memory_mib",
             ),
             (
-                "first-fit",
+                "first-fit goodput",
                 "its profiles do not say how much memory it needs",
             ),
         ],
@@ -180,6 +180,7 @@ fn an_slo_that_nothing_meets_is_said_with_the_fastest_batch() {
             ),
             ("gpulet", "no batch takes less than half of its SLO"),
             ("gslice", "takes less than half of the SLO of 2.5ms"),
+            ("goodput", "with the way there and back a request takes 3."),
         ],
         true,
     );

@@ -119,7 +119,7 @@ fn best_exclusive(problem: &Problem, replicas: &mut Vec<PlannedReplica>, device:
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(1000))]
+    #![proptest_config(ProptestConfig::with_cases(150))]
 
     #[test]
     fn no_plan_has_violations_and_all_say_what_they_leave_out(problem in problem()) {

@@ -1,0 +1,285 @@
+//! A placement with the state that it settles into.
+//!
+//! How busy a replica is depends on how its device's other replicas slow it, which depends on how busy they are, which depends on
+//! what comes to them, which depends on what the replicas of their models elsewhere carry. [`Outlook::settle`] goes round that circle
+//! from nobody being busy upwards until it stands still, for whole placements; a change of one device settles where it acts first
+//! ([`Outlook::settle_around`]), which is what a search needs.
+
+use packhorse_cluster::{ComputeShare, PlannedReplica};
+
+use super::{
+    fate::{Fate, Passage, come_to},
+    sharing::{Company, Neighbour, Pace},
+    world::World,
+};
+
+/// Rounds of the circle for a whole placement.
+const SWEEPS: usize = 12;
+/// Batches that a replica holds at a time: one that it computes, one on its way.
+const CREDITS: f64 = 2.0;
+/// Rounds for a change of one device.
+const ROUNDS: usize = 3;
+
+/// A replica on a device, and how it fares.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Slot {
+    pub(crate) device: usize,
+    pub(crate) model: usize,
+    pub(crate) batch: u32,
+    pub(crate) share: Option<ComputeShare>,
+    /// Requests per second that come to it.
+    pub(crate) offered: f64,
+    /// Mean rows of its batches.
+    pub(crate) rows: f64,
+    /// The part of the time in which it computes.
+    pub(crate) busy: f64,
+    /// What it uses of the device then, in percent.
+    pub(crate) utilization: f64,
+    /// What full batches use.
+    pub(crate) full_utilization: f64,
+    /// How fast it progresses beside its neighbours.
+    pub(crate) pace: Pace,
+    /// Requests per second of full batches beside them.
+    pub(crate) capacity: f64,
+    /// How its requests fare if no queue forms.
+    pub(crate) passage: Passage,
+    /// It does not run yet.
+    pub(crate) fresh: bool,
+}
+
+/// Replicas on devices, ordered by device, with what becomes of the models.
+#[derive(Debug)]
+pub(crate) struct Outlook<'w, 'a> {
+    pub(crate) world: &'w World<'a>,
+    slots: Vec<Slot>,
+    /// By model.
+    fates: Vec<Fate>,
+    company: Company,
+    neighbours: Vec<Neighbour>,
+    touched: Vec<usize>,
+}
+
+impl<'w, 'a> Outlook<'w, 'a> {
+    /// Without any replica.
+    pub(crate) fn new(world: &'w World<'a>) -> Self {
+        Self {
+            world,
+            slots: Vec::new(),
+            fates: world.demands.iter().map(|_| Fate::UNSERVED).collect(),
+            company: Company::default(),
+            neighbours: Vec::new(),
+            touched: Vec::new(),
+        }
+    }
+
+    /// Of replicas that the problem has profiles for, settled. Others are left out.
+    pub(crate) fn of(world: &'w World<'a>, replicas: &[PlannedReplica]) -> Self {
+        let mut outlook = Self::new(world);
+        for replica in replicas {
+            let (device, model) = (replica.device.0, replica.model.0);
+            if world
+                .service(model, device)
+                .is_some_and(|service| replica.batch_size <= service.largest())
+            {
+                outlook.put(device, model, replica.batch_size, replica.compute_share);
+            }
+        }
+        outlook.settle();
+        outlook
+    }
+
+    pub(crate) fn slots(&self) -> &[Slot] {
+        &self.slots
+    }
+
+    pub(crate) fn fates(&self) -> &[Fate] {
+        &self.fates
+    }
+
+    /// Where a device's replicas stand among all.
+    pub(crate) fn range(&self, device: usize) -> std::ops::Range<usize> {
+        let start = self.slots.partition_point(|slot| slot.device < device);
+        let length = self.slots[start..].partition_point(|slot| slot.device == device);
+        start..start + length
+    }
+
+    pub(crate) fn on(&self, device: usize) -> &[Slot] {
+        &self.slots[self.range(device)]
+    }
+
+    /// Adds a replica, behind the others of its device; the model must have a profile there.
+    pub(crate) fn put(
+        &mut self,
+        device: usize,
+        model: usize,
+        batch: u32,
+        share: Option<ComputeShare>,
+    ) {
+        let alike = self
+            .on(device)
+            .iter()
+            .filter(|slot| slot.is_like(model, batch, share));
+        let fresh = alike.count() >= self.world.running(device, model, batch, share);
+        let service = self
+            .world
+            .service(model, device)
+            .expect("only what has a profile is put");
+        let full = f64::from(batch);
+        let slot = Slot {
+            device,
+            model,
+            batch,
+            share,
+            offered: 0.0,
+            rows: f64::from(batch),
+            busy: 0.0,
+            utilization: service.utilization(full, share),
+            full_utilization: service.utilization(full, share),
+            pace: Pace::ALONE,
+            capacity: full / service.seconds(full, share),
+            passage: Passage::default(),
+            fresh,
+        };
+        let place = self.range(device).end;
+        self.slots.insert(place, slot);
+        self.settle_device(device);
+    }
+
+    /// Takes a replica away, by its place among all.
+    pub(crate) fn take(&mut self, place: usize) {
+        let Slot {
+            device,
+            model,
+            batch,
+            share,
+            fresh,
+            ..
+        } = self.slots.remove(place);
+        let range = self.range(device);
+        // Of equal replicas, some of which run, the running ones are kept.
+        let twin = self.slots[range]
+            .iter_mut()
+            .find(|slot| slot.fresh && slot.is_like(model, batch, share));
+        if let Some(twin) = twin {
+            twin.fresh = fresh;
+        }
+    }
+
+    /// Becomes what another outlook of the same world is.
+    pub(crate) fn copy(&mut self, other: &Self) {
+        self.slots.clone_from(&other.slots);
+        self.fates.clone_from(&other.fates);
+    }
+
+    /// Settles everything.
+    pub(crate) fn settle(&mut self) {
+        for _ in 0..SWEEPS {
+            self.settle_models();
+            let mut device = 0;
+            while let Some(next) = self.slots.get(self.range(device).start) {
+                device = next.device;
+                self.settle_device(device);
+                device += 1;
+            }
+        }
+        self.settle_models();
+    }
+
+    /// Settles a device with the models that have replicas there, or had: `before`. What else those models' replicas do elsewhere
+    /// stays as it is.
+    pub(crate) fn settle_around(&mut self, device: usize, before: &[usize]) {
+        let mut models = std::mem::take(&mut self.touched);
+        models.clear();
+        models.extend(
+            self.on(device)
+                .iter()
+                .map(|slot| slot.model)
+                .chain(before.iter().copied()),
+        );
+        models.sort_unstable();
+        models.dedup();
+        for _ in 0..ROUNDS {
+            for &model in &models {
+                self.settle_model(model, Some(device));
+            }
+            self.settle_device(device);
+        }
+        for &model in &models {
+            self.settle_model(model, Some(device));
+        }
+        self.touched = models;
+    }
+
+    fn settle_models(&mut self) {
+        (0..self.fates.len()).for_each(|model| self.settle_model(model, None));
+    }
+
+    /// How fast a device's replicas progress, as busy as they are.
+    fn settle_device(&mut self, device: usize) {
+        let range = self.range(device);
+        for place in range.clone() {
+            let subject = self.slots[place].model;
+            let others = range
+                .clone()
+                .filter(|&other| other != place)
+                .map(|other| &self.slots[other]);
+            let extra = |slot: &Slot, used| {
+                self.world.sensitivity(device, subject, slot.model) * used / 100.0
+            };
+            self.neighbours.clear();
+            self.neighbours.extend(others.clone().map(|slot| Neighbour {
+                busy: slot.busy,
+                utilization: slot.utilization,
+                extra: extra(slot, slot.utilization),
+            }));
+            self.company.gather(&mut self.neighbours);
+            let pace = self.company.pace(self.slots[place].utilization);
+            self.neighbours.clear();
+            self.neighbours.extend(others.map(|slot| Neighbour {
+                busy: (slot.offered / slot.capacity).min(1.0),
+                utilization: slot.full_utilization,
+                extra: extra(slot, slot.full_utilization),
+            }));
+            self.company.gather(&mut self.neighbours);
+            let slot = &mut self.slots[place];
+            let service = self
+                .world
+                .service(slot.model, device)
+                .expect("only what has a profile is put");
+            let demand = &self.world.demands[slot.model];
+            let full = f64::from(slot.batch);
+            slot.pace = pace;
+            let seconds =
+                service.seconds(full, slot.share) / self.company.pace(slot.full_utilization).mean;
+            let way = demand.way + demand.way_per_row * full;
+            slot.capacity = full / seconds.max((seconds + way) / CREDITS);
+        }
+    }
+
+    /// What comes to a model's replicas, as fast as they progress, and what becomes of it; only on one device, if one is given.
+    fn settle_model(&mut self, model: usize, only: Option<usize>) {
+        let demand = &self.world.demands[model];
+        let (mut count, mut capacity) = (0.0, 0.0);
+        for slot in self.slots.iter().filter(|slot| slot.model == model) {
+            count += 1.0;
+            capacity += slot.capacity;
+        }
+        for slot in self.slots.iter_mut().filter(|slot| slot.model == model) {
+            if only.is_none_or(|only| only == slot.device) {
+                let service = self
+                    .world
+                    .service(model, slot.device)
+                    .expect("only what has a profile is put");
+                let offered = demand.rate * slot.capacity / capacity;
+                come_to(slot, service, demand, offered, count);
+            }
+        }
+        self.fates[model] = Fate::of(demand, self.slots.iter().filter(|slot| slot.model == model));
+    }
+}
+
+impl Slot {
+    fn is_like(&self, model: usize, batch: u32, share: Option<ComputeShare>) -> bool {
+        (self.model, self.batch, self.share) == (model, batch, share)
+    }
+}

@@ -1,0 +1,264 @@
+//! `goodput`: as many requests within their SLO as an estimate of queueing, batching, transmission and interference promises.
+//!
+//! The estimate is [`crate::estimate`]'s; what is made as large as it can be, its [`score`]. Devices are filled one after the other,
+//! each time with the replica that gains most per load; then the [`search`] empties one or two devices again and again, fills them
+//! anew and keeps what is better. It starts from the best of three placements: what runs now (with what pays added), `first-fit`'s
+//! and its own, and charges for every replica that does not run yet, so that nothing moves for little. A model may have several
+//! replicas on one device: small batches that leave most multiprocessors idle run beside each other.
+//!
+//! Clusters of more than [`UNDIVIDED`] devices are cut into [`cells`].
+//!
+//! Models that nobody asks for get one replica where memory is left. A model that would cost the others more than it gains gets
+//! none, unless the objective is `max-min`.
+//!
+//! Deterministic: what looks random is not ([`random`]). The budget is spent one step per estimate; where it ends during the
+//! search, the best so far is the plan.
+
+mod cells;
+mod forecast;
+mod random;
+mod score;
+mod search;
+
+use std::cmp::Reverse;
+
+use packhorse_cluster::{ByteCount, DeviceIndex, ModelIndex, Plan, PlannedReplica, Problem};
+
+use crate::{
+    Budget, PlaceError, Policy, PolicyOptions,
+    candidates::Candidates,
+    estimate::{Fate, Outlook, World},
+    first_fit,
+};
+use score::Score;
+use search::{Search, sizes};
+
+pub(crate) const NAME: &str = "goodput";
+
+/// A cluster of more devices is cut into cells.
+const UNDIVIDED: usize = 8;
+/// How many changes the search of one cell tries, by the devices of the cluster: what a second or two allow.
+const CHANGES: [(usize, usize); 4] = [(UNDIVIDED, 400), (32, 40), (256, 100), (usize::MAX, 3)];
+/// It ends before, after this many changes per device that were no better.
+const PATIENCE: usize = 40;
+/// The same once everything is served, with headroom: then only cost can be saved.
+const EASY_PATIENCE: usize = 10;
+
+/// What runs stays unless something is better by this much.
+const SETTLED: f64 = 5e-3;
+
+pub(crate) struct Goodput;
+
+impl Policy for Goodput {
+    fn place(
+        &self,
+        problem: &Problem,
+        options: &PolicyOptions,
+        budget: &mut Budget<'_>,
+    ) -> Result<Plan, PlaceError> {
+        let candidates = Candidates::new(problem);
+        let (mut replicas, fates) = if problem.devices.len() <= UNDIVIDED {
+            solve(problem, options, problem.devices.len(), budget)?
+        } else {
+            solve_cells(problem, &candidates, options, budget)?
+        };
+        serve_the_idle(problem, &candidates, &mut replicas);
+        replicas.sort_by_key(|replica| (replica.model, replica.device, replica.batch_size));
+        Ok(forecast::plan(problem, &candidates, replicas, &fates))
+    }
+}
+
+/// The replicas that a search finds, and how the models fare with them. `cluster`: how many devices there are in all.
+fn solve(
+    problem: &Problem,
+    options: &PolicyOptions,
+    cluster: usize,
+    budget: &mut Budget<'_>,
+) -> Result<(Vec<PlannedReplica>, Vec<Fate>), PlaceError> {
+    let world = World::new(problem);
+    let candidates = Candidates::new(problem);
+    let score = Score::new(&world, options.objective);
+    let mut search = Search::new(&world, &candidates, &score);
+    search.fill_all(budget)?;
+    let packed = first_fit::FirstFit.place(problem, options, budget)?;
+    start_from_better(&mut search, &world, &packed.replicas, budget)?;
+    let running = sound(problem, &world);
+    if !running.is_empty() {
+        start_from_better(&mut search, &world, &running, budget)?;
+    }
+    improve(&mut search, cluster, budget);
+    let stay = Outlook::of(&world, &running);
+    if !is_worth_changing(&stay, score.of(&stay), &search) {
+        search.go_to(&stay);
+    }
+    let replicas = replicas(search.here());
+    let fates = Outlook::of(&world, &replicas).fates().to_vec();
+    Ok((replicas, fates))
+}
+
+fn solve_cells(
+    problem: &Problem,
+    candidates: &Candidates<'_>,
+    options: &PolicyOptions,
+    budget: &mut Budget<'_>,
+) -> Result<(Vec<PlannedReplica>, Vec<Fate>), PlaceError> {
+    let mut all = Vec::new();
+    let mut fates = vec![Fate::UNSERVED; problem.models.len()];
+    for cell in cells::cells(problem, candidates) {
+        let (replicas, of_cell) = solve(
+            &cell.problem(problem),
+            options,
+            problem.devices.len(),
+            budget,
+        )?;
+        for (&(model, part), fate) in cell.models.iter().zip(of_cell) {
+            fates[model] = fates[model].and(part, fate);
+        }
+        all.extend(replicas.iter().map(|replica| cell.outside(replica)));
+    }
+    Ok((all, fates))
+}
+
+/// Goes to these replicas, with what pays beside them, if that is better than where the search is.
+fn start_from_better<'w, 'a>(
+    search: &mut Search<'_, 'w, 'a>,
+    world: &'w World<'a>,
+    replicas: &[PlannedReplica],
+    budget: &mut Budget<'_>,
+) -> Result<(), PlaceError> {
+    let mut best = Outlook::new(world);
+    best.copy(search.here());
+    let value = search.value();
+    search.go_to(&Outlook::of(world, replicas));
+    search.fill_all(budget)?;
+    if search.value() <= value {
+        search.go_to(&best);
+    }
+    Ok(())
+}
+
+/// Whether what was found is better than to stay by more than an estimate is good for, or serves a model that is not served now.
+fn is_worth_changing(stay: &Outlook<'_, '_>, worth: f64, found: &Search<'_, '_, '_>) -> bool {
+    let mut fates = stay.fates().iter().zip(found.here().fates());
+    found.value() > worth + SETTLED
+        || fates.any(|(now, then)| now.fraction <= 0.0 && then.fraction > 0.0)
+}
+
+/// Searches until nothing better was found for long, or the budget ends.
+fn improve(search: &mut Search<'_, '_, '_>, cluster: usize, budget: &mut Budget<'_>) {
+    let changes = CHANGES
+        .iter()
+        .find(|(devices, _)| cluster <= *devices)
+        .map_or(0, |entry| entry.1);
+    let mut vain = 0;
+    for _ in 0..changes {
+        let patience = if search.serves_all() {
+            EASY_PATIENCE
+        } else {
+            PATIENCE * search.devices()
+        };
+        if vain >= patience || search.devices() == 0 {
+            break;
+        }
+        match search.improve(budget) {
+            Ok(true) => vain = 0,
+            Ok(false) => vain += 1,
+            Err(_) => break,
+        }
+    }
+}
+
+fn replicas(outlook: &Outlook<'_, '_>) -> Vec<PlannedReplica> {
+    let planned = |slot: &crate::estimate::Slot| PlannedReplica {
+        model: ModelIndex(slot.model),
+        device: DeviceIndex(slot.device),
+        batch_size: slot.batch,
+        compute_share: slot.share,
+        duty_cycle: None,
+    };
+    outlook.slots().iter().map(planned).collect()
+}
+
+/// What runs now, as far as it may go on: each device's replicas in their order while its memory lasts.
+fn sound(problem: &Problem, world: &World<'_>) -> Vec<PlannedReplica> {
+    let mut left: Vec<ByteCount> = problem.devices.iter().map(|device| device.memory).collect();
+    let mut sound = problem.current.clone();
+    sound.retain(|replica| {
+        let (model, device) = (replica.model, replica.device);
+        let Some(memory) = problem
+            .profile(model, device)
+            .and_then(|profile| profile.memory(replica.batch_size))
+        else {
+            return false;
+        };
+        let fits = world
+            .service(model.0, device.0)
+            .is_some_and(|service| replica.batch_size <= service.largest());
+        let may = fits
+            && replica.batch_size > 0
+            && replica.duty_cycle.is_none()
+            && memory <= left[device.0];
+        if may {
+            left[device.0] = left[device.0].saturating_sub(memory);
+        }
+        may
+    });
+    sound
+}
+
+/// Gives every model that expects no requests one replica, of the smallest batch size: where it runs now, else where most memory is
+/// left.
+fn serve_the_idle(
+    problem: &Problem,
+    candidates: &Candidates<'_>,
+    replicas: &mut Vec<PlannedReplica>,
+) {
+    let mut left: Vec<ByteCount> = problem.devices.iter().map(|device| device.memory).collect();
+    for replica in replicas.iter() {
+        let profile = problem.profile(replica.model, replica.device);
+        let memory = profile.and_then(|profile| profile.memory(replica.batch_size));
+        left[replica.device.0] = left[replica.device.0].saturating_sub(memory.unwrap_or_default());
+    }
+    for (model, _) in problem
+        .models()
+        .filter(|(_, model)| model.rate.get() <= 0.0)
+    {
+        let places = problem.devices().filter_map(|(device, _)| {
+            let room = left[device.0];
+            let mut running = problem.current.iter();
+            let runs = running.find(|replica| (replica.model, replica.device) == (model, device));
+            let fitting =
+                || sizes(candidates, model.0, device.0).filter(|(_, memory)| *memory <= room);
+            let kept =
+                runs.and_then(|replica| fitting().find(|(batch, _)| *batch == replica.batch_size));
+            let (batch, memory) = kept.or_else(|| fitting().min())?;
+            Some((
+                kept.is_some(),
+                room.saturating_sub(memory),
+                Reverse(device),
+                batch,
+            ))
+        });
+        if let Some((_, rest, Reverse(device), batch_size)) = places.max() {
+            left[device.0] = rest;
+            replicas.push(PlannedReplica {
+                model,
+                device,
+                batch_size,
+                compute_share: None,
+                duty_cycle: None,
+            });
+        }
+    }
+}
+
+/// What a placement is worth by the measure of the search.
+#[cfg(test)]
+pub(crate) fn value(
+    problem: &Problem,
+    replicas: &[PlannedReplica],
+    objective: crate::Objective,
+) -> f64 {
+    let world = World::new(problem);
+    Score::new(&world, objective).of(&Outlook::of(&world, replicas))
+}

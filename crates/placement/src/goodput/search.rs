@@ -1,0 +1,303 @@
+//! The search: fill devices one after the other, then again and again empty one or two and fill them anew, and keep what is better.
+//!
+//! Source: large neighbourhood search, Shaw, "Using Constraint Programming and Local Search Methods to Solve Vehicle Routing
+//! Problems", 1998.
+
+use packhorse_cluster::{ByteCount, DeviceIndex, ModelIndex};
+
+use super::{random::Random, score::Score};
+use crate::{
+    Budget, PlaceError,
+    candidates::Candidates,
+    estimate::{Outlook, Service, World},
+};
+
+/// How many of the replicas that could be added, those that promise most, are really tried.
+const TRIED: usize = 6;
+/// A change must be worth this much.
+const WORTH: f64 = 1e-6;
+/// What a replica is charged for being there at all when gains are compared per load, in devices.
+const ENTRY: f64 = 0.1;
+/// A model that lacks less than this part of its rate wants no further replica.
+const CONTENT: f64 = 1e-3;
+
+/// A replica that could be added to a device.
+#[derive(Clone, Copy)]
+struct Idea {
+    model: usize,
+    batch: u32,
+    /// What it may be worth, per load.
+    promise: f64,
+    /// What it would take of the device.
+    load: f64,
+}
+
+/// A walk through placements.
+pub(super) struct Search<'s, 'w, 'a> {
+    world: &'w World<'a>,
+    candidates: &'s Candidates<'a>,
+    score: &'s Score,
+    here: Outlook<'w, 'a>,
+    value: f64,
+    /// What is tried from here.
+    trial: Outlook<'w, 'a>,
+    /// Where to go back to.
+    before: Outlook<'w, 'a>,
+    random: Random,
+    ideas: Vec<Idea>,
+}
+
+impl<'s, 'w, 'a> Search<'s, 'w, 'a> {
+    pub(super) fn new(
+        world: &'w World<'a>,
+        candidates: &'s Candidates<'a>,
+        score: &'s Score,
+    ) -> Self {
+        let here = Outlook::new(world);
+        Self {
+            value: score.of(&here),
+            world,
+            candidates,
+            score,
+            here,
+            trial: Outlook::new(world),
+            before: Outlook::new(world),
+            random: Random::new(),
+            ideas: Vec::new(),
+        }
+    }
+
+    pub(super) fn here(&self) -> &Outlook<'w, 'a> {
+        &self.here
+    }
+
+    pub(super) fn devices(&self) -> usize {
+        self.world.problem.devices.len()
+    }
+
+    /// What the placement here is worth.
+    pub(super) fn value(&self) -> f64 {
+        self.value
+    }
+
+    /// Whether no model lacks anything, with headroom.
+    pub(super) fn serves_all(&self) -> bool {
+        let mut asked = self.here.fates().iter().zip(&self.world.demands);
+        asked.all(|(fate, demand)| demand.rate <= 0.0 || fate.stressed >= 1.0 - CONTENT)
+    }
+
+    /// Goes to a placement.
+    pub(super) fn go_to(&mut self, placement: &Outlook<'w, 'a>) {
+        self.here.copy(placement);
+        self.value = self.score.of(&self.here);
+    }
+
+    /// Adds to every device what pays.
+    pub(super) fn fill_all(&mut self, budget: &mut Budget<'_>) -> Result<(), PlaceError> {
+        for device in 0..self.world.problem.devices.len() {
+            self.fill(device, false, budget)?;
+        }
+        self.settle();
+        Ok(())
+    }
+
+    /// Empties one or two devices, wholly or by half, and fills them anew. Goes back unless that was better; says whether it was.
+    /// Stays where it is if the budget ends meanwhile.
+    pub(super) fn improve(&mut self, budget: &mut Budget<'_>) -> Result<bool, PlaceError> {
+        let old = self.value;
+        self.before.copy(&self.here);
+        let rebuilt = self.rebuild(budget);
+        if rebuilt.is_ok() && self.value > old + WORTH {
+            return Ok(true);
+        }
+        self.here.copy(&self.before);
+        self.value = old;
+        rebuilt.map(|()| false)
+    }
+
+    fn rebuild(&mut self, budget: &mut Budget<'_>) -> Result<(), PlaceError> {
+        let devices = self.world.problem.devices.len();
+        let first = self.random.below(devices);
+        let mut chosen = vec![first];
+        if devices > 1 && self.random.below(3) > 0 {
+            let second = self.random.below(devices - 1);
+            chosen.push(second + usize::from(second >= first));
+        }
+        let wholly = self.random.below(2) == 0;
+        for &device in &chosen {
+            self.empty(device, wholly);
+        }
+        self.value = self.score.of(&self.here);
+        for &device in &chosen {
+            self.fill(device, true, budget)?;
+        }
+        for &device in &chosen {
+            self.tune(device, budget)?;
+        }
+        self.settle();
+        Ok(())
+    }
+
+    fn settle(&mut self) {
+        self.here.settle();
+        self.value = self.score.of(&self.here);
+    }
+
+    /// Takes all replicas of a device away, or each with even odds.
+    fn empty(&mut self, device: usize, wholly: bool) {
+        let models: Vec<usize> = self.here.on(device).iter().map(|slot| slot.model).collect();
+        for place in self.here.range(device).rev() {
+            if wholly || self.random.below(2) == 0 {
+                self.here.take(place);
+            }
+        }
+        self.here.settle_around(device, &models);
+    }
+
+    /// Adds replicas to a device while that pays: each time the one that gains most per load. `shaken`: what is tried is left to
+    /// chance a little.
+    fn fill(
+        &mut self,
+        device: usize,
+        shaken: bool,
+        budget: &mut Budget<'_>,
+    ) -> Result<(), PlaceError> {
+        loop {
+            self.think_of(device, shaken);
+            let mut best: Option<(f64, Idea)> = None;
+            for i in 0..self.ideas.len() {
+                budget.spend(1)?;
+                let idea = self.ideas[i];
+                self.trial.copy(&self.here);
+                self.trial.put(device, idea.model, idea.batch, None);
+                self.trial.settle_around(device, &[]);
+                let gain = self.score.of(&self.trial) - self.value;
+                let per_load = gain / (idea.load + ENTRY);
+                if gain > WORTH && best.is_none_or(|best| per_load > best.0) {
+                    best = Some((per_load, idea));
+                }
+            }
+            let Some((_, idea)) = best else {
+                return Ok(());
+            };
+            self.here.put(device, idea.model, idea.batch, None);
+            self.here.settle_around(device, &[]);
+            self.value = self.score.of(&self.here);
+        }
+    }
+
+    /// The replicas that could be added to a device and promise most.
+    fn think_of(&mut self, device: usize, shaken: bool) {
+        let free = self.free_memory(device);
+        let fates = self.here.fates();
+        self.ideas.clear();
+        for (model, demand) in self.world.demands.iter().enumerate() {
+            let lacking = 1.0 - fates[model].stressed;
+            let Some(service) = self
+                .world
+                .service(model, device)
+                .filter(|_| lacking > CONTENT)
+            else {
+                continue;
+            };
+            let urgency = self.score.urgency(model, fates);
+            for (batch, memory) in sizes(self.candidates, model, device) {
+                if memory > free || batch > service.largest() || urgency <= 0.0 {
+                    continue;
+                }
+                let rows = f64::from(batch);
+                let carried = rows / service.seconds(rows, None) / demand.rate;
+                let busy = f64::min(1.0, lacking / carried);
+                let load = busy * service.utilization(rows, None) / 100.0;
+                let luck = if shaken {
+                    0.5 + self.random.unit()
+                } else {
+                    1.0
+                };
+                let promise = luck * urgency * carried.min(lacking) / (load + ENTRY);
+                self.ideas.push(Idea {
+                    model,
+                    batch,
+                    promise,
+                    load,
+                });
+            }
+        }
+        self.ideas.sort_by(|a, b| b.promise.total_cmp(&a.promise));
+        self.ideas.truncate(TRIED);
+    }
+
+    /// Tries other batch sizes for each replica of a device, and to do without it.
+    fn tune(&mut self, device: usize, budget: &mut Budget<'_>) -> Result<(), PlaceError> {
+        let mut place = self.here.range(device).start;
+        for _ in self.here.range(device) {
+            let slot = self.here.slots()[place];
+            let free = self
+                .free_memory(device)
+                .saturating_add(self.memory(device, slot.model, slot.batch));
+            let largest = self
+                .world
+                .service(slot.model, device)
+                .map_or(0, Service::largest);
+            let others = sizes(self.candidates, slot.model, device).filter(|&(batch, memory)| {
+                batch != slot.batch && batch <= largest && memory <= free
+            });
+            let mut best: Option<(f64, Option<u32>)> = None;
+            for other in others.map(|(batch, _)| Some(batch)).chain([None]) {
+                budget.spend(1)?;
+                self.trial.copy(&self.here);
+                self.trial.take(place);
+                if let Some(batch) = other {
+                    self.trial.put(device, slot.model, batch, slot.share);
+                }
+                self.trial.settle_around(device, &[slot.model]);
+                let value = self.score.of(&self.trial);
+                if value > self.value + WORTH && best.is_none_or(|best| value > best.0) {
+                    best = Some((value, other));
+                }
+            }
+            // What is changed stands last afterwards: the next one is where this one was.
+            let Some((value, _)) = best else {
+                place += 1;
+                continue;
+            };
+            self.here.take(place);
+            if let Some((_, Some(batch))) = best {
+                self.here.put(device, slot.model, batch, slot.share);
+            }
+            self.here.settle_around(device, &[slot.model]);
+            self.value = value;
+        }
+        Ok(())
+    }
+
+    fn free_memory(&self, device: usize) -> ByteCount {
+        let on_device = self.here.on(device).iter();
+        let used = on_device
+            .map(|slot| self.memory(device, slot.model, slot.batch))
+            .sum();
+        self.world.problem.devices[device]
+            .memory
+            .saturating_sub(used)
+    }
+
+    fn memory(&self, device: usize, model: usize, batch: u32) -> ByteCount {
+        let profile = self
+            .world
+            .problem
+            .profile(ModelIndex(model), DeviceIndex(device));
+        profile
+            .and_then(|profile| profile.memory(batch))
+            .unwrap_or_default()
+    }
+}
+
+/// The batch sizes of known memory that a model may have on a device, with that memory.
+pub(super) fn sizes<'s>(
+    candidates: &'s Candidates<'_>,
+    model: usize,
+    device: usize,
+) -> impl Iterator<Item = (u32, ByteCount)> + 's {
+    let all = candidates.of(ModelIndex(model), DeviceIndex(device)).iter();
+    all.filter_map(|candidate| Some((candidate.batch_size, candidate.memory?)))
+}
