@@ -20,7 +20,7 @@ mod random;
 mod score;
 mod search;
 
-use std::cmp::Reverse;
+use std::{cmp::Reverse, collections::BTreeSet};
 
 use packhorse_cluster::{ByteCount, DeviceIndex, ModelIndex, Plan, PlannedReplica, Problem};
 
@@ -87,6 +87,8 @@ fn solve(
         start_from_better(&mut search, &world, &running, budget)?;
     }
     improve(&mut search, cluster, budget);
+    // Out of steps by now, it is as good as it is.
+    search.fill_all(budget).ok();
     let stay = Outlook::of(&world, &running);
     if !is_worth_changing(&stay, score.of(&stay), &search) {
         search.go_to(&stay);
@@ -219,10 +221,11 @@ fn serve_the_idle(
         let memory = profile.and_then(|profile| profile.memory(replica.batch_size));
         left[replica.device.0] = left[replica.device.0].saturating_sub(memory.unwrap_or_default());
     }
-    for (model, _) in problem
-        .models()
-        .filter(|(_, model)| model.rate.get() <= 0.0)
-    {
+    let served: BTreeSet<ModelIndex> = replicas.iter().map(|replica| replica.model).collect();
+    for (model, demanded) in problem.models() {
+        if demanded.rate.get() > 0.0 || served.contains(&model) {
+            continue;
+        }
         let places = problem.devices().filter_map(|(device, _)| {
             let room = left[device.0];
             let mut running = problem.current.iter();

@@ -120,12 +120,27 @@ impl<'w, 'a> Outlook<'w, 'a> {
             .iter()
             .filter(|slot| slot.is_like(model, batch, share));
         let fresh = alike.count() >= self.world.running(device, model, batch, share);
+        let slot = self.idle(device, model, batch, share, fresh);
+        let place = self.range(device).end;
+        self.slots.insert(place, slot);
+        self.settle_device(device);
+    }
+
+    /// A replica to which nothing has come yet.
+    fn idle(
+        &self,
+        device: usize,
+        model: usize,
+        batch: u32,
+        share: Option<ComputeShare>,
+        fresh: bool,
+    ) -> Slot {
         let service = self
             .world
             .service(model, device)
             .expect("only what has a profile is put");
         let full = f64::from(batch);
-        let slot = Slot {
+        Slot {
             device,
             model,
             batch,
@@ -139,10 +154,7 @@ impl<'w, 'a> Outlook<'w, 'a> {
             capacity: full / service.seconds(full, share),
             passage: Passage::default(),
             fresh,
-        };
-        let place = self.range(device).end;
-        self.slots.insert(place, slot);
-        self.settle_device(device);
+        }
     }
 
     /// Takes a replica away, by its place among all.
@@ -171,8 +183,20 @@ impl<'w, 'a> Outlook<'w, 'a> {
         self.fates.clone_from(&other.fates);
     }
 
-    /// Settles everything.
+    /// Settles everything, from nobody being busy upwards, whatever was before: where there is more than one fixed point, it is the
+    /// same one for the same replicas.
     pub(crate) fn settle(&mut self) {
+        for place in 0..self.slots.len() {
+            let Slot {
+                device,
+                model,
+                batch,
+                share,
+                fresh,
+                ..
+            } = self.slots[place];
+            self.slots[place] = self.idle(device, model, batch, share, fresh);
+        }
         for _ in 0..SWEEPS {
             self.settle_models();
             let mut device = 0;

@@ -14,6 +14,8 @@ use crate::{
 
 /// How many of the replicas that could be added, those that promise most, are really tried.
 const TRIED: usize = 6;
+/// How often devices are filled, at most.
+const PASSES: usize = 4;
 /// A change must be worth this much.
 const WORTH: f64 = 1e-6;
 /// What a replica is charged for being there at all when gains are compared per load, in devices.
@@ -92,12 +94,22 @@ impl<'s, 'w, 'a> Search<'s, 'w, 'a> {
         self.value = self.score.of(&self.here);
     }
 
-    /// Adds to every device what pays.
+    /// Adds to every device what pays, again from the settled state until nothing more does; goes back where that turns out worse.
     pub(super) fn fill_all(&mut self, budget: &mut Budget<'_>) -> Result<(), PlaceError> {
-        for device in 0..self.world.problem.devices.len() {
-            self.fill(device, false, budget)?;
-        }
         self.settle();
+        for _ in 0..PASSES {
+            let old = self.value;
+            self.before.copy(&self.here);
+            for device in 0..self.devices() {
+                self.fill(device, false, budget)?;
+            }
+            self.settle();
+            if self.value <= old + WORTH {
+                self.here.copy(&self.before);
+                self.value = old;
+                break;
+            }
+        }
         Ok(())
     }
 
