@@ -2,8 +2,8 @@
 //!
 //! The estimate is [`crate::estimate`]'s; what is made as large as it can be, its [`score`]. Devices are filled one after the other,
 //! each time with the replica that gains most per load; then the [`search`] empties one or two devices again and again, fills them
-//! anew and keeps what is better. It starts from the best of three placements: what runs now (with what pays added), `first-fit`'s
-//! and its own, and charges for every replica that does not run yet, so that nothing moves for little. A model may have several
+//! anew and keeps what is better. It starts from the best of three placements: what runs now (with what pays added), its own
+//! and, in clusters that are not cut, `first-fit`'s, and charges for every replica that does not run yet, so that nothing moves for little. A model may have several
 //! replicas on one device: small batches that leave most multiprocessors idle run beside each other.
 //!
 //! Clusters of more than [`UNDIVIDED`] devices are cut into [`cells`].
@@ -20,12 +20,14 @@ mod random;
 mod score;
 mod search;
 
-use std::{cmp::Reverse, collections::BTreeSet};
+use std::{cmp::Reverse, collections::BTreeSet, time::Duration};
 
-use packhorse_cluster::{ByteCount, DeviceIndex, ModelIndex, Plan, PlannedReplica, Problem};
+use packhorse_cluster::{
+    ByteCount, DeviceIndex, ModelForecast, ModelIndex, Plan, PlannedReplica, Problem,
+};
 
 use crate::{
-    Budget, PlaceError, Policy, PolicyOptions,
+    Budget, PlaceError, Policy, PolicyOptions, PredictError, Predictor,
     candidates::Candidates,
     estimate::{Fate, Outlook, World},
     first_fit,
@@ -38,7 +40,7 @@ pub(crate) const NAME: &str = "goodput";
 /// A cluster of more devices is cut into cells.
 const UNDIVIDED: usize = 8;
 /// How many changes the search of one cell tries, by the devices of the cluster: what a second or two allow.
-const CHANGES: [(usize, usize); 4] = [(UNDIVIDED, 400), (32, 40), (256, 100), (usize::MAX, 3)];
+const CHANGES: [(usize, usize); 4] = [(UNDIVIDED, 400), (32, 16), (256, 40), (usize::MAX, 0)];
 /// It ends before, after this many changes per device that were no better.
 const PATIENCE: usize = 40;
 /// The same once everything is served, with headroom: then only cost can be saved.
@@ -66,6 +68,49 @@ impl Policy for Goodput {
         replicas.sort_by_key(|replica| (replica.model, replica.device, replica.batch_size));
         Ok(forecast::plan(problem, &candidates, replicas, &fates))
     }
+
+    fn predictor(&self) -> Option<&dyn Predictor> {
+        Some(self)
+    }
+}
+
+impl Predictor for Goodput {
+    fn latencies(
+        &self,
+        problem: &Problem,
+        _options: &PolicyOptions,
+        replicas: &[PlannedReplica],
+    ) -> Result<Vec<Duration>, PredictError> {
+        let world = World::new(problem);
+        for (number, replica) in replicas.iter().enumerate() {
+            let service = world.service(replica.model.0, replica.device.0);
+            if service.is_none_or(|service| replica.batch_size > service.largest()) {
+                return Err(PredictError::Unknown {
+                    replica: number,
+                    model: problem.models[replica.model.0].id.clone(),
+                    kind: problem.devices[replica.device.0].kind.clone(),
+                    missing: "profiled batches of that size within the SLO",
+                });
+            }
+        }
+        let outlook = Outlook::of(&world, replicas);
+        // Equal replicas of a device fare equally.
+        let latency = |replica: &PlannedReplica| {
+            let mut slots = outlook.on(replica.device.0).iter();
+            let share = replica.compute_share;
+            let slot = slots.find(|slot| slot.is_like(replica.model.0, replica.batch_size, share));
+            Duration::from_secs_f64(slot.map_or(0.0, |slot| slot.full_seconds))
+        };
+        Ok(replicas.iter().map(latency).collect())
+    }
+}
+
+/// What the estimate of `goodput` promises each model of a problem with replicas that anybody planned.
+pub fn estimate(problem: &Problem, replicas: &[PlannedReplica]) -> Vec<ModelForecast> {
+    let world = World::new(problem);
+    let outlook = Outlook::of(&world, replicas);
+    let candidates = Candidates::new(problem);
+    forecast::plan(problem, &candidates, replicas.to_vec(), outlook.fates()).models
 }
 
 /// The replicas that a search finds, and how the models fare with them. `cluster`: how many devices there are in all.
@@ -80,8 +125,10 @@ fn solve(
     let score = Score::new(&world, options.objective);
     let mut search = Search::new(&world, &candidates, &score);
     search.fill_all(budget)?;
-    let packed = first_fit::FirstFit.place(problem, options, budget)?;
-    start_from_better(&mut search, &world, &packed.replicas, budget)?;
+    if cluster <= UNDIVIDED {
+        let packed = first_fit::FirstFit.place(problem, options, budget)?;
+        start_from_better(&mut search, &world, &packed.replicas, budget)?;
+    }
     let running = sound(problem, &world);
     if !running.is_empty() {
         start_from_better(&mut search, &world, &running, budget)?;

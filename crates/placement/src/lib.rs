@@ -28,6 +28,7 @@ mod swaps;
 mod usher;
 
 pub use budget::Budget;
+pub use goodput::estimate;
 pub use igniter::{CoefficientsError, IgniterCoefficients};
 pub use options::{
     ComputeMetric, Objective, PolicyOptions, UnknownComputeMetric, UnknownObjective,

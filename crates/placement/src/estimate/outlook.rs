@@ -41,6 +41,8 @@ pub(crate) struct Slot {
     pub(crate) pace: Pace,
     /// Requests per second of full batches beside them.
     pub(crate) capacity: f64,
+    /// How long a full batch takes beside them, in seconds.
+    pub(crate) full_seconds: f64,
     /// How its requests fare if no queue forms.
     pub(crate) passage: Passage,
     /// It does not run yet.
@@ -152,6 +154,7 @@ impl<'w, 'a> Outlook<'w, 'a> {
             full_utilization: service.utilization(full, share),
             pace: Pace::ALONE,
             capacity: full / service.seconds(full, share),
+            full_seconds: service.seconds(full, share),
             passage: Passage::default(),
             fresh,
         }
@@ -275,6 +278,7 @@ impl<'w, 'a> Outlook<'w, 'a> {
             slot.pace = pace;
             let seconds =
                 service.seconds(full, slot.share) / self.company.pace(slot.full_utilization).mean;
+            slot.full_seconds = seconds;
             let way = demand.way + demand.way_per_row * full;
             slot.capacity = full / seconds.max((seconds + way) / CREDITS);
         }
@@ -303,7 +307,7 @@ impl<'w, 'a> Outlook<'w, 'a> {
 }
 
 impl Slot {
-    fn is_like(&self, model: usize, batch: u32, share: Option<ComputeShare>) -> bool {
+    pub(crate) fn is_like(&self, model: usize, batch: u32, share: Option<ComputeShare>) -> bool {
         (self.model, self.batch, self.share) == (model, batch, share)
     }
 }

@@ -15,7 +15,7 @@ use crate::{
 /// How many of the replicas that could be added, those that promise most, are really tried.
 const TRIED: usize = 6;
 /// How often devices are filled, at most.
-const PASSES: usize = 4;
+const PASSES: usize = 2;
 /// A change must be worth this much.
 const WORTH: f64 = 1e-6;
 /// What a replica is charged for being there at all when gains are compared per load, in devices.
