@@ -71,6 +71,18 @@ impl<'a> Candidates<'a> {
             .unwrap_or_default()
     }
 
+    /// The number of a device's kind.
+    pub(crate) fn kind(&self, device: DeviceIndex) -> usize {
+        self.kind_of[device.0]
+    }
+
+    /// Of a full batch on the fastest kind, in rows per second; zero if the model can run on none.
+    pub(crate) fn best_throughput(&self, model: ModelIndex) -> f64 {
+        let all = self.table[model.0].iter().flatten().flatten();
+        all.map(|candidate| candidate.throughput)
+            .fold(0.0, f64::max)
+    }
+
     /// Why there is no device for a model whatever else runs; `None` if there could be one.
     pub(crate) fn unfit(&self, model: ModelIndex) -> Option<String> {
         let of_kinds = &self.table[model.0];

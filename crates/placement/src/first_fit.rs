@@ -19,6 +19,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, btree_map::Entry},
+    ops::RangeInclusive,
     time::Duration,
 };
 
@@ -27,10 +28,13 @@ use packhorse_cluster::{
     RequestsPerSecond,
 };
 
+use self::piles::Piles;
 use crate::{
     Budget, PlaceError, Policy, PolicyOptions,
     candidates::{Candidate, Candidates},
 };
+
+mod piles;
 
 pub(crate) const NAME: &str = "first-fit";
 
@@ -52,17 +56,27 @@ impl Policy for FirstFit {
         _options: &PolicyOptions,
         budget: &mut Budget<'_>,
     ) -> Result<Plan, PlaceError> {
-        let mut packing = Packing::new(problem);
-        let mut order: Vec<ModelIndex> = problem.models().map(|(model, _)| model).collect();
-        order.sort_by_key(|&model| !packing.runs(model));
-        packing.place_first_replicas(&order, budget)?;
-        packing.place_further_replicas(&order, budget)?;
-        // What runs and was not taken over makes room for those that found none.
-        packing.release();
-        packing.place_first_replicas(&order, budget)?;
-        packing.use_headroom();
-        Ok(packing.into_plan())
+        pack(problem, PILES, budget)
     }
+}
+
+/// Where a model's next replica could go, but for devices that have clearly less planned time left than given, as a part of all of
+/// it. Of devices that differ in nothing but their index the first is enough.
+type Choices = fn(&Packing<'_>, ModelIndex, f64) -> Vec<Choice>;
+
+const PILES: Choices = |packing, model, time| packing.choices(model, time);
+
+fn pack(problem: &Problem, choices: Choices, budget: &mut Budget<'_>) -> Result<Plan, PlaceError> {
+    let mut packing = Packing::new(problem, choices);
+    let mut order: Vec<ModelIndex> = problem.models().map(|(model, _)| model).collect();
+    order.sort_by_key(|&model| !packing.runs(model));
+    packing.place_first_replicas(&order, budget)?;
+    packing.place_further_replicas(&order, budget)?;
+    // What runs and was not taken over makes room for those that found none.
+    packing.release();
+    packing.place_first_replicas(&order, budget)?;
+    packing.use_headroom();
+    Ok(packing.into_plan())
 }
 
 /// A replica that could be put somewhere.
@@ -89,13 +103,16 @@ struct Packing<'a> {
     /// The memory that is set aside for it there.
     reserved: BTreeMap<(ModelIndex, DeviceIndex), ByteCount>,
     rooms: Vec<Room>,
+    /// The devices by what is left of them, as long as something is placed.
+    piles: Piles,
+    choices: Choices,
     placed: BTreeMap<(ModelIndex, DeviceIndex), Candidate>,
     /// What is left of each model's rate.
     left: Vec<f64>,
 }
 
 impl<'a> Packing<'a> {
-    fn new(problem: &'a Problem) -> Self {
+    fn new(problem: &'a Problem, choices: Choices) -> Self {
         let rooms = problem.devices.iter().map(|device| Room {
             memory: device.memory,
             busy: 0.0,
@@ -110,6 +127,8 @@ impl<'a> Packing<'a> {
                 .collect(),
             reserved: BTreeMap::new(),
             rooms: rooms.collect(),
+            piles: Piles::default(),
+            choices,
             placed: BTreeMap::new(),
             left: problem
                 .models
@@ -120,6 +139,7 @@ impl<'a> Packing<'a> {
         for replica in &problem.current {
             packing.reserve(replica);
         }
+        packing.pile_up();
         packing
     }
 
@@ -153,6 +173,20 @@ impl<'a> Packing<'a> {
             let room = &mut self.rooms[device.0].memory;
             *room = room.saturating_add(memory);
         }
+        self.pile_up();
+    }
+
+    fn pile_up(&mut self) {
+        self.piles = Piles::default();
+        for (device, _) in self.problem.devices() {
+            self.piles.add(self.look(device), device);
+        }
+    }
+
+    /// What tells a device from others, for a model that is not on it.
+    fn look(&self, device: DeviceIndex) -> piles::Look {
+        let room = &self.rooms[device.0];
+        piles::Look::new(room.busy, room.memory, self.candidates.kind(device))
     }
 
     fn place_first_replicas(
@@ -164,7 +198,7 @@ impl<'a> Packing<'a> {
             if self.is_placed(model) {
                 continue;
             }
-            budget.spend(self.problem.devices.len() as u64)?;
+            budget.spend(self.piles.len() as u64)?;
             if let Some(choice) = self.choose(model).or_else(|| self.roomiest(model, 0.0)) {
                 self.put(model, choice);
             }
@@ -179,7 +213,7 @@ impl<'a> Packing<'a> {
     ) -> Result<(), PlaceError> {
         for &model in order {
             while !self.is_carried(model) {
-                budget.spend(self.problem.devices.len() as u64)?;
+                budget.spend(self.piles.len() as u64)?;
                 let Some(choice) = self.choose(model) else {
                     break;
                 };
@@ -192,8 +226,13 @@ impl<'a> Packing<'a> {
     /// The first device that carries all that is left, else the one that carries most of it, if that is worth a replica.
     fn choose(&self, model: ModelIndex) -> Option<Choice> {
         let left = self.left[model.0] * (1.0 - ROUNDING);
-        let whole = self
-            .choices(model)
+        let time = left
+            / self
+                .candidates
+                .best_throughput(model)
+                .max(f64::MIN_POSITIVE);
+        let whole = (self.choices)(self, model, time)
+            .into_iter()
             .filter(|choice| choice.capacity > 0.0 && choice.capacity >= left);
         let first = whole.min_by_key(|choice| (self.moves(model, choice.device), choice.device));
         first.or_else(|| self.roomiest(model, WORTH_A_REPLICA))
@@ -203,7 +242,8 @@ impl<'a> Packing<'a> {
     fn roomiest(&self, model: ModelIndex, least: f64) -> Option<Choice> {
         let enough = |choice: &Choice| choice.capacity >= least * choice.candidate.throughput;
         let busy = |choice: &Choice| self.rooms[choice.device.0].busy;
-        self.choices(model).filter(enough).min_by(|a, b| {
+        let choices = (self.choices)(self, model, least).into_iter();
+        choices.filter(enough).min_by(|a, b| {
             (self
                 .moves(model, a.device)
                 .cmp(&self.moves(model, b.device)))
@@ -213,19 +253,38 @@ impl<'a> Packing<'a> {
         })
     }
 
-    /// Where the model's next replica could go, by device.
-    fn choices(&self, model: ModelIndex) -> impl Iterator<Item = Choice> {
-        self.problem.devices().filter_map(move |(device, _)| {
-            if self.placed.contains_key(&(model, device)) {
-                return None;
-            }
-            let candidate = self.candidate(model, device)?;
-            let time = (PLANNED_TIME - self.rooms[device.0].busy).max(0.0);
-            Some(Choice {
-                device,
-                candidate,
-                capacity: time * candidate.throughput,
-            })
+    /// Where it is now, one by one, and the first of each pile of others.
+    fn choices(&self, model: ModelIndex, time: f64) -> Vec<Choice> {
+        let other = |device: &DeviceIndex| {
+            self.moves(model, *device) && !self.placed.contains_key(&(model, *device))
+        };
+        // Where no time is asked for, a device without any is a choice too.
+        let busy = if time > 0.0 {
+            PLANNED_TIME - time + ROUNDING
+        } else {
+            f64::INFINITY
+        };
+        let piles = self.piles.up_to(busy);
+        let others = piles.filter_map(|mut devices| devices.find(other));
+        let own = of_model(model);
+        let own = self.current.range(own).map(|&(_, device)| device);
+        let own = own.filter(|device| device.0 < self.rooms.len());
+        own.chain(others)
+            .filter_map(|device| self.choice(model, device))
+            .collect()
+    }
+
+    /// The model's next replica on a device, if it could go there.
+    fn choice(&self, model: ModelIndex, device: DeviceIndex) -> Option<Choice> {
+        if self.placed.contains_key(&(model, device)) {
+            return None;
+        }
+        let candidate = self.candidate(model, device)?;
+        let time = (PLANNED_TIME - self.rooms[device.0].busy).max(0.0);
+        Some(Choice {
+            device,
+            candidate,
+            capacity: time * candidate.throughput,
         })
     }
 
@@ -273,10 +332,12 @@ impl<'a> Packing<'a> {
             .memory
             .expect("only batch sizes of known memory are chosen");
         let carried = capacity.min(self.left[model.0]);
+        self.piles.remove(self.look(device), device);
         let room = &mut self.rooms[device.0];
         room.memory = room.memory.saturating_add(own).saturating_sub(needed);
         room.busy += carried / candidate.throughput;
         self.left[model.0] -= carried;
+        self.piles.add(self.look(device), device);
         self.placed.insert((model, device), candidate);
     }
 
@@ -361,7 +422,7 @@ impl<'a> Packing<'a> {
     }
 
     fn runs(&self, model: ModelIndex) -> bool {
-        self.current.iter().any(|current| current.0 == model)
+        self.current.range(of_model(model)).next().is_some()
     }
 
     /// Whether a replica there would be one more to start.
@@ -370,8 +431,8 @@ impl<'a> Packing<'a> {
     }
 
     fn replicas(&self, model: ModelIndex) -> impl Iterator<Item = &Candidate> {
-        let all = (model, DeviceIndex(0))..=(model, DeviceIndex(usize::MAX));
-        self.placed.range(all).map(|(_, candidate)| candidate)
+        let of_model = self.placed.range(of_model(model));
+        of_model.map(|(_, candidate)| candidate)
     }
 
     fn is_placed(&self, model: ModelIndex) -> bool {
@@ -382,3 +443,11 @@ impl<'a> Packing<'a> {
         self.left[model.0] <= self.problem.models[model.0].rate.get() * ROUNDING
     }
 }
+
+/// The model on every device.
+fn of_model(model: ModelIndex) -> RangeInclusive<(ModelIndex, DeviceIndex)> {
+    (model, DeviceIndex(0))..=(model, DeviceIndex(usize::MAX))
+}
+
+#[cfg(test)]
+mod tests;

@@ -17,7 +17,7 @@ mod igniter;
 mod interference;
 mod milp;
 mod nexus;
-mod properties;
+pub(crate) mod properties;
 mod smallest;
 mod thesis;
 mod usher;

@@ -41,6 +41,9 @@ use crate::{
 mod bound;
 mod group;
 mod matching;
+mod search;
+#[cfg(test)]
+mod tests;
 
 /// The most models in a group: two rounds of pairing.
 const ROUNDS: usize = 2;
@@ -68,6 +71,18 @@ impl Policy for Usher {
         options: &PolicyOptions,
         budget: &mut Budget<'_>,
     ) -> Result<Plan, PlaceError> {
+        self.place_by(search::search, problem, options, budget)
+    }
+}
+
+impl Usher {
+    fn place_by(
+        &self,
+        search: group::Search,
+        problem: &Problem,
+        options: &PolicyOptions,
+        budget: &mut Budget<'_>,
+    ) -> Result<Plan, PlaceError> {
         budget.spend((problem.devices.len() * problem.models.len()) as u64)?;
         let metric = options.compute_metric.unwrap_or(self.metric);
         let requirements = Requirements::new(problem, metric);
@@ -87,7 +102,7 @@ impl Policy for Usher {
                 .iter()
                 .map(|&model| group::Member::new(problem, &requirements, model))
                 .collect();
-            replicas.extend(cluster.place(&members, budget)?);
+            replicas.extend(cluster.place(&members, search, budget)?);
         }
         replicas.sort_by_key(|replica| (replica.model, replica.device));
         for (model, _) in problem.models() {

@@ -46,7 +46,7 @@ fn demanded(index: usize) -> impl Strategy<Value = DemandedModel> {
 }
 
 prop_compose! {
-    fn problem()(
+    pub(crate) fn problem()(
         models in (0_usize..5).prop_flat_map(|count| (0..count).map(demanded).collect::<Vec<_>>()),
         profiled in (0..10).map(|i| rows(i / 2, i % 2)).collect::<Vec<_>>(),
         devices in vec((0_usize..3, 100_u64..6_000), 0..5),
@@ -69,6 +69,25 @@ prop_compose! {
             ..Problem::default()
         }
     }
+}
+
+/// The same with up to forty devices, most of them alike, and loads that some of them carry.
+pub(crate) fn many_devices() -> impl Strategy<Value = Problem> {
+    let classes = vec((0_usize..2, 200_u64..3_000), 1..3);
+    let devices = vec(0_usize..2, 1..40);
+    (problem(), classes, devices, vec(0.0..8_000.0, 5)).prop_map(
+        |(mut problem, classes, devices, rates)| {
+            let class = |number: usize| classes[number % classes.len()];
+            problem.devices = devices
+                .into_iter()
+                .map(|number| device(&format!("k{}", class(number).0), class(number).1))
+                .collect();
+            for (model, rate) in problem.models.iter_mut().zip(rates) {
+                model.rate = RequestsPerSecond::new(rate).unwrap();
+            }
+            problem
+        },
+    )
 }
 
 /// Requests per second that full batches of the model's replicas give, up to its rate.

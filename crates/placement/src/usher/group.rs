@@ -15,13 +15,13 @@ const HEAVY: f64 = 1.2;
 const MULTIPLES: usize = 6;
 
 /// Sums of percentages with two decimals; also what goodput must be more by to be more.
-const ROUNDING: f64 = 1e-9;
+pub(super) const ROUNDING: f64 = 1e-9;
 
 /// A replication degree and a batch size, by its place among the member's.
 #[derive(Clone, Copy)]
-struct Choice {
-    replicas: usize,
-    batch: usize,
+pub(super) struct Choice {
+    pub(super) replicas: usize,
+    pub(super) batch: usize,
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -32,9 +32,9 @@ enum Side {
 }
 
 /// A batch size of a member.
-struct Batch {
+pub(super) struct Batch {
     /// By class of devices.
-    requirements: Vec<Option<Requirement>>,
+    pub(super) requirements: Vec<Option<Requirement>>,
     side: Side,
     /// Creq + Mreq.
     total: f64,
@@ -43,10 +43,10 @@ struct Batch {
 /// A model of the group.
 pub(super) struct Member {
     model: ModelIndex,
-    rate: f64,
-    batches: Vec<Batch>,
+    pub(super) rate: f64,
+    pub(super) batches: Vec<Batch>,
     /// In ascending order of degree, then batch size.
-    choices: Vec<Choice>,
+    pub(super) choices: Vec<Choice>,
 }
 
 impl Member {
@@ -114,7 +114,7 @@ impl Batch {
         }
     }
 
-    fn best_throughput(&self) -> f64 {
+    pub(super) fn best_throughput(&self) -> f64 {
         let of_classes = self.requirements.iter().flatten();
         of_classes.map(|need| need.throughput).fold(0.0, f64::max)
     }
@@ -122,34 +122,71 @@ impl Batch {
 
 /// What a device has left, in percent.
 #[derive(Clone, Copy)]
-struct Room {
-    compute: f64,
-    memory: f64,
-    owner: Owner,
+pub(super) struct Room {
+    pub(super) compute: f64,
+    pub(super) memory: f64,
+    pub(super) owner: Owner,
     /// Which members of the group it hosts already, a bit each.
     hosts: u8,
 }
 
-#[derive(Clone, Copy, PartialEq)]
-enum Owner {
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Owner {
     Nobody,
     ThisGroup,
     AnotherGroup,
 }
 
-/// A replica of a member on a device.
-struct Placed {
-    member: usize,
-    device: usize,
-    batch: usize,
+impl Room {
+    /// With a replica of a member more.
+    pub(super) fn with(mut self, member: usize, need: Requirement) -> Self {
+        self.compute -= need.compute;
+        self.memory -= need.memory;
+        self.hosts |= 1 << member;
+        if self.owner == Owner::Nobody {
+            self.owner = Owner::ThisGroup;
+        }
+        self
+    }
+
+    /// Whether a replica of a member fits, and where it should go first, the least: the device of this group that is left with
+    /// least, else of other groups, else the cheapest new one.
+    pub(super) fn rank(&self, member: usize, need: Requirement, cost: f64) -> Option<(u8, f64)> {
+        let fits = self.hosts & (1 << member) == 0
+            && need.compute <= self.compute + ROUNDING
+            && need.memory <= self.memory + ROUNDING;
+        let left = self.compute - need.compute + self.memory - need.memory;
+        fits.then_some(match self.owner {
+            Owner::ThisGroup => (0, left),
+            Owner::AnotherGroup => (1, left),
+            Owner::Nobody => (2, cost),
+        })
+    }
 }
+
+/// A replica of a member on a device.
+pub(super) struct Placed {
+    pub(super) member: usize,
+    pub(super) device: usize,
+    pub(super) batch: usize,
+}
+
+/// The best configuration, placed: what it leaves of every device.
+pub(super) struct Best {
+    pub(super) rooms: Vec<Room>,
+    pub(super) placed: Vec<Placed>,
+}
+
+/// Finds the best configuration of a group, if it has any.
+pub(super) type Search =
+    fn(&Cluster, &[Member], &mut Budget<'_>) -> Result<Option<Best>, PlaceError>;
 
 /// The devices, with what was placed so far.
 pub(super) struct Cluster {
-    class_of: Vec<usize>,
+    pub(super) class_of: Vec<usize>,
     /// By class.
-    cost: Vec<f64>,
-    rooms: Vec<Room>,
+    pub(super) cost: Vec<f64>,
+    pub(super) rooms: Vec<Room>,
 }
 
 impl Cluster {
@@ -175,35 +212,10 @@ impl Cluster {
     pub(super) fn place(
         &mut self,
         members: &[Member],
+        search: Search,
         budget: &mut Budget<'_>,
     ) -> Result<Vec<PlannedReplica>, PlaceError> {
-        let room: Vec<Vec<bound::Room>> = members
-            .iter()
-            .map(|member| {
-                let batches = member.batches.iter();
-                batches.map(|batch| self.room_for(batch)).collect()
-            })
-            .collect();
-        let mut search = Search {
-            members,
-            resources: self.resources(),
-            room,
-            best_promise: Vec::new(),
-            cluster: self,
-            rooms: Vec::new(),
-            placed: Vec::new(),
-            chosen: Vec::new(),
-            best: None,
-        };
-        search.best_promise = (0..members.len())
-            .map(|member| {
-                let choices = members[member].choices.iter();
-                let promises = choices.map(|choice| search.promise(member, *choice));
-                promises.fold(bound::Promise::NOTHING, bound::Promise::best)
-            })
-            .collect();
-        search.descend(&mut Vec::new(), budget)?;
-        let Some(best) = search.best else {
+        let Some(best) = search(self, members, budget)? else {
             return Ok(Vec::new());
         };
         self.rooms = best.rooms;
@@ -227,7 +239,7 @@ impl Cluster {
     }
 
     /// On how many devices a replica would fit by itself, and what the least of them would give for it.
-    fn room_for(&self, batch: &Batch) -> bound::Room {
+    pub(super) fn room_for(&self, batch: &Batch) -> bound::Room {
         let needs = || batch.requirements.iter().flatten();
         let devices = self
             .rooms
@@ -246,7 +258,7 @@ impl Cluster {
         }
     }
 
-    fn resources(&self) -> bound::Resources {
+    pub(super) fn resources(&self) -> bound::Resources {
         bound::Resources::new(self.rooms.iter().map(|room| (room.compute, room.memory)))
     }
 
@@ -256,166 +268,23 @@ impl Cluster {
     }
 }
 
-/// The best configuration so far.
-struct Best {
-    goodput: f64,
-    rooms: Vec<Room>,
-    placed: Vec<Placed>,
-}
-
-/// All configurations in ascending order, but for those that cannot be better than the best before them.
-struct Search<'a> {
-    members: &'a [Member],
-    cluster: &'a Cluster,
-    /// What is free before the group, by member, then batch size; what a member can have at most; and all of it.
-    room: Vec<Vec<bound::Room>>,
-    best_promise: Vec<bound::Promise>,
-    resources: bound::Resources,
-    rooms: Vec<Room>,
-    placed: Vec<Placed>,
-    chosen: Vec<Choice>,
-    best: Option<Best>,
-}
-
-impl Search<'_> {
-    /// `promised`: what each of the members chosen so far can have at most, in their order.
-    fn descend(
-        &mut self,
-        promised: &mut Vec<bound::Promise>,
-        budget: &mut Budget<'_>,
-    ) -> Result<(), PlaceError> {
-        let next = self.chosen.len();
-        if next == self.members.len() {
-            return self.try_configuration(budget);
-        }
-        let rest = next + 1..self.members.len();
-        let mut tried = vec![None; self.members[next].batches.len()];
-        for number in 0..self.members[next].choices.len() {
-            let choice = self.members[next].choices[number];
-            let room = self.room[next][choice.batch].devices;
-            // More replicas than there is room for end as few: the first such choice stands for them.
-            if tried[choice.batch].is_some_and(|replicas| replicas >= room) {
-                continue;
-            }
-            tried[choice.batch] = Some(choice.replicas);
-            promised.push(self.promise(next, choice));
-            let rest = rest.clone().map(|member| self.best_promise[member]);
-            let bound = self.resources.most(&promised.iter().copied().chain(rest));
-            if self.is_better(bound) {
-                self.chosen.push(choice);
-                self.descend(promised, budget)?;
-                self.chosen.pop();
-            }
-            promised.pop();
-        }
-        Ok(())
+/// Compute-heavy and memory-heavy members in turns, then the others; each by what they need, most first.
+pub(super) fn order(members: &[Member], chosen: &[Choice]) -> impl Iterator<Item = usize> + use<> {
+    let batch = |member: usize| &members[member].batches[chosen[member].batch];
+    let on = |side: Side| {
+        let mut heavy: Vec<usize> = (0..members.len())
+            .filter(|&member| batch(member).side == side)
+            .collect();
+        heavy.sort_by(|&a, &b| batch(b).total.total_cmp(&batch(a).total));
+        heavy
+    };
+    let (compute, memory) = (on(Side::Compute), on(Side::Memory));
+    let turns = compute.len().max(memory.len());
+    let mut order = Vec::with_capacity(members.len());
+    for turn in 0..turns {
+        order.extend(compute.get(turn));
+        order.extend(memory.get(turn));
     }
-
-    fn promise(&self, member: usize, choice: Choice) -> bound::Promise {
-        let of = &self.members[member];
-        let room = &self.room[member][choice.batch];
-        let replicas = choice.replicas.min(room.devices) as f64;
-        let throughput = of.batches[choice.batch].best_throughput();
-        room.promise((replicas * throughput).min(of.rate), throughput)
-    }
-
-    fn is_better(&self, goodput: f64) -> bool {
-        self.best
-            .as_ref()
-            .is_none_or(|best| goodput > best.goodput + ROUNDING)
-    }
-
-    fn try_configuration(&mut self, budget: &mut Budget<'_>) -> Result<(), PlaceError> {
-        budget.spend(self.cluster.rooms.len() as u64)?;
-        self.rooms.clone_from(&self.cluster.rooms);
-        self.placed.clear();
-        let mut goodput = 0.0;
-        for member in self.order() {
-            goodput += self.put(member);
-        }
-        if self.is_better(goodput) {
-            self.best = Some(Best {
-                goodput,
-                rooms: self.rooms.clone(),
-                placed: std::mem::take(&mut self.placed),
-            });
-        }
-        Ok(())
-    }
-
-    /// Compute-heavy and memory-heavy members in turns, then the others; each by what they need, most first.
-    fn order(&self) -> impl Iterator<Item = usize> + use<> {
-        let batch = |member: usize| &self.members[member].batches[self.chosen[member].batch];
-        let on = |side: Side| {
-            let mut members: Vec<usize> = (0..self.members.len())
-                .filter(|&member| batch(member).side == side)
-                .collect();
-            members.sort_by(|&a, &b| batch(b).total.total_cmp(&batch(a).total));
-            members
-        };
-        let (compute, memory) = (on(Side::Compute), on(Side::Memory));
-        let turns = compute.len().max(memory.len());
-        let mut order = Vec::with_capacity(self.members.len());
-        for turn in 0..turns {
-            order.extend(compute.get(turn));
-            order.extend(memory.get(turn));
-        }
-        order.extend(on(Side::Neither));
-        order.into_iter()
-    }
-
-    /// Places the replicas of a member while there is room; returns its goodput.
-    fn put(&mut self, member: usize) -> f64 {
-        let Choice {
-            replicas, batch, ..
-        } = self.chosen[member];
-        let mut carried = 0.0;
-        for _ in 0..replicas {
-            let Some((device, need)) = self.device_for(member, batch) else {
-                break;
-            };
-            let room = &mut self.rooms[device];
-            room.compute -= need.compute;
-            room.memory -= need.memory;
-            room.hosts |= 1 << member;
-            if room.owner == Owner::Nobody {
-                room.owner = Owner::ThisGroup;
-            }
-            carried += need.throughput;
-            self.placed.push(Placed {
-                member,
-                device,
-                batch,
-            });
-        }
-        carried.min(self.members[member].rate)
-    }
-
-    /// The device of this group that is left with least, else of other groups, else the cheapest new one.
-    fn device_for(&self, member: usize, batch: usize) -> Option<(usize, Requirement)> {
-        let requirements = &self.members[member].batches[batch].requirements;
-        let mut best: Option<((u8, f64), usize, Requirement)> = None;
-        for (device, room) in self.rooms.iter().enumerate() {
-            let class = self.cluster.class_of[device];
-            let Some(need) = requirements[class] else {
-                continue;
-            };
-            let fits = room.hosts & (1 << member) == 0
-                && need.compute <= room.compute + ROUNDING
-                && need.memory <= room.memory + ROUNDING;
-            if !fits {
-                continue;
-            }
-            let left = room.compute - need.compute + room.memory - need.memory;
-            let rank = match room.owner {
-                Owner::ThisGroup => (0, left),
-                Owner::AnotherGroup => (1, left),
-                Owner::Nobody => (2, self.cluster.cost[class]),
-            };
-            if best.as_ref().is_none_or(|(least, ..)| rank < *least) {
-                best = Some((rank, device, need));
-            }
-        }
-        best.map(|(_, device, need)| (device, need))
-    }
+    order.extend(on(Side::Neither));
+    order.into_iter()
 }
