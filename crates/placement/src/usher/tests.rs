@@ -12,8 +12,9 @@ use crate::tests::properties::{many_devices, problem};
 fn all(
     cluster: &Cluster,
     members: &[Member],
-    _budget: &mut Budget<'_>,
+    budget: &mut Budget<'_>,
 ) -> Result<Option<Best>, PlaceError> {
+    budget.spend(1)?;
     let mut best = (f64::NEG_INFINITY, None);
     let mut chosen = Vec::new();
     all_from(cluster, members, &mut chosen, &mut best);
