@@ -17,6 +17,7 @@ mod igniter;
 mod interference;
 mod milp;
 mod nexus;
+mod oracle;
 pub(crate) mod properties;
 mod smallest;
 mod thesis;

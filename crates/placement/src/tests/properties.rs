@@ -1,11 +1,11 @@
-//! Random problems, and an exhaustive search on tiny ones.
+//! Random problems.
 
 use proptest::{collection::vec, prelude::*};
 
 use super::*;
 
 /// For one model on one kind: rows at batch sizes 1, 2, 4, …, longer and larger from one to the next, memory maybe unknown.
-fn rows(model: usize, kind: usize) -> impl Strategy<Value = String> {
+pub(super) fn rows(model: usize, kind: usize) -> impl Strategy<Value = String> {
     let row = (
         1_u32..40,
         1_u32..1_000,
@@ -34,7 +34,7 @@ fn rows(model: usize, kind: usize) -> impl Strategy<Value = String> {
     })
 }
 
-fn demanded(index: usize) -> impl Strategy<Value = DemandedModel> {
+pub(super) fn demanded(index: usize) -> impl Strategy<Value = DemandedModel> {
     let rate = prop_oneof![Just(0.0), 0.1..50.0, 50.0..2_000.0];
     (rate, 1_u64..300, 1_u32..20, 0_u64..1_000_000).prop_map(
         move |(rate, slo, max_batch_size, payload)| DemandedModel {
@@ -104,39 +104,6 @@ fn fluid_goodput(problem: &Problem, replicas: &[PlannedReplica], model: ModelInd
         .min(problem.models[model.0].rate.get())
 }
 
-/// The most goodput that one replica per device can give, by trying everything.
-fn best_exclusive(problem: &Problem, replicas: &mut Vec<PlannedReplica>, device: usize) -> f64 {
-    if device == problem.devices.len() {
-        return problem
-            .models()
-            .map(|(model, _)| fluid_goodput(problem, replicas, model))
-            .sum();
-    }
-    let mut best = best_exclusive(problem, replicas, device + 1);
-    for (model, demanded) in problem.models() {
-        let Some(profile) = problem.profile(model, DeviceIndex(device)) else {
-            continue;
-        };
-        for row in profile
-            .whole()
-            .iter()
-            .filter(|row| row.latency <= demanded.slo)
-        {
-            let batch_size = row.batch_size;
-            replicas.push(PlannedReplica {
-                model,
-                device: DeviceIndex(device),
-                batch_size,
-                compute_share: None,
-                duty_cycle: None,
-            });
-            best = best.max(best_exclusive(problem, replicas, device + 1));
-            replicas.pop();
-        }
-    }
-    best
-}
-
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(150))]
 
@@ -169,7 +136,7 @@ proptest! {
     }
 
     #[test]
-    fn exclusive_never_beats_the_exhaustive_search_and_equals_it_where_devices_suffice(
+    fn exclusive_equals_the_best_plan_of_its_kind_where_devices_suffice(
         demand in vec((1.0..2_000.0, 1.0..20.0), 1..3),
         devices in 1_usize..4,
     ) {
@@ -189,7 +156,7 @@ proptest! {
         };
         let plan = place("exclusive", &problem);
         let goodput: f64 = plan.models.iter().map(|forecast| forecast.goodput.get()).sum();
-        let best = best_exclusive(&problem, &mut Vec::new(), 0);
+        let best = oracle::exclusive(&problem);
         prop_assert!(goodput <= best * (1.0 + 1e-9), "{goodput} over the optimum of {best}");
         if problem.models.len() == 1 || plan.models.iter().all(|forecast| forecast.shortfall.is_none()) {
             prop_assert!(goodput >= best * (1.0 - 1e-6), "{goodput} under the optimum of {best}");

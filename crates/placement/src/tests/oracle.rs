@@ -1,0 +1,441 @@
+//! The most goodput that any plan of a tiny problem can have, by looking at all of them, and every policy against it.
+//!
+//! What a plan may do is what `Plan::violations` says: batches of at most the model's limit and within its SLO on the whole device,
+//! the memory of all replicas of a device within its own, shares of at most 100 %. What a replica gives is its batch size over the
+//! time that a batch takes, under its share where it has one. Each policy is compared with the best of those plans that
+//! go about it in its way:
+//!
+//! | policy | a device has |
+//! |---|---|
+//! | `exclusive` | one replica |
+//! | `usher`, `wao-usher`, `ao-milp`, `wsm-milp` | a replica of each of some models, with Creq and Mreq of at most 100 % in sum; a model has one of its profiled batch sizes everywhere |
+//! | `first-fit`, `nexus` | models that take turns in any proportion; each has the memory when it is its turn |
+//! | `gpulet` | the same, or two partitions, one model each, with the memory for both |
+//! | `gslice` | a replica of each of some models with shares of whole percents, and the memory for all |
+//!
+//! In whole requests per second for each model, what a device can have is a set of vectors. Sums over devices are kept as long as no
+//! other is as large in every model, each cut at the model's rate: that loses no optimum.
+
+use proptest::{collection::vec, prelude::*};
+
+use super::{
+    properties::{demanded, rows},
+    thesis::goodput,
+    *,
+};
+use crate::{ComputeMetric, shares};
+
+/// Requests per second that something gives, by model.
+type Capacity = Vec<f64>;
+
+/// A batch size that a model can have on a device.
+#[derive(Clone, Copy)]
+struct Batch {
+    size: u32,
+    memory: u64,
+    throughput: f64,
+}
+
+/// What a policy promises may be more by rounding.
+const ROUNDING: f64 = 1e-9;
+
+/// Vectors of which none is as large as another in every model, none above the rates.
+struct Front<'a> {
+    rates: &'a [f64],
+    capacities: Vec<Capacity>,
+}
+
+impl<'a> Front<'a> {
+    /// Of nothing.
+    fn new(rates: &'a [f64]) -> Self {
+        Self {
+            rates,
+            capacities: vec![vec![0.0; rates.len()]],
+        }
+    }
+
+    fn add(&mut self, mut capacity: Capacity) {
+        let covers = |a: &Capacity, b: &Capacity| a.iter().zip(b).all(|(a, b)| a >= b);
+        for (capacity, rate) in capacity.iter_mut().zip(self.rates) {
+            *capacity = capacity.min(*rate);
+        }
+        if !self.capacities.iter().any(|other| covers(other, &capacity)) {
+            self.capacities.retain(|other| !covers(&capacity, other));
+            self.capacities.push(capacity);
+        }
+    }
+
+    /// Both together.
+    fn and(&self, other: &Self) -> Self {
+        let mut sums = Self::new(self.rates);
+        for a in &self.capacities {
+            for b in &other.capacities {
+                sums.add(a.iter().zip(b).map(|(a, b)| a + b).collect());
+            }
+        }
+        sums
+    }
+
+    fn best(&self) -> f64 {
+        let goodputs = self.capacities.iter().map(|all| all.iter().sum());
+        goodputs.fold(0.0, f64::max)
+    }
+}
+
+fn rates(problem: &Problem) -> Vec<f64> {
+    let rates = problem.models.iter().map(|model| model.rate.get());
+    rates.collect()
+}
+
+fn models(problem: &Problem) -> impl Iterator<Item = ModelIndex> + Clone + use<> {
+    (0..problem.models.len()).map(ModelIndex)
+}
+
+/// All that `Plan::violations` lets a replica have on a device by itself.
+fn batches(problem: &Problem, model: ModelIndex, device: DeviceIndex) -> Vec<Batch> {
+    let Some(profile) = problem.profile(model, device) else {
+        return Vec::new();
+    };
+    let demanded = &problem.models[model.0];
+    let sizes = 1..=demanded.max_batch_size;
+    let in_time = sizes.filter(|&size| profile.latency(size) <= demanded.slo);
+    let batch = |size| Batch {
+        size,
+        memory: profile.memory(size).unwrap_or_default().as_u64(),
+        throughput: f64::from(size) / profile.latency(size).as_secs_f64(),
+    };
+    in_time
+        .map(batch)
+        .filter(|batch| batch.memory <= problem.devices[device.0].memory.as_u64())
+        .collect()
+}
+
+/// The best throughput of a model that has all of a device.
+fn alone(problem: &Problem, model: ModelIndex, device: DeviceIndex) -> f64 {
+    let batches = batches(problem, model, device).into_iter();
+    batches.map(|batch| batch.throughput).fold(0.0, f64::max)
+}
+
+/// The best of all combinations of what each device can have.
+fn best_of(problem: &Problem, add: impl Fn(DeviceIndex, &mut Front<'_>)) -> f64 {
+    let rates = rates(problem);
+    let mut sums = Front::new(&rates);
+    for (device, _) in problem.devices() {
+        let mut of_device = Front::new(&rates);
+        add(device, &mut of_device);
+        sums = sums.and(&of_device);
+    }
+    sums.best()
+}
+
+/// One replica per device.
+pub(super) fn exclusive(problem: &Problem) -> f64 {
+    best_of(problem, |device, front| {
+        for model in models(problem) {
+            let mut capacity = vec![0.0; problem.models.len()];
+            capacity[model.0] = alone(problem, model, device);
+            front.add(capacity);
+        }
+    })
+}
+
+/// Replicas side by side in Usher's terms. `memory`: the most of a device, in percent.
+pub(super) fn side_by_side(problem: &Problem, metric: ComputeMetric, memory: f64) -> f64 {
+    assignments(problem, &mut Vec::new(), &|sizes| {
+        best_of(problem, |device, front| {
+            let needs: Vec<Option<(f64, f64, f64)>> = models(problem)
+                .map(|model| need(problem, metric, model, device, sizes[model.0]?))
+                .collect();
+            for hosted in 0_u32..1 << needs.len() {
+                let (mut compute, mut taken) = (0.0, 0.0);
+                let mut capacity = vec![0.0; needs.len()];
+                for (model, need) in needs.iter().enumerate() {
+                    if let (true, Some(need)) = (hosted & (1 << model) != 0, need) {
+                        compute += need.0;
+                        taken += need.1;
+                        capacity[model] = need.2;
+                    }
+                }
+                if compute <= 100.0 + ROUNDING && taken <= memory + ROUNDING {
+                    front.add(capacity);
+                }
+            }
+        })
+    })
+}
+
+/// The best of all choices of no or one batch size per model.
+fn assignments(
+    problem: &Problem,
+    sizes: &mut Vec<Option<u32>>,
+    best: &dyn Fn(&[Option<u32>]) -> f64,
+) -> f64 {
+    let Some(demanded) = problem.models.get(sizes.len()) else {
+        return best(sizes);
+    };
+    let devices = problem.devices();
+    let profiles =
+        devices.filter_map(|(device, _)| problem.profile(ModelIndex(sizes.len()), device));
+    let profiled = profiles.flat_map(|profile| profile.whole().iter().map(|row| row.batch_size));
+    // A model that takes only smaller batches than any profiled one has its largest.
+    let mut possible: Vec<Option<u32>> = profiled
+        .map(|size| Some(size.min(demanded.max_batch_size)))
+        .chain([None])
+        .collect();
+    possible.sort_unstable();
+    possible.dedup();
+    let mut most = 0.0;
+    for size in possible {
+        sizes.push(size);
+        most = f64::max(most, assignments(problem, sizes, best));
+        sizes.pop();
+    }
+    most
+}
+
+/// Creq and Mreq in percent, and throughput; a batch between profiled ones takes what the next larger one takes.
+fn need(
+    problem: &Problem,
+    metric: ComputeMetric,
+    model: ModelIndex,
+    device: DeviceIndex,
+    size: u32,
+) -> Option<(f64, f64, f64)> {
+    let profile = problem.profile(model, device)?;
+    let row = profile.whole().iter().find(|row| row.batch_size >= size)?;
+    let latency = profile.latency(size);
+    let memory = profile.memory(size)?.as_u64() as f64;
+    let all = problem.devices[device.0].memory.as_u64() as f64;
+    (latency <= problem.models[model.0].slo).then_some((
+        metric.of(row)?.get(),
+        100.0 * memory / all,
+        f64::from(size) / latency.as_secs_f64(),
+    ))
+}
+
+/// Models take turns on these devices, for what is left of their rates.
+///
+/// With `t` the part of a device's time that a model has, this is the linear program
+/// `max Σ min(rateₘ, Σ_d throughputₘ_d · tₘ_d)`, `Σₘ tₘ_d ≤ 1`. Its dual has a price `wₘ` between 0 and 1 for a request of a model:
+/// `min Σ rateₘ (1 − wₘ) + Σ_d maxₘ throughputₘ_d · wₘ`. In one of its optima every price is 0, or 1, or such that a device is worth as
+/// much with the model as with another: those are all looked at.
+fn in_turns(throughputs: &[Vec<f64>], rates: &[f64]) -> f64 {
+    prices(throughputs, rates, &mut vec![None; rates.len()])
+}
+
+fn prices(throughputs: &[Vec<f64>], rates: &[f64], set: &mut Vec<Option<f64>>) -> f64 {
+    let open: Vec<usize> = (0..rates.len()).filter(|&m| set[m].is_none()).collect();
+    if open.is_empty() {
+        let price = |m: usize| set[m].expect("all are set");
+        let paid = (0..rates.len()).map(|m| rates[m] * (1.0 - price(m)));
+        let devices = throughputs.iter().map(|of| {
+            let worth = (0..rates.len()).map(|m| of[m] * price(m));
+            worth.fold(0.0, f64::max)
+        });
+        return paid.sum::<f64>() + devices.sum::<f64>();
+    }
+    let mut least = f64::INFINITY;
+    for m in open {
+        let mut possible = vec![0.0, 1.0];
+        for of in throughputs.iter().filter(|of| of[m] > 0.0) {
+            let others = (0..rates.len()).filter_map(|n| Some(set[n]? * of[n] / of[m]));
+            possible.extend(others.filter(|price| *price < 1.0));
+        }
+        for price in possible {
+            set[m] = Some(price);
+            least = least.min(prices(throughputs, rates, set));
+        }
+        set[m] = None;
+    }
+    least
+}
+
+/// Models take turns on every device.
+fn turns(problem: &Problem) -> f64 {
+    in_turns(&all_alone(problem), &rates(problem))
+}
+
+/// By device, then model.
+fn all_alone(problem: &Problem) -> Vec<Vec<f64>> {
+    let of = |(device, _)| {
+        models(problem)
+            .map(|model| alone(problem, model, device))
+            .collect()
+    };
+    problem.devices().map(of).collect()
+}
+
+/// Throughput with a batch size under a share in percent.
+fn under(problem: &Problem, model: ModelIndex, device: DeviceIndex, size: u32, share: u8) -> f64 {
+    let profile = problem.profile(model, device).expect("it has batches");
+    f64::from(size) / shares::latency(profile, size, f64::from(share))
+}
+
+/// Two models under shares that add up to all of a device, with the memory for both.
+fn add_pairs(
+    problem: &Problem,
+    device: DeviceIndex,
+    shares: &[u8],
+    twice: bool,
+    front: &mut Front<'_>,
+) {
+    let memory = problem.devices[device.0].memory.as_u64();
+    for a in models(problem) {
+        for b in models(problem).filter(|b| twice || *b != a) {
+            let (of_a, of_b) = (batches(problem, a, device), batches(problem, b, device));
+            for &share in shares {
+                let give = |model, batch: &Batch, share| {
+                    (
+                        batch.memory,
+                        under(problem, model, device, batch.size, share),
+                    )
+                };
+                let of_a: Vec<(u64, f64)> =
+                    of_a.iter().map(|batch| give(a, batch, share)).collect();
+                let of_b: Vec<(u64, f64)> = of_b
+                    .iter()
+                    .map(|batch| give(b, batch, 100 - share))
+                    .collect();
+                for first in &of_a {
+                    for second in of_b.iter().filter(|second| first.0 + second.0 <= memory) {
+                        let mut capacity = vec![0.0; problem.models.len()];
+                        capacity[a.0] += first.1;
+                        capacity[b.0] += second.1;
+                        front.add(capacity);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Two partitions on some devices, and turns on the others.
+fn gpulets(problem: &Problem) -> f64 {
+    let rates = rates(problem);
+    let whole = all_alone(problem);
+    let splits: Vec<Front<'_>> = problem
+        .devices()
+        .map(|(device, _)| {
+            let mut front = Front::new(&rates);
+            add_pairs(problem, device, &[20, 40, 50], true, &mut front);
+            front
+        })
+        .collect();
+    let mut most: f64 = 0.0;
+    for split in 0_u32..1 << splits.len() {
+        let is_split = |device: usize| split & (1 << device) != 0;
+        let mut sums = Front::new(&rates);
+        for front in (0..splits.len())
+            .filter(|&device| is_split(device))
+            .map(|device| &splits[device])
+        {
+            sums = sums.and(front);
+        }
+        let others: Vec<Vec<f64>> = (0..splits.len())
+            .filter(|&device| !is_split(device))
+            .map(|device| whole[device].clone())
+            .collect();
+        for capacity in sums.capacities {
+            let left: Vec<f64> = rates
+                .iter()
+                .zip(&capacity)
+                .map(|(rate, had)| rate - had)
+                .collect();
+            most = most.max(capacity.iter().sum::<f64>() + in_turns(&others, &left));
+        }
+    }
+    most
+}
+
+/// Shares of whole percents for up to two models.
+fn slices(problem: &Problem) -> f64 {
+    let shares: Vec<u8> = (1..100).collect();
+    best_of(problem, |device, front| {
+        for model in models(problem) {
+            let mut capacity = vec![0.0; problem.models.len()];
+            capacity[model.0] = alone(problem, model, device);
+            front.add(capacity);
+        }
+        add_pairs(problem, device, &shares, false, front);
+    })
+}
+
+prop_compose! {
+    fn tiny(most_models: usize, most_devices: usize)(
+        models in (1..=most_models).prop_flat_map(|count| (0..count).map(demanded).collect::<Vec<_>>()),
+        limits in vec(1_u32..=4, 3),
+        profiled in (0..6).map(|i| rows(i / 2, i % 2)).collect::<Vec<_>>(),
+        devices in vec((0_usize..2, 100_u64..3_000), 1..=most_devices),
+    ) -> Problem {
+        let mut problem = Problem {
+            models,
+            devices: devices.into_iter().map(|(kind, memory)| device(&format!("k{kind}"), memory)).collect(),
+            profiles: profiles(&profiled.concat()),
+            ..Problem::default()
+        };
+        for (model, limit) in problem.models.iter_mut().zip(limits) {
+            model.max_batch_size = limit;
+        }
+        problem
+    }
+}
+
+#[track_caller]
+fn assert_at_most(name: &str, problem: &Problem, best: f64) {
+    let promised = goodput(&place(name, problem));
+    assert!(
+        promised <= best * (1.0 + 1e-6) + ROUNDING,
+        "{name}: {promised} above {best}"
+    );
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+
+    #[test]
+    fn no_heuristic_promises_more_than_the_best_plan_of_its_kind(problem in tiny(3, 3)) {
+        assert_at_most("exclusive", &problem, exclusive(&problem));
+        assert_at_most("first-fit", &problem, turns(&problem));
+        assert_at_most("nexus", &problem, turns(&problem));
+        assert_at_most("usher", &problem, side_by_side(&problem, ComputeMetric::Achieved, 100.0));
+        assert_at_most("wao-usher", &problem, side_by_side(&problem, ComputeMetric::Mean, 100.0));
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1000))]
+
+    #[test]
+    fn no_policy_of_shares_promises_more_than_the_best_plan_of_its_kind(problem in tiny(2, 2)) {
+        assert_at_most("gpulet", &problem, gpulets(&problem));
+        assert_at_most("gslice", &problem, slices(&problem));
+    }
+
+    #[test]
+    fn the_programs_equal_the_best_plan_of_their_kind(problem in tiny(3, 2)) {
+        // A millionth of a percent of the memory stays free.
+        let memory = 100.0 - 1e-6;
+        for (name, metric) in [("ao-milp", ComputeMetric::Achieved), ("wsm-milp", ComputeMetric::Sm)] {
+            let best = side_by_side(&problem, metric, memory);
+            let solved = goodput(&place(name, &problem));
+            prop_assert!((solved - best).abs() <= 1e-5 * best.max(1.0), "{name}: {solved} for {best}");
+        }
+    }
+}
+
+#[test]
+fn devices_in_turns_are_worth_what_their_linear_program_says() {
+    let check = |throughputs: &[Vec<f64>], rates: &[f64], expected: f64| {
+        let most = in_turns(throughputs, rates);
+        assert!((most - expected).abs() < 1e-9, "{most} for {expected}");
+    };
+    check(&[vec![100.0, 50.0]], &[60.0, 100.0], 60.0 + 0.4 * 50.0);
+    check(&[vec![100.0, 50.0]], &[10.0, 20.0], 30.0);
+    // The one that only the first can serve gets it; the second serves the other.
+    check(
+        &[vec![100.0, 50.0], vec![80.0, 0.0]],
+        &[100.0, 40.0],
+        40.0 + 20.0 + 80.0,
+    );
+    check(&[], &[100.0], 0.0);
+}
