@@ -50,6 +50,8 @@ mod coefficients;
 mod latency;
 mod least_squares;
 mod sizing;
+#[cfg(test)]
+mod tests;
 
 pub(crate) const NAME: &str = "igniter";
 

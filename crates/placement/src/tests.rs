@@ -17,7 +17,7 @@ mod igniter;
 mod interference;
 mod milp;
 mod nexus;
-mod oracle;
+pub(crate) mod oracle;
 pub(crate) mod properties;
 mod smallest;
 mod thesis;
@@ -50,7 +50,7 @@ fn profiles(rows: &str) -> ProfileTable {
     .unwrap()
 }
 
-fn device(kind: &str, mib: u64) -> Device {
+pub(crate) fn device(kind: &str, mib: u64) -> Device {
     Device {
         kind: kind.parse().unwrap(),
         memory: ByteCount::from_mib(mib).unwrap(),
@@ -60,7 +60,7 @@ fn device(kind: &str, mib: u64) -> Device {
     }
 }
 
-fn model(name: &str, rate: f64, slo_ms: u64) -> DemandedModel {
+pub(crate) fn model(name: &str, rate: f64, slo_ms: u64) -> DemandedModel {
     DemandedModel {
         id: name.parse().unwrap(),
         rate: RequestsPerSecond::new(rate).unwrap(),

@@ -10,10 +10,12 @@
 //! | `exclusive` | one replica |
 //! | `usher`, `wao-usher`, `ao-milp`, `wsm-milp` | a replica of each of some models, with Creq and Mreq of at most 100 % in sum; a model has one of its profiled batch sizes everywhere |
 //! | `first-fit`, `nexus` | models that take turns in any proportion; each has the memory when it is its turn |
-//! | `gpulet` | the same, or two partitions, one model each, with the memory for both |
+//! | `gpulet` | the same, or two partitions, one model each, with the memory for both; a batch takes a tenth longer than was measured |
 //! | `gslice` | a replica of each of some models with shares of whole percents, and the memory for all |
 //!
-//! In whole requests per second for each model, what a device can have is a set of vectors. Sums over devices are kept as long as no
+//! `igniter` believes in latencies of its own and is compared beside them.
+//!
+//! In requests per second for each model, what a device can have is a set of vectors. Sums over devices are kept as long as no
 //! other is as large in every model, each cut at the model's rate: that loses no optimum.
 
 use proptest::{collection::vec, prelude::*};
@@ -26,7 +28,7 @@ use super::{
 use crate::{ComputeMetric, shares};
 
 /// Requests per second that something gives, by model.
-type Capacity = Vec<f64>;
+pub(crate) type Capacity = Vec<f64>;
 
 /// A batch size that a model can have on a device.
 #[derive(Clone, Copy)]
@@ -40,7 +42,7 @@ struct Batch {
 const ROUNDING: f64 = 1e-9;
 
 /// Vectors of which none is as large as another in every model, none above the rates.
-struct Front<'a> {
+pub(crate) struct Front<'a> {
     rates: &'a [f64],
     capacities: Vec<Capacity>,
 }
@@ -54,7 +56,7 @@ impl<'a> Front<'a> {
         }
     }
 
-    fn add(&mut self, mut capacity: Capacity) {
+    pub(crate) fn add(&mut self, mut capacity: Capacity) {
         let covers = |a: &Capacity, b: &Capacity| a.iter().zip(b).all(|(a, b)| a >= b);
         for (capacity, rate) in capacity.iter_mut().zip(self.rates) {
             *capacity = capacity.min(*rate);
@@ -117,7 +119,7 @@ fn alone(problem: &Problem, model: ModelIndex, device: DeviceIndex) -> f64 {
 }
 
 /// The best of all combinations of what each device can have.
-fn best_of(problem: &Problem, add: impl Fn(DeviceIndex, &mut Front<'_>)) -> f64 {
+pub(crate) fn best_of(problem: &Problem, add: impl Fn(DeviceIndex, &mut Front<'_>)) -> f64 {
     let rates = rates(problem);
     let mut sums = Front::new(&rates);
     for (device, _) in problem.devices() {
@@ -174,12 +176,11 @@ fn assignments(
         return best(sizes);
     };
     let devices = problem.devices();
-    let profiles =
-        devices.filter_map(|(device, _)| problem.profile(ModelIndex(sizes.len()), device));
-    let profiled = profiles.flat_map(|profile| profile.whole().iter().map(|row| row.batch_size));
-    // A model that takes only smaller batches than any profiled one has its largest.
+    let tables = devices.filter_map(|(device, _)| problem.profile(ModelIndex(sizes.len()), device));
+    let profiled = tables.flat_map(|profile| profile.whole().iter().map(|row| row.batch_size));
     let mut possible: Vec<Option<u32>> = profiled
-        .map(|size| Some(size.min(demanded.max_batch_size)))
+        .filter(|size| *size <= demanded.max_batch_size)
+        .map(Some)
         .chain([None])
         .collect();
     possible.sort_unstable();
@@ -309,9 +310,13 @@ fn add_pairs(
     }
 }
 
-/// Two partitions on some devices, and turns on the others.
+/// What a measured latency counts for gpulets.
+const MARGIN: f64 = 1.1;
+
+/// Two partitions on some devices, and turns on the others. With all latencies longer by a factor, rates as much higher are as hard to
+/// carry.
 fn gpulets(problem: &Problem) -> f64 {
-    let rates = rates(problem);
+    let rates: Vec<f64> = rates(problem).iter().map(|rate| rate * MARGIN).collect();
     let whole = all_alone(problem);
     let splits: Vec<Front<'_>> = problem
         .devices()
@@ -344,7 +349,7 @@ fn gpulets(problem: &Problem) -> f64 {
             most = most.max(capacity.iter().sum::<f64>() + in_turns(&others, &left));
         }
     }
-    most
+    most / MARGIN
 }
 
 /// Shares of whole percents for up to two models.

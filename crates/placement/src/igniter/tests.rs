@@ -1,0 +1,90 @@
+//! Never more than the best plan without interference, by iGniter's own model.
+
+use std::sync::LazyLock;
+
+use packhorse_cluster::{DeviceIndex, ProfileTable};
+use proptest::{collection::vec, prelude::*, sample::subsequence};
+
+use super::*;
+use crate::tests::{device, model, oracle::best_of};
+
+const KIND: &str = "V100-SXM2-16GB";
+
+static COEFFICIENTS: LazyLock<IgniterCoefficients> = LazyLock::new(|| {
+    let measured = include_str!("../../../../scenarios/igniter/coefficients.csv");
+    IgniterCoefficients::from_csv(measured).unwrap()
+});
+
+/// The largest throughput of a model by itself under each number of units of share, with batches of at most half of its SLO.
+fn alone(problem: &Problem, model: ModelIndex) -> Vec<f64> {
+    let kind = &problem.devices[0].kind;
+    let demanded = &problem.models[model.0];
+    let (hardware, known) = COEFFICIENTS.workload(&demanded.id, kind).unwrap();
+    let units = (100.0 / hardware.share_unit).floor() as u32;
+    let under = |unit: u32| {
+        let predictions = (1..=sizing::LARGEST_BATCH).flat_map(|batch| {
+            let workload = Workload {
+                hardware,
+                model: known,
+                batch,
+            };
+            latency::predict(&[(workload, f64::from(unit) * hardware.share_unit)])
+        });
+        let in_time = predictions
+            .filter(|prediction| prediction.latency_ms <= demanded.slo.as_secs_f64() * 1e3 / 2.0);
+        in_time
+            .map(|prediction| prediction.throughput)
+            .fold(0.0, f64::max)
+    };
+    (0..=units)
+        .map(|unit| if unit == 0 { 0.0 } else { under(unit) })
+        .collect()
+}
+
+/// One or two models on each device, with shares of all of it.
+fn best_without_interference(problem: &Problem) -> f64 {
+    let throughputs: Vec<Vec<f64>> = problem
+        .models()
+        .map(|(model, _)| alone(problem, model))
+        .collect();
+    best_of(problem, |_: DeviceIndex, front| {
+        let units = throughputs[0].len() - 1;
+        for unit in 0..=units {
+            let parts = [unit, units - unit];
+            front.add(
+                throughputs
+                    .iter()
+                    .zip(parts)
+                    .map(|(of, part)| of[part])
+                    .collect(),
+            );
+        }
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1000))]
+
+    #[test]
+    fn it_promises_no_more_than_the_best_plan_without_interference(
+        names in subsequence(vec!["alexnet", "resnet50", "vgg19"], 1..=2),
+        demands in vec((1.0..3_000.0, 4_u64..200), 2),
+        devices in 1_usize..=3,
+    ) {
+        let problem = Problem {
+            devices: vec![device(KIND, 16_384); devices],
+            models: names.iter().zip(demands).map(|(name, (rate, slo))| model(name, rate, slo)).collect(),
+            profiles: ProfileTable::from_csv(include_str!("../../../../profiles/v100-igniter.csv")).unwrap(),
+            ..Problem::default()
+        };
+        let options = PolicyOptions {
+            igniter_coefficients: Some(COEFFICIENTS.clone()),
+            ..PolicyOptions::default()
+        };
+        let plan = Igniter.place(&problem, &options, &mut Budget::unlimited()).unwrap();
+        prop_assert_eq!(plan.violations(&problem), []);
+        let promised: f64 = plan.models.iter().map(|forecast| forecast.goodput.get()).sum();
+        let best = best_without_interference(&problem);
+        prop_assert!(promised <= best * (1.0 + 1e-9), "{promised} above {best}");
+    }
+}
