@@ -1,8 +1,8 @@
 //! Plans, policies and goodput.
 
 use packhorse_cluster::{
-    ComputeShare, DeviceId, DeviceKind, Discipline, Generation, ModelName, ModelVersion, ReplicaId,
-    RequestsPerSecond,
+    ComputeShare, DeviceId, DeviceKind, Discipline, Explanation, Generation, ModelName,
+    ModelVersion, ReplicaId, RequestsPerSecond,
 };
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -77,6 +77,9 @@ pub struct ForecastView {
     pub replicas: usize,
     /// Why it is not, or not fully, served.
     pub shortfall: Option<String>,
+    /// What bounds it and what would serve it; only in a preview that was asked for it, and only for models that were planned for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub explanation: Option<Explanation>,
 }
 
 /// What differs between two plans.
@@ -130,6 +133,9 @@ pub struct PlanPreviewRequest {
     /// Devices to add to those that are there.
     #[serde(default)]
     pub devices: Vec<PreviewDevices>,
+    /// Whether to explain why models are not fully served, and what it would take; that takes up to as long as planning may.
+    #[serde(default)]
+    pub explain: bool,
 }
 
 /// A registered model as it would be.

@@ -476,3 +476,46 @@ fn people_see_who_sits_where_and_why_a_model_is_unserved() {
     let widest = text.lines().map(|line| line.chars().count()).max();
     assert!(widest <= Some(100), "{text}");
 }
+
+#[test]
+fn an_explained_plan_says_what_bounds_whom_and_keeps_its_shape_otherwise() {
+    let (_folder, scenario) = folder();
+    let text = fs::read_to_string(&scenario).unwrap();
+    // Two devices carry about 16000 requests/s of alexnet.
+    fs::write(
+        &scenario,
+        text.replace("rate_rps = 400", "rate_rps = 20000"),
+    )
+    .unwrap();
+    let plain = json("plan", &scenario, &["--policy", "goodput"]);
+    let mut explained = json("plan", &scenario, &["--policy", "goodput", "--explain"]);
+    let models = explained["models"].as_array_mut().unwrap();
+    let found: Vec<Value> = models
+        .iter_mut()
+        .map(|model| {
+            model
+                .as_object_mut()
+                .unwrap()
+                .remove("explanation")
+                .unwrap()
+        })
+        .collect();
+    assert_eq!(explained["models"], plain["models"]);
+    assert_eq!(found[0]["bound"]["by"], "device-time");
+    assert!(found[0]["served_fraction"].as_f64().unwrap() < 0.9);
+    let remedies = found[0]["remedies"].as_array().unwrap();
+    assert_eq!(remedies[0]["change"], "add-devices");
+    assert!(
+        remedies
+            .iter()
+            .all(|remedy| remedy["served_fraction"].as_f64().unwrap() >= 0.99)
+    );
+
+    let output = packhorse("plan", &scenario, &["--policy", "goodput", "--explain"]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(
+        text.contains("alexnet:") && text.contains("bound by device time"),
+        "{text}"
+    );
+    assert!(text.contains("more V100-SXM2-16GB would do"), "{text}");
+}

@@ -7,6 +7,7 @@
 
 mod device;
 mod discipline;
+mod explanation;
 mod id;
 mod model;
 mod observation;
@@ -19,6 +20,7 @@ mod units;
 
 pub use device::{Device, DeviceIndex, known_cost_per_hour, known_kind};
 pub use discipline::{Discipline, UnknownDiscipline};
+pub use explanation::{Bound, Change, Explanation, Remedy};
 pub use id::{
     ArtifactDigest, DeviceId, DeviceKind, Generation, IdError, ModelId, ModelName, ModelVersion,
     NodeName, ReplicaId,

@@ -10,6 +10,7 @@ pub struct Budget<'a> {
     steps: u64,
     stop: &'a dyn Fn() -> bool,
     time_limit: Option<Duration>,
+    ended: bool,
 }
 
 impl<'a> Budget<'a> {
@@ -20,6 +21,7 @@ impl<'a> Budget<'a> {
             steps,
             stop,
             time_limit: None,
+            ended: false,
         }
     }
 
@@ -29,6 +31,7 @@ impl<'a> Budget<'a> {
             steps: u64::MAX,
             stop: &|| false,
             time_limit: None,
+            ended: false,
         }
     }
 
@@ -46,6 +49,11 @@ impl<'a> Budget<'a> {
         self.steps
     }
 
+    /// Whether steps were refused: a search that ended for it might have found better.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.ended
+    }
+
     pub(crate) fn time_limit(&self) -> Option<Duration> {
         self.time_limit
     }
@@ -55,6 +63,12 @@ impl<'a> Budget<'a> {
     /// # Errors
     /// When there are not so many left, or the caller says stop.
     pub fn spend(&mut self, steps: u64) -> Result<(), PlaceError> {
+        let taken = self.take(steps);
+        self.ended |= taken.is_err();
+        taken
+    }
+
+    fn take(&mut self, steps: u64) -> Result<(), PlaceError> {
         self.steps = self
             .steps
             .checked_sub(steps)

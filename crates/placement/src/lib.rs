@@ -10,6 +10,7 @@ mod candidates;
 mod classes;
 mod estimate;
 mod exclusive;
+mod explain;
 mod first_fit;
 mod fluid;
 mod goodput;
@@ -28,6 +29,7 @@ mod swaps;
 mod usher;
 
 pub use budget::Budget;
+pub use explain::explain;
 pub use goodput::estimate;
 pub use igniter::{CoefficientsError, IgniterCoefficients};
 pub use options::{

@@ -10,6 +10,7 @@ use packhorse_cluster::{
 use crate::{Budget, POLICIES, PlaceError, policy};
 
 mod bad_input;
+mod explain;
 mod goodput;
 mod gpulet;
 mod gslice;

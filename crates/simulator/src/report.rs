@@ -1,8 +1,8 @@
 //! What is told of a plan and of a run: the shapes that `packhorse plan --json` and `packhorse simulate --json` print.
 
 use packhorse_cluster::{
-    ComputeShare, DeviceIndex, Discipline, ModelId, ModelIndex, ModelVersion, Plan, PlannedReplica,
-    Program, Time,
+    ComputeShare, DeviceIndex, Discipline, Explanation, ModelId, ModelIndex, ModelVersion, Plan,
+    PlannedReplica, Program, Time,
 };
 use serde::{Deserialize, Serialize};
 
@@ -57,6 +57,9 @@ pub struct PlannedModelReport {
     pub predicted_goodput_rps: f64,
     /// How many replicas it has.
     pub replicas: usize,
+    /// What bounds it and what would serve it, if that was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub explanation: Option<Explanation>,
 }
 
 /// A run.
@@ -292,6 +295,7 @@ impl PlanReport {
                 .iter()
                 .filter(|replica| replica.model.0 == i)
                 .count(),
+            explanation: None,
         };
         let planned: Vec<PlannedModelReport> =
             goodput.into_iter().enumerate().map(planned).collect();

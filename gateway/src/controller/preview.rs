@@ -70,6 +70,7 @@ impl Cluster {
             None => self.policy,
         };
         let mut question = self.question(policy, "a preview".to_owned());
+        question.explain = request.explain;
         if let Some(given) = &request.options {
             question.options = options(given)?;
         }

@@ -7,8 +7,8 @@ use std::{
 
 use packhorse_cluster::{
     ByteCount, ComputeShare, DemandedModel, Device, DeviceId, DeviceIndex, DeviceKind, Dim,
-    ModelId, ModelIndex, ModelSpec, NetworkModel, Plan, PlannedReplica, Problem, ProfileTable,
-    ReplicaId, RequestsPerSecond,
+    Explanation, ModelId, ModelIndex, ModelSpec, NetworkModel, Plan, PlannedReplica, Problem,
+    ProfileTable, ReplicaId, RequestsPerSecond,
 };
 use packhorse_placement::{Budget, DEFAULT_POLICY, PolicyEntry, PolicyOptions};
 
@@ -38,6 +38,8 @@ pub(super) struct Question {
     pub(super) pinned: Vec<Drafted>,
     /// Replicas that stay where the policy has nothing better: those that still answer on nodes whose agent is silent.
     pub(super) unattended: Vec<Drafted>,
+    /// Whether the answer is to be explained.
+    pub(super) explain: bool,
 }
 
 /// A policy's answer to a question, judged.
@@ -55,6 +57,8 @@ pub(super) struct Draft {
     pub(super) models: Vec<StoredForecast>,
     /// Why it is by another policy than was asked.
     pub(super) note: Option<String>,
+    /// Of the models that the policy was asked about, if that was wanted.
+    pub(super) explanations: BTreeMap<ModelId, Explanation>,
 }
 
 /// A replica of a draft.
@@ -126,6 +130,7 @@ impl Cluster {
             rates,
             pinned,
             unattended,
+            explain: false,
         }
     }
 
@@ -190,7 +195,10 @@ impl Question {
         };
         let solve_ms = start.elapsed().as_secs_f64() * 1e3;
         let result = match answer {
-            Ok(plan) => self.judged(&plan, solve_ms, note),
+            Ok(plan) => self.judged(&plan, solve_ms, note).map(|draft| Draft {
+                explanations: self.explanations(&plan, budget),
+                ..draft
+            }),
             Err(e) => Err(format!("{name} found no plan: {e}")),
         };
         Solved {
@@ -241,7 +249,32 @@ impl Question {
             models: self.forecasts(plan),
             replicas,
             note,
+            explanations: BTreeMap::new(),
         })
+    }
+
+    /// What a plan comes to for each model, if that is asked for; as far as it is found within the budget.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "policies read no clock; who asks them keeps their time"
+    )]
+    fn explanations(&self, plan: &Plan, budget: Duration) -> BTreeMap<ModelId, Explanation> {
+        if !self.explain {
+            return BTreeMap::new();
+        }
+        let start = std::time::Instant::now();
+        let late = || start.elapsed() > budget;
+        let policy = packhorse_placement::policy(plan.policy).expect("plans name their policy");
+        let found = packhorse_placement::explain(
+            policy,
+            &self.problem,
+            plan,
+            &self.options,
+            &mut Budget::new(u64::MAX, &late).with_time_limit(budget),
+        );
+        let found = found.expect("a policy has planned for the problem");
+        let ids = self.problem.models.iter().map(|model| model.id.clone());
+        ids.zip(found).collect()
     }
 
     fn drafted(&self, replica: &PlannedReplica) -> Drafted {
@@ -414,6 +447,7 @@ mod tests {
                 .collect(),
             pinned: Vec::new(),
             unattended: Vec::new(),
+            explain: false,
         }
     }
 

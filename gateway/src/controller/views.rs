@@ -224,7 +224,10 @@ pub(super) fn draft_view(draft: &Draft, reason: String) -> PlanView {
         models: draft
             .models
             .iter()
-            .map(|forecast| forecast_of(forecast, count(forecast)))
+            .map(|forecast| ForecastView {
+                explanation: draft.explanations.get(&forecast.model).cloned(),
+                ..forecast_of(forecast, count(forecast))
+            })
             .collect(),
         unserved: Vec::new(),
         devices_used: 0,
@@ -261,6 +264,7 @@ fn forecast_of(forecast: &StoredForecast, replicas: usize) -> ForecastView {
         predicted_goodput_rps: forecast.goodput.get(),
         replicas,
         shortfall: forecast.shortfall.clone(),
+        explanation: None,
     }
 }
 

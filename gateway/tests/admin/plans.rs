@@ -249,3 +249,34 @@ async fn goodput_is_told_per_model_and_window() {
             .error(400);
     }
 }
+
+#[tokio::test]
+async fn a_preview_explains_what_bounds_each_model_and_what_would_serve_it() {
+    let gateway = Gateway::start().await;
+    let mut agent = Agent::new("n");
+    for model in ["a", "b"] {
+        gateway.register(model).await;
+        agent.work_until_ready(&gateway, model).await;
+    }
+    let asked = json!({"policy": "exclusive", "explain": true});
+    let preview = gateway.post("/v1/plans/preview", &asked).await.ok(200);
+    let unserved = preview["plan"]["unserved"][0].as_str().unwrap();
+    for model in preview["plan"]["models"].as_array().unwrap() {
+        let explanation = &model["explanation"];
+        assert_eq!(explanation["complete"], true);
+        if model["name"] == unserved {
+            assert_eq!(explanation["bound"], json!({"by": "device-time"}));
+            let remedy = &explanation["remedies"][0];
+            assert_eq!(
+                (&remedy["change"], &remedy["kind"], &remedy["count"]),
+                (&json!("add-devices"), &json!("T4"), &json!(1))
+            );
+        } else {
+            assert_eq!(explanation["bound"], json!({"by": "rate"}));
+            assert_eq!(explanation["remedies"], json!([]));
+        }
+    }
+    let unasked = json!({"policy": "exclusive"});
+    let preview = gateway.post("/v1/plans/preview", &unasked).await.ok(200);
+    assert_eq!(preview["plan"]["models"][0].get("explanation"), None);
+}

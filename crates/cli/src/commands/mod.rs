@@ -2,6 +2,7 @@
 
 mod bench;
 mod classes;
+mod explanation;
 mod infer;
 mod kernels;
 mod layout;

@@ -13,8 +13,8 @@ use packhorse_api::{
 };
 use packhorse_client::AdminClient;
 use packhorse_cluster::{
-    ComputeShare, DeviceId, DeviceKind, Discipline, Generation, IdError, ModelName, ModelVersion,
-    RequestsPerSecond,
+    ComputeShare, DeviceId, DeviceKind, Discipline, Explanation, Generation, IdError, ModelName,
+    ModelVersion, RequestsPerSecond,
 };
 use packhorse_figures::plans;
 use packhorse_placement::DEFAULT_POLICY;
@@ -23,6 +23,7 @@ use serde::Serialize;
 
 use self::offline::SmallestArgs;
 use super::{
+    explanation,
     layout::{DeviceLayout, Layout, ModelLayout, ReplicaLayout},
     model::parse_rate,
     model_text,
@@ -45,6 +46,7 @@ Examples:
   packhorse plan --scenario thesis.toml --policy usher
   packhorse plan --scenario thesis.toml --policy usher --plot plan.svg
   packhorse plan --scenario thesis.toml --policy usher --min-devices
+  packhorse plan --scenario thesis.toml --policy goodput --explain
   packhorse plan preview --policy exclusive --add-device H200:2")]
 #[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct PlanArgs {
@@ -66,6 +68,9 @@ struct QuestionArgs {
     /// The dispatch discipline that the policy may reckon with
     #[arg(long, value_name = "D")]
     discipline: Option<Discipline>,
+    /// Tell what bounds each model that is not fully served, and what it would take; of the live cluster, as if it were planned anew
+    #[arg(long)]
+    explain: bool,
     #[command(flatten)]
     choices: ChoiceArgs,
     #[command(flatten)]
@@ -82,7 +87,8 @@ enum PlanCommand {
 Examples:
   packhorse plan preview --policy exclusive
   packhorse plan preview --add-device H200:2 --rate minilm=500
-  packhorse plan preview --remove minilm")]
+  packhorse plan preview --remove minilm
+  packhorse plan preview --explain")]
     Preview(PreviewArgs),
     /// List earlier plans
     #[command(after_help = "Example:\n  packhorse plan history")]
@@ -126,6 +132,9 @@ struct PreviewArgs {
     /// A model to leave out
     #[arg(long, value_name = "MODEL")]
     remove: Vec<ModelName>,
+    /// Tell what bounds each model that would not be fully served, and what it would take
+    #[arg(long)]
+    explain: bool,
 }
 
 fn parse_devices(text: &str) -> Result<PreviewDevices, String> {
@@ -207,13 +216,17 @@ impl QuestionArgs {
         let scenario = scenario::read(path)?;
         let default = || DEFAULT_POLICY.parse();
         let policy = self.policy.clone().map_or_else(default, Ok)?;
-        let answer = scenario::ask(
+        let mut answer = scenario::ask(
             &scenario,
             &policy,
             &self.choices,
             self.discipline.unwrap_or_default(),
             self.smallest.limit(),
         )?;
+        if self.explain {
+            answer.explanations =
+                scenario::explain(&scenario, &policy, &self.choices, &answer.cluster)?;
+        }
         let smallest = self.smallest.limit().is_some();
         let scenario = Scenario {
             problem: answer.cluster.problem.clone(),
@@ -230,11 +243,13 @@ impl QuestionArgs {
     /// What the gateway is asked; none if its plan is wanted as it is.
     fn preview(self) -> Option<PlanPreviewRequest> {
         let options = self.choices.for_gateway();
-        let asked = self.policy.is_some() || self.discipline.is_some() || options.is_some();
+        let asked =
+            self.explain || self.policy.is_some() || self.discipline.is_some() || options.is_some();
         asked.then(|| PlanPreviewRequest {
             policy: self.policy.map(PolicyName::into_name),
             options,
             discipline: self.discipline,
+            explain: self.explain,
             ..PlanPreviewRequest::default()
         })
     }
@@ -265,6 +280,7 @@ impl PreviewArgs {
             models: models.into_values().collect(),
             remove: self.remove,
             devices: self.add_device,
+            explain: self.explain,
         }
     }
 }
@@ -300,6 +316,8 @@ struct ModelReport {
     rate_rps: f64,
     predicted_goodput_rps: f64,
     replicas: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    explanation: Option<Explanation>,
 }
 
 impl<'a> PlanReport<'a> {
@@ -325,6 +343,7 @@ impl<'a> PlanReport<'a> {
             rate_rps: model.rate_rps,
             predicted_goodput_rps: model.predicted_goodput_rps,
             replicas: model.replicas,
+            explanation: model.explanation.clone(),
         });
         let unserved = plan.models.iter().filter(|model| model.replicas == 0);
         Self {
@@ -386,7 +405,12 @@ fn print_plan(plan: &PlanView) -> anyhow::Result<()> {
         number(plan.solve_ms),
         plan.reason
     ))?;
-    Ok(output::line(layout(plan).text())?)
+    output::line(layout(plan).text())?;
+    let explained = plan.models.iter().filter_map(|model| {
+        let name = model_text(&model.name, model.version);
+        Some((name, model.explanation.as_ref()?))
+    });
+    explanation::print(explained)
 }
 
 /// By device; what its memory is and what was measured of the models is not in a plan.

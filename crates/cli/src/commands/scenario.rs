@@ -3,7 +3,7 @@
 use std::{fs, path::Path, str::FromStr, time::Instant};
 
 use anyhow::Context as _;
-use packhorse_cluster::{Device, Discipline, Plan, PlannedReplica, Problem};
+use packhorse_cluster::{Device, Discipline, Explanation, Plan, PlannedReplica, Problem};
 use packhorse_placement::{
     Budget, Cluster, ComputeMetric, IgniterCoefficients, Objective, PolicyEntry, PolicyOptions,
     UnknownPolicy, policy, smallest_cluster,
@@ -128,6 +128,8 @@ pub(super) struct Answer {
     pub(super) cluster: Cluster,
     /// How long the policy took.
     pub(super) solve_ms: f64,
+    /// By model, if that is asked for.
+    pub(super) explanations: Vec<Explanation>,
 }
 
 /// Asks a policy how it would place the scenario's models on the scenario's devices, or, with a limit, on how few devices it would
@@ -175,7 +177,31 @@ pub(super) fn ask(
     Ok(Answer {
         cluster,
         solve_ms: start.elapsed().as_secs_f64() * 1e3,
+        explanations: Vec::new(),
     })
+}
+
+/// How many steps are taken to find what would serve models: never a time, or equal questions would have different answers.
+const EXPLAIN_STEPS: u64 = 20_000_000;
+
+/// What bounds each model on a cluster, and what it would take to serve it.
+pub(super) fn explain(
+    scenario: &Scenario,
+    name: &PolicyName,
+    choices: &ChoiceArgs,
+    cluster: &Cluster,
+) -> anyhow::Result<Vec<Explanation>> {
+    let spinner = output::spinner();
+    spinner.set_message("looking for what would serve all models");
+    let found = packhorse_placement::explain(
+        name.entry()?,
+        &cluster.problem,
+        &cluster.plan,
+        &choices.options(scenario)?,
+        &mut Budget::new(EXPLAIN_STEPS, &|| false),
+    );
+    spinner.finish_and_clear();
+    Ok(found?)
 }
 
 /// Asks a policy, for a report.
@@ -185,7 +211,9 @@ pub(super) fn plan(
     choices: &ChoiceArgs,
     discipline: Discipline,
 ) -> anyhow::Result<(Vec<PlannedReplica>, PlanReport)> {
-    let Answer { cluster, solve_ms } = ask(scenario, name, choices, discipline, None)?;
+    let Answer {
+        cluster, solve_ms, ..
+    } = ask(scenario, name, choices, discipline, None)?;
     let report = PlanReport::new(scenario, &cluster.plan, solve_ms);
     Ok((cluster.plan.replicas, report))
 }

@@ -6,7 +6,7 @@ use proptest::{collection::vec, prelude::*};
 use super::*;
 use crate::{Objective, PolicyOptions, estimate};
 
-fn outlook_fractions(problem: &Problem, replicas: &[PlannedReplica]) -> Vec<f64> {
+pub(super) fn outlook_fractions(problem: &Problem, replicas: &[PlannedReplica]) -> Vec<f64> {
     let world = estimate::World::new(problem);
     let outlook = estimate::Outlook::of(&world, replicas);
     outlook.fates().iter().map(|fate| fate.fraction).collect()

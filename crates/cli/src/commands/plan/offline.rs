@@ -8,6 +8,7 @@ use serde::Serialize;
 use super::count;
 use crate::{
     commands::{
+        explanation,
         layout::{DeviceLayout, Layout, Measured, ModelLayout, ReplicaLayout},
         scenario::{self, Answer},
     },
@@ -55,7 +56,11 @@ struct KindReport {
 
 /// What is told of the answer.
 pub(super) fn report(scenario: &Scenario, answer: &Answer) -> PlanReport {
-    PlanReport::new(scenario, &answer.cluster.plan, answer.solve_ms)
+    let mut report = PlanReport::new(scenario, &answer.cluster.plan, answer.solve_ms);
+    for (model, explanation) in report.models.iter_mut().zip(&answer.explanations) {
+        model.explanation = Some(explanation.clone());
+    }
+    report
 }
 
 /// Writes a plan for people, or for programs.
@@ -65,7 +70,9 @@ pub(super) fn print(
     answer: &Answer,
     smallest: bool,
 ) -> anyhow::Result<()> {
-    let Answer { cluster, solve_ms } = answer;
+    let Answer {
+        cluster, solve_ms, ..
+    } = answer;
     let report = report(scenario, answer);
     if context.json() && smallest {
         return output::json(&smallest_report(cluster, report));
@@ -88,9 +95,12 @@ pub(super) fn print(
         output::line(smallest_line(cluster))?;
     }
     output::line(format!("made in {} ms\n", number(*solve_ms)))?;
-    Ok(output::line(
-        layout(&cluster.problem, cluster, &report).text(),
-    )?)
+    output::line(layout(&cluster.problem, cluster, &report).text())?;
+    let explained = report
+        .models
+        .iter()
+        .filter_map(|model| Some((model.name.clone(), model.explanation.as_ref()?)));
+    explanation::print(explained)
 }
 
 fn cost_per_hour(problem: &Problem) -> Option<f64> {

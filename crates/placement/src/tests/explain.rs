@@ -1,0 +1,276 @@
+//! Why models are not served, and whether what is said to serve them does.
+
+use packhorse_cluster::{Bound, Change, DeviceObservation, Explanation, ReplicaObservation};
+use proptest::prelude::*;
+
+use super::{goodput::outlook_fractions, properties, *};
+use crate::{PolicyEntry, PolicyOptions, explain};
+
+fn explained(name: &str, problem: &Problem) -> Vec<Explanation> {
+    let plan = place(name, problem);
+    let (options, mut budget) = (PolicyOptions::default(), Budget::unlimited());
+    let found = explain(policy(name).unwrap(), problem, &plan, &options, &mut budget).unwrap();
+    assert!(found.iter().all(|explanation| explanation.complete));
+    found
+}
+
+/// The part of a model's requests that the estimate sees in time if the policy plans for the problem with the change.
+fn served_after(entry: &PolicyEntry, problem: &Problem, model: usize, change: &Change) -> f64 {
+    let mut problem = problem.clone();
+    let demanded = &mut problem.models[model];
+    match change {
+        Change::AddDevices { kind, count } => {
+            let known = problem.devices.iter().find(|device| device.kind == *kind);
+            let more = match known {
+                Some(known) => known.clone(),
+                None => device(
+                    kind.as_str(),
+                    packhorse_cluster::known_kind(kind).unwrap().0.as_u64() >> 20,
+                ),
+            };
+            for _ in 0..*count {
+                problem.devices.push(more.clone());
+            }
+        }
+        Change::Slo { slo } => {
+            assert!(*slo > demanded.slo);
+            demanded.slo = *slo;
+        }
+        Change::MaxBatchSize { max_batch_size } => demanded.max_batch_size = *max_batch_size,
+        Change::Rate { rate } => {
+            assert!(*rate < demanded.rate);
+            demanded.rate = *rate;
+        }
+    }
+    let plan = entry.place(&problem, &mut Budget::unlimited()).unwrap();
+    outlook_fractions(&problem, &plan.replicas)[model]
+}
+
+fn devices(explanation: &Explanation) -> Option<(&str, u32)> {
+    explanation
+        .remedies
+        .iter()
+        .find_map(|remedy| match &remedy.change {
+            Change::AddDevices { kind, count } => Some((kind.as_str(), *count)),
+            _ => None,
+        })
+}
+
+fn slo(explanation: &Explanation) -> Option<Duration> {
+    explanation
+        .remedies
+        .iter()
+        .find_map(|remedy| match remedy.change {
+            Change::Slo { slo } => Some(slo),
+            _ => None,
+        })
+}
+
+fn rate(explanation: &Explanation) -> Option<f64> {
+    explanation
+        .remedies
+        .iter()
+        .find_map(|remedy| match remedy.change {
+            Change::Rate { rate } => Some(rate.get()),
+            _ => None,
+        })
+}
+
+#[test]
+fn who_is_served_is_bound_by_its_rate_and_needs_nothing() {
+    let problem = v100s(1, &[("alexnet", 100.0, 200), ("bert", 0.0, 200)]);
+    for explanation in explained("goodput", &problem) {
+        assert!(explanation.served_fraction > 0.999);
+        assert_eq!(
+            (explanation.bound, explanation.remedies),
+            (Bound::Rate, vec![])
+        );
+    }
+}
+
+#[test]
+fn too_high_a_rate_needs_devices_or_comes_down_to_what_they_carry() {
+    // 16 in 128 ms: a device carries 125/s at most.
+    let problem = v100s(1, &[("bert", 300.0, 400)]);
+    let bert = &explained("goodput", &problem)[0];
+    assert_eq!(bert.bound, Bound::DeviceTime);
+    let (kind, count) = devices(bert).unwrap();
+    assert!(kind == "V100" && (2..=3).contains(&count), "{bert:?}");
+    let fits = rate(bert).unwrap();
+    assert!((60.0..125.0).contains(&fits), "{bert:?}");
+}
+
+#[test]
+fn an_slo_below_the_fastest_answer_is_the_bound_and_one_above_it_the_remedy() {
+    // The smallest batch that may be planned takes 34.1 ms.
+    let problem = v100s(2, &[("bert", 5.0, 20)]);
+    let bert = &explained("goodput", &problem)[0];
+    let Bound::LatencyFloor { floor, slo: given } = bert.bound else {
+        panic!("{bert:?}");
+    };
+    assert_eq!(given, Duration::from_millis(20));
+    assert!(
+        floor >= Duration::from_micros(34_089) && floor < Duration::from_millis(37),
+        "{floor:?}"
+    );
+    let slo = slo(bert).unwrap();
+    assert!(slo >= floor && slo < Duration::from_millis(60), "{slo:?}");
+    // No number of such devices and no lower rate helps.
+    assert_eq!((devices(bert), rate(bert)), (None, None));
+}
+
+#[test]
+fn models_that_do_not_fit_beside_each_other_are_bound_by_memory() {
+    let mut problem = v100s(1, &[("bert", 5.0, 200), ("densenet121", 50.0, 200)]);
+    problem.devices = vec![device("V100", 600)];
+    let explained = explained("goodput", &problem);
+    let short: Vec<&Explanation> = explained
+        .iter()
+        .filter(|explanation| explanation.bound != Bound::Rate)
+        .collect();
+    assert_eq!(short.len(), 1, "{explained:?}");
+    assert_eq!(short[0].bound, Bound::Memory);
+    assert_eq!(devices(short[0]), Some(("V100", 1)));
+}
+
+#[test]
+fn a_model_measured_nowhere_here_needs_devices_where_it_was() {
+    let mut problem = v100s(1, &[("bert", 50.0, 200)]);
+    problem.devices = vec![device("T4", 15_360)];
+    let bert = &explained("goodput", &problem)[0];
+    assert_eq!((&bert.bound, &bert.remedies), (&Bound::NoProfile, &vec![]));
+    // Of this kind there is a data sheet.
+    problem.profiles = profiles(&V100.replace("V100", "V100-SXM2-16GB"));
+    let bert = &explained("goodput", &problem)[0];
+    assert_eq!(bert.bound, Bound::NoProfile);
+    assert_eq!(devices(bert), Some(("V100-SXM2-16GB", 1)));
+}
+
+#[test]
+fn without_devices_all_that_helps_is_devices() {
+    let mut problem = v100s(0, &[("bert", 50.0, 200)]);
+    problem.profiles = profiles(&V100.replace("V100", "T4"));
+    let bert = &explained("goodput", &problem)[0];
+    assert_eq!(
+        (bert.served_fraction, &bert.bound),
+        (0.0, &Bound::DeviceTime)
+    );
+    assert_eq!((bert.remedies.len(), devices(bert)), (1, Some(("T4", 1))));
+}
+
+#[test]
+fn what_a_policy_refuses_even_alone_it_explains_itself() {
+    let problem = v100s(1, &[("alexnet", 100.0, 200)]);
+    let Bound::Policy { why } = &explained("igniter", &problem)[0].bound else {
+        panic!("igniter knows nothing of the model");
+    };
+    assert!(why.contains("coefficients"), "{why}");
+}
+
+#[test]
+fn neighbours_on_a_device_that_is_not_full_are_interference() {
+    let mut problem = v100s(1, &[("densenet121", 200.0, 100), ("alexnet", 200.0, 200)]);
+    let seen = |model: &str, slowdown| ReplicaObservation {
+        model: model.parse().unwrap(),
+        compute_share: None,
+        batches: 500,
+        mean_rows: 8.0,
+        busy: 0.6,
+        slowdown,
+    };
+    problem.observations = vec![
+        DeviceObservation {
+            kind: "V100".parse().unwrap(),
+            replicas: vec![seen("densenet121", 9.0), seen("alexnet", 1.2)],
+        };
+        5
+    ];
+    let explained = explained("goodput", &problem);
+    assert_eq!(explained[0].bound, Bound::Interference, "{explained:?}");
+    assert_eq!(devices(&explained[0]), Some(("V100", 1)));
+}
+
+#[test]
+fn batches_too_large_for_the_slo_are_told_and_smaller_ones_advised() {
+    // `fixed-wait` holds a batch of 16 for 100 ms; 4 rows come in 67 ms, and take 34 ms.
+    let mut problem = v100s(1, &[("bert", 60.0, 140)]);
+    problem.discipline = packhorse_cluster::Discipline::FixedWait;
+    let bert = &explained("exclusive", &problem)[0];
+    let Bound::BatchTime { batch_size, .. } = bert.bound else {
+        panic!("{bert:?}");
+    };
+    assert_eq!(batch_size, 16);
+    let smaller = bert.remedies.iter().find_map(|remedy| match remedy.change {
+        Change::MaxBatchSize { max_batch_size } => Some(max_batch_size),
+        _ => None,
+    });
+    assert_eq!(smaller, Some(4), "{bert:?}");
+}
+
+#[test]
+fn a_budget_that_ends_leaves_explanations_incomplete() {
+    let problem = v100s(1, &[("bert", 300.0, 400), ("alexnet", 10.0, 400)]);
+    let plan = place("goodput", &problem);
+    let goodput = policy("goodput").unwrap();
+    let options = PolicyOptions::default();
+    let explained = |steps| {
+        let mut budget = Budget::new(steps, &|| false);
+        explain(goodput, &problem, &plan, &options, &mut budget).unwrap()
+    };
+    let (none, all) = (explained(0), explained(u64::MAX));
+    assert!(!none[0].complete && none[0].remedies.is_empty());
+    assert_eq!((&none[0].bound, all[0].complete), (&all[0].bound, true));
+    // Who is served needs no budget.
+    assert_eq!(none[1], all[1]);
+}
+
+fn check_remedies(name: &str, problem: &Problem) -> Result<(), TestCaseError> {
+    let entry = policy(name).unwrap();
+    let found = explained(name, problem);
+    prop_assert_eq!(found.len(), problem.models.len());
+    let plan = place(name, problem);
+    let fractions = outlook_fractions(problem, &plan.replicas);
+    for ((model, demanded), explanation) in problem.models().zip(&found) {
+        let placed = plan.replicas.iter().any(|replica| replica.model == model);
+        let idle = demanded.rate.get() <= 0.0;
+        let served = (idle && placed) || fractions[model.0] >= 0.99;
+        prop_assert_eq!(
+            explanation.bound == Bound::Rate,
+            served,
+            "{} {:?}",
+            name,
+            explanation
+        );
+        for remedy in explanation.remedies.iter().filter(|_| !idle) {
+            let after = served_after(entry, problem, model.0, &remedy.change);
+            prop_assert!(after >= 0.99, "{name}: {remedy:?} serves {after}");
+            prop_assert!((after - remedy.served_fraction).abs() < 1e-9);
+        }
+    }
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    #[test]
+    fn every_remedy_serves_its_model(problem in properties::problem()) {
+        for name in ["exclusive", "first-fit", "nexus", "usher"] {
+            check_remedies(name, &problem)?;
+        }
+    }
+
+    #[test]
+    fn equal_plans_have_equal_explanations(problem in properties::problem()) {
+        prop_assert_eq!(explained("first-fit", &problem), explained("first-fit", &problem));
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(5))]
+
+    #[test]
+    fn every_remedy_of_a_search_serves_its_model(problem in properties::problem()) {
+        check_remedies("goodput", &problem)?;
+    }
+}
