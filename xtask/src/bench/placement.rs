@@ -160,6 +160,11 @@ fn report(options: &Options, solves: &[Solve]) -> anyhow::Result<String> {
         )
     })?;
     writeln!(text, "\nOffered rate over the bound: {}.", ratios(solves))?;
+    writeln!(
+        text,
+        "\n`usher` and `wao-usher` are asked up to 200 models: matching takes the third power of their number, and cannot be stopped. \
+         The programs are asked up to 100 devices times models, and iGniter where there are coefficients."
+    )?;
     let usher = solves
         .iter()
         .find(|solve| solve.policy == "usher" && solve.setting == USHER_PAPER_SETTING);

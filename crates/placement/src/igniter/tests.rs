@@ -15,26 +15,30 @@ static COEFFICIENTS: LazyLock<IgniterCoefficients> = LazyLock::new(|| {
     IgniterCoefficients::from_csv(measured).unwrap()
 });
 
-/// The largest throughput of a model by itself under each number of units of share, with batches of at most half of its SLO.
+/// The largest throughput of a model by itself under each number of units of share, with batches that `Plan::violations` lets pass.
 fn alone(problem: &Problem, model: ModelIndex) -> Vec<f64> {
-    let kind = &problem.devices[0].kind;
+    let device = DeviceIndex(0);
     let demanded = &problem.models[model.0];
+    let profile = problem.profile(model, device).unwrap();
+    let kind = &problem.devices[device.0].kind;
     let (hardware, known) = COEFFICIENTS.workload(&demanded.id, kind).unwrap();
     let units = (100.0 / hardware.share_unit).floor() as u32;
+    let sizes = 1..=sizing::LARGEST_BATCH;
+    let in_time: Vec<u32> = sizes
+        .filter(|&batch| profile.latency(batch) <= demanded.slo)
+        .collect();
     let under = |unit: u32| {
-        let predictions = (1..=sizing::LARGEST_BATCH).flat_map(|batch| {
+        let share = f64::from(unit) * hardware.share_unit;
+        let predictions = in_time.iter().flat_map(|&batch| {
             let workload = Workload {
                 hardware,
                 model: known,
                 batch,
             };
-            latency::predict(&[(workload, f64::from(unit) * hardware.share_unit)])
+            latency::predict(&[(workload, share)])
         });
-        let in_time = predictions
-            .filter(|prediction| prediction.latency_ms <= demanded.slo.as_secs_f64() * 1e3 / 2.0);
-        in_time
-            .map(|prediction| prediction.throughput)
-            .fold(0.0, f64::max)
+        let throughputs = predictions.map(|prediction| prediction.throughput);
+        throughputs.fold(0.0, f64::max)
     };
     (0..=units)
         .map(|unit| if unit == 0 { 0.0 } else { under(unit) })
