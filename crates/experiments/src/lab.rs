@@ -1,13 +1,21 @@
 //! Where settings are tried: plans are made and run, on all cores.
 
-use std::{collections::BTreeMap, fs, time::Instant};
+use std::{
+    collections::BTreeMap,
+    fs,
+    sync::{Mutex, PoisonError},
+    time::{Duration, Instant},
+};
 
 use anyhow::Context as _;
 use indicatif::{ProgressBar, ProgressStyle};
-use packhorse_cluster::{Discipline, PlannedReplica, Time};
-use packhorse_placement::{Budget, IgniterCoefficients, POLICIES, PolicyOptions, policy};
+use packhorse_cluster::{Discipline, Plan, PlannedReplica, Problem, Time};
+use packhorse_placement::{
+    Budget, IgniterCoefficients, Objective, POLICIES, PolicyOptions, policy,
+};
 use packhorse_simulator::{
-    Curves, Dispatch, PlanReport, ReplicaReport, Report, Scenario, simulate,
+    Curves, Dispatch, PlanReport, Replanning, ReplicaReport, Report, Scenario, simulate,
+    simulate_replanning,
 };
 use rayon::prelude::*;
 use serde::Deserialize;
@@ -20,12 +28,19 @@ use crate::{
 /// Policies whose plan depends on the world and the discipline; the others are asked once per setting.
 const READ_THE_WORLD: [&str; 1] = ["goodput"];
 
+/// What a policy may spend on a plan during a run, as in `packhorse simulate --replan-every`.
+const REPLAN_STEPS: u64 = 10_000_000;
+
 /// Where a plan comes from.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Planner {
     /// Its name in tables and figures.
     pub(crate) label: String,
     source: Source,
+    /// What a policy makes as large as it can.
+    objective: Objective,
+    /// How often the policy replans during a run, from what the run has shown.
+    replan_every: Option<Duration>,
     /// Nobody limits the multiprocessors of a replica, whatever the plan says.
     without_shares: bool,
 }
@@ -42,6 +57,8 @@ impl Planner {
         Self {
             label: name.to_owned(),
             source: Source::Policy(name),
+            objective: Objective::default(),
+            replan_every: None,
             without_shares: false,
         }
     }
@@ -50,6 +67,8 @@ impl Planner {
         Self {
             label: label.into(),
             source: Source::File(file),
+            objective: Objective::default(),
+            replan_every: None,
             without_shares: false,
         }
     }
@@ -58,6 +77,22 @@ impl Planner {
         Self {
             label: format!("{}, no shares", self.label),
             without_shares: true,
+            ..self
+        }
+    }
+
+    pub(crate) fn aiming_at(self, objective: Objective) -> Self {
+        Self {
+            label: format!("{}, {objective}", self.label),
+            objective,
+            ..self
+        }
+    }
+
+    pub(crate) fn replanning(self, every: Duration) -> Self {
+        Self {
+            label: format!("{}, replanning", self.label),
+            replan_every: Some(every),
             ..self
         }
     }
@@ -81,26 +116,30 @@ impl Planner {
             .then_some("the thesis' coefficients of its models were not published; there are none to fit them to")
     }
 
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "how long a policy takes is part of the result"
-    )]
-    fn plan(&self, scenario: &Scenario, discipline: Discipline) -> anyhow::Result<Planned> {
+    /// What its policy may choose.
+    fn options(&self, scenario: &Scenario) -> anyhow::Result<PolicyOptions> {
+        let coefficients = scenario.igniter_coefficients.as_deref();
+        Ok(PolicyOptions {
+            igniter_coefficients: coefficients
+                .map(IgniterCoefficients::from_csv)
+                .transpose()?,
+            objective: self.objective,
+            ..PolicyOptions::default()
+        })
+    }
+
+    fn plan(
+        &self,
+        scenario: &Scenario,
+        discipline: Discipline,
+        answers: &Answers,
+    ) -> anyhow::Result<Planned> {
         let (mut replicas, mut report) = match self.source {
             Source::Policy(name) => {
+                let options = self.options(scenario)?;
                 let mut problem = scenario.problem.clone();
                 problem.discipline = discipline;
-                let coefficients = scenario.igniter_coefficients.as_deref();
-                let options = PolicyOptions {
-                    igniter_coefficients: coefficients
-                        .map(IgniterCoefficients::from_csv)
-                        .transpose()?,
-                    ..PolicyOptions::default()
-                };
-                let start = Instant::now();
-                let plan =
-                    policy(name)?.place_with(&problem, &options, &mut Budget::unlimited())?;
-                let solve_ms = start.elapsed().as_secs_f64() * 1e3;
+                let (plan, solve_ms) = answers.ask(name, problem, options)?;
                 let report = PlanReport::new(scenario, &plan, solve_ms);
                 (plan.replicas, report)
             }
@@ -124,6 +163,86 @@ impl Planner {
         }
         Ok(Planned { replicas, report })
     }
+
+    /// One run with what it planned.
+    fn run(
+        &self,
+        scenario: &Scenario,
+        planned: &Planned,
+        dispatch: Dispatch,
+        seed: u64,
+    ) -> anyhow::Result<Report> {
+        let (plan, replicas) = (planned.report.clone(), &planned.replicas);
+        let progress = &mut |_: Time| {};
+        let (Source::Policy(name), Some(every)) = (&self.source, self.replan_every) else {
+            return Ok(simulate(
+                scenario, plan, replicas, dispatch, seed, progress,
+            )?);
+        };
+        let (policy, options) = (policy(name)?, self.options(scenario)?);
+        let mut answer = |problem: &Problem| {
+            let mut budget = Budget::new(REPLAN_STEPS, &|| false);
+            policy.place_with(problem, &options, &mut budget).ok()
+        };
+        let replanning = Replanning {
+            every,
+            policy: &mut answer,
+        };
+        Ok(simulate_replanning(
+            scenario, plan, replicas, dispatch, seed, replanning, progress,
+        )?)
+    }
+}
+
+/// What policies have answered, so that experiments that share settings ask once.
+#[derive(Default)]
+struct Answers(Mutex<Vec<Answer>>);
+
+struct Answer {
+    policy: &'static str,
+    problem: Problem,
+    options: PolicyOptions,
+    plan: Plan,
+    solve_ms: f64,
+}
+
+impl Answers {
+    /// A policy's plan and how many milliseconds it took.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "how long a policy takes is part of the result"
+    )]
+    fn ask(
+        &self,
+        name: &'static str,
+        problem: Problem,
+        options: PolicyOptions,
+    ) -> anyhow::Result<(Plan, f64)> {
+        let known = || {
+            let answers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            let same = |answer: &&Answer| {
+                answer.policy == name && answer.problem == problem && answer.options == options
+            };
+            let answer = answers.iter().find(same)?;
+            Some((answer.plan.clone(), answer.solve_ms))
+        };
+        if let Some(answer) = known() {
+            return Ok(answer);
+        }
+        let start = Instant::now();
+        let plan = policy(name)?.place_with(&problem, &options, &mut Budget::unlimited())?;
+        let solve_ms = start.elapsed().as_secs_f64() * 1e3;
+        let answer = Answer {
+            policy: name,
+            problem,
+            options,
+            plan: plan.clone(),
+            solve_ms,
+        };
+        let mut answers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        answers.push(answer);
+        Ok((plan, solve_ms))
+    }
 }
 
 /// What counts of a plan that is read.
@@ -142,6 +261,7 @@ struct Planned {
 pub(crate) struct Lab {
     pub(crate) seeds: Vec<u64>,
     pub(crate) worlds: Vec<World>,
+    answers: Answers,
 }
 
 impl Lab {
@@ -152,6 +272,7 @@ impl Lab {
                 .into_iter()
                 .take(if quick { 1 } else { 2 })
                 .collect(),
+            answers: Answers::default(),
         }
     }
 
@@ -161,22 +282,33 @@ impl Lab {
         settings: &[Setting],
         planners: &[Planner],
     ) -> anyhow::Result<Sweep> {
-        let dispatches = DISCIPLINES.map(Dispatch::from).to_vec();
-        let sweeps = self.sweeps(settings, planners, &[dispatches])?;
+        self.sweep_with(settings, planners, &DISCIPLINES)
+    }
+
+    /// Tries every planner in every setting, with these disciplines, in every world and with every seed.
+    pub(crate) fn sweep_with(
+        &self,
+        settings: &[Setting],
+        planners: &[Planner],
+        disciplines: &[Discipline],
+    ) -> anyhow::Result<Sweep> {
+        let dispatches = disciplines.iter().copied().map(Dispatch::from).collect();
+        let sweeps = self.sweeps_in(&self.worlds, settings, planners, &[dispatches])?;
         Ok(sweeps.into_iter().next().expect("one for one list"))
     }
 
-    /// Tries every planner in every setting, world and seed, once for each list of dispatchers; of a list all have another
-    /// discipline.
-    pub(crate) fn sweeps(
+    /// Tries every planner in every setting, with every seed, in these worlds, once for each list of dispatchers; of a list all have
+    /// another discipline.
+    pub(crate) fn sweeps_in(
         &self,
+        worlds: &[World],
         settings: &[Setting],
         planners: &[Planner],
         lists: &[Vec<Dispatch>],
     ) -> anyhow::Result<Vec<Sweep>> {
         let mut scenarios = BTreeMap::new();
         for (i, setting) in settings.iter().enumerate() {
-            for &world in &self.worlds {
+            for &world in worlds {
                 scenarios.insert((i, world), setting.scenario(world)?);
             }
         }
@@ -207,7 +339,7 @@ impl Lab {
         }
         let plans = self.plans(planners, &scenarios, &keys)?;
         let tried = lists.iter().map(|dispatches| {
-            let mut sweep = Sweep::new(settings, planners, self);
+            let mut sweep = Sweep::new(settings, planners, worlds, &self.seeds);
             sweep.not_run.clone_from(&not_run);
             sweep.trials = self.trials(planners, &scenarios, &plans, &keys, dispatches)?;
             sweep.scenarios.clone_from(&scenarios);
@@ -236,7 +368,11 @@ impl Lab {
         let tried = wanted.into_par_iter().map(|(key, dispatch)| {
             let scenario = &scenarios[&(key.setting, key.world)];
             let planned = &plans[&self.plan_key(&planners[key.planner], key)];
-            Ok((key, self.try_out(scenario, planned, dispatch, &bar)?))
+            let planner = &planners[key.planner];
+            Ok((
+                key,
+                self.try_out(scenario, planner, planned, dispatch, &bar)?,
+            ))
         });
         let trials = tried.collect::<anyhow::Result<_>>();
         bar.finish_and_clear();
@@ -271,7 +407,7 @@ impl Lab {
         let plans = wanted.into_par_iter().map(|key| {
             let scenario = &scenarios[&(key.setting, key.world)];
             let asked = &planners[key.planner];
-            let planned = asked.plan(scenario, key.discipline);
+            let planned = asked.plan(scenario, key.discipline, &self.answers);
             bar.inc(1);
             let about = || format!("{} in {}", asked.label, scenario.name);
             Ok((key, planned.with_context(about)?))
@@ -284,21 +420,14 @@ impl Lab {
     fn try_out(
         &self,
         scenario: &Scenario,
+        planner: &Planner,
         planned: &Planned,
         dispatch: Dispatch,
         bar: &ProgressBar,
     ) -> anyhow::Result<Trial> {
         let mut reports: Vec<Report> = Vec::new();
         for &seed in &self.seeds {
-            let plan = planned.report.clone();
-            let mut report = simulate(
-                scenario,
-                plan,
-                &planned.replicas,
-                dispatch,
-                seed,
-                &mut |_: Time| {},
-            )?;
+            let mut report = planner.run(scenario, planned, dispatch, seed)?;
             if !reports.is_empty() {
                 // Pictures show the first seed's; all of them would take too much memory.
                 for model in &mut report.models {

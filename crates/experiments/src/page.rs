@@ -3,11 +3,15 @@
 use std::{fmt::Write as _, fs, path::Path};
 
 use anyhow::Context as _;
+use packhorse_cluster::Discipline;
 use packhorse_figures::Figure;
 
-use crate::sweep::{DISCIPLINES, Sweep};
+use crate::{
+    setting::World,
+    sweep::{DISCIPLINES, Sweep},
+};
 
-/// What the thesis says, and what came out here.
+/// What the thesis says or what we want, and what came out here.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Claim {
     /// In our words, with the thesis' numbers.
@@ -75,7 +79,16 @@ impl Page {
     }
 
     pub(crate) fn claims(&mut self, claims: &[Claim]) {
-        let mut table = "| the thesis | here | agrees |\n|---|---|---|\n".to_owned();
+        self.verdicts(["the thesis", "here", "agrees"], claims);
+    }
+
+    /// What should come out, what does, and whether that is enough.
+    pub(crate) fn targets(&mut self, targets: &[Claim]) {
+        self.verdicts(["target", "here", "met"], targets);
+    }
+
+    fn verdicts(&mut self, header: [&str; 3], claims: &[Claim]) {
+        let mut table = format!("| {} |\n|---|---|---|\n", header.join(" | "));
         for Claim {
             thesis,
             here,
@@ -99,13 +112,7 @@ impl Page {
         }
         for &world in &sweep.worlds {
             for discipline in DISCIPLINES {
-                let seeds = sweep.seeds();
-                self.paragraph(&format!(
-                    "Percent of the offered requests answered within the SLO, {world}, dispatched by `{discipline}` ({seeds}):"
-                ));
-                for table in sweep.tables(world, discipline) {
-                    self.table(&table);
-                }
+                self.shares(sweep, world, discipline);
             }
         }
         let file = format!("{}.csv", self.name);
@@ -113,6 +120,17 @@ impl Page {
             "All numbers, of each model too: [{file}]({file})."
         ));
         self.files.push((file, sweep.csv()));
+    }
+
+    /// What share of the requests was in time, a table per part.
+    pub(crate) fn shares(&mut self, sweep: &Sweep, world: World, discipline: Discipline) {
+        let seeds = sweep.seeds();
+        self.paragraph(&format!(
+            "Percent of the offered requests answered within the SLO, {world}, dispatched by `{discipline}` ({seeds}):"
+        ));
+        for table in sweep.tables(world, discipline) {
+            self.table(&table);
+        }
     }
 
     /// How long planning took, and who did not plan.

@@ -10,7 +10,7 @@ use packhorse_figures::{
 use packhorse_simulator::{ModelReport, PlanReport, Report, Scenario};
 
 use crate::{
-    lab::{Lab, Planner},
+    lab::Planner,
     setting::{Setting, World},
 };
 
@@ -100,15 +100,20 @@ pub(crate) struct Sweep {
 }
 
 impl Sweep {
-    pub(crate) fn new(settings: &[Setting], planners: &[Planner], lab: &Lab) -> Self {
+    pub(crate) fn new(
+        settings: &[Setting],
+        planners: &[Planner],
+        worlds: &[World],
+        seeds: &[u64],
+    ) -> Self {
         Self {
             settings: settings.to_vec(),
             planners: planners
                 .iter()
                 .map(|planner| planner.label.clone())
                 .collect(),
-            worlds: lab.worlds.clone(),
-            seeds: lab.seeds.clone(),
+            worlds: worlds.to_vec(),
+            seeds: seeds.to_vec(),
             scenarios: BTreeMap::new(),
             trials: BTreeMap::new(),
             not_run: Vec::new(),

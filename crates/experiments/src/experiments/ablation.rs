@@ -59,10 +59,6 @@ impl Experiment for Ablation {
     }
 
     fn run(&self, lab: &Lab) -> anyhow::Result<(Page, Option<Sweep>)> {
-        let lab = Lab {
-            seeds: lab.seeds.clone(),
-            worlds: vec![World::Calibrated],
-        };
         let figures = [
             (
                 "6.1",
@@ -78,7 +74,7 @@ impl Experiment for Ablation {
         let lists = variants().map(|(_, dispatch)| vec![dispatch]);
         let mut columns: Vec<Vec<Sweep>> = Vec::new();
         for (_, settings) in &figures {
-            columns.push(lab.sweeps(settings, &planners, &lists)?);
+            columns.push(lab.sweeps_in(&[World::Calibrated], settings, &planners, &lists)?);
         }
         let mut page = page(self);
         page.paragraph(&format!(

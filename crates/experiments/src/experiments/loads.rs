@@ -13,8 +13,8 @@ use crate::{
 
 pub(crate) struct Loads;
 
-const SLOS: [u32; 3] = [150, 250, 350];
-const LOADS: [u32; 5] = [1000, 2000, 3000, 4000, 5000];
+pub(super) const SLOS: [u32; 3] = [150, 250, 350];
+pub(super) const LOADS: [u32; 5] = [1000, 2000, 3000, 4000, 5000];
 /// Places of an SLO's settings among all.
 const AT_250: usize = LOADS.len();
 

@@ -1,12 +1,23 @@
 //! The experiments, a file each, and the table of them.
 
 mod ablation;
+mod bursts;
+mod hidden;
 mod loads;
+mod max_min;
 mod mixed;
 mod plain;
+mod reach;
 mod vision;
 
-use crate::{lab::Lab, page::Page, sweep::Sweep};
+use packhorse_cluster::Discipline;
+
+use crate::{
+    lab::{Lab, Planner},
+    page::Page,
+    setting::{Setting, World},
+    sweep::Sweep,
+};
 
 /// The policies that the thesis compares, as far as their data exist.
 pub(crate) const THESIS_POLICIES: [&str; 4] = ["usher", "wao-usher", "ao-milp", "wsm-milp"];
@@ -32,9 +43,45 @@ pub(crate) const EXPERIMENTS: &[&dyn Experiment] = &[
     &plain::VISION_AT_1000,
     &plain::MIXED_LOADS,
     &ablation::Ablation,
-    &plain::HIDDEN_INTERFERENCE,
-    &plain::BURSTS,
+    &reach::Reach,
+    &hidden::HiddenInterference,
+    &bursts::Bursts,
+    &max_min::MaxMin,
 ];
+
+/// The policy that the questions beyond the thesis are about.
+const GOODPUT: &str = "goodput";
+
+/// The policies of the thesis, to be tried.
+fn of_the_thesis() -> Vec<Planner> {
+    THESIS_POLICIES.map(Planner::policy).to_vec()
+}
+
+/// Three to six GPUs with the models of figure 6.1, in a world of which this is different.
+fn vision_settings(part: &str, key: &'static str, value: &toml::Value) -> Vec<Setting> {
+    let setting = |gpus| {
+        Setting::gpus("6.1", gpus)
+            .in_part(part)
+            .with(key, value.clone())
+    };
+    (3..=6).map(setting).collect()
+}
+
+/// The best goodput of the thesis' policies in a setting, and whose it is.
+fn best_of_the_thesis(
+    sweep: &Sweep,
+    world: World,
+    setting: usize,
+    discipline: Discipline,
+) -> Option<(&'static str, f64)> {
+    THESIS_POLICIES
+        .into_iter()
+        .filter_map(|name| {
+            let trial = sweep.trial_in(world, setting, name, discipline)?;
+            Some((name, trial.goodput()))
+        })
+        .max_by(|a, b| a.1.total_cmp(&b.1))
+}
 
 /// A page's title, as all experiments have it.
 fn page(experiment: &dyn Experiment) -> Page {

@@ -1,4 +1,4 @@
-//! Sweeps without more to them: figures of the appendix, which the thesis shows without a discussion, and questions beyond it.
+//! Sweeps without more to them: figures of the appendix, which the thesis shows without a discussion.
 
 use packhorse_cluster::Discipline;
 
@@ -109,50 +109,6 @@ pub(crate) const MIXED_LOADS: Plain = Plain {
     title: "Figure A.3: vision and language models on four GPUs, by load and SLO",
     about: WITHOUT_NUMBERS,
     settings: || super::loads::settings("A.3"),
-    planners: Planner::all,
-    claims: |_| None,
-};
-
-/// Three to six GPUs with the models of figure 6.1.
-fn vision_settings(part: &str, key: &'static str, value: &toml::Value) -> Vec<Setting> {
-    let setting = |gpus| {
-        Setting::gpus("6.1", gpus)
-            .in_part(part)
-            .with(key, value.clone())
-    };
-    (3..=6).map(setting).collect()
-}
-
-pub(crate) const HIDDEN_INTERFERENCE: Plain = Plain {
-    name: "hidden-interference",
-    title: "Interference that no policy was told of",
-    about: "The settings of figure 6.1, in which co-located replicas slow each other by a further 30 % or 60 % per 100 % of SM utilisation that is active beside \
-            them. The plans are those of figure 6.1: nobody replans.",
-    settings: || {
-        let slowdown = |value: f64| {
-            vision_settings(
-                &format!("extra slowdown {value}"),
-                "extra_slowdown",
-                &value.into(),
-            )
-        };
-        [0.3, 0.6].into_iter().flat_map(slowdown).collect()
-    },
-    planners: Planner::all,
-    claims: |_| None,
-};
-
-pub(crate) const BURSTS: Plain = Plain {
-    name: "bursts",
-    title: "Arrivals in bursts",
-    about: "The settings of figure 6.1 with gamma distributed gaps between requests; Poisson arrivals have a coefficient of variation (CV) of 1.",
-    settings: || {
-        let bursts = |cv: f64| {
-            let arrivals = toml::Table::from_iter([("gamma_cv".to_owned(), cv.into())]);
-            vision_settings(&format!("CV {cv}"), "arrivals", &arrivals.into())
-        };
-        [2.0, 4.0].into_iter().flat_map(bursts).collect()
-    },
     planners: Planner::all,
     claims: |_| None,
 };
