@@ -4,8 +4,6 @@ use packhorse_cluster::{DeviceIndex, ModelIndex};
 
 use super::*;
 
-mod estimate;
-
 const THESIS: &str = include_str!("../../../profiles/v100-thesis.csv");
 
 /// The five vision models of the thesis' chapter 6 on V100s, with the calibration that reproduces its figures.

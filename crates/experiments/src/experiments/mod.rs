@@ -2,6 +2,7 @@
 
 mod ablation;
 mod bursts;
+mod estimate;
 mod hidden;
 mod loads;
 mod max_min;
@@ -47,6 +48,7 @@ pub(crate) const EXPERIMENTS: &[&dyn Experiment] = &[
     &hidden::HiddenInterference,
     &bursts::Bursts,
     &max_min::MaxMin,
+    &estimate::Estimate,
 ];
 
 /// The policy that the questions beyond the thesis are about.

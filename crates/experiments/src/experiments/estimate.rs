@@ -1,0 +1,285 @@
+//! What `goodput` estimates of a plan, against what the simulator makes of it, over a grid of random plans.
+
+use std::{fmt::Write as _, fs};
+
+use anyhow::Context as _;
+use packhorse_cluster::{DeviceIndex, Discipline, ModelIndex, PlannedReplica, RequestsPerSecond};
+use packhorse_placement::estimate;
+use packhorse_simulator::{PlanReport, Rate, Scenario, simulate};
+use rayon::prelude::*;
+
+use super::{Experiment, page};
+use crate::{
+    lab::Lab,
+    page::{Claim, Page},
+    setting::root,
+    sweep::Sweep,
+};
+
+pub(crate) struct Estimate;
+
+/// How busy the busiest device, or replica, of a plan is.
+const UTILISATIONS: [f64; 5] = [0.3, 0.5, 0.7, 0.8, 0.9];
+const PLANS_EACH: usize = 8;
+/// Mean absolute error of the share in time, at most.
+const MEAN_ERROR: f64 = 0.03;
+/// By how much more than comes true is promised, at most.
+const TOO_BRIGHT: f64 = 0.10;
+/// Inference takes so much longer than the profiles say, and the planner is told.
+const LATENCY_SCALE: f64 = 1.22;
+
+const MODELS: [(&str, u32); 6] = [
+    ("densenet121", 602_112),
+    ("efficientnet_b7", 602_112),
+    ("resnet50", 602_112),
+    ("vgg19", 602_112),
+    ("mobilenet_v2", 602_112),
+    ("bert", 4_096),
+];
+
+/// A linear congruential generator: the grid is the same in every run.
+struct Choice(u64);
+
+impl Choice {
+    fn of<T: Copy>(&mut self, among: &[T]) -> T {
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        among[(self.0 >> 33) as usize % among.len()]
+    }
+}
+
+fn scenario(devices: usize, models: &[(&str, u32)], slo_ms: u32) -> anyhow::Result<Scenario> {
+    let mut text = format!(
+        "name = \"grid\"\nprofiles = [\"v100-thesis.csv\"]\n[simulation]\nlatency_scale = {LATENCY_SCALE}\n\
+         [[devices]]\nkind = \"V100-SXM2-16GB\"\ncount = {devices}\n"
+    );
+    for (name, bytes) in models {
+        writeln!(
+            text,
+            "[[models]]\nname = \"{name}\"\nrate_rps = 1\nslo_ms = {slo_ms}\npayload_bytes = {bytes}"
+        )
+        .expect("a string takes everything");
+    }
+    let mut load = |name: &str| {
+        fs::read_to_string(root().join("profiles").join(name)).map_err(|e| e.to_string())
+    };
+    Scenario::parse(&text, &mut load).context("the scenario of a plan of the grid")
+}
+
+/// Seconds and utilisation of a full batch.
+fn full(scenario: &Scenario, replica: &PlannedReplica) -> (f64, f64) {
+    let profile = scenario
+        .problem
+        .profile(replica.model, replica.device)
+        .expect("the thesis profiled all of them");
+    let seconds = profile.latency(replica.batch_size).as_secs_f64() * LATENCY_SCALE;
+    let used = profile
+        .sm_utilization(replica.batch_size)
+        .expect("the thesis measured it");
+    (seconds, used.get() / 100.0)
+}
+
+/// A random plan and rates with which its busiest device, or replica, is busy for `target` of the time in full batches.
+fn point(choice: &mut Choice, target: f64) -> anyhow::Result<(Scenario, Vec<PlannedReplica>)> {
+    let devices = choice.of(&[1, 2]);
+    let first = choice.of(&[0, 1, 2, 3, 4, 5]);
+    let count = choice.of(&[1, 2, 3]);
+    let models: Vec<(&str, u32)> = (0..count)
+        .map(|i| MODELS[(first + i) % MODELS.len()])
+        .collect();
+    let mut scenario = scenario(devices, &models, choice.of(&[200, 300, 400]))?;
+    let mut plan: Vec<PlannedReplica> = (0..count.max(devices) + choice.of(&[0, 1, 2]))
+        .map(|i| PlannedReplica {
+            model: ModelIndex(i % count),
+            device: DeviceIndex(i % devices),
+            batch_size: choice.of(&[4, 8]),
+            compute_share: None,
+            duty_cycle: None,
+        })
+        .collect();
+    plan.sort_by_key(|replica| (replica.model, replica.device));
+    let mut carried = vec![0.0; count];
+    let mut busy = vec![0.0; devices];
+    for replica in &plan {
+        let (seconds, used) = full(&scenario, replica);
+        carried[replica.model.0] += f64::from(replica.batch_size) / seconds;
+        busy[replica.device.0] += used;
+    }
+    let most = busy.into_iter().fold(1.0, f64::max);
+    for (model, carried) in scenario.problem.models.iter_mut().zip(carried) {
+        model.rate = RequestsPerSecond::new(carried * target / most)?;
+    }
+    for (workload, model) in scenario.workloads.iter_mut().zip(&scenario.problem.models) {
+        workload.rate = Rate::constant(model.rate);
+    }
+    Ok((scenario, plan))
+}
+
+/// What a model was promised and what it got, as shares of its requests.
+struct Found {
+    utilisation: f64,
+    /// In words: the model, its rate and the plan's number in the grid.
+    what: String,
+    promised: f64,
+    found: f64,
+}
+
+impl Found {
+    fn too_bright(&self) -> f64 {
+        self.promised - self.found
+    }
+}
+
+/// Every model of every plan of the grid, simulated with each seed.
+fn grid(seeds: &[u64]) -> anyhow::Result<Vec<Found>> {
+    let mut choice = Choice(7);
+    let mut points = Vec::new();
+    for utilisation in UTILISATIONS {
+        for _ in 0..PLANS_EACH {
+            points.push((utilisation, point(&mut choice, utilisation)?));
+        }
+    }
+    let tried = points
+        .par_iter()
+        .enumerate()
+        .map(|(i, (utilisation, (scenario, plan)))| {
+            let mut got = vec![0.0; scenario.problem.models.len()];
+            for &seed in seeds {
+                let report = PlanReport::from_replicas(scenario, plan);
+                let report = simulate(
+                    scenario,
+                    report,
+                    plan,
+                    Discipline::Deadline,
+                    seed,
+                    &mut |_| {},
+                )?;
+                for (got, model) in got.iter_mut().zip(&report.models) {
+                    *got += model.goodput_rps / model.offered_rps / seeds.len() as f64;
+                }
+            }
+            let forecasts = estimate(&scenario.problem, plan);
+            let models = scenario.problem.models.iter().zip(forecasts).zip(got);
+            let found = models.map(|((model, forecast), found)| Found {
+                utilisation: *utilisation,
+                what: format!("{} at {} in plan {}", model.id, model.rate, i + 1),
+                promised: forecast.goodput.get() / model.rate.get(),
+                found,
+            });
+            Ok(found.collect::<Vec<Found>>())
+        });
+    let found = tried.collect::<anyhow::Result<Vec<_>>>()?;
+    Ok(found.into_iter().flatten().collect())
+}
+
+fn mean_error(found: &[&Found]) -> f64 {
+    found
+        .iter()
+        .map(|model| model.too_bright().abs())
+        .sum::<f64>()
+        / found.len() as f64
+}
+
+fn brightest<'a>(found: &[&'a Found]) -> Option<&'a Found> {
+    let by = |a: &&&Found, b: &&&Found| a.too_bright().total_cmp(&b.too_bright());
+    found.iter().max_by(by).copied()
+}
+
+fn targets(found: &[&Found]) -> Vec<Claim> {
+    let error = mean_error(found);
+    let mut claims = vec![Claim::new(
+        format!("the mean absolute error is at most {MEAN_ERROR}"),
+        format!("{error:.4} over {} models", found.len()),
+        error <= MEAN_ERROR,
+    )];
+    claims.extend(brightest(found).map(|model| {
+        Claim::new(
+            format!("nowhere is {TOO_BRIGHT:.2} more promised than comes true"),
+            format!("{:+.3} at most: {}", model.too_bright(), model.what),
+            model.too_bright() <= TOO_BRIGHT,
+        )
+    }));
+    claims
+}
+
+fn table(found: &[Found]) -> String {
+    let mut text = "| utilisation | models | mean share found | mean absolute error | too bright by at most | too dark by at most |\n\
+                    |---|---:|---:|---:|---:|---:|\n"
+        .to_owned();
+    for utilisation in UTILISATIONS {
+        let here: Vec<&Found> = found
+            .iter()
+            .filter(|model| (model.utilisation - utilisation).abs() < 1e-9)
+            .collect();
+        let share = here.iter().map(|model| model.found).sum::<f64>() / here.len() as f64;
+        let most = |sign: f64| {
+            here.iter()
+                .map(|model| sign * model.too_bright())
+                .fold(0.0, f64::max)
+        };
+        writeln!(
+            text,
+            "| {utilisation} | {} | {share:.3} | {:.4} | {:.3} | {:.3} |",
+            here.len(),
+            mean_error(&here),
+            most(1.0),
+            most(-1.0)
+        )
+        .expect("a string takes everything");
+    }
+    text
+}
+
+impl Experiment for Estimate {
+    fn name(&self) -> &'static str {
+        "estimate"
+    }
+
+    fn title(&self) -> &'static str {
+        "What `goodput` estimates, and what comes true"
+    }
+
+    fn run(&self, lab: &Lab) -> anyhow::Result<(Page, Option<Sweep>)> {
+        let found = grid(&lab.seeds)?;
+        let mut page = page(self);
+        page.paragraph(&format!(
+            "The share of each model's requests that is answered in time, as the estimate of `goodput` promises it and as the simulator finds it, for {} random plans: \
+             one to three models on one or two V100s, SLOs of 200 to 400 ms, batches of 4 and 8, with rates at which the busiest device or replica computes for \
+             the part of the time that is named, in full batches. Inference takes {LATENCY_SCALE} times as long as profiled, and the estimate is told. Poisson arrivals, `deadline`, \
+             seeds {:?}.",
+            UTILISATIONS.len() * PLANS_EACH,
+            lab.seeds
+        ));
+        page.targets(&targets(&found.iter().collect::<Vec<_>>()));
+        page.heading("By utilisation");
+        page.table(&table(&found));
+        Ok((page, None))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_estimate_is_close_at_utilisations_up_to_0_9_and_never_far_too_bright() {
+        let found = grid(&[1]).expect("files of the repository");
+        let found: Vec<&Found> = found.iter().collect();
+        let error = mean_error(&found);
+        assert!(
+            error <= MEAN_ERROR,
+            "{error:.4} over {} models",
+            found.len()
+        );
+        let model = brightest(&found).expect("a grid of some plans");
+        assert!(
+            model.too_bright() <= TOO_BRIGHT,
+            "{}: {:.3} promised, {:.3} found",
+            model.what,
+            model.promised,
+            model.found
+        );
+    }
+}
