@@ -367,12 +367,9 @@ impl Lab {
         let bar = progress("trying", wanted.len() * self.seeds.len());
         let tried = wanted.into_par_iter().map(|(key, dispatch)| {
             let scenario = &scenarios[&(key.setting, key.world)];
-            let planned = &plans[&self.plan_key(&planners[key.planner], key)];
-            let planner = &planners[key.planner];
-            Ok((
-                key,
-                self.try_out(scenario, planner, planned, dispatch, &bar)?,
-            ))
+            let asked = &planners[key.planner];
+            let planned = &plans[&self.plan_key(asked, key)];
+            Ok((key, self.try_out(scenario, asked, planned, dispatch, &bar)?))
         });
         let trials = tried.collect::<anyhow::Result<_>>();
         bar.finish_and_clear();
@@ -420,14 +417,14 @@ impl Lab {
     fn try_out(
         &self,
         scenario: &Scenario,
-        planner: &Planner,
+        asked: &Planner,
         planned: &Planned,
         dispatch: Dispatch,
         bar: &ProgressBar,
     ) -> anyhow::Result<Trial> {
         let mut reports: Vec<Report> = Vec::new();
         for &seed in &self.seeds {
-            let mut report = planner.run(scenario, planned, dispatch, seed)?;
+            let mut report = asked.run(scenario, planned, dispatch, seed)?;
             if !reports.is_empty() {
                 // Pictures show the first seed's; all of them would take too much memory.
                 for model in &mut report.models {

@@ -146,12 +146,12 @@ struct Found {
     /// In words: the model, its rate and the plan's number in the grid.
     what: String,
     promised: f64,
-    found: f64,
+    got: f64,
 }
 
 impl Found {
     fn too_bright(&self) -> f64 {
-        self.promised - self.found
+        self.promised - self.got
     }
 }
 
@@ -168,7 +168,7 @@ fn grid(seeds: &[u64]) -> anyhow::Result<Vec<Found>> {
         .par_iter()
         .enumerate()
         .map(|(i, (utilisation, (scenario, plan)))| {
-            let mut got = vec![0.0; scenario.problem.models.len()];
+            let mut shares = vec![0.0; scenario.problem.models.len()];
             for &seed in seeds {
                 let report = PlanReport::from_replicas(scenario, plan);
                 let report = simulate(
@@ -179,18 +179,18 @@ fn grid(seeds: &[u64]) -> anyhow::Result<Vec<Found>> {
                     seed,
                     &mut |_| {},
                 )?;
-                for (got, model) in got.iter_mut().zip(&report.models) {
+                for (got, model) in shares.iter_mut().zip(&report.models) {
                     *got += model.goodput_rps / model.offered_rps / seeds.len() as f64;
                 }
             }
             let forecasts = estimate(&scenario.problem, plan);
-            let models = scenario.problem.models.iter().zip(forecasts).zip(got);
-            let found = models.map(|((model, forecast), found)| Found {
+            let models = scenario.problem.models.iter().zip(forecasts).zip(shares);
+            let found = models.map(|((model, forecast), got)| Found {
                 utilisation: *utilisation,
                 cv: scenario.problem.conditions.burstiness,
                 what: format!("{} at {:.1} in plan {}", model.id, model.rate.get(), i + 1),
                 promised: forecast.goodput.get() / model.rate.get(),
-                found,
+                got,
             });
             Ok(found.collect::<Vec<Found>>())
         });
@@ -243,7 +243,7 @@ fn table(what: &str, values: &[f64], found: &[&Found], of: impl Fn(&Found) -> f6
     for value in values {
         let is_here = |model: &&&Found| (of(model) - value).abs() < 1e-9;
         let here: Vec<&Found> = found.iter().filter(is_here).copied().collect();
-        let share = here.iter().map(|model| model.found).sum::<f64>() / here.len() as f64;
+        let share = here.iter().map(|model| model.got).sum::<f64>() / here.len() as f64;
         let most = |sign: f64| {
             here.iter()
                 .map(|model| sign * model.too_bright())
@@ -317,7 +317,7 @@ mod tests {
             "{}: {:.3} promised, {:.3} found",
             model.what,
             model.promised,
-            model.found
+            model.got
         );
     }
 }
