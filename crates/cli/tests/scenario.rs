@@ -481,12 +481,10 @@ fn people_see_who_sits_where_and_why_a_model_is_unserved() {
 fn an_explained_plan_says_what_bounds_whom_and_keeps_its_shape_otherwise() {
     let (_folder, scenario) = folder();
     let text = fs::read_to_string(&scenario).unwrap();
-    // Two devices carry about 16000 requests/s of alexnet.
-    fs::write(
-        &scenario,
-        text.replace("rate_rps = 400", "rate_rps = 20000"),
-    )
-    .unwrap();
+    // A device carries about 8200 requests/s of alexnet.
+    let text = text.replace("count = 2", "count = 1");
+    let text = text.replace("rate_rps = 400", "rate_rps = 9000");
+    fs::write(&scenario, text.replace("rate_rps = 200", "rate_rps = 20")).unwrap();
     let plain = json("plan", &scenario, &["--policy", "goodput"]);
     let mut explained = json("plan", &scenario, &["--policy", "goodput", "--explain"]);
     let models = explained["models"].as_array_mut().unwrap();
@@ -502,7 +500,7 @@ fn an_explained_plan_says_what_bounds_whom_and_keeps_its_shape_otherwise() {
         .collect();
     assert_eq!(explained["models"], plain["models"]);
     assert_eq!(found[0]["bound"]["by"], "device-time");
-    assert!(found[0]["served_fraction"].as_f64().unwrap() < 0.9);
+    assert!(found[0]["served_fraction"].as_f64().unwrap() < 0.95);
     let remedies = found[0]["remedies"].as_array().unwrap();
     assert_eq!(remedies[0]["change"], "add-devices");
     assert!(
