@@ -151,7 +151,7 @@ async fn options_are_asked_with_and_say_what_is_wrong_with_them() {
         ),
         (
             json!({"objective": "fame"}),
-            "options.objective: unknown objective \"fame\": expected one of goodput, max-min",
+            "options.objective: unknown objective \"fame\": expected one of goodput, max-min, blend",
         ),
     ] {
         for message in [
