@@ -30,6 +30,23 @@ pub(crate) fn run() -> anyhow::Result<()> {
             .args(without_libtorch)
             .args(["--", "-D", "warnings"]),
     );
+    let without_highs = [
+        "-p",
+        "packhorse-placement",
+        "-p",
+        "packhorse-gateway",
+        "-p",
+        "packhorse-cli",
+        "--all-targets",
+        "--no-default-features",
+    ];
+    steps.run(
+        "lints of gateway and CLI without HiGHS",
+        Command::new("cargo")
+            .arg("clippy")
+            .args(without_highs)
+            .args(["--", "-D", "warnings"]),
+    );
     test::add_steps(&mut steps);
     steps.finish()
 }

@@ -4,18 +4,12 @@ use std::process::Command;
 
 use anyhow::{Context as _, ensure};
 
-use crate::workspace::root;
+use crate::{setup, workspace::root};
 
-/// Builds and runs them: they need the solver, and xtask itself does not.
+/// Builds and runs them: they need the solver, which set-up makes possible, and xtask itself does not.
 pub(crate) fn run(options: &[String]) -> anyhow::Result<()> {
-    let package = [
-        "run",
-        "--package",
-        "packhorse-experiments",
-        "--features",
-        "highs",
-        "--",
-    ];
+    setup::run()?;
+    let package = ["run", "--package", "packhorse-experiments", "--"];
     let status = Command::new("cargo")
         .current_dir(root())
         .args(package)

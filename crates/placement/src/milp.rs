@@ -30,8 +30,8 @@
 //!   replicas that fill a device to the byte are not put on it together.
 //! - Models that expect no requests add nothing to the sum: they get what room is left, one replica each, smallest need first.
 //!
-//! `HiGHS` solves it with one thread and no gap (feature `highs`), else microlp: the same problem, the same plan. A node of its
-//! search counts as a thousand steps; microlp looks at the budget's time limit only.
+//! `HiGHS` solves it with one thread and no gap (feature `highs`, on by default), else microlp: the same problem, the same plan. A node
+//! of its search counts as a thousand steps; microlp looks at the budget's time limit only.
 
 use good_lp::Expression;
 use packhorse_cluster::{ModelIndex, Plan, PlannedReplica, Problem, RequestsPerSecond};
