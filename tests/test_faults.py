@@ -11,7 +11,7 @@ import pytest
 from cluster import Cluster, is_running, processes_of, wait_until
 from conftest import simulated_devices
 from http_admin import request
-from load import Load
+from load import HANGS, Load
 
 MakeCluster = Callable[..., Cluster]
 
@@ -54,7 +54,7 @@ def test_a_worker_killed_again_and_again_comes_back_each_time(simulated: MakeClu
 
 def test_with_two_replicas_the_loss_of_one_fails_no_request(simulated: MakeCluster):
     # One replica answers at most 8 rows in 40 ms, 200 a second.
-    cluster = simulated({"m": 40}, devices=2, rate_rps=300)
+    cluster = simulated({"m": 40}, "--policy", "first-fit", devices=2, rate_rps=300)
     both = cluster.worker_pids("m")
     assert len(both) == 2, cluster.admin.get("/v1/plan")
     with Load(cluster.inference, "m", clients=16) as load:
@@ -199,13 +199,14 @@ def test_the_models_of_a_lost_node_move_to_another(simulated: MakeCluster):
 
 def test_a_stopped_worker_hangs_no_request(simulated: MakeCluster):
     """SIGSTOP: the process is there, its connection is open, and nothing comes."""
-    cluster = simulated({"m": 10}, slo_ms=2000)
+    cluster = simulated({"m": 10}, "--batch-limit-ms", "3000", slo_ms=2000)
     (pid,) = cluster.worker_pids("m")
     with Load(cluster.inference, "m", clients=4) as load:
         wait_for_answers(load, 10)
         os.kill(pid, signal.SIGSTOP)
         try:
-            wait_until(lambda: len(load.outcomes) - load.answered() >= 4, "every client to be refused")
+            # What waits is refused at its deadline; what the worker has, when the gateway gives it up.
+            wait_until(lambda: len(load.outcomes) - load.answered() >= 4, "every client to be refused", limit=HANGS)
         finally:
             os.kill(pid, signal.SIGCONT)
     check_refusals_only(load)

@@ -92,6 +92,7 @@ impl App {
             link_secret,
             queue_limit: settings.queue_limit,
             max_batch_wait: settings.max_batch_wait,
+            batch_time: settings.batch_limit,
             ..DataPlaneConfig::default()
         });
         let config = ControllerConfig {

@@ -81,6 +81,12 @@ pub struct Options {
         value_parser = value_parser!(u64).range(1..=1_000_000))]
     pub queue_limit: u64,
 
+    /// Milliseconds after which a worker that has not answered a batch is given up, and its requests are tried elsewhere or
+    /// refused; more than the agents' --batch-limit-ms
+    #[arg(long, env = "PACKHORSE_BATCH_LIMIT_MS", value_name = "MS", default_value_t = 15_000,
+        value_parser = value_parser!(u64).range(100..=3_600_000))]
+    pub batch_limit_ms: u64,
+
     /// Milliseconds without a word from an agent after which its node counts as lost
     #[arg(long, env = "PACKHORSE_LEASE_MS", value_name = "MS", default_value_t = 5000,
         value_parser = value_parser!(u64).range(100..=600_000))]
@@ -194,6 +200,8 @@ pub struct Settings {
     pub max_batch_wait: Duration,
     /// The most requests that wait per model.
     pub queue_limit: usize,
+    /// How long a worker may have a batch before it is given up.
+    pub batch_limit: Duration,
     /// How long a node counts as there without a word from its agent.
     pub lease: Duration,
     /// After this long a measurement begins no further batch size.
@@ -258,6 +266,7 @@ impl Options {
             discipline: self.discipline,
             max_batch_wait: Duration::from_millis(self.max_batch_wait_ms),
             queue_limit: usize::try_from(self.queue_limit).unwrap_or(usize::MAX),
+            batch_limit: Duration::from_millis(self.batch_limit_ms),
             lease: Duration::from_millis(self.lease_ms),
             profile_time_limit: Duration::from_millis(self.profile_time_limit_ms),
             solve_budget: Duration::from_millis(self.solve_budget_ms),

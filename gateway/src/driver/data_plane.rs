@@ -48,7 +48,7 @@ impl Default for DataPlaneConfig {
             max_batch_wait: EngineConfig::default().max_batch_wait,
             request_limit: 1 << 16,
             result_limit_bytes: MAX_PAYLOAD,
-            batch_time: Duration::from_secs(30),
+            batch_time: Duration::from_secs(15),
         }
     }
 }

@@ -150,7 +150,7 @@ async fn a_policy_and_its_options_ask_for_the_plan_they_would_make() {
         "options": {
             "compute_metric": "mean", "objective": "max-min", "prefer_small_batch": true, "nexus_published": true,
         },
-        "models": [], "remove": [], "devices": [],
+        "models": [], "remove": [], "devices": [], "explain": false,
     });
     let answer = json!({
         "plan": plan(), "current": null, "diff": {"added": [], "removed": [], "kept": 0},
@@ -179,6 +179,7 @@ async fn a_preview_asks_what_the_flags_say_and_shows_the_difference() {
         ],
         "remove": ["cat"],
         "devices": [{"kind": "H200", "count": 2}, {"kind": "T4", "count": 1}],
+        "explain": false,
     });
     let mut then = plan();
     then["predicted_goodput_rps"] = json!(540.0);
