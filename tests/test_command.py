@@ -83,7 +83,7 @@ def test_the_state_of_everything_is_told_to_people_and_programs(served: Served, 
     assert "cpu-node" in command.run("status").stdout
     assert command.json("status")
     plan = command.json("plan")
-    assert plan["policy"] == "goodput"
+    assert plan["policy"] == "first-fit"
     assert "convolutions" in {replica["model"] for replica in plan["replicas"]}
     csv = tmp_path / "profiles.csv"
     command.run("profile", "export", csv)

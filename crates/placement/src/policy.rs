@@ -175,7 +175,7 @@ pub const POLICIES: &[PolicyEntry] = &[
 ];
 
 /// The policy that is used where nobody names one.
-pub const DEFAULT_POLICY: &str = goodput::NAME;
+pub const DEFAULT_POLICY: &str = first_fit::NAME;
 
 /// A name that no policy has.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
