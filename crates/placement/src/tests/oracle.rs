@@ -418,12 +418,13 @@ proptest! {
 
     #[test]
     fn the_programs_equal_the_best_plan_of_their_kind(problem in tiny(3, 2)) {
-        // A millionth of a percent of the memory stays free.
-        let memory = 100.0 - 1e-6;
         for (name, metric) in [("ao-milp", ComputeMetric::Achieved), ("wsm-milp", ComputeMetric::Sm)] {
-            let best = side_by_side(&problem, metric, memory);
+            // The programs keep a millionth of a percent of the memory free, within the tolerance of the solver.
+            let least = side_by_side(&problem, metric, 100.0 - 1e-5);
+            let most = side_by_side(&problem, metric, 100.0);
             let solved = goodput(&place(name, &problem));
-            prop_assert!((solved - best).abs() <= 1e-5 * best.max(1.0), "{name}: {solved} for {best}");
+            let slack = 1e-5 * most.max(1.0);
+            prop_assert!(least - slack <= solved && solved <= most + slack, "{name}: {solved} for {least} to {most}");
         }
     }
 }
