@@ -28,8 +28,11 @@ class Served:
         folder = self.folder / "models"
         folder.mkdir()
         self.cluster.start_agent("cpu-node", "--devices", "cpu", "--stop-workers-on-exit")
-        makers = [models.convolutions, models.sum_of_row, models.double, models.without_batch, models.moody]
-        makers += [models.identity, models.slow]
+        # Given, so that its batches are of 8 whatever else this machine does; the others are measured.
+        (node,) = self.admin.get("/v1/nodes")
+        csv = models.profiles(folder, {"slow": 5}, kind=node["devices"][0]["kind"])
+        answer = self.admin.call("PUT", "/v1/profiles", csv.read_bytes())
+        assert answer.status == 204, answer
         makers = [models.convolutions, models.sum_of_row, models.double, models.without_batch, models.moody]
         makers += [models.identity, models.slow]
         made = [models.sum_and_difference(folder), models.sum_and_difference(folder, version=2)]

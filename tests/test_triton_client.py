@@ -220,20 +220,17 @@ def test_every_request_of_a_crowd_gets_its_own_rows(served: Served, model: str):
 def test_a_crowd_shares_batches_and_each_gets_what_pytorch_answers(served: Served):
     rows = [GENERATOR.standard_normal((1, 256), dtype=np.float32) for _ in range(64)]
 
-    async def crowd() -> None:
+    async def crowd() -> list:
         async with triton.asyncio_client.InferenceServerClient(served.address) as client:
-
-            async def one(x: np.ndarray) -> None:
-                result = await client.infer("slow", triton.tensors({"x": x}))
-                expected = served.models["slow"].answer(torch.from_numpy(x)).numpy()
-                np.testing.assert_allclose(result.as_numpy("y"), expected, atol=1e-5, rtol=1e-5)
-
-            await asyncio.gather(*(one(x) for x in rows))
+            return await asyncio.gather(*(client.infer("slow", triton.tensors({"x": x})) for x in rows))
 
     labels = {"model": "slow", "version": "1"}
     rows_before = served.admin.metric("nv_inference_count", **labels)
     batches_before = served.admin.metric("nv_inference_exec_count", **labels)
-    asyncio.run(crowd())
+    results = asyncio.run(crowd())
+    for x, result in zip(rows, results, strict=True):
+        expected = served.models["slow"].answer(torch.from_numpy(x)).numpy()
+        np.testing.assert_allclose(result.as_numpy("y"), expected, atol=1e-5, rtol=1e-5)
     assert served.admin.metric("nv_inference_count", **labels) - rows_before == 64
     assert served.admin.metric("nv_inference_exec_count", **labels) - batches_before <= 48, "requests shared batches"
 
