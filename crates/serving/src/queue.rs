@@ -53,7 +53,8 @@ impl Queue {
         self.by_deadline.remove((waiting.request.deadline, ticket));
         let rows = u64::from(waiting.request.rows);
         self.rows -= rows;
-        let of_class = self.rows_by_class.get_mut(&waiting.request.class)?;
+        let of_class = self.rows_by_class.get_mut(&waiting.request.class);
+        let of_class = of_class.expect("counted when it came");
         *of_class -= rows;
         if *of_class == 0 {
             self.rows_by_class.remove(&waiting.request.class);

@@ -4,7 +4,7 @@ use std::{time::Duration, vec};
 
 use packhorse_cluster::Time;
 
-use crate::{Arrivals, Rate, random::Generator};
+use crate::{Arrivals, Rate, Scenario, random::Generator};
 
 /// The arrivals of one model, one after the other.
 #[derive(Debug)]
@@ -64,6 +64,21 @@ impl Source {
             }
         }
     }
+}
+
+/// One per model of a scenario, in its order.
+pub(crate) fn sources(scenario: &Scenario, seed: u64) -> impl Iterator<Item = Source> {
+    let simulation = &scenario.simulation;
+    let loads = scenario.workloads.iter().enumerate();
+    loads.map(move |(model, load)| {
+        Source::new(
+            &simulation.arrivals,
+            model,
+            &load.rate,
+            simulation.client_overhead,
+            seed,
+        )
+    })
 }
 
 /// When `requests` (a fraction, mostly) have come since `from`, at the rate over time. `None` if that is never.

@@ -67,16 +67,15 @@ pub fn simulate(
     seed: u64,
     progress: &mut dyn FnMut(Time),
 ) -> Result<Report, SimulateError> {
-    let dispatch = dispatch.into();
-    let world = world::World::new(scenario, replicas, dispatch, seed, None)?;
-    let tally = world.run(progress);
-    Ok(Report::new(
+    run(
         scenario,
         plan,
-        dispatch.discipline,
+        replicas,
+        dispatch.into(),
         seed,
-        tally,
-    ))
+        None,
+        progress,
+    )
 }
 
 /// Lets a policy replan during a run, from what the run has shown.
@@ -102,8 +101,27 @@ pub fn simulate_replanning<'a>(
     progress: &mut dyn FnMut(Time),
 ) -> Result<Report, SimulateError> {
     assert!(!replanning.every.is_zero(), "a plan stands for a while");
-    let dispatch = dispatch.into();
-    let world = world::World::new(scenario, replicas, dispatch, seed, Some(replanning))?;
+    run(
+        scenario,
+        plan,
+        replicas,
+        dispatch.into(),
+        seed,
+        Some(replanning),
+        progress,
+    )
+}
+
+fn run<'a>(
+    scenario: &'a Scenario,
+    plan: PlanReport,
+    replicas: &[PlannedReplica],
+    dispatch: Dispatch,
+    seed: u64,
+    replanning: Option<Replanning<'a>>,
+    progress: &mut dyn FnMut(Time),
+) -> Result<Report, SimulateError> {
+    let world = world::World::new(scenario, replicas, dispatch, seed, replanning)?;
     let tally = world.run(progress);
     Ok(Report::new(
         scenario,

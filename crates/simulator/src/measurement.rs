@@ -45,10 +45,9 @@ impl<'a> Measurement<'a> {
         if !self.counts(model, due) {
             return;
         }
-        let latency = now.saturating_since(due);
+        let slo = self.scenario.problem.models[model.0].slo;
         let tally = &mut self.models[model.0];
-        tally.good += u64::from(latency <= self.scenario.problem.models[model.0].slo);
-        tally.latency.push(latency.as_secs_f64() * 1e3);
+        tally.answered(now.saturating_since(due), slo);
         tally.last_answer = tally.last_answer.max(now);
     }
 

@@ -2,7 +2,7 @@
 
 use packhorse_cluster::{ModelIndex, Time};
 
-use crate::{Scenario, arrivals::Source};
+use crate::{Scenario, arrivals::sources};
 
 /// The most requests of a schedule.
 const MAX_REQUESTS: usize = 20_000_000;
@@ -48,14 +48,8 @@ impl Schedule {
         let end = start + simulation.window;
         let mut requests = Vec::new();
         let mut windows = Vec::new();
-        for (i, load) in scenario.workloads.iter().enumerate() {
-            let mut source = Source::new(
-                &simulation.arrivals,
-                i,
-                &load.rate,
-                simulation.client_overhead,
-                seed,
-            );
+        let loads = scenario.workloads.iter().zip(sources(scenario, seed));
+        for (i, (load, mut source)) in loads.enumerate() {
             let before = requests.len();
             let limit = load.requests.unwrap_or(u64::MAX);
             while let Some(at) = source.next() {

@@ -56,6 +56,14 @@ fn millis(time: Duration) -> f64 {
     time.as_nanos() as f64 / 1e6
 }
 
+impl ModelTally {
+    /// A request that counts was answered.
+    pub(crate) fn answered(&mut self, latency: Duration, slo: Duration) {
+        self.good += u64::from(latency <= slo);
+        self.latency.push(millis(latency));
+    }
+}
+
 impl Tally {
     pub(crate) fn new(models: usize, warmup: Duration, window: Duration) -> Self {
         let models = std::iter::repeat_with(ModelTally::default)
@@ -118,10 +126,8 @@ impl Tally {
         let window = self.window_start()..self.window_end();
         let tally = &mut self.models[model];
         for (arrived, queue, batch) in requests.filter(|request| window.contains(&request.0)) {
-            let latency = now.saturating_since(arrived);
             counted += 1;
-            tally.good += u64::from(latency <= slo);
-            tally.latency.push(millis(latency));
+            tally.answered(now.saturating_since(arrived), slo);
             tally.queue.push(millis(queue) as f32);
             tally.batch.push(millis(batch) as f32);
         }

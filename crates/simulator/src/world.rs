@@ -20,7 +20,7 @@ use packhorse_serving::{
 
 use crate::{
     Dispatch, Replanning, Scenario,
-    arrivals::Source,
+    arrivals::{Source, sources},
     device::{Computed, Device, Work},
     tally::{Stages, Tally},
 };
@@ -129,22 +129,13 @@ impl<'a> World<'a> {
             max_batch_wait: scenario.max_batch_wait,
             ..EngineConfig::default()
         };
-        let source = |(i, load): (usize, &crate::Workload)| {
-            Source::new(
-                &simulation.arrivals,
-                i,
-                &load.rate,
-                simulation.client_overhead,
-                seed,
-            )
-        };
         let mut world = Self {
             scenario,
             engine: Engine::new(config),
             discipline: dispatch.discipline,
             happenings: BinaryHeap::new(),
             foreseen: 0,
-            sources: scenario.workloads.iter().enumerate().map(source).collect(),
+            sources: sources(scenario, seed).collect(),
             control: replanning.map(|replanning| Control::new(scenario, plan, replanning)),
             largest: vec![1; models],
             replicas: Vec::with_capacity(plan.len()),

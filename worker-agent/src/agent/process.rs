@@ -107,6 +107,22 @@ fn describe(status: ExitStatus) -> Option<String> {
     }
 }
 
+/// Every process that this user may look at, the lowest number first: its number, its descriptor and its NUL-separated command line.
+fn all() -> io::Result<impl Iterator<Item = (u32, OwnedFd, Vec<u8>)>> {
+    let mut pids: Vec<u32> = Vec::new();
+    for entry in fs::read_dir("/proc")? {
+        let name = entry?.file_name();
+        pids.extend(name.to_str().and_then(|name| name.parse::<u32>().ok()));
+    }
+    pids.sort_unstable();
+    Ok(pids.into_iter().filter_map(|pid| {
+        // First the descriptor, then the look: if the number changes hands in between, the look fails or the descriptor tells.
+        let fd = pidfd(pid).ok()?;
+        let arguments = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        Some((pid, fd, arguments))
+    }))
+}
+
 /// The process of this user with such a command line and this value of an environment variable; the one with the lowest number if
 /// there are several.
 pub(super) fn with_environment(
@@ -115,24 +131,14 @@ pub(super) fn with_environment(
     value: &OsStr,
 ) -> io::Result<Option<Process>> {
     let wanted = [variable.as_bytes(), b"=", value.as_bytes()].concat();
-    let mut pids: Vec<u32> = Vec::new();
-    for entry in fs::read_dir("/proc")? {
-        let name = entry?.file_name();
-        pids.extend(name.to_str().and_then(|name| name.parse::<u32>().ok()));
-    }
-    pids.sort_unstable();
-    for pid in pids {
-        let Ok(fd) = pidfd(pid) else {
-            continue;
-        };
-        let read = |file: &str| fs::read(format!("/proc/{pid}/{file}")).unwrap_or_default();
-        let arguments = read("cmdline");
+    for (pid, fd, arguments) in all()? {
         let arguments: Vec<&OsStr> = arguments
             .split(|&byte| byte == 0)
             .map(OsStr::from_bytes)
             .collect();
         let led_here = || {
-            read("environ")
+            fs::read(format!("/proc/{pid}/environ"))
+                .unwrap_or_default()
                 .split(|&byte| byte == 0)
                 .any(|pair| pair == wanted)
         };
@@ -147,16 +153,7 @@ pub(super) fn with_environment(
 /// Found by what they run, not by a note of their number, because an agent may die before it could write one.
 pub(super) fn workers(ours: impl Fn(&Path) -> bool) -> io::Result<Vec<(PathBuf, Process)>> {
     let mut found = Vec::new();
-    for entry in fs::read_dir("/proc")? {
-        let name = entry?.file_name();
-        let Some(pid) = name.to_str().and_then(|name| name.parse().ok()) else {
-            continue;
-        };
-        // First the descriptor, then the look: if the number changes hands in between, the look fails or the descriptor tells.
-        let Ok(fd) = pidfd(pid) else {
-            continue;
-        };
-        let arguments = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    for (pid, fd, arguments) in all()? {
         if let Some(dir) = handed_folder(&arguments).filter(|dir| ours(dir)) {
             found.push((dir, Process::new(pid, fd, None)?));
         }

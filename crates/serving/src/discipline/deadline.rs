@@ -147,7 +147,7 @@ impl Deadline {
         if look_ahead && !whole && spoils_those_behind(view, key, leader, rows) {
             return Decision::Expire(leader.ticket);
         }
-        if self.options.holding && whole && rows < batch_limit(view, replica) {
+        if self.options.holding && whole && rows < view.batch_limit(replica) {
             let until = hold_until(view.now, replica, rows);
             if until > view.now {
                 return Decision::Wait(Some(due.map_or(until, |due| due.min(until))));
@@ -164,7 +164,7 @@ impl Deadline {
     /// that is late anyway, where nothing is dropped, sets no limit.
     fn batch(&self, view: View<'_>, replica: &Replica, leader: &Waiting) -> (usize, u32) {
         let forecast = replica.forecast(view.now);
-        let limit = batch_limit(view, replica);
+        let limit = view.batch_limit(replica);
         let (mut requests, mut rows) = (1, leader.request.rows);
         let bound = |waiting: &Waiting| {
             let due = waiting.request.deadline;
@@ -288,7 +288,7 @@ fn hold_until(now: Time, replica: &Replica, rows: u32) -> Time {
 /// Whether the leader's deadline keeps its batch, of `first` rows, smaller than is good for those behind it: see the module.
 fn spoils_those_behind(view: View<'_>, key: ReplicaKey, leader: &Waiting, first: u32) -> bool {
     let replica = view.fleet.get(key).expect("chosen from this fleet");
-    if first >= batch_limit(view, replica) {
+    if first >= view.batch_limit(replica) {
         return false;
     }
     let forecast = replica.forecast(view.now);
@@ -299,7 +299,7 @@ fn spoils_those_behind(view: View<'_>, key: ReplicaKey, leader: &Waiting, first:
         let mut others = view.fleet.serving();
         others.any(|(other, replica)| {
             other != key
-                && rows <= batch_limit(view, replica)
+                && rows <= view.batch_limit(replica)
                 && replica.forecast(view.now).finish(rows) <= due
         })
     };
@@ -315,7 +315,7 @@ fn best_window(
     rate: f64,
 ) -> Option<(u32, Time)> {
     let forecast = replica.forecast(view.now);
-    let limit = batch_limit(view, replica);
+    let limit = view.batch_limit(replica);
     let mut left = view.queue.rows_of(leader.request.class);
     let (mut best, mut rows) = ((rate, None), 1);
     for first in view.queue.of_class(leader.request.class, leader.ticket) {
@@ -338,9 +338,4 @@ fn best_window(
         left -= u64::from(first.request.rows);
     }
     best.1
-}
-
-/// The most rows that requests share in one batch there.
-fn batch_limit(view: View<'_>, replica: &Replica) -> u32 {
-    replica.batch_size().min(view.limits.max_batch_rows)
 }

@@ -53,7 +53,7 @@ impl Discipline for FixedWait {
             };
         }
         // Fewer rows in all than a batch holds fill none: no need to count by class at every arrival.
-        if view.queue.rows() >= u64::from(limit(view, replica)) {
+        if view.queue.rows() >= u64::from(view.batch_limit(replica)) {
             for first in view.queue.firsts() {
                 let Some((key, replica)) = in_turn(view, first.request.rows) else {
                     continue;
@@ -80,13 +80,9 @@ fn in_turn(view: View<'_>, rows: u32) -> Option<(ReplicaKey, &Replica)> {
         .find(|(_, replica)| rows <= replica.rows_limit())
 }
 
-fn limit(view: View<'_>, replica: &Replica) -> u32 {
-    replica.batch_size().min(view.limits.max_batch_rows)
-}
-
 /// The open batch that starts with `first`, and whether it is full: nothing more fits, or what comes next does not.
 fn batch(view: View<'_>, replica: &Replica, first: &Waiting) -> (Vec<Ticket>, bool) {
-    let limit = limit(view, replica);
+    let limit = view.batch_limit(replica);
     let mut rows = first.request.rows;
     let mut tickets = vec![first.ticket];
     for waiting in view

@@ -14,7 +14,7 @@ use packhorse_cluster::{Discipline as Name, Time};
 
 use crate::{
     EngineConfig, ModelLimits, Refusal, ReplicaKey, Request,
-    fleet::Fleet,
+    fleet::{Fleet, Replica},
     queue::{Queue, Ticket},
 };
 
@@ -25,6 +25,13 @@ pub(crate) struct View<'a> {
     pub(crate) limits: &'a ModelLimits,
     pub(crate) queue: &'a Queue,
     pub(crate) fleet: &'a Fleet,
+}
+
+impl View<'_> {
+    /// The most rows that requests share in one batch there.
+    pub(crate) fn batch_limit(self, replica: &Replica) -> u32 {
+        replica.batch_size().min(self.limits.max_batch_rows)
+    }
 }
 
 /// What shall happen next to the requests of a model.

@@ -292,11 +292,8 @@ impl World<'_> {
 
     /// What a replica's node says of it; a silent node has said it before.
     fn status(&self, id: ReplicaId, replica: &Replica) -> ReplicaStatus {
-        let faults = self.scenario.simulation.faults.iter().zip(&self.faulty);
         let dies = FaultKind::WorkerDies(DeviceIndex(replica.device));
-        let dead = faults
-            .filter(|(_, on)| **on)
-            .any(|(fault, _)| fault.kind == dies);
+        let dead = self.faults_of_now().any(|fault| fault == dies);
         let state = match replica.worker {
             _ if dead => ReplicaState::BackingOff,
             Worker::Loading(_) => ReplicaState::Loading,

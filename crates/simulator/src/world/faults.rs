@@ -101,13 +101,15 @@ impl World<'_> {
         }
     }
 
+    /// What goes wrong at this moment.
+    pub(super) fn faults_of_now(&self) -> impl Iterator<Item = FaultKind> {
+        let faults = self.scenario.simulation.faults.iter().zip(&self.faulty);
+        faults.filter(|(_, on)| **on).map(|(fault, _)| fault.kind)
+    }
+
     /// Sets the speeds of network and devices by the faults of this moment.
     fn slow(&mut self, now: Time) {
-        let faults = self.scenario.simulation.faults.iter().zip(&self.faulty);
-        let kinds: Vec<FaultKind> = faults
-            .filter(|(_, on)| **on)
-            .map(|(fault, _)| fault.kind)
-            .collect();
+        let kinds: Vec<FaultKind> = self.faults_of_now().collect();
         let delay = |kind: &FaultKind| match kind {
             FaultKind::NetworkDelay(delay) => *delay,
             _ => Duration::ZERO,

@@ -130,11 +130,7 @@ impl Driver {
             compute,
             copy_out,
         } = stages;
-        let rows = batch
-            .requests
-            .iter()
-            .map(|(_, rows)| u64::from(*rows))
-            .sum();
+        let rows: u32 = batch.requests.iter().map(|(_, rows)| *rows).sum();
         let times = BatchTimes {
             away: now.saturating_since(batch.dispatched),
             worker_queue: queue_wait,
@@ -145,9 +141,8 @@ impl Driver {
         batch
             .model
             .telemetry
-            .computed(now, batch.requests.len() as u64, rows, times);
-        let batch_rows = batch.requests.iter().map(|(_, rows)| *rows).sum();
-        self.replicas.computed(batch.replica, batch_rows, compute);
+            .computed(now, batch.requests.len() as u64, u64::from(rows), times);
+        self.replicas.computed(batch.replica, rows, compute);
         for ((request, _), outputs) in batch.requests.into_iter().zip(outputs) {
             // Not there: it was cancelled while it was computed.
             if let Some(pending) = self.end(request) {
