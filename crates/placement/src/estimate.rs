@@ -16,6 +16,9 @@
 //! device per request than small ones do: a placement that only carries its load in small batches never recovers from a backlog,
 //! and is not taken to carry it.
 //!
+//! Profiles are measured, and some badly: larger batches are taken never to be quicker, and what a batch's measured tail adds counts
+//! like what neighbours do ([`service`]).
+//!
 //! The estimate knows what [`packhorse_cluster::Problem`] says. It is one for the discipline `deadline`; for `fixed-wait`, which
 //! drops nothing, [`fixed_wait`] has another view of
 //! what comes to a replica.

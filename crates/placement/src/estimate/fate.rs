@@ -81,7 +81,7 @@ pub(crate) fn come_to(
         let in_time = ((room - waits * time) * count / time).clamp(0.0, 1.0);
         1.0 - waits + waits * in_time
     };
-    let spread = slot.pace.spread.min(0.9);
+    let spread = slot.pace.spread.hypot(service.spread).min(0.9);
     slot.passage = Passage {
         prompt: 0.5 * (prompt(time / (1.0 - spread)) + prompt(time / (1.0 + spread))),
         patience: (demand.slo - way - time).max(0.0),

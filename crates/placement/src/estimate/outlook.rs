@@ -262,8 +262,13 @@ impl<'w, 'a> Outlook<'w, 'a> {
             self.company.gather(&mut self.neighbours);
             let pace = self.company.pace(self.slots[place].utilization);
             self.neighbours.clear();
+            // A model whose requests wait has all its replicas busy.
             self.neighbours.extend(others.map(|slot| Neighbour {
-                busy: (slot.offered / slot.capacity).min(1.0),
+                busy: if slot.model == subject {
+                    1.0
+                } else {
+                    (slot.offered / slot.capacity).min(1.0)
+                },
                 utilization: slot.full_utilization,
                 extra: extra(slot, slot.full_utilization),
             }));

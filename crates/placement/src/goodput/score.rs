@@ -18,8 +18,14 @@ use crate::{
 const HEADROOM: f64 = 0.1;
 /// What keeping all devices busy all the time costs: of two placements that serve alike, the one that works less.
 const WORK: f64 = 2e-3;
-/// What a replica costs, so that none stands idle.
+/// What a replica costs, so that none stands idle: as it is, and as a part of all that is asked of its model. One that serves less
+/// of it is not worth its memory, and the time to start it.
 const REPLICA: f64 = 2e-5;
+const NEGLIGIBLE: f64 = 1e-3;
+/// What it is worth to carry e times as much, however little is asked: of two placements that serve alike, the one that carries more.
+const CAPACITY: f64 = 1e-4;
+/// A profile is not so exact that batches of twice the size, which carry as much, did not carry more by this power of two.
+const LARGER: f64 = 0.05;
 /// What starting a replica costs in itself: nothing moves for less than an estimate is good for.
 const MOVE: f64 = 1.5e-3;
 /// While a replica loads, what it would carry is lost; a placement is taken to last this long, in seconds.
@@ -35,6 +41,8 @@ pub(super) struct Score {
     objective: Objective,
     /// By model: its part of all that is asked. Adds up to 1, or nothing is asked.
     weights: Vec<f64>,
+    /// By model: its requests/s.
+    rates: Vec<f64>,
     /// By model: what one request/s that a fresh replica carries costs.
     loading: Vec<f64>,
     devices: f64,
@@ -49,13 +57,11 @@ impl Score {
         let total: f64 = world.demands.iter().map(|demand| demand.rate).sum();
         let total = total.max(f64::MIN_POSITIVE);
         let models = world.problem.models.iter();
+        let rates: Vec<f64> = world.demands.iter().map(|demand| demand.rate).collect();
         Self {
             objective,
-            weights: world
-                .demands
-                .iter()
-                .map(|demand| demand.rate / total)
-                .collect(),
+            weights: rates.iter().map(|rate| rate / total).collect(),
+            rates,
             loading: models
                 .map(|model| model.load_time.as_secs_f64() / LASTS / total)
                 .collect(),
@@ -64,11 +70,30 @@ impl Score {
     }
 
     pub(super) fn of(&self, outlook: &Outlook<'_, '_>) -> f64 {
-        let mut value = self.goal(outlook.fates());
+        let mut value = self.goal(outlook.fates()) + CAPACITY * self.capacity(outlook);
         for slot in outlook.slots() {
-            value -= WORK * slot.busy * slot.utilization / 100.0 / self.devices + REPLICA;
+            value -= WORK * slot.busy * slot.utilization / 100.0 / self.devices
+                + REPLICA
+                + NEGLIGIBLE * self.weights[slot.model];
             if slot.fresh && outlook.world.is_running() {
                 value -= MOVE + self.loading[slot.model] * slot.offered;
+            }
+        }
+        value
+    }
+
+    /// How much more than what is asked is carried, in powers of e, in the mean over the requests.
+    fn capacity(&self, outlook: &Outlook<'_, '_>) -> f64 {
+        let mut value = 0.0;
+        for (model, fate) in outlook.fates().iter().enumerate() {
+            if self.rates[model] > 0.0 {
+                value += self.weights[model] * (fate.capacity / self.rates[model]).ln_1p();
+            }
+        }
+        for slot in outlook.slots() {
+            if self.rates[slot.model] > 0.0 {
+                let part = slot.offered / self.rates[slot.model];
+                value += LARGER * self.weights[slot.model] * part * f64::from(slot.batch).ln();
             }
         }
         value

@@ -197,6 +197,62 @@ proptest! {
     }
 }
 
+/// A CPU's profile of one model: latencies measured up to `noise` wrong, with a tail as heavy, and no utilisation.
+fn measured(true_ms: impl Fn(u32) -> f64, noise: f64, errors: &[f64]) -> String {
+    let mut rows = String::new();
+    for (size, error) in [1_u32, 2, 4, 8, 16, 32].into_iter().zip(errors) {
+        let latency = true_ms(size) * (1.0 + noise * error);
+        let tail = latency * (1.0 + noise);
+        writeln!(
+            rows,
+            "m,cpu,{size},100,{latency},{tail},{},,,",
+            300 + 5 * size
+        )
+        .unwrap();
+    }
+    rows
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(40))]
+
+    #[test]
+    fn a_noisy_profile_gets_one_replica_of_an_efficient_batch(
+        base in 0.3..300.0, once in 0.05..0.9, load in 0.02..0.4, slack in 4.0..40.0, noise in 0.0..0.25, errors in vec(-1.0..1.0, 6),
+    ) {
+        // So much of a batch's time is the same for all sizes.
+        let true_ms = |size: u32| base * (once + (1.0 - once) * f64::from(size));
+        let rows = measured(true_ms, noise, &errors);
+        let slo = f64::max(20.0, base * slack);
+        let mut problem = v100s(0, &[("m", load * 1e3 / base, slo.ceil() as u64)]);
+        problem.models[0].payload = ByteCount::new(4_096);
+        problem.devices = vec![device("cpu", 8_192)];
+        problem.profiles = profiles(&rows);
+        let plan = place("goodput", &problem);
+        prop_assert_eq!(plan.replicas.len(), 1, "{:?}", plan.replicas);
+        // Of the batches that are computed while another is waited for.
+        let carried = |size: u32| f64::from(size) / true_ms(size);
+        let quick = [1, 2, 4, 8, 16, 32].into_iter().filter(|size| 2.2 * true_ms(*size) <= slo);
+        let most = quick.map(carried).fold(0.0, f64::max);
+        prop_assert!(carried(plan.replicas[0].batch_size) >= 0.75 * most, "{:?}\n{rows}", plan.replicas);
+    }
+}
+
+#[test]
+fn a_model_whose_batches_sometimes_take_long_is_promised_less() {
+    let of = |tail: u32| {
+        let mut problem = v100s(1, &[("m", 1.0, 100)]);
+        problem.profiles = profiles(&format!("m,V100,1,,80,{tail},100,,,\n"));
+        outlook_fractions(&problem, &[replica(0, 0, 1)])[0]
+    };
+    assert!(
+        of(81) > 0.5 && of(140) < 0.8 * of(81),
+        "{} {}",
+        of(81),
+        of(140)
+    );
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(20))]
 
