@@ -1,6 +1,6 @@
 //! Recorded arrivals: moments of single requests, or counts per minute.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 use csv::{ReaderBuilder, StringRecord, Trim};
 use packhorse_cluster::{ModelId, RequestsPerSecond, Time};
@@ -188,7 +188,8 @@ pub(crate) fn counts(text: &str, rates: &[RequestsPerSecond]) -> Result<Vec<Rate
         };
         let mut steps = Rate::constant(at(column[0])?);
         for (minute, &count) in (1_u64..).zip(&column[1..]) {
-            steps.push(Time::from_nanos(minute * 60_000_000_000), at(count)?);
+            let from = Time::from_nanos(minute * 60_000_000_000);
+            steps.change(from, Duration::ZERO, at(count)?);
         }
         Ok(steps)
     };
@@ -197,8 +198,6 @@ pub(crate) fn counts(text: &str, rates: &[RequestsPerSecond]) -> Result<Vec<Rate
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     #[test]

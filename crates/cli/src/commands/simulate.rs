@@ -34,7 +34,7 @@ Examples:
   packhorse simulate --scenario thesis.toml --policy usher --policy first-fit --discipline fixed-wait --discipline deadline
   packhorse simulate --scenario thesis.toml --plan plan.json --seed 1 --seed 2 --seed 3 --json
   packhorse simulate --scenario thesis.toml --policy usher --policy first-fit --csv > runs.csv
-  packhorse simulate --scenario steps.toml --policy first-fit --replan-every 5
+  packhorse simulate --scenario scenarios/ramp/evening.toml --policy nexus --replan-every 2
   packhorse simulate --scenario thesis.toml --policy usher --policy ao-milp --plot runs.svg")]
 pub(crate) struct SimulateArgs {
     /// What there is and what is asked of it

@@ -42,8 +42,9 @@ pub(super) struct ModelEntry {
     pub(super) latency_scale: Option<f64>,
     #[serde(default)]
     pub(super) load_ms: f64,
+    /// From which second on which rate, and, where it does not change at once, over how many seconds.
     #[serde(default)]
-    pub(super) rate_steps: Vec<(f64, f64)>,
+    pub(super) rate_steps: Vec<Vec<f64>>,
 }
 
 #[derive(Deserialize)]

@@ -4,6 +4,7 @@
 //! Files that a scenario names come through a closure, so that nothing here touches a disk.
 
 mod file;
+mod rate;
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -19,6 +20,7 @@ use file::{
     ArrivalsEntry, DeviceGroup, FaultEntry, FaultKindEntry, ModelEntry, ScenarioFile,
     SimulationEntry,
 };
+pub use rate::Rate;
 
 /// A scenario: a placement problem and the world in which its plan is tried.
 #[derive(Clone, Debug, PartialEq)]
@@ -46,36 +48,6 @@ pub struct Workload {
     pub rate: Rate,
     /// Real inference time over the profile's.
     pub latency_scale: f64,
-}
-
-/// A rate of requests that changes at given moments and is constant between them.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Rate {
-    /// From when on which rate; the first from the start, the moments ascending.
-    steps: Vec<(Time, RequestsPerSecond)>,
-}
-
-impl Rate {
-    /// The same rate for ever.
-    pub fn constant(rate: RequestsPerSecond) -> Self {
-        Self {
-            steps: vec![(Time::ZERO, rate)],
-        }
-    }
-
-    /// From when on which rate: the first from the start, moments ascending.
-    pub fn steps(&self) -> &[(Time, RequestsPerSecond)] {
-        &self.steps
-    }
-
-    /// Appends a change. `false`, and nothing is appended, if it does not lie after the last one.
-    pub fn push(&mut self, from: Time, rate: RequestsPerSecond) -> bool {
-        let later = self.steps.last().is_none_or(|last| last.0 < from);
-        if later {
-            self.steps.push((from, rate));
-        }
-        later
-    }
 }
 
 /// How the simulated world behaves.
@@ -454,12 +426,24 @@ fn model(
 
 fn workload(i: usize, entry: &ModelEntry, latency_scale: f64) -> Result<Workload, ScenarioError> {
     let at = |key: &str| format!("models[{i}].{key}");
-    let mut steps = Rate::constant(rate(at("rate_rps"), entry.rate_rps)?);
-    for (j, &(from, to)) in entry.rate_steps.iter().enumerate() {
-        let at = format!("models[{i}].rate_steps[{j}]");
-        let from = Time::ZERO + duration(at.as_str(), from, S)?;
-        if !steps.push(from, rate(at.as_str(), to)?) {
-            return field(at, "expected a moment after 0 and after the step before");
+    let mut over_time = Rate::constant(rate(at("rate_rps"), entry.rate_rps)?);
+    for (j, step) in entry.rate_steps.iter().enumerate() {
+        let at = |k: usize| format!("models[{i}].rate_steps[{j}][{k}]");
+        let (from, to, over) = match step[..] {
+            [from, to] => (from, to, 0.0),
+            [from, to, over] => (from, to, over),
+            _ => {
+                let problem = format!(
+                    "expected [from_s, rate_rps] or [from_s, rate_rps, over_s], not {} numbers",
+                    step.len()
+                );
+                return field(format!("models[{i}].rate_steps[{j}]"), problem);
+            }
+        };
+        let from = Time::ZERO + duration(at(0), from, S)?;
+        let over = duration(at(2), over, S)?;
+        if !over_time.change(from, over, rate(at(1), to)?) {
+            return field(at(0), "expected a moment after 0 and after the step before");
         }
     }
     let scale = match entry.latency_scale {
@@ -468,7 +452,7 @@ fn workload(i: usize, entry: &ModelEntry, latency_scale: f64) -> Result<Workload
     };
     Ok(Workload {
         requests: entry.requests,
-        rate: steps,
+        rate: over_time,
         latency_scale: scale,
     })
 }
@@ -496,11 +480,11 @@ fn arrivals(
         ArrivalsEntry::Counts(path) => {
             let rates: Vec<RequestsPerSecond> = workloads
                 .iter()
-                .map(|workload| workload.rate.steps()[0].1)
+                .map(|workload| workload.rate.initial())
                 .collect();
             let scaled = trace::counts(&load(path)?, &rates).map_err(wrong(path))?;
             for (i, (workload, rate)) in workloads.iter_mut().zip(scaled).enumerate() {
-                if workload.rate.steps().len() > 1 {
+                if !workload.rate.is_constant() {
                     return field(
                         format!("models[{i}].rate_steps"),
                         "the counts of a trace give the rate already",

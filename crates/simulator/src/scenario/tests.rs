@@ -54,6 +54,12 @@ fn error(text: &str) -> String {
     message
 }
 
+/// The rate at these seconds.
+fn rates(workload: &Workload, seconds: &[u64]) -> Vec<f64> {
+    let at = |&second| workload.rate.at(Time::ZERO + Duration::from_secs(second));
+    seconds.iter().map(at).collect()
+}
+
 #[test]
 fn a_scenario_without_options_has_the_contract_s_defaults() {
     let scenario = parse(&format!("{HEAD}{MODEL}")).unwrap();
@@ -90,10 +96,7 @@ fn a_scenario_without_options_has_the_contract_s_defaults() {
     assert_eq!(simulation.interference, Interference::default());
     assert_eq!(simulation.arrivals, Arrivals::Poisson);
     let workload = &scenario.workloads[0];
-    assert_eq!(
-        (workload.latency_scale, workload.rate.steps().len()),
-        (1.0, 1)
-    );
+    assert!((workload.latency_scale - 1.0).abs() < 1e-9 && workload.rate.is_constant());
 }
 
 #[test]
@@ -106,7 +109,7 @@ fn every_key_of_the_contract_is_read() {
         {MODEL} requests = 4000
         latency_scale = 1.22
         load_ms = 600
-        rate_steps = [[10.0, 800], [20, 0]]
+        rate_steps = [[10.0, 800], [20, 0], [30, 600, 10]]
         [simulation]
         latency_scale = 1.05
         client_overhead_ms = 0.308
@@ -132,13 +135,10 @@ fn every_key_of_the_contract_is_read() {
         (workload.requests, workload.latency_scale),
         (Some(4000), 1.22)
     );
-    let steps: Vec<(f64, f64)> = workload
-        .rate
-        .steps()
-        .iter()
-        .map(|s| (s.0.as_secs_f64(), s.1.get()))
-        .collect();
-    assert_eq!(steps, [(0.0, 400.0), (10.0, 800.0), (20.0, 0.0)]);
+    assert_eq!(
+        rates(workload, &[0, 9, 10, 19, 20, 30, 35, 40, 99]),
+        [400.0, 400.0, 800.0, 800.0, 0.0, 0.0, 300.0, 600.0, 600.0]
+    );
     assert_eq!(
         scenario.problem.models[0].load_time,
         Duration::from_millis(600)
@@ -212,10 +212,6 @@ fn bad_scenarios_are_refused_with_field_and_range() {
             "window of 8s is shorter than the SLO",
         ),
         (
-            format!("{HEAD}{MODEL}rate_steps = [[2, 1], [1, 1]]"),
-            "models[0].rate_steps[1]",
-        ),
-        (
             HEAD.replace("V100-SXM2-16GB", "abacus") + MODEL,
             "devices[0].memory_mib: missing",
         ),
@@ -265,6 +261,48 @@ fn bad_scenarios_are_refused_with_field_and_range() {
         let message = error(&text);
         assert!(message.contains(part), "{text}\n{message}\nlacks {part}");
     }
+}
+
+#[test]
+fn bad_steps_of_a_rate_are_refused_with_their_place() {
+    for (steps, expected) in [
+        (
+            "[[2, 1], [1, 1]]",
+            "[1][0]: expected a moment after 0 and after the step before",
+        ),
+        (
+            "[[2, 1, 5], [6, 1]]",
+            "[1][0]: expected a moment after 0 and after the step before",
+        ),
+        (
+            "[[0, 1]]",
+            "[0][0]: expected a moment after 0 and after the step before",
+        ),
+        (
+            "[[-2, 1, 5]]",
+            "[0][0]: expected between 0 and 10000000, not -2",
+        ),
+        (
+            "[[2, 1, -5]]",
+            "[0][2]: expected between 0 and 10000000, not -5",
+        ),
+        (
+            "[[2, 1, nan]]",
+            "[0][2]: expected between 0 and 10000000, not NaN",
+        ),
+        ("[[2, -1, 5]]", "[0][1]: "),
+        ("[[2, inf]]", "[0][1]: "),
+        (
+            "[[2, 1], [3]]",
+            "[1]: expected [from_s, rate_rps] or [from_s, rate_rps, over_s], not 1 numbers",
+        ),
+    ] {
+        let message = error(&format!("{HEAD}{MODEL}rate_steps = {steps}"));
+        let expected = format!("models[0].rate_steps{expected}");
+        assert!(message.starts_with(&expected), "{steps}: {message}");
+    }
+    let message = error(&format!("{HEAD}{MODEL}rate_steps = [[2, \"much\"]]"));
+    assert!(message.contains("expected f64"), "{message}");
 }
 
 #[test]
@@ -339,11 +377,8 @@ fn a_trace_gives_the_moments_and_counts_give_the_rate_scaled_to_its_mean() {
     );
     let scenario = with("counts = \"minutes.csv\"");
     assert_eq!(scenario.simulation.arrivals, Arrivals::Poisson);
-    let steps: Vec<(f64, f64)> = scenario.workloads[0]
-        .rate
-        .steps()
-        .iter()
-        .map(|s| (s.0.as_secs_f64(), s.1.get()))
-        .collect();
-    assert_eq!(steps, [(0.0, 200.0), (60.0, 600.0)]);
+    assert_eq!(
+        rates(&scenario.workloads[0], &[0, 59, 60, 600]),
+        [200.0, 200.0, 600.0, 600.0]
+    );
 }

@@ -145,7 +145,11 @@ fn a_new_replica_waits_for_its_load_time_and_one_without_room_for_the_old_one() 
 fn the_policy_is_told_the_rate_that_is_measured_and_what_devices_did() {
     let mut scenario = alexnet_only(2, 100.0);
     let mut rate = Rate::constant(RequestsPerSecond::new(100.0).unwrap());
-    assert!(rate.push(at(4.0), RequestsPerSecond::new(400.0).unwrap()));
+    assert!(rate.change(
+        at(4.0),
+        Duration::ZERO,
+        RequestsPerSecond::new(400.0).unwrap()
+    ));
     scenario.workloads[0].rate = rate;
     scenario.simulation.client_overhead = Duration::ZERO;
     let replicas = plan(&scenario, &[("alexnet", 0, 16)]);
