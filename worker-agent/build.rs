@@ -20,18 +20,28 @@ mod torch {
 
     /// Where the archive is.
     fn compile_shim(torch: &Path) -> PathBuf {
-        println!("cargo:rerun-if-changed=csrc/shim.cpp");
-        println!("cargo:rerun-if-changed=csrc/shim.h");
-        cc::Build::new()
+        println!("cargo:rerun-if-changed=csrc");
+        let mut compiler = cc::Build::new();
+        compiler
             .cpp(true)
             .std("c++17")
             .warnings(false)
             .include(torch.join("include"))
             .include(torch.join("include/torch/csrc/api/include"))
-            .file("csrc/shim.cpp")
+            .files(["csrc/shim.cpp", "csrc/lane.cpp", "csrc/graph.cpp"])
             // Cargo would give it to the library, which the agent uses too.
-            .cargo_metadata(false)
-            .compile("packhorse_shim");
+            .cargo_metadata(false);
+        // Beside libtorch in the virtual environment. What else a header of CUDA includes is a package of its own, without
+        // which none of them compiles.
+        let cuda = torch.join("../nvidia/cu13/include");
+        if torch.join("lib/libtorch_cuda.so").exists() && cuda.join("crt/host_defines.h").exists() {
+            compiler
+                .include(cuda)
+                .define("PACKHORSE_CUDA_HEADERS", None);
+        } else {
+            println!("cargo:warning=without headers of CUDA, workers record no CUDA graphs");
+        }
+        compiler.compile("packhorse_shim");
         let out = std::env::var_os("OUT_DIR").expect("cargo says where to build");
         Path::new(&out).join("libpackhorse_shim.a")
     }

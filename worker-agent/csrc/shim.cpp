@@ -1,17 +1,16 @@
 #include "shim.h"
 
+#include "internal.h"
+
 #include <cstdlib>
-#include <cstring>
 #include <fstream>
 #include <memory>
-#include <new>
 #include <optional>
 #include <stdexcept>
 #include <string>
 
 #include <ATen/ATen.h>
 #include <ATen/DeviceAccelerator.h>
-#include <c10/core/InferenceMode.h>
 #include <caffe2/serialize/inline_container.h>
 #include <torch/csrc/inductor/aoti_runner/model_container_runner.h>
 #include <torch/script.h>
@@ -25,51 +24,6 @@ struct packhorse_module {
 };
 
 namespace {
-
-at::Tensor *unwrap(packhorse_tensor *tensor) { return reinterpret_cast<at::Tensor *>(tensor); }
-
-const at::Tensor *unwrap(const packhorse_tensor *tensor) { return reinterpret_cast<const at::Tensor *>(tensor); }
-
-packhorse_tensor *wrap(at::Tensor tensor) {
-  return reinterpret_cast<packhorse_tensor *>(new at::Tensor(std::move(tensor)));
-}
-
-void say(char **message, const char *text) { *message = strdup(text); }
-
-// The CPU's allocator has no exception of its own.
-int kind_of(const char *text) {
-  return std::strstr(text, "DefaultCPUAllocator") != nullptr ? PACKHORSE_OUT_OF_MEMORY : PACKHORSE_THREW;
-}
-
-// Runs `body`, which returns a code, and turns whatever it throws into one.
-template <typename Body>
-int guarded(char **message, Body body) {
-  try {
-    return body();
-  } catch (const c10::OutOfMemoryError &e) {
-    say(message, e.what_without_backtrace());
-    return PACKHORSE_OUT_OF_MEMORY;
-  } catch (const c10::Error &e) {
-    say(message, e.what_without_backtrace());
-    return kind_of(e.what_without_backtrace());
-  } catch (const std::bad_alloc &) {
-    say(message, "out of memory");
-    return PACKHORSE_OUT_OF_MEMORY;
-  } catch (const std::exception &e) {
-    say(message, e.what());
-    return kind_of(e.what());
-  } catch (...) {
-    say(message, "unknown exception");
-    return PACKHORSE_THREW;
-  }
-}
-
-c10::Device device_of(int cuda_device) {
-  if (cuda_device < 0) {
-    return c10::Device(c10::kCPU);
-  }
-  return c10::Device(c10::kCUDA, static_cast<c10::DeviceIndex>(cuda_device));
-}
 
 // The tensors of a program's result; none if it is anything else.
 std::optional<std::vector<at::Tensor>> tensors_of(const torch::jit::IValue &value) {
@@ -172,14 +126,21 @@ size_t arguments_of(Package &package) {
 
 }  // namespace
 
+std::optional<std::vector<at::Tensor>> run_program(packhorse_module &module, std::vector<at::Tensor> inputs) {
+  if (module.package) {
+    return module.package->boxed_run(std::move(inputs));
+  }
+  std::vector<torch::jit::IValue> arguments(inputs.begin(), inputs.end());
+  inputs.clear();
+  return tensors_of(module.module.forward(std::move(arguments)));
+}
+
 extern "C" {
 
 void packhorse_message_free(char *message) { std::free(message); }
 
 int packhorse_module_load(const char *path, int cuda_device, int treatment, packhorse_module **module, char **message) {
   return guarded(message, [&] {
-    // The guard must be the one the program will run under: a program first run with gradients cannot change over.
-    c10::InferenceMode guard;
     if (treatment == PACKHORSE_COMPILED) {
       *module = new packhorse_module{{}, load_package(path, cuda_device)};
       return PACKHORSE_OK;
@@ -193,6 +154,10 @@ int packhorse_module_load(const char *path, int cuda_device, int treatment, pack
       loaded = torch::jit::optimize_for_inference(loaded);
     }
     *module = new packhorse_module{std::move(loaded), nullptr};
+    if (cuda_device >= 0) {
+      // The parameters came by the default stream, which the lanes do not wait for.
+      at::accelerator::synchronizeDevice(static_cast<c10::DeviceIndex>(cuda_device));
+    }
     return PACKHORSE_OK;
   });
 }
@@ -213,29 +178,35 @@ int packhorse_module_arity(const packhorse_module *module, size_t *required, siz
   });
 }
 
-int packhorse_module_forward(packhorse_module *module, packhorse_tensor *const *inputs, size_t input_count,
-                             packhorse_tensor **outputs, size_t capacity, size_t *output_count, char **message) {
+int packhorse_module_forward(packhorse_module *module, const packhorse_lane *lane, packhorse_tensor *const *inputs,
+                             size_t input_count, packhorse_tensor **outputs, size_t capacity, size_t *output_count,
+                             char **message) {
   return guarded(message, [&]() -> int {
-    c10::InferenceMode guard;
-    std::optional<std::vector<at::Tensor>> tensors;
-    if (module->package) {
-      std::vector<at::Tensor> arguments;
-      for (size_t i = 0; i < input_count; ++i) {
-        arguments.push_back(*unwrap(inputs[i]));
-      }
-      tensors = module->package->boxed_run(std::move(arguments));
-    } else {
-      std::vector<torch::jit::IValue> arguments;
-      for (size_t i = 0; i < input_count; ++i) {
-        arguments.emplace_back(*unwrap(inputs[i]));
-      }
-      tensors = tensors_of(module->module.forward(std::move(arguments)));
+    const OnLane on(*lane);
+    std::vector<at::Tensor> arguments;
+    for (size_t i = 0; i < input_count; ++i) {
+      arguments.push_back(*unwrap(inputs[i]));
     }
+    std::optional<std::vector<at::Tensor>> tensors = run_program(*module, std::move(arguments));
     if (!tensors) {
       return PACKHORSE_NO_TENSORS;
     }
     *output_count = tensors->size();
-    for (size_t i = 0; tensors->size() <= capacity && i < tensors->size(); ++i) {
+    if (tensors->size() > capacity) {
+      return PACKHORSE_OK;
+    }
+    for (auto &output : *tensors) {
+      if (output.layout() != c10::kStrided) {
+        say(message, "a sparse tensor");
+        return PACKHORSE_NO_TENSORS;
+      }
+      // A program may answer an input, or a buffer that its next run writes to, and that run may begin before this output is
+      // copied out.
+      if (output.use_count() > 1 || output.storage().use_count() > 1) {
+        output = output.clone(at::MemoryFormat::Contiguous);
+      }
+    }
+    for (size_t i = 0; i < tensors->size(); ++i) {
       outputs[i] = wrap(std::move((*tensors)[i]));
     }
     return PACKHORSE_OK;
@@ -244,44 +215,8 @@ int packhorse_module_forward(packhorse_module *module, packhorse_tensor *const *
 
 void packhorse_module_free(packhorse_module *module) { delete module; }
 
-int packhorse_tensor_empty(int scalar_type, const int64_t *dims, size_t rank, packhorse_tensor **tensor, char **message) {
-  return guarded(message, [&] {
-    *tensor = wrap(at::empty(at::IntArrayRef(dims, rank), static_cast<c10::ScalarType>(scalar_type)));
-    return PACKHORSE_OK;
-  });
-}
-
-int packhorse_tensor_to_host(const packhorse_tensor *source, packhorse_tensor **tensor, char **message) {
-  return guarded(message, [&]() -> int {
-    const at::Tensor &output = *unwrap(source);
-    if (output.layout() != c10::kStrided) {
-      say(message, "a sparse tensor");
-      return PACKHORSE_NO_TENSORS;
-    }
-    c10::InferenceMode guard;
-    if (!output.is_cpu()) {
-      *tensor = wrap(output.to(c10::kCPU).contiguous().resolve_neg());
-      return PACKHORSE_OK;
-    }
-    // A program may answer an input, or a buffer that its next run writes to.
-    const bool shared = output.use_count() > 1 || output.storage().use_count() > 1;
-    const bool plain = output.is_contiguous() && !output.is_neg();
-    *tensor = wrap(shared || !plain ? output.clone(at::MemoryFormat::Contiguous).resolve_neg() : output);
-    return PACKHORSE_OK;
-  });
-}
-
 int packhorse_tensor_scalar_type(const packhorse_tensor *tensor) {
   return static_cast<int>(unwrap(tensor)->scalar_type());
-}
-
-int packhorse_cuda_peak_memory(int cuda_device, uint64_t *bytes, char **message) {
-  return guarded(message, [&] {
-    const auto stats = at::accelerator::getDeviceStats(static_cast<c10::DeviceIndex>(cuda_device));
-    const auto all = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
-    *bytes = static_cast<uint64_t>(stats.reserved_bytes[all].peak);
-    return PACKHORSE_OK;
-  });
 }
 
 void packhorse_exit_now(int code) { std::_Exit(code); }

@@ -66,6 +66,44 @@ pub struct Execution {
     pub executor: ExecutorChoice,
     /// Threads that one batch may use on the CPU, at least 1.
     pub threads: u32,
+    /// How its batches follow each other.
+    pub pipeline: Pipeline,
+}
+
+/// How the batches of a worker follow each other through receiving, copying in, computing, copying out and answering.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Pipeline {
+    /// Batches that the worker takes before it has answered one, at least 1.
+    pub in_flight: u32,
+    /// Whether one batch is copied in or out while another is computed: three threads, and on a GPU three streams. Otherwise
+    /// one thread does one thing after the other, on a GPU in one stream.
+    pub streams: bool,
+    /// Whether a GPU's work for the usual batch sizes is recorded once and played again (CUDA graphs).
+    pub graphs: bool,
+}
+
+impl Pipeline {
+    /// One batch computes, the next is there when it is done.
+    pub const DEFAULT_IN_FLIGHT: u32 = 2;
+    /// Each takes memory for its inputs and outputs.
+    pub const MAX_IN_FLIGHT: u32 = 16;
+
+    /// How many batches have memory at a time: those in flight, and one that is received.
+    pub fn buffers(&self) -> usize {
+        self.in_flight as usize + 1
+    }
+}
+
+impl Default for Pipeline {
+    /// As a CPU does best: its copies take no time, and handing over does.
+    fn default() -> Self {
+        Self {
+            in_flight: Self::DEFAULT_IN_FLIGHT,
+            streams: false,
+            graphs: false,
+        }
+    }
 }
 
 /// What runs a program.

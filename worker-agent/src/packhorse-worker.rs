@@ -1,5 +1,5 @@
 //! The Packhorse worker: runs one replica or one measurement. Started by the agent, with a hand-over folder that says what to
-//! do and in which it says what became of it.
+//! do and in which it says what became of it; or by hand, to measure itself.
 
 mod executor;
 mod worker;
@@ -8,6 +8,7 @@ use std::{panic, path::PathBuf, process};
 
 use clap::{Args, Parser, Subcommand};
 use packhorse_worker_agent::handoff::Handoff;
+use worker::BenchOptions;
 
 #[derive(Parser)]
 #[command(version, about, max_term_width = 100)]
@@ -22,6 +23,8 @@ enum Command {
     Serve(Folder),
     /// Measures a program's latency and memory, then exits
     Profile(Folder),
+    /// Measures how much the pipeline computes when there is always another batch, and prints it as JSON
+    Bench(BenchOptions),
 }
 
 #[derive(Args)]
@@ -47,6 +50,7 @@ fn main() {
     let code = match cli.command {
         Command::Serve(folder) => worker::serve(&Handoff::at(folder.dir)),
         Command::Profile(folder) => worker::profile(&Handoff::at(folder.dir)),
+        Command::Bench(options) => worker::bench(&options),
     };
     executor::exit_now(code);
 }

@@ -12,6 +12,7 @@ use clap::{Parser, ValueEnum, value_parser};
 use packhorse_cluster::{IdError, NodeName, ProfileError, ProfileTable};
 use reqwest::Url;
 
+use super::pipeline::PipelineOptions;
 use crate::devices::DeviceChoice;
 
 const EXAMPLES: &str = "\
@@ -79,6 +80,10 @@ pub struct Options {
         default_value = "nvidia-cuda-mps-control"
     )]
     pub mps_control: PathBuf,
+
+    /// How workers pipeline.
+    #[command(flatten)]
+    pub pipeline: PipelineOptions,
 
     /// Address on which workers listen for the gateway; one that other machines can reach needs --link-secret-file
     #[arg(
@@ -163,6 +168,8 @@ pub struct Settings {
     pub mps: MpsMode,
     /// MPS' control program.
     pub mps_control: PathBuf,
+    /// How workers pipeline.
+    pub pipeline: PipelineOptions,
     /// Where workers listen.
     pub listen_address: IpAddr,
     /// The secret shared with the gateway.
@@ -263,6 +270,7 @@ impl Options {
             worker: readable("worker", &worker)?,
             mps: self.mps,
             mps_control: self.mps_control,
+            pipeline: self.pipeline,
             listen_address: self.listen_address,
             link_secret_file,
             batch_limit: Duration::from_millis(self.batch_limit_ms),

@@ -10,6 +10,7 @@ mod folders;
 mod gateway;
 mod gpus;
 mod mps;
+mod pipeline;
 mod process;
 mod session;
 mod workers;
@@ -36,6 +37,7 @@ use workers::Workers;
 
 pub use config::{ConfigError, LogFormat, MpsMode, Options, Settings};
 pub use folders::OpenStateError;
+pub use pipeline::{PipelineOptions, Streams, Switch};
 
 /// From a worker's start until it must be ready. A worker that hangs while loading says so itself after five minutes; one that
 /// does not even manage that is killed.

@@ -22,6 +22,7 @@ use super::{
     cache::Cache,
     folders::Folders,
     mps::{MAX_CLIENTS, Mps, MpsDevice},
+    pipeline::Switch,
     process::{self, Process, Signaller},
 };
 use crate::{
@@ -116,7 +117,7 @@ impl Workers {
             return Err(StartError::TooManyClients);
         }
         let handoff = self.folders.prepare(task).map_err(StartError::Folder)?;
-        let share = compute_share(task);
+        let share = self.compute_share(task);
         let execution = self.execution(task, device, cache);
         let threads = execution.threads;
         let verb = match task {
@@ -187,7 +188,17 @@ impl Workers {
         Execution {
             program,
             executor,
-            threads: threads(device, compute_share(task)),
+            threads: threads(device, self.compute_share(task)),
+            pipeline: self.settings.pipeline.of(device.backend),
+        }
+    }
+
+    fn compute_share(&self, task: &Task) -> Option<ComputeShare> {
+        match task {
+            Task::Serve(replica) if self.settings.pipeline.compute_shares == Switch::On => {
+                replica.compute_share_pct
+            }
+            Task::Serve(_) | Task::Measure(_) => None,
         }
     }
 
@@ -283,13 +294,6 @@ fn label(task: &Task) -> String {
     match task {
         Task::Serve(replica) => format!("{} of {}", replica.id, replica.program.model),
         Task::Measure(profile) => format!("measurement of {}", profile.program.model),
-    }
-}
-
-fn compute_share(task: &Task) -> Option<ComputeShare> {
-    match task {
-        Task::Serve(replica) => replica.compute_share_pct,
-        Task::Measure(_) => None,
     }
 }
 

@@ -1,8 +1,11 @@
 //! What runs a program: one trait, one file per implementation.
 //!
-//! The worker's receiving threads ask an [`Executor`] for a [`PreparedBatch`], fill its inputs straight from the socket, and
-//! hand it to the one thread that computes.
+//! The worker's receiving threads ask an [`Executor`] for a [`PreparedBatch`] and fill its inputs straight from the socket. From
+//! there it goes through three stages, each of which may run on a thread of its own: copied in ([`LoadedBatch`]), computed
+//! ([`ComputedBatch`]), copied out ([`Executed`]). A device that works by itself is only told what to do by the first two; the
+//! third waits for it.
 
+mod pool;
 pub(crate) mod sample;
 mod signature;
 mod simulated;
@@ -20,7 +23,9 @@ use packhorse_worker_agent::handoff::{Execution, ExecutorChoice};
 
 /// Runs batches of one program on one device.
 pub(crate) trait Executor: Send + Sync {
-    /// Memory for the inputs of a batch. Called from any thread, also while a batch runs.
+    /// Memory for the inputs of a batch. Called from any thread, also while batches run. There is memory for
+    /// [`Pipeline::in_flight`](packhorse_worker_agent::handoff::Pipeline::in_flight) batches and one more that is received: whoever
+    /// wants more waits until the outputs of one are dropped, or the batch itself.
     ///
     /// # Errors
     /// Out of memory.
@@ -28,6 +33,19 @@ pub(crate) trait Executor: Send + Sync {
 
     /// Memory that a replica with batches of this size was seen to need, or is known to need.
     fn memory(&self, batch_size: u32) -> Option<ByteCount>;
+
+    /// How many multiprocessors of its device the process may use, where there are such.
+    fn multiprocessors(&self) -> Option<u32> {
+        None
+    }
+
+    /// Whether runs are recorded and played again; a reason, for people, where they are not.
+    fn graphs(&self) -> Result<Vec<u32>, String> {
+        Err("not asked for".to_owned())
+    }
+
+    /// Makes room after a batch for which there was no memory.
+    fn release_memory(&self) {}
 }
 
 /// A batch whose inputs are being filled in.
@@ -36,8 +54,30 @@ pub(crate) trait PreparedBatch: Send {
     /// before they are written is not said.
     fn input_mut(&mut self, index: usize) -> &mut [u8];
 
-    /// Runs the program, on whatever thread this is called from; batches of one executor must not run at the same time.
-    fn run(self: Box<Self>) -> Result<Executed, ExecutionError>;
+    /// Brings the inputs to the device, or tells it to fetch them.
+    fn copy_in(self: Box<Self>) -> Result<Box<dyn LoadedBatch>, ExecutionError>;
+
+    /// All stages, one after the other.
+    fn run(self: Box<Self>) -> Result<Executed, ExecutionError> {
+        self.copy_in()?.compute()?.copy_out()
+    }
+}
+
+/// A batch whose inputs are on the device, or on their way.
+pub(crate) trait LoadedBatch: Send {
+    /// Runs the program, or tells the device to. Batches of one executor are computed one after the other, best on the thread on
+    /// which it was started.
+    fn compute(self: Box<Self>) -> Result<Box<dyn ComputedBatch>, ExecutionError>;
+
+    /// Computes it again and again, as long as `go_on` says so, and drops the outputs where they are: what the device can do at
+    /// the most. How often it was computed.
+    fn repeat(self: Box<Self>, go_on: &mut dyn FnMut() -> bool) -> Result<u64, ExecutionError>;
+}
+
+/// A batch whose outputs are on the device, or will be.
+pub(crate) trait ComputedBatch: Send {
+    /// Brings the outputs to the host's memory, and waits until they are there.
+    fn copy_out(self: Box<Self>) -> Result<Executed, ExecutionError>;
 }
 
 /// A batch that has run.
@@ -76,6 +116,13 @@ pub(crate) enum ExecutionError {
     /// There was no memory for the batch.
     #[error("out of memory: {0}")]
     OutOfMemory(String),
+    /// The device computes nothing any more, neither this batch nor another.
+    #[cfg_attr(
+        not(feature = "torch"),
+        expect(dead_code, reason = "a simulation never fails")
+    )]
+    #[error("the device failed: {0}")]
+    DeviceFailed(String),
 }
 
 /// Why a program cannot be run.
@@ -109,20 +156,29 @@ impl From<ExecutionError> for StartError {
     fn from(error: ExecutionError) -> Self {
         Self {
             reason: error.to_string(),
-            permanent: !matches!(error, ExecutionError::OutOfMemory(_)),
+            permanent: !matches!(
+                error,
+                ExecutionError::OutOfMemory(_) | ExecutionError::DeviceFailed(_)
+            ),
         }
     }
 }
 
-/// Loads the program and warms up for all batch sizes up to `batch_size`. To be called on the thread that will run the
-/// batches: libtorch keeps threads and settings per thread.
+/// An executor that is ready.
+pub(crate) struct Started {
+    pub(crate) executor: Arc<dyn Executor>,
+    /// The largest batch that there is memory for, up to the one that was asked for.
+    pub(crate) batch_size: u32,
+    /// Made-up inputs that the program takes.
+    pub(crate) fill: sample::Fill,
+}
+
+/// Loads the program and warms up for all batch sizes up to `batch_size`, or up to the largest that fits into memory. To be
+/// called on the thread that will compute the batches: libtorch keeps threads and settings per thread.
 ///
 /// # Errors
 /// The program cannot be served as it is registered, or the device not be used.
-pub(crate) fn start(
-    execution: &Execution,
-    batch_size: u32,
-) -> Result<Arc<dyn Executor>, StartError> {
+pub(crate) fn start(execution: &Execution, batch_size: u32) -> Result<Started, StartError> {
     match &execution.executor {
         ExecutorChoice::Simulated {
             device_kind,
@@ -130,7 +186,12 @@ pub(crate) fn start(
         } => {
             let program = &execution.program;
             let profile = simulated::profile(&program.model, device_kind, profile_csv)?;
-            Ok(Arc::new(simulated::Simulated::new(program, profile)))
+            let buffers = execution.pipeline.buffers();
+            Ok(Started {
+                executor: Arc::new(simulated::Simulated::new(program, profile, buffers)),
+                batch_size,
+                fill: sample::Fill::Ones,
+            })
         }
         #[cfg(feature = "torch")]
         ExecutorChoice::Torch {
@@ -138,15 +199,19 @@ pub(crate) fn start(
             cuda_device,
         } => {
             torch::set_threads(execution.threads);
-            torch::start(&execution.program, artifact, *cuda_device, batch_size)
+            let plan = torch::Start {
+                program: &execution.program,
+                artifact,
+                cuda_device: *cuda_device,
+                batch_size,
+                pipeline: execution.pipeline,
+            };
+            torch::start(&plan)
         }
         #[cfg(not(feature = "torch"))]
-        ExecutorChoice::Torch { .. } => {
-            let _ = batch_size;
-            Err(StartError::permanent(
-                "this worker was built without libtorch",
-            ))
-        }
+        ExecutorChoice::Torch { .. } => Err(StartError::permanent(
+            "this worker was built without libtorch",
+        )),
     }
 }
 

@@ -38,16 +38,16 @@ pub(crate) fn batch(
     rows: u32,
     fill: Fill,
 ) -> Result<Box<dyn PreparedBatch>, ExecutionError> {
-    let inputs = program
-        .inputs
-        .iter()
-        .map(|spec| input(program, spec, rows))
-        .collect::<Result<Vec<_>, _>>()?;
-    let mut batch = executor.prepare(&inputs)?;
+    let mut batch = executor.prepare(&inputs(program, rows)?)?;
+    fill_inputs(&mut *batch, program, fill);
+    Ok(batch)
+}
+
+/// Makes the inputs of a batch up.
+pub(crate) fn fill_inputs(batch: &mut dyn PreparedBatch, program: &Program, fill: Fill) {
     for (i, spec) in program.inputs.iter().enumerate() {
         write(batch.input_mut(i), spec.datatype, fill);
     }
-    Ok(batch)
 }
 
 /// Runs a made-up batch and checks its outputs against the signature.
@@ -66,22 +66,45 @@ pub(crate) fn run(
 }
 
 /// Runs made-up batches of all these sizes, the first one more often: a program is analysed in its first run, and optimised
-/// in its second.
+/// in its second. Gives the fill that works and the largest size that there is memory for: the sizes are in ascending order, and
+/// those behind the first that does not fit are not tried.
 ///
 /// # Errors
-/// The program runs with neither fill.
+/// The program runs with neither fill, or not even the first size fits.
 pub(crate) fn warm_up(
     executor: &dyn Executor,
     program: &Program,
     sizes: &[u32],
-) -> Result<Fill, ExecutionError> {
+) -> Result<(Fill, u32), ExecutionError> {
     let try_with = |fill| {
+        let mut largest = None;
         for &rows in sizes.iter().take(1).chain(sizes) {
-            run(executor, program, rows, fill)?;
+            match (run(executor, program, rows, fill), largest) {
+                (Ok(_), _) => largest = Some(rows),
+                (Err(ExecutionError::OutOfMemory(reason)), Some(fitting)) => {
+                    tracing::warn!(
+                        batch.size = rows,
+                        reason,
+                        "no memory for batches of this size"
+                    );
+                    executor.release_memory();
+                    return Ok((fill, fitting));
+                }
+                (Err(error), _) => return Err(error),
+            }
         }
-        Ok(fill)
+        Ok((fill, largest.expect("there is a size")))
     };
     try_with(Fill::Ones).or_else(|error| try_with(Fill::Zeros).map_err(|_| error))
+}
+
+/// What the inputs of a made-up batch are.
+///
+/// # Errors
+/// They are too large.
+pub(crate) fn inputs(program: &Program, rows: u32) -> Result<Vec<TensorHeader>, ExecutionError> {
+    let specs = program.inputs.iter();
+    specs.map(|spec| input(program, spec, rows)).collect()
 }
 
 fn input(program: &Program, spec: &TensorSpec, rows: u32) -> Result<TensorHeader, ExecutionError> {

@@ -12,7 +12,11 @@ use packhorse_cluster::{
 };
 use packhorse_wire::{MAX_PAYLOAD, TensorHeader};
 
-use super::{Executed, ExecutionError, Executor, OutputTensor, PreparedBatch, StartError};
+use super::{
+    ComputedBatch, Executed, ExecutionError, Executor, LoadedBatch, OutputTensor, PreparedBatch,
+    StartError,
+    pool::{Pool, Taken},
+};
 
 /// A sleeping thread may wake up so much late: the rest is waited for awake.
 const WAKE_UP_SLACK: Duration = Duration::from_micros(300);
@@ -35,6 +39,7 @@ pub(super) fn profile(
 /// Takes its time from a profile.
 pub(super) struct Simulated {
     shared: Arc<Shared>,
+    buffers: Arc<Pool<Vec<u8>>>,
 }
 
 struct Shared {
@@ -44,24 +49,36 @@ struct Shared {
 
 struct SimulatedBatch {
     shared: Arc<Shared>,
-    inputs: Vec<(TensorHeader, Vec<u8>)>,
+    /// The inputs, one after the other.
+    buffer: Taken<Vec<u8>>,
+    inputs: Vec<TensorHeader>,
+}
+
+/// Its outputs, and how long they took.
+struct SimulatedOutputs {
+    outputs: Vec<OutputTensor>,
+    compute: Duration,
 }
 
 impl Simulated {
-    pub(super) fn new(program: &Program, profile: Profile) -> Self {
+    pub(super) fn new(program: &Program, profile: Profile, buffers: usize) -> Self {
         let program = program.clone();
         Self {
             shared: Arc::new(Shared { program, profile }),
+            buffers: Pool::new(vec![Vec::new(); buffers]),
         }
     }
 }
 
 impl Executor for Simulated {
     fn prepare(&self, inputs: &[TensorHeader]) -> Result<Box<dyn PreparedBatch>, ExecutionError> {
-        let buffer = |tensor: &TensorHeader| (tensor.clone(), vec![0; tensor.byte_len() as usize]);
+        let mut buffer = self.buffers.take();
+        let bytes: u64 = inputs.iter().map(TensorHeader::byte_len).sum();
+        buffer.resize(bytes as usize, 0);
         Ok(Box::new(SimulatedBatch {
             shared: Arc::clone(&self.shared),
-            inputs: inputs.iter().map(buffer).collect(),
+            buffer,
+            inputs: inputs.to_vec(),
         }))
     }
 
@@ -72,17 +89,26 @@ impl Executor for Simulated {
 
 impl PreparedBatch for SimulatedBatch {
     fn input_mut(&mut self, index: usize) -> &mut [u8] {
-        &mut self.inputs[index].1
+        let len = |input: &TensorHeader| input.byte_len() as usize;
+        let start = self.inputs[..index].iter().map(len).sum();
+        let end = start + len(&self.inputs[index]);
+        &mut self.buffer[start..end]
     }
 
+    fn copy_in(self: Box<Self>) -> Result<Box<dyn LoadedBatch>, ExecutionError> {
+        Ok(self)
+    }
+}
+
+impl SimulatedBatch {
     #[expect(
         clippy::disallowed_methods,
         reason = "an executor is what takes real time"
     )]
-    fn run(self: Box<Self>) -> Result<Executed, ExecutionError> {
+    fn take_time(&self) -> Result<SimulatedOutputs, ExecutionError> {
         let Shared { program, profile } = &*self.shared;
         let started = Instant::now();
-        let first = self.inputs.first().map(|(header, _)| header.shape());
+        let first = self.inputs.first().map(TensorHeader::shape);
         let rows = first
             .filter(|_| program.batches())
             .map_or(1, |shape| shape.dims()[0]);
@@ -96,10 +122,32 @@ impl PreparedBatch for SimulatedBatch {
         while started.elapsed() < latency {
             std::hint::spin_loop();
         }
+        let compute = started.elapsed();
+        Ok(SimulatedOutputs { outputs, compute })
+    }
+}
+
+impl LoadedBatch for SimulatedBatch {
+    fn compute(self: Box<Self>) -> Result<Box<dyn ComputedBatch>, ExecutionError> {
+        Ok(Box::new(self.take_time()?))
+    }
+
+    fn repeat(self: Box<Self>, go_on: &mut dyn FnMut() -> bool) -> Result<u64, ExecutionError> {
+        let mut runs = 0;
+        while go_on() {
+            self.take_time()?;
+            runs += 1;
+        }
+        Ok(runs)
+    }
+}
+
+impl ComputedBatch for SimulatedOutputs {
+    fn copy_out(self: Box<Self>) -> Result<Executed, ExecutionError> {
         Ok(Executed {
-            outputs,
+            outputs: self.outputs,
             copy_in: Duration::ZERO,
-            compute: started.elapsed(),
+            compute: self.compute,
             copy_out: Duration::ZERO,
         })
     }

@@ -4,7 +4,11 @@ use std::{
     collections::BTreeMap,
     io::{self, BufRead, BufReader, IoSlice, Read, Write},
     net::{Shutdown, TcpStream},
-    sync::{Arc, Mutex, mpsc},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+        mpsc,
+    },
     thread,
     time::{Duration, Instant},
 };
@@ -20,14 +24,16 @@ use socket2::{SockRef, TcpKeepalive};
 use super::{
     gate::{Gate, Pass},
     now,
-    queue::{BatchQueue, Job},
+    pipeline::{Job, Pipeline, Sender},
 };
-use crate::executor::{ExecutionError, Executor, OutputTensor, check_batch};
+use crate::executor::{Executor, OutputTensor, check_batch};
 
 /// A gateway that has not proved itself after this long is sent away.
 const HANDSHAKE_LIMIT: Duration = Duration::from_secs(5);
 /// A gateway that takes nothing for this long is given up.
 const WRITE_LIMIT: Duration = Duration::from_secs(30);
+/// A gateway that stops in the middle of a batch for this long is given up: its batch has memory that others wait for.
+const READ_LIMIT: Duration = Duration::from_secs(30);
 /// A silent connection is probed after this long, to notice a gateway's machine that is gone.
 const KEEPALIVE: Duration = Duration::from_secs(10);
 /// After saying why a connection is closed, its rest is read for so long: closing it with bytes unread would discard the
@@ -44,7 +50,7 @@ pub(super) struct Link {
     pub(super) secret: LinkSecret,
     pub(super) program: Program,
     pub(super) executor: Arc<dyn Executor>,
-    pub(super) queue: Arc<BatchQueue>,
+    pub(super) pipeline: Arc<Pipeline>,
     /// Batches of all connections, from the header to the answer.
     pub(super) batches: Arc<Gate>,
     pub(super) open: OpenConnections,
@@ -112,14 +118,20 @@ impl Answer {
 }
 
 /// Where the answer to one batch goes.
-pub(super) struct Reply {
+struct Reply {
     id: BatchId,
     answers: mpsc::Sender<Answer>,
     passes: Passes,
+    /// The connection is broken: nobody waits for the answer any more.
+    broken: Arc<AtomicBool>,
 }
 
-impl Reply {
-    pub(super) fn result(self, outputs: Vec<OutputTensor>, stages: StageDurations) {
+impl Sender for Reply {
+    fn is_there(&self) -> bool {
+        !self.broken.load(Ordering::Relaxed)
+    }
+
+    fn result(self: Box<Self>, outputs: Vec<OutputTensor>, stages: StageDurations) {
         let headers = outputs.iter().map(|output| output.header.clone()).collect();
         let message = ToGateway::Result(ResultHeader {
             id: self.id,
@@ -129,7 +141,7 @@ impl Reply {
         self.send(message, outputs);
     }
 
-    pub(super) fn failure(self, kind: FailureKind, message: &str) {
+    fn failure(self: Box<Self>, kind: FailureKind, message: &str) {
         let message = ToGateway::Failure(FailureHeader {
             id: self.id,
             kind,
@@ -137,16 +149,9 @@ impl Reply {
         });
         self.send(message, Vec::new());
     }
+}
 
-    pub(super) fn error(self, error: &ExecutionError) {
-        let kind = match error {
-            ExecutionError::ModuleThrew(_) => FailureKind::ModuleThrew,
-            ExecutionError::WrongOutput(_) => FailureKind::WrongOutput,
-            ExecutionError::OutOfMemory(_) => FailureKind::OutOfMemory,
-        };
-        self.failure(kind, &error.to_string());
-    }
-
+impl Reply {
     fn send(self, message: ToGateway, outputs: Vec<OutputTensor>) {
         // The answering thread outlives all replies; if its gateway is gone, it drops what it gets.
         let _ = self.answers.send(Answer {
@@ -206,9 +211,13 @@ fn talk(stream: &TcpStream, link: &Link) -> Result<(), ConnectionError> {
     let Some(key) = link.open.add(answers.clone()) else {
         return Err(close(ConnectionError::Draining));
     };
+    let broken = Arc::new(AtomicBool::new(false));
     let outcome = thread::scope(|scope| {
-        scope.spawn(|| answer(stream, to_answer));
-        let outcome = receive(&mut receiver, link, &answers);
+        scope.spawn(|| answer(stream, to_answer, &broken));
+        let outcome = receive(&mut receiver, link, &answers, &broken);
+        if matches!(outcome, Err(ConnectionError::Io(_))) {
+            broken.store(true, Ordering::Relaxed);
+        }
         // The answering thread ends with the last reply.
         link.open.remove(key);
         drop(answers);
@@ -287,6 +296,7 @@ fn receive(
     receiver: &mut Receiver<'_>,
     link: &Link,
     answers: &mpsc::Sender<Answer>,
+    broken: &Arc<AtomicBool>,
 ) -> Result<(), ConnectionError> {
     let unanswered = Gate::new(BATCHES_PER_CONNECTION);
     while let Some(message) = receiver.message(None)? {
@@ -298,6 +308,7 @@ fn receive(
             id: header.id,
             answers: answers.clone(),
             passes: (unanswered.enter(), link.batches.enter()),
+            broken: Arc::clone(broken),
         };
         receive_batch(&mut receiver.reader, link, &header, started, reply)?;
     }
@@ -305,7 +316,7 @@ fn receive(
 }
 
 fn receive_batch(
-    reader: &mut impl Read,
+    reader: &mut BufReader<&TcpStream>,
     link: &Link,
     header: &BatchHeader,
     started: Instant,
@@ -318,42 +329,39 @@ fn receive_batch(
     let mut batch = match link.executor.prepare(&header.inputs) {
         Ok(batch) => batch,
         Err(error) => {
-            let payload = header
-                .inputs
-                .iter()
-                .map(packhorse_wire::TensorHeader::byte_len)
-                .sum();
+            let payload = ToWorker::Batch(header.clone()).payload_len();
             io::copy(&mut reader.take(payload), &mut io::sink())?;
-            reply.error(&error);
+            Box::new(reply).failure(FailureKind::OutOfMemory, &error.to_string());
             return Ok(());
         }
     };
+    reader.get_ref().set_read_timeout(Some(READ_LIMIT))?;
     for index in 0..header.inputs.len() {
         reader.read_exact(batch.input_mut(index))?;
     }
+    reader.get_ref().set_read_timeout(None)?;
     let received_at = now();
-    link.queue.push(Job {
+    link.pipeline.push(Job {
         batch,
         rows: header.rows,
         receive: received_at - started,
         received_at,
-        reply,
+        sender: Box::new(reply),
     });
     Ok(())
 }
 
 /// Sends answers until nobody can send any more.
-fn answer(stream: &TcpStream, answers: mpsc::Receiver<Answer>) {
-    let mut broken = false;
+fn answer(stream: &TcpStream, answers: mpsc::Receiver<Answer>, broken: &AtomicBool) {
     for answer in answers {
-        if broken {
+        if broken.load(Ordering::Relaxed) {
             continue;
         }
         if let Err(error) = send(stream, &answer.message, &answer.outputs) {
             tracing::warn!(%error, "the gateway takes no answers");
             // The receiving thread notices, and ends.
             let _ = stream.shutdown(Shutdown::Both);
-            broken = true;
+            broken.store(true, Ordering::Relaxed);
         }
     }
 }

@@ -1,17 +1,19 @@
 //! The worker process: one replica, or one measurement, until it is told to stop.
 //!
 //! Blocking threads and no runtime: per connection one thread that receives batches straight into the memory of their inputs
-//! and one that answers; between them a short queue and the one thread that computes. While one batch computes the next is
-//! received and the last is answered. A watchdog ends the process when a program does not come back.
+//! and one that answers; between them the stages of the pipeline. While one batch computes the next is received and the last is
+//! answered. A watchdog ends the process when a program does not come back.
 
+mod bench;
 mod connection;
 mod gate;
+mod pipeline;
 mod profile;
-mod queue;
 mod serve;
 
 use std::time::Instant;
 
+pub(crate) use bench::{BenchOptions, bench};
 pub(crate) use profile::profile;
 pub(crate) use serve::serve;
 

@@ -50,7 +50,7 @@ fn run(handoff: &Handoff, reporter: &Reporter<'_>) -> Result<(), StartError> {
     }
     let time_limit = Duration::from_millis(task.time_limit_ms);
     spawn_watchdog(handoff.clone(), time_limit + LOAD_LIMIT);
-    let executor = executor::start(&task.execution, 1)?;
+    let executor = executor::start(&task.execution, 1)?.executor;
     let sizes = sample::batch_sizes(program.rows_limit());
     let total = u32::try_from(sizes.len()).unwrap_or(u32::MAX);
     let progress = |done| reporter.report(WorkerReport::Measuring { done, total });
@@ -94,7 +94,7 @@ fn measure(
     progress: impl Fn(u32),
 ) -> Result<Vec<ProfileRow>, ExecutionError> {
     progress(0);
-    let fill = sample::warm_up(executor, program, &sizes[..1])?;
+    let (fill, _) = sample::warm_up(executor, program, &sizes[..1])?;
     let mut rows = Vec::new();
     for &size in sizes {
         if !rows.is_empty() && now() >= deadline {
@@ -147,5 +147,6 @@ fn at_size(error: ExecutionError, size: u32) -> ExecutionError {
         ExecutionError::ModuleThrew(text) => ExecutionError::ModuleThrew(at(text)),
         ExecutionError::WrongOutput(text) => ExecutionError::WrongOutput(at(text)),
         ExecutionError::OutOfMemory(text) => ExecutionError::OutOfMemory(at(text)),
+        ExecutionError::DeviceFailed(text) => ExecutionError::DeviceFailed(at(text)),
     }
 }

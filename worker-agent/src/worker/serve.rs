@@ -13,17 +13,17 @@ use std::{
 };
 
 use nix::sys::signal::{SigSet, Signal};
-use packhorse_cluster::{ArtifactDigest, Program};
-use packhorse_wire::{LinkSecret, StageDurations, WorkerIdentity};
+use packhorse_cluster::ArtifactDigest;
+use packhorse_wire::{LinkSecret, WorkerIdentity};
 use packhorse_worker_agent::handoff::{Handoff, ServeTask, WorkerReport, exit_code};
 
 use super::{
     Reporter,
     connection::{self, Link, OpenConnections},
     gate::Gate,
-    queue::BatchQueue,
+    pipeline::{DeviceFailed, Pipeline},
 };
-use crate::executor::{self, Executor, StartError, check_outputs};
+use crate::executor::{self, StartError, Started};
 
 /// A program that is not loaded and warm after this long never will be.
 pub(super) const LOAD_LIMIT: Duration = Duration::from_mins(5);
@@ -36,9 +36,10 @@ const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// What the main thread waits for.
 enum Event {
-    Started(Result<Arc<dyn Executor>, StartError>),
+    Started(Result<Started, StartError>),
     Terminate,
     BatchTimedOut(String),
+    DeviceFailed(String),
 }
 
 /// Runs the worker to its end: the code to exit with. The caller exits at once; threads may still be at work.
@@ -75,12 +76,13 @@ fn run(
         .map_err(|e| passing(format!("cannot listen on {}: {e}", task.listen)))?;
     let address = listener.local_addr().map_err(|e| passing(e.to_string()))?;
 
-    let queue = Arc::new(BatchQueue::default());
-    spawn_compute(&task, Arc::clone(&queue), events.clone());
-    let executor = match happened.recv_timeout(LOAD_LIMIT) {
+    let pipeline = Arc::new(Pipeline::new(task.execution.pipeline));
+    spawn_compute(&task, Arc::clone(&pipeline), events.clone());
+    let Started { executor, .. } = match happened.recv_timeout(LOAD_LIMIT) {
         Ok(Event::Started(started)) => started?,
         Ok(Event::Terminate) => return Ok(exit_code::DONE),
-        Ok(Event::BatchTimedOut(_)) | Err(RecvTimeoutError::Disconnected) => {
+        Ok(Event::BatchTimedOut(_) | Event::DeviceFailed(_))
+        | Err(RecvTimeoutError::Disconnected) => {
             unreachable!("nothing runs yet, and this function holds a sender")
         }
         Err(RecvTimeoutError::Timeout) => {
@@ -97,13 +99,13 @@ fn run(
         secret,
         program: task.execution.program,
         executor,
-        queue: Arc::clone(&queue),
+        pipeline: Arc::clone(&pipeline),
         batches: Arc::clone(&batches),
         open: OpenConnections::default(),
     });
     spawn_accept(listener, Arc::clone(&link), Arc::clone(&connections));
     spawn_watchdog(
-        queue,
+        pipeline,
         Duration::from_millis(task.batch_limit_ms),
         events.clone(),
     );
@@ -130,6 +132,7 @@ fn run(
                 batches.wait_until_empty(LAST_WORDS);
                 return Ok(exit_code::BATCH_TIMED_OUT);
             }
+            Some(Event::DeviceFailed(reason)) => return Err(passing(reason)),
             _ => {}
         }
     }
@@ -169,43 +172,20 @@ fn await_signals(events: Sender<Event>) {
     });
 }
 
-/// The one thread that computes. It also loads the program: libtorch keeps threads and settings per thread.
-fn spawn_compute(task: &ServeTask, queue: Arc<BatchQueue>, events: Sender<Event>) {
+/// The thread that computes. It also loads the program: libtorch keeps threads and settings per thread.
+fn spawn_compute(task: &ServeTask, pipeline: Arc<Pipeline>, events: Sender<Event>) {
     let (execution, batch_size) = (task.execution.clone(), task.batch_size);
     thread::spawn(move || {
         let started = executor::start(&execution, batch_size);
-        let is_started = started.is_ok();
+        let executor = started.as_ref().ok().map(|s| Arc::clone(&s.executor));
         let _ = events.send(Event::Started(started));
-        if is_started {
-            compute(&queue, &execution.program);
-        }
-    });
-}
-
-fn compute(queue: &BatchQueue, program: &Program) {
-    loop {
-        let work = queue.take();
-        let outcome = work.batch.run().and_then(|executed| {
-            check_outputs(program, work.rows, &executed.outputs)?;
-            Ok(executed)
-        });
-        let Some(reply) = queue.finish() else {
+        let Some(executor) = executor else {
             return;
         };
-        match outcome {
-            Ok(executed) => {
-                let stages = StageDurations {
-                    receive: work.receive,
-                    queue_wait: work.queue_wait,
-                    copy_in: executed.copy_in,
-                    compute: executed.compute,
-                    copy_out: executed.copy_out,
-                };
-                reply.result(executed.outputs, stages);
-            }
-            Err(error) => reply.error(&error),
+        if let Err(DeviceFailed(reason)) = pipeline.run(&*executor, &execution.program) {
+            let _ = events.send(Event::DeviceFailed(format!("the device failed: {reason}")));
         }
-    }
+    });
 }
 
 fn spawn_accept(listener: TcpListener, link: Arc<Link>, connections: Arc<Gate>) {
@@ -230,9 +210,9 @@ fn spawn_accept(listener: TcpListener, link: Arc<Link>, connections: Arc<Gate>) 
     });
 }
 
-fn spawn_watchdog(queue: Arc<BatchQueue>, limit: Duration, events: Sender<Event>) {
+fn spawn_watchdog(pipeline: Arc<Pipeline>, limit: Duration, events: Sender<Event>) {
     thread::spawn(move || {
-        let reason = queue.watch(limit);
+        let reason = pipeline.watch(limit);
         let _ = events.send(Event::BatchTimedOut(reason));
     });
 }

@@ -94,11 +94,18 @@ impl Link {
     }
 
     pub(crate) fn result(&mut self) -> (ResultHeader, Vec<Tensor>) {
-        let header = match self.message() {
-            Some(ToGateway::Result(header)) => header,
+        match self.message() {
+            Some(ToGateway::Result(header)) => {
+                let outputs = self.outputs_of(&header);
+                (header, outputs)
+            }
             other => panic!("expected a result, got {other:?}"),
-        };
-        let outputs = header
+        }
+    }
+
+    /// What follows a result's header.
+    pub(crate) fn outputs_of(&mut self, header: &ResultHeader) -> Vec<Tensor> {
+        header
             .outputs
             .iter()
             .map(|output| {
@@ -109,8 +116,7 @@ impl Link {
                     bytes,
                 }
             })
-            .collect();
-        (header, outputs)
+            .collect()
     }
 
     pub(crate) fn failure(&mut self) -> FailureHeader {

@@ -8,6 +8,8 @@
 mod gateway;
 #[cfg(feature = "torch")]
 mod package;
+#[cfg(feature = "torch")]
+mod pipeline;
 mod process;
 mod simulated;
 #[cfg(feature = "torch")]

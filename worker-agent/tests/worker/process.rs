@@ -15,7 +15,8 @@ use nix::{
 };
 use packhorse_cluster::{Dim, Program, TensorSpec};
 use packhorse_worker_agent::handoff::{
-    Execution, ExecutorChoice, Handoff, ProfileTask, ServeTask, WorkerReport, worker_environment,
+    Execution, ExecutorChoice, Handoff, Pipeline, ProfileTask, ServeTask, WorkerReport,
+    worker_environment,
 };
 use serde::Serialize;
 use tempfile::TempDir;
@@ -168,6 +169,7 @@ pub(crate) fn execution(program: Program, executor: ExecutorChoice) -> Execution
         program,
         executor,
         threads: 1,
+        pipeline: Pipeline::default(),
     }
 }
 

@@ -19,7 +19,7 @@ use crate::{
 };
 
 /// The programs of `modules.py`.
-fn modules() -> PathBuf {
+pub(crate) fn modules() -> PathBuf {
     written_by("modules.py")
 }
 
@@ -49,33 +49,33 @@ pub(crate) fn written_by(script: &str) -> PathBuf {
     folder
 }
 
-fn torch(module: &str) -> ExecutorChoice {
+pub(crate) fn torch(module: &str) -> ExecutorChoice {
     ExecutorChoice::Torch {
         artifact: modules().join(format!("{module}.pt")),
         cuda_device: None,
     }
 }
 
-fn task(module: &str, program: Program) -> ServeTask {
+pub(crate) fn task(module: &str, program: Program) -> ServeTask {
     serve_task(execution(program, torch(module)))
 }
 
 /// One input and one output, in batches of at most four.
-fn one_to_one(input: TensorSpec, output: TensorSpec) -> Program {
+pub(crate) fn one_to_one(input: TensorSpec, output: TensorSpec) -> Program {
     program(4, vec![input], vec![output])
 }
 
-fn affine() -> ServeTask {
+pub(crate) fn affine() -> ServeTask {
     let (x, y) = (tensor("x", "FP32", &[-1, 3]), tensor("y", "FP32", &[-1, 2]));
     task("Affine", one_to_one(x, y))
 }
 
-fn moody() -> ServeTask {
+pub(crate) fn moody() -> ServeTask {
     let (x, y) = (tensor("x", "FP32", &[-1, 3]), tensor("y", "FP32", &[-1, 3]));
     task("Moody", one_to_one(x, y))
 }
 
-fn connect(worker: &Worker, task: &ServeTask) -> Link {
+pub(crate) fn connect(worker: &Worker, task: &ServeTask) -> Link {
     Link::connect(worker.address(), task, b"").unwrap()
 }
 

@@ -1,24 +1,31 @@
 //! libtorch: TorchScript programs and packages that were compiled ahead of time, on the CPU or on a CUDA device.
 
 mod artifact;
+mod batch;
 mod memory;
 mod shim;
 mod thrown;
 
 use std::{
+    collections::BTreeMap,
     fs::File,
     path::Path,
-    sync::Arc,
-    time::{Duration, Instant},
+    sync::{Arc, OnceLock},
 };
 
 use packhorse_cluster::{ByteCount, Program};
 use packhorse_wire::TensorHeader;
-use tch::{Cuda, Device, Tensor};
+use packhorse_worker_agent::handoff::Pipeline;
+use tch::{Cuda, Tensor};
 
-use shim::{HostTensor, Module, Thrown, Treatment};
+use batch::Prepared;
+use shim::{Buffer, Graph, Lane, Module, Thrown, ThrownKind, Treatment};
 
-use super::{Executed, ExecutionError, Executor, OutputTensor, PreparedBatch, StartError, sample};
+use super::{
+    ExecutionError, Executor, PreparedBatch, StartError, Started,
+    pool::Pool,
+    sample::{self, Fill},
+};
 
 /// Ends the process without running the destructors of libtorch, some of whose threads may be at work.
 pub(super) fn exit_now(code: u8) -> ! {
@@ -31,72 +38,161 @@ pub(super) fn set_threads(threads: u32) {
     tch::set_num_interop_threads(1);
 }
 
+/// What is to be started.
+pub(super) struct Start<'a> {
+    pub(super) program: &'a Program,
+    pub(super) artifact: &'a Path,
+    pub(super) cuda_device: Option<u32>,
+    /// The largest batch to be served.
+    pub(super) batch_size: u32,
+    pub(super) pipeline: Pipeline,
+}
+
 /// Loads and warms up the program in the fastest form that works: some programs cannot be optimised, a few not even frozen,
 /// and some show it only when they run. A package was compiled for the device beforehand and has one form only.
-pub(super) fn start(
-    program: &Program,
-    artifact: &Path,
-    cuda_device: Option<u32>,
-    batch_size: u32,
-) -> Result<Arc<dyn Executor>, StartError> {
-    if let Some(index) = cuda_device
+pub(super) fn start(start: &Start<'_>) -> Result<Started, StartError> {
+    if let Some(index) = start.cuda_device
         && i64::from(index) >= Cuda::device_count()
     {
         return Err(StartError::passing(format!(
             "libtorch finds no CUDA device {index}"
         )));
     }
-    let is_package = File::open(artifact).and_then(|mut file| artifact::is_package(&mut file));
+    let is_package =
+        File::open(start.artifact).and_then(|mut file| artifact::is_package(&mut file));
     let is_package = is_package
         .map_err(|e| StartError::passing(format!("the model file cannot be read: {e}")))?;
-    let start_as = |treatment| -> Result<Arc<dyn Executor>, StartError> {
-        let executor = Torch::load(program, artifact, cuda_device, treatment)?;
-        sample::warm_up(&executor, program, &sample::batch_sizes(batch_size))?;
-        tracing::info!(program.treatment = ?treatment, "program loaded");
-        Ok(Arc::new(executor))
-    };
     if is_package {
-        return start_as(Treatment::Compiled);
+        return start.in_form(Treatment::Compiled);
     }
-    start_as(Treatment::Optimized)
+    start
+        .in_form(Treatment::Optimized)
         .or_else(|error| {
             tracing::info!(%error, "the program cannot be optimised");
-            start_as(Treatment::Frozen)
+            start.in_form(Treatment::Frozen)
         })
         .or_else(|error| {
             tracing::info!(%error, "the program cannot be frozen");
-            start_as(Treatment::Plain)
+            start.in_form(Treatment::Plain)
         })
+}
+
+impl Start<'_> {
+    fn in_form(&self, treatment: Treatment) -> Result<Started, StartError> {
+        let executor = Torch::load(self, treatment)?;
+        let sizes = sample::batch_sizes(self.batch_size);
+        let (fill, batch_size) = sample::warm_up(&executor, self.program, &sizes)?;
+        if self.pipeline.graphs {
+            let fitting = sizes.into_iter().filter(|size| *size <= batch_size);
+            executor.record(self.program, fitting, fill);
+        }
+        executor.even_buffers()?;
+        tracing::info!(program.treatment = ?treatment, "program loaded");
+        Ok(Started {
+            executor: Arc::new(executor),
+            batch_size,
+            fill,
+        })
+    }
 }
 
 /// Runs a program with libtorch.
 struct Torch {
-    module: Arc<Module>,
-    cuda_device: Option<u32>,
-    /// A batch of one row is computed as two rows. PyTorch compiles programs with a variable dimension for sizes from 2: what it knows
-    /// of 0 and 1 is only that they are special.
-    doubles_single_rows: bool,
+    device: Arc<Device>,
+    buffers: usize,
     /// The process' memory before the program was loaded.
     resident_before: Option<ByteCount>,
 }
 
-struct TorchBatch {
-    module: Arc<Module>,
-    cuda_device: Option<u32>,
-    inputs: Vec<HostTensor>,
-    doubled: bool,
+/// What the stages of all batches work with.
+struct Device {
+    module: Module,
+    /// By the shapes of the inputs; or why there are none.
+    graphs: OnceLock<Result<Graphs, String>>,
+    /// Its index; none is the CPU.
+    cuda: Option<u32>,
+    lanes: Lanes,
+    buffers: Arc<Pool<Buffers>>,
+    /// A batch of one row is computed as two rows. PyTorch compiles programs with a variable dimension for sizes from 2: what it knows
+    /// of 0 and 1 is only that they are special.
+    doubles_single_rows: bool,
+}
+
+/// What a device does at the same time.
+struct Lanes {
+    copy_in: Arc<Lane>,
+    compute: Arc<Lane>,
+    copy_out: Arc<Lane>,
+}
+
+/// Memory of the host for one batch.
+struct Buffers {
+    inputs: Buffer,
+    /// On a CUDA device. What is computed on the CPU is answered from where it is.
+    outputs: Buffer,
+}
+
+#[derive(Default)]
+struct Graphs {
+    by_shapes: BTreeMap<Vec<Vec<i64>>, Graph>,
+    batch_sizes: Vec<u32>,
+}
+
+impl Lanes {
+    fn new(cuda_device: Option<u32>, streams: bool) -> Result<Self, Thrown> {
+        let compute = Arc::new(Lane::new(cuda_device)?);
+        let another = || -> Result<_, Thrown> {
+            if streams {
+                Ok(Arc::new(Lane::new(cuda_device)?))
+            } else {
+                Ok(Arc::clone(&compute))
+            }
+        };
+        Ok(Self {
+            copy_in: another()?,
+            copy_out: another()?,
+            compute,
+        })
+    }
+}
+
+impl Device {
+    /// Runs the program, by a recording where there is one for inputs of these shapes.
+    fn run(&self, lane: &Lane, inputs: &[Tensor]) -> Result<Vec<Tensor>, Thrown> {
+        if let Some(Ok(graphs)) = self.graphs.get() {
+            let shapes: Vec<_> = inputs.iter().map(Tensor::size).collect();
+            if let Some(graph) = graphs.by_shapes.get(&shapes) {
+                return graph.replay(lane, inputs);
+            }
+        }
+        self.module.forward(lane, inputs)
+    }
+
+    fn record(&self, inputs: &[Tensor]) -> Result<Graph, Thrown> {
+        Graph::record(&self.module, &self.lanes.compute, inputs)
+    }
+
+    /// Waits until the device has done all it was told. Where it fails, it does nothing any more either.
+    fn settle(&self) {
+        let Lanes {
+            copy_in,
+            compute,
+            copy_out,
+        } = &self.lanes;
+        for lane in [copy_in, compute, copy_out] {
+            let _ = lane.mark().and_then(|mark| mark.wait());
+        }
+    }
 }
 
 impl Torch {
-    fn load(
-        program: &Program,
-        artifact: &Path,
-        cuda_device: Option<u32>,
-        treatment: Treatment,
-    ) -> Result<Self, StartError> {
+    fn load(start: &Start<'_>, treatment: Treatment) -> Result<Self, StartError> {
         let resident_before = memory::resident();
         let cannot_load = |thrown: Thrown| {
-            let out_of_memory = thrown.kind == shim::ThrownKind::OutOfMemory;
+            let passing = matches!(
+                thrown.kind,
+                ThrownKind::OutOfMemory | ThrownKind::DeviceFailed
+            );
             let form = match treatment {
                 Treatment::Compiled => "an AOTInductor package",
                 Treatment::Plain | Treatment::Frozen | Treatment::Optimized => "TorchScript",
@@ -104,10 +200,11 @@ impl Torch {
             let reason = format!("cannot be loaded as {form}: {}", thrown.summary());
             StartError {
                 reason,
-                permanent: !out_of_memory,
+                permanent: !passing,
             }
         };
-        let module = Module::load(artifact, cuda_device, treatment).map_err(cannot_load)?;
+        let (program, cuda_device) = (start.program, start.cuda_device);
+        let module = Module::load(start.artifact, cuda_device, treatment).map_err(cannot_load)?;
         let (required, accepted) = module.arity().map_err(cannot_load)?;
         let given = program.inputs.len();
         if given < required || given > accepted {
@@ -120,117 +217,103 @@ impl Torch {
                 "the program takes {takes} arguments; {given} inputs are declared"
             )));
         }
+        let pinned = cuda_device.is_some();
+        let largest = batch::input_size(&sample::inputs(program, start.batch_size)?);
+        let buffers = start.pipeline.buffers();
+        let set = || -> Result<Buffers, Thrown> {
+            Ok(Buffers {
+                inputs: Buffer::new(largest, pinned)?,
+                outputs: Buffer::new(0, pinned)?,
+            })
+        };
+        let sets = (0..buffers).map(|_| set()).collect::<Result<_, _>>();
+        let lanes = Lanes::new(cuda_device, start.pipeline.streams);
         Ok(Self {
-            module: Arc::new(module),
-            cuda_device,
-            doubles_single_rows: treatment == Treatment::Compiled && program.max_batch_size > 1,
+            device: Arc::new(Device {
+                module,
+                graphs: OnceLock::new(),
+                cuda: cuda_device,
+                lanes: lanes.map_err(ExecutionError::from)?,
+                buffers: Pool::new(sets.map_err(ExecutionError::from)?),
+                doubles_single_rows: treatment == Treatment::Compiled && program.max_batch_size > 1,
+            }),
+            buffers,
             resident_before,
         })
+    }
+
+    /// Records the program at these batch sizes, or says why that cannot be done.
+    fn record(&self, program: &Program, sizes: impl Iterator<Item = u32>, fill: Fill) {
+        let record = |rows| -> Result<_, String> {
+            let say = |thrown: Thrown| thrown.summary();
+            let inputs = sample::inputs(program, rows).map_err(|e| e.to_string())?;
+            let mut batch = Prepared::new(&self.device, &inputs).map_err(say)?;
+            sample::fill_inputs(&mut batch, program, fill);
+            Ok((batch.record().map_err(say)?, rows))
+        };
+        let graphs = sizes.map(record).try_fold(
+            Graphs::default(),
+            |mut graphs, recorded| -> Result<_, String> {
+                let ((shapes, graph), rows) = recorded?;
+                graphs.by_shapes.insert(shapes, graph);
+                graphs.batch_sizes.push(rows);
+                Ok(graphs)
+            },
+        );
+        match &graphs {
+            Ok(graphs) => tracing::info!(batch_sizes = ?graphs.batch_sizes, "runs recorded"),
+            Err(reason) => tracing::warn!(reason, "runs cannot be recorded"),
+        }
+        // Nobody has set it before.
+        let _ = self.device.graphs.set(graphs);
+    }
+
+    /// Makes all buffers as large as the largest has become: a device stands still while memory is pinned.
+    fn even_buffers(&self) -> Result<(), ExecutionError> {
+        let mut all: Vec<_> = (0..self.buffers)
+            .map(|_| self.device.buffers.take())
+            .collect();
+        let largest = |size: fn(&Buffers) -> usize| all.iter().map(|b| size(b)).max();
+        let inputs = largest(|buffers| buffers.inputs.size()).unwrap_or(0);
+        let outputs = largest(|buffers| buffers.outputs.size()).unwrap_or(0);
+        for buffers in &mut all {
+            buffers.inputs.reserve(inputs)?;
+            buffers.outputs.reserve(outputs)?;
+        }
+        Ok(())
     }
 }
 
 impl Executor for Torch {
     fn prepare(&self, inputs: &[TensorHeader]) -> Result<Box<dyn PreparedBatch>, ExecutionError> {
-        let is_single = |input: &TensorHeader| input.shape().dims().first() == Some(&1);
-        let doubled = self.doubles_single_rows && inputs.iter().all(is_single);
-        let inputs = inputs
-            .iter()
-            .map(HostTensor::empty)
-            .collect::<Result<_, _>>()?;
-        Ok(Box::new(TorchBatch {
-            module: Arc::clone(&self.module),
-            cuda_device: self.cuda_device,
-            inputs,
-            doubled,
-        }))
+        Ok(Box::new(Prepared::new(&self.device, inputs)?))
     }
 
     /// On the CPU: by how much the process has grown at its largest since just before the program was loaded. Weights,
     /// activations, and what libtorch itself first touched for them.
     /// On a CUDA device: the most that libtorch's allocator held; the context comes on top.
     fn memory(&self, _batch_size: u32) -> Option<ByteCount> {
-        match self.cuda_device {
+        match self.device.cuda {
             Some(index) => shim::cuda_peak_memory(index).map(ByteCount::new),
             None => Some(memory::peak_resident()?.saturating_sub(self.resident_before?)),
         }
     }
-}
 
-impl PreparedBatch for TorchBatch {
-    fn input_mut(&mut self, index: usize) -> &mut [u8] {
-        self.inputs[index].bytes_mut()
+    fn multiprocessors(&self) -> Option<u32> {
+        shim::cuda_multiprocessors(self.device.cuda?)
     }
 
-    fn run(self: Box<Self>) -> Result<Executed, ExecutionError> {
-        let Self {
-            module,
-            cuda_device,
-            inputs,
-            doubled,
-        } = *self;
-        let mut stage = Stopwatch::start();
-        let inputs = inputs
-            .into_iter()
-            .map(|input| {
-                let input = to_device(input.into_tensor(), cuda_device)?;
-                if doubled {
-                    return Ok(Tensor::f_cat(&[&input, &input], 0)?);
-                }
-                Ok(input)
-            })
-            .collect::<Result<Vec<_>, Thrown>>()?;
-        let copy_in = stage.lap();
-        let outputs = module.forward(&inputs)?;
-        drop(inputs);
-        if let Some(index) = cuda_device {
-            Cuda::synchronize(i64::from(index));
+    fn graphs(&self) -> Result<Vec<u32>, String> {
+        match self.device.graphs.get() {
+            Some(Ok(graphs)) => Ok(graphs.batch_sizes.clone()),
+            Some(Err(reason)) => Err(reason.clone()),
+            None => Err("not asked for".to_owned()),
         }
-        let compute = stage.lap();
-        let outputs = outputs
-            .into_iter()
-            .map(|output| {
-                let output = if doubled {
-                    output.f_narrow(0, 0, 1)?
-                } else {
-                    output
-                };
-                let (header, bytes) = HostTensor::from_output(output)?;
-                let bytes = Box::new(bytes);
-                Ok(OutputTensor { header, bytes })
-            })
-            .collect::<Result<Vec<_>, Thrown>>()?;
-        Ok(Executed {
-            outputs,
-            copy_in,
-            compute,
-            copy_out: stage.lap(),
-        })
-    }
-}
-
-fn to_device(tensor: Tensor, cuda_device: Option<u32>) -> Result<Tensor, Thrown> {
-    match cuda_device {
-        Some(index) => Ok(tensor.f_to_device(Device::Cuda(index as usize))?),
-        None => Ok(tensor),
-    }
-}
-
-/// Time from lap to lap.
-struct Stopwatch(Instant);
-
-#[expect(
-    clippy::disallowed_methods,
-    reason = "an executor measures the stages of its batches"
-)]
-impl Stopwatch {
-    fn start() -> Self {
-        Self(Instant::now())
     }
 
-    fn lap(&mut self) -> Duration {
-        let now = Instant::now();
-        let lap = now - self.0;
-        self.0 = now;
-        lap
+    fn release_memory(&self) {
+        if self.device.cuda.is_some() {
+            shim::release_cuda_memory();
+        }
     }
 }

@@ -25,6 +25,7 @@ impl From<Thrown> for ExecutionError {
         match thrown.kind {
             ThrownKind::Exception => Self::ModuleThrew(summary),
             ThrownKind::OutOfMemory => Self::OutOfMemory(summary),
+            ThrownKind::DeviceFailed => Self::DeviceFailed(summary),
             ThrownKind::NoTensors if thrown.text.is_empty() => {
                 Self::WrongOutput("neither a tensor nor a tuple or list of tensors".to_owned())
             }

@@ -1,0 +1,104 @@
+// CUDA graphs. Their class, which also moves the allocator to memory that a graph may use again, comes with headers of CUDA: where
+// those are not there at build time, nothing can be recorded, and programs run kernel by kernel.
+
+#include "internal.h"
+
+#include <stdexcept>
+
+#ifdef PACKHORSE_CUDA_HEADERS
+
+#include <ATen/cuda/CUDAGraph.h>
+
+struct packhorse_graph {
+  at::cuda::CUDAGraph graph;
+  // Where the recorded kernels read and write.
+  std::vector<at::Tensor> inputs;
+  std::vector<at::Tensor> outputs;
+};
+
+extern "C" {
+
+int packhorse_graph_record(packhorse_module *module, const packhorse_lane *lane, packhorse_tensor *const *inputs,
+                           size_t input_count, packhorse_graph **graph, char **message) {
+  return guarded(message, [&]() -> int {
+    if (!lane->stream) {
+      throw std::runtime_error("only CUDA devices record");
+    }
+    const OnLane on(*lane);
+    auto made = std::make_unique<packhorse_graph>();
+    for (size_t i = 0; i < input_count; ++i) {
+      made->inputs.push_back(unwrap(inputs[i])->clone());
+    }
+    // What is compiled or set up at the first runs of a shape cannot be recorded.
+    for (int run = 0; run < 2; ++run) {
+      run_program(*module, made->inputs);
+    }
+    std::optional<std::vector<at::Tensor>> outputs;
+    // What other threads do at the same time is neither recorded nor refused.
+    made->graph.capture_begin({0, 0}, cudaStreamCaptureModeThreadLocal);
+    try {
+      outputs = run_program(*module, made->inputs);
+    } catch (...) {
+      try {
+        // The stream would go on recording.
+        made->graph.capture_end();
+      } catch (...) {  // Why is said already.
+      }
+      throw;
+    }
+    made->graph.capture_end();
+    if (!outputs) {
+      return PACKHORSE_NO_TENSORS;
+    }
+    for (const auto &output : *outputs) {
+      if (output.layout() != c10::kStrided || !output.is_cuda()) {
+        throw std::runtime_error("a result that is not in the device's memory");
+      }
+    }
+    made->outputs = std::move(*outputs);
+    *graph = made.release();
+    return PACKHORSE_OK;
+  });
+}
+
+int packhorse_graph_replay(packhorse_graph *graph, const packhorse_lane *lane, packhorse_tensor *const *inputs,
+                           size_t input_count, packhorse_tensor **outputs, size_t capacity, size_t *output_count,
+                           char **message) {
+  return guarded(message, [&] {
+    const OnLane on(*lane);
+    for (size_t i = 0; i < input_count; ++i) {
+      graph->inputs.at(i).copy_(*unwrap(inputs[i]), /*non_blocking=*/true);
+    }
+    graph->graph.replay();
+    *output_count = graph->outputs.size();
+    for (size_t i = 0; graph->outputs.size() <= capacity && i < graph->outputs.size(); ++i) {
+      // The next replay writes to the same place.
+      outputs[i] = wrap(graph->outputs[i].clone(at::MemoryFormat::Contiguous));
+    }
+    return PACKHORSE_OK;
+  });
+}
+
+void packhorse_graph_free(packhorse_graph *graph) { delete graph; }
+
+}  // extern "C"
+
+#else
+
+extern "C" {
+
+int packhorse_graph_record(packhorse_module *, const packhorse_lane *, packhorse_tensor *const *, size_t, packhorse_graph **,
+                           char **message) {
+  return guarded(message, []() -> int { throw std::runtime_error("this worker was built without the headers of CUDA"); });
+}
+
+int packhorse_graph_replay(packhorse_graph *, const packhorse_lane *, packhorse_tensor *const *, size_t, packhorse_tensor **,
+                           size_t, size_t *, char **message) {
+  return guarded(message, []() -> int { throw std::runtime_error("nothing was recorded"); });
+}
+
+void packhorse_graph_free(packhorse_graph *) {}
+
+}  // extern "C"
+
+#endif

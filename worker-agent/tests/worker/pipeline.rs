@@ -1,0 +1,200 @@
+//! The pipeline on the CPU, with the stages on one thread and on three.
+
+use std::{
+    fs,
+    process::Command,
+    thread::{self, JoinHandle},
+};
+
+use packhorse_wire::{FailureKind, ToGateway};
+use packhorse_worker_agent::handoff::{Pipeline, ServeTask, exit_code, worker_environment};
+
+use crate::{
+    gateway::{Link, Tensor},
+    process::{Worker, program, tensor},
+    torch::{affine, connect, modules, moody, one_to_one, task},
+};
+
+/// The task with every pipeline that a CPU can have.
+fn every_way(task: &ServeTask) -> Vec<ServeTask> {
+    let pipelines = [(false, 1), (false, 2), (true, 1), (true, 2), (true, 4)];
+    let with = |(streams, in_flight)| {
+        let mut task = task.clone();
+        task.execution.pipeline = Pipeline {
+            in_flight,
+            streams,
+            graphs: false,
+        };
+        task
+    };
+    pipelines.into_iter().map(with).collect()
+}
+
+fn row(x: [f32; 3]) -> [Tensor; 1] {
+    [Tensor::fp32(&[1, 3], &x)]
+}
+
+/// Sends batches as fast as the worker takes them, and receives the answers meanwhile.
+fn send_all(link: &Link, inputs: Vec<[Tensor; 1]>) -> JoinHandle<()> {
+    let mut sender = link.clone_for_sending();
+    thread::spawn(move || {
+        for (id, x) in (0..).zip(&inputs) {
+            sender.send(id, 1, x);
+        }
+    })
+}
+
+#[test]
+fn answers_come_in_order_and_hold_what_was_computed_whatever_overlaps() {
+    for task in every_way(&affine()) {
+        let worker = Worker::serve(&task);
+        let mut link = connect(&worker, &task);
+        let value = |id: u16| f32::from(id);
+        let inputs = (0..50).map(|id| row([value(id), 1.0, 2.0])).collect();
+        let sending = send_all(&link, inputs);
+        for id in 0..50 {
+            let (header, outputs) = link.result();
+            assert_eq!(header.id.0, u64::from(id));
+            let y = [value(id) + 2.0 + 6.0 + 10.0, 1.0 + 20.0];
+            assert_eq!(outputs, [Tensor::fp32(&[1, 2], &y)]);
+        }
+        sending.join().unwrap();
+    }
+}
+
+#[test]
+fn a_batch_that_fails_among_others_in_flight_spoils_none_of_them() {
+    for task in every_way(&moody()) {
+        let worker = Worker::serve(&task);
+        let mut link = connect(&worker, &task);
+        let moods = [8.0, 1.0, 9.0, 2.0, 5.0, 10.0];
+        let inputs = moods.map(|mood| row([mood, 0.0, 0.0])).to_vec();
+        let sending = send_all(&link, inputs);
+        let answered = |x: f32| row([x + 1.0, 1.0, 1.0]);
+        assert_eq!(link.result().1, answered(8.0));
+        assert_eq!(link.failure().kind, FailureKind::ModuleThrew);
+        assert_eq!(link.result().1, answered(9.0));
+        assert_eq!(link.failure().kind, FailureKind::WrongOutput);
+        assert_eq!(link.failure().kind, FailureKind::ModuleThrew);
+        assert_eq!(link.result().1, answered(10.0));
+        sending.join().unwrap();
+    }
+}
+
+#[test]
+fn memory_that_a_program_keeps_is_not_written_to_again() {
+    let spec = |name| tensor(name, "FP32", &[-1, 3]);
+    let keeper = task("Keeper", program(1, vec![spec("x")], vec![spec("y")]));
+    for task in every_way(&keeper) {
+        let worker = Worker::serve(&task);
+        let mut link = connect(&worker, &task);
+        let inputs: Vec<_> = (0..20_u16)
+            .map(|id| row([f32::from(id), 0.0, 0.0]))
+            .collect();
+        let sending = send_all(&link, inputs.clone());
+        link.result();
+        for before in &inputs[..19] {
+            assert_eq!(link.result().1, *before);
+        }
+        sending.join().unwrap();
+    }
+}
+
+#[test]
+fn state_that_a_program_writes_to_again_is_answered_as_it_was() {
+    let program = program(
+        0,
+        vec![tensor("x", "FP32", &[1])],
+        vec![tensor("n", "INT64", &[1])],
+    );
+    for task in every_way(&task("Counter", program)) {
+        let worker = Worker::serve(&task);
+        let mut link = connect(&worker, &task);
+        let sending = send_all(&link, vec![[Tensor::fp32(&[1], &[0.0])]; 20]);
+        let count =
+            |link: &mut Link| i64::from_le_bytes(link.result().1[0].bytes[..].try_into().unwrap());
+        let first = count(&mut link);
+        for next in 1..20 {
+            assert_eq!(count(&mut link), first + next);
+        }
+        sending.join().unwrap();
+    }
+}
+
+#[test]
+fn a_worker_drains_with_batches_in_all_stages() {
+    for task in every_way(&affine()) {
+        let mut worker = Worker::serve(&task);
+        let mut link = connect(&worker, &task);
+        // So many that some are in the socket still.
+        for id in 0..12 {
+            link.send(id, 1, &row([1.0, 0.0, 0.0]));
+        }
+        worker.terminate();
+        link.finish();
+        let mut answered = 0;
+        while let Some(message) = link.message() {
+            if let ToGateway::Result(header) = message {
+                answered += link.outputs_of(&header).len();
+            }
+        }
+        assert_eq!(answered, 12);
+        assert_eq!(worker.exit_code(), Some(i32::from(exit_code::DONE)));
+    }
+}
+
+#[test]
+fn buffers_and_outputs_are_what_the_program_needs_for_every_shape() {
+    let spec = |name| tensor(name, "FP32", &[-1, -1]);
+    for task in every_way(&task("Echo", one_to_one(spec("x"), spec("y")))) {
+        let worker = Worker::serve(&task);
+        let mut link = connect(&worker, &task);
+        for (id, columns) in (0..).zip([1_u16, 4000, 3, 0, 9000, 2]) {
+            let values: Vec<f32> = (0..columns).map(f32::from).collect();
+            let x = [Tensor::fp32(&[1, columns.into()], &values)];
+            link.send(id, 1, &x);
+            assert_eq!(link.result().1, x);
+        }
+    }
+}
+
+#[test]
+fn bench_measures_the_pipeline_and_the_tight_loop() {
+    let dir = tempfile::tempdir().unwrap();
+    let signature = dir.path().join("model.json");
+    let spec = r#"{"name": "m", "inputs": [{"name": "x", "datatype": "FP32", "shape": [-1, 3]}],
+        "outputs": [{"name": "y", "datatype": "FP32", "shape": [-1, 2]}]}"#;
+    fs::write(&signature, spec).unwrap();
+    let bench = |flags: &[&str]| -> serde_json::Value {
+        let output = Command::new(env!("CARGO_BIN_EXE_packhorse-worker"))
+            .arg("bench")
+            .arg("--model")
+            .arg(modules().join("Affine.pt"))
+            .arg("--signature")
+            .arg(&signature)
+            .args(["--batch-size", "4", "--seconds", "1"])
+            .args(flags)
+            .envs(worker_environment(1))
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{output:?}");
+        serde_json::from_slice(&output.stdout).unwrap()
+    };
+    for (flags, mode) in [
+        (&["--streams", "on", "--in-flight", "3"][..], "pipeline"),
+        (&["--streams", "off", "--graphs"], "pipeline"),
+        (&["--tight"], "tight"),
+    ] {
+        let report = bench(flags);
+        assert_eq!(report["mode"], mode);
+        assert_eq!(report["input_bytes"], 48);
+        assert!(report["batches"].as_u64().unwrap() > 0);
+        let rows = report["batches_per_s"].as_f64().unwrap() * 4.0;
+        assert!((report["requests_per_s"].as_f64().unwrap() / rows - 1.0).abs() < 1e-9);
+        assert_eq!(report["stages_ms"].is_null(), mode == "tight");
+        assert_eq!(report["cuda_device"], serde_json::Value::Null);
+    }
+    assert_eq!(bench(&["--streams", "on"])["streams"], true);
+    let refused = bench(&["--graphs"]);
+    assert_eq!(refused["without_graphs"], "only CUDA devices record");
+}
