@@ -105,7 +105,7 @@ pub(crate) struct OutputTensor {
 pub(crate) enum ExecutionError {
     /// The program threw.
     #[cfg_attr(
-        not(feature = "torch"),
+        not(any(feature = "torch", test)),
         expect(dead_code, reason = "a simulation never throws")
     )]
     #[error("the model threw: {0}")]
@@ -118,7 +118,7 @@ pub(crate) enum ExecutionError {
     OutOfMemory(String),
     /// The device computes nothing any more, neither this batch nor another.
     #[cfg_attr(
-        not(feature = "torch"),
+        not(any(feature = "torch", test)),
         expect(dead_code, reason = "a simulation never fails")
     )]
     #[error("the device failed: {0}")]

@@ -361,8 +361,9 @@ fn a_device_that_fails_ends_it_and_nothing_in_flight_is_answered() {
         for number in 1..=3 {
             stand.push(number);
         }
-        stand.end(1, Stage::CopyIn);
-        stand.end(2, Stage::CopyIn);
+        for number in 1..=3 {
+            stand.end(number, Stage::CopyIn);
+        }
         let failed = ExecutionError::DeviceFailed("an illegal access".to_owned());
         stand.end_with(1, Stage::Compute, Err(failed.clone()));
         stand.end_with(2, Stage::Compute, Err(failed));
