@@ -50,7 +50,11 @@ mod torch {
         let arg = |arg: &str| println!("cargo:rustc-link-arg-bin=packhorse-worker={arg}");
         arg(&shim.display().to_string());
         arg(&format!("-L{}", lib.display()));
-        arg(&format!("-Wl,-rpath,{}", lib.display()));
+        // Programs that are to run elsewhere are told by their launcher where libtorch is.
+        println!("cargo:rerun-if-env-changed=PACKHORSE_RPATH");
+        if std::env::var_os("PACKHORSE_RPATH").is_none_or(|rpath| rpath != "off") {
+            arg(&format!("-Wl,-rpath,{}", lib.display()));
+        }
         // Operators register themselves when their library is loaded. No symbol of libtorch_cuda is ever named, so that the
         // linker would leave it out, and with it every GPU.
         let mut libraries = vec!["torch", "torch_cpu", "c10", "stdc++"];

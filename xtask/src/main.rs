@@ -6,6 +6,7 @@ mod bench;
 mod ci;
 mod demo;
 mod experiments;
+mod gpu_check;
 mod http;
 mod local;
 mod processes;
@@ -40,6 +41,8 @@ enum Chore {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         options: Vec<String>,
     },
+    /// Measures what needs a GPU, on this host or, packed, on another.
+    GpuCheck(gpu_check::Options),
     /// Runs every test there is, Rust and Python.
     Test,
     /// Runs what CI runs: format, lints, licences, and every test.
@@ -64,6 +67,7 @@ fn main() -> anyhow::Result<()> {
         Chore::Bench(Bench::Placement(options)) => bench::placement::run(&options),
         Chore::Bench(Bench::Engine(options)) => bench::engine::run(&options),
         Chore::Experiments { options } => experiments::run(&options),
+        Chore::GpuCheck(options) => gpu_check::run(&options),
         Chore::Test => test::run(),
         Chore::Ci => ci::run(),
     }

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, process::Command};
 use serde::Deserialize;
 
 /// What each crate of the workspace may depend on, tests included.
-const ARROWS: [(&str, &[&str]); 16] = [
+const ARROWS: [(&str, &[&str]); 17] = [
     ("cluster", &[]),
     ("contention", &["cluster"]),
     ("control", &["cluster"]),
@@ -63,6 +63,11 @@ const ARROWS: [(&str, &[&str]); 16] = [
             "tch",
             "torch-sys",
         ],
+    ),
+    // Of worker-agent only the library, which knows no libtorch.
+    (
+        "gpu-check",
+        &["cluster", "protocol", "api", "client", "worker-agent"],
     ),
 ];
 

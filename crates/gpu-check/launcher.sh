@@ -1,0 +1,43 @@
+#!/usr/bin/env bash
+# Finds a Python with PyTorch 2.11, shows the programs beside this file its libraries, and runs the check with the flags given.
+# PYTHON=/path/to/python names another Python than the one on the PATH.
+set -euo pipefail
+
+here=$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")
+
+fail() {
+    echo "gpu-check: $*" >&2
+    exit 1
+}
+
+# Without importing it, which takes long: its version, and the folder that its package lies in.
+find_torch='
+import importlib.metadata, importlib.util, os
+print(importlib.metadata.version("torch"))
+print(os.path.dirname(os.path.dirname(importlib.util.find_spec("torch").origin)))'
+
+said=$("$here/bin/gpu-check" --version 2>&1) ||
+    fail "the programs do not run on this host ($(uname -m), $(getconf GNU_LIBC_VERSION || true)): $said"
+
+found=
+for python in ${PYTHON:+"$PYTHON"} python3 python; do
+    if torch=$("$python" -c "$find_torch" 2>/dev/null); then
+        version=${torch%%$'\n'*}
+        packages=${torch#*$'\n'}
+        found+=" $python has $version;"
+        [[ $version == 2.11.* ]] && break
+    fi
+    python=
+done
+[[ -n $python ]] ||
+    fail "a Python with PyTorch 2.11 is needed (PYTHON=/path/to/python names one);${found:- none with PyTorch was found}"
+
+libraries=$packages/torch/lib
+for folder in "$packages"/nvidia/*/lib; do
+    [[ -d $folder ]] && libraries+=:$folder
+done
+export LD_LIBRARY_PATH=$libraries${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+said=$("$here/bin/packhorse-worker" --version 2>&1) ||
+    fail "the worker does not run with the libtorch of $python: $said"
+
+exec "$here/bin/gpu-check" --programs "$here/bin" --python "$python" "$@"

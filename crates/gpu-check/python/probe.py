@@ -1,0 +1,96 @@
+"""What gpu-check asks of PyTorch itself. Prints one JSON object.
+
+    python probe.py facts                    versions, and whether a GPU can be used
+    python probe.py copies cuda BYTES        how fast pinned memory is copied to the device, in bytes/s
+    python probe.py multiprocessors          how many multiprocessors a process with this environment gets
+    python probe.py fault                    writes to an address that is nobody's, on the GPU
+"""
+
+import ctypes
+import importlib.metadata
+import json
+import sys
+import time
+
+import torch
+
+# cudaDevAttrMultiProcessorCount and CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT.
+MULTIPROCESSOR_COUNT = 16
+SECONDS = 2.0
+COPIES_AT_A_TIME = 20
+
+
+def version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def facts() -> dict:
+    usable = torch.cuda.is_available()
+    return {
+        "torch": torch.__version__,
+        "torchvision": version("torchvision"),
+        "transformers": version("transformers"),
+        "cuda": torch.version.cuda,
+        "gpus": torch.cuda.device_count() if usable else 0,
+        "cudnn": torch.backends.cudnn.version() if usable else None,
+    }
+
+
+def copies(device: str, size: int) -> dict:
+    """Nothing but copies of one pinned buffer, so many at a time."""
+    source = torch.ones(size, dtype=torch.uint8, pin_memory=device != "cpu")
+    target = torch.empty(size, dtype=torch.uint8, device=device)
+
+    def some() -> None:
+        for _ in range(COPIES_AT_A_TIME):
+            target.copy_(source, non_blocking=True)
+        if device != "cpu":
+            torch.cuda.synchronize()
+
+    some()
+    copied, started = 0, time.perf_counter()
+    while time.perf_counter() - started < SECONDS:
+        some()
+        copied += COPIES_AT_A_TIME * size
+    return {"bytes_per_s": copied / (time.perf_counter() - started)}
+
+
+def multiprocessors() -> dict:
+    """As the driver tells this process: a client of MPS is told what its share comes to."""
+    torch.ones(1, device="cuda").sum().item()
+    count = ctypes.c_int()
+    error = ctypes.CDLL("libcuda.so.1").cuDeviceGetAttribute(ctypes.byref(count), MULTIPROCESSOR_COUNT, 0)
+    if error:
+        raise RuntimeError(f"cuDeviceGetAttribute: error {error}")
+    return {"multiprocessors": count.value}
+
+
+def fault() -> dict:
+    """Faults as a faulty model would; `fault` tells how the process learned of it."""
+    x = torch.zeros(8, device="cuda")
+    torch.cuda.synchronize()
+    try:
+        # Its kernel asserts on the device that indices are in range.
+        x[torch.full((1,), 1 << 40, device="cuda")] = 1.0
+        torch.cuda.synchronize()
+    except RuntimeError as e:
+        return {"fault": str(e).splitlines()[0]}
+    return {"fault": None}
+
+
+def main() -> None:
+    what, arguments = sys.argv[1], sys.argv[2:]
+    answers = {
+        "facts": facts,
+        "copies": lambda: copies(arguments[0], int(arguments[1])),
+        "multiprocessors": multiprocessors,
+        "fault": fault,
+    }
+    sys.stdout.write(json.dumps(answers[what]()) + "\n")
+
+
+if __name__ == "__main__":
+    main()

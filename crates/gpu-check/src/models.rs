@@ -1,0 +1,114 @@
+//! The models that are served: made on the spot by `python/models.py`, once per run.
+
+use std::{collections::BTreeMap, fs, path::PathBuf, time::Duration};
+
+use anyhow::{Context as _, bail};
+use packhorse_api::ModelRegistration;
+
+use crate::{host::Host, process::Running};
+
+const SCRIPT: &str = include_str!("../python/models.py");
+/// Making one of the larger models takes a minute on a slow disk.
+const LIMIT: Duration = Duration::from_mins(10);
+/// The most rows of one batch of the thesis' profiles, and of the small models.
+const MAX_BATCH_SIZES: [u32; 2] = [128, 8];
+/// The rows of the examples of what eager PyTorch answers.
+pub(crate) const EXAMPLE_ROWS: [u32; 2] = [1, 4];
+
+/// A model's files.
+pub(crate) struct Model {
+    /// As the thesis calls it.
+    pub(crate) name: &'static str,
+    /// Signature and limits.
+    pub(crate) registration: ModelRegistration,
+    folder: PathBuf,
+}
+
+/// An input and what eager PyTorch answers to it.
+pub(crate) struct Example {
+    pub(crate) input: Vec<u8>,
+    pub(crate) output: Vec<f32>,
+}
+
+impl Model {
+    /// The TorchScript file.
+    pub(crate) fn artifact(&self) -> PathBuf {
+        self.folder.join("model.pt")
+    }
+
+    /// With so many rows, one of [`EXAMPLE_ROWS`].
+    pub(crate) fn example(&self, rows: u32) -> anyhow::Result<Example> {
+        let read = |what: &str| {
+            let path = self.folder.join(format!("example-{rows}-{what}.bin"));
+            fs::read(&path).with_context(|| format!("read {}", path.display()))
+        };
+        Ok(Example {
+            input: read("input")?,
+            output: floats(&read("output")?),
+        })
+    }
+}
+
+/// Little-endian FP32.
+pub(crate) fn floats(bytes: &[u8]) -> Vec<f32> {
+    let (values, _) = bytes.as_chunks::<4>();
+    values
+        .iter()
+        .map(|value| f32::from_le_bytes(*value))
+        .collect()
+}
+
+/// Makes those that are not there yet: the models, and of those that could not be made why.
+pub(crate) fn make(
+    host: &Host,
+    names: &[&'static str],
+) -> anyhow::Result<(Vec<Model>, BTreeMap<String, String>)> {
+    let folder = host.models_folder();
+    fs::create_dir_all(&folder).with_context(|| format!("make {}", folder.display()))?;
+    let is_missing = |name: &&&str| !folder.join(name).join("model.pt").exists();
+    let missing: Vec<&str> = names.iter().filter(is_missing).copied().collect();
+    let mut failed = BTreeMap::new();
+    if !missing.is_empty() {
+        let script = folder.join("models.py");
+        fs::write(&script, SCRIPT).with_context(|| format!("write {}", script.display()))?;
+        let mut python = host.script(&script);
+        python.arg(&folder).args(["--device", host.torch_device()]);
+        python.arg("--max-batch-size");
+        python.arg(MAX_BATCH_SIZES[usize::from(host.quick)].to_string());
+        if host.quick {
+            python.arg("--tiny");
+        }
+        for rows in EXAMPLE_ROWS {
+            python.args(["--rows", &rows.to_string()]);
+        }
+        python.args(&missing).envs(host.first_device());
+        let printed = Running::start("models", &mut python, &folder)?.finish(LIMIT)?;
+        failed = serde_json::from_str(&printed)
+            .with_context(|| format!("read what models.py printed: {printed}"))?;
+    }
+    let made = names.iter().filter(|name| !failed.contains_key(**name));
+    let models = made
+        .map(|name| read(folder.join(name), name))
+        .collect::<anyhow::Result<_>>()?;
+    Ok((models, failed))
+}
+
+/// Makes one that a part cannot do without.
+pub(crate) fn make_one(host: &Host, name: &'static str) -> anyhow::Result<Model> {
+    let (mut models, failed) = make(host, &[name])?;
+    match models.pop() {
+        Some(model) => Ok(model),
+        None => bail!("{name} cannot be made: {failed:?}"),
+    }
+}
+
+fn read(folder: PathBuf, name: &'static str) -> anyhow::Result<Model> {
+    let path = folder.join("model.json");
+    let text = fs::read(&path).with_context(|| format!("read {}", path.display()))?;
+    let registration = serde_json::from_slice(&text).with_context(|| path.display().to_string())?;
+    Ok(Model {
+        name,
+        registration,
+        folder,
+    })
+}

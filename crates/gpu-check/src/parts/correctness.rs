@@ -1,0 +1,114 @@
+//! Whether what comes back over HTTP, through gateway, agent and worker, is what eager PyTorch computes on the same device.
+
+use std::time::Duration;
+
+use super::Part;
+use crate::{
+    cluster::{Cluster, Demand},
+    host::{Backend, Host},
+    models::{self, EXAMPLE_ROWS, Model},
+    report::{Section, Target},
+};
+
+pub(crate) struct Correctness;
+
+/// One of each sort: residual, depthwise, transformer.
+const MODELS: [&str; 3] = ["resnet50", "mobilenet_v2", "bert"];
+/// Loading a model for the first time compiles or finds its kernels.
+const READY_LIMIT: Duration = Duration::from_mins(4);
+/// An objective that is not in the way, and a rate that wants the largest batches.
+const DEMAND: Demand = Demand {
+    rate_rps: 1.0,
+    slo_ms: 20_000.0,
+    max_batch_size: Some(8),
+};
+
+/// How far an answer may be from PyTorch's, as part of the largest number in it. A GPU convolves in TF32, with 10 bits after the
+/// point, and whether constants are folded before they are rounded to that is the compiler's choice: 2^-11 in each of
+/// about 50 layers adds up to some thousandths. On the CPU everything is FP32.
+fn tolerance(backend: Backend) -> f64 {
+    match backend {
+        Backend::Nvidia => 1e-2,
+        Backend::Cpu => 1e-4,
+    }
+}
+
+impl Part for Correctness {
+    fn name(&self) -> &'static str {
+        "correctness"
+    }
+
+    fn about(&self) -> &'static str {
+        "answers over HTTP against eager PyTorch on the same device"
+    }
+
+    fn run(&self, host: &Host, section: &mut Section) -> anyhow::Result<()> {
+        let (models, missing) = models::make(host, &MODELS)?;
+        for (name, reason) in missing {
+            section.unavailable(name, reason);
+        }
+        let seconds = if host.quick { 1 } else { 5 };
+        let mut cluster = Cluster::start(host, "correctness", Duration::from_secs(seconds))?;
+        for model in &models {
+            cluster.register(model, DEMAND)?;
+        }
+        for model in &models {
+            if let Err(e) = compare(host, &mut cluster, model, section) {
+                section.failed(model.name, format!("{e:#}"));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn compare(
+    host: &Host,
+    cluster: &mut Cluster,
+    model: &Model,
+    section: &mut Section,
+) -> anyhow::Result<()> {
+    cluster.wait_for_model(model, "ready", READY_LIMIT, |view| {
+        view.replicas.iter().any(|replica| replica.serving)
+    })?;
+    for rows in EXAMPLE_ROWS {
+        let example = model.example(rows)?;
+        let answer = cluster.infer(model, rows, &example.input)?;
+        section.number(
+            format!("{}, {rows} rows: largest difference", model.name),
+            difference(&answer, &example.output),
+            "of the largest answer",
+            Some(Target::AtMost(tolerance(host.backend))),
+        );
+    }
+    Ok(())
+}
+
+/// The largest difference as part of the largest number in `expected`; infinite if they cannot be compared.
+fn difference(answer: &[f32], expected: &[f32]) -> f64 {
+    if answer.len() != expected.len() {
+        return f64::INFINITY;
+    }
+    let largest = expected.iter().fold(0.0, |max: f32, x| max.max(x.abs()));
+    let pairs = answer.iter().zip(expected);
+    let differences = pairs.map(|(a, b)| f64::from((a - b).abs()));
+    // What is no number is as far off as can be.
+    let differences = differences.map(|x| if x.is_nan() { f64::INFINITY } else { x });
+    differences.fold(0.0, f64::max) / f64::from(largest)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_difference_is_relative_to_the_largest_answer() {
+        assert!((difference(&[1.0, -4.0], &[1.5, -5.0]) - 0.2).abs() < 1e-9);
+        assert!(difference(&[2.0], &[2.0]).abs() < 1e-9);
+    }
+
+    #[test]
+    fn what_cannot_be_compared_is_never_close() {
+        assert!(difference(&[2.0], &[2.0, 3.0]).is_infinite());
+        assert!(difference(&[1.0, f32::NAN, 2.0], &[1.0, 1.0, 2.0]).is_infinite());
+    }
+}

@@ -1,0 +1,269 @@
+//! A small scenario of the thesis with real models: what is answered in time under three policies, end to end over HTTP.
+
+use std::{collections::BTreeMap, fmt::Write as _, fs, path::PathBuf, time::Duration};
+
+use anyhow::Context as _;
+use packhorse_api::ModelState;
+use packhorse_cluster::ProfileTable;
+use serde::Deserialize;
+use serde_json::json;
+
+use super::Part;
+use crate::{
+    cluster::{Cluster, Demand},
+    host::Host,
+    models::{self, Model},
+    report::{Section, Table, Target},
+};
+
+pub(crate) struct Goodput;
+
+/// The baseline, the thesis' best and ours.
+const POLICIES: [&str; 3] = ["exclusive", "wsm-milp", "goodput"];
+
+/// What is asked for.
+struct Setting {
+    name: &'static str,
+    models: &'static [&'static str],
+    /// Of each model.
+    rate_rps: f64,
+    slo_ms: f64,
+    warmup_s: f64,
+    window_s: f64,
+}
+
+/// Figure 6.1 of the thesis, on as many GPUs as the host has.
+const THESIS: Setting = Setting {
+    name: "thesis-6.1",
+    models: &[
+        "alexnet",
+        "densenet121",
+        "efficientnet_b7",
+        "resnet50",
+        "vgg19",
+    ],
+    rate_rps: 500.0,
+    slo_ms: 200.0,
+    warmup_s: 1.0,
+    window_s: 8.0,
+};
+/// The same with less of everything.
+const QUICK: Setting = Setting {
+    name: "quick",
+    models: &["resnet50", "mobilenet_v2", "bert"],
+    rate_rps: 10.0,
+    slo_ms: 500.0,
+    warmup_s: 0.5,
+    window_s: 2.0,
+};
+
+const PROFILED_LIMIT: Duration = Duration::from_mins(6);
+const SERVES_LIMIT: Duration = Duration::from_mins(2);
+const BENCH_LIMIT: Duration = Duration::from_mins(2);
+/// What ours may fall short of another by noise.
+const NOISE: f64 = 0.98;
+
+/// What we read of the report of `packhorse bench`.
+#[derive(Deserialize)]
+struct Bench {
+    models: Vec<Fared>,
+    totals: Totals,
+    client: Client,
+}
+
+#[derive(Deserialize)]
+struct Fared {
+    name: String,
+    offered_rps: f64,
+    goodput_rps: f64,
+}
+
+#[derive(Deserialize)]
+struct Totals {
+    offered_rps: f64,
+    goodput_rps: f64,
+}
+
+#[derive(Deserialize)]
+struct Client {
+    sent: u64,
+    sent_late: u64,
+    failed: u64,
+}
+
+impl Part for Goodput {
+    fn name(&self) -> &'static str {
+        "goodput"
+    }
+
+    fn about(&self) -> &'static str {
+        "a scenario of the thesis end to end under exclusive, wsm-milp and goodput"
+    }
+
+    fn run(&self, host: &Host, section: &mut Section) -> anyhow::Result<()> {
+        let setting = if host.quick { &QUICK } else { &THESIS };
+        let (models, missing) = models::make(host, setting.models)?;
+        if !missing.is_empty() {
+            for (name, reason) in missing {
+                section.unavailable(name, reason);
+            }
+            return Ok(());
+        }
+        let profile_time = Duration::from_secs(if host.quick { 1 } else { 20 });
+        let mut cluster = Cluster::start(host, "goodput", profile_time)?;
+        register(&mut cluster, setting, &models)?;
+        let profiles = cluster.profiles()?;
+        let scenario = write_scenario(host, &cluster, setting, &models, &profiles)?;
+        let mut reached = BTreeMap::new();
+        let mut table = Table {
+            title: "Requests/s answered within the SLO",
+            columns: vec!["policy", "model", "goodput", "offered"],
+            rows: Vec::new(),
+        };
+        for policy in POLICIES {
+            if policy == "wsm-milp" && !knows_utilization(&profiles) {
+                let reason = "the profiles measured here have no SM utilisation";
+                section.unavailable(format!("goodput under {policy}"), reason);
+                continue;
+            }
+            match drive(host, &mut cluster, policy, &scenario) {
+                Ok(bench) => {
+                    say(policy, &bench, section, &mut table);
+                    reached.insert(policy, bench.totals.goodput_rps);
+                }
+                Err(e) => section.failed(format!("goodput under {policy}"), format!("{e:#}")),
+            }
+        }
+        compare(host, &reached, section);
+        section.table(table);
+        Ok(())
+    }
+}
+
+/// Registers all models and waits until each has been measured.
+fn register(cluster: &mut Cluster, setting: &Setting, models: &[Model]) -> anyhow::Result<()> {
+    let demand = Demand {
+        rate_rps: setting.rate_rps,
+        slo_ms: setting.slo_ms,
+        max_batch_size: None,
+    };
+    for model in models {
+        cluster.register(model, demand)?;
+    }
+    for model in models {
+        cluster.wait_for_model(model, "measured", PROFILED_LIMIT, |view| {
+            use ModelState::{Fetching, Profiling, Registered};
+            !matches!(view.state, Registered | Fetching | Profiling)
+        })?;
+    }
+    Ok(())
+}
+
+fn knows_utilization(profiles: &ProfileTable) -> bool {
+    let mut rows = profiles.iter().flat_map(|(.., profile)| profile.rows());
+    rows.any(|row| row.sm_utilization.is_some())
+}
+
+/// The scenario as a file, with the profiles that were measured.
+fn write_scenario(
+    host: &Host,
+    cluster: &Cluster,
+    setting: &Setting,
+    models: &[Model],
+    profiles: &ProfileTable,
+) -> anyhow::Result<PathBuf> {
+    let folder = cluster.folder();
+    fs::write(folder.join("profiles.csv"), profiles.to_csv()).context("write the profiles")?;
+    let path = folder.join("scenario.toml");
+    fs::write(&path, toml(host, setting, models)).context("write the scenario")?;
+    Ok(path)
+}
+
+fn toml(host: &Host, setting: &Setting, models: &[Model]) -> String {
+    let mut text = format!(
+        "name = \"{}\"\nprofiles = [\"profiles.csv\"]\n",
+        setting.name
+    );
+    let mut add = |line: String| writeln!(text, "{line}").expect("a string takes everything");
+    for device in &host.devices {
+        add(format!(
+            "[[devices]]\nkind = \"{}\"\ncount = 1",
+            device.kind
+        ));
+        add(format!("memory_mib = {:.0}", device.memory.as_mib_f64()));
+    }
+    for model in models {
+        let input = &model.registration.inputs[0];
+        let elements: i64 = input.dims().iter().skip(1).product();
+        let payload = elements.unsigned_abs() * input.datatype.width().unwrap_or(1) as u64;
+        add(format!("[[models]]\nname = \"{}\"", model.name));
+        add(format!(
+            "rate_rps = {:?}\nslo_ms = {:?}",
+            setting.rate_rps, setting.slo_ms
+        ));
+        add(format!("payload_bytes = {payload}"));
+    }
+    add("[simulation]".to_owned());
+    add(format!(
+        "warmup_s = {:?}\nwindow_s = {:?}",
+        setting.warmup_s, setting.window_s
+    ));
+    text
+}
+
+fn drive(
+    host: &Host,
+    cluster: &mut Cluster,
+    policy: &str,
+    scenario: &std::path::Path,
+) -> anyhow::Result<Bench> {
+    cluster.plan_by(policy, SERVES_LIMIT)?;
+    cluster.bench(host, scenario, BENCH_LIMIT)
+}
+
+fn say(policy: &str, bench: &Bench, section: &mut Section, table: &mut Table) {
+    let of = |what: &str| format!("{what} under {policy}");
+    section.number(of("goodput"), bench.totals.goodput_rps, "requests/s", None);
+    let offered = bench.totals.offered_rps;
+    section.number(
+        of("answered in time"),
+        bench.totals.goodput_rps / offered,
+        "of all",
+        None,
+    );
+    if bench.client.sent_late > 0 {
+        let late = bench.client.sent_late as f64 / bench.client.sent as f64;
+        section.number(of("sent late by the client"), late, "of all", None);
+    }
+    section.holds(
+        of("requests that failed"),
+        "none",
+        bench.client.failed == 0,
+        bench.client.failed.to_string(),
+    );
+    for model in &bench.models {
+        let row = [
+            json!(policy),
+            json!(model.name),
+            json!(model.goodput_rps),
+            json!(model.offered_rps),
+        ];
+        table.rows.push(row.to_vec());
+    }
+}
+
+/// Ours against each of the others.
+fn compare(host: &Host, reached: &BTreeMap<&str, f64>, section: &mut Section) {
+    let Some(ours) = reached.get("goodput") else {
+        return;
+    };
+    for (policy, theirs) in reached.iter().filter(|(policy, _)| **policy != "goodput") {
+        let target = host.judged(Target::AtLeast(NOISE));
+        section.number(
+            format!("goodput's over {policy}'s"),
+            ours / theirs,
+            "",
+            target,
+        );
+    }
+}

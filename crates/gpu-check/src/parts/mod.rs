@@ -1,0 +1,33 @@
+//! What is checked: one trait, one file per subject, and the table that lists them.
+
+mod correctness;
+mod devices;
+mod faults;
+mod goodput;
+mod profiles;
+
+use crate::{host::Host, report::Section};
+
+/// One subject.
+pub(crate) trait Part: Sync {
+    /// As `--only` takes it.
+    fn name(&self) -> &'static str;
+
+    /// What is looked at, for people.
+    fn about(&self) -> &'static str;
+
+    /// Looks at it and says in the section what came of it.
+    ///
+    /// # Errors
+    /// If nothing more can come of it.
+    fn run(&self, host: &Host, section: &mut Section) -> anyhow::Result<()>;
+}
+
+/// All of them, in the order in which they run: what is quick and what others rest on first.
+pub(crate) const PARTS: [&dyn Part; 5] = [
+    &devices::Devices,
+    &correctness::Correctness,
+    &faults::Faults,
+    &profiles::Profiles,
+    &goodput::Goodput,
+];

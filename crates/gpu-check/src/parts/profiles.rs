@@ -1,0 +1,232 @@
+//! The thesis' models on this host's first device, measured by the worker as it measures any model, beside the thesis' V100.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use anyhow::{Context as _, bail};
+use packhorse_cluster::{ByteCount, ModelId, Percent, Profile, ProfileRow, ProfileTable, Program};
+use packhorse_worker_agent::handoff::{
+    Execution, ExecutorChoice, Handoff, ProfileTask, WorkerReport,
+};
+use serde_json::{Value, json};
+
+use super::Part;
+use crate::{
+    host::{Backend, Host},
+    models::{self, Model},
+    process::{Running, wait_for},
+    report::{Section, Table},
+};
+
+pub(crate) struct Profiles;
+
+/// Those of table A.1, the smaller ones first.
+const MODELS: [&str; 13] = [
+    "resnet50",
+    "mobilenet_v2",
+    "bert",
+    "alexnet",
+    "densenet121",
+    "vgg19",
+    "efficientnet_b7",
+    "inception_v3",
+    "resnext50_32x4d",
+    "gpt2",
+    "t5",
+    "xlnet",
+    "bloom_560",
+];
+/// Enough to show that it works.
+const QUICK_MODELS: [&str; 3] = ["resnet50", "mobilenet_v2", "bert"];
+
+const THESIS: &str = include_str!("../../../../profiles/v100-thesis.csv");
+const THESIS_KIND: &str = "V100-SXM2-16GB";
+/// Loading, warming up, and the last batch size, beyond the time in which sizes are begun.
+const BEYOND: Duration = Duration::from_mins(2);
+
+impl Part for Profiles {
+    fn name(&self) -> &'static str {
+        "profiles"
+    }
+
+    fn about(&self) -> &'static str {
+        "latency, memory and occupancy of the thesis' models, beside its V100"
+    }
+
+    fn run(&self, host: &Host, section: &mut Section) -> anyhow::Result<()> {
+        let names: &[&str] = if host.quick { &QUICK_MODELS } else { &MODELS };
+        let thesis = ProfileTable::from_csv(THESIS).context("read the thesis' profiles")?;
+        let mut table = Table {
+            title: "Beside the thesis' V100 (PyTorch 2.4, FP32, eager)",
+            columns: COLUMNS.to_vec(),
+            rows: Vec::new(),
+        };
+        let mut measured = ProfileTable::default();
+        for &name in names {
+            if host.is_out_of_time() {
+                section.unavailable(name, "the time is over (--minutes)");
+                continue;
+            }
+            let (models, missing) = models::make(host, &[name])?;
+            let Some(model) = models.first() else {
+                let reason = missing.get(name).cloned().unwrap_or_default();
+                section.unavailable(name, reason);
+                continue;
+            };
+            match measure(host, model) {
+                Ok(profile) => {
+                    section.number(
+                        format!("{name}: batch sizes measured"),
+                        profile.whole().len() as f64,
+                        "",
+                        None,
+                    );
+                    let kind = THESIS_KIND.parse().expect("a kind");
+                    let theirs = thesis.get(&name.parse()?, &kind);
+                    table
+                        .rows
+                        .extend(profile.whole().iter().map(|row| beside(name, row, theirs)));
+                    measured.insert(name.parse()?, host.devices[0].kind.clone(), profile);
+                }
+                Err(e) => section.failed(name, format!("{e:#}")),
+            }
+        }
+        section.table(table);
+        let path = csv_path(&host.report);
+        fs::write(&path, measured.to_csv()).with_context(|| format!("write {}", path.display()))?;
+        section.fact(
+            "as profiles for plan and simulate",
+            path.display().to_string(),
+        );
+        Ok(())
+    }
+}
+
+/// Beside the report: what is measured may be planned with.
+fn csv_path(report: &Path) -> PathBuf {
+    let stem = report.file_stem().unwrap_or_default().to_string_lossy();
+    report.with_file_name(format!("{stem}-profiles.csv"))
+}
+
+/// Has the worker measure a model on the first device.
+fn measure(host: &Host, model: &Model) -> anyhow::Result<Profile> {
+    let folder = host.folder("profile")?;
+    let handoff = Handoff::at(&folder);
+    let time_limit = Duration::from_secs(if host.quick { 2 } else { 20 });
+    let given = &model.registration;
+    let id: ModelId = model.name.parse()?;
+    let kind = host.devices[0].kind.clone();
+    handoff.write_task(&ProfileTask {
+        execution: Execution {
+            program: Program {
+                model: id.clone(),
+                artifact: format!("sha256:{}", "0".repeat(64)).parse()?,
+                max_batch_size: given.max_batch_size,
+                inputs: given.inputs.clone(),
+                outputs: given.outputs.clone(),
+            },
+            executor: ExecutorChoice::Torch {
+                artifact: model.artifact(),
+                cuda_device: (host.backend == Backend::Nvidia).then_some(0),
+            },
+            threads: host.threads(),
+            pipeline: host.pipeline(),
+        },
+        device_kind: kind.clone(),
+        time_limit_ms: time_limit.as_millis() as u64,
+    })?;
+    fs::create_dir(handoff.temporary_dir()).context("make the worker's folder")?;
+    let mut worker = host.program("packhorse-worker");
+    worker
+        .args(["profile", "--dir"])
+        .arg(&folder)
+        .envs(host.worker_environment())
+        .env("TMPDIR", handoff.temporary_dir());
+    let mut worker = Running::start("worker", &mut worker, &folder)?;
+    wait_for("the measurement", time_limit + BEYOND, || worker.ended())?;
+    let status = handoff.read_status()?;
+    match status.map(|status| status.phase) {
+        Some(WorkerReport::Measured { csv, .. }) => {
+            let table = ProfileTable::from_csv(&csv).context("read the measurement")?;
+            let profile = table.get(&id, &kind).cloned();
+            profile.context("the measurement is of something else")
+        }
+        Some(WorkerReport::Failed { reason, .. }) => bail!(reason),
+        _ => bail!("the worker ended: {}", worker.last_words()),
+    }
+}
+
+const COLUMNS: [&str; 11] = [
+    "model",
+    "batch",
+    "ms",
+    "ms V100",
+    "faster",
+    "MiB",
+    "MiB V100",
+    "occupancy %",
+    "occupancy % V100",
+    "SM %",
+    "SM % V100",
+];
+
+/// A line of the table: ours, and what the thesis has for the same batch size.
+fn beside(name: &str, ours: &ProfileRow, theirs: Option<&Profile>) -> Vec<Value> {
+    let same = |row: &&ProfileRow| row.batch_size == ours.batch_size;
+    let theirs = theirs.and_then(|profile| profile.whole().iter().find(same));
+    let ms = |row: &ProfileRow| row.latency.as_secs_f64() * 1e3;
+    let mib = |row: &ProfileRow| row.memory.map(ByteCount::as_mib_f64);
+    let percent = |percent: Option<Percent>| percent.map(Percent::get);
+    let of_theirs = |value: fn(&ProfileRow) -> Option<Percent>| percent(theirs.and_then(value));
+    vec![
+        json!(name),
+        json!(ours.batch_size),
+        json!(ms(ours)),
+        json!(theirs.map(ms)),
+        json!(theirs.map(|theirs| ms(theirs) / ms(ours))),
+        json!(mib(ours)),
+        json!(theirs.and_then(mib)),
+        json!(percent(ours.achieved_occupancy)),
+        json!(of_theirs(|row| row.achieved_occupancy)),
+        json!(percent(ours.sm_utilization)),
+        json!(of_theirs(|row| row.sm_utilization)),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_row_stands_beside_the_thesis_row_of_its_batch_size_or_beside_nothing() {
+        let thesis = ProfileTable::from_csv(THESIS).unwrap();
+        let kind = THESIS_KIND.parse().unwrap();
+        let v100 = thesis.get(&"alexnet".parse().unwrap(), &kind).unwrap();
+        let mut row = v100.whole()[0];
+        row.latency /= 2;
+        let line = beside("alexnet", &row, Some(v100));
+        assert_eq!(line.len(), COLUMNS.len());
+        assert_eq!(line[1], 4);
+        assert!((line[3].as_f64().unwrap() - 1.427_679).abs() < 1e-5);
+        assert!((line[4].as_f64().unwrap() - 2.0).abs() < 1e-5);
+        assert_eq!(line[10], 47.07);
+        row.batch_size = 5;
+        assert_eq!(beside("alexnet", &row, Some(v100))[3], Value::Null);
+    }
+
+    #[test]
+    fn every_model_of_the_thesis_is_measured() {
+        let thesis = ProfileTable::from_csv(THESIS).unwrap();
+        let mut theirs: Vec<String> = thesis
+            .iter()
+            .map(|(model, ..)| model.name.to_string())
+            .collect();
+        theirs.sort();
+        let mut ours = MODELS.to_vec();
+        ours.sort_unstable();
+        assert_eq!(ours, theirs);
+    }
+}

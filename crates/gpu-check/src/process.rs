@@ -1,0 +1,156 @@
+//! Programs that are run to their end, or beside this one, each with a limit on its time.
+
+use std::{
+    fs::{self, File},
+    path::{Path, PathBuf},
+    process::{Child, Command, ExitStatus, Stdio},
+    thread::sleep,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, bail};
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+
+const POLL: Duration = Duration::from_millis(10);
+/// How long a program that was asked to end may take.
+const STOP_LIMIT: Duration = Duration::from_secs(20);
+
+/// The time, for limits and for what is measured.
+#[expect(clippy::disallowed_methods, reason = "a tool that waits and measures")]
+pub(crate) fn now() -> Instant {
+    Instant::now()
+}
+
+/// Calls `ready` until it has a value, at most for `limit`.
+pub(crate) fn wait_for<T>(
+    what: &str,
+    limit: Duration,
+    mut ready: impl FnMut() -> anyhow::Result<Option<T>>,
+) -> anyhow::Result<T> {
+    let start = now();
+    loop {
+        if let Some(value) = ready()? {
+            return Ok(value);
+        }
+        if now() - start >= limit {
+            bail!("gave up after {} s waiting for {what}", limit.as_secs());
+        }
+        sleep(POLL);
+    }
+}
+
+/// A started program. Dropping it ends it: asked first, then killed.
+pub(crate) struct Running {
+    name: String,
+    child: Child,
+    output: PathBuf,
+    log: PathBuf,
+}
+
+impl Running {
+    /// Starts a program that writes to `NAME.out` and `NAME.log` in `folder`.
+    pub(crate) fn start(name: &str, command: &mut Command, folder: &Path) -> anyhow::Result<Self> {
+        let output = folder.join(format!("{name}.out"));
+        let log = folder.join(format!("{name}.log"));
+        let create =
+            |path: &Path| File::create(path).with_context(|| format!("create {}", path.display()));
+        let child = command
+            .stdin(Stdio::null())
+            .stdout(create(&output)?)
+            .stderr(create(&log)?)
+            .spawn()
+            .with_context(|| format!("start {}", command.get_program().display()))?;
+        Ok(Self {
+            name: name.to_owned(),
+            child,
+            output,
+            log,
+        })
+    }
+
+    /// Its process.
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// How it ended, if it has.
+    pub(crate) fn ended(&mut self) -> anyhow::Result<Option<ExitStatus>> {
+        self.child
+            .try_wait()
+            .with_context(|| format!("look after {}", self.name))
+    }
+
+    /// Fails if it has ended.
+    pub(crate) fn check(&mut self) -> anyhow::Result<()> {
+        match self.ended()? {
+            None => Ok(()),
+            Some(status) => bail!("{} ended: {status}: {}", self.name, self.last_words()),
+        }
+    }
+
+    /// Waits until it has ended with success: what it printed.
+    pub(crate) fn finish(mut self, limit: Duration) -> anyhow::Result<String> {
+        let name = self.name.clone();
+        let status = wait_for(&format!("{name} to end"), limit, || self.ended())?;
+        if !status.success() {
+            bail!("{name}: {status}: {}", self.last_words());
+        }
+        fs::read_to_string(&self.output).with_context(|| format!("read what {name} printed"))
+    }
+
+    /// The last that it wrote for people.
+    pub(crate) fn last_words(&self) -> String {
+        let text = fs::read_to_string(&self.log).unwrap_or_default();
+        let mut lines = text.lines().rev().filter(|line| !line.trim().is_empty());
+        lines.next().unwrap_or("without a word").trim().to_owned()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if matches!(self.child.try_wait(), Ok(Some(_))) {
+            return;
+        }
+        if let Ok(pid) = i32::try_from(self.child.id()) {
+            let _ = kill(Pid::from_raw(pid), Signal::SIGTERM);
+        }
+        let child = &mut self.child;
+        let ended = wait_for("the program to end", STOP_LIMIT, || Ok(child.try_wait()?));
+        if ended.is_err() {
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shell(script: &str, folder: &Path) -> Running {
+        Running::start("shell", Command::new("sh").args(["-c", script]), folder).unwrap()
+    }
+
+    #[test]
+    fn what_a_program_printed_is_returned_and_its_last_words_say_why_it_failed() {
+        let folder = tempfile::tempdir().unwrap();
+        let limit = Duration::from_secs(30);
+        let printed = shell("echo yes", folder.path()).finish(limit).unwrap();
+        assert_eq!(printed, "yes\n");
+        let error = shell("echo no >&2; echo >&2; exit 3", folder.path()).finish(limit);
+        let error = error.unwrap_err().to_string();
+        assert_eq!(error, "shell: exit status: 3: no");
+    }
+
+    #[test]
+    fn a_program_that_goes_on_is_ended_at_its_limit() {
+        let folder = tempfile::tempdir().unwrap();
+        let running = shell("sleep 600", folder.path());
+        let pid = Pid::from_raw(running.pid().cast_signed());
+        assert!(running.finish(Duration::from_millis(50)).is_err());
+        assert_eq!(kill(pid, None), Err(nix::Error::ESRCH));
+    }
+}

@@ -1,0 +1,141 @@
+//! `gpu-check`: built and run here, or packed for a host that has nothing but a driver and PyTorch. Either way the programs lie in a
+//! folder with the launcher that finds libtorch, so that what runs here is what is packed.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use anyhow::{Context as _, ensure};
+
+use crate::{
+    setup,
+    workspace::{python, root},
+};
+
+/// The programs that are needed.
+const PROGRAMS: [&str; 5] = [
+    "gpu-check",
+    "packhorse",
+    "packhorse-gateway",
+    "packhorse-agent",
+    "packhorse-worker",
+];
+/// The packages that make them.
+const PACKAGES: [&str; 4] = [
+    "packhorse-gpu-check",
+    "packhorse-cli",
+    "packhorse-gateway",
+    "packhorse-worker-agent",
+];
+/// What lies beside them: where it is in the repository, and in the folder.
+const BESIDE: [(&str, &str); 3] = [
+    ("crates/gpu-check/launcher.sh", "gpu-check"),
+    ("docs/gpu-check.md", "README.md"),
+    ("LICENSE", "LICENSE"),
+];
+const ARCHIVE_LIMIT: u64 = 60_000_000;
+
+/// How it is run or packed.
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  cargo xtask gpu-check                          Everything, on this host's GPUs
+  cargo xtask gpu-check --only devices           One part
+  cargo xtask gpu-check --device cpu --quick     Small models on the CPU: shows that the check itself works
+  cargo xtask gpu-check --pack                   target/gpu-check.tar.gz, to unpack and run elsewhere with ./gpu-check")]
+pub(crate) struct Options {
+    /// Write target/gpu-check.tar.gz to run elsewhere, instead of running here
+    #[arg(long)]
+    pack: bool,
+    /// Folder of the programs, built already; without it they are built with optimisation
+    #[arg(long, value_name = "DIR")]
+    programs: Option<PathBuf>,
+    /// Flags of gpu-check; target/gpu-check/bin/gpu-check --help has them
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    flags: Vec<String>,
+}
+
+/// Builds what is not handed over, then runs or packs it.
+pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
+    let programs = match &options.programs {
+        Some(programs) => programs.clone(),
+        None => build()?,
+    };
+    let folder = root().join("target/gpu-check");
+    stage(&programs, &folder)?;
+    if options.pack {
+        return pack(&folder);
+    }
+    let mut launcher = Command::new(folder.join("gpu-check"));
+    if python().exists() {
+        launcher.env("PYTHON", python());
+    }
+    let status = launcher
+        .args(&options.flags)
+        .status()
+        .context("start the launcher")?;
+    ensure!(status.success(), "gpu-check: {status}");
+    Ok(())
+}
+
+/// Builds the programs with optimisation, small, and without a word of where libtorch lies on this machine: their folder.
+fn build() -> anyhow::Result<PathBuf> {
+    setup::run()?;
+    println!("Building with optimisation");
+    let packages = PACKAGES.iter().flat_map(|package| ["-p", package]);
+    let status = Command::new("cargo")
+        .current_dir(root())
+        .args(["build", "--release"])
+        .args(packages)
+        .env("CARGO_PROFILE_RELEASE_STRIP", "symbols")
+        .env("PACKHORSE_RPATH", "off")
+        .status()
+        .context("start cargo")?;
+    ensure!(status.success(), "cargo build: {status}");
+    Ok(root().join("target/release"))
+}
+
+fn stage(programs: &Path, folder: &Path) -> anyhow::Result<()> {
+    if folder.exists() {
+        fs::remove_dir_all(folder).with_context(|| format!("empty {}", folder.display()))?;
+    }
+    let bin = folder.join("bin");
+    fs::create_dir_all(&bin).with_context(|| format!("make {}", bin.display()))?;
+    let copy = |from: PathBuf, to: PathBuf| {
+        fs::copy(&from, to).with_context(|| format!("copy {}", from.display()))
+    };
+    for program in PROGRAMS {
+        copy(programs.join(program), bin.join(program))?;
+    }
+    for (from, to) in BESIDE {
+        copy(root().join(from), folder.join(to))?;
+    }
+    Ok(())
+}
+
+fn pack(folder: &Path) -> anyhow::Result<()> {
+    let archive = folder.with_extension("tar.gz");
+    let parent = folder.parent().context("the folder has a parent")?;
+    let status = Command::new("tar")
+        .args(["--sort=name", "--owner=0", "--group=0", "--numeric-owner"])
+        .arg("-czf")
+        .arg(&archive)
+        .arg("-C")
+        .arg(parent)
+        .arg("gpu-check")
+        .status()
+        .context("start tar")?;
+    ensure!(status.success(), "tar: {status}");
+    let bytes = fs::metadata(&archive)
+        .with_context(|| format!("look at {}", archive.display()))?
+        .len();
+    ensure!(
+        bytes < ARCHIVE_LIMIT,
+        "the archive has {bytes} bytes, over the limit of {ARCHIVE_LIMIT}"
+    );
+    println!("{}: {:.1} MB", archive.display(), bytes as f64 / 1e6);
+    println!("On the host: tar xzf gpu-check.tar.gz && gpu-check/gpu-check");
+    Ok(())
+}
