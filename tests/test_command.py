@@ -85,6 +85,10 @@ def test_the_state_of_everything_is_told_to_people_and_programs(served: Served, 
     plan = command.json("plan")
     assert plan["policy"] == "first-fit"
     assert "convolutions" in {replica["model"] for replica in plan["replicas"]}
+    assert command.run("plan", "--explain").stdout.startswith(command.run("plan").stdout.splitlines()[0])
+    explained = command.json("plan", "--explain")
+    assert explained["generation"] == plan["generation"]
+    assert all(0 <= model["explanation"]["served_fraction"] <= 1 for model in explained["models"])
     csv = tmp_path / "profiles.csv"
     command.run("profile", "export", csv)
     assert "convolutions:1," in csv.read_text()

@@ -3,6 +3,7 @@
 import json
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import models
 import pytest
@@ -63,6 +64,32 @@ def test_exclusive_gives_every_replica_a_device_of_its_own(new_cluster: MakeClus
     assert len(devices) == len(set(devices)) == 2
     (left_out,) = [view for view in cluster.admin.get("/v1/models") if view["state"] == "unplaced"]
     assert left_out["reason"]
+    explained = {model["name"]: model["explanation"] for model in cluster.admin.get("/v1/plan?explain=true")["models"]}
+    why = explained.pop(left_out["name"])
+    assert why["bound"] == {"by": "device-time"} and why["complete"]
+    more = {"change": "add-devices", "kind": "V100-SXM2-16GB", "count": 1, "served_fraction": 1.0}
+    assert more in [{**remedy, "served_fraction": round(remedy["served_fraction"])} for remedy in why["remedies"]], why
+    assert all(other["bound"] == {"by": "rate"} for other in explained.values()), explained
+
+
+def test_replicas_with_a_duty_cycle_compute_one_batch_of_a_device_at_a_time(simulated: MakeCluster):
+    cluster = simulated({"m": 400, "n": 400}, "--policy", "nexus", rate_rps=1)
+    replicas = cluster.admin.get("/v1/plan")["replicas"]
+    assert len(replicas) == 2 and all(replica["duty_cycle_ms"] > 0 for replica in replicas), replicas
+
+    def both() -> float:
+        start = time.monotonic()
+        with ThreadPoolExecutor(2) as threads:
+            ask = lambda name: request(cluster.inference, "POST", f"/v2/models/{name}/infer", REQUEST).status
+            assert list(threads.map(ask, ("m", "n"))) == [200, 200]
+        return time.monotonic() - start
+
+    assert both() >= 0.8, "one after the other"
+    # Without, they are at the device at the same time, which is no other for that: it is simulated by two processes.
+    assert cluster.admin.call("PUT", "/v1/policy", {"policy": "first-fit"}).status == 200
+    wait_until(lambda: cluster.admin.get("/v1/plan")["policy"] == "first-fit", "the other plan")
+    cluster.admin.wait_for_state("m", "ready")
+    wait_until(lambda: both() < 0.8, "them to compute at the same time")
 
 
 def test_a_new_model_disturbs_no_other(simulated: MakeCluster):

@@ -102,6 +102,26 @@ def test_a_model_without_a_replica_says_so(new_cluster: MakeCluster):
     assert entry["name"] == "m" and entry["state"] != "READY" and entry["reason"]
 
 
+def test_a_model_may_have_a_shorter_queue_than_the_gateway_has(simulated: MakeCluster):
+    # One replica, which `exclusive` cannot have more of on one device, with two batches of one request.
+    cluster = simulated({"m": 2000}, "--policy", "exclusive", max_batch_size=1, queue_limit=2, slo_ms=60_000)
+    pending = lambda: cluster.admin.metric("nv_inference_pending_request_count", model="m")
+    with ThreadPoolExecutor(5) as threads:
+        accepted = []
+        for waiting in (0, 0, 1, 2):
+            accepted.append(threads.submit(infer, cluster))
+            wait_until(lambda: len(cluster.worker_pids("m")) == 1 and pending() == waiting, "the request to be where it waits")
+        refused = infer(cluster)
+        assert refused.status == 503 and "queue is full: 2" in refused.error, refused
+        assert cluster.admin.call("PATCH", "/v1/models/m", {"queue_limit": 3}).status == 200
+        wait_until(lambda: cluster.admin.get("/v1/models/m")["queue_limit"] == 3, "the limit to be shown")
+        accepted.append(threads.submit(infer, cluster))
+        assert [answer.result().status for answer in accepted] == [200] * 5
+    cluster.gateway.stop()
+    cluster.start_gateway()
+    assert cluster.admin.get("/v1/models/m")["queue_limit"] == 3
+
+
 @pytest.fixture
 def spinning(new_cluster: MakeCluster, tmp_path) -> Iterator[Cluster]:
     """A module that takes as long as it is told, on the CPU; its workers end a batch after three seconds."""

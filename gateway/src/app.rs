@@ -99,6 +99,7 @@ impl App {
             lease: settings.lease,
             profile_time_limit: settings.profile_time_limit,
             solve_budget: settings.solve_budget,
+            max_batch_wait: settings.max_batch_wait,
             policy,
             discipline: settings.discipline,
         };

@@ -3,7 +3,7 @@
 use std::{ffi::OsString, net::SocketAddr, path::PathBuf, time::Duration};
 
 use clap::{Parser, ValueEnum, value_parser};
-use packhorse_cluster::{ByteCount, Discipline};
+use packhorse_cluster::{ByteCount, Discipline, ModelSpec};
 use packhorse_serving::ModelLimits;
 
 const EXAMPLES: &str = "\
@@ -76,9 +76,9 @@ pub struct Options {
         value_parser = value_parser!(u64).range(0..=60_000))]
     pub max_batch_wait_ms: u64,
 
-    /// The most requests that wait per model; one more is refused
+    /// The most requests that wait for a model that was registered without a limit of its own; one more is refused
     #[arg(long, env = "PACKHORSE_QUEUE_LIMIT", value_name = "COUNT", default_value_t = ModelLimits::DEFAULT_QUEUE_LIMIT as u64,
-        value_parser = value_parser!(u64).range(1..=1_000_000))]
+        value_parser = value_parser!(u64).range(1..=u64::from(ModelSpec::MAX_QUEUE_LIMIT)))]
     pub queue_limit: u64,
 
     /// Milliseconds after which a worker that has not answered a batch is given up, and its requests are tried elsewhere or
@@ -198,7 +198,7 @@ pub struct Settings {
     pub discipline: Option<Discipline>,
     /// How long `fixed-wait` holds an open batch at most.
     pub max_batch_wait: Duration,
-    /// The most requests that wait per model.
+    /// The most requests that wait for a model without a limit of its own.
     pub queue_limit: usize,
     /// How long a worker may have a batch before it is given up.
     pub batch_limit: Duration,

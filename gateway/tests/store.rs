@@ -43,6 +43,7 @@ fn spec(model: &str, artifact: ArtifactDigest) -> ModelSpec {
         },
         slo: Duration::from_micros(150_500),
         rate: RequestsPerSecond::new(12.25).unwrap(),
+        queue_limit: Some(77),
     }
 }
 
@@ -158,10 +159,16 @@ async fn models_change_fail_and_go_with_their_profiles() {
     store.put_profiles(&profiles).await.unwrap();
     let rate = RequestsPerSecond::new(9.0).unwrap();
     let slo = Duration::from_millis(33);
-    store.update_model(&m, slo, rate).await.unwrap();
+    let changed = ModelSpec {
+        slo,
+        rate,
+        queue_limit: None,
+        ..spec("m:1", digest(1))
+    };
+    store.update_model(&changed).await.unwrap();
     store.fail_model(&n, "it throws").await.unwrap();
     let models = store.models().await.unwrap();
-    assert_eq!((models[0].spec.slo, models[0].spec.rate), (slo, rate));
+    assert_eq!(models[0].spec, changed);
     assert_eq!(
         (&models[0].failure, &models[1].failure),
         (&None, &Some("it throws".to_owned()))

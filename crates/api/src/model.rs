@@ -4,7 +4,7 @@ use packhorse_cluster::{
     ArtifactDigest, ComputeShare, DeviceId, DeviceKind, ModelName, ModelVersion, ReplicaId,
     ReplicaState, RequestsPerSecond, TensorSpec,
 };
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use utoipa::ToSchema;
 
 /// Registers a version of a model.
@@ -34,6 +34,10 @@ pub struct ModelRegistration {
     /// The rate to plan for, in requests per second.
     #[schema(value_type = f64, minimum = 0, example = 50)]
     pub rate_rps: RequestsPerSecond,
+    /// The most requests that wait for it; one more is refused. If absent, the gateway's `--queue-limit`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1, maximum = 1_000_000)]
+    pub queue_limit: Option<u32>,
     /// In the order of the program's arguments; shapes include the batch dimension.
     pub inputs: Vec<TensorSpec>,
     /// In the order of the program's results; shapes include the batch dimension.
@@ -52,6 +56,21 @@ pub struct ModelChange {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<f64>, minimum = 0)]
     pub rate_rps: Option<RequestsPerSecond>,
+    /// The most requests that wait for it; null: the gateway's `--queue-limit` again.
+    #[serde(
+        default,
+        deserialize_with = "given",
+        skip_serializing_if = "Option::is_none"
+    )]
+    #[schema(value_type = Option<u32>, minimum = 1, maximum = 1_000_000)]
+    pub queue_limit: Option<Option<u32>>,
+}
+
+/// A field that is there, be it null: absent ones stay what they are.
+fn given<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
+    deserializer: D,
+) -> Result<Option<T>, D::Error> {
+    T::deserialize(deserializer).map(Some)
 }
 
 /// Where a model is on its way from registration to serving.
@@ -101,6 +120,9 @@ pub struct ModelView {
     /// The rate that is planned for, in requests per second.
     #[schema(value_type = f64)]
     pub rate_rps: RequestsPerSecond,
+    /// The most requests that wait for it; null: the gateway's `--queue-limit`.
+    #[serde(default)]
+    pub queue_limit: Option<u32>,
     /// The inputs it declares.
     pub inputs: Vec<TensorSpec>,
     /// The outputs it declares.

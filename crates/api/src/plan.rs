@@ -1,7 +1,7 @@
 //! Plans, policies and goodput.
 
 use packhorse_cluster::{
-    ComputeShare, DeviceId, DeviceKind, Discipline, Explanation, Generation, ModelName,
+    ComputeShare, DeviceId, DeviceKind, Discipline, Explanation, Generation, ModelId, ModelName,
     ModelVersion, ReplicaId, RequestsPerSecond,
 };
 use serde::{Deserialize, Serialize};
@@ -58,6 +58,10 @@ pub struct PlacementView {
     /// The share of the multiprocessors it may use; null sets no limit.
     #[schema(value_type = Option<f64>)]
     pub compute_share_pct: Option<ComputeShare>,
+    /// Where it shares the device in time: how often it has its turn, in milliseconds. Those of a device that have one compute one
+    /// batch at a time, in turn.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub duty_cycle_ms: Option<f64>,
 }
 
 /// What a plan expects for a model.
@@ -77,9 +81,19 @@ pub struct ForecastView {
     pub replicas: usize,
     /// Why it is not, or not fully, served.
     pub shortfall: Option<String>,
-    /// What bounds it and what would serve it; only in a preview that was asked for it, and only for models that were planned for.
+    /// What bounds it and what would serve it; only where that was asked for, and only for models that were planned for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub explanation: Option<Explanation>,
+}
+
+impl ForecastView {
+    /// Name and version.
+    pub fn id(&self) -> ModelId {
+        ModelId {
+            name: self.name.clone(),
+            version: self.version,
+        }
+    }
 }
 
 /// What differs between two plans.

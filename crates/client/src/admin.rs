@@ -84,7 +84,7 @@ impl AdminClient {
             .await
     }
 
-    /// Changes SLO or rate of a version, the newest if none is named.
+    /// Changes SLO, rate or queue limit of a version, the newest if none is named.
     pub async fn change_model(
         &self,
         name: &ModelName,
@@ -163,6 +163,15 @@ impl AdminClient {
     /// The current plan; `None` before the first.
     pub async fn plan(&self) -> Result<Option<PlanView>, CallError> {
         match self.get(["v1", "plan"]).await {
+            Err(e) if e.status() == Some(StatusCode::NOT_FOUND) => Ok(None),
+            answer => answer,
+        }
+    }
+
+    /// The current plan, with what bounds each model that is not fully served and what it would take; `None` before the first.
+    pub async fn explained_plan(&self) -> Result<Option<PlanView>, CallError> {
+        let request = self.caller.request(Method::GET, ["v1", "plan"]);
+        match self.caller.fetch(request.query(&[("explain", true)])).await {
             Err(e) if e.status() == Some(StatusCode::NOT_FOUND) => Ok(None),
             answer => answer,
         }

@@ -34,6 +34,8 @@ pub struct ModelSpec {
     pub slo: Duration,
     /// The rate that is expected and planned for.
     pub rate: RequestsPerSecond,
+    /// The most requests that wait for it; one more is refused. None: as many as the gateway lets wait for any model.
+    pub queue_limit: Option<u32>,
 }
 
 /// Which field of a model is out of its limits, and what they are.
@@ -49,6 +51,8 @@ pub struct ModelSpecError {
 impl ModelSpec {
     /// The loosest objective: what clients wait for by default.
     pub const MAX_SLO: Duration = Duration::from_mins(1);
+    /// The longest queue that may be asked for, in requests.
+    pub const MAX_QUEUE_LIMIT: u32 = 1_000_000;
 
     /// Checks every field against its limits.
     ///
@@ -61,6 +65,17 @@ impl ModelSpec {
                 problem: format!(
                     "expected above 0 and at most {} ms",
                     Self::MAX_SLO.as_millis()
+                ),
+            });
+        }
+        if let Some(limit) = self.queue_limit
+            && !(1..=Self::MAX_QUEUE_LIMIT).contains(&limit)
+        {
+            return Err(ModelSpecError {
+                field: "queue_limit".to_owned(),
+                problem: format!(
+                    "{limit} is not between 1 and {} requests",
+                    Self::MAX_QUEUE_LIMIT
                 ),
             });
         }
@@ -218,6 +233,7 @@ mod tests {
             },
             slo: Duration::from_millis(100),
             rate: RequestsPerSecond::new(10.0).unwrap(),
+            queue_limit: None,
         }
     }
 
@@ -236,6 +252,8 @@ mod tests {
         );
         assert_eq!(field_of(|m| m.slo = Duration::ZERO), "slo_ms");
         assert_eq!(field_of(|m| m.slo = Duration::from_secs(61)), "slo_ms");
+        assert_eq!(field_of(|m| m.queue_limit = Some(0)), "queue_limit");
+        assert_eq!(field_of(|m| m.queue_limit = Some(1_000_001)), "queue_limit");
         assert_eq!(field_of(|m| m.program.inputs.clear()), "inputs");
         assert_eq!(
             field_of(|m| m.program.outputs.push(m.program.outputs[0].clone())),

@@ -6,6 +6,7 @@
 //! plans and nothing else.
 
 mod cluster;
+mod explaining;
 mod measuring;
 mod models;
 mod nodes;
@@ -18,7 +19,7 @@ mod rolling;
 mod state;
 mod views;
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use futures_util::future::BoxFuture;
 use packhorse_api::{
@@ -30,7 +31,7 @@ use packhorse_cluster::{
     Discipline, ModelId, ModelName, ModelSpec, ModelVersion, NodeName, ProfileTable, WantedState,
 };
 use packhorse_placement::PolicyEntry;
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -39,6 +40,7 @@ use crate::{
 };
 use cluster::Cluster;
 
+pub use explaining::ExplainError;
 pub(crate) use models::slo_of_ms;
 pub use models::{ModelError, RegisterError};
 pub use nodes::{LeaseError, NodeError, StatusError, WantedError};
@@ -57,6 +59,8 @@ pub struct ControllerConfig {
     pub profile_time_limit: Duration,
     /// How long a policy may think.
     pub solve_budget: Duration,
+    /// How long the discipline `fixed-wait` holds an open batch at most.
+    pub max_batch_wait: Duration,
     /// The placement policy, if it shall be another than the stored one.
     pub policy: Option<&'static PolicyEntry>,
     /// The dispatch discipline, if it shall be another than the stored one.
@@ -67,6 +71,8 @@ pub struct ControllerConfig {
 #[derive(Clone, Debug)]
 pub struct Controller {
     asks: mpsc::Sender<Ask>,
+    /// A place for each preview and explanation that may be thought about at a time.
+    thoughts: Arc<Semaphore>,
     stop: CancellationToken,
 }
 
@@ -75,11 +81,21 @@ pub struct Controller {
 #[error("the gateway is stopping")]
 pub struct Stopped;
 
+/// As many previews and explanations are being thought about as may.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{THOUGHTS} previews and explanations are being thought about, which is the most at a time: try again in a few seconds"
+)]
+pub struct Busy;
+
 /// Something to be done with the state, by its owner. It answers over a channel of its own.
 type Ask = Box<dyn for<'a> FnOnce(&'a mut Cluster) -> BoxFuture<'a, ()> + Send>;
 
 /// How many asks may wait before those who ask do.
 const ASKS_WAITING: usize = 256;
+/// How many previews and explanations may be thought about at a time: each keeps a core busy for seconds, beside the plan that
+/// is wanted.
+const THOUGHTS: usize = 4;
 
 impl Controller {
     /// Reads back what is stored, begins a new epoch, and starts the task.
@@ -96,7 +112,11 @@ impl Controller {
         let (asks, waiting) = mpsc::channel(ASKS_WAITING);
         let stop = CancellationToken::new();
         tokio::spawn(run(cluster, waiting, links, stop.clone()));
-        Ok(Self { asks, stop })
+        Ok(Self {
+            asks,
+            thoughts: Arc::new(Semaphore::new(THOUGHTS)),
+            stop,
+        })
     }
 
     /// Ends the task. What it has acknowledged is stored; nodes and workers go on as they are.
@@ -187,16 +207,36 @@ impl Controller {
         self.look(|cluster| cluster.plan_view()).await
     }
 
+    /// The current plan, with what bounds each model and what would serve it.
+    pub async fn explained_plan(&self) -> Result<Result<PlanView, ExplainError>, Stopped> {
+        let place = match self.place_to_think() {
+            Ok(place) => place,
+            Err(busy) => return Ok(Err(busy.into())),
+        };
+        match self.look(|cluster| cluster.explaining()).await? {
+            Ok(explaining) => Ok(explaining.answer(place).await),
+            Err(e) => Ok(Err(e)),
+        }
+    }
+
     /// What would be planned if something were different. Changes nothing.
     pub async fn preview(
         &self,
         request: PlanPreviewRequest,
     ) -> Result<Result<PlanPreview, PreviewError>, Stopped> {
-        let asked = self.look(move |cluster| cluster.preview(&request)).await?;
-        Ok(match asked {
-            Ok(preview) => preview.answer().await,
-            Err(e) => Err(e),
-        })
+        let place = match self.place_to_think() {
+            Ok(place) => place,
+            Err(busy) => return Ok(Err(busy.into())),
+        };
+        match self.look(move |cluster| cluster.preview(&request)).await? {
+            Ok(preview) => Ok(preview.answer(place).await),
+            Err(e) => Ok(Err(e)),
+        }
+    }
+
+    fn place_to_think(&self) -> Result<OwnedSemaphorePermit, Busy> {
+        let thoughts = Arc::clone(&self.thoughts);
+        thoughts.try_acquire_owned().map_err(|_| Busy)
     }
 
     /// How models are placed and requests dispatched.

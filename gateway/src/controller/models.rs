@@ -93,12 +93,18 @@ impl Cluster {
             spec.slo = slo_of_ms(slo_ms)?;
         }
         spec.rate = change.rate_rps.unwrap_or(spec.rate);
+        spec.queue_limit = change.queue_limit.unwrap_or(spec.queue_limit);
         spec.validate()?;
         if spec != *model.spec {
-            self.store.update_model(&id, spec.slo, spec.rate).await?;
+            self.store.update_model(&spec).await?;
+            let demanded = |spec: &ModelSpec| (spec.slo, spec.rate);
+            let other_demand = demanded(&spec) != demanded(&model.spec);
             model.spec = Arc::new(spec);
             self.published.outdated = true;
-            self.request_plan(format!("{} was changed", spoken(&id)));
+            self.changed = true;
+            if other_demand {
+                self.request_plan(format!("{} was changed", spoken(&id)));
+            }
         }
         self.model_view(&id)
     }

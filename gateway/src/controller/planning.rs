@@ -1,6 +1,10 @@
 //! When the next plan is made, and what is adopted of it.
 
-use std::{collections::BTreeSet, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use packhorse_api::{PolicyChange, PolicyView};
 use packhorse_cluster::Generation;
@@ -141,7 +145,8 @@ impl Cluster {
         let generation = Generation(newest.map_or(1, |newest| newest.0 + 1));
         let (drafted, replicas) = self.identified(generation, draft.replicas);
         let ids: BTreeSet<_> = replicas.iter().map(|replica| replica.id).collect();
-        let unchanged = ids == self.plan.replicas.iter().map(|r| r.id).collect();
+        let unchanged = ids == self.plan.replicas.iter().map(|r| r.id).collect()
+            && self.has_cycles_of(&drafted, &replicas);
         if unchanged && (newest.is_some() || self.models.is_empty()) {
             self.plan.forecasts = by_model(&draft.models);
             return;
@@ -180,11 +185,20 @@ impl Cluster {
             replica,
             draining: false,
         }));
+        self.published.outdated = true;
         self.plan = CurrentPlan {
             forecasts: by_model(&stored.models),
             stored: Some(stored),
             replicas,
         };
+    }
+
+    /// Whether the stored plan shares devices in time as a draft does.
+    fn has_cycles_of(&self, drafted: &[Drafted], replicas: &[PlacedReplica]) -> bool {
+        let stored = self.plan.stored.iter().flat_map(|plan| &plan.replicas);
+        let stored: BTreeMap<_, _> = stored.map(|r| (r.id, r.duty_cycle_ms)).collect();
+        let mut drafted = drafted.iter().zip(replicas);
+        drafted.all(|(drafted, placed)| stored.get(&placed.id) == Some(&drafted.duty_cycle_ms()))
     }
 
     /// Gives the replicas of a draft identities; those whose model has gone or changed meanwhile are left out.

@@ -8,8 +8,10 @@ use packhorse_cluster::{
     RequestsPerSecond, known_kind,
 };
 use packhorse_placement::UnknownPolicy;
+use tokio::sync::OwnedSemaphorePermit;
 
 use super::{
+    Busy,
     cluster::Cluster,
     models::{ModelError, slo_of_ms},
     options::{OptionsError, options},
@@ -50,6 +52,9 @@ pub enum PreviewError {
     /// Too many devices.
     #[error("devices.count: at most {MAX_DEVICES} in all")]
     TooManyDevices,
+    /// Too much is being thought about.
+    #[error(transparent)]
+    Busy(#[from] Busy),
     /// The policy gave no plan.
     #[error("{0}")]
     NoPlan(String),
@@ -178,13 +183,21 @@ impl Question {
 
 impl Preview {
     /// Asks the policy, on a thread of its own.
-    pub(super) async fn answer(self) -> Result<PlanPreview, PreviewError> {
+    pub(super) async fn answer(
+        self,
+        place: OwnedSemaphorePermit,
+    ) -> Result<PlanPreview, PreviewError> {
         let Self {
             question,
             budget,
             current,
         } = self;
-        let solved = tokio::task::spawn_blocking(move || question.solve(budget))
+        let thought = tokio::task::spawn_blocking(move || {
+            // Kept until the thought has ended, whether or not somebody waits for it still.
+            let _place = place;
+            question.solve(budget)
+        });
+        let solved = thought
             .await
             .map_err(|e| PreviewError::NoPlan(format!("the policy failed: {e}")))?;
         let draft = solved.result.map_err(PreviewError::NoPlan)?;
@@ -204,6 +217,8 @@ impl Preview {
 pub(crate) fn diff(before: &[PlacementView], after: &[PlacementView]) -> PlanDiff {
     let anonymous = |placement: &PlacementView| PlacementView {
         id: None,
+        // When it has its turn can change while it runs.
+        duty_cycle_ms: None,
         ..placement.clone()
     };
     let mut removed = before.to_vec();

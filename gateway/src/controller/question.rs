@@ -6,8 +6,8 @@ use std::{
 };
 
 use packhorse_cluster::{
-    ByteCount, ComputeShare, DemandedModel, Device, DeviceId, DeviceIndex, DeviceKind, Dim,
-    Explanation, ModelId, ModelIndex, ModelSpec, NetworkModel, Plan, PlannedReplica, Problem,
+    ByteCount, ComputeShare, Conditions, DemandedModel, Device, DeviceId, DeviceIndex, DeviceKind,
+    Dim, Explanation, ModelId, ModelIndex, ModelSpec, NetworkModel, Plan, PlannedReplica, Problem,
     ProfileTable, ReplicaId, RequestsPerSecond,
 };
 use packhorse_placement::{Budget, DEFAULT_POLICY, PolicyEntry, PolicyOptions};
@@ -82,6 +82,10 @@ impl Cluster {
             profiles: self.profiles.clone(),
             discipline: self.discipline,
             network: NetworkModel::default(),
+            conditions: Conditions {
+                max_batch_wait: self.config.max_batch_wait,
+                ..Conditions::default()
+            },
             observations: self.observing.history(),
             ..Problem::default()
         };
@@ -195,9 +199,13 @@ impl Question {
         };
         let solve_ms = start.elapsed().as_secs_f64() * 1e3;
         let result = match answer {
-            Ok(plan) => self.judged(&plan, solve_ms, note).map(|draft| Draft {
-                explanations: self.explanations(&plan, budget),
-                ..draft
+            Ok(plan) => self.judged(&plan, solve_ms, note).map(|draft| {
+                let planner = packhorse_placement::policy(plan.policy);
+                let planner = planner.expect("plans name their policy");
+                Draft {
+                    explanations: self.explanations(planner, &plan, budget),
+                    ..draft
+                }
             }),
             Err(e) => Err(format!("{name} found no plan: {e}")),
         };
@@ -208,7 +216,7 @@ impl Question {
     }
 
     /// What runs now of the problem's models on its devices.
-    fn current_replicas(&self) -> Vec<PlannedReplica> {
+    pub(super) fn current_replicas(&self) -> Vec<PlannedReplica> {
         let known = self.current.iter().filter_map(|replica| {
             let mut models = self.problem.models.iter();
             let model = models.position(|model| model.id == replica.model)?;
@@ -253,18 +261,23 @@ impl Question {
         })
     }
 
-    /// What a plan comes to for each model, if that is asked for; as far as it is found within the budget.
+    /// What a plan comes to for each model, if that is asked for, and by which changes the policy would serve it; as far as it is
+    /// found within the budget.
     #[expect(
         clippy::disallowed_methods,
         reason = "policies read no clock; who asks them keeps their time"
     )]
-    fn explanations(&self, plan: &Plan, budget: Duration) -> BTreeMap<ModelId, Explanation> {
+    pub(super) fn explanations(
+        &self,
+        policy: &PolicyEntry,
+        plan: &Plan,
+        budget: Duration,
+    ) -> BTreeMap<ModelId, Explanation> {
         if !self.explain {
             return BTreeMap::new();
         }
         let start = std::time::Instant::now();
         let late = || start.elapsed() > budget;
-        let policy = packhorse_placement::policy(plan.policy).expect("plans name their policy");
         let found = packhorse_placement::explain(
             policy,
             &self.problem,
@@ -328,8 +341,12 @@ impl Drafted {
             device_kind: self.device_kind.clone(),
             batch_size: self.batch_size,
             compute_share: self.compute_share,
-            duty_cycle_ms: self.duty_cycle.map(|cycle| cycle.as_secs_f64() * 1e3),
+            duty_cycle_ms: self.duty_cycle_ms(),
         }
+    }
+
+    pub(super) fn duty_cycle_ms(&self) -> Option<f64> {
+        self.duty_cycle.map(|cycle| cycle.as_secs_f64() * 1e3)
     }
 }
 
@@ -399,6 +416,7 @@ mod tests {
             },
             slo: Duration::from_millis(200),
             rate: RequestsPerSecond::new(rate).unwrap(),
+            queue_limit: None,
         }
     }
 

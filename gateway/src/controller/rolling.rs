@@ -1,6 +1,9 @@
 //! Moves what runs towards the plan: tells nodes what is wanted of them and the data plane what to serve, as `control` decides.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use packhorse_cluster::{NodeName, ReplicaId, WantedState};
 use packhorse_control::rollout::{Link, NodeView, NodeWanted, ServedReplica, Situation};
@@ -9,7 +12,10 @@ use super::{
     cluster::Cluster,
     nodes::{Lease, Node},
 };
-use crate::driver::{LinkState, Target, TargetReplica};
+use crate::{
+    driver::{LinkState, Target, TargetReplica},
+    store::StoredReplica,
+};
 
 /// What the data plane was told last.
 pub(super) struct Published {
@@ -108,6 +114,13 @@ impl Cluster {
         if serve == self.published.serve && !self.published.outdated {
             return;
         }
+        let stored = self.plan.stored.iter().flat_map(|plan| &plan.replicas);
+        let shared_in_time = |replica: &&StoredReplica| replica.duty_cycle_ms.is_some();
+        let shared_in_time: BTreeSet<_> = stored.filter(shared_in_time).map(|r| r.id).collect();
+        let target_replica = |id: &ReplicaId, served: &ServedReplica| {
+            let replica = self.target_replica(served, shared_in_time.contains(id))?;
+            Some((*id, replica))
+        };
         let target = Target {
             models: self
                 .models
@@ -116,7 +129,7 @@ impl Cluster {
                 .collect(),
             replicas: serve
                 .iter()
-                .filter_map(|(id, served)| Some((*id, self.target_replica(served)?)))
+                .filter_map(|(id, served)| target_replica(id, served))
                 .collect(),
             discipline: self.discipline,
         };
@@ -127,7 +140,7 @@ impl Cluster {
         };
     }
 
-    fn target_replica(&self, served: &ServedReplica) -> Option<TargetReplica> {
+    fn target_replica(&self, served: &ServedReplica, takes_turns: bool) -> Option<TargetReplica> {
         let replica = &served.replica;
         let node = self.nodes.get(replica.device.node())?;
         let kind = &node.device(replica.device.local())?.kind;
@@ -137,6 +150,7 @@ impl Cluster {
             address: served.address,
             batch_size: replica.batch_size,
             compute_share: replica.compute_share,
+            takes_turns_on: takes_turns.then(|| replica.device.clone()),
             profile: Arc::new(profile.clone()),
             draining: served.draining,
         })

@@ -72,6 +72,7 @@ impl Cluster {
             max_batch_size: spec.program.max_batch_size,
             slo_ms: spec.slo.as_nanos() as f64 / 1e6,
             rate_rps: spec.rate,
+            queue_limit: spec.queue_limit,
             inputs: spec.program.inputs.clone(),
             outputs: spec.program.outputs.clone(),
             profiled_on: self
@@ -277,6 +278,7 @@ pub(super) fn placement_view(replica: &StoredReplica) -> PlacementView {
         device_kind: replica.device_kind.clone(),
         batch_size: replica.batch_size,
         compute_share_pct: replica.compute_share,
+        duty_cycle_ms: replica.duty_cycle_ms,
     }
 }
 
@@ -289,6 +291,7 @@ fn drafted_view(drafted: &Drafted) -> PlacementView {
         device_kind: drafted.device_kind.clone(),
         batch_size: drafted.batch_size,
         compute_share_pct: drafted.compute_share,
+        duty_cycle_ms: drafted.duty_cycle_ms(),
     }
 }
 

@@ -28,7 +28,7 @@ use crate::{telemetry::Telemetry, workers::LinkEvent};
 pub struct DataPlaneConfig {
     /// The secret that workers must share.
     pub link_secret: LinkSecret,
-    /// The most requests that wait per model; one more is refused.
+    /// The most requests that wait for a model that says nothing else; one more is refused.
     pub queue_limit: usize,
     /// How long `fixed-wait` holds an open batch at most.
     pub max_batch_wait: Duration,

@@ -12,11 +12,14 @@ mod replicas;
 mod request;
 mod shape_class;
 mod task;
+mod turns;
 mod work;
 
 use std::{collections::BTreeMap, net::SocketAddr, sync::Arc};
 
-use packhorse_cluster::{ComputeShare, Discipline, ModelId, ModelSpec, Profile, ReplicaId};
+use packhorse_cluster::{
+    ComputeShare, DeviceId, Discipline, ModelId, ModelSpec, Profile, ReplicaId,
+};
 
 pub(crate) use catalog::{Catalog, NotServed, ServedModel};
 pub use clock::Clock;
@@ -46,6 +49,9 @@ pub struct TargetReplica {
     pub batch_size: u32,
     /// The share of the multiprocessors it may use; `None` sets no limit.
     pub compute_share: Option<ComputeShare>,
+    /// The device that it shares in time with others of the same: one batch of theirs computes there at a time, in turn. None: it
+    /// computes whenever it has a batch.
+    pub takes_turns_on: Option<DeviceId>,
     /// How long its batches take.
     pub profile: Arc<Profile>,
     /// It gets no further batch; once it has answered what it has, it is [`LinkState::Drained`].

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use packhorse_cluster::{ModelId, Profile, ReplicaId};
+use packhorse_cluster::{DeviceId, ModelId, ReplicaId};
 use packhorse_contention::{Interference, ServiceTimes};
 use packhorse_serving::{Event, ModelKey, ReplicaKey, ReplicaSpec};
 use packhorse_wire::WorkerIdentity;
@@ -93,7 +93,7 @@ impl Replicas {
                         && is_same_worker(t, &replica.target) =>
                 {
                     let starts_to_drain = t.draining && !replica.target.draining;
-                    self.set_profile(key, &t.profile);
+                    self.retarget(key, t);
                     if starts_to_drain {
                         consequences.extend(self.drain(key));
                     }
@@ -160,12 +160,21 @@ impl Replicas {
         self.by_key.insert(key, replica);
     }
 
-    /// A new profile counts from the next connection on. It is not worth breaking this one: what the engine has observed of the
-    /// replica is nearer to the truth than either profile.
-    fn set_profile(&mut self, key: ReplicaKey, profile: &Arc<Profile>) {
+    /// Takes turns from its next batch on, or not. A new profile counts from the next connection on: it is not worth breaking this
+    /// one, for what the engine has observed of the replica is nearer to the truth than either profile.
+    fn retarget(&mut self, key: ReplicaKey, target: &TargetReplica) {
         if let Some(replica) = self.by_key.get_mut(&key) {
-            replica.target.profile = Arc::clone(profile);
+            replica.target.profile = Arc::clone(&target.profile);
+            replica
+                .target
+                .takes_turns_on
+                .clone_from(&target.takes_turns_on);
         }
+    }
+
+    /// The device on which the replica takes turns with others, if it does.
+    pub(super) fn takes_turns_on(&self, key: ReplicaKey) -> Option<&DeviceId> {
+        self.by_key.get(&key)?.target.takes_turns_on.as_ref()
     }
 
     /// It shall get no further batches.
@@ -332,7 +341,7 @@ impl Replicas {
     }
 }
 
-/// Whether it is the same worker in the same role. Draining and profile are matters of their own, but a replica that has begun
+/// Whether it is the same worker in the same role. Draining, turns and profile are matters of their own, but a replica that has begun
 /// to drain is not the one that shall serve again.
 fn is_same_worker(now: &TargetReplica, before: &TargetReplica) -> bool {
     let TargetReplica {
@@ -340,6 +349,7 @@ fn is_same_worker(now: &TargetReplica, before: &TargetReplica) -> bool {
         address,
         batch_size,
         compute_share,
+        takes_turns_on: _,
         profile: _,
         draining,
     } = now;

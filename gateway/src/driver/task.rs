@@ -25,10 +25,11 @@ use super::{
     replicas::{Consequence, Replicas},
     request::{OutputRows, Submission, Submitted, Unanswered},
     shape_class::{Membership, ShapeClasses},
+    turns::Turns,
 };
 use crate::{
     telemetry::Telemetry,
-    workers::{Link, LinkConfig, LinkEvent},
+    workers::{Link, LinkConfig, LinkEvent, OutgoingBatch},
 };
 
 /// How many messages are taken from the inbox at a time.
@@ -51,6 +52,7 @@ pub(super) struct Driver {
     announce: bool,
     requests: HashMap<RequestId, Pending>,
     batches: HashMap<BatchId, InFlight>,
+    turns: Turns<OutgoingBatch>,
     classes: ShapeClasses,
     /// When to end at the latest; no request is taken once this is set.
     ending: Option<Time>,
@@ -95,6 +97,7 @@ impl Driver {
             announce: false,
             requests: HashMap::new(),
             batches: HashMap::new(),
+            turns: Turns::default(),
             classes: ShapeClasses::default(),
             ending: None,
         }
@@ -228,11 +231,16 @@ impl Driver {
             let (key, readiness) = match self.models.get(id) {
                 Some(model) if model.spec == *spec => continue,
                 Some(model) => (model.key, Arc::clone(&model.readiness)),
-                None => (
-                    self.new_model(now, spec.program.rows_limit()),
-                    Arc::new(Readiness::default()),
-                ),
+                None => (self.new_key(), Arc::new(Readiness::default())),
             };
+            let limits = ModelLimits {
+                max_batch_rows: spec.program.rows_limit(),
+                queue_limit: spec
+                    .queue_limit
+                    .and_then(|limit| usize::try_from(limit).ok())
+                    .unwrap_or(self.limits.queue_limit),
+            };
+            self.tell(now, Event::ModelUp { model: key, limits });
             let telemetry = self.telemetry.model(id);
             let model = ServedModel {
                 key,
@@ -244,15 +252,10 @@ impl Driver {
         }
     }
 
-    fn new_model(&mut self, now: Time, max_batch_rows: u32) -> ModelKey {
-        let model = ModelKey(self.next_model);
+    fn new_key(&mut self) -> ModelKey {
+        let key = ModelKey(self.next_model);
         self.next_model += 1;
-        let limits = ModelLimits {
-            max_batch_rows,
-            queue_limit: self.limits.queue_limit,
-        };
-        self.tell(now, Event::ModelUp { model, limits });
-        model
+        key
     }
 
     fn submit(&mut self, now: Time, submitted: Submitted) {
@@ -346,6 +349,8 @@ impl Driver {
             Some(Consequence::Tell(event)) => self.tell(now, event),
             Some(Consequence::Void(replica)) => {
                 self.batches.retain(|_, batch| batch.replica != replica);
+                let next = self.turns.lost(replica);
+                self.take_turn(now, next);
                 self.tell(now, Event::ReplicaLost { replica });
             }
             None => {}

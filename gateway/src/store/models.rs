@@ -40,9 +40,9 @@ impl Store {
     pub async fn insert_model(&self, spec: &ModelSpec) -> Result<(), InsertModelError> {
         let program = &spec.program;
         let done = sqlx::query(
-            "INSERT INTO models (name, version, artifact, max_batch_size, inputs, outputs, slo_ms, rate_rps, failure, \
-             after_plan, created_ms) \
-             SELECT $1, $2, $3, $4, $5, $6, $7, $8, NULL, COALESCE(MAX(generation), 0), $9 FROM plans",
+            "INSERT INTO models (name, version, artifact, max_batch_size, inputs, outputs, slo_ms, rate_rps, queue_limit, \
+             failure, after_plan, created_ms) \
+             SELECT $1, $2, $3, $4, $5, $6, $7, $8, $9, NULL, COALESCE(MAX(generation), 0), $10 FROM plans",
         )
         .bind(program.model.name.to_string())
         .bind(i64::from(program.model.version.get()))
@@ -52,6 +52,7 @@ impl Store {
         .bind(to_json(&program.outputs))
         .bind(millis(spec.slo))
         .bind(spec.rate.get())
+        .bind(spec.queue_limit.map(i64::from))
         .bind(unix_ms())
         .execute(&self.pool)
         .await;
@@ -73,29 +74,26 @@ impl Store {
     /// If the database fails.
     pub async fn models(&self) -> Result<Vec<StoredModel>, StoreError> {
         let rows = sqlx::query(
-            "SELECT name, version, artifact, max_batch_size, inputs, outputs, slo_ms, rate_rps, failure, after_plan FROM models \
-             ORDER BY name, version",
+            "SELECT name, version, artifact, max_batch_size, inputs, outputs, slo_ms, rate_rps, queue_limit, failure, \
+             after_plan FROM models ORDER BY name, version",
         )
         .fetch_all(&self.pool)
         .await?;
         rows.iter().map(read).collect()
     }
 
-    /// Changes what is promised of a model.
+    /// Changes SLO, rate and queue limit of a model to those given.
     ///
     /// # Errors
     /// If the database fails.
-    pub async fn update_model(
-        &self,
-        model: &ModelId,
-        slo: Duration,
-        rate: RequestsPerSecond,
-    ) -> Result<(), StoreError> {
+    pub async fn update_model(&self, spec: &ModelSpec) -> Result<(), StoreError> {
+        let model = &spec.program.model;
         sqlx::query(
-            "UPDATE models SET slo_ms = $1, rate_rps = $2 WHERE name = $3 AND version = $4",
+            "UPDATE models SET slo_ms = $1, rate_rps = $2, queue_limit = $3 WHERE name = $4 AND version = $5",
         )
-        .bind(millis(slo))
-        .bind(rate.get())
+        .bind(millis(spec.slo))
+        .bind(spec.rate.get())
+        .bind(spec.queue_limit.map(i64::from))
         .bind(model.name.to_string())
         .bind(i64::from(model.version.get()))
         .execute(&self.pool)
@@ -152,6 +150,11 @@ fn read(row: &AnyRow) -> Result<StoredModel, StoreError> {
         .map_err(|e| StoreError::unreadable(TABLE, "slo_ms")(e.into()))?;
     let rate = RequestsPerSecond::new(row.try_get("rate_rps")?)
         .map_err(|e| StoreError::unreadable(TABLE, "rate_rps")(e.into()))?;
+    let queue_limit = row.try_get::<Option<i64>, _>("queue_limit")?;
+    let queue_limit = queue_limit
+        .map(u32::try_from)
+        .transpose()
+        .map_err(|e| StoreError::unreadable(TABLE, "queue_limit")(e.into()))?;
     Ok(StoredModel {
         spec: ModelSpec {
             program: Program {
@@ -170,6 +173,7 @@ fn read(row: &AnyRow) -> Result<StoredModel, StoreError> {
             },
             slo,
             rate,
+            queue_limit,
         },
         failure: row.try_get("failure")?,
         after_plan: Generation(unsigned(row, TABLE, "after_plan")?),

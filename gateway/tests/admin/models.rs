@@ -37,6 +37,14 @@ async fn a_registration_out_of_its_limits_is_refused_and_the_field_named() {
         ("slo_ms", Some(json!(1e308)), "slo_ms: "),
         ("rate_rps", Some(json!(-1)), "rate_rps: "),
         (
+            "queue_limit",
+            Some(json!(0)),
+            "queue_limit: 0 is not between 1 and 1000000 requests",
+        ),
+        ("queue_limit", Some(json!(1_000_001)), "queue_limit: "),
+        ("queue_limit", Some(json!(-1)), "queue_limit: "),
+        ("queue_limit", Some(json!(1.5)), "queue_limit: "),
+        (
             "max_batch_size",
             Some(json!(4097)),
             "max_batch_size: 4097 is over the limit of 4096",
@@ -156,6 +164,37 @@ async fn a_model_is_registered_read_changed_and_removed() {
         .post("/v1/models", &registration("m", digest))
         .await
         .ok(201);
+}
+
+#[tokio::test]
+async fn a_queue_limit_is_shown_changed_given_up_and_there_after_a_restart() {
+    let gateway = Gateway::start().await;
+    assert_eq!(gateway.register("m").await["queue_limit"], json!(null));
+    let mut limited = registration("n", gateway.upload(b"a file").await);
+    limited["queue_limit"] = json!(7);
+    let view = gateway.post("/v1/models", &limited).await.ok(201);
+    assert_eq!(view["queue_limit"], 7);
+
+    let changes = [
+        (json!({"queue_limit": 9}), json!(9)),
+        (json!({"slo_ms": 150}), json!(9)),
+        (json!({"queue_limit": null}), json!(null)),
+        (json!({"queue_limit": 11}), json!(11)),
+    ];
+    for (change, expected) in changes {
+        let view = gateway.patch("/v1/models/m", &change).await.ok(200);
+        assert_eq!(view["queue_limit"], expected, "{change}");
+    }
+    for bad in [0, 1_000_001, -1] {
+        let change = json!({"queue_limit": bad});
+        let message = gateway.patch("/v1/models/m", &change).await.error(400);
+        assert!(message.starts_with("queue_limit: "), "{message}");
+    }
+    let gateway = gateway.restarted().await;
+    for (model, limit) in [("m", 11), ("n", 7)] {
+        let view = gateway.get(&format!("/v1/models/{model}")).await.ok(200);
+        assert_eq!(view["queue_limit"], limit);
+    }
 }
 
 #[tokio::test]

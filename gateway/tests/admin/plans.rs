@@ -280,3 +280,87 @@ async fn a_preview_explains_what_bounds_each_model_and_what_would_serve_it() {
     let preview = gateway.post("/v1/plans/preview", &unasked).await.ok(200);
     assert_eq!(preview["plan"]["models"][0].get("explanation"), None);
 }
+
+#[tokio::test]
+async fn the_plan_in_force_is_explained() {
+    let gateway = Gateway::with_flags(&["--policy", "exclusive"]).await;
+    gateway.get("/v1/plan?explain=true").await.error(404);
+    let mut agent = Agent::new("n");
+    gateway.register("a").await;
+    agent.work_until_ready(&gateway, "a").await;
+    gateway.register("b").await;
+    agent
+        .work_until(&gateway, "b", |view| view["state"] == "unplaced")
+        .await;
+
+    let explained = gateway.get("/v1/plan?explain=true").await.ok(200);
+    let mut without = explained.clone();
+    for model in without["models"].as_array_mut().unwrap() {
+        model.as_object_mut().unwrap().remove("explanation");
+    }
+    assert_eq!(gateway.get("/v1/plan").await.ok(200), without);
+    assert_eq!(gateway.get("/v1/plan?explain=false").await.ok(200), without);
+    let explanation = |name: &str| {
+        let models = explained["models"].as_array().unwrap();
+        let model = models.iter().find(|model| model["name"] == name).unwrap();
+        model["explanation"].clone()
+    };
+    assert_eq!(explanation("a")["bound"], json!({"by": "rate"}));
+    assert_eq!(explanation("b")["bound"], json!({"by": "device-time"}));
+    assert_eq!(explanation("b")["served_fraction"], 0.0);
+    let remedy = explanation("b")["remedies"][0].clone();
+    assert_eq!(
+        (&remedy["change"], &remedy["kind"], &remedy["count"]),
+        (&json!("add-devices"), &json!("T4"), &json!(1))
+    );
+    for bad in ["explain=maybe", "explian=true"] {
+        gateway.get(&format!("/v1/plan?{bad}")).await.error(400);
+    }
+}
+
+/// What part of the requests of a model in full batches of 8 is in time, where the discipline is `fixed-wait`.
+async fn served_by_fixed_wait(max_batch_wait_ms: u32) -> f64 {
+    let wait = format!("--max-batch-wait-ms={max_batch_wait_ms}");
+    let flags = ["--policy=exclusive", "--discipline=fixed-wait", &wait];
+    let gateway = Gateway::with_flags(&flags).await;
+    let mut agent = Agent::new("n");
+    gateway.register("a").await;
+    gateway.patch("/v1/models/a", &json!({"rate_rps": 2})).await;
+    agent.work_until_ready(&gateway, "a").await;
+    let explained = gateway.get("/v1/plan?explain=true").await.ok(200);
+    let fraction = &explained["models"][0]["explanation"]["served_fraction"];
+    fraction.as_f64().unwrap()
+}
+
+#[tokio::test]
+async fn policies_reckon_with_the_batch_wait_that_the_gateway_was_given() {
+    // A batch of 8 at 2 requests/s would take 4 s to fill; the objective is 200 ms.
+    let (short, long) = (
+        served_by_fixed_wait(20).await,
+        served_by_fixed_wait(5000).await,
+    );
+    assert!(short > 0.95 && long < 0.5, "{short} {long}");
+}
+
+#[tokio::test]
+async fn duty_cycles_of_a_plan_are_shown_also_where_nothing_else_of_it_is_new() {
+    let gateway = Gateway::with_flags(&["--policy", "first-fit"]).await;
+    let mut agent = Agent::new("n");
+    gateway.register("a").await;
+    agent.work_until_ready(&gateway, "a").await;
+    let before = gateway.get("/v1/plan").await.ok(200);
+    assert_eq!(before["replicas"][0].get("duty_cycle_ms"), None);
+    let nexus = json!({"policy": "nexus"});
+    gateway.put("/v1/policy", &nexus).await.ok(200);
+    let holds = |view: &Value| view["state"] == "ready" && view["reason"].is_null();
+    let mut after = before.clone();
+    for _ in 0..500 {
+        agent.work_until(&gateway, "a", holds).await;
+        after = gateway.get("/v1/plan").await.ok(200);
+        if after["policy"] == "nexus" {
+            break;
+        }
+    }
+    let cycle = after["replicas"][0]["duty_cycle_ms"].as_f64().unwrap();
+    assert!(cycle > 0.0 && cycle <= 200.0, "{cycle}");
+}

@@ -4,7 +4,7 @@ use packhorse_cluster::{Datatype, Discipline, Padding};
 use serde_json::json;
 
 use crate::{
-    gateway::{Answer, Gateway, double_request, model, numbers, tensor},
+    gateway::{Answer, Gateway, double_request, model, numbers, replica_id, tensor},
     until,
     worker::{double, output},
 };
@@ -110,6 +110,50 @@ async fn requests_of_different_length_do_not_share_a_batch_otherwise() {
     for request in waiting.into_iter().chain(blockers) {
         assert_eq!(request.await.unwrap().status, 200);
     }
+}
+
+#[tokio::test]
+async fn replicas_that_share_a_device_in_time_take_turns_and_hold_nobody_up_when_they_are_lost() {
+    let mut gateway = Gateway::start().await;
+    let mut workers = Vec::new();
+    for (number, id) in ["double:1", "double:2", "double:3"].into_iter().enumerate() {
+        let number = u32::try_from(number).unwrap();
+        let spec = |name| tensor(name, Datatype::Fp32, &[-1, 2], None);
+        gateway.add_model(model(id, 8, spec("x"), spec("y")));
+        workers.push(gateway.add_worker(id, number).await);
+    }
+    // The third has the device beside them.
+    for number in 0..2 {
+        let replica = gateway.target.replicas.get_mut(&replica_id(number));
+        replica.unwrap().takes_turns_on = Some("n/gpu0".parse().unwrap());
+    }
+    gateway.data_plane.set_target(gateway.target.clone());
+    let ask = |version: u32| {
+        let path = format!("/v2/models/double/versions/{version}/infer");
+        gateway.begin(&path, &double_request(1, 1.0))
+    };
+    let first = ask(1);
+    let in_turn = workers[0].batch().await;
+    let second = ask(2);
+    let beside = ask(3);
+    let unheld = workers[2].batch().await;
+    let sent = "packhorse_stage_duration_seconds_count{model=\"double\",version=\"2\",stage=\"queue\"} 1\n";
+    until("the dispatch", || gateway.metrics().contains(sent)).await;
+    assert!(!workers[1].has_batch().await, "it is not its turn");
+    unheld.answer(double(&unheld)).await;
+    in_turn.answer(double(&in_turn)).await;
+    let next = workers[1].batch().await;
+    let third = ask(1);
+    assert!(!workers[0].has_batch().await, "it is not its turn");
+    // The one whose turn it is goes away.
+    workers[1].kill();
+    drop(next);
+    let last = workers[0].batch().await;
+    last.answer(double(&last)).await;
+    for request in [first, beside, third] {
+        assert_eq!(numbers(&request.await.unwrap()), [2.0, 2.0]);
+    }
+    drop(second);
 }
 
 #[tokio::test]

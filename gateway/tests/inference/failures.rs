@@ -115,6 +115,34 @@ async fn a_full_queue_refuses() {
 }
 
 #[tokio::test]
+async fn a_model_may_have_a_queue_limit_of_its_own_that_changes_while_it_is_served() {
+    let mut gateway = Gateway::start().await;
+    let mut spec = double_model();
+    spec.queue_limit = Some(1);
+    gateway.add_model(spec.clone());
+    let worker = gateway.add_worker("double:1", 0).await;
+    let _blockers = [gateway.doubling_of(1, 1.0), gateway.doubling_of(1, 1.0)];
+    let _busy = [worker.batch().await, worker.batch().await];
+    let _queued = gateway.doubling_of(1, 1.0);
+    gateway.wait_for_queued(1).await;
+    let refused = gateway.double(1, 1.0).await.error(503);
+    assert!(refused.contains("queue is full: 1"), "{refused}");
+
+    spec.queue_limit = Some(2);
+    gateway.add_model(spec.clone());
+    let _queued_too = gateway.doubling_of(1, 1.0);
+    gateway.wait_for_queued(2).await;
+    let refused = gateway.double(1, 1.0).await.error(503);
+    assert!(refused.contains("queue is full: 2"), "{refused}");
+
+    // Without one, it has the gateway's. What it had before goes on waiting.
+    spec.queue_limit = None;
+    gateway.add_model(spec);
+    let _queued_at_last = gateway.doubling_of(1, 1.0);
+    gateway.wait_for_queued(3).await;
+}
+
+#[tokio::test]
 async fn as_many_requests_as_the_limit_are_under_way_at_a_time() {
     let config = DataPlaneConfig {
         request_limit: 1,

@@ -106,6 +106,7 @@ pub(crate) fn model(
         },
         slo: Duration::from_secs(5),
         rate: RequestsPerSecond::new(10.0).unwrap(),
+        queue_limit: None,
     };
     spec.validate().unwrap();
     spec
@@ -219,6 +220,7 @@ impl Gateway {
             address,
             batch_size: 8,
             compute_share: None,
+            takes_turns_on: None,
             profile: profile(),
             draining: false,
         };

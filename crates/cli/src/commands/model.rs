@@ -48,7 +48,7 @@ pub(crate) struct ModelRef {
 }
 
 #[derive(clap::Args)]
-#[group(id = "change", required = true, multiple = true, args = ["slo_ms", "rate_rps"])]
+#[group(id = "change", required = true, multiple = true, args = ["slo_ms", "rate_rps", "queue_limit"])]
 pub(crate) struct UpdateArgs {
     #[command(flatten)]
     model: ModelRef,
@@ -58,6 +58,23 @@ pub(crate) struct UpdateArgs {
     /// The rate to plan for, in requests per second
     #[arg(long, value_name = "RATE", value_parser = parse_rate)]
     rate_rps: Option<RequestsPerSecond>,
+    /// The most requests that wait for it; `default` is the gateway's --queue-limit
+    #[arg(long, value_name = "N|default", value_parser = parse_queue_limit)]
+    queue_limit: Option<QueueLimit>,
+}
+
+/// How many requests may wait for a model; none: as many as the gateway lets wait for any.
+#[derive(Clone, Copy)]
+struct QueueLimit(Option<u32>);
+
+fn parse_queue_limit(text: &str) -> Result<QueueLimit, String> {
+    if text == "default" {
+        return Ok(QueueLimit(None));
+    }
+    let limit = text.parse().ok();
+    limit
+        .map(|limit| QueueLimit(Some(limit)))
+        .ok_or_else(|| "expected a number of requests, or default".to_owned())
 }
 
 /// Reads a rate in requests per second.
@@ -79,6 +96,7 @@ impl ModelCommand {
                 let change = ModelChange {
                     slo_ms: args.slo_ms,
                     rate_rps: args.rate_rps,
+                    queue_limit: args.queue_limit.map(|QueueLimit(limit)| limit),
                 };
                 let view = context
                     .admin()?
@@ -159,6 +177,11 @@ pub(super) fn print(context: &Context, model: &ModelView) -> anyhow::Result<()> 
         &format!("{} requests/s", number(model.rate_rps.get())),
     ]);
     table.add_row(["batch", &batch]);
+    let queue = model.queue_limit.map_or_else(
+        || "as many requests as the gateway lets wait".to_owned(),
+        |limit| format!("at most {limit} requests wait"),
+    );
+    table.add_row(["queue", &queue]);
     table.add_row([
         "artifact",
         &format!("{} ({} bytes)", model.artifact, model.artifact_bytes),

@@ -42,6 +42,7 @@ mod offline;
 Examples:
   packhorse plan
   packhorse plan --json
+  packhorse plan --explain
   packhorse plan --policy usher --creq mean
   packhorse plan --scenario thesis.toml --policy usher
   packhorse plan --scenario thesis.toml --policy usher --plot plan.svg
@@ -68,7 +69,7 @@ struct QuestionArgs {
     /// The dispatch discipline that the policy may reckon with
     #[arg(long, value_name = "D")]
     discipline: Option<Discipline>,
-    /// Tell what bounds each model that is not fully served, and what it would take; of the live cluster, as if it were planned anew
+    /// Tell what bounds each model that is not fully served, and what it would take
     #[arg(long)]
     explain: bool,
     #[command(flatten)]
@@ -174,13 +175,13 @@ impl PlanArgs {
         let admin = context.admin()?;
         match self.command {
             None => {
+                let explain = self.question.explain;
                 let plan = match self.question.preview() {
-                    Some(preview) => admin.preview_plan(&preview).await?.plan,
-                    None => admin
-                        .plan()
-                        .await?
-                        .context("there is no plan yet: register a model")?,
+                    Some(preview) => Some(admin.preview_plan(&preview).await?.plan),
+                    None if explain => admin.explained_plan().await?,
+                    None => admin.plan().await?,
                 };
+                let plan = plan.context("there is no plan yet: register a model")?;
                 print(context, &plan).await
             }
             Some(PlanCommand::Show { generation }) => {
@@ -240,11 +241,10 @@ impl QuestionArgs {
         offline::print(context, &scenario, &answer, smallest)
     }
 
-    /// What the gateway is asked; none if its plan is wanted as it is.
+    /// What the gateway is asked; none if the plan in force is wanted.
     fn preview(self) -> Option<PlanPreviewRequest> {
         let options = self.choices.for_gateway();
-        let asked =
-            self.explain || self.policy.is_some() || self.discipline.is_some() || options.is_some();
+        let asked = self.policy.is_some() || self.discipline.is_some() || options.is_some();
         asked.then(|| PlanPreviewRequest {
             policy: self.policy.map(PolicyName::into_name),
             options,

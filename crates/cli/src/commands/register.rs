@@ -43,6 +43,9 @@ pub(crate) struct RegisterArgs {
     /// The rate to plan for in requests per second, in place of SPEC.json's
     #[arg(long, value_name = "RATE", value_parser = model::parse_rate)]
     rate_rps: Option<RequestsPerSecond>,
+    /// The most requests that wait for it, in place of SPEC.json's [default: the gateway's --queue-limit]
+    #[arg(long, value_name = "N")]
+    queue_limit: Option<u32>,
     /// Wait until the model takes requests; fail if it cannot
     #[arg(long)]
     wait: bool,
@@ -91,6 +94,9 @@ impl RegisterArgs {
         }
         if let Some(rate) = self.rate_rps {
             spec.insert("rate_rps".to_owned(), rate.get().into());
+        }
+        if let Some(limit) = self.queue_limit {
+            spec.insert("queue_limit".to_owned(), limit.into());
         }
         Ok(spec)
     }

@@ -119,6 +119,7 @@ async fn flags_win_over_the_specification() {
     let mut expected = spec();
     expected["slo_ms"] = json!(150.0);
     expected["rate_rps"] = json!(80.0);
+    expected["queue_limit"] = json!(64);
     expected["artifact_path"] = json!("/models/m.pt");
     let registration = admin("POST", "/v1/models").and(body_json(&expected));
     let registered = ResponseTemplate::new(201).set_body_json(model("m", "registered", None));
@@ -139,6 +140,8 @@ async fn flags_win_over_the_specification() {
         "150",
         "--rate-rps",
         "80",
+        "--queue-limit",
+        "64",
     ]);
     assert_eq!(ran.code, 0, "{ran:?}");
     gateway.server.verify().await;
@@ -266,10 +269,20 @@ async fn show_update_and_remove_name_the_version_they_mean() {
         .and(query_param("version", "2"))
         .and(body_json(json!({"rate_rps": 80.0})));
     second
-        .respond_with(view)
+        .respond_with(view.clone())
         .expect(1)
         .mount(&gateway.server)
         .await;
+    for (limit, asked) in [("64", json!(64)), ("default", json!(null))] {
+        admin("PATCH", "/v1/models/m")
+            .and(body_json(json!({"queue_limit": asked})))
+            .respond_with(view.clone())
+            .expect(1)
+            .mount(&gateway.server)
+            .await;
+        let args = ["model", "update", "m", "--queue-limit", limit];
+        assert_eq!(gateway.run(&args).code, 0);
+    }
     let removal = admin("DELETE", "/v1/models/m").and(query_param("version", "1"));
     removal
         .respond_with(ResponseTemplate::new(204))

@@ -1,7 +1,10 @@
 //! `/v1/plan`, `/v1/plans` and `/v1/plans/preview`.
 
 use serde_json::{Value, json};
-use wiremock::{ResponseTemplate, matchers::body_json};
+use wiremock::{
+    ResponseTemplate,
+    matchers::{body_json, query_param},
+};
 
 use crate::gateway::{Gateway, admin, node};
 
@@ -238,6 +241,35 @@ async fn a_preview_asks_what_the_flags_say_and_shows_the_difference() {
     assert_eq!(
         gateway.run(&[&args[..], &["--json"]].concat()).json(),
         answer
+    );
+    gateway.server.verify().await;
+}
+
+#[tokio::test]
+async fn the_live_plan_is_explained_as_it_is() {
+    let gateway = Gateway::start().await;
+    let mut explained = plan();
+    explained["models"][0]["explanation"] = json!({
+        "served_fraction": 0.8, "bound": {"by": "device-time"}, "complete": true,
+        "remedies": [{"change": "add-devices", "kind": "cpu-x", "count": 1, "served_fraction": 0.995}],
+    });
+    admin("GET", "/v1/plan")
+        .and(query_param("explain", "true"))
+        .respond_with(ResponseTemplate::new(200).set_body_json(&explained))
+        .expect(2)
+        .mount(&gateway.server)
+        .await;
+    let ran = gateway.run(&["plan", "--explain"]);
+    let text = "\ncat: 80.0 % of its requests in time by the estimate, bound by device time: what the plan gives it is too \
+                little for its rate.\n  1 more cpu-x would do: 99.5 % in time\n";
+    assert!(ran.text().ends_with(text), "{ran:?}");
+    gateway
+        .answers("GET", "/v1/nodes", 200, json!([node("a", 1, "7-1")]))
+        .await;
+    let json = gateway.run(&["plan", "--explain", "--json"]).json();
+    assert_eq!(
+        json["models"][0]["explanation"],
+        explained["models"][0]["explanation"]
     );
     gateway.server.verify().await;
 }

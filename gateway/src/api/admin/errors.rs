@@ -5,8 +5,8 @@ use axum::http::StatusCode;
 use crate::{
     api::ApiError,
     controller::{
-        LeaseError, ModelError, NodeError, PolicyError, PreviewError, RegisterError, StatusError,
-        Stopped, WantedError,
+        ExplainError, LeaseError, ModelError, NodeError, PolicyError, PreviewError, RegisterError,
+        StatusError, Stopped, WantedError,
     },
     store::{OpenArtifactError, ReceiveError, StoreError},
 };
@@ -84,9 +84,21 @@ impl From<PreviewError> for ApiError {
             | PreviewError::Invalid(_)
             | PreviewError::UnknownKind(_)
             | PreviewError::TooManyDevices => Self::bad_request(error.to_string()),
+            PreviewError::Busy(_) => Self::new(StatusCode::SERVICE_UNAVAILABLE, error.to_string()),
             PreviewError::NoPlan(_) => {
                 Self::new(StatusCode::UNPROCESSABLE_ENTITY, error.to_string())
             }
+        }
+    }
+}
+
+impl From<ExplainError> for ApiError {
+    fn from(error: ExplainError) -> Self {
+        match error {
+            ExplainError::NoPlan => Self::not_found(error.to_string()),
+            ExplainError::Outdated(_) => Self::conflict(error.to_string()),
+            ExplainError::Busy(_) => Self::new(StatusCode::SERVICE_UNAVAILABLE, error.to_string()),
+            ExplainError::Failed(_) => Self::internal(&error),
         }
     }
 }

@@ -82,7 +82,7 @@ pub(super) async fn show(
     Ok(Json(admin.controller.model(name, which.version).await??))
 }
 
-/// Changes SLO or rate of a version of a model, the newest if none is named.
+/// Changes SLO, rate or queue limit of a version of a model, the newest if none is named.
 #[utoipa::path(
     patch, path = "/v1/models/{name}", tag = "models", security(("admin" = [])),
     params(("name" = String, Path, description = "The model's name"), WhichVersion),
@@ -149,6 +149,7 @@ fn spec_of(registration: ModelRegistration) -> Result<(ModelSpec, Option<String>
         },
         slo: crate::controller::slo_of_ms(registration.slo_ms).map_err(invalid)?,
         rate: registration.rate_rps,
+        queue_limit: registration.queue_limit,
     };
     spec.validate().map_err(invalid)?;
     Ok((spec, path))

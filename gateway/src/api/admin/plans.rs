@@ -56,16 +56,36 @@ impl Window {
     }
 }
 
+/// How the current plan is told.
+#[derive(Clone, Copy, Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct HowTold {
+    /// Whether to explain what bounds each model that is not fully served, and what it would take; that takes up to as long as
+    /// planning may.
+    #[serde(default)]
+    explain: bool,
+}
+
 /// The current plan.
 #[utoipa::path(
     get, path = "/v1/plan", tag = "plans", security(("admin" = [])),
+    params(HowTold),
     responses(
         (status = 200, body = PlanView),
         (status = 404, description = "There is none yet", body = ErrorBody),
+        (status = 409, description = "To be explained: it does not fit the cluster any more, and a new one is not there yet", body = ErrorBody),
+        (status = 503, description = "To be explained: too many explanations and previews are asked for at a time", body = ErrorBody),
         (status = "default", description = "Any other failure", body = ErrorBody),
     )
 )]
-pub(super) async fn current(State(admin): State<Admin>) -> Result<Json<PlanView>, ApiError> {
+pub(super) async fn current(
+    State(admin): State<Admin>,
+    Query(HowTold { explain }): Query<HowTold>,
+) -> Result<Json<PlanView>, ApiError> {
+    if explain {
+        return Ok(Json(admin.controller.explained_plan().await??));
+    }
     let plan = admin.controller.plan().await?;
     plan.map(Json)
         .ok_or_else(|| ApiError::not_found("no plan has been made yet"))
@@ -143,6 +163,7 @@ async fn stored(admin: &Admin, generation: Generation) -> Result<PlanView, ApiEr
         (status = 200, body = PlanPreview),
         (status = 400, description = "It names what does not exist", body = ErrorBody),
         (status = 422, description = "The policy found no plan", body = ErrorBody),
+        (status = 503, description = "Too many explanations and previews are asked for at a time", body = ErrorBody),
         (status = "default", description = "Any other failure", body = ErrorBody),
     )
 )]

@@ -1,6 +1,6 @@
 //! Batches on their way: out to a worker, and back to the requests they were made of.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use packhorse_cluster::Time;
 use packhorse_serving::{BatchId, Event, ReplicaKey, RequestId};
@@ -12,6 +12,7 @@ use crate::{
         batch::{assemble, split},
         catalog::ServedModel,
         request::OutputRows,
+        turns::Turn,
     },
     telemetry::BatchTimes,
     workers::{BatchEnd, OutgoingBatch},
@@ -24,6 +25,8 @@ pub(super) struct InFlight {
     /// The requests in their order, with the rows of each. Some may have been cancelled since.
     requests: Vec<(RequestId, u32)>,
     dispatched: Time,
+    /// For how long it waited here for its turn on the device.
+    held: Duration,
 }
 
 impl Driver {
@@ -69,29 +72,46 @@ impl Driver {
                 replica,
                 requests,
                 dispatched: now,
+                held: Duration::ZERO,
             },
         );
         match assembled {
             Ok(inputs) => {
-                let id = packhorse_wire::BatchId(id.0);
                 let header = BatchHeader {
-                    id,
+                    id: packhorse_wire::BatchId(id.0),
                     rows: all_rows,
                     inputs: inputs.headers,
                 };
-                self.replicas.send(
+                let turn = Turn {
                     replica,
-                    OutgoingBatch {
+                    batch: id,
+                    outgoing: OutgoingBatch {
                         header,
                         payload: inputs.payload,
                     },
-                );
+                };
+                let turn = match self.replicas.takes_turns_on(replica) {
+                    Some(device) => self.turns.ask(device, turn),
+                    None => Some(turn),
+                };
+                self.take_turn(now, turn);
             }
             Err(error) => self.fail(now, id, &error.to_string()),
         }
     }
 
+    /// Sends the batch whose turn has come, if there is one.
+    pub(super) fn take_turn(&mut self, now: Time, turn: Option<Turn<OutgoingBatch>>) {
+        let Some(turn) = turn else { return };
+        if let Some(batch) = self.batches.get_mut(&turn.batch) {
+            batch.held = now.saturating_since(batch.dispatched);
+        }
+        self.replicas.send(turn.replica, turn.outgoing);
+    }
+
     pub(super) fn batch_ended(&mut self, now: Time, id: BatchId, end: BatchEnd) {
+        let next = self.turns.ended(id);
+        self.take_turn(now, next);
         match end {
             BatchEnd::Done { outputs, stages } => {
                 let Some(batch) = self.batches.get(&id) else {
@@ -133,7 +153,7 @@ impl Driver {
         let rows: u32 = batch.requests.iter().map(|(_, rows)| *rows).sum();
         let times = BatchTimes {
             away: now.saturating_since(batch.dispatched),
-            worker_queue: queue_wait,
+            worker_queue: queue_wait + batch.held,
             copy_in,
             compute,
             copy_out,
