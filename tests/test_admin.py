@@ -261,7 +261,7 @@ def test_a_profile_is_measured_exported_and_imported(served: Served):
 def test_the_plan_names_every_replica_and_the_node_its_devices(served: Served):
     plan = served.admin.get("/v1/plan")
     assert {replica["model"] for replica in plan["replicas"]} >= set(served.models)
-    assert plan["policy"] == "first-fit"
+    assert plan["policy"] == "goodput"
     (node,) = served.admin.get("/v1/nodes")
     (device,) = node["devices"]
     assert node["state"] == "ready"
@@ -290,7 +290,7 @@ def test_goodput_is_told_per_model(served: Served):
 
 def test_an_unknown_policy_is_refused_and_the_known_ones_are_listed(served: Served):
     view = served.admin.get("/v1/policy")
-    assert view["policy"] == "first-fit" and view["discipline"] == "deadline"
+    assert view["policy"] == "goodput" and view["discipline"] == "deadline"
     assert {"exclusive", "first-fit"} <= {policy["name"] for policy in view["policies"]}
     for bad in [{"policy": "best"}, {"discipline": "lottery"}, {"polciy": "exclusive"}]:
         assert served.admin.call("PUT", "/v1/policy", bad).status in (400, 422)

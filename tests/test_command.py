@@ -83,7 +83,7 @@ def test_the_state_of_everything_is_told_to_people_and_programs(served: Served, 
     assert "cpu-node" in command.run("status").stdout
     assert command.json("status")
     plan = command.json("plan")
-    assert plan["policy"] == "first-fit"
+    assert plan["policy"] == "goodput"
     assert "convolutions" in {replica["model"] for replica in plan["replicas"]}
     assert command.run("plan", "--explain").stdout.startswith(command.run("plan").stdout.splitlines()[0])
     explained = command.json("plan", "--explain")

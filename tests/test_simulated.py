@@ -92,6 +92,19 @@ def test_replicas_with_a_duty_cycle_compute_one_batch_of_a_device_at_a_time(simu
     wait_until(lambda: both() < 0.8, "them to compute at the same time")
 
 
+def test_a_crowd_that_asks_for_previews_is_turned_away_and_disturbs_nobody(simulated: MakeCluster):
+    cluster = simulated({"m": 10, "n": 10}, "--solve-budget-ms", "1000")
+    # More than all these devices can serve: what it would take is looked for as long as planning may take.
+    hard = {"explain": True, "models": [{"name": "m", "rate_rps": 1e6}], "devices": [{"kind": "T4", "count": 300}]}
+    with Load(cluster.inference, "m", clients=2) as load, ThreadPoolExecutor(50) as threads:
+        answers = list(threads.map(lambda _: cluster.admin.call("POST", "/v1/plans/preview", hard), range(50)))
+        assert cluster.admin.get("/v1/plan")["generation"] >= 1
+    assert {answer.status for answer in answers} == {200, 503}
+    refused = [answer.error for answer in answers if answer.status == 503]
+    assert len(refused) >= 30 and "at a time" in refused[0], refused
+    assert load.counts().keys() == {200}, load.counts()
+
+
 def test_a_new_model_disturbs_no_other(simulated: MakeCluster):
     cluster = simulated({"m": 10, "later": 10}, devices=1)
     assert cluster.admin.call("DELETE", "/v1/models/later").status == 204

@@ -63,7 +63,7 @@ pub struct Options {
     )]
     pub artifact_root: Vec<PathBuf>,
 
-    /// Placement policy [default: what was set last over the API, else first-fit]
+    /// Placement policy [default: what was set last over the API, else goodput]
     #[arg(long, env = "PACKHORSE_POLICY", value_name = "NAME")]
     pub policy: Option<String>,
 

@@ -2,6 +2,7 @@
 
 use std::{
     env, fs,
+    io::{self, Read as _},
     path::{Path, PathBuf},
 };
 
@@ -146,12 +147,36 @@ impl Context {
 
 /// Reads a file that the user named.
 pub(crate) fn read_file(path: &Path) -> anyhow::Result<Vec<u8>> {
-    fs::read(path).with_context(|| format!("cannot read {}", path.display()))
+    read_within(FILE_LIMIT, path).with_context(|| format!("cannot read {}", path.display()))
 }
 
 /// Reads a text file that the user named.
 pub(crate) fn read_text(path: &Path) -> anyhow::Result<String> {
-    fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
+    read_text_within_limit(path).with_context(|| format!("cannot read {}", path.display()))
+}
+
+/// The most bytes of a file.
+const FILE_LIMIT: u64 = 1 << 30;
+/// The most bytes of a text.
+const TEXT_LIMIT: u64 = 256 << 20;
+
+/// Reads a text file.
+pub(crate) fn read_text_within_limit(path: &Path) -> io::Result<String> {
+    let bytes = read_within(TEXT_LIMIT, path)?;
+    String::from_utf8(bytes)
+        .map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "it is no text: not valid UTF-8"))
+}
+
+fn read_within(limit: u64, path: &Path) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    fs::File::open(path)?
+        .take(limit + 1)
+        .read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > limit {
+        let problem = format!("it is over the limit of {limit} bytes");
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, problem));
+    }
+    Ok(bytes)
 }
 
 /// Writes a file that the user named.

@@ -291,6 +291,17 @@ fn a_scenario_that_does_not_fit_is_named_with_field_and_line() {
 }
 
 #[test]
+fn a_file_without_an_end_is_given_up_at_the_limit() {
+    let (_folder, scenario) = folder();
+    let limit = "it is over the limit of 268435456 bytes\n";
+    let error = refused("plan", Path::new("/dev/zero"), &[]);
+    assert!(error.ends_with(limit), "{error}");
+    fs::write(&scenario, SCENARIO.replace("v100.csv", "/dev/zero")).unwrap();
+    let error = refused("plan", &scenario, &[]);
+    assert!(error.ends_with(limit), "{error}");
+}
+
+#[test]
 fn a_run_that_replans_follows_a_step_of_the_rate_and_says_so() {
     let (_folder, scenario) = folder();
     // Nexus plans for rates: 1800 requests/s want more replicas than 100 do.

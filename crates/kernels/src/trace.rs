@@ -24,7 +24,7 @@ pub struct KinetoTrace {
 #[derive(Debug, thiserror::Error)]
 pub enum TraceError {
     /// It is not in the format.
-    #[error("the trace cannot be read: {0}")]
+    #[error("the trace cannot be read")]
     Json(#[from] serde_json::Error),
     /// A kernel lacks a field, or has something else there.
     #[error("kernel {name:?}: {problem}")]
@@ -197,7 +197,7 @@ mod tests {
     #[test]
     fn a_trace_that_cannot_be_read_says_where() {
         let message = |json: &str| KinetoTrace::from_json(json).unwrap_err().to_string();
-        assert!(message("[").starts_with("the trace cannot be read: "));
+        assert_eq!(message("["), "the trace cannot be read");
         let lacking = TRACE.replace("\"grid\": [8, 12, 1], ", "");
         assert!(message(&lacking).starts_with("kernel \"gemm\": args: missing field `grid`"));
         for time in ["-9", "1e3", "\"9\"", "99999999999999999999"] {

@@ -36,7 +36,8 @@ pub use options::{
     ComputeMetric, Objective, PolicyOptions, UnknownComputeMetric, UnknownObjective,
 };
 pub use policy::{
-    DEFAULT_POLICY, POLICIES, PlaceError, Policy, PolicyEntry, UnknownPolicy, policy,
+    DEFAULT_POLICY, FALLBACK_POLICY, POLICIES, PlaceError, Policy, PolicyEntry, UnknownPolicy,
+    policy,
 };
 pub use predictor::{PredictError, Predictor};
 pub use smallest::{Cluster, SmallestError, smallest_cluster};

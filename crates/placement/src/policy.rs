@@ -175,7 +175,10 @@ pub const POLICIES: &[PolicyEntry] = &[
 ];
 
 /// The policy that is used where nobody names one.
-pub const DEFAULT_POLICY: &str = first_fit::NAME;
+pub const DEFAULT_POLICY: &str = goodput::NAME;
+
+/// The policy that plans where another one finds no plan within its time: it takes next to none.
+pub const FALLBACK_POLICY: &str = first_fit::NAME;
 
 /// A name that no policy has.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -274,7 +274,7 @@ impl PlanReport {
                         / profile.latency(replica.batch_size).as_secs_f64(),
                 )
             });
-            throughput.sum::<f64>().min(model.rate.get())
+            sum(throughput).min(model.rate.get())
         });
         Self::of(scenario, "file", replicas, goodput.collect(), 0.0)
     }
@@ -305,10 +305,7 @@ impl PlanReport {
         Self {
             scenario: scenario.name.clone(),
             policy: policy.to_owned(),
-            predicted_goodput_rps: planned
-                .iter()
-                .map(|model| model.predicted_goodput_rps)
-                .sum(),
+            predicted_goodput_rps: sum(planned.iter().map(|model| model.predicted_goodput_rps)),
             solve_ms,
             replicas: replicas
                 .iter()
@@ -356,9 +353,14 @@ impl Report {
     }
 }
 
+/// The sum; of nothing it is 0, where `Iterator::sum` has -0, which is not how people write it.
+fn sum(values: impl Iterator<Item = f64>) -> f64 {
+    0.0 + values.sum::<f64>()
+}
+
 impl Totals {
     pub(crate) fn of(models: &[ModelReport]) -> Self {
-        let sum = |of: fn(&ModelReport) -> f64| models.iter().map(of).sum();
+        let sum = |of: fn(&ModelReport) -> f64| sum(models.iter().map(of));
         Self {
             offered_rps: sum(|model| model.offered_rps),
             throughput_rps: sum(|model| model.throughput_rps),

@@ -330,6 +330,14 @@ fn replicas_that_do_not_fit_the_scenario_are_refused() {
 }
 
 #[test]
+fn an_empty_plan_predicts_nothing_and_not_less() {
+    let scenario = vision(2, 100.0, 200);
+    let report = PlanReport::from_replicas(&scenario, &[]);
+    assert_eq!(report.predicted_goodput_rps.to_string(), "0");
+    assert_eq!(report.models[0].predicted_goodput_rps.to_string(), "0");
+}
+
+#[test]
 fn a_plan_file_is_read_back_and_strangers_in_it_are_named() {
     let scenario = vision(2, 100.0, 200);
     let replicas = plan(&scenario, &[("alexnet", 0, 16), ("vgg19", 1, 32)]);

@@ -138,7 +138,7 @@ impl Cluster {
             }
         };
         if let Some(note) = &draft.note {
-            tracing::warn!(note, "planned by the default policy");
+            tracing::warn!(note, "planned by another policy than was asked");
         }
         self.planning.trouble.clone_from(&draft.note);
         let newest = self.plan.stored.as_ref().map(|plan| plan.generation);

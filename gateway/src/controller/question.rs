@@ -10,7 +10,7 @@ use packhorse_cluster::{
     Dim, Explanation, ModelId, ModelIndex, ModelSpec, NetworkModel, Plan, PlannedReplica, Problem,
     ProfileTable, ReplicaId, RequestsPerSecond,
 };
-use packhorse_placement::{Budget, DEFAULT_POLICY, PolicyEntry, PolicyOptions};
+use packhorse_placement::{Budget, FALLBACK_POLICY, PolicyEntry, PolicyOptions};
 
 use super::{cluster::Cluster, nodes::Node};
 use crate::store::{Scheduling, StoredForecast, StoredReplica};
@@ -167,7 +167,7 @@ impl Cluster {
 }
 
 impl Question {
-    /// Asks the policy, and the default policy where that one finds nothing in time. A plan with violations is no plan.
+    /// Asks the policy, and the fallback where that one finds nothing in time. A plan with violations is no plan.
     #[expect(
         clippy::disallowed_methods,
         reason = "policies read no clock; who asks them keeps their time"
@@ -183,15 +183,15 @@ impl Question {
             &mut Budget::new(u64::MAX, &late).with_time_limit(budget),
         );
         let (answer, note) = match asked {
-            Err(e) if name != DEFAULT_POLICY => {
+            Err(e) if name != FALLBACK_POLICY => {
                 let note = format!(
                     "{name} found no plan within {} ms ({e})",
                     budget.as_millis()
                 );
-                let default = packhorse_placement::policy(DEFAULT_POLICY)
-                    .expect("the default policy is in the table");
+                let fallback = packhorse_placement::policy(FALLBACK_POLICY)
+                    .expect("the fallback is in the table");
                 (
-                    default.place_with(&self.problem, &self.options, &mut Budget::unlimited()),
+                    fallback.place_with(&self.problem, &self.options, &mut Budget::unlimited()),
                     Some(note),
                 )
             }
@@ -481,9 +481,9 @@ mod tests {
     }
 
     #[test]
-    fn where_a_policy_takes_too_long_the_default_plans() {
+    fn where_a_policy_takes_too_long_the_fallback_plans() {
         let late = draft(question("exclusive", 2), Duration::ZERO);
-        assert_eq!(late.policy, DEFAULT_POLICY);
+        assert_eq!(late.policy, FALLBACK_POLICY);
         assert!(late.note.unwrap().contains("exclusive"));
         let timely = draft(question("exclusive", 2), Duration::from_mins(1));
         assert_eq!((timely.policy, timely.note), ("exclusive", None));

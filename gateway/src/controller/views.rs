@@ -237,7 +237,9 @@ pub(super) fn draft_view(draft: &Draft, reason: String) -> PlanView {
 
 /// Fills in what follows from replicas and forecasts.
 fn summed(mut view: PlanView) -> PlanView {
-    view.predicted_goodput_rps = view.models.iter().map(|m| m.predicted_goodput_rps).sum();
+    let goodput = view.models.iter().map(|m| m.predicted_goodput_rps);
+    // Of nothing, the sum is -0.
+    view.predicted_goodput_rps = 0.0 + goodput.sum::<f64>();
     view.unserved = view
         .models
         .iter()

@@ -61,6 +61,10 @@ async fn a_preview_answers_and_changes_nothing() {
     assert_eq!(preview["diff"]["removed"][0]["model"], "b");
     assert_eq!(preview["current"], before);
 
+    let nothing = json!({"remove": ["a", "b"]});
+    let preview = gateway.post("/v1/plans/preview", &nothing).await.ok(200);
+    assert_eq!(preview["plan"]["predicted_goodput_rps"].to_string(), "0.0");
+
     // With one device, `exclusive` serves one of the two; with a second of the kind, both.
     let more = json!({"policy": "exclusive", "devices": [{"kind": "T4", "count": 1}]});
     let preview = gateway.post("/v1/plans/preview", &more).await.ok(200);

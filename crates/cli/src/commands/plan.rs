@@ -63,7 +63,7 @@ struct QuestionArgs {
     /// Plan for the cluster and the models of this file, without a gateway
     #[arg(long, value_name = "FILE")]
     scenario: Option<PathBuf>,
-    /// The policy to ask [default: first-fit for a scenario, the configured one for the live cluster]
+    /// The policy to ask [default: goodput for a scenario, the configured one for the live cluster]
     #[arg(long, value_name = "P")]
     policy: Option<PolicyName>,
     /// The dispatch discipline that the policy may reckon with

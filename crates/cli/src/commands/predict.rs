@@ -2,7 +2,6 @@
 
 use std::{
     collections::BTreeMap,
-    fs,
     path::{Path, PathBuf},
 };
 
@@ -17,7 +16,7 @@ use super::{
     scenario::{self, ChoiceArgs, PolicyName},
 };
 use crate::{
-    context::Context,
+    context::{Context, read_text_within_limit},
     output::{self, number},
 };
 
@@ -200,7 +199,7 @@ impl Predictor<'_> {
 
     fn errors(&self, path: &Path) -> anyhow::Result<ErrorReport> {
         let shown = || path.display().to_string();
-        let text = fs::read_to_string(path).with_context(shown)?;
+        let text = read_text_within_limit(path).with_context(shown)?;
         let mut by_model: BTreeMap<ModelIndex, Vec<f64>> = BTreeMap::new();
         let mut reader = csv::Reader::from_reader(text.as_bytes());
         for (number, pair) in reader.deserialize().enumerate() {

@@ -1,6 +1,6 @@
 //! Scenario files, and planning for them.
 
-use std::{fs, path::Path, str::FromStr, time::Instant};
+use std::{path::Path, str::FromStr, time::Instant};
 
 use anyhow::Context as _;
 use packhorse_cluster::{Device, Discipline, Explanation, Plan, PlannedReplica, Problem};
@@ -11,7 +11,7 @@ use packhorse_placement::{
 use packhorse_simulator::{PlanReport, ReplicaReport, Scenario};
 use serde::Deserialize;
 
-use crate::output;
+use crate::{context::read_text_within_limit, output};
 
 /// The name of a policy that there is.
 #[derive(Clone, Debug)]
@@ -87,9 +87,10 @@ impl ChoiceArgs {
 
 /// Reads a scenario; what it names is looked for from its own folder.
 pub(super) fn read(path: &Path) -> anyhow::Result<Scenario> {
-    let text = fs::read_to_string(path).with_context(|| path.display().to_string())?;
+    let text = read_text_within_limit(path).with_context(|| path.display().to_string())?;
     let folder = path.parent().unwrap_or(Path::new(""));
-    let mut load = |name: &str| fs::read_to_string(folder.join(name)).map_err(|e| e.to_string());
+    let mut load =
+        |name: &str| read_text_within_limit(&folder.join(name)).map_err(|e| e.to_string());
     Scenario::parse(&text, &mut load).with_context(|| path.display().to_string())
 }
 
@@ -101,7 +102,7 @@ pub(super) fn read_plan(scenario: &Scenario, path: &Path) -> anyhow::Result<Vec<
         replicas: Vec<ReplicaReport>,
     }
     let shown = || path.display().to_string();
-    let text = fs::read_to_string(path).with_context(shown)?;
+    let text = read_text_within_limit(path).with_context(shown)?;
     let file: PlanFile = serde_json::from_str(&text).with_context(shown)?;
     scenario.replicas(&file.replicas).with_context(shown)
 }

@@ -219,6 +219,18 @@ fn positive(name: impl Into<String>, value: f64, limit: f64) -> Result<f64, Scen
     }
 }
 
+/// Slower than a byte per second, a request is not there within the time that can be told.
+fn bandwidth(bytes_per_second: f64) -> Result<f64, ScenarioError> {
+    const LIMIT: f64 = 1e15;
+    if (1.0..=LIMIT).contains(&bytes_per_second) {
+        return Ok(bytes_per_second);
+    }
+    field(
+        "simulation.network_bytes_per_s",
+        format!("expected between 1 and {LIMIT}, not {bytes_per_second}"),
+    )
+}
+
 fn rate(name: impl Into<String>, value: f64) -> Result<RequestsPerSecond, ScenarioError> {
     RequestsPerSecond::new(value).or_else(|e| field(name, e.to_string()))
 }
@@ -418,10 +430,21 @@ fn model(
             MS,
         )?,
         max_batch_size: largest.min(Program::MAX_BATCH_SIZE),
-        payload: ByteCount::new(entry.payload_bytes),
+        payload: payload(i, entry.payload_bytes)?,
         load_time: duration(at("load_ms"), entry.load_ms, MS)?,
         latency_scale,
     })
+}
+
+fn payload(i: usize, bytes: u64) -> Result<ByteCount, ScenarioError> {
+    const LIMIT: u64 = 1 << 40;
+    if bytes <= LIMIT {
+        return Ok(ByteCount::new(bytes));
+    }
+    field(
+        format!("models[{i}].payload_bytes"),
+        format!("expected at most {LIMIT}, not {bytes}"),
+    )
 }
 
 fn workload(i: usize, entry: &ModelEntry, latency_scale: f64) -> Result<Workload, ScenarioError> {
@@ -529,11 +552,7 @@ fn simulation(
         )?,
         network: NetworkModel {
             base: duration("simulation.network_base_ms", entry.network_base_ms, MS)?,
-            bytes_per_second: positive(
-                "simulation.network_bytes_per_s",
-                entry.network_bytes_per_s,
-                1e15,
-            )?,
+            bytes_per_second: bandwidth(entry.network_bytes_per_s)?,
         },
         return_time: duration("simulation.return_ms", entry.return_ms, MS)?,
         interference,

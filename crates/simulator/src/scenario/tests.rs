@@ -230,6 +230,15 @@ fn bad_scenarios_are_refused_with_field_and_range() {
             with("network_bytes_per_s = 0"),
             "simulation.network_bytes_per_s",
         ),
+        (
+            with("network_bytes_per_s = 1e-300"),
+            "simulation.network_bytes_per_s: expected between 1 and",
+        ),
+        (
+            HEAD.to_owned()
+                + &MODEL.replace("payload_bytes = 602112", "payload_bytes = 1099511627777"),
+            "models[0].payload_bytes: expected at most 1099511627776, not 1099511627777",
+        ),
         (with("mps_exponent = -1"), "MPS exponent"),
         (with("arrivals = { gamma_cv = 0.0 }"), "gamma_cv"),
         (String::new(), "missing field `name`"),
