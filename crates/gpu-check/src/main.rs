@@ -13,6 +13,7 @@ mod mps_daemon;
 mod parts;
 mod process;
 mod report;
+mod worker_bench;
 
 use std::{env, path::PathBuf, process::ExitCode, time::Duration};
 

@@ -36,6 +36,11 @@ impl Model {
         self.folder.join("model.pt")
     }
 
+    /// The registration as a file.
+    pub(crate) fn registration_file(&self) -> PathBuf {
+        self.folder.join("model.json")
+    }
+
     /// With so many rows, one of [`EXAMPLE_ROWS`].
     pub(crate) fn example(&self, rows: u32) -> anyhow::Result<Example> {
         let read = |what: &str| {

@@ -1,10 +1,14 @@
 //! What is checked: one trait, one file per subject, and the table that lists them.
 
+mod copies;
 mod correctness;
 mod devices;
 mod faults;
 mod goodput;
+mod graphs;
 mod profiles;
+mod streams;
+mod throughput;
 
 use crate::{host::Host, report::Section};
 
@@ -24,9 +28,13 @@ pub(crate) trait Part: Sync {
 }
 
 /// All of them, in the order in which they run: what is quick and what others rest on first.
-pub(crate) const PARTS: [&dyn Part; 5] = [
+pub(crate) const PARTS: [&dyn Part; 9] = [
     &devices::Devices,
     &correctness::Correctness,
+    &throughput::Throughput,
+    &copies::Copies,
+    &streams::Streams,
+    &graphs::Graphs,
     &faults::Faults,
     &profiles::Profiles,
     &goodput::Goodput,

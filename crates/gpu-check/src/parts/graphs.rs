@@ -1,0 +1,66 @@
+//! What it brings to record a GPU's work for a batch size once and to play it again (CUDA graphs): most for small batches, whose
+//! kernels take hardly longer than launching them.
+
+use super::Part;
+use crate::{
+    host::{Backend, Host},
+    models,
+    report::Section,
+    worker_bench::{Bench, Measured, Mode},
+};
+
+pub(crate) struct Graphs;
+
+const MODELS: [&str; 2] = ["resnet50", "mobilenet_v2"];
+const BATCH_SIZES: [u32; 2] = [1, 8];
+
+impl Part for Graphs {
+    fn name(&self) -> &'static str {
+        "graphs"
+    }
+
+    fn about(&self) -> &'static str {
+        "what CUDA graphs bring"
+    }
+
+    fn run(&self, host: &Host, section: &mut Section) -> anyhow::Result<()> {
+        if host.backend == Backend::Cpu {
+            section.unavailable("gain of CUDA graphs", "the device is no GPU");
+            return Ok(());
+        }
+        let (models, missing) = models::make(host, &MODELS)?;
+        for (name, reason) in missing {
+            section.unavailable(name, reason);
+        }
+        for model in &models {
+            for batch_size in BATCH_SIZES {
+                let run = |mode| {
+                    let bench = Bench {
+                        model,
+                        batch_size,
+                        mode,
+                        environment: &[],
+                    };
+                    bench.run(host)
+                };
+                let what = format!("{} at {batch_size}: gain of graphs", model.name);
+                match (run(Mode::Pipeline { streams: true }), run(Mode::Graphs)) {
+                    (Ok(without), Ok(with)) => say(section, what, &without, &with),
+                    (Err(e), _) | (_, Err(e)) => section.failed(what, format!("{e:#}")),
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn say(section: &mut Section, what: String, without: &Measured, with: &Measured) {
+    match &with.without_graphs {
+        None if !with.graphs.is_empty() => {
+            let gain = with.requests_per_s / without.requests_per_s;
+            section.number(what, gain, "times", None);
+        }
+        None => section.unavailable(what, "the worker recorded none"),
+        Some(reason) => section.unavailable(what, reason),
+    }
+}
