@@ -58,7 +58,7 @@ impl Part for Faults {
 
     fn run(&self, host: &Host, section: &mut Section) -> anyhow::Result<()> {
         let victim = models::make_one(host, "bert")?;
-        let other = models::make_one(host, "gpt2")?;
+        let other = models::make_one(host, "mobilenet_v2")?;
         let mut cluster = Cluster::start(host, "faults", Duration::from_secs(1))?;
         // Apart where there are several devices, so that one is not the fault's.
         let apart = host.devices.len() > 1;
