@@ -12,7 +12,8 @@
 //!    active as often as it is busy, with what was learned of them beyond the physics.
 //!
 //! Two states are told apart. *Calm*: batches of the size that gathers; it says how long a request waits. *Crowded*: everybody's
-//! batches are full, as they are behind a backlog; it says what replicas carry. They differ where large batches use more of the
+//! batches are as large as deadlines let them be behind a backlog; it says what replicas carry. (Bursts are a third, of one model at
+//! a time.) They differ where large batches use more of the
 //! device per request than small ones do: a placement that only carries its load in small batches never recovers from a backlog,
 //! and is not taken to carry it.
 //!

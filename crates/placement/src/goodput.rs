@@ -3,7 +3,7 @@
 //! The estimate is [`crate::estimate`]'s; what is made as large as it can be, its [`score`]. Devices are filled one after the other,
 //! each time with the replica that gains most per load; then the [`search`] empties one or two devices again and again, fills them
 //! anew and keeps what is better. It starts from the best of three placements: what runs now (with what pays added), its own
-//! and, in clusters that are not cut, `first-fit`'s, and charges for every replica that does not run yet, so that nothing moves for little. A model may have several
+//! and, in clusters that are not cut, `first-fit`'s (for other objectives also the one that `goodput` ends with), and charges for every replica that does not run yet, so that nothing moves for little. A model may have several
 //! replicas on one device: small batches that leave most multiprocessors idle run beside each other.
 //!
 //! Clusters of more than [`UNDIVIDED`] devices are cut into [`cells`].
@@ -27,7 +27,7 @@ use packhorse_cluster::{
 };
 
 use crate::{
-    Budget, PlaceError, Policy, PolicyOptions, PredictError, Predictor,
+    Budget, Objective, PlaceError, Policy, PolicyOptions, PredictError, Predictor,
     candidates::Candidates,
     estimate::{Fate, Outlook, World},
     first_fit,
@@ -46,8 +46,8 @@ const PATIENCE: usize = 40;
 /// The same once everything is served, with headroom: then only cost can be saved.
 const EASY_PATIENCE: usize = 10;
 
-/// What runs stays unless something is better by this much.
-const SETTLED: f64 = 5e-3;
+/// What runs stays unless something is better by this much: the estimate is not good for less.
+const SETTLED: f64 = 1e-2;
 
 pub(crate) struct Goodput;
 
@@ -128,6 +128,15 @@ fn solve(
     if cluster <= UNDIVIDED {
         let packed = first_fit::FirstFit.place(problem, options, budget)?;
         start_from_better(&mut search, &world, &packed.replicas, budget)?;
+        // To raise the least, one begins best where the sum is large.
+        if options.objective != Objective::Goodput {
+            let plain = PolicyOptions {
+                objective: Objective::Goodput,
+                ..options.clone()
+            };
+            let (replicas, _) = solve(problem, &plain, cluster, budget)?;
+            start_from_better(&mut search, &world, &replicas, budget)?;
+        }
     }
     let running = sound(problem, &world);
     if !running.is_empty() {

@@ -26,12 +26,14 @@ pub(super) fn come_to(slot: &mut Slot, service: &Service, demand: &Demand, wait:
     let way = demand.way + demand.way_per_row * slot.rows;
     let room = demand.slo - way - time;
     let variation = demand.dispersion / slot.rows + slot.pace.spread.powi(2);
+    let prompt = if room <= 0.0 {
+        0.0
+    } else {
+        in_time(room, fill, load, time * variation)
+    };
     slot.passage = Passage {
-        prompt: if room <= 0.0 {
-            0.0
-        } else {
-            in_time(room, fill, load, time * variation)
-        },
+        prompt,
+        sure: prompt,
         patience: room.max(0.0),
         jitter: 0.0,
         latency: way + time + fill,

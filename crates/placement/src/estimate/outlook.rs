@@ -8,7 +8,7 @@
 use packhorse_cluster::{ComputeShare, PlannedReplica};
 
 use super::{
-    fate::{Fate, Passage, come_to},
+    fate::{Fate, Passage, come_to, crowded_rows},
     sharing::{Company, Neighbour, Pace},
     world::World,
 };
@@ -17,6 +17,8 @@ use super::{
 const SWEEPS: usize = 12;
 /// Batches that a replica holds at a time: one that it computes, one on its way.
 const CREDITS: f64 = 2.0;
+/// They do not change places without loss where the way is longer than the computing.
+const SLIP: f64 = 1.15;
 /// Rounds for a change of one device.
 const ROUNDS: usize = 3;
 
@@ -35,11 +37,17 @@ pub(crate) struct Slot {
     pub(crate) busy: f64,
     /// What it uses of the device then, in percent.
     pub(crate) utilization: f64,
-    /// What full batches use.
+    /// Rows of its batches behind a backlog: as many as are in time then, at most `batch`.
+    pub(crate) most_rows: f64,
+    /// What batches of so many rows use.
     pub(crate) full_utilization: f64,
+    /// What its batches in a burst use.
+    pub(crate) burst_utilization: f64,
+    /// How fast it progresses in a burst, when all the model's replicas are busy.
+    pub(crate) burst_pace: Pace,
     /// How fast it progresses beside its neighbours.
     pub(crate) pace: Pace,
-    /// Requests per second of full batches beside them.
+    /// Requests per second of batches of the most rows beside them.
     pub(crate) capacity: f64,
     /// How long a full batch takes beside them, in seconds.
     pub(crate) full_seconds: f64,
@@ -149,6 +157,9 @@ impl<'w, 'a> Outlook<'w, 'a> {
             share,
             offered: 0.0,
             rows: f64::from(batch),
+            most_rows: f64::from(batch),
+            burst_utilization: service.utilization(full, share),
+            burst_pace: Pace::ALONE,
             busy: 0.0,
             utilization: service.utilization(full, share),
             full_utilization: service.utilization(full, share),
@@ -246,47 +257,70 @@ impl<'w, 'a> Outlook<'w, 'a> {
         let range = self.range(device);
         for place in range.clone() {
             let subject = self.slots[place].model;
-            let others = range
-                .clone()
-                .filter(|&other| other != place)
-                .map(|other| &self.slots[other]);
-            let extra = |slot: &Slot, used| {
-                self.world.sensitivity(device, subject, slot.model) * used / 100.0
-            };
-            self.neighbours.clear();
-            self.neighbours.extend(others.clone().map(|slot| Neighbour {
-                busy: slot.busy,
-                utilization: slot.utilization,
-                extra: extra(slot, slot.utilization),
-            }));
-            self.company.gather(&mut self.neighbours);
+            let demand = &self.world.demands[subject];
+            let of_subject = |slot: &Slot| slot.model == subject;
+            self.gather(place, &range, |slot| (slot.busy, slot.utilization));
             let pace = self.company.pace(self.slots[place].utilization);
-            self.neighbours.clear();
+            let mut burst_pace = pace;
+            if demand.burst() > 1.0 {
+                self.gather(place, &range, |slot| {
+                    if of_subject(slot) {
+                        (1.0, slot.burst_utilization)
+                    } else {
+                        (slot.busy, slot.utilization)
+                    }
+                });
+                burst_pace = self.company.pace(self.slots[place].burst_utilization);
+            }
             // A model whose requests wait has all its replicas busy.
-            self.neighbours.extend(others.map(|slot| Neighbour {
-                busy: if slot.model == subject {
-                    1.0
-                } else {
-                    (slot.offered / slot.capacity).min(1.0)
-                },
-                utilization: slot.full_utilization,
-                extra: extra(slot, slot.full_utilization),
-            }));
-            self.company.gather(&mut self.neighbours);
+            self.gather(place, &range, |slot| {
+                let load = slot.offered / slot.capacity;
+                let busy = if of_subject(slot) { 1.0 } else { load.min(1.0) };
+                (busy, slot.full_utilization)
+            });
             let slot = &mut self.slots[place];
             let service = self
                 .world
-                .service(slot.model, device)
+                .service(subject, device)
                 .expect("only what has a profile is put");
-            let demand = &self.world.demands[slot.model];
-            let full = f64::from(slot.batch);
             slot.pace = pace;
-            let seconds =
-                service.seconds(full, slot.share) / self.company.pace(slot.full_utilization).mean;
-            slot.full_seconds = seconds;
-            let way = demand.way + demand.way_per_row * full;
-            slot.capacity = full / seconds.max((seconds + way) / CREDITS);
+            slot.burst_pace = burst_pace;
+            let full = self.company.pace(slot.full_utilization).mean;
+            slot.full_seconds = service.seconds(f64::from(slot.batch), slot.share) / full;
+            let rows = crowded_rows(slot, service, demand, full);
+            // Fewer rows leave the neighbours more, who then have more rows: half the way, or they swing.
+            slot.most_rows = f64::midpoint(slot.most_rows, rows);
+            slot.full_utilization = service.utilization(slot.most_rows, slot.share);
+            let seconds = service.seconds(slot.most_rows, slot.share) / full;
+            let way = demand.way + demand.way_per_row * slot.most_rows;
+            slot.capacity = slot.most_rows / seconds.max((seconds + way) * SLIP / CREDITS);
         }
+    }
+
+    /// Gathers the company of a replica, each neighbour as often busy, and then using as much, as `active` says.
+    fn gather(
+        &mut self,
+        place: usize,
+        range: &std::ops::Range<usize>,
+        active: impl Fn(&Slot) -> (f64, f64),
+    ) {
+        let subject = &self.slots[place];
+        let neighbour = |other: usize| {
+            let slot = &self.slots[other];
+            let (busy, utilization) = active(slot);
+            let sensitivity = self
+                .world
+                .sensitivity(slot.device, subject.model, slot.model);
+            Neighbour {
+                busy,
+                utilization,
+                extra: sensitivity * utilization / 100.0,
+            }
+        };
+        let others = range.clone().filter(|&other| other != place);
+        self.neighbours.clear();
+        self.neighbours.extend(others.map(neighbour));
+        self.company.gather(&mut self.neighbours);
     }
 
     /// What comes to a model's replicas, as fast as they progress, and what becomes of it; only on one device, if one is given.

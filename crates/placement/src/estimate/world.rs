@@ -63,6 +63,13 @@ impl Demand {
     }
 }
 
+impl Demand {
+    /// Mean requests of a burst; 1 if they come one by one. Bursts of a geometric size with this mean have the dispersion.
+    pub(crate) fn burst(&self) -> f64 {
+        0.5 * (self.dispersion.max(1.0) + 1.0)
+    }
+}
+
 fn bits(share: Option<ComputeShare>) -> u64 {
     share.map_or(0, |share| share.get().to_bits())
 }

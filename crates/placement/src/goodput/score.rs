@@ -16,6 +16,8 @@ use crate::{
 
 /// How much of a model's worth is for being served well if more comes than is expected.
 const HEADROOM: f64 = 0.1;
+/// The same for the worst served model, of `max-min`.
+const ROOM: f64 = 0.8;
 /// What keeping all devices busy all the time costs: of two placements that serve alike, the one that works less.
 const WORK: f64 = 2e-3;
 /// What a replica costs, so that none stands idle: as it is, and as a part of all that is asked of its model. One that serves less
@@ -49,7 +51,13 @@ pub(super) struct Score {
 }
 
 fn served(fate: &Fate) -> f64 {
-    (1.0 - HEADROOM) * fate.fraction + HEADROOM * fate.stressed
+    (1.0 - HEADROOM) * fate.sure + HEADROOM * fate.stressed
+}
+
+/// The same where the worst served model is looked at: all that are served alike are at their edge at once, and there the estimate
+/// errs most.
+fn served_with_room(fate: &Fate) -> f64 {
+    (1.0 - ROOM) * fate.sure + ROOM * fate.stressed
 }
 
 impl Score {
@@ -119,7 +127,7 @@ impl Score {
             .zip(fates)
             .filter(|(weight, _)| **weight > 0.0);
         let lacking: f64 = asked
-            .map(|(_, fate)| (1.0 - served(fate)).powi(SHARPNESS))
+            .map(|(_, fate)| (1.0 - served_with_room(fate)).powi(SHARPNESS))
             .sum();
         1.0 - lacking.powf(1.0 / f64::from(SHARPNESS)) + SUM * self.sum(fates)
     }
@@ -127,7 +135,7 @@ impl Score {
     /// What serving a bit more of a model is worth, relative to other models.
     pub(super) fn urgency(&self, model: usize, fates: &[Fate]) -> f64 {
         let weight = self.weights[model];
-        let worst = (1.0 - served(&fates[model])).powi(SHARPNESS - 1) + SUM * weight;
+        let worst = (1.0 - served_with_room(&fates[model])).powi(SHARPNESS - 1) + SUM * weight;
         match self.objective {
             _ if weight <= 0.0 => 0.0,
             Objective::Goodput => weight,

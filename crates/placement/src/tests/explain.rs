@@ -169,7 +169,7 @@ fn what_a_policy_refuses_even_alone_it_explains_itself() {
 
 #[test]
 fn neighbours_on_a_device_that_is_not_full_are_interference() {
-    let mut problem = v100s(1, &[("densenet121", 200.0, 100), ("alexnet", 200.0, 200)]);
+    let mut problem = v100s(1, &[("densenet121", 200.0, 100), ("alexnet", 800.0, 200)]);
     let seen = |model: &str, slowdown| ReplicaObservation {
         model: model.parse().unwrap(),
         compute_share: None,

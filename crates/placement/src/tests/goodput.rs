@@ -232,9 +232,11 @@ proptest! {
         prop_assert_eq!(plan.replicas.len(), 1, "{:?}", plan.replicas);
         // Of the batches that are computed while another is waited for.
         let carried = |size: u32| f64::from(size) / true_ms(size);
-        let quick = [1, 2, 4, 8, 16, 32].into_iter().filter(|size| 2.2 * true_ms(*size) <= slo);
+        let quick = [1, 2, 4, 8, 16, 32].into_iter().filter(|size| 2.2 * (1.0 + noise) * true_ms(*size) <= slo);
         let most = quick.map(carried).fold(0.0, f64::max);
-        prop_assert!(carried(plan.replicas[0].batch_size) >= 0.75 * most, "{:?}\n{rows}", plan.replicas);
+        // Nobody can do better than to be wrong about two sizes by as much as they were measured wrong.
+        let worst = 0.95 * (1.0 - noise) / (1.0 + noise);
+        prop_assert!(carried(plan.replicas[0].batch_size) >= worst * most, "{:?}\n{rows}", plan.replicas);
     }
 }
 
