@@ -338,6 +338,32 @@ fn a_run_that_replans_follows_a_step_of_the_rate_and_says_so() {
 }
 
 #[test]
+fn a_load_that_ramps_from_one_model_to_another_is_followed_by_replanning() {
+    let scenario = repository("scenarios/ramp/evening.toml");
+    let options = ["--policy", "nexus"];
+    let fixed = json("simulate", &scenario, &options);
+    let replanned = json(
+        "simulate",
+        &scenario,
+        &[&options[..], &["--replan-every", "2"]].concat(),
+    );
+    let of = |report: &Value, field: &str| report["totals"][field].as_f64().unwrap();
+    // From second 1 to 61: 900 + 750 · 20 + 21,000 + 1,600 of resnet50, 8,100 + 500 · 20 + 1,500 + 14,400 of vgg19.
+    let expected = 72_500.0 / 60.0;
+    assert!(
+        (of(&fixed, "offered_rps") / expected - 1.0).abs() < 0.01,
+        "{}",
+        fixed["totals"]
+    );
+    assert!(
+        of(&replanned, "goodput_rps") > 1.1 * of(&fixed, "goodput_rps"),
+        "{} {}",
+        replanned["totals"],
+        fixed["totals"]
+    );
+}
+
+#[test]
 fn replanning_wants_a_period_and_a_policy() {
     let (folder, scenario) = folder();
     let plan = folder.path().join("plan.json");

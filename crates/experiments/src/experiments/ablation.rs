@@ -87,7 +87,7 @@ impl Experiment for Ablation {
             let share = |sweeps: &Vec<Sweep>| {
                 let best =
                     sweeps[i].best_share(World::Calibrated, &THESIS_POLICIES, dispatch.discipline);
-                best.map_or("–".to_owned(), |share| format!("{share:.3}"))
+                best.map_or("–".to_owned(), |share| format!("{share:.4}"))
             };
             let shares: Vec<String> = columns.iter().map(share).collect();
             writeln!(table, "| {name} | {} |", shares.join(" | "))
