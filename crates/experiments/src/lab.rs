@@ -43,6 +43,10 @@ pub(crate) struct Planner {
     replan_every: Option<Duration>,
     /// Nobody limits the multiprocessors of a replica, whatever the plan says.
     without_shares: bool,
+    /// Of equally good plans, one with small batches.
+    small_batches: bool,
+    /// This model gets batches of this size, whatever the plan says.
+    batches: Option<(&'static str, u32)>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -60,6 +64,8 @@ impl Planner {
             objective: Objective::default(),
             replan_every: None,
             without_shares: false,
+            small_batches: false,
+            batches: None,
         }
     }
 
@@ -70,6 +76,8 @@ impl Planner {
             objective: Objective::default(),
             replan_every: None,
             without_shares: false,
+            small_batches: false,
+            batches: None,
         }
     }
 
@@ -77,6 +85,22 @@ impl Planner {
         Self {
             label: format!("{}, no shares", self.label),
             without_shares: true,
+            ..self
+        }
+    }
+
+    pub(crate) fn preferring_small_batches(self) -> Self {
+        Self {
+            label: format!("{}, small batches", self.label),
+            small_batches: true,
+            ..self
+        }
+    }
+
+    pub(crate) fn with_batches(self, model: &'static str, batch_size: u32) -> Self {
+        Self {
+            label: format!("{}, {model} at {batch_size}", self.label),
+            batches: Some((model, batch_size)),
             ..self
         }
     }
@@ -124,6 +148,7 @@ impl Planner {
                 .map(IgniterCoefficients::from_csv)
                 .transpose()?,
             objective: self.objective,
+            prefer_small_batch: self.small_batches,
             ..PolicyOptions::default()
         })
     }
@@ -160,6 +185,15 @@ impl Planner {
             for replica in &mut report.replicas {
                 replica.compute_share_pct = None;
             }
+        }
+        if let Some((model, batch_size)) = self.batches {
+            let models = &scenario.problem.models;
+            for replica in &mut replicas {
+                if models[replica.model.0].id.name.as_str() == model {
+                    replica.batch_size = batch_size;
+                }
+            }
+            report = PlanReport::from_replicas(scenario, &replicas);
         }
         Ok(Planned { replicas, report })
     }

@@ -40,6 +40,9 @@ impl fmt::Display for World {
     }
 }
 
+/// How much longer inference of vision models takes in the calibrated world than the profiles say.
+pub(crate) const VISION_SCALE: f64 = 1.22;
+
 const LANGUAGE_MODELS: [&str; 3] = ["bert", "gpt2", "t5"];
 
 /// A scenario file, under a short name, perhaps with changes.
@@ -50,6 +53,8 @@ pub(crate) struct Setting {
     /// Settings of the same part stand beside each other; tables and charts have one part each.
     pub(crate) part: String,
     file: PathBuf,
+    /// In the calibrated world.
+    vision_scale: f64,
     simulation: Vec<(&'static str, toml::Value)>,
 }
 
@@ -60,6 +65,7 @@ impl Setting {
             label: label.into(),
             part: String::new(),
             file: root().join(format!("scenarios/thesis/{file}.toml")),
+            vision_scale: VISION_SCALE,
             simulation: Vec::new(),
         }
     }
@@ -88,6 +94,14 @@ impl Setting {
         }
     }
 
+    /// With another scale of vision models in the calibrated world.
+    pub(crate) fn vision_scaled(self, vision_scale: f64) -> Self {
+        Self {
+            vision_scale,
+            ..self
+        }
+    }
+
     /// With another value of the scenario's `[simulation]`.
     pub(crate) fn with(mut self, key: &'static str, value: impl Into<toml::Value>) -> Self {
         self.simulation.push((key, value.into()));
@@ -100,7 +114,7 @@ impl Setting {
         let text = fs::read_to_string(&self.file).with_context(shown)?;
         let mut table: toml::Table = text.parse().with_context(shown)?;
         if world == World::Calibrated {
-            calibrate(&mut table);
+            calibrate(&mut table, self.vision_scale);
         }
         for (key, value) in &self.simulation {
             set(&mut table, key, value.clone());
@@ -121,7 +135,7 @@ fn set(table: &mut toml::Table, key: &str, value: toml::Value) {
     }
 }
 
-fn calibrate(table: &mut toml::Table) {
+fn calibrate(table: &mut toml::Table, vision_scale: f64) {
     set(table, "client_overhead_ms", 0.308.into());
     let models = table.get_mut("models").and_then(toml::Value::as_array_mut);
     for model in models
@@ -131,7 +145,7 @@ fn calibrate(table: &mut toml::Table) {
     {
         let name = model.get("name").and_then(toml::Value::as_str);
         let is_language = name.is_some_and(|name| LANGUAGE_MODELS.contains(&name));
-        let scale = if is_language { 1.05 } else { 1.22 };
+        let scale = if is_language { 1.05 } else { vision_scale };
         model.insert("latency_scale".to_owned(), scale.into());
     }
 }

@@ -5,11 +5,11 @@ use std::fmt::Write as _;
 use packhorse_cluster::Discipline;
 use packhorse_simulator::Dispatch;
 
-use super::{Experiment, THESIS_POLICIES, loads, page};
+use super::{Experiment, THESIS_POLICIES, figures, page};
 use crate::{
     lab::{Lab, Planner},
     page::Page,
-    setting::{Setting, World},
+    setting::World,
     sweep::Sweep,
 };
 
@@ -59,17 +59,7 @@ impl Experiment for Ablation {
     }
 
     fn run(&self, lab: &Lab) -> anyhow::Result<(Page, Option<Sweep>)> {
-        let figures = [
-            (
-                "6.1",
-                (1..=6).map(|gpus| Setting::gpus("6.1", gpus)).collect(),
-            ),
-            (
-                "6.10",
-                (1..=8).map(|gpus| Setting::gpus("6.10", gpus)).collect(),
-            ),
-            ("6.15", loads::settings("6.15")),
-        ];
+        let figures = figures();
         let planners = THESIS_POLICIES.map(Planner::policy);
         let lists = variants().map(|(_, dispatch)| vec![dispatch]);
         let mut columns: Vec<Vec<Sweep>> = Vec::new();

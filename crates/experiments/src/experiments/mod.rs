@@ -9,6 +9,7 @@ mod max_min;
 mod mixed;
 mod plain;
 mod reach;
+mod router;
 mod vision;
 
 use packhorse_cluster::Discipline;
@@ -44,6 +45,7 @@ pub(crate) const EXPERIMENTS: &[&dyn Experiment] = &[
     &plain::VISION_AT_1000,
     &plain::MIXED_LOADS,
     &ablation::Ablation,
+    &router::Router,
     &reach::Reach,
     &hidden::HiddenInterference,
     &bursts::Bursts,
@@ -57,6 +59,16 @@ const GOODPUT: &str = "goodput";
 /// The policies of the thesis, to be tried.
 fn of_the_thesis() -> Vec<Planner> {
     THESIS_POLICIES.map(Planner::policy).to_vec()
+}
+
+/// The figures whose settings are summed up, with their settings.
+fn figures() -> [(&'static str, Vec<Setting>); 3] {
+    let gpus = |figure, most| (1..=most).map(|gpus| Setting::gpus(figure, gpus)).collect();
+    [
+        ("6.1", gpus("6.1", 6)),
+        ("6.10", gpus("6.10", 8)),
+        ("6.15", loads::settings("6.15")),
+    ]
 }
 
 /// Three to six GPUs with the models of figure 6.1, in a world of which this is different.

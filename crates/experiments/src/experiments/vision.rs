@@ -42,6 +42,10 @@ impl Experiment for Vision {
         let mut claims = growth(&sweep).unwrap_or_default();
         claims.extend(six_gpus(&sweep, &six).unwrap_or_default());
         page.claims(&claims);
+        page.paragraph(
+            "The goodput of efficientnet_b7 under Usher hangs on 1.4 %: its two replicas do 426.5 of the 432.4 requests/s that come, so that their queue grows throughout the run and each seed \
+             has another tale to tell. [What decides over the thesis' router](router.md) has a hundred of them.",
+        );
         page.goodput(self.title(), &sweep);
         if let Some(figure) = figure_6_6(&six) {
             page.heading("Large batches: figure 6.6");

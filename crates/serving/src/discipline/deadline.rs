@@ -22,7 +22,7 @@ use std::time::Duration;
 
 use packhorse_cluster::Time;
 
-use super::{Decision, Discipline, View};
+use super::{Batch, Decision, Discipline, View};
 use crate::{Refusal, ReplicaKey, Request, fleet::Replica, queue::Waiting};
 
 /// Priority 0, which says nothing, counts as this.
@@ -140,55 +140,36 @@ impl Deadline {
         due: Option<Time>,
     ) -> Decision {
         let replica = view.fleet.get(key).expect("chosen from this fleet");
-        let (requests, rows) = self.batch(view, replica, leader);
+        let batch = self.batch(view, replica, leader);
         // Of several shape classes, or of more than the deadlines allow, a part stays behind.
-        let whole = requests == view.queue.len();
+        let whole = batch.requests == view.queue.len();
         let look_ahead = self.options.drop && self.options.look_ahead;
-        if look_ahead && !whole && spoils_those_behind(view, key, leader, rows) {
+        if look_ahead && !whole && spoils_those_behind(view, key, leader, batch.rows) {
             return Decision::Expire(leader.ticket);
         }
-        if self.options.holding && whole && rows < view.batch_limit(replica) {
-            let until = hold_until(view.now, replica, rows);
+        if self.options.holding && whole && batch.rows < view.batch_limit(replica) {
+            let until = hold_until(view.now, replica, batch.rows);
             if until > view.now {
                 return Decision::Wait(Some(due.map_or(until, |due| due.min(until))));
             }
         }
-        let of_class = view.queue.of_class(leader.request.class, leader.ticket);
-        Decision::Dispatch {
-            replica: key,
-            tickets: of_class.take(requests).map(|one| one.ticket).collect(),
-        }
+        view.dispatch(key, leader, batch)
     }
 
-    /// The leader, and those of its class behind it: how many may share a batch and are in time together, and their rows. One
-    /// that is late anyway, where nothing is dropped, sets no limit.
-    fn batch(&self, view: View<'_>, replica: &Replica, leader: &Waiting) -> (usize, u32) {
+    /// The leader, and those of its class behind it that are in time together. One that is late anyway, where nothing is dropped,
+    /// sets no limit.
+    fn batch(&self, view: View<'_>, replica: &Replica, leader: &Waiting) -> Batch {
         let forecast = replica.forecast(view.now);
-        let limit = view.batch_limit(replica);
-        let (mut requests, mut rows) = (1, leader.request.rows);
         let bound = |waiting: &Waiting| {
             let due = waiting.request.deadline;
             let late = !self.options.drop && forecast.finish(waiting.request.rows) > due;
             if late { Time::MAX } else { due }
         };
         let mut due = bound(leader);
-        for waiting in view
-            .queue
-            .of_class(leader.request.class, leader.ticket)
-            .skip(1)
-        {
-            let more = rows.saturating_add(waiting.request.rows);
-            if more > limit {
-                break;
-            }
+        view.batch(leader, view.batch_limit(replica), |waiting, rows| {
             due = due.min(bound(waiting));
-            if forecast.finish(more) > due {
-                break;
-            }
-            rows = more;
-            requests += 1;
-        }
-        (requests, rows)
+            forecast.finish(rows) <= due
+        })
     }
 
     /// Whether more rows stand before the request than can go before it. Counts no further than to what settles the matter.

@@ -9,12 +9,8 @@
 
 use std::time::Duration;
 
-use super::{Decision, Discipline, View};
-use crate::{
-    Refusal, ReplicaKey, Request,
-    fleet::Replica,
-    queue::{Ticket, Waiting},
-};
+use super::{Batch, Decision, Discipline, View};
+use crate::{Refusal, ReplicaKey, Request, fleet::Replica, queue::Waiting};
 
 #[derive(Debug)]
 pub(super) struct FixedWait {
@@ -46,11 +42,7 @@ impl Discipline for FixedWait {
         };
         let until = first.arrived + self.max_wait;
         if until <= view.now {
-            let (tickets, _) = batch(view, replica, first);
-            return Decision::Dispatch {
-                replica: key,
-                tickets,
-            };
+            return view.dispatch(key, first, open_batch(view, replica, first));
         }
         // Fewer rows in all than a batch holds fill none: no need to count by class at every arrival.
         if view.queue.rows() >= u64::from(view.batch_limit(replica)) {
@@ -58,11 +50,9 @@ impl Discipline for FixedWait {
                 let Some((key, replica)) = in_turn(view, first.request.rows) else {
                     continue;
                 };
-                if let (tickets, true) = batch(view, replica, first) {
-                    return Decision::Dispatch {
-                        replica: key,
-                        tickets,
-                    };
+                let batch = open_batch(view, replica, first);
+                if batch.full {
+                    return view.dispatch(key, first, batch);
                 }
             }
         }
@@ -80,22 +70,7 @@ fn in_turn(view: View<'_>, rows: u32) -> Option<(ReplicaKey, &Replica)> {
         .find(|(_, replica)| rows <= replica.rows_limit())
 }
 
-/// The open batch that starts with `first`, and whether it is full: nothing more fits, or what comes next does not.
-fn batch(view: View<'_>, replica: &Replica, first: &Waiting) -> (Vec<Ticket>, bool) {
-    let limit = view.batch_limit(replica);
-    let mut rows = first.request.rows;
-    let mut tickets = vec![first.ticket];
-    for waiting in view
-        .queue
-        .of_class(first.request.class, first.ticket)
-        .skip(1)
-    {
-        let more = rows.saturating_add(waiting.request.rows);
-        if more > limit {
-            return (tickets, true);
-        }
-        rows = more;
-        tickets.push(waiting.ticket);
-    }
-    (tickets, rows >= limit)
+/// The open batch that starts with `first`.
+fn open_batch(view: View<'_>, replica: &Replica, first: &Waiting) -> Batch {
+    view.batch(first, view.batch_limit(replica), |_, _| true)
 }

@@ -15,7 +15,7 @@ use packhorse_cluster::{Discipline as Name, Time};
 use crate::{
     EngineConfig, ModelLimits, Refusal, ReplicaKey, Request,
     fleet::{Fleet, Replica},
-    queue::{Queue, Ticket},
+    queue::{Queue, Ticket, Waiting},
 };
 
 /// What a discipline sees: one model at one moment.
@@ -32,6 +32,52 @@ impl View<'_> {
     pub(crate) fn batch_limit(self, replica: &Replica) -> u32 {
         replica.batch_size().min(self.limits.max_batch_rows)
     }
+
+    /// The batch of `first` and those of its class behind it, in their order: as many as have at most `limit` rows together and as
+    /// `joins` lets in, which is told the rows there would be.
+    fn batch(
+        self,
+        first: &Waiting,
+        limit: u32,
+        mut joins: impl FnMut(&Waiting, u32) -> bool,
+    ) -> Batch {
+        let mut batch = Batch {
+            requests: 1,
+            rows: first.request.rows,
+            full: false,
+        };
+        let of_class = self.queue.of_class(first.request.class, first.ticket);
+        for waiting in of_class.skip(1) {
+            let rows = batch.rows.saturating_add(waiting.request.rows);
+            batch.full = rows > limit;
+            if batch.full || !joins(waiting, rows) {
+                break;
+            }
+            batch.rows = rows;
+            batch.requests += 1;
+        }
+        batch.full |= batch.rows >= limit;
+        batch
+    }
+
+    /// A batch that begins with `first`, for a replica.
+    fn dispatch(self, replica: ReplicaKey, first: &Waiting, batch: Batch) -> Decision {
+        let of_class = self.queue.of_class(first.request.class, first.ticket);
+        let tickets = of_class.take(batch.requests).map(|one| one.ticket);
+        Decision::Dispatch {
+            replica,
+            tickets: tickets.collect(),
+        }
+    }
+}
+
+/// The first requests of a shape class from some request on, which might be a batch.
+#[derive(Clone, Copy, Debug)]
+struct Batch {
+    requests: usize,
+    rows: u32,
+    /// Nothing more fits, or what comes next does not.
+    full: bool,
 }
 
 /// What shall happen next to the requests of a model.
