@@ -1,5 +1,7 @@
 //! Figure 6.15 and what the thesis makes of it: four GPUs, ever more load, three SLOs.
 
+use std::fmt::Write as _;
+
 use packhorse_cluster::Discipline;
 use packhorse_figures::{BarGroup, Curve, Figure, LineChart, Panel, Series, Stroke, runs};
 use packhorse_simulator::Dispatch;
@@ -240,11 +242,13 @@ impl Quoted {
                 Some(format!("{before:.0} → {after:.0} ms"))
             });
             let cells = cells.collect::<Option<Vec<String>>>()?;
-            text.push_str(&format!(
-                "| {work} ms: {} requests/s | {} |\n",
+            writeln!(
+                text,
+                "| {work} ms: {} requests/s | {} |",
                 rps(&reached),
                 cells.join(" | ")
-            ));
+            )
+            .expect("a string takes everything");
         }
         Some(text)
     }
