@@ -119,6 +119,17 @@ async fn everything_is_read_back_as_it_was_written_also_by_another_opening() {
 }
 
 #[tokio::test]
+async fn a_file_that_is_no_database_is_said_to_be_none() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("packhorse.db"), [7; 5000]).unwrap();
+    let error = Store::open(&folder.path().join("packhorse.db")).await;
+    let error = error.unwrap_err();
+    assert!(error.to_string().contains("packhorse.db"), "{error}");
+    let source = std::error::Error::source(&error).unwrap().to_string();
+    assert!(source.contains("file is not a database"), "{source}");
+}
+
+#[tokio::test]
 async fn every_start_has_a_greater_epoch() {
     let folder = tempfile::tempdir().unwrap();
     for expected in 1..=3 {

@@ -12,10 +12,14 @@ mod plans;
 mod profiles;
 mod settings;
 
-use std::{path::Path, str::FromStr, time::Duration};
+use std::{
+    path::{Path, PathBuf},
+    str::FromStr,
+    time::Duration,
+};
 
 use sqlx::{
-    AnyPool, Executor as _, Row as _,
+    AnyConnection, AnyPool, ConnectOptions as _, Connection as _, Executor as _, Row as _,
     any::{AnyConnectOptions, AnyPoolOptions, AnyRow},
 };
 
@@ -36,9 +40,15 @@ pub struct Store {
 /// Why the database cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenStoreError {
-    /// It cannot be reached or created.
-    #[error("cannot open the database")]
-    Connect(#[source] sqlx::Error),
+    /// It cannot be reached or created, or is none.
+    #[error("cannot open the database {}", .file.display())]
+    Connect {
+        /// Where it is.
+        file: PathBuf,
+        /// What is wrong.
+        #[source]
+        source: sqlx::Error,
+    },
     /// It was written by another version.
     #[error("cannot bring the database to this version's tables")]
     Migrate(#[source] sqlx::migrate::MigrateError),
@@ -100,23 +110,23 @@ impl Store {
     /// If the file cannot be opened or was written by a newer version.
     pub async fn open(file: &Path) -> Result<Self, OpenStoreError> {
         sqlx::any::install_default_drivers();
+        let connect = |source| OpenStoreError::Connect {
+            file: file.to_owned(),
+            source,
+        };
         let options = AnyConnectOptions::from_str(&format!("sqlite://{}?mode=rwc", url_path(file)))
-            .map_err(OpenStoreError::Connect)?;
+            .map_err(connect)?;
+        // One by itself, for the reason if it fails: a pool would try again and again, and say that its time ran out.
+        let mut first = options.connect().await.map_err(connect)?;
+        prepare(&mut first).await.map_err(connect)?;
+        first.close().await.map_err(connect)?;
         let pool = AnyPoolOptions::new()
             .max_connections(4)
             .acquire_timeout(Duration::from_secs(10))
-            .after_connect(|connection, _| {
-                Box::pin(async move {
-                    connection.execute("PRAGMA busy_timeout = 5000").await?;
-                    connection.execute("PRAGMA journal_mode = WAL").await?;
-                    connection.execute("PRAGMA synchronous = FULL").await?;
-                    connection.execute("PRAGMA foreign_keys = ON").await?;
-                    Ok(())
-                })
-            })
+            .after_connect(|connection, _| Box::pin(prepare(connection)))
             .connect_with(options)
             .await
-            .map_err(OpenStoreError::Connect)?;
+            .map_err(connect)?;
         MIGRATIONS
             .run(&pool)
             .await
@@ -142,6 +152,15 @@ impl Store {
     pub async fn close(&self) {
         self.pool.close().await;
     }
+}
+
+/// Makes a new connection one to work with.
+async fn prepare(connection: &mut AnyConnection) -> Result<(), sqlx::Error> {
+    connection.execute("PRAGMA busy_timeout = 5000").await?;
+    connection.execute("PRAGMA journal_mode = WAL").await?;
+    connection.execute("PRAGMA synchronous = FULL").await?;
+    connection.execute("PRAGMA foreign_keys = ON").await?;
+    Ok(())
 }
 
 /// Milliseconds since 1970.
