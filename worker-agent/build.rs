@@ -28,7 +28,12 @@ mod torch {
             .warnings(false)
             .include(torch.join("include"))
             .include(torch.join("include/torch/csrc/api/include"))
-            .files(["csrc/shim.cpp", "csrc/lane.cpp", "csrc/graph.cpp"])
+            .files([
+                "csrc/shim.cpp",
+                "csrc/lane.cpp",
+                "csrc/graph.cpp",
+                "csrc/kineto.cpp",
+            ])
             // Cargo would give it to the library, which the agent uses too.
             .cargo_metadata(false);
         // Beside libtorch in the virtual environment. What else a header of CUDA includes is a package of its own, without

@@ -13,6 +13,7 @@ use packhorse_gateway::store::{
     InsertModelError, Scheduling, Settings, Store, StoredForecast, StoredNode, StoredPlan,
     StoredReplica,
 };
+use packhorse_kernels::KernelTable;
 
 async fn open(folder: &Path) -> Store {
     Store::open(&folder.join("packhorse.db")).await.unwrap()
@@ -87,7 +88,10 @@ async fn everything_is_read_back_as_it_was_written_also_by_another_opening() {
     let header = ProfileTable::CSV_HEADER;
     let csv = format!("{header}\nm:2,T4,1,100,7.5,8,100,10,,50\nm:2,cpu-x,1,100,3,,,,,\n");
     let profiles = ProfileTable::from_csv(&csv).unwrap();
-    store.put_profiles(&profiles).await.unwrap();
+    store
+        .put_profiles(&profiles, &KernelTable::default())
+        .await
+        .unwrap();
     let node = StoredNode {
         name: "n".parse().unwrap(),
         agent_version: "0.1.0".to_owned(),
@@ -167,7 +171,10 @@ async fn models_change_fail_and_go_with_their_profiles() {
         ProfileTable::CSV_HEADER
     );
     let profiles = ProfileTable::from_csv(&csv).unwrap();
-    store.put_profiles(&profiles).await.unwrap();
+    store
+        .put_profiles(&profiles, &KernelTable::default())
+        .await
+        .unwrap();
     let rate = RequestsPerSecond::new(9.0).unwrap();
     let slo = Duration::from_millis(33);
     let changed = ModelSpec {

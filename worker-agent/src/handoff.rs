@@ -314,6 +314,7 @@ mod tests {
                 done: 2,
                 total: 3,
                 csv: "a,b\n".to_owned(),
+                kernels: Some("c\n".to_owned()),
             },
             WorkerReport::Failed {
                 reason: "no".to_owned(),

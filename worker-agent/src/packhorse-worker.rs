@@ -25,6 +25,8 @@ enum Command {
     Profile(Folder),
     /// Measures how much the pipeline computes when there is always another batch, and prints it as JSON
     Bench(BenchOptions),
+    /// Runs batches of a program as standard input says, one JSON command a line, and answers on standard output
+    Drive(Driven),
 }
 
 #[derive(Args)]
@@ -32,6 +34,16 @@ struct Folder {
     /// The hand-over folder: task.json says what to do, status.json is written here
     #[arg(long)]
     dir: PathBuf,
+}
+
+#[derive(Args)]
+struct Driven {
+    /// What is driven, as JSON; temporary files are written beside it
+    #[arg(long)]
+    task: PathBuf,
+    /// The environment is what a worker's must be
+    #[arg(long, hide = true)]
+    prepared: bool,
 }
 
 fn main() {
@@ -51,6 +63,7 @@ fn main() {
         Command::Serve(folder) => worker::serve(&Handoff::at(folder.dir)),
         Command::Profile(folder) => worker::profile(&Handoff::at(folder.dir)),
         Command::Bench(options) => worker::bench(&options),
+        Command::Drive(driven) => worker::drive(&driven.task, driven.prepared),
     };
     executor::exit_now(code);
 }

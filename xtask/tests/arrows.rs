@@ -24,7 +24,7 @@ const ARROWS: [(&str, &[&str]); 17] = [
         "experiments",
         &["cluster", "placement", "simulator", "figures"],
     ),
-    ("client", &["cluster", "protocol", "api"]),
+    ("client", &["cluster", "kernels", "protocol", "api"]),
     (
         "cli",
         &[
@@ -47,6 +47,7 @@ const ARROWS: [(&str, &[&str]); 17] = [
             "placement",
             "serving",
             "control",
+            "kernels",
             "protocol",
             "wire",
             "api",
@@ -58,6 +59,7 @@ const ARROWS: [(&str, &[&str]); 17] = [
             "cluster",
             "contention",
             "control",
+            "kernels",
             "wire",
             "api",
             "tch",

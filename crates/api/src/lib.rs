@@ -4,6 +4,7 @@
 //! [`ErrorBody`]. Unknown fields in requests are refused, so that a misspelt one is not silently ignored.
 
 pub mod agent;
+pub mod drive;
 mod model;
 mod node;
 mod plan;

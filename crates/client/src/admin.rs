@@ -7,6 +7,7 @@ use packhorse_api::{
 use packhorse_cluster::{
     Generation, ModelName, ModelVersion, NodeName, ProfileError, ProfileTable,
 };
+use packhorse_kernels::{KernelTable, KernelTableError};
 use reqwest::{
     Method, RequestBuilder, StatusCode,
     header::{CONTENT_TYPE, HeaderValue},
@@ -34,6 +35,17 @@ pub enum ProfilesError {
     /// The gateway's CSV is not in the profile contract.
     #[error("the gateway's profiles cannot be read")]
     Csv(#[source] ProfileError),
+}
+
+/// Why recorded kernels were not had.
+#[derive(Debug, thiserror::Error)]
+pub enum KernelsError {
+    /// The exchange failed.
+    #[error(transparent)]
+    Call(#[from] CallError),
+    /// The gateway's CSV is no table of kernels.
+    #[error("the gateway's kernels cannot be read")]
+    Csv(#[source] KernelTableError),
 }
 
 impl AdminClient {
@@ -125,6 +137,17 @@ impl AdminClient {
         let (_, body) = self.caller.send(request).await?;
         let text = std::str::from_utf8(&body).map_err(|e| self.caller.unreadable(Cause::of(&e)))?;
         ProfileTable::from_csv(text).map_err(ProfilesError::Csv)
+    }
+
+    /// The kernels that were recorded of a model, in all its versions.
+    pub async fn kernels(&self, model: &ModelName) -> Result<KernelTable, KernelsError> {
+        let request = self
+            .caller
+            .request(Method::GET, ["v1", "profiles", "kernels"])
+            .query(&[("model", model)]);
+        let (_, body) = self.caller.send(request).await?;
+        let text = std::str::from_utf8(&body).map_err(|e| self.caller.unreadable(Cause::of(&e)))?;
+        KernelTable::from_csv(text).map_err(KernelsError::Csv)
     }
 
     /// Adds profiles, replacing what is there for the same model and device kind.

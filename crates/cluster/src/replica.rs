@@ -111,6 +111,9 @@ pub struct ProfileProgress {
     pub total: u32,
     /// The finished measurement as CSV, in the profile contract.
     pub csv: Option<String>,
+    /// The kernels that were recorded with it, as CSV; none on a device that runs none.
+    #[serde(default)]
+    pub kernels: Option<String>,
     /// Why there is none: the program cannot be served as it is registered.
     pub error: Option<String>,
 }

@@ -48,6 +48,8 @@ pub enum Stroke {
     Dotted,
     /// A dot at each.
     Dots,
+    /// A bar from each to the next, as high as the first of them.
+    Bars,
 }
 
 /// A vertical line with a name.
@@ -122,15 +124,30 @@ impl Draw for LineChart {
                 (area.x + right, area.bottom() - up)
             };
             let points: Vec<(f32, f32)> = visible(curve, x.top).into_iter().map(place).collect();
-            self.paint(canvas, curve, points);
+            self.paint(canvas, curve, points, area.bottom());
         }
         axis::frame(canvas, area);
     }
 }
 
 impl LineChart {
-    fn paint(&self, canvas: &mut Canvas, curve: &Curve, points: Vec<(f32, f32)>) {
+    fn paint(&self, canvas: &mut Canvas, curve: &Curve, points: Vec<(f32, f32)>, bottom: f32) {
         let colour = self.series[curve.series].colour;
+        if curve.stroke == Stroke::Bars {
+            let bar = |pair: &[(f32, f32)]| Rect {
+                x: pair[0].0,
+                y: pair[0].1,
+                width: pair[1].0 - pair[0].0,
+                height: bottom - pair[0].1,
+            };
+            let areas = points.windows(2).map(bar);
+            canvas.shapes.push(Shape::Areas {
+                fill: colour.rgb(),
+                areas: areas.filter(|bar| bar.height > 0.0).collect(),
+                hint: None,
+            });
+            return;
+        }
         if curve.stroke != Stroke::Dots {
             canvas.shapes.push(Shape::Line {
                 colour: colour.rgb(),

@@ -70,17 +70,22 @@ pub(crate) struct Limits {
 /// Compute capability; resident threads and blocks per multiprocessor; KiB of shared memory per multiprocessor and per block; bytes
 /// reserved per block; the unit in which blocks get it. All have 65,536 registers.
 ///
-/// Source: CUDA C++ Programming Guide 13.0, "Technical Specifications per Compute Capability" (7.0: release 12.9); reservation and
-/// units: `cuda_occupancy.h` of CUDA 13.0.
-const KNOWN: [((u32, u32), [u32; 6]); 8] = [
+/// Source: CUDA C++ Programming Guide 13.0, "Technical Specifications per Compute Capability" (7.0 and 7.2: release 12.9, which has 11.0
+/// as 10.1); reservation and units: `cuda_occupancy.h` of CUDA 13.0, whose blocks per multiprocessor are the same.
+const KNOWN: [((u32, u32), [u32; 6]); 13] = [
     ((7, 0), [2048, 32, 96, 96, 0, 256]),
+    ((7, 2), [2048, 32, 96, 96, 0, 256]),
     ((7, 5), [1024, 16, 64, 64, 0, 256]),
     ((8, 0), [2048, 32, 164, 163, 1024, 128]),
     ((8, 6), [1536, 16, 100, 99, 1024, 128]),
+    ((8, 7), [1536, 16, 164, 163, 1024, 128]),
     ((8, 9), [1536, 24, 100, 99, 1024, 128]),
     ((9, 0), [2048, 32, 228, 227, 1024, 128]),
     ((10, 0), [2048, 32, 228, 227, 1024, 128]),
+    ((10, 3), [2048, 32, 228, 227, 1024, 128]),
+    ((11, 0), [1536, 24, 228, 227, 1024, 128]),
     ((12, 0), [1536, 24, 100, 99, 1024, 128]),
+    ((12, 1), [1536, 24, 100, 99, 1024, 128]),
 ];
 
 fn known() -> String {
@@ -146,7 +151,8 @@ mod tests {
         let unknown: ComputeCapability = "6.1".parse().unwrap();
         assert_eq!(
             Gpu::new(unknown, 28).unwrap_err().to_string(),
-            "compute capability 6.1 is not known; known are 7.0, 7.5, 8.0, 8.6, 8.9, 9.0, 10.0, 12.0"
+            "compute capability 6.1 is not known; known are 7.0, 7.2, 7.5, 8.0, 8.6, 8.7, 8.9, \
+             9.0, 10.0, 10.3, 11.0, 12.0, 12.1"
         );
         assert_eq!(
             Gpu::new("9.0".parse().unwrap(), 0),

@@ -9,6 +9,7 @@ use packhorse_api::ProfilingView;
 use packhorse_cluster::{
     DeviceId, DeviceKind, ModelId, NodeName, ProfileProgress, ProfileTable, WantedProfile,
 };
+use packhorse_kernels::KernelTable;
 
 use super::{cluster::Cluster, nodes::Node};
 
@@ -155,7 +156,7 @@ impl Cluster {
                         && assigned.since.is_some_and(|since| since <= revision)
                 })
         };
-        let finished: Vec<(Subject, Result<ProfileTable, String>)> = report
+        let finished: Vec<(Subject, Result<Measurement, String>)> = report
             .profiles
             .iter()
             .filter(asked)
@@ -172,8 +173,9 @@ impl Cluster {
         }
     }
 
-    async fn take_profile(&mut self, subject: &Subject, profile: ProfileTable) {
-        if let Err(e) = self.store.put_profiles(&profile).await {
+    async fn take_profile(&mut self, subject: &Subject, measured: Measurement) {
+        let Measurement { profile, kernels } = measured;
+        if let Err(e) = self.store.put_profiles(&profile, &kernels).await {
             // The node goes on reporting it for as long as it is wanted: the next report tries again.
             tracing::error!(error = %e, model.name = %subject.0, "cannot store a profile");
             return;
@@ -240,8 +242,14 @@ impl Cluster {
     }
 }
 
+/// What a measurement found.
+struct Measurement {
+    profile: ProfileTable,
+    kernels: KernelTable,
+}
+
 /// What a measurement found, if it has ended: a profile of exactly what was asked, or why there is none.
-fn result_of(progress: &ProfileProgress) -> Option<Result<ProfileTable, String>> {
+fn result_of(progress: &ProfileProgress) -> Option<Result<Measurement, String>> {
     if let Some(reason) = &progress.error {
         return Some(Err(reason.clone()));
     }
@@ -253,10 +261,22 @@ fn result_of(progress: &ProfileProgress) -> Option<Result<ProfileTable, String>>
     let exact = keys.next() == Some((&progress.model, &progress.device_kind));
     if exact && keys.next().is_none() {
         drop(keys);
-        Some(Ok(table))
+        Some(Ok(Measurement {
+            profile: table,
+            kernels: kernels_of(progress),
+        }))
     } else {
         Some(Err(
             "the measurement is of another model or device".to_owned()
         ))
     }
+}
+
+/// The kernels that were recorded with a measurement. A profile is good without them, whatever is wrong with them.
+fn kernels_of(progress: &ProfileProgress) -> KernelTable {
+    let table = KernelTable::from_csv(progress.kernels.as_deref().unwrap_or_default());
+    table.unwrap_or_else(|e| {
+        tracing::warn!(error = %e, model.name = %progress.model, "the recorded kernels cannot be read");
+        KernelTable::default()
+    })
 }

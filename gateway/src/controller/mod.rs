@@ -30,6 +30,7 @@ use packhorse_api::{
 use packhorse_cluster::{
     Discipline, ModelId, ModelName, ModelSpec, ModelVersion, NodeName, ProfileTable, WantedState,
 };
+use packhorse_kernels::KernelTable;
 use packhorse_placement::PolicyEntry;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
@@ -176,6 +177,15 @@ impl Controller {
     /// All profiles.
     pub async fn profiles(&self) -> Result<ProfileTable, Stopped> {
         self.look(|cluster| cluster.profiles.clone()).await
+    }
+
+    /// The kernels that were recorded of a model, in all its versions.
+    pub async fn kernels(
+        &self,
+        model: ModelName,
+    ) -> Result<Result<KernelTable, StoreError>, Stopped> {
+        self.ask(move |cluster| Box::pin(async move { cluster.store.kernels(&model).await }))
+            .await
     }
 
     /// Adds profiles, replacing those there are for the same model and kind of device.

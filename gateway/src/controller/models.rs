@@ -6,6 +6,7 @@ use packhorse_api::{ModelChange, ModelView};
 use packhorse_cluster::{
     ArtifactDigest, ModelId, ModelName, ModelSpec, ModelSpecError, ModelVersion, ProfileTable,
 };
+use packhorse_kernels::KernelTable;
 
 use super::{
     cluster::{Cluster, Model},
@@ -199,7 +200,9 @@ impl Cluster {
         &mut self,
         profiles: ProfileTable,
     ) -> Result<(), StoreError> {
-        self.store.put_profiles(&profiles).await?;
+        self.store
+            .put_profiles(&profiles, &KernelTable::default())
+            .await?;
         for (model, kind, profile) in profiles.iter() {
             self.profiles
                 .insert(model.clone(), kind.clone(), profile.clone());

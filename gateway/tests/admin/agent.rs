@@ -231,6 +231,7 @@ pub(crate) fn progress(wanted: &WantedProfile) -> ProfileProgress {
         done: 0,
         total: 0,
         csv: None,
+        kernels: None,
         error: None,
     }
 }

@@ -1,9 +1,12 @@
 //! `/v1/profiles`.
 
-use packhorse_cluster::ProfileTable;
+use packhorse_cluster::{ProfileProgress, ProfileTable};
 use reqwest::Method;
 
-use crate::gateway::Gateway;
+use crate::{
+    agent::{Agent, profile, progress},
+    gateway::Gateway,
+};
 
 async fn csv(gateway: &Gateway, query: &str) -> String {
     let answer = gateway.get(&format!("/v1/profiles{query}")).await;
@@ -65,4 +68,42 @@ async fn a_model_takes_its_profiles_along() {
     assert_eq!(view["profiled_on"], serde_json::json!(["T4"]));
     gateway.delete("/v1/models/a").await;
     assert_eq!(csv(&gateway, "").await, format!("{header}\n"));
+}
+
+#[tokio::test]
+async fn recorded_kernels_are_kept_until_the_profile_is_another() {
+    let gateway = Gateway::start().await;
+    let mut agent = Agent {
+        measures: false,
+        ..Agent::new("n")
+    };
+    gateway.register("m").await;
+    agent.turn(&gateway).await;
+    agent.pull(&gateway, 1000).await;
+    let wanted = &agent.wanted.profiles[0];
+    let kind = &wanted.device_kind;
+    let kernels = format!(
+        "model,device_kind,compute_capability,multiprocessors,batch_size,start_ns,duration_ns,grid_x,grid_y,grid_z,\
+         block_x,block_y,block_z,registers_per_thread,shared_memory_bytes,kernel\n\
+         m:1,{kind},9.0,132,1,0,1500,8,12,1,128,1,1,32,1024,gemm\n"
+    );
+    let measured = ProfileProgress {
+        done: 1,
+        total: 1,
+        csv: Some(profile(wanted)),
+        kernels: Some(kernels.clone()),
+        ..progress(wanted)
+    };
+    let answer = agent.try_report(&gateway, vec![], vec![measured]).await;
+    assert_eq!(answer.status, 204);
+    assert_eq!(csv(&gateway, "/kernels?model=m").await, kernels);
+    assert_eq!(csv(&gateway, "/kernels?model=other").await, "");
+    let gateway = gateway.restarted().await;
+    assert_eq!(csv(&gateway, "/kernels?model=m").await, kernels);
+
+    let header = ProfileTable::CSV_HEADER;
+    let imported = format!("{header}\nm:1,{kind},1,,7.5,,,,,\n");
+    gateway.admin(Method::PUT, "/v1/profiles", imported).await;
+    assert_eq!(csv(&gateway, "/kernels?model=m").await, "");
+    gateway.get("/v1/profiles/kernels").await.error(400);
 }

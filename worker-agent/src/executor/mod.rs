@@ -6,6 +6,7 @@
 //! third waits for it.
 
 mod pool;
+pub(crate) mod recording;
 pub(crate) mod sample;
 mod signature;
 mod simulated;

@@ -6,7 +6,9 @@
 
 mod bench;
 mod connection;
+mod drive;
 mod gate;
+mod kernels;
 mod pipeline;
 mod profile;
 mod serve;
@@ -14,6 +16,7 @@ mod serve;
 use std::time::Instant;
 
 pub(crate) use bench::{BenchOptions, bench};
+pub(crate) use drive::drive;
 pub(crate) use profile::profile;
 pub(crate) use serve::serve;
 

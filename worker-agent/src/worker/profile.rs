@@ -11,7 +11,7 @@ use packhorse_cluster::{
 
 use packhorse_worker_agent::handoff::{Handoff, ProfileTask, WorkerReport, exit_code};
 
-use super::{Reporter, now, serve::LOAD_LIMIT};
+use super::{Reporter, kernels::Recorder, now, serve::LOAD_LIMIT};
 use crate::executor::{
     self, ExecutionError, Executor, StartError,
     sample::{self, Fill},
@@ -45,7 +45,14 @@ fn run(handoff: &Handoff, reporter: &Reporter<'_>) -> Result<(), StartError> {
     let program = &task.execution.program;
     if let Some(known) = executor::known_profile(&task.execution)? {
         let total = u32::try_from(known.rows().len()).unwrap_or(u32::MAX);
-        report_measured(reporter, &program.model, &task.device_kind, known, total);
+        report_measured(
+            reporter,
+            &program.model,
+            &task.device_kind,
+            known,
+            total,
+            None,
+        );
         return Ok(());
     }
     let time_limit = Duration::from_millis(task.time_limit_ms);
@@ -54,9 +61,20 @@ fn run(handoff: &Handoff, reporter: &Reporter<'_>) -> Result<(), StartError> {
     let sizes = sample::batch_sizes(program.rows_limit());
     let total = u32::try_from(sizes.len()).unwrap_or(u32::MAX);
     let progress = |done| reporter.report(WorkerReport::Measuring { done, total });
-    let rows = measure(&*executor, program, &sizes, now() + time_limit, progress)?;
+    let mut recorder = Recorder::new(&task.execution.executor, handoff);
+    let deadline = now() + time_limit;
+    let rows = measure(
+        &*executor,
+        program,
+        &sizes,
+        deadline,
+        &mut recorder,
+        progress,
+    )?;
     let profile = Profile::new(rows).expect("every size once, and time passed");
-    report_measured(reporter, &program.model, &task.device_kind, profile, total);
+    let (model, kind) = (&program.model, &task.device_kind);
+    let kernels = recorder.into_csv(model, kind);
+    report_measured(reporter, model, kind, profile, total, kernels);
     Ok(())
 }
 
@@ -66,12 +84,18 @@ fn report_measured(
     device_kind: &DeviceKind,
     profile: Profile,
     total: u32,
+    kernels: Option<String>,
 ) {
     let done = u32::try_from(profile.rows().len()).unwrap_or(u32::MAX);
     let mut table = ProfileTable::default();
     table.insert(model.clone(), device_kind.clone(), profile);
     let csv = table.to_csv();
-    reporter.report(WorkerReport::Measured { done, total, csv });
+    reporter.report(WorkerReport::Measured {
+        done,
+        total,
+        csv,
+        kernels,
+    });
 }
 
 /// Ends a measurement whose program does not come back.
@@ -91,6 +115,7 @@ fn measure(
     program: &Program,
     sizes: &[u32],
     deadline: Instant,
+    recorder: &mut Recorder<'_>,
     progress: impl Fn(u32),
 ) -> Result<Vec<ProfileRow>, ExecutionError> {
     progress(0);
@@ -101,7 +126,13 @@ fn measure(
             break;
         }
         match measure_size(executor, program, size, fill) {
-            Ok(row) => rows.push(row),
+            Ok(mut row) => {
+                // After the measurement, for a recorded batch is a slow one.
+                if recorder.wants_batches() {
+                    recorder.record(sample::batch(executor, program, size, fill)?, &mut row);
+                }
+                rows.push(row);
+            }
             Err(ExecutionError::OutOfMemory(_)) if !rows.is_empty() => break,
             Err(error) => return Err(at_size(error, size)),
         }

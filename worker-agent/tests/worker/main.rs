@@ -7,6 +7,8 @@
 
 mod gateway;
 #[cfg(feature = "torch")]
+mod kernels;
+#[cfg(feature = "torch")]
 mod package;
 #[cfg(feature = "torch")]
 mod pipeline;

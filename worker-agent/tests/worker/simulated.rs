@@ -258,6 +258,7 @@ fn an_executor_that_knows_its_profile_answers_with_it() {
             done: 2,
             total: 2,
             csv,
+            kernels: None,
         } => Some(csv),
         _ => None,
     });

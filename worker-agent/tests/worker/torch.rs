@@ -389,6 +389,7 @@ fn a_measurement_covers_every_batch_size_with_latency_and_memory() {
             done: 4,
             total: 4,
             csv,
+            kernels: None,
         } => Some(csv),
         WorkerReport::Failed { reason, .. } => panic!("{reason}"),
         _ => None,

@@ -3,26 +3,27 @@
 use std::{path::PathBuf, str::FromStr};
 
 use anyhow::{Context as _, ensure};
-use packhorse_figures::{Curve, Figure, LineChart, Panel, Series, Stroke};
-use packhorse_kernels::{Gpu, GpuError, KernelProfile, KinetoTrace, Timeline};
-use serde::Serialize;
+use packhorse_kernels::{Gpu, GpuError, KinetoTrace};
 
+use super::occupancy;
 use crate::{
     context::{Context, read_text},
-    output::{self, number},
     plot::PlotFile,
 };
 
 #[derive(clap::Args)]
 #[command(after_help = "\
-Record one batch, and export it:
+Record one batch with `packhorse profile record`, or in Python:
   with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as recording:
       model(batch); torch.cuda.synchronize()
   recording.export_chrome_trace(\"batch.json\")
 
+--ncu-csv takes what ncu --csv prints with --metrics sm__warps_active.avg.pct_of_peak_sustained_active,gpu__time_duration.sum.
+
 Examples:
   packhorse profile kernels batch.json
-  packhorse profile kernels batch.json --gpu 7.0:80 --plot kernels.svg")]
+  packhorse profile kernels batch.json --gpu 7.0:80 --plot kernels.svg
+  packhorse profile kernels batch.json --ncu-csv ncu.csv")]
 pub(crate) struct KernelsArgs {
     /// What torch.profiler exported of one batch
     trace: PathBuf,
@@ -35,6 +36,9 @@ pub(crate) struct KernelsArgs {
     /// Also draw occupancy and SM utilisation over time
     #[arg(long, value_name = "F.svg|F.png")]
     plot: Option<PlotFile>,
+    /// Compare with what `ncu --csv` printed of the same batch, see below
+    #[arg(long, value_name = "FILE")]
+    ncu_csv: Option<PathBuf>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -58,22 +62,15 @@ impl FromStr for GivenGpu {
     }
 }
 
-/// The metrics, by the names that profiles have for them.
-#[derive(Serialize)]
-struct Summary {
-    compute_capability: String,
-    multiprocessors: u32,
-    kernels: usize,
-    duration_ms: f64,
-    achieved_occupancy_pct: f64,
-    mean_occupancy_pct: f64,
-    sm_utilization_pct: f64,
-}
-
 impl KernelsArgs {
     pub(super) fn run(self, context: &Context) -> anyhow::Result<()> {
         let trace = KinetoTrace::from_json(&read_text(&self.trace)?)
             .with_context(|| format!("{}", self.trace.display()))?;
+        ensure!(
+            !trace.kernels.is_empty(),
+            "{}: no kernels: it was recorded of a CPU, which runs none, or without CUDA activities",
+            self.trace.display()
+        );
         let kernels = trace.kernels.get(&self.device);
         let kernels = kernels.map(Vec::as_slice).unwrap_or_default();
         ensure!(
@@ -92,88 +89,8 @@ impl KernelsArgs {
                 )
             })?,
         };
-        let profile = KernelProfile::new(&gpu, kernels)?;
-        if let Some(plot) = &self.plot {
-            plot.write(&figure(&profile))?;
-        }
-        let summary = Summary {
-            compute_capability: gpu.capability().to_string(),
-            multiprocessors: gpu.multiprocessors(),
-            kernels: kernels.len(),
-            duration_ms: profile.sm_utilization.duration().as_secs_f64() * 1e3,
-            achieved_occupancy_pct: profile.achieved_occupancy.max().get(),
-            mean_occupancy_pct: profile.achieved_occupancy.mean().get(),
-            sm_utilization_pct: profile.sm_utilization.mean().get(),
-        };
-        if context.json() {
-            return output::json(&summary);
-        }
-        let mut table = output::table(&[]);
-        for (name, value) in [
-            ("compute capability", summary.compute_capability),
-            ("multiprocessors", summary.multiprocessors.to_string()),
-            ("kernels", summary.kernels.to_string()),
-            ("duration ms", format!("{:.3}", summary.duration_ms)),
-            (
-                "achieved occupancy % (estimate, highest)",
-                number(summary.achieved_occupancy_pct),
-            ),
-            (
-                "achieved occupancy % (estimate, mean)",
-                number(summary.mean_occupancy_pct),
-            ),
-            (
-                "SM utilisation % (mean)",
-                number(summary.sm_utilization_pct),
-            ),
-        ] {
-            table.add_row([name, &value]);
-        }
-        Ok(output::table_or(&table, "")?)
-    }
-}
-
-/// Both metrics over time with their means, as in the thesis' Figures 5.3 and 5.4.
-fn figure(profile: &KernelProfile) -> Figure {
-    Figure {
-        title: "Kernels of one batch".to_owned(),
-        columns: 2,
-        panels: vec![
-            Panel::Lines(chart(
-                "Achieved occupancy (estimate)",
-                &profile.achieved_occupancy,
-            )),
-            Panel::Lines(chart("SM utilisation", &profile.sm_utilization)),
-        ],
-        ..Figure::default()
-    }
-}
-
-fn chart(title: &str, timeline: &Timeline) -> LineChart {
-    let begin = timeline.intervals()[0].start;
-    let end = timeline.duration().as_secs_f64() * 1e3;
-    let steps = timeline.intervals().iter().flat_map(|interval| {
-        let start = interval.start.saturating_since(begin);
-        let value = interval.value.get();
-        [start, start + interval.duration].map(|time| (time.as_secs_f64() * 1e3, value))
-    });
-    let mean = timeline.mean().get();
-    let line = |series, points| Curve {
-        series,
-        stroke: Stroke::Line,
-        points,
-    };
-    LineChart {
-        title: title.to_owned(),
-        x_axis: "time (ms)".to_owned(),
-        y_axis: "% of the GPU".to_owned(),
-        x_end: Some(end),
-        y_end: Some(100.0),
-        series: Series::of(["kernels", "weighted mean"]),
-        curves: vec![
-            line(0, steps.collect()),
-            line(1, vec![(0.0, mean), (end, mean)]),
-        ],
-        ..LineChart::default()
+        let ncu = self.ncu_csv.as_deref().map(occupancy::read_ncu);
+        let ncu = ncu.transpose()?;
+        occupancy::show(context, &gpu, kernels, self.plot.as_ref(), ncu.as_ref())
     }
 }

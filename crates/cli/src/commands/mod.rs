@@ -2,17 +2,22 @@
 
 mod bench;
 mod classes;
+mod driven;
 mod explanation;
 mod infer;
+mod kernel_figure;
 mod kernels;
 mod layout;
 mod model;
 mod node;
+mod occupancy;
+mod pairs;
 mod picture;
 mod plan;
 mod policy;
 mod predict;
 mod profile;
+mod record;
 mod register;
 mod scenario;
 mod simulate;

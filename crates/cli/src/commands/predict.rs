@@ -7,9 +7,10 @@ use std::{
 
 use anyhow::{Context as _, ensure};
 use packhorse_cluster::{ModelIndex, PlannedReplica};
+use packhorse_contention::{PairMember, PairTable};
 use packhorse_placement::PolicyOptions;
 use packhorse_simulator::{ReplicaReport, Scenario};
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use super::{
     model_text,
@@ -23,7 +24,8 @@ use crate::{
 #[derive(clap::Args)]
 #[command(after_help = "\
 --measured takes a CSV with the columns model_a, model_b, batch_a, batch_b, share_a_pct, share_b_pct, latency_a_ms and
-latency_b_ms: two replicas that were measured together on the scenario's first device.
+latency_b_ms: two replicas that were measured together on the scenario's first device, as `packhorse profile pairs`
+writes them.
 
 Examples:
   packhorse predict --scenario scenarios/igniter/readme.toml --policy igniter --plan plan.json
@@ -77,19 +79,6 @@ struct ModelErrors {
     measurements: usize,
     mean_error_pct: f64,
     largest_error_pct: f64,
-}
-
-/// Two replicas that were measured together.
-#[derive(Deserialize)]
-struct MeasuredPair {
-    model_a: String,
-    model_b: String,
-    batch_a: u32,
-    batch_b: u32,
-    share_a_pct: f64,
-    share_b_pct: f64,
-    latency_a_ms: f64,
-    latency_b_ms: f64,
 }
 
 impl PredictArgs {
@@ -201,11 +190,10 @@ impl Predictor<'_> {
         let shown = || path.display().to_string();
         let text = read_text_within_limit(path).with_context(shown)?;
         let mut by_model: BTreeMap<ModelIndex, Vec<f64>> = BTreeMap::new();
-        let mut reader = csv::Reader::from_reader(text.as_bytes());
-        for (number, pair) in reader.deserialize().enumerate() {
-            let pair: MeasuredPair = pair.with_context(shown)?;
+        let table = PairTable::from_csv(&text).with_context(shown)?;
+        for (number, pair) in table.pairs.iter().enumerate() {
             let line = || format!("{}: line {}", path.display(), number + 2);
-            let errors = self.pair_errors(&pair).with_context(line)?;
+            let errors = self.pair_errors(pair).with_context(line)?;
             for (model, error) in errors {
                 by_model.entry(model).or_default().push(error);
             }
@@ -234,29 +222,17 @@ impl Predictor<'_> {
     }
 
     /// How far off each of the two is, in percent of what was measured.
-    fn pair_errors(&self, pair: &MeasuredPair) -> anyhow::Result<[(ModelIndex, f64); 2]> {
-        let measured = [
-            ("latency_a_ms", pair.latency_a_ms),
-            ("latency_b_ms", pair.latency_b_ms),
-        ];
-        for (field, latency) in measured {
-            ensure!(
-                latency.is_finite() && latency > 0.0,
-                "{field}: expected above 0, not {latency}"
-            );
-        }
-        let replica = |model: &str, batch_size, share| ReplicaReport {
-            model: model.to_owned(),
+    fn pair_errors(&self, pair: &[PairMember; 2]) -> anyhow::Result<[(ModelIndex, f64); 2]> {
+        let replica = |member: &PairMember| ReplicaReport {
+            model: model_text(&member.model.name, member.model.version),
             device: 0,
-            batch_size,
-            compute_share_pct: Some(share),
+            batch_size: member.batch_size,
+            compute_share_pct: Some(member.compute_share.get()),
         };
-        let replicas = self.scenario.replicas(&[
-            replica(&pair.model_a, pair.batch_a, pair.share_a_pct),
-            replica(&pair.model_b, pair.batch_b, pair.share_b_pct),
-        ])?;
+        let replicas = self.scenario.replicas(&[0, 1].map(|i| replica(&pair[i])))?;
+        let measured = |i: usize| pair[i].latency.as_secs_f64() * 1e3;
         let predicted = self.latencies_ms(&replicas)?;
-        let error = |i: usize| 100.0 * (predicted[i] - measured[i].1).abs() / measured[i].1;
+        let error = |i: usize| 100.0 * (predicted[i] - measured(i)).abs() / measured(i);
         Ok([0, 1].map(|i| (replicas[i].model, error(i))))
     }
 }

@@ -2,31 +2,29 @@
 
 use std::path::PathBuf;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, ensure};
 use packhorse_cluster::{
     ByteCount, DeviceKind, ModelId, ModelName, Percent, ProfileRow, ProfileTable,
 };
+use packhorse_kernels::{KernelProfile, KernelTable};
 use serde::Serialize;
 
-use super::{kernels::KernelsArgs, model_text};
+use super::{
+    kernel_figure, kernels::KernelsArgs, model_text, pairs::PairsArgs, record::RecordArgs,
+};
 use crate::{
     context::{Context, read_text, write_file},
     output::{self, number, number_or_dash},
+    plot::PlotFile,
 };
 
 #[derive(clap::Subcommand)]
 #[command(
-    after_help = "Examples:\n  packhorse profile show minilm\n  packhorse profile export profiles.csv\n  packhorse profile import profiles.csv\n  packhorse profile kernels batch.json"
+    after_help = "Examples:\n  packhorse profile show minilm\n  packhorse profile export profiles.csv\n  packhorse profile import profiles.csv\n  packhorse profile kernels batch.json\n  packhorse profile pairs a.json=a.pt b.json=b.pt --output pairs.csv"
 )]
 pub(crate) enum ProfileCommand {
-    /// Show latency and memory per batch size
-    #[command(
-        after_help = "Examples:\n  packhorse profile show\n  packhorse profile show minilm --json"
-    )]
-    Show {
-        /// Only of this model
-        model: Option<ModelName>,
-    },
+    /// Show latency, memory and occupancy per batch size
+    Show(ShowArgs),
     /// Write all profiles as CSV
     #[command(
         after_help = "Examples:\n  packhorse profile export > profiles.csv\n  packhorse profile export profiles.csv"
@@ -48,6 +46,34 @@ Example:
     },
     /// Work out occupancy and SM utilisation of the kernels that torch.profiler recorded of a batch
     Kernels(KernelsArgs),
+    /// Record the kernels of a batch on this machine
+    Record(RecordArgs),
+    /// Measure on this machine how models slow each other that share a device
+    Pairs(PairsArgs),
+}
+
+#[derive(clap::Args)]
+#[command(after_help = "\
+The estimated achieved occupancy is the highest of kernels that overlap, and the mean weighted by duration; SM
+utilisation is a mean too. A CPU has none. --plot draws both over the time of a batch, for every batch size whose kernels
+were recorded when the model was measured.
+
+Examples:
+  packhorse profile show
+  packhorse profile show minilm --json
+  packhorse profile show resnet50 --plot kernels.svg --batch-size 4")]
+pub(crate) struct ShowArgs {
+    /// Only of this model
+    model: Option<ModelName>,
+    /// Also draw occupancy and SM utilisation of the model's kernels over time
+    #[arg(long, value_name = "F.svg|F.png", requires = "model")]
+    plot: Option<PlotFile>,
+    /// Draw this batch size only; may be repeated
+    #[arg(long, value_name = "N", requires = "plot")]
+    batch_size: Vec<u32>,
+    /// Draw this kind of device only
+    #[arg(long, value_name = "KIND", requires = "plot")]
+    device_kind: Option<DeviceKind>,
 }
 
 /// A row as programs read it: the CSV contract's names.
@@ -87,7 +113,9 @@ impl ProfileCommand {
         let admin = || context.admin();
         match self {
             Self::Kernels(args) => args.run(context),
-            Self::Show { model } => show(context, &admin()?.profiles(model.as_ref()).await?),
+            Self::Record(args) => args.run(context).await,
+            Self::Pairs(args) => args.run(context).await,
+            Self::Show(args) => args.run(context).await,
             Self::Export { file: None } => Ok(output::raw(
                 admin()?.profiles(None).await?.to_csv().as_bytes(),
             )?),
@@ -103,6 +131,50 @@ impl ProfileCommand {
                 report(context, "imported", profiles.len())
             }
         }
+    }
+}
+
+impl ShowArgs {
+    async fn run(self, context: &Context) -> anyhow::Result<()> {
+        let admin = context.admin()?;
+        let profiles = admin.profiles(self.model.as_ref()).await?;
+        if let (Some(model), Some(plot)) = (&self.model, &self.plot) {
+            let batches = self.batches(&admin.kernels(model).await?)?;
+            ensure!(
+                !batches.is_empty(),
+                "--plot: no kernels of {model} are recorded{}: they are when a model is measured on a GPU",
+                if self.batch_size.is_empty() && self.device_kind.is_none() {
+                    ""
+                } else {
+                    " of these"
+                }
+            );
+            plot.write(&kernel_figure::figure(
+                format!("Kernels of {model}"),
+                &batches,
+            ))?;
+        }
+        show(context, &profiles)
+    }
+
+    /// The batches to draw, each with its name.
+    fn batches(&self, kernels: &KernelTable) -> anyhow::Result<Vec<(String, KernelProfile)>> {
+        let mut batches = Vec::new();
+        for (model, kind, recording) in kernels.iter() {
+            if self.device_kind.as_ref().is_some_and(|only| only != kind) {
+                continue;
+            }
+            for (size, _) in recording.batches() {
+                if !self.batch_size.is_empty() && !self.batch_size.contains(&size) {
+                    continue;
+                }
+                let name = model_text(&model.name, model.version);
+                let name = format!("{name} at batch size {size} on {kind}");
+                let profile = recording.profile(size).expect("it has this size");
+                batches.push((name.clone(), profile.context(name)?));
+            }
+        }
+        Ok(batches)
     }
 }
 
@@ -134,6 +206,8 @@ fn show(context: &Context, profiles: &ProfileTable) -> anyhow::Result<()> {
         "P99 MS",
         "REQUESTS/S",
         "MEMORY MIB",
+        "OCCUPANCY %",
+        "MEAN %",
         "SM %",
     ]);
     for row in rows {
@@ -147,6 +221,8 @@ fn show(context: &Context, profiles: &ProfileTable) -> anyhow::Result<()> {
                 .map_or_else(|| "-".to_owned(), |ms| format!("{ms:.2}")),
             number(f64::from(row.batch_size) / row.latency_ms * 1e3),
             number_or_dash(row.memory_mib),
+            number_or_dash(row.achieved_occupancy_pct),
+            number_or_dash(row.mean_occupancy_pct),
             number_or_dash(row.sm_utilization_pct),
         ]);
     }

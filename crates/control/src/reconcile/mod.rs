@@ -109,6 +109,9 @@ pub enum WorkerReport {
         total: u32,
         /// The profile, in the CSV contract.
         csv: String,
+        /// The kernels that were recorded with it, as CSV, where the device runs kernels.
+        #[serde(default)]
+        kernels: Option<String>,
     },
     /// It gives up and ends.
     Failed {

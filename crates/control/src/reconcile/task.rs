@@ -330,10 +330,15 @@ impl TaskBook {
     }
 
     pub(super) fn progress(&self, profile: &WantedProfile) -> ProfileProgress {
-        let (done, total, csv) = match &self.report {
-            Some(WorkerReport::Measuring { done, total }) => (*done, *total, None),
-            Some(WorkerReport::Measured { done, total, csv }) => (*done, *total, Some(csv.clone())),
-            _ => (0, 0, None),
+        let (done, total, csv, kernels) = match &self.report {
+            Some(WorkerReport::Measuring { done, total }) => (*done, *total, None, None),
+            Some(WorkerReport::Measured {
+                done,
+                total,
+                csv,
+                kernels,
+            }) => (*done, *total, Some(csv.clone()), kernels.clone()),
+            _ => (0, 0, None, None),
         };
         let failed = matches!(self.phase, Phase::Over) && csv.is_none();
         ProfileProgress {
@@ -342,6 +347,7 @@ impl TaskBook {
             done,
             total,
             csv,
+            kernels,
             error: self.reason.clone().filter(|_| failed),
         }
     }

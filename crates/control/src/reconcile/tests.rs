@@ -451,11 +451,13 @@ fn measurements_take_turns_on_a_device_and_end_with_a_result_or_a_reason() {
         done: 4,
         total: 4,
         csv: csv.clone(),
+        kernels: Some("kernel,…\n".to_owned()),
     };
     node.on(Event::Reported(task("x"), measured));
     let actions = node.on(Event::Exited(task("x"), "exit status 0".to_owned()));
     assert_eq!(starts(&actions), [task("y")]);
     assert_eq!(progress(&node, 0).csv, Some(csv));
+    assert_eq!(progress(&node, 0).kernels.as_deref(), Some("kernel,…\n"));
 
     node.on(Event::Started(task("y"), 2));
     node.on(Event::Exited(task("y"), "signal 11".to_owned()));
@@ -751,6 +753,7 @@ impl World {
                         done: 1,
                         total: 1,
                         csv,
+                        kernels: None,
                     },
                 ));
                 self.exit(&id);

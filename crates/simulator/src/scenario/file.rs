@@ -12,6 +12,8 @@ pub(super) struct ScenarioFile {
     pub(super) max_batch_wait_ms: f64,
     pub(super) igniter_coefficients: Option<String>,
     #[serde(default)]
+    pub(super) measured_pairs: Vec<String>,
+    #[serde(default)]
     pub(super) devices: Vec<DeviceGroup>,
     #[serde(default)]
     pub(super) models: Vec<ModelEntry>,

@@ -9,11 +9,11 @@ mod rate;
 use std::{collections::BTreeSet, time::Duration};
 
 use packhorse_cluster::{
-    ByteCount, Conditions, DemandedModel, Device, DeviceIndex, DeviceKind, IdError, ModelId,
-    NetworkModel, NodeName, Problem, ProblemError, ProfileError, ProfileTable, Program,
-    RequestsPerSecond, Time, known_cost_per_hour, known_kind,
+    ByteCount, Conditions, DemandedModel, Device, DeviceIndex, DeviceKind, DeviceObservation,
+    IdError, ModelId, NetworkModel, NodeName, Problem, ProblemError, ProfileError, ProfileTable,
+    Program, RequestsPerSecond, Time, known_cost_per_hour, known_kind,
 };
-use packhorse_contention::Interference;
+use packhorse_contention::{Interference, PairTable};
 
 use crate::trace::{self, TraceError};
 use file::{
@@ -290,10 +290,12 @@ impl Scenario {
             }
         }
         let max_batch_wait = duration("max_batch_wait_ms", file.max_batch_wait_ms, MS)?;
+        let observations = measured_pairs(&file, &devices, &profiles, &mut load)?;
         let problem = Problem {
             devices,
             models,
             profiles,
+            observations,
             network: simulation.network,
             conditions: simulation.conditions(max_batch_wait),
             ..Problem::default()
@@ -313,6 +315,22 @@ impl Scenario {
             simulation,
         })
     }
+}
+
+/// What pairs teach that were measured on the first device's kind.
+fn measured_pairs(
+    file: &ScenarioFile,
+    devices: &[Device],
+    profiles: &ProfileTable,
+    load: &mut dyn FnMut(&str) -> Result<String, ScenarioError>,
+) -> Result<Vec<DeviceObservation>, ScenarioError> {
+    let mut observations = Vec::new();
+    for (i, name) in file.measured_pairs.iter().enumerate() {
+        let pairs = PairTable::from_csv(&load(name)?)
+            .or_else(|e| field(format!("measured_pairs[{i}]"), format!("{name}: {e}")))?;
+        observations.extend(pairs.observations(&devices[0].kind, profiles));
+    }
+    Ok(observations)
 }
 
 fn devices(groups: &[DeviceGroup]) -> Result<Vec<Device>, ScenarioError> {

@@ -49,6 +49,37 @@ pub(super) async fn export(
     ))
 }
 
+/// Whose kernels are meant.
+#[derive(Clone, Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct OfModel {
+    /// The model, in all its versions.
+    #[param(value_type = String)]
+    model: ModelName,
+}
+
+/// The GPU kernels that were recorded when a model was measured, as CSV: those of one batch of every size. Empty where none run.
+#[utoipa::path(
+    get, path = "/v1/profiles/kernels", tag = "profiles", security(("admin" = [])),
+    params(OfModel),
+    responses(
+        (status = 200, description = "The kernels, with a header line unless there are none", body = String,
+         content_type = "text/csv"),
+        (status = "default", description = "Any failure", body = ErrorBody),
+    )
+)]
+pub(super) async fn kernels(
+    State(admin): State<Admin>,
+    Query(of): Query<OfModel>,
+) -> Result<impl IntoResponse, ApiError> {
+    let table = admin.controller.kernels(of.model).await??;
+    Ok((
+        [(header::CONTENT_TYPE, "text/csv; charset=utf-8")],
+        table.to_csv(),
+    ))
+}
+
 /// Adds profiles from CSV, replacing those there are for the same model version and device kind. All or none.
 #[utoipa::path(
     put, path = "/v1/profiles", tag = "profiles", security(("admin" = [])),

@@ -3,6 +3,7 @@
 mod artifact;
 mod batch;
 mod memory;
+mod record;
 mod shim;
 mod thrown;
 
@@ -19,6 +20,7 @@ use packhorse_worker_agent::handoff::Pipeline;
 use tch::{Cuda, Tensor};
 
 use batch::Prepared;
+pub(super) use record::{record, under_profiler};
 use shim::{Buffer, Graph, Lane, Module, Thrown, ThrownKind, Treatment};
 
 use super::{

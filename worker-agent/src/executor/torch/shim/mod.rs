@@ -8,6 +8,7 @@
 
 mod buffer;
 mod ffi;
+mod kineto;
 mod lane;
 mod program;
 
@@ -20,6 +21,7 @@ use packhorse_cluster::Datatype;
 use tch::Tensor;
 
 pub(super) use buffer::{Buffer, HostTensor, header_of};
+pub(super) use kineto::{ProfilerRange, Recording};
 pub(super) use lane::{Lane, Mark};
 pub(super) use program::{Graph, Module, Treatment};
 

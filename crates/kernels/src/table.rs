@@ -1,0 +1,307 @@
+//! The kernels of models, as they travel from the worker that recorded them to whoever draws them: a table in CSV, one kernel a row.
+
+use std::collections::BTreeMap;
+
+use packhorse_cluster::{ByteCount, DeviceKind, ModelId, Time};
+use serde::{Deserialize, Serialize};
+
+use crate::{Gpu, Kernel, KernelProfile, KernelProfileError, Launch, MAX_KERNELS};
+
+/// The most bytes of a kernel's name that a table keeps: names of templates run to thousands.
+const MAX_NAME: usize = 120;
+
+/// The kernels of a model on a GPU, by batch size: of one batch each, from the start of its first kernel.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Recording {
+    gpu: Gpu,
+    batches: BTreeMap<u32, Vec<Kernel>>,
+}
+
+impl Recording {
+    /// One without kernels.
+    pub fn new(gpu: Gpu) -> Self {
+        let batches = BTreeMap::new();
+        Self { gpu, batches }
+    }
+
+    /// Adds the kernels of a batch, in place of those there are of its size. Times count from the first kernel's start afterwards, and
+    /// names are cut to 120 bytes.
+    pub fn insert(&mut self, batch_size: u32, mut kernels: Vec<Kernel>) {
+        let first = kernels.iter().map(|kernel| kernel.start).min();
+        for kernel in &mut kernels {
+            let start = kernel.start.saturating_since(first.unwrap_or_default());
+            kernel.start = Time::ZERO + start;
+            kernel
+                .name
+                .truncate(kernel.name.floor_char_boundary(MAX_NAME));
+        }
+        kernels.sort_by_key(|kernel| kernel.start);
+        self.batches.insert(batch_size, kernels);
+    }
+
+    /// The GPU they ran on.
+    pub fn gpu(&self) -> &Gpu {
+        &self.gpu
+    }
+
+    /// Batch sizes with their kernels, in ascending order; a batch's kernels by their start.
+    pub fn batches(&self) -> impl Iterator<Item = (u32, &[Kernel])> {
+        self.batches
+            .iter()
+            .map(|(size, kernels)| (*size, kernels.as_slice()))
+    }
+
+    /// How many kernels there are in all.
+    pub fn kernels(&self) -> usize {
+        self.batches.values().map(Vec::len).sum()
+    }
+
+    /// What the kernels of a batch size took of the GPU; `None` without a recording of it.
+    ///
+    /// # Errors
+    /// As [`KernelProfile::new`].
+    pub fn profile(&self, batch_size: u32) -> Option<Result<KernelProfile, KernelProfileError>> {
+        let kernels = self.batches.get(&batch_size)?;
+        Some(KernelProfile::new(&self.gpu, kernels))
+    }
+}
+
+/// Recordings by model and kind of device.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct KernelTable {
+    recordings: BTreeMap<(ModelId, DeviceKind), Recording>,
+}
+
+/// Why a text is no table of kernels.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum KernelTableError {
+    /// A line cannot be read.
+    #[error("line {line}: {problem}")]
+    Line {
+        /// Its number, from 1.
+        line: u64,
+        /// What is wrong.
+        problem: String,
+    },
+    /// There are too many.
+    #[error("the table has more than {MAX_KERNELS} kernels")]
+    TooMany,
+}
+
+#[derive(Serialize, Deserialize)]
+struct CsvRow {
+    model: String,
+    device_kind: String,
+    compute_capability: String,
+    multiprocessors: u32,
+    batch_size: u32,
+    start_ns: u64,
+    duration_ns: u64,
+    grid_x: u32,
+    grid_y: u32,
+    grid_z: u32,
+    block_x: u32,
+    block_y: u32,
+    block_z: u32,
+    registers_per_thread: u32,
+    shared_memory_bytes: u64,
+    kernel: String,
+}
+
+impl CsvRow {
+    fn print(key: &(ModelId, DeviceKind), gpu: &Gpu, batch_size: u32, kernel: &Kernel) -> Self {
+        let (grid, block) = (kernel.launch.grid, kernel.launch.block);
+        Self {
+            model: key.0.to_string(),
+            device_kind: key.1.to_string(),
+            compute_capability: gpu.capability().to_string(),
+            multiprocessors: gpu.multiprocessors(),
+            batch_size,
+            start_ns: kernel.start.as_nanos(),
+            duration_ns: u64::try_from(kernel.duration.as_nanos()).unwrap_or(u64::MAX),
+            grid_x: grid[0],
+            grid_y: grid[1],
+            grid_z: grid[2],
+            block_x: block[0],
+            block_y: block[1],
+            block_z: block[2],
+            registers_per_thread: kernel.launch.registers_per_thread,
+            shared_memory_bytes: kernel.launch.shared_memory.as_u64(),
+            kernel: kernel.name.clone(),
+        }
+    }
+
+    fn gpu(&self) -> Result<Gpu, crate::GpuError> {
+        Gpu::new(self.compute_capability.parse()?, self.multiprocessors)
+    }
+
+    fn into_kernel(self) -> Kernel {
+        Kernel {
+            name: self.kernel,
+            launch: Launch {
+                grid: [self.grid_x, self.grid_y, self.grid_z],
+                block: [self.block_x, self.block_y, self.block_z],
+                registers_per_thread: self.registers_per_thread,
+                shared_memory: ByteCount::new(self.shared_memory_bytes),
+            },
+            start: Time::from_nanos(self.start_ns),
+            duration: std::time::Duration::from_nanos(self.duration_ns),
+        }
+    }
+}
+
+impl KernelTable {
+    /// Adds a recording, in place of the one that is there.
+    pub fn insert(&mut self, model: ModelId, kind: DeviceKind, recording: Recording) {
+        self.recordings.insert((model, kind), recording);
+    }
+
+    /// The recording of a model on a kind of device.
+    pub fn get(&self, model: &ModelId, kind: &DeviceKind) -> Option<&Recording> {
+        self.recordings.get(&(model.clone(), kind.clone()))
+    }
+
+    /// All recordings, by model, then kind.
+    pub fn iter(&self) -> impl Iterator<Item = (&ModelId, &DeviceKind, &Recording)> {
+        self.recordings
+            .iter()
+            .map(|((model, kind), recording)| (model, kind, recording))
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.recordings.is_empty()
+    }
+
+    /// Writes the table with a header; one without kernels is empty. [`KernelTable::from_csv`] reads it back.
+    pub fn to_csv(&self) -> String {
+        let mut writer = csv::Writer::from_writer(Vec::new());
+        for (key, recording) in &self.recordings {
+            for (size, kernels) in recording.batches() {
+                for kernel in kernels {
+                    writer
+                        .serialize(CsvRow::print(key, &recording.gpu, size, kernel))
+                        .expect("numbers and names are CSV cells");
+                }
+            }
+        }
+        let bytes = writer.into_inner().expect("writing to memory cannot fail");
+        String::from_utf8(bytes).expect("names are UTF-8")
+    }
+
+    /// Reads a table.
+    ///
+    /// # Errors
+    /// The first line that cannot be read, or that is of another GPU than those before it of the same model and kind of device.
+    pub fn from_csv(text: &str) -> Result<Self, KernelTableError> {
+        let mut reader = csv::Reader::from_reader(text.as_bytes());
+        let mut table = Self::default();
+        for (index, row) in reader.deserialize::<CsvRow>().enumerate() {
+            if index == MAX_KERNELS {
+                return Err(KernelTableError::TooMany);
+            }
+            let error = |problem: &dyn std::fmt::Display| KernelTableError::Line {
+                line: index as u64 + 2,
+                problem: problem.to_string(),
+            };
+            let row = row.map_err(|e| error(&e))?;
+            let model = row.model.parse().map_err(|e| error(&e))?;
+            let kind = row.device_kind.parse().map_err(|e| error(&e))?;
+            let gpu = row.gpu().map_err(|e| error(&e))?;
+            let recordings = &mut table.recordings;
+            let recording = recordings.entry((model, kind));
+            let recording = recording.or_insert_with(|| Recording::new(gpu));
+            if recording.gpu != gpu {
+                return Err(error(&"another GPU than in the lines before"));
+            }
+            let batch = recording.batches.entry(row.batch_size).or_default();
+            batch.push(row.into_kernel());
+        }
+        for recording in table.recordings.values_mut() {
+            for (size, kernels) in std::mem::take(&mut recording.batches) {
+                recording.insert(size, kernels);
+            }
+        }
+        Ok(table)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn kernel(name: &str, start: u64) -> Kernel {
+        Kernel {
+            name: name.to_owned(),
+            launch: Launch {
+                grid: [40, 2, 1],
+                block: [256, 1, 1],
+                registers_per_thread: 32,
+                shared_memory: ByteCount::new(1024),
+            },
+            start: Time::from_nanos(start),
+            duration: Duration::from_nanos(1500),
+        }
+    }
+
+    fn table() -> KernelTable {
+        let mut recording = Recording::new(Gpu::new("7.0".parse().unwrap(), 80).unwrap());
+        recording.insert(
+            1,
+            vec![kernel("relu", 9000), kernel("gemm<float, 4>", 7000)],
+        );
+        recording.insert(4, vec![kernel("gemm \"x\"", 123)]);
+        let mut table = KernelTable::default();
+        table.insert("m:2".parse().unwrap(), "V100".parse().unwrap(), recording);
+        table
+    }
+
+    #[test]
+    fn a_table_is_read_back_as_it_was_written() {
+        let table = table();
+        assert_eq!(KernelTable::from_csv(&table.to_csv()), Ok(table));
+        let empty = KernelTable::default();
+        assert_eq!(KernelTable::from_csv(&empty.to_csv()), Ok(empty));
+    }
+
+    #[test]
+    fn times_of_a_batch_count_from_its_first_kernel() {
+        let table = table();
+        let (.., recording) = table.iter().next().unwrap();
+        let (_, kernels) = recording.batches().next().unwrap();
+        let starts: Vec<_> = kernels
+            .iter()
+            .map(|kernel| (kernel.name.as_str(), kernel.start.as_nanos()))
+            .collect();
+        assert_eq!(starts, [("gemm<float, 4>", 0), ("relu", 2000)]);
+        assert_eq!(recording.kernels(), 3);
+        // 80 blocks of 256 threads, eight to a multiprocessor: 10 of 80.
+        let profile = recording.profile(4).unwrap().unwrap();
+        assert_eq!(profile.sm_utilization.max(), crate::launch::percent(12.5));
+        assert_eq!(recording.profile(2), None);
+    }
+
+    #[test]
+    fn the_first_line_that_cannot_be_read_is_named() {
+        let csv = table().to_csv();
+        for (from, to, problem) in [
+            (
+                "7.0,80",
+                "7.0,0",
+                "line 2: a GPU has at least one multiprocessor",
+            ),
+            (
+                "7.0,80,4",
+                "7.0,40,4",
+                "line 4: another GPU than in the lines before",
+            ),
+        ] {
+            let error = KernelTable::from_csv(&csv.replacen(from, to, 1)).unwrap_err();
+            assert_eq!(error.to_string(), problem);
+        }
+        let error = KernelTable::from_csv(&csv.replacen(",1500,", ",soon,", 1)).unwrap_err();
+        assert!(error.to_string().starts_with("line 2: "), "{error}");
+    }
+}

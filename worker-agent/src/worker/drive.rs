@@ -1,0 +1,232 @@
+//! `packhorse-worker drive`: runs batches of one program as its standard input says. For measurements by hand, in which several programs
+//! may share a device: the CLI starts them, and lets them run at the same time.
+
+use std::{
+    fs,
+    io::{self, BufRead, Write},
+    num::NonZero,
+    os::unix::process::CommandExt,
+    path::Path,
+    process::Command,
+    sync::Arc,
+    thread,
+    time::Duration,
+};
+
+use packhorse_api::drive::{DriveCommand, DriveReply, DriveTask};
+use packhorse_worker_agent::handoff::{
+    Execution, ExecutorChoice, Pipeline, exit_code, worker_environment,
+};
+
+use super::now;
+use crate::executor::{
+    self, ExecutionError, Executor, recording,
+    sample::{self, Fill},
+};
+
+/// The longest that one command runs batches.
+const LONGEST_RUN: Duration = Duration::from_mins(10);
+
+/// Drives the program to the end of the input: the code to exit with. The caller exits at once.
+pub(crate) fn drive(task_file: &Path, prepared: bool) -> u8 {
+    let outcome = read(task_file).and_then(|task| {
+        if prepared {
+            run(&task)
+        } else {
+            Err(prepare(&task, task_file))
+        }
+    });
+    match outcome {
+        Ok(()) => exit_code::DONE,
+        Err(reason) => {
+            let _ = reply(&DriveReply::Failed { reason });
+            exit_code::FAILED
+        }
+    }
+}
+
+fn read(task_file: &Path) -> Result<DriveTask, String> {
+    let text = fs::read(task_file).map_err(|e| format!("--task: {e}"))?;
+    serde_json::from_slice(&text).map_err(|e| format!("--task: {e}"))
+}
+
+/// Starts this program again with the environment that an agent gives to workers, much of which counts only when a process starts.
+/// Comes back only where that fails.
+fn prepare(task: &DriveTask, task_file: &Path) -> String {
+    let folder = task_file.parent().unwrap_or(Path::new("."));
+    let mut command = Command::new("/proc/self/exe");
+    command
+        .args(["drive", "--prepared", "--task"])
+        .arg(task_file)
+        .envs(worker_environment(threads(task)))
+        .env("TMPDIR", folder);
+    if let Some(device) = &task.cuda_device {
+        let share = task.compute_share_pct.to_string();
+        command
+            .env("CUDA_VISIBLE_DEVICES", device)
+            .env("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", share);
+    }
+    format!("the worker cannot be started again: {}", command.exec())
+}
+
+/// A share of the CPU is a share of its threads, at least one.
+fn threads(task: &DriveTask) -> u32 {
+    if task.cuda_device.is_some() {
+        return 1;
+    }
+    let all = thread::available_parallelism().map_or(1, NonZero::get);
+    ((all as f64 * task.compute_share_pct.get() / 100.0).floor() as u32).max(1)
+}
+
+fn run(task: &DriveTask) -> Result<(), String> {
+    let driven = Driven::load(task)?;
+    reply(&DriveReply::Ready)?;
+    for line in io::stdin().lock().lines() {
+        let line = line.map_err(|e| format!("standard input: {e}"))?;
+        let command = serde_json::from_str(&line).map_err(|e| format!("{line:?}: {e}"))?;
+        reply(&driven.obey(&command)?)?;
+    }
+    Ok(())
+}
+
+fn reply(reply: &DriveReply) -> Result<(), String> {
+    let mut line = serde_json::to_vec(reply).expect("replies are JSON");
+    line.push(b'\n');
+    let mut out = io::stdout().lock();
+    let written = out.write_all(&line).and_then(|()| out.flush());
+    written.map_err(|e| format!("standard output: {e}"))
+}
+
+struct Driven {
+    execution: Execution,
+    batch_size: u32,
+    executor: Arc<dyn Executor>,
+    fill: Fill,
+}
+
+impl Driven {
+    fn load(task: &DriveTask) -> Result<Self, String> {
+        let limit = task.program.rows_limit();
+        if !(1..=limit).contains(&task.batch_size) {
+            return Err(format!(
+                "batch_size: expected 1 to {limit}, not {}",
+                task.batch_size
+            ));
+        }
+        let execution = Execution {
+            program: task.program.clone(),
+            executor: ExecutorChoice::Torch {
+                artifact: task.artifact.clone(),
+                // The environment shows this one only.
+                cuda_device: task.cuda_device.as_ref().map(|_| 0),
+            },
+            threads: threads(task),
+            pipeline: Pipeline::default(),
+        };
+        let started = executor::start(&execution, task.batch_size).map_err(|e| e.reason)?;
+        if started.batch_size < task.batch_size {
+            return Err(format!(
+                "out of memory at batch size {}: {} fits",
+                task.batch_size, started.batch_size
+            ));
+        }
+        Ok(Self {
+            execution,
+            batch_size: task.batch_size,
+            executor: started.executor,
+            fill: started.fill,
+        })
+    }
+
+    fn batch(&self) -> Result<Box<dyn executor::PreparedBatch>, ExecutionError> {
+        let program = &self.execution.program;
+        sample::batch(&*self.executor, program, self.batch_size, self.fill)
+    }
+
+    fn obey(&self, command: &DriveCommand) -> Result<DriveReply, String> {
+        let on = &self.execution.executor;
+        match command {
+            DriveCommand::Run {
+                before_ms,
+                window_ms,
+                after_ms,
+            } => {
+                let [before, window, after] =
+                    [before_ms, window_ms, after_ms].map(|ms| Duration::from_millis(*ms));
+                if before.saturating_add(window).saturating_add(after) > LONGEST_RUN {
+                    let limit = LONGEST_RUN.as_millis();
+                    return Err(format!("a run of over {limit} ms: the limit"));
+                }
+                let latencies = self.batches(before, window, after);
+                Ok(summary(latencies.map_err(|e| e.to_string())?))
+            }
+            DriveCommand::Record { trace } => {
+                let batch = self.batch().map_err(|e| e.to_string())?;
+                recording::write_trace(on, batch, trace).map_err(|e| e.to_string())?;
+                Ok(DriveReply::Done)
+            }
+            DriveCommand::UnderProfiler => {
+                let batch = self.batch().map_err(|e| e.to_string())?;
+                recording::under_profiler(on, batch).map_err(|e| e.to_string())?;
+                Ok(DriveReply::Done)
+            }
+        }
+    }
+
+    /// The latencies of the batches that begin in the window.
+    fn batches(
+        &self,
+        before: Duration,
+        window: Duration,
+        after: Duration,
+    ) -> Result<Vec<Duration>, ExecutionError> {
+        let begin = now();
+        let mut latencies = Vec::new();
+        loop {
+            let batch = self.batch()?;
+            let started = now();
+            let since = started - begin;
+            if since >= before + window + after {
+                return Ok(latencies);
+            }
+            batch.run()?;
+            if (before..before + window).contains(&since) {
+                latencies.push(now() - started);
+            }
+        }
+    }
+}
+
+fn summary(mut latencies: Vec<Duration>) -> DriveReply {
+    latencies.sort_unstable();
+    let count = latencies.len();
+    let millis = |latency: &Duration| latency.as_secs_f64() * 1e3;
+    let mean = latencies.iter().map(millis).sum::<f64>() / count.max(1) as f64;
+    let squares = latencies
+        .iter()
+        .map(|latency| (millis(latency) - mean).powi(2));
+    DriveReply::Ran {
+        batches: u32::try_from(count).unwrap_or(u32::MAX),
+        median_ms: latencies.get(count / 2).map_or(0.0, millis),
+        std_ms: (squares.sum::<f64>() / count.max(1) as f64).sqrt(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_is_told_by_its_median_and_spread() {
+        let millis = |values: &[u64]| values.iter().map(|ms| Duration::from_millis(*ms)).collect();
+        let of = |values: &[u64]| summary(millis(values));
+        let ran = |batches, median_ms, std_ms| DriveReply::Ran {
+            batches,
+            median_ms,
+            std_ms,
+        };
+        assert_eq!(of(&[]), ran(0, 0.0, 0.0));
+        assert_eq!(of(&[3]), ran(1, 3.0, 0.0));
+        assert_eq!(of(&[6, 2, 4, 4]), ran(4, 4.0, 2.0_f64.sqrt()));
+    }
+}
