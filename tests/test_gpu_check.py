@@ -38,6 +38,9 @@ def test_every_part_comes_to_its_end_on_a_cpu_with_small_models(tmp_path: Path):
     assert all(row["value"] > 0 for row in throughput)
     gains = [row["value"] for row in rows(report, "streams") if "gain" in row["what"]]
     assert len(gains) == 2 and all(gain > 0 for gain in gains)
+    # Two that have half of the threads each.
+    slowdowns = [row for row in rows(report, "mps") if "slowdown" in row["what"]]
+    assert [row["what"].split(":")[0] for row in slowdowns] == ["50 % beside 50 %"] * 2
     # A worker was killed and came back, and its neighbour did not notice.
     killed = [row for row in rows(report, "faults") if row["what"].startswith("a worker is killed")]
     assert [row["verdict"] for row in killed] == ["met"] * 2
@@ -52,7 +55,7 @@ def test_every_part_comes_to_its_end_on_a_cpu_with_small_models(tmp_path: Path):
     (table,) = section["tables"]
     assert {row[0] for row in table["rows"]} == {"exclusive", "goodput"}
     # What has no GPU says so.
-    wanting = ["MPS", "a fault on the GPU", "copies to the device", "gain of CUDA graphs"]
+    wanting = ["MPS", "a fault on the GPU", "copies to the device", "gain of CUDA graphs", "multiprocessors of a share"]
     assert [verdicts[what]["verdict"] for what in wanting] == ["unavailable"] * len(wanting)
     assert not processes_of(tmp_path)
 

@@ -31,6 +31,7 @@ pub(crate) fn find() -> Result<PathBuf, String> {
 pub(crate) struct MpsDaemon {
     program: PathBuf,
     environment: Vec<(String, String)>,
+    folder: PathBuf,
     process: Running,
 }
 
@@ -70,6 +71,7 @@ impl MpsDaemon {
         let mut daemon = Self {
             program,
             environment,
+            folder: folder.to_owned(),
             process: Running::start("mps", &mut command, folder)?,
         };
         wait_for("the MPS daemon to answer", START_LIMIT, || {
@@ -85,7 +87,12 @@ impl MpsDaemon {
             .probe(&["multiprocessors"], &self.environment)
             .context("a client of MPS does not start")?;
         let servers = self.tell("get_server_list")?;
-        ensure!(!servers.trim().is_empty(), "CUDA does not use MPS here");
+        // A server may end with its last client; the daemon has written of it.
+        let log = fs::read_to_string(self.folder.join("log/control.log")).unwrap_or_default();
+        ensure!(
+            !servers.trim().is_empty() || log.to_lowercase().contains("client"),
+            "CUDA does not use MPS here"
+        );
         Ok(())
     }
 

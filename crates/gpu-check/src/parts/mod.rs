@@ -6,6 +6,7 @@ mod devices;
 mod faults;
 mod goodput;
 mod graphs;
+mod mps;
 mod profiles;
 mod streams;
 mod throughput;
@@ -27,15 +28,16 @@ pub(crate) trait Part: Sync {
     fn run(&self, host: &Host, section: &mut Section) -> anyhow::Result<()>;
 }
 
-/// All of them, in the order in which they run: what is quick and what others rest on first.
-pub(crate) const PARTS: [&dyn Part; 9] = [
+/// All of them, in the order in which they run: what others rest on first, and last what can be cut short.
+pub(crate) const PARTS: [&dyn Part; 10] = [
     &devices::Devices,
     &correctness::Correctness,
     &throughput::Throughput,
     &copies::Copies,
     &streams::Streams,
     &graphs::Graphs,
+    &mps::Mps,
     &faults::Faults,
-    &profiles::Profiles,
     &goodput::Goodput,
+    &profiles::Profiles,
 ];

@@ -115,7 +115,7 @@ fn csv_path(report: &Path) -> PathBuf {
 fn measure(host: &Host, model: &Model) -> anyhow::Result<Profile> {
     let folder = host.folder("profile")?;
     let handoff = Handoff::at(&folder);
-    let time_limit = Duration::from_secs(if host.quick { 2 } else { 20 });
+    let time_limit = Duration::from_secs(if host.quick { 2 } else { 12 });
     let given = &model.registration;
     let id: ModelId = model.name.parse()?;
     let kind = host.devices[0].kind.clone();
