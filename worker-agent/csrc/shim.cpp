@@ -71,10 +71,10 @@ std::string temporary_folder() {
 
 // Libtorch's own loader unpacks into /tmp, whatever the environment says, and leaves there what it has unpacked if the process is
 // killed.
-std::unique_ptr<Package> load_package(const char *path, int cuda_device) {
+std::unique_ptr<Package> load_package(const char *path, const std::string &program, int cuda_device) {
   caffe2::serialize::PyTorchStreamReader archive{std::string(path)};
   const std::string folder = temporary_folder();
-  const std::string members = "data/aotinductor/model/";
+  const std::string members = "data/aotinductor/" + program + "/";
   std::string library;
   std::string compiled;
   for (const auto &name : archive.getAllRecords()) {
@@ -139,10 +139,11 @@ extern "C" {
 
 void packhorse_message_free(char *message) { std::free(message); }
 
-int packhorse_module_load(const char *path, int cuda_device, int treatment, packhorse_module **module, char **message) {
+int packhorse_module_load(const char *path, const char *program, int cuda_device, int treatment, packhorse_module **module,
+                          char **message) {
   return guarded(message, [&] {
     if (treatment == PACKHORSE_COMPILED) {
-      *module = new packhorse_module{{}, load_package(path, cuda_device)};
+      *module = new packhorse_module{{}, load_package(path, program, cuda_device)};
       return PACKHORSE_OK;
     }
     torch::jit::Module loaded = torch::jit::load(path, device_of(cuda_device));

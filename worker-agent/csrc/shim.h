@@ -41,7 +41,9 @@ typedef struct packhorse_mark packhorse_mark;
 void packhorse_message_free(char *message);
 
 // Loads a TorchScript file in evaluation mode, or a package, which unpacks itself into TMPDIR. `cuda_device` is an index, or -1 for the CPU.
-int packhorse_module_load(const char *path, int cuda_device, int treatment, packhorse_module **module, char **message);
+// `program` is the name of one in a package: its files are `data/aotinductor/PROGRAM/…`.
+int packhorse_module_load(const char *path, const char *program, int cuda_device, int treatment, packhorse_module **module,
+                          char **message);
 
 // How many arguments `forward` must and may be given. A package does not look how many it is given.
 int packhorse_module_arity(const packhorse_module *module, size_t *required, size_t *accepted, char **message);

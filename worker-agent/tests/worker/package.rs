@@ -17,8 +17,12 @@ fn folder() -> PathBuf {
 }
 
 fn net(program: Program) -> ServeTask {
+    of_package("Net.pt2", program)
+}
+
+fn of_package(file: &str, program: Program) -> ServeTask {
     let executor = ExecutorChoice::Torch {
-        artifact: folder().join("Net.pt2"),
+        artifact: folder().join(file),
         cuda_device: None,
     };
     serve_task(execution(program, executor))
@@ -33,7 +37,7 @@ fn declared() -> Program {
     program(4, vec![x], vec![y])
 }
 
-/// What eager PyTorch answers to three rows.
+/// What eager PyTorch answers to four rows.
 #[derive(Deserialize)]
 struct Eager {
     x: Vec<f32>,
@@ -42,12 +46,22 @@ struct Eager {
 
 #[test]
 fn a_package_answers_what_eager_pytorch_computes_at_every_batch_size() {
-    let task = net(declared());
+    answers_like_eager("Net.pt2");
+}
+
+/// It has programs of one row and of four: two and three are filled up.
+#[test]
+fn a_package_with_a_program_per_batch_size_answers_the_same() {
+    answers_like_eager("Sizes.pt2");
+}
+
+fn answers_like_eager(file: &str) {
+    let task = of_package(file, declared());
     let worker = Worker::serve(&task);
     let mut link = Link::connect(worker.address(), &task, b"").unwrap();
     let eager: Eager =
         serde_json::from_slice(&fs::read(folder().join("Net.json")).unwrap()).unwrap();
-    for (id, rows) in (0..).zip([3_u16, 1, 2, 3]) {
+    for (id, rows) in (0..).zip([3_u16, 1, 4, 2, 3]) {
         let wide = usize::from(rows);
         let x = Tensor::fp32(&[rows.into(), 1, 8, 8], &eager.x[..64 * wide]);
         link.send(id, rows.into(), &[x]);
@@ -73,7 +87,11 @@ fn a_package_answers_what_eager_pytorch_computes_at_every_batch_size() {
 }
 
 fn refusal(program: Program) -> String {
-    let mut worker = Worker::serve(&net(program));
+    refusal_of(&net(program))
+}
+
+fn refusal_of(task: &ServeTask) -> String {
+    let mut worker = Worker::serve(task);
     let (reason, permanent) = worker.failure();
     assert!(permanent, "{reason}");
     assert_eq!(worker.exit_code(), Some(exit_code::FAILED.into()));
@@ -103,5 +121,20 @@ fn a_package_is_refused_for_inputs_that_it_was_not_compiled_for() {
     assert_eq!(
         reason,
         "the program takes 1 arguments; 2 inputs are declared"
+    );
+}
+
+#[test]
+fn a_package_is_refused_where_its_largest_program_is_too_small() {
+    let reason = refusal_of(&of_package(
+        "Sizes.pt2",
+        Program {
+            max_batch_size: 8,
+            ..declared()
+        },
+    ));
+    assert_eq!(
+        reason,
+        "the package takes batches of up to 4 rows; 8 are declared"
     );
 }

@@ -1,4 +1,4 @@
-"""Writes an AOTInductor package, and what eager PyTorch answers in its place, into the folder named on the command line."""
+"""Writes AOTInductor packages, and what eager PyTorch answers in its place, into the folder named on the command line."""
 
 import json
 import sys
@@ -31,7 +31,8 @@ torch.manual_seed(1)
 folder = Path(sys.argv[1])
 net = Net().eval()
 export_package(net, (torch.randn(2, 1, 8, 8),), folder / "Net.pt2", max_batch_size=4)
+export_package(net, (torch.randn(1, 1, 8, 8),), folder / "Sizes.pt2", max_batch_size=4, batch_sizes=(1, 4))
 with torch.no_grad():
-    x = torch.randn(3, 1, 8, 8)
+    x = torch.randn(4, 1, 8, 8)
     answers = {"x": x.flatten().tolist(), "y": net(x).flatten().tolist()}
 (folder / "Net.json").write_text(json.dumps(answers))

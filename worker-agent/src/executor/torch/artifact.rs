@@ -1,6 +1,9 @@
 //! What kind of program a file holds. Both kinds are ZIP archives; what tells them apart is the names of their members.
 
-use std::io::{self, Read, Seek, SeekFrom};
+use std::{
+    collections::BTreeSet,
+    io::{self, Read, Seek, SeekFrom},
+};
 
 /// The length of an archive's end record, without the comment behind it.
 const END_RECORD: usize = 22;
@@ -9,21 +12,44 @@ const TAIL: u64 = 20 + END_RECORD as u64 + 65_535;
 /// A directory that is larger belongs to something else.
 const MAX_DIRECTORY: u64 = 16 << 20;
 
-/// Whether this is a package (`.pt2`): a program that was compiled ahead of time. Whatever is no archive is none.
-pub(super) fn is_package(file: &mut (impl Read + Seek)) -> io::Result<bool> {
+/// The longest name of a program in a package.
+const MAX_NAME: usize = 64;
+/// Programs of a package; what is beyond is none of ours.
+const MAX_PROGRAMS: usize = 64;
+
+/// The names of the programs in a package (`.pt2`), which were compiled ahead of time: members are `NAME/data/aotinductor/PROGRAM/…`. None
+/// if this is no package; whatever is no archive is none.
+pub(super) fn programs(file: &mut (impl Read + Seek)) -> io::Result<BTreeSet<String>> {
     let Some((offset, size)) = directory(file)? else {
-        return Ok(false);
+        return Ok(BTreeSet::new());
     };
     if size > MAX_DIRECTORY {
-        return Ok(false);
+        return Ok(BTreeSet::new());
     }
     file.seek(SeekFrom::Start(offset))?;
     let mut directory = Vec::new();
     file.take(size).read_to_end(&mut directory)?;
-    let member = b"/data/aotinductor/";
-    Ok(directory
-        .windows(member.len())
-        .any(|window| window == member))
+    let folder = b"/data/aotinductor/";
+    let members = directory.windows(folder.len()).enumerate();
+    let members = members.filter(|(_, window)| window == folder);
+    let name = |(at, _): (usize, &[u8])| {
+        let rest = &directory[at + folder.len()..];
+        let end = rest
+            .iter()
+            .take(MAX_NAME + 1)
+            .position(|byte| *byte == b'/')?;
+        let allowed = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
+        let name = rest[..end].iter().all(allowed).then_some(&rest[..end])?;
+        Some(str::from_utf8(name).ok()?.to_owned())
+    };
+    let mut names = BTreeSet::new();
+    for name in members.filter_map(name) {
+        names.insert(name);
+        if names.len() == MAX_PROGRAMS {
+            break;
+        }
+    }
+    Ok(names)
 }
 
 /// Where the archive's directory is, and how long.
@@ -98,11 +124,17 @@ mod tests {
     fn a_package_is_known_by_its_members_however_large_it_is() {
         for large in [false, true] {
             for (member, package) in [
-                ("m/data/aotinductor/model/x.wrapper.so", true),
-                ("m/code/__torch__.py", false),
+                ("m/data/aotinductor/model/x.wrapper.so", &["model"][..]),
+                (
+                    "m/data/aotinductor/rows-8/a.so m/data/aotinductor/rows-1/a.so m/data/aotinductor/rows-8/b",
+                    &["rows-1", "rows-8"],
+                ),
+                ("m/data/aotinductor/../x m/data/aotinductor/x", &[]),
+                ("m/code/__torch__.py", &[]),
             ] {
                 let mut file = Cursor::new(archive(member, large));
-                assert_eq!(is_package(&mut file).unwrap(), package, "{member} {large}");
+                let names: Vec<String> = programs(&mut file).unwrap().into_iter().collect();
+                assert_eq!(names, package, "{member} {large}");
             }
         }
     }
@@ -112,8 +144,9 @@ mod tests {
         let whole = archive("m/data/aotinductor/model/x.wrapper.so", true);
         for length in 0..whole.len() {
             let cut = Cursor::new(whole[..length].to_vec());
-            assert!(!is_package(&mut { cut }).unwrap(), "{length}");
+            assert!(programs(&mut { cut }).unwrap().is_empty(), "{length}");
         }
-        assert!(!is_package(&mut Cursor::new(vec![0x50; 200_000])).unwrap());
+        let none = programs(&mut Cursor::new(vec![0x50; 200_000])).unwrap();
+        assert!(none.is_empty());
     }
 }

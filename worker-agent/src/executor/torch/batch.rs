@@ -9,7 +9,7 @@ use tch::Tensor;
 
 use super::{
     Buffers, Device,
-    shim::{Graph, HostTensor, Lane, Mark, Thrown, header_of},
+    shim::{Graph, HostTensor, Lane, Mark, Thrown, ThrownKind, header_of},
 };
 use crate::executor::{
     ComputedBatch, Executed, ExecutionError, LoadedBatch, OutputTensor, PreparedBatch, pool::Taken,
@@ -23,7 +23,7 @@ pub(super) struct Prepared {
     buffers: Taken<Buffers>,
     /// As the program gets them.
     inputs: Vec<Place>,
-    doubled: bool,
+    padded: Option<Rows>,
 }
 
 /// A tensor in a buffer.
@@ -43,7 +43,7 @@ struct Loaded {
     held: Held,
     inputs: Vec<Tensor>,
     copied_in: Span,
-    doubled: bool,
+    padded: Option<Rows>,
 }
 
 struct Computed {
@@ -97,17 +97,49 @@ fn places(headers: impl IntoIterator<Item = TensorHeader>) -> (Vec<Place>, usize
     (places, end)
 }
 
-/// The same tensor with its only row twice.
-fn doubled(header: &TensorHeader) -> TensorHeader {
-    let mut dims: Vec<i64> = header
-        .shape()
-        .dims()
-        .iter()
-        .map(|d| d.cast_signed())
-        .collect();
-    dims[0] = 2;
-    let shape = Shape::new(&dims).expect("twice a row is no more than a batch of two");
-    TensorHeader::new(header.datatype(), shape).expect("the datatype is the same")
+/// How many rows a batch has, and how many the program gets: the rest is its first row again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Rows {
+    of_batch: u64,
+    given: u64,
+}
+
+impl Rows {
+    /// `None` where both are the same, or the inputs have no rows in common.
+    fn padded(device: &Device, inputs: &[TensorHeader]) -> Option<Self> {
+        let rows = |input: &TensorHeader| input.shape().dims().first().copied();
+        let of_batch = rows(inputs.first()?)?;
+        let given = device.programs.rows_given(of_batch);
+        let common = inputs.iter().all(|input| rows(input) == Some(of_batch));
+        (given != of_batch && of_batch > 0 && common).then_some(Self { of_batch, given })
+    }
+
+    /// The same tensor with the rows that are given.
+    fn header(self, header: &TensorHeader) -> Result<TensorHeader, Thrown> {
+        let dims = header.shape().dims().iter().map(|d| d.cast_signed());
+        let mut dims: Vec<i64> = dims.collect();
+        dims[0] = self.given.cast_signed();
+        let too_large = |e: &dyn std::fmt::Display| Thrown {
+            text: e.to_string(),
+            kind: ThrownKind::Exception,
+        };
+        let shape = Shape::new(&dims).map_err(|e| too_large(&e))?;
+        TensorHeader::new(header.datatype(), shape).map_err(|e| too_large(&e))
+    }
+
+    /// How many of a tensor's bytes are the batch's.
+    fn bytes(self, all: usize) -> usize {
+        all / self.given as usize * self.of_batch as usize
+    }
+
+    /// Writes the first row of a tensor to where rows lack.
+    fn fill(self, tensor: &mut [u8]) {
+        let row = tensor.len() / self.given as usize;
+        let (batch, lacking) = tensor.split_at_mut(self.bytes(tensor.len()));
+        for other in lacking.chunks_exact_mut(row.max(1)) {
+            other.copy_from_slice(&batch[..row]);
+        }
+    }
 }
 
 /// So much memory do the inputs of a batch take.
@@ -117,10 +149,12 @@ pub(super) fn input_size(inputs: &[TensorHeader]) -> usize {
 
 impl Prepared {
     pub(super) fn new(device: &Arc<Device>, inputs: &[TensorHeader]) -> Result<Self, Thrown> {
-        let is_single = |input: &TensorHeader| input.shape().dims().first() == Some(&1);
-        let twice = device.doubles_single_rows && inputs.iter().all(is_single);
-        let given = inputs.iter();
-        let given = given.map(|input| if twice { doubled(input) } else { input.clone() });
+        let padded = Rows::padded(device, inputs);
+        let given = inputs.iter().map(|input| match padded {
+            Some(rows) => rows.header(input),
+            None => Ok(input.clone()),
+        });
+        let given: Vec<TensorHeader> = given.collect::<Result<_, _>>()?;
         let (inputs, size) = places(given);
         let mut buffers = device.buffers.take();
         buffers.inputs.reserve(size)?;
@@ -128,7 +162,7 @@ impl Prepared {
             device: Arc::clone(device),
             buffers,
             inputs,
-            doubled: twice,
+            padded,
         })
     }
 }
@@ -150,11 +184,9 @@ impl Prepared {
 impl PreparedBatch for Prepared {
     fn input_mut(&mut self, index: usize) -> &mut [u8] {
         let range = self.inputs[index].range();
-        let len = if self.doubled {
-            range.len() / 2
-        } else {
-            range.len()
-        };
+        let len = self
+            .padded
+            .map_or(range.len(), |rows| rows.bytes(range.len()));
         self.buffers.inputs.bytes_mut(range.start, len)
     }
 
@@ -163,13 +195,11 @@ impl PreparedBatch for Prepared {
             device,
             mut buffers,
             inputs,
-            doubled,
+            padded,
         } = *self;
-        if doubled {
+        if let Some(rows) = padded {
             for Range { start, end } in inputs.iter().map(Place::range) {
-                let both = buffers.inputs.bytes_mut(start, end - start);
-                let (first, second) = both.split_at_mut((end - start) / 2);
-                second.copy_from_slice(first);
+                rows.fill(buffers.inputs.bytes_mut(start, end - start));
             }
         }
         let held = Held {
@@ -184,7 +214,7 @@ impl PreparedBatch for Prepared {
             held,
             inputs,
             copied_in,
-            doubled,
+            padded,
         }))
     }
 }
@@ -265,14 +295,11 @@ impl ComputedBatch for Computed {
 }
 
 impl Computed {
-    /// The outputs without gaps, and without the row that the program was given twice.
+    /// The outputs without gaps, and without the rows that the program was given beside the batch's.
     fn straight_outputs(&self, lane: &Lane) -> Result<Vec<Tensor>, Thrown> {
-        let straighten = |output: &Tensor| {
-            if self.loaded.doubled {
-                lane.straighten(&output.f_narrow(0, 0, 1)?)
-            } else {
-                lane.straighten(output)
-            }
+        let straighten = |output: &Tensor| match self.loaded.padded {
+            Some(rows) => lane.straighten(&output.f_narrow(0, 0, rows.of_batch.cast_signed())?),
+            None => lane.straighten(output),
         };
         self.outputs.iter().map(straighten).collect()
     }
@@ -318,4 +345,22 @@ fn in_own_memory(outputs: Vec<Tensor>, headers: Vec<TensorHeader>) -> Vec<Output
         header,
     };
     outputs.into_iter().zip(headers).map(output).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_that_lack_are_the_first_one_again() {
+        let rows = Rows {
+            of_batch: 2,
+            given: 4,
+        };
+        let mut tensor = *b"abcdxxxx";
+        assert_eq!(rows.bytes(tensor.len()), 4);
+        rows.fill(&mut tensor);
+        assert_eq!(&tensor, b"abcdabab");
+        rows.fill(&mut []);
+    }
 }

@@ -3,6 +3,7 @@
 mod artifact;
 mod batch;
 mod memory;
+mod programs;
 mod record;
 mod shim;
 mod thrown;
@@ -20,6 +21,7 @@ use packhorse_worker_agent::handoff::Pipeline;
 use tch::{Cuda, Tensor};
 
 use batch::Prepared;
+use programs::Programs;
 pub(super) use record::{record, under_profiler};
 use shim::{Buffer, Graph, Lane, Module, Thrown, ThrownKind, Treatment};
 
@@ -60,28 +62,35 @@ pub(super) fn start(start: &Start<'_>) -> Result<Started, StartError> {
             "libtorch finds no CUDA device {index}"
         )));
     }
-    let is_package =
-        File::open(start.artifact).and_then(|mut file| artifact::is_package(&mut file));
-    let is_package = is_package
-        .map_err(|e| StartError::passing(format!("the model file cannot be read: {e}")))?;
-    if is_package {
-        return start.in_form(Treatment::Compiled);
+    let names = File::open(start.artifact).and_then(|mut file| artifact::programs(&mut file));
+    let names =
+        names.map_err(|e| StartError::passing(format!("the model file cannot be read: {e}")))?;
+    if !names.is_empty() {
+        let programs = Programs::named(names, start.program.max_batch_size);
+        return start.in_form(&programs, Treatment::Compiled);
     }
+    let script = Programs::of(String::new());
     start
-        .in_form(Treatment::Optimized)
+        .in_form(&script, Treatment::Optimized)
         .or_else(|error| {
             tracing::info!(%error, "the program cannot be optimised");
-            start.in_form(Treatment::Frozen)
+            start.in_form(&script, Treatment::Frozen)
         })
         .or_else(|error| {
             tracing::info!(%error, "the program cannot be frozen");
-            start.in_form(Treatment::Plain)
+            start.in_form(&script, Treatment::Plain)
         })
 }
 
 impl Start<'_> {
-    fn in_form(&self, treatment: Treatment) -> Result<Started, StartError> {
-        let executor = Torch::load(self, treatment)?;
+    /// With the programs of these names, which only a package has.
+    fn in_form(
+        &self,
+        names: &Programs<String>,
+        treatment: Treatment,
+    ) -> Result<Started, StartError> {
+        self.check_rows(names)?;
+        let executor = Torch::load(self, names, treatment)?;
         let sizes = sample::batch_sizes(self.batch_size);
         let (fill, batch_size) = sample::warm_up(&executor, self.program, &sizes)?;
         if self.pipeline.graphs {
@@ -98,6 +107,25 @@ impl Start<'_> {
     }
 }
 
+impl Start<'_> {
+    fn check_rows(&self, names: &Programs<String>) -> Result<(), StartError> {
+        let Some(most) = names.most_rows() else {
+            return Ok(());
+        };
+        if most == 0 {
+            let reason = "the package has no program that is named model, or rows-1 and the like";
+            return Err(StartError::permanent(reason));
+        }
+        let declared = self.program.max_batch_size;
+        if most < u64::from(declared) {
+            return Err(StartError::permanent(format!(
+                "the package takes batches of up to {most} rows; {declared} are declared"
+            )));
+        }
+        Ok(())
+    }
+}
+
 /// Runs a program with libtorch.
 struct Torch {
     device: Arc<Device>,
@@ -108,16 +136,13 @@ struct Torch {
 
 /// What the stages of all batches work with.
 struct Device {
-    module: Module,
+    programs: Programs<Module>,
     /// By the shapes of the inputs; or why there are none.
     graphs: OnceLock<Result<Graphs, String>>,
     /// Its index; none is the CPU.
     cuda: Option<u32>,
     lanes: Lanes,
     buffers: Arc<Pool<Buffers>>,
-    /// A batch of one row is computed as two rows. PyTorch compiles programs with a variable dimension for sizes from 2: what it knows
-    /// of 0 and 1 is only that they are special.
-    doubles_single_rows: bool,
 }
 
 /// What a device does at the same time.
@@ -167,11 +192,23 @@ impl Device {
                 return graph.replay(lane, inputs);
             }
         }
-        self.module.forward(lane, inputs)
+        self.module(inputs)?.forward(lane, inputs)
+    }
+
+    /// The program for inputs of these rows.
+    fn module(&self, inputs: &[Tensor]) -> Result<&Module, Thrown> {
+        let rows = inputs
+            .first()
+            .and_then(|input| input.size().first().copied());
+        let rows = u64::try_from(rows.unwrap_or(1)).unwrap_or(1);
+        self.programs.for_rows(rows).ok_or_else(|| Thrown {
+            text: format!("{rows} rows are more than the package takes"),
+            kind: ThrownKind::Exception,
+        })
     }
 
     fn record(&self, inputs: &[Tensor]) -> Result<Graph, Thrown> {
-        Graph::record(&self.module, &self.lanes.compute, inputs)
+        Graph::record(self.module(inputs)?, &self.lanes.compute, inputs)
     }
 
     /// Waits until the device has done all it was told. Where it fails, it does nothing any more either.
@@ -188,7 +225,11 @@ impl Device {
 }
 
 impl Torch {
-    fn load(start: &Start<'_>, treatment: Treatment) -> Result<Self, StartError> {
+    fn load(
+        start: &Start<'_>,
+        names: &Programs<String>,
+        treatment: Treatment,
+    ) -> Result<Self, StartError> {
         let resident_before = memory::resident();
         let cannot_load = |thrown: Thrown| {
             let passing = matches!(
@@ -206,18 +247,10 @@ impl Torch {
             }
         };
         let (program, cuda_device) = (start.program, start.cuda_device);
-        let module = Module::load(start.artifact, cuda_device, treatment).map_err(cannot_load)?;
-        let (required, accepted) = module.arity().map_err(cannot_load)?;
-        let given = program.inputs.len();
-        if given < required || given > accepted {
-            let takes = if required == accepted {
-                required.to_string()
-            } else {
-                format!("{required} to {accepted}")
-            };
-            return Err(StartError::permanent(format!(
-                "the program takes {takes} arguments; {given} inputs are declared"
-            )));
+        let load = |name: String| Module::load(start.artifact, &name, cuda_device, treatment);
+        let programs = names.clone().try_map(load).map_err(cannot_load)?;
+        for module in programs.iter() {
+            check_arity(program, module.arity().map_err(cannot_load)?)?;
         }
         let pinned = cuda_device.is_some();
         let largest = batch::input_size(&sample::inputs(program, start.batch_size)?);
@@ -232,12 +265,11 @@ impl Torch {
         let lanes = Lanes::new(cuda_device, start.pipeline.streams);
         Ok(Self {
             device: Arc::new(Device {
-                module,
+                programs,
                 graphs: OnceLock::new(),
                 cuda: cuda_device,
                 lanes: lanes.map_err(ExecutionError::from)?,
                 buffers: Pool::new(sets.map_err(ExecutionError::from)?),
-                doubles_single_rows: treatment == Treatment::Compiled && program.max_batch_size > 1,
             }),
             buffers,
             resident_before,
@@ -284,6 +316,21 @@ impl Torch {
         }
         Ok(())
     }
+}
+
+fn check_arity(program: &Program, (required, accepted): (usize, usize)) -> Result<(), StartError> {
+    let given = program.inputs.len();
+    if (required..=accepted).contains(&given) {
+        return Ok(());
+    }
+    let takes = if required == accepted {
+        required.to_string()
+    } else {
+        format!("{required} to {accepted}")
+    };
+    Err(StartError::permanent(format!(
+        "the program takes {takes} arguments; {given} inputs are declared"
+    )))
 }
 
 impl Executor for Torch {

@@ -39,6 +39,7 @@ unsafe extern "C" {
     pub(super) fn packhorse_message_free(message: *mut c_char);
     pub(super) fn packhorse_module_load(
         path: *const c_char,
+        name: *const c_char,
         cuda_device: c_int,
         treatment: c_int,
         module: *mut *mut Module,

@@ -34,19 +34,23 @@ unsafe impl Send for Module {}
 unsafe impl Sync for Module {}
 
 impl Module {
+    /// Loads a file. `name` is that of the program in a package; TorchScript has none.
     pub(in super::super) fn load(
         path: &Path,
+        name: &str,
         cuda_device: Option<u32>,
         treatment: Treatment,
     ) -> Result<Self, Thrown> {
         let path = CString::new(path.as_os_str().as_encoded_bytes())
             .expect("paths have no NUL: the operating system found this one");
+        let name = CString::new(name).expect("names of programs have no NUL");
         let mut module = ptr::null_mut();
-        // SAFETY: the path is a C string, and the others are places to write to; all outlive the call.
+        // SAFETY: path and name are C strings, and the others are places to write to; all outlive the call.
         call(|message| unsafe {
             let device = device_code(cuda_device);
             ffi::packhorse_module_load(
                 path.as_ptr(),
+                name.as_ptr(),
                 device,
                 treatment as c_int,
                 &raw mut module,
