@@ -162,6 +162,11 @@ fn report(options: &Options, solves: &[Solve]) -> anyhow::Result<String> {
     writeln!(text, "\nOffered rate over the bound: {}.", ratios(solves))?;
     writeln!(
         text,
+        "\nClusters of more than 256 devices `goodput` cuts into cells that it fills without searching. However long a search, it can \
+         promise no more than 100 %: what is lost against it is at most what the row lacks."
+    )?;
+    writeln!(
+        text,
         "\n`usher` and `wao-usher` are asked up to 200 models: matching takes the third power of their number, and cannot be stopped. \
          The programs are asked up to 100 devices times models, and iGniter where there are coefficients."
     )?;
