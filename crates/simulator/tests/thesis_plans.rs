@@ -160,3 +160,28 @@ fn densenet121_waits_a_little_at_600_requests_per_second_and_very_long_at_800() 
     );
     assert!(high.goodput_rps < 0.5 * high.offered_rps, "{high:?}");
 }
+
+/// Figure 6.13: a third replica ends the queue, of gpt2 on six GPUs and of bert on seven, and most requests are in time.
+#[test]
+fn gpt2_recovers_on_six_gpus_and_bert_on_seven() {
+    let world = "[simulation]\nlatency_scale = 1.05\nclient_overhead_ms = 0.308\n";
+    let plans = plans();
+    let shares = |gpus: u32, plan: &str| {
+        let scenario = scenario_in(&format!("6.10-gpus-{gpus}"), world);
+        let (_, _, replicas) = &plans[plan];
+        let plan = PlanReport::from_replicas(&scenario, replicas);
+        let router = Discipline::FixedWait;
+        let report = simulate(&scenario, plan, replicas, router, 1, &mut |_| {}).unwrap();
+        ["gpt2", "bert"].map(|name| {
+            let mut models = report.models.iter();
+            let model = models.find(|model| model.name == name).unwrap();
+            model.goodput_rps / model.offered_rps
+        })
+    };
+    let five = shares(5, "6.12-wsm-milp");
+    let six = shares(6, "6.13-wsm-milp-gpus-6");
+    let seven = shares(7, "6.13-wsm-milp-gpus-7");
+    assert!(five[0] < 0.1 && five[1] < 0.1, "{five:?}");
+    assert!(six[0] > 0.9 && six[1] < 0.1, "{six:?}");
+    assert!(seven[0] > 0.9 && seven[1] > 0.9, "{seven:?}");
+}
