@@ -5,6 +5,7 @@ mod bursts;
 mod estimate;
 mod hidden;
 mod loads;
+mod long_search;
 mod max_min;
 mod mixed;
 mod plain;
@@ -47,6 +48,7 @@ pub(crate) const EXPERIMENTS: &[&dyn Experiment] = &[
     &ablation::Ablation,
     &router::Router,
     &reach::Reach,
+    &long_search::LongSearch,
     &hidden::HiddenInterference,
     &bursts::Bursts,
     &max_min::MaxMin,

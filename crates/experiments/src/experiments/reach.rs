@@ -128,6 +128,9 @@ impl Experiment for Reach {
             "The fluid bound, of the calibrated world, lets every replica have full batches without anybody waiting; no plan can reach it.",
         );
         page.targets(&sums);
+        page.paragraph(
+            "Where a target is missed, [a long search](long-search.md) shows what more there is.",
+        );
         Ok((page, None))
     }
 }
