@@ -295,7 +295,7 @@ pub fn worker_environment(threads: u32) -> Vec<(&'static str, String)> {
 
 #[cfg(test)]
 mod tests {
-    use packhorse_cluster::ByteCount;
+    use packhorse_cluster::{ByteCount, Capacity};
 
     use super::*;
 
@@ -309,6 +309,11 @@ mod tests {
             WorkerReport::Ready {
                 address: "127.0.0.1:9".parse().unwrap(),
                 memory: Some(ByteCount::new(7)),
+                capacity: Some(Capacity {
+                    batch_size: 4,
+                    in_flight: 2,
+                    multiprocessors: None,
+                }),
             },
             WorkerReport::Measured {
                 done: 2,

@@ -1,8 +1,8 @@
 //! Models, their artifacts and how they fare.
 
 use packhorse_cluster::{
-    ArtifactDigest, ComputeShare, DeviceId, DeviceKind, ModelName, ModelVersion, ReplicaId,
-    ReplicaState, RequestsPerSecond, TensorSpec,
+    ArtifactDigest, ByteCount, Capacity, ComputeShare, DeviceId, DeviceKind, ModelName,
+    ModelVersion, ReplicaId, ReplicaState, RequestsPerSecond, TensorSpec,
 };
 use serde::{Deserialize, Deserializer, Serialize};
 use utoipa::ToSchema;
@@ -175,6 +175,11 @@ pub struct ReplicaView {
     pub pid: Option<u32>,
     /// Why it is not ready.
     pub reason: Option<String>,
+    /// Memory that it was seen to need on its device; null before it is ready.
+    #[schema(value_type = Option<u64>)]
+    pub memory_bytes: Option<ByteCount>,
+    /// What its worker is capable of, which may be less than planned; null before it is ready.
+    pub capacity: Option<Capacity>,
 }
 
 /// A stored model file.

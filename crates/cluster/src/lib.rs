@@ -31,7 +31,8 @@ pub use plan::{ModelForecast, Plan, PlannedReplica, Violation};
 pub use problem::{Conditions, DemandedModel, ModelIndex, NetworkModel, Problem, ProblemError};
 pub use profile::{Profile, ProfileError, ProfileRow, ProfileTable};
 pub use replica::{
-    ProfileProgress, ReplicaState, ReplicaStatus, WantedProfile, WantedReplica, WantedState,
+    Capacity, ProfileProgress, ReplicaState, ReplicaStatus, WantedProfile, WantedReplica,
+    WantedState,
 };
 pub use tensor::{Datatype, Dim, Padding, Shape, ShapeError, TensorSpec, UnknownDatatype};
 pub use units::{ByteCount, ComputeShare, Percent, RequestsPerSecond, Time, UnitError};

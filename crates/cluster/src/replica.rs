@@ -22,6 +22,22 @@ pub struct WantedReplica {
     /// The share of the multiprocessors it may use, in percent; none sets no limit.
     #[cfg_attr(feature = "openapi", schema(value_type = Option<f64>))]
     pub compute_share_pct: Option<ComputeShare>,
+    /// What it is to need of the device's memory, the device's own needs per process aside; none is not known.
+    #[serde(default)]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<u64>))]
+    pub memory_bytes: Option<ByteCount>,
+}
+
+impl WantedReplica {
+    /// Whether a worker that runs one runs the other. A profile that was measured anew is no reason to stop one.
+    pub fn runs_as(&self, other: &Self) -> bool {
+        let memory_bytes = self.memory_bytes;
+        *self
+            == Self {
+                memory_bytes,
+                ..other.clone()
+            }
+    }
 }
 
 /// A measurement that a node shall make: the program's latency and memory for batch sizes 1, 2, 4, … on a device.
@@ -93,6 +109,21 @@ pub struct ReplicaStatus {
     /// Memory the replica needs, once it is known.
     #[cfg_attr(feature = "openapi", schema(value_type = Option<u64>))]
     pub memory_bytes: Option<ByteCount>,
+    /// What its worker is capable of, once it takes batches.
+    #[serde(default)]
+    pub capacity: Option<Capacity>,
+}
+
+/// What a worker found that it is capable of, on its device and in its memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Capacity {
+    /// The most rows of one batch that there is memory for: the wanted batch size, or less.
+    pub batch_size: u32,
+    /// Batches that it takes before it has answered one.
+    pub in_flight: u32,
+    /// The multiprocessors of its device that it may use, where the device has such.
+    pub multiprocessors: Option<u32>,
 }
 
 /// What a node says of one measurement.

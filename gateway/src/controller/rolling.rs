@@ -149,6 +149,7 @@ impl Cluster {
             model: replica.program.model.clone(),
             address: served.address,
             batch_size: replica.batch_size,
+            capacity: served.capacity,
             compute_share: replica.compute_share,
             takes_turns_on: takes_turns.then(|| replica.device.clone()),
             profile: Arc::new(profile.clone()),

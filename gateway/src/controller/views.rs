@@ -128,6 +128,8 @@ impl Cluster {
             restarts: status.map_or(0, |status| status.restarts),
             pid: status.and_then(|status| status.pid),
             reason: status.and_then(|status| status.reason.clone()),
+            memory_bytes: status.and_then(|status| status.memory_bytes),
+            capacity: status.and_then(|status| status.capacity),
         })
     }
 

@@ -18,7 +18,7 @@ mod work;
 use std::{collections::BTreeMap, net::SocketAddr, sync::Arc};
 
 use packhorse_cluster::{
-    ComputeShare, DeviceId, Discipline, ModelId, ModelSpec, Profile, ReplicaId,
+    Capacity, ComputeShare, DeviceId, Discipline, ModelId, ModelSpec, Profile, ReplicaId,
 };
 
 pub(crate) use catalog::{Catalog, NotServed, ServedModel};
@@ -45,8 +45,10 @@ pub struct TargetReplica {
     pub model: ModelId,
     /// Where its worker listens.
     pub address: SocketAddr,
-    /// The most rows of one batch.
+    /// The most rows of one batch, by the plan.
     pub batch_size: u32,
+    /// What its worker is capable of, where it says so.
+    pub capacity: Option<Capacity>,
     /// The share of the multiprocessors it may use; `None` sets no limit.
     pub compute_share: Option<ComputeShare>,
     /// The device that it shares in time with others of the same: one batch of theirs computes there at a time, in turn. None: it

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use packhorse_cluster::{DeviceId, ModelId, ReplicaId};
+use packhorse_cluster::{Capacity, DeviceId, ModelId, ReplicaId};
 use packhorse_contention::{Interference, ServiceTimes};
 use packhorse_serving::{Event, ModelKey, ReplicaKey, ReplicaSpec};
 use packhorse_wire::WorkerIdentity;
@@ -136,6 +136,7 @@ impl Replicas {
                 Endpoint {
                     address: target.address,
                     identity,
+                    in_flight: target.capacity.map(|capacity| capacity.in_flight),
                 },
             )
         });
@@ -226,7 +227,13 @@ impl Replicas {
         replica.state = LinkState::Serving;
         replica.batches = Some(batches);
         let rows_limit = replica.rows_limit;
-        let batch_size = replica.target.batch_size.clamp(1, rows_limit);
+        let capacity = replica.target.capacity.unwrap_or(Capacity {
+            batch_size: replica.target.batch_size,
+            in_flight: ReplicaSpec::DEFAULT_CREDITS,
+            multiprocessors: None,
+        });
+        let fitting = replica.target.batch_size.min(capacity.batch_size);
+        let batch_size = fitting.clamp(1, rows_limit);
         let service = ServiceTimes::new(
             &replica.target.profile,
             rows_limit,
@@ -237,7 +244,7 @@ impl Replicas {
         let spec = ReplicaSpec {
             model: replica.model,
             batch_size,
-            credits: ReplicaSpec::DEFAULT_CREDITS,
+            credits: capacity.in_flight.max(1),
             service,
         };
         Some(Consequence::Tell(Event::ReplicaUp { replica: key, spec }))
@@ -348,6 +355,8 @@ fn is_same_worker(now: &TargetReplica, before: &TargetReplica) -> bool {
         model,
         address,
         batch_size,
+        // Of one worker it is always the same.
+        capacity: _,
         compute_share,
         takes_turns_on: _,
         profile: _,

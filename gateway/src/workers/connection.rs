@@ -114,16 +114,18 @@ impl<R: AsyncRead + Unpin> Incoming<R> {
 /// A connection that the worker has accepted.
 pub(super) struct Connection {
     stream: TcpStream,
+    in_flight: u32,
     decoder: Decoder<ToGateway>,
     ahead: BytesMut,
 }
 
 impl Connection {
-    /// Proves to each side that the other is who it should be.
+    /// Proves to each side that the other is who it should be. The worker takes `in_flight` batches before it has answered one.
     pub(super) async fn open(
         mut stream: TcpStream,
         mut handshake: ClientHandshake,
         payload_limit: u64,
+        in_flight: u32,
     ) -> Result<Self, ConnectionError> {
         let (read, mut write) = stream.split();
         let mut incoming = Incoming {
@@ -139,6 +141,7 @@ impl Connection {
         let Incoming { decoder, ahead, .. } = incoming;
         Ok(Self {
             stream,
+            in_flight,
             decoder,
             ahead,
         })
@@ -151,7 +154,7 @@ impl Connection {
         batch_time: Duration,
         report: impl Fn(LinkEvent),
     ) -> ConnectionError {
-        let outstanding = Outstanding::default();
+        let outstanding = Outstanding::new(self.in_flight);
         let (read, write) = self.stream.split();
         let incoming = Incoming {
             stream: read,
@@ -167,25 +170,31 @@ impl Connection {
     }
 }
 
-/// So many batches a worker gets without having answered one: it computes one, keeps the next ready and receives a third. More
-/// would wait in the socket, where a worker that does not read looks like one that is gone.
-const UNANSWERED_LIMIT: usize = 3;
-
 /// The batches that the worker has, and since when. Shared by the halves of one task; the lock is never held over an await.
-#[derive(Default)]
 struct Outstanding {
+    /// So many batches the worker gets without having answered one: those it may have in flight and one that it receives. More
+    /// would wait in the socket, where a worker that does not read looks like one that is gone.
+    limit: usize,
     batches: Mutex<BTreeMap<BatchId, Instant>>,
     ended: Notify,
 }
 
 impl Outstanding {
+    fn new(in_flight: u32) -> Self {
+        Self {
+            limit: in_flight as usize + 1,
+            batches: Mutex::default(),
+            ended: Notify::new(),
+        }
+    }
+
     fn with<T>(&self, f: impl FnOnce(&mut BTreeMap<BatchId, Instant>) -> T) -> T {
         f(&mut self.batches.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Waits until the worker may get another batch.
     async fn room(&self) {
-        while self.with(|batches| batches.len() >= UNANSWERED_LIMIT) {
+        while self.with(|batches| batches.len() >= self.limit) {
             self.ended.notified().await;
         }
     }

@@ -2,6 +2,7 @@
 
 use std::{net::SocketAddr, time::Duration};
 
+use packhorse_serving::ReplicaSpec;
 use packhorse_wire::{ClientHandshake, LinkSecret, WorkerIdentity};
 use tokio::{
     sync::mpsc,
@@ -40,6 +41,8 @@ pub(crate) struct Endpoint {
     pub(crate) address: SocketAddr,
     /// Who it should be.
     pub(crate) identity: WorkerIdentity,
+    /// Batches that it takes before it has answered one, where it says so.
+    pub(crate) in_flight: Option<u32>,
 }
 
 /// A link. Dropping it closes the connection.
@@ -92,7 +95,12 @@ async fn open(endpoint: Endpoint, config: &LinkConfig) -> Result<Connection, Con
     let handshake = ClientHandshake::new(config.secret.clone(), rand::random(), endpoint.identity);
     timeout(
         OPEN_TIME,
-        Connection::open(stream, handshake, config.payload_limit),
+        Connection::open(
+            stream,
+            handshake,
+            config.payload_limit,
+            endpoint.in_flight.unwrap_or(ReplicaSpec::DEFAULT_CREDITS),
+        ),
     )
     .await
     .map_err(|_| ConnectionError::HandshakeTime(OPEN_TIME))?

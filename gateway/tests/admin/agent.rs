@@ -221,6 +221,7 @@ pub(crate) fn status(id: ReplicaId, state: ReplicaState, reason: Option<&str>) -
         restarts: 0,
         reason: reason.map(ToOwned::to_owned),
         memory_bytes: None,
+        capacity: None,
     }
 }
 

@@ -219,6 +219,7 @@ impl Gateway {
             model: model.parse().unwrap(),
             address,
             batch_size: 8,
+            capacity: None,
             compute_share: None,
             takes_turns_on: None,
             profile: profile(),

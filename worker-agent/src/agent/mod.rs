@@ -159,7 +159,7 @@ struct Node {
 
 /// What the loop woke up for.
 enum Wakeup {
-    Event(Event),
+    Event(Box<Event>),
     Timer,
     Signal,
 }
@@ -180,7 +180,7 @@ impl Node {
         loop {
             self.reconcile();
             match self.wait().await {
-                Wakeup::Event(event) => self.handle(event),
+                Wakeup::Event(event) => self.handle(*event),
                 Wakeup::Timer => {}
                 Wakeup::Signal => return,
             }
@@ -197,7 +197,7 @@ impl Node {
                 return self.workers.quit_mps().await;
             }
             match self.wait().await {
-                Wakeup::Event(event) => self.handle(event),
+                Wakeup::Event(event) => self.handle(*event),
                 Wakeup::Timer => {}
                 Wakeup::Signal => return,
             }
@@ -217,7 +217,7 @@ impl Node {
             _ = interrupt.recv() => Wakeup::Signal,
             _ = terminate.recv() => Wakeup::Signal,
             // The loop holds a sender itself: the channel cannot be closed.
-            Some(event) = self.events.recv() => Wakeup::Event(event),
+            Some(event) = self.events.recv() => Wakeup::Event(Box::new(event)),
             () = timer => Wakeup::Timer,
         }
     }

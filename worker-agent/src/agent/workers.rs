@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use packhorse_cluster::{ComputeShare, ProfileTable};
+use packhorse_cluster::{ByteCount, ComputeShare, ProfileTable};
 use packhorse_control::reconcile::{Event, Task, TaskId, WorkerReport};
 use tokio::{
     sync::mpsc,
@@ -21,7 +21,7 @@ use super::{
     Settings,
     cache::Cache,
     folders::Folders,
-    mps::{MAX_CLIENTS, Mps, MpsDevice},
+    mps::{MAX_CLIENTS, Mps, MpsDevice, Seen},
     pipeline::Switch,
     process::{self, Process, Signaller},
 };
@@ -151,7 +151,7 @@ impl Workers {
             .envs(worker_environment(threads))
             .env("TMPDIR", handoff.temporary_dir())
             .envs(device_environment(device, share))
-            .envs(mps.iter().flat_map(MpsDevice::environment))
+            .envs(mps.iter().flat_map(|mps| mps.environment(memory(task))))
             .stdin(Stdio::null())
             .stdout(log)
             .stderr(log_too);
@@ -216,9 +216,12 @@ impl Workers {
             signaller: process.signaller(),
         };
         self.running.insert(task.id(), running);
+        let device = self.devices.iter().find(|d| d.name == task.device());
         let watch = Watch {
             id: task.id(),
             mps: self.mps.device(task.device()).cloned(),
+            share: self.compute_share(task),
+            multiprocessors: device.and_then(|device| device.multiprocessors),
             handoff,
             last: status,
             events: self.events.clone(),
@@ -307,6 +310,14 @@ fn threads(device: &Device, share: Option<ComputeShare>) -> u32 {
     ((f64::from(all) * share / 100.0).floor() as u32).max(1)
 }
 
+/// What the plan sets aside for a task. A measurement is to find that out.
+fn memory(task: &Task) -> Option<ByteCount> {
+    match task {
+        Task::Serve(replica) => replica.memory_bytes,
+        Task::Measure(_) => None,
+    }
+}
+
 /// What confines a worker to its GPU and its share of it.
 fn device_environment(device: &Device, share: Option<ComputeShare>) -> Vec<(&'static str, String)> {
     if device.backend != Backend::Cuda {
@@ -323,6 +334,9 @@ fn device_environment(device: &Device, share: Option<ComputeShare>) -> Vec<(&'st
 struct Watch {
     id: TaskId,
     mps: Option<MpsDevice>,
+    /// Of the device's multiprocessors.
+    share: Option<ComputeShare>,
+    multiprocessors: Option<u32>,
     handoff: Handoff,
     last: Option<WorkerStatus>,
     events: mpsc::Sender<Event>,
@@ -344,7 +358,12 @@ impl Watch {
                 looks = interval(LOOK_WHEN_READY);
                 looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
                 if let Some(mps) = self.mps.clone() {
-                    tokio::spawn(async move { mps.check(pid).await });
+                    let seen = Seen {
+                        share: self.share,
+                        of: self.multiprocessors,
+                        usable: self.usable_multiprocessors(),
+                    };
+                    tokio::spawn(async move { mps.check(pid, seen).await });
                 }
             }
         };
@@ -366,6 +385,13 @@ impl Watch {
     fn is_ready(&self) -> bool {
         let phase = self.last.as_ref().map(|status| &status.phase);
         matches!(phase, Some(WorkerReport::Ready { .. }))
+    }
+
+    fn usable_multiprocessors(&self) -> Option<u32> {
+        match &self.last.as_ref()?.phase {
+            WorkerReport::Ready { capacity, .. } => capacity.as_ref()?.multiprocessors,
+            _ => None,
+        }
     }
 
     /// Tells of the status if it has changed.

@@ -70,9 +70,22 @@ pub(crate) trait LoadedBatch: Send {
     /// which it was started.
     fn compute(self: Box<Self>) -> Result<Box<dyn ComputedBatch>, ExecutionError>;
 
-    /// Computes it again and again, as long as `go_on` says so, and drops the outputs where they are: what the device can do at
-    /// the most. How often it was computed.
-    fn repeat(self: Box<Self>, go_on: &mut dyn FnMut() -> bool) -> Result<u64, ExecutionError>;
+    /// Does one thing with it again and again, as long as `go_on` says so, and drops what comes of it: what the device can do at
+    /// the most. How often it was done.
+    fn repeat(
+        &self,
+        what: Repeated,
+        go_on: &mut dyn FnMut() -> bool,
+    ) -> Result<u64, ExecutionError>;
+}
+
+/// One thing that a device does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Repeated {
+    /// It gets the inputs from the host's memory.
+    CopyIn,
+    /// It runs the program.
+    Compute,
 }
 
 /// A batch whose outputs are on the device, or will be.

@@ -20,7 +20,7 @@ use super::{
     pipeline::{Job, Pipeline, Sender},
 };
 use crate::executor::{
-    self, Executor, OutputTensor, Started,
+    self, Executor, OutputTensor, Repeated, Started,
     sample::{self, Fill},
 };
 
@@ -32,6 +32,9 @@ Examples:
       What libtorch does with the same batch when it is given nothing else to do: the most there is.
   packhorse-worker bench --model resnet50.pt --signature model.json --streams off --in-flight 1
       One batch at a time, on the CPU.";
+
+/// How long copies alone are measured beside a tight loop.
+const TIGHT_COPIES: Duration = Duration::from_secs(1);
 
 /// What is measured, and how.
 #[derive(Args)]
@@ -114,7 +117,7 @@ struct Report {
     input_bytes: u64,
     /// The stages of a batch, in milliseconds; null in a tight loop, which has none.
     stages_ms: Option<Stages>,
-    /// While it copies in.
+    /// While it copies in; beside a tight loop, of the same copies one after the other.
     h2d_bytes_per_s: Option<f64>,
     memory_bytes: Option<u64>,
     /// Multiprocessors of the GPU that this process may use.
@@ -166,11 +169,12 @@ fn run(options: &BenchOptions) -> Result<Report, String> {
         took,
         batches,
         stages,
+        copies,
+        copying,
     } = measured;
     let seconds = took.as_secs_f64();
-    let input_bytes = inputs.iter().map(TensorHeader::byte_len).sum();
-    let copying: Duration = stages.iter().map(|stages| stages.copy_in).sum();
-    let copied = input_bytes as f64 * stages.len() as f64;
+    let input_bytes: u64 = inputs.iter().map(TensorHeader::byte_len).sum();
+    let copied = input_bytes as f64 * copies as f64;
     let graphs = executor.graphs();
     Ok(Report {
         mode: if options.tight { "tight" } else { "pipeline" },
@@ -228,6 +232,10 @@ struct Measured {
     batches: u64,
     /// Of every batch.
     stages: Vec<StageDurations>,
+    /// How often the inputs were copied in.
+    copies: u64,
+    /// And how long that took.
+    copying: Duration,
 }
 
 /// The executor, with room for batches of the size that is measured, and what its inputs may be.
@@ -255,14 +263,22 @@ fn tight(options: &BenchOptions, execution: &Execution) -> Result<Measured, Stri
     let say = |e: executor::ExecutionError| e.to_string();
     let batch = sample::batch(&*executor, program, rows, fill).map_err(say)?;
     let loaded = batch.copy_in().map_err(say)?;
-    let started = now();
-    let end = started + Duration::from_secs(options.seconds);
-    let batches = loaded.repeat(&mut || now() < end).map_err(say)?;
+    let measure = |what, limit: Duration| {
+        let started = now();
+        let end = started + limit;
+        let times = loaded.repeat(what, &mut || now() < end)?;
+        Ok((times, now() - started))
+    };
+    let (copies, copying) = measure(Repeated::CopyIn, TIGHT_COPIES).map_err(say)?;
+    let (batches, took) =
+        measure(Repeated::Compute, Duration::from_secs(options.seconds)).map_err(say)?;
     Ok(Measured {
         executor,
-        took: now() - started,
+        took,
         batches,
         stages: Vec::new(),
+        copies,
+        copying,
     })
 }
 
@@ -305,6 +321,8 @@ fn saturated(
             executor: Arc::clone(&executor),
             took: last.unwrap_or(began) - began,
             batches: stages.len() as u64,
+            copies: stages.len() as u64,
+            copying: stages.iter().map(|stages| stages.copy_in).sum(),
             stages,
         })
     })

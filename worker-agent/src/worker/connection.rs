@@ -19,6 +19,7 @@ use packhorse_wire::{
     LinkSecret, MAX_PAYLOAD, ResultHeader, ServerHandshake, ServerStep, StageDurations, ToGateway,
     ToWorker, WorkerIdentity,
 };
+use packhorse_worker_agent::handoff;
 use socket2::{SockRef, TcpKeepalive};
 
 use super::{
@@ -26,7 +27,7 @@ use super::{
     now,
     pipeline::{Job, Pipeline, Sender},
 };
-use crate::executor::{Executor, OutputTensor, check_batch};
+use crate::executor::{ExecutionError, Executor, OutputTensor, check_batch};
 
 /// A gateway that has not proved itself after this long is sent away.
 const HANDSHAKE_LIMIT: Duration = Duration::from_secs(5);
@@ -39,8 +40,8 @@ const KEEPALIVE: Duration = Duration::from_secs(10);
 /// After saying why a connection is closed, its rest is read for so long: closing it with bytes unread would discard the
 /// reason on its way.
 const LINGER: Duration = Duration::from_secs(1);
-/// Batches of one connection that are not answered yet, in whatever stage: a gateway has two credits per replica.
-const BATCHES_PER_CONNECTION: usize = 8;
+/// Batches of one connection that are not answered yet, in whatever stage. Memory sets a lower limit for those of all connections.
+const BATCHES_PER_CONNECTION: usize = handoff::Pipeline::MAX_IN_FLIGHT as usize + 1;
 /// What is read at once where it is not known how much will come; larger inputs are read past it.
 const READ_BUFFER: usize = 16 << 10;
 
@@ -49,6 +50,8 @@ pub(super) struct Link {
     pub(super) identity: WorkerIdentity,
     pub(super) secret: LinkSecret,
     pub(super) program: Program,
+    /// The most rows of a batch that there is memory for.
+    pub(super) batch_size: u32,
     pub(super) executor: Arc<dyn Executor>,
     pub(super) pipeline: Arc<Pipeline>,
     /// Batches of all connections, from the header to the answer.
@@ -326,7 +329,14 @@ fn receive_batch(
         let id = header.id.0;
         ConnectionError::Batch { id, problem }
     })?;
-    let mut batch = match link.executor.prepare(&header.inputs) {
+    let prepared = if header.rows > link.batch_size {
+        let fitting = link.batch_size;
+        let reason = format!("a batch of {}; there is memory for {fitting}", header.rows);
+        Err(ExecutionError::OutOfMemory(reason))
+    } else {
+        link.executor.prepare(&header.inputs)
+    };
+    let mut batch = match prepared {
         Ok(batch) => batch,
         Err(error) => {
             let payload = ToWorker::Batch(header.clone()).payload_len();

@@ -13,7 +13,7 @@ use std::{
 };
 
 use nix::sys::signal::{SigSet, Signal};
-use packhorse_cluster::ArtifactDigest;
+use packhorse_cluster::{ArtifactDigest, Capacity};
 use packhorse_wire::{LinkSecret, WorkerIdentity};
 use packhorse_worker_agent::handoff::{Handoff, ServeTask, WorkerReport, exit_code};
 
@@ -78,7 +78,11 @@ fn run(
 
     let pipeline = Arc::new(Pipeline::new(task.execution.pipeline));
     spawn_compute(&task, Arc::clone(&pipeline), events.clone());
-    let Started { executor, .. } = match happened.recv_timeout(LOAD_LIMIT) {
+    let Started {
+        executor,
+        batch_size,
+        ..
+    } = match happened.recv_timeout(LOAD_LIMIT) {
         Ok(Event::Started(started)) => started?,
         Ok(Event::Terminate) => return Ok(exit_code::DONE),
         Ok(Event::BatchTimedOut(_) | Event::DeviceFailed(_))
@@ -91,13 +95,19 @@ fn run(
         }
     };
 
-    let memory = executor.memory(task.batch_size);
+    let memory = executor.memory(batch_size);
+    let capacity = Capacity {
+        batch_size,
+        in_flight: task.execution.pipeline.in_flight,
+        multiprocessors: executor.multiprocessors(),
+    };
     let batches = Gate::new(usize::MAX);
     let connections = Gate::new(MAX_CONNECTIONS);
     let link = Arc::new(Link {
         identity: identity(&task),
         secret,
         program: task.execution.program,
+        batch_size,
         executor,
         pipeline: Arc::clone(&pipeline),
         batches: Arc::clone(&batches),
@@ -109,7 +119,11 @@ fn run(
         Duration::from_millis(task.batch_limit_ms),
         events.clone(),
     );
-    reporter.report(WorkerReport::Ready { address, memory });
+    reporter.report(WorkerReport::Ready {
+        address,
+        memory,
+        capacity: Some(capacity),
+    });
 
     let mut draining = false;
     loop {

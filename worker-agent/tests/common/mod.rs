@@ -257,6 +257,7 @@ pub(crate) fn replica(id: &str) -> WantedReplica {
         device: "sim0".to_owned(),
         batch_size: 4,
         compute_share_pct: None,
+        memory_bytes: None,
     }
 }
 

@@ -6,8 +6,11 @@ use std::{
     thread::{self, JoinHandle},
 };
 
+use packhorse_cluster::Capacity;
 use packhorse_wire::{FailureKind, ToGateway};
-use packhorse_worker_agent::handoff::{Pipeline, ServeTask, exit_code, worker_environment};
+use packhorse_worker_agent::handoff::{
+    Pipeline, ServeTask, WorkerReport, exit_code, worker_environment,
+};
 
 use crate::{
     gateway::{Link, Tensor},
@@ -156,6 +159,55 @@ fn buffers_and_outputs_are_what_the_program_needs_for_every_shape() {
             assert_eq!(link.result().1, x);
         }
     }
+}
+
+#[test]
+fn the_batch_size_that_fits_is_found_reported_and_kept_to() {
+    let spec = |name| tensor(name, "FP32", &[-1, 3]);
+    let mut task = task("Greedy", program(8, vec![spec("x")], vec![spec("y")]));
+    task.execution.pipeline.in_flight = 3;
+    let worker = Worker::serve(&task);
+    let capacity = worker.wait_for(|phase| match phase {
+        WorkerReport::Ready { capacity, .. } => capacity,
+        WorkerReport::Failed { reason, .. } => panic!("{reason}"),
+        _ => None,
+    });
+    let expected = Capacity {
+        batch_size: 2,
+        in_flight: 3,
+        multiprocessors: None,
+    };
+    assert_eq!(capacity, expected);
+    let mut link = connect(&worker, &task);
+    let rows = |count: u16| {
+        let values = vec![1.0; 3 * usize::from(count)];
+        [Tensor::fp32(&[count.into(), 3], &values)]
+    };
+    link.send(1, 2, &rows(2));
+    assert_eq!(link.result().1, rows(2));
+    link.send(2, 3, &rows(3));
+    link.send(3, 1, &rows(1));
+    let failure = link.failure();
+    assert_eq!(failure.kind, FailureKind::OutOfMemory);
+    assert_eq!(
+        failure.message,
+        "out of memory: a batch of 3; there is memory for 2"
+    );
+    assert_eq!(link.result().1, rows(1));
+}
+
+#[test]
+fn a_program_that_fits_at_no_batch_size_is_out_of_memory_and_may_be_tried_again() {
+    let program = program(
+        0,
+        vec![tensor("x", "FP32", &[3, 3])],
+        vec![tensor("y", "FP32", &[3, 3])],
+    );
+    let mut worker = Worker::serve(&task("Greedy", program));
+    let (reason, permanent) = worker.failure();
+    assert!(reason.starts_with("out of memory: "), "{reason}");
+    assert!(!permanent);
+    assert_eq!(worker.exit_code(), Some(i32::from(exit_code::FAILED)));
 }
 
 #[test]

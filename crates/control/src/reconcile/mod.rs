@@ -20,7 +20,7 @@ use std::{
 };
 
 use packhorse_cluster::{
-    ArtifactDigest, ByteCount, DeviceKind, ModelId, ProfileProgress, Program, ReplicaId,
+    ArtifactDigest, ByteCount, Capacity, DeviceKind, ModelId, ProfileProgress, Program, ReplicaId,
     ReplicaStatus, Time, WantedProfile, WantedReplica, WantedState,
 };
 
@@ -74,6 +74,14 @@ impl Task {
         }
     }
 
+    /// Whether a process that does one does the other.
+    fn runs_as(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Serve(one), Self::Serve(other)) => one.runs_as(other),
+            _ => self == other,
+        }
+    }
+
     fn measures(&self) -> bool {
         matches!(self, Self::Measure(_))
     }
@@ -91,6 +99,9 @@ pub enum WorkerReport {
         address: SocketAddr,
         /// Memory it needs, where that is known.
         memory: Option<ByteCount>,
+        /// What it is capable of; none of a worker that does not say yet.
+        #[serde(default)]
+        capacity: Option<Capacity>,
     },
     /// Serve only: it answers what it has and ends.
     Draining,
@@ -322,7 +333,8 @@ impl Reconciler {
 
     fn is_wanted(&self, book: &TaskBook) -> bool {
         let undecided = self.applied.is_none() && !self.stopping;
-        undecided || self.wanted.get(&book.task.id()) == Some(&book.task)
+        let wanted = self.wanted.get(&book.task.id());
+        undecided || wanted.is_some_and(|wanted| wanted.runs_as(&book.task))
     }
 
     fn drop_unwanted(&mut self, actions: &mut Vec<Action>) {

@@ -306,9 +306,13 @@ impl TaskBook {
         failed_devices: &BTreeMap<String, String>,
     ) -> ReplicaStatus {
         let state = self.state(artifacts);
-        let (address, memory_bytes) = match &self.report {
-            Some(WorkerReport::Ready { address, memory }) => (Some(*address), *memory),
-            _ => (None, None),
+        let (address, memory_bytes, capacity) = match &self.report {
+            Some(WorkerReport::Ready {
+                address,
+                memory,
+                capacity,
+            }) => (Some(*address), *memory, *capacity),
+            _ => (None, None, None),
         };
         let reported = match &self.report {
             Some(WorkerReport::Failed { reason, .. }) => Some(reason.clone()),
@@ -326,6 +330,7 @@ impl TaskBook {
             restarts: self.restarts,
             reason: reason.filter(|_| state != ReplicaState::Ready),
             memory_bytes,
+            capacity,
         }
     }
 

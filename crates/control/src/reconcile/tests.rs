@@ -30,6 +30,7 @@ fn replica(id: &str, model: &str, device: &str) -> WantedReplica {
         device: device.to_owned(),
         batch_size: 4,
         compute_share_pct: None,
+        memory_bytes: None,
     }
 }
 
@@ -55,10 +56,17 @@ fn id(text: &str) -> TaskId {
     TaskId::Replica(text.parse().unwrap())
 }
 
+const CAPACITY: Capacity = Capacity {
+    batch_size: 2,
+    in_flight: 3,
+    multiprocessors: Some(40),
+};
+
 fn ready() -> WorkerReport {
     WorkerReport::Ready {
         address: ADDRESS.parse().unwrap(),
         memory: Some(ByteCount::new(5)),
+        capacity: Some(CAPACITY),
     }
 }
 
@@ -128,6 +136,7 @@ fn a_wanted_replica_is_fetched_started_and_reported_ready() {
         restarts: 0,
         reason: None,
         memory_bytes: Some(ByteCount::new(5)),
+        capacity: Some(CAPACITY),
     };
     assert_eq!(node.status(), expected);
     assert_eq!(node.reconciler.applied(), (1, 1));
@@ -206,6 +215,17 @@ fn what_failed_for_good_is_not_started_again_until_something_else_is_wanted() {
             Action::Start(Task::Serve(changed))
         ]
     );
+}
+
+#[test]
+fn a_worker_serves_on_when_only_its_profile_says_something_else() {
+    let mut node = Node::serving();
+    let measured_anew = WantedReplica {
+        memory_bytes: Some(ByteCount::new(9)),
+        ..replica("1-0", "m", "a")
+    };
+    assert_eq!(node.on(wanted(2, &[measured_anew], &[])), []);
+    assert_eq!(node.status().state, ReplicaState::Ready);
 }
 
 #[test]

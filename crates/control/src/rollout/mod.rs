@@ -22,8 +22,8 @@ use std::{
 };
 
 use packhorse_cluster::{
-    ByteCount, ComputeShare, DeviceId, ModelId, NodeName, Program, ReplicaId, ReplicaState,
-    ReplicaStatus, WantedProfile, WantedReplica, WantedState,
+    ByteCount, Capacity, ComputeShare, DeviceId, ModelId, NodeName, Program, ReplicaId,
+    ReplicaState, ReplicaStatus, WantedProfile, WantedReplica, WantedState,
 };
 
 pub use place::{Placement, place_ids, replan};
@@ -126,6 +126,8 @@ pub struct ServedReplica {
     pub replica: PlacedReplica,
     /// Where its worker listens.
     pub address: SocketAddr,
+    /// What its worker is capable of, where it says so.
+    pub capacity: Option<Capacity>,
     /// It gets no further batch.
     pub draining: bool,
 }
@@ -150,6 +152,7 @@ impl PlacedReplica {
             device: self.device.local().to_owned(),
             batch_size: self.batch_size,
             compute_share_pct: self.compute_share,
+            memory_bytes: (self.memory > ByteCount::ZERO).then_some(self.memory),
         }
     }
 
@@ -306,6 +309,7 @@ impl Situation {
                 let served = ServedReplica {
                     replica: replica.clone(),
                     address: self.ready_at(replica)?,
+                    capacity: self.status(replica).and_then(|status| status.capacity),
                     draining,
                 };
                 Some((replica.id, served))

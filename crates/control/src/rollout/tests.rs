@@ -107,6 +107,7 @@ impl World {
                 restarts: 0,
                 reason: None,
                 memory_bytes: None,
+                capacity: None,
             });
             status.state = match status.state {
                 ReplicaState::Fetching | ReplicaState::BackingOff => ReplicaState::Loading,

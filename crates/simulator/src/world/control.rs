@@ -308,6 +308,7 @@ impl World<'_> {
             restarts: 0,
             reason: None,
             memory_bytes: None,
+            capacity: None,
         }
     }
 

@@ -11,6 +11,7 @@ mod supervisor;
 
 use std::{collections::BTreeMap, ffi::OsString, io, path::Path};
 
+use packhorse_cluster::{ByteCount, ComputeShare};
 use packhorse_control::reconcile::Event;
 use tokio::{
     sync::{mpsc, watch},
@@ -127,9 +128,15 @@ impl Mps {
 }
 
 impl MpsDevice {
-    /// What makes a worker a client.
-    pub(super) fn environment(&self) -> [(&'static str, OsString); 2] {
-        self.control.environment()
+    /// What makes a worker a client that gets no more memory than it should need, where that is known.
+    pub(super) fn environment(&self, memory: Option<ByteCount>) -> Vec<(&'static str, OsString)> {
+        let mut environment = self.control.environment().to_vec();
+        // The daemon serves one GPU, whose number is therefore 0.
+        environment.extend(memory.map(|memory| {
+            let limit = format!("0={}M", memory_limit_mib(memory));
+            ("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", limit.into())
+        }));
+        environment
     }
 
     /// Detaches a client from the server, so that it can be killed: a client that dies with work on the GPU may take the server
@@ -141,14 +148,52 @@ impl MpsDevice {
     }
 
     /// Checks that a worker that uses the GPU is a client: CUDA goes without MPS silently when it cannot reach the daemon.
-    pub(super) async fn check(&self, pid: u32) {
+    pub(super) async fn check(&self, pid: u32, seen: Seen) {
         // Process numbers may be those of another namespace, but no client at all means the same everywhere.
-        if let Ok(0) = self.control.client_count().await {
-            let reason = format!("CUDA does not use MPS in worker {pid}");
-            tracing::warn!(pid, "{reason}: replicas take turns on the GPU");
-            self.sharing.send_replace(Sharing::TimeSliced(reason));
-        }
+        let no_clients = matches!(self.control.client_count().await, Ok(0));
+        let reason = if no_clients {
+            format!("CUDA does not use MPS in worker {pid}")
+        } else if let Some(ignored) = seen.ignored_share() {
+            format!("worker {pid} {ignored}: CUDA does not use MPS there")
+        } else {
+            return;
+        };
+        tracing::warn!(pid, "{reason}: replicas take turns on the GPU");
+        self.sharing.send_replace(Sharing::TimeSliced(reason));
     }
+}
+
+/// What a worker was given of its GPU and what it sees of it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Seen {
+    /// Its share.
+    pub(super) share: Option<ComputeShare>,
+    /// All multiprocessors of the GPU.
+    pub(super) of: Option<u32>,
+    /// Those that it may use, by its own account.
+    pub(super) usable: Option<u32>,
+}
+
+impl Seen {
+    /// What is wrong, if the share has no effect. A share is rounded to what the hardware can do, mostly two multiprocessors, so
+    /// that only one that leaves some out for certain tells anything.
+    fn ignored_share(&self) -> Option<String> {
+        let (share, of, usable) = (self.share?.get(), self.of?, self.usable?);
+        let given = f64::from(of) * share / 100.0;
+        let ignored = given + 2.0 < f64::from(of) && usable >= of;
+        ignored.then(|| format!("has a share of {share} % and may use all {of} multiprocessors"))
+    }
+}
+
+/// What a process takes of a GPU's memory before it allocates anything: CUDA's context, and the code of libtorch's kernels.
+const CONTEXT: ByteCount = ByteCount::new(1 << 30);
+
+/// The limit for a client whose profile says that it needs `needed`, which the allocator's fragments and a second batch in flight may
+/// exceed by a quarter. What CUDA itself takes counts towards the limit too.
+fn memory_limit_mib(needed: ByteCount) -> u64 {
+    let mib = 1 << 20;
+    let (needed, context) = (needed.as_u64(), CONTEXT.as_u64());
+    (needed.saturating_add(needed / 4).saturating_add(context)).div_ceil(mib)
 }
 
 /// The folder of one device: short, for the daemon's sockets are in it.
@@ -163,4 +208,32 @@ fn private_folder(path: &Path) -> io::Result<()> {
         .recursive(true)
         .mode(0o700)
         .create(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limit_leaves_room_for_the_context_and_is_whole_mebibytes() {
+        assert_eq!(memory_limit_mib(ByteCount::ZERO), 1024);
+        assert_eq!(memory_limit_mib(ByteCount::new(4096 << 20)), 1024 + 5120);
+        assert_eq!(memory_limit_mib(ByteCount::new(1)), 1025);
+        assert_eq!(memory_limit_mib(ByteCount::new(u64::MAX)), 1 << 44);
+    }
+
+    #[test]
+    fn a_share_is_ignored_where_all_multiprocessors_are_seen_in_spite_of_it() {
+        let ignored = |share: f64, usable: Option<u32>| {
+            let share = Some(ComputeShare::new(share).unwrap());
+            let of = Some(132);
+            Seen { share, of, usable }.ignored_share().is_some()
+        };
+        assert!(ignored(50.0, Some(132)));
+        assert!(!ignored(50.0, Some(66)));
+        assert!(!ignored(50.0, Some(64)));
+        assert!(!ignored(100.0, Some(132)));
+        assert!(!ignored(99.0, Some(132)));
+        assert!(!ignored(50.0, None));
+    }
 }

@@ -12,7 +12,8 @@ use super::{
     shim::{Graph, HostTensor, Lane, Mark, Thrown, ThrownKind, header_of},
 };
 use crate::executor::{
-    ComputedBatch, Executed, ExecutionError, LoadedBatch, OutputTensor, PreparedBatch, pool::Taken,
+    ComputedBatch, Executed, ExecutionError, LoadedBatch, OutputTensor, PreparedBatch, Repeated,
+    pool::Taken,
 };
 
 /// Where a tensor begins in a buffer is a multiple of this.
@@ -41,6 +42,7 @@ impl Place {
 struct Loaded {
     /// The first to be dropped.
     held: Held,
+    places: Vec<Place>,
     inputs: Vec<Tensor>,
     copied_in: Span,
     padded: Option<Rows>,
@@ -208,11 +210,12 @@ impl PreparedBatch for Prepared {
         };
         let lane = &held.device.lanes.copy_in;
         let began = lane.mark()?;
-        let inputs = held.bring(&inputs)?;
+        let brought = held.bring(&inputs)?;
         let copied_in = Span(began, lane.mark()?);
         Ok(Box::new(Loaded {
             held,
-            inputs,
+            places: inputs,
+            inputs: brought,
             copied_in,
             padded,
         }))
@@ -235,16 +238,26 @@ impl LoadedBatch for Loaded {
         }))
     }
 
-    fn repeat(self: Box<Self>, go_on: &mut dyn FnMut() -> bool) -> Result<u64, ExecutionError> {
+    fn repeat(
+        &self,
+        what: Repeated,
+        go_on: &mut dyn FnMut() -> bool,
+    ) -> Result<u64, ExecutionError> {
         let device = &self.held.device;
-        let lane = &device.lanes.compute;
+        let lane = match what {
+            Repeated::CopyIn => &device.lanes.copy_in,
+            Repeated::Compute => &device.lanes.compute,
+        };
         lane.follow(&self.copied_in.1)?;
-        // One run is waited for while the device has the next.
+        // One is waited for while the device has the next.
         let mut before: Option<Mark> = None;
-        let mut runs = 0;
+        let mut times = 0;
         while go_on() {
-            drop(device.run(lane, &self.inputs)?);
-            runs += 1;
+            match what {
+                Repeated::CopyIn => drop(self.held.bring(&self.places)?),
+                Repeated::Compute => drop(device.run(lane, &self.inputs)?),
+            }
+            times += 1;
             if let Some(mark) = before.replace(lane.mark()?) {
                 mark.wait()?;
             }
@@ -252,7 +265,7 @@ impl LoadedBatch for Loaded {
         if let Some(mark) = before {
             mark.wait()?;
         }
-        Ok(runs)
+        Ok(times)
     }
 }
 

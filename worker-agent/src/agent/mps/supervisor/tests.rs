@@ -1,15 +1,18 @@
 //! The supervisor with real processes: a script that behaves as the control daemon does.
 
 use std::{
+    collections::BTreeMap,
+    ffi::OsString,
     fs,
     path::{Path, PathBuf},
 };
 
+use packhorse_cluster::{ByteCount, ComputeShare};
 use tempfile::TempDir;
 
 use super::*;
 use crate::{
-    agent::mps::{Mps, MpsDevice},
+    agent::mps::{Mps, MpsDevice, Seen},
     handoff::ProcessIdentity,
 };
 
@@ -116,9 +119,15 @@ async fn workers_of_a_gpu_with_a_daemon_are_led_to_it() {
     let device = fs::read_to_string(node.file("device")).unwrap();
     assert_eq!(device.trim(), GPU, "the daemon sees this GPU only");
     let pipe = node.file("");
-    let [(name, value), _] = node.device().environment();
-    assert_eq!(name, "CUDA_MPS_PIPE_DIRECTORY");
-    assert_eq!(Path::new(&value), pipe);
+    let of_memory = |memory| {
+        let environment = node.device().environment(memory);
+        BTreeMap::<&str, OsString>::from_iter(environment)
+    };
+    let unlimited = of_memory(None);
+    assert_eq!(Path::new(&unlimited["CUDA_MPS_PIPE_DIRECTORY"]), pipe);
+    assert!(!unlimited.contains_key("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"));
+    let limited = of_memory(Some(ByteCount::new(4 << 30)));
+    assert_eq!(limited["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"], "0=6144M");
     let mode = std::os::unix::fs::PermissionsExt::mode(&fs::metadata(pipe).unwrap().permissions());
     assert_eq!(mode & 0o777, 0o700);
     node.end().await;
@@ -243,12 +252,24 @@ async fn a_client_is_detached_from_every_server_before_it_is_killed() {
 #[tokio::test]
 async fn a_worker_that_cuda_keeps_away_from_the_server_is_noticed() {
     let node = Node::serving().await;
+    let seen = |usable| Seen {
+        share: Some(ComputeShare::new(50.0).unwrap()),
+        of: Some(132),
+        usable,
+    };
     fs::write(node.file("servers"), "4711\n").unwrap();
     fs::write(node.file("clients"), "99\n").unwrap();
-    node.device().check(99).await;
+    node.device().check(99, seen(Some(66))).await;
     assert!(node.mps.device(GPU).is_some());
+    node.device().clone().check(99, seen(Some(132))).await;
+    let reason = "worker 99 has a share of 50 % and may use all 132 multiprocessors: CUDA does not use MPS there";
+    assert_eq!(
+        *node.mps.devices[GPU].sharing.borrow(),
+        Sharing::TimeSliced(reason.to_owned())
+    );
+    node.mps.devices[GPU].sharing.send_replace(Sharing::Mps);
     fs::remove_file(node.file("clients")).unwrap();
-    node.device().clone().check(99).await;
+    node.device().clone().check(99, seen(Some(66))).await;
     let reason = "CUDA does not use MPS in worker 99".to_owned();
     assert_eq!(
         *node.mps.devices[GPU].sharing.borrow(),
