@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use packhorse_cluster::Profile;
+use packhorse_cluster::{Capacity, Profile};
 use packhorse_gateway::{
     api::inference::InferenceLimits,
     driver::{DataPlaneConfig, LinkState},
@@ -116,6 +116,47 @@ async fn a_removed_model_answers_what_is_computed_and_refuses_what_waits() {
     crate::within("the end of the link", links.wait_for(BTreeMap::is_empty))
         .await
         .unwrap();
+}
+
+#[tokio::test]
+async fn a_worker_gets_no_more_rows_and_batches_than_it_is_capable_of() {
+    let (mut gateway, _former) = Gateway::with_double().await;
+    let worker = Worker::start(gateway.identity("double:1", 0), LinkSecret::none()).await;
+    let replica = gateway.target.replicas.get_mut(&replica_id(0)).unwrap();
+    replica.address = worker.address;
+    replica.capacity = Some(Capacity {
+        batch_size: 2,
+        in_flight: 3,
+        multiprocessors: None,
+    });
+    gateway.data_plane.set_target(gateway.target.clone());
+    until("the new link", || worker.connections() == 1).await;
+    gateway
+        .wait_for_link(0, |state| *state == LinkState::Serving)
+        .await;
+    let mut requests = Vec::new();
+    let mut batches = Vec::new();
+    for _ in 0..3 {
+        requests.push(gateway.doubling_of(1, 1.0));
+        batches.push(worker.batch().await);
+    }
+    requests.extend((0..5).map(|_| gateway.doubling_of(1, 1.0)));
+    gateway.wait_for_queued(5).await;
+    assert!(!worker.has_batch().await, "there are three credits");
+    let mut rows = Vec::new();
+    while !batches.is_empty() {
+        let batch = batches.remove(0);
+        batch.answer(double(&batch)).await;
+        if rows.iter().sum::<u32>() < 5 {
+            let next = worker.batch().await;
+            rows.push(next.header.rows);
+            batches.push(next);
+        }
+    }
+    assert_eq!(rows, [2, 2, 1]);
+    for request in requests {
+        assert_eq!(numbers(&request.await.unwrap()), [2.0, 2.0]);
+    }
 }
 
 #[tokio::test]
