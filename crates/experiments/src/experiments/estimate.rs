@@ -303,7 +303,7 @@ mod tests {
 
     #[test]
     fn the_estimate_is_close_at_utilisations_up_to_0_9_and_never_far_too_bright_without_bursts() {
-        let found = grid(&[1]).expect("files of the repository");
+        let found = grid(&[1, 2, 3]).expect("files of the repository");
         let found: Vec<&Found> = found.iter().collect();
         let busy = up_to_busy(&found);
         let error = mean_error(&busy);

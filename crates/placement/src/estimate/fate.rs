@@ -7,10 +7,10 @@
 //! and with requests of bursts of `g` that are `1 / λ g` apart, a batch of `b` rows is in time while
 //!
 //! ```text
-//! way(b) + 2 T(b) + (b - 1) / (λ g) ≤ SLO
+//! way(b) + 2 T(b) + (b - 1) min(1 / (λ g), T(b) / b) ≤ SLO
 //! ```
 //!
-//! with `T(b)` the solo time over the pace: Nexus' two conditions at once (Shen et al., SOSP 2019, section 6.1 for batches that wait
+//! with `T(b)` the solo time over the pace (what comes slower than it is computed is no backlog): Nexus' two conditions at once (Shen et al., SOSP 2019, section 6.1 for batches that wait
 //! behind another, algorithm 1 for those that gather first). The most such rows, at most the batch size, are what it carries then.
 //!
 //! **Batches.** A replica that works on while the next batch gathers takes batches of `b = y + e^(-y)` rows, `y = x · T(b)`: what comes
@@ -71,11 +71,12 @@ pub(crate) struct Passage {
     pub(super) latency: f64,
 }
 
-/// The most rows of a batch, at most `batch`, that is in time behind another one; `gap` seconds lie between its requests.
+/// The most rows of a batch, at most `batch`, that is in time behind another one; at most `gap` seconds lie between its requests.
 fn most_rows(batch: u32, gap: f64, demand: &Demand, seconds: impl Fn(f64) -> f64) -> f64 {
     let late = |rows: f64| {
         let way = demand.way + demand.way_per_row * rows;
-        way + 2.0 * seconds(rows) + (rows - 1.0) * gap > demand.slo
+        let time = seconds(rows);
+        way + 2.0 * time + (rows - 1.0) * gap.min(time / rows) > demand.slo
     };
     let (mut most, mut least_late) = (1, batch + 1);
     while most + 1 < least_late {
