@@ -146,7 +146,9 @@ fn solve(
     // Out of steps by now, it is as good as it is.
     search.fill_all(budget).ok();
     let stay = Outlook::of(&world, &running);
-    if !is_worth_changing(&stay, score.of(&stay), &search) {
+    if !is_worth_changing(&stay, score.of(&stay), &search)
+        || is_what_it_comes_to(&running, problem, options, cluster, budget)
+    {
         search.go_to(&stay);
     }
     let replicas = replicas(search.here());
@@ -200,6 +202,31 @@ fn is_worth_changing(stay: &Outlook<'_, '_>, worth: f64, found: &Search<'_, '_, 
     let mut fates = stay.fates().iter().zip(found.here().fates());
     found.value() > worth + SETTLED
         || fates.any(|(now, then)| now.fraction <= 0.0 && then.fraction > 0.0)
+}
+
+/// Whether a search that knows of nothing running ends where these replicas are: then nothing has changed since they were planned, and
+/// what they make possible to find is no reason to move either.
+fn is_what_it_comes_to(
+    running: &[PlannedReplica],
+    problem: &Problem,
+    options: &PolicyOptions,
+    cluster: usize,
+    budget: &mut Budget<'_>,
+) -> bool {
+    if running.is_empty() {
+        return false;
+    }
+    let afresh = Problem {
+        current: Vec::new(),
+        ..problem.clone()
+    };
+    let asked = |mut replicas: Vec<PlannedReplica>| {
+        replicas.retain(|replica| problem.models[replica.model.0].rate.get() > 0.0);
+        replicas.sort_by_key(|replica| (replica.model, replica.device, replica.batch_size));
+        replicas
+    };
+    solve(&afresh, options, cluster, budget)
+        .is_ok_and(|(replicas, _)| asked(replicas) == asked(running.to_vec()))
 }
 
 /// Searches until nothing better was found for long, or the budget ends.
