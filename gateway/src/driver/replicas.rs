@@ -226,14 +226,19 @@ impl Replicas {
         tracing::info!(replica.id = %replica.id, model.name = %replica.target.model, "connected to worker");
         replica.state = LinkState::Serving;
         replica.batches = Some(batches);
-        let rows_limit = replica.rows_limit;
+        let planned = replica.target.batch_size;
         let capacity = replica.target.capacity.unwrap_or(Capacity {
-            batch_size: replica.target.batch_size,
+            batch_size: planned,
             in_flight: ReplicaSpec::DEFAULT_CREDITS,
             multiprocessors: None,
         });
-        let fitting = replica.target.batch_size.min(capacity.batch_size);
-        let batch_size = fitting.clamp(1, rows_limit);
+        // A request of more rows than batches are planned with is computed by itself, unless memory is known to be short.
+        let rows_limit = if capacity.batch_size < planned {
+            replica.rows_limit.min(capacity.batch_size).max(1)
+        } else {
+            replica.rows_limit
+        };
+        let batch_size = planned.clamp(1, rows_limit);
         let service = ServiceTimes::new(
             &replica.target.profile,
             rows_limit,

@@ -81,7 +81,7 @@ pub(crate) fn under_profiler(
         #[cfg(feature = "torch")]
         ExecutorChoice::Torch { .. } => super::torch::under_profiler(batch),
         _ => {
-            let _ = batch;
+            drop(batch);
             Err(RecordError::Simulated)
         }
     }

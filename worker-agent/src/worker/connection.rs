@@ -50,8 +50,9 @@ pub(super) struct Link {
     pub(super) identity: WorkerIdentity,
     pub(super) secret: LinkSecret,
     pub(super) program: Program,
-    /// The most rows of a batch that there is memory for.
-    pub(super) batch_size: u32,
+    /// The most rows of a batch that there is memory for, where that was found to be less than planned. Else a request of more rows
+    /// than batches are planned with is computed all the same.
+    pub(super) fitting: Option<u32>,
     pub(super) executor: Arc<dyn Executor>,
     pub(super) pipeline: Arc<Pipeline>,
     /// Batches of all connections, from the header to the answer.
@@ -329,8 +330,8 @@ fn receive_batch(
         let id = header.id.0;
         ConnectionError::Batch { id, problem }
     })?;
-    let prepared = if header.rows > link.batch_size {
-        let fitting = link.batch_size;
+    let too_small = link.fitting.filter(|fitting| header.rows > *fitting);
+    let prepared = if let Some(fitting) = too_small {
         let reason = format!("a batch of {}; there is memory for {fitting}", header.rows);
         Err(ExecutionError::OutOfMemory(reason))
     } else {

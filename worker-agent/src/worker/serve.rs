@@ -107,7 +107,7 @@ fn run(
         identity: identity(&task),
         secret,
         program: task.execution.program,
-        batch_size,
+        fitting: (batch_size < task.batch_size).then_some(batch_size),
         executor,
         pipeline: Arc::clone(&pipeline),
         batches: Arc::clone(&batches),

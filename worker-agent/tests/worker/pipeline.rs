@@ -197,6 +197,22 @@ fn the_batch_size_that_fits_is_found_reported_and_kept_to() {
 }
 
 #[test]
+fn a_request_of_more_rows_than_batches_are_planned_with_is_computed() {
+    let answer = |batch_size| {
+        let task = ServeTask {
+            batch_size,
+            ..affine()
+        };
+        let worker = Worker::serve(&task);
+        let mut link = connect(&worker, &task);
+        let values: Vec<f32> = (0_u8..12).map(f32::from).collect();
+        link.send(1, 4, &[Tensor::fp32(&[4, 3], &values)]);
+        link.result().1
+    };
+    assert_eq!(answer(1), answer(4));
+}
+
+#[test]
 fn a_program_that_fits_at_no_batch_size_is_out_of_memory_and_may_be_tried_again() {
     let program = program(
         0,
