@@ -14,8 +14,8 @@ use packhorse_placement::{
     Budget, IgniterCoefficients, Objective, POLICIES, PolicyOptions, policy,
 };
 use packhorse_simulator::{
-    Curves, Dispatch, PlanReport, Replanning, ReplicaReport, Report, Scenario, simulate,
-    simulate_replanning,
+    Curves, Dispatch, PlanReport, Replanning, ReplicaReport, Report, Scenario, SimulateError,
+    simulate, simulate_replanning,
 };
 use rayon::prelude::*;
 use serde::Deserialize;
@@ -30,6 +30,23 @@ const READ_THE_WORLD: [&str; 1] = ["goodput"];
 
 /// What a policy may spend on a plan during a run, as in `packhorse simulate --replan-every`.
 const REPLAN_STEPS: u64 = 10_000_000;
+
+/// One run of these replicas, dispatched by `deadline`.
+pub(crate) fn try_plan(
+    scenario: &Scenario,
+    plan: &[PlannedReplica],
+    seed: u64,
+) -> Result<Report, SimulateError> {
+    let report = PlanReport::from_replicas(scenario, plan);
+    simulate(
+        scenario,
+        report,
+        plan,
+        Discipline::Deadline,
+        seed,
+        &mut |_| {},
+    )
+}
 
 /// Where a plan comes from.
 #[derive(Clone, Debug, PartialEq)]

@@ -65,7 +65,7 @@ impl Policy for Goodput {
             solve_cells(problem, &candidates, options, budget)?
         };
         serve_the_idle(problem, &candidates, &mut replicas);
-        replicas.sort_by_key(|replica| (replica.model, replica.device, replica.batch_size));
+        sort(&mut replicas);
         Ok(forecast::plan(problem, &candidates, replicas, &fates))
     }
 
@@ -222,11 +222,16 @@ fn is_what_it_comes_to(
     };
     let asked = |mut replicas: Vec<PlannedReplica>| {
         replicas.retain(|replica| problem.models[replica.model.0].rate.get() > 0.0);
-        replicas.sort_by_key(|replica| (replica.model, replica.device, replica.batch_size));
+        sort(&mut replicas);
         replicas
     };
     solve(&afresh, options, cluster, budget)
         .is_ok_and(|(replicas, _)| asked(replicas) == asked(running.to_vec()))
+}
+
+/// Into the order of a plan.
+fn sort(replicas: &mut [PlannedReplica]) {
+    replicas.sort_by_key(|replica| (replica.model, replica.device, replica.batch_size));
 }
 
 /// Searches until nothing better was found for long, or the budget ends.

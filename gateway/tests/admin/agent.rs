@@ -80,6 +80,20 @@ impl Agent {
         }
     }
 
+    /// One that was asked to measure these models, registered for it, has their files, and lets it wait.
+    pub(crate) async fn asked_to_measure(gateway: &Gateway, models: &[&str]) -> Self {
+        let mut agent = Self {
+            measures: false,
+            ..Self::new("n")
+        };
+        for model in models {
+            gateway.register(model).await;
+        }
+        agent.turn(gateway).await;
+        agent.pull(gateway, 1000).await;
+        agent
+    }
+
     async fn ask(&self, gateway: &Gateway, method: Method, what: &str, body: String) -> Answer {
         let path = format!("/v1/agents/{}/{what}", self.node);
         let token = gateway.token("agent-token");

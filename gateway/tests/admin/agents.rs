@@ -143,14 +143,7 @@ async fn a_long_poll_ends_when_something_else_is_wanted_and_not_before() {
 #[tokio::test]
 async fn a_model_is_measured_once_per_kind_and_one_at_a_time_on_a_device() {
     let gateway = Gateway::start().await;
-    let mut agent = Agent {
-        measures: false,
-        ..Agent::new("n")
-    };
-    gateway.register("a").await;
-    gateway.register("b").await;
-    agent.turn(&gateway).await;
-    agent.pull(&gateway, 1000).await;
+    let mut agent = Agent::asked_to_measure(&gateway, &["a", "b"]).await;
     assert_eq!(agent.wanted.profiles.len(), 1);
     let view = gateway.wait_for_state("b", "profiling").await;
     assert_eq!(
@@ -181,13 +174,7 @@ async fn a_model_is_measured_once_per_kind_and_one_at_a_time_on_a_device() {
 #[tokio::test]
 async fn a_measurement_of_an_earlier_model_of_the_same_name_does_not_count() {
     let gateway = Gateway::start().await;
-    let mut agent = Agent {
-        measures: false,
-        ..Agent::new("n")
-    };
-    gateway.register("m").await;
-    agent.turn(&gateway).await;
-    agent.pull(&gateway, 1000).await;
+    let mut agent = Agent::asked_to_measure(&gateway, &["m"]).await;
     let stale = packhorse_cluster::ProfileProgress {
         csv: Some(crate::agent::profile(&agent.wanted.profiles[0])),
         ..progress(&agent.wanted.profiles[0])
@@ -206,13 +193,7 @@ async fn a_measurement_of_an_earlier_model_of_the_same_name_does_not_count() {
 #[tokio::test]
 async fn a_model_that_cannot_be_measured_fails_with_the_reason_and_stays_failed() {
     let gateway = Gateway::start().await;
-    let mut agent = Agent {
-        measures: false,
-        ..Agent::new("n")
-    };
-    gateway.register("m").await;
-    agent.turn(&gateway).await;
-    agent.pull(&gateway, 1000).await;
+    let mut agent = Agent::asked_to_measure(&gateway, &["m"]).await;
     let failed = packhorse_cluster::ProfileProgress {
         error: Some("it takes 2 arguments, not 1".to_owned()),
         ..progress(&agent.wanted.profiles[0])

@@ -73,13 +73,7 @@ async fn a_model_takes_its_profiles_along() {
 #[tokio::test]
 async fn recorded_kernels_are_kept_until_the_profile_is_another() {
     let gateway = Gateway::start().await;
-    let mut agent = Agent {
-        measures: false,
-        ..Agent::new("n")
-    };
-    gateway.register("m").await;
-    agent.turn(&gateway).await;
-    agent.pull(&gateway, 1000).await;
+    let agent = Agent::asked_to_measure(&gateway, &["m"]).await;
     let wanted = &agent.wanted.profiles[0];
     let kind = &wanted.device_kind;
     let kernels = format!(

@@ -3,14 +3,14 @@
 use std::{fmt::Write as _, fs};
 
 use anyhow::Context as _;
-use packhorse_cluster::{DeviceIndex, Discipline, ModelIndex, PlannedReplica, RequestsPerSecond};
+use packhorse_cluster::{DeviceIndex, ModelIndex, PlannedReplica, RequestsPerSecond};
 use packhorse_placement::estimate;
-use packhorse_simulator::{PlanReport, Rate, Scenario, simulate};
+use packhorse_simulator::{Rate, Scenario};
 use rayon::prelude::*;
 
 use super::{Experiment, page};
 use crate::{
-    lab::Lab,
+    lab::{Lab, try_plan},
     page::{Claim, Page},
     setting::root,
     sweep::Sweep,
@@ -170,15 +170,7 @@ fn grid(seeds: &[u64]) -> anyhow::Result<Vec<Found>> {
         .map(|(i, (utilisation, (scenario, plan)))| {
             let mut shares = vec![0.0; scenario.problem.models.len()];
             for &seed in seeds {
-                let report = PlanReport::from_replicas(scenario, plan);
-                let report = simulate(
-                    scenario,
-                    report,
-                    plan,
-                    Discipline::Deadline,
-                    seed,
-                    &mut |_| {},
-                )?;
+                let report = try_plan(scenario, plan, seed)?;
                 for (got, model) in shares.iter_mut().zip(&report.models) {
                     *got += model.goodput_rps / model.offered_rps / seeds.len() as f64;
                 }

@@ -8,12 +8,12 @@ use std::fmt::Write as _;
 
 use packhorse_cluster::{Discipline, PlannedReplica, Problem, RequestsPerSecond};
 use packhorse_placement::{Budget, Objective, PolicyOptions, policy};
-use packhorse_simulator::{PlanReport, Scenario, simulate};
+use packhorse_simulator::Scenario;
 use rayon::prelude::*;
 
 use super::{Experiment, GOODPUT, loads, page};
 use crate::{
-    lab::Lab,
+    lab::{Lab, try_plan},
     page::Page,
     setting::{Setting, World},
     sweep::Sweep,
@@ -63,15 +63,7 @@ fn elsewhere(scenario: &Scenario, attempt: usize) -> anyhow::Result<Problem> {
 fn share(scenario: &Scenario, plan: &[PlannedReplica], seeds: &[u64]) -> anyhow::Result<f64> {
     let mut sum = 0.0;
     for &seed in seeds {
-        let report = PlanReport::from_replicas(scenario, plan);
-        let report = simulate(
-            scenario,
-            report,
-            plan,
-            Discipline::Deadline,
-            seed,
-            &mut |_| {},
-        )?;
+        let report = try_plan(scenario, plan, seed)?;
         sum += report.totals.goodput_rps / report.totals.offered_rps;
     }
     Ok(sum / seeds.len() as f64)
