@@ -58,8 +58,8 @@ struct Run {
     engine: Engine,
     /// When each replica is free.
     free: Vec<Time>,
-    /// When batches come back, and how long they computed.
-    back: BinaryHeap<Reverse<(Time, BatchId, Duration)>>,
+    /// When batches come back, how long they waited and how long they computed.
+    back: BinaryHeap<Reverse<(Time, BatchId, Duration, Duration)>>,
     gap: Duration,
     next: Time,
     requests: u64,
@@ -89,8 +89,13 @@ impl Run {
             let now = [Some(self.next), wake, back].into_iter().flatten().min();
             let now = now.expect("the next request always comes");
             if back == Some(now) {
-                let Reverse((_, batch, compute)) = self.back.pop().expect("just seen");
-                self.engine.handle(now, Event::BatchDone { batch, compute });
+                let Reverse((_, batch, queue_wait, compute)) = self.back.pop().expect("just seen");
+                let done = Event::BatchDone {
+                    batch,
+                    queue_wait,
+                    compute,
+                };
+                self.engine.handle(now, done);
             } else if self.next == now {
                 let request = Request {
                     id: RequestId(self.requests),
@@ -114,8 +119,9 @@ impl Run {
                 {
                     let free = &mut self.free[replica.0 as usize];
                     let compute = compute(requests.len());
-                    *free = now.max(*free) + compute;
-                    self.back.push(Reverse((*free, batch, compute)));
+                    let queue_wait = free.saturating_since(now);
+                    *free = now + queue_wait + compute;
+                    self.back.push(Reverse((*free, batch, queue_wait, compute)));
                 }
             }
         }

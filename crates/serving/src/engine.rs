@@ -12,7 +12,7 @@ use crate::{
     Action, BatchId, Books, Event, ModelKey, ModelLimits, Outcome, Refusal, ReplicaKey,
     ReplicaSpec, Request, RequestId,
     discipline::{DeadlineOptions, Decision, Discipline, View, discipline},
-    fleet::Fleet,
+    fleet::{Computed, Fleet},
     hash::NumberHasher,
     queue::{Queue, Ticket, Waiting},
 };
@@ -127,7 +127,18 @@ impl Engine {
             Event::ReplicaLost { replica } => self.replica_lost(now, replica),
             Event::Arrive(request) => self.arrive(now, request),
             Event::Cancel { request } => self.cancel(request),
-            Event::BatchDone { batch, compute } => self.batch_done(now, batch, compute),
+            Event::BatchDone {
+                batch,
+                queue_wait,
+                compute,
+            } => self.batch_done(
+                now,
+                batch,
+                Computed {
+                    queue_wait,
+                    compute,
+                },
+            ),
             Event::BatchFailed { batch } => self.batch_failed(now, batch),
         }
         debug_assert!(self.books.balance(), "{:?}", self.books);
@@ -322,7 +333,7 @@ impl Engine {
         let fleet = &mut self.model_mut(model_key).fleet;
         if fleet
             .get(key)
-            .is_some_and(|replica| replica.draining && replica.held().is_empty())
+            .is_some_and(|replica| replica.draining && replica.held().next().is_none())
         {
             fleet.remove(key);
             self.replicas.remove(&key);
@@ -340,7 +351,7 @@ impl Engine {
             .fleet
             .remove(key)
             .expect("replicas are where they say");
-        for &id in replica.held() {
+        for id in replica.held() {
             let batch = self
                 .batches
                 .remove(&id)
@@ -365,8 +376,8 @@ impl Engine {
         }
     }
 
-    fn batch_done(&mut self, now: Time, id: BatchId, compute: Duration) {
-        for waiting in self.take_back(now, id, Some(compute)) {
+    fn batch_done(&mut self, now: Time, id: BatchId, computed: Computed) {
+        for waiting in self.take_back(now, id, Some(computed)) {
             self.live.remove(&waiting.request.id);
             self.books.answered += 1;
         }
@@ -379,7 +390,7 @@ impl Engine {
     }
 
     /// Frees the credit of a batch that came back; its requests that were not cancelled, no longer counted as in flight.
-    fn take_back(&mut self, now: Time, id: BatchId, compute: Option<Duration>) -> Vec<Waiting> {
+    fn take_back(&mut self, now: Time, id: BatchId, computed: Option<Computed>) -> Vec<Waiting> {
         let Some(batch) = self.batches.remove(&id) else {
             return Vec::new();
         };
@@ -389,7 +400,7 @@ impl Engine {
             id,
             batch.rows,
             batch.dispatched,
-            compute,
+            computed,
         );
         self.wake(now, batch.model);
         self.drained_if_idle(batch.model, batch.replica);

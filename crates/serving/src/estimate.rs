@@ -22,43 +22,104 @@ const FRESH: Duration = Duration::from_secs(1);
 /// A batch that needed longer than this besides its compute time says nothing of the next one.
 const MAX_OVERHEAD: Duration = Duration::from_secs(1);
 
+/// Batches whose rows vary by less than this, relative to their mean, do not tell what a row adds to the way.
+const TELLING: f64 = 0.1;
+
 /// Exponentially weighted moving averages of what a replica's batches took, relative to what its profile says.
 #[derive(Clone, Debug)]
 pub(crate) struct Estimate {
     /// Compute time over the profile's; 1 while nothing is known.
     slowdown: f64,
-    /// Time between dispatch and completion of a batch that had the replica to itself, less its compute time, in seconds:
-    /// transmission, copies, hand-over.
-    overhead: f64,
+    way: Way,
     observed: Time,
+}
+
+/// A line through the rows of batches and what they needed besides waiting and computing: transmission, copies, hand-over. It starts
+/// from the origin.
+#[derive(Clone, Copy, Debug, Default)]
+struct Way {
+    rows: f64,
+    seconds: f64,
+    /// Variance of the rows, and covariance of rows and seconds.
+    variance: f64,
+    covariance: f64,
+}
+
+/// What a batch needs besides waiting and computing, by its rows.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Overhead {
+    /// Seconds of a batch, and of each row.
+    base: f64,
+    per_row: f64,
+}
+
+impl Overhead {
+    /// Of a batch of `rows` rows.
+    pub(crate) fn of(self, rows: u32) -> Duration {
+        Duration::from_secs_f64(self.base + self.per_row * f64::from(rows))
+    }
+}
+
+impl Way {
+    /// Source of the updates: Finch, "Incremental calculation of weighted mean and variance", 2009, section 9.
+    fn observe(&mut self, rows: f64, seconds: f64) {
+        let (more_rows, more_seconds) = (rows - self.rows, seconds - self.seconds);
+        self.rows += WEIGHT * more_rows;
+        self.seconds += WEIGHT * more_seconds;
+        let kept = 1.0 - WEIGHT;
+        self.variance = kept * (self.variance + WEIGHT * more_rows * more_rows);
+        self.covariance = kept * (self.covariance + WEIGHT * more_rows * more_seconds);
+    }
+
+    /// The line, neither falling nor below zero anywhere; through the origin where the rows hardly varied.
+    fn overhead(&self, worth: f64) -> Overhead {
+        if self.rows <= 0.0 {
+            return Overhead {
+                base: 0.0,
+                per_row: 0.0,
+            };
+        }
+        let proportional = self.seconds / self.rows;
+        let told = self.variance > (TELLING * self.rows).powi(2);
+        let per_row = if told {
+            (self.covariance / self.variance).clamp(0.0, proportional)
+        } else {
+            proportional
+        };
+        Overhead {
+            base: (self.seconds - per_row * self.rows).max(0.0) * worth,
+            per_row: per_row * worth,
+        }
+    }
 }
 
 impl Estimate {
     pub(crate) fn new(now: Time) -> Self {
         Self {
             slowdown: 1.0,
-            overhead: 0.0,
+            way: Way::default(),
             observed: now,
         }
     }
 
-    /// A batch took `compute` where the profile says `expected`; `overhead` where it had the replica to itself.
+    /// A batch of `rows` rows took `compute` where the profile says `expected`, and `overhead` besides that and waiting.
     pub(crate) fn observe(
         &mut self,
         now: Time,
+        rows: u32,
         expected: Duration,
         compute: Duration,
-        overhead: Option<Duration>,
+        overhead: Duration,
     ) {
         let (low, high) = PLAUSIBLE;
-        let before = (self.slowdown(now), self.overhead(now).as_secs_f64());
-        let high = high.min(before.0 * SURPRISE);
+        let before = self.slowdown(now);
+        let high = high.min(before * SURPRISE);
         let slowdown = (compute.as_secs_f64() / expected.as_secs_f64()).clamp(low, high);
-        self.slowdown = before.0 + WEIGHT * (slowdown - before.0);
+        self.slowdown = before + WEIGHT * (slowdown - before);
         // The same caution as with slowdowns: what came much too late came late for another reason.
         let plausible = expected.saturating_mul(4).min(MAX_OVERHEAD);
-        let overhead = overhead.map_or(before.1, |seen| seen.min(plausible).as_secs_f64());
-        self.overhead = before.1 + WEIGHT * (overhead - before.1);
+        self.way
+            .observe(f64::from(rows), overhead.min(plausible).as_secs_f64());
         self.observed = now;
     }
 
@@ -67,9 +128,9 @@ impl Estimate {
         1.0 + (self.slowdown - 1.0) * self.worth(now)
     }
 
-    /// Time that a batch needs besides computing, as far as it is still believed.
-    pub(crate) fn overhead(&self, now: Time) -> Duration {
-        Duration::from_secs_f64(self.overhead * self.worth(now))
+    /// What batches need besides waiting and computing, as far as it is still believed.
+    pub(crate) fn overhead(&self, now: Time) -> Overhead {
+        self.way.overhead(self.worth(now))
     }
 
     fn worth(&self, now: Time) -> f64 {
@@ -92,7 +153,7 @@ mod tests {
         let mut estimate = Estimate::new(now);
         for _ in 0..50 {
             now += MS * 20;
-            estimate.observe(now, MS * 10, MS * 20, Some(MS * 3));
+            estimate.observe(now, 4, MS * 10, MS * 20, MS * 3);
         }
         assert!(
             (estimate.slowdown(now) - 2.0).abs() < 0.05,
@@ -100,13 +161,36 @@ mod tests {
             estimate.slowdown(now)
         );
         assert!(
-            (MS * 2..=MS * 3).contains(&estimate.overhead(now)),
+            (MS * 2..=MS * 3).contains(&estimate.overhead(now).of(4)),
             "{:?}",
             estimate.overhead(now)
         );
         assert!((estimate.slowdown(now + FRESH * 2) - 1.5).abs() < 0.05);
         assert!((estimate.slowdown(now + FRESH * 60) - 1.0).abs() < 1e-9);
-        assert!(estimate.overhead(now + FRESH * 60) < Duration::from_nanos(10));
+        assert!(estimate.overhead(now + FRESH * 60).of(4) < Duration::from_nanos(10));
+    }
+
+    #[test]
+    fn what_a_row_adds_to_the_way_is_told_from_what_every_batch_needs() {
+        let mut estimate = Estimate::new(Time::ZERO);
+        for i in 0..40 {
+            let rows = 2 + 6 * (i % 3);
+            let overhead = MS * 3 + MS / 2 * rows;
+            estimate.observe(Time::ZERO, rows, MS * 10, MS * 10, overhead);
+        }
+        for (rows, millis) in [(1, 3.5), (10, 8.0), (32, 19.0)] {
+            let seen = estimate.overhead(Time::ZERO).of(rows).as_secs_f64() * 1e3;
+            assert!((seen - millis).abs() < 0.05 * millis, "{rows}: {seen}");
+        }
+    }
+
+    #[test]
+    fn without_batches_of_other_sizes_the_way_is_taken_to_be_all_rows() {
+        let mut estimate = Estimate::new(Time::ZERO);
+        for _ in 0..4000 {
+            estimate.observe(Time::ZERO, 8, MS * 10, MS * 10, MS * 4);
+        }
+        assert!((estimate.overhead(Time::ZERO).of(16).as_secs_f64() - 8e-3).abs() < 1e-9);
     }
 
     #[test]
@@ -115,7 +199,7 @@ mod tests {
         let mut estimate = Estimate::new(now);
         for _ in 0..50 {
             now += MS * 90;
-            estimate.observe(now, MS * 10, MS * 90, None);
+            estimate.observe(now, 4, MS * 10, MS * 90, Duration::ZERO);
         }
         assert!((estimate.slowdown(now) - 9.0).abs() < 0.1);
     }
@@ -123,7 +207,7 @@ mod tests {
     #[test]
     fn one_hiccup_does_not_double_the_estimate() {
         let mut estimate = Estimate::new(Time::ZERO);
-        estimate.observe(Time::ZERO, MS, MS * 5000, None);
+        estimate.observe(Time::ZERO, 4, MS, MS * 5000, Duration::ZERO);
         assert!(estimate.slowdown(Time::ZERO) < 1.7);
     }
 
@@ -132,11 +216,19 @@ mod tests {
         let mut estimate = Estimate::new(Time::ZERO);
         estimate.observe(
             Time::ZERO,
+            1,
             Duration::MAX,
             Duration::ZERO,
-            Some(Duration::MAX.mul_f64(0.1)),
+            Duration::MAX.mul_f64(0.1),
         );
-        estimate.observe(Time::ZERO, Duration::from_nanos(1), Duration::MAX, None);
+        estimate.observe(
+            Time::ZERO,
+            u32::MAX,
+            Duration::from_nanos(1),
+            Duration::MAX,
+            Duration::MAX,
+        );
         assert!(estimate.slowdown(Time::ZERO).is_finite());
+        assert!(estimate.overhead(Time::ZERO).of(u32::MAX) < Duration::MAX);
     }
 }

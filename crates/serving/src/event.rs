@@ -132,6 +132,8 @@ pub enum Event {
     BatchDone {
         /// Which batch.
         batch: BatchId,
+        /// How long it waited for those before it, once it was there.
+        queue_wait: Duration,
         /// How long the worker computed it.
         compute: Duration,
     },

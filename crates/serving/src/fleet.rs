@@ -9,7 +9,10 @@ use std::{
 use packhorse_cluster::Time;
 use packhorse_contention::ServiceTimes;
 
-use crate::{BatchId, ReplicaKey, ReplicaSpec, estimate::Estimate};
+use crate::{
+    BatchId, ReplicaKey, ReplicaSpec,
+    estimate::{Estimate, Overhead},
+};
 
 /// A replica that is ready, or draining.
 #[derive(Clone, Debug)]
@@ -17,21 +20,36 @@ pub(crate) struct Replica {
     spec: ReplicaSpec,
     pub(crate) draining: bool,
     /// What it holds, in the order of dispatch.
-    held: Vec<BatchId>,
-    /// Profiled time of what it holds.
-    pending: Duration,
+    held: Vec<Held>,
     /// When it should be done with what it holds.
     busy_until: Time,
-    /// When it last gave a batch back.
-    last_done: Time,
     estimate: Estimate,
+}
+
+/// A batch on its way to a replica, or there.
+#[derive(Clone, Copy, Debug)]
+struct Held {
+    batch: BatchId,
+    /// When it could start to compute, if nothing is before it.
+    ready: Time,
+    /// What it takes by the profile.
+    profiled: Duration,
+}
+
+/// What a worker says of a batch that it computed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Computed {
+    pub(crate) queue_wait: Duration,
+    pub(crate) compute: Duration,
 }
 
 /// When a replica would finish a further batch, seen from one moment.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Forecast<'a> {
-    /// When the batch could start to compute.
-    start: Time,
+    now: Time,
+    /// When the replica is done with what it holds.
+    busy_until: Time,
+    overhead: Overhead,
     slowdown: f64,
     service: &'a ServiceTimes,
 }
@@ -39,7 +57,12 @@ pub(crate) struct Forecast<'a> {
 impl Forecast<'_> {
     /// When a batch of `rows` rows would be back; `rows` at most [`Replica::rows_limit`].
     pub(crate) fn finish(&self, rows: u32) -> Time {
-        self.start + self.compute(rows)
+        self.finish_after(self.busy_until, rows)
+    }
+
+    /// The same for a replica that is busy until `busy_until`.
+    fn finish_after(&self, busy_until: Time, rows: u32) -> Time {
+        busy_until.max(self.now + self.overhead.of(rows)) + self.compute(rows)
     }
 
     /// How long a batch of `rows` rows computes.
@@ -54,7 +77,7 @@ impl Forecast<'_> {
 
     /// When a batch of `rows` rows would be back that goes behind one of `before` rows.
     pub(crate) fn finish_behind(&self, before: u32, rows: u32) -> Time {
-        self.finish(before) + self.compute(rows)
+        self.finish_after(self.finish(before), rows)
     }
 
     /// The most rows per second it gets through.
@@ -74,9 +97,7 @@ impl Replica {
             spec,
             draining: false,
             held: Vec::new(),
-            pending: Duration::ZERO,
             busy_until: now,
-            last_done: now,
             estimate: Estimate::new(now),
         }
     }
@@ -94,8 +115,8 @@ impl Replica {
         self.spec.service.largest()
     }
 
-    pub(crate) fn held(&self) -> &[BatchId] {
-        &self.held
+    pub(crate) fn held(&self) -> impl Iterator<Item = BatchId> {
+        self.held.iter().map(|held| held.batch)
     }
 
     /// Compute time over the profile's, as observed.
@@ -103,24 +124,31 @@ impl Replica {
         self.estimate.slowdown(now)
     }
 
-    /// When it should be done with what it holds, and what a batch needs besides computing; `None` for one that holds nothing.
-    pub(crate) fn occupied(&self, now: Time) -> Option<(Time, Duration)> {
-        (!self.held.is_empty()).then(|| (self.busy_until, self.estimate.overhead(now)))
+    /// When it should be done with what it holds, and what a batch of `rows` rows needs besides computing; `None` for one that holds
+    /// nothing.
+    pub(crate) fn occupied(&self, now: Time, rows: u32) -> Option<(Time, Duration)> {
+        (!self.held.is_empty()).then(|| (self.busy_until, self.estimate.overhead(now).of(rows)))
     }
 
     pub(crate) fn forecast(&self, now: Time) -> Forecast<'_> {
-        let start = self.busy_until.max(now + self.estimate.overhead(now));
         Forecast {
-            start,
+            now,
+            busy_until: self.busy_until,
+            overhead: self.estimate.overhead(now),
             slowdown: self.estimate.slowdown(now),
             service: &self.spec.service,
         }
     }
 
     fn dispatched(&mut self, now: Time, batch: BatchId, rows: u32) {
-        self.busy_until = self.forecast(now).finish(rows);
-        self.pending = self.pending.saturating_add(self.spec.service.of(rows));
-        self.held.push(batch);
+        let forecast = self.forecast(now);
+        let ready = now + forecast.overhead.of(rows);
+        self.busy_until = forecast.finish(rows);
+        self.held.push(Held {
+            batch,
+            ready,
+            profiled: self.spec.service.of(rows),
+        });
     }
 
     fn returned(
@@ -129,23 +157,23 @@ impl Replica {
         batch: BatchId,
         rows: u32,
         dispatched: Time,
-        compute: Option<Duration>,
+        computed: Option<Computed>,
     ) {
-        let expected = self.spec.service.of(rows);
-        self.held.retain(|held| *held != batch);
-        self.pending = self.pending.saturating_sub(expected);
-        if let Some(compute) = compute {
-            let alone = dispatched >= self.last_done;
-            let elapsed = now.saturating_since(dispatched);
-            self.estimate.observe(
-                now,
-                expected,
-                compute,
-                alone.then(|| elapsed.saturating_sub(compute)),
-            );
+        self.held.retain(|held| held.batch != batch);
+        if let Some(Computed {
+            queue_wait,
+            compute,
+        }) = computed
+        {
+            let expected = self.spec.service.of(rows);
+            let there = queue_wait.saturating_add(compute);
+            let overhead = now.saturating_since(dispatched).saturating_sub(there);
+            self.estimate
+                .observe(now, rows, expected, compute, overhead);
         }
-        self.last_done = now;
-        self.busy_until = now + scale(self.pending, self.estimate.slowdown(now));
+        let slowdown = self.estimate.slowdown(now);
+        let done = |free: Time, held: &Held| free.max(held.ready) + scale(held.profiled, slowdown);
+        self.busy_until = self.held.iter().fold(now, done);
     }
 }
 
@@ -189,7 +217,7 @@ impl Fleet {
         self.batches += 1;
     }
 
-    /// A replica gives a batch of `rows` rows back, with what it took to compute if it was computed.
+    /// A replica gives a batch of `rows` rows back, with what the worker says of it if it was computed.
     pub(crate) fn returned(
         &mut self,
         now: Time,
@@ -197,10 +225,10 @@ impl Fleet {
         batch: BatchId,
         rows: u32,
         dispatched: Time,
-        compute: Option<Duration>,
+        computed: Option<Computed>,
     ) {
         self.change(key, |replica| {
-            replica.returned(now, batch, rows, dispatched, compute);
+            replica.returned(now, batch, rows, dispatched, computed);
         });
     }
 
@@ -291,16 +319,32 @@ mod tests {
         assert_eq!(replica.forecast(at(40)).finish(1), at(50));
     }
 
+    fn computed(queue_wait: u32) -> Computed {
+        Computed {
+            queue_wait: MS * queue_wait,
+            compute: MS * 10,
+        }
+    }
+
     #[test]
-    fn overhead_is_learnt_only_from_batches_that_had_the_replica_to_themselves() {
+    fn to_wait_behind_another_batch_is_not_taken_for_the_way() {
         let mut replica = replica();
         replica.dispatched(at(0), BatchId(0), 1);
         replica.dispatched(at(0), BatchId(1), 1);
-        replica.returned(at(15), BatchId(0), 1, at(0), Some(MS * 10));
-        let learnt = replica.estimate.overhead(at(15));
-        assert_eq!(learnt, MS);
-        // It waited for the other one: its 25 ms say nothing of the way.
-        replica.returned(at(25), BatchId(1), 1, at(0), Some(MS * 10));
-        assert!(replica.estimate.overhead(at(25)) <= learnt);
+        replica.returned(at(15), BatchId(0), 1, at(0), Some(computed(0)));
+        replica.returned(at(25), BatchId(1), 1, at(0), Some(computed(10)));
+        assert_eq!(replica.estimate.overhead(at(25)).of(1), MS * 5);
+    }
+
+    #[test]
+    fn a_batch_that_is_still_on_its_way_cannot_start_when_the_one_before_it_is_done() {
+        let mut replica = replica();
+        replica.dispatched(at(0), BatchId(0), 1);
+        replica.returned(at(40), BatchId(0), 1, at(0), Some(computed(0)));
+        // The way takes 30 ms, three times what computing does.
+        replica.dispatched(at(40), BatchId(1), 1);
+        replica.dispatched(at(60), BatchId(2), 1);
+        replica.returned(at(80), BatchId(1), 1, at(40), Some(computed(0)));
+        assert_eq!(replica.busy_until, at(100));
     }
 }

@@ -404,6 +404,7 @@ impl<'a> World<'a> {
             now,
             Event::BatchDone {
                 batch: BatchId(batch),
+                queue_wait: stages.worker_queue,
                 compute,
             },
         );

@@ -258,7 +258,7 @@ fn rows_in_time<'a>(view: View<'a>, request: &'a Request) -> impl Iterator<Item 
 
 /// The moment from which a busy replica should have its next batch on the way.
 fn hold_until(now: Time, replica: &Replica, rows: u32) -> Time {
-    let Some((free, overhead)) = replica.occupied(now) else {
+    let Some((free, overhead)) = replica.occupied(now, rows) else {
         return now;
     };
     let compute = replica.forecast(now).compute(rows);

@@ -169,7 +169,14 @@ impl Driver {
                 let _ = pending.answer.send(Ok(outputs));
             }
         }
-        self.tell(now, Event::BatchDone { batch: id, compute });
+        self.tell(
+            now,
+            Event::BatchDone {
+                batch: id,
+                queue_wait: times.worker_queue,
+                compute,
+            },
+        );
     }
 
     fn fail(&mut self, now: Time, id: BatchId, reason: &str) {

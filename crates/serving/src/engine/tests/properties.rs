@@ -267,6 +267,7 @@ impl World {
                 }
                 self.tell(Event::BatchDone {
                     batch,
+                    queue_wait: Duration::ZERO,
                     compute: ms(compute),
                 });
             }

@@ -110,6 +110,7 @@ impl Stage {
             now,
             Event::BatchDone {
                 batch: BatchId(batch),
+                queue_wait: Duration::ZERO,
                 compute: ms(compute),
             },
         )
