@@ -3,7 +3,8 @@
 //! The estimate is [`crate::estimate`]'s; what is made as large as it can be, its [`score`]. Devices are filled one after the other,
 //! each time with the replica that gains most per load; then the [`search`] empties one or two devices again and again, fills them
 //! anew and keeps what is better. It starts from the best of three placements: what runs now (with what pays added), its own
-//! and, in clusters that are not cut, `first-fit`'s (for other objectives also the one that `goodput` ends with), and charges for every replica that does not run yet, so that nothing moves for little. A model may have several
+//! and, in clusters that are not cut, `first-fit`'s (for other objectives also the one that `goodput` ends with), and charges for every replica that does not run yet, so that nothing moves for little. Where not all is served, it goes on with
+//! more left to chance. `tests/optimum.rs` says what it still loses against the best of all placements of small problems. A model may have several
 //! replicas on one device: small batches that leave most multiprocessors idle run beside each other.
 //!
 //! Clusters of more than [`UNDIVIDED`] devices are cut into [`cells`].
@@ -143,6 +144,9 @@ fn solve(
         start_from_better(&mut search, &world, &running, budget)?;
     }
     improve(&mut search, cluster, budget);
+    if cluster <= UNDIVIDED {
+        venture(&mut search, cluster, budget);
+    }
     // Out of steps by now, it is as good as it is.
     search.fill_all(budget).ok();
     let stay = Outlook::of(&world, &running);
@@ -255,6 +259,24 @@ fn improve(search: &mut Search<'_, '_, '_>, cluster: usize, budget: &mut Budget<
             Ok(false) => vain += 1,
             Err(_) => break,
         }
+    }
+}
+
+/// Searches on with more left to chance, which finds what a careful search has no way to. Goes back unless that is better by
+/// more than the estimate is good for: the best of many placements by an estimate is the one that it errs most about.
+fn venture(search: &mut Search<'_, '_, '_>, cluster: usize, budget: &mut Budget<'_>) {
+    if search.serves_all() {
+        return;
+    }
+    let mut careful = Outlook::new(search.here().world);
+    careful.copy(search.here());
+    let value = search.value();
+    search.be_bold(true);
+    improve(search, cluster, budget);
+    search.be_bold(false);
+    search.polish(budget).ok();
+    if search.value() <= value + SETTLED {
+        search.go_to(&careful);
     }
 }
 

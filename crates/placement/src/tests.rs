@@ -18,6 +18,7 @@ mod igniter;
 mod interference;
 mod milp;
 mod nexus;
+mod optimum;
 pub(crate) mod oracle;
 pub(crate) mod properties;
 mod smallest;

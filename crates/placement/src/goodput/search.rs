@@ -18,7 +18,7 @@ const TRIED: usize = 6;
 const PASSES: usize = 2;
 /// A change must be worth this much.
 const WORTH: f64 = 1e-6;
-/// What a replica is charged for being there at all when gains are compared per load, in devices.
+/// What a replica is charged for being there at all when gains are compared per cost, in devices.
 const ENTRY: f64 = 0.1;
 /// A model that lacks less than this part of its rate wants no further replica.
 const CONTENT: f64 = 1e-3;
@@ -28,11 +28,35 @@ const CONTENT: f64 = 1e-3;
 struct Idea {
     model: usize,
     batch: u32,
-    /// What it may be worth, per load.
+    /// What it may be worth, per cost.
     promise: f64,
-    /// What it would take of the device.
-    load: f64,
+    /// What it is charged for.
+    cost: f64,
 }
+
+/// What of a device a replica is charged for when gains are compared.
+#[derive(Clone, Copy)]
+enum Charge {
+    Time,
+    Memory,
+}
+
+/// How the replicas that are added to a device are chosen.
+#[derive(Clone, Copy)]
+struct Taste {
+    charge: Charge,
+    /// Whether chance has a say in what is tried.
+    shaken: bool,
+    /// Whether it has one in what is taken, too.
+    bold: bool,
+}
+
+/// What gains most for the time of devices.
+const SOBER: Taste = Taste {
+    charge: Charge::Time,
+    shaken: false,
+    bold: false,
+};
 
 /// A walk through placements.
 pub(super) struct Search<'s, 'w, 'a> {
@@ -45,8 +69,14 @@ pub(super) struct Search<'s, 'w, 'a> {
     trial: Outlook<'w, 'a>,
     /// Where to go back to.
     before: Outlook<'w, 'a>,
+    /// Where to go back to if tuning was of no use.
+    untuned: Outlook<'w, 'a>,
     random: Random,
     ideas: Vec<Idea>,
+    /// Whether chance has more of a say than it needs.
+    bold: bool,
+    /// Whether all is settled anew for everything that is tried, not only the device that it is tried on.
+    exact: bool,
 }
 
 impl<'s, 'w, 'a> Search<'s, 'w, 'a> {
@@ -64,8 +94,11 @@ impl<'s, 'w, 'a> Search<'s, 'w, 'a> {
             here,
             trial: Outlook::new(world),
             before: Outlook::new(world),
+            untuned: Outlook::new(world),
             random: Random::new(),
             ideas: Vec::new(),
+            bold: false,
+            exact: false,
         }
     }
 
@@ -88,6 +121,11 @@ impl<'s, 'w, 'a> Search<'s, 'w, 'a> {
         asked.all(|(fate, demand)| demand.rate <= 0.0 || fate.stressed >= 1.0 - CONTENT)
     }
 
+    /// From now on leaves more to chance, or no longer.
+    pub(super) fn be_bold(&mut self, bold: bool) {
+        self.bold = bold;
+    }
+
     /// Goes to a placement.
     pub(super) fn go_to(&mut self, placement: &Outlook<'w, 'a>) {
         self.here.copy(placement);
@@ -101,7 +139,7 @@ impl<'s, 'w, 'a> Search<'s, 'w, 'a> {
             let old = self.value;
             self.before.copy(&self.here);
             for device in 0..self.devices() {
-                self.fill(device, false, budget)?;
+                self.fill(device, SOBER, budget)?;
             }
             self.settle();
             if self.value <= old + WORTH {
@@ -127,6 +165,30 @@ impl<'s, 'w, 'a> Search<'s, 'w, 'a> {
         rebuilt.map(|()| false)
     }
 
+    /// Adds to every device what pays and tunes it, with everything settled anew each time: what a device does to the others, and what
+    /// the way to a placement leaves of what was there before, is not overlooked then.
+    pub(super) fn polish(&mut self, budget: &mut Budget<'_>) -> Result<(), PlaceError> {
+        self.exact = true;
+        let polished = self.polish_all(budget);
+        self.exact = false;
+        self.settle();
+        polished
+    }
+
+    fn polish_all(&mut self, budget: &mut Budget<'_>) -> Result<(), PlaceError> {
+        for _ in 0..PASSES {
+            let old = self.value;
+            for device in 0..self.devices() {
+                self.fill(device, SOBER, budget)?;
+                self.tune(device, budget)?;
+            }
+            if self.value <= old + WORTH {
+                break;
+            }
+        }
+        Ok(())
+    }
+
     fn rebuild(&mut self, budget: &mut Budget<'_>) -> Result<(), PlaceError> {
         let devices = self.world.problem.devices.len();
         let first = self.random.below(devices);
@@ -140,14 +202,39 @@ impl<'s, 'w, 'a> Search<'s, 'w, 'a> {
             self.empty(device, wholly);
         }
         self.value = self.score.of(&self.here);
+        let taste = self.taste();
         for &device in &chosen {
-            self.fill(device, true, budget)?;
+            self.fill(device, taste, budget)?;
+        }
+        let mut untuned = f64::NEG_INFINITY;
+        if self.bold {
+            self.settle();
+            self.untuned.copy(&self.here);
+            untuned = self.value;
         }
         for &device in &chosen {
             self.tune(device, budget)?;
         }
         self.settle();
+        // What devices do to each other shows only when all is settled.
+        if self.value < untuned {
+            self.here.copy(&self.untuned);
+            self.value = untuned;
+        }
         Ok(())
+    }
+
+    fn taste(&mut self) -> Taste {
+        let by_memory = self.bold && self.random.below(2) == 0;
+        Taste {
+            charge: if by_memory {
+                Charge::Memory
+            } else {
+                Charge::Time
+            },
+            shaken: true,
+            bold: self.bold,
+        }
     }
 
     fn settle(&mut self) {
@@ -166,44 +253,44 @@ impl<'s, 'w, 'a> Search<'s, 'w, 'a> {
         self.here.settle_around(device, &models);
     }
 
-    /// Adds replicas to a device while that pays: each time the one that gains most per load. `shaken`: what is tried is left to
-    /// chance a little.
+    /// Adds replicas to a device while that pays: each time the one that gains most per cost.
     fn fill(
         &mut self,
         device: usize,
-        shaken: bool,
+        taste: Taste,
         budget: &mut Budget<'_>,
     ) -> Result<(), PlaceError> {
         loop {
-            self.think_of(device, shaken);
+            self.think_of(device, taste);
             let mut best: Option<(f64, Idea)> = None;
             for i in 0..self.ideas.len() {
                 budget.spend(1)?;
                 let idea = self.ideas[i];
                 self.trial.copy(&self.here);
                 self.trial.put(device, idea.model, idea.batch, None);
-                self.trial.settle_around(device, &[]);
+                settle(&mut self.trial, device, &[], self.exact);
                 let gain = self.score.of(&self.trial) - self.value;
-                let per_load = gain / (idea.load + ENTRY);
-                if gain > WORTH && best.is_none_or(|best| per_load > best.0) {
-                    best = Some((per_load, idea));
+                let per_cost = self.luck(taste.bold) * gain / idea.cost;
+                if gain > WORTH && best.is_none_or(|best| per_cost > best.0) {
+                    best = Some((per_cost, idea));
                 }
             }
             let Some((_, idea)) = best else {
                 return Ok(());
             };
             self.here.put(device, idea.model, idea.batch, None);
-            self.here.settle_around(device, &[]);
+            settle(&mut self.here, device, &[], self.exact);
             self.value = self.score.of(&self.here);
         }
     }
 
     /// The replicas that could be added to a device and promise most.
-    fn think_of(&mut self, device: usize, shaken: bool) {
+    fn think_of(&mut self, device: usize, taste: Taste) {
+        let whole = self.world.problem.devices[device].memory.as_u64().max(1) as f64;
         let free = self.free_memory(device);
-        let fates = self.here.fates();
         self.ideas.clear();
         for (model, demand) in self.world.demands.iter().enumerate() {
+            let fates = self.here.fates();
             let lacking = 1.0 - fates[model].stressed;
             let Some(service) = self
                 .world
@@ -220,23 +307,31 @@ impl<'s, 'w, 'a> Search<'s, 'w, 'a> {
                 let rows = f64::from(batch);
                 let carried = rows / service.seconds(rows, None) / demand.rate;
                 let busy = f64::min(1.0, lacking / carried);
-                let load = busy * service.utilization(rows, None) / 100.0;
-                let luck = if shaken {
-                    0.5 + self.random.unit()
-                } else {
-                    1.0
+                let charged = match taste.charge {
+                    Charge::Time => busy * service.utilization(rows, None) / 100.0,
+                    Charge::Memory => memory.as_u64() as f64 / whole,
                 };
-                let promise = luck * urgency * carried.min(lacking) / (load + ENTRY);
+                let cost = charged + ENTRY;
+                let promise = self.luck(taste.shaken) * urgency * carried.min(lacking) / cost;
                 self.ideas.push(Idea {
                     model,
                     batch,
                     promise,
-                    load,
+                    cost,
                 });
             }
         }
         self.ideas.sort_by(|a, b| b.promise.total_cmp(&a.promise));
         self.ideas.truncate(TRIED);
+    }
+
+    /// What something is taken for, relative to what it is.
+    fn luck(&mut self, chance: bool) -> f64 {
+        if chance {
+            0.5 + self.random.unit()
+        } else {
+            1.0
+        }
     }
 
     /// Tries other batch sizes for each replica of a device, and to do without it.
@@ -262,7 +357,7 @@ impl<'s, 'w, 'a> Search<'s, 'w, 'a> {
                 if let Some(batch) = other {
                     self.trial.put(device, slot.model, batch, slot.share);
                 }
-                self.trial.settle_around(device, &[slot.model]);
+                settle(&mut self.trial, device, &[slot.model], self.exact);
                 let value = self.score.of(&self.trial);
                 if value > self.value + WORTH && best.is_none_or(|best| value > best.0) {
                     best = Some((value, other));
@@ -277,7 +372,7 @@ impl<'s, 'w, 'a> Search<'s, 'w, 'a> {
             if let Some((_, Some(batch))) = best {
                 self.here.put(device, slot.model, batch, slot.share);
             }
-            self.here.settle_around(device, &[slot.model]);
+            settle(&mut self.here, device, &[slot.model], self.exact);
             self.value = value;
         }
         Ok(())
@@ -301,6 +396,15 @@ impl<'s, 'w, 'a> Search<'s, 'w, 'a> {
         profile
             .and_then(|profile| profile.memory(batch))
             .unwrap_or_default()
+    }
+}
+
+/// Settles what a change of a device changes, `before` being the models that had replicas there, or all of it.
+fn settle(outlook: &mut Outlook<'_, '_>, device: usize, before: &[usize], exact: bool) {
+    if exact {
+        outlook.settle();
+    } else {
+        outlook.settle_around(device, before);
     }
 }
 
