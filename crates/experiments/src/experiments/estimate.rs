@@ -29,6 +29,9 @@ const TOO_BRIGHT: f64 = 0.10;
 /// The part of the SLO in which a batch of a plan is computed, at most.
 const COMPUTED: f64 = 0.75;
 const VARIATIONS: [f64; 3] = [1.0, 2.0, 4.0];
+/// Seconds that a run counts. Bursts come and go: of 20 requests/s with a coefficient of variation of 2, eight seconds tell
+/// the share in time only to within five points or so.
+const WINDOW: u32 = 60;
 /// Inference takes so much longer than the profiles say, and the planner is told.
 const LATENCY_SCALE: f64 = 1.22;
 
@@ -61,7 +64,7 @@ fn scenario(
     cv: f64,
 ) -> anyhow::Result<Scenario> {
     let mut text = format!(
-        "name = \"grid\"\nprofiles = [\"v100-thesis.csv\"]\n[simulation]\nlatency_scale = {LATENCY_SCALE}\narrivals = {{ gamma_cv = {cv:?} }}\n\
+        "name = \"grid\"\nprofiles = [\"v100-thesis.csv\"]\n[simulation]\nwindow_s = {WINDOW}\nlatency_scale = {LATENCY_SCALE}\narrivals = {{ gamma_cv = {cv:?} }}\n\
          [[devices]]\nkind = \"V100-SXM2-16GB\"\ncount = {devices}\n"
     );
     for (name, bytes) in models {
@@ -269,7 +272,7 @@ impl Experiment for Estimate {
         page.paragraph(&format!(
             "The share of each model's requests that is answered in time, as the estimate of `goodput` promises it and as the simulator finds it, for {} random plans: \
              one to three models on one or two V100s, SLOs of 100 to 400 ms, batches of 1 to 32 that take at most {:.0} % of the SLO, gaps between requests with a coefficient of variation of 1, 2 or 4, with rates at which the busiest device or replica computes for \
-             the part of the time that is named, in full batches. Inference takes {LATENCY_SCALE} times as long as profiled, and the estimate is told. Dispatched by `deadline`, \
+             the part of the time that is named, in full batches; {WINDOW} seconds of each run count. Inference takes {LATENCY_SCALE} times as long as profiled, and the estimate is told. Dispatched by `deadline`, \
              seeds {:?}.",
             UTILISATIONS.len() * PLANS_EACH,
             100.0 * COMPUTED,
@@ -294,16 +297,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_estimate_is_close_at_utilisations_up_to_0_9_and_never_far_too_bright_without_bursts() {
-        let found = grid(&[1, 2, 3]).expect("files of the repository");
+    fn the_estimate_is_close_at_utilisations_up_to_0_9_and_nowhere_far_too_bright() {
+        let found = grid(&[1]).expect("files of the repository");
         let found: Vec<&Found> = found.iter().collect();
         let busy = up_to_busy(&found);
         let error = mean_error(&busy);
         assert!(error <= MEAN_ERROR, "{error:.4} over {} models", busy.len());
-        // Of bursts, and beyond that utilisation, it promises too much here and there: the page says how much.
-        let poisson = |model: &&Found| model.cv <= 1.0;
-        let calm: Vec<&Found> = busy.into_iter().filter(poisson).collect();
-        let model = brightest(&calm).expect("a grid of some plans");
+        let model = brightest(&found).expect("a grid of some plans");
         assert!(
             model.too_bright() <= TOO_BRIGHT,
             "{}: {:.3} promised, {:.3} found",
