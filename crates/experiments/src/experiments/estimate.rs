@@ -4,6 +4,7 @@ use std::{fmt::Write as _, fs};
 
 use anyhow::Context as _;
 use packhorse_cluster::{DeviceIndex, ModelIndex, PlannedReplica, RequestsPerSecond};
+use packhorse_figures::{Curve, Figure, LineChart, Panel, Series, Stroke};
 use packhorse_placement::estimate;
 use packhorse_simulator::{Rate, Scenario};
 use rayon::prelude::*;
@@ -257,6 +258,55 @@ fn table(what: &str, values: &[f64], found: &[&Found], of: impl Fn(&Found) -> f6
     text
 }
 
+/// What was found over what was promised, a dot for each model.
+fn figure(found: &[&Found]) -> Figure {
+    let names = ["as promised", "0.10 less"].map(str::to_owned);
+    let names: Vec<String> = VARIATIONS
+        .iter()
+        .map(|cv| format!("CV {cv}"))
+        .chain(names)
+        .collect();
+    let panel = |title: String, is_here: &dyn Fn(f64) -> bool| {
+        let dots = VARIATIONS.iter().enumerate().map(|(series, cv)| {
+            let here = found
+                .iter()
+                .filter(|model| is_here(model.utilisation) && (model.cv - cv).abs() < 1e-9);
+            Curve {
+                series,
+                stroke: Stroke::Dots,
+                points: here
+                    .map(|model| (100.0 * model.promised, 100.0 * model.got))
+                    .collect(),
+            }
+        });
+        let line = |(i, less): (usize, f64)| Curve {
+            series: VARIATIONS.len() + i,
+            stroke: Stroke::Line,
+            points: vec![(100.0 * less, 0.0), (100.0, 100.0 * (1.0 - less))],
+        };
+        let lines = [0.0, TOO_BRIGHT].into_iter().enumerate().map(line);
+        Panel::Lines(LineChart {
+            title,
+            x_axis: "% promised".to_owned(),
+            y_axis: "% found".to_owned(),
+            x_end: Some(100.0),
+            y_end: Some(100.0),
+            series: Series::of(names.iter().map(String::as_str)),
+            curves: lines.chain(dots).collect(),
+            marks: Vec::new(),
+        })
+    };
+    Figure {
+        title: "Requests in time: promised and found".to_owned(),
+        notes: vec!["A dot for each model of the grid.".to_owned()],
+        columns: 2,
+        panels: vec![
+            panel(format!("utilisation up to {BUSY}"), &|busy| busy <= BUSY),
+            panel(format!("above {BUSY}"), &|busy| busy > BUSY),
+        ],
+    }
+}
+
 impl Experiment for Estimate {
     fn name(&self) -> &'static str {
         "estimate"
@@ -280,6 +330,7 @@ impl Experiment for Estimate {
         ));
         let found: Vec<&Found> = found.iter().collect();
         page.targets(&targets(&found));
+        page.figure("shares", &figure(&found));
         page.heading("By utilisation");
         page.table(&table("utilisation", &UTILISATIONS, &found, |model| {
             model.utilisation

@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use packhorse_cluster::Discipline;
+use packhorse_figures::{Bar, BarChart, BarGroup, Figure, Panel, Series};
 use packhorse_placement::Objective;
 
 use super::{Experiment, GOODPUT, loads, of_the_thesis, page};
@@ -57,6 +58,7 @@ impl Experiment for MaxMin {
                 "Percent of its requests within the SLO that the worst model gets, and of all requests ({}).",
                 sweep.seeds()
             ));
+            page.figure(&world.to_string(), &figure(&sweep, world));
             page.table(&table(&sweep, world));
         }
         page.planners(&sweep);
@@ -90,6 +92,43 @@ fn targets(sweep: &Sweep, label: &str) -> Vec<Claim> {
         )
     };
     (0..sweep.settings.len()).map(target).collect()
+}
+
+/// The worst model beside all requests, a bar for each planner.
+fn figure(sweep: &Sweep, world: World) -> Figure {
+    let panel = |title: &str, share: &dyn Fn(&Trial) -> Option<f64>| {
+        let group = |(setting, of): (usize, &Setting)| {
+            let bar = |planner: &String| {
+                let trial = sweep.trial_in(world, setting, planner, Discipline::Deadline)?;
+                Some(Bar {
+                    label: planner.clone(),
+                    values: vec![100.0 * share(trial)?],
+                })
+            };
+            BarGroup {
+                label: of.part.clone(),
+                bars: sweep.run().filter_map(bar).collect(),
+            }
+        };
+        Panel::Bars(BarChart {
+            title: title.to_owned(),
+            value_axis: "% in time".to_owned(),
+            series: Series::of([title]),
+            groups: sweep.settings.iter().enumerate().map(group).collect(),
+            top: Some(100.0),
+        })
+    };
+    Figure {
+        title: format!("Requests in time at 5000 requests/s, {world}"),
+        notes: Vec::new(),
+        columns: 2,
+        panels: vec![
+            panel("of the worst model", &|trial| {
+                worst(trial).map(|(_, share)| share)
+            }),
+            panel("of all", &|trial| Some(trial.share())),
+        ],
+    }
 }
 
 fn table(sweep: &Sweep, world: World) -> String {
