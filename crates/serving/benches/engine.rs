@@ -15,8 +15,8 @@ use std::{
 use packhorse_cluster::{Discipline, Time};
 use packhorse_contention::ServiceTimes;
 use packhorse_serving::{
-    Action, BatchId, Engine, EngineConfig, Event, ModelKey, ModelLimits, ReplicaKey, ReplicaSpec,
-    Request, RequestId, ShapeClass,
+    Action, BatchId, DeviceKey, Engine, EngineConfig, Event, ModelKey, ModelLimits, ReplicaKey,
+    ReplicaSpec, Request, RequestId, ShapeClass,
 };
 
 const MODEL: ModelKey = ModelKey(0);
@@ -46,6 +46,7 @@ fn engine(discipline: Discipline, replicas: u32) -> Engine {
             batch_size: BATCH_SIZE,
             credits: ReplicaSpec::DEFAULT_CREDITS,
             service: service.clone(),
+            device: DeviceKey(replica),
         };
         let replica = ReplicaKey(replica);
         engine.handle(Time::ZERO, Event::ReplicaUp { replica, spec });

@@ -15,6 +15,7 @@ use crate::{
     fleet::{Computed, Fleet},
     hash::NumberHasher,
     queue::{Queue, Ticket, Waiting},
+    shortages::Shortages,
 };
 
 /// What an engine is set up with.
@@ -65,6 +66,7 @@ pub struct Engine {
     live: HashMap<RequestId, Place, NumberHasher>,
     /// When to look at a model again; each stands here at most once, as its `wake` says.
     wakes: BTreeSet<(Time, ModelKey)>,
+    shortages: Shortages,
     actions: VecDeque<Action>,
     next_arrival: u64,
     next_batch: u64,
@@ -78,6 +80,8 @@ struct Model {
     queue: Queue,
     fleet: Fleet,
     wake: Option<Time>,
+    /// From when on it is noted if it is short: before that it counts as short anyway.
+    note_short_from: Time,
 }
 
 #[derive(Debug)]
@@ -107,6 +111,7 @@ impl Engine {
             batches: BTreeMap::new(),
             live: HashMap::default(),
             wakes: BTreeSet::new(),
+            shortages: Shortages::default(),
             actions: VecDeque::new(),
             next_arrival: 0,
             next_batch: 0,
@@ -202,6 +207,9 @@ impl Engine {
             request.id
         );
         if let Err(refusal) = self.admit(now, &request) {
+            if refusal == Refusal::Hopeless {
+                self.falls_short(now, request.model);
+            }
             self.books.refused += 1;
             let outcome = Outcome::Refused(refusal);
             self.actions.push_back(Action::Finish {
@@ -246,6 +254,7 @@ impl Engine {
             limits,
             queue: &model.queue,
             fleet: &model.fleet,
+            shortages: &self.shortages,
         };
         self.discipline.admit(view, request)
     }
@@ -333,7 +342,7 @@ impl Engine {
         let fleet = &mut self.model_mut(model_key).fleet;
         if fleet
             .get(key)
-            .is_some_and(|replica| replica.draining && replica.held().next().is_none())
+            .is_some_and(|replica| replica.draining && replica.is_idle())
         {
             fleet.remove(key);
             self.replicas.remove(&key);
@@ -442,12 +451,16 @@ impl Engine {
                 limits,
                 queue: &model.queue,
                 fleet: &model.fleet,
+                shortages: &self.shortages,
             }),
             None => Decision::Wait(None),
         };
         match decision {
             Decision::Dispatch { replica, tickets } => self.dispatch(now, key, replica, &tickets),
-            Decision::Expire(ticket) => self.expire(key, ticket),
+            Decision::Expire(ticket) => {
+                self.falls_short(now, key);
+                self.expire(key, ticket);
+            }
             Decision::Wait(until) => {
                 debug_assert!(
                     until.is_none_or(|until| until > now),
@@ -526,6 +539,16 @@ impl Engine {
             Outcome::Expired
         };
         self.finish(&waiting, outcome);
+    }
+
+    /// A request of the model had to be dropped.
+    fn falls_short(&mut self, now: Time, key: ModelKey) {
+        let model = self.models.get_mut(&key);
+        let model = model.expect("only what there is drops requests");
+        if model.note_short_from <= now {
+            let devices = model.fleet.serving().map(|(_, replica)| replica.device());
+            model.note_short_from = self.shortages.note(now, key, devices);
+        }
     }
 
     fn model_mut(&mut self, key: ModelKey) -> &mut Model {

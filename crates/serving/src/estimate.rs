@@ -25,12 +25,17 @@ const MAX_OVERHEAD: Duration = Duration::from_secs(1);
 /// Batches whose rows vary by less than this, relative to their mean, do not tell what a row adds to the way.
 const TELLING: f64 = 0.1;
 
+/// Batches rarely come so many mean deviations later than expected: of errors that are normal, one in twenty does.
+const DEVIATIONS: f64 = 2.0;
+
 /// Exponentially weighted moving averages of what a replica's batches took, relative to what its profile says.
 #[derive(Clone, Debug)]
 pub(crate) struct Estimate {
     /// Compute time over the profile's; 1 while nothing is known.
     slowdown: f64,
     way: Way,
+    /// How far from where they were expected batches came back, either way, in seconds.
+    deviation: f64,
     observed: Time,
 }
 
@@ -98,11 +103,13 @@ impl Estimate {
         Self {
             slowdown: 1.0,
             way: Way::default(),
+            deviation: 0.0,
             observed: now,
         }
     }
 
-    /// A batch of `rows` rows took `compute` where the profile says `expected`, and `overhead` besides that and waiting.
+    /// A batch of `rows` rows took `compute` where the profile says `expected`, and `overhead` besides that and waiting. It came back
+    /// `error` before or after it should.
     pub(crate) fn observe(
         &mut self,
         now: Time,
@@ -110,9 +117,11 @@ impl Estimate {
         expected: Duration,
         compute: Duration,
         overhead: Duration,
+        error: Duration,
     ) {
         let (low, high) = PLAUSIBLE;
         let before = self.slowdown(now);
+        let deviation = self.deviation * self.worth(now);
         let high = high.min(before * SURPRISE);
         let slowdown = (compute.as_secs_f64() / expected.as_secs_f64()).clamp(low, high);
         self.slowdown = before + WEIGHT * (slowdown - before);
@@ -120,6 +129,8 @@ impl Estimate {
         let plausible = expected.saturating_mul(4).min(MAX_OVERHEAD);
         self.way
             .observe(f64::from(rows), overhead.min(plausible).as_secs_f64());
+        let error = error.min(plausible).as_secs_f64();
+        self.deviation = deviation + WEIGHT * (error - deviation);
         self.observed = now;
     }
 
@@ -131,6 +142,11 @@ impl Estimate {
     /// What batches need besides waiting and computing, as far as it is still believed.
     pub(crate) fn overhead(&self, now: Time) -> Overhead {
         self.way.overhead(self.worth(now))
+    }
+
+    /// By how much a batch may miss the time at which it is expected, and rarely more.
+    pub(crate) fn margin(&self, now: Time) -> Duration {
+        Duration::from_secs_f64(DEVIATIONS * self.deviation * self.worth(now))
     }
 
     fn worth(&self, now: Time) -> f64 {
@@ -153,7 +169,7 @@ mod tests {
         let mut estimate = Estimate::new(now);
         for _ in 0..50 {
             now += MS * 20;
-            estimate.observe(now, 4, MS * 10, MS * 20, MS * 3);
+            estimate.observe(now, 4, MS * 10, MS * 20, MS * 3, MS * 4);
         }
         assert!(
             (estimate.slowdown(now) - 2.0).abs() < 0.05,
@@ -176,7 +192,7 @@ mod tests {
         for i in 0..40 {
             let rows = 2 + 6 * (i % 3);
             let overhead = MS * 3 + MS / 2 * rows;
-            estimate.observe(Time::ZERO, rows, MS * 10, MS * 10, overhead);
+            estimate.observe(Time::ZERO, rows, MS * 10, MS * 10, overhead, Duration::ZERO);
         }
         for (rows, millis) in [(1, 3.5), (10, 8.0), (32, 19.0)] {
             let seen = estimate.overhead(Time::ZERO).of(rows).as_secs_f64() * 1e3;
@@ -188,7 +204,7 @@ mod tests {
     fn without_batches_of_other_sizes_the_way_is_taken_to_be_all_rows() {
         let mut estimate = Estimate::new(Time::ZERO);
         for _ in 0..4000 {
-            estimate.observe(Time::ZERO, 8, MS * 10, MS * 10, MS * 4);
+            estimate.observe(Time::ZERO, 8, MS * 10, MS * 10, MS * 4, Duration::ZERO);
         }
         assert!((estimate.overhead(Time::ZERO).of(16).as_secs_f64() - 8e-3).abs() < 1e-9);
     }
@@ -199,7 +215,7 @@ mod tests {
         let mut estimate = Estimate::new(now);
         for _ in 0..50 {
             now += MS * 90;
-            estimate.observe(now, 4, MS * 10, MS * 90, Duration::ZERO);
+            estimate.observe(now, 4, MS * 10, MS * 90, Duration::ZERO, MS * 80);
         }
         assert!((estimate.slowdown(now) - 9.0).abs() < 0.1);
     }
@@ -207,8 +223,25 @@ mod tests {
     #[test]
     fn one_hiccup_does_not_double_the_estimate() {
         let mut estimate = Estimate::new(Time::ZERO);
-        estimate.observe(Time::ZERO, 4, MS, MS * 5000, Duration::ZERO);
+        estimate.observe(Time::ZERO, 4, MS, MS * 5000, Duration::ZERO, MS * 5000);
         assert!(estimate.slowdown(Time::ZERO) < 1.7);
+    }
+
+    #[test]
+    fn batches_that_come_when_they_should_need_no_margin_and_others_twice_their_mean_error() {
+        let (mut now, mut estimate) = (Time::ZERO, Estimate::new(Time::ZERO));
+        let mut observe = |error: Duration| {
+            for _ in 0..50 {
+                now += MS * 20;
+                estimate.observe(now, 4, MS * 10, MS * 10, MS, error);
+            }
+            (now, estimate.clone())
+        };
+        let (now, punctual) = observe(Duration::ZERO);
+        assert_eq!(punctual.margin(now), Duration::ZERO);
+        let (now, other) = observe(MS * 3);
+        assert!((MS * 5..=MS * 6).contains(&other.margin(now)));
+        assert!(other.margin(now + FRESH * 60) < Duration::from_nanos(10));
     }
 
     #[test]
@@ -220,11 +253,13 @@ mod tests {
             Duration::MAX,
             Duration::ZERO,
             Duration::MAX.mul_f64(0.1),
+            Duration::MAX,
         );
         estimate.observe(
             Time::ZERO,
             u32::MAX,
             Duration::from_nanos(1),
+            Duration::MAX,
             Duration::MAX,
             Duration::MAX,
         );

@@ -48,6 +48,10 @@ impl ModelLimits {
     pub const DEFAULT_QUEUE_LIMIT: usize = 4096;
 }
 
+/// A device, by a number that the driver gives it: replicas of one device slow each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct DeviceKey(pub u32);
+
 /// What the engine must know of a replica that is ready.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ReplicaSpec {
@@ -60,6 +64,8 @@ pub struct ReplicaSpec {
     pub credits: u32,
     /// How long its batches should take, up to the most rows that it takes at all: those of its model.
     pub service: ServiceTimes,
+    /// The device that it computes on.
+    pub device: DeviceKey,
 }
 
 impl ReplicaSpec {

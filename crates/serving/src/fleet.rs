@@ -10,7 +10,7 @@ use packhorse_cluster::Time;
 use packhorse_contention::ServiceTimes;
 
 use crate::{
-    BatchId, ReplicaKey, ReplicaSpec,
+    BatchId, DeviceKey, ReplicaKey, ReplicaSpec,
     estimate::{Estimate, Overhead},
 };
 
@@ -32,6 +32,8 @@ struct Held {
     batch: BatchId,
     /// When it could start to compute, if nothing is before it.
     ready: Time,
+    /// When it should be back.
+    due: Time,
     /// What it takes by the profile.
     profiled: Duration,
 }
@@ -115,8 +117,16 @@ impl Replica {
         self.spec.service.largest()
     }
 
+    pub(crate) fn device(&self) -> DeviceKey {
+        self.spec.device
+    }
+
     pub(crate) fn held(&self) -> impl Iterator<Item = BatchId> {
         self.held.iter().map(|held| held.batch)
+    }
+
+    pub(crate) fn is_idle(&self) -> bool {
+        self.held.is_empty()
     }
 
     /// Compute time over the profile's, as observed.
@@ -127,10 +137,25 @@ impl Replica {
     /// When it should be done with what it holds, and what a batch of `rows` rows needs besides computing; `None` for one that holds
     /// nothing.
     pub(crate) fn occupied(&self, now: Time, rows: u32) -> Option<(Time, Duration)> {
-        (!self.held.is_empty()).then(|| (self.busy_until, self.estimate.overhead(now).of(rows)))
+        (!self.is_idle()).then(|| (self.busy_until, self.estimate.overhead(now).of(rows)))
     }
 
+    /// What it should do with a further batch. It is not known exactly when a busy replica will be free: a batch that must be back in
+    /// time should not be late more often than rarely.
     pub(crate) fn forecast(&self, now: Time) -> Forecast<'_> {
+        let margin = if self.is_idle() {
+            Duration::ZERO
+        } else {
+            self.estimate.margin(now)
+        };
+        Forecast {
+            busy_until: self.busy_until + margin,
+            ..self.expectation(now)
+        }
+    }
+
+    /// The same without any margin.
+    fn expectation(&self, now: Time) -> Forecast<'_> {
         Forecast {
             now,
             busy_until: self.busy_until,
@@ -141,12 +166,13 @@ impl Replica {
     }
 
     fn dispatched(&mut self, now: Time, batch: BatchId, rows: u32) {
-        let forecast = self.forecast(now);
-        let ready = now + forecast.overhead.of(rows);
-        self.busy_until = forecast.finish(rows);
+        let expectation = self.expectation(now);
+        let ready = now + expectation.overhead.of(rows);
+        self.busy_until = expectation.finish(rows);
         self.held.push(Held {
             batch,
             ready,
+            due: self.busy_until,
             profiled: self.spec.service.of(rows),
         });
     }
@@ -159,7 +185,10 @@ impl Replica {
         dispatched: Time,
         computed: Option<Computed>,
     ) {
-        self.held.retain(|held| held.batch != batch);
+        let place = self.held.iter().position(|held| held.batch == batch);
+        let Held { due, .. } = self
+            .held
+            .remove(place.expect("it gives back what it holds"));
         if let Some(Computed {
             queue_wait,
             compute,
@@ -168,8 +197,9 @@ impl Replica {
             let expected = self.spec.service.of(rows);
             let there = queue_wait.saturating_add(compute);
             let overhead = now.saturating_since(dispatched).saturating_sub(there);
+            let error = now.saturating_since(due) + due.saturating_since(now);
             self.estimate
-                .observe(now, rows, expected, compute, overhead);
+                .observe(now, rows, expected, compute, overhead, error);
         }
         let slowdown = self.estimate.slowdown(now);
         let done = |free: Time, held: &Held| free.max(held.ready) + scale(held.profiled, slowdown);
@@ -299,6 +329,7 @@ mod tests {
                 batch_size: 4,
                 credits: 2,
                 service,
+                device: DeviceKey(0),
             },
         )
     }

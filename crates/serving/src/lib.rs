@@ -12,11 +12,12 @@ mod event;
 mod fleet;
 mod hash;
 mod queue;
+mod shortages;
 
 pub use books::Books;
 pub use discipline::DeadlineOptions;
 pub use engine::{Engine, EngineConfig};
 pub use event::{
-    Action, BatchId, Event, ModelKey, ModelLimits, Outcome, Refusal, ReplicaKey, ReplicaSpec,
-    Request, RequestId, ShapeClass,
+    Action, BatchId, DeviceKey, Event, ModelKey, ModelLimits, Outcome, Refusal, ReplicaKey,
+    ReplicaSpec, Request, RequestId, ShapeClass,
 };

@@ -151,7 +151,8 @@ impl Cluster {
             batch_size: replica.batch_size,
             capacity: served.capacity,
             compute_share: replica.compute_share,
-            takes_turns_on: takes_turns.then(|| replica.device.clone()),
+            device: replica.device.clone(),
+            takes_turns,
             profile: Arc::new(profile.clone()),
             draining: served.draining,
         })

@@ -51,9 +51,11 @@ pub struct TargetReplica {
     pub capacity: Option<Capacity>,
     /// The share of the multiprocessors it may use; `None` sets no limit.
     pub compute_share: Option<ComputeShare>,
-    /// The device that it shares in time with others of the same: one batch of theirs computes there at a time, in turn. None: it
+    /// The device that it computes on.
+    pub device: DeviceId,
+    /// Whether it shares the device in time with others that do: one batch of theirs computes there at a time, in turn. If not, it
     /// computes whenever it has a batch.
-    pub takes_turns_on: Option<DeviceId>,
+    pub takes_turns: bool,
     /// How long its batches take.
     pub profile: Arc<Profile>,
     /// It gets no further batch; once it has answered what it has, it is [`LinkState::Drained`].

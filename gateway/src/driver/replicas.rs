@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use packhorse_cluster::{Capacity, DeviceId, ModelId, ReplicaId};
 use packhorse_contention::{Interference, ServiceTimes};
-use packhorse_serving::{Event, ModelKey, ReplicaKey, ReplicaSpec};
+use packhorse_serving::{DeviceKey, Event, ModelKey, ReplicaKey, ReplicaSpec};
 use packhorse_wire::WorkerIdentity;
 use tokio::sync::mpsc;
 
@@ -16,6 +16,7 @@ use crate::workers::{Endpoint, Link, OutgoingBatch};
 pub(super) struct Replica {
     id: ReplicaId,
     target: TargetReplica,
+    device: DeviceKey,
     pub(super) model: ModelKey,
     /// The most rows of one request.
     rows_limit: u32,
@@ -51,6 +52,8 @@ pub(super) enum Consequence {
 pub(super) struct Replicas {
     by_key: BTreeMap<ReplicaKey, Replica>,
     next_key: u32,
+    /// Of all devices that replicas were seen on.
+    devices: BTreeMap<DeviceId, DeviceKey>,
 }
 
 /// Opens the link of a replica under this key.
@@ -146,9 +149,11 @@ impl Replicas {
         } else {
             LinkState::Connecting { reason: None }
         };
+        let device = self.device_key(&target.device);
         let replica = Replica {
             id,
             target,
+            device,
             model: model.key,
             rows_limit: model.spec.program.rows_limit(),
             link,
@@ -161,21 +166,28 @@ impl Replicas {
         self.by_key.insert(key, replica);
     }
 
+    fn device_key(&mut self, device: &DeviceId) -> DeviceKey {
+        if let Some(key) = self.devices.get(device) {
+            return *key;
+        }
+        let next = u32::try_from(self.devices.len()).expect("a cluster's devices are limited");
+        self.devices.insert(device.clone(), DeviceKey(next));
+        DeviceKey(next)
+    }
+
     /// Takes turns from its next batch on, or not. A new profile counts from the next connection on: it is not worth breaking this
     /// one, for what the engine has observed of the replica is nearer to the truth than either profile.
     fn retarget(&mut self, key: ReplicaKey, target: &TargetReplica) {
         if let Some(replica) = self.by_key.get_mut(&key) {
             replica.target.profile = Arc::clone(&target.profile);
-            replica
-                .target
-                .takes_turns_on
-                .clone_from(&target.takes_turns_on);
+            replica.target.takes_turns = target.takes_turns;
         }
     }
 
     /// The device on which the replica takes turns with others, if it does.
     pub(super) fn takes_turns_on(&self, key: ReplicaKey) -> Option<&DeviceId> {
-        self.by_key.get(&key)?.target.takes_turns_on.as_ref()
+        let target = &self.by_key.get(&key)?.target;
+        target.takes_turns.then_some(&target.device)
     }
 
     /// It shall get no further batches.
@@ -251,6 +263,7 @@ impl Replicas {
             batch_size,
             credits: capacity.in_flight.max(1),
             service,
+            device: replica.device,
         };
         Some(Consequence::Tell(Event::ReplicaUp { replica: key, spec }))
     }
@@ -360,10 +373,11 @@ fn is_same_worker(now: &TargetReplica, before: &TargetReplica) -> bool {
         model,
         address,
         batch_size,
-        // Of one worker it is always the same.
+        // Of one worker these are always the same.
         capacity: _,
+        device: _,
         compute_share,
-        takes_turns_on: _,
+        takes_turns: _,
         profile: _,
         draining,
     } = now;

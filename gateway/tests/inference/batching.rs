@@ -125,7 +125,7 @@ async fn replicas_that_share_a_device_in_time_take_turns_and_hold_nobody_up_when
     // The third has the device beside them.
     for number in 0..2 {
         let replica = gateway.target.replicas.get_mut(&replica_id(number));
-        replica.unwrap().takes_turns_on = Some("n/gpu0".parse().unwrap());
+        replica.unwrap().takes_turns = true;
     }
     gateway.data_plane.set_target(gateway.target.clone());
     let ask = |version: u32| {

@@ -221,7 +221,8 @@ impl Gateway {
             batch_size: 8,
             capacity: None,
             compute_share: None,
-            takes_turns_on: None,
+            device: "n/gpu0".parse().unwrap(),
+            takes_turns: false,
             profile: profile(),
             draining: false,
         };

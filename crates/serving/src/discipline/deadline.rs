@@ -5,13 +5,18 @@
 //!   meets the earliest deadline in it.
 //! - **Drop.** A leader that no replica can answer in time any more is dropped, and said so.
 //! - **Look ahead.** Once requests wait until they are nearly due, serving the earliest one first makes every batch as small as
-//!   its leader's deadline, and a replica that gets less done with small batches never recovers. So a leader is dropped, too,
-//!   if a window of those behind it makes a batch that gets more rows per second done, and would not be in time behind the
-//!   leader's.
+//!   its leader's deadline, and a replica that gets less done with small batches never recovers. So a replica takes another
+//!   batch than the leader's if a window of those behind it gets more rows per second done there, and would not be in time behind the
+//!   leader's. The leader waits for another replica that can still answer it; where there is none, it is dropped, unless
+//!   another one can answer the window. That way each of several replicas has the batches that it is best at: one that is slow
+//!   those that have time left, one that is fast those that are nearly due.
 //! - **Holding.** An idle replica takes work at once. A busy one is sent a partial batch when it is nearly free, not when it has a
-//!   credit: until then the batch could not start, and may grow.
+//!   credit: until then the batch could not start, and may grow. Where another model is short on the same device, even an
+//!   idle replica waits for a partial batch to grow as long as its deadline lets it: the device's time that a small batch
+//!   wastes is what the other model lacks.
 //!
-//! Estimates are the profile's times corrected by what the replica was observed to need.
+//! Estimates are the profile's times corrected by what the replica was observed to need, and, of a busy replica, with a margin for
+//! how far they were wrong: a batch that is late has only cost time.
 //!
 //! Source: earliest deadline first, Liu and Layland, "Scheduling Algorithms for Multiprogramming in a Hard-Real-Time
 //! Environment", 1973, section 7; early drop as in Nexus (Shen et al., SOSP 2019, section 6.3), whose window has the planned
@@ -69,6 +74,9 @@ impl Default for DeadlineOptions {
         }
     }
 }
+
+/// Beside a model that is short, a partial batch is held while so many times the time is left that it needs.
+const SPARE: u32 = 2;
 
 /// How many replicas with a free credit are compared, beginning with the one that is done first. Bounds a decision.
 const CANDIDATES: usize = 16;
@@ -144,11 +152,21 @@ impl Deadline {
         // Of several shape classes, or of more than the deadlines allow, a part stays behind.
         let whole = batch.requests == view.queue.len();
         let look_ahead = self.options.drop && self.options.look_ahead;
-        if look_ahead && !whole && spoils_those_behind(view, key, leader, batch.rows) {
-            return Decision::Expire(leader.ticket);
+        if look_ahead
+            && !whole
+            && let Some(window) = spoilt_window(view, replica, leader, batch.rows)
+        {
+            let Request { rows, deadline, .. } = leader.request;
+            if in_time_elsewhere(view, key, rows, deadline) {
+                let batch = self.batch(view, replica, window.first);
+                return view.dispatch(key, window.first, batch);
+            }
+            if !in_time_elsewhere(view, key, window.rows, window.first.request.deadline) {
+                return Decision::Expire(leader.ticket);
+            }
         }
         if self.options.holding && whole && batch.rows < view.batch_limit(replica) {
-            let until = hold_until(view.now, replica, batch.rows);
+            let until = hold_until(view, replica, leader, batch.rows);
             if until > view.now {
                 return Decision::Wait(Some(due.map_or(until, |due| due.min(until))));
             }
@@ -256,45 +274,67 @@ fn rows_in_time<'a>(view: View<'a>, request: &'a Request) -> impl Iterator<Item 
     })
 }
 
-/// The moment from which a busy replica should have its next batch on the way.
-fn hold_until(now: Time, replica: &Replica, rows: u32) -> Time {
-    let Some((free, overhead)) = replica.occupied(now, rows) else {
-        return now;
-    };
-    let compute = replica.forecast(now).compute(rows);
-    let lead = (overhead * LEAD_OVERHEAD).max(compute / LEAD_COMPUTE);
-    Time::ZERO + free.saturating_since(Time::ZERO + lead)
+/// The moment from which a partial batch of `rows` rows should be on its way: when a busy replica is nearly free and, beside a
+/// model that is short, when no more than the [`SPARE`] time is left.
+fn hold_until(view: View<'_>, replica: &Replica, leader: &Waiting, rows: u32) -> Time {
+    let forecast = replica.forecast(view.now);
+    let until = replica
+        .occupied(view.now, rows)
+        .map_or(view.now, |(free, overhead)| {
+            let lead = (overhead * LEAD_OVERHEAD).max(forecast.compute(rows) / LEAD_COMPUTE);
+            earlier(free, lead)
+        });
+    let Request {
+        model, deadline, ..
+    } = leader.request;
+    if !view.shortages.beside(view.now, model, replica.device()) {
+        return until;
+    }
+    let needed = forecast.finish(rows).saturating_since(view.now);
+    until.max(earlier(deadline, needed.saturating_mul(SPARE)))
 }
 
-/// Whether the leader's deadline keeps its batch, of `first` rows, smaller than is good for those behind it: see the module.
-fn spoils_those_behind(view: View<'_>, key: ReplicaKey, leader: &Waiting, first: u32) -> bool {
-    let replica = view.fleet.get(key).expect("chosen from this fleet");
-    if first >= view.batch_limit(replica) {
-        return false;
+fn earlier(time: Time, by: Duration) -> Time {
+    Time::ZERO + time.saturating_since(Time::ZERO + by)
+}
+
+/// Whether another replica would have a batch of `rows` rows done in time.
+fn in_time_elsewhere(view: View<'_>, key: ReplicaKey, rows: u32, due: Time) -> bool {
+    let mut others = view.fleet.serving().filter(|(other, _)| *other != key);
+    others.any(|(_, replica)| finish(view, replica, rows).is_some_and(|finish| finish <= due))
+}
+
+/// A batch of requests from some place in the queue on.
+#[derive(Clone, Copy)]
+struct Window<'a> {
+    first: &'a Waiting,
+    rows: u32,
+}
+
+/// The best window behind the leader, if a batch of the leader's, of `rows` rows, would make it late: see the module.
+fn spoilt_window<'a>(
+    view: View<'a>,
+    replica: &Replica,
+    leader: &Waiting,
+    rows: u32,
+) -> Option<Window<'a>> {
+    if rows >= view.batch_limit(replica) {
+        return None;
     }
     let forecast = replica.forecast(view.now);
-    let Some((rows, due)) = best_window(view, replica, leader, forecast.rate(first)) else {
-        return false;
-    };
-    let elsewhere = || {
-        let mut others = view.fleet.serving();
-        others.any(|(other, replica)| {
-            other != key
-                && rows <= view.batch_limit(replica)
-                && replica.forecast(view.now).finish(rows) <= due
-        })
-    };
-    forecast.finish_behind(first, rows) > due && !elsewhere()
+    let window = best_window(view, replica, leader, forecast.rate(rows))?;
+    let behind = forecast.finish_behind(rows, window.rows);
+    (behind > window.first.request.deadline).then_some(window)
 }
 
 /// Of the windows behind the leader that would be in time if the replica took them now, and get more than `rate` rows per
-/// second done, the one that gets most done: its rows, and when its first one is due.
-fn best_window(
-    view: View<'_>,
+/// second done, the one that gets most done.
+fn best_window<'a>(
+    view: View<'a>,
     replica: &Replica,
     leader: &Waiting,
     rate: f64,
-) -> Option<(u32, Time)> {
+) -> Option<Window<'a>> {
     let forecast = replica.forecast(view.now);
     let limit = view.batch_limit(replica);
     let mut left = view.queue.rows_of(leader.request.class);
@@ -310,7 +350,7 @@ fn best_window(
         }
         let fits = rows >= first.request.rows && forecast.finish(rows) <= due;
         if fits && forecast.rate(rows) > best.0 {
-            best = (forecast.rate(rows), Some((rows, due)));
+            best = (forecast.rate(rows), Some(Window { first, rows }));
         }
         // Nothing behind can be larger.
         if rows == limit {

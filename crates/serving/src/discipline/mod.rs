@@ -16,6 +16,7 @@ use crate::{
     EngineConfig, ModelLimits, Refusal, ReplicaKey, Request,
     fleet::{Fleet, Replica},
     queue::{Queue, Ticket, Waiting},
+    shortages::Shortages,
 };
 
 /// What a discipline sees: one model at one moment.
@@ -25,6 +26,7 @@ pub(crate) struct View<'a> {
     pub(crate) limits: &'a ModelLimits,
     pub(crate) queue: &'a Queue,
     pub(crate) fleet: &'a Fleet,
+    pub(crate) shortages: &'a Shortages,
 }
 
 impl View<'_> {

@@ -1,7 +1,7 @@
 use packhorse_contention::ServiceTimes;
 
 use super::*;
-use crate::ShapeClass;
+use crate::{DeviceKey, ShapeClass};
 
 mod properties;
 mod scenarios;
@@ -23,5 +23,6 @@ fn spec(model: ModelKey, times_ms: &[u64], credits: u32) -> ReplicaSpec {
         batch_size: service.largest(),
         credits,
         service,
+        device: DeviceKey(0),
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use packhorse_cluster::{ComputeShare, PlannedReplica, Program, Time};
 use packhorse_contention::{Active, ServiceTimes};
 use packhorse_control::rollout::Link;
-use packhorse_serving::ReplicaSpec;
+use packhorse_serving::{DeviceKey, ReplicaSpec};
 
 use super::key;
 use crate::Scenario;
@@ -89,6 +89,9 @@ impl Replica {
                 model: key(planned.model.0),
                 batch_size: planned.batch_size,
                 credits: ReplicaSpec::DEFAULT_CREDITS,
+                device: DeviceKey(
+                    u32::try_from(planned.device.0).expect("a scenario's devices are limited"),
+                ),
                 service: ServiceTimes::new(
                     profile,
                     planned.batch_size,

@@ -766,22 +766,44 @@ fn a_head_that_would_make_more_late_behind_it_is_skipped() {
 }
 
 #[test]
-fn a_head_goes_first_where_those_behind_it_can_wait_or_go_elsewhere() {
-    for (replicas, due) in [(1, 60), (2, 40)] {
-        let times: &[u64] = &[10, 12, 14, 16];
-        let mut stage = Stage::new(&vec![times; replicas]);
-        for _ in 0..2 * replicas {
-            stage.arrive(0, 500);
-        }
-        for deadline in [31, due, due, due, due] {
-            assert!(stage.arrive(1, deadline).is_empty());
-        }
-        let first = 2 * replicas;
-        assert_eq!(
-            stage.done(10, 0, 10)[0],
-            format!("batch {first} to 0: [{first}]")
-        );
+fn a_head_goes_first_where_those_behind_it_can_wait() {
+    let mut stage = Stage::new(&[&[10, 12, 14, 16]]);
+    stage.arrive(0, 500);
+    stage.arrive(0, 500);
+    for deadline in [31, 60, 60, 60, 60] {
+        assert!(stage.arrive(1, deadline).is_empty());
     }
+    assert_eq!(stage.done(10, 0, 10), ["batch 2 to 0: [2]"]);
+}
+
+#[test]
+fn a_head_waits_for_another_replica_where_those_behind_it_make_a_better_batch() {
+    let times: &[u64] = &[10, 12, 14, 16];
+    let mut stage = Stage::new(&[times, times]);
+    for _ in 0..4 {
+        stage.arrive(0, 500);
+    }
+    for deadline in [31, 40, 40, 40, 40] {
+        assert!(stage.arrive(1, deadline).is_empty());
+    }
+    // As with one replica; but the other one, free at 20, has the head back at 30.
+    assert_eq!(stage.done(10, 0, 10), ["batch 4 to 0: [5, 6, 7, 8]"]);
+    assert_eq!(stage.done(10, 1, 10), ["batch 5 to 1: [4]"]);
+}
+
+#[test]
+fn a_head_goes_first_where_only_those_behind_it_can_go_elsewhere() {
+    // The second replica needs as long for one row as for four.
+    let mut stage = Stage::new(&[&[10, 12, 14, 16], &[15, 15, 15, 15]]);
+    for _ in 0..4 {
+        stage.arrive(0, 500);
+    }
+    // It is busy until 30: with the head it would be back at 45, with those behind it as well.
+    for deadline in [31, 45, 45, 45, 45] {
+        assert!(stage.arrive(1, deadline).is_empty());
+    }
+    assert_eq!(stage.done(10, 0, 10), ["batch 4 to 0: [4]"]);
+    assert_eq!(stage.done(15, 1, 15), ["batch 5 to 1: [5, 6, 7, 8]"]);
 }
 
 #[test]
@@ -884,4 +906,75 @@ fn without_looking_ahead_the_head_goes_first() {
         assert!(stage.arrive(1, deadline).is_empty());
     }
     assert_eq!(stage.done(10, 0, 10)[0], "batch 2 to 0: [2]");
+}
+
+/// Beside the stage's model, another one on the same device or another.
+fn with_neighbour(device: u32) -> Stage {
+    let mut stage = Stage::holding(&[&[10, 10, 10, 10]]);
+    let model = ModelKey(1);
+    let limits = ModelLimits {
+        max_batch_rows: 4,
+        queue_limit: 20,
+    };
+    stage.tell(0, Event::ModelUp { model, limits });
+    let spec = ReplicaSpec {
+        device: DeviceKey(device),
+        ..spec(model, &[30], 2)
+    };
+    let replica = ReplicaKey(1);
+    stage.tell(0, Event::ReplicaUp { replica, spec });
+    stage
+}
+
+/// A request of the neighbour that needs 30 ms and has 20.
+fn neighbour_falls_short(stage: &mut Stage, now: u64) {
+    let request = Request {
+        model: ModelKey(1),
+        ..stage.request(now + 20)
+    };
+    let told = stage.tell(now, Event::Arrive(request));
+    assert!(told[0].ends_with("Refused(Hopeless)"), "{told:?}");
+}
+
+#[test]
+fn beside_a_model_that_is_short_a_partial_batch_grows_while_its_deadline_lets_it() {
+    let mut stage = with_neighbour(0);
+    assert_eq!(stage.arrive(0, 100), ["batch 0 to 0: [0]"], "at once");
+    stage.done(10, 0, 10);
+    neighbour_falls_short(&mut stage, 20);
+    assert!(stage.arrive(20, 120).is_empty());
+    assert!(stage.arrive(30, 130).is_empty());
+    // Twice the 10 ms that it takes before it is due.
+    assert_eq!(stage.engine.poll_timeout(), Some(at(100)));
+    assert_eq!(stage.drain(at(100)), ["batch 1 to 0: [2, 3]"]);
+    stage.done(110, 1, 10);
+    // A full batch has nothing to wait for, and neither has one once the neighbour has not been short for long.
+    let full = [110, 111, 112, 113].map(|now| stage.arrive(now, 300));
+    assert_eq!(full[3], ["batch 2 to 0: [4, 5, 6, 7]"]);
+    stage.done(123, 2, 10);
+    assert_eq!(stage.arrive(2_000, 2_100), ["batch 3 to 0: [8]"]);
+}
+
+#[test]
+fn a_model_that_is_short_on_another_device_is_no_reason_to_wait() {
+    let mut stage = with_neighbour(1);
+    neighbour_falls_short(&mut stage, 20);
+    assert_eq!(stage.arrive(20, 120), ["batch 0 to 0: [1]"]);
+}
+
+#[test]
+fn a_busy_replica_that_is_rarely_punctual_gets_only_what_has_time_to_spare() {
+    let mut stage = Stage::new(&[&[20]]);
+    let mut now = 0;
+    for batch in 0..40 {
+        stage.arrive(now, now + 500);
+        // Half of them 15 ms, the others 25.
+        let compute = if batch % 2 == 0 { 15 } else { 25 };
+        now += compute;
+        stage.done(now, batch, compute);
+    }
+    assert_eq!(stage.arrive(now, now + 30), ["batch 40 to 0: [40]"], "idle");
+    // Behind the one of 20 ms it should be back after 40, give or take 5, and rarely 10.
+    assert_eq!(stage.arrive(now, now + 45), ["41: Refused(Hopeless)"]);
+    assert_eq!(stage.arrive(now, now + 60), ["batch 41 to 0: [42]"]);
 }
