@@ -103,6 +103,21 @@ class Double(nn.Module):
         return x * 2
 
 
+class Glutton(nn.Module):
+    """Doubles with some milliseconds of work, and wants more memory than any machine has for more than 256 numbers."""
+
+    def __init__(self):
+        super().__init__()
+        self.turn = nn.Linear(256, 256)
+
+    def forward(self, x: Tensor) -> Tensor:
+        wanted = 1 << 50 if x.numel() > 256 else 1
+        work = torch.zeros([1, 256])
+        for _ in range(200):
+            work = torch.sin(self.turn(work))
+        return x * 2 + torch.zeros([wanted], dtype=torch.uint8)[:1] * work[0, 0]
+
+
 class Moody(nn.Module):
     """Does as it is told by the first number: throws below 0, returns another shape above 0."""
 
@@ -202,6 +217,12 @@ def double(folder: Path) -> Model:
     """`x` of any length to `y` of the same; unpadded."""
     x, y = (tensor(n, "FP32", [-1, -1]) for n in "xy")
     return make(folder, Double(), registration("double", [x], [y]))
+
+
+def glutton(folder: Path, **more) -> Model:
+    """`x` of any length to `y` of the same, as long as there is memory; see `Glutton`."""
+    x, y = (tensor(n, "FP32", [-1, -1]) for n in "xy")
+    return make(folder, Glutton(), registration("glutton", [x], [y], **more))
 
 
 def without_batch(folder: Path) -> Model:

@@ -109,6 +109,28 @@ impl Profile {
         &self.rows[..self.rows.partition_point(|row| row.compute_share >= share)]
     }
 
+    /// What is left of it where batches have at most so many rows, at least 1. Where no row is so small, the smallest one of the whole
+    /// device is brought down to it, as [`Profile::latency`] is extended; shares of which nothing is left go.
+    #[must_use]
+    pub fn up_to(&self, batch_size: u32) -> Self {
+        let smaller = self.rows.iter().filter(|row| row.batch_size <= batch_size);
+        let mut rows: Vec<ProfileRow> = smaller.copied().collect();
+        let smallest = self.whole()[0];
+        if smallest.batch_size > batch_size {
+            rows.insert(
+                0,
+                ProfileRow {
+                    batch_size,
+                    latency: self.latency(batch_size).max(Duration::from_nanos(1)),
+                    latency_p99: None,
+                    memory: self.memory(batch_size),
+                    ..smallest
+                },
+            );
+        }
+        Self { rows }
+    }
+
     /// Time of a batch on the whole device: linear between measured sizes; below the smallest, the first segment
     /// continued, but never under the proportional part of the smallest; above the largest, proportional.
     pub fn latency(&self, batch_size: u32) -> Duration {

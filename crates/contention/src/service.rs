@@ -58,6 +58,15 @@ impl ServiceTimes {
         u32::try_from(self.times.len()).expect("made from a batch size")
     }
 
+    /// Those of batches of at most `rows` rows. Panics for 0.
+    #[must_use]
+    pub fn up_to(&self, rows: u32) -> Self {
+        if rows >= self.largest() {
+            return self.clone();
+        }
+        Self::from_times(self.times[..rows as usize].to_vec())
+    }
+
     /// The time of a batch of `rows` rows, at least 1. Panics above [`ServiceTimes::largest`].
     pub fn of(&self, rows: u32) -> Duration {
         self.times[rows as usize - 1]
@@ -97,6 +106,10 @@ mod tests {
         assert_eq!(times.of(6), Duration::from_millis(9));
         assert_eq!(times.of(16), Duration::from_millis(20));
         assert!((times.best_rate() - 800.0).abs() < 1e-6);
+        let up_to = times.up_to(4);
+        assert_eq!((up_to.largest(), up_to.of(4)), (4, times.of(4)));
+        assert!((up_to.best_rate() - 500.0).abs() < 1e-6);
+        assert_eq!(times.up_to(20), times);
     }
 
     #[test]

@@ -50,20 +50,6 @@ pub enum NcuError {
     TooMany,
 }
 
-#[derive(serde::Deserialize)]
-struct Row {
-    #[serde(rename = "ID")]
-    id: u64,
-    #[serde(rename = "Kernel Name")]
-    kernel: String,
-    #[serde(rename = "Metric Name")]
-    metric: String,
-    #[serde(rename = "Metric Unit")]
-    unit: String,
-    #[serde(rename = "Metric Value")]
-    value: String,
-}
-
 #[derive(Default)]
 struct Metrics {
     name: String,
@@ -77,48 +63,33 @@ impl NcuReport {
     /// The metric that is a kernel's duration.
     pub const DURATION: &'static str = "gpu__time_duration.sum";
 
-    /// Reads what `ncu --csv --metrics` with [`NcuReport::OCCUPANCY`] and [`NcuReport::DURATION`] prints, a row per kernel and metric;
-    /// other metrics are passed over, and so is what stands before the table.
+    /// Reads what `ncu --csv` prints with the metrics [`NcuReport::OCCUPANCY`] and [`NcuReport::DURATION`], or with sections that have
+    /// them: a row per kernel with a column per metric (`--page raw`), under a row of units; or a row per kernel and metric (the page
+    /// that is printed else). Other metrics are passed over, and so is what stands around the table.
     ///
     /// # Errors
     /// If there is no table, a line of it cannot be read, or a kernel lacks one of the metrics.
     pub fn from_csv(text: &str) -> Result<Self, NcuError> {
-        let begin = text
-            .lines()
-            .scan(0, |at, line| {
-                let start = *at;
-                *at += line.len() + 1;
-                Some((start, line))
-            })
-            .find(|(_, line)| line.starts_with("\"ID\","));
-        let Some((begin, _)) = begin else {
-            return Err(NcuError::NoTable(complaint(text)));
-        };
-        // A line of ncu's own may also follow the table.
-        let table: String = text[begin..]
-            .lines()
-            .take_while(|line| line.starts_with('"'))
+        let begins = |line: &&str| line.starts_with("\"ID\",");
+        let lines = text.lines().skip_while(|line| !begins(line));
+        // Lines of ncu's own may stand before the table, in it and after it.
+        let table: String = lines
+            .filter(|line| line.starts_with('"'))
             .flat_map(|line| [line, "\n"])
             .collect();
+        let mut reader = csv::ReaderBuilder::new()
+            .flexible(true)
+            .from_reader(table.as_bytes());
+        let header = reader.headers().cloned().unwrap_or_default();
+        let mut layout = Layout::new(&header);
         let mut kernels: BTreeMap<u64, Metrics> = BTreeMap::new();
-        let mut reader = csv::Reader::from_reader(table.as_bytes());
-        for (index, row) in reader.deserialize::<Row>().enumerate() {
+        for (index, row) in reader.records().enumerate() {
             let error = |problem: String| NcuError::Line {
                 line: index as u64 + 2,
                 problem,
             };
             let row = row.map_err(|e| error(e.to_string()))?;
-            let value =
-                || number(&row.value).ok_or_else(|| error(format!("{:?} is no number", row.value)));
-            let kernel = kernels.entry(row.id).or_default();
-            if row.metric == Self::OCCUPANCY {
-                kernel.occupancy = Some(value()?);
-            } else if row.metric == Self::DURATION {
-                let unit = nanos_of(&row.unit)
-                    .ok_or_else(|| error(format!("{:?} is no unit of time", row.unit)))?;
-                kernel.nanos = Some(value()? * unit);
-            }
-            kernel.name = row.kernel;
+            layout.read(&row, &mut kernels).map_err(error)?;
             if kernels.len() > MAX_KERNELS {
                 return Err(NcuError::TooMany);
             }
@@ -163,28 +134,120 @@ impl NcuReport {
     }
 }
 
-/// A number as ncu prints it, with commas between thousands.
-fn number(text: &str) -> Option<f64> {
-    let value: f64 = text.replace(',', "").parse().ok()?;
-    (value.is_finite() && value >= 0.0).then_some(value)
+/// Where the cells of a table are.
+struct Layout {
+    id: Option<usize>,
+    kernel: Option<usize>,
+    cells: Cells,
 }
 
-fn nanos_of(unit: &str) -> Option<f64> {
-    match unit {
-        "ns" | "nsecond" => Some(1.0),
-        "us" | "usecond" => Some(1e3),
-        "ms" | "msecond" => Some(1e6),
-        "s" | "second" => Some(1e9),
-        _ => None,
+enum Cells {
+    /// A row per kernel and metric.
+    Rows {
+        metric: usize,
+        unit: Option<usize>,
+        value: Option<usize>,
+    },
+    /// A column per metric; the units are known from the first row on.
+    Columns {
+        occupancy: Option<usize>,
+        duration: Option<usize>,
+        unit: String,
+    },
+}
+
+impl Layout {
+    fn new(header: &csv::StringRecord) -> Self {
+        let column = |name: &str| header.iter().position(|cell| cell == name);
+        let cells = match column("Metric Name") {
+            Some(metric) => Cells::Rows {
+                metric,
+                unit: column("Metric Unit"),
+                value: column("Metric Value"),
+            },
+            None => Cells::Columns {
+                occupancy: column(NcuReport::OCCUPANCY),
+                duration: column(NcuReport::DURATION),
+                unit: String::new(),
+            },
+        };
+        Self {
+            id: column("ID"),
+            kernel: column("Kernel Name"),
+            cells,
+        }
+    }
+
+    /// Adds what stands in a row.
+    fn read(
+        &mut self,
+        row: &csv::StringRecord,
+        kernels: &mut BTreeMap<u64, Metrics>,
+    ) -> Result<(), String> {
+        let cell = |column: Option<usize>| column.and_then(|at| row.get(at)).unwrap_or_default();
+        let id = cell(self.id);
+        if let (Cells::Columns { duration, unit, .. }, true) = (&mut self.cells, id.is_empty()) {
+            cell(*duration).clone_into(unit);
+            return Ok(());
+        }
+        let id = id.parse().map_err(|_| format!("{id:?} is no ID"))?;
+        let metrics = kernels.entry(id).or_default();
+        cell(self.kernel).clone_into(&mut metrics.name);
+        match &self.cells {
+            Cells::Rows {
+                metric,
+                unit,
+                value,
+            } => match cell(Some(*metric)) {
+                // The latter is what the section Occupancy calls it.
+                NcuReport::OCCUPANCY | "Achieved Occupancy" => {
+                    metrics.occupancy = Some(number(cell(*value))?);
+                }
+                NcuReport::DURATION | "Duration" => {
+                    metrics.nanos = Some(number(cell(*value))? * nanos_of(cell(*unit))?);
+                }
+                _ => {}
+            },
+            Cells::Columns {
+                occupancy,
+                duration,
+                unit,
+            } => {
+                if occupancy.is_some() {
+                    metrics.occupancy = Some(number(cell(*occupancy))?);
+                }
+                if duration.is_some() {
+                    metrics.nanos = Some(number(cell(*duration))? * nanos_of(unit)?);
+                }
+            }
+        }
+        Ok(())
     }
 }
 
-/// The last of what ncu says to be wrong, as an addition to a sentence.
+/// A number as ncu prints it, with commas between thousands.
+fn number(text: &str) -> Result<f64, String> {
+    let value = text.replace(',', "").parse().ok();
+    value
+        .filter(|value: &f64| value.is_finite() && *value >= 0.0)
+        .ok_or_else(|| format!("{text:?} is no number"))
+}
+
+fn nanos_of(unit: &str) -> Result<f64, String> {
+    match unit {
+        "ns" | "nsecond" => Ok(1.0),
+        "us" | "usecond" => Ok(1e3),
+        "ms" | "msecond" => Ok(1e6),
+        "s" | "second" => Ok(1e9),
+        _ => Err(format!("{unit:?} is no unit of time")),
+    }
+}
+
+/// What ncu says to be wrong, as an addition to a sentence: its first error, for those behind it follow from it; else its last warning.
 fn complaint(text: &str) -> String {
-    let said = text
-        .lines()
-        .rfind(|line| line.starts_with("==ERROR==") || line.starts_with("==WARNING=="));
-    said.map_or_else(String::new, |line| {
+    let error = text.lines().find(|line| line.starts_with("==ERROR=="));
+    let warning = || text.lines().rfind(|line| line.starts_with("==WARNING=="));
+    error.or_else(warning).map_or_else(String::new, |line| {
         format!(": {}", line.chars().take(300).collect::<String>())
     })
 }
@@ -193,8 +256,38 @@ fn complaint(text: &str) -> String {
 mod tests {
     use super::*;
 
-    /// In the form of ncu 2025.3, command line `ncu --csv --metrics …`; the figures are made up.
+    /// In the form of `ncu --csv --metrics …`; the figures are made up.
     const REPORT: &str = include_str!("../tests/data/ncu.csv");
+    /// The same in the form of `ncu --csv --page raw --metrics …`.
+    const RAW: &str = include_str!("../tests/data/ncu-raw.csv");
+
+    #[test]
+    fn a_column_per_metric_says_the_same_as_a_row_per_metric() {
+        let rows = NcuReport::from_csv(REPORT).unwrap();
+        assert_eq!(NcuReport::from_csv(RAW), Ok(rows));
+        let without = RAW.replace(NcuReport::OCCUPANCY, "sm__other.avg");
+        let lacking = NcuReport::from_csv(&without).unwrap_err().to_string();
+        assert_eq!(
+            lacking,
+            "kernel 0 lacks the metric sm__warps_active.avg.pct_of_peak_sustained_active"
+        );
+        let unknown = RAW.replace("\"us\"", "\"cycle\"");
+        assert_eq!(
+            NcuReport::from_csv(&unknown).unwrap_err().to_string(),
+            "line 3 of the measurements: \"cycle\" is no unit of time"
+        );
+    }
+
+    #[test]
+    fn sections_call_the_metrics_by_other_names_and_ncu_speaks_in_between() {
+        let sections = REPORT
+            .replace(NcuReport::OCCUPANCY, "Achieved Occupancy")
+            .replace(NcuReport::DURATION, "Duration")
+            .replace("\"us\"", "\"usecond\"")
+            .replace("\"1\",\"4711\"", "==WARNING== slow\n\"1\",\"4711\"");
+        let said = format!("{sections}==PROF== Report: none\n");
+        assert_eq!(NcuReport::from_csv(&said), NcuReport::from_csv(REPORT));
+    }
 
     #[test]
     fn kernels_have_their_occupancy_and_duration_in_the_order_of_launch() {
@@ -228,8 +321,9 @@ mod tests {
 
     #[test]
     fn a_report_without_measurements_says_what_ncu_says() {
-        let refused = "==PROF== Connected to process 7\n==ERROR== ERR_NVGPUCTRPERM - The user does not have permission to access NVIDIA GPU \
-            Performance Counters\n";
+        let refused = "==PROF== Connected to process 7 (/usr/bin/packhorse-worker)\n==ERROR== ERR_NVGPUCTRPERM - The user does not have \
+            permission to access NVIDIA GPU Performance Counters on the target device 0.\n==ERROR== The application returned an error \
+            code (1).\n==PROF== Disconnected from process 7\n==WARNING== No kernels were profiled.\n";
         let message = NcuReport::from_csv(refused).unwrap_err().to_string();
         assert!(
             message

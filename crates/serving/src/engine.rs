@@ -130,6 +130,7 @@ impl Engine {
             Event::ReplicaUp { replica, spec } => self.replica_up(now, replica, spec),
             Event::ReplicaDraining { replica } => self.replica_draining(now, replica),
             Event::ReplicaLost { replica } => self.replica_lost(now, replica),
+            Event::ReplicaFits { replica, rows } => self.replica_fits(now, replica, rows),
             Event::Arrive(request) => self.arrive(now, request),
             Event::Cancel { request } => self.cancel(request),
             Event::BatchDone {
@@ -145,6 +146,7 @@ impl Engine {
                 },
             ),
             Event::BatchFailed { batch } => self.batch_failed(now, batch),
+            Event::BatchReturned { batch } => self.batch_returned(now, batch),
         }
         debug_assert!(self.books.balance(), "{:?}", self.books);
         debug_assert_eq!(
@@ -375,9 +377,19 @@ impl Engine {
         self.forget_if_over(model_key);
     }
 
+    fn replica_fits(&mut self, now: Time, key: ReplicaKey, rows: u32) {
+        assert!(rows > 0, "{key:?} takes no rows");
+        let Some(&model) = self.replicas.get(&key) else {
+            return;
+        };
+        self.model_mut(model).fleet.fits(key, rows);
+        self.wake(now, model);
+    }
+
     /// Puts a request of a lost batch back into its queue, if that has any prospect.
     fn retry(&mut self, now: Time, waiting: &Waiting) {
-        let gone = self.model_mut(waiting.request.model).limits.is_none();
+        let model = self.models.get(&waiting.request.model);
+        let gone = model.is_none_or(|model| model.limits.is_none());
         if gone || waiting.attempts >= self.config.max_attempts || waiting.request.deadline <= now {
             self.finish(waiting, Outcome::Lost);
         } else {
@@ -395,6 +407,12 @@ impl Engine {
     fn batch_failed(&mut self, now: Time, id: BatchId) {
         for waiting in self.take_back(now, id, None) {
             self.finish(&waiting, Outcome::Failed);
+        }
+    }
+
+    fn batch_returned(&mut self, now: Time, id: BatchId) {
+        for waiting in self.take_back(now, id, None) {
+            self.retry(now, &waiting);
         }
     }
 

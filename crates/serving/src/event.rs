@@ -126,6 +126,14 @@ pub enum Event {
         /// Which replica.
         replica: ReplicaKey,
     },
+    /// A replica was found to have memory for batches of at most so many rows, at least 1. What it holds is not touched; a limit above
+    /// the one there is changes nothing.
+    ReplicaFits {
+        /// Which replica.
+        replica: ReplicaKey,
+        /// The most rows that it takes from now on, of one request or of several.
+        rows: u32,
+    },
     /// A request arrived.
     Arrive(Request),
     /// Nobody waits for this request any more. It ends here without an [`Action::Finish`]; if it is being computed, the driver
@@ -145,6 +153,11 @@ pub enum Event {
     },
     /// A batch came back with an error of the module: its requests end as [`Outcome::Failed`], without another try.
     BatchFailed {
+        /// Which batch.
+        batch: BatchId,
+    },
+    /// A batch came back that was too large to be computed: its requests are tried again, in others, where time and attempts allow.
+    BatchReturned {
         /// Which batch.
         batch: BatchId,
     },

@@ -129,6 +129,12 @@ impl Replica {
         self.held.is_empty()
     }
 
+    /// It takes at most so many rows from now on.
+    fn fits(&mut self, rows: u32) {
+        self.spec.batch_size = self.spec.batch_size.min(rows);
+        self.spec.service = self.spec.service.up_to(rows);
+    }
+
     /// Compute time over the profile's, as observed.
     pub(crate) fn slowdown(&self, now: Time) -> f64 {
         self.estimate.slowdown(now)
@@ -186,7 +192,7 @@ impl Replica {
         computed: Option<Computed>,
     ) {
         let place = self.held.iter().position(|held| held.batch == batch);
-        let Held { due, .. } = self
+        let Held { due, profiled, .. } = self
             .held
             .remove(place.expect("it gives back what it holds"));
         if let Some(Computed {
@@ -194,12 +200,11 @@ impl Replica {
             compute,
         }) = computed
         {
-            let expected = self.spec.service.of(rows);
             let there = queue_wait.saturating_add(compute);
             let overhead = now.saturating_since(dispatched).saturating_sub(there);
             let error = now.saturating_since(due) + due.saturating_since(now);
             self.estimate
-                .observe(now, rows, expected, compute, overhead, error);
+                .observe(now, rows, profiled, compute, overhead, error);
         }
         let slowdown = self.estimate.slowdown(now);
         let done = |free: Time, held: &Held| free.max(held.ready) + scale(held.profiled, slowdown);
@@ -238,6 +243,11 @@ impl Fleet {
     /// A replica gets no further batches.
     pub(crate) fn drain(&mut self, key: ReplicaKey) {
         self.change(key, |replica| replica.draining = true);
+    }
+
+    /// A replica takes at most so many rows from now on.
+    pub(crate) fn fits(&mut self, key: ReplicaKey, rows: u32) {
+        self.change(key, |replica| replica.fits(rows));
     }
 
     /// A replica gets a batch.

@@ -15,7 +15,7 @@ use packhorse_placement::{PolicyEntry, PolicyOptions};
 use tokio::time::Instant;
 
 use super::{
-    ControllerConfig, measuring::Measuring, nodes::Node, observing::Observing,
+    ControllerConfig, fitting::Fitting, measuring::Measuring, nodes::Node, observing::Observing,
     options::stored_options, planning::Planning, rolling::Published,
 };
 use crate::{
@@ -44,6 +44,7 @@ pub(super) struct Cluster {
     pub(super) plan: CurrentPlan,
     pub(super) measuring: Measuring,
     pub(super) observing: Observing,
+    pub(super) fitting: Fitting,
     /// What is left of earlier plans.
     pub(super) earlier: Vec<EarlierReplica>,
     /// Replicas of the plan that wait for memory which earlier ones hold.
@@ -134,6 +135,7 @@ impl Cluster {
             plan: CurrentPlan::default(),
             measuring: Measuring::default(),
             observing: Observing::new(),
+            fitting: Fitting::default(),
             earlier: Vec::new(),
             waiting: BTreeSet::new(),
             links: BTreeMap::new(),

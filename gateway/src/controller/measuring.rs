@@ -187,6 +187,7 @@ impl Cluster {
                 .insert(model.clone(), kind.clone(), profile.clone());
         }
         self.measuring.known(&subject.0, &subject.1);
+        self.fitting.forget(&subject.0, &subject.1);
         // A model removed and registered again keeps its replicas, and with them the plan: only the profile is new.
         self.published.outdated = true;
         self.request_plan(format!("{} was measured on {}", subject.0, subject.1));

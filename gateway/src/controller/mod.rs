@@ -7,6 +7,7 @@
 
 mod cluster;
 mod explaining;
+mod fitting;
 mod measuring;
 mod models;
 mod nodes;

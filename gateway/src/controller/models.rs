@@ -128,6 +128,7 @@ impl Cluster {
             tracing::info!(model.name = %id.name, model.version = id.version.get(), "a model was removed");
             self.models.remove(&id);
             self.measuring.forget(&id);
+            self.fitting.forget_model(&id);
             self.plan.forecasts.remove(&id);
             self.profiles = without(&self.profiles, &id);
             self.request_plan(format!("{} was removed", spoken(&id)));
@@ -207,6 +208,7 @@ impl Cluster {
             self.profiles
                 .insert(model.clone(), kind.clone(), profile.clone());
             self.measuring.known(model, kind);
+            self.fitting.forget(model, kind);
         }
         if !profiles.is_empty() {
             self.published.outdated = true;

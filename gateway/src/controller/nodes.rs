@@ -282,6 +282,7 @@ impl Cluster {
             profiles: status.profiles,
         });
         self.changed = true;
+        self.note_what_fits(&name);
         self.collect_measurements(&name, (status.epoch, status.revision))
             .await;
         self.fail_models_of(&name).await;

@@ -79,7 +79,7 @@ impl Cluster {
     pub(super) fn question(&self, policy: &'static PolicyEntry, reason: String) -> Question {
         let mut devices = Vec::new();
         let mut problem = Problem {
-            profiles: self.profiles.clone(),
+            profiles: self.fitting.of_what_fits(&self.profiles),
             discipline: self.discipline,
             network: NetworkModel::default(),
             conditions: Conditions {
@@ -119,9 +119,13 @@ impl Cluster {
             let spared = throughput(&pinned, id, &self.profiles);
             if spared == 0.0 || spared < model.spec.rate.get() {
                 let rate = RequestsPerSecond::new(model.spec.rate.get() - spared);
-                problem
-                    .models
-                    .push(demand(&model.spec, rate.unwrap_or(RequestsPerSecond::ZERO)));
+                let rate = rate.unwrap_or(RequestsPerSecond::ZERO);
+                let kinds = problem.devices.iter().map(|device| &device.kind);
+                let mut demanded = demand(&model.spec, rate);
+                if let Some(rows) = self.fitting.limit(id, kinds) {
+                    demanded.max_batch_size = demanded.max_batch_size.min(rows);
+                }
+                problem.models.push(demanded);
             }
         }
         Question {

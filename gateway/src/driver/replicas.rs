@@ -96,7 +96,7 @@ impl Replicas {
                         && is_same_worker(t, &replica.target) =>
                 {
                     let starts_to_drain = t.draining && !replica.target.draining;
-                    self.retarget(key, t);
+                    consequences.extend(self.retarget(key, t));
                     if starts_to_drain {
                         consequences.extend(self.drain(key));
                     }
@@ -176,12 +176,29 @@ impl Replicas {
     }
 
     /// Takes turns from its next batch on, or not. A new profile counts from the next connection on: it is not worth breaking this
-    /// one, for what the engine has observed of the replica is nearer to the truth than either profile.
-    fn retarget(&mut self, key: ReplicaKey, target: &TargetReplica) {
-        if let Some(replica) = self.by_key.get_mut(&key) {
-            replica.target.profile = Arc::clone(&target.profile);
-            replica.target.takes_turns = target.takes_turns;
-        }
+    /// one, for what the engine has observed of the replica is nearer to the truth than either profile. Its worker may have found
+    /// memory for less than it has said before.
+    fn retarget(&mut self, key: ReplicaKey, target: &TargetReplica) -> Option<Consequence> {
+        let replica = self.by_key.get_mut(&key)?;
+        replica.target.profile = Arc::clone(&target.profile);
+        replica.target.takes_turns = target.takes_turns;
+        let before = std::mem::replace(&mut replica.target.capacity, target.capacity);
+        let rows = target.capacity?.batch_size;
+        let less = before.is_some_and(|before| rows < before.batch_size);
+        if less { self.fits(key, rows) } else { None }
+    }
+
+    /// Its worker had no memory for a batch of so many rows. Until it has found out what fits, it is given at most the next smaller of
+    /// the sizes that it tries: 1, 2, 4 and so on.
+    pub(super) fn lacked_memory(&mut self, key: ReplicaKey, rows: u32) -> Option<Consequence> {
+        self.fits(key, rows.next_power_of_two() / 2)
+    }
+
+    fn fits(&self, key: ReplicaKey, rows: u32) -> Option<Consequence> {
+        let replica = self.by_key.get(&key)?;
+        let rows = rows.max(1);
+        let event = Event::ReplicaFits { replica: key, rows };
+        replica.is_in_engine().then_some(Consequence::Tell(event))
     }
 
     /// The device on which the replica takes turns with others, if it does.
@@ -366,15 +383,15 @@ impl Replicas {
     }
 }
 
-/// Whether it is the same worker in the same role. Draining, turns and profile are matters of their own, but a replica that has begun
+/// Whether it is the same worker in the same role. Draining, turns, profile and capacity are matters of their own, but a replica that has begun
 /// to drain is not the one that shall serve again.
 fn is_same_worker(now: &TargetReplica, before: &TargetReplica) -> bool {
     let TargetReplica {
         model,
         address,
         batch_size,
-        // Of one worker these are always the same.
         capacity: _,
+        // Of one worker it is always the same.
         device: _,
         compute_share,
         takes_turns: _,

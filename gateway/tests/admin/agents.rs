@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use packhorse_api::agent::GpuStatus;
-use packhorse_cluster::ReplicaState;
+use packhorse_cluster::{Capacity, ReplicaState, ReplicaStatus};
+use reqwest::Method;
 use serde_json::{Value, json};
 
 use crate::{
@@ -225,6 +226,53 @@ async fn a_replica_that_can_never_be_ready_fails_its_model() {
     agent.turn(&gateway).await;
     agent.pull(&gateway, 1000).await;
     assert_eq!(agent.wanted.replicas, []);
+}
+
+#[tokio::test]
+async fn what_did_not_fit_is_planned_no_more_until_there_is_a_new_profile() {
+    let gateway = Gateway::start().await;
+    let mut agent = Agent::new("n");
+    gateway.register("m").await;
+    agent.work_until_ready(&gateway, "m").await;
+    let planned = agent.wanted.replicas[0].clone();
+    assert!(planned.batch_size > 1, "{planned:?}");
+    // While it serves, the worker finds that there is memory for single rows only.
+    let found = ReplicaStatus {
+        address: Some(agent.workers[&planned.id].address),
+        capacity: Some(Capacity {
+            batch_size: 1,
+            in_flight: 2,
+            multiprocessors: None,
+        }),
+        ..status(planned.id, ReplicaState::Ready, None)
+    };
+    let answer = agent.try_report(&gateway, vec![found], vec![]).await;
+    assert_eq!(answer.status, 204, "{answer:?}");
+    let view = agent
+        .work_until(&gateway, "m", |view| view["replicas"][0]["batch_size"] == 1)
+        .await;
+    assert_eq!(view["state"], "ready", "one serves all the while: {view}");
+    let plan = gateway.get("/v1/plan").await.ok(200);
+    let reason = format!(
+        "model m:1 has memory for batches of 1 on T4, not of {}",
+        planned.batch_size
+    );
+    assert_eq!(plan["reason"], reason);
+    // What is measured is shown as it is; and what is measured anew is believed again.
+    let profiles = gateway.get("/v1/profiles").await.body;
+    let shown = String::from_utf8(profiles.clone()).unwrap();
+    assert_eq!(shown.lines().count(), 5, "{shown}");
+    let imported = gateway.admin(Method::PUT, "/v1/profiles", profiles).await;
+    assert_eq!(imported.status, 204, "{imported:?}");
+    // Single rows are enough for what is asked of it so far.
+    let more = json!({"rate_rps": 400});
+    gateway.patch("/v1/models/m", &more).await.ok(200);
+    agent
+        .work_until(&gateway, "m", |view| {
+            let size = view["replicas"][0]["batch_size"].as_u64();
+            size.is_some_and(|size| size > 1)
+        })
+        .await;
 }
 
 #[tokio::test]

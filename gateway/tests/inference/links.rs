@@ -7,7 +7,7 @@ use packhorse_gateway::{
     api::inference::InferenceLimits,
     driver::{DataPlaneConfig, LinkState},
 };
-use packhorse_wire::LinkSecret;
+use packhorse_wire::{FailureKind, LinkSecret};
 
 use crate::{
     gateway::{Gateway, double_model, numbers, replica_id},
@@ -157,6 +157,67 @@ async fn a_worker_gets_no_more_rows_and_batches_than_it_is_capable_of() {
     for request in requests {
         assert_eq!(numbers(&request.await.unwrap()), [2.0, 2.0]);
     }
+}
+
+#[tokio::test]
+async fn what_was_in_a_batch_that_was_too_large_is_answered_from_smaller_ones() {
+    let (mut gateway, worker) = Gateway::with_double().await;
+    // Both credits are taken while four more requests come.
+    let mut requests = Vec::new();
+    let mut held = Vec::new();
+    for _ in 0..2 {
+        requests.push(gateway.doubling_of(1, 1.0));
+        held.push(worker.batch().await);
+    }
+    requests.extend((0..4).map(|_| gateway.doubling_of(1, 1.0)));
+    gateway.wait_for_queued(4).await;
+    held[0].answer(double(&held[0])).await;
+    let too_large = worker.batch().await;
+    assert_eq!(too_large.header.rows, 4);
+    too_large
+        .fail(FailureKind::OutOfMemory, "out of memory: 1 PiB")
+        .await;
+    let smaller = worker.batch().await;
+    assert_eq!(smaller.header.rows, 2);
+    // Meanwhile the worker has found out that not even those fit.
+    for batch_size in [4, 1] {
+        let replica = gateway.target.replicas.get_mut(&replica_id(0)).unwrap();
+        replica.capacity = Some(Capacity {
+            batch_size,
+            in_flight: 2,
+            multiprocessors: None,
+        });
+        gateway.data_plane.set_target(gateway.target.clone());
+        // What the driver connects to later it has been told later.
+        let mut other = double_model();
+        other.program.model = format!("other{batch_size}:1").parse().unwrap();
+        let name = other.program.model.to_string();
+        gateway.add_model(other);
+        gateway.add_worker(&name, batch_size).await;
+    }
+    smaller.fail(FailureKind::OutOfMemory, "not even so").await;
+    held[1].answer(double(&held[1])).await;
+    for _ in 0..4 {
+        let single = worker.batch().await;
+        assert_eq!(single.header.rows, 1);
+        single.answer(double(&single)).await;
+    }
+    for request in requests {
+        assert_eq!(numbers(&request.await.unwrap()), [2.0, 2.0]);
+    }
+    assert_eq!(worker.connections(), 1);
+}
+
+#[tokio::test]
+async fn a_request_for_which_there_is_no_memory_is_told_so() {
+    let (gateway, worker) = Gateway::with_double().await;
+    let request = gateway.doubling_of(4, 1.0);
+    let batch = worker.batch().await;
+    batch
+        .fail(FailureKind::OutOfMemory, "out of memory: 1 PiB")
+        .await;
+    let error = request.await.unwrap().error(500);
+    assert!(error.contains("no memory for the batch"), "{error}");
 }
 
 #[tokio::test]

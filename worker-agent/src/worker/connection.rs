@@ -15,14 +15,15 @@ use std::{
 
 use packhorse_cluster::Program;
 use packhorse_wire::{
-    BatchHeader, BatchId, DecodeError, Decoder, FailureHeader, FailureKind, HandshakeError,
-    LinkSecret, MAX_PAYLOAD, ResultHeader, ServerHandshake, ServerStep, StageDurations, ToGateway,
-    ToWorker, WorkerIdentity,
+    BatchHeader, DecodeError, Decoder, FailureHeader, FailureKind, HandshakeError, LinkSecret,
+    MAX_PAYLOAD, ResultHeader, ServerHandshake, ServerStep, StageDurations, ToGateway, ToWorker,
+    WorkerIdentity,
 };
 use packhorse_worker_agent::handoff;
 use socket2::{SockRef, TcpKeepalive};
 
 use super::{
+    fitting::Fitting,
     gate::{Gate, Pass},
     now,
     pipeline::{Job, Pipeline, Sender},
@@ -50,9 +51,7 @@ pub(super) struct Link {
     pub(super) identity: WorkerIdentity,
     pub(super) secret: LinkSecret,
     pub(super) program: Program,
-    /// The most rows of a batch that there is memory for, where that was found to be less than planned. Else a request of more rows
-    /// than batches are planned with is computed all the same.
-    pub(super) fitting: Option<u32>,
+    pub(super) fitting: Arc<Fitting>,
     pub(super) executor: Arc<dyn Executor>,
     pub(super) pipeline: Arc<Pipeline>,
     /// Batches of all connections, from the header to the answer.
@@ -123,7 +122,8 @@ impl Answer {
 
 /// Where the answer to one batch goes.
 struct Reply {
-    id: BatchId,
+    batch: BatchHeader,
+    fitting: Arc<Fitting>,
     answers: mpsc::Sender<Answer>,
     passes: Passes,
     /// The connection is broken: nobody waits for the answer any more.
@@ -138,7 +138,7 @@ impl Sender for Reply {
     fn result(self: Box<Self>, outputs: Vec<OutputTensor>, stages: StageDurations) {
         let headers = outputs.iter().map(|output| output.header.clone()).collect();
         let message = ToGateway::Result(ResultHeader {
-            id: self.id,
+            id: self.batch.id,
             outputs: headers,
             stages,
         });
@@ -146,16 +146,23 @@ impl Sender for Reply {
     }
 
     fn failure(self: Box<Self>, kind: FailureKind, message: &str) {
+        if kind == FailureKind::OutOfMemory {
+            self.fitting.lacked(self.batch.rows, &self.batch.inputs);
+        }
+        self.fail(kind, message);
+    }
+}
+
+impl Reply {
+    fn fail(self, kind: FailureKind, message: &str) {
         let message = ToGateway::Failure(FailureHeader {
-            id: self.id,
+            id: self.batch.id,
             kind,
             message: message.to_owned(),
         });
         self.send(message, Vec::new());
     }
-}
 
-impl Reply {
     fn send(self, message: ToGateway, outputs: Vec<OutputTensor>) {
         // The answering thread outlives all replies; if its gateway is gone, it drops what it gets.
         let _ = self.answers.send(Answer {
@@ -309,12 +316,13 @@ fn receive(
         };
         let started = now();
         let reply = Reply {
-            id: header.id,
+            batch: header,
+            fitting: Arc::clone(&link.fitting),
             answers: answers.clone(),
             passes: (unanswered.enter(), link.batches.enter()),
             broken: Arc::clone(broken),
         };
-        receive_batch(&mut receiver.reader, link, &header, started, reply)?;
+        receive_batch(&mut receiver.reader, link, started, reply)?;
     }
     Ok(())
 }
@@ -322,27 +330,33 @@ fn receive(
 fn receive_batch(
     reader: &mut BufReader<&TcpStream>,
     link: &Link,
-    header: &BatchHeader,
     started: Instant,
     reply: Reply,
 ) -> Result<(), ConnectionError> {
+    let header = &reply.batch;
     check_batch(&link.program, header).map_err(|problem| {
         let id = header.id.0;
         ConnectionError::Batch { id, problem }
     })?;
-    let too_small = link.fitting.filter(|fitting| header.rows > *fitting);
-    let prepared = if let Some(fitting) = too_small {
-        let reason = format!("a batch of {}; there is memory for {fitting}", header.rows);
-        Err(ExecutionError::OutOfMemory(reason))
-    } else {
-        link.executor.prepare(&header.inputs)
+    let rows = header.rows;
+    let too_many = link.fitting.limit().filter(|limit| rows > *limit);
+    let prepared = match too_many {
+        Some(limit) => Err(ExecutionError::OutOfMemory(format!(
+            "a batch of {rows}; there is memory for {limit}"
+        ))),
+        None => link.executor.prepare(&header.inputs),
     };
     let mut batch = match prepared {
         Ok(batch) => batch,
         Err(error) => {
             let payload = ToWorker::Batch(header.clone()).payload_len();
             io::copy(&mut reader.take(payload), &mut io::sink())?;
-            Box::new(reply).failure(FailureKind::OutOfMemory, &error.to_string());
+            let reason = error.to_string();
+            match too_many {
+                // Known already.
+                Some(_) => reply.fail(FailureKind::OutOfMemory, &reason),
+                None => Box::new(reply).failure(FailureKind::OutOfMemory, &reason),
+            }
             return Ok(());
         }
     };
@@ -354,7 +368,7 @@ fn receive_batch(
     let received_at = now();
     link.pipeline.push(Job {
         batch,
-        rows: header.rows,
+        rows,
         receive: received_at - started,
         received_at,
         sender: Box::new(reply),

@@ -7,6 +7,7 @@
 mod bench;
 mod connection;
 mod drive;
+mod fitting;
 mod gate;
 mod kernels;
 mod pipeline;

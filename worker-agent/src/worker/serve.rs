@@ -20,6 +20,7 @@ use packhorse_worker_agent::handoff::{Handoff, ServeTask, WorkerReport, exit_cod
 use super::{
     Reporter,
     connection::{self, Link, OpenConnections},
+    fitting::{Fitting, Search, Shortage},
     gate::Gate,
     pipeline::{DeviceFailed, Pipeline},
 };
@@ -37,6 +38,8 @@ const LAST_WORDS: Duration = Duration::from_secs(1);
 /// What the main thread waits for.
 enum Event {
     Started(Result<Started, StartError>),
+    /// There is memory for batches of so many rows only.
+    Fits(u32),
     Terminate,
     BatchTimedOut(String),
     DeviceFailed(String),
@@ -81,11 +84,11 @@ fn run(
     let Started {
         executor,
         batch_size,
-        ..
+        fill,
     } = match happened.recv_timeout(LOAD_LIMIT) {
         Ok(Event::Started(started)) => started?,
         Ok(Event::Terminate) => return Ok(exit_code::DONE),
-        Ok(Event::BatchTimedOut(_) | Event::DeviceFailed(_))
+        Ok(Event::Fits(_) | Event::BatchTimedOut(_) | Event::DeviceFailed(_))
         | Err(RecvTimeoutError::Disconnected) => {
             unreachable!("nothing runs yet, and this function holds a sender")
         }
@@ -95,11 +98,26 @@ fn run(
         }
     };
 
-    let memory = executor.memory(batch_size);
-    let capacity = Capacity {
-        batch_size,
-        in_flight: task.execution.pipeline.in_flight,
-        multiprocessors: executor.multiprocessors(),
+    let (fitting, shortages) = Fitting::new((batch_size < task.batch_size).then_some(batch_size));
+    let search = Search {
+        executor: Arc::clone(&executor),
+        pipeline: Arc::clone(&pipeline),
+        program: task.execution.program.clone(),
+        fill,
+        fitting: Arc::clone(&fitting),
+    };
+    spawn_search(search, shortages, events.clone());
+    let ready = {
+        let executor = Arc::clone(&executor);
+        move |batch_size: u32| WorkerReport::Ready {
+            address,
+            memory: executor.memory(batch_size),
+            capacity: Some(Capacity {
+                batch_size,
+                in_flight: task.execution.pipeline.in_flight,
+                multiprocessors: executor.multiprocessors(),
+            }),
+        }
     };
     let batches = Gate::new(usize::MAX);
     let connections = Gate::new(MAX_CONNECTIONS);
@@ -107,7 +125,7 @@ fn run(
         identity: identity(&task),
         secret,
         program: task.execution.program,
-        fitting: (batch_size < task.batch_size).then_some(batch_size),
+        fitting,
         executor,
         pipeline: Arc::clone(&pipeline),
         batches: Arc::clone(&batches),
@@ -119,11 +137,7 @@ fn run(
         Duration::from_millis(task.batch_limit_ms),
         events.clone(),
     );
-    reporter.report(WorkerReport::Ready {
-        address,
-        memory,
-        capacity: Some(capacity),
-    });
+    reporter.report(ready(batch_size));
 
     let mut draining = false;
     loop {
@@ -141,6 +155,7 @@ fn run(
                 reporter.report(WorkerReport::Draining);
                 link.open.drain();
             }
+            Some(Event::Fits(rows)) if !draining => reporter.report(ready(rows)),
             Some(Event::BatchTimedOut(reason)) => {
                 reporter.failed(reason, false);
                 batches.wait_until_empty(LAST_WORDS);
@@ -199,6 +214,14 @@ fn spawn_compute(task: &ServeTask, pipeline: Arc<Pipeline>, events: Sender<Event
         if let Err(DeviceFailed(reason)) = pipeline.run(&*executor, &execution.program) {
             let _ = events.send(Event::DeviceFailed(format!("the device failed: {reason}")));
         }
+    });
+}
+
+fn spawn_search(search: Search, shortages: mpsc::Receiver<Shortage>, events: Sender<Event>) {
+    thread::spawn(move || {
+        search.run(shortages, |rows| {
+            let _ = events.send(Event::Fits(rows));
+        });
     });
 }
 

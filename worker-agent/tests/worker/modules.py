@@ -111,5 +111,13 @@ class Greedy(torch.nn.Module):
         return x + torch.zeros([size], dtype=torch.uint8)[:1]
 
 
-for module in [Affine, Moody, SumAndDifference, Echo, Counter, Dictionary, Transposed, Lookup, Keeper, Greedy]:
+class Glutton(torch.nn.Module):
+    """Wants more memory than there is for more than 256 elements."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        size = 1 << 50 if x.numel() > 256 else 1
+        return x + torch.zeros([size], dtype=torch.uint8)[:1]
+
+
+for module in [Affine, Moody, SumAndDifference, Echo, Counter, Dictionary, Transposed, Lookup, Keeper, Greedy, Glutton]:
     torch.jit.script(module().eval()).save(f"{sys.argv[1]}/{module.__name__}.pt")

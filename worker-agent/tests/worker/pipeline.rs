@@ -197,6 +197,57 @@ fn the_batch_size_that_fits_is_found_reported_and_kept_to() {
 }
 
 #[test]
+fn where_memory_runs_out_while_serving_the_batch_size_that_fits_is_found_anew() {
+    let spec = |name| tensor(name, "FP32", &[-1, -1]);
+    // Which is warmed up with 16 columns.
+    let batches = task("Glutton", program(8, vec![spec("x")], vec![spec("y")]));
+    for task in every_way(&batches) {
+        let worker = Worker::serve(&task);
+        let wait_for_batch_size = |size| {
+            worker.wait_for(|phase| match phase {
+                WorkerReport::Ready { capacity, .. } => {
+                    capacity.filter(|capacity| capacity.batch_size == size)
+                }
+                WorkerReport::Failed { reason, .. } => panic!("{reason}"),
+                _ => None,
+            })
+        };
+        wait_for_batch_size(8);
+        let mut link = connect(&worker, &task);
+        let mut sent = 0;
+        let mut ask = |rows: u32, columns: u32| {
+            let values = vec![1.0; (rows * columns) as usize];
+            let x = [Tensor::fp32(&[rows.into(), columns.into()], &values)];
+            sent += 1;
+            link.send(sent, rows, &x);
+            match link.message() {
+                Some(ToGateway::Failure(failure)) => Err((failure.kind, failure.message)),
+                Some(ToGateway::Result(header)) => {
+                    assert_eq!(link.outputs_of(&header), x);
+                    Ok(())
+                }
+                other => panic!("{other:?}"),
+            }
+        };
+        assert_eq!(ask(8, 32), Ok(()));
+        let (kind, message) = ask(8, 64).unwrap_err();
+        assert_eq!(kind, FailureKind::OutOfMemory);
+        assert!(message.starts_with("out of memory: "), "{message}");
+        wait_for_batch_size(4);
+        let refused = "out of memory: a batch of 8; there is memory for 4".to_owned();
+        assert_eq!(ask(8, 3), Err((FailureKind::OutOfMemory, refused)));
+        assert_eq!(ask(4, 64), Ok(()));
+        // One of the sizes below does not fit either.
+        assert_eq!(ask(4, 150).unwrap_err().0, FailureKind::OutOfMemory);
+        wait_for_batch_size(1);
+        assert_eq!(ask(1, 150), Ok(()));
+        // Of one row there is nothing less, and others fit.
+        assert_eq!(ask(1, 300).unwrap_err().0, FailureKind::OutOfMemory);
+        assert_eq!(ask(1, 256), Ok(()));
+    }
+}
+
+#[test]
 fn a_request_of_more_rows_than_batches_are_planned_with_is_computed() {
     let answer = |batch_size| {
         let task = ServeTask {

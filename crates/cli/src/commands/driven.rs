@@ -161,6 +161,8 @@ impl Driven {
         ]);
         let mut child = Command::new(&line[0])
             .args(&line[1..])
+            // What runs it may print numbers in the manner of a country.
+            .env("LC_ALL", "C")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(log)

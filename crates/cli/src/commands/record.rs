@@ -146,6 +146,8 @@ fn measure(ncu: &Path, folder: &Path, start: &Start<'_>) -> anyhow::Result<NcuRe
     under.extend(
         [
             "--csv",
+            "--page",
+            "raw",
             "--profile-from-start",
             "off",
             "--target-processes",

@@ -123,6 +123,10 @@ impl Driver {
                     Err(error) => self.fail(now, id, &error.to_string()),
                 }
             }
+            BatchEnd::Failed {
+                kind: FailureKind::OutOfMemory,
+                message,
+            } if self.may_be_smaller(id) => self.give_back(now, id, &message),
             BatchEnd::Failed { kind, message } => {
                 let what = match kind {
                     FailureKind::ModuleThrew => "the model threw",
@@ -177,6 +181,24 @@ impl Driver {
                 compute,
             },
         );
+    }
+
+    /// Whether there are several requests in the batch.
+    fn may_be_smaller(&self, id: BatchId) -> bool {
+        let batch = self.batches.get(&id);
+        batch.is_some_and(|batch| batch.requests.len() > 1)
+    }
+
+    /// A batch was too large for the memory there is: its requests go in smaller ones.
+    fn give_back(&mut self, now: Time, id: BatchId, reason: &str) {
+        let Some(batch) = self.batches.remove(&id) else {
+            return;
+        };
+        let rows = batch.requests.iter().map(|(_, rows)| rows).sum();
+        tracing::warn!(model.name = %batch.model.id(), batch.size = rows, reason, "a batch is tried again in smaller ones");
+        let smaller = self.replicas.lacked_memory(batch.replica, rows);
+        self.bear(now, smaller);
+        self.tell(now, Event::BatchReturned { batch: id });
     }
 
     fn fail(&mut self, now: Time, id: BatchId, reason: &str) {

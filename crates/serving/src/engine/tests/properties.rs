@@ -42,6 +42,11 @@ enum Step {
         compute: u64,
     },
     Fail(usize),
+    Return(usize),
+    Fits {
+        replica: usize,
+        rows: u32,
+    },
     Switch(DisciplineName),
 }
 
@@ -70,9 +75,9 @@ impl Random {
         self.small(1000) as usize
     }
 
-    /// Of 36 steps about 16 are arrivals, 6 answers, and 4 a while that passes.
+    /// Of 38 steps about 16 are arrivals, 6 answers, and 4 a while that passes.
     fn step(&mut self) -> Step {
-        match self.below(36) {
+        match self.below(38) {
             0..16 => Step::Arrive {
                 model: self.small(3),
                 rows: 1 + self.small(4),
@@ -106,6 +111,11 @@ impl Random {
             32 => Step::CancelWaiting(self.index()),
             33 => Step::CancelComputing(self.index()),
             34 => Step::Fail(self.index()),
+            35 => Step::Return(self.index()),
+            36 => Step::Fits {
+                replica: self.index(),
+                rows: 1 + self.small(4),
+            },
             _ => Step::Switch(DisciplineName::ALL[self.index() % DisciplineName::ALL.len()]),
         }
     }
@@ -272,13 +282,36 @@ impl World {
                 });
             }
             Step::Fail(batch) => {
-                let Some((batch, _)) = self.return_batch(batch) else {
-                    return;
-                };
-                self.tell(Event::BatchFailed { batch });
+                if let Some((batch, _)) = self.return_batch(batch) {
+                    self.tell(Event::BatchFailed { batch });
+                }
             }
+            Step::Return(batch) => self.give_back(batch),
+            Step::Fits { replica, rows } => self.fits(replica, rows),
             Step::Switch(discipline) => self.switch(discipline),
         }
+    }
+
+    fn give_back(&mut self, index: usize) {
+        let Some((batch, requests)) = self.return_batch(index) else {
+            return;
+        };
+        for request in requests {
+            if let Some(request) = self.computing.remove(&request) {
+                self.waiting.insert(request.id, request);
+            }
+        }
+        self.tell(Event::BatchReturned { batch });
+    }
+
+    fn fits(&mut self, index: usize, rows: u32) {
+        let Some(replica) = nth(&self.workers, index) else {
+            return;
+        };
+        let spec = &mut self.workers.get_mut(&replica).unwrap().spec;
+        spec.batch_size = spec.batch_size.min(rows);
+        spec.service = spec.service.up_to(rows);
+        self.tell(Event::ReplicaFits { replica, rows });
     }
 
     fn switch(&mut self, discipline: DisciplineName) {
@@ -410,6 +443,8 @@ impl World {
             rows > 0 && (rows <= limit || taken.len() == 1),
             "{rows} rows where {limit} are allowed"
         );
+        let fitting = worker.spec.service.largest();
+        assert!(rows <= fitting, "{rows} rows where {fitting} fit");
         for request in &taken {
             assert_eq!(request.model, worker.spec.model);
             assert_eq!(request.class, taken[0].class, "classes never mix");

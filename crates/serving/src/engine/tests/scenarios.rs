@@ -414,6 +414,53 @@ fn a_request_with_more_rows_than_may_be_shared_is_a_batch_by_itself() {
 }
 
 #[test]
+fn what_was_too_large_for_a_replica_is_tried_again_in_smaller_batches() {
+    let mut stage = Stage::new(&[]);
+    let up = Event::ReplicaUp {
+        replica: ReplicaKey(0),
+        spec: spec(MODEL, FLAT, 1),
+    };
+    assert!(stage.tell(0, up).is_empty());
+    assert_eq!(stage.arrive(0, 500), ["batch 0 to 0: [0]"]);
+    for _ in 0..4 {
+        assert!(stage.arrive(1, 500).is_empty());
+    }
+    assert_eq!(stage.done(10, 0, 10), ["batch 1 to 0: [1, 2, 3, 4]"]);
+    let fits = Event::ReplicaFits {
+        replica: ReplicaKey(0),
+        rows: 2,
+    };
+    assert!(stage.tell(20, fits).is_empty());
+    let back = Event::BatchReturned { batch: BatchId(1) };
+    assert_eq!(stage.tell(20, back), ["batch 2 to 0: [1, 2]"]);
+    assert_eq!(stage.done(30, 2, 10), ["batch 3 to 0: [3, 4]"]);
+    assert!(stage.done(40, 3, 10).is_empty());
+    assert_eq!(stage.engine.books().answered, 5);
+    // A request of more rows than fit has nowhere to go.
+    let wide = Request {
+        rows: 3,
+        ..stage.request(500)
+    };
+    let refused = stage.tell(40, Event::Arrive(wide));
+    assert_eq!(refused, ["5: Refused(Hopeless)"]);
+}
+
+#[test]
+fn what_is_too_large_again_and_again_is_given_up() {
+    let mut stage = Stage::new(&[FLAT]);
+    assert_eq!(stage.arrive(0, 500), ["batch 0 to 0: [0]"]);
+    for batch in 0..2 {
+        let back = Event::BatchReturned {
+            batch: BatchId(batch),
+        };
+        let next = format!("batch {} to 0: [0]", batch + 1);
+        assert_eq!(stage.tell(batch + 1, back), [next]);
+    }
+    let back = Event::BatchReturned { batch: BatchId(2) };
+    assert_eq!(stage.tell(3, back), ["0: Lost"]);
+}
+
+#[test]
 fn a_queue_that_cannot_be_worked_off_in_time_refuses() {
     let mut stage = Stage::new(&[&[10]]);
     let told: Vec<String> = (0..20).flat_map(|_| stage.arrive(0, 100)).collect();
