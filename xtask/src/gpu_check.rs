@@ -66,6 +66,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     let folder = root().join("target/gpu-check");
     stage(&programs, &folder)?;
     if options.pack {
+        strip(&folder.join("bin"))?;
         return pack(&folder);
     }
     let mut launcher = Command::new(folder.join("gpu-check"));
@@ -80,7 +81,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Builds the programs with optimisation, small, and without a word of where libtorch lies on this machine: their folder.
+/// Builds the programs with optimisation, as any release is built, but for where libtorch lies on this machine: their folder.
 fn build() -> anyhow::Result<PathBuf> {
     setup::run()?;
     println!("Building with optimisation");
@@ -89,7 +90,6 @@ fn build() -> anyhow::Result<PathBuf> {
         .current_dir(root())
         .args(["build", "--release"])
         .args(packages)
-        .env("CARGO_PROFILE_RELEASE_STRIP", "symbols")
         .env("PACKHORSE_RPATH", "off")
         .status()
         .context("start cargo")?;
@@ -112,6 +112,16 @@ fn stage(programs: &Path, folder: &Path) -> anyhow::Result<()> {
     for (from, to) in BESIDE {
         copy(root().join(from), folder.join(to))?;
     }
+    Ok(())
+}
+
+/// Takes out of the copies what only debuggers and backtraces read: most of their size.
+fn strip(bin: &Path) -> anyhow::Result<()> {
+    let status = Command::new("strip")
+        .args(PROGRAMS.map(|program| bin.join(program)))
+        .status()
+        .context("start strip, of the linker's package")?;
+    ensure!(status.success(), "strip: {status}");
     Ok(())
 }
 
