@@ -5,7 +5,7 @@ use packhorse_api::{
     PlanPreview, PlanPreviewRequest, PlanView, PolicyChange, PolicyView,
 };
 use packhorse_cluster::{
-    Generation, ModelName, ModelVersion, NodeName, ProfileError, ProfileTable,
+    DeviceKind, Generation, ModelName, ModelVersion, NodeName, ProfileError, ProfileTable,
 };
 use packhorse_kernels::{KernelTable, KernelTableError};
 use reqwest::{
@@ -161,6 +161,28 @@ impl AdminClient {
             )
             .await
             .map(drop)
+    }
+
+    /// The pairs that were measured on a kind of device, as CSV; empty where there are none.
+    pub async fn pairs(&self, kind: &DeviceKind) -> Result<String, CallError> {
+        let request = self.pairs_request(Method::GET, kind);
+        let (_, body) = self.caller.send(request).await?;
+        let text = std::str::from_utf8(&body);
+        let text = text.map_err(|e| self.caller.unreadable(Cause::of(&e)))?;
+        Ok(text.to_owned())
+    }
+
+    /// Has the pairs of a CSV taken as what was measured on a kind of device, in the place of what is there.
+    pub async fn import_pairs(&self, kind: &DeviceKind, csv: String) -> Result<(), CallError> {
+        let request = self.pairs_request(Method::PUT, kind);
+        let request = request.header(CONTENT_TYPE, "text/csv").body(csv);
+        self.caller.send(request).await.map(drop)
+    }
+
+    fn pairs_request(&self, method: Method, kind: &DeviceKind) -> RequestBuilder {
+        self.caller
+            .request(method, ["v1", "profiles", "pairs"])
+            .query(&[("device_kind", kind)])
     }
 
     /// All nodes with their devices.

@@ -167,6 +167,12 @@ impl Cluster {
             .with_context(|| format!("register {}", model.name))
     }
 
+    /// Removes a model.
+    pub(crate) fn remove(&self, model: &Model) -> anyhow::Result<()> {
+        self.ask(self.admin.remove_model(&model.registration.name, None))
+            .with_context(|| format!("remove {}", model.name))
+    }
+
     /// Where a model is.
     pub(crate) fn view(&self, model: &Model) -> anyhow::Result<ModelView> {
         let name = &model.registration.name;

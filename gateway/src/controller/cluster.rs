@@ -7,9 +7,10 @@ use std::{
 };
 
 use packhorse_cluster::{
-    ByteCount, Discipline, Generation, ModelId, ModelSpec, NodeName, ProfileTable, Program,
-    ReplicaId,
+    ByteCount, DeviceKind, Discipline, Generation, ModelId, ModelSpec, NodeName, ProfileTable,
+    Program, ReplicaId,
 };
+use packhorse_contention::PairTable;
 use packhorse_control::rollout::{EarlierReplica, PlacedReplica};
 use packhorse_placement::{PolicyEntry, PolicyOptions};
 use tokio::time::Instant;
@@ -45,6 +46,8 @@ pub(super) struct Cluster {
     pub(super) measuring: Measuring,
     pub(super) observing: Observing,
     pub(super) fitting: Fitting,
+    /// What was measured of pairs that share a device of a kind.
+    pub(super) pairs: BTreeMap<DeviceKind, PairTable>,
     /// What is left of earlier plans.
     pub(super) earlier: Vec<EarlierReplica>,
     /// Replicas of the plan that wait for memory which earlier ones hold.
@@ -136,6 +139,7 @@ impl Cluster {
             measuring: Measuring::default(),
             observing: Observing::new(),
             fitting: Fitting::default(),
+            pairs: store.pairs().await?,
             earlier: Vec::new(),
             waiting: BTreeSet::new(),
             links: BTreeMap::new(),
@@ -146,6 +150,8 @@ impl Cluster {
             store,
             data_plane,
         };
+        let measured = cluster.observations();
+        cluster.observing.learn(&measured, &cluster.profiles);
         cluster.remember(plans, &after_plan);
         cluster.request_plan("the gateway started".to_owned());
         tracing::info!(

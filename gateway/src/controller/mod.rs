@@ -13,6 +13,7 @@ mod models;
 mod nodes;
 mod observing;
 mod options;
+mod pairs;
 mod planning;
 mod preview;
 mod question;
@@ -29,8 +30,10 @@ use packhorse_api::{
     agent::{AgentStatus, LeaseGrant, LeaseRequest},
 };
 use packhorse_cluster::{
-    Discipline, ModelId, ModelName, ModelSpec, ModelVersion, NodeName, ProfileTable, WantedState,
+    DeviceKind, Discipline, ModelId, ModelName, ModelSpec, ModelVersion, NodeName, ProfileTable,
+    WantedState,
 };
+use packhorse_contention::PairTable;
 use packhorse_kernels::KernelTable;
 use packhorse_placement::PolicyEntry;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
@@ -47,6 +50,7 @@ pub(crate) use models::slo_of_ms;
 pub use models::{ModelError, RegisterError};
 pub use nodes::{LeaseError, NodeError, StatusError, WantedError};
 pub use options::OptionsError;
+pub use pairs::PairsError;
 pub use planning::PolicyError;
 pub use preview::PreviewError;
 pub(crate) use preview::diff;
@@ -195,6 +199,22 @@ impl Controller {
         profiles: ProfileTable,
     ) -> Result<Result<(), StoreError>, Stopped> {
         self.ask(move |cluster| Box::pin(cluster.import_profiles(profiles)))
+            .await
+    }
+
+    /// The pairs that were measured on a kind of device; none where nobody has.
+    pub async fn pairs(&self, kind: DeviceKind) -> Result<PairTable, Stopped> {
+        self.look(move |cluster| cluster.pairs.get(&kind).cloned().unwrap_or_default())
+            .await
+    }
+
+    /// Takes pairs that were measured on a kind of device, in the place of those there are.
+    pub async fn import_pairs(
+        &self,
+        kind: DeviceKind,
+        pairs: PairTable,
+    ) -> Result<Result<(), PairsError>, Stopped> {
+        self.ask(move |cluster| Box::pin(cluster.import_pairs(kind, pairs)))
             .await
     }
 

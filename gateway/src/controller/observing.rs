@@ -84,6 +84,13 @@ impl Observing {
         self.history.iter().cloned().collect()
     }
 
+    /// Learns from what was measured elsewhere.
+    pub(super) fn learn(&mut self, measured: &[DeviceObservation], profiles: &ProfileTable) {
+        for device in measured {
+            self.learned.observe(device, profiles);
+        }
+    }
+
     /// A plan is asked for: it can know all that is known now.
     pub(super) fn plan_asked(&mut self) {
         self.assumed.clone_from(&self.learned);

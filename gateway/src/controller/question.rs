@@ -86,7 +86,7 @@ impl Cluster {
                 max_batch_wait: self.config.max_batch_wait,
                 ..Conditions::default()
             },
-            observations: self.observing.history(),
+            observations: self.observations(),
             ..Problem::default()
         };
         for node in self.nodes.values().filter(|node| node.takes_replicas()) {

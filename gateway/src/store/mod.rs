@@ -8,6 +8,7 @@ mod artifacts;
 mod files;
 mod models;
 mod nodes;
+mod pairs;
 mod plans;
 mod profiles;
 mod settings;

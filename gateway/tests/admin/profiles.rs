@@ -101,3 +101,72 @@ async fn recorded_kernels_are_kept_until_the_profile_is_another() {
     assert_eq!(csv(&gateway, "/kernels?model=m").await, "");
     gateway.get("/v1/profiles/kernels").await.error(400);
 }
+
+#[tokio::test]
+async fn measured_pairs_are_kept_and_replaced() {
+    let gateway = Gateway::start().await;
+    assert_eq!(csv(&gateway, "/pairs?device_kind=T4").await, "");
+    let table = pairs("m:1", "m:1", 30.0, 1);
+    let answer = gateway.admin(Method::PUT, ON_T4, table.clone()).await;
+    assert_eq!(answer.status, 204, "{answer:?}");
+    assert_eq!(csv(&gateway, "/pairs?device_kind=T4").await, table);
+    assert_eq!(csv(&gateway, "/pairs?device_kind=V100").await, "");
+
+    for (body, problem) in [
+        (pairs("m", "m", 0.0, 1), "line 2: latency_a_ms"),
+        (
+            pairs("m", "m", 30.0, 1025),
+            "1025 pairs are over the limit of 1024",
+        ),
+    ] {
+        let message = gateway.admin(Method::PUT, ON_T4, body).await.error(400);
+        assert!(message.contains(problem), "{message}");
+    }
+    let unnamed = gateway.admin(Method::PUT, "/v1/profiles/pairs", "").await;
+    assert!(unnamed.error(400).contains("device_kind"));
+    let gateway = gateway.restarted().await;
+    assert_eq!(csv(&gateway, "/pairs?device_kind=T4").await, table);
+    let none = gateway.admin(Method::PUT, ON_T4, "").await;
+    assert_eq!(none.status, 204, "{none:?}");
+    assert_eq!(csv(&gateway, "/pairs?device_kind=T4").await, "");
+}
+
+/// Two models of which each replica needs nearly half of the only device when it is alone.
+#[tokio::test]
+async fn less_is_promised_of_models_that_were_measured_to_slow_each_other() {
+    let gateway = Gateway::start().await;
+    let mut agent = Agent::new("n");
+    for model in ["a", "b"] {
+        gateway.register(model).await;
+        let rate = serde_json::json!({"rate_rps": 180});
+        gateway
+            .patch(&format!("/v1/models/{model}"), &rate)
+            .await
+            .ok(200);
+    }
+    for model in ["a", "b"] {
+        agent.work_until_ready(&gateway, model).await;
+    }
+    let promised = async || {
+        let nothing_else = serde_json::json!({});
+        let preview = gateway.post("/v1/plans/preview", &nothing_else).await;
+        let plan = preview.ok(200)["plan"].clone();
+        plan["predicted_goodput_rps"].as_f64().unwrap()
+    };
+    let before = promised().await;
+    let table = pairs("a:1", "b:1", 180.0, 20);
+    let answer = gateway.admin(Method::PUT, ON_T4, table).await;
+    assert_eq!(answer.status, 204, "{answer:?}");
+    let after = promised().await;
+    assert!(after < 0.8 * before, "{before} before, {after} after");
+}
+
+const ON_T4: &str = "/v1/profiles/pairs?device_kind=T4";
+
+/// So many measurements of two models at 8 rows, which take 18 ms alone.
+fn pairs(a: &str, b: &str, together_ms: f64, count: usize) -> String {
+    let header = "model_a,model_b,batch_a,batch_b,share_a_pct,share_b_pct,latency_a_ms,latency_b_ms,std_a_ms,std_b_ms,\
+                  alone_a_ms,alone_b_ms\n";
+    let row = format!("{a},{b},8,8,100.0,100.0,{together_ms:?},{together_ms:?},,,18.0,18.0\n");
+    header.to_owned() + &row.repeat(count)
+}

@@ -33,8 +33,9 @@ itself, then both at the same time; the median over the runs of the median laten
 `packhorse model register`. Shares are of a GPU's multiprocessors, which takes MPS, or of the CPU's threads.
 
 The table has the columns model_a, model_b, batch_a, batch_b, share_a_pct, share_b_pct, latency_a_ms, latency_b_ms,
-std_a_ms, std_b_ms, alone_a_ms and alone_b_ms. A scenario names it under measured_pairs, from where `goodput` reads how
-models slow each other; `packhorse predict --measured` compares a policy's model with it.
+std_a_ms, std_b_ms, alone_a_ms and alone_b_ms. `packhorse profile import --pairs KIND` brings it to a gateway, and a
+scenario names it under measured_pairs; from there `goodput` reads how models slow each other. `packhorse predict
+--measured` compares a policy's model with it.
 
 Examples:
   packhorse profile pairs resnet50.json=resnet50.pt bert.json=bert.pt --device cuda:0 --output pairs.csv

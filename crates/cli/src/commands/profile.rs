@@ -6,6 +6,7 @@ use anyhow::{Context as _, ensure};
 use packhorse_cluster::{
     ByteCount, DeviceKind, ModelId, ModelName, Percent, ProfileRow, ProfileTable,
 };
+use packhorse_contention::PairTable;
 use packhorse_kernels::{KernelProfile, KernelTable};
 use serde::Serialize;
 
@@ -27,22 +28,30 @@ pub(crate) enum ProfileCommand {
     Show(ShowArgs),
     /// Write all profiles as CSV
     #[command(
-        after_help = "Examples:\n  packhorse profile export > profiles.csv\n  packhorse profile export profiles.csv"
+        after_help = "Examples:\n  packhorse profile export > profiles.csv\n  packhorse profile export profiles.csv\n  packhorse profile export --pairs T4 pairs.csv"
     )]
     Export {
         /// Where to [default: standard output]
         file: Option<PathBuf>,
+        /// Instead of profiles, the pairs that were measured on this kind of device
+        #[arg(long, value_name = "KIND")]
+        pairs: Option<DeviceKind>,
     },
     /// Read profiles from CSV, in place of what is there for the same model and device kind
     #[command(after_help = "\
 The columns are model,device_kind,batch_size,compute_share_pct,latency_ms,latency_p99_ms,memory_mib,
-achieved_occupancy_pct,mean_occupancy_pct,sm_utilization_pct; a cell that is not known is empty.
+achieved_occupancy_pct,mean_occupancy_pct,sm_utilization_pct; a cell that is not known is empty. With --pairs the file
+is one that `packhorse profile pairs --output` wrote; `goodput` reads there how models slow each other.
 
-Example:
-  packhorse profile import profiles/v100-thesis.csv")]
+Examples:
+  packhorse profile import profiles/v100-thesis.csv
+  packhorse profile import --pairs V100-SXM2-16GB pairs.csv")]
     Import {
         /// The CSV file
         file: PathBuf,
+        /// It has no profiles but pairs, measured on this kind of device; in place of what is there for the kind
+        #[arg(long, value_name = "KIND")]
+        pairs: Option<DeviceKind>,
     },
     /// Work out occupancy and SM utilisation of the kernels that torch.profiler recorded of a batch
     Kernels(KernelsArgs),
@@ -116,15 +125,43 @@ impl ProfileCommand {
             Self::Record(args) => args.run(context).await,
             Self::Pairs(args) => args.run(context).await,
             Self::Show(args) => args.run(context).await,
-            Self::Export { file: None } => Ok(output::raw(
+            Self::Export {
+                file,
+                pairs: Some(kind),
+            } => {
+                let csv = admin()?.pairs(&kind).await?;
+                match file {
+                    None => Ok(output::raw(csv.as_bytes())?),
+                    Some(file) => {
+                        write_file(&file, csv.as_bytes())?;
+                        report(context, "exported", csv.lines().skip(1).count())
+                    }
+                }
+            }
+            Self::Import {
+                file,
+                pairs: Some(kind),
+            } => {
+                let pairs = PairTable::from_csv(&read_text(&file)?)
+                    .with_context(|| format!("{}", file.display()))?;
+                admin()?.import_pairs(&kind, pairs.to_csv()).await?;
+                report(context, "imported", pairs.pairs.len())
+            }
+            Self::Export {
+                file: None,
+                pairs: None,
+            } => Ok(output::raw(
                 admin()?.profiles(None).await?.to_csv().as_bytes(),
             )?),
-            Self::Export { file: Some(file) } => {
+            Self::Export {
+                file: Some(file),
+                pairs: None,
+            } => {
                 let profiles = admin()?.profiles(None).await?;
                 write_file(&file, profiles.to_csv().as_bytes())?;
                 report(context, "exported", profiles.len())
             }
-            Self::Import { file } => {
+            Self::Import { file, pairs: None } => {
                 let profiles = ProfileTable::from_csv(&read_text(&file)?)
                     .with_context(|| format!("{}", file.display()))?;
                 admin()?.import_profiles(&profiles).await?;

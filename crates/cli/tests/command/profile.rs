@@ -270,3 +270,24 @@ async fn what_measurements_by_hand_lack_is_said() {
     let ran = gateway.run(&[&pairs[..], &["--pair", "m,n"]].concat());
     assert!(ran.error().contains("no model n is given"), "{ran:?}");
 }
+
+#[tokio::test]
+async fn measured_pairs_are_brought_to_a_gateway_and_back() {
+    let gateway = Gateway::start().await;
+    let table = "model_a,model_b,batch_a,batch_b,share_a_pct,share_b_pct,latency_a_ms,latency_b_ms,std_a_ms,std_b_ms,\
+                 alone_a_ms,alone_b_ms\na:1,b:1,8,8,100.0,100.0,30.0,30.0,,,18.0,18.0\n";
+    let file = gateway.file("pairs.csv", table);
+    let import = ["profile", "import", "--pairs", "T4", &file];
+    assert!(gateway.run(&import).text().contains("imported"));
+    let exported = gateway.run(&["profile", "export", "--pairs", "T4"]);
+    assert_eq!(exported.text(), table);
+    assert_eq!(
+        gateway
+            .run(&["profile", "export", "--pairs", "V100"])
+            .text(),
+        ""
+    );
+    let bad = gateway.file("bad.csv", table.replace("30.0", "0"));
+    let refused = gateway.run(&["profile", "import", "--pairs", "T4", &bad]);
+    assert!(refused.error().contains("line 2"), "{refused:?}");
+}

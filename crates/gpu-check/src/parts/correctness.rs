@@ -10,10 +10,40 @@ use crate::{
     report::{Section, Target},
 };
 
-pub(crate) struct Correctness;
+pub(crate) struct Correctness {
+    name: &'static str,
+    about: &'static str,
+    models: &'static [&'static str],
+    /// Whether they are also looked at as small ones.
+    quick: bool,
+}
 
 /// One of each sort: residual, depthwise, transformer.
-const MODELS: [&str; 3] = ["resnet50", "mobilenet_v2", "bert"];
+pub(crate) const CORRECTNESS: Correctness = Correctness {
+    name: "correctness",
+    about: "answers over HTTP against eager PyTorch on the same device",
+    models: &["resnet50", "mobilenet_v2", "bert"],
+    quick: true,
+};
+
+/// The other models of the thesis.
+pub(crate) const MODELS: Correctness = Correctness {
+    name: "models",
+    about: "the same for the other models of the thesis",
+    models: &[
+        "alexnet",
+        "densenet121",
+        "vgg19",
+        "efficientnet_b7",
+        "inception_v3",
+        "resnext50_32x4d",
+        "gpt2",
+        "t5",
+        "xlnet",
+        "bloom_560",
+    ],
+    quick: false,
+};
 /// Loading a model for the first time compiles or finds its kernels.
 const READY_LIMIT: Duration = Duration::from_mins(4);
 /// An objective that is not in the way, and a rate that wants the largest batches.
@@ -35,27 +65,37 @@ fn tolerance(backend: Backend) -> f64 {
 
 impl Part for Correctness {
     fn name(&self) -> &'static str {
-        "correctness"
+        self.name
     }
 
     fn about(&self) -> &'static str {
-        "answers over HTTP against eager PyTorch on the same device"
+        self.about
     }
 
     fn run(&self, host: &Host, section: &mut Section) -> anyhow::Result<()> {
-        let (models, missing) = models::make(host, &MODELS)?;
-        for (name, reason) in missing {
-            section.unavailable(name, reason);
+        if host.quick && !self.quick {
+            section.unavailable("all of them", "not with --quick");
+            return Ok(());
         }
         let seconds = if host.quick { 1 } else { 5 };
-        let mut cluster = Cluster::start(host, "correctness", Duration::from_secs(seconds))?;
-        for model in &models {
-            cluster.register(model, DEMAND)?;
-        }
-        for model in &models {
-            if let Err(e) = compare(host, &mut cluster, model, section) {
-                section.failed(model.name, format!("{e:#}"));
+        let mut cluster = Cluster::start(host, self.name, Duration::from_secs(seconds))?;
+        // One after the other: all together they may be more than fit.
+        for &name in self.models {
+            if host.is_out_of_time() {
+                section.unavailable(name, "the time is over (--minutes)");
+                continue;
             }
+            let (models, missing) = models::make(host, &[name])?;
+            let Some(model) = models.first() else {
+                let reason = missing.get(name).cloned().unwrap_or_default();
+                section.unavailable(name, reason);
+                continue;
+            };
+            cluster.register(model, DEMAND)?;
+            if let Err(e) = compare(host, &mut cluster, model, section) {
+                section.failed(name, format!("{e:#}"));
+            }
+            cluster.remove(model)?;
         }
         Ok(())
     }

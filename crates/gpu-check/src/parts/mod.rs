@@ -29,9 +29,9 @@ pub(crate) trait Part: Sync {
 }
 
 /// All of them, in the order in which they run: what others rest on first, and last what can be cut short.
-pub(crate) const PARTS: [&dyn Part; 10] = [
+pub(crate) const PARTS: [&dyn Part; 11] = [
     &devices::Devices,
-    &correctness::Correctness,
+    &correctness::CORRECTNESS,
     &throughput::Throughput,
     &copies::Copies,
     &streams::Streams,
@@ -39,5 +39,6 @@ pub(crate) const PARTS: [&dyn Part; 10] = [
     &mps::Mps,
     &faults::Faults,
     &goodput::Goodput,
+    &correctness::MODELS,
     &profiles::Profiles,
 ];

@@ -5,8 +5,8 @@ use axum::http::StatusCode;
 use crate::{
     api::ApiError,
     controller::{
-        ExplainError, LeaseError, ModelError, NodeError, PolicyError, PreviewError, RegisterError,
-        StatusError, Stopped, WantedError,
+        ExplainError, LeaseError, ModelError, NodeError, PairsError, PolicyError, PreviewError,
+        RegisterError, StatusError, Stopped, WantedError,
     },
     store::{OpenArtifactError, ReceiveError, StoreError},
 };
@@ -39,6 +39,15 @@ impl From<RegisterError> for ApiError {
                 Self::new(StatusCode::INSUFFICIENT_STORAGE, error.to_string())
             }
             RegisterError::Store(e) => e.into(),
+        }
+    }
+}
+
+impl From<PairsError> for ApiError {
+    fn from(error: PairsError) -> Self {
+        match error {
+            PairsError::TooMany(_) => Self::bad_request(error.to_string()),
+            PairsError::Store(e) => e.into(),
         }
     }
 }

@@ -144,6 +144,7 @@ fn admin_routes() -> OpenApiRouter<Admin> {
         .routes(routes!(artifacts::put).layer(DefaultBodyLimit::disable()))
         .routes(profiles.layer(DefaultBodyLimit::max(PROFILES_LIMIT)))
         .routes(routes!(profiles::kernels))
+        .routes(routes!(profiles::pairs, profiles::import_pairs))
         .routes(routes!(nodes::list))
         .routes(routes!(nodes::cordon))
         .routes(routes!(nodes::uncordon))

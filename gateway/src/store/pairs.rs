@@ -1,0 +1,49 @@
+//! What was measured of pairs of replicas that share a device.
+
+use std::collections::BTreeMap;
+
+use packhorse_cluster::DeviceKind;
+use packhorse_contention::PairTable;
+use sqlx::Row as _;
+
+use super::{Store, StoreError, unix_ms};
+
+impl Store {
+    /// Keeps the table of a kind of device, in the place of the one that is there.
+    ///
+    /// # Errors
+    /// If the database fails.
+    pub async fn put_pairs(&self, kind: &DeviceKind, pairs: &PairTable) -> Result<(), StoreError> {
+        sqlx::query(
+            "INSERT INTO pairs (device_kind, csv, created_ms) VALUES ($1, $2, $3) \
+             ON CONFLICT (device_kind) DO UPDATE SET csv = excluded.csv, created_ms = excluded.created_ms",
+        )
+        .bind(kind.to_string())
+        .bind(pairs.to_csv())
+        .bind(unix_ms())
+        .execute(&self.pool)
+        .await?;
+        Ok(())
+    }
+
+    /// The tables of all kinds of device.
+    ///
+    /// # Errors
+    /// If the database fails.
+    pub async fn pairs(&self) -> Result<BTreeMap<DeviceKind, PairTable>, StoreError> {
+        let rows = sqlx::query("SELECT device_kind, csv FROM pairs")
+            .fetch_all(&self.pool)
+            .await?;
+        let mut all = BTreeMap::new();
+        for row in rows {
+            let kind = row.try_get::<String, _>("device_kind")?;
+            let kind = kind.parse().map_err(|e: packhorse_cluster::IdError| {
+                StoreError::unreadable("pairs", "device_kind")(e.into())
+            })?;
+            let table = PairTable::from_csv(&row.try_get::<String, _>("csv")?)
+                .map_err(|e| StoreError::unreadable("pairs", "csv")(e.into()))?;
+            all.insert(kind, table);
+        }
+        Ok(all)
+    }
+}
