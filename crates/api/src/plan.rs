@@ -121,6 +121,12 @@ pub struct PolicyOptions {
     /// `nexus`: a residual batch of b waits (b - 1) / rate for its last request, as the published code has it, in place of the
     /// paper's b / rate.
     pub nexus_published: bool,
+    /// `goodput`: whether it may confine replicas to a share of their GPU's multiprocessors, which takes MPS: `never`, or `auto`, where
+    /// it pays; null is `never`.
+    pub compute_shares: Option<String>,
+    /// `goodput`: how many times as much as usual it tries while its time lasts; null is once.
+    #[schema(minimum = 1, maximum = 1000)]
+    pub effort: Option<u32>,
 }
 
 /// Asks what a policy would plan if something were different. Changes nothing.

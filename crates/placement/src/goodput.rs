@@ -7,7 +7,9 @@
 //! more left to chance. `tests/optimum.rs` says what it still loses against the best of all placements of small problems. A model may have several
 //! replicas on one device: small batches that leave most multiprocessors idle run beside each other.
 //!
-//! Clusters of more than [`UNDIVIDED`] devices are cut into [`cells`].
+//! Large clusters are cut into [`cells`]; what is large, and how long is searched, is [`depth`]'s. With more effort than usual
+//! ([`PolicyOptions::effort`]) the whole is done again, and what is worth more is the plan: a budget that ends meanwhile leaves the
+//! usual one.
 //!
 //! Models that nobody asks for get one replica where memory is left. A model that would cost the others more than it gains gets
 //! none, unless the objective is `max-min`.
@@ -16,36 +18,31 @@
 //! search, the best so far is the plan.
 
 mod cells;
+mod depth;
 mod forecast;
 mod random;
 mod score;
 mod search;
+mod shares;
 
 use std::{cmp::Reverse, collections::BTreeSet, time::Duration};
 
 use packhorse_cluster::{
-    ByteCount, DeviceIndex, ModelForecast, ModelIndex, Plan, PlannedReplica, Problem,
+    ByteCount, ComputeShare, DeviceIndex, ModelForecast, ModelIndex, Plan, PlannedReplica, Problem,
 };
 
 use crate::{
-    Budget, Objective, PlaceError, Policy, PolicyOptions, PredictError, Predictor,
+    Budget, ComputeShares, Effort, Objective, PlaceError, Policy, PolicyOptions, PredictError,
+    Predictor,
     candidates::Candidates,
     estimate::{Fate, Outlook, World},
     first_fit,
 };
+use depth::Depth;
 use score::Score;
-use search::{Search, sizes};
+use search::{Liberties, Search, sizes};
 
 pub(crate) const NAME: &str = "goodput";
-
-/// A cluster of more devices is cut into cells.
-const UNDIVIDED: usize = 8;
-/// How many changes the search of one cell tries, by the devices of the cluster: what a second or two allow.
-const CHANGES: [(usize, usize); 4] = [(UNDIVIDED, 400), (32, 16), (256, 40), (usize::MAX, 0)];
-/// It ends before, after this many changes per device that were no better.
-const PATIENCE: usize = 40;
-/// The same once everything is served, with headroom: then only cost can be saved.
-const EASY_PATIENCE: usize = 10;
 
 /// What runs stays unless something is better by this much: the estimate is not good for less.
 const SETTLED: f64 = 1e-2;
@@ -60,11 +57,17 @@ impl Policy for Goodput {
         budget: &mut Budget<'_>,
     ) -> Result<Plan, PlaceError> {
         let candidates = Candidates::new(problem);
-        let (mut replicas, fates) = if problem.devices.len() <= UNDIVIDED {
-            solve(problem, options, problem.devices.len(), budget)?
-        } else {
-            solve_cells(problem, &candidates, options, budget)?
+        let usual = PolicyOptions {
+            effort: Effort::USUAL,
+            ..options.clone()
         };
+        let (mut replicas, mut fates) = find(problem, &candidates, &usual, budget)?;
+        if options.effort != Effort::USUAL
+            && let Ok(found) = find(problem, &candidates, options, budget)
+            && is_better(problem, options.objective, &found.0, &replicas)
+        {
+            (replicas, fates) = found;
+        }
         serve_the_idle(problem, &candidates, &mut replicas);
         sort(&mut replicas);
         Ok(forecast::plan(problem, &candidates, replicas, &fates))
@@ -114,11 +117,39 @@ pub fn estimate(problem: &Problem, replicas: &[PlannedReplica]) -> Vec<ModelFore
     forecast::plan(problem, &candidates, replicas.to_vec(), outlook.fates()).models
 }
 
-/// The replicas that a search finds, and how the models fare with them. `cluster`: how many devices there are in all.
+/// The replicas that a search with the effort that is asked for finds, and how the models fare with them.
+fn find(
+    problem: &Problem,
+    candidates: &Candidates<'_>,
+    options: &PolicyOptions,
+    budget: &mut Budget<'_>,
+) -> Result<(Vec<PlannedReplica>, Vec<Fate>), PlaceError> {
+    let depth = Depth::new(problem.devices.len(), options.effort);
+    if depth.is_whole() {
+        solve(problem, options, depth, budget)
+    } else {
+        solve_cells(problem, candidates, options, depth, budget)
+    }
+}
+
+/// Whether some replicas are worth more than those that were found before.
+fn is_better(
+    problem: &Problem,
+    objective: Objective,
+    found: &[PlannedReplica],
+    before: &[PlannedReplica],
+) -> bool {
+    let world = World::new(problem);
+    let score = Score::new(&world, objective);
+    let value = |replicas| score.of(&Outlook::of(&world, replicas));
+    value(found) > value(before)
+}
+
+/// The same for a problem that is searched as a whole.
 fn solve(
     problem: &Problem,
     options: &PolicyOptions,
-    cluster: usize,
+    depth: Depth,
     budget: &mut Budget<'_>,
 ) -> Result<(Vec<PlannedReplica>, Vec<Fate>), PlaceError> {
     let world = World::new(problem);
@@ -126,7 +157,7 @@ fn solve(
     let score = Score::new(&world, options.objective);
     let mut search = Search::new(&world, &candidates, &score);
     search.fill_all(budget)?;
-    if cluster <= UNDIVIDED {
+    if depth.is_whole() {
         let packed = first_fit::FirstFit.place(problem, options, budget)?;
         start_from_better(&mut search, &world, &packed.replicas, budget)?;
         // To raise the least, one begins best where the sum is large.
@@ -135,7 +166,7 @@ fn solve(
                 objective: Objective::Goodput,
                 ..options.clone()
             };
-            let (replicas, _) = solve(problem, &plain, cluster, budget)?;
+            let (replicas, _) = solve(problem, &plain, depth, budget)?;
             start_from_better(&mut search, &world, &replicas, budget)?;
         }
     }
@@ -143,15 +174,26 @@ fn solve(
     if !running.is_empty() {
         start_from_better(&mut search, &world, &running, budget)?;
     }
-    improve(&mut search, cluster, budget);
-    if cluster <= UNDIVIDED {
-        venture(&mut search, cluster, budget);
+    improve(&mut search, depth, budget);
+    if depth.is_whole() {
+        let liberties = Liberties {
+            chance: true,
+            ..Liberties::default()
+        };
+        venture(&mut search, liberties, depth, budget);
+    }
+    if options.compute_shares == ComputeShares::Auto {
+        let liberties = Liberties {
+            shares: true,
+            ..Liberties::default()
+        };
+        venture(&mut search, liberties, depth, budget);
     }
     // Out of steps by now, it is as good as it is.
     search.fill_all(budget).ok();
     let stay = Outlook::of(&world, &running);
     if !is_worth_changing(&stay, score.of(&stay), &search)
-        || is_what_it_comes_to(&running, problem, options, cluster, budget)
+        || is_what_it_comes_to(&running, problem, options, depth, budget)
     {
         search.go_to(&stay);
     }
@@ -164,17 +206,13 @@ fn solve_cells(
     problem: &Problem,
     candidates: &Candidates<'_>,
     options: &PolicyOptions,
+    depth: Depth,
     budget: &mut Budget<'_>,
 ) -> Result<(Vec<PlannedReplica>, Vec<Fate>), PlaceError> {
     let mut all = Vec::new();
     let mut fates = vec![Fate::UNSERVED; problem.models.len()];
-    for cell in cells::cells(problem, candidates) {
-        let (replicas, of_cell) = solve(
-            &cell.problem(problem),
-            options,
-            problem.devices.len(),
-            budget,
-        )?;
+    for cell in cells::cells(problem, candidates, depth.cell()) {
+        let (replicas, of_cell) = solve(&cell.problem(problem), options, depth, budget)?;
         for (&(model, part), fate) in cell.models.iter().zip(of_cell) {
             fates[model] = fates[model].and(part, fate);
         }
@@ -214,7 +252,7 @@ fn is_what_it_comes_to(
     running: &[PlannedReplica],
     problem: &Problem,
     options: &PolicyOptions,
-    cluster: usize,
+    depth: Depth,
     budget: &mut Budget<'_>,
 ) -> bool {
     if running.is_empty() {
@@ -229,29 +267,25 @@ fn is_what_it_comes_to(
         sort(&mut replicas);
         replicas
     };
-    solve(&afresh, options, cluster, budget)
+    solve(&afresh, options, depth, budget)
         .is_ok_and(|(replicas, _)| asked(replicas) == asked(running.to_vec()))
 }
 
 /// Into the order of a plan.
 fn sort(replicas: &mut [PlannedReplica]) {
-    replicas.sort_by_key(|replica| (replica.model, replica.device, replica.batch_size));
+    let share = |replica: &PlannedReplica| replica.compute_share.map_or(0.0, ComputeShare::get);
+    replicas.sort_by(|a, b| {
+        (a.model, a.device, a.batch_size)
+            .cmp(&(b.model, b.device, b.batch_size))
+            .then(share(a).total_cmp(&share(b)))
+    });
 }
 
 /// Searches until nothing better was found for long, or the budget ends.
-fn improve(search: &mut Search<'_, '_, '_>, cluster: usize, budget: &mut Budget<'_>) {
-    let changes = CHANGES
-        .iter()
-        .find(|(devices, _)| cluster <= *devices)
-        .map_or(0, |entry| entry.1);
+fn improve(search: &mut Search<'_, '_, '_>, depth: Depth, budget: &mut Budget<'_>) {
     let mut vain = 0;
-    for _ in 0..changes {
-        let patience = if search.serves_all() {
-            EASY_PATIENCE
-        } else {
-            PATIENCE * search.devices()
-        };
-        if vain >= patience || search.devices() == 0 {
+    for _ in 0..depth.changes() {
+        if vain >= depth.patience(search.devices(), search.serves_all()) || search.devices() == 0 {
             break;
         }
         match search.improve(budget) {
@@ -262,19 +296,24 @@ fn improve(search: &mut Search<'_, '_, '_>, cluster: usize, budget: &mut Budget<
     }
 }
 
-/// Searches on with more left to chance, which finds what a careful search has no way to. Goes back unless that is better by
+/// Searches on with liberties, which find what a careful search has no way to. Goes back unless that is better by
 /// more than the estimate is good for: the best of many placements by an estimate is the one that it errs most about.
-fn venture(search: &mut Search<'_, '_, '_>, cluster: usize, budget: &mut Budget<'_>) {
+fn venture(
+    search: &mut Search<'_, '_, '_>,
+    liberties: Liberties,
+    depth: Depth,
+    budget: &mut Budget<'_>,
+) {
     if search.serves_all() {
         return;
     }
     let mut careful = Outlook::new(search.here().world);
     careful.copy(search.here());
     let value = search.value();
-    search.be_bold(true);
-    improve(search, cluster, budget);
-    search.be_bold(false);
-    search.polish(budget).ok();
+    search.allow(liberties);
+    improve(search, depth, budget);
+    search.polish(depth.is_whole(), budget).ok();
+    search.allow(Liberties::default());
     if search.value() <= value + SETTLED {
         search.go_to(&careful);
     }
@@ -365,13 +404,21 @@ fn serve_the_idle(
     }
 }
 
-/// What a placement is worth by the measure of the search.
+/// What the best of some placements is worth by the measure of the search.
 #[cfg(test)]
-pub(crate) fn value(
+pub(crate) fn best_value(
     problem: &Problem,
-    replicas: &[PlannedReplica],
-    objective: crate::Objective,
+    placements: &mut dyn Iterator<Item = Vec<PlannedReplica>>,
+    objective: Objective,
 ) -> f64 {
     let world = World::new(problem);
-    Score::new(&world, objective).of(&Outlook::of(&world, replicas))
+    let score = Score::new(&world, objective);
+    let values = placements.map(|replicas| score.of(&Outlook::of(&world, &replicas)));
+    values.fold(f64::NEG_INFINITY, f64::max)
+}
+
+/// What a placement is worth by it.
+#[cfg(test)]
+pub(crate) fn value(problem: &Problem, replicas: &[PlannedReplica], objective: Objective) -> f64 {
+    best_value(problem, &mut [replicas.to_vec()].into_iter(), objective)
 }

@@ -33,7 +33,8 @@ pub use explain::explain;
 pub use goodput::estimate;
 pub use igniter::{CoefficientsError, IgniterCoefficients};
 pub use options::{
-    ComputeMetric, Objective, PolicyOptions, UnknownComputeMetric, UnknownObjective,
+    ComputeMetric, ComputeShares, Effort, EffortError, Objective, PolicyOptions,
+    UnknownComputeMetric, UnknownComputeShares, UnknownObjective,
 };
 pub use policy::{
     DEFAULT_POLICY, FALLBACK_POLICY, POLICIES, PlaceError, Policy, PolicyEntry, UnknownPolicy,

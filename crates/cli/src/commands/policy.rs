@@ -17,7 +17,8 @@ pub(crate) struct PolicyArgs {
 enum PolicyCommand {
     /// Choose the placement policy or the dispatch discipline
     #[command(after_help = "\
-Choices about how a policy decides (--creq, --objective, --nexus-published, --prefer) take the place of all earlier ones.
+Choices about how a policy decides (--creq, --objective, --nexus-published, --prefer, --compute-shares,
+--effort) take the place of all earlier ones.
 
 Examples:
   packhorse policy set exclusive
@@ -27,7 +28,7 @@ Examples:
 }
 
 #[derive(clap::Args)]
-#[group(id = "change", required = true, multiple = true, args = ["policy", "discipline", "creq", "objective", "nexus_published", "prefer"])]
+#[group(id = "change", required = true, multiple = true, args = ["policy", "discipline", "creq", "objective", "nexus_published", "prefer", "compute_shares", "effort"])]
 struct SetArgs {
     /// The placement policy
     policy: Option<String>,
@@ -65,6 +66,9 @@ fn print(view: &PolicyView) -> anyhow::Result<()> {
     let options = &view.options;
     let metric = options.compute_metric.as_ref();
     let objective = options.objective.as_ref();
+    let shares = options.compute_shares.as_ref();
+    let shares = shares.filter(|choice| *choice != "never");
+    let effort = options.effort.filter(|times| *times > 1);
     let chosen = [
         Some(format!("policy {}", view.policy)),
         Some(format!("discipline {}", view.discipline)),
@@ -76,6 +80,8 @@ fn print(view: &PolicyView) -> anyhow::Result<()> {
         options
             .nexus_published
             .then(|| "nexus as published".to_owned()),
+        shares.map(|choice| format!("compute shares {choice}")),
+        effort.map(|times| format!("effort {times}")),
     ];
     let chosen: Vec<String> = chosen.into_iter().flatten().collect();
     output::line(format!("{}\n", chosen.join(", ")))?;

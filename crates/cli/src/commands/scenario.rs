@@ -5,8 +5,8 @@ use std::{path::Path, str::FromStr, time::Instant};
 use anyhow::Context as _;
 use packhorse_cluster::{Device, Discipline, Explanation, Plan, PlannedReplica, Problem};
 use packhorse_placement::{
-    Budget, Cluster, ComputeMetric, IgniterCoefficients, Objective, PolicyEntry, PolicyOptions,
-    UnknownPolicy, policy, smallest_cluster,
+    Budget, Cluster, ComputeMetric, ComputeShares, Effort, IgniterCoefficients, Objective,
+    PolicyEntry, PolicyOptions, UnknownPolicy, policy, smallest_cluster,
 };
 use packhorse_simulator::{PlanReport, ReplicaReport, Scenario};
 use serde::Deserialize;
@@ -50,6 +50,12 @@ pub(super) struct ChoiceArgs {
     /// Which of equally good plans the MILPs take [default: whichever they find]
     #[arg(long, value_name = "WHAT", value_parser = ["small-batch"])]
     prefer: Option<String>,
+    /// Whether `goodput` may confine replicas to shares of their GPU, which takes MPS, never or auto (where it pays) [default: never]
+    #[arg(long, value_name = "WHEN")]
+    compute_shares: Option<ComputeShares>,
+    /// How many times as much as usual `goodput` tries [default: 1]
+    #[arg(long, value_name = "TIMES")]
+    effort: Option<Effort>,
 }
 
 impl ChoiceArgs {
@@ -66,6 +72,8 @@ impl ChoiceArgs {
             objective: self.objective.unwrap_or_default(),
             prefer_small_batch: self.prefer.is_some(),
             nexus_published: self.nexus_published,
+            compute_shares: self.compute_shares.unwrap_or_default(),
+            effort: self.effort.unwrap_or_default(),
             igniter_coefficients: coefficients
                 .map(IgniterCoefficients::from_csv)
                 .transpose()
@@ -80,6 +88,8 @@ impl ChoiceArgs {
             objective: self.objective.map(|objective| objective.to_string()),
             prefer_small_batch: self.prefer.is_some(),
             nexus_published: self.nexus_published,
+            compute_shares: self.compute_shares.map(|choice| choice.to_string()),
+            effort: self.effort.map(Effort::get),
         };
         (chosen != packhorse_api::PolicyOptions::default()).then_some(chosen)
     }

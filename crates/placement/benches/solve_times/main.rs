@@ -7,6 +7,7 @@
 #![expect(clippy::print_stdout, reason = "progress, for people at a terminal")]
 
 mod problems;
+mod zoo;
 
 use std::{
     fmt::Write as _,

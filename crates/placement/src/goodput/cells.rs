@@ -4,7 +4,7 @@
 //! cells by the work that they are, `rate · min(latency · utilisation / batch)`, the largest first: one that is more than a part of
 //! a cell is cut into parts; each part goes to a cell where the model runs now, if that has room, else to the one with most room
 //! left of those on which it can run. A cell knows of its models only the parts that it is given. What is lost against one search
-//! over everything is what cells could lend each other; the benchmark says how much that is.
+//! over everything is what cells could lend each other; the benchmark says how much that is (`docs/benchmarks/placement.md`).
 
 use std::collections::BTreeSet;
 
@@ -17,8 +17,6 @@ use crate::{
     classes::{Class, classes},
 };
 
-/// Devices of a cell, at most.
-const SIZE: usize = 6;
 /// A model's part is at most this much of a cell.
 const PART: f64 = 0.5;
 
@@ -34,12 +32,12 @@ pub(super) struct Cell {
     running: BTreeSet<usize>,
 }
 
-/// Cuts a problem into cells.
-pub(super) fn cells(problem: &Problem, candidates: &Candidates<'_>) -> Vec<Cell> {
+/// Cuts a problem into cells of at most `size` devices.
+pub(super) fn cells(problem: &Problem, candidates: &Candidates<'_>, size: usize) -> Vec<Cell> {
     let mut cells = Vec::new();
     let classes = classes(problem);
     for class in &classes {
-        let count = class.devices.len().div_ceil(SIZE);
+        let count = class.devices.len().div_ceil(size);
         let length = class.devices.len().div_ceil(count);
         for devices in class.devices.chunks(length) {
             let here = |replica: &&PlannedReplica| devices.contains(&replica.device);
@@ -64,7 +62,7 @@ pub(super) fn cells(problem: &Problem, candidates: &Candidates<'_>) -> Vec<Cell>
     let crowding = (total / problem.devices.len().max(1) as f64).max(1.0);
     works.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
     for (model, work) in works {
-        let parts = (work / crowding / (PART * SIZE as f64)).ceil().max(1.0);
+        let parts = (work / crowding / (PART * size as f64)).ceil().max(1.0);
         for _ in 0..parts as usize {
             give(
                 &mut cells,

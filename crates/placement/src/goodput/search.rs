@@ -3,9 +3,9 @@
 //! Source: large neighbourhood search, Shaw, "Using Constraint Programming and Local Search Methods to Solve Vehicle Routing
 //! Problems", 1998.
 
-use packhorse_cluster::{ByteCount, DeviceIndex, ModelIndex};
+use packhorse_cluster::{ByteCount, ComputeShare, DeviceIndex, ModelIndex};
 
-use super::{random::Random, score::Score};
+use super::{random::Random, score::Score, shares};
 use crate::{
     Budget, PlaceError,
     candidates::Candidates,
@@ -22,6 +22,18 @@ const WORTH: f64 = 1e-6;
 const ENTRY: f64 = 0.1;
 /// A model that lacks less than this part of its rate wants no further replica.
 const CONTENT: f64 = 1e-3;
+
+/// The batch size and the compute share of a replica.
+type Fit = (u32, Option<ComputeShare>);
+
+/// What a search may do beyond what it does by itself.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Liberties {
+    /// Leave to chance what is taken, not only what is tried.
+    pub(super) chance: bool,
+    /// Confine replicas to compute shares.
+    pub(super) shares: bool,
+}
 
 /// A replica that could be added to a device.
 #[derive(Clone, Copy)]
@@ -73,8 +85,7 @@ pub(super) struct Search<'s, 'w, 'a> {
     untuned: Outlook<'w, 'a>,
     random: Random,
     ideas: Vec<Idea>,
-    /// Whether chance has more of a say than it needs.
-    bold: bool,
+    liberties: Liberties,
     /// Whether all is settled anew for everything that is tried, not only the device that it is tried on.
     exact: bool,
 }
@@ -97,7 +108,7 @@ impl<'s, 'w, 'a> Search<'s, 'w, 'a> {
             untuned: Outlook::new(world),
             random: Random::new(),
             ideas: Vec::new(),
-            bold: false,
+            liberties: Liberties::default(),
             exact: false,
         }
     }
@@ -121,9 +132,9 @@ impl<'s, 'w, 'a> Search<'s, 'w, 'a> {
         asked.all(|(fate, demand)| demand.rate <= 0.0 || fate.stressed >= 1.0 - CONTENT)
     }
 
-    /// From now on leaves more to chance, or no longer.
-    pub(super) fn be_bold(&mut self, bold: bool) {
-        self.bold = bold;
+    /// What it may do from now on.
+    pub(super) fn allow(&mut self, liberties: Liberties) {
+        self.liberties = liberties;
     }
 
     /// Goes to a placement.
@@ -165,10 +176,14 @@ impl<'s, 'w, 'a> Search<'s, 'w, 'a> {
         rebuilt.map(|()| false)
     }
 
-    /// Adds to every device what pays and tunes it, with everything settled anew each time: what a device does to the others, and what
-    /// the way to a placement leaves of what was there before, is not overlooked then.
-    pub(super) fn polish(&mut self, budget: &mut Budget<'_>) -> Result<(), PlaceError> {
-        self.exact = true;
+    /// Adds to every device what pays and tunes it. `exact`: with everything settled anew each time, so that what a device does to the others, and
+    /// what the way to a placement leaves of what was there before, is not overlooked.
+    pub(super) fn polish(
+        &mut self,
+        exact: bool,
+        budget: &mut Budget<'_>,
+    ) -> Result<(), PlaceError> {
+        self.exact = exact;
         let polished = self.polish_all(budget);
         self.exact = false;
         self.settle();
@@ -207,7 +222,7 @@ impl<'s, 'w, 'a> Search<'s, 'w, 'a> {
             self.fill(device, taste, budget)?;
         }
         let mut untuned = f64::NEG_INFINITY;
-        if self.bold {
+        if self.liberties.chance {
             self.settle();
             self.untuned.copy(&self.here);
             untuned = self.value;
@@ -225,7 +240,8 @@ impl<'s, 'w, 'a> Search<'s, 'w, 'a> {
     }
 
     fn taste(&mut self) -> Taste {
-        let by_memory = self.bold && self.random.below(2) == 0;
+        let bold = self.liberties.chance;
+        let by_memory = bold && self.random.below(2) == 0;
         Taste {
             charge: if by_memory {
                 Charge::Memory
@@ -233,7 +249,7 @@ impl<'s, 'w, 'a> Search<'s, 'w, 'a> {
                 Charge::Time
             },
             shaken: true,
-            bold: self.bold,
+            bold,
         }
     }
 
@@ -262,23 +278,26 @@ impl<'s, 'w, 'a> Search<'s, 'w, 'a> {
     ) -> Result<(), PlaceError> {
         loop {
             self.think_of(device, taste);
-            let mut best: Option<(f64, Idea)> = None;
+            let mut best: Option<(f64, Idea, Option<ComputeShare>)> = None;
             for i in 0..self.ideas.len() {
-                budget.spend(1)?;
                 let idea = self.ideas[i];
-                self.trial.copy(&self.here);
-                self.trial.put(device, idea.model, idea.batch, None);
-                settle(&mut self.trial, device, &[], self.exact);
-                let gain = self.score.of(&self.trial) - self.value;
-                let per_cost = self.luck(taste.bold) * gain / idea.cost;
-                if gain > WORTH && best.is_none_or(|best| per_cost > best.0) {
-                    best = Some((per_cost, idea));
+                let shares = self.shares(device, idea.model, idea.batch, None);
+                for share in shares.map(Some).chain([None]) {
+                    budget.spend(1)?;
+                    self.trial.copy(&self.here);
+                    self.trial.put(device, idea.model, idea.batch, share);
+                    settle(&mut self.trial, device, &[], self.exact);
+                    let gain = self.score.of(&self.trial) - self.value;
+                    let per_cost = self.luck(taste.bold) * gain / idea.cost;
+                    if gain > WORTH && best.is_none_or(|best| per_cost > best.0) {
+                        best = Some((per_cost, idea, share));
+                    }
                 }
             }
-            let Some((_, idea)) = best else {
+            let Some((_, idea, share)) = best else {
                 return Ok(());
             };
-            self.here.put(device, idea.model, idea.batch, None);
+            self.here.put(device, idea.model, idea.batch, share);
             settle(&mut self.here, device, &[], self.exact);
             self.value = self.score.of(&self.here);
         }
@@ -334,7 +353,7 @@ impl<'s, 'w, 'a> Search<'s, 'w, 'a> {
         }
     }
 
-    /// Tries other batch sizes for each replica of a device, and to do without it.
+    /// Tries other batch sizes and compute shares for each replica of a device, and to do without it.
     fn tune(&mut self, device: usize, budget: &mut Budget<'_>) -> Result<(), PlaceError> {
         let mut place = self.here.range(device).start;
         for _ in self.here.range(device) {
@@ -346,16 +365,21 @@ impl<'s, 'w, 'a> Search<'s, 'w, 'a> {
                 .world
                 .service(slot.model, device)
                 .map_or(0, Service::largest);
-            let others = sizes(self.candidates, slot.model, device).filter(|&(batch, memory)| {
+            let batches = sizes(self.candidates, slot.model, device).filter(|&(batch, memory)| {
                 batch != slot.batch && batch <= largest && memory <= free
             });
-            let mut best: Option<(f64, Option<u32>)> = None;
-            for other in others.map(|(batch, _)| Some(batch)).chain([None]) {
+            let batches = batches.map(|(batch, _)| Some((batch, slot.share)));
+            let shares = self.shares(device, slot.model, slot.batch, Some(place));
+            let shares = shares.map(Some).chain(slot.share.map(|_| None));
+            let shares = shares.filter(|share| *share != slot.share);
+            let shares = shares.map(|share| Some((slot.batch, share)));
+            let mut best: Option<(f64, Option<Fit>)> = None;
+            for other in batches.chain(shares).chain([None]) {
                 budget.spend(1)?;
                 self.trial.copy(&self.here);
                 self.trial.take(place);
-                if let Some(batch) = other {
-                    self.trial.put(device, slot.model, batch, slot.share);
+                if let Some((batch, share)) = other {
+                    self.trial.put(device, slot.model, batch, share);
                 }
                 settle(&mut self.trial, device, &[slot.model], self.exact);
                 let value = self.score.of(&self.trial);
@@ -369,13 +393,26 @@ impl<'s, 'w, 'a> Search<'s, 'w, 'a> {
                 continue;
             };
             self.here.take(place);
-            if let Some((_, Some(batch))) = best {
-                self.here.put(device, slot.model, batch, slot.share);
+            if let Some((_, Some((batch, share)))) = best {
+                self.here.put(device, slot.model, batch, share);
             }
             settle(&mut self.here, device, &[slot.model], self.exact);
             self.value = value;
         }
         Ok(())
+    }
+
+    /// The compute shares that a replica may be tried with, in the place of the one at `place` or beside all.
+    fn shares(
+        &self,
+        device: usize,
+        model: usize,
+        batch: u32,
+        place: Option<usize>,
+    ) -> impl Iterator<Item = ComputeShare> + use<> {
+        let tried = self.liberties.shares;
+        let shares = tried.then(|| shares::paying(&self.here, device, model, batch, place));
+        shares.into_iter().flatten()
     }
 
     fn free_memory(&self, device: usize) -> ByteCount {

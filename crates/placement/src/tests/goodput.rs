@@ -4,7 +4,7 @@ use packhorse_cluster::{Conditions, Discipline};
 use proptest::{collection::vec, prelude::*};
 
 use super::*;
-use crate::{Objective, PolicyOptions, estimate};
+use crate::{Effort, Objective, PolicyOptions, estimate};
 
 pub(super) fn outlook_fractions(problem: &Problem, replicas: &[PlannedReplica]) -> Vec<f64> {
     let world = estimate::World::new(problem);
@@ -334,4 +334,50 @@ fn a_large_cluster_is_cut_into_cells_that_serve_all_together() {
     assert_eq!(plan, place("goodput", &problem));
     problem.current.clone_from(&plan.replicas);
     assert_eq!(place("goodput", &problem).replicas, plan.replicas);
+}
+
+#[test]
+fn more_effort_that_the_budget_ends_leaves_the_usual_plan() {
+    // Twelve devices that have too much to do.
+    let models = [
+        ("alexnet", 30_000.0, 200),
+        ("bert", 900.0, 200),
+        ("densenet121", 9_000.0, 200),
+    ];
+    let problem = v100s(12, &models);
+    let place = |effort, steps| {
+        let options = PolicyOptions {
+            effort: Effort::new(effort).unwrap(),
+            ..PolicyOptions::default()
+        };
+        let taken = std::cell::Cell::new(0);
+        let stop = || {
+            taken.set(taken.get() + 1);
+            false
+        };
+        let mut budget = Budget::new(steps, &stop);
+        let entry = policy("goodput").unwrap();
+        let plan = entry.place_with(&problem, &options, &mut budget).unwrap();
+        (plan, taken.get())
+    };
+    let (usual, steps) = place(1, u64::MAX);
+    assert_eq!(place(4, steps + 1_000).0, usual);
+    let (whole, more) = place(4, u64::MAX);
+    assert!(more > 3 * steps, "{more} after {steps}");
+    let value = |plan: &Plan| crate::goodput::value(&problem, &plan.replicas, Objective::Goodput);
+    assert!(value(&whole) >= value(&usual));
+}
+
+#[test]
+fn an_effort_is_a_number_of_times() {
+    let read = |text: &str| text.parse::<Effort>().ok().map(Effort::get);
+    assert_eq!((read("1"), read("1000")), (Some(1), Some(1_000)));
+    for wrong in ["0", "1001", "-1", "much"] {
+        assert_eq!(read(wrong), None, "{wrong}");
+    }
+    let message = Effort::new(0).unwrap_err().to_string();
+    assert_eq!(
+        message,
+        "an effort must be a whole number from 1 to 1000, not \"0\""
+    );
 }
