@@ -134,7 +134,7 @@ impl ProfileCommand {
                     None => Ok(output::raw(csv.as_bytes())?),
                     Some(file) => {
                         write_file(&file, csv.as_bytes())?;
-                        report(context, "exported", csv.lines().skip(1).count())
+                        report(context, "exported", csv.lines().skip(1).count(), "pair")
                     }
                 }
             }
@@ -145,7 +145,7 @@ impl ProfileCommand {
                 let pairs = PairTable::from_csv(&read_text(&file)?)
                     .with_context(|| format!("{}", file.display()))?;
                 admin()?.import_pairs(&kind, pairs.to_csv()).await?;
-                report(context, "imported", pairs.pairs.len())
+                report(context, "imported", pairs.pairs.len(), "pair")
             }
             Self::Export {
                 file: None,
@@ -159,13 +159,13 @@ impl ProfileCommand {
             } => {
                 let profiles = admin()?.profiles(None).await?;
                 write_file(&file, profiles.to_csv().as_bytes())?;
-                report(context, "exported", profiles.len())
+                report(context, "exported", profiles.len(), "profile")
             }
             Self::Import { file, pairs: None } => {
                 let profiles = ProfileTable::from_csv(&read_text(&file)?)
                     .with_context(|| format!("{}", file.display()))?;
                 admin()?.import_profiles(&profiles).await?;
-                report(context, "imported", profiles.len())
+                report(context, "imported", profiles.len(), "profile")
             }
         }
     }
@@ -215,12 +215,12 @@ impl ShowArgs {
     }
 }
 
-fn report(context: &Context, done: &str, profiles: usize) -> anyhow::Result<()> {
+fn report(context: &Context, done: &str, count: usize, noun: &str) -> anyhow::Result<()> {
     if context.json() {
-        return output::json(&serde_json::json!({ done: profiles }));
+        return output::json(&serde_json::json!({ done: count }));
     }
-    let noun = if profiles == 1 { "profile" } else { "profiles" };
-    Ok(output::line(format!("{done} {profiles} {noun}"))?)
+    let plural = if count == 1 { "" } else { "s" };
+    Ok(output::line(format!("{done} {count} {noun}{plural}"))?)
 }
 
 fn show(context: &Context, profiles: &ProfileTable) -> anyhow::Result<()> {

@@ -276,18 +276,41 @@ async fn measured_pairs_are_brought_to_a_gateway_and_back() {
     let gateway = Gateway::start().await;
     let table = "model_a,model_b,batch_a,batch_b,share_a_pct,share_b_pct,latency_a_ms,latency_b_ms,std_a_ms,std_b_ms,\
                  alone_a_ms,alone_b_ms\na:1,b:1,8,8,100.0,100.0,30.0,30.0,,,18.0,18.0\n";
+    let of_kind = || query_param("device_kind", "T4");
+    let import = admin("PUT", "/v1/profiles/pairs");
+    import
+        .and(of_kind())
+        .and(header("content-type", "text/csv"))
+        .and(body_string(table))
+        .respond_with(ResponseTemplate::new(204))
+        .expect(1)
+        .mount(&gateway.server)
+        .await;
+    admin("GET", "/v1/profiles/pairs")
+        .and(of_kind())
+        .respond_with(ResponseTemplate::new(200).set_body_raw(table, "text/csv"))
+        .mount(&gateway.server)
+        .await;
     let file = gateway.file("pairs.csv", table);
-    let import = ["profile", "import", "--pairs", "T4", &file];
-    assert!(gateway.run(&import).text().contains("imported"));
+    let imported = gateway.run(&["profile", "import", "--pairs", "T4", &file]);
+    assert_eq!(imported.text(), "imported 1 pair\n");
     let exported = gateway.run(&["profile", "export", "--pairs", "T4"]);
     assert_eq!(exported.text(), table);
-    assert_eq!(
-        gateway
-            .run(&["profile", "export", "--pairs", "V100"])
-            .text(),
-        ""
-    );
+    let again = gateway.path("again.csv");
+    let written = [
+        "profile",
+        "export",
+        "--pairs",
+        "T4",
+        again.to_str().unwrap(),
+    ];
+    assert_eq!(gateway.run(&written).text(), "exported 1 pair\n");
+    assert_eq!(fs::read_to_string(again).unwrap(), table);
     let bad = gateway.file("bad.csv", table.replace("30.0", "0"));
     let refused = gateway.run(&["profile", "import", "--pairs", "T4", &bad]);
-    assert!(refused.error().contains("line 2"), "{refused:?}");
+    assert!(
+        refused.error().contains("bad.csv: line 2: latency_a_ms"),
+        "{refused:?}"
+    );
+    gateway.server.verify().await;
 }
