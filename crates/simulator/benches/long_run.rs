@@ -21,7 +21,7 @@ use packhorse_placement::{Budget, Effort, PolicyOptions, estimate, policy};
 use packhorse_simulator::{Arrivals, PlanReport, Rate, Scenario, Simulation, Workload, simulate};
 
 /// Devices, models and the effort of the long run: what some minutes allow.
-const SIZES: [(usize, usize, u32); 3] = [(24, 20, 20), (100, 100, 10), (6_000, 2_000, 10)];
+const SIZES: [(usize, usize, u32); 3] = [(24, 20, 50), (100, 100, 30), (6_000, 2_000, 20)];
 
 /// Rates that want this much of the devices' time in full batches: what the other benchmark has, which is served, and too much.
 const LOADS: [f64; 2] = [0.9, 2.7];

@@ -58,7 +58,9 @@ fn row(line: &str) -> anyhow::Result<String> {
             continue;
         }
         let (usual, long) = (100.0 * usual.parse::<f64>()?, 100.0 * long.parse::<f64>()?);
-        write!(row, " {usual:.2} | {long:.2} | {:.2} |", long - usual)?;
+        // Rounded first: nothing lost is no negative number.
+        let lost = ((long - usual) * 100.0).round() / 100.0 + 0.0;
+        write!(row, " {usual:.2} | {long:.2} | {lost:.2} |")?;
     }
     Ok(row + "\n")
 }
@@ -74,9 +76,9 @@ mod tests {
             simulated,
             "| 24 | 20 | 0.9 | 100 | 0.015 | 21.5 | 99.00 | 100.00 | 1.00 | 98.00 | 98.50 | 0.50 |\n"
         );
-        let estimated = row("6000,2000,0.9,10,0.7,0.99,,60,0.995,").unwrap();
+        let estimated = row("6000,2000,0.9,10,0.7,1,,60,0.99999,").unwrap();
         assert!(
-            estimated.ends_with("| 99.00 | 99.50 | 0.50 | – | – | – |\n"),
+            estimated.ends_with("| 100.00 | 100.00 | 0.00 | – | – | – |\n"),
             "{estimated}"
         );
         assert!(row("24,20").is_err());
