@@ -88,7 +88,9 @@ fn build() -> anyhow::Result<PathBuf> {
     let packages = PACKAGES.iter().flat_map(|package| ["-p", package]);
     let status = Command::new("cargo")
         .current_dir(root())
-        .args(["build", "--release"])
+        // Its problems are small enough for microlp: HiGHS would take as long to build as all the rest.
+        .args(["build", "--release", "--no-default-features"])
+        .args(["--features", "packhorse-worker-agent/torch"])
         .args(packages)
         .env("PACKHORSE_RPATH", "off")
         .status()
