@@ -20,7 +20,7 @@ use serde::Deserialize;
 use tokio::runtime::Runtime;
 
 use crate::{
-    host::Host,
+    host::{Backend, Host},
     models::{Model, floats},
     process::{Running, now, wait_for},
 };
@@ -72,6 +72,7 @@ impl Cluster {
             "--profile-time-limit-ms",
             &profile_time.as_millis().to_string(),
         ]);
+        gateway.args(batch_limit(host, 90));
         let mut gateway = Running::start("gateway", &mut gateway, &folder)?;
         let endpoints = wait_for("the gateway to listen", START_LIMIT, || {
             gateway.check()?;
@@ -92,6 +93,7 @@ impl Cluster {
             devices,
             "--stop-workers-on-exit",
         ]);
+        agent.args(batch_limit(host, 60));
         let agent = Running::start("agent", &mut agent, &folder)?;
 
         let token =
@@ -290,6 +292,11 @@ impl Cluster {
     pub(crate) fn folder(&self) -> &Path {
         &self.folder
     }
+}
+
+/// So many seconds for a batch on a CPU, where the larger models take longer than any may that is to be of use.
+fn batch_limit(host: &Host, seconds: u32) -> Option<String> {
+    (host.backend == Backend::Cpu).then(|| format!("--batch-limit-ms={seconds}000"))
 }
 
 fn tensor(spec: &TensorSpec, rows: u32, bytes: &[u8]) -> anyhow::Result<Tensor> {

@@ -50,7 +50,7 @@ const READY_LIMIT: Duration = Duration::from_mins(4);
 const DEMAND: Demand = Demand {
     rate_rps: 1.0,
     slo_ms: 20_000.0,
-    max_batch_size: Some(8),
+    max_batch_size: Some(EXAMPLE_ROWS[1]),
 };
 
 /// How far an answer may be from PyTorch's, as part of the largest number in it. A GPU convolves in TF32, with 10 bits after the
