@@ -522,6 +522,9 @@ impl Engine {
             "{rows} rows for {replica_key:?}"
         );
         model.fleet.dispatched(now, replica_key, id, rows);
+        if model.queue.rows() >= u64::from(rows) {
+            self.falls_short(now, model_key);
+        }
         for waiting in &requests {
             self.live.insert(waiting.request.id, Place::InFlight(id));
         }
@@ -559,10 +562,10 @@ impl Engine {
         self.finish(&waiting, outcome);
     }
 
-    /// A request of the model had to be dropped.
+    /// A request of the model had to be dropped, or as many are left waiting as were dispatched.
     fn falls_short(&mut self, now: Time, key: ModelKey) {
         let model = self.models.get_mut(&key);
-        let model = model.expect("only what there is drops requests");
+        let model = model.expect("only what there is can be short");
         if model.note_short_from <= now {
             let devices = model.fleet.serving().map(|(_, replica)| replica.device());
             model.note_short_from = self.shortages.note(now, key, devices);

@@ -6,7 +6,7 @@ use packhorse_cluster::Time;
 
 use crate::{DeviceKey, ModelKey};
 
-/// So long a model counts as short after a request of it had to be dropped.
+/// So long a model counts as short after it was.
 const LASTS: Duration = Duration::from_secs(1);
 
 /// By device, the models that have replicas there and are short, and until when they count as short.
@@ -16,8 +16,8 @@ pub(crate) struct Shortages {
 }
 
 impl Shortages {
-    /// A request of a model with replicas on these devices had to be dropped. Says from when on it is time to note the next one:
-    /// before what is noted ends, so that there is no gap.
+    /// A model with replicas on these devices is short. Says from when on it is time to note it again: before what is noted ends,
+    /// so that there is no gap.
     pub(crate) fn note(
         &mut self,
         now: Time,

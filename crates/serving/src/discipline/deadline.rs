@@ -11,9 +11,9 @@
 //!   another one can answer the window. That way each of several replicas has the batches that it is best at: one that is slow
 //!   those that have time left, one that is fast those that are nearly due.
 //! - **Holding.** An idle replica takes work at once. A busy one is sent a partial batch when it is nearly free, not when it has a
-//!   credit: until then the batch could not start, and may grow. Where another model is short on the same device, even an
-//!   idle replica waits for a partial batch to grow as long as its deadline lets it: the device's time that a small batch
-//!   wastes is what the other model lacks.
+//!   credit: until then the batch could not start, and may grow. Where another model is short on the same device (it drops
+//!   requests, or leaves as many waiting as it serves), even an idle replica waits for a partial batch to grow as long as its
+//!   deadline lets it: the device's time that a small batch wastes is what the other model lacks.
 //!
 //! Estimates are the profile's times corrected by what the replica was observed to need, and, of a busy replica, with a margin for
 //! how far they were wrong: a batch that is late has only cost time.
@@ -148,7 +148,7 @@ impl Deadline {
         due: Option<Time>,
     ) -> Decision {
         let replica = view.fleet.get(key).expect("chosen from this fleet");
-        let batch = self.batch(view, replica, leader);
+        let (mut first, mut batch) = (leader, self.batch(view, replica, leader));
         // Of several shape classes, or of more than the deadlines allow, a part stays behind.
         let whole = batch.requests == view.queue.len();
         let look_ahead = self.options.drop && self.options.look_ahead;
@@ -158,20 +158,18 @@ impl Deadline {
         {
             let Request { rows, deadline, .. } = leader.request;
             if in_time_elsewhere(view, key, rows, deadline) {
-                let batch = self.batch(view, replica, window.first);
-                return view.dispatch(key, window.first, batch);
-            }
-            if !in_time_elsewhere(view, key, window.rows, window.first.request.deadline) {
+                (first, batch) = (window.first, self.batch(view, replica, window.first));
+            } else if !in_time_elsewhere(view, key, window.rows, window.first.request.deadline) {
                 return Decision::Expire(leader.ticket);
             }
         }
-        if self.options.holding && whole && batch.rows < view.batch_limit(replica) {
-            let until = hold_until(view, replica, leader, batch.rows);
+        if self.options.holding && !batch.full {
+            let until = hold_until(view, replica, first, batch);
             if until > view.now {
                 return Decision::Wait(Some(due.map_or(until, |due| due.min(until))));
             }
         }
-        view.dispatch(key, leader, batch)
+        view.dispatch(key, first, batch)
     }
 
     /// The leader, and those of its class behind it that are in time together. One that is late anyway, where nothing is dropped,
@@ -274,23 +272,25 @@ fn rows_in_time<'a>(view: View<'a>, request: &'a Request) -> impl Iterator<Item 
     })
 }
 
-/// The moment from which a partial batch of `rows` rows should be on its way: when a busy replica is nearly free and, beside a
-/// model that is short, when no more than the [`SPARE`] time is left.
-fn hold_until(view: View<'_>, replica: &Replica, leader: &Waiting, rows: u32) -> Time {
+/// The moment from which a partial batch should be on its way: when a busy replica is nearly free and, beside a model that is
+/// short, if nothing else waits, when no more than the [`SPARE`] time is left.
+fn hold_until(view: View<'_>, replica: &Replica, first: &Waiting, batch: Batch) -> Time {
     let forecast = replica.forecast(view.now);
-    let until = replica
-        .occupied(view.now, rows)
-        .map_or(view.now, |(free, overhead)| {
-            let lead = (overhead * LEAD_OVERHEAD).max(forecast.compute(rows) / LEAD_COMPUTE);
-            earlier(free, lead)
-        });
+    let until = match replica.occupied(view.now, batch.rows) {
+        Some((free, overhead)) => {
+            let part = forecast.compute(batch.rows) / LEAD_COMPUTE;
+            earlier(free, (overhead * LEAD_OVERHEAD).max(part))
+        }
+        None => view.now,
+    };
     let Request {
         model, deadline, ..
-    } = leader.request;
-    if !view.shortages.beside(view.now, model, replica.device()) {
+    } = first.request;
+    let whole = batch.requests == view.queue.len();
+    if !whole || !view.shortages.beside(view.now, model, replica.device()) {
         return until;
     }
-    let needed = forecast.finish(rows).saturating_since(view.now);
+    let needed = forecast.finish(batch.rows).saturating_since(view.now);
     until.max(earlier(deadline, needed.saturating_mul(SPARE)))
 }
 

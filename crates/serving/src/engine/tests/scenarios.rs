@@ -1025,3 +1025,29 @@ fn a_busy_replica_that_is_rarely_punctual_gets_only_what_has_time_to_spare() {
     assert_eq!(stage.arrive(now, now + 45), ["41: Refused(Hopeless)"]);
     assert_eq!(stage.arrive(now, now + 60), ["batch 41 to 0: [42]"]);
 }
+
+#[test]
+fn a_model_that_leaves_as_many_waiting_as_it_serves_is_short() {
+    let mut stage = with_neighbour(0);
+    for _ in 0..4 {
+        let request = Request {
+            model: ModelKey(1),
+            ..stage.request(500)
+        };
+        stage.tell(0, Event::Arrive(request));
+    }
+    assert_eq!(stage.done(30, 0, 30), ["batch 2 to 1: [2]"], "and 3 waits");
+    assert!(stage.arrive(30, 130).is_empty());
+    assert_eq!(stage.drain(at(110)), ["batch 3 to 0: [4]"]);
+}
+
+#[test]
+fn a_batch_that_deadlines_keep_small_is_held_for_a_busy_replica_too() {
+    let mut stage = Stage::holding(&[&[40, 60, 80, 100]]);
+    stage.arrive(0, 500);
+    // Back at 80 together with nobody, and those behind it later with one more: when the replica is nearly free.
+    for deadline in [85, 150, 150] {
+        assert!(stage.arrive(1, deadline).is_empty());
+    }
+    assert_eq!(stage.drain(at(30)), ["batch 1 to 0: [1]"]);
+}
