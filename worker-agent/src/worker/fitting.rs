@@ -14,6 +14,7 @@ use packhorse_cluster::{Program, Shape};
 use packhorse_wire::{FailureKind, StageDurations, TensorHeader};
 
 use super::{
+    gate::Gate,
     now,
     pipeline::{Job, Pipeline, Sender},
 };
@@ -76,6 +77,8 @@ pub(super) struct Search {
     pub(super) program: Program,
     pub(super) fill: Fill,
     pub(super) fitting: Arc<Fitting>,
+    /// A process that drains waits for what is tried: a client of MPS must not end with work on the GPU.
+    pub(super) batches: Arc<Gate>,
 }
 
 impl Search {
@@ -88,6 +91,7 @@ impl Search {
                 continue;
             }
             least = shortage.rows;
+            let _pass = self.batches.enter();
             let Some(rows) = self.largest_below(&shortage) else {
                 return;
             };

@@ -99,12 +99,14 @@ fn run(
     };
 
     let (fitting, shortages) = Fitting::new((batch_size < task.batch_size).then_some(batch_size));
+    let batches = Gate::new(usize::MAX);
     let search = Search {
         executor: Arc::clone(&executor),
         pipeline: Arc::clone(&pipeline),
         program: task.execution.program.clone(),
         fill,
         fitting: Arc::clone(&fitting),
+        batches: Arc::clone(&batches),
     };
     spawn_search(search, shortages, events.clone());
     let ready = {
@@ -119,7 +121,6 @@ fn run(
             }),
         }
     };
-    let batches = Gate::new(usize::MAX);
     let connections = Gate::new(MAX_CONNECTIONS);
     let link = Arc::new(Link {
         identity: identity(&task),
