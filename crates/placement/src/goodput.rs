@@ -20,12 +20,13 @@
 mod cells;
 mod depth;
 mod forecast;
+mod idle;
 mod random;
 mod score;
 mod search;
 mod shares;
 
-use std::{cmp::Reverse, collections::BTreeSet, time::Duration};
+use std::time::Duration;
 
 use packhorse_cluster::{
     ByteCount, ComputeShare, DeviceIndex, ModelForecast, ModelIndex, Plan, PlannedReplica, Problem,
@@ -40,7 +41,7 @@ use crate::{
 };
 use depth::Depth;
 use score::Score;
-use search::{Liberties, Search, sizes};
+use search::{Liberties, Search};
 
 pub(crate) const NAME: &str = "goodput";
 
@@ -68,7 +69,7 @@ impl Policy for Goodput {
         {
             (replicas, fates) = found;
         }
-        serve_the_idle(problem, &candidates, &mut replicas);
+        idle::serve_the_idle(problem, &candidates, &mut replicas);
         sort(&mut replicas);
         Ok(forecast::plan(problem, &candidates, replicas, &fates))
     }
@@ -355,53 +356,6 @@ fn sound(problem: &Problem, world: &World<'_>) -> Vec<PlannedReplica> {
         may
     });
     sound
-}
-
-/// Gives every model that expects no requests one replica, of the smallest batch size: where it runs now, else where most memory is
-/// left.
-fn serve_the_idle(
-    problem: &Problem,
-    candidates: &Candidates<'_>,
-    replicas: &mut Vec<PlannedReplica>,
-) {
-    let mut left: Vec<ByteCount> = problem.devices.iter().map(|device| device.memory).collect();
-    for replica in replicas.iter() {
-        let profile = problem.profile(replica.model, replica.device);
-        let memory = profile.and_then(|profile| profile.memory(replica.batch_size));
-        left[replica.device.0] = left[replica.device.0].saturating_sub(memory.unwrap_or_default());
-    }
-    let served: BTreeSet<ModelIndex> = replicas.iter().map(|replica| replica.model).collect();
-    for (model, demanded) in problem.models() {
-        if demanded.rate.get() > 0.0 || served.contains(&model) {
-            continue;
-        }
-        let places = problem.devices().filter_map(|(device, _)| {
-            let room = left[device.0];
-            let mut running = problem.current.iter();
-            let runs = running.find(|replica| (replica.model, replica.device) == (model, device));
-            let fitting =
-                || sizes(candidates, model.0, device.0).filter(|(_, memory)| *memory <= room);
-            let kept =
-                runs.and_then(|replica| fitting().find(|(batch, _)| *batch == replica.batch_size));
-            let (batch, memory) = kept.or_else(|| fitting().min())?;
-            Some((
-                kept.is_some(),
-                room.saturating_sub(memory),
-                Reverse(device),
-                batch,
-            ))
-        });
-        if let Some((_, rest, Reverse(device), batch_size)) = places.max() {
-            left[device.0] = rest;
-            replicas.push(PlannedReplica {
-                model,
-                device,
-                batch_size,
-                compute_share: None,
-                duty_cycle: None,
-            });
-        }
-    }
 }
 
 /// What the best of some placements is worth by the measure of the search.

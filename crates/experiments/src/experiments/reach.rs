@@ -144,7 +144,7 @@ fn verdict(what: &str, share: [Option<f64>; 2], found: &[(World, f64)], more: &s
         .collect();
     let here: Vec<String> = found
         .iter()
-        .map(|(world, share)| format!("{world} {:.1} %", 100.0 * share))
+        .map(|(world, share)| format!("{world} {:.2} %", 100.0 * share))
         .collect();
     let met = found
         .iter()

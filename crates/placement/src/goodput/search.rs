@@ -3,28 +3,25 @@
 //! Source: large neighbourhood search, Shaw, "Using Constraint Programming and Local Search Methods to Solve Vehicle Routing
 //! Problems", 1998.
 
+mod fill;
+mod tune;
+
 use packhorse_cluster::{ByteCount, ComputeShare, DeviceIndex, ModelIndex};
 
 use super::{random::Random, score::Score, shares};
 use crate::{
     Budget, PlaceError,
     candidates::Candidates,
-    estimate::{Outlook, Service, World},
+    estimate::{Outlook, World},
 };
+use fill::{Charge, Idea, SOBER, Taste};
 
-/// How many of the replicas that could be added, those that promise most, are really tried.
-const TRIED: usize = 6;
 /// How often devices are filled, at most.
 const PASSES: usize = 2;
 /// A change must be worth this much.
 const WORTH: f64 = 1e-6;
-/// What a replica is charged for being there at all when gains are compared per cost, in devices.
-const ENTRY: f64 = 0.1;
 /// A model that lacks less than this part of its rate wants no further replica.
 const CONTENT: f64 = 1e-3;
-
-/// The batch size and the compute share of a replica.
-type Fit = (u32, Option<ComputeShare>);
 
 /// What a search may do beyond what it does by itself.
 #[derive(Clone, Copy, Debug, Default)]
@@ -34,41 +31,6 @@ pub(super) struct Liberties {
     /// Confine replicas to compute shares.
     pub(super) shares: bool,
 }
-
-/// A replica that could be added to a device.
-#[derive(Clone, Copy)]
-struct Idea {
-    model: usize,
-    batch: u32,
-    /// What it may be worth, per cost.
-    promise: f64,
-    /// What it is charged for.
-    cost: f64,
-}
-
-/// What of a device a replica is charged for when gains are compared.
-#[derive(Clone, Copy)]
-enum Charge {
-    Time,
-    Memory,
-}
-
-/// How the replicas that are added to a device are chosen.
-#[derive(Clone, Copy)]
-struct Taste {
-    charge: Charge,
-    /// Whether chance has a say in what is tried.
-    shaken: bool,
-    /// Whether it has one in what is taken, too.
-    bold: bool,
-}
-
-/// What gains most for the time of devices.
-const SOBER: Taste = Taste {
-    charge: Charge::Time,
-    shaken: false,
-    bold: false,
-};
 
 /// A walk through placements.
 pub(super) struct Search<'s, 'w, 'a> {
@@ -267,139 +229,6 @@ impl<'s, 'w, 'a> Search<'s, 'w, 'a> {
             }
         }
         self.here.settle_around(device, &models);
-    }
-
-    /// Adds replicas to a device while that pays: each time the one that gains most per cost.
-    fn fill(
-        &mut self,
-        device: usize,
-        taste: Taste,
-        budget: &mut Budget<'_>,
-    ) -> Result<(), PlaceError> {
-        loop {
-            self.think_of(device, taste);
-            let mut best: Option<(f64, Idea, Option<ComputeShare>)> = None;
-            for i in 0..self.ideas.len() {
-                let idea = self.ideas[i];
-                let shares = self.shares(device, idea.model, idea.batch, None);
-                for share in shares.map(Some).chain([None]) {
-                    budget.spend(1)?;
-                    self.trial.copy(&self.here);
-                    self.trial.put(device, idea.model, idea.batch, share);
-                    settle(&mut self.trial, device, &[], self.exact);
-                    let gain = self.score.of(&self.trial) - self.value;
-                    let per_cost = self.luck(taste.bold) * gain / idea.cost;
-                    if gain > WORTH && best.is_none_or(|best| per_cost > best.0) {
-                        best = Some((per_cost, idea, share));
-                    }
-                }
-            }
-            let Some((_, idea, share)) = best else {
-                return Ok(());
-            };
-            self.here.put(device, idea.model, idea.batch, share);
-            settle(&mut self.here, device, &[], self.exact);
-            self.value = self.score.of(&self.here);
-        }
-    }
-
-    /// The replicas that could be added to a device and promise most.
-    fn think_of(&mut self, device: usize, taste: Taste) {
-        let whole = self.world.problem.devices[device].memory.as_u64().max(1) as f64;
-        let free = self.free_memory(device);
-        self.ideas.clear();
-        for (model, demand) in self.world.demands.iter().enumerate() {
-            let fates = self.here.fates();
-            let lacking = 1.0 - fates[model].stressed;
-            let Some(service) = self
-                .world
-                .service(model, device)
-                .filter(|_| lacking > CONTENT)
-            else {
-                continue;
-            };
-            let urgency = self.score.urgency(model, fates);
-            for (batch, memory) in sizes(self.candidates, model, device) {
-                if memory > free || batch > service.largest() || urgency <= 0.0 {
-                    continue;
-                }
-                let rows = f64::from(batch);
-                let carried = rows / service.seconds(rows, None) / demand.rate;
-                let busy = f64::min(1.0, lacking / carried);
-                let charged = match taste.charge {
-                    Charge::Time => busy * service.utilization(rows, None) / 100.0,
-                    Charge::Memory => memory.as_u64() as f64 / whole,
-                };
-                let cost = charged + ENTRY;
-                let promise = self.luck(taste.shaken) * urgency * carried.min(lacking) / cost;
-                self.ideas.push(Idea {
-                    model,
-                    batch,
-                    promise,
-                    cost,
-                });
-            }
-        }
-        self.ideas.sort_by(|a, b| b.promise.total_cmp(&a.promise));
-        self.ideas.truncate(TRIED);
-    }
-
-    /// What something is taken for, relative to what it is.
-    fn luck(&mut self, chance: bool) -> f64 {
-        if chance {
-            0.5 + self.random.unit()
-        } else {
-            1.0
-        }
-    }
-
-    /// Tries other batch sizes and compute shares for each replica of a device, and to do without it.
-    fn tune(&mut self, device: usize, budget: &mut Budget<'_>) -> Result<(), PlaceError> {
-        let mut place = self.here.range(device).start;
-        for _ in self.here.range(device) {
-            let slot = self.here.slots()[place];
-            let free = self
-                .free_memory(device)
-                .saturating_add(self.memory(device, slot.model, slot.batch));
-            let largest = self
-                .world
-                .service(slot.model, device)
-                .map_or(0, Service::largest);
-            let batches = sizes(self.candidates, slot.model, device).filter(|&(batch, memory)| {
-                batch != slot.batch && batch <= largest && memory <= free
-            });
-            let batches = batches.map(|(batch, _)| Some((batch, slot.share)));
-            let shares = self.shares(device, slot.model, slot.batch, Some(place));
-            let shares = shares.map(Some).chain(slot.share.map(|_| None));
-            let shares = shares.filter(|share| *share != slot.share);
-            let shares = shares.map(|share| Some((slot.batch, share)));
-            let mut best: Option<(f64, Option<Fit>)> = None;
-            for other in batches.chain(shares).chain([None]) {
-                budget.spend(1)?;
-                self.trial.copy(&self.here);
-                self.trial.take(place);
-                if let Some((batch, share)) = other {
-                    self.trial.put(device, slot.model, batch, share);
-                }
-                settle(&mut self.trial, device, &[slot.model], self.exact);
-                let value = self.score.of(&self.trial);
-                if value > self.value + WORTH && best.is_none_or(|best| value > best.0) {
-                    best = Some((value, other));
-                }
-            }
-            // What is changed stands last afterwards: the next one is where this one was.
-            let Some((value, _)) = best else {
-                place += 1;
-                continue;
-            };
-            self.here.take(place);
-            if let Some((_, Some((batch, share)))) = best {
-                self.here.put(device, slot.model, batch, share);
-            }
-            settle(&mut self.here, device, &[slot.model], self.exact);
-            self.value = value;
-        }
-        Ok(())
     }
 
     /// The compute shares that a replica may be tried with, in the place of the one at `place` or beside all.

@@ -1,0 +1,55 @@
+//! Models that nobody asks for.
+
+use std::{cmp::Reverse, collections::BTreeSet};
+
+use packhorse_cluster::{ByteCount, ModelIndex, PlannedReplica, Problem};
+
+use super::search::sizes;
+use crate::candidates::Candidates;
+
+/// Gives every model that expects no requests one replica, of the smallest batch size: where it runs now, else where most memory is
+/// left.
+pub(super) fn serve_the_idle(
+    problem: &Problem,
+    candidates: &Candidates<'_>,
+    replicas: &mut Vec<PlannedReplica>,
+) {
+    let mut left: Vec<ByteCount> = problem.devices.iter().map(|device| device.memory).collect();
+    for replica in replicas.iter() {
+        let profile = problem.profile(replica.model, replica.device);
+        let memory = profile.and_then(|profile| profile.memory(replica.batch_size));
+        left[replica.device.0] = left[replica.device.0].saturating_sub(memory.unwrap_or_default());
+    }
+    let served: BTreeSet<ModelIndex> = replicas.iter().map(|replica| replica.model).collect();
+    for (model, demanded) in problem.models() {
+        if demanded.rate.get() > 0.0 || served.contains(&model) {
+            continue;
+        }
+        let places = problem.devices().filter_map(|(device, _)| {
+            let room = left[device.0];
+            let mut running = problem.current.iter();
+            let runs = running.find(|replica| (replica.model, replica.device) == (model, device));
+            let fitting =
+                || sizes(candidates, model.0, device.0).filter(|(_, memory)| *memory <= room);
+            let kept =
+                runs.and_then(|replica| fitting().find(|(batch, _)| *batch == replica.batch_size));
+            let (batch, memory) = kept.or_else(|| fitting().min())?;
+            Some((
+                kept.is_some(),
+                room.saturating_sub(memory),
+                Reverse(device),
+                batch,
+            ))
+        });
+        if let Some((_, rest, Reverse(device), batch_size)) = places.max() {
+            left[device.0] = rest;
+            replicas.push(PlannedReplica {
+                model,
+                device,
+                batch_size,
+                compute_share: None,
+                duty_cycle: None,
+            });
+        }
+    }
+}
