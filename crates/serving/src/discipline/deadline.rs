@@ -13,7 +13,7 @@
 //! - **Holding.** An idle replica takes work at once. A busy one is sent a partial batch when it is nearly free, not when it has a
 //!   credit: until then the batch could not start, and may grow. Where another model is short on the same device (it drops
 //!   requests, or leaves as many waiting as it serves), even an idle replica waits for a partial batch to grow as long as its
-//!   deadline lets it: the device's time that a small batch wastes is what the other model lacks.
+//!   deadline lets it, a quarter of a second at most: the device's time that a small batch wastes is what the other model lacks.
 //!
 //! Estimates are the profile's times corrected by what the replica was observed to need, and, of a busy replica, with a margin for
 //! how far they were wrong: a batch that is late has only cost time.
@@ -77,6 +77,12 @@ impl Default for DeadlineOptions {
 
 /// Beside a model that is short, a partial batch is held while so many times the time is left that it needs.
 const SPARE: u32 = 2;
+
+/// … and at least this much, however little it needs: clocks and schedulers have their own.
+const LEAST_SPARE: Duration = Duration::from_millis(10);
+
+/// And it is held no longer than this: a request that has seconds shall not take seconds because a neighbour is short.
+const HELD_AT_MOST: Duration = Duration::from_millis(250);
 
 /// How many replicas with a free credit are compared, beginning with the one that is done first. Bounds a decision.
 const CANDIDATES: usize = 16;
@@ -291,7 +297,8 @@ fn hold_until(view: View<'_>, replica: &Replica, first: &Waiting, batch: Batch) 
         return until;
     }
     let needed = forecast.finish(batch.rows).saturating_since(view.now);
-    until.max(earlier(deadline, needed.saturating_mul(SPARE)))
+    let spare = needed.saturating_mul(SPARE).max(LEAST_SPARE);
+    until.max(earlier(deadline, spare).min(first.arrived + HELD_AT_MOST))
 }
 
 fn earlier(time: Time, by: Duration) -> Time {

@@ -1003,6 +1003,15 @@ fn beside_a_model_that_is_short_a_partial_batch_grows_while_its_deadline_lets_it
 }
 
 #[test]
+fn beside_a_model_that_is_short_nobody_waits_for_seconds_however_late_it_is_due() {
+    let mut stage = with_neighbour(0);
+    neighbour_falls_short(&mut stage, 20);
+    assert!(stage.arrive(20, 20_000).is_empty());
+    assert_eq!(stage.engine.poll_timeout(), Some(at(270)));
+    assert_eq!(stage.drain(at(270)), ["batch 0 to 0: [1]"]);
+}
+
+#[test]
 fn a_model_that_is_short_on_another_device_is_no_reason_to_wait() {
     let mut stage = with_neighbour(1);
     neighbour_falls_short(&mut stage, 20);
