@@ -7,6 +7,22 @@ use packhorse_api::ModelRegistration;
 
 use crate::{host::Host, process::Running};
 
+/// One of each sort: residual, depthwise, transformer.
+pub(crate) const SORTS: [&str; 3] = ["resnet50", "mobilenet_v2", "bert"];
+/// The other models of the thesis' table A.1, the smaller ones first.
+pub(crate) const OTHERS: [&str; 10] = [
+    "alexnet",
+    "densenet121",
+    "vgg19",
+    "efficientnet_b7",
+    "inception_v3",
+    "resnext50_32x4d",
+    "gpt2",
+    "t5",
+    "xlnet",
+    "bloom_560",
+];
+
 const SCRIPT: &str = include_str!("../python/models.py");
 /// Making one of the larger models takes a minute on a slow disk.
 const LIMIT: Duration = Duration::from_mins(10);

@@ -7,7 +7,7 @@ use packhorse_cluster::{
     Problem, ProfileTable, RequestsPerSecond,
 };
 
-use crate::{Budget, POLICIES, PlaceError, policy};
+use crate::{Budget, POLICIES, PlaceError, PolicyOptions, policy};
 
 mod bad_input;
 mod explain;
@@ -87,9 +87,13 @@ fn v100s(count: usize, models: &[(&str, f64, u64)]) -> Problem {
 }
 
 fn place(name: &str, problem: &Problem) -> Plan {
+    place_with(name, problem, &PolicyOptions::default())
+}
+
+fn place_with(name: &str, problem: &Problem, options: &PolicyOptions) -> Plan {
     let plan = policy(name)
         .unwrap()
-        .place(problem, &mut Budget::unlimited())
+        .place_with(problem, options, &mut Budget::unlimited())
         .unwrap();
     assert_eq!(plan.violations(problem), []);
     plan

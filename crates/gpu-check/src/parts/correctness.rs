@@ -6,7 +6,7 @@ use super::Part;
 use crate::{
     cluster::{Cluster, Demand},
     host::{Backend, Host},
-    models::{self, EXAMPLE_ROWS, Model},
+    models::{self, EXAMPLE_ROWS, Model, OTHERS, SORTS},
     report::{Section, Target},
 };
 
@@ -18,30 +18,17 @@ pub(crate) struct Correctness {
     quick: bool,
 }
 
-/// One of each sort: residual, depthwise, transformer.
 pub(crate) const CORRECTNESS: Correctness = Correctness {
     name: "correctness",
     about: "answers over HTTP against eager PyTorch on the same device",
-    models: &["resnet50", "mobilenet_v2", "bert"],
+    models: &SORTS,
     quick: true,
 };
 
-/// The other models of the thesis.
 pub(crate) const MODELS: Correctness = Correctness {
     name: "models",
     about: "the same for the other models of the thesis",
-    models: &[
-        "alexnet",
-        "densenet121",
-        "vgg19",
-        "efficientnet_b7",
-        "inception_v3",
-        "resnext50_32x4d",
-        "gpt2",
-        "t5",
-        "xlnet",
-        "bloom_560",
-    ],
+    models: &OTHERS,
     quick: false,
 };
 /// Loading a model for the first time compiles or finds its kernels.

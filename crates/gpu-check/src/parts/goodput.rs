@@ -12,7 +12,7 @@ use super::Part;
 use crate::{
     cluster::{Cluster, Demand},
     host::Host,
-    models::{self, Model},
+    models::{self, Model, SORTS},
     report::{Section, Table, Target},
 };
 
@@ -50,7 +50,7 @@ const THESIS: Setting = Setting {
 /// The same with less of everything.
 const QUICK: Setting = Setting {
     name: "quick",
-    models: &["resnet50", "mobilenet_v2", "bert"],
+    models: &SORTS,
     rate_rps: 10.0,
     slo_ms: 500.0,
     warmup_s: 0.5,

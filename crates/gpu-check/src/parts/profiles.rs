@@ -16,31 +16,12 @@ use serde_json::{Value, json};
 use super::Part;
 use crate::{
     host::{Backend, Host},
-    models::{self, Model},
+    models::{self, Model, OTHERS, SORTS},
     process::{Running, wait_for},
     report::{Section, Table},
 };
 
 pub(crate) struct Profiles;
-
-/// Those of table A.1, the smaller ones first.
-const MODELS: [&str; 13] = [
-    "resnet50",
-    "mobilenet_v2",
-    "bert",
-    "alexnet",
-    "densenet121",
-    "vgg19",
-    "efficientnet_b7",
-    "inception_v3",
-    "resnext50_32x4d",
-    "gpt2",
-    "t5",
-    "xlnet",
-    "bloom_560",
-];
-/// Enough to show that it works.
-const QUICK_MODELS: [&str; 3] = ["resnet50", "mobilenet_v2", "bert"];
 
 const THESIS: &str = include_str!("../../../../profiles/v100-thesis.csv");
 const THESIS_KIND: &str = "V100-SXM2-16GB";
@@ -57,7 +38,7 @@ impl Part for Profiles {
     }
 
     fn run(&self, host: &Host, section: &mut Section) -> anyhow::Result<()> {
-        let names: &[&str] = if host.quick { &QUICK_MODELS } else { &MODELS };
+        let others: &[&str] = if host.quick { &[] } else { &OTHERS };
         let thesis = ProfileTable::from_csv(THESIS).context("read the thesis' profiles")?;
         let mut table = Table {
             title: "Beside the thesis' V100 (PyTorch 2.4, FP32, eager)",
@@ -65,7 +46,7 @@ impl Part for Profiles {
             rows: Vec::new(),
         };
         let mut measured = ProfileTable::default();
-        for &name in names {
+        for &name in SORTS.iter().chain(others) {
             if host.is_out_of_time() {
                 section.unavailable(name, "the time is over (--minutes)");
                 continue;
@@ -225,7 +206,7 @@ mod tests {
             .map(|(model, ..)| model.name.to_string())
             .collect();
         theirs.sort();
-        let mut ours = MODELS.to_vec();
+        let mut ours = [&SORTS[..], &OTHERS].concat();
         ours.sort_unstable();
         assert_eq!(ours, theirs);
     }

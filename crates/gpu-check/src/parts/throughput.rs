@@ -3,14 +3,13 @@
 use super::Part;
 use crate::{
     host::Host,
-    models::{self, Model},
+    models::{self, Model, SORTS},
     report::{Section, Target},
     worker_bench::{Bench, Mode},
 };
 
 pub(crate) struct Throughput;
 
-const MODELS: [&str; 3] = ["resnet50", "mobilenet_v2", "bert"];
 const BATCH_SIZES: [u32; 2] = [8, 32];
 /// What receiving, copying and answering may cost.
 const TARGET: f64 = 0.97;
@@ -25,7 +24,7 @@ impl Part for Throughput {
     }
 
     fn run(&self, host: &Host, section: &mut Section) -> anyhow::Result<()> {
-        let (models, missing) = models::make(host, &MODELS)?;
+        let (models, missing) = models::make(host, &SORTS)?;
         for (name, reason) in missing {
             section.unavailable(name, reason);
         }

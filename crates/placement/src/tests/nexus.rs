@@ -84,32 +84,18 @@ fn devices_go_to_the_first_comers() {
 fn the_published_wait_allows_larger_batches() {
     let mut problem = worked_example(1);
     problem.models = vec![model("b", 20.0, 250)];
-    let batch = |nexus_published| {
+    let batch = |problem: &Problem, nexus_published| {
         let options = PolicyOptions {
             nexus_published,
             ..PolicyOptions::default()
         };
-        let plan = policy("nexus")
-            .unwrap()
-            .place_with(&problem, &options, &mut Budget::unlimited())
-            .unwrap();
+        let plan = place_with("nexus", problem, &options);
         plan.replicas[0].batch_size
     };
     // 4/20 s + 50 ms is 250 ms exactly; without waiting for the first one 5 wait as long, but take 60 ms.
-    assert_eq!((batch(false), batch(true)), (4, 4));
+    assert_eq!((batch(&problem, false), batch(&problem, true)), (4, 4));
     problem.models[0].slo = Duration::from_millis(260);
-    let batch = |nexus_published| {
-        let options = PolicyOptions {
-            nexus_published,
-            ..PolicyOptions::default()
-        };
-        let plan = policy("nexus")
-            .unwrap()
-            .place_with(&problem, &options, &mut Budget::unlimited())
-            .unwrap();
-        plan.replicas[0].batch_size
-    };
-    assert_eq!((batch(false), batch(true)), (4, 5));
+    assert_eq!((batch(&problem, false), batch(&problem, true)), (4, 5));
 }
 
 #[test]

@@ -1,17 +1,14 @@
 //! Usher beyond the thesis' figures.
 
 use super::{thesis::*, *};
-use crate::{ComputeMetric, PolicyOptions};
+use crate::ComputeMetric;
 
 fn by_metric(problem: &Problem, metric: ComputeMetric) -> Plan {
     let options = PolicyOptions {
         compute_metric: Some(metric),
         ..PolicyOptions::default()
     };
-    policy("usher")
-        .unwrap()
-        .place_with(problem, &options, &mut Budget::unlimited())
-        .unwrap()
+    place_with("usher", problem, &options)
 }
 
 #[test]

@@ -44,10 +44,7 @@ pub(super) async fn export(
             table.insert(model.clone(), kind.clone(), profile.clone());
         }
     }
-    Ok((
-        [(header::CONTENT_TYPE, "text/csv; charset=utf-8")],
-        table.to_csv(),
-    ))
+    Ok(csv(table.to_csv()))
 }
 
 /// Whose kernels are meant.
@@ -75,10 +72,7 @@ pub(super) async fn kernels(
     Query(of): Query<OfModel>,
 ) -> Result<impl IntoResponse, ApiError> {
     let table = admin.controller.kernels(of.model).await??;
-    Ok((
-        [(header::CONTENT_TYPE, "text/csv; charset=utf-8")],
-        table.to_csv(),
-    ))
+    Ok(csv(table.to_csv()))
 }
 
 /// Adds profiles from CSV, replacing those there are for the same model version and device kind. All or none.
@@ -99,6 +93,10 @@ pub(super) async fn import(
     let profiles = ProfileTable::from_csv(csv).map_err(|e| ApiError::bad_request(e.to_string()))?;
     admin.controller.import_profiles(profiles).await??;
     Ok(StatusCode::NO_CONTENT)
+}
+
+fn csv(table: String) -> impl IntoResponse {
+    ([(header::CONTENT_TYPE, "text/csv; charset=utf-8")], table)
 }
 
 fn text(csv: &[u8]) -> Result<&str, ApiError> {
@@ -131,10 +129,7 @@ pub(super) async fn pairs(
     Query(of): Query<OfKind>,
 ) -> Result<impl IntoResponse, ApiError> {
     let table = admin.controller.pairs(of.device_kind).await?;
-    Ok((
-        [(header::CONTENT_TYPE, "text/csv; charset=utf-8")],
-        table.to_csv(),
-    ))
+    Ok(csv(table.to_csv()))
 }
 
 /// Takes pairs that were measured on a kind of device from CSV, in the place of those there are. Policies that learn how models slow

@@ -36,15 +36,14 @@ fn row(line: &str) -> anyhow::Result<String> {
         models,
         load,
         effort,
-        usual @ ..,
+        usual_s,
+        usual_part,
+        usual_simulated,
         long_s,
         long_part,
         long_simulated,
     ] = &cells[..]
     else {
-        anyhow::bail!("long-run.csv has a line of {} cells", cells.len());
-    };
-    let [usual_s, usual_part, usual_simulated] = usual else {
         anyhow::bail!("long-run.csv has a line of {} cells", cells.len());
     };
     let mut row = format!(
