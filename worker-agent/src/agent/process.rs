@@ -83,6 +83,12 @@ impl Process {
         Signaller(Arc::clone(self.fd.get_ref()))
     }
 
+    /// Kills the process and waits until it is gone: no zombie stays that others would take for it.
+    pub(super) async fn kill(mut self) {
+        self.signaller().kill();
+        self.ended().await;
+    }
+
     /// Waits until the process has ended; says how, for people, as in "the process …". `None` if it ended well or nobody can know.
     pub(super) async fn ended(&mut self) -> Option<String> {
         // A pidfd is readable once its process has ended.

@@ -82,8 +82,7 @@ impl Supervisor {
                     let cause = self.watch(&mut daemon).await;
                     tracing::error!(self.device, cause, "MPS daemon lost");
                     self.fail(cause).await;
-                    daemon.signaller().kill();
-                    daemon.ended().await;
+                    daemon.kill().await;
                     pause = self.pace.first_pause;
                 }
                 Err(reason) => {
@@ -123,7 +122,7 @@ impl Supervisor {
     /// The daemon, once it answers: that of an earlier agent, or a new one.
     async fn start(&self) -> Result<Process, String> {
         let found = self.control.find().map_err(|e| e.to_string())?;
-        if let Some(mut daemon) = found {
+        if let Some(daemon) = found {
             if self.control.servers().await.is_ok() {
                 return Ok(daemon);
             }
@@ -131,8 +130,7 @@ impl Supervisor {
                 pid = daemon.pid(),
                 "MPS daemon of an earlier agent does not answer"
             );
-            daemon.signaller().kill();
-            daemon.ended().await;
+            daemon.kill().await;
         }
         let mut daemon = self.control.spawn().map_err(|e| e.to_string())?;
         let limit = self.pace.start;
@@ -145,7 +143,7 @@ impl Supervisor {
         let Err(cause) = came_up else {
             return Ok(daemon);
         };
-        daemon.signaller().kill();
+        daemon.kill().await;
         let words = self.control.last_words();
         let words = words.map_or_else(String::new, |words| format!(": {words}"));
         Err(format!("the MPS daemon {cause}{words}"))
