@@ -9,10 +9,12 @@ mod config;
 mod folders;
 mod gateway;
 mod gpus;
+mod log;
 mod mps;
 mod pipeline;
 mod process;
 mod session;
+mod watching;
 mod workers;
 
 use std::{io, time::Duration};

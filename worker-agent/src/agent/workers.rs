@@ -2,28 +2,24 @@
 
 use std::{
     collections::BTreeMap,
-    fs::{self, File},
-    io::{self, Read, Seek, SeekFrom},
+    fs::File,
+    io,
     net::SocketAddr,
-    path::Path,
     process::{Command, Stdio},
-    time::Duration,
 };
 
 use packhorse_cluster::{ByteCount, ComputeShare, ProfileTable};
-use packhorse_control::reconcile::{Event, Task, TaskId, WorkerReport};
-use tokio::{
-    sync::mpsc,
-    time::{MissedTickBehavior, interval},
-};
+use packhorse_control::reconcile::{Event, Task, TaskId};
+use tokio::sync::mpsc;
 
 use super::{
     Settings,
     cache::Cache,
     folders::Folders,
-    mps::{MAX_CLIENTS, Mps, MpsDevice, Seen},
+    mps::{MAX_CLIENTS, Mps},
     pipeline::Switch,
     process::{self, Process, Signaller},
+    watching::{Watch, current_status},
 };
 use crate::{
     devices::{Backend, Device},
@@ -32,11 +28,6 @@ use crate::{
         worker_environment,
     },
 };
-
-/// How often a worker's status is looked at until it is ready.
-const LOOK_WHILE_LOADING: Duration = Duration::from_millis(25);
-/// And afterwards: what it then has to say, it mostly says by ending, which is noticed at once.
-const LOOK_WHEN_READY: Duration = Duration::from_millis(250);
 
 /// The worker processes of this node.
 #[derive(Debug)]
@@ -330,169 +321,11 @@ fn device_environment(device: &Device, share: Option<ComputeShare>) -> Vec<(&'st
     environment
 }
 
-/// Follows one process and its status.
-struct Watch {
-    id: TaskId,
-    mps: Option<MpsDevice>,
-    /// Of the device's multiprocessors.
-    share: Option<ComputeShare>,
-    multiprocessors: Option<u32>,
-    handoff: Handoff,
-    last: Option<WorkerStatus>,
-    events: mpsc::Sender<Event>,
-}
-
-impl Watch {
-    async fn run(mut self, mut process: Process) {
-        let pid = process.pid();
-        let mut looks = interval(LOOK_WHILE_LOADING);
-        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let cause = loop {
-            let was_ready = self.is_ready();
-            tokio::select! {
-                biased;
-                cause = process.ended() => break cause,
-                _ = looks.tick() => self.look(pid).await,
-            }
-            if self.is_ready() && !was_ready {
-                looks = interval(LOOK_WHEN_READY);
-                looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-                if let Some(mps) = self.mps.clone() {
-                    let seen = Seen {
-                        share: self.share,
-                        of: self.multiprocessors,
-                        usable: self.usable_multiprocessors(),
-                    };
-                    tokio::spawn(async move { mps.check(pid, seen).await });
-                }
-            }
-        };
-        // Its last word is often written just before the end.
-        self.look(pid).await;
-        let log = self.handoff.log_path();
-        let cause = match cause {
-            None => "the worker ended".to_owned(),
-            Some(cause) if cause.contains("signal") => format!("the worker {cause}"),
-            Some(cause) => {
-                let line = last_line(&log).map_or_else(String::new, |line| format!(": {line}"));
-                format!("the worker {cause}{line}")
-            }
-        };
-        tracing::info!(pid, cause, "worker ended");
-        let _ = self.events.send(Event::Exited(self.id, cause)).await;
-    }
-
-    fn is_ready(&self) -> bool {
-        let phase = self.last.as_ref().map(|status| &status.phase);
-        matches!(phase, Some(WorkerReport::Ready { .. }))
-    }
-
-    fn usable_multiprocessors(&self) -> Option<u32> {
-        match &self.last.as_ref()?.phase {
-            WorkerReport::Ready { capacity, .. } => capacity.as_ref()?.multiprocessors,
-            _ => None,
-        }
-    }
-
-    /// Tells of the status if it has changed.
-    async fn look(&mut self, pid: u32) {
-        let Some(status) = current_status(&self.handoff, pid) else {
-            return;
-        };
-        if self.last.as_ref() != Some(&status) {
-            let event = Event::Reported(self.id.clone(), status.phase.clone());
-            self.last = Some(status);
-            // The receiver lives as long as the process does.
-            let _ = self.events.send(event).await;
-        }
-    }
-}
-
-/// What the worker last said, if it was this process that said it.
-fn current_status(handoff: &Handoff, pid: u32) -> Option<WorkerStatus> {
-    match handoff.read_status() {
-        Ok(status) => status.filter(|status| status.process.pid == pid),
-        Err(e) => {
-            tracing::warn!(pid, error = %e, "status not read");
-            None
-        }
-    }
-}
-
-/// The last line of a log that says something, fit to be shown: without colours, paths and excess.
-pub(super) fn last_line(log: &Path) -> Option<String> {
-    const TAIL: u64 = 64 << 10;
-    let mut file = File::open(log).ok()?;
-    let length = fs::metadata(log).ok()?.len();
-    file.seek(SeekFrom::Start(length.saturating_sub(TAIL)))
-        .ok()?;
-    let mut tail = Vec::new();
-    file.take(TAIL).read_to_end(&mut tail).ok()?;
-    presentable(&String::from_utf8_lossy(&tail))
-}
-
-fn presentable(text: &str) -> Option<String> {
-    const LONGEST: usize = 300;
-    let before_backtrace = text.rsplit_once("stack backtrace:\n");
-    let line = before_backtrace
-        .map_or(text, |(before, _)| before)
-        .lines()
-        .map(without_colours)
-        .rfind(|line| !line.trim().is_empty() && !line.starts_with("note: "))?;
-    let words = line.split_whitespace().map(|word| {
-        let path = word.contains('/') && word.len() > 1;
-        if path { "…" } else { word }
-    });
-    let words: Vec<&str> = words.collect();
-    Some(
-        words
-            .join(" ")
-            .chars()
-            .filter(|c| !c.is_control())
-            .take(LONGEST)
-            .collect(),
-    )
-}
-
-/// A line without terminal escapes: from ESC to the letter that ends the sequence.
-fn without_colours(line: &str) -> String {
-    let mut parts = line.split('\u{1b}');
-    let mut plain = parts.next().unwrap_or_default().to_owned();
-    for part in parts {
-        let end = part
-            .find(|c: char| c.is_ascii_alphabetic())
-            .map_or(part.len(), |i| i + 1);
-        plain.push_str(&part[end..]);
-    }
-    plain
-}
-
 #[cfg(test)]
 mod tests {
     use packhorse_cluster::ByteCount;
 
     use super::*;
-
-    #[test]
-    fn the_last_line_is_shown_without_paths_and_colours() {
-        for (log, line) in [
-            ("", None),
-            ("\n \n", None),
-            ("first\nsecond\n\n", Some("second")),
-            (
-                "\u{1b}[31mERROR\u{1b}[0m load: cannot open /home/x/model.pt now",
-                Some("ERROR load: cannot open … now"),
-            ),
-            ("boom\nnote: run with `RUST_BACKTRACE=1`\n", Some("boom")),
-            (
-                "boom\nstack backtrace:\n   0: main\n   at x\n",
-                Some("boom"),
-            ),
-        ] {
-            assert_eq!(presentable(log).as_deref(), line, "{log:?}");
-        }
-        assert_eq!(presentable(&"x".repeat(999)).unwrap().len(), 300);
-    }
 
     #[test]
     fn a_share_of_a_cpu_is_a_share_of_its_threads_but_at_least_one() {

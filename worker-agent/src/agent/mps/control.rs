@@ -16,8 +16,8 @@ use tokio::{
 
 use super::{folder_name, private_folder};
 use crate::agent::{
+    log::last_line,
     process::{self, Process},
-    workers::last_line,
 };
 
 /// How long a command may take. `terminate_client` waits for the client's work on the GPU.

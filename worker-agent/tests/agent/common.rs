@@ -4,6 +4,7 @@ use std::{
     collections::BTreeMap,
     fs,
     net::SocketAddr,
+    os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     time::Duration,
@@ -280,6 +281,9 @@ impl Drop for Home {
         for pid in self.workers() {
             signal(pid, "KILL");
         }
+        for daemon in self.mps_daemons() {
+            signal(daemon.pid, "KILL");
+        }
     }
 }
 
@@ -297,8 +301,23 @@ impl Home {
         self.dir.path().join(name)
     }
 
+    /// An executable shell script.
+    pub(crate) fn script(&self, name: &str, text: &str) -> PathBuf {
+        let path = self.path(name);
+        fs::write(&path, format!("#!/bin/sh\n{text}")).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        path
+    }
+
     /// An agent of node `here` with two simulated devices.
     pub(crate) fn agent(&self, gateway: SocketAddr, flags: &[&str]) -> Agent {
+        let mut command = self.agent_command(gateway);
+        command.args(["--devices", "simulated:T4:2"]).args(flags);
+        Agent(command.spawn().unwrap())
+    }
+
+    /// The same, with devices still to be named.
+    pub(crate) fn agent_command(&self, gateway: SocketAddr) -> Command {
         let log = fs::File::options()
             .create(true)
             .append(true)
@@ -307,13 +326,27 @@ impl Home {
         let mut command = Command::new(env!("CARGO_BIN_EXE_packhorse-agent"));
         command
             .args(["--gateway", &format!("http://{gateway}"), "--node", "here"])
-            .args(["--devices", "simulated:T4:2", "--batch-limit-ms", "1000"])
+            .args(["--batch-limit-ms", "1000"])
             .args([Path::new("--profiles"), &self.path("profiles.csv")])
             .args([Path::new("--token-file"), &self.path("token")])
             .args([Path::new("--state-dir"), &self.path("state")])
-            .args(flags)
             .stderr(log);
-        Agent(command.spawn().unwrap())
+        command
+    }
+
+    /// The MPS daemons that an agent has started here, alive or not.
+    pub(crate) fn mps_daemons(&self) -> Vec<MpsDaemon> {
+        let folders = fs::read_dir(self.path("state/mps")).into_iter().flatten();
+        let daemon = |folder: PathBuf| {
+            let read = |name| fs::read_to_string(folder.join("pipe").join(name)).ok();
+            Some(MpsDaemon {
+                pid: read("daemon")?.trim().parse().ok()?,
+                device: read("device")?.trim().to_owned(),
+            })
+        };
+        folders
+            .filter_map(|folder| daemon(folder.ok()?.path()))
+            .collect()
     }
 
     /// The processes that were handed one of our folders.
@@ -329,8 +362,14 @@ impl Home {
     }
 }
 
+/// What stands in for an MPS daemon, by its own account.
+pub(crate) struct MpsDaemon {
+    pub(crate) pid: u32,
+    pub(crate) device: String,
+}
+
 /// An agent's process, killed when it is dropped.
-pub(crate) struct Agent(Child);
+pub(crate) struct Agent(pub(crate) Child);
 
 impl Drop for Agent {
     fn drop(&mut self) {

@@ -1,12 +1,12 @@
-//! The real agent with real workers on simulated devices, and a gateway that only says what is wanted.
+//! The real agent with a gateway that only says what is wanted: with real workers on simulated devices, and on GPUs that only seem to
+//! be there.
 
 #![expect(clippy::unwrap_used, reason = "a test ends where an unwrap does")]
 
 mod common;
+mod gpus;
 
 use std::{
-    fs,
-    os::unix::fs::PermissionsExt,
     process::{Command, Stdio},
     time::Duration,
 };
@@ -170,13 +170,10 @@ async fn an_artifact_with_another_digest_is_refused_with_a_reason_and_tried_agai
 #[tokio::test]
 async fn a_worker_that_cannot_start_backs_off_and_says_why() {
     let (gateway, home) = (FakeGateway::start().await, Home::new());
-    let script = home.path("worker");
-    fs::write(
-        &script,
-        "#!/bin/sh\necho cannot open /home/x/libtorch.so >&2\nexit 1\n",
-    )
-    .unwrap();
-    fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+    let script = home.script(
+        "worker",
+        "echo cannot open /home/x/libtorch.so >&2\nexit 1\n",
+    );
     let _agent = home.agent(gateway.address, &["--worker", script.to_str().unwrap()]);
     gateway.want(vec![replica("1-0")], vec![]);
     let failing = gateway
