@@ -150,8 +150,7 @@ impl Cluster {
             store,
             data_plane,
         };
-        let measured = cluster.observations();
-        cluster.observing.learn(&measured, &cluster.profiles);
+        cluster.learn_from_pairs();
         cluster.remember(plans, &after_plan);
         cluster.request_plan("the gateway started".to_owned());
         tracing::info!(

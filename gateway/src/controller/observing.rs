@@ -84,9 +84,10 @@ impl Observing {
         self.history.iter().cloned().collect()
     }
 
-    /// Learns from what was measured elsewhere.
-    pub(super) fn learn(&mut self, measured: &[DeviceObservation], profiles: &ProfileTable) {
-        for device in measured {
+    /// Learns anew: from what was measured elsewhere, then from what was observed.
+    pub(super) fn learn_anew(&mut self, measured: &[DeviceObservation], profiles: &ProfileTable) {
+        self.learned = SlowdownModel::default();
+        for device in measured.iter().chain(&self.history) {
             self.learned.observe(device, profiles);
         }
     }
@@ -346,5 +347,26 @@ mod tests {
         let reasons = world.period(1.0);
         assert_eq!(reasons.len(), 1, "{reasons:?}");
         assert!(reasons[0].contains("takes 0."), "{reasons:?}");
+    }
+
+    #[test]
+    fn what_was_measured_is_assumed_until_other_measurements_take_its_place() {
+        let mut elsewhere = World::new();
+        for _ in 0..5 {
+            elsewhere.period(1.5);
+        }
+        let measured = elsewhere.observing.history();
+        let mut world = World::new();
+        world.observing.learn_anew(&measured, &world.profiles);
+        world.observing.plan_asked();
+        assert_eq!(world.period(1.5), [""; 0]);
+        assert_eq!(world.period(1.5), [""; 0]);
+
+        let mut world = World::new();
+        world.observing.learn_anew(&measured, &world.profiles);
+        world.observing.learn_anew(&[], &world.profiles);
+        world.observing.plan_asked();
+        world.period(1.5);
+        assert_eq!(world.period(1.5).len(), 1);
     }
 }

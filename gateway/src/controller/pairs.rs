@@ -32,17 +32,25 @@ impl Cluster {
         }
         self.store.put_pairs(&kind, &pairs).await?;
         let reason = format!("pairs that were measured on {kind} were imported");
-        let observations = pairs.observations(&kind, &self.profiles);
-        self.observing.learn(&observations, &self.profiles);
         self.pairs.insert(kind, pairs);
+        self.learn_from_pairs();
         self.request_plan(reason);
         Ok(())
     }
 
+    /// Has what is assumed of devices begin with the tables that are there now.
+    pub(super) fn learn_from_pairs(&mut self) {
+        let measured: Vec<DeviceObservation> = self.measured().collect();
+        self.observing.learn_anew(&measured, &self.profiles);
+    }
+
+    fn measured(&self) -> impl Iterator<Item = DeviceObservation> {
+        let tables = self.pairs.iter();
+        tables.flat_map(|(kind, pairs)| pairs.observations(kind, &self.profiles))
+    }
+
     /// What policies may learn from, the oldest first: what was measured, then what was observed.
     pub(super) fn observations(&self) -> Vec<DeviceObservation> {
-        let measured = self.pairs.iter();
-        let measured = measured.flat_map(|(kind, pairs)| pairs.observations(kind, &self.profiles));
-        measured.chain(self.observing.history()).collect()
+        self.measured().chain(self.observing.history()).collect()
     }
 }

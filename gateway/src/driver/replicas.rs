@@ -52,8 +52,7 @@ pub(super) enum Consequence {
 pub(super) struct Replicas {
     by_key: BTreeMap<ReplicaKey, Replica>,
     next_key: u32,
-    /// Of all devices that replicas were seen on.
-    devices: BTreeMap<DeviceId, DeviceKey>,
+    next_device: u32,
 }
 
 /// Opens the link of a replica under this key.
@@ -166,13 +165,15 @@ impl Replicas {
         self.by_key.insert(key, replica);
     }
 
+    /// What the engine knows a device by, for as long as there are replicas on it.
     fn device_key(&mut self, device: &DeviceId) -> DeviceKey {
-        if let Some(key) = self.devices.get(device) {
-            return *key;
+        let mut replicas = self.by_key.values();
+        if let Some(neighbour) = replicas.find(|replica| replica.target.device == *device) {
+            return neighbour.device;
         }
-        let next = u32::try_from(self.devices.len()).expect("a cluster's devices are limited");
-        self.devices.insert(device.clone(), DeviceKey(next));
-        DeviceKey(next)
+        let key = DeviceKey(self.next_device);
+        self.next_device += 1;
+        key
     }
 
     /// Takes turns from its next batch on, or not. A new profile counts from the next connection on: it is not worth breaking this
