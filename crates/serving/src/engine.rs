@@ -1,5 +1,8 @@
 //! The engine: what arrives, waits, is dispatched, comes back.
 
+mod batches;
+mod replicas;
+
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, VecDeque},
     mem,
@@ -9,8 +12,8 @@ use std::{
 use packhorse_cluster::{Discipline as DisciplineName, Time};
 
 use crate::{
-    Action, BatchId, Books, Event, ModelKey, ModelLimits, Outcome, Refusal, ReplicaKey,
-    ReplicaSpec, Request, RequestId,
+    Action, BatchId, Books, Event, ModelKey, ModelLimits, Outcome, Refusal, ReplicaKey, Request,
+    RequestId,
     discipline::{DeadlineOptions, Decision, Discipline, View, discipline},
     fleet::{Computed, Fleet},
     hash::NumberHasher,
@@ -297,153 +300,6 @@ impl Engine {
         self.books.cancelled += 1;
     }
 
-    fn model_gone(&mut self, now: Time, key: ModelKey) {
-        let Some(model) = self.models.get_mut(&key) else {
-            return;
-        };
-        model.limits = None;
-        let replicas: Vec<ReplicaKey> = model.fleet.keys().collect();
-        for waiting in mem::take(&mut model.queue).iter() {
-            self.books.queued -= 1;
-            self.finish(waiting, Outcome::Lost);
-        }
-        for replica in replicas {
-            self.replica_draining(now, replica);
-        }
-        self.forget_if_over(key);
-    }
-
-    fn replica_up(&mut self, now: Time, key: ReplicaKey, spec: ReplicaSpec) {
-        assert!(!self.replicas.contains_key(&key), "{key:?} is in use");
-        assert!(
-            (1..=spec.service.largest()).contains(&spec.batch_size),
-            "{key:?} has no time for its batch size"
-        );
-        assert!(spec.credits > 0, "{key:?} has no credits");
-        let model_key = spec.model;
-        match self.models.get_mut(&model_key) {
-            Some(model) if model.limits.is_some() => {
-                model.fleet.add(now, key, spec);
-                self.replicas.insert(key, model_key);
-                self.wake(now, model_key);
-            }
-            _ => self.actions.push_back(Action::Drained { replica: key }),
-        }
-    }
-
-    fn replica_draining(&mut self, now: Time, key: ReplicaKey) {
-        let Some(&model) = self.replicas.get(&key) else {
-            return;
-        };
-        self.model_mut(model).fleet.drain(key);
-        self.drained_if_idle(model, key);
-        self.wake(now, model);
-    }
-
-    fn drained_if_idle(&mut self, model_key: ModelKey, key: ReplicaKey) {
-        let fleet = &mut self.model_mut(model_key).fleet;
-        if fleet
-            .get(key)
-            .is_some_and(|replica| replica.draining && replica.is_idle())
-        {
-            fleet.remove(key);
-            self.replicas.remove(&key);
-            self.actions.push_back(Action::Drained { replica: key });
-            self.forget_if_over(model_key);
-        }
-    }
-
-    fn replica_lost(&mut self, now: Time, key: ReplicaKey) {
-        let Some(model_key) = self.replicas.remove(&key) else {
-            return;
-        };
-        let replica = self
-            .model_mut(model_key)
-            .fleet
-            .remove(key)
-            .expect("replicas are where they say");
-        for id in replica.held() {
-            let batch = self
-                .batches
-                .remove(&id)
-                .expect("a replica holds batches that there are");
-            for waiting in &batch.requests {
-                if self.comes_back(id, waiting) {
-                    self.retry(now, waiting);
-                }
-            }
-        }
-        self.wake(now, model_key);
-        self.forget_if_over(model_key);
-    }
-
-    fn replica_fits(&mut self, now: Time, key: ReplicaKey, rows: u32) {
-        assert!(rows > 0, "{key:?} takes no rows");
-        let Some(&model) = self.replicas.get(&key) else {
-            return;
-        };
-        self.model_mut(model).fleet.fits(key, rows);
-        self.wake(now, model);
-    }
-
-    /// Puts a request of a lost batch back into its queue, if that has any prospect.
-    fn retry(&mut self, now: Time, waiting: &Waiting) {
-        let model = self.models.get(&waiting.request.model);
-        let gone = model.is_none_or(|model| model.limits.is_none());
-        if gone || waiting.attempts >= self.config.max_attempts || waiting.request.deadline <= now {
-            self.finish(waiting, Outcome::Lost);
-        } else {
-            self.enqueue(now, *waiting);
-        }
-    }
-
-    fn batch_done(&mut self, now: Time, id: BatchId, computed: Computed) {
-        for waiting in self.take_back(now, id, Some(computed)) {
-            self.live.remove(&waiting.request.id);
-            self.books.answered += 1;
-        }
-    }
-
-    fn batch_failed(&mut self, now: Time, id: BatchId) {
-        for waiting in self.take_back(now, id, None) {
-            self.finish(&waiting, Outcome::Failed);
-        }
-    }
-
-    fn batch_returned(&mut self, now: Time, id: BatchId) {
-        for waiting in self.take_back(now, id, None) {
-            self.retry(now, &waiting);
-        }
-    }
-
-    /// Frees the credit of a batch that came back; its requests that were not cancelled, no longer counted as in flight.
-    fn take_back(&mut self, now: Time, id: BatchId, computed: Option<Computed>) -> Vec<Waiting> {
-        let Some(batch) = self.batches.remove(&id) else {
-            return Vec::new();
-        };
-        self.model_mut(batch.model).fleet.returned(
-            now,
-            batch.replica,
-            id,
-            batch.rows,
-            batch.dispatched,
-            computed,
-        );
-        self.wake(now, batch.model);
-        self.drained_if_idle(batch.model, batch.replica);
-        let mut requests = batch.requests;
-        requests.retain(|waiting| self.comes_back(id, waiting));
-        requests
-    }
-
-    /// Whether a request of a batch was not cancelled; if so, it is no longer counted as in flight.
-    fn comes_back(&mut self, batch: BatchId, waiting: &Waiting) -> bool {
-        // The number may be in use again after a cancellation: the place tells whether it is still this request.
-        let here = self.live.get(&waiting.request.id) == Some(&Place::InFlight(batch));
-        self.books.in_flight -= u64::from(here);
-        here
-    }
-
     /// Ends a request that is counted nowhere any more.
     fn finish(&mut self, waiting: &Waiting, outcome: Outcome) {
         let count = match outcome {
@@ -487,63 +343,6 @@ impl Engine {
                 self.set_wake(key, until);
             }
         }
-    }
-
-    fn dispatch(
-        &mut self,
-        now: Time,
-        model_key: ModelKey,
-        replica_key: ReplicaKey,
-        tickets: &[Ticket],
-    ) {
-        let id = BatchId(self.next_batch);
-        self.next_batch += 1;
-        let model = self.model_mut(model_key);
-        let requests: Vec<Waiting> = tickets
-            .iter()
-            .map(|&ticket| {
-                model
-                    .queue
-                    .remove(ticket)
-                    .expect("a discipline takes what waits")
-            })
-            .map(|waiting| Waiting {
-                attempts: waiting.attempts + 1,
-                ..waiting
-            })
-            .collect();
-        let rows = requests.iter().map(|waiting| waiting.request.rows).sum();
-        let replica = model
-            .fleet
-            .get(replica_key)
-            .expect("a discipline chooses from the fleet");
-        assert!(
-            !replica.draining && rows > 0 && (rows <= replica.batch_size() || requests.len() == 1),
-            "{rows} rows for {replica_key:?}"
-        );
-        model.fleet.dispatched(now, replica_key, id, rows);
-        if model.queue.rows() >= u64::from(rows) {
-            self.falls_short(now, model_key);
-        }
-        for waiting in &requests {
-            self.live.insert(waiting.request.id, Place::InFlight(id));
-        }
-        self.books.queued -= requests.len() as u64;
-        self.books.in_flight += requests.len() as u64;
-        let names = requests.iter().map(|waiting| waiting.request.id).collect();
-        self.actions.push_back(Action::Dispatch {
-            batch: id,
-            replica: replica_key,
-            requests: names,
-        });
-        let batch = Batch {
-            model: model_key,
-            replica: replica_key,
-            requests,
-            rows,
-            dispatched: now,
-        };
-        self.batches.insert(id, batch);
     }
 
     fn expire(&mut self, model: ModelKey, ticket: Ticket) {

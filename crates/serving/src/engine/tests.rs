@@ -1,7 +1,7 @@
 use packhorse_contention::ServiceTimes;
 
 use super::*;
-use crate::{DeviceKey, ShapeClass};
+use crate::{DeviceKey, ReplicaSpec, ShapeClass};
 
 mod properties;
 mod scenarios;
