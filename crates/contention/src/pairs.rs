@@ -11,6 +11,8 @@ use serde::{Deserialize, Serialize};
 const BATCHES: u64 = 100;
 /// The most pairs of a table.
 const MAX_PAIRS: usize = 100_000;
+/// No batch takes longer.
+const LONGEST: Duration = Duration::from_hours(1);
 
 /// One of two replicas that were measured together.
 #[derive(Clone, Debug, PartialEq)]
@@ -132,12 +134,16 @@ fn member(
 ) -> Result<PairMember, String> {
     let duration = |what: &str, ms: f64| {
         let duration = Duration::try_from_secs_f64(ms / 1e3).ok();
-        duration.ok_or_else(|| format!("{what}_{side}_ms: expected a number from 0, not {ms}"))
+        let duration = duration.filter(|duration| *duration <= LONGEST);
+        duration.ok_or_else(|| {
+            let longest = LONGEST.as_millis();
+            format!("{what}_{side}_ms: expected 0 to {longest}, not {ms:?}")
+        })
     };
     let latency_of = |what, ms| {
         let latency = duration(what, ms)?;
         if latency.is_zero() {
-            return Err(format!("{what}_{side}_ms: expected above 0, not {ms}"));
+            return Err(format!("{what}_{side}_ms: expected above 0, not {ms:?}"));
         }
         Ok(latency)
     };
@@ -261,12 +267,17 @@ a:1,a:1,4,4,100.0,100.0,12.0,12.5,,,10.0,
             (
                 ",15.0,",
                 ",0,",
-                "line 2: latency_a_ms: expected above 0, not 0",
+                "line 2: latency_a_ms: expected above 0, not 0.0",
             ),
             (
                 ",12.0,12.5",
                 ",12.0,-1",
-                "line 3: latency_b_ms: expected a number from 0, not -1",
+                "line 3: latency_b_ms: expected 0 to 3600000, not -1.0",
+            ),
+            (
+                ",15.0,",
+                ",1e308,",
+                "line 2: latency_a_ms: expected 0 to 3600000, not 1e308",
             ),
             (
                 "b:2,4",
