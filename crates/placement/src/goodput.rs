@@ -2,10 +2,11 @@
 //!
 //! The estimate is [`crate::estimate`]'s; what is made as large as it can be, its [`score`]. Devices are filled one after the other,
 //! each time with the replica that gains most per load; then the [`search`] empties one or two devices again and again, fills them
-//! anew and keeps what is better. It starts from the best of three placements: what runs now (with what pays added), its own
-//! and, in clusters that are not cut, `first-fit`'s (for other objectives also the one that `goodput` ends with), and charges for every replica that does not run yet, so that nothing moves for little. Where not all is served, it goes on with
-//! more left to chance. `tests/optimum.rs` says what it still loses against the best of all placements of small problems. A model may have several
-//! replicas on one device: small batches that leave most multiprocessors idle run beside each other.
+//! anew and keeps what is better. It starts from the best of three placements: what runs now (with what pays added), its own and, in
+//! clusters that are not cut, `first-fit`'s (for other objectives also the one that `goodput` ends with), and charges for every
+//! replica that does not run yet, so that nothing moves for little. Where not all is served, it goes on with more left to chance.
+//! `tests/optimum.rs` says what it still loses against the best of all placements of small problems. A model may have several replicas
+//! on one device: small batches that leave most multiprocessors idle run beside each other.
 //!
 //! Large clusters are cut into [`cells`]; what is large, and how long is searched, is [`depth`]'s. With more effort than usual
 //! ([`PolicyOptions::effort`]) the whole is done again, and what is worth more is the plan: a budget that ends meanwhile leaves the
@@ -181,14 +182,14 @@ fn solve(
             chance: true,
             ..Liberties::default()
         };
-        venture(&mut search, liberties, depth, budget);
+        venture(&mut search, options.objective, liberties, depth, budget);
     }
     if options.compute_shares == ComputeShares::Auto {
         let liberties = Liberties {
             shares: true,
             ..Liberties::default()
         };
-        venture(&mut search, liberties, depth, budget);
+        venture(&mut search, options.objective, liberties, depth, budget);
     }
     // Out of steps by now, it is as good as it is.
     search.fill_all(budget).ok();
@@ -286,7 +287,9 @@ fn sort(replicas: &mut [PlannedReplica]) {
 fn improve(search: &mut Search<'_, '_, '_>, depth: Depth, budget: &mut Budget<'_>) {
     let mut vain = 0;
     for _ in 0..depth.changes() {
-        if vain >= depth.patience(search.devices(), search.serves_all()) || search.devices() == 0 {
+        if vain >= depth.patience(search.devices(), search.serves_all_with_headroom())
+            || search.devices() == 0
+        {
             break;
         }
         match search.improve(budget) {
@@ -297,10 +300,12 @@ fn improve(search: &mut Search<'_, '_, '_>, depth: Depth, budget: &mut Budget<'_
     }
 }
 
-/// Searches on with liberties, which find what a careful search has no way to. Goes back unless that is better by
-/// more than the estimate is good for: the best of many placements by an estimate is the one that it errs most about.
+/// Searches on with liberties, which find what a careful search has no way to, where not all is served. The best of many placements by
+/// an estimate is the one that it errs most about: in a sum over the models that levels out, but a raise of the least must be more
+/// than the estimate is good for.
 fn venture(
     search: &mut Search<'_, '_, '_>,
+    objective: Objective,
     liberties: Liberties,
     depth: Depth,
     budget: &mut Budget<'_>,
@@ -315,7 +320,11 @@ fn venture(
     improve(search, depth, budget);
     search.polish(depth.is_whole(), budget).ok();
     search.allow(Liberties::default());
-    if search.value() <= value + SETTLED {
+    let worth = match objective {
+        Objective::Goodput => 0.0,
+        Objective::MaxMin | Objective::Blend => SETTLED,
+    };
+    if search.value() <= value + worth {
         search.go_to(&careful);
     }
 }

@@ -12,7 +12,7 @@ use super::{random::Random, score::Score, shares};
 use crate::{
     Budget, PlaceError,
     candidates::Candidates,
-    estimate::{Outlook, World},
+    estimate::{Fate, Outlook, World},
 };
 use fill::{Charge, Idea, SOBER, Taste};
 
@@ -88,10 +88,19 @@ impl<'s, 'w, 'a> Search<'s, 'w, 'a> {
         self.value
     }
 
-    /// Whether no model lacks anything, with headroom.
+    /// Whether no model lacks anything at the rates that are expected.
     pub(super) fn serves_all(&self) -> bool {
+        self.all(|fate| fate.sure)
+    }
+
+    /// Whether no model lacks anything, with headroom.
+    pub(super) fn serves_all_with_headroom(&self) -> bool {
+        self.all(|fate| fate.stressed)
+    }
+
+    fn all(&self, served: impl Fn(&Fate) -> f64) -> bool {
         let mut asked = self.here.fates().iter().zip(&self.world.demands);
-        asked.all(|(fate, demand)| demand.rate <= 0.0 || fate.stressed >= 1.0 - CONTENT)
+        asked.all(|(fate, demand)| demand.rate <= 0.0 || served(fate) >= 1.0 - CONTENT)
     }
 
     /// What it may do from now on.
