@@ -98,7 +98,6 @@ fn a_program_answers_what_it_computes_at_every_batch_size() {
         assert_eq!(header.id.0, id);
         assert_eq!(outputs, [Tensor::fp32(&[rows.into(), 2], &y)]);
         assert!(!header.stages.compute.is_zero());
-        assert!(header.stages.copy_in < header.stages.compute);
     }
     let memory = worker.wait_for(|phase| match phase {
         WorkerReport::Ready { memory, .. } => memory,
