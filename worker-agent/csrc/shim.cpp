@@ -13,6 +13,7 @@
 #include <ATen/DeviceAccelerator.h>
 #include <caffe2/serialize/inline_container.h>
 #include <torch/csrc/inductor/aoti_runner/model_container_runner.h>
+#include <torch/csrc/jit/codegen/fuser/interface.h>
 #include <torch/script.h>
 
 using Package = torch::inductor::AOTIModelContainerRunner;
@@ -146,6 +147,9 @@ int packhorse_module_load(const char *path, const char *program, int cuda_device
       *module = new packhorse_module{{}, load_package(path, program, cuda_device)};
       return PACKHORSE_OK;
     }
+    // The interpreter's own compiler writes kernels when it first sees a shape, which is in the middle of serving. Who wants kernels
+    // made of several operators has them compiled beforehand, into a package.
+    torch::jit::overrideCanFuseOnGPU(false);
     torch::jit::Module loaded = torch::jit::load(path, device_of(cuda_device));
     loaded.eval();
     if (treatment >= PACKHORSE_FROZEN) {

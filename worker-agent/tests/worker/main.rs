@@ -5,6 +5,8 @@
     reason = "the helpers of a test may panic like the test itself, and wait by the clock"
 )]
 
+#[cfg(feature = "torch")]
+mod cuda;
 mod gateway;
 #[cfg(feature = "torch")]
 mod kernels;

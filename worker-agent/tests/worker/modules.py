@@ -55,6 +55,18 @@ class Echo(torch.nn.Module):
         return x
 
 
+class Twice(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * 2.0
+
+
+class Chain(torch.nn.Module):
+    """What a compiler would make one kernel of."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (x * 2.0 + 1.0) * 4.0
+
+
 class Counter(torch.nn.Module):
     """Answers its own state, which the next run changes in place."""
 
@@ -119,5 +131,5 @@ class Glutton(torch.nn.Module):
         return x + torch.zeros([size], dtype=torch.uint8)[:1]
 
 
-for module in [Affine, Moody, SumAndDifference, Echo, Counter, Dictionary, Transposed, Lookup, Keeper, Greedy, Glutton]:
+for module in [Affine, Moody, SumAndDifference, Echo, Twice, Chain, Counter, Dictionary, Transposed, Lookup, Keeper, Greedy, Glutton]:
     torch.jit.script(module().eval()).save(f"{sys.argv[1]}/{module.__name__}.pt")

@@ -38,11 +38,11 @@ fn row(x: [f32; 3]) -> [Tensor; 1] {
 }
 
 /// Sends batches as fast as the worker takes them, and receives the answers meanwhile.
-fn send_all(link: &Link, inputs: Vec<[Tensor; 1]>) -> JoinHandle<()> {
+pub(crate) fn send_all(link: &Link, inputs: Vec<[Tensor; 1]>) -> JoinHandle<()> {
     let mut sender = link.clone_for_sending();
     thread::spawn(move || {
         for (id, x) in (0..).zip(&inputs) {
-            sender.send(id, 1, x);
+            sender.send(id, x[0].rows(), x);
         }
     })
 }

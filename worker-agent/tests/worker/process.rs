@@ -31,14 +31,19 @@ pub(crate) struct Worker {
 
 impl Worker {
     pub(crate) fn serve(task: &ServeTask) -> Self {
-        Self::spawn("serve", task)
+        Self::serve_with(task, &[])
+    }
+
+    /// With more in its environment.
+    pub(crate) fn serve_with(task: &ServeTask, environment: &[(&str, String)]) -> Self {
+        Self::spawn("serve", task, environment)
     }
 
     pub(crate) fn profile(task: &ProfileTask) -> Self {
-        Self::spawn("profile", task)
+        Self::spawn("profile", task, &[])
     }
 
-    fn spawn(command: &str, task: &impl Serialize) -> Self {
+    fn spawn(command: &str, task: &impl Serialize, environment: &[(&str, String)]) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let handoff = Handoff::at(dir.path());
         handoff.write_task(task).unwrap();
@@ -50,6 +55,7 @@ impl Worker {
             .arg(dir.path())
             .envs(worker_environment(1))
             .env("TMPDIR", handoff.temporary_dir())
+            .envs(environment.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::null())
             .stdout(log.try_clone().unwrap())
             .stderr(log)

@@ -23,29 +23,35 @@ pub(crate) fn modules() -> PathBuf {
     written_by("modules.py")
 }
 
-/// The folder with what a Python script beside this file writes, once per build folder.
+/// The folder with what a Python script beside this file writes.
 pub(crate) fn written_by(script: &str) -> PathBuf {
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(script.trim_end_matches(".py"));
+    let project = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let script = project.join("tests/worker").join(script);
+    made_once(&script, |folder| {
+        let python = project.join("../.venv/bin/python");
+        let status = Command::new(python).arg(&script).arg(folder).status();
+        assert!(
+            status
+                .expect("`cargo xtask setup` has made .venv")
+                .success()
+        );
+    })
+}
+
+/// The folder with what is made from a file, once per build folder and content of the file.
+pub(crate) fn made_once(source: &Path, make: impl FnOnce(&Path)) -> PathBuf {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(source.file_stem().unwrap());
     fs::create_dir_all(&folder).unwrap();
     // Tests run in several processes at a time.
     let lock = File::create(folder.join("lock")).unwrap();
     lock.lock().unwrap();
-    let script = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("tests/worker")
-        .join(script);
-    let written = folder.join("written-by.py");
-    let source = fs::read(&script).unwrap();
-    if fs::read(&written).is_ok_and(|by| by == source) {
+    let made_from = folder.join("made-from");
+    let content = fs::read(source).unwrap();
+    if fs::read(&made_from).is_ok_and(|from| from == content) {
         return folder;
     }
-    let python = Path::new(env!("CARGO_MANIFEST_DIR")).join("../.venv/bin/python");
-    let status = Command::new(python).arg(&script).arg(&folder).status();
-    assert!(
-        status
-            .expect("`cargo xtask setup` has made .venv")
-            .success()
-    );
-    fs::write(written, source).unwrap();
+    make(&folder);
+    fs::write(made_from, content).unwrap();
     folder
 }
 

@@ -1,0 +1,288 @@
+//! The worker on a CUDA device, as far as that goes without one: libtorch is the real one, and the CUDA runtime below it a stand-in
+//! (`fake-cudart.cpp`) that does what is not ordered by events in any order.
+
+use std::{
+    collections::BTreeSet,
+    fs,
+    os::unix::fs::symlink,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use packhorse_cluster::{Capacity, TensorSpec};
+use packhorse_wire::FailureKind;
+use packhorse_worker_agent::handoff::{
+    ExecutorChoice, Pipeline, ServeTask, WorkerReport, exit_code,
+};
+use tempfile::TempDir;
+
+use crate::{
+    gateway::Tensor,
+    pipeline::send_all,
+    process::{Worker, execution, program, serve_task, tensor},
+    torch::{connect, made_once, modules},
+};
+
+/// A node with a device.
+struct Node {
+    dir: TempDir,
+    environment: Vec<(&'static str, String)>,
+}
+
+impl Node {
+    fn new(environment: &[(&'static str, &str)]) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let runtime = stand_in();
+        let path = |name| dir.path().join(name).display().to_string();
+        let mut all = vec![
+            ("LD_PRELOAD", runtime.display().to_string()),
+            (
+                "LD_LIBRARY_PATH",
+                runtime.parent().unwrap().display().to_string(),
+            ),
+            ("FAKE_CUDA_LOG", path("log")),
+            ("FAKE_CUDA_FAULT", path("fault")),
+        ];
+        let given = environment.iter();
+        all.extend(given.map(|(name, value)| (*name, (*value).to_owned())));
+        Self {
+            dir,
+            environment: all,
+        }
+    }
+
+    fn serve(&self, task: &ServeTask) -> Worker {
+        Worker::serve_with(task, &self.environment)
+    }
+
+    /// What the device was told since, as `WHAT [STREAM [BYTES]]`, from the so-manieth line on.
+    fn log(&self, since: usize) -> Vec<String> {
+        let log = fs::read_to_string(self.dir.path().join("log")).unwrap();
+        log.lines().skip(since).map(str::to_owned).collect()
+    }
+
+    fn break_device(&self) {
+        fs::write(self.dir.path().join("fault"), "").unwrap();
+    }
+}
+
+/// The stand-in for the runtime, and by another name for the driver.
+fn stand_in() -> PathBuf {
+    let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/worker");
+    let source = tests.join("fake-cudart.cpp");
+    let folder = made_once(&source, |folder| {
+        let versions = folder.join("versions");
+        fs::write(&versions, "libcudart.so.13 { global: *; };").unwrap();
+        let headers = tests.join("../../../.venv/torch/../nvidia/cu13/include");
+        let compiled = Command::new("c++")
+            .args(["-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror"])
+            .args([
+                "-shared",
+                "-fPIC",
+                "-pthread",
+                "-Wl,-soname,libcudart.so.13",
+            ])
+            .arg(format!("-Wl,--version-script={}", versions.display()))
+            .arg("-isystem")
+            .arg(headers)
+            .arg("-o")
+            .args([&folder.join("libcudart.so.13"), &source])
+            .status();
+        assert!(
+            compiled.unwrap().success(),
+            "the stand-in for CUDA compiles"
+        );
+        let driver = folder.join("libcuda.so.1");
+        if !driver.exists() {
+            symlink("libcudart.so.13", driver).unwrap();
+        }
+    });
+    folder.join("libcudart.so.13")
+}
+
+fn task(module: &str, max_batch_size: u32, tensor: &TensorSpec, pipeline: Pipeline) -> ServeTask {
+    let output = TensorSpec {
+        name: "y".to_owned(),
+        ..tensor.clone()
+    };
+    let program = program(max_batch_size, vec![tensor.clone()], vec![output]);
+    let artifact = modules().join(format!("{module}.pt"));
+    let mut execution = execution(
+        program,
+        ExecutorChoice::Torch {
+            artifact,
+            cuda_device: Some(0),
+        },
+    );
+    execution.pipeline = pipeline;
+    serve_task(execution)
+}
+
+fn rows_of_three() -> TensorSpec {
+    tensor("x", "FP32", &[-1, 3])
+}
+
+/// Every combination that a device can have.
+fn every_way() -> impl Iterator<Item = Pipeline> {
+    let ways = [(false, 1), (false, 3), (true, 1), (true, 2), (true, 4)];
+    ways.into_iter().flat_map(|(streams, in_flight)| {
+        [false, true].map(|graphs| Pipeline {
+            in_flight,
+            streams,
+            graphs,
+        })
+    })
+}
+
+fn batch(id: u16, rows: u16) -> Tensor {
+    let values = (0..rows * 3).map(|i| f32::from(id) * 16.0 + f32::from(i));
+    Tensor::fp32(&[rows.into(), 3], &values.collect::<Vec<_>>())
+}
+
+fn doubled(id: u16, rows: u16) -> Tensor {
+    let values = (0..rows * 3).map(|i| f32::from(id) * 32.0 + f32::from(i) * 2.0);
+    Tensor::fp32(&[rows.into(), 3], &values.collect::<Vec<_>>())
+}
+
+fn ready(worker: &Worker) -> WorkerReport {
+    worker.wait_for(|phase| match phase {
+        WorkerReport::Ready { .. } => Some(phase),
+        WorkerReport::Failed { reason, .. } => panic!("{reason}"),
+        _ => None,
+    })
+}
+
+#[test]
+fn batches_in_flight_are_told_apart_by_events_alone() {
+    for (seed, pipeline) in (1..).zip(every_way()) {
+        let node = Node::new(&[("FAKE_CUDA_SEED", &format!("{seed}"))]);
+        let task = task("Twice", 4, &rows_of_three(), pipeline);
+        let worker = node.serve(&task);
+        let mut link = connect(&worker, &task);
+        let warm = node.log(0).len();
+        let rows = |id: u16| [1, 2, 4][usize::from(id % 3)];
+        let sending = send_all(&link, (0..60).map(|id| [batch(id, rows(id))]).collect());
+        for id in 0..60 {
+            let (header, outputs) = link.result();
+            assert_eq!(header.id.0, u64::from(id));
+            assert_eq!(outputs, [doubled(id, rows(id))], "{pipeline:?} seed {seed}");
+        }
+        sending.join().unwrap();
+
+        // While it serves, it neither waits for the device as a whole nor takes or gives memory.
+        let (mut streams, mut told) = (BTreeSet::new(), BTreeSet::new());
+        for line in node.log(warm) {
+            let mut words = line.split(' ');
+            told.insert(words.next().unwrap().to_owned());
+            streams.extend(words.next().map(str::to_owned));
+        }
+        let compute = if pipeline.graphs { "replay" } else { "compute" };
+        let mut expected = BTreeSet::from(["copy-in", "copy-out", compute].map(str::to_owned));
+        if pipeline.graphs {
+            // To where the recorded kernels read, and from where they write.
+            expected.insert("copy-within".to_owned());
+        }
+        assert_eq!(told, expected, "{pipeline:?}");
+        assert_eq!(streams.len(), if pipeline.streams { 3 } else { 1 });
+    }
+}
+
+#[test]
+fn what_a_device_has_and_takes_is_reported() {
+    let node = Node::new(&[("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "25")]);
+    let pipeline = Pipeline {
+        in_flight: 2,
+        streams: true,
+        graphs: false,
+    };
+    let worker = node.serve(&task("Twice", 4, &rows_of_three(), pipeline));
+    let WorkerReport::Ready {
+        capacity, memory, ..
+    } = ready(&worker)
+    else {
+        unreachable!("it is ready")
+    };
+    let expected = Capacity {
+        batch_size: 4,
+        in_flight: 2,
+        multiprocessors: Some(33),
+    };
+    assert_eq!(capacity, Some(expected));
+    // What was allocated at the most, of which nothing was given back.
+    let allocated = node.log(0).into_iter().filter_map(|line| {
+        let bytes = line.strip_prefix("allocate ")?;
+        Some(bytes.parse::<u64>().unwrap())
+    });
+    assert_eq!(memory.unwrap().as_u64(), allocated.sum::<u64>());
+}
+
+#[test]
+fn the_batch_size_that_fits_into_the_device_is_found() {
+    // Rows of 4 MiB, in and out.
+    let node = Node::new(&[("FAKE_CUDA_MEMORY_MIB", "100")]);
+    let rows = tensor("x", "FP32", &[-1, 1 << 20]);
+    for streams in [false, true] {
+        let pipeline = Pipeline {
+            in_flight: 1,
+            streams,
+            graphs: false,
+        };
+        let task = task("Twice", 64, &rows, pipeline);
+        let worker = node.serve(&task);
+        let WorkerReport::Ready { capacity, .. } = ready(&worker) else {
+            unreachable!("it is ready")
+        };
+        assert_eq!(capacity.unwrap().batch_size, 8);
+        let mut link = connect(&worker, &task);
+        let x = Tensor::fp32(&[8, 1 << 20], &vec![1.5; 8 << 20]);
+        for id in 0..3 {
+            link.send(id, 8, std::slice::from_ref(&x));
+            let y = Tensor::fp32(&[8, 1 << 20], &vec![3.0; 8 << 20]);
+            assert!(link.result().1 == [y]);
+        }
+        link.send(3, 16, &[Tensor::fp32(&[16, 1 << 20], &vec![1.5; 16 << 20])]);
+        assert_eq!(link.failure().kind, FailureKind::OutOfMemory);
+    }
+}
+
+#[test]
+fn a_device_that_fails_ends_the_worker() {
+    for pipeline in every_way() {
+        let node = Node::new(&[]);
+        let task = task("Twice", 4, &rows_of_three(), pipeline);
+        let mut worker = node.serve(&task);
+        let mut link = connect(&worker, &task);
+        link.send(1, 1, &[batch(1, 1)]);
+        assert_eq!(link.result().1, [doubled(1, 1)]);
+        node.break_device();
+        link.send(2, 1, &[batch(2, 1)]);
+        link.send(3, 1, &[batch(3, 1)]);
+        let (reason, permanent) = worker.wait_for(|phase| match phase {
+            WorkerReport::Failed { reason, permanent } => Some((reason, permanent)),
+            _ => None,
+        });
+        assert!(
+            reason.starts_with("the device failed: ") && reason.contains("illegal memory access"),
+            "{reason}"
+        );
+        assert!(!permanent);
+        assert_eq!(worker.exit_code(), Some(i32::from(exit_code::FAILED)));
+    }
+}
+
+#[test]
+fn nothing_is_compiled_while_batches_wait_for_it() {
+    for pipeline in every_way() {
+        let node = Node::new(&[]);
+        let task = task("Chain", 4, &rows_of_three(), pipeline);
+        let worker = node.serve(&task);
+        let mut link = connect(&worker, &task);
+        for id in 0..8 {
+            let rows = id % 4 + 1;
+            let y = (0..rows * 3).map(|i| (f32::from(id) * 32.0 + f32::from(i) * 2.0 + 1.0) * 4.0);
+            link.send(id.into(), rows.into(), &[batch(id, rows)]);
+            let y = Tensor::fp32(&[rows.into(), 3], &y.collect::<Vec<_>>());
+            assert_eq!(link.result().1, [y]);
+        }
+    }
+}
