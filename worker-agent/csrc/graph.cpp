@@ -19,7 +19,7 @@ struct packhorse_graph {
 extern "C" {
 
 int packhorse_graph_record(packhorse_module *module, const packhorse_lane *lane, packhorse_tensor *const *inputs,
-                           size_t input_count, packhorse_graph **graph, char **message) {
+                           size_t input_count, packhorse_graph *beside, packhorse_graph **graph, char **message) {
   return guarded(message, [&]() -> int {
     if (!lane->stream) {
       throw std::runtime_error("only CUDA devices record");
@@ -35,7 +35,8 @@ int packhorse_graph_record(packhorse_module *module, const packhorse_lane *lane,
     }
     std::optional<std::vector<at::Tensor>> outputs;
     // What other threads do at the same time is neither recorded nor refused.
-    made->graph.capture_begin({0, 0}, cudaStreamCaptureModeThreadLocal);
+    const auto pool = beside != nullptr ? beside->graph.pool() : c10::MempoolId_t{0, 0};
+    made->graph.capture_begin(pool, cudaStreamCaptureModeThreadLocal);
     try {
       outputs = run_program(*module, made->inputs);
     } catch (...) {
@@ -87,8 +88,8 @@ void packhorse_graph_free(packhorse_graph *graph) { delete graph; }
 
 extern "C" {
 
-int packhorse_graph_record(packhorse_module *, const packhorse_lane *, packhorse_tensor *const *, size_t, packhorse_graph **,
-                           char **message) {
+int packhorse_graph_record(packhorse_module *, const packhorse_lane *, packhorse_tensor *const *, size_t,
+                           packhorse_graph *, packhorse_graph **, char **message) {
   return guarded(message, []() -> int { throw std::runtime_error("this worker was built without the headers of CUDA"); });
 }
 

@@ -117,9 +117,10 @@ int packhorse_cuda_multiprocessors(int cuda_device, uint32_t *count, char **mess
 typedef struct packhorse_graph packhorse_graph;
 
 // Records what a lane's device does in one run of a program, to be done again for inputs of the same shapes without telling it
-// kernel by kernel. The program has run with such inputs before. Nothing else may run meanwhile.
+// kernel by kernel. The program has run with such inputs before. Nothing else may run meanwhile. It shares the memory in which it computes
+// with `beside`, unless that is null: they are never replayed at the same time.
 int packhorse_graph_record(packhorse_module *module, const packhorse_lane *lane, packhorse_tensor *const *inputs,
-                           size_t input_count, packhorse_graph **graph, char **message);
+                           size_t input_count, packhorse_graph *beside, packhorse_graph **graph, char **message);
 
 // As packhorse_module_forward, on the lane of the recording.
 int packhorse_graph_replay(packhorse_graph *graph, const packhorse_lane *lane, packhorse_tensor *const *inputs,

@@ -138,7 +138,7 @@ mod tests {
     /// The one that the agent is tested with.
     fn fake() -> PathBuf {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-        root.join("worker-agent/tests/agent/fake-mps-control")
+        root.join("worker-agent/tests/stand-ins/mps-control")
     }
 
     #[test]

@@ -14,17 +14,14 @@ const ONE_SLICE: &str = "MIG-5d1bd0b0-0e4b-4a4d-a0ea-000000000004";
 /// What MPS allows.
 const CLIENTS: usize = 48;
 
-/// An agent that sees the GPUs of `fake-nvml.c`.
+/// An agent that sees the GPUs of the stand-in for NVML.
 fn agent(home: &Home, gateway: &FakeGateway) -> Agent {
-    let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/agent");
-    let compiled = Command::new("cc")
-        .args(["-Wall", "-Werror", "-shared", "-fPIC", "-o"])
-        .args([home.path("libnvidia-ml.so.1"), tests.join("fake-nvml.c")])
+    let stand_ins = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/stand-ins");
+    let built = Command::new(stand_ins.join("build.sh"))
+        .arg("nvml")
+        .arg(home.path(""))
         .status();
-    assert!(
-        compiled.unwrap().success(),
-        "the stand-in for NVML compiles"
-    );
+    assert!(built.unwrap().success(), "the stand-in for NVML is built");
     // It waits on a pipe that nobody writes to until it is told to end.
     let worker = home.script(
         "worker",
@@ -33,7 +30,7 @@ fn agent(home: &Home, gateway: &FakeGateway) -> Agent {
     let child = home
         .agent_command(gateway.address)
         .args(["--devices", "nvidia", "--stop-workers-on-exit"])
-        .args([Path::new("--mps-control"), &tests.join("fake-mps-control")])
+        .args([Path::new("--mps-control"), &stand_ins.join("mps-control")])
         .args([Path::new("--worker"), &worker])
         .env("LD_LIBRARY_PATH", home.path(""))
         .spawn()

@@ -1,10 +1,9 @@
 //! The worker on a CUDA device, as far as that goes without one: libtorch is the real one, and the CUDA runtime below it a stand-in
-//! (`fake-cudart.cpp`) that does what is not ordered by events in any order.
+//! (`stand-ins/cudart.cpp`) that does what is not ordered by events in any order.
 
 use std::{
     collections::BTreeSet,
     fs,
-    os::unix::fs::symlink,
     path::{Path, PathBuf},
     process::Command,
 };
@@ -41,7 +40,7 @@ impl Node {
                 runtime.parent().unwrap().display().to_string(),
             ),
             ("FAKE_CUDA_LOG", path("log")),
-            ("FAKE_CUDA_FAULT", path("fault")),
+            ("FAKE_CUDA_FAULTS", path("")),
         ];
         let given = environment.iter();
         all.extend(given.map(|(name, value)| (*name, (*value).to_owned())));
@@ -62,40 +61,17 @@ impl Node {
     }
 
     fn break_device(&self) {
-        fs::write(self.dir.path().join("fault"), "").unwrap();
+        fs::write(self.dir.path().join("0"), "").unwrap();
     }
 }
 
-/// The stand-in for the runtime, and by another name for the driver.
+/// The stand-in for the runtime.
 fn stand_in() -> PathBuf {
-    let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/worker");
-    let source = tests.join("fake-cudart.cpp");
-    let folder = made_once(&source, |folder| {
-        let versions = folder.join("versions");
-        fs::write(&versions, "libcudart.so.13 { global: *; };").unwrap();
-        let headers = tests.join("../../../.venv/torch/../nvidia/cu13/include");
-        let compiled = Command::new("c++")
-            .args(["-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror"])
-            .args([
-                "-shared",
-                "-fPIC",
-                "-pthread",
-                "-Wl,-soname,libcudart.so.13",
-            ])
-            .arg(format!("-Wl,--version-script={}", versions.display()))
-            .arg("-isystem")
-            .arg(headers)
-            .arg("-o")
-            .args([&folder.join("libcudart.so.13"), &source])
-            .status();
-        assert!(
-            compiled.unwrap().success(),
-            "the stand-in for CUDA compiles"
-        );
-        let driver = folder.join("libcuda.so.1");
-        if !driver.exists() {
-            symlink("libcudart.so.13", driver).unwrap();
-        }
+    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/stand-ins");
+    let build = sources.join("build.sh");
+    let folder = made_once("cuda", &[&build, &sources.join("cudart.cpp")], |folder| {
+        let built = Command::new(&build).arg("cuda").arg(folder).status();
+        assert!(built.unwrap().success(), "the stand-in for CUDA is built");
     });
     folder.join("libcudart.so.13")
 }
@@ -160,7 +136,7 @@ fn batches_in_flight_are_told_apart_by_events_alone() {
         let worker = node.serve(&task);
         let mut link = connect(&worker, &task);
         let warm = node.log(0).len();
-        let rows = |id: u16| [1, 2, 4][usize::from(id % 3)];
+        let rows = |id: u16| id % 4 + 1;
         let sending = send_all(&link, (0..60).map(|id| [batch(id, rows(id))]).collect());
         for id in 0..60 {
             let (header, outputs) = link.result();

@@ -26,8 +26,9 @@ pub(crate) fn modules() -> PathBuf {
 /// The folder with what a Python script beside this file writes.
 pub(crate) fn written_by(script: &str) -> PathBuf {
     let project = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let name = script.trim_end_matches(".py");
     let script = project.join("tests/worker").join(script);
-    made_once(&script, |folder| {
+    made_once(name, &[&script], |folder| {
         let python = project.join("../.venv/bin/python");
         let status = Command::new(python).arg(&script).arg(folder).status();
         assert!(
@@ -38,15 +39,15 @@ pub(crate) fn written_by(script: &str) -> PathBuf {
     })
 }
 
-/// The folder with what is made from a file, once per build folder and content of the file.
-pub(crate) fn made_once(source: &Path, make: impl FnOnce(&Path)) -> PathBuf {
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(source.file_stem().unwrap());
+/// The folder with what is made from some files, once per build folder and content of the files.
+pub(crate) fn made_once(name: &str, sources: &[&Path], make: impl FnOnce(&Path)) -> PathBuf {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     fs::create_dir_all(&folder).unwrap();
     // Tests run in several processes at a time.
     let lock = File::create(folder.join("lock")).unwrap();
     lock.lock().unwrap();
     let made_from = folder.join("made-from");
-    let content = fs::read(source).unwrap();
+    let content: Vec<u8> = sources.iter().flat_map(|s| fs::read(s).unwrap()).collect();
     if fs::read(&made_from).is_ok_and(|from| from == content) {
         return folder;
     }

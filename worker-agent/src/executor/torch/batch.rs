@@ -170,15 +170,18 @@ impl Prepared {
 }
 
 impl Prepared {
-    /// Records a run with these inputs; with their shapes.
-    pub(super) fn record(self) -> Result<(Vec<Vec<i64>>, Graph), Thrown> {
+    /// Records a run with these inputs, in the memory of another recording if there is one; with their shapes.
+    pub(super) fn record(
+        self,
+        beside: Option<&Graph>,
+    ) -> Result<(Vec<Vec<i64>>, Graph), Thrown> {
         let held = Held {
             device: self.device,
             buffers: Some(self.buffers),
         };
         let inputs = held.bring(&self.inputs)?;
         held.device.lanes.copy_in.mark()?.wait()?;
-        let graph = held.device.record(&inputs)?;
+        let graph = held.device.record(&inputs, beside)?;
         Ok((inputs.iter().map(Tensor::size).collect(), graph))
     }
 }

@@ -13,6 +13,7 @@ use std::{
     fs::File,
     path::Path,
     sync::{Arc, OnceLock},
+    time::{Duration, Instant},
 };
 
 use packhorse_cluster::{ByteCount, Program};
@@ -41,6 +42,9 @@ pub(super) fn set_threads(threads: u32) {
     tch::set_num_threads(i32::try_from(threads).unwrap_or(i32::MAX).max(1));
     tch::set_num_interop_threads(1);
 }
+
+/// How long a GPU may take to meet the batch sizes between 1, 2, 4, … before it serves.
+const TIME_BETWEEN_SIZES: Duration = Duration::from_secs(10);
 
 /// What is to be started.
 pub(super) struct Start<'a> {
@@ -82,6 +86,16 @@ pub(super) fn start(start: &Start<'_>) -> Result<Started, StartError> {
         })
 }
 
+/// Says whether so much time is not over yet.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "an executor is what takes real time"
+)]
+fn within(limit: Duration) -> impl FnMut() -> bool {
+    let start = Instant::now();
+    move || start.elapsed() < limit
+}
+
 impl Start<'_> {
     /// With the programs of these names, which only a package has.
     fn in_form(
@@ -93,9 +107,13 @@ impl Start<'_> {
         let executor = Torch::load(self, names, treatment)?;
         let sizes = sample::batch_sizes(self.batch_size);
         let (fill, batch_size) = sample::warm_up(&executor, self.program, &sizes)?;
+        let mut sizes: Vec<u32> = sizes.into_iter().filter(|s| *s <= batch_size).collect();
+        if self.cuda_device.is_some() {
+            let go_on = within(TIME_BETWEEN_SIZES);
+            sizes = sample::warm_up_between(&executor, self.program, &sizes, fill, go_on);
+        }
         if self.pipeline.graphs {
-            let fitting = sizes.into_iter().filter(|size| *size <= batch_size);
-            executor.record(self.program, fitting, fill);
+            executor.record(self.program, &sizes, fill);
         }
         executor.even_buffers()?;
         tracing::info!(program.treatment = ?treatment, "program loaded");
@@ -165,6 +183,12 @@ struct Graphs {
     batch_sizes: Vec<u32>,
 }
 
+impl Graphs {
+    fn any(&self) -> Option<&Graph> {
+        self.by_shapes.values().next()
+    }
+}
+
 impl Lanes {
     fn new(cuda_device: Option<u32>, streams: bool) -> Result<Self, Thrown> {
         let compute = Arc::new(Lane::new(cuda_device)?);
@@ -207,8 +231,8 @@ impl Device {
         })
     }
 
-    fn record(&self, inputs: &[Tensor]) -> Result<Graph, Thrown> {
-        Graph::record(self.module(inputs)?, &self.lanes.compute, inputs)
+    fn record(&self, inputs: &[Tensor], beside: Option<&Graph>) -> Result<Graph, Thrown> {
+        Graph::record(self.module(inputs)?, &self.lanes.compute, inputs, beside)
     }
 
     /// Waits until the device has done all it was told. Where it fails, it does nothing any more either.
@@ -276,30 +300,45 @@ impl Torch {
         })
     }
 
-    /// Records the program at these batch sizes, or says why that cannot be done.
-    fn record(&self, program: &Program, sizes: impl Iterator<Item = u32>, fill: Fill) {
-        let record = |rows| -> Result<_, String> {
-            let say = |thrown: Thrown| thrown.summary();
-            let inputs = sample::inputs(program, rows).map_err(|e| e.to_string())?;
-            let mut batch = Prepared::new(&self.device, &inputs).map_err(say)?;
-            sample::fill_inputs(&mut batch, program, fill);
-            Ok((batch.record().map_err(say)?, rows))
-        };
-        let graphs = sizes.map(record).try_fold(
-            Graphs::default(),
-            |mut graphs, recorded| -> Result<_, String> {
-                let ((shapes, graph), rows) = recorded?;
-                graphs.by_shapes.insert(shapes, graph);
-                graphs.batch_sizes.push(rows);
-                Ok(graphs)
-            },
-        );
-        match &graphs {
-            Ok(graphs) => tracing::info!(batch_sizes = ?graphs.batch_sizes, "runs recorded"),
-            Err(reason) => tracing::warn!(reason, "runs cannot be recorded"),
+    /// Records the program at these batch sizes, the largest first: the others use its memory. Where one cannot be recorded, neither can
+    /// those below it; why is kept if there is none at all.
+    fn record(&self, program: &Program, sizes: &[u32], fill: Fill) {
+        let mut graphs = Graphs::default();
+        let mut failed = None;
+        for rows in sizes.iter().rev() {
+            match self.record_size(program, *rows, fill, graphs.any()) {
+                Ok((shapes, graph)) => {
+                    graphs.by_shapes.insert(shapes, graph);
+                    graphs.batch_sizes.insert(0, *rows);
+                }
+                Err(reason) => {
+                    tracing::warn!(batch.size = rows, reason, "runs cannot be recorded");
+                    failed = Some(reason);
+                    break;
+                }
+            }
         }
+        tracing::info!(batch_sizes = ?graphs.batch_sizes, "runs recorded");
+        let none = graphs.batch_sizes.is_empty();
         // Nobody has set it before.
-        let _ = self.device.graphs.set(graphs);
+        let _ = self
+            .device
+            .graphs
+            .set(failed.filter(|_| none).map_or(Ok(graphs), Err));
+    }
+
+    fn record_size(
+        &self,
+        program: &Program,
+        rows: u32,
+        fill: Fill,
+        beside: Option<&Graph>,
+    ) -> Result<(Vec<Vec<i64>>, Graph), String> {
+        let say = |thrown: Thrown| thrown.summary();
+        let inputs = sample::inputs(program, rows).map_err(|e| e.to_string())?;
+        let mut batch = Prepared::new(&self.device, &inputs).map_err(say)?;
+        sample::fill_inputs(&mut batch, program, fill);
+        batch.record(beside).map_err(say)
     }
 
     /// Makes all buffers as large as the largest has become: a device stands still while memory is pinned.

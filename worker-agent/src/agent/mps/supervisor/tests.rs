@@ -42,7 +42,7 @@ impl Node {
         let (sender, events) = mpsc::channel(8);
         Self {
             root: tempfile::tempdir().unwrap(),
-            program: Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/agent/fake-mps-control"),
+            program: Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/stand-ins/mps-control"),
             pace: PACE,
             mps: Mps::default(),
             sender,

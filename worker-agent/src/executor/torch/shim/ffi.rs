@@ -67,6 +67,7 @@ unsafe extern "C" {
         lane: *const Lane,
         inputs: *const TensorPtr,
         input_count: usize,
+        beside: *mut Graph,
         graph: *mut *mut Graph,
         message: Message,
     ) -> c_int;

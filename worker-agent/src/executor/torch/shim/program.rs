@@ -118,21 +118,25 @@ unsafe impl Send for Graph {}
 unsafe impl Sync for Graph {}
 
 impl Graph {
-    /// Records a run. The program has run with inputs of these shapes before, and nothing else runs meanwhile.
+    /// Records a run. The program has run with inputs of these shapes before, and nothing else runs meanwhile. What is computed on the way
+    /// to the outputs is kept in the memory of the recording `beside` this one, which is never replayed at the same time.
     pub(in super::super) fn record(
         module: &Module,
         lane: &Lane,
         inputs: &[Tensor],
+        beside: Option<&Self>,
     ) -> Result<Self, Thrown> {
         let inputs = pointers(inputs);
+        let beside = beside.map_or(ptr::null_mut(), |graph| graph.0.as_ptr());
         let mut graph = ptr::null_mut();
-        // SAFETY: module, lane and inputs live across the call, and the others are places to write to.
+        // SAFETY: module, lane, inputs and the other graph live across the call, and the others are places to write to.
         call(|message| unsafe {
             ffi::packhorse_graph_record(
                 module.0.as_ptr(),
                 lane.as_ptr(),
                 inputs.as_ptr(),
                 inputs.len(),
+                beside,
                 &raw mut graph,
                 message,
             )

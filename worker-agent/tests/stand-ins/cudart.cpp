@@ -5,7 +5,8 @@
 // by an event happens in the wrong order sooner or later. Its memory is nothing that the host may touch.
 //
 // FAKE_CUDA_SEED is what the order comes from, FAKE_CUDA_MEMORY_MIB how much memory the device has, FAKE_CUDA_LOG a file that every call
-// is written to that copies, starts, waits, allocates or frees, and FAKE_CUDA_FAULT a path: once something is there, the device fails.
+// is written to that copies, starts, waits, allocates or frees, and FAKE_CUDA_FAULTS a folder: once a file there has the name that
+// CUDA_VISIBLE_DEVICES gives the device, or 0, the device fails.
 
 #include <algorithm>
 #include <chrono>
@@ -42,6 +43,15 @@ constexpr size_t kGranularity = 512;
 size_t number_from_environment(const char *name, size_t otherwise) {
   const char *value = std::getenv(name);
   return value != nullptr ? std::strtoull(value, nullptr, 10) : otherwise;
+}
+
+std::string fault_of_this_device() {
+  const char *folder = std::getenv("FAKE_CUDA_FAULTS");
+  const char *visible = std::getenv("CUDA_VISIBLE_DEVICES");
+  if (folder == nullptr) {
+    return "";
+  }
+  return std::string(folder) + "/" + (visible != nullptr ? visible : "0");
 }
 
 struct Event {
@@ -119,8 +129,8 @@ class Device {
 
   // Success, unless the device has failed for good.
   cudaError_t health() {
-    static const char *fault = std::getenv("FAKE_CUDA_FAULT");
-    if (fault != nullptr && access(fault, F_OK) == 0) {
+    static const std::string fault = fault_of_this_device();
+    if (!fault.empty() && access(fault.c_str(), F_OK) == 0) {
       const std::lock_guard lock(mutex_);
       failed_ = true;
       changed_.notify_all();
