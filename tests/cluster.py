@@ -55,12 +55,17 @@ def processes_of(folder: Path) -> dict[int, str]:
 class Process:
     """A started program."""
 
-    def __init__(self, arguments: list[str], log: Path):
+    def __init__(self, arguments: list[str], log: Path, environment: dict[str, str] | None = None):
         self.log = log
         self.said_before = log.stat().st_size if log.exists() else 0
         with log.open("ab") as file:
             self.popen = subprocess.Popen(
-                arguments, stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True
+                arguments,
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=file,
+                start_new_session=True,
+                env=os.environ | (environment or {}),
             )
 
     @property
@@ -116,11 +121,11 @@ class Cluster:
         self.admin = Admin(self.admin_address, (self.state / "admin-token").read_text().strip())
         self.agent_token = (self.state / "agent-token").read_text().strip()
 
-    def start_agent(self, name: str, *flags: str) -> Process:
+    def start_agent(self, name: str, *flags: str, environment: dict[str, str] | None = None) -> Process:
         """Starts an agent, again with the same folder if it has been there, and waits until it holds the lease of its node."""
         arguments = [str(PROGRAMS / "packhorse-agent"), "--gateway", f"http://{self.admin_address}", "--node", name]
         arguments += ["--state-dir", str(self.folder / name), "--token-file", str(self.state / "agent-token"), *flags]
-        agent = self.agents[name] = Process(arguments, self.folder / f"{name}.log")
+        agent = self.agents[name] = Process(arguments, self.folder / f"{name}.log", environment)
 
         def known() -> bool:
             assert agent.is_running(), f"the agent ended:\n{agent.said()}"

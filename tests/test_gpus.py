@@ -1,0 +1,111 @@
+"""A node with GPUs that only seem to be there: NVIDIA's libraries are stand-ins, and libtorch, workers, agent and gateway are real."""
+
+import json
+import subprocess
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import models
+import pytest
+from cluster import Cluster, wait_until
+from http_admin import request
+from load import Load
+
+STAND_INS = Path(__file__).parent.parent / "worker-agent" / "tests" / "stand-ins"
+
+
+@pytest.fixture(scope="session")
+def libraries(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("libraries")
+    for library in ("nvml", "cuda"):
+        subprocess.run([STAND_INS / "build.sh", library, folder], check=True)
+    return folder
+
+
+@pytest.fixture
+def faults(tmp_path: Path) -> Path:
+    """Where a file with the name of a device makes it fail."""
+    folder = tmp_path / "faults"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
+def gpus(new_cluster: Callable[..., Cluster], libraries: Path, faults: Path) -> Cluster:
+    """A V100 and two instances of an A100, each for one model."""
+    cluster = new_cluster("--policy", "exclusive")
+    environment = {
+        "LD_PRELOAD": str(libraries / "libcudart.so.13"),
+        "LD_LIBRARY_PATH": str(libraries),
+        "FAKE_CUDA_FAULTS": str(faults),
+    }
+    flags = ["--devices", "nvidia", "--mps-control", str(STAND_INS / "mps-control")]
+    cluster.start_agent("node1", *flags, environment=environment)
+    return cluster
+
+
+def register(cluster: Cluster, folder: Path, name: str) -> None:
+    model = models.double(folder)
+    cluster.admin.register(model.registration | {"name": name}, model.file)
+
+
+def ask(cluster: Cluster, name: str, numbers: list[float]):
+    given = {"name": "x", "datatype": "FP32", "shape": [1, len(numbers)], "data": numbers}
+    return request(cluster.inference, "POST", f"/v2/models/{name}/infer", json.dumps({"inputs": [given]}).encode())
+
+
+def device_of(cluster: Cluster, name: str) -> str:
+    (replica,) = cluster.admin.get(f"/v1/models/{name}")["replicas"]
+    return replica["device"]
+
+
+def test_a_model_is_measured_planned_and_served_on_a_gpu(gpus: Cluster, tmp_path: Path):
+    register(gpus, tmp_path, "m")
+    gpus.admin.wait_for_state("m", "ready")
+    answer = ask(gpus, "m", [1.0, 2.5, -3.0])
+    assert answer.status == 200, answer
+    assert answer.json()["outputs"][0]["data"] == [2.0, 5.0, -6.0]
+    shown = gpus.admin.get("/v1/models/m")
+    assert len(shown["profiled_on"]) == 3
+    (replica,) = shown["replicas"]
+    # What libtorch's allocator took, in its steps of 2 MiB, and what the runtime says this process may use.
+    assert replica["memory_bytes"] > 0 and replica["memory_bytes"] % (2 << 20) == 0
+    assert replica["capacity"] == {"batch_size": 8, "in_flight": 2, "multiprocessors": 132}
+
+
+def test_a_crowd_gets_its_own_answers(gpus: Cluster, tmp_path: Path):
+    register(gpus, tmp_path, "m")
+    gpus.admin.wait_for_state("m", "ready")
+
+    def check(number: int) -> None:
+        numbers = [float(number), 1.0, 0.5 * number]
+        answer = ask(gpus, "m", numbers)
+        assert answer.status == 200, answer
+        assert answer.json()["outputs"][0]["data"] == [2 * x for x in numbers]
+
+    with ThreadPoolExecutor(32) as threads:
+        list(threads.map(check, range(600)))
+    assert gpus.admin.metric("nv_inference_exec_count", model="m") < 600, "some were batched"
+
+
+def test_a_gpu_that_fails_takes_no_other_down_and_comes_back(gpus: Cluster, faults: Path, tmp_path: Path):
+    for name in ("m", "n"):
+        register(gpus, tmp_path, name)
+    for name in ("m", "n"):
+        gpus.admin.wait_for_state(name, "ready")
+    (spared,) = gpus.worker_pids("n")
+    fault = faults / device_of(gpus, "m").removeprefix("node1/")
+    with Load(gpus.inference, "m") as broken, Load(gpus.inference, "n") as sound:
+        wait_until(lambda: broken.answered() > 50 and sound.answered() > 50, "answers")
+        fault.touch()
+        wait_until(lambda: gpus.admin.get("/v1/models/m")["state"] != "ready", "the failure to be seen")
+        answered = sound.answered()
+        wait_until(lambda: sound.answered() > answered + 50, "answers of the other GPU")
+        fault.unlink()
+        answered = broken.answered()
+        wait_until(lambda: broken.answered() > answered + 50, "answers of the GPU that is well again", limit=60)
+    # Nobody who was accepted hung or got anything but an answer or a refusal.
+    assert set(broken.counts()) <= {200, 503, 504}, broken.counts()
+    assert set(sound.counts()) == {200}, sound.counts()
+    assert gpus.worker_pids("n") == [spared]
