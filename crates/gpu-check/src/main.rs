@@ -30,7 +30,7 @@ use crate::{
 const EXAMPLES: &str = "\
 Examples:
   gpu-check                                     Everything, on this host's GPUs
-  gpu-check --only devices --only correctness   Two parts
+  gpu-check --only devices,correctness          Two parts
   gpu-check --work /tmp/check --only profiles   Keeps the models for the next part
   gpu-check --device cpu --quick                Small models on the CPU: shows that the check itself works
 
@@ -40,8 +40,8 @@ Exit status: 0 nothing missed, 1 something missed or failed, 2 wrong usage.";
 #[derive(Parser)]
 #[command(name = "gpu-check", version, max_term_width = 100, after_help = EXAMPLES)]
 struct Options {
-    /// Check only this part; may be given more than once
-    #[arg(long, value_name = "PART", value_parser = PossibleValuesParser::new(PARTS.map(Part::name)))]
+    /// Check only these parts, with commas between them
+    #[arg(long, value_name = "PART", value_delimiter = ',', value_parser = PossibleValuesParser::new(PARTS.map(Part::name)))]
     only: Vec<String>,
     /// What models run on
     #[arg(long, value_enum, default_value = "nvidia")]

@@ -98,33 +98,6 @@ pub(crate) fn warm_up(
     try_with(Fill::Ones).or_else(|error| try_with(Fill::Zeros).map_err(|_| error))
 }
 
-/// Runs made-up batches of the sizes between those that `tried` has, as long as `go_on` says so: at the first batch of a size, the
-/// libraries of a GPU choose among their kernels, which takes longer than the batch. Gives all sizes that have run, in ascending order.
-pub(crate) fn warm_up_between(
-    executor: &dyn Executor,
-    program: &Program,
-    tried: &[u32],
-    fill: Fill,
-    mut go_on: impl FnMut() -> bool,
-) -> Vec<u32> {
-    let mut warm = tried.to_vec();
-    let largest = tried.last().copied().unwrap_or(0);
-    // Large batches are what is sent under load.
-    for rows in (1..largest).rev().filter(|rows| !tried.contains(rows)) {
-        if !go_on() {
-            tracing::info!(batch.size = rows, "no time to run this and smaller sizes");
-            break;
-        }
-        if let Err(error) = run(executor, program, rows, fill) {
-            tracing::warn!(batch.size = rows, %error, "a size between others does not run");
-            break;
-        }
-        warm.push(rows);
-    }
-    warm.sort_unstable();
-    warm
-}
-
 /// What the inputs of a made-up batch are.
 ///
 /// # Errors

@@ -352,6 +352,10 @@ Compute compute_of(const std::string &name, void **arguments) {
     return [=] { std::fill_n(device().inside(out), count, value); };
   }
   const auto *constants = static_cast<const float *>(arguments[1]);
+  if (has("FillFunctorIf")) {
+    auto *out = reinterpret_cast<float *>(data[0]);
+    return [=, value = constants[0]] { std::fill_n(device().inside(out), count, value); };
+  }
   float factor = 1;
   float summand = 0;
   if (has("MulFunctorIf")) {
@@ -838,7 +842,16 @@ cudaError_t cudaGraphExecDestroy(cudaGraphExec_t executable) {
   return cudaSuccess;
 }
 
-// Of the driver, which libtorch asks whether a device is in use.
+// Of the driver.
+
+int cuDeviceGetAttribute(int *value, int attribute, int) {
+  constexpr int invalid_value = 1;
+  if (attribute != cudaDevAttrMultiProcessorCount) {
+    return invalid_value;
+  }
+  *value = multiprocessors();
+  return 0;
+}
 
 int cuDevicePrimaryCtxGetState(int, unsigned *flags, int *active) {
   *flags = 0;
@@ -894,7 +907,6 @@ REFUSED(cudaStreamGetPriority)
 REFUSED(cuCtxGetCurrent)
 REFUSED(cuCtxSetCurrent)
 REFUSED(cuDeviceGet)
-REFUSED(cuDeviceGetAttribute)
 REFUSED(cuDevicePrimaryCtxRetain)
 REFUSED(cuFuncGetAttribute)
 REFUSED(cuFuncSetAttribute)

@@ -70,8 +70,8 @@ fn stand_in() -> PathBuf {
     let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/stand-ins");
     let build = sources.join("build.sh");
     let folder = made_once("cuda", &[&build, &sources.join("cudart.cpp")], |folder| {
-        let built = Command::new(&build).arg("cuda").arg(folder).status();
-        assert!(built.unwrap().success(), "the stand-in for CUDA is built");
+        let status = Command::new(&build).arg("cuda").arg(folder).status();
+        assert!(status.unwrap().success(), "the stand-in for CUDA is built");
     });
     folder.join("libcudart.so.13")
 }

@@ -164,11 +164,6 @@ impl Tensor {
         Self { header, bytes }
     }
 
-    /// What its first dimension says.
-    pub(crate) fn rows(&self) -> u32 {
-        u32::try_from(self.header.shape().dims()[0]).unwrap()
-    }
-
     pub(crate) fn fp32(shape: &[i64], values: &[f32]) -> Self {
         let bytes = values
             .iter()

@@ -42,7 +42,8 @@ pub(crate) fn send_all(link: &Link, inputs: Vec<[Tensor; 1]>) -> JoinHandle<()> 
     let mut sender = link.clone_for_sending();
     thread::spawn(move || {
         for (id, x) in (0..).zip(&inputs) {
-            sender.send(id, x[0].rows(), x);
+            let rows = x[0].header.shape().dims()[0];
+            sender.send(id, u32::try_from(rows).unwrap(), x);
         }
     })
 }

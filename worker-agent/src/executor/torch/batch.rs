@@ -171,10 +171,7 @@ impl Prepared {
 
 impl Prepared {
     /// Records a run with these inputs, in the memory of another recording if there is one; with their shapes.
-    pub(super) fn record(
-        self,
-        beside: Option<&Graph>,
-    ) -> Result<(Vec<Vec<i64>>, Graph), Thrown> {
+    pub(super) fn record(self, beside: Option<&Graph>) -> Result<(Vec<Vec<i64>>, Graph), Thrown> {
         let held = Held {
             device: self.device,
             buffers: Some(self.buffers),

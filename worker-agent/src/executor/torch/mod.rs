@@ -110,7 +110,7 @@ impl Start<'_> {
         let mut sizes: Vec<u32> = sizes.into_iter().filter(|s| *s <= batch_size).collect();
         if self.cuda_device.is_some() {
             let go_on = within(TIME_BETWEEN_SIZES);
-            sizes = sample::warm_up_between(&executor, self.program, &sizes, fill, go_on);
+            sizes = executor.meet_sizes_between(self.program, &sizes, fill, go_on);
         }
         if self.pipeline.graphs {
             executor.record(self.program, &sizes, fill);
@@ -298,6 +298,34 @@ impl Torch {
             buffers,
             resident_before,
         })
+    }
+
+    /// Runs made-up batches of the sizes between those that have run, as long as `go_on` says so: at the first batch of a size, the
+    /// libraries of a GPU choose among their kernels, which takes longer than the batch. Gives all sizes that have run, in ascending
+    /// order.
+    fn meet_sizes_between(
+        &self,
+        program: &Program,
+        met: &[u32],
+        fill: Fill,
+        mut go_on: impl FnMut() -> bool,
+    ) -> Vec<u32> {
+        let mut all = met.to_vec();
+        let largest = met.last().copied().unwrap_or(0);
+        // Large batches are what is sent under load.
+        for rows in (1..largest).rev().filter(|rows| !met.contains(rows)) {
+            if !go_on() {
+                tracing::info!(batch.size = rows, "no time to run this and smaller sizes");
+                break;
+            }
+            if let Err(error) = sample::run(self, program, rows, fill) {
+                tracing::warn!(batch.size = rows, %error, "a size between others does not run");
+                break;
+            }
+            all.push(rows);
+        }
+        all.sort_unstable();
+        all
     }
 
     /// Records the program at these batch sizes, the largest first: the others use its memory. Where one cannot be recorded, neither can
