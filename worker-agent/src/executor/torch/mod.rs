@@ -6,14 +6,13 @@ mod memory;
 mod programs;
 mod record;
 mod shim;
+mod sizes;
 mod thrown;
 
 use std::{
-    collections::BTreeMap,
     fs::File,
     path::Path,
     sync::{Arc, OnceLock},
-    time::{Duration, Instant},
 };
 
 use packhorse_cluster::{ByteCount, Program};
@@ -25,12 +24,9 @@ use batch::Prepared;
 use programs::Programs;
 pub(super) use record::{record, under_profiler};
 use shim::{Buffer, Graph, Lane, Module, Thrown, ThrownKind, Treatment};
+use sizes::Graphs;
 
-use super::{
-    ExecutionError, Executor, PreparedBatch, StartError, Started,
-    pool::Pool,
-    sample::{self, Fill},
-};
+use super::{ExecutionError, Executor, PreparedBatch, StartError, Started, pool::Pool, sample};
 
 /// Ends the process without running the destructors of libtorch, some of whose threads may be at work.
 pub(super) fn exit_now(code: u8) -> ! {
@@ -42,9 +38,6 @@ pub(super) fn set_threads(threads: u32) {
     tch::set_num_threads(i32::try_from(threads).unwrap_or(i32::MAX).max(1));
     tch::set_num_interop_threads(1);
 }
-
-/// How long a GPU may take to meet the batch sizes between 1, 2, 4, … before it serves.
-const TIME_BETWEEN_SIZES: Duration = Duration::from_secs(10);
 
 /// What is to be started.
 pub(super) struct Start<'a> {
@@ -86,16 +79,6 @@ pub(super) fn start(start: &Start<'_>) -> Result<Started, StartError> {
         })
 }
 
-/// Says whether so much time is not over yet.
-#[expect(
-    clippy::disallowed_methods,
-    reason = "an executor is what takes real time"
-)]
-fn within(limit: Duration) -> impl FnMut() -> bool {
-    let start = Instant::now();
-    move || start.elapsed() < limit
-}
-
 impl Start<'_> {
     /// With the programs of these names, which only a package has.
     fn in_form(
@@ -109,8 +92,7 @@ impl Start<'_> {
         let (fill, batch_size) = sample::warm_up(&executor, self.program, &sizes)?;
         let mut sizes: Vec<u32> = sizes.into_iter().filter(|s| *s <= batch_size).collect();
         if self.cuda_device.is_some() {
-            let go_on = within(TIME_BETWEEN_SIZES);
-            sizes = executor.meet_sizes_between(self.program, &sizes, fill, go_on);
+            sizes = executor.meet_sizes_between(self.program, &sizes, fill);
         }
         if self.pipeline.graphs {
             executor.record(self.program, &sizes, fill);
@@ -175,18 +157,6 @@ struct Buffers {
     inputs: Buffer,
     /// On a CUDA device. What is computed on the CPU is answered from where it is.
     outputs: Buffer,
-}
-
-#[derive(Default)]
-struct Graphs {
-    by_shapes: BTreeMap<Vec<Vec<i64>>, Graph>,
-    batch_sizes: Vec<u32>,
-}
-
-impl Graphs {
-    fn any(&self) -> Option<&Graph> {
-        self.by_shapes.values().next()
-    }
 }
 
 impl Lanes {
@@ -298,75 +268,6 @@ impl Torch {
             buffers,
             resident_before,
         })
-    }
-
-    /// Runs made-up batches of the sizes between those that have run, as long as `go_on` says so: at the first batch of a size, the
-    /// libraries of a GPU choose among their kernels, which takes longer than the batch. Gives all sizes that have run, in ascending
-    /// order.
-    fn meet_sizes_between(
-        &self,
-        program: &Program,
-        met: &[u32],
-        fill: Fill,
-        mut go_on: impl FnMut() -> bool,
-    ) -> Vec<u32> {
-        let mut all = met.to_vec();
-        let largest = met.last().copied().unwrap_or(0);
-        // Large batches are what is sent under load.
-        for rows in (1..largest).rev().filter(|rows| !met.contains(rows)) {
-            if !go_on() {
-                tracing::info!(batch.size = rows, "no time to run this and smaller sizes");
-                break;
-            }
-            if let Err(error) = sample::run(self, program, rows, fill) {
-                tracing::warn!(batch.size = rows, %error, "a size between others does not run");
-                break;
-            }
-            all.push(rows);
-        }
-        all.sort_unstable();
-        all
-    }
-
-    /// Records the program at these batch sizes, the largest first: the others use its memory. Where one cannot be recorded, neither can
-    /// those below it; why is kept if there is none at all.
-    fn record(&self, program: &Program, sizes: &[u32], fill: Fill) {
-        let mut graphs = Graphs::default();
-        let mut failed = None;
-        for rows in sizes.iter().rev() {
-            match self.record_size(program, *rows, fill, graphs.any()) {
-                Ok((shapes, graph)) => {
-                    graphs.by_shapes.insert(shapes, graph);
-                    graphs.batch_sizes.insert(0, *rows);
-                }
-                Err(reason) => {
-                    tracing::warn!(batch.size = rows, reason, "runs cannot be recorded");
-                    failed = Some(reason);
-                    break;
-                }
-            }
-        }
-        tracing::info!(batch_sizes = ?graphs.batch_sizes, "runs recorded");
-        let none = graphs.batch_sizes.is_empty();
-        // Nobody has set it before.
-        let _ = self
-            .device
-            .graphs
-            .set(failed.filter(|_| none).map_or(Ok(graphs), Err));
-    }
-
-    fn record_size(
-        &self,
-        program: &Program,
-        rows: u32,
-        fill: Fill,
-        beside: Option<&Graph>,
-    ) -> Result<(Vec<Vec<i64>>, Graph), String> {
-        let say = |thrown: Thrown| thrown.summary();
-        let inputs = sample::inputs(program, rows).map_err(|e| e.to_string())?;
-        let mut batch = Prepared::new(&self.device, &inputs).map_err(say)?;
-        sample::fill_inputs(&mut batch, program, fill);
-        batch.record(beside).map_err(say)
     }
 
     /// Makes all buffers as large as the largest has become: a device stands still while memory is pinned.
