@@ -40,7 +40,7 @@ def gpus(new_cluster: Callable[..., Cluster], libraries: Path, faults: Path) -> 
         "LD_LIBRARY_PATH": str(libraries),
         "FAKE_CUDA_FAULTS": str(faults),
     }
-    flags = ["--devices", "nvidia", "--mps-control", str(STAND_INS / "mps-control")]
+    flags = ["--devices", "nvidia", "--mps-control", str(STAND_INS / "mps-control"), "--stop-workers-on-exit"]
     cluster.start_agent("node1", *flags, environment=environment)
     return cluster
 

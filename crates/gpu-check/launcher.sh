@@ -36,6 +36,12 @@ libraries=$packages/torch/lib
 for folder in "$packages"/nvidia/*/lib; do
     [[ -d $folder ]] && libraries+=:$folder
 done
+# Where containers have the driver, often without saying so.
+driver=/usr/local/nvidia
+[[ -d $driver/bin ]] && PATH+=:$driver/bin
+for folder in "$driver"/lib64 "$driver"/lib; do
+    [[ -d $folder ]] && libraries+=:$folder
+done
 export LD_LIBRARY_PATH=$libraries${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 said=$("$here/bin/packhorse-worker" --version 2>&1) ||
     fail "the worker does not run with the libtorch of $python: $said"

@@ -26,17 +26,26 @@ int guarded(char **message, Body body) {
   return PACKHORSE_THREW;
 }
 
+torch::profiler::impl::ProfilerConfig config() {
+  return torch::profiler::impl::ProfilerConfig(torch::profiler::impl::ProfilerState::KINETO);
+}
+
+std::set<torch::profiler::impl::ActivityType> activities(int cuda) {
+  using torch::profiler::impl::ActivityType;
+  return {cuda != 0 ? ActivityType::CUDA : ActivityType::CPU};
+}
+
 }  // namespace
 
 extern "C" {
 
+int packhorse_recording_prepare(int cuda, char **message) {
+  return guarded(message, [&] { torch::autograd::profiler::prepareProfiler(config(), activities(cuda)); });
+}
+
 int packhorse_recording_begin(int cuda, char **message) {
-  using namespace torch::profiler::impl;
   return guarded(message, [&] {
-    const ProfilerConfig config(ProfilerState::KINETO);
-    const std::set<ActivityType> activities{cuda != 0 ? ActivityType::CUDA : ActivityType::CPU};
-    torch::autograd::profiler::prepareProfiler(config, activities);
-    torch::autograd::profiler::enableProfiler(config, activities, {at::RecordScope::FUNCTION});
+    torch::autograd::profiler::enableProfiler(config(), activities(cuda), {at::RecordScope::FUNCTION});
   });
 }
 

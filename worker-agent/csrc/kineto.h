@@ -6,8 +6,11 @@
 extern "C" {
 #endif
 
-// Begins to record what this thread runs: kernels where `cuda` is not 0, operators else. One recording at a time, ended by
-// packhorse_recording_end on the same thread.
+// Sets the profiler up, for kernels where `cuda` is not 0, for operators else: part of that waits for the first work that is done.
+int packhorse_recording_prepare(int cuda, char **message);
+
+// Begins to record what this thread runs, as it was prepared. One recording at a time, ended by packhorse_recording_end on the same
+// thread.
 int packhorse_recording_begin(int cuda, char **message);
 
 // Ends it. Writes what was recorded to a file, in Chrome's trace format, unless `path` is null.

@@ -61,8 +61,14 @@ pub(crate) struct Demand {
 }
 
 impl Cluster {
-    /// Starts both with their files in a folder of this name. A measurement begins no further batch size after `profile_time`.
-    pub(crate) fn start(host: &Host, name: &str, profile_time: Duration) -> anyhow::Result<Self> {
+    /// Starts both with their files in a folder of this name, the agent with more in its environment. A measurement begins no further batch
+    /// size after `profile_time`.
+    pub(crate) fn start(
+        host: &Host,
+        name: &str,
+        profile_time: Duration,
+        environment: &[(&str, &str)],
+    ) -> anyhow::Result<Self> {
         let folder = host.folder(name)?;
         let state = folder.join("gateway");
         let mut gateway = host.program("packhorse-gateway");
@@ -94,6 +100,11 @@ impl Cluster {
             "--stop-workers-on-exit",
         ]);
         agent.args(batch_limit(host, 60));
+        agent.envs(environment.iter().copied());
+        if host.mps_takes_no_clients() {
+            // Which an agent only finds by its workers: none starts.
+            agent.args(["--mps", "off"]);
+        }
         let agent = Running::start("agent", &mut agent, &folder)?;
 
         let token =

@@ -4,6 +4,7 @@ use std::{
     fs,
     path::{Path, PathBuf},
     process::Command,
+    sync::OnceLock,
     time::{Duration, Instant},
 };
 
@@ -17,6 +18,7 @@ use packhorse_worker_agent::{
 use serde::{Deserialize, de::DeserializeOwned};
 
 use crate::{
+    mps_daemon::{self, MpsDaemon},
     process::{Running, now},
     report::Target,
 };
@@ -66,6 +68,7 @@ pub(crate) struct Host {
     python: PathBuf,
     work: PathBuf,
     deadline: Instant,
+    mps_takes_no_clients: OnceLock<bool>,
 }
 
 /// How the host is found.
@@ -79,6 +82,8 @@ pub(crate) struct Search {
     pub(crate) time: Duration,
 }
 
+/// Keeps NVIDIA's libraries from rounding FP32 to the 10 bits of TF32, for comparisons: in deep networks that adds up to some hundredths.
+pub(crate) const FP32_ONLY: (&str, &str) = ("NVIDIA_TF32_OVERRIDE", "0");
 const PROBE: &str = include_str!("../python/probe.py");
 const PROGRAMS: [&str; 4] = [
     "packhorse",
@@ -130,6 +135,7 @@ impl Search {
             python: self.python,
             work: self.work,
             deadline: now() + self.time,
+            mps_takes_no_clients: OnceLock::new(),
         };
         host.torch = host
             .probe(&["facts"], &[])
@@ -238,6 +244,14 @@ impl Host {
     /// A target for a speed, where speeds are judged: on GPUs, with models of full size.
     pub(crate) fn judged(&self, target: Target) -> Option<Target> {
         (self.backend == Backend::Nvidia && !self.quick).then_some(target)
+    }
+
+    /// Whether there is MPS, and CUDA does not start or go through it.
+    pub(crate) fn mps_takes_no_clients(&self) -> bool {
+        let look = || mps_daemon::find().is_ok() && !matches!(MpsDaemon::start(self), Ok(Ok(_)));
+        *self
+            .mps_takes_no_clients
+            .get_or_init(|| self.backend == Backend::Nvidia && look())
     }
 
     /// Whether the time for everything is over.

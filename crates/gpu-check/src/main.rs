@@ -125,7 +125,7 @@ fn check(part: &dyn Part, host: &Result<Host, String>) -> Section {
     match host {
         Err(reason) => section.unavailable("everything", reason),
         Ok(host) if host.is_out_of_time() => {
-            section.unavailable("everything", "the time is over (--minutes)");
+            section.out_of_time("everything");
         }
         Ok(host) => {
             if let Err(e) = part.run(host, &mut section) {

@@ -5,7 +5,10 @@ use std::{collections::BTreeMap, fs, path::PathBuf, time::Duration};
 use anyhow::{Context as _, bail};
 use packhorse_api::ModelRegistration;
 
-use crate::{host::Host, process::Running};
+use crate::{
+    host::{FP32_ONLY, Host},
+    process::Running,
+};
 
 /// One of each sort: residual, depthwise, transformer.
 pub(crate) const SORTS: [&str; 3] = ["resnet50", "mobilenet_v2", "bert"];
@@ -103,6 +106,7 @@ pub(crate) fn make(
             python.args(["--rows", &rows.to_string()]);
         }
         python.args(&missing).envs(host.first_device());
+        python.envs([FP32_ONLY]);
         let printed = Running::start("models", &mut python, &folder)?.finish(LIMIT)?;
         failed = serde_json::from_str(&printed)
             .with_context(|| format!("read what models.py printed: {printed}"))?;

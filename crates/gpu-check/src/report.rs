@@ -197,6 +197,11 @@ impl Section {
         self.add(what, (Measure::Absent, ""), None, verdict);
     }
 
+    /// Something that was not begun.
+    pub(crate) fn out_of_time(&mut self, what: impl Into<String>) {
+        self.unavailable(what, "the time is over (--minutes)");
+    }
+
     /// Something that should have worked.
     pub(crate) fn failed(&mut self, what: impl Into<String>, reason: impl Into<String>) {
         let verdict = Verdict::Failed(reason.into());

@@ -178,6 +178,15 @@ impl From<ExecutionError> for StartError {
     }
 }
 
+/// Which batch sizes a GPU runs before the first batch that counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sizes {
+    /// 1, 2, 4, … and the largest: enough to find out what fits.
+    Doubling,
+    /// All of them: none is to be met while a request waits.
+    Every,
+}
+
 /// An executor that is ready.
 pub(crate) struct Started {
     pub(crate) executor: Arc<dyn Executor>,
@@ -192,12 +201,18 @@ pub(crate) struct Started {
 ///
 /// # Errors
 /// The program cannot be served as it is registered, or the device not be used.
-pub(crate) fn start(execution: &Execution, batch_size: u32) -> Result<Started, StartError> {
+pub(crate) fn start(
+    execution: &Execution,
+    batch_size: u32,
+    sizes: Sizes,
+) -> Result<Started, StartError> {
     match &execution.executor {
         ExecutorChoice::Simulated {
             device_kind,
             profile_csv,
         } => {
+            // A clock needs to meet none.
+            let _ = sizes;
             let program = &execution.program;
             let profile = simulated::profile(&program.model, device_kind, profile_csv)?;
             let buffers = execution.pipeline.buffers();
@@ -218,6 +233,7 @@ pub(crate) fn start(execution: &Execution, batch_size: u32) -> Result<Started, S
                 artifact,
                 cuda_device: *cuda_device,
                 batch_size,
+                sizes,
                 pipeline: execution.pipeline,
             };
             torch::start(&plan)

@@ -20,7 +20,7 @@ use super::{
     pipeline::{Job, Pipeline, Sender},
 };
 use crate::executor::{
-    self, Executor, OutputTensor, Repeated, Started,
+    self, Executor, OutputTensor, Repeated, Sizes, Started,
     sample::{self, Fill},
 };
 
@@ -247,7 +247,8 @@ fn start(
         executor,
         batch_size,
         fill,
-    } = executor::start(execution, options.batch_size).map_err(|e| e.to_string())?;
+    } = executor::start(execution, options.batch_size, Sizes::Doubling)
+        .map_err(|e| e.to_string())?;
     if batch_size < options.batch_size {
         return Err(format!(
             "--batch-size: {} do not fit into memory; {batch_size} do",

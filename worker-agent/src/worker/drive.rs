@@ -20,7 +20,7 @@ use packhorse_worker_agent::handoff::{
 
 use super::now;
 use crate::executor::{
-    self, ExecutionError, Executor, recording,
+    self, ExecutionError, Executor, Sizes, recording,
     sample::{self, Fill},
 };
 
@@ -123,7 +123,8 @@ impl Driven {
             threads: threads(task),
             pipeline: Pipeline::default(),
         };
-        let started = executor::start(&execution, task.batch_size).map_err(|e| e.reason)?;
+        let started =
+            executor::start(&execution, task.batch_size, Sizes::Doubling).map_err(|e| e.reason)?;
         if started.batch_size < task.batch_size {
             return Err(format!(
                 "out of memory at batch size {}: {} fits",

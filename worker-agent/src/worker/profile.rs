@@ -13,7 +13,7 @@ use packhorse_worker_agent::handoff::{Handoff, ProfileTask, WorkerReport, exit_c
 
 use super::{Reporter, kernels::Recorder, now, serve::LOAD_LIMIT};
 use crate::executor::{
-    self, ExecutionError, Executor, StartError,
+    self, ExecutionError, Executor, Sizes, StartError,
     sample::{self, Fill},
 };
 
@@ -57,7 +57,7 @@ fn run(handoff: &Handoff, reporter: &Reporter<'_>) -> Result<(), StartError> {
     }
     let time_limit = Duration::from_millis(task.time_limit_ms);
     spawn_watchdog(handoff.clone(), time_limit + LOAD_LIMIT);
-    let executor = executor::start(&task.execution, 1)?.executor;
+    let executor = executor::start(&task.execution, 1, Sizes::Doubling)?.executor;
     let sizes = sample::batch_sizes(program.rows_limit());
     let total = u32::try_from(sizes.len()).unwrap_or(u32::MAX);
     let progress = |done| reporter.report(WorkerReport::Measuring { done, total });
@@ -126,17 +126,17 @@ fn measure(
             break;
         }
         match measure_size(executor, program, size, fill) {
-            Ok(mut row) => {
-                // After the measurement, for a recorded batch is a slow one.
-                if recorder.wants_batches() {
-                    recorder.record(sample::batch(executor, program, size, fill)?, &mut row);
-                }
-                rows.push(row);
-            }
+            Ok(row) => rows.push(row),
             Err(ExecutionError::OutOfMemory(_)) if !rows.is_empty() => break,
             Err(error) => return Err(at_size(error, size)),
         }
         progress(rows.len() as u32);
+    }
+    // At the end: what the profiler attaches to stays slower.
+    for row in &mut rows {
+        if recorder.wants_batches() {
+            recorder.record(sample::batch(executor, program, row.batch_size, fill)?, row);
+        }
     }
     Ok(rows)
 }

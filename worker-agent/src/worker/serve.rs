@@ -24,7 +24,7 @@ use super::{
     gate::Gate,
     pipeline::{DeviceFailed, Pipeline},
 };
-use crate::executor::{self, StartError, Started};
+use crate::executor::{self, Sizes, StartError, Started};
 
 /// A program that is not loaded and warm after this long never will be.
 pub(super) const LOAD_LIMIT: Duration = Duration::from_mins(5);
@@ -206,7 +206,7 @@ fn await_signals(events: Sender<Event>) {
 fn spawn_compute(task: &ServeTask, pipeline: Arc<Pipeline>, events: Sender<Event>) {
     let (execution, batch_size) = (task.execution.clone(), task.batch_size);
     thread::spawn(move || {
-        let started = executor::start(&execution, batch_size);
+        let started = executor::start(&execution, batch_size, Sizes::Every);
         let executor = started.as_ref().ok().map(|s| Arc::clone(&s.executor));
         let _ = events.send(Event::Started(started));
         let Some(executor) = executor else {

@@ -152,6 +152,9 @@ fn measure(ncu: &Path, folder: &Path, start: &Start<'_>) -> anyhow::Result<NcuRe
             "off",
             "--target-processes",
             "all",
+            // It would hold them at their base; they are not ours to set.
+            "--clock-control",
+            "none",
         ]
         .map(OsString::from),
     );

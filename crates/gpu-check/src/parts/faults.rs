@@ -3,7 +3,10 @@
 //! A worker that is killed takes nobody with it. A fault under MPS reaches every client of the GPU's server: all replicas of that
 //! GPU are started again, and those of other GPUs serve on.
 
-use std::{fs, time::Duration};
+use std::{
+    fs,
+    time::{Duration, Instant},
+};
 
 use anyhow::{Context as _, bail};
 use nix::{
@@ -59,7 +62,7 @@ impl Part for Faults {
     fn run(&self, host: &Host, section: &mut Section) -> anyhow::Result<()> {
         let victim = models::make_one(host, "bert")?;
         let other = models::make_one(host, "mobilenet_v2")?;
-        let mut cluster = Cluster::start(host, "faults", Duration::from_secs(1))?;
+        let mut cluster = Cluster::start(host, "faults", Duration::from_secs(1), &[])?;
         // Apart where there are several devices, so that one is not the fault's.
         let apart = host.devices.len() > 1;
         cluster.set_policy(if apart { "exclusive" } else { "first-fit" })?;
@@ -84,14 +87,13 @@ fn pid(cluster: &Cluster, model: &Model) -> anyhow::Result<u32> {
     pid.with_context(|| format!("{} has no worker", model.name))
 }
 
-/// Waits until a model answers from another process than this: how many seconds that took.
-fn back(cluster: &mut Cluster, model: &Model, before: u32) -> anyhow::Result<f64> {
-    let start = now();
+/// Waits until a model answers from another process than this: how many seconds that took since `lost`.
+fn back(cluster: &mut Cluster, model: &Model, before: u32, lost: Instant) -> anyhow::Result<f64> {
     cluster.wait_for_model(model, "back", BACK_LIMIT, |view| {
         serving(view).is_some_and(|replica| replica.pid != Some(before))
     })?;
     ask(cluster, model)?;
-    Ok((now() - start).as_secs_f64())
+    Ok((now() - lost).as_secs_f64())
 }
 
 fn ask(cluster: &Cluster, model: &Model) -> anyhow::Result<()> {
@@ -106,8 +108,9 @@ fn killed(
 ) -> anyhow::Result<()> {
     let (dies, stays) = (pid(cluster, victim)?, pid(cluster, other)?);
     kill(Pid::from_raw(dies.cast_signed()), Signal::SIGKILL).context("kill a worker")?;
+    let lost = now();
     let meanwhile = ask(cluster, other);
-    let seconds = back(cluster, victim, dies)?;
+    let seconds = back(cluster, victim, dies, lost)?;
     section.number(
         "a worker is killed: answers again after",
         seconds,
@@ -165,8 +168,10 @@ fn faulted(
         bail!("the fault that was to be injected did not come about");
     };
     section.fact("a client of the GPU's MPS server faults", said);
-    let meanwhile = ask(cluster, other);
-    let seconds = back(cluster, victim, first)?;
+    let lost = now();
+    // A neighbour on the same GPU answers when it is back.
+    let meanwhile = apart.then(|| ask(cluster, other));
+    let seconds = back(cluster, victim, first, lost)?;
     let target = Some(Target::AtMost(BACK_TARGET_S));
     section.number(
         format!("{WHAT}: its replicas answer again after"),
@@ -174,7 +179,7 @@ fn faulted(
         "s",
         target,
     );
-    if apart {
+    if let Some(meanwhile) = meanwhile {
         let untouched = pid(cluster, other)? == second;
         section.holds(
             format!("{WHAT}: replicas of another GPU"),
@@ -183,7 +188,7 @@ fn faulted(
             outcome(&meanwhile, untouched),
         );
     } else {
-        let seconds = back(cluster, other, second)?;
+        let seconds = back(cluster, other, second, lost)?;
         section.number(
             format!("{WHAT}: its neighbour answers again after"),
             seconds,

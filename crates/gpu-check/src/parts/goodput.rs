@@ -110,7 +110,7 @@ impl Part for Goodput {
             return Ok(());
         }
         let profile_time = Duration::from_secs(if host.quick { 1 } else { 20 });
-        let mut cluster = Cluster::start(host, "goodput", profile_time)?;
+        let mut cluster = Cluster::start(host, "goodput", profile_time, &[])?;
         register(&mut cluster, setting, &models)?;
         let profiles = cluster.profiles()?;
         let scenario = write_scenario(host, &cluster, setting, &models, &profiles)?;
@@ -124,6 +124,10 @@ impl Part for Goodput {
             if policy == "wsm-milp" && !knows_utilization(&profiles) {
                 let reason = "the profiles measured here have no SM utilisation";
                 section.unavailable(format!("goodput under {policy}"), reason);
+                continue;
+            }
+            if host.is_out_of_time() {
+                section.out_of_time(format!("goodput under {policy}"));
                 continue;
             }
             match drive(host, &mut cluster, policy, &scenario) {
@@ -140,7 +144,8 @@ impl Part for Goodput {
     }
 }
 
-/// Registers all models and waits until each has been measured.
+/// Registers one model after the other, each when what came before it has been measured and started: a replica that warms up would
+/// disturb the measurement.
 fn register(cluster: &mut Cluster, setting: &Setting, models: &[Model]) -> anyhow::Result<()> {
     let demand = Demand {
         rate_rps: setting.rate_rps,
@@ -149,11 +154,9 @@ fn register(cluster: &mut Cluster, setting: &Setting, models: &[Model]) -> anyho
     };
     for model in models {
         cluster.register(model, demand)?;
-    }
-    for model in models {
-        cluster.wait_for_model(model, "measured", PROFILED_LIMIT, |view| {
-            use ModelState::{Fetching, Profiling, Registered};
-            !matches!(view.state, Registered | Fetching | Profiling)
+        cluster.wait_for_model(model, "measured and started", PROFILED_LIMIT, |view| {
+            use ModelState::{Failed, Ready, Unplaced};
+            matches!(view.state, Ready | Unplaced | Failed)
         })?;
     }
     Ok(())

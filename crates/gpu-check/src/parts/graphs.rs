@@ -44,6 +44,10 @@ impl Part for Graphs {
                     bench.run(host)
                 };
                 let what = format!("{} at {batch_size}: gain of graphs", model.name);
+                if host.is_out_of_time() {
+                    section.out_of_time(what);
+                    continue;
+                }
                 match (run(Mode::Pipeline { streams: true }), run(Mode::Graphs)) {
                     (Ok(without), Ok(with)) => say(section, what, &without, &with),
                     (Err(e), _) | (_, Err(e)) => section.failed(what, format!("{e:#}")),

@@ -48,7 +48,7 @@ impl Part for Profiles {
         let mut measured = ProfileTable::default();
         for &name in SORTS.iter().chain(others) {
             if host.is_out_of_time() {
-                section.unavailable(name, "the time is over (--minutes)");
+                section.out_of_time(name);
                 continue;
             }
             let (models, missing) = models::make(host, &[name])?;
@@ -96,7 +96,7 @@ fn csv_path(report: &Path) -> PathBuf {
 fn measure(host: &Host, model: &Model) -> anyhow::Result<Profile> {
     let folder = host.folder("profile")?;
     let handoff = Handoff::at(&folder);
-    let time_limit = Duration::from_secs(if host.quick { 2 } else { 12 });
+    let time_limit = Duration::from_secs(if host.quick { 2 } else { 20 });
     let given = &model.registration;
     let id: ModelId = model.name.parse()?;
     let kind = host.devices[0].kind.clone();

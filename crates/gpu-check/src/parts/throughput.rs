@@ -36,6 +36,10 @@ impl Part for Throughput {
         for model in &models {
             for &batch_size in sizes {
                 let what = format!("{} at {batch_size}", model.name);
+                if host.is_out_of_time() {
+                    section.out_of_time(what);
+                    continue;
+                }
                 match ratio(host, model, batch_size) {
                     Ok([worker, tight]) => {
                         section.number(format!("{what}: tight loop"), tight, "requests/s", None);

@@ -26,7 +26,9 @@ pub(super) use record::{record, under_profiler};
 use shim::{Buffer, Graph, Lane, Module, Thrown, ThrownKind, Treatment};
 use sizes::Graphs;
 
-use super::{ExecutionError, Executor, PreparedBatch, StartError, Started, pool::Pool, sample};
+use super::{
+    ExecutionError, Executor, PreparedBatch, Sizes, StartError, Started, pool::Pool, sample,
+};
 
 /// Ends the process without running the destructors of libtorch, some of whose threads may be at work.
 pub(super) fn exit_now(code: u8) -> ! {
@@ -46,6 +48,7 @@ pub(super) struct Start<'a> {
     pub(super) cuda_device: Option<u32>,
     /// The largest batch to be served.
     pub(super) batch_size: u32,
+    pub(super) sizes: Sizes,
     pub(super) pipeline: Pipeline,
 }
 
@@ -91,7 +94,7 @@ impl Start<'_> {
         let sizes = sample::batch_sizes(self.batch_size);
         let (fill, batch_size) = sample::warm_up(&executor, self.program, &sizes)?;
         let mut sizes: Vec<u32> = sizes.into_iter().filter(|s| *s <= batch_size).collect();
-        if self.cuda_device.is_some() {
+        if self.cuda_device.is_some() && self.sizes == Sizes::Every {
             sizes = executor.meet_sizes_between(self.program, &sizes, fill);
         }
         if self.pipeline.graphs {

@@ -13,6 +13,7 @@ mod ffi {
     use super::{c_char, c_int};
 
     unsafe extern "C" {
+        pub(super) fn packhorse_recording_prepare(cuda: c_int, message: *mut *mut c_char) -> c_int;
         pub(super) fn packhorse_recording_begin(cuda: c_int, message: *mut *mut c_char) -> c_int;
         pub(super) fn packhorse_recording_end(
             path: *const c_char,
@@ -29,7 +30,13 @@ pub(in super::super) struct Recording {
 }
 
 impl Recording {
-    /// Begins to record: a GPU's kernels, or a CPU's operators.
+    /// Sets the profiler up, which goes on in the first work that it sees.
+    pub(in super::super) fn prepare(cuda: bool) -> Result<(), Thrown> {
+        // SAFETY: takes a number and a place to write to.
+        call(|message| unsafe { ffi::packhorse_recording_prepare(c_int::from(cuda), message) })
+    }
+
+    /// Begins to record what it was prepared for: a GPU's kernels, or a CPU's operators.
     pub(in super::super) fn begin(cuda: bool) -> Result<Self, Thrown> {
         // SAFETY: takes a number and a place to write to.
         call(|message| unsafe { ffi::packhorse_recording_begin(c_int::from(cuda), message) })?;
