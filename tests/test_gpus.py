@@ -2,7 +2,7 @@
 
 import json
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -32,8 +32,8 @@ def faults(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def gpus(new_cluster: Callable[..., Cluster], libraries: Path, faults: Path) -> Cluster:
-    """A V100 and two instances of an A100, each for one model."""
+def gpus(new_cluster: Callable[..., Cluster], libraries: Path, faults: Path) -> Iterator[Cluster]:
+    """A V100 and two instances of an A100, each for one model; at the end, nothing of MPS is left of them."""
     cluster = new_cluster("--policy", "exclusive")
     environment = {
         "LD_PRELOAD": str(libraries / "libcudart.so.13"),
@@ -41,8 +41,25 @@ def gpus(new_cluster: Callable[..., Cluster], libraries: Path, faults: Path) -> 
         "FAKE_CUDA_FAULTS": str(faults),
     }
     flags = ["--devices", "nvidia", "--mps-control", str(STAND_INS / "mps-control"), "--stop-workers-on-exit"]
-    cluster.start_agent("node1", *flags, environment=environment)
-    return cluster
+    agent = cluster.start_agent("node1", *flags, environment=environment)
+    wait_until(lambda: len(mps_daemons(cluster.folder)) == 3, "a daemon per device")
+    yield cluster
+    assert agent.stop() == 0, agent.said()
+    wait_until(lambda: not mps_daemons(cluster.folder), "the daemons to end")
+
+
+def mps_daemons(folder: Path) -> list[int]:
+    """The processes with pipes of MPS in a folder that no worker is."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            environment = (entry / "environ").read_bytes().decode(errors="replace")
+            arguments = (entry / "cmdline").read_bytes().decode(errors="replace")
+        except OSError:
+            continue
+        if f"CUDA_MPS_PIPE_DIRECTORY={folder}" in environment and "mps-control\0-f" in arguments:
+            found.append(int(entry.name))
+    return found
 
 
 def register(cluster: Cluster, folder: Path, name: str) -> None:

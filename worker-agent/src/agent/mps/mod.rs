@@ -113,15 +113,17 @@ impl Mps {
         (*device.sharing.borrow() == Sharing::Mps).then_some(device)
     }
 
-    /// Ends the daemons. Their clients have ended before.
+    /// Ends the daemons, also those that CUDA did not use. Their clients have ended before.
     pub(super) async fn quit(mut self) {
         self.supervisors.shutdown().await;
         for (device, of) in &self.devices {
-            if *of.sharing.borrow() != Sharing::Mps {
+            let Err(e) = of.control.quit().await else {
                 continue;
-            }
-            if let Err(e) = of.control.quit().await {
+            };
+            if *of.sharing.borrow() == Sharing::Mps {
                 tracing::warn!(device, error = %e, "the MPS daemon was not ended");
+            } else {
+                tracing::debug!(device, error = %e, "there is no MPS daemon to be ended");
             }
         }
     }
