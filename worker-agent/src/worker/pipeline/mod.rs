@@ -69,8 +69,10 @@ enum Phase {
     Open,
     /// What is there is computed, and then no more.
     Closing,
-    /// Nothing will be computed any more.
-    Stopped,
+    /// Nothing will be computed any more: a batch did not end.
+    Hung,
+    /// The same: the device has failed.
+    Failed,
 }
 
 /// What is kept of a job while its batch is in the stages. The sender stays here, so that the watch can answer.
@@ -81,8 +83,8 @@ struct Running {
     sender: Box<dyn Sender>,
 }
 
-/// The device computes nothing any more. What was in flight is not answered: its gateways find that out with the connection, and
-/// send it elsewhere.
+/// The device computes nothing any more. What was in flight, or comes until the process ends, is not answered: its gateways find
+/// that out with the connection, and send it elsewhere.
 #[derive(Debug)]
 pub(super) struct DeviceFailed(pub(super) String);
 
@@ -103,14 +105,19 @@ impl Pipeline {
     /// Has a batch computed.
     pub(super) fn push(&self, job: Job) {
         let mut state = self.lock();
-        if state.phase == Phase::Stopped {
-            drop(state);
-            job.sender
-                .failure(FailureKind::TimedOut, BEHIND_A_HUNG_BATCH);
-            return;
+        match state.phase {
+            Phase::Open | Phase::Closing => {
+                state.waiting.push_back(job);
+                self.changed.notify_all();
+            }
+            Phase::Hung => {
+                drop(state);
+                let sender = job.sender;
+                sender.failure(FailureKind::TimedOut, BEHIND_A_HUNG_BATCH);
+            }
+            // As what was in flight: no answer.
+            Phase::Failed => {}
         }
-        state.waiting.push_back(job);
-        self.changed.notify_all();
     }
 
     /// Computes what there is, and then no more.
@@ -170,7 +177,7 @@ impl Pipeline {
             match state.phase {
                 Phase::Open => state.waiting.is_empty() || state.running.len() >= in_flight,
                 Phase::Closing => !state.waiting.is_empty() && state.running.len() >= in_flight,
-                Phase::Stopped => false,
+                Phase::Hung | Phase::Failed => false,
             }
         };
         let mut state = self
@@ -227,7 +234,7 @@ impl Pipeline {
                 FailureKind::OutOfMemory
             }
             ExecutionError::DeviceFailed(reason) => {
-                drop(self.stop(&mut self.lock()));
+                drop(self.stop(&mut self.lock(), Phase::Failed));
                 return Err(DeviceFailed(reason.clone()));
             }
         };
@@ -236,8 +243,8 @@ impl Pipeline {
     }
 
     /// Gives up what is there: nobody will compute it.
-    fn stop(&self, state: &mut State) -> (VecDeque<Running>, VecDeque<Job>) {
-        state.phase = Phase::Stopped;
+    fn stop(&self, state: &mut State, phase: Phase) -> (VecDeque<Running>, VecDeque<Job>) {
+        state.phase = phase;
         self.changed.notify_all();
         let running = std::mem::take(&mut state.running);
         (running, std::mem::take(&mut state.waiting))
@@ -251,7 +258,7 @@ impl Pipeline {
             let age = first.map(|_| now() - state.first_since);
             let left = limit.saturating_sub(age.unwrap_or_default());
             if left.is_zero() {
-                break self.stop(&mut state);
+                break self.stop(&mut state, Phase::Hung);
             }
             drop(state);
             // Whatever becomes the first meanwhile is due later than this thread wakes.

@@ -118,7 +118,7 @@ impl Executor for NoExecutor {
 
 struct Stand {
     pipeline: Arc<Pipeline>,
-    running: JoinHandle<Result<(), DeviceFailed>>,
+    running: Option<JoinHandle<Result<(), DeviceFailed>>>,
     starting: mpsc::Sender<(u32, Stage)>,
     began: mpsc::Receiver<(u32, Stage)>,
     ends: Ends,
@@ -143,7 +143,7 @@ impl Stand {
             outputs: Vec::new(),
         };
         let runs = Arc::clone(&pipeline);
-        let running = thread::spawn(move || runs.run(&NoExecutor, &program));
+        let running = Some(thread::spawn(move || runs.run(&NoExecutor, &program)));
         let (starting, began) = mpsc::channel();
         let (answer, answers) = mpsc::channel();
         Self {
@@ -337,7 +337,7 @@ fn what_is_there_when_it_closes_is_answered() {
         for number in 1..=4 {
             assert_eq!(stand.answer(), (number, Ok(())));
         }
-        assert!(stand.running.join().unwrap().is_ok());
+        assert!(stand.running.take().unwrap().join().unwrap().is_ok());
     }
 }
 
@@ -370,8 +370,10 @@ fn a_device_that_fails_ends_it_and_nothing_in_flight_is_answered() {
         for number in 1..=3 {
             stand.end_with(number, Stage::Compute, Err(failed.clone()));
         }
-        let DeviceFailed(reason) = stand.running.join().unwrap().unwrap_err();
+        let DeviceFailed(reason) = stand.running.take().unwrap().join().unwrap().unwrap_err();
         assert_eq!(reason, "an illegal access");
+        // Nor is what comes before the process has ended.
+        stand.push(4);
         drop(stand.answer);
         assert_eq!(stand.answers.try_iter().count(), 0);
     }
