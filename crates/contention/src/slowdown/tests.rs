@@ -1,7 +1,11 @@
 //! What is learned of worlds whose truth is known.
 
 use packhorse_cluster::{Percent, Profile, ProfileRow};
-use proptest::prelude::*;
+use proptest::{
+    prelude::*,
+    strategy::ValueTree as _,
+    test_runner::{Config, RngAlgorithm, TestRng, TestRunner},
+};
 
 use super::*;
 use crate::Interference;
@@ -282,47 +286,105 @@ fn busy() -> impl Strategy<Value = f64> {
     0.05..1.0_f64
 }
 
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(24))]
+/// A world of four models, no two of which oversubscribe the device.
+struct Four {
+    names: Vec<ModelId>,
+    everyone: f64,
+    /// By model: its sensitivity, and its pressure on others.
+    effects: Vec<(f64, f64)>,
+}
 
-    #[test]
-    fn a_planted_truth_is_recovered_from_noisy_periods(
-        effects in proptest::collection::vec((-0.1..0.25_f64, -0.1..0.25_f64), 4),
-        everyone in 0.1..0.6_f64,
-        noise in proptest::collection::vec((0_usize..4, 0_usize..3, busy(), busy(), -0.04..0.04_f64, -0.04..0.04_f64), 200),
-    ) {
-        let names: Vec<ModelId> = ["a", "b", "c", "d"].map(model).to_vec();
-        let utilization = [50.0, 40.0, 45.0, 30.0];
-        let truth = |i: usize, j: usize| everyone + effects[i].0 + effects[j].1;
-            let tenant = |i: usize, busy| Tenant {
-                model: &names[i],
-                active: Active { sm_utilization: Percent::new(utilization[i]).unwrap(), compute_share: None },
-                rows: 8,
-                busy,
-            };
-            // No two of them oversubscribe the device.
-            let slowdown = |i: usize, j: usize, busy: f64| {
-                1.0 / (1.0 - busy + busy / (1.0 + truth(i, j) * utilization[j] / 100.0))
-            };
-        let mut learned = SlowdownModel::default();
-        for (i, step, busy_i, busy_j, noise_i, noise_j) in noise {
-            let j = (i + 1 + step) % 4;
-            let measured = |slowdown: f64, noise: f64| Measured { batches: 100, slowdown: slowdown * (1.0 + noise) };
-            learned.measure(&kind(), &[
-                (tenant(i, busy_i), measured(slowdown(i, j, busy_j), noise_i)),
-                (tenant(j, busy_j), measured(slowdown(j, i, busy_i), noise_j)),
-            ]);
-        }
-        for i in 0..4 {
-            for j in (0..4).filter(|j| *j != i) {
-                let found = learned.sensitivity(&kind(), &names[i], &names[j]);
-                let expected = learned.expected(&kind(), &tenant(i, 1.0), &[tenant(j, 0.7)]).mean;
-                prop_assert!((expected / slowdown(i, j, 0.7) - 1.0).abs() < 0.05, "{i} {j}: {expected}, {}", slowdown(i, j, 0.7));
-                prop_assert!((found.mean - truth(i, j)).abs() < 4.0 * found.std, "{i} {j}: {found:?}, {}", truth(i, j));
-            }
+impl Four {
+    const UTILIZATION: [f64; 4] = [50.0, 40.0, 45.0, 30.0];
+
+    fn tenant(&self, model: usize, busy: f64) -> Tenant<'_> {
+        let sm_utilization = Percent::new(Self::UTILIZATION[model]).unwrap();
+        Tenant {
+            model: &self.names[model],
+            active: Active {
+                sm_utilization,
+                compute_share: None,
+            },
+            rows: 8,
+            busy,
         }
     }
 
+    fn sensitivity(&self, model: usize, neighbour: usize) -> f64 {
+        self.everyone + self.effects[model].0 + self.effects[neighbour].1
+    }
+
+    fn slowdown(&self, model: usize, neighbour: usize, busy: f64) -> f64 {
+        let together = self.sensitivity(model, neighbour) * Self::UTILIZATION[neighbour] / 100.0;
+        1.0 / (1.0 - busy + busy / (1.0 + together))
+    }
+}
+
+/// A period in which two of four models share a device: one, how many further the other, how busy both, how wrong both are measured.
+type Period = (usize, usize, f64, f64, f64, f64);
+
+/// Effects, and periods.
+fn noisy_periods() -> impl Strategy<Value = (Vec<(f64, f64)>, f64, Vec<Period>)> {
+    let effect = -0.1..0.25_f64;
+    let effects = proptest::collection::vec((effect.clone(), effect), 4);
+    let noise = -0.04..0.04_f64;
+    let period = (0_usize..4, 1_usize..4, busy(), busy(), noise.clone(), noise);
+    let periods = proptest::collection::vec(period, 200);
+    (effects, 0.1..0.6_f64, periods)
+}
+
+/// The worlds are the same each time: what is known of many is not true of each.
+#[test]
+fn a_planted_truth_is_recovered_from_noisy_periods() {
+    let random = TestRng::deterministic_rng(RngAlgorithm::ChaCha);
+    let mut runner = TestRunner::new_with_rng(Config::default(), random);
+    let (mut errors, mut doubts) = (Vec::new(), Vec::new());
+    for _ in 0..200 {
+        let drawn = noisy_periods().new_tree(&mut runner).unwrap();
+        let (effects, everyone, periods) = drawn.current();
+        let world = Four {
+            names: ["a", "b", "c", "d"].map(model).to_vec(),
+            everyone,
+            effects,
+        };
+        let mut learned = SlowdownModel::default();
+        for (i, step, busy_i, busy_j, noise_i, noise_j) in periods {
+            let j = (i + step) % 4;
+            let measured = |slowdown: f64, noise: f64| Measured {
+                batches: 100,
+                slowdown: slowdown * (1.0 + noise),
+            };
+            let of_i = measured(world.slowdown(i, j, busy_j), noise_i);
+            let of_j = measured(world.slowdown(j, i, busy_i), noise_j);
+            let device = [
+                (world.tenant(i, busy_i), of_i),
+                (world.tenant(j, busy_j), of_j),
+            ];
+            learned.measure(&kind(), &device);
+        }
+        for i in 0..4 {
+            for j in (0..4).filter(|j| *j != i) {
+                let neighbour = [world.tenant(j, 0.7)];
+                let expected = learned.expected(&kind(), &world.tenant(i, 1.0), &neighbour);
+                errors.push((expected.mean / world.slowdown(i, j, 0.7) - 1.0).abs());
+                let found = learned.sensitivity(&kind(), &world.names[i], &world.names[j]);
+                doubts.push((found.mean - world.sensitivity(i, j)).abs() / found.std);
+            }
+        }
+    }
+    // Of 2,400 pairs; a period is off by up to 4 %, by 2.3 % in the root of the mean square.
+    let most_of = |part: f64, mut values: Vec<f64>| {
+        values.sort_by(f64::total_cmp);
+        values[(values.len() as f64 * part) as usize - 1]
+    };
+    let [usual, nearly_all, worst] = [0.5, 0.99, 1.0].map(|part| most_of(part, errors.clone()));
+    assert!(usual < 0.0115, "{usual}");
+    assert!(nearly_all < 0.04, "{nearly_all}");
+    assert!(worst < 0.06, "{worst}");
+    // What it says of its own doubt covers it, and says something.
+    let [usual, nearly_all] = [0.5, 0.95].map(|part| most_of(part, doubts.clone()));
+    assert!(usual > 0.2, "{usual}");
+    assert!(nearly_all < 2.0, "{nearly_all}");
 }
 
 proptest! {
