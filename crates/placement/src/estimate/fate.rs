@@ -101,70 +101,74 @@ pub(super) fn crowded_rows(slot: &Slot, service: &Service, demand: &Demand, pace
     })
 }
 
-/// Has `offered` requests/s come to one of `count` replicas of a model.
-pub(crate) fn come_to(
-    slot: &mut Slot,
-    service: &Service,
-    demand: &Demand,
-    offered: f64,
-    count: f64,
-) {
+/// Has `offered` requests/s come to one of a model's replicas.
+pub(super) fn come_to(slot: &mut Slot, service: &Service, demand: &Demand, offered: f64) {
     slot.offered = offered;
     if let Some(wait) = demand.fixed_wait {
         fixed_wait::come_to(slot, service, demand, wait);
         return;
     }
     let (share, most) = (slot.share, slot.most_rows);
-    let seconds = |rows: f64, pace: f64| service.seconds(rows, share) / pace;
     let pace = slot.pace.mean;
+    let seconds = |rows: f64| service.seconds(rows, share) / pace;
     let rows = service.rows_for(offered / pace, most as u32, share);
-    let during = offered * seconds(rows, pace);
+    let during = offered * seconds(rows);
     slot.rows = (during + (-during).exp()).clamp(1.0, most);
-    slot.busy = (offered * seconds(slot.rows, pace) / slot.rows).min(1.0);
+    slot.busy = (offered * seconds(slot.rows) / slot.rows).min(1.0);
     slot.utilization = service.utilization(slot.rows, share);
 
     let burst = demand.burst();
-    let mut burst_rows = slot.rows;
+    slot.burst_rows = slot.rows;
     if burst > 1.0 {
-        let believed = most_rows(slot.batch, 0.0, demand, |rows| seconds(rows, pace));
+        let believed = most_rows(slot.batch, 0.0, demand, seconds);
         let gathered = slot.rows + CLUMPS * (burst - 1.0);
-        burst_rows = gathered.min(believed).max(slot.rows);
+        slot.burst_rows = gathered.min(believed).max(slot.rows);
     }
-    slot.burst_utilization = service.utilization(burst_rows, share);
+    slot.burst_utilization = service.utilization(slot.burst_rows, share);
+}
 
-    let waits = slot.busy.powf(count);
-    // Of batches of so many rows, if a request that waits does so behind this part of a batch, for the first of so many replicas.
-    let in_time = |rows: f64, at: Pace, behind: f64, first_of: f64| {
-        let spread = at.spread.hypot(service.spread).min(0.9);
-        let at_pace = |pace: f64| {
-            let time = seconds(rows, pace);
-            let room = demand.slo - demand.way - demand.way_per_row * rows - time;
-            if room <= 0.0 {
-                return 0.0;
-            }
-            let phase = (room - behind * waits * time) * first_of / time;
-            1.0 - waits + waits * phase.clamp(0.0, 1.0)
-        };
-        0.5 * (at_pace(at.mean * (1.0 - spread)) + at_pace(at.mean * (1.0 + spread)))
-    };
-    let prompt = |behind: f64| {
-        let calm = in_time(slot.rows, slot.pace, behind, count);
-        if burst > 1.0 {
-            let bursting = in_time(burst_rows, slot.burst_pace, behind, 1.0);
-            return bursting + (calm - bursting) / burst;
+impl Passage {
+    /// Of what comes to one of `count` replicas of a model.
+    pub(super) fn of(slot: &Slot, service: &Service, demand: &Demand, count: f64) -> Self {
+        if let Some(wait) = demand.fixed_wait {
+            return fixed_wait::passage(slot, service, demand, wait);
         }
-        calm
-    };
-    let time = seconds(burst_rows, pace);
-    let way = demand.way + demand.way_per_row * burst_rows;
-    let spread = slot.pace.spread.hypot(service.spread).min(0.9);
-    slot.passage = Passage {
-        prompt: prompt(LEAD),
-        sure: prompt(1.0),
-        patience: (demand.slo - way - time).max(0.0),
-        jitter: spread * spread * most,
-        latency: way + time * (1.0 + waits + waits / count),
-    };
+        let seconds = |rows: f64, pace: f64| service.seconds(rows, slot.share) / pace;
+        let waits = slot.busy.powf(count);
+        // Of batches of so many rows, if a request that waits does so behind this part of a batch, for the first of so many replicas.
+        let in_time = |rows: f64, at: Pace, behind: f64, first_of: f64| {
+            let spread = at.spread.hypot(service.spread).min(0.9);
+            let at_pace = |pace: f64| {
+                let time = seconds(rows, pace);
+                let room = demand.slo - demand.way - demand.way_per_row * rows - time;
+                if room <= 0.0 {
+                    return 0.0;
+                }
+                let phase = (room - behind * waits * time) * first_of / time;
+                1.0 - waits + waits * phase.clamp(0.0, 1.0)
+            };
+            0.5 * (at_pace(at.mean * (1.0 - spread)) + at_pace(at.mean * (1.0 + spread)))
+        };
+        let burst = demand.burst();
+        let prompt = |behind: f64| {
+            let calm = in_time(slot.rows, slot.pace, behind, count);
+            if burst > 1.0 {
+                let bursting = in_time(slot.burst_rows, slot.burst_pace, behind, 1.0);
+                return bursting + (calm - bursting) / burst;
+            }
+            calm
+        };
+        let time = seconds(slot.burst_rows, slot.pace.mean);
+        let way = demand.way + demand.way_per_row * slot.burst_rows;
+        let spread = slot.pace.spread.hypot(service.spread).min(0.9);
+        Self {
+            prompt: prompt(LEAD),
+            sure: prompt(1.0),
+            patience: (demand.slo - way - time).max(0.0),
+            jitter: spread * spread * slot.most_rows,
+            latency: way + time * (1.0 + waits + waits / count),
+        }
+    }
 }
 
 impl Fate {

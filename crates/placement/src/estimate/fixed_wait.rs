@@ -16,28 +16,45 @@ use super::{fate::Passage, outlook::Slot, service::Service, world::Demand};
 const OVERLOAD: f64 = 10.0;
 
 pub(super) fn come_to(slot: &mut Slot, service: &Service, demand: &Demand, wait: f64) {
-    let (batch, pace) = (f64::from(slot.batch), slot.pace.mean);
-    let fill = f64::min((batch - 1.0) / demand.rate.max(f64::MIN_POSITIVE), wait);
-    slot.rows = (1.0 + demand.rate * fill).min(batch);
-    let time = service.seconds(slot.rows, slot.share) / pace;
-    let load = slot.offered * time / slot.rows;
-    slot.busy = load.min(1.0);
+    slot.rows = (1.0 + demand.rate * fill(slot, demand, wait)).min(f64::from(slot.batch));
+    slot.busy = load(slot, time(slot, service)).min(1.0);
     slot.utilization = service.utilization(slot.rows, slot.share);
+}
+
+/// How the requests that come to a replica fare.
+pub(super) fn passage(slot: &Slot, service: &Service, demand: &Demand, wait: f64) -> Passage {
+    let (fill, time) = (fill(slot, demand, wait), time(slot, service));
     let way = demand.way + demand.way_per_row * slot.rows;
     let room = demand.slo - way - time;
     let variation = demand.dispersion / slot.rows + slot.pace.spread.powi(2);
     let prompt = if room <= 0.0 {
         0.0
     } else {
-        in_time(room, fill, load, time * variation)
+        in_time(room, fill, load(slot, time), time * variation)
     };
-    slot.passage = Passage {
+    Passage {
         prompt,
         sure: prompt,
         patience: room.max(0.0),
         jitter: 0.0,
         latency: way + time + fill,
-    };
+    }
+}
+
+/// How long a batch takes to fill, in seconds.
+fn fill(slot: &Slot, demand: &Demand, wait: f64) -> f64 {
+    let missing = f64::from(slot.batch) - 1.0;
+    f64::min(missing / demand.rate.max(f64::MIN_POSITIVE), wait)
+}
+
+/// How long a batch takes beside the neighbours, in seconds.
+fn time(slot: &Slot, service: &Service) -> f64 {
+    service.seconds(slot.rows, slot.share) / slot.pace.mean
+}
+
+/// How busy what comes wants a replica to be whose batches take so long.
+fn load(slot: &Slot, time: f64) -> f64 {
+    slot.offered * time / slot.rows
 }
 
 /// The part of requests that wait for their batch up to `fill`, evenly, and then for other batches, no longer than `room`.

@@ -3,12 +3,14 @@
 //! How busy a replica is depends on how its device's other replicas slow it, which depends on how busy they are, which depends on
 //! what comes to them, which depends on what the replicas of their models elsewhere carry. [`Outlook::settle`] goes round that circle
 //! from nobody being busy upwards until it stands still, for whole placements; a change of one device settles where it acts first
-//! ([`Outlook::settle_around`]), which is what a search needs.
+//! ([`Outlook::settle_around`]), which is what a search needs. How many requests are in time then is no part of the circle, and is
+//! worked out behind it.
 
 use packhorse_cluster::{ComputeShare, PlannedReplica};
 
 use super::{
     fate::{Fate, Passage, come_to, crowded_rows},
+    service::Service,
     sharing::{Company, Neighbour, Pace},
     world::World,
 };
@@ -41,7 +43,9 @@ pub(crate) struct Slot {
     pub(crate) most_rows: f64,
     /// What batches of so many rows use.
     pub(crate) full_utilization: f64,
-    /// What its batches in a burst use.
+    /// Rows of its batches in a burst.
+    pub(crate) burst_rows: f64,
+    /// What those use.
     pub(crate) burst_utilization: f64,
     /// How fast it progresses in a burst, when all the model's replicas are busy.
     pub(crate) burst_pace: Pace,
@@ -67,6 +71,8 @@ pub(crate) struct Outlook<'w, 'a> {
     company: Company,
     neighbours: Vec<Neighbour>,
     touched: Vec<usize>,
+    /// By model, while it settles: where its replicas stand among all.
+    places: Vec<Vec<usize>>,
 }
 
 impl<'w, 'a> Outlook<'w, 'a> {
@@ -79,6 +85,7 @@ impl<'w, 'a> Outlook<'w, 'a> {
             company: Company::default(),
             neighbours: Vec::new(),
             touched: Vec::new(),
+            places: world.demands.iter().map(|_| Vec::new()).collect(),
         }
     }
 
@@ -156,8 +163,9 @@ impl<'w, 'a> Outlook<'w, 'a> {
             batch,
             share,
             offered: 0.0,
-            rows: f64::from(batch),
-            most_rows: f64::from(batch),
+            rows: full,
+            most_rows: full,
+            burst_rows: full,
             burst_utilization: service.utilization(full, share),
             burst_pace: Pace::ALONE,
             busy: 0.0,
@@ -211,8 +219,9 @@ impl<'w, 'a> Outlook<'w, 'a> {
             } = self.slots[place];
             self.slots[place] = self.idle(device, model, batch, share, fresh);
         }
+        self.find_places();
         for _ in 0..SWEEPS {
-            self.settle_models();
+            self.share_out_all();
             let mut device = 0;
             while let Some(next) = self.slots.get(self.range(device).start) {
                 device = next.device;
@@ -220,7 +229,8 @@ impl<'w, 'a> Outlook<'w, 'a> {
                 device += 1;
             }
         }
-        self.settle_models();
+        self.share_out_all();
+        (0..self.fates.len()).for_each(|model| self.judge(model, None));
     }
 
     /// Settles a device with the models that have replicas there, or had: `before`. What else those models' replicas do elsewhere
@@ -236,20 +246,30 @@ impl<'w, 'a> Outlook<'w, 'a> {
         );
         models.sort_unstable();
         models.dedup();
+        self.find_places();
         for _ in 0..ROUNDS {
             for &model in &models {
-                self.settle_model(model, Some(device));
+                self.share_out(model, Some(device));
             }
             self.settle_device(device);
         }
         for &model in &models {
-            self.settle_model(model, Some(device));
+            self.share_out(model, Some(device));
+            self.judge(model, Some(device));
         }
         self.touched = models;
     }
 
-    fn settle_models(&mut self) {
-        (0..self.fates.len()).for_each(|model| self.settle_model(model, None));
+    /// For what follows, while no replica is put or taken.
+    fn find_places(&mut self) {
+        self.places.iter_mut().for_each(Vec::clear);
+        for (place, slot) in self.slots.iter().enumerate() {
+            self.places[slot.model].push(place);
+        }
+    }
+
+    fn share_out_all(&mut self) {
+        (0..self.fates.len()).for_each(|model| self.share_out(model, None));
     }
 
     /// How fast a device's replicas progress, as busy as they are.
@@ -279,10 +299,7 @@ impl<'w, 'a> Outlook<'w, 'a> {
                 (busy, slot.full_utilization)
             });
             let slot = &mut self.slots[place];
-            let service = self
-                .world
-                .service(subject, device)
-                .expect("only what has a profile is put");
+            let service = service(self.world, slot);
             slot.pace = pace;
             slot.burst_pace = burst_pace;
             let full = self.company.pace(slot.full_utilization).mean;
@@ -323,26 +340,38 @@ impl<'w, 'a> Outlook<'w, 'a> {
         self.company.gather(&mut self.neighbours);
     }
 
-    /// What comes to a model's replicas, as fast as they progress, and what becomes of it; only on one device, if one is given.
-    fn settle_model(&mut self, model: usize, only: Option<usize>) {
+    /// Shares out what comes to a model among its replicas, as fast as they progress; only on one device, if one is given.
+    fn share_out(&mut self, model: usize, only: Option<usize>) {
         let demand = &self.world.demands[model];
-        let (mut count, mut capacity) = (0.0, 0.0);
-        for slot in self.slots.iter().filter(|slot| slot.model == model) {
-            count += 1.0;
-            capacity += slot.capacity;
-        }
-        for slot in self.slots.iter_mut().filter(|slot| slot.model == model) {
+        let places = &self.places[model];
+        let capacity: f64 = places.iter().map(|&place| self.slots[place].capacity).sum();
+        for &place in places {
+            let slot = &mut self.slots[place];
             if only.is_none_or(|only| only == slot.device) {
-                let service = self
-                    .world
-                    .service(model, slot.device)
-                    .expect("only what has a profile is put");
                 let offered = demand.rate * slot.capacity / capacity;
-                come_to(slot, service, demand, offered, count);
+                come_to(slot, service(self.world, slot), demand, offered);
             }
         }
-        self.fates[model] = Fate::of(demand, self.slots.iter().filter(|slot| slot.model == model));
     }
+
+    /// What becomes of what comes to a model's replicas; where only one device has changed, the others' requests fare as before.
+    fn judge(&mut self, model: usize, only: Option<usize>) {
+        let demand = &self.world.demands[model];
+        let places = &self.places[model];
+        for &place in places {
+            let slot = &mut self.slots[place];
+            if only.is_none_or(|only| only == slot.device) {
+                let service = service(self.world, slot);
+                slot.passage = Passage::of(slot, service, demand, places.len() as f64);
+            }
+        }
+        self.fates[model] = Fate::of(demand, places.iter().map(|&place| &self.slots[place]));
+    }
+}
+
+fn service<'w>(world: &'w World<'_>, slot: &Slot) -> &'w Service {
+    let service = world.service(slot.model, slot.device);
+    service.expect("only what has a profile is put")
 }
 
 impl Slot {
