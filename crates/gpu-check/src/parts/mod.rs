@@ -39,6 +39,6 @@ pub(crate) const PARTS: [&dyn Part; 11] = [
     &mps::Mps,
     &faults::Faults,
     &goodput::Goodput,
-    &correctness::MODELS,
     &profiles::Profiles,
+    &correctness::MODELS,
 ];
