@@ -52,6 +52,21 @@ def test_two_nodes_of_four_devices_serve_six_models(new_cluster: MakeCluster):
     assert len(workers) == len(planned) >= 6
 
 
+def test_logs_are_one_flat_json_object_per_line_where_that_is_asked_for(new_cluster: MakeCluster):
+    cluster = new_cluster("--log-format", "json")
+    flags = simulated_devices(cluster, {"m": 5})
+    agent = cluster.start_agent("node1", *flags, "--log-format", "json")
+    cluster.admin.register(models.simulated("m"), b"the file of m")
+    cluster.admin.wait_for_state("m", "ready")
+    agent.stop()
+    cluster.gateway.stop()
+    for log in (cluster.gateway.log, agent.log):
+        lines = [json.loads(line) for line in log.read_text().splitlines()]
+        assert lines, f"{log} is empty"
+        for line in lines:
+            assert {"timestamp", "level", "target", "message"} <= line.keys(), line
+
+
 def test_exclusive_gives_every_replica_a_device_of_its_own(new_cluster: MakeCluster):
     cluster = new_cluster("--policy", "exclusive")
     latencies = {"m": 5, "n": 5, "o": 5}

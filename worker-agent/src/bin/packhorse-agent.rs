@@ -17,7 +17,7 @@ async fn main() -> anyhow::Result<()> {
         .with_writer(std::io::stderr);
     match options.log_format {
         LogFormat::Text => log.init(),
-        LogFormat::Json => log.json().init(),
+        LogFormat::Json => log.json().flatten_event(true).init(),
     }
     agent::run(options.settings()?).await?;
     Ok(())
