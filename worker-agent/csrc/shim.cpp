@@ -2,12 +2,16 @@
 
 #include "internal.h"
 
+#include <atomic>
+#include <chrono>
 #include <cstdlib>
+#include <exception>
 #include <fstream>
 #include <memory>
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <thread>
 
 #include <ATen/ATen.h>
 #include <ATen/DeviceAccelerator.h>
@@ -50,6 +54,36 @@ std::optional<std::vector<at::Tensor>> tensors_of(const torch::jit::IValue &valu
     tensors.push_back(element.toTensor());
   }
   return tensors;
+}
+
+struct {
+  void (*last_words)(int kind, const char *message) = nullptr;
+  int code = 1;
+  std::atomic<bool> told{false};
+} terminated;
+
+// Other threads may come here as well, and wait for the end; this one may come here again.
+[[noreturn]] void terminate() {
+  thread_local bool telling = false;
+  if (!telling && terminated.told.exchange(true)) {
+    std::this_thread::sleep_for(std::chrono::seconds(10));
+  } else if (!telling) {
+    telling = true;
+    std::string text = "an unknown exception";
+    try {
+      if (const auto exception = std::current_exception()) {
+        std::rethrow_exception(exception);
+      }
+    } catch (const c10::Error &e) {
+      text = e.what_without_backtrace();
+    } catch (const std::exception &e) {
+      text = e.what();
+    } catch (...) {  // Unknown it is.
+    }
+    const bool of_device = text.find("CUDA error") != std::string::npos;
+    terminated.last_words(of_device ? PACKHORSE_DEVICE_FAILED : PACKHORSE_THREW, text.c_str());
+  }
+  std::_Exit(terminated.code);
 }
 
 // What follows `key` in a JSON object of strings.
@@ -225,5 +259,11 @@ int packhorse_tensor_scalar_type(const packhorse_tensor *tensor) {
 }
 
 void packhorse_exit_now(int code) { std::_Exit(code); }
+
+void packhorse_on_terminate(void (*last_words)(int kind, const char *message), int code) {
+  terminated.last_words = last_words;
+  terminated.code = code;
+  std::set_terminate(terminate);
+}
 
 }  // extern "C"

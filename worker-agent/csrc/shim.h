@@ -62,6 +62,10 @@ int packhorse_tensor_scalar_type(const packhorse_tensor *tensor);
 // Ends the process without running the destructors of libraries, some of whose threads may be at work.
 void packhorse_exit_now(int code);
 
+// What C++ does where an exception gets out of a destructor, as many of libtorch's do once a CUDA device has failed: `last_words` is told
+// of the exception, by its code and its message, and the process ends with `code`.
+void packhorse_on_terminate(void (*last_words)(int kind, const char *message), int code);
+
 // Lanes and marks (lane.cpp). A lane works in the order in which it is told; what it is told to do is done when a mark set
 // behind it is past.
 

@@ -53,12 +53,24 @@ pub(crate) struct Running {
 impl Running {
     /// Starts a program that writes to `NAME.out` and `NAME.log` in `folder`.
     pub(crate) fn start(name: &str, command: &mut Command, folder: &Path) -> anyhow::Result<Self> {
+        Self::spawn(name, command.stdin(Stdio::null()), folder)
+    }
+
+    /// The same, with a standard input that says nothing until [`Self::end_input`].
+    pub(crate) fn start_with_input(
+        name: &str,
+        command: &mut Command,
+        folder: &Path,
+    ) -> anyhow::Result<Self> {
+        Self::spawn(name, command.stdin(Stdio::piped()), folder)
+    }
+
+    fn spawn(name: &str, command: &mut Command, folder: &Path) -> anyhow::Result<Self> {
         let output = folder.join(format!("{name}.out"));
         let log = folder.join(format!("{name}.log"));
         let create =
             |path: &Path| File::create(path).with_context(|| format!("create {}", path.display()));
         let child = command
-            .stdin(Stdio::null())
             .stdout(create(&output)?)
             .stderr(create(&log)?)
             .spawn()
@@ -69,6 +81,20 @@ impl Running {
             output,
             log,
         })
+    }
+
+    /// Waits until it has written a line for people.
+    pub(crate) fn wait_for_line(&mut self, line: &str, limit: Duration) -> anyhow::Result<()> {
+        wait_for(&format!("{} to say {line:?}", self.name), limit, || {
+            self.check()?;
+            let log = fs::read_to_string(&self.log).unwrap_or_default();
+            Ok(log.lines().any(|written| written == line).then_some(()))
+        })
+    }
+
+    /// Ends its standard input.
+    pub(crate) fn end_input(&mut self) {
+        drop(self.child.stdin.take());
     }
 
     /// Its process.
@@ -143,6 +169,22 @@ mod tests {
         let error = shell("echo no >&2; echo >&2; exit 3", folder.path()).finish(limit);
         let error = error.unwrap_err().to_string();
         assert_eq!(error, "shell: exit status: 3: no");
+    }
+
+    #[test]
+    fn a_program_may_wait_until_its_input_ends() {
+        let folder = tempfile::tempdir().unwrap();
+        let limit = Duration::from_secs(30);
+        let mut script = Command::new("sh");
+        script.args(["-c", "echo ready >&2; cat; echo went on"]);
+        let mut running = Running::start_with_input("shell", &mut script, folder.path()).unwrap();
+        running.wait_for_line("ready", limit).unwrap();
+        assert!(running.ended().unwrap().is_none());
+        running.end_input();
+        assert_eq!(running.finish(limit).unwrap(), "went on\n");
+        let mut gone = shell("echo over >&2", folder.path());
+        let error = gone.wait_for_line("ready", limit).unwrap_err().to_string();
+        assert_eq!(error, "shell ended: exit status: 0: over");
     }
 
     #[test]

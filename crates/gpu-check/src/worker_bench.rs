@@ -12,6 +12,8 @@ use crate::{
 };
 
 /// Loading a model for the first time compiles or finds its kernels.
+const LOAD_LIMIT: Duration = Duration::from_mins(4);
+/// The batches in flight at the end take what they take; on a CPU, a minute each.
 const BEYOND: Duration = Duration::from_mins(4);
 
 /// What is measured, and how.
@@ -49,8 +51,8 @@ pub(crate) struct Measured {
 }
 
 impl Bench<'_> {
-    /// Starts it: several may run at the same time, with their files in a folder.
-    pub(crate) fn start(&self, host: &Host, name: &str, folder: &Path) -> anyhow::Result<Running> {
+    /// Starts it, with its files in a folder; it waits once it is warm.
+    fn start(&self, host: &Host, name: &str, folder: &Path) -> anyhow::Result<Running> {
         let mut worker = host.program("packhorse-worker");
         worker
             .arg("bench")
@@ -60,7 +62,7 @@ impl Bench<'_> {
             .arg("--signature")
             .arg(self.model.registration_file());
         worker.args(["--batch-size", &self.batch_size.to_string()]);
-        worker.args(["--seconds", &seconds(host).to_string()]);
+        worker.args(["--seconds", &seconds(host).to_string(), "--wait"]);
         match host.backend {
             Backend::Nvidia => worker.args(["--cuda-device", "0"]),
             Backend::Cpu => worker.args(["--threads", &host.threads().to_string()]),
@@ -74,18 +76,31 @@ impl Bench<'_> {
         };
         worker.envs(host.worker_environment());
         worker.envs(self.environment.iter().cloned());
-        Running::start(name, &mut worker, folder)
+        Running::start_with_input(name, &mut worker, folder)
     }
 
     /// Runs it to its end.
     pub(crate) fn run(&self, host: &Host) -> anyhow::Result<Measured> {
-        let folder = host.folder("bench")?;
-        finish(self.start(host, "bench", &folder)?)
+        let mut measured = run_together(host, std::slice::from_ref(self))?;
+        Ok(measured.remove(0))
     }
 }
 
+/// Runs several at the same time: none begins before all are warm.
+pub(crate) fn run_together(host: &Host, benches: &[Bench<'_>]) -> anyhow::Result<Vec<Measured>> {
+    let folder = host.folder("bench")?;
+    let start = |(i, bench): (usize, &Bench<'_>)| bench.start(host, &format!("bench{i}"), &folder);
+    let running = benches.iter().enumerate().map(start);
+    let mut running = running.collect::<anyhow::Result<Vec<_>>>()?;
+    for worker in &mut running {
+        worker.wait_for_line("warm", LOAD_LIMIT)?;
+    }
+    running.iter_mut().for_each(Running::end_input);
+    running.into_iter().map(finish).collect()
+}
+
 /// Waits for its end: what it measured.
-pub(crate) fn finish(bench: Running) -> anyhow::Result<Measured> {
+fn finish(bench: Running) -> anyhow::Result<Measured> {
     let printed = bench.finish(BEYOND)?;
     serde_json::from_str(&printed).context("read what packhorse-worker bench printed")
 }

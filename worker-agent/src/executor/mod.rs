@@ -256,6 +256,15 @@ pub(crate) fn known_profile(execution: &Execution) -> Result<Option<Profile>, St
     }
 }
 
+/// Has `last_words` told of what ends the process where libtorch gives up, which then ends with `code`: once a device has failed, many of
+/// its destructors do.
+pub(crate) fn on_terminate(last_words: impl Fn(ExecutionError) + Send + Sync + 'static, code: u8) {
+    #[cfg(feature = "torch")]
+    torch::on_terminate(last_words, code);
+    #[cfg(not(feature = "torch"))]
+    let _ = (last_words, code);
+}
+
 /// Ends the process at once. A hung program may still be computing, and libtorch's destructors must not run under it.
 pub(crate) fn exit_now(code: u8) -> ! {
     #[cfg(feature = "torch")]

@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     now,
-    pipeline::{Job, Pipeline, Sender},
+    pipeline::{DeviceFailed, Job, Pipeline, Sender},
 };
 use crate::executor::{
     self, Executor, OutputTensor, Repeated, Sizes, Started,
@@ -35,6 +35,9 @@ Examples:
 
 /// How long copies alone are measured beside a tight loop.
 const TIGHT_COPIES: Duration = Duration::from_secs(1);
+
+/// The code to exit with where nothing was measured.
+const FAILED: u8 = 1;
 
 /// What is measured, and how.
 #[derive(Args)]
@@ -80,6 +83,10 @@ pub(crate) struct BenchOptions {
     /// Only compute, again and again, one batch that stays on the device
     #[arg(long)]
     tight: bool,
+
+    /// Once warm, write `warm` to standard error, and begin when standard input ends: so several begin at the same time
+    #[arg(long)]
+    wait: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -142,6 +149,7 @@ struct Summary {
 
 /// Measures and prints the outcome: the code to exit with.
 pub(crate) fn bench(options: &BenchOptions) -> u8 {
+    executor::on_terminate(|error| say_why(&error.to_string()), FAILED);
     let outcome = run(options).and_then(|report| {
         let json = serde_json::to_string_pretty(&report).expect("the report is JSON");
         writeln!(io::stdout(), "{json}").map_err(|e| e.to_string())
@@ -149,10 +157,14 @@ pub(crate) fn bench(options: &BenchOptions) -> u8 {
     match outcome {
         Ok(()) => 0,
         Err(reason) => {
-            let _ = writeln!(io::stderr(), "packhorse-worker bench: {reason}");
-            1
+            say_why(&reason);
+            FAILED
         }
     }
+}
+
+fn say_why(reason: &str) {
+    let _ = writeln!(io::stderr(), "packhorse-worker bench: {reason}");
 }
 
 fn run(options: &BenchOptions) -> Result<Report, String> {
@@ -255,7 +267,16 @@ fn start(
             options.batch_size
         ));
     }
+    if options.wait {
+        wait_to_begin().map_err(|e| format!("--wait: {e}"))?;
+    }
     Ok((executor, fill))
+}
+
+/// Until standard input ends.
+fn wait_to_begin() -> io::Result<()> {
+    writeln!(io::stderr(), "warm")?;
+    io::copy(&mut io::stdin().lock(), &mut io::sink()).map(drop)
 }
 
 fn tight(options: &BenchOptions, execution: &Execution) -> Result<Measured, String> {
@@ -293,13 +314,13 @@ fn saturated(
     let (ready, started) = mpsc::channel();
     let (done, answers) = mpsc::channel();
     thread::scope(|scope| {
-        scope.spawn(|| {
+        let compute = scope.spawn(|| {
             let started = start(options, execution);
             let _ = ready.send(started.clone());
-            let Ok((executor, _)) = started else { return };
-            if let Err(failed) = pipeline.run(&*executor, &execution.program) {
-                tracing::error!(reason = failed.0, "the device failed");
-            }
+            let Ok((executor, _)) = started else {
+                return Ok(());
+            };
+            pipeline.run(&*executor, &execution.program)
         });
         let (executor, fill) = started.recv().expect("the thread says how it went")?;
         let collector = scope.spawn(|| collect(answers));
@@ -315,7 +336,11 @@ fn saturated(
         let fed = load.until(began + Duration::from_secs(options.seconds), &done);
         pipeline.close();
         drop(done);
+        let computed = compute
+            .join()
+            .expect("a stage that panics ends the process");
         let collected = collector.join().expect("it only collects");
+        computed.map_err(|DeviceFailed(reason)| format!("the device failed: {reason}"))?;
         fed?;
         let (stages, last) = collected?;
         Ok(Measured {

@@ -29,6 +29,11 @@ const LONGEST_RUN: Duration = Duration::from_mins(10);
 
 /// Drives the program to the end of the input: the code to exit with. The caller exits at once.
 pub(crate) fn drive(task_file: &Path, prepared: bool) -> u8 {
+    let last_words = |error: ExecutionError| {
+        let reason = error.to_string();
+        let _ = reply(&DriveReply::Failed { reason });
+    };
+    executor::on_terminate(last_words, exit_code::FAILED);
     let outcome = read(task_file).and_then(|task| {
         if prepared {
             run(&task)

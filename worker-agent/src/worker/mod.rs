@@ -21,7 +21,11 @@ pub(crate) use drive::drive;
 pub(crate) use profile::profile;
 pub(crate) use serve::serve;
 
-use packhorse_worker_agent::handoff::{Handoff, ProcessIdentity, WorkerReport, WorkerStatus};
+use packhorse_worker_agent::handoff::{
+    Handoff, ProcessIdentity, WorkerReport, WorkerStatus, exit_code,
+};
+
+use crate::executor::{self, ExecutionError};
 
 #[expect(
     clippy::disallowed_methods,
@@ -49,6 +53,15 @@ impl<'a> Reporter<'a> {
         if let Err(error) = self.handoff.write_status(&WorkerStatus { process, phase }) {
             tracing::error!(%error, "the agent cannot be told");
         }
+    }
+
+    /// Has the agent told why, where libtorch ends the process.
+    fn on_terminate(&self) {
+        let handoff = self.handoff.clone();
+        let last_words = move |error: ExecutionError| {
+            Reporter::new(&handoff).failed(error.to_string(), false);
+        };
+        executor::on_terminate(last_words, exit_code::FAILED);
     }
 
     fn failed(&self, reason: impl Into<String>, permanent: bool) {

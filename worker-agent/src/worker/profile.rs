@@ -27,6 +27,7 @@ const TIME_PER_SIZE: Duration = Duration::from_secs(1);
 /// Runs the measurement to its end: the code to exit with. The caller exits at once.
 pub(crate) fn profile(handoff: &Handoff) -> u8 {
     let reporter = Reporter::new(handoff);
+    reporter.on_terminate();
     match run(handoff, &reporter) {
         Ok(()) => exit_code::DONE,
         Err(StartError { reason, permanent }) => {

@@ -48,6 +48,7 @@ enum Event {
 /// Runs the worker to its end: the code to exit with. The caller exits at once; threads may still be at work.
 pub(crate) fn serve(handoff: &Handoff) -> u8 {
     let reporter = Reporter::new(handoff);
+    reporter.on_terminate();
     let (events, happened) = mpsc::channel();
     await_signals(events.clone());
     match run(handoff, &reporter, &events, &happened) {

@@ -4,14 +4,15 @@
 use std::{
     collections::BTreeSet,
     fs,
+    io::{BufRead as _, BufReader},
     path::{Path, PathBuf},
-    process::Command,
+    process::{Command, Stdio},
 };
 
 use packhorse_cluster::{Capacity, TensorSpec};
 use packhorse_wire::FailureKind;
 use packhorse_worker_agent::handoff::{
-    ExecutorChoice, Pipeline, ServeTask, WorkerReport, exit_code,
+    ExecutorChoice, Pipeline, ProfileTask, ServeTask, WorkerReport, exit_code, worker_environment,
 };
 use tempfile::TempDir;
 
@@ -228,11 +229,12 @@ fn a_device_that_fails_ends_the_worker() {
         let task = task("Twice", 4, &rows_of_three(), pipeline);
         let mut worker = node.serve(&task);
         let mut link = connect(&worker, &task);
-        link.send(1, 1, &[batch(1, 1)]);
+        // Whatever it is at then.
+        for id in 1..=40 {
+            link.send(id.into(), 1, &[batch(id, 1)]);
+        }
         assert_eq!(link.result().1, [doubled(1, 1)]);
         node.break_device();
-        link.send(2, 1, &[batch(2, 1)]);
-        link.send(3, 1, &[batch(3, 1)]);
         let (reason, permanent) = worker.wait_for(|phase| match phase {
             WorkerReport::Failed { reason, permanent } => Some((reason, permanent)),
             _ => None,
@@ -243,6 +245,70 @@ fn a_device_that_fails_ends_the_worker() {
         );
         assert!(!permanent);
         assert_eq!(worker.exit_code(), Some(i32::from(exit_code::FAILED)));
+    }
+}
+
+#[test]
+fn a_device_that_fails_ends_a_measurement_with_the_reason() {
+    let node = Node::new(&[]);
+    let task = task("Twice", 64, &rows_of_three(), Pipeline::default());
+    let task = ProfileTask {
+        execution: task.execution,
+        device_kind: "gpu-test".parse().unwrap(),
+        time_limit_ms: 60_000,
+    };
+    let mut worker = Worker::profile_with(&task, &node.environment);
+    worker.wait_for(|phase| match phase {
+        WorkerReport::Measuring { .. } => Some(()),
+        WorkerReport::Failed { reason, .. } => panic!("{reason}"),
+        _ => None,
+    });
+    node.break_device();
+    let (reason, permanent) = worker.failure();
+    assert!(reason.contains("the device failed: "), "{reason}");
+    assert!(!permanent);
+    assert_eq!(worker.exit_code(), Some(i32::from(exit_code::FAILED)));
+}
+
+#[test]
+fn a_bench_whose_device_fails_says_so() {
+    for mode in [
+        &["--streams", "on"][..],
+        &["--streams", "off"],
+        &["--tight"],
+    ] {
+        let node = Node::new(&[]);
+        let signature = node.dir.path().join("model.json");
+        let spec = r#"{"inputs": [{"name": "x", "datatype": "FP32", "shape": [-1, 3]}],
+            "outputs": [{"name": "y", "datatype": "FP32", "shape": [-1, 3]}]}"#;
+        fs::write(&signature, spec).unwrap();
+        let mut bench = Command::new(env!("CARGO_BIN_EXE_packhorse-worker"))
+            .args(["bench", "--wait", "--cuda-device", "0", "--batch-size", "4"])
+            .args(["--seconds", "1", "--model"])
+            .arg(modules().join("Twice.pt"))
+            .arg("--signature")
+            .arg(&signature)
+            .args(mode)
+            .envs(worker_environment(1))
+            .envs(node.environment.iter().map(|(name, value)| (name, value)))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut said = BufReader::new(bench.stderr.take().unwrap()).lines();
+        let warm = said.find(|line| line.as_ref().unwrap() == "warm");
+        assert!(warm.is_some(), "{:?}", bench.wait());
+        node.break_device();
+        drop(bench.stdin.take());
+        let last_words = said.last().unwrap().unwrap();
+        assert!(
+            last_words.starts_with("packhorse-worker bench: the device failed: "),
+            "{last_words}"
+        );
+        let output = bench.wait_with_output().unwrap();
+        assert_eq!(output.status.code(), Some(1));
+        assert_eq!(String::from_utf8_lossy(&output.stdout), "");
     }
 }
 

@@ -40,7 +40,12 @@ impl Worker {
     }
 
     pub(crate) fn profile(task: &ProfileTask) -> Self {
-        Self::spawn("profile", task, &[])
+        Self::profile_with(task, &[])
+    }
+
+    /// With more in its environment.
+    pub(crate) fn profile_with(task: &ProfileTask, environment: &[(&str, String)]) -> Self {
+        Self::spawn("profile", task, environment)
     }
 
     fn spawn(command: &str, task: &impl Serialize, environment: &[(&str, String)]) -> Self {

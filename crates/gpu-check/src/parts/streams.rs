@@ -64,21 +64,13 @@ fn together(
     streams: bool,
     clients: &[Environment],
 ) -> anyhow::Result<f64> {
-    let folder = host.folder("bench")?;
-    let start = |(i, environment): (usize, &Environment)| {
-        let bench = Bench {
-            model,
-            batch_size,
-            mode: Mode::Pipeline { streams },
-            environment,
-        };
-        bench.start(host, &format!("bench{i}"), &folder)
+    let bench = |environment| Bench {
+        model,
+        batch_size,
+        mode: Mode::Pipeline { streams },
+        environment,
     };
-    let running = clients.iter().enumerate().map(start);
-    let running = running.collect::<anyhow::Result<Vec<_>>>()?;
-    let mut total = 0.0;
-    for worker in running {
-        total += worker_bench::finish(worker)?.requests_per_s;
-    }
-    Ok(total)
+    let benches: Vec<Bench<'_>> = clients.iter().map(|of_one| bench(of_one)).collect();
+    let measured = worker_bench::run_together(host, &benches)?;
+    Ok(measured.iter().map(|one| one.requests_per_s).sum())
 }

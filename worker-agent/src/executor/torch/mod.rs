@@ -35,6 +35,11 @@ pub(super) fn exit_now(code: u8) -> ! {
     shim::exit_now(code)
 }
 
+/// See [`super::on_terminate`].
+pub(super) fn on_terminate(last_words: impl Fn(ExecutionError) + Send + Sync + 'static, code: u8) {
+    shim::on_terminate(Box::new(move |thrown| last_words(thrown.into())), code);
+}
+
 /// Says how many threads one batch may use. Only the first call of a process counts.
 pub(super) fn set_threads(threads: u32) {
     tch::set_num_threads(i32::try_from(threads).unwrap_or(i32::MAX).max(1));

@@ -157,4 +157,8 @@ unsafe extern "C" {
         message: Message,
     ) -> c_int;
     pub(super) fn packhorse_exit_now(code: c_int) -> !;
+    pub(super) fn packhorse_on_terminate(
+        last_words: extern "C" fn(kind: c_int, message: *const c_char),
+        code: c_int,
+    );
 }

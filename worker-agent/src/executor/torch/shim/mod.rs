@@ -15,6 +15,7 @@ mod program;
 use std::{
     ffi::{CStr, c_char, c_int},
     ptr,
+    sync::OnceLock,
 };
 
 use packhorse_cluster::Datatype;
@@ -48,10 +49,7 @@ fn call(function: impl FnOnce(*mut *mut c_char) -> c_int) -> Result<(), Thrown> 
     let mut message = ptr::null_mut();
     let kind = match function(&raw mut message) {
         ffi::OK => return Ok(()),
-        ffi::OUT_OF_MEMORY => ThrownKind::OutOfMemory,
-        ffi::NO_TENSORS => ThrownKind::NoTensors,
-        ffi::DEVICE_FAILED => ThrownKind::DeviceFailed,
-        _ => ThrownKind::Exception,
+        code => kind_of(code),
     };
     let mut text = String::new();
     if !message.is_null() {
@@ -115,6 +113,38 @@ pub(super) fn cuda_multiprocessors(cuda_device: u32) -> Option<u32> {
 pub(super) fn exit_now(code: u8) -> ! {
     // SAFETY: takes a number and does not come back.
     unsafe { ffi::packhorse_exit_now(c_int::from(code)) }
+}
+
+/// Has `last_words` told of an exception that nobody caught, whereupon the process ends with `code`. For once.
+pub(super) fn on_terminate(last_words: LastWords, code: u8) {
+    extern "C" fn tell(kind: c_int, message: *const c_char) {
+        // SAFETY: the shim gives a C string that lives as long as this call.
+        let text = unsafe { CStr::from_ptr(message) };
+        let text = text.to_string_lossy().into_owned();
+        if let Some(last_words) = LAST_WORDS.get() {
+            last_words(Thrown {
+                text,
+                kind: kind_of(kind),
+            });
+        }
+    }
+    if LAST_WORDS.set(last_words).is_ok() {
+        // SAFETY: takes a function that lives as long as the process, and a number.
+        unsafe { ffi::packhorse_on_terminate(tell, c_int::from(code)) }
+    }
+}
+
+type LastWords = Box<dyn Fn(Thrown) + Send + Sync>;
+
+static LAST_WORDS: OnceLock<LastWords> = OnceLock::new();
+
+fn kind_of(code: c_int) -> ThrownKind {
+    match code {
+        ffi::OUT_OF_MEMORY => ThrownKind::OutOfMemory,
+        ffi::NO_TENSORS => ThrownKind::NoTensors,
+        ffi::DEVICE_FAILED => ThrownKind::DeviceFailed,
+        _ => ThrownKind::Exception,
+    }
 }
 
 /// The number of a datatype in `c10::ScalarType`.
