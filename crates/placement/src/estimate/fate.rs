@@ -78,7 +78,11 @@ fn most_rows(batch: u32, gap: f64, demand: &Demand, seconds: impl Fn(f64) -> f64
         let time = seconds(rows);
         way + 2.0 * time + (rows - 1.0) * gap.min(time / rows) > demand.slo
     };
-    let (mut most, mut least_late) = (1, batch + 1);
+    // More rows are never less late; mostly none are.
+    if !late(f64::from(batch)) {
+        return f64::from(batch);
+    }
+    let (mut most, mut least_late) = (1, batch);
     while most + 1 < least_late {
         let middle = most.midpoint(least_late);
         if late(f64::from(middle)) {

@@ -92,7 +92,9 @@ impl<'w, 'a> Outlook<'w, 'a> {
     /// Of replicas that the problem has profiles for, settled. Others are left out.
     pub(crate) fn of(world: &'w World<'a>, replicas: &[PlannedReplica]) -> Self {
         let mut outlook = Self::new(world);
-        for replica in replicas {
+        let mut by_device: Vec<&PlannedReplica> = replicas.iter().collect();
+        by_device.sort_by_key(|replica| replica.device);
+        for replica in by_device {
             let (device, model) = (replica.device.0, replica.model.0);
             if world
                 .service(model, device)
