@@ -69,19 +69,14 @@ struct {
     std::this_thread::sleep_for(std::chrono::seconds(10));
   } else if (!telling) {
     telling = true;
-    std::string text = "an unknown exception";
-    try {
+    char *message = nullptr;
+    const int kind = guarded(&message, []() -> int {
       if (const auto exception = std::current_exception()) {
         std::rethrow_exception(exception);
       }
-    } catch (const c10::Error &e) {
-      text = e.what_without_backtrace();
-    } catch (const std::exception &e) {
-      text = e.what();
-    } catch (...) {  // Unknown it is.
-    }
-    const bool of_device = text.find("CUDA error") != std::string::npos;
-    terminated.last_words(of_device ? PACKHORSE_DEVICE_FAILED : PACKHORSE_THREW, text.c_str());
+      throw std::runtime_error("ended without an exception");
+    });
+    terminated.last_words(kind, message);
   }
   std::_Exit(terminated.code);
 }

@@ -29,11 +29,7 @@ const LONGEST_RUN: Duration = Duration::from_mins(10);
 
 /// Drives the program to the end of the input: the code to exit with. The caller exits at once.
 pub(crate) fn drive(task_file: &Path, prepared: bool) -> u8 {
-    let last_words = |error: ExecutionError| {
-        let reason = error.to_string();
-        let _ = reply(&DriveReply::Failed { reason });
-    };
-    executor::on_terminate(last_words, exit_code::FAILED);
+    executor::on_terminate(|error| say_why(error.to_string()), exit_code::FAILED);
     let outcome = read(task_file).and_then(|task| {
         if prepared {
             run(&task)
@@ -44,10 +40,14 @@ pub(crate) fn drive(task_file: &Path, prepared: bool) -> u8 {
     match outcome {
         Ok(()) => exit_code::DONE,
         Err(reason) => {
-            let _ = reply(&DriveReply::Failed { reason });
+            say_why(reason);
             exit_code::FAILED
         }
     }
+}
+
+fn say_why(reason: String) {
+    let _ = reply(&DriveReply::Failed { reason });
 }
 
 fn read(task_file: &Path) -> Result<DriveTask, String> {

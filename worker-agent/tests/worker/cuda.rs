@@ -12,13 +12,13 @@ use std::{
 use packhorse_cluster::{Capacity, TensorSpec};
 use packhorse_wire::FailureKind;
 use packhorse_worker_agent::handoff::{
-    ExecutorChoice, Pipeline, ProfileTask, ServeTask, WorkerReport, exit_code, worker_environment,
+    ExecutorChoice, Pipeline, ProfileTask, ServeTask, WorkerReport, exit_code,
 };
 use tempfile::TempDir;
 
 use crate::{
     gateway::Tensor,
-    pipeline::send_all,
+    pipeline::{bench_of, send_all},
     process::{Worker, execution, program, serve_task, tensor},
     torch::{connect, made_once, modules},
 };
@@ -278,18 +278,9 @@ fn a_bench_whose_device_fails_says_so() {
         &["--tight"],
     ] {
         let node = Node::new(&[]);
-        let signature = node.dir.path().join("model.json");
-        let spec = r#"{"inputs": [{"name": "x", "datatype": "FP32", "shape": [-1, 3]}],
-            "outputs": [{"name": "y", "datatype": "FP32", "shape": [-1, 3]}]}"#;
-        fs::write(&signature, spec).unwrap();
-        let mut bench = Command::new(env!("CARGO_BIN_EXE_packhorse-worker"))
-            .args(["bench", "--wait", "--cuda-device", "0", "--batch-size", "4"])
-            .args(["--seconds", "1", "--model"])
-            .arg(modules().join("Twice.pt"))
-            .arg("--signature")
-            .arg(&signature)
+        let mut bench = bench_of("Twice", 3, node.dir.path())
+            .args(["--wait", "--cuda-device", "0"])
             .args(mode)
-            .envs(worker_environment(1))
             .envs(node.environment.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

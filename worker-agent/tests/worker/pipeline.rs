@@ -2,6 +2,7 @@
 
 use std::{
     fs,
+    path::Path,
     process::Command,
     thread::{self, JoinHandle},
 };
@@ -278,23 +279,32 @@ fn a_program_that_fits_at_no_batch_size_is_out_of_memory_and_may_be_tried_again(
     assert_eq!(worker.exit_code(), Some(i32::from(exit_code::FAILED)));
 }
 
+/// One second of batches of four rows of three numbers, to rows of so many; with a file in `folder`.
+pub(crate) fn bench_of(module: &str, answered: u32, folder: &Path) -> Command {
+    let signature = folder.join("model.json");
+    let spec = format!(
+        r#"{{"name": "m", "inputs": [{{"name": "x", "datatype": "FP32", "shape": [-1, 3]}}],
+            "outputs": [{{"name": "y", "datatype": "FP32", "shape": [-1, {answered}]}}]}}"#
+    );
+    fs::write(&signature, spec).unwrap();
+    let mut bench = Command::new(env!("CARGO_BIN_EXE_packhorse-worker"));
+    bench
+        .arg("bench")
+        .arg("--model")
+        .arg(modules().join(format!("{module}.pt")))
+        .arg("--signature")
+        .arg(&signature)
+        .args(["--batch-size", "4", "--seconds", "1"])
+        .envs(worker_environment(1));
+    bench
+}
+
 #[test]
 fn bench_measures_the_pipeline_and_the_tight_loop() {
     let dir = tempfile::tempdir().unwrap();
-    let signature = dir.path().join("model.json");
-    let spec = r#"{"name": "m", "inputs": [{"name": "x", "datatype": "FP32", "shape": [-1, 3]}],
-        "outputs": [{"name": "y", "datatype": "FP32", "shape": [-1, 2]}]}"#;
-    fs::write(&signature, spec).unwrap();
     let bench = |flags: &[&str]| -> serde_json::Value {
-        let output = Command::new(env!("CARGO_BIN_EXE_packhorse-worker"))
-            .arg("bench")
-            .arg("--model")
-            .arg(modules().join("Affine.pt"))
-            .arg("--signature")
-            .arg(&signature)
-            .args(["--batch-size", "4", "--seconds", "1"])
+        let output = bench_of("Affine", 2, dir.path())
             .args(flags)
-            .envs(worker_environment(1))
             .output()
             .unwrap();
         assert!(output.status.success(), "{output:?}");

@@ -92,6 +92,7 @@ impl<'w, 'a> Outlook<'w, 'a> {
     /// Of replicas that the problem has profiles for, settled. Others are left out.
     pub(crate) fn of(world: &'w World<'a>, replicas: &[PlannedReplica]) -> Self {
         let mut outlook = Self::new(world);
+        // As slots stand, so that each is put behind all that are there.
         let mut by_device: Vec<&PlannedReplica> = replicas.iter().collect();
         by_device.sort_by_key(|replica| replica.device);
         for replica in by_device {

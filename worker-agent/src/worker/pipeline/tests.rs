@@ -188,6 +188,11 @@ impl Stand {
         });
     }
 
+    /// Waits until it computes no more: how that came.
+    fn ended(&mut self) -> Result<(), DeviceFailed> {
+        self.running.take().unwrap().join().unwrap()
+    }
+
     /// Waits until these stages have begun, in whatever order.
     fn begun<const N: usize>(&self, expected: [(u32, Stage); N]) {
         let mut begun = [(); N].map(|()| self.began.recv_timeout(LIMIT).unwrap());
@@ -337,7 +342,7 @@ fn what_is_there_when_it_closes_is_answered() {
         for number in 1..=4 {
             assert_eq!(stand.answer(), (number, Ok(())));
         }
-        assert!(stand.running.take().unwrap().join().unwrap().is_ok());
+        assert!(stand.ended().is_ok());
     }
 }
 
@@ -370,7 +375,7 @@ fn a_device_that_fails_ends_it_and_nothing_in_flight_is_answered() {
         for number in 1..=3 {
             stand.end_with(number, Stage::Compute, Err(failed.clone()));
         }
-        let DeviceFailed(reason) = stand.running.take().unwrap().join().unwrap().unwrap_err();
+        let DeviceFailed(reason) = stand.ended().unwrap_err();
         assert_eq!(reason, "an illegal access");
         // Nor is what comes before the process has ended.
         stand.push(4);
