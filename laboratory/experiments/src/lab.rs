@@ -9,9 +9,11 @@ use std::{
 
 use anyhow::Context as _;
 use indicatif::{ProgressBar, ProgressStyle};
-use packhorse_cluster::{Discipline, Plan, PlannedReplica, Problem, Time};
+use packhorse_cluster::{
+    Discipline, Objective, Plan, PlannedReplica, PolicyOptions, Problem, Time,
+};
 use packhorse_placement::{
-    Budget, IgniterCoefficients, Objective, POLICIES, PolicyOptions, policy,
+    Budget, IgniterCoefficients, POLICIES, PlanningOptions, policy,
 };
 use packhorse_simulator::{
     Curves, Dispatch, PlanReport, Replanning, ReplicaReport, Report, Scenario, SimulateError,
@@ -158,15 +160,17 @@ impl Planner {
     }
 
     /// What its policy may choose.
-    fn options(&self, scenario: &Scenario) -> anyhow::Result<PolicyOptions> {
+    fn options(&self, scenario: &Scenario) -> anyhow::Result<PlanningOptions> {
         let coefficients = scenario.igniter_coefficients.as_deref();
-        Ok(PolicyOptions {
+        Ok(PlanningOptions {
             igniter_coefficients: coefficients
                 .map(IgniterCoefficients::from_csv)
                 .transpose()?,
-            objective: self.objective,
-            prefer_small_batch: self.small_batches,
-            ..PolicyOptions::default()
+            policy: PolicyOptions {
+                objective: self.objective,
+                prefer_small_batch: self.small_batches,
+                ..PolicyOptions::default()
+            },
         })
     }
 
@@ -252,7 +256,7 @@ struct Answers(Mutex<Vec<Answer>>);
 struct Answer {
     policy: &'static str,
     problem: Problem,
-    options: PolicyOptions,
+    options: PlanningOptions,
     plan: Plan,
     solve_ms: f64,
 }
@@ -267,7 +271,7 @@ impl Answers {
         &self,
         name: &'static str,
         problem: Problem,
-        options: PolicyOptions,
+        options: PlanningOptions,
     ) -> anyhow::Result<(Plan, f64)> {
         let known = || {
             let answers = self.0.lock().unwrap_or_else(PoisonError::into_inner);

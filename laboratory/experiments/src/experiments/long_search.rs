@@ -8,9 +8,10 @@
 use std::fmt::Write as _;
 
 use packhorse_cluster::{
-    DeviceIndex, Discipline, ModelIndex, PlannedReplica, Problem, RequestsPerSecond,
+    DeviceIndex, Discipline, ModelIndex, Objective, PlannedReplica, PolicyOptions, Problem,
+    RequestsPerSecond,
 };
-use packhorse_placement::{Budget, Objective, PolicyOptions, policy};
+use packhorse_placement::{Budget, policy};
 use packhorse_simulator::Scenario;
 use rayon::prelude::*;
 
@@ -122,7 +123,7 @@ fn search(setting: &Setting, world: World, seeds: &[u64]) -> anyhow::Result<[f64
         };
         let mut problem = elsewhere(&scenario, attempt)?;
         problem.discipline = Discipline::Deadline;
-        let plan = entry.place_with(&problem, &options, &mut Budget::unlimited())?;
+        let plan = entry.place_with(&problem, &options.into(), &mut Budget::unlimited())?;
         let chosen_by = share(&scenario, &plan.replicas, &CHOOSING)?;
         anyhow::Ok((chosen_by, attempt, plan.replicas))
     });

@@ -1,7 +1,6 @@
 //! What a planner reports, as charts.
 
-use packhorse_cluster::{PlannedReplica, Problem, ProfileRow};
-use packhorse_placement::ComputeMetric;
+use packhorse_cluster::{ComputeMetric, PlannedReplica, Problem, ProfileRow};
 use packhorse_simulator::{PlanFileError, PlanReport, Scenario};
 
 use crate::{DeviceBar, Figure, Panel, PlanChart, Segment, runs};

@@ -2,9 +2,8 @@
 
 use std::fmt::Write as _;
 
-use packhorse_cluster::Discipline;
+use packhorse_cluster::{Discipline, Objective};
 use packhorse_figures::{Bar, BarChart, BarGroup, Figure, Panel, Series};
-use packhorse_placement::Objective;
 
 use super::{Experiment, GOODPUT, loads, of_the_thesis, page};
 use crate::{
