@@ -2,11 +2,12 @@
 
 use std::process::Command;
 
-use crate::{setup, steps::Steps, test, workspace::root};
+use crate::{setup, steps::Steps, test, units, workspace::root};
 
 const CARGO_DENY: &str = "0.20.2";
+const CARGO_MACHETE: &str = "0.9.2";
 
-/// Format, lints, licences and who may use what, then every test.
+/// Format, lints, dependencies, then every test.
 pub(crate) fn run() -> anyhow::Result<()> {
     setup::run()?;
     let mut steps = Steps::default();
@@ -14,69 +15,70 @@ pub(crate) fn run() -> anyhow::Result<()> {
         "format",
         Command::new("cargo").args(["fmt", "--all", "--check"]),
     );
-    deny(&mut steps);
-    let lints = ["--workspace", "--all-targets", "--", "-D", "warnings"];
-    steps.run("lints", Command::new("cargo").arg("clippy").args(lints));
-    let without_libtorch = [
-        "-p",
-        "packhorse-worker-agent",
-        "--all-targets",
-        "--no-default-features",
-    ];
+    steps.call("demo and tests compile the same", units::run);
+    dependencies(&mut steps);
+    let lints = ["clippy", "--workspace", "--all-targets"];
+    let deny_warnings = ["--", "-D", "warnings"];
     steps.run(
-        "lints of the worker without libtorch",
-        Command::new("cargo")
-            .arg("clippy")
-            .args(without_libtorch)
-            .args(["--", "-D", "warnings"]),
+        "lints",
+        Command::new("cargo").args(lints).args(deny_warnings),
     );
-    let without_highs = [
-        "-p",
-        "packhorse-placement",
-        "-p",
-        "packhorse-gateway",
-        "-p",
-        "packhorse-cli",
-        "--all-targets",
-        "--no-default-features",
-    ];
+    // The worker without libtorch, the command without its laboratory, the gateway without HiGHS. All at once, so that dependencies keep
+    // the features for which they were checked already.
     steps.run(
-        "lints of gateway and CLI without HiGHS",
+        "lints without default features",
         Command::new("cargo")
-            .arg("clippy")
-            .args(without_highs)
-            .args(["--", "-D", "warnings"]),
+            .args(lints)
+            .arg("--no-default-features")
+            .args(deny_warnings),
     );
     test::add_steps(&mut steps);
     steps.finish()
 }
 
-/// Runs cargo-deny, compiled here where it is not there yet.
-fn deny(steps: &mut Steps) {
-    let tools = root().join("target/tools");
-    let cargo_deny = tools.join("bin/cargo-deny");
-    let version = Command::new(&cargo_deny)
-        .arg("--version")
-        .output()
-        .map(|output| output.stdout)
-        .unwrap_or_default();
-    if version.trim_ascii() != format!("cargo-deny {CARGO_DENY}").as_bytes() {
+/// Licences, sources, duplicates, advisories and unused dependencies.
+fn dependencies(steps: &mut Steps) {
+    if let Some(mut deny) = tool(steps, "cargo-deny", CARGO_DENY) {
+        deny.args(["check", "bans", "licenses", "sources"]);
+        steps.run("licences, duplicates and sources", &mut deny);
+    }
+    if let Some(mut deny) = tool(steps, "cargo-deny", CARGO_DENY) {
+        deny.args(["check", "advisories"]);
+        // The database of advisories is a public repository, which not every machine can reach.
+        steps.run_if_reachable("advisories", &mut deny, "failed to fetch advisory database");
+    }
+    if let Some(mut machete) = tool(steps, "cargo-machete", CARGO_MACHETE) {
+        steps.run("unused dependencies", machete.arg("--with-metadata"));
+    }
+}
+
+/// A command of this version, compiled here where it is not there yet. `None` if it cannot be compiled.
+fn tool(steps: &mut Steps, name: &'static str, version: &str) -> Option<Command> {
+    let folder = root().join("target/tools");
+    let program = folder.join("bin").join(name);
+    let installed = Command::new(&program).arg("--version").output();
+    // cargo-deny prints its name before its version, cargo-machete does not.
+    let is_installed = installed.is_ok_and(|output| {
+        let text = String::from_utf8_lossy(&output.stdout);
+        text.split_whitespace().last() == Some(version)
+    });
+    if !is_installed {
         let mut install = Command::new("cargo");
         install
-            .args(["install", "--locked", "--version", CARGO_DENY, "--root"])
-            .arg(&tools)
-            .arg("cargo-deny");
-        // It runs for a second: compiling it well does not pay.
-        install
+            .args(["install", "--locked", "--version", version, "--root"])
+            .arg(&folder)
+            .arg(name)
+            // It runs for a second: compiling it well does not pay.
             .env("CARGO_PROFILE_RELEASE_LTO", "off")
-            .env("CARGO_PROFILE_RELEASE_OPT_LEVEL", "1");
-        install.env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16");
-        if !steps.run("installation of cargo-deny", &mut install) {
-            return;
+            .env("CARGO_PROFILE_RELEASE_OPT_LEVEL", "0")
+            .env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16");
+        let step = match name {
+            "cargo-deny" => "installation of cargo-deny",
+            _ => "installation of cargo-machete",
+        };
+        if !steps.run(step, &mut install) {
+            return None;
         }
     }
-    steps.run(
-        "licences, bans and sources",
-        Command::new(&cargo_deny).args(["check", "bans", "licenses", "sources"]),
-    );
+    Some(Command::new(program))
 }

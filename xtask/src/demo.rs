@@ -12,7 +12,7 @@ use crate::{
     local::{Endpoints, Interrupt, LocalCluster},
     processes::stop_remains,
     setup,
-    workspace::{build_programs, python, root},
+    workspace::{python, root},
 };
 
 /// How the demo runs.
@@ -54,9 +54,10 @@ const EXAMPLES: [Example; 2] = [
 
 /// Sets up, builds, serves and shows, until Ctrl-C or SIGTERM.
 pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
-    setup::run()?;
-    if !options.no_build {
-        build_programs()?;
+    if options.no_build {
+        setup::run()?;
+    } else {
+        setup::run_and_build()?;
     }
     let interrupt = Interrupt::listen()?;
     let state_dir = state_dir(options)?;

@@ -31,7 +31,7 @@ const PACKAGES: [&str; 4] = [
 ];
 /// What lies beside them: where it is in the repository, and in the folder.
 const BESIDE: [(&str, &str); 3] = [
-    ("crates/gpu-check/launcher.sh", "gpu-check"),
+    ("laboratory/gpu-check/launcher.sh", "gpu-check"),
     ("docs/gpu-check.md", "README.md"),
     ("LICENSE", "LICENSE"),
 ];

@@ -13,6 +13,7 @@ mod processes;
 mod setup;
 mod steps;
 mod test;
+mod units;
 mod workspace;
 
 use clap::{Parser, Subcommand};

@@ -1,49 +1,171 @@
-//! The virtual environment: libtorch (PyTorch's wheel), and what the tests and the demo need of Python. Made once; a stamp
-//! tells later runs that nothing has changed, so that they need neither time nor network.
+//! The virtual environment: libtorch (PyTorch's wheel), the solver `HiGHS`, and the Python packages of the tests and the demo. It is
+//! made once; a stamp tells later runs that nothing has changed, so that they need neither time nor network.
 
 use std::{
     fs, io,
     io::{BufRead as _, BufReader},
-    path::Path,
+    path::{Path, PathBuf},
     process::{Command, Stdio},
 };
 
 use anyhow::{Context as _, bail, ensure};
 use indicatif::{ProgressBar, ProgressStyle};
 
-use crate::workspace::{python, root};
+use crate::workspace::{cargo_build, python, root};
 
 /// The versions of Python for which every locked package has a wheel.
 const SUPPORTED: [&str; 3] = ["3.11", "3.12", "3.13"];
 const CANDIDATES: [&str; 4] = ["python3", "python3.13", "python3.12", "python3.11"];
+/// The packages that gateway and command line are built with: the library and the headers of `HiGHS`, and the tools that find them.
+const SOLVER: [&str; 4] = ["highsbox", "highspy", "libclang", "pkgconf"];
+
+/// The packages that are compiled while PyTorch is unpacked.
+pub(crate) const WITHOUT_TORCH: [&str; 2] = ["packhorse-gateway", "packhorse-cli"];
+/// The packages of gateway, command line, agent and worker.
+pub(crate) const PROGRAMS: [&str; 3] = [
+    "packhorse-gateway",
+    "packhorse-cli",
+    "packhorse-worker-agent",
+];
 
 /// Makes the environment equal the lock file.
 pub(crate) fn run() -> anyhow::Result<()> {
-    let venv = root().join(".venv");
-    let lock_file = root().join("python/requirements.txt");
-    let lock =
-        fs::read_to_string(&lock_file).with_context(|| format!("read {}", lock_file.display()))?;
-    let version = match supported_version(&python().to_string_lossy()) {
-        Ok(version) => version,
-        Err(_) => create(&venv)?,
-    };
-    let stamp_file = venv.join("packhorse-setup");
-    let stamp = format!("Python {version}\n{lock}");
-    let torch = venv.join("torch");
-    if torch.join("lib/libtorch_cpu.so").exists()
-        && fs::read_to_string(&stamp_file).is_ok_and(|old| old == stamp)
-    {
-        return Ok(());
+    match Environment::find()? {
+        Some(environment) => environment.install_solver()?.install_rest(),
+        None => Ok(()),
     }
-    install(&lock_file, &lock)?;
-    let packages = format!("lib/python{version}/site-packages");
-    link(&torch, &format!("{packages}/torch"))?;
-    ensure!(
-        torch.join("lib/libtorch_cpu.so").exists(),
-        "the torch wheel has no lib/libtorch_cpu.so: is this Linux?"
-    );
-    link(&venv.join("libclang"), &format!("{packages}/clang/native"))?;
-    fs::write(&stamp_file, stamp).with_context(|| format!("write {}", stamp_file.display()))
+}
+
+/// Makes the environment equal the lock file and builds gateway, agent, worker and command line. While PyTorch is downloaded and
+/// unpacked, the programs that do not need it are compiled.
+pub(crate) fn run_and_build() -> anyhow::Result<()> {
+    if let Some(environment) = Environment::find()? {
+        let environment = environment.install_solver()?;
+        println!("Building what needs no PyTorch meanwhile");
+        let mut build = cargo_build(&WITHOUT_TORCH).spawn().context("start cargo")?;
+        let installed = environment.install_rest();
+        let status = build.wait().context("wait for cargo")?;
+        installed?;
+        ensure!(status.success(), "cargo build: {status}");
+    }
+    println!("Building");
+    let status = cargo_build(&PROGRAMS).status().context("start cargo")?;
+    ensure!(status.success(), "cargo build: {status}");
+    Ok(())
+}
+
+/// A virtual environment that differs from the lock file.
+struct Environment {
+    folder: PathBuf,
+    /// The version of its Python, such as 3.11.
+    version: String,
+    lock_file: PathBuf,
+    lock: String,
+}
+
+impl Environment {
+    /// Returns the environment, created if there is none, or `None` if it equals the lock file already.
+    fn find() -> anyhow::Result<Option<Self>> {
+        let folder = root().join(".venv");
+        let lock_file = root().join("python/requirements.txt");
+        let lock = fs::read_to_string(&lock_file)
+            .with_context(|| format!("read {}", lock_file.display()))?;
+        let version = match supported_version(&python().to_string_lossy()) {
+            Ok(version) => version,
+            Err(_) => create(&folder)?,
+        };
+        let environment = Self {
+            folder,
+            version,
+            lock_file,
+            lock,
+        };
+        let is_current = environment
+            .folder
+            .join("torch/lib/libtorch_cpu.so")
+            .exists()
+            && fs::read_to_string(environment.stamp_file())
+                .is_ok_and(|stamp| stamp == environment.stamp());
+        Ok((!is_current).then_some(environment))
+    }
+
+    /// Installs the packages of [`SOLVER`] and lays `HiGHS` out as compilers expect it.
+    fn install_solver(self) -> anyhow::Result<Self> {
+        let chosen: Vec<&str> = self
+            .lock
+            .lines()
+            .filter(|line| {
+                let name = line.split("==").next();
+                name.is_some_and(|name| SOLVER.contains(&name))
+            })
+            .collect();
+        ensure!(
+            chosen.len() == SOLVER.len(),
+            "{} must lock {}",
+            self.lock_file.display(),
+            SOLVER.join(", ")
+        );
+        install(&chosen, chosen.len())?;
+        let packages = self.packages();
+        link(
+            &self.folder.join("libclang"),
+            &format!("{packages}/clang/native"),
+        )?;
+        let highs = self.folder.join("highs");
+        fs::create_dir_all(&highs).with_context(|| format!("make {}", highs.display()))?;
+        let headers = "highsbox/highs_dist/include/highs";
+        link(&highs.join("include"), &format!("../{packages}/{headers}"))?;
+        // The linker looks for the first name, the programs for the second.
+        for name in ["libhighs.so", "libhighs.so.1"] {
+            link(
+                &highs.join(name),
+                &format!("../{packages}/highspy/libhighs.so.1"),
+            )?;
+        }
+        link(
+            &highs.join("pkg-config"),
+            &format!("../{packages}/pkgconf/.bin/pkgconf"),
+        )?;
+        let description = format!(
+            "Name: HiGHS\nDescription: linear optimisation\nVersion: 1.15.1\nLibs: -L{0} -lhighs\nCflags: -I{0}/include\n",
+            highs.display()
+        );
+        let file = highs.join("highs.pc");
+        fs::write(&file, description).with_context(|| format!("write {}", file.display()))?;
+        Ok(self)
+    }
+
+    /// Installs every other package and records that the environment equals the lock file.
+    fn install_rest(&self) -> anyhow::Result<()> {
+        let count = self.lock.lines().filter(|line| line.contains("==")).count();
+        println!(
+            "Installing {count} Python packages, PyTorch among them (about 2.5 GB to download the first time)"
+        );
+        let lock_file = self.lock_file.display().to_string();
+        install(&["-r", &lock_file], count)?;
+        let torch = self.folder.join("torch");
+        link(&torch, &format!("{}/torch", self.packages()))?;
+        ensure!(
+            torch.join("lib/libtorch_cpu.so").exists(),
+            "the torch wheel has no lib/libtorch_cpu.so: is this Linux?"
+        );
+        let stamp_file = self.stamp_file();
+        fs::write(&stamp_file, self.stamp())
+            .with_context(|| format!("write {}", stamp_file.display()))
+    }
+
+    /// The folder of installed packages, relative to the environment's.
+    fn packages(&self) -> String {
+        format!("lib/python{}/site-packages", self.version)
+    }
+
+    fn stamp_file(&self) -> PathBuf {
+        self.folder.join("packhorse-setup")
+    }
+
+    fn stamp(&self) -> String {
+        format!("Python {}\n{}", self.version, self.lock)
+    }
 }
 
 /// `Ok` with the version if this Python can be used, else why not.
@@ -100,35 +222,19 @@ fn create(venv: &Path) -> anyhow::Result<String> {
     )
 }
 
-/// The lock names every package, so pip resolves nothing.
-fn install(lock_file: &Path, lock: &str) -> anyhow::Result<()> {
-    let packages = lock.lines().filter(|line| line.contains("==")).count();
-    println!(
-        "Installing {packages} Python packages, PyTorch among them (about 2.5 GB to download the first time)"
-    );
+/// Has pip install these packages, `count` in all. The lock file names every package, so pip resolves nothing.
+fn install(packages: &[&str], count: usize) -> anyhow::Result<()> {
     let mut pip = Command::new(python())
-        .args([
-            "-m",
-            "pip",
-            "install",
-            "--no-deps",
-            "--no-input",
-            "--progress-bar",
-            "off",
-        ])
-        .args([
-            "--disable-pip-version-check",
-            "--root-user-action",
-            "ignore",
-            "-r",
-        ])
-        .arg(lock_file)
+        .args(["-m", "pip", "install", "--no-deps", "--no-input"])
+        .args(["--progress-bar", "off", "--disable-pip-version-check"])
+        .args(["--root-user-action", "ignore"])
+        .args(packages)
         .stdout(Stdio::piped())
         .spawn()
         .context("start pip")?;
     let style = ProgressStyle::with_template("{bar:30} {pos}/{len} {elapsed} {wide_msg}")
         .expect("a valid template");
-    let bar = ProgressBar::new(packages as u64).with_style(style);
+    let bar = ProgressBar::new(count as u64).with_style(style);
     let output = pip.stdout.take().expect("it is piped");
     for line in BufReader::new(output).lines() {
         let line = line.context("read what pip says")?;
@@ -148,7 +254,7 @@ fn install(lock_file: &Path, lock: &str) -> anyhow::Result<()> {
     ensure!(
         status.success(),
         "pip could not install {}: {status}",
-        lock_file.display()
+        packages.join(" ")
     );
     Ok(())
 }

@@ -15,27 +15,71 @@ pub(crate) struct Steps {
 struct Step {
     name: &'static str,
     took: Duration,
-    failure: Option<String>,
+    outcome: Outcome,
+}
+
+enum Outcome {
+    Succeeded,
+    /// Could not be done on this machine, with the reason.
+    Skipped(String),
+    Failed(String),
 }
 
 impl Steps {
-    /// Runs a command at the repository's root with its output to the terminal. Says whether it succeeded.
+    /// Runs a command at the repository's root with its output to the terminal. Returns true if it succeeded.
     pub(crate) fn run(&mut self, name: &'static str, command: &mut Command) -> bool {
+        self.step(name, || match command.current_dir(root()).status() {
+            Ok(status) if status.success() => Outcome::Succeeded,
+            Ok(status) => Outcome::Failed(status.to_string()),
+            Err(e) => Outcome::Failed(cannot_start(command, &e)),
+        })
+    }
+
+    /// Runs a command like [`Self::run`], and skips it where its error output contains `unreachable`.
+    pub(crate) fn run_if_reachable(
+        &mut self,
+        name: &'static str,
+        command: &mut Command,
+        unreachable: &str,
+    ) -> bool {
+        self.step(name, || match command.current_dir(root()).output() {
+            Ok(output) if output.status.success() => Outcome::Succeeded,
+            Ok(output) => {
+                let text = String::from_utf8_lossy(&output.stderr);
+                if let Some(line) = text.lines().find(|line| line.contains(unreachable)) {
+                    return Outcome::Skipped(line.trim().to_owned());
+                }
+                println!("{text}");
+                Outcome::Failed(output.status.to_string())
+            }
+            Err(e) => Outcome::Failed(cannot_start(command, &e)),
+        })
+    }
+
+    /// Calls a function. Returns true if it succeeded.
+    pub(crate) fn call(
+        &mut self,
+        name: &'static str,
+        function: impl FnOnce() -> anyhow::Result<()>,
+    ) -> bool {
+        self.step(name, || match function() {
+            Ok(()) => Outcome::Succeeded,
+            Err(e) => {
+                println!("{e:#}");
+                Outcome::Failed("see above".to_owned())
+            }
+        })
+    }
+
+    fn step(&mut self, name: &'static str, run: impl FnOnce() -> Outcome) -> bool {
         println!("\n── {name}");
         let start = now();
-        let failure = match command.current_dir(root()).status() {
-            Ok(status) if status.success() => None,
-            Ok(status) => Some(status.to_string()),
-            Err(e) => Some(format!(
-                "{} could not be started: {e}",
-                command.get_program().display()
-            )),
-        };
-        let succeeded = failure.is_none();
+        let outcome = run();
+        let succeeded = !matches!(outcome, Outcome::Failed(_));
         self.done.push(Step {
             name,
             took: now() - start,
-            failure,
+            outcome,
         });
         succeeded
     }
@@ -49,13 +93,15 @@ impl Steps {
         for Step {
             name,
             took,
-            failure,
+            outcome,
         } in &self.done
         {
             let seconds = took.as_secs();
-            let outcome = failure
-                .as_ref()
-                .map_or_else(|| "ok".to_owned(), |failure| format!("FAILED ({failure})"));
+            let outcome = match outcome {
+                Outcome::Succeeded => "ok".to_owned(),
+                Outcome::Skipped(reason) => format!("skipped: {reason}"),
+                Outcome::Failed(reason) => format!("FAILED ({reason})"),
+            };
             println!(
                 "{name:.<44} {:>2}:{:02} min  {outcome}",
                 seconds / 60,
@@ -65,11 +111,18 @@ impl Steps {
         let failed = self
             .done
             .iter()
-            .filter(|step| step.failure.is_some())
+            .filter(|step| matches!(step.outcome, Outcome::Failed(_)))
             .count();
         if failed > 0 {
             bail!("{failed} of {} steps failed", self.done.len());
         }
         Ok(())
     }
+}
+
+fn cannot_start(command: &Command, error: &std::io::Error) -> String {
+    format!(
+        "{} could not be started: {error}",
+        command.get_program().display()
+    )
 }

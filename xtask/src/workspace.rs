@@ -6,7 +6,7 @@ use std::{
     time::Instant,
 };
 
-use anyhow::{Context as _, ensure};
+use anyhow::Context as _;
 
 /// The repository's root.
 pub(crate) fn root() -> &'static Path {
@@ -26,25 +26,12 @@ pub(crate) fn program(name: &str) -> anyhow::Result<PathBuf> {
     Ok(own.with_file_name(name))
 }
 
-/// Builds gateway, agent, worker and command line.
-pub(crate) fn build_programs() -> anyhow::Result<()> {
-    println!("Building");
-    let packages = [
-        "-p",
-        "packhorse-gateway",
-        "-p",
-        "packhorse-worker-agent",
-        "-p",
-        "packhorse-cli",
-    ];
-    let status = Command::new("cargo")
-        .current_dir(root())
-        .arg("build")
-        .args(packages)
-        .status()
-        .context("start cargo")?;
-    ensure!(status.success(), "cargo build: {status}");
-    Ok(())
+/// `cargo build` of these packages.
+pub(crate) fn cargo_build(packages: &[&str]) -> Command {
+    let mut cargo = Command::new("cargo");
+    cargo.current_dir(root()).arg("build");
+    cargo.args(packages.iter().flat_map(|package| ["-p", package]));
+    cargo
 }
 
 /// The time, for limits on waiting and for what is shown to people.

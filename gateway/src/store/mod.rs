@@ -6,6 +6,7 @@
 
 mod artifacts;
 mod files;
+mod migrations;
 mod models;
 mod nodes;
 mod pairs;
@@ -29,8 +30,6 @@ pub use models::{InsertModelError, StoredModel};
 pub use nodes::{Scheduling, StoredNode};
 pub use plans::{StoredForecast, StoredPlan, StoredReplica};
 pub use settings::Settings;
-
-static MIGRATIONS: sqlx::migrate::Migrator = sqlx::migrate!("../migrations");
 
 /// The database. Clones share one pool of connections.
 #[derive(Clone, Debug)]
@@ -128,7 +127,7 @@ impl Store {
             .connect_with(options)
             .await
             .map_err(connect)?;
-        MIGRATIONS
+        migrations::migrator()
             .run(&pool)
             .await
             .map_err(OpenStoreError::Migrate)?;

@@ -23,7 +23,7 @@ use crate::{
     local::{Interrupt, LocalCluster},
     processes::cpu_seconds,
     setup,
-    workspace::{build_programs, python, root},
+    workspace::{python, root},
 };
 
 const CONCURRENCIES: [usize; 3] = [1, 8, 32];
@@ -74,8 +74,7 @@ const SUBJECTS: [Subject; 2] = [
 
 /// Measures and writes the report.
 pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
-    setup::run()?;
-    build_programs()?;
+    setup::run_and_build()?;
     let interrupt = Interrupt::listen()?;
     let dir = root().join("target/bench-gateway");
     if dir.exists() {

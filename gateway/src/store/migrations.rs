@@ -1,0 +1,51 @@
+//! The files of `migrations/`, embedded. They are listed by hand: the macro of sqlx that reads the folder has every database driver
+//! compiled a second time, for the compiler's own machine.
+
+use std::borrow::Cow;
+
+use sqlx::{
+    SqlSafeStr as _,
+    migrate::{Migration, MigrationType, Migrator},
+};
+
+macro_rules! migrations {
+    ($($version:literal $name:literal),* $(,)?) => {
+        [$(($version, $name, include_str!(concat!("../../../migrations/", $version, "_", $name, ".sql")))),*]
+    };
+}
+
+/// Each file's number, name and text.
+const FILES: [(&str, &str, &str); 4] = migrations![
+    "0001" "cluster",
+    "0002" "queue_limit",
+    "0003" "kernels",
+    "0004" "pairs",
+];
+
+/// Brings a database to this version's tables.
+pub(super) fn migrator() -> Migrator {
+    let migration = |(version, name, text): (&str, &'static str, &'static str)| {
+        let version = version.parse().expect("a file's number");
+        let description = Cow::Owned(name.replace('_', " "));
+        let kind = MigrationType::Simple;
+        Migration::new(version, description, kind, text.into_sql_str(), false)
+    };
+    Migrator::with_migrations(FILES.map(migration).to_vec())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, path::Path};
+
+    #[test]
+    fn every_file_of_the_folder_is_listed() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../migrations");
+        let mut files: Vec<String> = fs::read_dir(folder)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        files.sort();
+        let listed = super::FILES.map(|(version, name, _)| format!("{version}_{name}.sql"));
+        assert_eq!(files, listed);
+    }
+}
