@@ -1,15 +1,16 @@
-//! How long a batch takes on a device: the one physics that planner, simulator, simulated executor and serving engine share.
+//! The time that a batch takes on a device: one model for planner, simulator, simulated executor and serving engine.
 //!
-//! [`ServiceTimes`] answers for a replica that has its device to itself, from its profile and its compute share;
-//! [`Interference`] answers how fast replicas progress that are active on one device at the same time; [`SlowdownModel`] learns from
-//! what is observed what neither knows, and a [`PairTable`] is what was measured for it. Pure functions of their arguments: no clock, and no state that is not passed around.
+//! [`ServiceTimes`] has the times of a replica that has its device to itself, from its profile and its compute share.
+//! [`Interference`] has the rates of replicas that are active on one device at the same time. [`SlowdownModel`] learns from
+//! observations what neither contains, and a [`PairTable`] holds measurements for it. All are pure functions of their arguments:
+//! they read no clock and have no global state.
 
 mod interference;
 mod pairs;
 mod service;
 mod slowdown;
 
-pub use interference::{Active, Interference};
+pub use interference::{ComputeDemand, Interference};
 pub use pairs::{PairMember, PairTable, PairTableError};
 pub use service::ServiceTimes;
-pub use slowdown::{Measured, Sensitivity, Slowdown, SlowdownModel, Tenant};
+pub use slowdown::{ColocatedReplica, MeasuredSlowdown, Sensitivity, Slowdown, SlowdownModel};

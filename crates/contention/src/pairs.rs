@@ -1,4 +1,4 @@
-//! Pairs of replicas that were measured beside each other on one device: a table in CSV, and what it teaches.
+//! Measurements of pairs of replicas that shared one device: a table in CSV, and the observations that it contains.
 
 use std::time::Duration;
 
@@ -7,48 +7,49 @@ use packhorse_cluster::{
 };
 use serde::{Deserialize, Serialize};
 
-/// How many times more certain than one batch a measured latency is taken to be.
-const BATCHES: u64 = 100;
-/// The most pairs of a table.
+/// The number of batches that a measured latency counts for.
+const BATCHES_PER_MEASUREMENT: u64 = 100;
+/// The largest number of pairs in a table.
 const MAX_PAIRS: usize = 100_000;
-/// No batch takes longer.
-const LONGEST: Duration = Duration::from_hours(1);
+/// The longest latency and the largest standard deviation that a table may contain.
+const MAX_LATENCY: Duration = Duration::from_hours(1);
 
 /// One of two replicas that were measured together.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PairMember {
-    /// Which model.
+    /// The replica's model.
     pub model: ModelId,
     /// The rows of its batches.
     pub batch_size: u32,
     /// Its share of the multiprocessors; the whole sets no limit.
     pub compute_share: ComputeShare,
-    /// How long a batch took beside the other.
+    /// The latency of a batch beside the other replica.
     pub latency: Duration,
-    /// How its latencies scattered: their standard deviation.
-    pub std: Option<Duration>,
-    /// How long a batch took with the same share and without the other.
-    pub alone: Option<Duration>,
+    /// The standard deviation of that latency.
+    pub latency_std: Option<Duration>,
+    /// The latency of a batch with the same share and without the other replica.
+    pub solo_latency: Option<Duration>,
 }
 
 impl PairMember {
-    /// How many times as long as alone a batch took; by the profile where that was not measured, `None` where it has no such row.
+    /// Returns the latency over the solo latency. A solo latency that was not measured is taken from the profile; `None` if that has
+    /// no such row.
     pub fn slowdown(&self, kind: &DeviceKind, profiles: &ProfileTable) -> Option<f64> {
-        let known = || {
+        let profiled = || {
             let profile = profiles.get(&self.model, kind)?;
             profile.latency_under(self.batch_size, self.compute_share)
         };
-        let alone = self.alone.or_else(known)?;
-        Some(self.latency.as_secs_f64() / alone.as_secs_f64())
+        let solo_latency = self.solo_latency.or_else(profiled)?;
+        Some(self.latency.as_secs_f64() / solo_latency.as_secs_f64())
     }
 
-    fn observed(&self, kind: &DeviceKind, profiles: &ProfileTable) -> ReplicaObservation {
+    fn observation(&self, kind: &DeviceKind, profiles: &ProfileTable) -> ReplicaObservation {
         let slowdown = self.slowdown(kind, profiles);
         ReplicaObservation {
             model: self.model.clone(),
             compute_share: (self.compute_share != ComputeShare::WHOLE)
                 .then_some(self.compute_share),
-            batches: slowdown.map_or(0, |_| BATCHES),
+            batches: slowdown.map_or(0, |_| BATCHES_PER_MEASUREMENT),
             mean_rows: f64::from(self.batch_size),
             busy: 1.0,
             slowdown: slowdown.unwrap_or(1.0),
@@ -56,20 +57,20 @@ impl PairMember {
     }
 }
 
-/// Measured pairs.
+/// A table of measured pairs.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PairTable {
-    /// In the order in which they were measured.
+    /// The pairs in the order in which they were measured.
     pub pairs: Vec<[PairMember; 2]>,
 }
 
-/// The line of a table that cannot be read, and why.
+/// The reason why a table cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {problem}")]
 pub struct PairTableError {
-    /// Its number, from 1.
+    /// The number of the line, from 1.
     pub line: usize,
-    /// What is wrong.
+    /// The reason why the line cannot be read.
     pub problem: String,
 }
 
@@ -95,12 +96,12 @@ struct CsvRow {
 
 impl CsvRow {
     fn parse(self) -> Result<[PairMember; 2], String> {
-        let a = member(
+        let a = parse_member(
             "a",
             (&self.model_a, self.batch_a, self.share_a_pct),
             (self.latency_a_ms, self.std_a_ms, self.alone_a_ms),
         )?;
-        let b = member(
+        let b = parse_member(
             "b",
             (&self.model_b, self.batch_b, self.share_b_pct),
             (self.latency_b_ms, self.std_b_ms, self.alone_b_ms),
@@ -108,7 +109,7 @@ impl CsvRow {
         Ok([a, b])
     }
 
-    fn print([a, b]: &[PairMember; 2]) -> Self {
+    fn from_pair([a, b]: &[PairMember; 2]) -> Self {
         let millis = |duration: Duration| duration.as_nanos() as f64 / 1e6;
         Self {
             model_a: a.model.to_string(),
@@ -119,31 +120,31 @@ impl CsvRow {
             share_b_pct: b.compute_share.get(),
             latency_a_ms: millis(a.latency),
             latency_b_ms: millis(b.latency),
-            std_a_ms: a.std.map(millis),
-            std_b_ms: b.std.map(millis),
-            alone_a_ms: a.alone.map(millis),
-            alone_b_ms: b.alone.map(millis),
+            std_a_ms: a.latency_std.map(millis),
+            std_b_ms: b.latency_std.map(millis),
+            alone_a_ms: a.solo_latency.map(millis),
+            alone_b_ms: b.solo_latency.map(millis),
         }
     }
 }
 
-fn member(
+fn parse_member(
     side: &str,
     (model, batch_size, share): (&str, u32, f64),
-    (latency, std, alone): (f64, Option<f64>, Option<f64>),
+    (latency, latency_std, solo_latency): (f64, Option<f64>, Option<f64>),
 ) -> Result<PairMember, String> {
-    let duration = |what: &str, ms: f64| {
+    let duration = |column: &str, ms: f64| {
         let duration = Duration::try_from_secs_f64(ms / 1e3).ok();
-        let duration = duration.filter(|duration| *duration <= LONGEST);
+        let duration = duration.filter(|duration| *duration <= MAX_LATENCY);
         duration.ok_or_else(|| {
-            let longest = LONGEST.as_millis();
-            format!("{what}_{side}_ms: expected 0 to {longest}, not {ms:?}")
+            let max = MAX_LATENCY.as_millis();
+            format!("{column}_{side}_ms: expected 0 to {max}, not {ms:?}")
         })
     };
-    let latency_of = |what, ms| {
-        let latency = duration(what, ms)?;
+    let positive_duration = |column, ms| {
+        let latency = duration(column, ms)?;
         if latency.is_zero() {
-            return Err(format!("{what}_{side}_ms: expected above 0, not {ms:?}"));
+            return Err(format!("{column}_{side}_ms: expected above 0, not {ms:?}"));
         }
         Ok(latency)
     };
@@ -154,18 +155,20 @@ fn member(
         model: model.parse().map_err(|e| format!("model_{side}: {e}"))?,
         batch_size,
         compute_share: ComputeShare::new(share).map_err(|e| format!("share_{side}_pct: {e}"))?,
-        latency: latency_of("latency", latency)?,
-        std: std.map(|ms| duration("std", ms)).transpose()?,
-        alone: alone.map(|ms| latency_of("alone", ms)).transpose()?,
+        latency: positive_duration("latency", latency)?,
+        latency_std: latency_std.map(|ms| duration("std", ms)).transpose()?,
+        solo_latency: solo_latency
+            .map(|ms| positive_duration("alone", ms))
+            .transpose()?,
     })
 }
 
 impl PairTable {
-    /// Reads the table. Its columns are `model_a`, `model_b`, `batch_a`, `batch_b`, `share_a_pct`, `share_b_pct`, `latency_a_ms` and
-    /// `latency_b_ms`; and, where it was measured, `std_a_ms`, `std_b_ms`, `alone_a_ms` and `alone_b_ms`.
+    /// Reads a table in CSV. Its columns are `model_a`, `model_b`, `batch_a`, `batch_b`, `share_a_pct`, `share_b_pct`, `latency_a_ms`
+    /// and `latency_b_ms`. The columns `std_a_ms`, `std_b_ms`, `alone_a_ms` and `alone_b_ms` are optional, and so are their cells.
     ///
     /// # Errors
-    /// The first line that cannot be read.
+    /// Returns the first line that cannot be read.
     pub fn from_csv(text: &str) -> Result<Self, PairTableError> {
         let mut reader = csv::Reader::from_reader(text.as_bytes());
         let mut pairs = Vec::new();
@@ -183,11 +186,11 @@ impl PairTable {
         Ok(Self { pairs })
     }
 
-    /// Writes the table. [`PairTable::from_csv`] reads it back.
+    /// Returns the table in the CSV that [`PairTable::from_csv`] reads.
     pub fn to_csv(&self) -> String {
         let mut writer = csv::Writer::from_writer(Vec::new());
         for pair in &self.pairs {
-            let row = CsvRow::print(pair);
+            let row = CsvRow::from_pair(pair);
             writer
                 .serialize(row)
                 .expect("numbers and names are CSV cells");
@@ -196,7 +199,7 @@ impl PairTable {
         String::from_utf8(bytes).expect("names are UTF-8")
     }
 
-    /// What was seen of devices of this kind, for [`crate::SlowdownModel`]: both replicas always active.
+    /// Returns an observation per pair, of a device of this kind whose replicas are both always active, for [`crate::SlowdownModel`].
     pub fn observations(
         &self,
         kind: &DeviceKind,
@@ -206,7 +209,7 @@ impl PairTable {
             kind: kind.clone(),
             replicas: pair
                 .iter()
-                .map(|member| member.observed(kind, profiles))
+                .map(|member| member.observation(kind, profiles))
                 .collect(),
         };
         self.pairs.iter().map(observation).collect()
@@ -234,31 +237,31 @@ a:1,a:1,4,4,100.0,100.0,12.0,12.5,,,10.0,
     }
 
     #[test]
-    fn what_was_measured_of_pairs_is_learned() {
+    fn the_measured_slowdowns_of_pairs_are_learned() {
         let profiles = ProfileTable::from_csv(PROFILES).unwrap();
         let kind: DeviceKind = "T4".parse().unwrap();
         let table = PairTable::from_csv(PAIRS).unwrap();
         let observations = table.observations(&kind, &profiles);
-        // 15 / 10, 30 / 20, 12 / 10, and 12.5 by the profile's 10.
+        // 15 / 10, 30 / 20, 12 / 10, and 12.5 over the profile's 10.
         let slowdowns: Vec<f64> = observations
             .iter()
-            .flat_map(|of| of.replicas.iter().map(|replica| replica.slowdown))
+            .flat_map(|observation| observation.replicas.iter().map(|replica| replica.slowdown))
             .collect();
         assert_eq!(slowdowns, [1.5, 1.5, 1.2, 1.25]);
         assert_eq!(observations[1].replicas[0].compute_share, None);
-        let learned = SlowdownModel::learned(&observations[..1], &profiles);
-        let expected = learned.expected_of(&observations[0], &profiles);
-        for slowdown in expected {
+        let learned = SlowdownModel::from_observations(&observations[..1], &profiles);
+        for slowdown in learned.predict_observed(&observations[0], &profiles) {
             assert!((slowdown.mean - 1.5).abs() < 0.05, "{slowdown:?}");
         }
     }
 
     #[test]
-    fn a_latency_alone_that_nobody_knows_teaches_nothing_of_the_replica() {
+    fn without_a_solo_latency_a_replica_counts_as_not_measured() {
         let none = ProfileTable::default();
         let table = PairTable::from_csv(PAIRS).unwrap();
         let observed = &table.observations(&"T4".parse().unwrap(), &none)[1].replicas;
-        assert_eq!((observed[0].batches, observed[1].batches), (BATCHES, 0));
+        let batches = [0, 1].map(|i| observed[i].batches);
+        assert_eq!(batches, [BATCHES_PER_MEASUREMENT, 0]);
     }
 
     #[test]

@@ -1,22 +1,23 @@
-//! How long a batch takes on a device that computes nothing else.
+//! The times of batches on a device that computes nothing else.
 
 use std::{sync::Arc, time::Duration};
 
 use packhorse_cluster::{ComputeShare, Profile};
 
-use crate::{Active, Interference};
+use crate::{ComputeDemand, Interference};
 
-/// The solo service time of every batch size of a replica, worked out once: cheap to look up, cheap to clone.
+/// The service time of every batch size of a replica that has its device to itself. Calculated once; cheap to look up and to clone.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ServiceTimes {
-    /// Entry `i` is a batch of `i + 1` rows. Not empty, none zero.
+    /// Entry `i` is the time of a batch of `i + 1` rows. There is at least one entry, and none is zero.
     times: Arc<[Duration]>,
-    best_rate: f64,
+    max_throughput: f64,
 }
 
 impl ServiceTimes {
-    /// For batches of 1 to `batch_size` rows: the profile's latency at the batch's real size ([`Profile::latency`]), slowed by
-    /// the compute share where that binds ([`Interference::solo_rate`]). Panics for a `batch_size` of 0.
+    /// Calculates the times of batches of 1 to `batch_size` rows: the profile's latency at the batch's real size
+    /// ([`Profile::latency`]), slowed by a compute share below its utilisation ([`Interference::solo_rate`]). Panics for a
+    /// `batch_size` of 0.
     pub fn new(
         profile: &Profile,
         batch_size: u32,
@@ -24,9 +25,9 @@ impl ServiceTimes {
         interference: Interference,
     ) -> Self {
         let time = |rows| {
-            let rate = interference.solo_rate(Active::new(profile, rows, compute_share));
+            let rate = interference.solo_rate(ComputeDemand::new(profile, rows, compute_share));
             let seconds = profile.latency(rows).as_secs_f64() / rate;
-            // A share close to nothing makes times beyond any clock; what takes no time would break every estimate.
+            // A share near 0 gives times beyond a `Duration`; a time of 0 would give infinite rates.
             Duration::try_from_secs_f64(seconds)
                 .unwrap_or(Duration::MAX)
                 .max(Duration::from_nanos(1))
@@ -34,7 +35,7 @@ impl ServiceTimes {
         Self::from_times((1..=batch_size).map(time).collect())
     }
 
-    /// From times given one by one: entry `i` for a batch of `i + 1` rows. Panics if there is none, or one that is zero.
+    /// Takes the times as they are: entry `i` for a batch of `i + 1` rows. Panics if there is none, or one that is zero.
     pub fn from_times(times: Vec<Duration>) -> Self {
         assert!(
             !times.is_empty(),
@@ -48,33 +49,33 @@ impl ServiceTimes {
             .zip(&times)
             .map(|(rows, time)| f64::from(rows) / time.as_secs_f64());
         Self {
-            best_rate: rates.fold(0.0, f64::max),
+            max_throughput: rates.fold(0.0, f64::max),
             times: times.into(),
         }
     }
 
-    /// The largest batch size there is a time for.
-    pub fn largest(&self) -> u32 {
+    /// The rows of the largest batch that has a time.
+    pub fn max_rows(&self) -> u32 {
         u32::try_from(self.times.len()).expect("made from a batch size")
     }
 
-    /// Those of batches of at most `rows` rows. Panics for 0.
+    /// Returns the times of batches of at most `rows` rows. Panics for 0.
     #[must_use]
-    pub fn up_to(&self, rows: u32) -> Self {
-        if rows >= self.largest() {
+    pub fn limited_to(&self, rows: u32) -> Self {
+        if rows >= self.max_rows() {
             return self.clone();
         }
         Self::from_times(self.times[..rows as usize].to_vec())
     }
 
-    /// The time of a batch of `rows` rows, at least 1. Panics above [`ServiceTimes::largest`].
-    pub fn of(&self, rows: u32) -> Duration {
+    /// The time of a batch of `rows` rows, at least 1. Panics above [`ServiceTimes::max_rows`].
+    pub fn batch_time(&self, rows: u32) -> Duration {
         self.times[rows as usize - 1]
     }
 
-    /// The most rows per second that any batch size gives.
-    pub fn best_rate(&self) -> f64 {
-        self.best_rate
+    /// The throughput of the most efficient batch size, in rows per second.
+    pub fn max_throughput(&self) -> f64 {
+        self.max_throughput
     }
 }
 
@@ -101,15 +102,18 @@ mod tests {
     #[test]
     fn a_batch_takes_what_the_profile_says_for_its_real_size() {
         let times = ServiceTimes::new(&profile(), 16, None, Interference::default());
-        assert_eq!(times.largest(), 16);
-        assert_eq!(times.of(4), Duration::from_millis(8));
-        assert_eq!(times.of(6), Duration::from_millis(9));
-        assert_eq!(times.of(16), Duration::from_millis(20));
-        assert!((times.best_rate() - 800.0).abs() < 1e-6);
-        let up_to = times.up_to(4);
-        assert_eq!((up_to.largest(), up_to.of(4)), (4, times.of(4)));
-        assert!((up_to.best_rate() - 500.0).abs() < 1e-6);
-        assert_eq!(times.up_to(20), times);
+        assert_eq!(times.max_rows(), 16);
+        assert_eq!(times.batch_time(4), Duration::from_millis(8));
+        assert_eq!(times.batch_time(6), Duration::from_millis(9));
+        assert_eq!(times.batch_time(16), Duration::from_millis(20));
+        assert!((times.max_throughput() - 800.0).abs() < 1e-6);
+        let limited = times.limited_to(4);
+        assert_eq!(
+            (limited.max_rows(), limited.batch_time(4)),
+            (4, times.batch_time(4))
+        );
+        assert!((limited.max_throughput() - 500.0).abs() < 1e-6);
+        assert_eq!(times.limited_to(20), times);
     }
 
     #[test]
@@ -121,15 +125,15 @@ mod tests {
             Some(share),
             Interference::new(2.0, 0.0).unwrap(),
         );
-        assert_eq!(times.of(4), Duration::from_millis(8));
+        assert_eq!(times.batch_time(4), Duration::from_millis(8));
         // At 8 rows the utilisation is 100: (100 / 50)^2 = 4 times the 10 ms.
-        assert_eq!(times.of(8), Duration::from_millis(40));
+        assert_eq!(times.batch_time(8), Duration::from_millis(40));
     }
 
     #[test]
-    fn a_share_close_to_nothing_stays_a_duration() {
+    fn a_share_near_zero_still_gives_a_duration() {
         let share = ComputeShare::new(f64::MIN_POSITIVE).unwrap();
         let times = ServiceTimes::new(&profile(), 1, Some(share), Interference::default());
-        assert_eq!(times.of(1), Duration::MAX);
+        assert_eq!(times.batch_time(1), Duration::MAX);
     }
 }

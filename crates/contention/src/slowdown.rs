@@ -1,8 +1,9 @@
-//! What is learned of how replicas slow each other beyond the known physics, from what is observed of shared devices.
+//! A model of how co-located replicas slow each other beyond [`Interference`](crate::Interference), learned from observations of
+//! shared devices.
 
-mod activity;
-mod belief;
+mod colocation;
 mod gaussian;
+mod posterior;
 
 use std::collections::BTreeMap;
 
@@ -11,42 +12,43 @@ use packhorse_cluster::{
 };
 
 use self::{
-    activity::{Companion, Company},
-    belief::{Belief, Effect, ModelNumber, Point, Reading},
+    colocation::{ColocationSlowdown, Neighbour},
+    posterior::{Effect, LinearizedMeasurement, ModelNumber, OperatingPoint, Posterior},
 };
-use crate::Active;
+use crate::ComputeDemand;
 
-/// How many kinds of devices are remembered; of more, those last observed.
-const KINDS: usize = 32;
-/// How many replicas of a device are learned from at a time: the busiest. Of a device with more, the rest says little.
-const SUBJECTS: usize = 16;
-/// Relative error of an observation that no number of batches averages out: co-activity is told from busy fractions, as if
-/// replicas were active independently of each other.
+/// The largest number of device kinds in a model. Of more, the least recently observed are forgotten.
+const MAX_KINDS: usize = 32;
+/// The largest number of replicas of a device that one observation is learned from: the busiest.
+const MAX_MEASURED: usize = 16;
+/// The relative standard error of an observation of any number of batches: it has busy fractions only, from which simultaneous activity is
+/// derived as if replicas were active independently of each other.
 const MODEL_ERROR: f64 = 0.02;
-/// Relative standard deviation of the slowdown of one batch.
+/// The relative standard deviation of the slowdown of one batch.
 const BATCH_ERROR: f64 = 0.3;
-/// The part of its prior's variance that an effect gets back with each observation.
+/// The part of its prior variance that an effect gets back with each observation.
 const FORGETTING: f64 = 0.02;
-/// Slowdowns outside this range are no slowdowns: something else happened, or the profile is of something else.
-const PLAUSIBLE: std::ops::RangeInclusive<f64> = 0.1..=100.0;
-/// No profile is more than so much too slow.
-const LEAST_ALONE: f64 = 0.1;
+/// The range of slowdowns that are learned from. Others have another cause, or come from a wrong profile.
+const PLAUSIBLE_SLOWDOWNS: std::ops::RangeInclusive<f64> = 0.1..=100.0;
+/// The least time of a batch alone, relative to its profile.
+const MIN_PROFILE_FACTOR: f64 = 0.1;
 
-/// A replica of a device with what it does there.
+/// A replica of a device, and how it uses the device.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Tenant<'a> {
-    /// Which model.
+pub struct ColocatedReplica<'a> {
+    /// The replica's model.
     pub model: &'a ModelId,
-    /// What its usual batch takes of the device.
-    pub active: Active,
-    /// About the rows of a batch.
+    /// The compute demand of a typical batch.
+    pub demand: ComputeDemand,
+    /// The rows of a typical batch.
     pub rows: u32,
     /// The fraction of time in which it is computing, from 0 to 1.
     pub busy: f64,
 }
 
-impl<'a> Tenant<'a> {
-    /// A replica by its model's profile on the device. Without one, as without a utilisation in it, it may use the whole device.
+impl<'a> ColocatedReplica<'a> {
+    /// Takes the compute demand from the model's profile on the device. Without a profile, or without a utilisation in it, the replica counts as using the
+    /// whole device.
     pub fn new(
         model: &'a ModelId,
         profile: Option<&Profile>,
@@ -56,92 +58,94 @@ impl<'a> Tenant<'a> {
     ) -> Self {
         Self {
             model,
-            active: Active::measured(profile, rows, compute_share),
+            demand: ComputeDemand::with_optional_profile(profile, rows, compute_share),
             rows,
             busy,
         }
     }
 
-    fn point(&self) -> Point {
-        let share = self.active.compute_share;
-        Point {
+    fn operating_point(&self) -> OperatingPoint {
+        let share = self.demand.compute_share;
+        OperatingPoint {
             log_rows: f64::from(self.rows.max(1)).log2().round() as u32,
             share_steps: share.map(|share| (share.get() / 5.0).round() as u32),
         }
     }
 }
 
-/// How many times as long a batch takes as alone on the device with the same share.
+/// The time of a batch over its time alone on the device with the same share: an estimate.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Slowdown {
-    /// Expected; at least 1.
+    /// The expected slowdown; at least 1.
     pub mean: f64,
-    /// Standard deviation of the expectation, from what is not known. How single batches scatter around it is not in here.
-    pub std: f64,
+    /// The standard error of `mean`. The variance of single batches around the mean is not included.
+    pub std_error: f64,
 }
 
 impl Slowdown {
-    /// With `k` standard deviations of headroom.
-    pub fn cautious(self, k: f64) -> f64 {
-        self.mean + k * self.std
+    /// Returns the mean plus `k` standard errors.
+    pub fn upper_confidence_bound(self, k: f64) -> f64 {
+        self.mean + k * self.std_error
     }
 }
 
-/// How much longer the batches of a model take: relative to alone, per 100 % of a neighbour's SM utilisation.
+/// The relative slowdown of a model's batches per 100 % of a neighbour's SM utilisation, beyond [`crate::Interference`]: an
+/// estimate.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sensitivity {
-    /// Expected; 0 where nothing was observed. Below 0 where the physics is too dark.
+    /// The expected sensitivity; 0 without observations, and below 0 where [`crate::Interference`] overestimates.
     pub mean: f64,
-    /// Standard deviation.
-    pub std: f64,
+    /// The standard error of `mean`.
+    pub std_error: f64,
 }
 
-/// What was learned of co-located replicas.
+/// A regression model of the slowdown of co-located replicas.
 ///
-/// [`crate::Interference`] knows what multiprocessors and shares cost. Caches, memory bandwidth, power and whatever else replicas
-/// contend for are in no profile; this learns them. While a replica of model `i` and one of model `j` are active at the same
-/// moment, `i` takes `1 + θᵢⱼ · uⱼ / 100` times as long as the physics says, with `uⱼ` the neighbour's effective SM utilisation in
-/// percent, and several neighbours add up. That is iGniter's form, `1 + α · Σ c`, on the utilisation of the multiprocessors, which
-/// every profile has, instead of the cache's; and `α`, there a constant of model `i` alone, is a sum of effects, per kind of
-/// device:
+/// [`crate::Interference`] covers multiprocessors and compute shares. Profiles do not contain how replicas contend for caches,
+/// memory bandwidth, power and other resources; this model learns it. While a replica of model `i` and one of model `j` are active
+/// at the same moment, `i` takes `1 + θᵢⱼ · uⱼ / 100` times as long as by [`crate::Interference`], with `uⱼ` the neighbour's
+/// effective SM utilisation in percent, and several neighbours add up. That is iGniter's form, `1 + α · Σ c`, on the utilisation of
+/// the multiprocessors, which every profile has, instead of the cache's. `α`, which iGniter has as a constant of model `i`, is here a
+/// sum of effects per kind of device:
 ///
 /// ```text
-/// θᵢⱼ = everyone + sensitivityᵢ + pressureⱼ + pairᵢⱼ
+/// θᵢⱼ = common + sensitivityᵢ + pressureⱼ + pairᵢⱼ
 /// ```
 ///
-/// so that a pair which was never seen together is predicted from what either did in other company. Further effects, of model `i`
-/// and of how it runs (about how many rows, about which share), are what it takes longer than its profile says even undisturbed;
-/// without them a stale profile would pass for interference.
+/// Therefore a pair that was never observed together is predicted from observations of each with other neighbours. Further effects
+/// of model `i` and of its operating point (rows of a batch and compute share, both rounded) are errors of its profile: the time
+/// beyond the profile without any neighbour. Without them a stale profile would be mistaken for interference.
 ///
-/// The effects are jointly Gaussian and start at zero, which is the physics: nothing observed, nothing extra. Their spread is how
-/// much the unknown may matter; a plan that leaves room for [`Slowdown::cautious`] has headroom where little is known, and less of
-/// it the more was seen.
+/// The effects are jointly Gaussian with prior mean 0: without observations, [`crate::Interference`] alone counts. The standard
+/// error contains what is not known yet. A plan that leaves room for [`Slowdown::upper_confidence_bound`] has headroom where little
+/// was observed, and less of it with each observation.
 ///
-/// Deterministic, and bounded: per kind of device at most 256 effects, the least recently observed of which are forgotten, those
-/// of pairs and of ways to run first. What was not observed lately counts less: a driver, a model or a clock may have changed.
+/// The model is deterministic and bounded: it has at most 256 effects per kind of device. Beyond that it forgets the least recently
+/// observed, those of pairs and of operating points first. Old observations count less, because a driver, a model or a clock rate
+/// may have changed since.
 ///
 /// Source of the form: Xu et al., "iGniter: Interference-Aware GPU Resource Provisioning for Predictable DNN Inference in the
 /// Cloud", TPDS 2023, section 3.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct SlowdownModel {
-    kinds: BTreeMap<DeviceKind, Belief>,
-    /// Observations so far.
+    kinds: BTreeMap<DeviceKind, Posterior>,
+    /// The number of observations so far.
     clock: u64,
-    /// Whether old observations count as much as new ones.
-    lasting: bool,
+    /// True if old observations count as much as new ones.
+    keeps_all: bool,
 }
 
 impl SlowdownModel {
-    /// One for measurements that do not age: nothing is forgotten.
-    pub fn lasting() -> Self {
+    /// Returns a model without observations in which old observations will count as much as new ones.
+    pub fn without_forgetting() -> Self {
         Self {
-            lasting: true,
+            keeps_all: true,
             ..Self::default()
         }
     }
 
-    /// What these observations teach, the oldest first.
-    pub fn learned<'a>(
+    /// Learns from these observations, the oldest of which comes first.
+    pub fn from_observations<'a>(
         observations: impl IntoIterator<Item = &'a DeviceObservation>,
         profiles: &ProfileTable,
     ) -> Self {
@@ -152,114 +156,128 @@ impl SlowdownModel {
         model
     }
 
-    /// Learns from one device over one period. Profiles say what its batches take of the device. One replica by itself teaches how
-    /// far its profile is off. What cannot be is ignored: the whole observation where a busy fraction is none, for it tells who was
-    /// active beside whom; else a replica without batches, or with a slowdown or a number of rows that is none.
+    /// Learns from one device over one period. The profiles contain the compute demand of its batches. From a replica that is alone
+    /// the model learns the error of its profile.
+    ///
+    /// Impossible values are ignored. A busy fraction outside 0 to 1 invalidates the whole observation, because busy fractions
+    /// determine which replicas were active together; a replica without batches, or with an impossible slowdown or number of rows, is
+    /// only a neighbour of the others.
     pub fn observe(&mut self, observation: &DeviceObservation, profiles: &ProfileTable) {
         let replicas = &observation.replicas;
         if !replicas.iter().all(|r| (0.0..=1.0).contains(&r.busy)) {
             return;
         }
         let measured = replicas.iter().map(|replica| {
-            // Who says nothing true of its rows was not measured, but was there.
+            // Without a valid number of rows a replica still was a neighbour, but was not measured.
             let plausible = replica.mean_rows >= 1.0 && replica.mean_rows.is_finite();
-            Measured {
+            MeasuredSlowdown {
                 batches: if plausible { replica.batches } else { 0 },
                 slowdown: replica.slowdown,
             }
         });
-        let tenants = tenants(observation, profiles);
-        let measured: Vec<_> = tenants.into_iter().zip(measured).collect();
-        self.measure(&observation.kind, &measured);
+        let replicas = colocated_replicas(observation, profiles);
+        let measured: Vec<_> = replicas.into_iter().zip(measured).collect();
+        self.update(&observation.kind, &measured);
     }
 
-    /// Learns from replicas that shared a device: what each was beside the others, and what was measured of it.
-    pub fn measure(&mut self, kind: &DeviceKind, device: &[(Tenant<'_>, Measured)]) {
-        let mut device: Vec<&(Tenant<'_>, Measured)> = device.iter().collect();
-        // In an order of its own, so that the given one cannot matter.
+    /// Learns from the measured slowdowns of replicas that shared a device.
+    pub fn update(
+        &mut self,
+        kind: &DeviceKind,
+        device: &[(ColocatedReplica<'_>, MeasuredSlowdown)],
+    ) {
+        let mut device: Vec<&(ColocatedReplica<'_>, MeasuredSlowdown)> = device.iter().collect();
+        // Sorted, so that the result does not depend on the order of the replicas.
         device.sort_by(|(a, x), (b, y)| {
             let order = b.busy.total_cmp(&a.busy).then_with(|| a.model.cmp(b.model));
-            let order = order.then_with(|| a.active.effective().total_cmp(&b.active.effective()));
+            let utilization =
+                |replica: &ColocatedReplica<'_>| replica.demand.effective_utilization();
+            let order = order.then_with(|| utilization(a).total_cmp(&utilization(b)));
             order.then_with(|| x.slowdown.total_cmp(&y.slowdown))
         });
-        let tenants: Vec<Tenant<'_>> = device.iter().map(|(tenant, _)| *tenant).collect();
-        let subjects: Vec<(usize, Measured)> = device
+        let replicas: Vec<ColocatedReplica<'_>> =
+            device.iter().map(|(replica, _)| *replica).collect();
+        let subjects: Vec<(usize, MeasuredSlowdown)> = device
             .iter()
             .map(|(_, measured)| *measured)
             .enumerate()
             .filter(|(_, measured)| measured.is_plausible())
-            .take(SUBJECTS)
+            .take(MAX_MEASURED)
             .collect();
         if subjects.is_empty() {
             return;
         }
         self.clock += 1;
-        let belief = self.kinds.entry(kind.clone()).or_default();
-        belief.know(tenants.iter().map(|tenant| tenant.model));
-        let forgetting = if self.lasting { 0.0 } else { FORGETTING };
-        belief.learn(self.clock, forgetting, |belief| {
-            let reading = |(subject, measured): &(usize, Measured)| {
-                let mut neighbours = tenants.clone();
+        let posterior = self.kinds.entry(kind.clone()).or_default();
+        posterior.register(replicas.iter().map(|replica| replica.model));
+        let forgetting = if self.keeps_all { 0.0 } else { FORGETTING };
+        posterior.update(self.clock, forgetting, |posterior| {
+            let linearize = |(subject, measured): &(usize, MeasuredSlowdown)| {
+                let mut neighbours = replicas.clone();
                 let subject = neighbours.remove(*subject);
-                measured.reading(&Outlook::of(belief, &subject, &neighbours))
+                measured.linearize(&Prediction::new(posterior, &subject, &neighbours))
             };
-            subjects.iter().map(reading).collect()
+            subjects.iter().map(linearize).collect()
         });
-        self.forget_kinds();
+        self.forget_excess_kinds();
     }
 
-    /// How long a replica's batches take beside its neighbours, relative to alone on the device with its share.
-    pub fn expected(
+    /// Predicts the slowdown of a replica beside its neighbours.
+    pub fn predict(
         &self,
         kind: &DeviceKind,
-        subject: &Tenant<'_>,
-        neighbours: &[Tenant<'_>],
+        subject: &ColocatedReplica<'_>,
+        neighbours: &[ColocatedReplica<'_>],
     ) -> Slowdown {
-        let unknown = Belief::default();
-        let belief = self.kinds.get(kind).unwrap_or(&unknown);
-        let outlook = Outlook::of(belief, subject, neighbours);
+        let prior = Posterior::default();
+        let posterior = self.kinds.get(kind).unwrap_or(&prior);
+        let prediction = Prediction::new(posterior, subject, neighbours);
         Slowdown {
-            mean: outlook.slowdown.max(1.0),
-            std: belief.variance(&outlook.weights).sqrt(),
+            mean: prediction.slowdown.max(1.0),
+            std_error: posterior.variance(&prediction.gradient).sqrt(),
         }
     }
 
-    /// How long the batches of each replica of an observed device were to be expected to take, in their order.
-    pub fn expected_of(
+    /// Predicts the slowdown of each replica of an observed device, in the observation's order.
+    pub fn predict_observed(
         &self,
         observation: &DeviceObservation,
         profiles: &ProfileTable,
     ) -> Vec<Slowdown> {
-        let tenants = tenants(observation, profiles);
-        let expected = |subject| {
-            let mut neighbours = tenants.clone();
+        let replicas = colocated_replicas(observation, profiles);
+        let predict = |subject| {
+            let mut neighbours = replicas.clone();
             let subject = neighbours.remove(subject);
-            self.expected(&observation.kind, &subject, &neighbours)
+            self.predict(&observation.kind, &subject, &neighbours)
         };
-        (0..tenants.len()).map(expected).collect()
+        (0..replicas.len()).map(predict).collect()
     }
 
-    /// How much longer a model's batches take while one of another model is active beside them, beyond the physics: for planners
-    /// that know themselves when that is.
+    /// Estimates the sensitivity of a model to a neighbour of another model, for planners that calculate themselves when both are
+    /// active.
     pub fn sensitivity(
         &self,
         kind: &DeviceKind,
         subject: &ModelId,
         neighbour: &ModelId,
     ) -> Sensitivity {
-        let unknown = Belief::default();
-        let belief = self.kinds.get(kind).unwrap_or(&unknown);
-        let numbers = belief.numbers([subject, neighbour]);
-        let effects = effects_on(numbers[0], numbers[1]);
+        let prior = Posterior::default();
+        let posterior = self.kinds.get(kind).unwrap_or(&prior);
+        let numbers = posterior.model_numbers([subject, neighbour]);
+        let effects = sensitivity_effects(numbers[0], numbers[1]);
+        let weights = effects.map(|effect| (effect, 1.0));
         Sensitivity {
-            mean: effects.iter().map(|effect| belief.mean(*effect)).sum(),
-            std: belief.variance(&effects.map(|effect| (effect, 1.0))).sqrt(),
+            mean: effects.iter().map(|effect| posterior.mean(*effect)).sum(),
+            std_error: posterior.variance(&weights).sqrt(),
         }
     }
 
-    fn forget_kinds(&mut self) {
-        while self.kinds.len() > KINDS {
-            let oldest = self.kinds.iter().min_by_key(|(_, belief)| belief.updated());
+    fn forget_excess_kinds(&mut self) {
+        while self.kinds.len() > MAX_KINDS {
+            let oldest = self
+                .kinds
+                .iter()
+                .min_by_key(|(_, posterior)| posterior.last_update());
             let Some(kind) = oldest.map(|(kind, _)| kind.clone()) else {
                 return;
             };
@@ -268,94 +286,109 @@ impl SlowdownModel {
     }
 }
 
-/// What was measured of a replica.
+/// The measured slowdown of a replica.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Measured {
-    /// Over how many batches.
+pub struct MeasuredSlowdown {
+    /// The number of measured batches.
     pub batches: u64,
-    /// How many times as long they took as alone on the device with the same share.
+    /// Their mean time over their time alone on the device with the same share.
     pub slowdown: f64,
 }
 
-impl Measured {
+impl MeasuredSlowdown {
     fn is_plausible(self) -> bool {
-        self.batches > 0 && PLAUSIBLE.contains(&self.slowdown)
+        self.batches > 0 && PLAUSIBLE_SLOWDOWNS.contains(&self.slowdown)
     }
 
-    fn reading(self, outlook: &Outlook) -> Reading {
+    fn linearize(self, prediction: &Prediction) -> LinearizedMeasurement {
         let variance = MODEL_ERROR.powi(2) + BATCH_ERROR.powi(2) / self.batches as f64;
-        Reading {
-            weights: outlook.weights.clone(),
-            seen: self.slowdown,
-            value: outlook.slowdown,
-            noise: outlook.slowdown * variance.sqrt(),
+        LinearizedMeasurement {
+            gradient: prediction.gradient.clone(),
+            observed: self.slowdown,
+            predicted: prediction.slowdown,
+            noise_std: prediction.slowdown * variance.sqrt(),
         }
     }
 }
 
-/// How a replica fares beside its neighbours, by what is believed.
-struct Outlook {
+/// The slowdown of a replica beside its neighbours for a posterior's means.
+struct Prediction {
     slowdown: f64,
-    /// Its derivative by the effects.
-    weights: Vec<(Effect, f64)>,
+    /// The derivatives of `slowdown` by the effects.
+    gradient: Vec<(Effect, f64)>,
 }
 
-impl Outlook {
-    fn of(belief: &Belief, subject: &Tenant<'_>, neighbours: &[Tenant<'_>]) -> Self {
+impl Prediction {
+    fn new(
+        posterior: &Posterior,
+        subject: &ColocatedReplica<'_>,
+        neighbours: &[ColocatedReplica<'_>],
+    ) -> Self {
         let models =
             std::iter::once(subject.model).chain(neighbours.iter().map(|other| other.model));
-        let numbers = belief.numbers(models);
+        let numbers = posterior.model_numbers(models);
         let (own, others) = (numbers[0], &numbers[1..]);
-        let companions: Vec<Companion> = neighbours
+        let neighbours: Vec<Neighbour> = neighbours
             .iter()
             .zip(others)
-            .map(|(neighbour, number)| Companion {
-                utilization: neighbour.active.effective(),
+            .map(|(neighbour, number)| Neighbour {
+                utilization: neighbour.demand.effective_utilization(),
                 busy: neighbour.busy.clamp(0.0, 1.0),
-                extra: effects_on(own, *number)
+                sensitivity: sensitivity_effects(own, *number)
                     .iter()
-                    .map(|effect| belief.mean(*effect))
+                    .map(|effect| posterior.mean(*effect))
                     .sum(),
             })
             .collect();
-        let company = Company::of(subject.active.effective(), &companions);
-        let own_effects = [Effect::Alone(own), Effect::Point(own, subject.point())];
-        let off: f64 = own_effects.iter().map(|effect| belief.mean(*effect)).sum();
-        let alone = (1.0 + off).max(LEAST_ALONE);
-        let mut weights = BTreeMap::from(own_effects.map(|effect| (effect, company.slowdown)));
-        for (slope, number) in company.by_extra.iter().zip(others) {
-            for effect in effects_on(own, *number) {
-                *weights.entry(effect).or_default() += slope * alone;
+        let colocation =
+            ColocationSlowdown::new(subject.demand.effective_utilization(), &neighbours);
+        let profile_effects = [
+            Effect::ProfileError(own),
+            Effect::OperatingPoint(own, subject.operating_point()),
+        ];
+        let profile_error: f64 = profile_effects
+            .iter()
+            .map(|effect| posterior.mean(*effect))
+            .sum();
+        let profile_factor = (1.0 + profile_error).max(MIN_PROFILE_FACTOR);
+        let mut gradient =
+            BTreeMap::from(profile_effects.map(|effect| (effect, colocation.slowdown)));
+        for (derivative, number) in colocation.gradient.iter().zip(others) {
+            for effect in sensitivity_effects(own, *number) {
+                *gradient.entry(effect).or_default() += derivative * profile_factor;
             }
         }
         Self {
-            slowdown: company.slowdown * alone,
-            weights: weights.into_iter().collect(),
+            slowdown: colocation.slowdown * profile_factor,
+            gradient: gradient.into_iter().collect(),
         }
     }
 }
 
-/// What a neighbour's company does to a model.
-fn effects_on(subject: ModelNumber, neighbour: ModelNumber) -> [Effect; 4] {
+/// The effects whose sum is the sensitivity of a model to a neighbour.
+fn sensitivity_effects(subject: ModelNumber, neighbour: ModelNumber) -> [Effect; 4] {
     [
-        Effect::Everyone,
+        Effect::Common,
         Effect::Sensitivity(subject),
         Effect::Pressure(neighbour),
         Effect::Pair(subject, neighbour),
     ]
 }
 
-fn tenants<'a>(observation: &'a DeviceObservation, profiles: &ProfileTable) -> Vec<Tenant<'a>> {
-    let tenant = |replica: &'a ReplicaObservation| {
+fn colocated_replicas<'a>(
+    observation: &'a DeviceObservation,
+    profiles: &ProfileTable,
+) -> Vec<ColocatedReplica<'a>> {
+    let colocated = |replica: &'a ReplicaObservation| {
         let profile = profiles.get(&replica.model, &observation.kind);
         let (share, busy) = (replica.compute_share, replica.busy);
-        Tenant::new(&replica.model, profile, rows(replica), share, busy)
+        ColocatedReplica::new(&replica.model, profile, typical_rows(replica), share, busy)
     };
-    observation.replicas.iter().map(tenant).collect()
+    observation.replicas.iter().map(colocated).collect()
 }
 
-/// About the rows of a replica's batches; a profile is flat outside of what it knows.
-fn rows(replica: &ReplicaObservation) -> u32 {
+/// The mean rows of a replica's batches, rounded. The limit only keeps the number an integer: a profile is constant beyond its last row.
+fn typical_rows(replica: &ReplicaObservation) -> u32 {
     replica.mean_rows.round().clamp(1.0, 1e6) as u32
 }
 

@@ -1,7 +1,7 @@
 //! How long a batch takes under a compute share, for policies that choose shares.
 
 use packhorse_cluster::{ComputeShare, Profile};
-use packhorse_contention::{Active, Interference};
+use packhorse_contention::{ComputeDemand, Interference};
 
 /// Seconds of a batch by itself under a share in percent, above 0 and at most 100: as measured where the profile has rows under
 /// shares ([`Profile::latency_under`]); below the smallest measured one, which normally is the whole device, by
@@ -14,7 +14,8 @@ pub(crate) fn latency(profile: &Profile, batch: u32, percent: f64) -> f64 {
     let smallest = profile.rows()[profile.rows().len() - 1].compute_share;
     let measured = profile.latency_under(batch, smallest);
     let measured = measured.expect("its share is measured").as_secs_f64();
-    let rate = |share| Interference::default().solo_rate(Active::new(profile, batch, Some(share)));
+    let rate =
+        |share| Interference::default().solo_rate(ComputeDemand::new(profile, batch, Some(share)));
     measured * rate(smallest) / rate(share)
 }
 

@@ -138,7 +138,7 @@ impl Observing {
     fn judge(&mut self, devices: &[DeviceObservation], profiles: &ProfileTable) -> Vec<String> {
         let mut seen: BTreeMap<&ModelId, Comparison> = BTreeMap::new();
         for device in devices {
-            let expected = self.assumed.expected_of(device, profiles);
+            let expected = self.assumed.predict_observed(device, profiles);
             let compared = device.replicas.iter().zip(expected);
             // Of a worker that says it needed no time at all there is nothing to compare.
             for (replica, expected) in compared.filter(|(replica, _)| replica.slowdown > 0.0) {

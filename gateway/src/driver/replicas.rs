@@ -351,7 +351,7 @@ impl Replicas {
             return;
         };
         if let Some(service) = &replica.service {
-            let alone = service.of(rows.clamp(1, service.largest()));
+            let alone = service.batch_time(rows.clamp(1, service.max_rows()));
             replica.work.add(rows, compute, alone);
         }
     }

@@ -1,6 +1,6 @@
-//! A joint Gaussian of numbered quantities that are uncorrelated until something is learned of their sums.
+//! A multivariate normal distribution whose variables are independent until it is conditioned on sums of them.
 
-/// See the module.
+/// A multivariate normal distribution.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Gaussian {
     mean: Vec<f64>,
@@ -8,12 +8,12 @@ pub(super) struct Gaussian {
 }
 
 impl Gaussian {
-    /// The expectations.
+    /// The variables' means.
     pub(super) fn mean(&self) -> &[f64] {
         &self.mean
     }
 
-    /// The variance of `Σ weight · quantity`.
+    /// The variance of `Σ weight · variable`.
     pub(super) fn variance(&self, weights: &[(usize, f64)]) -> f64 {
         let row = |(a, weight): &(usize, f64)| {
             let row = &self.covariance[*a];
@@ -26,8 +26,8 @@ impl Gaussian {
         weights.iter().map(row).sum::<f64>().max(0.0)
     }
 
-    /// Adds a quantity around zero that has nothing to do with the others.
-    pub(super) fn add(&mut self, variance: f64) {
+    /// Appends an independent variable of mean 0.
+    pub(super) fn push(&mut self, variance: f64) {
         for row in &mut self.covariance {
             row.push(0.0);
         }
@@ -37,71 +37,71 @@ impl Gaussian {
         self.covariance.push(row);
     }
 
-    /// Drops a quantity; the last one takes its number. The others stay as they are.
-    pub(super) fn remove(&mut self, number: usize) {
-        self.mean.swap_remove(number);
-        self.covariance.swap_remove(number);
+    /// Marginalises a variable out. The last variable takes its index; the others keep theirs.
+    pub(super) fn swap_remove(&mut self, index: usize) {
+        self.mean.swap_remove(index);
+        self.covariance.swap_remove(index);
         for row in &mut self.covariance {
-            row.swap_remove(number);
+            row.swap_remove(index);
         }
     }
 
-    /// Moves a quantity back towards zero, keeping `kept` of it, with as much noise as leaves it with its first variance if it has that:
+    /// Shrinks a variable towards 0 by the factor `kept` and adds process noise such that a variance of `prior` stays as it is:
     /// `m ← Dm`, `P ← DPD + (I − D²)P₀` with `D` the identity but for `kept`.
-    pub(super) fn fade(&mut self, number: usize, kept: f64, first: f64) {
-        self.mean[number] *= kept;
+    pub(super) fn shrink(&mut self, index: usize, kept: f64, prior: f64) {
+        self.mean[index] *= kept;
         for row in &mut self.covariance {
-            row[number] *= kept;
+            row[index] *= kept;
         }
-        for cell in &mut self.covariance[number] {
+        for cell in &mut self.covariance[index] {
             *cell *= kept;
         }
-        self.covariance[number][number] += (1.0 - kept * kept) * first;
+        self.covariance[index][index] += (1.0 - kept * kept) * prior;
     }
 
-    /// Some of the quantities by themselves, in the order given.
-    pub(super) fn part(&self, numbers: &[usize]) -> Self {
-        let row = |a: &usize| numbers.iter().map(|b| self.covariance[*a][*b]).collect();
+    /// The marginal distribution of some variables, in the order given.
+    pub(super) fn marginal(&self, indices: &[usize]) -> Self {
+        let row = |a: &usize| indices.iter().map(|b| self.covariance[*a][*b]).collect();
         Self {
-            mean: numbers.iter().map(|number| self.mean[*number]).collect(),
-            covariance: numbers.iter().map(row).collect(),
+            mean: indices.iter().map(|index| self.mean[*index]).collect(),
+            covariance: indices.iter().map(row).collect(),
         }
     }
 
-    /// Changes the expectations of some of the quantities and nothing else.
-    pub(super) fn expect(&mut self, numbers: &[usize], mean: &[f64]) {
-        for (number, mean) in numbers.iter().zip(mean) {
-            self.mean[*number] = *mean;
+    /// Sets the means of some variables and changes nothing else.
+    pub(super) fn set_mean(&mut self, indices: &[usize], mean: &[f64]) {
+        for (index, mean) in indices.iter().zip(mean) {
+            self.mean[*index] = *mean;
         }
     }
 
-    /// Conditions on `Σ weight · (quantity − at) = seen`, up to noise of a standard deviation.
+    /// Conditions on the measurement `Σ weight · (variable − at) = observed` with noise of the standard deviation `noise_std`.
     pub(super) fn condition(
         &mut self,
         weights: &[(usize, f64)],
         at: &[f64],
-        seen: f64,
-        noise: f64,
+        observed: f64,
+        noise_std: f64,
     ) {
-        // Covariance of every quantity with the sum.
-        let with: Vec<f64> = self
+        // The covariance of each variable with the sum.
+        let with_sum: Vec<f64> = self
             .covariance
             .iter()
             .map(|row| weights.iter().map(|(b, weight)| row[*b] * weight).sum())
             .collect();
-        let sum = |of: &[f64]| {
+        let sum = |values: &[f64]| {
             weights
                 .iter()
-                .map(|(b, weight)| weight * of[*b])
+                .map(|(b, weight)| weight * values[*b])
                 .sum::<f64>()
         };
-        let surprise = seen - (sum(&self.mean) - sum(at));
-        let variance = sum(&with) + noise * noise;
-        for (a, with_a) in with.iter().enumerate() {
-            let gain = with_a / variance;
-            self.mean[a] += gain * surprise;
-            for (cell, with_b) in self.covariance[a].iter_mut().zip(&with) {
-                *cell -= gain * with_b;
+        let innovation = observed - (sum(&self.mean) - sum(at));
+        let variance = sum(&with_sum) + noise_std * noise_std;
+        for (a, a_with_sum) in with_sum.iter().enumerate() {
+            let gain = a_with_sum / variance;
+            self.mean[a] += gain * innovation;
+            for (cell, b_with_sum) in self.covariance[a].iter_mut().zip(&with_sum) {
+                *cell -= gain * b_with_sum;
             }
         }
     }
@@ -114,45 +114,47 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_sum_seen_twice_is_split_by_what_was_uncertain() {
-        let mut belief = Gaussian::default();
-        belief.add(4.0);
-        belief.add(1.0);
-        belief.add(9.0);
+    fn a_measured_sum_is_attributed_in_proportion_to_the_prior_variances() {
+        let mut gaussian = Gaussian::default();
+        gaussian.push(4.0);
+        gaussian.push(1.0);
+        gaussian.push(9.0);
         let sum = [(0, 1.0), (1, 1.0)];
         // By hand: gain 4/10 and 1/10 with noise variance 5.
-        belief.condition(&sum, &[0.0; 3], 10.0, 5.0_f64.sqrt());
-        assert!((belief.mean()[0] - 4.0).abs() < 1e-12 && (belief.mean()[1] - 1.0).abs() < 1e-12);
-        assert!((belief.variance(&[(0, 1.0)]) - 2.4).abs() < 1e-12);
-        assert!((belief.variance(&sum) - 2.5).abs() < 1e-12);
-        assert!((belief.variance(&[(2, 2.0)]) - 36.0).abs() < 1e-12);
-        belief.remove(0);
-        assert!((belief.mean()[1] - 1.0).abs() < 1e-12);
-        assert!((belief.variance(&[(1, 1.0)]) - 0.9).abs() < 1e-12);
+        gaussian.condition(&sum, &[0.0; 3], 10.0, 5.0_f64.sqrt());
+        assert!(
+            (gaussian.mean()[0] - 4.0).abs() < 1e-12 && (gaussian.mean()[1] - 1.0).abs() < 1e-12
+        );
+        assert!((gaussian.variance(&[(0, 1.0)]) - 2.4).abs() < 1e-12);
+        assert!((gaussian.variance(&sum) - 2.5).abs() < 1e-12);
+        assert!((gaussian.variance(&[(2, 2.0)]) - 36.0).abs() < 1e-12);
+        gaussian.swap_remove(0);
+        assert!((gaussian.mean()[1] - 1.0).abs() < 1e-12);
+        assert!((gaussian.variance(&[(1, 1.0)]) - 0.9).abs() < 1e-12);
     }
 
     proptest! {
         #[test]
-        fn no_history_makes_a_variance_negative_or_larger_than_it_was_at_first(
+        fn no_history_makes_a_variance_negative_or_larger_than_its_prior(
             steps in proptest::collection::vec(
                 (proptest::collection::vec((0_usize..4, -2.0..2.0_f64), 1..4), -5.0..5.0_f64, 0.001..1.0_f64),
                 1..100,
             ),
         ) {
             let priors = [0.1, 1.0, 4.0, 0.01];
-            let mut belief = Gaussian::default();
+            let mut gaussian = Gaussian::default();
             for prior in priors {
-                belief.add(prior);
+                gaussian.push(prior);
             }
-            for (weights, seen, noise) in steps {
-                for (number, prior) in priors.into_iter().enumerate() {
-                    belief.fade(number, 0.99, prior);
+            for (weights, observed, noise_std) in steps {
+                for (index, prior) in priors.into_iter().enumerate() {
+                    gaussian.shrink(index, 0.99, prior);
                 }
-                belief.condition(&weights, &[0.0; 4], seen, noise);
-                for (number, prior) in priors.into_iter().enumerate() {
-                    let variance = belief.variance(&[(number, 1.0)]);
+                gaussian.condition(&weights, &[0.0; 4], observed, noise_std);
+                for (index, prior) in priors.into_iter().enumerate() {
+                    let variance = gaussian.variance(&[(index, 1.0)]);
                     prop_assert!((0.0..=prior * (1.0 + 1e-9)).contains(&variance), "{variance}");
-                    prop_assert!(belief.mean()[number].is_finite());
+                    prop_assert!(gaussian.mean()[index].is_finite());
                 }
             }
         }

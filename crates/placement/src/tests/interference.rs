@@ -7,10 +7,10 @@ use std::{
 };
 
 use packhorse_cluster::{DeviceKind, ModelId, Percent};
-use packhorse_contention::{Active, Measured, SlowdownModel, Tenant};
+use packhorse_contention::{ColocatedReplica, ComputeDemand, MeasuredSlowdown, SlowdownModel};
 
 use super::*;
-use crate::{IgniterCoefficients, PolicyOptions};
+use crate::{IgniterCoefficients, PlanningOptions};
 
 const V100_SOLO: &str = include_str!("../../../../profiles/interference/v100-solo.csv");
 const V100_PAIRS: &str = include_str!("../../../../scenarios/igniter/pairs.csv");
@@ -118,10 +118,10 @@ fn gpulet() -> Vec<Row> {
 type Predictor = Box<dyn Fn(&Row) -> f64>;
 type Method = fn(&[&Row]) -> Predictor;
 
-fn tenant(load: &Load, active: Active) -> Tenant<'_> {
-    Tenant {
+fn colocated(load: &Load, demand: ComputeDemand) -> ColocatedReplica<'_> {
+    ColocatedReplica {
         model: &load.model,
-        active,
+        demand,
         rows: load.batch_size,
         busy: 1.0,
     }
@@ -130,36 +130,36 @@ fn tenant(load: &Load, active: Active) -> Tenant<'_> {
 /// Ours, on one measure of how much the neighbour uses.
 fn learned(rows: &[&Row], utilization: fn(&Solo) -> Percent) -> Predictor {
     let kind: DeviceKind = "gpu".parse().unwrap();
-    let mut learned = SlowdownModel::lasting();
-    let tenants = move |row: &Row| {
-        let active = |load: &Load, solo: &Solo| Active {
+    let mut learned = SlowdownModel::without_forgetting();
+    let demands = move |row: &Row| {
+        let demand = |load: &Load, solo: &Solo| ComputeDemand {
             sm_utilization: utilization(solo),
             compute_share: ComputeShare::new(f64::from(load.share)).ok(),
         };
-        let own = active(&row.load, &row.solo);
-        (own, active(&row.neighbour, &row.neighbour_solo))
+        let own = demand(&row.load, &row.solo);
+        (own, demand(&row.neighbour, &row.neighbour_solo))
     };
     for row in rows {
-        let (own, other) = tenants(row);
-        let measured = Measured {
+        let (own, other) = demands(row);
+        let measured = MeasuredSlowdown {
             batches: BATCHES,
             slowdown: row.latency_ms / row.solo.latency_ms,
         };
         // Of the neighbour nothing is told here.
-        let present = Measured {
+        let present = MeasuredSlowdown {
             batches: 0,
             slowdown: 1.0,
         };
         let device = [
-            (tenant(&row.load, own), measured),
-            (tenant(&row.neighbour, other), present),
+            (colocated(&row.load, own), measured),
+            (colocated(&row.neighbour, other), present),
         ];
-        learned.measure(&kind, &device);
+        learned.update(&kind, &device);
     }
     Box::new(move |row| {
-        let (own, other) = tenants(row);
-        let subject = tenant(&row.load, own);
-        let slowdown = learned.expected(&kind, &subject, &[tenant(&row.neighbour, other)]);
+        let (own, other) = demands(row);
+        let subject = colocated(&row.load, own);
+        let slowdown = learned.predict(&kind, &subject, &[colocated(&row.neighbour, other)]);
         row.solo.latency_ms * slowdown.mean
     })
 }
@@ -208,9 +208,9 @@ fn igniter_form(rows: &[&Row]) -> Predictor {
 /// iGniter with the coefficients it was published with: fitted to batches by themselves and to pairs of equal workloads.
 fn igniter_as_published(_: &[&Row]) -> Predictor {
     let coefficients = IgniterCoefficients::from_csv(V100_COEFFICIENTS).unwrap();
-    let options = PolicyOptions {
+    let options = PlanningOptions {
         igniter_coefficients: Some(coefficients),
-        ..PolicyOptions::default()
+        ..PlanningOptions::default()
     };
     let profiles = ProfileTable::from_csv(V100_PROFILES).unwrap();
     Box::new(move |row| {
