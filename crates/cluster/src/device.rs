@@ -1,27 +1,27 @@
-//! What replicas run on.
+//! The devices that replicas run on.
 
 use crate::{ByteCount, DeviceKind, NodeName};
 
-/// A device by its place in a [`crate::Problem`].
+/// The index of a device in a [`crate::Problem`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DeviceIndex(pub usize);
 
-/// Something a replica runs on: a GPU, the CPU, or a simulated GPU.
+/// A device that replicas run on: a GPU, the CPU, or a simulated GPU.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Device {
-    /// What it is, as profiles know it.
+    /// The kind of the device, as profiles name it.
     pub kind: DeviceKind,
-    /// Memory that replicas may use.
+    /// The memory that replicas may use.
     pub memory: ByteCount,
-    /// Streaming multiprocessors of a GPU, threads of a CPU; where known.
+    /// The streaming multiprocessors of a GPU or the threads of a CPU; `None` if unknown.
     pub multiprocessors: Option<u32>,
-    /// The machine it is in.
+    /// The node that has the device.
     pub node: NodeName,
-    /// What an hour of it costs, where that is known.
+    /// The price of one hour in US dollars; `None` if unknown.
     pub cost_per_hour: Option<f64>,
 }
 
-/// Kinds with data sheets built in: short name, NVML name, memory in MiB as NVML reports it (nominal for the V100, as the
+/// Device kinds with built-in data: short name, NVML name, memory in MiB as NVML reports it (nominal for the V100, as the
 /// thesis counts it), multiprocessors.
 const KNOWN: [(&str, &str, u64, u32); 14] = [
     ("V100-SXM2-16GB", "Tesla V100-SXM2-16GB", 16_384, 80),
@@ -40,14 +40,14 @@ const KNOWN: [(&str, &str, u64, u32); 14] = [
     ("GH200-480GB", "NVIDIA GH200 480GB", 97_871, 132),
 ];
 
-/// Memory and multiprocessors of a kind whose data sheet is built in.
+/// Returns the memory and the multiprocessors of a kind with built-in data.
 pub fn known_kind(kind: &DeviceKind) -> Option<(ByteCount, u32)> {
     let (_, _, mib, multiprocessors) = KNOWN.iter().find(|known| known.0 == kind.as_str())?;
     Some((ByteCount::from_mib(*mib)?, *multiprocessors))
 }
 
-/// What an hour of one costs in US dollars: AWS' list price on demand in us-east-1 early in 2025, per GPU of the smallest instance
-/// that has it. One seller's prices of one time, so that their relation means something.
+/// The price of one GPU hour in US dollars: AWS' on-demand list price in us-east-1 early in 2025, per GPU of the smallest instance
+/// that has it. All prices are of one seller at one time, so that they can be compared.
 const COSTS: [(&str, f64); 8] = [
     ("V100-SXM2-16GB", 3.06),
     ("V100-SXM2-32GB", 3.90),
@@ -59,15 +59,15 @@ const COSTS: [(&str, f64); 8] = [
     ("H100-SXM5-80GB", 12.29),
 ];
 
-/// What an hour of a kind costs, in US dollars, where a list price is built in.
+/// Returns the price of one hour of a kind in US dollars, if it has a built-in list price.
 pub fn known_cost_per_hour(kind: &DeviceKind) -> Option<f64> {
     let (_, cost) = COSTS.iter().find(|known| known.0 == kind.as_str())?;
     Some(*cost)
 }
 
 impl DeviceKind {
-    /// The kind of an NVIDIA GPU by the name NVML gives it: a short name where we have one, else the name as it is, with
-    /// whatever no name may hold replaced by `-`.
+    /// Returns the kind of an NVIDIA GPU from its NVML name: the built-in short name if there is one, else the NVML name with
+    /// every character that a name must not contain replaced by `-`.
     pub fn from_nvml_name(name: &str) -> Self {
         match KNOWN.iter().find(|known| known.1 == name) {
             Some(known) => Self::slug("", known.0),
@@ -75,7 +75,7 @@ impl DeviceKind {
         }
     }
 
-    /// The kind of a CPU by the model name its operating system gives it: `cpu-` and a slug.
+    /// Returns the kind of a CPU from the model name that its operating system reports: `cpu-` and a slug.
     pub fn from_cpu_model_name(name: &str) -> Self {
         Self::slug(
             "cpu-",
@@ -110,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn kinds_have_short_names_where_we_know_one() {
+    fn known_kinds_have_short_names() {
         assert_eq!(
             DeviceKind::from_nvml_name("Tesla V100-SXM2-16GB").as_str(),
             "V100-SXM2-16GB"

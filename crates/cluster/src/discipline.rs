@@ -1,19 +1,20 @@
-//! The dispatch disciplines: how waiting requests become batches. Named here because plans assume one; built in `serving`.
+//! The dispatch disciplines, which form batches of waiting requests. They are named here because plans assume one; `serving` implements
+//! them.
 
 use std::{fmt, str::FromStr};
 
 use serde::{Deserialize, Serialize};
 
-/// How waiting requests become batches.
+/// The rule by which batches are formed of waiting requests.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
 #[serde(rename_all = "kebab-case")]
 pub enum Discipline {
-    /// Earliest deadline first, late binding to free credits, early drop.
+    /// Earliest deadline first, with late binding to free credits and early drop.
     #[default]
     Deadline,
-    /// The thesis' router: batches by size or after a fixed time, replicas in turn, nothing refused.
+    /// The thesis' router: a batch is sent when it is full or after a fixed time, replicas take turns, and no request is refused.
     FixedWait,
 }
 
@@ -25,10 +26,10 @@ pub struct UnknownDiscipline {
 }
 
 impl Discipline {
-    /// All of them.
+    /// All disciplines.
     pub const ALL: [Self; 2] = [Self::Deadline, Self::FixedWait];
 
-    /// Its name in configuration and reports.
+    /// Returns the name in configuration and reports.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Deadline => "deadline",

@@ -1,4 +1,4 @@
-//! Why a model is served as far as it is, and what would serve it.
+//! The explanation of a model's served fraction: its bottleneck, and changes that would serve it.
 
 use std::{fmt, time::Duration};
 
@@ -6,61 +6,62 @@ use serde::{Deserialize, Serialize};
 
 use crate::{DeviceKind, RequestsPerSecond};
 
-/// What a plan comes to for one model, and what would serve it where that is not enough.
+/// The part of one model's requests that a plan serves in time, the bottleneck, and changes that would serve the model.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Explanation {
-    /// The part of its requests that is answered within the SLO, by the estimate of queueing and interference, whatever the
-    /// policy itself expects; 1 for a model that expects none and has a replica.
+    /// The fraction of its requests that is answered within the SLO, from 0 to 1, by the estimate of queueing and interference, whatever
+    /// the policy itself expects; 1 for a model that expects no requests and has a replica.
     pub served_fraction: f64,
-    /// What it is bound by.
+    /// The bottleneck.
     pub bound: Bound,
-    /// Each would suffice by itself, if planned for by the same policy. Empty if it is served, or if nothing was found.
+    /// Changes each of which would suffice by itself, with a new plan of the same policy. Empty if the model is served, or if no such
+    /// change was found.
     pub remedies: Vec<Remedy>,
-    /// Whether everything was looked at; if not, remedies may be missing or larger than they need be, and that more memory would
-    /// serve the model may have been overlooked.
+    /// True if the search was completed. Otherwise remedies may be missing or larger than necessary, and the bound `memory` may have
+    /// been overlooked.
     pub complete: bool,
 }
 
-/// What a model is bound by: the first that holds, in this order.
+/// The bottleneck of a model: the first variant that holds, in this order.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(tag = "by", rename_all = "kebab-case")]
 pub enum Bound {
-    /// Its rate: it is served.
+    /// The model's own request rate: the model is served.
     Rate,
-    /// There are devices, and it was measured on none of their kinds.
+    /// There are devices, but the model was measured on none of their kinds.
     NoProfile,
-    /// No request can be in time, however few there are.
+    /// No request can be in time, at any rate.
     LatencyFloor {
-        /// The least latency, on the fastest device: hand-over, the way there and back, and the smallest batch that may be planned.
+        /// The least latency, on the fastest device: hand-over, network both ways, and the smallest batch that may be planned.
         #[serde(with = "millis", rename = "floor_ms")]
         #[cfg_attr(feature = "openapi", schema(value_type = f64))]
         floor: Duration,
-        /// Its objective.
+        /// The model's latency objective.
         #[serde(with = "millis", rename = "slo_ms")]
         #[cfg_attr(feature = "openapi", schema(value_type = f64))]
         slo: Duration,
     },
-    /// With more memory in the devices there are, it would be served.
+    /// Memory: the model would be served if the present devices had more.
     Memory,
-    /// The policy gives it no replica, not even if it has all devices to itself.
+    /// The policy gives the model no replica, even if it has all devices to itself.
     Policy {
-        /// The policy's own words.
+        /// The reason that the policy gives.
         why: String,
     },
-    /// With the devices of its replicas to itself it would be served, and those devices have time left.
+    /// Interference: the model would be served if it had the devices of its replicas to itself, and those devices have time left.
     Interference,
-    /// The batches that were planned take too long for its SLO, however few requests come.
+    /// The planned batches take too long for the model's SLO, at any rate.
     BatchTime {
-        /// The largest batch size of its replicas.
+        /// The largest batch size of the model's replicas.
         batch_size: u32,
-        /// Its objective.
+        /// The model's latency objective.
         #[serde(with = "millis", rename = "slo_ms")]
         #[cfg_attr(feature = "openapi", schema(value_type = f64))]
         slo: Duration,
     },
-    /// The time of devices that the plan gives it is too little for its rate; a policy that takes it to suffice plans no more.
+    /// The device time that the plan gives the model is too little for its rate; a policy that considers it sufficient plans no more.
     DeviceTime,
 }
 
@@ -68,41 +69,41 @@ pub enum Bound {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Remedy {
-    /// What changes; all else stays.
+    /// The change; everything else stays the same.
     #[serde(flatten)]
     pub change: Change,
-    /// The part of its requests that is in time then, by the estimate.
+    /// The fraction of the model's requests that is in time after the change, from 0 to 1, by the estimate.
     pub served_fraction: f64,
 }
 
-/// What may be changed for a model.
+/// A change to the cluster or to a model.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(tag = "change", rename_all = "kebab-case")]
 pub enum Change {
     /// Further devices.
     AddDevices {
-        /// Of which kind.
+        /// The kind of the added devices.
         #[cfg_attr(feature = "openapi", schema(value_type = String))]
         kind: DeviceKind,
-        /// How many.
+        /// The number of added devices.
         count: u32,
     },
     /// A looser objective.
     Slo {
-        /// The objective.
+        /// The new latency objective.
         #[serde(with = "millis", rename = "slo_ms")]
         #[cfg_attr(feature = "openapi", schema(value_type = f64))]
         slo: Duration,
     },
     /// Smaller batches.
     MaxBatchSize {
-        /// The most rows of one batch.
+        /// The new largest number of rows in one batch.
         max_batch_size: u32,
     },
     /// Fewer requests.
     Rate {
-        /// The rate.
+        /// The new rate.
         #[serde(rename = "rate_rps")]
         #[cfg_attr(feature = "openapi", schema(value_type = f64))]
         rate: RequestsPerSecond,
@@ -112,25 +113,34 @@ pub enum Change {
 impl fmt::Display for Bound {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Rate => f.write_str("its rate: it is served"),
-            Self::NoProfile => f.write_str("missing profiles: it was measured on none of the devices' kinds"),
+            Self::Rate => f.write_str("its own request rate: it is served"),
+            Self::NoProfile => {
+                f.write_str("missing profiles: it was measured on none of the devices' kinds")
+            }
             Self::LatencyFloor { floor, slo } => write!(
                 f,
-                "latency: the fastest answer takes {} ms, and its SLO is {} ms",
-                rounded(*floor),
-                rounded(*slo)
+                "latency: the fastest answer takes {} ms, but its SLO is {} ms",
+                rounded_millis(*floor),
+                rounded_millis(*slo)
             ),
-            Self::Memory => f.write_str("memory: with more of it in the devices it would be served"),
-            Self::Policy { why } => write!(f, "the policy, which gives it no replica even alone: {why}"),
-            Self::Interference => f.write_str(
-                "interference: its devices have time left, and with them to itself it would be served",
+            Self::Memory => {
+                f.write_str("memory: it would be served if the devices had more memory")
+            }
+            Self::Policy { why } => write!(
+                f,
+                "the policy, which gives it no replica even if it has all devices to itself: {why}"
             ),
+            Self::Interference => {
+                f.write_str("interference: it would be served if it had its devices to itself")
+            }
             Self::BatchTime { batch_size, slo } => write!(
                 f,
-                "batch time: batches of up to {batch_size} as planned take too long for its SLO of {} ms",
-                rounded(*slo)
+                "batch time: the planned batches of up to {batch_size} rows take too long for its SLO of {} ms",
+                rounded_millis(*slo)
             ),
-            Self::DeviceTime => f.write_str("device time: what the plan gives it is too little for its rate"),
+            Self::DeviceTime => {
+                f.write_str("device time: the plan gives it too little for its rate")
+            }
         }
     }
 }
@@ -139,17 +149,17 @@ impl fmt::Display for Change {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::AddDevices { kind, count } => write!(f, "{count} more {kind}"),
-            Self::Slo { slo } => write!(f, "an SLO of {} ms", rounded(*slo)),
+            Self::Slo { slo } => write!(f, "an SLO of {} ms", rounded_millis(*slo)),
             Self::MaxBatchSize { max_batch_size } => {
-                write!(f, "batches of at most {max_batch_size}")
+                write!(f, "batches of at most {max_batch_size} rows")
             }
             Self::Rate { rate } => write!(f, "at most {} requests/s", hundredths(rate.get())),
         }
     }
 }
 
-/// Milliseconds, to a hundredth.
-fn rounded(duration: Duration) -> f64 {
+/// Returns the duration in milliseconds, rounded to a hundredth.
+fn rounded_millis(duration: Duration) -> f64 {
     hundredths(duration.as_secs_f64() * 1e3)
 }
 
@@ -182,7 +192,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn programs_read_what_a_model_is_bound_by_and_what_would_change_it() {
+    fn the_json_of_an_explanation_has_its_bound_and_its_remedies() {
         let explanation = Explanation {
             served_fraction: 0.25,
             bound: Bound::LatencyFloor {

@@ -1,10 +1,10 @@
-//! Names and numbers that identify things. Parsed once at the edge; afterwards they are what they claim to be.
+//! Identifiers. They are parsed once, where they enter the program, and are valid from then on.
 
 use std::{fmt, str::FromStr};
 
 use serde::{Deserialize, Serialize};
 
-/// A text that is no valid identifier.
+/// The error for a text that is not a valid identifier.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{what} {given:?} is not valid: {rule}")]
 pub struct IdError {
@@ -15,7 +15,7 @@ pub struct IdError {
 
 impl IdError {
     fn new(what: &'static str, rule: &'static str, given: &str) -> Self {
-        // What came from outside is quoted, but never at length.
+        // The text may come from a client: quote at most a short part of it.
         Self {
             what,
             rule,
@@ -61,7 +61,7 @@ macro_rules! name {
         pub struct $name(String);
 
         impl $name {
-            /// The name as text.
+            /// Returns the name as text.
             pub fn as_str(&self) -> &str {
                 &self.0
             }
@@ -90,11 +90,11 @@ name!(
     ModelName, "model name"
 );
 name!(
-    /// The name of a node: the machine that one agent looks after.
+    /// The name of a node, which is the machine that one agent manages.
     NodeName, "node name"
 );
 name!(
-    /// What a device is, as profiles know it: `V100-SXM2-16GB`, `H200`, `cpu-xeon-platinum-8481c`.
+    /// The kind of a device, for which profiles are measured: `V100-SXM2-16GB`, `H200`, `cpu-xeon-platinum-8481c`.
     DeviceKind, "device kind"
 );
 
@@ -104,10 +104,10 @@ name!(
 pub struct ModelVersion(u32);
 
 impl ModelVersion {
-    /// What a registration without a version gets.
+    /// The version of a registration that names none.
     pub const FIRST: Self = Self(1);
 
-    /// Refuses zero and what the store cannot hold.
+    /// Creates a version. Zero and numbers that the store cannot hold are errors.
     pub fn new(version: u32) -> Result<Self, IdError> {
         if version >= 1 && i32::try_from(version).is_ok() {
             Ok(Self(version))
@@ -120,7 +120,7 @@ impl ModelVersion {
         }
     }
 
-    /// The number.
+    /// Returns the number.
     pub const fn get(self) -> u32 {
         self.0
     }
@@ -162,20 +162,20 @@ impl fmt::Display for ModelVersion {
     }
 }
 
-/// One version of one model, written `NAME:VERSION`. What profiles, plans and replicas speak of.
+/// One version of one model, written `NAME:VERSION`. Profiles, plans and replicas refer to models by it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct ModelId {
     /// The model's name.
     pub name: ModelName,
-    /// Its version.
+    /// The model's version.
     pub version: ModelVersion,
 }
 
 impl FromStr for ModelId {
     type Err = IdError;
 
-    /// `NAME:VERSION`, or `NAME` for version 1.
+    /// Parses `NAME:VERSION`, or `NAME` for version 1.
     fn from_str(text: &str) -> Result<Self, IdError> {
         let (name, version) = match text.split_once(':') {
             Some((name, version)) => (name, version.parse()?),
@@ -202,17 +202,17 @@ text_serde!(ModelId);
 pub struct ArtifactDigest([u8; 32]);
 
 impl ArtifactDigest {
-    /// From the 32 bytes of a SHA-256.
+    /// Creates a digest from the 32 bytes of a SHA-256.
     pub const fn from_sha256(bytes: [u8; 32]) -> Self {
         Self(bytes)
     }
 
-    /// The 32 bytes.
+    /// Returns the 32 bytes.
     pub const fn as_bytes(&self) -> &[u8; 32] {
         &self.0
     }
 
-    /// The 64 hexadecimal digits, without the prefix: a safe file name.
+    /// Returns the 64 hexadecimal digits without the prefix, which are a safe file name.
     pub fn to_hex(self) -> String {
         hex::encode(self.0)
     }
@@ -262,7 +262,7 @@ pub struct DeviceId {
 }
 
 impl DeviceId {
-    /// `local` names the device within its node, by the rule of names.
+    /// Creates an id of a node and the device's name within it. An error if `local` is not a valid name.
     pub fn new(node: NodeName, local: &str) -> Result<Self, IdError> {
         if is_name(local) {
             Ok(Self {
@@ -274,12 +274,12 @@ impl DeviceId {
         }
     }
 
-    /// The node it is in.
+    /// Returns the node that has the device.
     pub fn node(&self) -> &NodeName {
         &self.node
     }
 
-    /// Its name within the node: an NVIDIA UUID, `cpu0`, `sim0`.
+    /// Returns the device's name within its node: an NVIDIA UUID, `cpu0`, `sim0`.
     pub fn local(&self) -> &str {
         &self.local
     }
@@ -317,13 +317,13 @@ impl fmt::Display for Generation {
     }
 }
 
-/// A replica for as long as it lives, written `GENERATION-NUMBER`: the plan that first asked for it, and its place there.
+/// The identity of a replica while it exists, written `GENERATION-NUMBER`: the plan that first contained it, and its number there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct ReplicaId {
-    /// The plan that first asked for this replica.
+    /// The generation of the plan that first contained this replica.
     pub generation: Generation,
-    /// Its number within that plan.
+    /// The replica's number within that plan.
     pub number: u32,
 }
 

@@ -1,4 +1,4 @@
-//! A model as it is registered.
+//! Registered models.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{ArtifactDigest, Dim, ModelId, RequestsPerSecond, Shape, TensorSpec};
 
-/// What a replica runs: a TorchScript file with its signature. All that a worker needs to know of a model.
+/// The program that a replica runs: a TorchScript file with its signature. A worker needs no other information about a model.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
@@ -14,50 +14,50 @@ pub struct Program {
     /// Name and version, as `NAME:VERSION`.
     #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub model: ModelId,
-    /// The TorchScript file.
+    /// The digest of the TorchScript file.
     #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub artifact: ArtifactDigest,
-    /// The most rows a batch may have; 0 when the model has no batch dimension and takes one request at a time.
+    /// The largest number of rows in a batch; 0 if the model has no batch dimension and takes one request at a time.
     pub max_batch_size: u32,
-    /// In the order of the program's arguments.
+    /// The input tensors, in the order of the program's arguments.
     pub inputs: Vec<TensorSpec>,
-    /// In the order of the program's results.
+    /// The output tensors, in the order of the program's results.
     pub outputs: Vec<TensorSpec>,
 }
 
-/// A registered version of a model: what runs, and what is promised of it.
+/// A registered version of a model: its program, its objective and its expected load.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ModelSpec {
-    /// What runs.
+    /// The program that replicas run.
     pub program: Program,
-    /// The latency objective, end to end at the gateway.
+    /// The latency objective (SLO), end to end at the gateway.
     pub slo: Duration,
-    /// The rate that is expected and planned for.
+    /// The expected request rate, which placement plans for.
     pub rate: RequestsPerSecond,
-    /// The most requests that wait for it; one more is refused. None: as many as the gateway lets wait for any model.
+    /// The largest number of waiting requests; one more is refused. With `None` the gateway's limit for any model holds.
     pub queue_limit: Option<u32>,
 }
 
-/// Which field of a model is out of its limits, and what they are.
+/// The error for a field of a model that is out of its limits.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{field}: {problem}")]
 pub struct ModelSpecError {
-    /// The field, as the API spells it: `inputs[0].shape`.
+    /// The field in the API's spelling: `inputs[0].shape`.
     pub field: String,
-    /// What is wrong and what is allowed.
+    /// The problem, with the limit.
     pub problem: String,
 }
 
 impl ModelSpec {
-    /// The loosest objective: what clients wait for by default.
+    /// The largest latency objective. Clients wait this long by default.
     pub const MAX_SLO: Duration = Duration::from_mins(1);
-    /// The longest queue that may be asked for, in requests.
+    /// The largest queue limit of a model, in requests.
     pub const MAX_QUEUE_LIMIT: u32 = 1_000_000;
 
     /// Checks every field against its limits.
     ///
     /// # Errors
-    /// The first field out of its limits.
+    /// Names the first field that is out of its limits.
     pub fn validate(&self) -> Result<(), ModelSpecError> {
         if self.slo.is_zero() || self.slo > Self::MAX_SLO {
             return Err(ModelSpecError {
@@ -84,17 +84,17 @@ impl ModelSpec {
 }
 
 impl Program {
-    /// The largest batch a model may be registered with.
+    /// The largest `max_batch_size` of a model, in rows.
     pub const MAX_BATCH_SIZE: u32 = 4096;
-    /// The most inputs, and the most outputs.
+    /// The largest number of inputs and the largest number of outputs.
     pub const MAX_TENSORS: usize = 64;
 
-    /// Whether requests of this model can share a batch.
+    /// Returns true if requests of this model can share a batch.
     pub fn batches(&self) -> bool {
         self.max_batch_size > 0
     }
 
-    /// The most rows of one batch; 1 for a model without a batch dimension.
+    /// Returns the largest number of rows in one batch; 1 for a model without a batch dimension.
     pub fn rows_limit(&self) -> u32 {
         self.max_batch_size.max(1)
     }
@@ -102,7 +102,7 @@ impl Program {
     /// Checks every field against its limits.
     ///
     /// # Errors
-    /// The first field out of its limits.
+    /// Names the first field that is out of its limits.
     pub fn validate(&self) -> Result<(), ModelSpecError> {
         if self.max_batch_size > Self::MAX_BATCH_SIZE {
             return Err(ModelSpecError {
@@ -153,7 +153,7 @@ impl Program {
             if spec.datatype.width().is_none() {
                 return error(
                     field("datatype"),
-                    "BYTES has no libtorch tensor; use UINT8 with a length".to_owned(),
+                    "BYTES is not supported, as libtorch has no such tensor; use UINT8 with a length".to_owned(),
                 );
             }
             if spec.shape.len() > Shape::MAX_RANK {
@@ -175,10 +175,7 @@ impl Program {
                 return error(field("shape"), e.to_string());
             }
             if spec.shape.contains(&Dim::Fixed(0)) {
-                return error(
-                    field("shape"),
-                    "a dimension of 0 leaves nothing to compute".to_owned(),
-                );
+                return error(field("shape"), "a dimension must not be 0".to_owned());
             }
             if self.batches() && spec.shape.first() != Some(&Dim::Any) {
                 return error(
@@ -199,7 +196,10 @@ impl Program {
                 if pad.axis == 0 || spec.shape.get(pad.axis) != Some(&Dim::Any) {
                     return error(
                         field("pad.axis"),
-                        format!("{} is no variable dimension after the batch", pad.axis),
+                        format!(
+                            "{} is not a variable dimension (-1) after the batch dimension",
+                            pad.axis
+                        ),
                     );
                 }
                 if !pad.value.is_finite() {

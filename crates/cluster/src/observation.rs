@@ -1,30 +1,31 @@
-//! What was seen of replicas that share a device: the feedback from which placement learns how they slow each other.
+//! Observations of devices, from which placement learns how much replicas that share a device slow each other.
 
 use crate::{ComputeShare, DeviceKind, ModelId};
 
-/// One device over one period. Also one that a single replica has to itself: that tells how far its profile is off.
+/// The observation of one device over one period. A device with a single replica is observed too: it shows the error of that replica's
+/// profile.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DeviceObservation {
-    /// What kind of device.
+    /// The kind of the device.
     pub kind: DeviceKind,
-    /// Every replica that computed on it in the period.
+    /// Every replica that computed on the device in the period.
     pub replicas: Vec<ReplicaObservation>,
 }
 
-/// One replica of an observed device.
+/// The observation of one replica of an observed device.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ReplicaObservation {
-    /// Which model.
+    /// The replica's model.
     pub model: ModelId,
-    /// The share of the multiprocessors it may use; `None` sets no limit.
+    /// The share of the multiprocessors that the replica may use; `None` sets no limit.
     pub compute_share: Option<ComputeShare>,
-    /// Batches that it computed in the period: the weight of what follows.
+    /// The number of batches that it computed in the period, which is the weight of the fields below.
     pub batches: u64,
-    /// Their mean rows.
+    /// The mean number of rows of these batches.
     pub mean_rows: f64,
     /// The fraction of the period in which it was computing, from 0 to 1.
     pub busy: f64,
-    /// The sum of their compute times over the sum of what is expected of each alone on the device with the same share: 1 is
-    /// undisturbed.
+    /// The sum of the batches' compute times over the sum of the times expected if the replica were alone on the device with the same
+    /// share: 1 is undisturbed.
     pub slowdown: f64,
 }

@@ -1,4 +1,4 @@
-//! What a placement policy is asked.
+//! The input of a placement policy.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -7,40 +7,40 @@ use crate::{
     Profile, ProfileTable, RequestsPerSecond,
 };
 
-/// A model by its place in a [`Problem`].
+/// The index of a model in a [`Problem`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ModelIndex(pub usize);
 
-/// A model with what is demanded of it.
+/// A model with the demand to plan for.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DemandedModel {
-    /// Which model.
+    /// The model's name and version.
     pub id: ModelId,
-    /// The rate to plan for.
+    /// The request rate to plan for.
     pub rate: RequestsPerSecond,
-    /// The latency objective, end to end at the gateway.
+    /// The latency objective (SLO), end to end at the gateway.
     pub slo: Duration,
-    /// The most rows of one batch, at least 1.
+    /// The largest number of rows in one batch, at least 1.
     pub max_batch_size: u32,
-    /// Bytes of one request's input.
+    /// The size of one request's input, in bytes.
     pub payload: ByteCount,
-    /// How long a replica takes from its start until it is ready.
+    /// The time from a replica's start until it is ready.
     pub load_time: Duration,
-    /// Real compute time over the profile's; 1 where the profile is believed.
+    /// The real compute time over the profile's; 1 where the profile is taken as it is.
     pub latency_scale: f64,
 }
 
-/// The way from the gateway to a worker, as placement assumes it.
+/// The network from the gateway to a worker, as placement assumes it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct NetworkModel {
-    /// Time for a batch of no bytes.
+    /// The transfer time of a batch of no bytes.
     pub base: Duration,
-    /// Bandwidth, in bytes per second.
+    /// The bandwidth, in bytes per second.
     pub bytes_per_second: f64,
 }
 
 impl Default for NetworkModel {
-    /// What the thesis measured on its cluster: 8.7 ms for 9,633,792 bytes (chapter 6).
+    /// Returns the values that the thesis measured on its cluster: 8.7 ms for 9,633,792 bytes (chapter 6).
     fn default() -> Self {
         Self {
             base: Duration::from_micros(161),
@@ -49,27 +49,27 @@ impl Default for NetworkModel {
     }
 }
 
-/// What placement assumes of how requests come and of what a batch costs besides its profiled time. Policies whose papers know
-/// nothing of it ignore it.
+/// The assumptions of placement about arrivals and about the time of a batch besides its profiled time. Policies whose papers have no
+/// such assumptions ignore them.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Conditions {
-    /// Hand-over of a batch at the gateway, before the network.
+    /// The time that the gateway takes to hand over a batch, before the network.
     pub router_overhead: Duration,
-    /// From a worker back to the client.
+    /// The time from a worker back to the client.
     pub return_time: Duration,
-    /// A client's own work per request, spent after each gap: clients reach less than the rate that they were given.
+    /// A client's own work per request, spent after each gap between arrivals: clients reach less than their configured rate.
     pub client_overhead: Duration,
-    /// Coefficient of variation of the gaps between arrivals, without the clients' own work: 1 is Poisson, more is bursty.
+    /// The coefficient of variation of the gaps between arrivals, without the clients' own work: 1 is Poisson, more is bursty.
     pub burstiness: f64,
-    /// How much faster than in proportion a replica slows under a compute share below its utilisation.
+    /// The exponent by which a replica slows under a compute share below its utilisation; 1 is proportional.
     pub mps_exponent: f64,
-    /// How long the discipline `fixed-wait` holds an open batch at most.
+    /// The longest time that the discipline `fixed-wait` holds an open batch.
     pub max_batch_wait: Duration,
 }
 
 impl Default for Conditions {
-    /// Poisson arrivals from clients that do nothing else, the overheads that the thesis measured, and the exponent fitted to its
-    /// measurements under MPS (chapter 6).
+    /// Returns Poisson arrivals from clients without work of their own, the overheads that the thesis measured, and the exponent fitted
+    /// to its measurements under MPS (chapter 6).
     fn default() -> Self {
         Self {
             router_overhead: Duration::from_micros(500),
@@ -82,53 +82,53 @@ impl Default for Conditions {
     }
 }
 
-/// Everything a placement policy may know. Immutable; answered by one [`crate::Plan`].
+/// The whole input of a placement policy. It is immutable, and a policy returns one [`crate::Plan`] for it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Problem {
-    /// The devices, in the order that [`DeviceIndex`] counts.
+    /// The devices, indexed by [`DeviceIndex`].
     pub devices: Vec<Device>,
-    /// The models, in the order that [`ModelIndex`] counts.
+    /// The models, indexed by [`ModelIndex`].
     pub models: Vec<DemandedModel>,
-    /// How long batches take and what they need, per model and device kind.
+    /// The measured times and memory of batches, per model and device kind.
     pub profiles: ProfileTable,
-    /// How requests will be dispatched.
+    /// The dispatch discipline.
     pub discipline: Discipline,
-    /// How batches will travel.
+    /// The network from the gateway to the workers.
     pub network: NetworkModel,
-    /// How requests will come, and what batches cost besides computing.
+    /// The assumptions about arrivals and overheads.
     pub conditions: Conditions,
-    /// What runs now, for policies that keep what need not move.
+    /// The replicas that run now, for policies that avoid moving replicas.
     pub current: Vec<PlannedReplica>,
-    /// What was seen of devices that are shared, the oldest first, for policies that learn from it.
+    /// Observations of devices, oldest first, for policies that learn from them.
     pub observations: Vec<DeviceObservation>,
 }
 
-/// Why something is no problem to be solved.
+/// The error for an invalid problem.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProblemError {
     /// Two models have the same name and version.
     #[error("model {0} is given twice")]
     DuplicateModel(ModelId),
     /// A model's SLO is zero.
-    #[error("model {0} has an SLO of zero")]
+    #[error("the SLO of model {0} must be above 0, but is 0")]
     ZeroSlo(ModelId),
-    /// A model takes batches of no rows only.
-    #[error("model {0} has a max_batch_size of 0, which must be at least 1")]
+    /// A model's `max_batch_size` is zero.
+    #[error("max_batch_size of model {0} must be at least 1, but is 0")]
     ZeroBatch(ModelId),
-    /// A number that is none, or out of its range.
-    #[error("{field} is {value}, which must be {allowed}")]
+    /// A number is NaN, infinite or out of its range.
+    #[error("{field} must be {allowed}, but is {value}")]
     Number {
-        /// What it is of.
+        /// The field, with its model or device.
         field: String,
-        /// As it would be printed.
+        /// The number, as printed.
         value: String,
-        /// What it may be.
+        /// The allowed range.
         allowed: &'static str,
     },
 }
 
 impl Problem {
-    /// Checks what the types cannot: that models are distinct, have an objective and take batches, and that bare numbers are within
+    /// Checks what the types cannot: that models are distinct, have an SLO and a batch size, and that plain numbers are within
     /// their ranges.
     pub fn validate(&self) -> Result<(), ProblemError> {
         let mut seen = BTreeSet::new();
@@ -157,7 +157,8 @@ impl Problem {
         check_not_negative(field, self.conditions.mps_exponent)
     }
 
-    /// The profile of a model on a device; `None` if it was never measured there, or if there is no such model or device.
+    /// Returns the profile of a model on a device; `None` if the model was not measured on that kind, or if there is no such model or
+    /// device.
     pub fn profile(&self, model: ModelIndex, device: DeviceIndex) -> Option<&Profile> {
         self.profiles.get(
             &self.models.get(model.0)?.id,
@@ -165,7 +166,7 @@ impl Problem {
         )
     }
 
-    /// The models with their indices.
+    /// Returns the models with their indices.
     pub fn models(&self) -> impl Iterator<Item = (ModelIndex, &DemandedModel)> {
         self.models
             .iter()
@@ -173,7 +174,7 @@ impl Problem {
             .map(|(i, model)| (ModelIndex(i), model))
     }
 
-    /// The devices with their indices.
+    /// Returns the devices with their indices.
     pub fn devices(&self) -> impl Iterator<Item = (DeviceIndex, &Device)> {
         self.devices
             .iter()

@@ -1,4 +1,4 @@
-//! What was measured of a model on a kind of device, and the CSV that carries it.
+//! Profiles, which are the measurements of models on kinds of devices, and their CSV format.
 
 use std::{cmp::Ordering, collections::BTreeMap, time::Duration};
 
@@ -6,47 +6,47 @@ use serde::{Deserialize, Serialize};
 
 use crate::{ByteCount, ComputeShare, DeviceKind, IdError, ModelId, Percent, UnitError};
 
-/// One measured batch size.
+/// The measurement of one batch size under one compute share.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ProfileRow {
-    /// Rows in the batch, at least 1.
+    /// The rows in the batch, at least 1.
     pub batch_size: u32,
-    /// The share of the multiprocessors it was measured under.
+    /// The share of the multiprocessors that the replica could use while it was measured.
     pub compute_share: ComputeShare,
-    /// Median time of one batch on the device, without waiting and without the network.
+    /// The median time of one batch on the device, without waiting and without the network.
     pub latency: Duration,
-    /// 99th percentile of the same.
+    /// The 99th percentile of the time of one batch on the device.
     pub latency_p99: Option<Duration>,
-    /// Memory of a replica that serves this batch size: weights and activations.
+    /// The memory of a replica that serves this batch size: weights and activations.
     pub memory: Option<ByteCount>,
-    /// Highest achieved occupancy of the multiprocessors.
+    /// The highest achieved occupancy of the multiprocessors.
     pub achieved_occupancy: Option<Percent>,
-    /// Mean achieved occupancy, weighted by duration.
+    /// The mean achieved occupancy of the multiprocessors, weighted by duration.
     pub mean_occupancy: Option<Percent>,
-    /// Mean utilisation of the multiprocessors, weighted by duration.
+    /// The mean utilisation of the multiprocessors, weighted by duration.
     pub sm_utilization: Option<Percent>,
 }
 
-/// Everything measured of one model version on one kind of device. Has at least one row.
+/// All measurements of one model version on one kind of device. Has at least one row.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Profile {
     /// Ordered by share, largest first, then batch size.
     rows: Vec<ProfileRow>,
 }
 
-/// Why rows are no profile.
+/// The error for rows that are not a valid profile.
 #[derive(Debug, thiserror::Error)]
 pub enum ProfileError {
-    /// There is no row.
+    /// There are no rows.
     #[error("a profile needs at least one row")]
     Empty,
-    /// A batch of no rows.
+    /// A batch size is 0.
     #[error("batch_size must be at least 1")]
     ZeroBatch,
-    /// A batch that takes no time.
+    /// The time of a batch is 0.
     #[error("latency_ms must be above 0 (batch size {0})")]
     ZeroLatency(u32),
-    /// Two rows for one batch size and share.
+    /// Two rows have the same batch size and share.
     #[error("batch size {batch_size} at {share} % is given twice")]
     Duplicate {
         /// The batch size.
@@ -54,18 +54,18 @@ pub enum ProfileError {
         /// The share in percent.
         share: f64,
     },
-    /// The text is no CSV, or lacks a column, or has a cell that is no number.
+    /// The text is not CSV, a column is missing, or a cell is not a number.
     #[error("line {line}: {problem}")]
     Csv {
-        /// From 1, the header's.
+        /// The line number; the header is line 1.
         line: u64,
-        /// What is wrong there.
+        /// The problem in that line.
         problem: String,
     },
 }
 
 impl Profile {
-    /// From rows in any order.
+    /// Creates a profile from rows in any order.
     pub fn new(mut rows: Vec<ProfileRow>) -> Result<Self, ProfileError> {
         let order = |a: &ProfileRow, b: &ProfileRow| {
             let by_share = b
@@ -98,19 +98,19 @@ impl Profile {
         }
     }
 
-    /// All rows: by share, largest first, then by batch size.
+    /// Returns all rows, ordered by share, largest first, then by batch size.
     pub fn rows(&self) -> &[ProfileRow] {
         &self.rows
     }
 
-    /// The rows of the largest measured share (the whole device, normally), by batch size. Not empty.
+    /// Returns the rows of the largest measured share (normally the whole device), ordered by batch size. Not empty.
     pub fn whole(&self) -> &[ProfileRow] {
         let share = self.rows[0].compute_share;
         &self.rows[..self.rows.partition_point(|row| row.compute_share >= share)]
     }
 
-    /// What is left of it where batches have at most so many rows, at least 1. Where no row is so small, the smallest one of the whole
-    /// device is brought down to it, as [`Profile::latency`] is extended; shares of which nothing is left go.
+    /// Returns the profile without the rows above `batch_size`, which is at least 1. If no row of [`Profile::whole`] is that small, its
+    /// smallest one is scaled down to `batch_size` as [`Profile::latency`] extrapolates; other shares without a row are left out.
     #[must_use]
     pub fn up_to(&self, batch_size: u32) -> Self {
         let smaller = self.rows.iter().filter(|row| row.batch_size <= batch_size);
@@ -131,29 +131,29 @@ impl Profile {
         Self { rows }
     }
 
-    /// Time of a batch on the whole device: linear between measured sizes; below the smallest, the first segment
-    /// continued, but never under the proportional part of the smallest; above the largest, proportional.
+    /// Returns the time of a batch on the whole device: linear between measured sizes; below the smallest, the first segment
+    /// extended, but at least the proportional part of the smallest; above the largest, proportional.
     pub fn latency(&self, batch_size: u32) -> Duration {
         let at = |row: &ProfileRow| Some(row.latency.as_secs_f64());
-        let seconds = interpolate(self.whole(), batch_size, at, Outside::Proportional);
+        let seconds = interpolate(self.whole(), batch_size, at, Extrapolation::Proportional);
         Duration::from_secs_f64(seconds.expect("every row has a latency"))
     }
 
-    /// The rows of each measured share, the largest share first, each by batch size. The first is [`Profile::whole`].
+    /// Returns the rows of each measured share, largest share first, each ordered by batch size. The first is [`Profile::whole`].
     pub fn by_share(&self) -> impl Iterator<Item = &[ProfileRow]> {
         self.rows
             .chunk_by(|a, b| a.compute_share == b.compute_share)
     }
 
-    /// Time of a batch as measured under compute shares: at a measured share like [`Profile::latency`] from its rows, between two of
-    /// them linear in 1 / share, above the largest as under the largest; `None` below the smallest.
+    /// Returns the time of a batch under a compute share: at a measured share from its rows like [`Profile::latency`], between two
+    /// measured shares linear in 1 / share, above the largest as under the largest; `None` below the smallest.
     pub fn latency_under(&self, batch_size: u32, share: ComputeShare) -> Option<Duration> {
         let share = share.get();
         let mut above: Option<(f64, f64)> = None;
         for rows in self.by_share() {
             let measured = rows[0].compute_share.get();
             let at = |row: &ProfileRow| Some(row.latency.as_secs_f64());
-            let seconds = interpolate(rows, batch_size, at, Outside::Proportional)?;
+            let seconds = interpolate(rows, batch_size, at, Extrapolation::Proportional)?;
             if share >= measured {
                 let between = above.map_or(seconds, |(larger, faster)| {
                     let part = (1.0 / share - 1.0 / larger) / (1.0 / measured - 1.0 / larger);
@@ -166,34 +166,34 @@ impl Profile {
         None
     }
 
-    /// Memory of a replica for a batch size, extended like [`Profile::latency`]; `None` where no row has it.
+    /// Returns the memory of a replica for a batch size, extrapolated like [`Profile::latency`]; `None` if no row has a value.
     pub fn memory(&self, batch_size: u32) -> Option<ByteCount> {
         let at = |row: &ProfileRow| Some(row.memory?.as_u64() as f64);
-        interpolate(self.whole(), batch_size, at, Outside::Proportional)
+        interpolate(self.whole(), batch_size, at, Extrapolation::Proportional)
             .map(|bytes| ByteCount::new(bytes.round() as u64))
     }
 
-    /// Utilisation of the multiprocessors for a batch size: linear between measured sizes, flat outside them.
+    /// Returns the utilisation of the multiprocessors for a batch size: linear between measured sizes, constant outside them.
     pub fn sm_utilization(&self, batch_size: u32) -> Option<Percent> {
         let at = |row: &ProfileRow| Some(row.sm_utilization?.get());
-        let percent = interpolate(self.whole(), batch_size, at, Outside::Flat)?;
+        let percent = interpolate(self.whole(), batch_size, at, Extrapolation::Constant)?;
         Some(Percent::new(percent.clamp(0.0, 100.0)).expect("clamped into the range"))
     }
 }
 
-/// How a measured quantity goes on outside the measured batch sizes.
+/// The extrapolation of a measured quantity outside the measured batch sizes.
 #[derive(Clone, Copy, PartialEq)]
-enum Outside {
+enum Extrapolation {
     Proportional,
-    Flat,
+    Constant,
 }
 
-/// Piecewise linear in the batch size over the rows that have the value.
+/// Interpolates a value piecewise linearly in the batch size, over the rows that have it.
 fn interpolate(
     rows: &[ProfileRow],
     batch_size: u32,
     value: impl Fn(&ProfileRow) -> Option<f64>,
-    outside: Outside,
+    extrapolation: Extrapolation,
 ) -> Option<f64> {
     let x = f64::from(batch_size);
     let mut points = rows
@@ -204,7 +204,7 @@ fn interpolate(
     let mut left = (x0, y0);
     let mut first = true;
     for right in points {
-        if first && x < x0 && outside == Outside::Proportional {
+        if first && x < x0 && extrapolation == Extrapolation::Proportional {
             return Some(line(left, right).max(y0 * x / x0));
         }
         if x <= right.0 {
@@ -213,19 +213,19 @@ fn interpolate(
         first = false;
         left = right;
     }
-    match outside {
-        Outside::Flat => Some(left.1),
-        Outside::Proportional => Some(left.1 * x / left.0),
+    match extrapolation {
+        Extrapolation::Constant => Some(left.1),
+        Extrapolation::Proportional => Some(left.1 * x / left.0),
     }
 }
 
-/// The profiles of many models on many kinds of device.
+/// The profiles of many models on many kinds of devices.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ProfileTable {
     profiles: BTreeMap<(ModelId, DeviceKind), Profile>,
 }
 
-/// A row of the CSV contract, as it is written.
+/// A row of the CSV format.
 #[derive(Serialize, Deserialize)]
 struct CsvRow {
     model: String,
@@ -292,7 +292,7 @@ impl CsvRow {
         Ok((self.model.parse()?, self.device_kind.parse()?, row))
     }
 
-    fn print(model: &ModelId, kind: &DeviceKind, row: &ProfileRow) -> Self {
+    fn from_row(model: &ModelId, kind: &DeviceKind, row: &ProfileRow) -> Self {
         let millis = |duration: Duration| duration.as_nanos() as f64 / 1e6;
         Self {
             model: model.to_string(),
@@ -310,42 +310,42 @@ impl CsvRow {
 }
 
 impl ProfileTable {
-    /// The header of the CSV contract.
+    /// The header of the CSV format.
     pub const CSV_HEADER: &'static str = "model,device_kind,batch_size,compute_share_pct,latency_ms,latency_p99_ms,\
         memory_mib,achieved_occupancy_pct,mean_occupancy_pct,sm_utilization_pct";
 
-    /// The profile of a model on a kind of device.
+    /// Returns the profile of a model on a kind of device.
     pub fn get(&self, model: &ModelId, kind: &DeviceKind) -> Option<&Profile> {
-        // A map with a tuple key wants the tuple: cloning two short names beats a second map level.
+        // A map with a tuple key needs the tuple: cloning two short names costs less than a second map level.
         self.profiles.get(&(model.clone(), kind.clone()))
     }
 
-    /// Adds a profile, or replaces the one that is there.
+    /// Adds a profile, or replaces the present one of the same model and kind.
     pub fn insert(&mut self, model: ModelId, kind: DeviceKind, profile: Profile) {
         self.profiles.insert((model, kind), profile);
     }
 
-    /// All profiles, by model, then kind.
+    /// Returns all profiles, ordered by model, then kind.
     pub fn iter(&self) -> impl Iterator<Item = (&ModelId, &DeviceKind, &Profile)> {
         self.profiles
             .iter()
             .map(|((model, kind), profile)| (model, kind, profile))
     }
 
-    /// How many profiles.
+    /// Returns the number of profiles.
     pub fn len(&self) -> usize {
         self.profiles.len()
     }
 
-    /// Whether there is none.
+    /// Returns true if there are no profiles.
     pub fn is_empty(&self) -> bool {
         self.profiles.is_empty()
     }
 
-    /// Reads the CSV contract: columns in any order, empty cells unknown, `model` as NAME or NAME:VERSION.
+    /// Reads the CSV format: columns in any order, empty cells for unknown values, `model` as NAME or NAME:VERSION.
     ///
     /// # Errors
-    /// The first line that cannot be read, with its number and column.
+    /// Names the first line that cannot be read, with its number and column.
     pub fn from_csv(text: &str) -> Result<Self, ProfileError> {
         let mut reader = csv::ReaderBuilder::new()
             .trim(csv::Trim::All)
@@ -369,7 +369,7 @@ impl ProfileTable {
         Ok(Self { profiles })
     }
 
-    /// Writes the CSV contract, ordered by model, kind, share and batch size. [`ProfileTable::from_csv`] reads it back.
+    /// Writes the CSV format, ordered by model, kind, share and batch size. [`ProfileTable::from_csv`] reads it.
     pub fn to_csv(&self) -> String {
         let mut writer = csv::WriterBuilder::new()
             .has_headers(false)
@@ -378,7 +378,7 @@ impl ProfileTable {
         for (model, kind, profile) in self.iter() {
             for row in profile.rows() {
                 writer
-                    .serialize(CsvRow::print(model, kind, row))
+                    .serialize(CsvRow::from_row(model, kind, row))
                     .expect("numbers and names are CSV cells");
             }
         }
@@ -423,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn latency_goes_on_outside_the_measured_sizes_as_the_contract_says() {
+    fn latency_is_extrapolated_outside_the_measured_sizes() {
         let profile = profile("m,k,4,,8,,100,,,50\nm,k,8,,10,,200,,,90\n");
         let ms = |batch| profile.latency(batch).as_secs_f64() * 1e3;
         let check = |batch, expected: f64| {
@@ -436,7 +436,7 @@ mod tests {
         check(4, 8.0);
         check(6, 9.0);
         check(8, 10.0);
-        check(1, 6.5); // the first segment continued
+        check(1, 6.5); // the first segment extended
         check(16, 20.0); // proportional
         for (batch, percent) in [(1, 50.0), (6, 70.0), (99, 90.0)] {
             assert_eq!(
@@ -469,8 +469,8 @@ mod tests {
     }
 
     #[test]
-    fn below_the_smallest_never_under_the_proportional_part() {
-        // The first segment is steep: continued to 1 it would be negative.
+    fn latency_below_the_smallest_size_is_at_least_its_proportional_part() {
+        // The first segment is steep: extended to 1 it would be negative.
         let steep = profile("m,k,4,,4,,,,,\nm,k,8,,12,,,,,\n");
         assert_eq!(steep.latency(1), Duration::from_millis(1));
         let single = profile("m,k,4,,8,,,,,\n");

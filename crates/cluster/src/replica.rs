@@ -1,4 +1,4 @@
-//! What is wanted of a node and what it says of it: the two sides of the level-triggered loop between gateway and agent.
+//! The wanted state of a node and the status that it reports: the two messages of the level-triggered loop between gateway and agent.
 
 use std::net::SocketAddr;
 
@@ -10,26 +10,28 @@ use crate::{ByteCount, ComputeShare, DeviceKind, Program, ReplicaId};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct WantedReplica {
-    /// Its identity for as long as it lives.
+    /// The replica's identity while it exists.
     #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub id: ReplicaId,
-    /// What it runs.
+    /// The program that the replica runs.
     pub program: Program,
     /// The device, by its name within the node.
     pub device: String,
-    /// The most rows of one batch, at most what the program takes.
+    /// The largest number of rows in one batch, at most the program's limit.
     pub batch_size: u32,
-    /// The share of the multiprocessors it may use, in percent; none sets no limit.
+    /// The share of the multiprocessors that the replica may use, in percent; none sets no limit.
     #[cfg_attr(feature = "openapi", schema(value_type = Option<f64>))]
     pub compute_share_pct: Option<ComputeShare>,
-    /// What it is to need of the device's memory, the device's own needs per process aside; none is not known.
+    /// The device memory that the plan sets aside for the replica, in bytes, without the device's own overhead per process; none if
+    /// unknown.
     #[serde(default)]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<u64>))]
     pub memory_bytes: Option<ByteCount>,
 }
 
 impl WantedReplica {
-    /// Whether a worker that runs one runs the other. A profile that was measured anew is no reason to stop one.
+    /// Returns true if a worker that runs this replica can run the other unchanged. Only the planned memory may differ: it changes with a
+    /// new profile, which is no reason to stop a worker.
     pub fn runs_as(&self, other: &Self) -> bool {
         let memory_bytes = self.memory_bytes;
         *self
@@ -44,24 +46,24 @@ impl WantedReplica {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct WantedProfile {
-    /// What is measured.
+    /// The program that is measured.
     pub program: Program,
     /// The device, by its name within the node.
     pub device: String,
-    /// The kind the device has.
+    /// The kind of the device.
     #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub device_kind: DeviceKind,
-    /// After this long no further batch size is begun.
+    /// The time after which no further batch size is begun, in milliseconds.
     pub time_limit_ms: u64,
 }
 
-/// Everything wanted of a node. A later revision replaces an earlier one of the same epoch; a later epoch replaces all.
+/// The whole wanted state of a node. A later revision replaces an earlier one of the same epoch; a later epoch replaces all.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct WantedState {
-    /// Counts the gateway's starts: a fencing token. An agent obeys nothing of an older epoch.
+    /// The number of the gateway's start, which is a fencing token: an agent ignores messages of an older epoch.
     pub epoch: u64,
-    /// Counts the changes within an epoch.
+    /// The number of the change within the epoch.
     pub revision: u64,
     /// The replicas that shall run, and no others.
     pub replicas: Vec<WantedReplica>,
@@ -69,7 +71,7 @@ pub struct WantedState {
     pub profiles: Vec<WantedProfile>,
 }
 
-/// Where a replica is on its way.
+/// The state of a replica's worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
@@ -84,67 +86,67 @@ pub enum ReplicaState {
     Draining,
     /// The worker died; the agent waits before it starts it again.
     BackingOff,
-    /// The program cannot be served as it is registered; starting it again would not help.
+    /// The program cannot be served as it is registered, and a restart would not help.
     Failed,
 }
 
-/// What a node says of one replica.
+/// The status that a node reports of one replica.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ReplicaStatus {
-    /// Which replica.
+    /// The replica.
     #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub id: ReplicaId,
-    /// Where it is on its way.
+    /// The state of the replica's worker.
     pub state: ReplicaState,
-    /// Where its worker listens, once it does.
+    /// The address on which the worker listens; none before it does.
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
     pub address: Option<SocketAddr>,
-    /// The worker's process, while there is one.
+    /// The process id of the worker; none while there is no process.
     pub pid: Option<u32>,
-    /// How often the worker was started again.
+    /// The number of times that the worker was restarted.
     pub restarts: u32,
-    /// Why it is not ready, for people.
+    /// The reason why the replica is not ready, as text for people.
     pub reason: Option<String>,
-    /// Memory the replica needs, once it is known.
+    /// The memory that the replica needs, in bytes; none while unknown.
     #[cfg_attr(feature = "openapi", schema(value_type = Option<u64>))]
     pub memory_bytes: Option<ByteCount>,
-    /// What its worker is capable of, once it takes batches.
+    /// The capacity that the worker reported; none before it takes batches.
     #[serde(default)]
     pub capacity: Option<Capacity>,
 }
 
-/// What a worker found that it is capable of, on its device and in its memory.
+/// The limits that a worker found on its device and in its memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Capacity {
-    /// The most rows of one batch that there is memory for: the wanted batch size, or less.
+    /// The largest number of rows in one batch that there is memory for, at most the wanted batch size.
     pub batch_size: u32,
-    /// Batches that it takes before it has answered one.
+    /// The number of batches that the worker accepts before it has answered the first.
     pub in_flight: u32,
-    /// The multiprocessors of its device that it may use, where the device has such.
+    /// The number of multiprocessors that the worker may use; none if the device has none.
     pub multiprocessors: Option<u32>,
 }
 
-/// What a node says of one measurement.
+/// The progress that a node reports of one measurement.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ProfileProgress {
-    /// What is measured.
+    /// The model that is measured.
     #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub model: crate::ModelId,
-    /// On what.
+    /// The kind of device that it is measured on.
     #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub device_kind: DeviceKind,
-    /// Batch sizes measured so far.
+    /// The number of batch sizes measured so far.
     pub done: u32,
-    /// Batch sizes to measure in all.
+    /// The number of batch sizes to measure.
     pub total: u32,
-    /// The finished measurement as CSV, in the profile contract.
+    /// The finished measurement, in the CSV format of profiles; none while it is not finished.
     pub csv: Option<String>,
-    /// The kernels that were recorded with it, as CSV; none on a device that runs none.
+    /// The recorded kernels, as CSV; none on a device without kernels.
     #[serde(default)]
     pub kernels: Option<String>,
-    /// Why there is none: the program cannot be served as it is registered.
+    /// The reason why there is no measurement: the program cannot be served as it is registered.
     pub error: Option<String>,
 }

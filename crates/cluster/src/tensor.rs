@@ -1,4 +1,4 @@
-//! Datatypes, shapes and the signature of a model's inputs and outputs.
+//! Datatypes, shapes and signatures of a model's inputs and outputs.
 
 use std::{fmt, str::FromStr};
 
@@ -26,7 +26,7 @@ pub enum Datatype {
     Bytes,
 }
 
-/// A text that names no datatype.
+/// The error for a text that names no datatype.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "unknown datatype {0:?}: expected one of BOOL, UINT8..64, INT8..64, FP16, BF16, FP32, FP64, BYTES"
@@ -34,7 +34,7 @@ pub enum Datatype {
 pub struct UnknownDatatype(String);
 
 impl Datatype {
-    /// All of them, in the protocol's order.
+    /// All datatypes, in the protocol's order.
     pub const ALL: [Self; 14] = [
         Self::Bool,
         Self::Uint8,
@@ -52,7 +52,7 @@ impl Datatype {
         Self::Bytes,
     ];
 
-    /// The protocol's spelling.
+    /// Returns the protocol's spelling.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Bool => "BOOL",
@@ -72,7 +72,7 @@ impl Datatype {
         }
     }
 
-    /// Bytes per element; `None` for `BYTES`, whose elements carry their own length.
+    /// Returns the bytes per element; `None` for `BYTES`, whose elements contain their own length.
     pub const fn width(self) -> Option<usize> {
         match self {
             Self::Bool | Self::Uint8 | Self::Int8 => Some(1),
@@ -101,18 +101,18 @@ impl fmt::Display for Datatype {
     }
 }
 
-/// Why a list of dimensions is no shape.
+/// The error for a list of dimensions that is not a valid shape.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ShapeError {
-    /// More dimensions than [`Shape::MAX_RANK`].
+    /// There are more dimensions than [`Shape::MAX_RANK`].
     #[error("rank {0} is over the limit of {max}", max = Shape::MAX_RANK)]
     Rank(usize),
-    /// A negative dimension, or in a signature one below -1.
+    /// A dimension is negative, or below -1 in a signature.
     #[error("dimension {index} is {value}")]
     Dimension {
-        /// Which one, from 0.
+        /// The index of the dimension, from 0.
         index: usize,
-        /// What was given.
+        /// The given value.
         value: i64,
     },
     /// The product of the dimensions is more than [`Shape::MAX_ELEMENTS`].
@@ -126,12 +126,12 @@ pub enum ShapeError {
 pub struct Shape(Vec<u64>);
 
 impl Shape {
-    /// The most dimensions a tensor may have.
+    /// The largest number of dimensions of a tensor.
     pub const MAX_RANK: usize = 16;
-    /// The most elements a tensor may have: 2^40, far above any body limit, far below overflow of the size in bytes.
+    /// The largest number of elements of a tensor: 2^40, far above any body limit and far below overflow of the size in bytes.
     pub const MAX_ELEMENTS: u64 = 1 << 40;
 
-    /// Checks rank, signs and the product.
+    /// Creates a shape after checking the rank, the signs and the number of elements.
     pub fn new(dims: &[i64]) -> Result<Self, ShapeError> {
         if dims.len() > Self::MAX_RANK {
             return Err(ShapeError::Rank(dims.len()));
@@ -140,7 +140,7 @@ impl Shape {
         for (index, &value) in dims.iter().enumerate() {
             checked.push(u64::try_from(value).map_err(|_| ShapeError::Dimension { index, value })?);
         }
-        // A zero anywhere makes the product zero, but must not excuse an absurd dimension beside it.
+        // A dimension of 0 makes the product 0, but must not hide an absurd other dimension.
         let bound = checked
             .iter()
             .try_fold(1_u64, |product, &dim| product.checked_mul(dim.max(1)));
@@ -150,22 +150,22 @@ impl Shape {
         }
     }
 
-    /// The dimensions.
+    /// Returns the dimensions.
     pub fn dims(&self) -> &[u64] {
         &self.0
     }
 
-    /// How many dimensions.
+    /// Returns the number of dimensions.
     pub fn rank(&self) -> usize {
         self.0.len()
     }
 
-    /// How many elements; 1 for a scalar.
+    /// Returns the number of elements; 1 for a scalar.
     pub fn elements(&self) -> u64 {
         self.0.iter().product()
     }
 
-    /// The same shape with dimension `axis` replaced. Panics if there is no such axis.
+    /// Returns the shape with dimension `axis` replaced. Panics if there is no such axis.
     #[must_use]
     pub fn with_dim(&self, axis: usize, size: u64) -> Self {
         let mut dims = self.0.clone();
@@ -194,13 +194,13 @@ fn write_dims<T: fmt::Display>(
     f.write_str("]")
 }
 
-/// One dimension of a signature.
+/// A dimension of a signature.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "i64", into = "i64")]
 pub enum Dim {
-    /// Any size; written -1.
+    /// A dimension of any size, written -1.
     Any,
-    /// This size.
+    /// A dimension of this size.
     Fixed(u64),
 }
 
@@ -232,37 +232,37 @@ impl fmt::Display for Dim {
     }
 }
 
-/// How requests of different size along one axis may share a batch: the shorter ones are filled up at their end.
+/// The padding by which requests of different sizes along one axis share a batch: the shorter ones are filled up at their end.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Padding {
-    /// The axis that is filled up, counted with the batch dimension; not 0.
+    /// The padded axis, counted with the batch dimension; not 0.
     pub axis: usize,
-    /// What it is filled with, converted to the input's datatype.
+    /// The value that is filled in, converted to the input's datatype.
     #[serde(default)]
     pub value: f64,
 }
 
-/// The signature of one input or output.
+/// The signature of an input or output tensor.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct TensorSpec {
     /// The tensor's name.
     pub name: String,
-    /// Its element type.
+    /// The tensor's element type.
     pub datatype: Datatype,
-    /// Its dimensions, -1 for a variable one; the first is the batch when the model has one.
+    /// The tensor's dimensions, -1 for a variable one; the first is the batch dimension if the model has one.
     #[cfg_attr(feature = "openapi", schema(value_type = Vec<i64>))]
     pub shape: Vec<Dim>,
-    /// Inputs only: how different lengths may share a batch.
+    /// The padding by which inputs of different lengths share a batch; not for outputs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pad: Option<Padding>,
 }
 
 impl TensorSpec {
-    /// Whether a tensor of this shape fits the signature.
+    /// Returns true if a tensor of this shape matches the signature.
     pub fn accepts(&self, shape: &Shape) -> bool {
         self.shape.len() == shape.rank()
             && self
@@ -275,12 +275,12 @@ impl TensorSpec {
                 })
     }
 
-    /// The dimensions in the protocol's notation, -1 for a variable one.
+    /// Returns the dimensions in the protocol's notation, -1 for a variable one.
     pub fn dims(&self) -> Vec<i64> {
         self.shape.iter().map(|&dim| dim.into()).collect()
     }
 
-    /// The dimensions as text: `[-1,3,224,224]`.
+    /// Returns the dimensions as text: `[-1,3,224,224]`.
     pub fn shape_text(&self) -> String {
         struct Dims<'a>(&'a [Dim]);
         impl fmt::Display for Dims<'_> {
@@ -299,7 +299,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn absurd_shapes_are_refused_before_anything_is_multiplied_out() {
+    fn absurd_shapes_are_refused_before_their_product_overflows() {
         assert_eq!(Shape::new(&[i64::MAX, 2]), Err(ShapeError::Elements));
         assert_eq!(
             Shape::new(&[0, i64::MAX, i64::MAX]),
@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn a_signature_accepts_any_size_only_where_it_says_so() {
+    fn a_signature_accepts_any_size_only_in_variable_dimensions() {
         let spec: TensorSpec =
             serde_json::from_str(r#"{"name":"x","datatype":"FP32","shape":[-1,3,224]}"#).unwrap();
         assert!(spec.accepts(&Shape::new(&[9, 3, 224]).unwrap()));

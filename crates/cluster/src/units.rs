@@ -1,4 +1,4 @@
-//! Numbers with dimensions. Constructors refuse NaN, infinities and negatives, so that arithmetic elsewhere need not.
+//! Numbers with units. Constructors refuse NaN, infinities and negatives, so that arithmetic elsewhere need not check for them.
 
 use std::{
     fmt,
@@ -8,44 +8,44 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-/// A number outside what its unit allows.
+/// The error for a number outside the range of its unit.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error("{unit} must be {allowed}, not {value}")]
 pub struct UnitError {
     /// The unit, in words.
     pub unit: &'static str,
-    /// What is allowed, in words.
+    /// The allowed range, in words.
     pub allowed: &'static str,
-    /// What was given.
+    /// The given number.
     pub value: f64,
 }
 
-/// A moment: nanoseconds since the process, or the simulation, started. Printable and replayable.
+/// A point in time: nanoseconds since the process, or the simulation, started. Printable and replayable.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Time(u64);
 
 impl Time {
-    /// The start.
+    /// The start of the process or simulation.
     pub const ZERO: Self = Self(0);
-    /// Later than everything.
+    /// The largest time.
     pub const MAX: Self = Self(u64::MAX);
 
-    /// `nanos` after the start.
+    /// Creates a time from nanoseconds since the start.
     pub const fn from_nanos(nanos: u64) -> Self {
         Self(nanos)
     }
 
-    /// Nanoseconds since the start.
+    /// Returns the nanoseconds since the start.
     pub const fn as_nanos(self) -> u64 {
         self.0
     }
 
-    /// Seconds since the start.
+    /// Returns the seconds since the start.
     pub fn as_secs_f64(self) -> f64 {
         self.0 as f64 / 1e9
     }
 
-    /// How long ago `earlier` was; zero if it is later.
+    /// Returns the duration since `earlier`; zero if that is later.
     pub const fn saturating_since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
@@ -69,7 +69,7 @@ impl AddAssign<Duration> for Time {
     }
 }
 
-/// Stops at [`Time::ZERO`].
+/// Saturates at [`Time::ZERO`].
 impl Sub<Duration> for Time {
     type Output = Self;
 
@@ -100,12 +100,12 @@ impl ByteCount {
     /// No bytes.
     pub const ZERO: Self = Self(0);
 
-    /// So many bytes.
+    /// Creates an amount from bytes.
     pub const fn new(bytes: u64) -> Self {
         Self(bytes)
     }
 
-    /// So many mebibytes; `None` if that overflows.
+    /// Creates an amount from mebibytes; `None` if that overflows.
     pub const fn from_mib(mib: u64) -> Option<Self> {
         match mib.checked_mul(1 << 20) {
             Some(bytes) => Some(Self(bytes)),
@@ -113,7 +113,7 @@ impl ByteCount {
         }
     }
 
-    /// So many, possibly fractional, mebibytes.
+    /// Creates an amount from mebibytes, which may be fractional.
     pub fn try_from_mib_f64(mib: f64) -> Result<Self, UnitError> {
         if mib.is_finite() && (0.0..9e12).contains(&mib) {
             Ok(Self((mib * f64::from(1 << 20)).round() as u64))
@@ -126,23 +126,23 @@ impl ByteCount {
         }
     }
 
-    /// In bytes.
+    /// Returns the amount in bytes.
     pub const fn as_u64(self) -> u64 {
         self.0
     }
 
-    /// In mebibytes.
+    /// Returns the amount in mebibytes.
     pub fn as_mib_f64(self) -> f64 {
         self.0 as f64 / f64::from(1 << 20)
     }
 
-    /// The sum, at most `u64::MAX`.
+    /// Returns the sum, at most `u64::MAX`.
     #[must_use]
     pub const fn saturating_add(self, other: Self) -> Self {
         Self(self.0.saturating_add(other.0))
     }
 
-    /// The difference, at least zero.
+    /// Returns the difference, at least zero.
     #[must_use]
     pub const fn saturating_sub(self, other: Self) -> Self {
         Self(self.0.saturating_sub(other.0))
@@ -175,7 +175,7 @@ macro_rules! bounded_f64 {
         pub struct $name(f64);
 
         impl $name {
-            /// Checks the value against the unit's range.
+            /// Creates a value. A number outside the unit's range is an error.
             pub fn new(value: f64) -> Result<Self, UnitError> {
                 let accepts: fn(f64) -> bool = $accepts;
                 if accepts(value) {
@@ -186,7 +186,7 @@ macro_rules! bounded_f64 {
                 }
             }
 
-            /// The bare number.
+            /// Returns the plain number.
             pub const fn get(self) -> f64 {
                 self.0
             }
@@ -220,7 +220,7 @@ bounded_f64!(
 );
 
 bounded_f64!(
-    /// A share of something measured, in percent of its whole.
+    /// A part of a measured quantity, from 0 to 100 percent.
     Percent, "a percentage", "between 0 and 100", |v| (0.0..=100.0).contains(&v)
 );
 
@@ -244,7 +244,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn constructors_refuse_what_is_no_number_of_their_unit() {
+    fn constructors_refuse_numbers_outside_their_range() {
         for bad in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, -1.0] {
             assert!(RequestsPerSecond::new(bad).is_err());
             assert!(ComputeShare::new(bad).is_err());

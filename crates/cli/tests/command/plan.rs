@@ -261,7 +261,7 @@ async fn the_live_plan_is_explained_as_it_is() {
         .mount(&gateway.server)
         .await;
     let ran = gateway.run(&["plan", "--explain"]);
-    let text = "\ncat: 80.0 % of its requests in time by the estimate, bound by device time: what the plan gives it is too \
+    let text = "\ncat: 80.0 % of its requests in time by the estimate, bound by device time: the plan gives it too \
                 little for its rate.\n  1 more cpu-x would do: 99.5 % in time\n";
     assert!(ran.text().ends_with(text), "{ran:?}");
     gateway
