@@ -1,7 +1,7 @@
-//! Tensor data as JSON lists, to and from packed bytes.
+//! Conversion of tensor data between JSON lists and packed bytes.
 //!
-//! A list is read straight into the tensor's buffer. It is either flat, or nested exactly as the shape says; so the depth of
-//! the recursion is the rank, and what is allocated is bounded by the text that is left.
+//! A list is read directly into the tensor's buffer. It is either flat or nested exactly like the shape. The depth of the recursion is
+//! therefore the rank, and the allocated memory is bounded by the remaining text.
 
 use packhorse_cluster::{Datatype, Shape};
 use serde::ser::{Serialize, SerializeSeq, Serializer};
@@ -10,10 +10,10 @@ use crate::{
     EncodeError, Tensor, TensorError,
     json::Cursor,
     number::Number,
-    tensor::{Element, put_byte_string},
+    tensor::{Element, append_byte_string},
 };
 
-/// Reads the list at the cursor as the data of a tensor: its packed bytes.
+/// Reads the list at the cursor and returns it as the packed bytes of a tensor.
 pub(crate) fn read_data(
     cursor: &mut Cursor<'_>,
     datatype: Datatype,
@@ -43,20 +43,25 @@ fn read_integers<T: Element + TryFrom<i128>>(
     const EXPECTED: &str = "an integer";
     read_lists(cursor, shape, T::WIDTH, |cursor, index, bytes| {
         let Some(number) = cursor.number() else {
-            return Err(unexpected(index, EXPECTED, T::DATATYPE, cursor.found()));
+            return Err(unexpected(
+                index,
+                EXPECTED,
+                T::DATATYPE,
+                cursor.describe_next(),
+            ));
         };
         if !number.is_integer() {
-            return Err(unexpected(index, EXPECTED, T::DATATYPE, number.shown()));
+            return Err(unexpected(index, EXPECTED, T::DATATYPE, number.excerpt()));
         }
         let Some(value) = number.integer().and_then(|value| T::try_from(value).ok()) else {
             return Err(out_of_range(index, T::DATATYPE, &number));
         };
-        value.put(bytes);
+        value.append_to(bytes);
         Ok(())
     })
 }
 
-/// A float that a number has a nearest one of.
+/// A float type that numbers are rounded to.
 trait Float: Element {
     fn nearest(number: &Number<'_>) -> Option<Self>;
 }
@@ -78,33 +83,50 @@ impl Float for f64 {
 fn read_floats<T: Float>(cursor: &mut Cursor<'_>, shape: &Shape) -> Result<Vec<u8>, TensorError> {
     read_lists(cursor, shape, T::WIDTH, |cursor, index, bytes| {
         let Some(number) = cursor.number() else {
-            return Err(unexpected(index, "a number", T::DATATYPE, cursor.found()));
+            return Err(unexpected(
+                index,
+                "a number",
+                T::DATATYPE,
+                cursor.describe_next(),
+            ));
         };
         let Some(value) = T::nearest(&number) else {
             return Err(out_of_range(index, T::DATATYPE, &number));
         };
-        value.put(bytes);
+        value.append_to(bytes);
         Ok(())
     })
 }
 
 fn read_bool(cursor: &mut Cursor<'_>, index: u64, bytes: &mut Vec<u8>) -> Result<(), TensorError> {
     const EXPECTED: &str = "true, false, 0 or 1";
-    let value = if cursor.word("true") {
+    let value = if cursor.eat_word("true") {
         true
-    } else if cursor.word("false") {
+    } else if cursor.eat_word("false") {
         false
     } else {
         let Some(number) = cursor.number() else {
-            return Err(unexpected(index, EXPECTED, Datatype::Bool, cursor.found()));
+            return Err(unexpected(
+                index,
+                EXPECTED,
+                Datatype::Bool,
+                cursor.describe_next(),
+            ));
         };
         match number.integer() {
             Some(0) => false,
             Some(1) => true,
-            _ => return Err(unexpected(index, EXPECTED, Datatype::Bool, number.shown())),
+            _ => {
+                return Err(unexpected(
+                    index,
+                    EXPECTED,
+                    Datatype::Bool,
+                    number.excerpt(),
+                ));
+            }
         }
     };
-    value.put(bytes);
+    value.append_to(bytes);
     Ok(())
 }
 
@@ -118,11 +140,11 @@ fn read_string(
             index,
             "a string",
             Datatype::Bytes,
-            cursor.found(),
+            cursor.describe_next(),
         ));
     }
     let value = cursor.string()?;
-    put_byte_string(bytes, value.as_bytes())
+    append_byte_string(bytes, value.as_bytes())
 }
 
 #[cold]
@@ -145,12 +167,12 @@ fn out_of_range(index: u64, datatype: Datatype, number: &Number<'_>) -> TensorEr
     TensorError::OutOfRange {
         index,
         datatype,
-        found: number.shown(),
+        found: number.excerpt(),
     }
 }
 
-/// Reads one flat list, or lists nested as the shape says; `element` takes one element, is told its row-major index and
-/// appends its bytes, `width` of them at least.
+/// Reads one flat list, or lists nested like the shape. `element` consumes one element, given its row-major index, and appends its
+/// bytes, at least `width` of them.
 fn read_lists<F>(
     cursor: &mut Cursor<'_>,
     shape: &Shape,
@@ -162,9 +184,9 @@ where
 {
     let mut inside = *cursor;
     let nested = inside.eat(b'[') && inside.peek() == Some(b'[') && shape.rank() > 1;
-    // An element and what separates it from the next take two bytes of text at least.
-    let elements = shape.elements().min(cursor.left() as u64 / 2 + 1) as usize;
-    let mut reader = Reader {
+    // An element and its separator have at least two bytes of text.
+    let elements = shape.elements().min(cursor.remaining() as u64 / 2 + 1) as usize;
+    let mut reader = ListReader {
         shape,
         element,
         read: 0,
@@ -178,19 +200,19 @@ where
     Ok(reader.bytes)
 }
 
-struct Reader<'s, F> {
+struct ListReader<'s, F> {
     shape: &'s Shape,
     element: F,
-    /// How many elements have been read.
+    /// The number of elements read so far.
     read: u64,
     bytes: Vec<u8>,
 }
 
-impl<F> Reader<'_, F>
+impl<F> ListReader<'_, F>
 where
     F: FnMut(&mut Cursor<'_>, u64, &mut Vec<u8>) -> Result<(), TensorError>,
 {
-    /// Takes a list of `dims[0]` lists of the remaining dimensions, or of elements if none remain.
+    /// Consumes a list of `dims[0]` lists of the remaining dimensions, or of elements if none remain.
     fn list(
         &mut self,
         cursor: &mut Cursor<'_>,
@@ -201,19 +223,19 @@ where
         if !cursor.eat(b'[') {
             return Err(TensorError::Nesting {
                 depth,
-                found: cursor.found(),
+                found: cursor.describe_next(),
                 shape: self.shape.clone(),
             });
         }
         if inner.is_empty() {
-            // A copy of its own, which no one else can see, is kept in registers.
-            let mut here = *cursor;
+            // The compiler keeps a local copy in registers.
+            let mut local = *cursor;
             for index in 0..len {
-                self.separator(&mut here, index, len)?;
-                (self.element)(&mut here, self.read + index, &mut self.bytes)?;
+                self.separator(&mut local, index, len)?;
+                (self.element)(&mut local, self.read + index, &mut self.bytes)?;
             }
             self.read += len;
-            *cursor = here;
+            *cursor = local;
         } else {
             for index in 0..len {
                 self.separator(cursor, index, len)?;
@@ -224,27 +246,27 @@ where
             return Ok(());
         }
         Err(match cursor.peek() {
-            Some(b',') => self.length(format!("more than {len}"), len),
-            _ if len == 0 => self.length("more than 0".to_owned(), len),
+            Some(b',') => self.length_error(format!("more than {len}"), len),
+            _ if len == 0 => self.length_error("more than 0".to_owned(), len),
             _ => TensorError::Json(cursor.expected("\",\" or \"]\"")),
         })
     }
 
-    /// Takes what stands before an item of a list of `len`, and refuses the list's end.
+    /// Consumes the separator before an item of a list of `len` items. The end of the list is an error.
     #[inline]
     fn separator(&self, cursor: &mut Cursor<'_>, index: u64, len: u64) -> Result<(), TensorError> {
         if index > 0 && cursor.eat(b',') {
             return Ok(());
         }
         match cursor.peek() {
-            Some(b']') => Err(self.length(index.to_string(), len)),
+            Some(b']') => Err(self.length_error(index.to_string(), len)),
             _ if index > 0 => Err(TensorError::Json(cursor.expected("\",\" or \"]\""))),
             _ => Ok(()),
         }
     }
 
     #[cold]
-    fn length(&self, found: String, expected: u64) -> TensorError {
+    fn length_error(&self, found: String, expected: u64) -> TensorError {
         TensorError::ListLength {
             found,
             expected,
@@ -253,11 +275,11 @@ where
     }
 }
 
-/// The data of a tensor as a flat JSON list. Floats are written with as few digits as bring them back.
+/// The data of a tensor as a flat JSON list. Floats are written with the fewest digits that restore them.
 pub(crate) struct JsonData<'a>(&'a Tensor);
 
 impl<'a> JsonData<'a> {
-    /// Checks that JSON can say every element.
+    /// Creates the list after checking that JSON can represent every element.
     pub(crate) fn new(tensor: &'a Tensor) -> Result<Self, EncodeError> {
         let name = || tensor.name().to_owned();
         match tensor.datatype() {
@@ -306,7 +328,8 @@ fn check_finite<T: Element + std::fmt::Display>(
 
 fn elements<T: Element>(tensor: &Tensor) -> impl Iterator<Item = T> {
     let bytes = tensor.data().to_bytes();
-    (0..bytes.len() / T::WIDTH).map(move |i| T::take(&bytes[i * T::WIDTH..(i + 1) * T::WIDTH]))
+    (0..bytes.len() / T::WIDTH)
+        .map(move |i| T::from_bytes(&bytes[i * T::WIDTH..(i + 1) * T::WIDTH]))
 }
 
 impl Serialize for JsonData<'_> {
@@ -321,14 +344,14 @@ impl Serialize for JsonData<'_> {
             Datatype::Int16 => write_list(serializer, elements::<i16>(self.0)),
             Datatype::Int32 => write_list(serializer, elements::<i32>(self.0)),
             Datatype::Int64 => write_list(serializer, elements::<i64>(self.0)),
-            Datatype::Fp16 | Datatype::Bf16 => unreachable!("refused when it was made"),
+            Datatype::Fp16 | Datatype::Bf16 => unreachable!("refused by the constructor"),
             Datatype::Fp32 => write_list(serializer, elements::<f32>(self.0)),
             Datatype::Fp64 => write_list(serializer, elements::<f64>(self.0)),
             Datatype::Bytes => {
                 let strings = self.0.byte_strings().unwrap_or_default();
                 let text = |bytes: &bytes::Bytes| {
                     str::from_utf8(bytes)
-                        .expect("checked when it was made")
+                        .expect("checked by the constructor")
                         .to_owned()
                 };
                 write_list(serializer, strings.iter().map(text))

@@ -1,22 +1,22 @@
-//! A tensor of a message: name, datatype, shape and packed bytes that agree with them.
+//! Tensors of messages: name, datatype, shape and the packed bytes that match them.
 
 use bytes::Bytes;
 use packhorse_cluster::{Datatype, Shape};
 
 use crate::{ByteRope, TensorError};
 
-/// How a tensor travels.
+/// The form in which a tensor is sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Form {
-    /// As numbers or strings in the JSON part.
+    /// Numbers or strings in the JSON part.
     Json,
-    /// As bytes behind the JSON part.
+    /// Bytes after the JSON part.
     #[default]
     Binary,
 }
 
-/// A named tensor: an input or an output. Its bytes are row-major, little-endian and packed, and as many as datatype and shape
-/// say; a `BOOL` is 0 or 1, and `BYTES` elements each have their length (4 bytes) before them.
+/// A named tensor: an input or an output. Its bytes are row-major, little-endian and packed, and their number matches datatype and
+/// shape; a `BOOL` is 0 or 1, and each `BYTES` element has its length (4 bytes) before it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tensor {
     name: String,
@@ -27,7 +27,7 @@ pub struct Tensor {
 }
 
 impl Tensor {
-    /// Checks the bytes against datatype and shape. The form is [`Form::Binary`].
+    /// Creates a tensor in [`Form::Binary`] after checking the bytes against datatype and shape.
     ///
     /// # Errors
     /// [`TensorError::Size`], [`TensorError::Bool`] or [`TensorError::Elements`].
@@ -47,10 +47,10 @@ impl Tensor {
         })
     }
 
-    /// A tensor of Rust numbers or booleans, row-major.
+    /// Creates a tensor of Rust numbers or booleans, row-major.
     ///
     /// # Errors
-    /// [`TensorError::Size`] if there are more or fewer than the shape says.
+    /// [`TensorError::Size`] if their number does not match the shape.
     pub fn from_values<T: Element>(
         name: &str,
         shape: Shape,
@@ -58,15 +58,15 @@ impl Tensor {
     ) -> Result<Self, TensorError> {
         let mut bytes = Vec::with_capacity(size_of_val(values));
         for value in values {
-            value.put(&mut bytes);
+            value.append_to(&mut bytes);
         }
         Self::new(name.to_owned(), T::DATATYPE, shape, bytes.into())
     }
 
-    /// A `BYTES` tensor, row-major.
+    /// Creates a `BYTES` tensor, row-major.
     ///
     /// # Errors
-    /// [`TensorError::Elements`] if there are more or fewer than the shape says, or one is longer than `u32::MAX` bytes.
+    /// [`TensorError::Elements`] if their number does not match the shape, or one is longer than `u32::MAX` bytes.
     pub fn from_byte_strings<T: AsRef<[u8]>>(
         name: &str,
         shape: Shape,
@@ -74,84 +74,84 @@ impl Tensor {
     ) -> Result<Self, TensorError> {
         let mut bytes = Vec::new();
         for value in values {
-            put_byte_string(&mut bytes, value.as_ref())?;
+            append_byte_string(&mut bytes, value.as_ref())?;
         }
         Self::new(name.to_owned(), Datatype::Bytes, shape, bytes.into())
     }
 
-    /// The same tensor, to be sent in this form.
+    /// Returns the tensor with another form.
     #[must_use]
     pub fn in_form(mut self, form: Form) -> Self {
         self.form = form;
         self
     }
 
-    /// The same tensor under another name.
+    /// Returns the tensor with another name.
     #[must_use]
     pub fn named(mut self, name: String) -> Self {
         self.name = name;
         self
     }
 
-    /// Its name.
+    /// Returns the name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The type of its elements.
+    /// Returns the element type.
     pub fn datatype(&self) -> Datatype {
         self.datatype
     }
 
-    /// Its dimensions.
+    /// Returns the dimensions.
     pub fn shape(&self) -> &Shape {
         &self.shape
     }
 
-    /// How it came, or is to be sent.
+    /// Returns the form in which the tensor was received or is to be sent.
     pub fn form(&self) -> Form {
         self.form
     }
 
-    /// Its bytes.
+    /// Returns the bytes.
     pub fn data(&self) -> &ByteRope {
         &self.data
     }
 
-    /// Its bytes.
+    /// Returns the bytes.
     pub fn into_data(self) -> ByteRope {
         self.data
     }
 
-    /// Its elements, row-major; `None` if they are of another type.
+    /// Returns the elements, row-major; `None` if they are of another type.
     pub fn values<T: Element>(&self) -> Option<Vec<T>> {
         (self.datatype == T::DATATYPE).then(|| {
             self.data
                 .to_bytes()
                 .chunks_exact(T::WIDTH)
-                .map(T::take)
+                .map(T::from_bytes)
                 .collect()
         })
     }
 
-    /// The elements of a `BYTES` tensor, row-major; `None` for another datatype.
+    /// Returns the elements of a `BYTES` tensor, row-major; `None` for another datatype.
     pub fn byte_strings(&self) -> Option<Vec<Bytes>> {
         let strings = || byte_strings(self.data.to_bytes()).collect::<Result<_, _>>();
         (self.datatype == Datatype::Bytes)
-            .then(|| strings().expect("checked when the tensor was made"))
+            .then(|| strings().expect("checked when the tensor was created"))
     }
 }
 
-/// A Rust type that is an element of some datatype.
+/// A Rust type that represents an element of a datatype.
 pub trait Element: Copy {
-    /// The datatype.
+    /// The datatype of the element.
     const DATATYPE: Datatype;
-    /// Its size in bytes.
+    /// The size of the element, in bytes.
     const WIDTH: usize;
-    /// Appends the element, little-endian.
-    fn put(self, bytes: &mut Vec<u8>);
+    /// Appends the element to `bytes`, little-endian.
+    fn append_to(self, bytes: &mut Vec<u8>);
     /// Reads an element of [`Element::WIDTH`] bytes. Panics if there are more or fewer.
-    fn take(bytes: &[u8]) -> Self;
+    fn from_bytes(bytes: &[u8]) -> Self;
 }
 
 macro_rules! elements {
@@ -160,11 +160,11 @@ macro_rules! elements {
             const DATATYPE: Datatype = Datatype::$datatype;
             const WIDTH: usize = size_of::<Self>();
 
-            fn put(self, bytes: &mut Vec<u8>) {
+            fn append_to(self, bytes: &mut Vec<u8>) {
                 bytes.extend_from_slice(&self.to_le_bytes());
             }
 
-            fn take(bytes: &[u8]) -> Self {
+            fn from_bytes(bytes: &[u8]) -> Self {
                 Self::from_le_bytes(bytes.try_into().expect("an element of this width"))
             }
         }
@@ -181,17 +181,17 @@ impl Element for bool {
     const DATATYPE: Datatype = Datatype::Bool;
     const WIDTH: usize = 1;
 
-    fn put(self, bytes: &mut Vec<u8>) {
+    fn append_to(self, bytes: &mut Vec<u8>) {
         bytes.push(u8::from(self));
     }
 
-    fn take(bytes: &[u8]) -> Self {
+    fn from_bytes(bytes: &[u8]) -> Self {
         bytes == [1]
     }
 }
 
 /// Appends an element of a `BYTES` tensor.
-pub(crate) fn put_byte_string(bytes: &mut Vec<u8>, value: &[u8]) -> Result<(), TensorError> {
+pub(crate) fn append_byte_string(bytes: &mut Vec<u8>, value: &[u8]) -> Result<(), TensorError> {
     let len = u32::try_from(value.len()).map_err(|_| {
         TensorError::Elements(format!(
             "an element of {} bytes is over the limit of 2^32-1",
@@ -203,7 +203,7 @@ pub(crate) fn put_byte_string(bytes: &mut Vec<u8>, value: &[u8]) -> Result<(), T
     Ok(())
 }
 
-/// The elements of a `BYTES` tensor, until the first that is cut off; the error is how many bytes it has.
+/// Returns the elements of a `BYTES` tensor up to the first that is cut off; the error is the number of bytes that are left for it.
 pub(crate) fn byte_strings(mut rest: Bytes) -> impl Iterator<Item = Result<Bytes, usize>> {
     std::iter::from_fn(move || {
         if rest.is_empty() {
@@ -225,7 +225,7 @@ pub(crate) fn byte_strings(mut rest: Bytes) -> impl Iterator<Item = Result<Bytes
 
 fn check(datatype: Datatype, shape: &Shape, data: &ByteRope) -> Result<(), TensorError> {
     match datatype.width() {
-        // A shape's element count leaves room for the width, see `Shape::MAX_ELEMENTS`.
+        // The product cannot overflow, see `Shape::MAX_ELEMENTS`.
         Some(width) if shape.elements() * width as u64 != data.len() as u64 => {
             Err(TensorError::Size {
                 bytes: data.len() as u64,
@@ -240,9 +240,9 @@ fn check(datatype: Datatype, shape: &Shape, data: &ByteRope) -> Result<(), Tenso
     }
 }
 
-/// Whoever computes with a boolean that is neither 0 nor 1 may do anything.
+/// Checks that every boolean is 0 or 1: computing with another value is undefined.
 fn check_bools(data: &ByteRope) -> Result<(), TensorError> {
-    // Folding instead of searching lets the compiler look at many bytes at once.
+    // The compiler vectorises a fold, but not a search.
     if data
         .chunks()
         .all(|chunk| chunk.iter().fold(0, |seen, byte| seen | byte) <= 1)
@@ -294,7 +294,7 @@ mod tests {
             .to_string()
     }
 
-    fn comes_back<T: Element + PartialEq + std::fmt::Debug>(values: &[T]) {
+    fn assert_restored<T: Element + PartialEq + std::fmt::Debug>(values: &[T]) {
         let tensor =
             Tensor::from_values("x", shape(&[i64::try_from(values.len()).unwrap()]), values)
                 .unwrap();
@@ -303,15 +303,15 @@ mod tests {
     }
 
     #[test]
-    fn values_come_back() {
-        comes_back(&[true, false]);
-        comes_back(&[u8::MAX, 0]);
-        comes_back(&[i16::MIN, 1]);
-        comes_back(&[u64::MAX]);
-        comes_back(&[f16::from_f32(0.5), f16::MAX]);
-        comes_back(&[bf16::from_f32(-0.5)]);
-        comes_back(&[1.5_f32, f32::INFINITY]);
-        comes_back::<f64>(&[]);
+    fn values_are_restored() {
+        assert_restored(&[true, false]);
+        assert_restored(&[u8::MAX, 0]);
+        assert_restored(&[i16::MIN, 1]);
+        assert_restored(&[u64::MAX]);
+        assert_restored(&[f16::from_f32(0.5), f16::MAX]);
+        assert_restored(&[bf16::from_f32(-0.5)]);
+        assert_restored(&[1.5_f32, f32::INFINITY]);
+        assert_restored::<f64>(&[]);
         let tensor = Tensor::from_byte_strings("s", shape(&[2]), &["", "ab"]).unwrap();
         assert_eq!(tensor.byte_strings().unwrap(), ["", "ab"]);
         assert_eq!(tensor.data().to_bytes(), &b"\0\0\0\0\x02\0\0\0ab"[..]);
@@ -322,15 +322,15 @@ mod tests {
     fn bytes_that_disagree_with_the_shape_are_refused() {
         assert_eq!(
             error(Datatype::Fp32, &[2, 3], &[0; 20]),
-            "20 bytes, but FP32 [2,3] takes 24"
+            "the data has 20 bytes, but FP32 [2,3] requires 24"
         );
         assert_eq!(
             error(Datatype::Int8, &[], &[]),
-            "0 bytes, but INT8 [] takes 1"
+            "the data has 0 bytes, but INT8 [] requires 1"
         );
         assert_eq!(
             error(Datatype::Fp64, &[1 << 40], &[0; 8]),
-            "8 bytes, but FP64 [1099511627776] takes 8796093022208"
+            "the data has 8 bytes, but FP64 [1099511627776] requires 8796093022208"
         );
         assert_eq!(
             error(Datatype::Bool, &[3], &[0, 1, 2]),

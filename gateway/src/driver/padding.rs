@@ -9,19 +9,19 @@ use packhorse_protocol::{Element, Tensor};
 fn element(datatype: Datatype, value: f64) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(8);
     match datatype {
-        Datatype::Bool => (value != 0.0).put(&mut bytes),
-        Datatype::Uint8 => (value as u8).put(&mut bytes),
-        Datatype::Uint16 => (value as u16).put(&mut bytes),
-        Datatype::Uint32 => (value as u32).put(&mut bytes),
-        Datatype::Uint64 => (value as u64).put(&mut bytes),
-        Datatype::Int8 => (value as i8).put(&mut bytes),
-        Datatype::Int16 => (value as i16).put(&mut bytes),
-        Datatype::Int32 => (value as i32).put(&mut bytes),
-        Datatype::Int64 => (value as i64).put(&mut bytes),
-        Datatype::Fp16 => f16::from_f64(value).put(&mut bytes),
-        Datatype::Bf16 => bf16::from_f64(value).put(&mut bytes),
-        Datatype::Fp32 => (value as f32).put(&mut bytes),
-        Datatype::Fp64 => value.put(&mut bytes),
+        Datatype::Bool => (value != 0.0).append_to(&mut bytes),
+        Datatype::Uint8 => (value as u8).append_to(&mut bytes),
+        Datatype::Uint16 => (value as u16).append_to(&mut bytes),
+        Datatype::Uint32 => (value as u32).append_to(&mut bytes),
+        Datatype::Uint64 => (value as u64).append_to(&mut bytes),
+        Datatype::Int8 => (value as i8).append_to(&mut bytes),
+        Datatype::Int16 => (value as i16).append_to(&mut bytes),
+        Datatype::Int32 => (value as i32).append_to(&mut bytes),
+        Datatype::Int64 => (value as i64).append_to(&mut bytes),
+        Datatype::Fp16 => f16::from_f64(value).append_to(&mut bytes),
+        Datatype::Bf16 => bf16::from_f64(value).append_to(&mut bytes),
+        Datatype::Fp32 => (value as f32).append_to(&mut bytes),
+        Datatype::Fp64 => value.append_to(&mut bytes),
         Datatype::Bytes => unreachable!("no model has BYTES inputs, see `Program::validate`"),
     }
     bytes
@@ -66,7 +66,7 @@ mod tests {
     }
 
     fn values<T: Element>(bytes: &Bytes) -> Vec<T> {
-        bytes.chunks_exact(T::WIDTH).map(T::take).collect()
+        bytes.chunks_exact(T::WIDTH).map(T::from_bytes).collect()
     }
 
     #[test]

@@ -135,7 +135,7 @@ impl Batch {
         let end: usize = start + length(&self.header.inputs[index]);
         self.payload[start..end]
             .chunks_exact(T::WIDTH)
-            .map(T::take)
+            .map(T::from_bytes)
             .collect()
     }
 
@@ -185,7 +185,7 @@ pub(crate) fn output<T: Element>(shape: &[i64], values: &[T]) -> (TensorHeader, 
     let header = TensorHeader::new(T::DATATYPE, Shape::new(shape).unwrap()).unwrap();
     let mut bytes = Vec::new();
     for value in values {
-        value.put(&mut bytes);
+        value.append_to(&mut bytes);
     }
     (header, bytes)
 }
