@@ -1,20 +1,20 @@
-//! What can be wrong with a message. Every text is fit for the peer's eyes: it names field and limit, and nothing of ours.
+//! Errors of messages. Every text may be sent to the peer: it names the field and the limit, and nothing internal.
 
 use packhorse_cluster::{Datatype, Shape, ShapeError};
 
-/// Text that is not JSON, or not the JSON that belongs there.
+/// The error for text that is not JSON, or not the expected JSON.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{problem} at byte {at}")]
 pub struct JsonError {
-    /// What is wrong.
+    /// The problem.
     pub problem: String,
-    /// Where, from 0, in the JSON part.
+    /// The byte offset in the JSON part, from 0.
     pub at: usize,
 }
 
-/// What is wrong with one tensor, whatever the model wants.
+/// A tensor that is invalid for every model.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[expect(missing_docs, reason = "the messages say what the fields are")]
+#[expect(missing_docs, reason = "the messages name the fields")]
 pub enum TensorError {
     #[error("{0} is missing")]
     MissingField(&'static str),
@@ -40,7 +40,7 @@ pub enum TensorError {
         datatype: Datatype,
         found: String,
     },
-    #[error("data: a list of {found}, where shape {shape} wants {expected}")]
+    #[error("data: a list of length {found}, but shape {shape} requires {expected}")]
     ListLength {
         found: String,
         expected: u64,
@@ -64,7 +64,7 @@ pub enum TensorError {
     DataTwice,
     #[error("binary_data_size is {size}, but only {left} bytes are left in the body")]
     Truncated { size: u64, left: u64 },
-    #[error("{bytes} bytes, but {datatype} {shape} takes {expected}")]
+    #[error("the data has {bytes} bytes, but {datatype} {shape} requires {expected}")]
     Size {
         bytes: u64,
         expected: u64,
@@ -77,9 +77,9 @@ pub enum TensorError {
     Elements(String),
 }
 
-/// Why bytes are no message, request or response.
+/// The error for bytes that are not a valid request or response.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[expect(missing_docs, reason = "the messages say what the fields are")]
+#[expect(missing_docs, reason = "the messages name the fields")]
 pub enum MessageError {
     #[error("the JSON part has {bytes} bytes, over the limit of {limit}")]
     HeadTooLong { bytes: u64, limit: u64 },
@@ -90,7 +90,7 @@ pub enum MessageError {
     #[error("invalid JSON: {0}")]
     Json(JsonError),
     #[error(
-        "invalid JSON in the {header_length} bytes that Inference-Header-Content-Length names: {problem}"
+        "invalid JSON in the first {header_length} bytes, as given by Inference-Header-Content-Length: {problem}"
     )]
     HeadJson {
         header_length: u64,
@@ -103,29 +103,29 @@ pub enum MessageError {
         tensor: String,
         problem: TensorError,
     },
-    #[error("{left} bytes are left over behind the last binary tensor")]
+    #[error("expected no bytes after the last binary tensor, found {left}")]
     LeftOver { left: u64 },
 }
 
-/// Why a request cannot be given to a model. The client's fault, each of them: status 400.
+/// The error for a request that does not match its model. Each is a mistake of the client: HTTP status 400.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[expect(missing_docs, reason = "the messages say what the fields are")]
+#[expect(missing_docs, reason = "the messages name the fields")]
 pub enum RequestError {
     #[error(transparent)]
     Message(#[from] MessageError),
-    #[error("input {name:?}: the model has no such input, but {known}")]
+    #[error("input {name:?}: the model has no such input, only {known}")]
     UnknownInput { name: String, known: String },
     #[error("input {name:?}: given twice")]
     DuplicateInput { name: String },
     #[error("input {name:?}: missing")]
     MissingInput { name: String },
-    #[error("input {name:?}: datatype {given}, but the model wants {expected}")]
+    #[error("input {name:?}: datatype {given}, but the model requires {expected}")]
     Datatype {
         name: String,
         given: Datatype,
         expected: Datatype,
     },
-    #[error("input {name:?}: shape {given} does not fit {expected}")]
+    #[error("input {name:?}: shape {given} does not match the model's {expected}")]
     Shape {
         name: String,
         given: Shape,
@@ -140,28 +140,32 @@ pub enum RequestError {
         other: String,
         others: u64,
     },
-    #[error("output {name:?}: the model has no such output, but {known}")]
+    #[error("output {name:?}: the model has no such output, only {known}")]
     UnknownOutput { name: String, known: String },
-    #[error("output {name:?}: asked for twice")]
+    #[error("output {name:?}: requested twice")]
     DuplicateOutput { name: String },
-    #[error("output {name:?}: {datatype} has no JSON form: ask for binary_data")]
+    #[error("output {name:?}: {datatype} has no JSON form: request it with binary_data")]
     BinaryOnlyOutput { name: String, datatype: Datatype },
-    #[error("Inference-Header-Content-Length 0 announces one raw tensor: {0}")]
+    #[error("with Inference-Header-Content-Length 0 the body must be one raw tensor: {0}")]
     Raw(String),
 }
 
-/// Why a message cannot be written.
+/// The error for a message that cannot be encoded.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[expect(missing_docs, reason = "the messages say what the fields are")]
+#[expect(missing_docs, reason = "the messages name the fields")]
 pub enum EncodeError {
-    #[error("{name:?}: {datatype} has no JSON form: ask for binary_data")]
+    #[error("{name:?}: {datatype} has no JSON form: request it with binary_data")]
     BinaryOnly { name: String, datatype: Datatype },
-    #[error("{name:?}: element {index} is {value}, which JSON cannot say: ask for binary_data")]
+    #[error(
+        "{name:?}: element {index} is {value}, which JSON cannot represent: request it with binary_data"
+    )]
     NotFinite {
         name: String,
         index: usize,
         value: String,
     },
-    #[error("{name:?}: element {index} is no UTF-8, which JSON cannot say: ask for binary_data")]
+    #[error(
+        "{name:?}: element {index} is not UTF-8, which JSON cannot represent: request it with binary_data"
+    )]
     NotUtf8 { name: String, index: usize },
 }

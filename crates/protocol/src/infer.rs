@@ -1,4 +1,4 @@
-//! An inference request that suits its model. What is wrong with it is found here; behind this nothing invalid goes on.
+//! Inference requests that are checked against their model. Every mistake of a request is found here; later code does not check again.
 
 use std::time::Duration;
 
@@ -6,42 +6,42 @@ use packhorse_cluster::{Dim, Program, Shape, TensorSpec};
 
 use crate::{ByteRope, Form, Limits, OutputRequest, RequestError, RequestMessage, Tensor};
 
-/// A request that a model can run.
+/// A request that matches the signature of its model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InferRequest {
-    /// Comes back in the response; empty for none.
+    /// The id that the response repeats; empty for none.
     pub id: String,
     /// The inputs, in the model's order.
     pub inputs: Vec<Tensor>,
-    /// The outputs to answer with: those asked for in the order in which they were, or all in the model's.
+    /// The outputs to return: the requested ones in the request's order, or all in the model's order.
     pub outputs: Vec<RequestedOutput>,
-    /// How long the client is willing to wait, as it was sent; none (or sent as 0) for the model's objective.
+    /// The longest time that the client waits; none (sent as none or as 0) for the model's latency objective.
     pub timeout: Option<Duration>,
-    /// 0 for the default, else 1 is the most urgent.
+    /// The priority: 0 is the default, otherwise 1 is the most urgent.
     pub priority: u64,
-    /// Rows of the batch: the first dimension of every input; 1 if the model has no batch dimension.
+    /// The number of rows: the first dimension of every input; 1 if the model has no batch dimension.
     pub rows: u32,
 }
 
-/// An output to answer with.
+/// An output to return.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RequestedOutput {
-    /// Which of the model's outputs.
+    /// The index in the model's outputs.
     pub index: usize,
-    /// How it travels.
+    /// The form in which it is sent.
     pub form: Form,
 }
 
 impl InferRequest {
-    /// Reads a request for this model. `header_length` is the value of the header `Inference-Header-Content-Length`: the size
-    /// of the JSON part; with 0 the whole body is the one input of the model, as it lies in memory, and outputs come back in
-    /// binary form. Its shape then follows from the length: by the batch dimension if only that is variable, else by the one other
-    /// variable dimension, of a batch of one.
+    /// Reads a request for a model. `header_length` is the value of the header `Inference-Header-Content-Length`, the size of the JSON
+    /// part. If it is 0, the whole body is the only input of the model, as raw bytes, and outputs are returned in binary form. The
+    /// input's shape is then derived from the length: the size of the batch dimension if only that is variable, else the size of the one
+    /// other variable dimension with a batch of one.
     ///
-    /// An output without a JSON form (`FP16`, `BF16`) travels as binary data unless the request asks for JSON.
+    /// An output without a JSON form (`FP16`, `BF16`) is sent as binary data unless the request asks for JSON.
     ///
     /// # Errors
-    /// What is wrong, and where, and what was expected.
+    /// Names the first mistake, its place, and what was expected.
     pub fn parse(
         body: ByteRope,
         header_length: Option<u64>,
@@ -59,11 +59,11 @@ impl InferRequest {
     /// Checks a request against the signature of its model.
     ///
     /// # Errors
-    /// What does not fit, and what was expected.
+    /// Names the first mismatch, and what was expected.
     pub fn check(message: RequestMessage, program: &Program) -> Result<Self, RequestError> {
-        let outputs = outputs(&message.outputs, message.output_form, program)?;
-        let inputs = inputs(message.inputs, program)?;
-        let rows = rows(&inputs, program)?;
+        let outputs = check_outputs(&message.outputs, message.output_form, program)?;
+        let inputs = check_inputs(message.inputs, program)?;
+        let rows = count_rows(&inputs, program)?;
         let RequestMessage {
             id,
             timeout,
@@ -81,18 +81,18 @@ impl InferRequest {
     }
 }
 
-/// Puts the inputs into the model's order, each checked against its signature.
-fn inputs(given: Vec<Tensor>, program: &Program) -> Result<Vec<Tensor>, RequestError> {
+/// Returns the inputs in the model's order, each checked against its signature.
+fn check_inputs(given: Vec<Tensor>, program: &Program) -> Result<Vec<Tensor>, RequestError> {
     let mut inputs = vec![None; program.inputs.len()];
     for tensor in given {
         let name = tensor.name().to_owned();
         let Some(index) = position(&program.inputs, &name) else {
             return Err(RequestError::UnknownInput {
                 name,
-                known: names(&program.inputs),
+                known: list_names(&program.inputs),
             });
         };
-        fits(&tensor, &program.inputs[index])?;
+        check_signature(&tensor, &program.inputs[index])?;
         if inputs[index].replace(tensor).is_some() {
             return Err(RequestError::DuplicateInput { name });
         }
@@ -111,8 +111,8 @@ fn position(specs: &[TensorSpec], name: &str) -> Option<usize> {
     specs.iter().position(|spec| spec.name == name)
 }
 
-/// The names there are, for an error: the first few of them.
-fn names(specs: &[TensorSpec]) -> String {
+/// Returns the first few names, for an error.
+fn list_names(specs: &[TensorSpec]) -> String {
     const SHOWN: usize = 8;
     let names: Vec<String> = specs
         .iter()
@@ -123,7 +123,7 @@ fn names(specs: &[TensorSpec]) -> String {
     format!("{}{more}", names.join(", "))
 }
 
-fn fits(tensor: &Tensor, spec: &TensorSpec) -> Result<(), RequestError> {
+fn check_signature(tensor: &Tensor, spec: &TensorSpec) -> Result<(), RequestError> {
     let name = || tensor.name().to_owned();
     if tensor.datatype() != spec.datatype {
         let (given, expected) = (tensor.datatype(), spec.datatype);
@@ -144,8 +144,8 @@ fn fits(tensor: &Tensor, spec: &TensorSpec) -> Result<(), RequestError> {
     Ok(())
 }
 
-/// The rows of the batch, equal over all inputs and within the model's limit.
-fn rows(inputs: &[Tensor], program: &Program) -> Result<u32, RequestError> {
+/// Returns the number of rows, which must be the same in all inputs and within the model's limit.
+fn count_rows(inputs: &[Tensor], program: &Program) -> Result<u32, RequestError> {
     if !program.batches() {
         return Ok(1);
     }
@@ -172,8 +172,8 @@ fn rows(inputs: &[Tensor], program: &Program) -> Result<u32, RequestError> {
     }
 }
 
-fn outputs(
-    asked: &[OutputRequest],
+fn check_outputs(
+    requested: &[OutputRequest],
     default: Option<Form>,
     program: &Program,
 ) -> Result<Vec<RequestedOutput>, RequestError> {
@@ -192,18 +192,18 @@ fn outputs(
         };
         Ok(RequestedOutput { index, form })
     };
-    if asked.is_empty() {
+    if requested.is_empty() {
         return (0..program.outputs.len())
             .map(|index| form_of(index, None))
             .collect();
     }
-    let mut outputs: Vec<RequestedOutput> = Vec::with_capacity(asked.len());
-    for output in asked {
+    let mut outputs: Vec<RequestedOutput> = Vec::with_capacity(requested.len());
+    for output in requested {
         let name = || output.name.clone();
         let Some(index) = position(&program.outputs, &output.name) else {
             return Err(RequestError::UnknownOutput {
                 name: name(),
-                known: names(&program.outputs),
+                known: list_names(&program.outputs),
             });
         };
         if outputs.iter().any(|other| other.index == index) {
@@ -221,20 +221,17 @@ fn has_json_form(spec: &TensorSpec) -> bool {
     )
 }
 
-/// The request that a body without any JSON stands for.
+/// Returns the request for a body without JSON, which is the raw data of the model's only input.
 fn raw_request(body: ByteRope, program: &Program) -> Result<RequestMessage, RequestError> {
     let raw = |problem: String| Err(RequestError::Raw(problem));
     let [spec] = program.inputs.as_slice() else {
         return raw(format!(
-            "the model has {} inputs, not one",
+            "the model has {} inputs, but this form requires exactly one",
             program.inputs.len()
         ));
     };
     let Some(width) = spec.datatype.width() else {
-        return raw(format!(
-            "the size of {} elements is not known",
-            spec.datatype
-        ));
+        return raw(format!("{} elements have no fixed size", spec.datatype));
     };
     let variable: Vec<usize> = spec
         .shape
@@ -267,7 +264,7 @@ fn raw_request(body: ByteRope, program: &Program) -> Result<RequestMessage, Requ
         let bytes = body.len() as u64;
         if unit == 0 || !bytes.is_multiple_of(unit) {
             return raw(format!(
-                "{bytes} bytes are no multiple of the {unit} bytes that {} {} takes per step of dimension {axis}",
+                "{bytes} bytes are not a multiple of the {unit} bytes per step of dimension {axis} of {} {}",
                 spec.datatype,
                 spec.shape_text()
             ));

@@ -1,7 +1,7 @@
-//! A cursor over JSON text that walks objects and lists itself and leaves everything else to `serde_json`.
+//! A cursor over JSON text that reads objects, lists, strings and numbers itself and leaves all other values to `serde_json`.
 //!
-//! Tensor data is most of a message and must go straight into the tensor's buffer, which no `Deserialize` can do; and errors
-//! should name the field, which `serde` does not know.
+//! Tensor data is most of a message and must be written directly to the tensor's buffer, which `Deserialize` cannot do; and errors
+//! must name the field, which `serde` does not know.
 
 use std::borrow::Cow;
 
@@ -12,7 +12,7 @@ use serde::{
 
 use crate::{JsonError, number::Number};
 
-/// A place in a JSON text.
+/// A position in a JSON text.
 #[derive(Clone, Copy)]
 pub(crate) struct Cursor<'a> {
     text: &'a str,
@@ -30,12 +30,12 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// How many bytes are left.
-    pub(crate) fn left(&self) -> usize {
+    /// Returns the number of remaining bytes.
+    pub(crate) fn remaining(&self) -> usize {
         self.text.len() - self.at
     }
 
-    /// The next byte that is no white space, without taking it.
+    /// Returns the next byte that is not white space, without consuming it.
     #[inline]
     pub(crate) fn peek(&mut self) -> Option<u8> {
         let bytes = self.text.as_bytes();
@@ -48,7 +48,7 @@ impl<'a> Cursor<'a> {
         None
     }
 
-    /// Takes the next byte if it is this one.
+    /// Consumes the next byte if it is `byte`, and returns true if it was.
     #[inline]
     pub(crate) fn eat(&mut self, byte: u8) -> bool {
         let found = self.peek() == Some(byte);
@@ -56,7 +56,7 @@ impl<'a> Cursor<'a> {
         found
     }
 
-    /// Takes the next number, if there is one.
+    /// Consumes the next number, if there is one.
     #[inline]
     pub(crate) fn number(&mut self) -> Option<Number<'a>> {
         self.peek();
@@ -65,15 +65,15 @@ impl<'a> Cursor<'a> {
         Some(number)
     }
 
-    /// Takes this word if it is next.
-    pub(crate) fn word(&mut self, word: &str) -> bool {
+    /// Consumes `word` if it is next, and returns true if it was.
+    pub(crate) fn eat_word(&mut self, word: &str) -> bool {
         self.peek();
         let found = self.text[self.at..].starts_with(word);
         self.at += if found { word.len() } else { 0 };
         found
     }
 
-    /// Takes the next string, unescaped.
+    /// Consumes the next string and returns it unescaped.
     pub(crate) fn string(&mut self) -> Result<Cow<'a, str>, JsonError> {
         if self.peek() != Some(b'"') {
             return Err(self.expected("a string"));
@@ -92,18 +92,18 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Takes the next value, whatever is in it and however deep.
+    /// Consumes the next value of any kind and depth.
     pub(crate) fn skip(&mut self) -> Result<(), JsonError> {
         self.value::<IgnoredAny>().map(drop)
     }
 
-    /// Takes the next value as one of `T`.
+    /// Consumes the next value as a `T`.
     pub(crate) fn read<T: DeserializeOwned>(&mut self) -> Result<T, JsonError> {
         self.value()
     }
 
-    /// Takes the next value and returns its text.
-    pub(crate) fn raw(&mut self) -> Result<&'a str, JsonError> {
+    /// Consumes the next value and returns its text.
+    pub(crate) fn raw_value(&mut self) -> Result<&'a str, JsonError> {
         self.peek();
         let start = self.at;
         self.skip()?;
@@ -119,7 +119,7 @@ impl<'a> Cursor<'a> {
                 Ok(value)
             }
             Some(Err(e)) => {
-                // The position in the message would be counted from here.
+                // serde_json counts the position in its message from the value's start: leave it out.
                 let text = e.to_string();
                 let problem = text
                     .split(" at line ")
@@ -135,7 +135,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Takes an object: `member` is called behind each key and takes the value.
+    /// Consumes an object. `member` is called after each key and must consume the value.
     pub(crate) fn object<E: From<JsonError>>(
         &mut self,
         mut member: impl FnMut(&mut Self, &str) -> Result<(), E>,
@@ -161,7 +161,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Takes a list: `item` is called with each index and takes the value.
+    /// Consumes a list. `item` is called with each index and must consume the value.
     pub(crate) fn list<E: From<JsonError>>(
         &mut self,
         mut item: impl FnMut(&mut Self, usize) -> Result<(), E>,
@@ -184,7 +184,7 @@ impl<'a> Cursor<'a> {
         Ok(())
     }
 
-    /// Checks that nothing but white space is left.
+    /// Checks that only white space is left.
     pub(crate) fn finish(&mut self) -> Result<(), JsonError> {
         if self.peek().is_none() {
             Ok(())
@@ -193,18 +193,18 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// The error that something else is here.
+    /// Returns the error that `what` was expected at this position.
     #[cold]
     pub(crate) fn expected(self, what: &str) -> JsonError {
         JsonError {
-            problem: format!("expected {what}, found {}", self.found()),
+            problem: format!("expected {what}, found {}", self.describe_next()),
             at: self.at,
         }
     }
 
-    /// What is here, in a few characters.
+    /// Describes the text at this position in a few characters, for an error.
     #[cold]
-    pub(crate) fn found(mut self) -> String {
+    pub(crate) fn describe_next(mut self) -> String {
         let Some(first) = self.peek() else {
             return "the end".to_owned();
         };
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_say_what_is_there_and_where() {
+    fn errors_name_the_found_text_and_its_offset() {
         check("", "expected a value, found the end at byte 0");
         check(r#"{"a" 1}"#, r#"expected ":", found 1 at byte 5"#);
         check(
@@ -284,7 +284,7 @@ mod tests {
         #[test]
         fn accepts_what_serde_json_accepts(text in r#"[\[\]{}:," \\ntrue0-9.eE+-]{0,24}"#) {
             let reference = serde_json::from_str::<serde_json::Value>(&text);
-            // A number beyond every float is no error until someone wants its value.
+            // A number beyond every float is an error only when its value is needed.
             let beyond = reference.as_ref().is_err_and(|e| e.to_string().starts_with("number out of range"));
             prop_assert!(accepts(text.as_bytes()) == reference.is_ok() || beyond, "{}: {:?}", text, reference);
         }

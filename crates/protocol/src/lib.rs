@@ -1,10 +1,10 @@
-//! The Open Inference Protocol, version 2, as bytes: requests, responses, metadata. No HTTP.
+//! Encoding and decoding of the Open Inference Protocol, version 2: requests, responses, metadata. Without HTTP.
 //!
 //! A body is a [`ByteRope`] and the value of one header, [`HEADER_LENGTH`]. A gateway reads an [`InferRequest`] for a model's
 //! [`Program`](packhorse_cluster::Program) and writes an [`InferResponse`]; a client writes a [`RequestMessage`] and reads an
 //! [`InferResponse`]. Binary tensors are never copied: they are slices of the body.
 //!
-//! Pure, and safe on any bytes: the memory that reading takes is bounded by the length of what is read.
+//! The crate is pure, and safe on any bytes: the memory that reading needs is bounded by the length of the input.
 
 mod error;
 mod infer;
@@ -38,5 +38,5 @@ pub use statistics::{
 };
 pub use tensor::{Element, Form, Tensor};
 
-/// The header that says how many bytes of a body are its JSON part; the rest are binary tensors.
+/// The HTTP header with the number of bytes of a body's JSON part; the other bytes are binary tensors.
 pub const HEADER_LENGTH: &str = "inference-header-content-length";

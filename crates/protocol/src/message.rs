@@ -1,4 +1,4 @@
-//! What requests and responses have in common: a JSON part with its limits, and binary tensors behind it.
+//! The common parts of requests and responses: a JSON part with its limits, and binary tensors after it.
 
 use std::fmt;
 
@@ -8,17 +8,17 @@ use serde::Serialize;
 
 use crate::{ByteRope, Form, JsonError, MessageError, Tensor, TensorError, json::Cursor};
 
-/// The limits of a message, beside those of a [`Shape`](packhorse_cluster::Shape) and of the whole body, which the listener sets.
+/// The limits of a message. [`Shape`](packhorse_cluster::Shape) has its own, and the HTTP server limits the whole body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Bytes of the JSON part. It is the only part that is made contiguous, and its numbers can grow fourfold when they are
-    /// unpacked ("0," becomes 8 bytes).
+    /// The largest size of the JSON part, in bytes. It is the only part that is made contiguous, and its numbers can grow fourfold when
+    /// they are decoded ("0," becomes 8 bytes).
     pub json_bytes: usize,
-    /// Bytes of a request's id.
+    /// The largest size of a request's id, in bytes.
     pub id_bytes: usize,
-    /// Bytes of the name of a tensor.
+    /// The largest size of a tensor's name, in bytes.
     pub name_bytes: usize,
-    /// Inputs, and outputs.
+    /// The largest number of inputs and the largest number of outputs.
     pub tensors: usize,
 }
 
@@ -33,7 +33,7 @@ impl Default for Limits {
     }
 }
 
-/// A message in bytes: what to post, or to answer with.
+/// An encoded request or response.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Message {
     /// The JSON part.
@@ -43,12 +43,12 @@ pub struct Message {
 }
 
 impl Message {
-    /// The value of `Inference-Header-Content-Length`; `None` if the message is pure JSON and does without.
+    /// Returns the value of `Inference-Header-Content-Length`; `None` if the message is only JSON and needs no such header.
     pub fn header_length(&self) -> Option<u64> {
         (!self.tensors.is_empty()).then_some(self.head.len() as u64)
     }
 
-    /// The value of `Content-Type`.
+    /// Returns the value of `Content-Type`.
     pub fn content_type(&self) -> &'static str {
         if self.tensors.is_empty() {
             "application/json"
@@ -57,7 +57,7 @@ impl Message {
         }
     }
 
-    /// The whole body.
+    /// Returns the whole body.
     pub fn into_body(self) -> ByteRope {
         let mut body = ByteRope::from(self.head);
         body.append(self.tensors);
@@ -65,8 +65,8 @@ impl Message {
     }
 }
 
-/// Takes the JSON part off the body and gives it to `parse`; the binary part stays in the body. Without a header length all
-/// is JSON.
+/// Removes the JSON part from the body and parses it; the binary part stays in the body. Without a header length the whole body is
+/// JSON.
 pub(crate) fn parse_head<T>(
     body: &mut ByteRope,
     header_length: Option<u64>,
@@ -96,7 +96,7 @@ pub(crate) fn parse_head<T>(
             Ok(parsed)
         });
     parsed.map_err(|error| match error {
-        // The JSON may well be right and its announced length wrong.
+        // The JSON may be valid and its given length wrong: name the length.
         MessageError::Json(problem) if bytes < whole => MessageError::HeadJson {
             header_length: bytes,
             problem,
@@ -117,7 +117,7 @@ impl From<JsonError> for TensorError {
     }
 }
 
-/// The error that something is wrong with this field.
+/// Returns the error that a field has a problem.
 pub(crate) fn field_error(
     field: impl Into<String>,
     problem: &(impl fmt::Display + ?Sized),
@@ -128,15 +128,15 @@ pub(crate) fn field_error(
     }
 }
 
-/// Sets what may stand in an object only once.
-pub(crate) fn once<T>(slot: &mut Option<T>, field: &str, value: T) -> Result<(), MessageError> {
+/// Sets a field that an object may have only once.
+pub(crate) fn set_once<T>(slot: &mut Option<T>, field: &str, value: T) -> Result<(), MessageError> {
     match slot.replace(value) {
         None => Ok(()),
         Some(_) => Err(field_error(field, "given twice")),
     }
 }
 
-/// Takes a string of at most `limit` bytes.
+/// Reads a string of at most `limit` bytes.
 pub(crate) fn read_text(
     cursor: &mut Cursor<'_>,
     field: &str,
@@ -152,7 +152,7 @@ pub(crate) fn read_text(
     Ok(text.into_owned())
 }
 
-/// Takes a list of objects, each of them by `item`, which is told the object's path.
+/// Reads a list of at most `limit` objects, each by `item`, which receives the object's path.
 pub(crate) fn read_objects<T>(
     cursor: &mut Cursor<'_>,
     field: &str,
@@ -180,7 +180,7 @@ pub(crate) fn read_objects<T>(
     Ok(items)
 }
 
-/// Puts the JSON part and the tensors in binary form together.
+/// Joins the JSON part and the tensors in binary form.
 pub(crate) fn assemble(head: &impl Serialize, tensors: &[Tensor]) -> Message {
     let head = serde_json::to_vec(head).expect("maps with string keys, strings and finite numbers");
     let mut binary = ByteRope::new();

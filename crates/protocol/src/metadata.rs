@@ -1,63 +1,63 @@
-//! What the protocol tells about server and models, and what it says of errors.
+//! Metadata of the server and of models, and the body of errors.
 
 use packhorse_cluster::{Datatype, Program, TensorSpec};
 use serde::{Deserialize, Serialize};
 
-/// What runs our models, as Triton names it: clients look the name up.
+/// The platform of all models, in Triton's spelling, which clients compare.
 pub const PLATFORM: &str = "pytorch_libtorch";
 
-/// `GET /v2`.
+/// The response to `GET /v2`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ServerMetadata {
-    /// The server.
+    /// The server's name.
     pub name: String,
-    /// Its version.
+    /// The server's version.
     pub version: String,
-    /// The extensions of the protocol that work here.
+    /// The protocol extensions that the server supports.
     pub extensions: Vec<String>,
 }
 
-/// `GET /v2/health/live`.
+/// The response to `GET /v2/health/live`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ServerLive {
-    /// Whether the server answers at all.
+    /// True if the server answers at all.
     pub live: bool,
 }
 
-/// `GET /v2/health/ready`.
+/// The response to `GET /v2/health/ready`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ServerReady {
-    /// Whether the server takes inference requests.
+    /// True if the server accepts inference requests.
     pub ready: bool,
 }
 
-/// `GET /v2/models/{model}/ready`.
+/// The response to `GET /v2/models/{model}/ready`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ModelReady {
     /// The model.
     pub name: String,
-    /// Whether it takes inference requests.
+    /// True if the model accepts inference requests.
     pub ready: bool,
 }
 
-/// `GET /v2/models/{model}`.
+/// The response to `GET /v2/models/{model}`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ModelMetadata {
     /// The model.
     pub name: String,
-    /// Its versions, in digits.
+    /// The model's versions, as decimal numbers.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub versions: Vec<String>,
-    /// [`PLATFORM`].
+    /// The platform, always [`PLATFORM`].
     pub platform: String,
-    /// Its inputs.
+    /// The model's inputs.
     pub inputs: Vec<TensorMetadata>,
-    /// Its outputs.
+    /// The model's outputs.
     pub outputs: Vec<TensorMetadata>,
 }
 
@@ -65,16 +65,16 @@ pub struct ModelMetadata {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct TensorMetadata {
-    /// Its name.
+    /// The tensor's name.
     pub name: String,
-    /// The type of its elements.
+    /// The tensor's element type.
     pub datatype: Datatype,
-    /// Its dimensions, -1 for a variable one, the batch dimension included.
+    /// The tensor's dimensions, -1 for a variable one, including the batch dimension.
     pub shape: Vec<i64>,
 }
 
 impl ModelMetadata {
-    /// Of this program, of whose model these versions exist.
+    /// Creates the metadata of a program whose model has these versions.
     pub fn new(program: &Program, versions: Vec<String>) -> Self {
         let tensors = |specs: &[TensorSpec]| {
             let tensor = |spec: &TensorSpec| TensorMetadata {
@@ -94,21 +94,21 @@ impl ModelMetadata {
     }
 }
 
-/// `GET /v2/models/{model}/config`: the part of Triton's model configuration that load generators read.
+/// The response to `GET /v2/models/{model}/config`: the part of Triton's model configuration that load generators read.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ModelConfig {
     /// The model.
     pub name: String,
-    /// [`PLATFORM`].
+    /// The platform, always [`PLATFORM`].
     pub platform: String,
-    /// The most rows of a request; 0 if the model has no batch dimension.
+    /// The largest number of rows in a request; 0 if the model has no batch dimension.
     pub max_batch_size: u32,
-    /// Its inputs.
+    /// The model's inputs.
     pub input: Vec<TensorConfig>,
-    /// Its outputs.
+    /// The model's outputs.
     pub output: Vec<TensorConfig>,
-    /// There if requests share batches.
+    /// The batching of requests; none if requests of the model cannot share batches.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dynamic_batching: Option<DynamicBatching>,
 }
@@ -117,21 +117,21 @@ pub struct ModelConfig {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct TensorConfig {
-    /// Its name.
+    /// The tensor's name.
     pub name: String,
-    /// The type of its elements in the configuration's spelling: `TYPE_FP32`.
+    /// The tensor's element type in the configuration's spelling: `TYPE_FP32`.
     pub data_type: String,
-    /// Its dimensions, -1 for a variable one, without the batch dimension.
+    /// The tensor's dimensions, -1 for a variable one, without the batch dimension.
     pub dims: Vec<i64>,
 }
 
-/// How requests share batches: an empty object, for how is decided elsewhere.
+/// The batching configuration in [`ModelConfig`], which is an empty object.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct DynamicBatching {}
 
 impl ModelConfig {
-    /// Of this program.
+    /// Creates the configuration of a program.
     pub fn new(program: &Program) -> Self {
         let tensors = |specs: &[TensorSpec]| {
             let tensor = |spec: &TensorSpec| TensorConfig {
@@ -161,23 +161,23 @@ fn config_type(datatype: Datatype) -> String {
     }
 }
 
-/// An item of the answer to `POST /v2/repository/index`.
+/// An item of the response to `POST /v2/repository/index`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct RepositoryEntry {
     /// The model.
     pub name: String,
-    /// Its version, in digits.
+    /// The version, as a decimal number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub version: Option<String>,
-    /// Whether it can be used.
+    /// The state of the model version.
     pub state: RepositoryState,
-    /// Why it is in this state, if that is worth a word.
+    /// The reason for the state, if there is one to report.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }
 
-/// Whether a model can be used.
+/// The state of a model version in the repository.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "UPPERCASE")]
@@ -190,11 +190,11 @@ pub enum RepositoryState {
     Unknown,
 }
 
-/// The body of `POST /v2/repository/index`; an empty one means the default.
+/// The body of `POST /v2/repository/index`; an empty body has the default values.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct RepositoryIndexRequest {
-    /// Whether to list only models that are ready.
+    /// True to list only models that are ready.
     #[serde(default)]
     pub ready: bool,
 }
@@ -203,7 +203,7 @@ impl RepositoryIndexRequest {
     /// Reads a body, which may be empty.
     ///
     /// # Errors
-    /// It is neither empty nor such an object.
+    /// The body is neither empty nor such an object.
     pub fn parse(body: &[u8]) -> Result<Self, crate::MessageError> {
         if body.trim_ascii().is_empty() {
             return Ok(Self::default());
@@ -216,10 +216,10 @@ impl RepositoryIndexRequest {
     }
 }
 
-/// Every error of the protocol.
+/// The body of every error response.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ErrorBody {
-    /// What is wrong.
+    /// The error message.
     pub error: String,
 }

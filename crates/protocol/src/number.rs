@@ -1,32 +1,32 @@
-//! JSON numbers, read once: the digits are gathered while the number's end is looked for.
+//! JSON numbers, read in one pass, which finds the number's end and its digits.
 //!
-//! Nearly every number then becomes a float with one multiplication or division; the few for which that might round
-//! wrongly go through the standard library. The result is the nearest float, always.
+//! Nearly every number then becomes a float with one multiplication or division; the standard library parses the few for which that
+//! might round wrongly. The result is always the nearest float.
 //!
 //! Source: W. D. Clinger, How to read floating point numbers accurately, PLDI 1990 (the exact case). The 32-bit case is wider
 //! than his: the 64-bit intermediate result may be inexact as long as it is not next to the middle of two 32-bit floats.
 
-/// A number as it stands in the text: `mantissa * 10^exponent`, negated if `negative`.
+/// A number in a text: `mantissa * 10^exponent`, negated if `negative`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Number<'a> {
     text: &'a str,
     negative: bool,
-    /// All digits, if `exact`.
+    /// The number of all digits, if `exact`.
     mantissa: u64,
     exponent: i32,
-    /// Whether the mantissa has room for all digits.
+    /// True if all digits fit into the mantissa.
     exact: bool,
     integer: bool,
 }
 
-/// The powers of ten that a 64-bit float holds exactly.
+/// The powers of ten that a 64-bit float represents exactly.
 const POWERS: [f64; 23] = [
     1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12, 1e13, 1e14, 1e15, 1e16,
     1e17, 1e18, 1e19, 1e20, 1e21, 1e22,
 ];
 
 impl<'a> Number<'a> {
-    /// The number that the text begins with, by JSON's grammar.
+    /// Returns the number at the start of the text, by JSON's grammar.
     #[inline]
     pub(crate) fn scan(text: &'a str) -> Option<Self> {
         let bytes = text.as_bytes();
@@ -36,7 +36,7 @@ impl<'a> Number<'a> {
         if at == start {
             return None;
         }
-        // No number has a leading zero but zero itself.
+        // A leading 0 ends the integer part: JSON allows no further digits after it.
         if at - start > 1 && bytes[start] == b'0' {
             at = start + 1;
             mantissa = 0;
@@ -73,17 +73,17 @@ impl<'a> Number<'a> {
         })
     }
 
-    /// The number as written.
+    /// Returns the number as written.
     pub(crate) fn text(&self) -> &'a str {
         self.text
     }
 
-    /// The number as written, or the beginning of a very long one: for an error.
-    pub(crate) fn shown(&self) -> String {
+    /// Returns the first characters of the number as written, for an error.
+    pub(crate) fn excerpt(&self) -> String {
         self.text.chars().take(24).collect()
     }
 
-    /// Its value if it is written as an integer: without fraction and exponent.
+    /// Returns the value if the number is written as an integer, without fraction and exponent.
     pub(crate) fn integer(&self) -> Option<i128> {
         if !self.integer {
             None
@@ -95,16 +95,16 @@ impl<'a> Number<'a> {
         }
     }
 
-    /// Whether it is written as an integer.
+    /// Returns true if the number is written as an integer.
     pub(crate) fn is_integer(&self) -> bool {
         self.integer
     }
 
-    /// The nearest 32-bit float; `None` if it is out of range.
+    /// Returns the nearest 32-bit float; `None` if the number is out of range.
     #[inline]
     pub(crate) fn f32(&self) -> Option<f32> {
-        // Conversion and multiplication err by half a unit in the last place each: together by less than three units.
-        // Only next to the middle of two 32-bit floats (below it there are 29 bits more) can that change which is nearest.
+        // Conversion and multiplication each have an error of half a unit in the last place: together less than three units.
+        // That can change which 32-bit float is nearest only next to the middle of two of them, given by the lower 29 bits.
         const BELOW: u64 = (1 << 29) - 1;
         const MIDDLE: u64 = 1 << 28;
         if let Some(value) = self.approximate() {
@@ -119,10 +119,10 @@ impl<'a> Number<'a> {
             .filter(|value: &f32| value.is_finite())
     }
 
-    /// The nearest 64-bit float; `None` if it is out of range.
+    /// Returns the nearest 64-bit float; `None` if the number is out of range.
     #[inline]
     pub(crate) fn f64(&self) -> Option<f64> {
-        // Both operands are exact then, and one operation rounds once.
+        // Both operands are exact, and one operation rounds once.
         if self.mantissa <= 1 << 53
             && let Some(value) = self.approximate()
         {
@@ -138,7 +138,7 @@ impl<'a> Number<'a> {
         value.copysign(if self.negative { -1.0 } else { 1.0 })
     }
 
-    /// Its absolute value to three units in the last place, if one operation gives it.
+    /// Returns the absolute value with an error of at most three units in the last place, if one operation computes it.
     #[inline]
     fn approximate(&self) -> Option<f64> {
         let power = *POWERS.get(self.exponent.unsigned_abs() as usize)?;
@@ -153,7 +153,7 @@ impl<'a> Number<'a> {
     }
 }
 
-/// Reads digits on from `at` into the mantissa; returns it, wrapped if there are too many, and where they end.
+/// Appends the digits from `at` on to the mantissa. Returns it, wrapped if there are too many digits, and the end of the digits.
 #[inline]
 fn digits(bytes: &[u8], mut at: usize, mut mantissa: u64) -> (u64, usize) {
     while let Some(digit) = bytes
@@ -167,9 +167,9 @@ fn digits(bytes: &[u8], mut at: usize, mut mantissa: u64) -> (u64, usize) {
     (mantissa, at)
 }
 
-/// The same, eight at a time: a fraction has about as many.
+/// Appends digits to the mantissa like [`digits`], but eight at a time: a fraction has about as many.
 ///
-/// Source: D. Lemire, Quickly parsing eight digits, 2018; here for up to eight, the missing ones standing in front as zeros.
+/// Source: D. Lemire, Quickly parsing eight digits, 2018; here for up to eight digits, with leading zeros for the missing ones.
 #[inline]
 fn many_digits(bytes: &[u8], mut at: usize, mut mantissa: u64) -> (u64, usize) {
     const POWERS: [u64; 9] = [
@@ -204,7 +204,7 @@ fn many_digits(bytes: &[u8], mut at: usize, mut mantissa: u64) -> (u64, usize) {
     digits(bytes, at, mantissa)
 }
 
-/// The exponent behind an `e`, saturated, and where it ends.
+/// Returns the exponent after an `e`, saturated, and its end.
 fn written_exponent(bytes: &[u8], at: usize) -> Option<(i32, usize)> {
     let sign = bytes.get(at).filter(|byte| matches!(byte, b'+' | b'-'));
     let start = at + usize::from(sign.is_some());
@@ -222,7 +222,7 @@ fn written_exponent(bytes: &[u8], at: usize) -> Option<(i32, usize)> {
     (end > start).then_some((if negative { -value } else { value }, end))
 }
 
-/// How many zeros stand before the first other digit.
+/// Returns the number of zeros before the first other digit.
 #[cold]
 fn leading_zeros(digits: &[u8]) -> usize {
     digits
@@ -313,8 +313,12 @@ mod tests {
             "-Infinity",
             "0x",
         ] {
-            let taken = Number::scan(text).map(|number| number.text());
-            assert_eq!(taken, if text == "0x" { Some("0") } else { None }, "{text}");
+            let scanned = Number::scan(text).map(|number| number.text());
+            assert_eq!(
+                scanned,
+                if text == "0x" { Some("0") } else { None },
+                "{text}"
+            );
         }
         assert_eq!(Number::scan("01").unwrap().text(), "0");
         assert_eq!(

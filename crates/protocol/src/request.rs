@@ -1,4 +1,4 @@
-//! An inference request as it stands in bytes: what a client writes, and what a gateway reads before it looks at the model.
+//! Encoding and decoding of inference requests, without a check against the model.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use serde::Serialize;
 use crate::{
     ByteRope, EncodeError, Form, Limits, Message, MessageError, Tensor,
     json::Cursor,
-    message::{assemble, field_error, once, parse_head, read_objects, read_text},
+    message::{assemble, field_error, parse_head, read_objects, read_text, set_once},
     tensor_object::{DeclaredTensor, TensorHead, complete_all},
 };
 
@@ -16,24 +16,24 @@ use crate::{
 pub struct OutputRequest {
     /// The output's name.
     pub name: String,
-    /// How it shall travel, where the request says so for this output (`binary_data`).
+    /// The form of this output (`binary_data`); none for the request's default.
     pub form: Option<Form>,
 }
 
-/// An inference request: what a client sends to a model.
+/// An inference request, as a client sends it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RequestMessage {
-    /// Comes back in the response; empty for none.
+    /// The id that the response repeats; empty for none.
     pub id: String,
-    /// The inputs, each in the form in which it travels.
+    /// The inputs, each with the form in which it is sent.
     pub inputs: Vec<Tensor>,
-    /// The outputs asked for; none means all.
+    /// The requested outputs; empty for all.
     pub outputs: Vec<OutputRequest>,
-    /// How outputs shall travel that do not say so themselves (`binary_data_output`).
+    /// The form of outputs without a form of their own (`binary_data_output`).
     pub output_form: Option<Form>,
-    /// How long the client is willing to wait; none for the model's objective.
+    /// The longest time that the client waits; none for the model's latency objective.
     pub timeout: Option<Duration>,
-    /// 0 for the default, else 1 is the most urgent.
+    /// The priority: 0 is the default, otherwise 1 is the most urgent.
     pub priority: u64,
 }
 
@@ -41,7 +41,7 @@ impl RequestMessage {
     /// Reads a request. `header_length` is the value of the header `Inference-Header-Content-Length`.
     ///
     /// # Errors
-    /// What is wrong, and where. Whether it suits any model is not looked at.
+    /// Names the first mistake and its place. The request is not checked against a model.
     pub fn parse(
         mut body: ByteRope,
         header_length: Option<u64>,
@@ -64,29 +64,29 @@ impl RequestMessage {
     /// Writes the request.
     ///
     /// # Errors
-    /// An input is to travel as JSON, which cannot say it.
+    /// An input has the JSON form, but JSON cannot represent it.
     pub fn encode(&self) -> Result<Message, EncodeError> {
         let inputs = self
             .inputs
             .iter()
             .map(TensorHead::new)
             .collect::<Result<_, _>>()?;
-        let outputs = self.outputs.iter().map(|output| WrittenOutput {
+        let outputs = self.outputs.iter().map(|output| EncodedOutput {
             name: &output.name,
-            parameters: output.form.map(|form| WrittenOutputParameters {
+            parameters: output.form.map(|form| EncodedOutputParameters {
                 binary_data: form == Form::Binary,
             }),
         });
-        let parameters = WrittenParameters {
+        let parameters = EncodedParameters {
             timeout: self
                 .timeout
                 .map(|timeout| u64::try_from(timeout.as_micros()).unwrap_or(u64::MAX)),
             priority: self.priority,
             binary_data_output: self.output_form.map(|form| form == Form::Binary),
         };
-        let head = WrittenRequest {
+        let head = EncodedRequest {
             id: &self.id,
-            parameters: (parameters != WrittenParameters::default()).then_some(parameters),
+            parameters: (parameters != EncodedParameters::default()).then_some(parameters),
             inputs,
             outputs: outputs.collect(),
         };
@@ -107,19 +107,19 @@ impl Head {
     fn read(cursor: &mut Cursor<'_>, limits: &Limits) -> Result<Self, MessageError> {
         let (mut id, mut parameters, mut inputs, mut outputs) = (None, None, None, None);
         cursor.object(|cursor, key| match key {
-            "id" => once(&mut id, key, read_text(cursor, key, limits.id_bytes)?),
-            "parameters" => once(&mut parameters, key, Parameters::read(cursor)?),
+            "id" => set_once(&mut id, key, read_text(cursor, key, limits.id_bytes)?),
+            "parameters" => set_once(&mut parameters, key, Parameters::read(cursor)?),
             "inputs" => {
                 let read = read_objects(cursor, key, limits.tensors, |cursor, path| {
                     DeclaredTensor::read(cursor, path, limits)
                 })?;
-                once(&mut inputs, key, read)
+                set_once(&mut inputs, key, read)
             }
             "outputs" => {
                 let read = read_objects(cursor, key, limits.tensors, |cursor, path| {
                     read_output(cursor, path, limits)
                 })?;
-                once(&mut outputs, key, read)
+                set_once(&mut outputs, key, read)
             }
             _ => Ok(cursor.skip()?),
         })?;
@@ -132,7 +132,7 @@ impl Head {
     }
 }
 
-/// Those of a request's parameters that we know.
+/// The supported parameters of a request.
 #[derive(Default)]
 struct Parameters {
     timeout: Option<Duration>,
@@ -144,14 +144,14 @@ impl Parameters {
     fn read(cursor: &mut Cursor<'_>) -> Result<Self, MessageError> {
         let (mut timeout, mut priority, mut output_form) = (None, None, None);
         read_parameters(cursor, "parameters", |cursor, key, field| match key {
-            "timeout" => once(&mut timeout, field, read_unsigned(cursor, field)?),
-            "priority" => once(&mut priority, field, read_unsigned(cursor, field)?),
-            "binary_data_output" => once(&mut output_form, field, read_form(cursor, field)?),
-            _ if key.starts_with("sequence_") => match cursor.raw()? {
+            "timeout" => set_once(&mut timeout, field, read_unsigned(cursor, field)?),
+            "priority" => set_once(&mut priority, field, read_unsigned(cursor, field)?),
+            "binary_data_output" => set_once(&mut output_form, field, read_form(cursor, field)?),
+            _ if key.starts_with("sequence_") => match cursor.raw_value()? {
                 "0" | "false" | "null" | r#""""# => Ok(()),
                 _ => Err(field_error(
                     field,
-                    "sequences are not supported, models keep no state between requests",
+                    "sequences are not supported: models keep no state between requests",
                 )),
             },
             _ => Ok(cursor.skip()?),
@@ -176,9 +176,9 @@ fn read_parameters(
         return Err(field_error(path, &cursor.expected("an object")));
     }
     cursor.object(|cursor, key| {
-        // A key is quoted in an error, but never at length.
-        let shown: String = key.chars().take(64).collect();
-        member(cursor, key, &format!("{path}.{}", shown.escape_debug()))
+        // An error quotes at most a short part of the key.
+        let excerpt: String = key.chars().take(64).collect();
+        member(cursor, key, &format!("{path}.{}", excerpt.escape_debug()))
     })
 }
 
@@ -200,7 +200,7 @@ fn read_output(
     cursor.object(|cursor, key| match key {
         "name" => {
             let field = format!("{path}.name");
-            once(
+            set_once(
                 &mut name,
                 &field,
                 read_text(cursor, &field, limits.name_bytes)?,
@@ -210,12 +210,12 @@ fn read_output(
             cursor,
             &format!("{path}.parameters"),
             |cursor, key, field| match key {
-                "binary_data" => once(&mut form, field, read_form(cursor, field)?),
-                "classification" => match cursor.raw()? {
+                "binary_data" => set_once(&mut form, field, read_form(cursor, field)?),
+                "classification" => match cursor.raw_value()? {
                     "0" => Ok(()),
                     _ => Err(field_error(
                         field,
-                        "classification is not supported, ask for the output itself",
+                        "classification is not supported: request the output itself",
                     )),
                 },
                 _ => Ok(cursor.skip()?),
@@ -228,18 +228,18 @@ fn read_output(
 }
 
 #[derive(Serialize)]
-struct WrittenRequest<'a> {
+struct EncodedRequest<'a> {
     #[serde(skip_serializing_if = "str::is_empty")]
     id: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
-    parameters: Option<WrittenParameters>,
+    parameters: Option<EncodedParameters>,
     inputs: Vec<TensorHead<'a>>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    outputs: Vec<WrittenOutput<'a>>,
+    outputs: Vec<EncodedOutput<'a>>,
 }
 
 #[derive(Default, PartialEq, Serialize)]
-struct WrittenParameters {
+struct EncodedParameters {
     #[serde(skip_serializing_if = "Option::is_none")]
     timeout: Option<u64>,
     #[serde(skip_serializing_if = "is_zero")]
@@ -250,20 +250,20 @@ struct WrittenParameters {
 
 #[expect(
     clippy::trivially_copy_pass_by_ref,
-    reason = "serde hands over a reference"
+    reason = "serde passes a reference"
 )]
 fn is_zero(number: &u64) -> bool {
     *number == 0
 }
 
 #[derive(Serialize)]
-struct WrittenOutput<'a> {
+struct EncodedOutput<'a> {
     name: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
-    parameters: Option<WrittenOutputParameters>,
+    parameters: Option<EncodedOutputParameters>,
 }
 
 #[derive(Serialize)]
-struct WrittenOutputParameters {
+struct EncodedOutputParameters {
     binary_data: bool,
 }

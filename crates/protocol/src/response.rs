@@ -1,11 +1,11 @@
-//! The answer to an inference request: what a gateway writes and a client reads.
+//! Encoding and decoding of inference responses.
 
 use serde::Serialize;
 
 use crate::{
     ByteRope, EncodeError, Limits, Message, MessageError, Tensor,
     json::Cursor,
-    message::{assemble, field_error, once, parse_head, read_objects, read_text},
+    message::{assemble, field_error, parse_head, read_objects, read_text, set_once},
     tensor_object::{DeclaredTensor, TensorHead, complete_all},
 };
 
@@ -14,16 +14,16 @@ use crate::{
 pub struct InferResponse {
     /// The model that answered.
     pub model_name: String,
-    /// Its version, in digits.
+    /// The model's version, as a decimal number.
     pub model_version: String,
     /// The request's id; empty if it had none.
     pub id: String,
-    /// The outputs, each in the form in which it travels.
+    /// The outputs, each with the form in which it is sent.
     pub outputs: Vec<Tensor>,
 }
 
 #[derive(Serialize)]
-struct WrittenResponse<'a> {
+struct EncodedResponse<'a> {
     model_name: &'a str,
     model_version: &'a str,
     #[serde(skip_serializing_if = "str::is_empty")]
@@ -35,10 +35,10 @@ impl InferResponse {
     /// Writes the response. JSON data is flat and row-major.
     ///
     /// # Errors
-    /// An output is to travel as JSON, which cannot say it: an infinity, a NaN, bytes that are no text. Such a request should
-    /// have asked for binary data.
+    /// An output has the JSON form, but JSON cannot represent it: an infinity, a NaN, or bytes that are not UTF-8. The client must request
+    /// binary data instead.
     pub fn encode(&self) -> Result<Message, EncodeError> {
-        let head = WrittenResponse {
+        let head = EncodedResponse {
             model_name: &self.model_name,
             model_version: &self.model_version,
             id: &self.id,
@@ -54,7 +54,7 @@ impl InferResponse {
     /// Reads a response. `header_length` is the value of the header `Inference-Header-Content-Length`.
     ///
     /// # Errors
-    /// What is wrong, and where.
+    /// Names the first mistake and its place.
     pub fn parse(
         mut body: ByteRope,
         header_length: Option<u64>,
@@ -85,22 +85,22 @@ impl Head {
     fn read(cursor: &mut Cursor<'_>, limits: &Limits) -> Result<Self, MessageError> {
         let (mut model_name, mut model_version, mut id, mut outputs) = (None, None, None, None);
         cursor.object(|cursor, key| match key {
-            "model_name" => once(
+            "model_name" => set_once(
                 &mut model_name,
                 key,
                 read_text(cursor, key, limits.name_bytes)?,
             ),
-            "model_version" => once(
+            "model_version" => set_once(
                 &mut model_version,
                 key,
                 read_text(cursor, key, limits.name_bytes)?,
             ),
-            "id" => once(&mut id, key, read_text(cursor, key, limits.id_bytes)?),
+            "id" => set_once(&mut id, key, read_text(cursor, key, limits.id_bytes)?),
             "outputs" => {
                 let read = read_objects(cursor, key, limits.tensors, |cursor, path| {
                     DeclaredTensor::read(cursor, path, limits)
                 })?;
-                once(&mut outputs, key, read)
+                set_once(&mut outputs, key, read)
             }
             _ => Ok(cursor.skip()?),
         })?;

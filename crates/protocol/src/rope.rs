@@ -1,36 +1,36 @@
-//! Bytes that lie in several pieces, as a socket delivered them.
+//! Bytes in several chunks, as a socket delivered them.
 //!
-//! A request body arrives in chunks and a tensor may begin in one and end in another. Copying it together costs more than
-//! anything else a gateway does, so tensors stay where they arrived and are passed on as lists of slices.
+//! A request body arrives in chunks, and a tensor may begin in one and end in another. Copying it into one piece would be the most
+//! expensive operation of a gateway, so tensors stay where they arrived and are passed on as lists of slices.
 
 use std::{collections::VecDeque, fmt};
 
 use bytes::{Bytes, BytesMut};
 
-/// A sequence of bytes in chunks. Cutting it copies nothing.
+/// A sequence of bytes in chunks. Splitting copies nothing.
 #[derive(Clone, Default)]
 pub struct ByteRope {
-    /// None of them empty, and of two neighbours at least one of [`ByteRope::SMALL`] bytes.
+    /// The chunks. None is empty, and at least one of two neighbours has [`ByteRope::SMALL`] bytes or more.
     chunks: VecDeque<Bytes>,
     len: usize,
 }
 
 impl ByteRope {
-    /// Neighbouring chunks below this size are copied together when they are pushed, so that a peer who sends single bytes
-    /// cannot make the list of chunks larger than the bytes in it.
+    /// The size in bytes below which neighbouring chunks are joined when they are pushed, so that a peer that sends single bytes cannot
+    /// make the list of chunks larger than the bytes in it.
     pub const SMALL: usize = 1024;
 
-    /// No bytes.
+    /// Creates an empty rope.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// How many bytes, in all chunks together.
+    /// Returns the number of bytes in all chunks.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there are no bytes.
+    /// Returns true if there are no bytes.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -43,7 +43,7 @@ impl ByteRope {
         self.len += chunk.len();
         match self.chunks.back_mut() {
             Some(last) if last.len() < Self::SMALL && chunk.len() < Self::SMALL => {
-                // What was joined before belongs to us alone and grows in place.
+                // A chunk that was joined before has no other owner and grows in place.
                 let mut joined = std::mem::take(last)
                     .try_into_mut()
                     .unwrap_or_else(|shared| {
@@ -65,38 +65,38 @@ impl ByteRope {
         }
     }
 
-    /// The chunks in order, none of them empty.
+    /// Returns the chunks in order. None is empty.
     pub fn chunks(&self) -> impl ExactSizeIterator<Item = &Bytes> {
         self.chunks.iter()
     }
 
-    /// The chunks in order, none of them empty.
+    /// Returns the chunks in order. None is empty.
     pub fn into_chunks(self) -> impl ExactSizeIterator<Item = Bytes> {
         self.chunks.into_iter()
     }
 
-    /// Takes the first `len` bytes out. Panics if there are fewer.
+    /// Removes and returns the first `len` bytes. Panics if there are fewer.
     #[must_use]
     pub fn split_to(&mut self, len: usize) -> Self {
         assert!(len <= self.len, "split at {len} of {} bytes", self.len);
-        let mut taken = Self::new();
-        while taken.len < len {
+        let mut front = Self::new();
+        while front.len < len {
             let mut chunk = self
                 .chunks
                 .pop_front()
                 .expect("`len` bytes are left in the chunks");
-            if chunk.len() > len - taken.len {
-                let rest = chunk.split_off(len - taken.len);
+            if chunk.len() > len - front.len {
+                let rest = chunk.split_off(len - front.len);
                 self.chunks.push_front(rest);
             }
-            taken.len += chunk.len();
-            taken.chunks.push_back(chunk);
+            front.len += chunk.len();
+            front.chunks.push_back(chunk);
         }
         self.len -= len;
-        taken
+        front
     }
 
-    /// The bytes in one piece: copied only if they lie in more than one chunk.
+    /// Returns the bytes in one piece, copied only if there is more than one chunk.
     pub fn to_bytes(&self) -> Bytes {
         match self.chunks.len() {
             0 => Bytes::new(),
@@ -132,7 +132,7 @@ impl FromIterator<Bytes> for ByteRope {
     }
 }
 
-/// Equal bytes are equal, however they are cut.
+/// Ropes are equal if their bytes are, whatever their chunks.
 impl PartialEq for ByteRope {
     fn eq(&self, other: &Self) -> bool {
         self.len == other.len

@@ -1,12 +1,12 @@
-//! Statistics of models, as `GET /v2/models/{model}/stats` and `GET /v2/models/stats` answer them.
+//! Statistics of models: the response to `GET /v2/models/{model}/stats` and `GET /v2/models/stats`.
 
 use serde::{Deserialize, Serialize};
 
-/// Statistics of some models.
+/// The response with the statistics of models.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Statistics {
-    /// One item per model version.
+    /// The statistics, one item per model version.
     pub model_stats: Vec<ModelStatistics>,
 }
 
@@ -16,64 +16,64 @@ pub struct Statistics {
 pub struct ModelStatistics {
     /// The model.
     pub name: String,
-    /// Its version, in digits. Load generators give up without it.
+    /// The model's version, as a decimal number. Load generators require it.
     pub version: String,
-    /// When the last request came, in milliseconds since 1970; 0 for never.
+    /// The arrival time of the last request, in milliseconds since 1970; 0 if there was none.
     #[serde(default)]
     pub last_inference: u64,
-    /// Inferences: rows of answered requests.
+    /// The number of inferences, which are rows of answered requests.
     pub inference_count: u64,
-    /// Batches that were executed.
+    /// The number of executed batches.
     pub execution_count: u64,
-    /// Where the requests' time went.
+    /// The time of requests, by outcome and stage.
     pub inference_stats: InferenceStatistics,
-    /// The same per batch size.
+    /// The time of batches, per batch size.
     #[serde(default)]
     pub batch_stats: Vec<BatchStatistics>,
 }
 
-/// Requests and their time, by outcome and stage.
+/// The number of requests and their time, by outcome and stage.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct InferenceStatistics {
-    /// Answered requests, from arrival to answer.
+    /// The time of answered requests, from arrival to answer.
     pub success: DurationStatistics,
-    /// Failed requests, from arrival to failure.
+    /// The time of failed requests, from arrival to failure.
     pub fail: DurationStatistics,
-    /// Waiting in the queue.
+    /// The time in the queue.
     pub queue: DurationStatistics,
-    /// Copying inputs to the device.
+    /// The time of copying inputs to the device.
     pub compute_input: DurationStatistics,
-    /// Computing.
+    /// The time of computing.
     pub compute_infer: DurationStatistics,
-    /// Copying outputs from the device.
+    /// The time of copying outputs from the device.
     pub compute_output: DurationStatistics,
-    /// Always zero: answers are not cached.
+    /// Cache hits: always zero, as responses are not cached.
     pub cache_hit: DurationStatistics,
-    /// Always zero: answers are not cached.
+    /// Cache misses: always zero, as responses are not cached.
     pub cache_miss: DurationStatistics,
 }
 
-/// Executed batches of one size and their time, by stage.
+/// The number of executed batches of one size and their time, by stage.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct BatchStatistics {
-    /// Rows of the batch.
+    /// The number of rows in the batch.
     pub batch_size: u64,
-    /// Copying inputs to the device.
+    /// The time of copying inputs to the device.
     pub compute_input: DurationStatistics,
-    /// Computing.
+    /// The time of computing.
     pub compute_infer: DurationStatistics,
-    /// Copying outputs from the device.
+    /// The time of copying outputs from the device.
     pub compute_output: DurationStatistics,
 }
 
-/// How often something happened and how long it took in total.
+/// The number of events and their total duration.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct DurationStatistics {
-    /// How often.
+    /// The number of events.
     pub count: u64,
-    /// How long, in nanoseconds.
+    /// The total duration, in nanoseconds.
     pub ns: u64,
 }

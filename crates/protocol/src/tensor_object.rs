@@ -1,5 +1,4 @@
-//! How one tensor stands in the JSON part of a message: as an object that holds its data, or says how many bytes of the binary
-//! part are its.
+//! The JSON object of a tensor in a message, which contains the data inline or the number of its bytes in the binary part.
 
 use std::fmt;
 
@@ -10,10 +9,10 @@ use crate::{
     ByteRope, EncodeError, Form, Limits, MessageError, Tensor, TensorError,
     json::Cursor,
     json_tensor::{JsonData, read_data},
-    message::{once, read_text},
+    message::{read_text, set_once},
 };
 
-/// A tensor as the JSON part declares it; its data may still be in the binary part.
+/// A tensor that the JSON part declares. Its data may still be in the binary part.
 pub(crate) struct DeclaredTensor {
     name: String,
     datatype: Datatype,
@@ -22,12 +21,14 @@ pub(crate) struct DeclaredTensor {
 }
 
 enum DeclaredData {
-    Here(Vec<u8>),
-    Behind { size: u64 },
+    /// Data in the JSON part, as packed bytes.
+    Inline(Vec<u8>),
+    /// Data of this size in the binary part.
+    Binary { size: u64 },
 }
 
 impl DeclaredTensor {
-    /// Takes the object at the cursor, which stands at this path.
+    /// Reads the object at the cursor. `path` is its place in the message, for errors.
     pub(crate) fn read(
         cursor: &mut Cursor<'_>,
         path: &str,
@@ -39,7 +40,7 @@ impl DeclaredTensor {
             if key == "name" {
                 let field = format!("{path}.name");
                 let text = read_text(cursor, &field, limits.name_bytes)?;
-                return once(&mut name, &field, text);
+                return set_once(&mut name, &field, text);
             }
             fields
                 .read(cursor, key)
@@ -62,18 +63,18 @@ impl DeclaredTensor {
         })
     }
 
-    /// Takes its binary data, if it has any, off the front of the binary part.
+    /// Returns the tensor, with its binary data, if it has any, removed from the front of the binary part.
     fn complete(self, side: &str, binary: &mut ByteRope) -> Result<Tensor, MessageError> {
         let (data, form) = match self.data {
-            DeclaredData::Here(bytes) => (Ok(ByteRope::from(bytes)), Form::Json),
-            DeclaredData::Behind { size } => {
+            DeclaredData::Inline(bytes) => (Ok(ByteRope::from(bytes)), Form::Json),
+            DeclaredData::Binary { size } => {
                 let left = binary.len() as u64;
-                let taken = if size <= left {
+                let data = if size <= left {
                     Ok(binary.split_to(size as usize))
                 } else {
                     Err(TensorError::Truncated { size, left })
                 };
-                (taken, Form::Binary)
+                (data, Form::Binary)
             }
         };
         let error_name = format!("{side} {:?}", self.name);
@@ -86,7 +87,7 @@ impl DeclaredTensor {
     }
 }
 
-/// Takes the binary data of all tensors off the body, in their order; nothing may be left.
+/// Gives each tensor its binary data, in their order. Bytes that are left are an error.
 pub(crate) fn complete_all(
     tensors: Vec<DeclaredTensor>,
     side: &str,
@@ -105,7 +106,7 @@ pub(crate) fn complete_all(
     }
 }
 
-/// Names the tensor if its name is known already, else its place: `inputs[0]`.
+/// Returns the error of a tensor, with its name if that was read already, else its place: `inputs[0]`.
 fn tensor_error(path: &str, name: Option<&str>, problem: TensorError) -> MessageError {
     let tensor = match name {
         Some(name) => format!(
@@ -117,15 +118,15 @@ fn tensor_error(path: &str, name: Option<&str>, problem: TensorError) -> Message
     MessageError::Tensor { tensor, problem }
 }
 
-/// The fields of a tensor, as far as they have been read.
+/// The fields of a tensor that have been read so far.
 #[derive(Default)]
 struct Fields<'a> {
     datatype: Option<Datatype>,
     shape: Option<Shape>,
     binary_size: Option<u64>,
     data: Option<Vec<u8>>,
-    /// Data that came before datatype or shape and has to wait for them.
-    waiting: Option<Cursor<'a>>,
+    /// The position of data that came before datatype or shape and can be read only after them.
+    deferred_data: Option<Cursor<'a>>,
 }
 
 impl<'a> Fields<'a> {
@@ -149,12 +150,12 @@ impl<'a> Fields<'a> {
                     .map_or(Ok(()), |_| Err(twice("shape")))
             }
             "parameters" => self.read_parameters(cursor),
-            "data" if self.data.is_some() || self.waiting.is_some() => Err(twice("data")),
+            "data" if self.data.is_some() || self.deferred_data.is_some() => Err(twice("data")),
             "data" => {
                 if let (Some(datatype), Some(shape)) = (self.datatype, &self.shape) {
                     self.data = Some(read_data(cursor, datatype, shape)?);
                 } else {
-                    self.waiting = Some(*cursor);
+                    self.deferred_data = Some(*cursor);
                     cursor.skip()?;
                 }
                 Ok(())
@@ -184,13 +185,13 @@ impl<'a> Fields<'a> {
     fn finish(self) -> Result<(Datatype, Shape, DeclaredData), TensorError> {
         let datatype = self.datatype.ok_or(TensorError::MissingField("datatype"))?;
         let shape = self.shape.ok_or(TensorError::MissingField("shape"))?;
-        let data = match self.waiting {
+        let data = match self.deferred_data {
             Some(mut cursor) => Some(read_data(&mut cursor, datatype, &shape)?),
             None => self.data,
         };
         match (data, self.binary_size) {
-            (Some(bytes), None) => Ok((datatype, shape, DeclaredData::Here(bytes))),
-            (None, Some(size)) => Ok((datatype, shape, DeclaredData::Behind { size })),
+            (Some(bytes), None) => Ok((datatype, shape, DeclaredData::Inline(bytes))),
+            (None, Some(size)) => Ok((datatype, shape, DeclaredData::Binary { size })),
             (None, None) => Err(TensorError::NoData),
             (Some(_), Some(_)) => Err(TensorError::DataTwice),
         }
@@ -204,7 +205,7 @@ fn field(field: &'static str, problem: &(impl fmt::Display + ?Sized)) -> TensorE
     }
 }
 
-/// Takes a list of dimensions, and no more of them than a shape may have.
+/// Reads a list of dimensions, at most as many as a shape may have.
 fn read_shape(cursor: &mut Cursor<'_>) -> Result<Shape, TensorError> {
     let mut dims = Vec::new();
     if cursor.peek() != Some(b'[') {
@@ -223,8 +224,7 @@ fn read_shape(cursor: &mut Cursor<'_>) -> Result<Shape, TensorError> {
     Shape::new(&dims).map_err(TensorError::Shape)
 }
 
-/// How a tensor stands in the JSON part. A tensor whose data is there too carries no parameters: C++ clients look for a size
-/// in any they find.
+/// The JSON object of a tensor. With inline data it has no parameters, because C++ clients expect a size in any parameters.
 #[derive(Serialize)]
 pub(crate) struct TensorHead<'a> {
     name: &'a str,

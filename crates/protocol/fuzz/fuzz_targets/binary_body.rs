@@ -1,4 +1,4 @@
-//! A body with binary tensors: a header length, how the body is cut, and the body.
+//! A body with binary tensors: a header length, the size of its chunks, and the body.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

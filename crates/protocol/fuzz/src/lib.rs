@@ -1,4 +1,4 @@
-//! What the targets have in common: models of every datatype, and what must hold of any request that they accept.
+//! The common part of the fuzz targets: models of every datatype, and the invariants of accepted requests.
 
 use packhorse_cluster::{ArtifactDigest, Datatype, Dim, Program, TensorSpec};
 use packhorse_protocol::{ByteRope, InferRequest, InferResponse, Limits, RequestMessage};
@@ -22,7 +22,7 @@ fn program(inputs: &[(&str, Datatype)], max_batch_size: u32) -> Program {
     }
 }
 
-/// Reads the body as a request for some models, and as a response, and checks what is accepted.
+/// Reads the body as a request for several models and as a response, and checks every accepted one.
 pub fn read(body: &ByteRope, header_length: Option<u64>) {
     let limits = Limits::default();
     for datatype in Datatype::ALL {
@@ -37,13 +37,13 @@ pub fn read(body: &ByteRope, header_length: Option<u64>) {
         }
     }
     if let Ok(message) = RequestMessage::parse(body.clone(), header_length, &limits) {
-        let written = message.encode().expect("what was read can be written");
+        let written = message.encode().expect("a decoded message can be encoded");
         let header_length = written.header_length();
         let again = RequestMessage::parse(written.into_body(), header_length, &limits);
         assert_eq!(again.as_ref(), Ok(&message));
     }
     if let Ok(response) = InferResponse::parse(body.clone(), header_length, &limits) {
-        let written = response.encode().expect("what was read can be written");
+        let written = response.encode().expect("a decoded message can be encoded");
         let header_length = written.header_length();
         let again = InferResponse::parse(written.into_body(), header_length, &limits);
         assert_eq!(again.as_ref(), Ok(&response));

@@ -1,4 +1,4 @@
-//! What a client is told whose tensors hold the wrong data: in JSON, in the binary part, or as a raw body.
+//! Errors for tensors with wrong data: in JSON, in the binary part, or as a raw body.
 
 use packhorse_cluster::{Datatype, Program};
 
@@ -6,7 +6,7 @@ use super::{data_of, parse, program, refused, single, spec, with_inputs};
 use crate::{InferRequest, Limits};
 
 #[test]
-fn json_data_that_does_not_suit_the_shape_is_refused() {
+fn json_data_that_does_not_match_the_shape_is_refused() {
     let floats = |dims: &str, data: &str, message: &str| {
         refused(
             &data_of(Datatype::Fp32, dims, data),
@@ -17,37 +17,37 @@ fn json_data_that_does_not_suit_the_shape_is_refused() {
     floats(
         "[2,2]",
         "[1,2,3]",
-        r#"input "x": data: a list of 3, where shape [2,2] wants 4"#,
+        r#"input "x": data: a list of length 3, but shape [2,2] requires 4"#,
     );
     floats(
         "[2,2]",
         "[1,2,3,4,5]",
-        r#"input "x": data: a list of more than 4, where shape [2,2] wants 4"#,
+        r#"input "x": data: a list of length more than 4, but shape [2,2] requires 4"#,
     );
     floats(
         "[2,2]",
         "[]",
-        r#"input "x": data: a list of 0, where shape [2,2] wants 4"#,
+        r#"input "x": data: a list of length 0, but shape [2,2] requires 4"#,
     );
     floats(
         "[0,2]",
         "[1]",
-        r#"input "x": data: a list of more than 0, where shape [0,2] wants 0"#,
+        r#"input "x": data: a list of length more than 0, but shape [0,2] requires 0"#,
     );
     floats(
         "[2,2]",
         "[[1,2],[3]]",
-        r#"input "x": data: a list of 1, where shape [2,2] wants 2"#,
+        r#"input "x": data: a list of length 1, but shape [2,2] requires 2"#,
     );
     floats(
         "[2,2]",
         "[[1,2]]",
-        r#"input "x": data: a list of 1, where shape [2,2] wants 2"#,
+        r#"input "x": data: a list of length 1, but shape [2,2] requires 2"#,
     );
     floats(
         "[2,2]",
         "[[1,2],[3,4],[5,6]]",
-        r#"input "x": data: a list of more than 2, where shape [2,2] wants 2"#,
+        r#"input "x": data: a list of length more than 2, but shape [2,2] requires 2"#,
     );
     floats(
         "[2,2]",
@@ -138,7 +138,7 @@ fn json_values_of_another_type_or_out_of_range_are_refused() {
     }
 }
 
-/// A request with one binary input of shape [1,3] and the bytes behind its JSON.
+/// A request with one binary input of shape [1,3], followed by `bytes` bytes.
 fn binary(size: u64, bytes: usize) -> (Vec<u8>, u64) {
     let mut body = with_inputs(&format!(
         r#"{{"name":"x","shape":[1,3],"datatype":"FP32","parameters":{{"binary_data_size":{size}}}}}"#
@@ -172,10 +172,18 @@ fn binary_data_of_the_wrong_size_is_refused() {
     check(
         12,
         13,
-        "1 bytes are left over behind the last binary tensor",
+        "expected no bytes after the last binary tensor, found 1",
     );
-    check(8, 8, r#"input "x": 8 bytes, but FP32 [1,3] takes 12"#);
-    check(16, 16, r#"input "x": 16 bytes, but FP32 [1,3] takes 12"#);
+    check(
+        8,
+        8,
+        r#"input "x": the data has 8 bytes, but FP32 [1,3] requires 12"#,
+    );
+    check(
+        16,
+        16,
+        r#"input "x": the data has 16 bytes, but FP32 [1,3] requires 12"#,
+    );
     let (body, header_length) = binary(12, 12);
     assert_eq!(parse(&body, Some(header_length), &model).unwrap().rows, 1);
 }
@@ -198,11 +206,11 @@ fn a_wrong_header_length_is_refused() {
     );
     check(
         Some(right - 1),
-        "invalid JSON in the 93 bytes that Inference-Header-Content-Length names: expected \",\" or \"}\", found the end at byte 93",
+        "invalid JSON in the first 93 bytes, as given by Inference-Header-Content-Length: expected \",\" or \"}\", found the end at byte 93",
     );
     check(
         Some(right + 1),
-        "invalid JSON in the 95 bytes that Inference-Header-Content-Length names: expected the end, found \\0 at byte 94",
+        "invalid JSON in the first 95 bytes, as given by Inference-Header-Content-Length: expected the end, found \\0 at byte 94",
     );
     check(None, "invalid JSON: expected the end, found \\0 at byte 94");
     let small = Limits {
@@ -217,10 +225,10 @@ fn a_wrong_header_length_is_refused() {
 }
 
 #[test]
-fn a_raw_body_must_suit_a_single_input() {
+fn a_raw_body_must_match_the_only_input() {
     let raw = |bytes: usize, program: &Program| parse(&vec![0; bytes], Some(0), program);
     let message = |problem: &str| {
-        format!("Inference-Header-Content-Length 0 announces one raw tensor: {problem}")
+        format!("with Inference-Header-Content-Length 0 the body must be one raw tensor: {problem}")
     };
     assert_eq!(
         raw(
@@ -234,11 +242,11 @@ fn a_raw_body_must_suit_a_single_input() {
             )
         )
         .unwrap_err(),
-        message("the model has 2 inputs, not one")
+        message("the model has 2 inputs, but this form requires exactly one")
     );
     assert_eq!(
         raw(12, &single(Datatype::Bytes, &[-1])).unwrap_err(),
-        message("the size of BYTES elements is not known")
+        message("BYTES elements have no fixed size")
     );
     assert_eq!(
         raw(12, &single(Datatype::Fp32, &[-1, -1])).unwrap_err(),
@@ -248,7 +256,7 @@ fn a_raw_body_must_suit_a_single_input() {
     assert_eq!(
         raw(13, &batched).unwrap_err(),
         message(
-            "13 bytes are no multiple of the 12 bytes that FP32 [-1,3] takes per step of dimension 0"
+            "13 bytes are not a multiple of the 12 bytes per step of dimension 0 of FP32 [-1,3]"
         )
     );
     assert_eq!(
@@ -262,6 +270,6 @@ fn a_raw_body_must_suit_a_single_input() {
     let fixed = single(Datatype::Fp32, &[2, 3]);
     assert_eq!(
         raw(20, &fixed).unwrap_err(),
-        message("20 bytes, but FP32 [2,3] takes 24")
+        message("the data has 20 bytes, but FP32 [2,3] requires 24")
     );
 }

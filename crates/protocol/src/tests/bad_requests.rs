@@ -1,4 +1,4 @@
-//! What a client is told that sends something wrong: the exact words, for they are all it has to go by.
+//! Errors for wrong requests, with their exact texts, as they are all that a client gets.
 
 use packhorse_cluster::{Datatype, Program};
 
@@ -7,7 +7,7 @@ use super::{data_of, parse, program, refused, single, spec, with_inputs};
 const X: &str = r#"{"name":"x","shape":[1,3],"datatype":"FP32","data":[1,2,3]}"#;
 const IDS: &str = r#"{"name":"ids","shape":[1,2],"datatype":"INT64","data":[7,8]}"#;
 
-/// Two inputs with a batch dimension.
+/// A model with two inputs and a batch dimension.
 fn pair() -> Program {
     program(
         4,
@@ -19,7 +19,7 @@ fn pair() -> Program {
 }
 
 #[test]
-fn the_right_request_is_accepted() {
+fn a_valid_request_is_accepted() {
     let request = parse(with_inputs(&format!("{IDS},{X}")).as_bytes(), None, &pair()).unwrap();
     assert_eq!(request.rows, 1);
     assert_eq!(
@@ -31,7 +31,7 @@ fn the_right_request_is_accepted() {
 }
 
 #[test]
-fn text_that_is_not_json_is_refused_with_its_place() {
+fn text_that_is_not_json_is_refused_with_its_offset() {
     let pair = pair();
     refused(
         "",
@@ -155,7 +155,7 @@ fn fields_out_of_place_are_refused_by_name() {
 }
 
 #[test]
-fn shapes_that_are_none_are_refused() {
+fn invalid_shapes_are_refused() {
     let pair = pair();
     let shaped = |shape: &str| {
         with_inputs(&format!(
@@ -195,7 +195,7 @@ fn shapes_that_are_none_are_refused() {
 }
 
 #[test]
-fn tensors_that_do_not_suit_the_model_are_refused() {
+fn tensors_that_do_not_match_the_model_are_refused() {
     let pair = pair();
     refused(&with_inputs(X), &pair, r#"input "ids": missing"#);
     refused(
@@ -206,22 +206,22 @@ fn tensors_that_do_not_suit_the_model_are_refused() {
     refused(
         &with_inputs(r#"{"name":"z","shape":[1],"datatype":"FP32","data":[1]}"#),
         &pair,
-        r#"input "z": the model has no such input, but "x", "ids""#,
+        r#"input "z": the model has no such input, only "x", "ids""#,
     );
     refused(
         &with_inputs(r#"{"name":"x","shape":[1,3],"datatype":"FP64","data":[1,2,3]}"#),
         &pair,
-        r#"input "x": datatype FP64, but the model wants FP32"#,
+        r#"input "x": datatype FP64, but the model requires FP32"#,
     );
     refused(
         &with_inputs(r#"{"name":"x","shape":[3],"datatype":"FP32","data":[1,2,3]}"#),
         &pair,
-        r#"input "x": shape [3] does not fit [-1,3]"#,
+        r#"input "x": shape [3] does not match the model's [-1,3]"#,
     );
     refused(
         &with_inputs(r#"{"name":"x","shape":[1,2],"datatype":"FP32","data":[1,2]}"#),
         &pair,
-        r#"input "x": shape [1,2] does not fit [-1,3]"#,
+        r#"input "x": shape [1,2] does not match the model's [-1,3]"#,
     );
     let ids = |rows: usize| {
         let data = vec!["1"; rows].join(",");
@@ -252,7 +252,7 @@ fn tensors_that_do_not_suit_the_model_are_refused() {
 }
 
 #[test]
-fn a_nesting_bomb_is_refused_wherever_it_lies() {
+fn a_nesting_bomb_is_refused_everywhere() {
     let bomb = "[".repeat(3_000_000);
     let model = single(Datatype::Fp32, &[2]);
     refused(
@@ -279,7 +279,7 @@ fn a_header_length_on_pure_json_is_fine() {
 }
 
 #[test]
-fn outputs_that_cannot_be_given_are_refused() {
+fn outputs_that_cannot_be_returned_are_refused() {
     let asking = |outputs: &str, more: &str| {
         format!(r#"{{"inputs":[{X},{IDS}],"outputs":[{outputs}]{more}}}"#)
     };
@@ -288,28 +288,28 @@ fn outputs_that_cannot_be_given_are_refused() {
     refused(
         &asking(r#"{"name":"z"}"#, none),
         &pair,
-        r#"output "z": the model has no such output, but "y", "h""#,
+        r#"output "z": the model has no such output, only "y", "h""#,
     );
     refused(
         &asking(&format!("{h},{h}"), none),
         &pair,
-        r#"output "h": asked for twice"#,
+        r#"output "h": requested twice"#,
     );
     refused(&asking("{}", none), &pair, "outputs[0]: name is missing");
     refused(
         &asking(r#"{"name":"h","parameters":{"binary_data":false}}"#, none),
         &pair,
-        r#"output "h": FP16 has no JSON form: ask for binary_data"#,
+        r#"output "h": FP16 has no JSON form: request it with binary_data"#,
     );
     refused(
         &asking(none, r#","parameters":{"binary_data_output":false}"#),
         &pair,
-        r#"output "h": FP16 has no JSON form: ask for binary_data"#,
+        r#"output "h": FP16 has no JSON form: request it with binary_data"#,
     );
     refused(
         &asking(r#"{"name":"y","parameters":{"classification":3}}"#, none),
         &pair,
-        "outputs[0].parameters.classification: classification is not supported, ask for the output itself",
+        "outputs[0].parameters.classification: classification is not supported: request the output itself",
     );
     refused(
         &asking(r#"{"name":"y","parameters":{"binary_data":1}}"#, none),
@@ -319,10 +319,10 @@ fn outputs_that_cannot_be_given_are_refused() {
 }
 
 #[test]
-fn parameters_are_checked_where_we_know_them() {
+fn supported_parameters_are_checked() {
     let with = |parameters: &str| format!(r#"{{"parameters":{parameters},"inputs":[{X},{IDS}]}}"#);
     let pair = pair();
-    let stateless = "sequences are not supported, models keep no state between requests";
+    let stateless = "sequences are not supported: models keep no state between requests";
     refused(
         &with(r#"{"sequence_id":5}"#),
         &pair,

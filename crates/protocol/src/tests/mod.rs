@@ -1,4 +1,4 @@
-//! The protocol as a whole: what clients may rely on.
+//! Tests of the whole protocol, as clients see it.
 
 mod any_bytes;
 mod bad_data;
@@ -28,7 +28,7 @@ fn spec(name: &str, datatype: Datatype, dims: &[i64]) -> TensorSpec {
     }
 }
 
-/// A model with these inputs and two outputs, one of which JSON cannot say.
+/// A model with these inputs and two outputs, one of which JSON cannot represent.
 fn program(max_batch_size: u32, inputs: Vec<TensorSpec>) -> Program {
     Program {
         model: "m:1".parse().unwrap(),
@@ -42,7 +42,7 @@ fn program(max_batch_size: u32, inputs: Vec<TensorSpec>) -> Program {
     }
 }
 
-/// One input of this type, without a batch dimension.
+/// A model with one input of this type, without a batch dimension.
 fn single(datatype: Datatype, dims: &[i64]) -> Program {
     program(0, vec![spec("x", datatype, dims)])
 }
@@ -73,7 +73,7 @@ fn with_inputs(inputs: &str) -> String {
     format!(r#"{{"inputs":[{inputs}]}}"#)
 }
 
-/// A request for one input of two numbers, except for this.
+/// A request with one input.
 fn data_of(datatype: Datatype, dims: &str, data: &str) -> String {
     with_inputs(&format!(
         r#"{{"name":"x","shape":{dims},"datatype":"{datatype}","data":{data}}}"#

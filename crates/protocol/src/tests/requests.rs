@@ -1,4 +1,4 @@
-//! Requests as real clients write them, and what is made of them.
+//! Requests as real clients write them.
 
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ fn forms(request: &InferRequest) -> Vec<(usize, Form)> {
 }
 
 #[test]
-fn binary_tensors_stay_where_they_arrived() {
+fn binary_tensors_are_not_copied() {
     let model = program(
         4,
         vec![
@@ -59,7 +59,7 @@ fn binary_tensors_stay_where_they_arrived() {
     assert_eq!(forms(&request), [(0, Form::Binary), (1, Form::Binary)]);
     let names: Vec<&str> = request.inputs.iter().map(Tensor::name).collect();
     assert_eq!(names, ["a", "b"], "the model's order");
-    // The request's order says which bytes are whose: b's come first.
+    // Binary data is in the request's order: b's bytes come first.
     let mut at = head.len();
     for input in request.inputs.iter().rev() {
         for chunk in input.data().chunks() {
@@ -76,7 +76,7 @@ fn binary_tensors_stay_where_they_arrived() {
 }
 
 #[test]
-fn data_may_be_nested_or_flat_and_stand_anywhere_in_its_object() {
+fn data_may_be_nested_or_flat_and_anywhere_in_its_object() {
     let model = program(0, vec![spec("x", Datatype::Int32, &[2, 3])]);
     let flat = parse(
         r#"{"inputs":[{"name":"x","shape":[2,3],"datatype":"INT32","data":[1,2,3,4,5,6]}]}"#,
@@ -117,7 +117,7 @@ fn booleans_and_strings_have_a_json_form() {
 }
 
 #[test]
-fn outputs_come_in_the_order_and_form_asked_for() {
+fn outputs_have_the_requested_order_and_form() {
     let model = program(0, vec![spec("x", Datatype::Uint8, &[1])]);
     let request = |rest: &str| {
         let body = format!(
@@ -125,7 +125,7 @@ fn outputs_come_in_the_order_and_form_asked_for() {
         );
         forms(&parse(&body, &model))
     };
-    // Half precision has no JSON form, so nobody has to ask for its binary one.
+    // Half precision has no JSON form and is therefore binary by default.
     assert_eq!(request(""), [(0, Form::Json), (1, Form::Binary)]);
     assert_eq!(
         request(r#","outputs":[]"#),
@@ -141,7 +141,7 @@ fn outputs_come_in_the_order_and_form_asked_for() {
         ),
         [(0, Form::Binary)]
     );
-    // What an output says for itself counts more than what the request says for all.
+    // An output's own form has precedence over the request's form for all outputs.
     assert_eq!(
         request(
             r#","parameters":{"binary_data_output":true},"outputs":[{"name":"y","parameters":{"binary_data":false}},{"name":"h"}]"#

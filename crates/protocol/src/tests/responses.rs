@@ -1,4 +1,4 @@
-//! Responses as real clients need them.
+//! Responses as real clients read them.
 
 use crate::{
     ByteRope, Form, InferResponse, Limits, ModelConfig, ModelMetadata, ModelStatistics,
@@ -26,7 +26,7 @@ fn floats(values: &[f32], form: Form) -> Tensor {
 }
 
 #[test]
-fn a_json_output_carries_no_parameters_and_the_message_no_header_length() {
+fn a_json_output_has_no_parameters_and_the_message_no_header_length() {
     let message = response("", vec![floats(&[1.0, 0.1, -2.5e-8, 3.4e+38], Form::Json)])
         .encode()
         .unwrap();
@@ -43,7 +43,7 @@ fn a_json_output_carries_no_parameters_and_the_message_no_header_length() {
 }
 
 #[test]
-fn a_binary_output_is_not_copied_and_the_message_tells_the_length_of_its_head() {
+fn a_binary_output_is_not_copied_and_the_message_has_a_header_length() {
     let y = Tensor::new(
         "y".to_owned(),
         Datatype::Uint8,
@@ -72,7 +72,7 @@ fn a_binary_output_is_not_copied_and_the_message_tells_the_length_of_its_head() 
 }
 
 #[test]
-fn what_json_cannot_say_is_refused() {
+fn values_that_json_cannot_represent_are_refused() {
     let refused = |tensor: Tensor, message: &str| {
         let error = response("", vec![tensor.in_form(Form::Json)])
             .encode()
@@ -81,24 +81,24 @@ fn what_json_cannot_say_is_refused() {
     };
     refused(
         floats(&[0.0, f32::NAN], Form::Json),
-        r#""y": element 1 is NaN, which JSON cannot say: ask for binary_data"#,
+        r#""y": element 1 is NaN, which JSON cannot represent: request it with binary_data"#,
     );
     refused(
         Tensor::from_values("y", shape(&[1]), &[f64::NEG_INFINITY]).unwrap(),
-        r#""y": element 0 is -inf, which JSON cannot say: ask for binary_data"#,
+        r#""y": element 0 is -inf, which JSON cannot represent: request it with binary_data"#,
     );
     refused(
         Tensor::from_values("y", shape(&[1]), &[half::f16::ONE]).unwrap(),
-        r#""y": FP16 has no JSON form: ask for binary_data"#,
+        r#""y": FP16 has no JSON form: request it with binary_data"#,
     );
     refused(
         Tensor::from_byte_strings("y", shape(&[2]), &[&b"ok"[..], b"\xff"]).unwrap(),
-        r#""y": element 1 is no UTF-8, which JSON cannot say: ask for binary_data"#,
+        r#""y": element 1 is not UTF-8, which JSON cannot represent: request it with binary_data"#,
     );
 }
 
 #[test]
-fn a_client_is_told_what_is_wrong_with_a_response() {
+fn errors_name_the_problem_of_a_response() {
     let refused = |body: &str, header_length: Option<u64>, message: &str| {
         let body = ByteRope::from(body.as_bytes().to_vec());
         let error = InferResponse::parse(body, header_length, &Limits::default()).unwrap_err();
@@ -189,7 +189,7 @@ fn statistics_are_spelt_as_load_generators_read_them() {
 }
 
 #[test]
-fn the_repository_index_says_states_in_capitals_and_may_be_asked_for_without_a_body() {
+fn the_repository_index_has_states_in_capitals_and_may_be_requested_without_a_body() {
     let entry = RepositoryEntry {
         name: "m".to_owned(),
         version: Some("1".to_owned()),

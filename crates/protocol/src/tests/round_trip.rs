@@ -1,4 +1,4 @@
-//! What is written is read back: every datatype and rank, JSON and binary and both, however the body is cut.
+//! Encoded messages decode to the same value: every datatype and rank, JSON, binary and both, in any chunks.
 
 use std::time::Duration;
 
@@ -10,8 +10,8 @@ use proptest::{collection::vec, option, prelude::*, sample::select};
 
 use super::shape;
 
-/// Whether JSON can say a number of these bytes.
-fn sayable(datatype: Datatype, bytes: &[u8]) -> bool {
+/// Returns true if JSON can represent the number with these bytes.
+fn has_json_form(datatype: Datatype, bytes: &[u8]) -> bool {
     match datatype {
         Datatype::Fp16 | Datatype::Bf16 => false,
         Datatype::Fp32 => f32::from_le_bytes(bytes.try_into().unwrap()).is_finite(),
@@ -32,7 +32,7 @@ fn number_tensor(name: String, datatype: Datatype, shape: Shape) -> impl Strateg
         let json = json
             && bytes
                 .chunks_exact(width)
-                .all(|element| sayable(datatype, element));
+                .all(|element| has_json_form(datatype, element));
         let tensor = Tensor::new(name.clone(), datatype, shape.clone(), bytes.into()).unwrap();
         tensor.in_form(
             if json && !matches!(datatype, Datatype::Fp16 | Datatype::Bf16) {
@@ -76,8 +76,8 @@ fn form() -> impl Strategy<Value = Option<Form>> {
     option::of(select(vec![Form::Json, Form::Binary]))
 }
 
-/// The body in pieces of these sizes, over and over.
-fn cut(message: Message, sizes: &[usize]) -> ByteRope {
+/// Returns the body in chunks of these sizes, repeated.
+fn split(message: Message, sizes: &[usize]) -> ByteRope {
     let mut body = message.into_body();
     let mut pieces = Vec::new();
     for size in sizes.iter().cycle() {
@@ -91,7 +91,7 @@ fn cut(message: Message, sizes: &[usize]) -> ByteRope {
 
 proptest! {
     #[test]
-    fn requests_come_back(
+    fn requests_are_decoded_as_encoded(
         id in ".{0,40}",
         inputs in vec(tensor(), 0..5),
         outputs in vec((".{1,12}", form()).prop_map(|(name, form)| OutputRequest { name, form }), 0..4),
@@ -103,12 +103,12 @@ proptest! {
         let request = RequestMessage { id, inputs, outputs, output_form, timeout, priority };
         let message = request.encode().unwrap();
         let header_length = message.header_length();
-        let read = RequestMessage::parse(cut(message, &sizes), header_length, &Limits::default());
+        let read = RequestMessage::parse(split(message, &sizes), header_length, &Limits::default());
         prop_assert_eq!(read, Ok(request));
     }
 
     #[test]
-    fn responses_come_back(
+    fn responses_are_decoded_as_encoded(
         model_name in "[a-z]{1,12}",
         model_version in "[0-9]{1,4}",
         id in ".{0,40}",
@@ -118,12 +118,12 @@ proptest! {
         let response = InferResponse { model_name, model_version, id, outputs };
         let message = response.encode().unwrap();
         let header_length = message.header_length();
-        let read = InferResponse::parse(cut(message, &sizes), header_length, &Limits::default());
+        let read = InferResponse::parse(split(message, &sizes), header_length, &Limits::default());
         prop_assert_eq!(read, Ok(response));
     }
 
     #[test]
-    fn nested_and_flat_lists_say_the_same(tensor in tensor(), pretty in any::<bool>()) {
+    fn nested_and_flat_lists_are_equal(tensor in tensor(), pretty in any::<bool>()) {
         prop_assume!(tensor.form() == Form::Json && tensor.shape().rank() > 0);
         let flat = RequestMessage { inputs: vec![tensor.clone()], ..RequestMessage::default() };
         let head = flat.encode().unwrap().head;
