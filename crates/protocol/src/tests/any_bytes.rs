@@ -1,60 +1,10 @@
-//! Bytes from anyone: nothing panics, and the memory that reading takes is bounded by their number.
-#![expect(
-    unsafe_code,
-    reason = "an allocator that counts can be written in no other way"
-)]
-
-use std::{
-    alloc::{GlobalAlloc, Layout, System},
-    cell::Cell,
-};
+//! Arbitrary bytes as input: nothing panics, and the memory that reading needs is bounded by their number.
 
 use crate::{ByteRope, Form, InferRequest, InferResponse, Limits, RequestMessage, Tensor};
 use packhorse_cluster::{Datatype, Program};
 use proptest::{collection::vec, prelude::*, sample::Index};
 
 use super::{shape, spec};
-
-/// The system's allocator, counting what each thread holds and held at most.
-struct Counting;
-
-thread_local! {
-    static HELD: Cell<isize> = const { Cell::new(0) };
-    static PEAK: Cell<isize> = const { Cell::new(0) };
-}
-
-fn count(bytes: isize) {
-    HELD.with(|held| {
-        held.set(held.get() + bytes);
-        PEAK.with(|peak| peak.set(peak.get().max(held.get())));
-    });
-}
-
-// SAFETY: everything is done by the system's allocator.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        count(layout.size().cast_signed());
-        // SAFETY: the caller keeps the contract of `alloc`.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
-        count(-layout.size().cast_signed());
-        // SAFETY: the caller keeps the contract of `dealloc`.
-        unsafe { System.dealloc(memory, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
-
-/// How many bytes `work` held at once at most.
-fn peak_of(work: impl FnOnce()) -> usize {
-    let before = HELD.get();
-    PEAK.set(before);
-    work();
-    usize::try_from(PEAK.get() - before).unwrap_or_default()
-}
 
 fn program() -> Program {
     super::program(
@@ -66,22 +16,23 @@ fn program() -> Program {
     )
 }
 
-/// Reads the bytes in every way, and looks at the memory that takes.
+/// Reads the bytes as every kind of message, and checks the largest amount of memory held at once.
 fn read(bytes: &[u8], header_length: Option<u64>) {
     let body = ByteRope::from(bytes.to_vec());
     let program = program();
     let limits = Limits::default();
-    let peak = peak_of(|| {
+    let allocations = allocation_counter::measure(|| {
         let _ = InferRequest::parse(body.clone(), header_length, &program, &limits);
         let _ = RequestMessage::parse(body.clone(), header_length, &limits);
         let _ = InferResponse::parse(body.clone(), header_length, &limits);
     });
-    // Four times for numbers that are unpacked from two bytes to eight, and some for names, messages and lists.
-    let bound = 8 * bytes.len() + 16 * 1024;
+    // Numbers can grow fourfold, from two bytes of text to eight; the rest is for names, messages and lists.
+    let bound = 8 * bytes.len() as u64 + 16 * 1024;
     assert!(
-        peak <= bound,
-        "{} bytes took {peak} bytes of memory",
-        bytes.len()
+        allocations.bytes_max <= bound,
+        "reading {} bytes needed {} bytes of memory",
+        bytes.len(),
+        allocations.bytes_max
     );
 }
 
@@ -104,7 +55,7 @@ fn valid() -> (Vec<u8>, Option<u64>) {
 }
 
 #[test]
-fn the_request_that_is_spoilt_below_is_right() {
+fn the_request_that_is_corrupted_below_is_valid() {
     let (bytes, header_length) = valid();
     let request =
         InferRequest::parse(bytes.into(), header_length, &program(), &Limits::default()).unwrap();
@@ -112,7 +63,7 @@ fn the_request_that_is_spoilt_below_is_right() {
 }
 
 #[test]
-fn promises_cost_nothing() {
+fn announced_sizes_allocate_nothing() {
     let huge = 1_u64 << 40;
     for head in [
         format!(r#"{{"inputs":[{{"name":"x","shape":[{huge}],"datatype":"FP64","data":[1]}}]}}"#),
@@ -124,7 +75,7 @@ fn promises_cost_nothing() {
         read(head.as_bytes(), None);
         read(head.as_bytes(), Some(head.len() as u64));
     }
-    // The densest there is: elements of eight bytes written in two.
+    // The densest text: elements of eight bytes written in two.
     let dense = format!(
         r#"{{"inputs":[{{"name":"x","shape":[100000],"datatype":"FP64","data":[{}0]}}]}}"#,
         "0,".repeat(99_999)
@@ -152,7 +103,7 @@ proptest! {
     }
 
     #[test]
-    fn spoilt_requests_are_refused_or_read(
+    fn corrupted_requests_are_refused_or_read(
         changes in vec((any::<Index>(), any::<u8>()), 0..6),
         cut in any::<Index>(),
         keep in any::<bool>(),
