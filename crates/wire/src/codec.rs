@@ -1,15 +1,16 @@
-//! Numbers, texts and tensor headers to and from a message's metadata.
+//! The encoding of numbers, texts and tensor headers in a message's metadata.
 
 use std::time::Duration;
 
 use packhorse_cluster::{Datatype, Shape};
 
 use crate::{
-    frame::DecodeError,
-    message::{MAX_TENSORS, MAX_TEXT, TensorHeader},
+    error::DecodeError,
+    limits::{MAX_TENSORS, MAX_TEXT},
+    tensor::TensorHeader,
 };
 
-/// Takes a message's metadata apart, front to back.
+/// Reads a message's metadata, front to back.
 pub(crate) struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
@@ -84,7 +85,7 @@ impl<'a> Reader<'a> {
             .ok_or(DecodeError::Datatype(code))
     }
 
-    /// Nothing may be left.
+    /// Checks that no bytes are left.
     pub(crate) fn finish(self) -> Result<(), DecodeError> {
         if self.0.is_empty() {
             Ok(())
@@ -94,20 +95,20 @@ impl<'a> Reader<'a> {
     }
 }
 
-pub(crate) fn put_duration(out: &mut Vec<u8>, duration: Duration) {
+pub(crate) fn encode_duration(out: &mut Vec<u8>, duration: Duration) {
     let nanos = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
     out.extend_from_slice(&nanos.to_le_bytes());
 }
 
-/// Cuts a text that is too long: a reason is for people, who can do with its beginning.
-pub(crate) fn put_text(out: &mut Vec<u8>, text: &str) {
+/// Appends a text. One that is too long is cut: a reason is for people, for whom its beginning is enough.
+pub(crate) fn encode_text(out: &mut Vec<u8>, text: &str) {
     let text = &text[..text.floor_char_boundary(MAX_TEXT)];
     let length = u16::try_from(text.len()).expect("MAX_TEXT fits 16 bits");
     out.extend_from_slice(&length.to_le_bytes());
     out.extend_from_slice(text.as_bytes());
 }
 
-pub(crate) fn put_tensors(out: &mut Vec<u8>, tensors: &[TensorHeader]) {
+pub(crate) fn encode_tensors(out: &mut Vec<u8>, tensors: &[TensorHeader]) {
     assert!(tensors.len() <= MAX_TENSORS, "no model has so many tensors");
     out.push(tensors.len() as u8);
     for tensor in tensors {
@@ -119,7 +120,7 @@ pub(crate) fn put_tensors(out: &mut Vec<u8>, tensors: &[TensorHeader]) {
     }
 }
 
-/// The number of a datatype on the wire. Never to be changed within a protocol version.
+/// Returns the number of a datatype on the wire, which never changes within a protocol version.
 const fn datatype_code(datatype: Datatype) -> u8 {
     match datatype {
         Datatype::Bool => 1,

@@ -1,35 +1,32 @@
-//! The handshake: both sides prove that they know the link's secret, without sending it.
+//! The handshake: both sides prove that they have the link's secret, without sending it.
 //!
 //! Each side picks a nonce; a proof is the HMAC-SHA256, keyed with the secret, of the protocol, the prover's role, both nonces
 //! and the worker's identity. The role keeps a proof from being sent back to its maker, the nonces keep it from being used
 //! twice, the identity keeps one worker from passing for another. Without a configured secret both use the empty one, and the
-//! handshake still finds out whether the right worker is at the address. What follows is neither encrypted nor signed:
-//! the link belongs on a network that others cannot write to.
+//! handshake still checks that the right worker is at the address. The messages after it are neither encrypted nor signed: the
+//! link belongs on a network that others cannot write to.
 
 use std::fmt;
 
 use hmac::{Hmac, KeyInit, Mac};
-use packhorse_cluster::{ArtifactDigest, ReplicaId};
 use sha2::Sha256;
 
-use crate::message::{Challenge, ToGateway, ToWorker};
+use crate::{
+    identity::{Nonce, Proof, WorkerIdentity},
+    message::{Challenge, ToGateway, ToWorker},
+};
 
-/// Random bytes that were never used before.
-pub type Nonce = [u8; 32];
-/// That a side knows the secret: an HMAC-SHA256.
-pub type Proof = [u8; 32];
-
-/// The secret that gateways and workers share.
+/// The secret that a gateway shares with its workers.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct LinkSecret(Vec<u8>);
 
 impl LinkSecret {
-    /// No secret: everyone who reaches the worker may use it.
+    /// Returns the empty secret: everyone who reaches the worker may use it.
     pub fn none() -> Self {
         Self::default()
     }
 
-    /// From the content of a secret file: white space around it does not count.
+    /// Reads the content of a secret file; white space around the secret does not count.
     pub fn from_file_content(content: &[u8]) -> Self {
         Self(content.trim_ascii().to_vec())
     }
@@ -41,45 +38,24 @@ impl fmt::Debug for LinkSecret {
     }
 }
 
-/// Who a worker is, to the gateway.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct WorkerIdentity {
-    /// The replica it runs.
-    pub replica: ReplicaId,
-    /// The program it runs.
-    pub artifact: ArtifactDigest,
-    /// The most rows it takes in one batch.
-    pub batch_size: u32,
-}
-
-impl fmt::Display for WorkerIdentity {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "replica {} of {} with batches of {}",
-            self.replica, self.artifact, self.batch_size
-        )
-    }
-}
-
-/// Why a handshake came to nothing.
+/// The reason why a handshake failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HandshakeError {
-    /// The peer does not know the secret.
-    #[error("the peer does not know the link secret")]
+    /// The peer does not have the secret.
+    #[error("the peer has another link secret")]
     Proof,
     /// Another worker than expected listens at the address.
     #[error("expected {expected}, found {found}")]
     Identity {
-        /// Who should be there.
+        /// The worker that should listen there.
         expected: Box<WorkerIdentity>,
-        /// Who is there.
+        /// The worker that listens there.
         found: Box<WorkerIdentity>,
     },
-    /// The worker refused, and said why.
+    /// The worker refused, for this reason.
     #[error("refused: {0}")]
     Refused(String),
-    /// The peer said something that has no place at this point.
+    /// The peer sent a message that is not allowed at this point.
     #[error("unexpected message during the handshake")]
     Unexpected,
 }
@@ -90,7 +66,7 @@ enum Role {
     Worker,
 }
 
-/// What both sides know once both nonces have been sent.
+/// The data that both sides have once both nonces have been sent.
 struct Exchange<'a> {
     secret: &'a LinkSecret,
     gateway: &'a Nonce,
@@ -109,7 +85,7 @@ impl Exchange<'_> {
         mac.update(self.gateway);
         mac.update(self.worker);
         let mut identity = Vec::new();
-        self.identity.put(&mut identity);
+        self.identity.encode_metadata(&mut identity);
         mac.update(&identity);
         mac
     }
@@ -118,7 +94,7 @@ impl Exchange<'_> {
         self.mac(role).finalize().into_bytes().into()
     }
 
-    /// Compares in constant time.
+    /// Checks a proof, in constant time.
     fn check(&self, role: Role, proof: &Proof) -> Result<(), HandshakeError> {
         self.mac(role)
             .verify_slice(proof)
@@ -126,7 +102,7 @@ impl Exchange<'_> {
     }
 }
 
-/// The gateway's side.
+/// The gateway's side of the handshake.
 #[derive(Debug)]
 pub struct ClientHandshake {
     secret: LinkSecret,
@@ -135,7 +111,7 @@ pub struct ClientHandshake {
     proof_sent: bool,
 }
 
-/// What the gateway does next.
+/// The gateway's next step.
 #[derive(Debug, PartialEq, Eq)]
 pub enum ClientStep {
     /// Send this and wait for the answer.
@@ -145,7 +121,7 @@ pub enum ClientStep {
 }
 
 impl ClientHandshake {
-    /// For a connection to the worker `expected`; `nonce` is fresh from the system's generator.
+    /// Creates the handshake for a connection to the worker `expected`; `nonce` is fresh from the system's generator.
     pub fn new(secret: LinkSecret, nonce: Nonce, expected: WorkerIdentity) -> Self {
         Self {
             secret,
@@ -155,12 +131,12 @@ impl ClientHandshake {
         }
     }
 
-    /// What to send first.
+    /// Returns the first message to send.
     pub fn hello(&self) -> ToWorker {
         ToWorker::Hello(self.nonce)
     }
 
-    /// Takes the worker's next message.
+    /// Handles the worker's next message.
     ///
     /// # Errors
     /// The connection is to be closed.
@@ -194,7 +170,7 @@ impl ClientHandshake {
     }
 }
 
-/// The worker's side.
+/// The worker's side of the handshake.
 #[derive(Debug)]
 pub struct ServerHandshake {
     secret: LinkSecret,
@@ -203,7 +179,7 @@ pub struct ServerHandshake {
     gateway: Option<Nonce>,
 }
 
-/// What the worker does next.
+/// The worker's next step.
 #[derive(Debug, PartialEq, Eq)]
 pub enum ServerStep {
     /// Send this and wait for the answer.
@@ -213,7 +189,7 @@ pub enum ServerStep {
 }
 
 impl ServerHandshake {
-    /// For a connection that was just accepted; `nonce` is fresh from the system's generator.
+    /// Creates the handshake for a connection that was just accepted; `nonce` is fresh from the system's generator.
     pub fn new(secret: LinkSecret, nonce: Nonce, identity: WorkerIdentity) -> Self {
         Self {
             secret,
@@ -223,7 +199,7 @@ impl ServerHandshake {
         }
     }
 
-    /// Takes the gateway's next message.
+    /// Handles the gateway's next message.
     ///
     /// # Errors
     /// The error's text goes to the gateway in [`ToGateway::Close`], and the connection is to be closed.
@@ -259,7 +235,7 @@ impl ServerHandshake {
 
 #[cfg(test)]
 mod tests {
-    use packhorse_cluster::Generation;
+    use packhorse_cluster::{ArtifactDigest, Generation, ReplicaId};
 
     use super::*;
 
@@ -278,8 +254,8 @@ mod tests {
         LinkSecret::from_file_content(text.as_bytes())
     }
 
-    /// Runs both sides to the end: what the gateway gets, and what the worker.
-    fn meet(
+    /// Runs both sides to the end. Returns the gateway's result and the worker's.
+    fn run(
         gateway: &str,
         worker: &str,
     ) -> (Result<(), HandshakeError>, Result<(), HandshakeError>) {
@@ -310,14 +286,14 @@ mod tests {
 
     #[test]
     fn sides_with_the_same_secret_agree() {
-        assert_eq!(meet("", ""), (Ok(()), Ok(())));
-        assert_eq!(meet("s3cret", "s3cret\n"), (Ok(()), Ok(())));
+        assert_eq!(run("", ""), (Ok(()), Ok(())));
+        assert_eq!(run("s3cret", "s3cret\n"), (Ok(()), Ok(())));
     }
 
     #[test]
     fn a_gateway_notices_a_worker_without_the_secret() {
-        assert_eq!(meet("s3cret", "other").0, Err(HandshakeError::Proof));
-        assert_eq!(meet("s3cret", "").0, Err(HandshakeError::Proof));
+        assert_eq!(run("s3cret", "other").0, Err(HandshakeError::Proof));
+        assert_eq!(run("s3cret", "").0, Err(HandshakeError::Proof));
     }
 
     #[test]

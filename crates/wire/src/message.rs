@@ -2,166 +2,128 @@
 
 use std::time::Duration;
 
-use packhorse_cluster::{ArtifactDigest, Datatype, Generation, Program, ReplicaId, Shape};
-
 use crate::{
-    codec::{Reader, put_duration, put_tensors, put_text},
-    decoder::sealed::Parse,
-    frame::{DecodeError, FrameHeader, HEADER_LEN},
-    handshake::{Nonce, Proof, WorkerIdentity},
+    codec::{Reader, encode_duration, encode_tensors, encode_text},
+    error::DecodeError,
+    frame::{BatchId, FrameHeader, HEADER_LEN},
+    identity::{Nonce, Proof, WorkerIdentity},
+    tensor::TensorHeader,
 };
 
-/// The most tensors in one message.
-pub const MAX_TENSORS: usize = Program::MAX_TENSORS;
-/// The most bytes of a reason or failure message; longer ones are cut when they are sent.
-pub const MAX_TEXT: usize = 1024;
+/// The messages of one direction: [`ToWorker`] or [`ToGateway`].
+pub trait Incoming: sealed::Parse {}
 
-/// A batch within its connection: the gateway numbers them, the worker repeats the number in its answer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct BatchId(pub u64);
+impl Incoming for ToWorker {}
+impl Incoming for ToGateway {}
 
-/// Datatype and shape of one tensor of a payload.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TensorHeader {
-    datatype: Datatype,
-    shape: Shape,
-    byte_len: u64,
-}
+pub(crate) mod sealed {
+    use super::{DecodeError, FrameHeader};
 
-/// A datatype whose elements have no fixed width, and which therefore never reaches a worker.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("elements of {0} have no fixed width")]
-pub struct UnsizedDatatype(pub Datatype);
-
-impl TensorHeader {
-    /// A tensor of this datatype and shape.
-    ///
-    /// # Errors
-    /// `BYTES` has no fixed width and no place in a worker.
-    pub fn new(datatype: Datatype, shape: Shape) -> Result<Self, UnsizedDatatype> {
-        let width = datatype.width().ok_or(UnsizedDatatype(datatype))?;
-        // At most 2^40 elements of 8 bytes: far from overflow, also summed over all tensors of a message.
-        let byte_len = shape.elements() * width as u64;
-        Ok(Self {
-            datatype,
-            shape,
-            byte_len,
-        })
-    }
-
-    /// The type of its elements.
-    pub fn datatype(&self) -> Datatype {
-        self.datatype
-    }
-
-    /// Its dimensions, the batch first where there is one.
-    pub fn shape(&self) -> &Shape {
-        &self.shape
-    }
-
-    /// How many bytes its elements take in the payload: little-endian, row-major, without gaps.
-    pub fn byte_len(&self) -> u64 {
-        self.byte_len
+    pub trait Parse: Sized {
+        /// Returns true if messages of this kind go in this direction.
+        fn has_kind(kind: u8) -> bool;
+        fn parse(header: &FrameHeader, metadata: &[u8]) -> Result<Self, DecodeError>;
     }
 }
+use sealed::Parse;
 
 /// A batch for the worker. Its payload is the inputs' bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BatchHeader {
-    /// Repeated in the answer.
+    /// The batch's number, repeated in the answer.
     pub id: BatchId,
-    /// How many rows it has: the first dimension of every input, or 1 for a model without a batch dimension.
+    /// The number of rows: the first dimension of every input, or 1 for a model without a batch dimension.
     pub rows: u32,
-    /// In the order of the program's arguments.
+    /// The inputs, in the order of the program's arguments.
     pub inputs: Vec<TensorHeader>,
 }
 
-/// How long a batch was in each stage of the worker, measured there.
+/// The time that a batch spent in each stage of the worker, measured there.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StageDurations {
-    /// From the batch's header to the last byte of its payload.
+    /// The time from the batch's header to the last byte of its payload.
     pub receive: Duration,
-    /// Waiting behind other batches.
+    /// The time of waiting behind other batches.
     pub queue_wait: Duration,
-    /// From the host's memory to the device's; zero on a CPU.
+    /// The time of copying from the host's memory to the device's; zero on a CPU.
     pub copy_in: Duration,
-    /// In the program.
+    /// The time in the program.
     pub compute: Duration,
-    /// From the device's memory to the host's, and making the outputs contiguous.
+    /// The time of copying from the device's memory to the host's, and of making the outputs contiguous.
     pub copy_out: Duration,
 }
 
-/// A batch's outputs. Its payload is the outputs' bytes.
+/// The result of a batch. Its payload is the outputs' bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ResultHeader {
-    /// Which batch.
+    /// The batch's number.
     pub id: BatchId,
-    /// In the order of the program's results, as declared for the model.
+    /// The outputs, in the order of the program's results, as declared for the model.
     pub outputs: Vec<TensorHeader>,
-    /// How long each stage took.
+    /// The time in each stage.
     pub stages: StageDurations,
 }
 
-/// Why a batch has no outputs.
+/// The reason why a batch failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum FailureKind {
-    /// The program threw.
+    /// The program threw an exception.
     ModuleThrew,
-    /// The program answered another number of outputs, datatype or shape than declared.
+    /// The program returned another number of outputs, datatype or shape than declared.
     WrongOutput,
-    /// The program was still running at the batch limit, or this batch waited behind such a one.
+    /// The program was still running at the batch's time limit, or the batch waited behind such a one.
     TimedOut,
-    /// There was no memory for the batch.
+    /// The memory did not suffice for the batch.
     OutOfMemory,
 }
 
-/// A batch without outputs.
+/// The failure of a batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FailureHeader {
-    /// Which batch.
+    /// The batch's number.
     pub id: BatchId,
-    /// What went wrong.
+    /// The kind of failure.
     pub kind: FailureKind,
-    /// What went wrong, for people; at most [`MAX_TEXT`] bytes.
+    /// The details, for people; at most [`crate::MAX_TEXT`] bytes.
     pub message: String,
 }
 
-/// The worker's side of the handshake.
+/// The worker's answer to [`ToWorker::Hello`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Challenge {
     /// The worker's own nonce.
     pub nonce: Nonce,
-    /// That the worker knows the secret.
+    /// The proof that the worker has the secret.
     pub proof: Proof,
-    /// Who the worker is.
+    /// The worker's identity.
     pub identity: WorkerIdentity,
 }
 
-/// What a gateway says to a worker.
+/// A message from a gateway to a worker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ToWorker {
     /// Opens the handshake.
     Hello(Nonce),
     /// Answers the worker's challenge.
     Proof(Proof),
-    /// Compute this.
+    /// A batch to compute.
     Batch(BatchHeader),
 }
 
-/// What a worker says to a gateway.
+/// A message from a worker to a gateway.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ToGateway {
     /// Answers [`ToWorker::Hello`].
     Challenge(Box<Challenge>),
-    /// The handshake is done; batches are welcome.
+    /// Ends the handshake: the worker takes batches.
     Accept,
-    /// A batch's outputs.
+    /// The result of a batch.
     Result(ResultHeader),
-    /// A batch without outputs.
+    /// The failure of a batch.
     Failure(FailureHeader),
-    /// Send no more batches: those in flight are answered, then the connection is closed.
+    /// Tells the gateway to send no more batches: those in flight are answered, then the connection is closed.
     Draining,
-    /// Why the worker closes the connection; at most [`MAX_TEXT`] bytes. In the handshake: why it refuses.
+    /// The reason why the worker closes the connection or, in the handshake, refuses it; at most [`crate::MAX_TEXT`] bytes.
     Close(String),
 }
 
@@ -184,7 +146,7 @@ fn byte_len(tensors: &[TensorHeader]) -> u64 {
     tensors.iter().map(TensorHeader::byte_len).sum()
 }
 
-/// Leaves room for a frame's header; the metadata follows, then [`finish_frame`].
+/// Reserves the bytes of a frame's header. The caller appends the metadata and calls [`finish_frame`].
 fn begin_frame(out: &mut Vec<u8>) -> usize {
     let start = out.len();
     out.resize(start + HEADER_LEN, 0);
@@ -202,7 +164,7 @@ fn finish_frame(out: &mut [u8], start: usize, kind: u8, batch: BatchId, payload_
     out[start..start + HEADER_LEN].copy_from_slice(&header.to_bytes());
 }
 
-/// A header's batch id and payload length must be what the message says.
+/// Checks that a header's batch id and payload length agree with its message.
 fn check_header(header: &FrameHeader, about_a_batch: bool, needed: u64) -> Result<(), DecodeError> {
     let announced = header.payload_len;
     match (
@@ -216,7 +178,7 @@ fn check_header(header: &FrameHeader, about_a_batch: bool, needed: u64) -> Resul
 }
 
 impl ToWorker {
-    /// Appends header and metadata to `out`. The payload, [`ToWorker::payload_len`] bytes, is the caller's to send.
+    /// Appends header and metadata to `out`. The caller sends the payload of [`ToWorker::payload_len`] bytes.
     pub fn encode(&self, out: &mut Vec<u8>) {
         let start = begin_frame(out);
         let (kind, batch) = match self {
@@ -230,14 +192,14 @@ impl ToWorker {
             }
             Self::Batch(batch) => {
                 out.extend_from_slice(&batch.rows.to_le_bytes());
-                put_tensors(out, &batch.inputs);
+                encode_tensors(out, &batch.inputs);
                 (kind::BATCH, batch.id)
             }
         };
         finish_frame(out, start, kind, batch, self.payload_len());
     }
 
-    /// How many bytes of tensors follow the metadata.
+    /// Returns the bytes of tensors that follow the metadata.
     pub fn payload_len(&self) -> u64 {
         match self {
             Self::Hello(_) | Self::Proof(_) => 0,
@@ -247,7 +209,7 @@ impl ToWorker {
 }
 
 impl Parse for ToWorker {
-    fn knows(kind: u8) -> bool {
+    fn has_kind(kind: u8) -> bool {
         matches!(kind, kind::HELLO | kind::PROOF | kind::BATCH)
     }
 
@@ -271,35 +233,35 @@ impl Parse for ToWorker {
 }
 
 impl ToGateway {
-    /// Appends header and metadata to `out`. The payload, [`ToGateway::payload_len`] bytes, is the caller's to send.
+    /// Appends header and metadata to `out`. The caller sends the payload of [`ToGateway::payload_len`] bytes.
     pub fn encode(&self, out: &mut Vec<u8>) {
         let start = begin_frame(out);
         let (kind, batch) = match self {
             Self::Challenge(challenge) => {
-                challenge.put(out);
+                challenge.encode_metadata(out);
                 (kind::CHALLENGE, NO_BATCH)
             }
             Self::Accept => (kind::ACCEPT, NO_BATCH),
             Self::Result(result) => {
-                result.stages.put(out);
-                put_tensors(out, &result.outputs);
+                result.stages.encode_metadata(out);
+                encode_tensors(out, &result.outputs);
                 (kind::RESULT, result.id)
             }
             Self::Failure(failure) => {
                 out.push(failure.kind.code());
-                put_text(out, &failure.message);
+                encode_text(out, &failure.message);
                 (kind::FAILURE, failure.id)
             }
             Self::Draining => (kind::DRAINING, NO_BATCH),
             Self::Close(reason) => {
-                put_text(out, reason);
+                encode_text(out, reason);
                 (kind::CLOSE, NO_BATCH)
             }
         };
         finish_frame(out, start, kind, batch, self.payload_len());
     }
 
-    /// How many bytes of tensors follow the metadata.
+    /// Returns the bytes of tensors that follow the metadata.
     pub fn payload_len(&self) -> u64 {
         match self {
             Self::Result(result) => byte_len(&result.outputs),
@@ -313,7 +275,7 @@ impl ToGateway {
 }
 
 impl Parse for ToGateway {
-    fn knows(kind: u8) -> bool {
+    fn has_kind(kind: u8) -> bool {
         matches!(
             kind,
             kind::CHALLENGE
@@ -355,10 +317,10 @@ impl Parse for ToGateway {
 }
 
 impl Challenge {
-    fn put(&self, out: &mut Vec<u8>) {
+    fn encode_metadata(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(&self.nonce);
         out.extend_from_slice(&self.proof);
-        self.identity.put(out);
+        self.identity.encode_metadata(out);
     }
 
     fn parse(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
@@ -370,29 +332,8 @@ impl Challenge {
     }
 }
 
-impl WorkerIdentity {
-    /// Also what the handshake's proofs are over.
-    pub(crate) fn put(&self, out: &mut Vec<u8>) {
-        out.extend_from_slice(&self.replica.generation.0.to_le_bytes());
-        out.extend_from_slice(&self.replica.number.to_le_bytes());
-        out.extend_from_slice(self.artifact.as_bytes());
-        out.extend_from_slice(&self.batch_size.to_le_bytes());
-    }
-
-    fn parse(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
-        Ok(Self {
-            replica: ReplicaId {
-                generation: Generation(reader.u64()?),
-                number: reader.u32()?,
-            },
-            artifact: ArtifactDigest::from_sha256(reader.array()?),
-            batch_size: reader.u32()?,
-        })
-    }
-}
-
 impl StageDurations {
-    fn put(&self, out: &mut Vec<u8>) {
+    fn encode_metadata(&self, out: &mut Vec<u8>) {
         let Self {
             receive,
             queue_wait,
@@ -401,7 +342,7 @@ impl StageDurations {
             copy_out,
         } = *self;
         for stage in [receive, queue_wait, copy_in, compute, copy_out] {
-            put_duration(out, stage);
+            encode_duration(out, stage);
         }
     }
 

@@ -1,5 +1,4 @@
-//! Messages through encoder and decoder: as they are written down, whatever the pieces they arrive in, and never trusting
-//! what arrives.
+//! Messages through encoder and decoder: their bytes, arrival in pieces of any size, and damaged input.
 #![expect(
     clippy::unwrap_used,
     reason = "the helpers of a test may panic like the test itself"
@@ -163,7 +162,7 @@ fn short_messages_look_like_this_on_the_wire() {
     "#);
 }
 
-/// The batch's bytes with one of them changed.
+/// Returns the batch's bytes with one of them changed.
 fn with_byte(at: usize, value: u8) -> Vec<u8> {
     let mut bytes = bytes_of(&ToWorker::Batch(batch()));
     bytes[at] = value;
@@ -175,7 +174,7 @@ fn every_part_of_the_header_is_checked() {
     assert_eq!(decode(&with_byte(3, b'X')), Err(DecodeError::Magic));
     assert_eq!(decode(&with_byte(4, 2)), Err(DecodeError::Version(2)));
     assert_eq!(decode(&with_byte(6, 77)), Err(DecodeError::Kind(77)));
-    // A kind of the other direction is as unknown.
+    // A kind of the other direction is unknown, too.
     assert_eq!(decode(&with_byte(6, 6)), Err(DecodeError::Kind(6)));
     assert_eq!(decode(&with_byte(7, 1)), Err(DecodeError::Reserved));
     assert_eq!(decode(&with_byte(20, 1)), Err(DecodeError::Reserved));
@@ -393,7 +392,7 @@ fn receive<M: Incoming>(
     received
 }
 
-/// A payload that shows where it was cut.
+/// Returns a payload that shows where it was cut.
 fn payload(length: u64) -> Vec<u8> {
     (0..length).map(|i| (i % 251) as u8).collect()
 }

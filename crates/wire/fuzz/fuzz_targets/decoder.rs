@@ -1,6 +1,6 @@
-//! Any bytes in any pieces: no panic, nothing beyond the limits, and what is understood is what is written.
+//! Any bytes in any pieces: no panic, nothing beyond the limits, and decoded messages are encoded to the same messages.
 //!
-//! The first byte says how long the pieces are.
+//! The first byte is the length of the pieces, less one.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
