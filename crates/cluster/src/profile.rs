@@ -177,7 +177,7 @@ impl Profile {
     pub fn sm_utilization(&self, batch_size: u32) -> Option<Percent> {
         let at = |row: &ProfileRow| Some(row.sm_utilization?.get());
         let percent = interpolate(self.whole(), batch_size, at, Extrapolation::Constant)?;
-        Some(Percent::new(percent.clamp(0.0, 100.0)).expect("clamped into the range"))
+        Some(Percent::clamped(percent))
     }
 }
 

@@ -234,6 +234,13 @@ impl RequestsPerSecond {
     pub const ZERO: Self = Self(0.0);
 }
 
+impl Percent {
+    /// Creates a percentage, with numbers outside the range replaced by its nearest end. Panics if the number is NaN.
+    pub fn clamped(value: f64) -> Self {
+        Self::new(value.clamp(0.0, 100.0)).expect("clamped into the range")
+    }
+}
+
 impl ComputeShare {
     /// The whole device.
     pub const WHOLE: Self = Self(100.0);

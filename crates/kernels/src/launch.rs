@@ -1,30 +1,34 @@
-//! What one kernel launch takes of a GPU.
+//! The resources of a GPU that one kernel launch uses.
 
 use packhorse_cluster::{ByteCount, Percent};
 
 use crate::limits::{Gpu, PARTITIONS, REGISTER_UNIT, WARP};
 
-/// The most threads of a block, along each dimension of it, and blocks along each dimension of a grid.
-/// Source: CUDA C++ Programming Guide 13.0, "Technical Specifications per Compute Capability".
+// Source of the limits: CUDA C++ Programming Guide 13.0, "Technical Specifications per Compute Capability".
+
+/// The largest number of threads in a block.
 const MAX_THREADS: u32 = 1024;
+/// The largest number of threads in a block along x, y and z.
 const MAX_BLOCK: [u32; 3] = [1024, 1024, 64];
+/// The largest number of blocks in a grid along x, y and z.
 const MAX_GRID: [u32; 3] = [i32::MAX as u32, 65_535, 65_535];
+/// The largest number of registers of a thread.
 const MAX_REGISTERS: u32 = 255;
 
-/// How a kernel was launched.
+/// The launch configuration of a kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Launch {
-    /// Blocks along x, y and z.
+    /// The blocks of the grid along x, y and z.
     pub grid: [u32; 3],
-    /// Threads of a block along x, y and z.
+    /// The threads of a block along x, y and z.
     pub block: [u32; 3],
-    /// Registers of one thread.
+    /// The registers of one thread.
     pub registers_per_thread: u32,
-    /// Shared memory of one block, static and dynamic together.
+    /// The shared memory of one block, static and dynamic together.
     pub shared_memory: ByteCount,
 }
 
-/// Why no GPU, or not this one, could have run a launch.
+/// The error for a launch that no GPU, or not this one, could have run.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LaunchError {
     /// A dimension is zero or too large.
@@ -34,9 +38,9 @@ pub enum LaunchError {
         what: &'static str,
         /// `x`, `y` or `z`.
         axis: char,
-        /// The most allowed.
+        /// The largest allowed value.
         limit: u32,
-        /// What was given.
+        /// The given value.
         value: u32,
     },
     /// The block has too many threads.
@@ -48,33 +52,33 @@ pub enum LaunchError {
     /// A multiprocessor does not have the registers of one block.
     #[error("a block's {needed} registers are over the limit of {limit}")]
     Registers {
-        /// Of one block, as they are given out.
+        /// The registers of one block, in the units in which they are allocated.
         needed: u32,
-        /// Of a multiprocessor.
+        /// The registers of a multiprocessor.
         limit: u32,
     },
     /// The block has too much shared memory.
     #[error("a block's {needed} bytes of shared memory are over the limit of {limit}")]
     SharedMemory {
-        /// Of one block.
+        /// The shared memory of one block, in bytes.
         needed: u64,
-        /// That a block may have.
+        /// The largest shared memory of a block, in bytes.
         limit: u32,
     },
 }
 
-/// What a launch takes of a GPU while it runs.
+/// The use of a GPU by a launch while it runs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LaunchMetrics {
-    /// Blocks that one multiprocessor holds at a time.
+    /// The number of blocks that one multiprocessor holds at a time.
     pub resident_blocks: u32,
-    /// Warps that a multiprocessor full of this kernel holds, of those it could hold.
+    /// The warps that a multiprocessor full of this kernel holds, relative to those it can hold.
     pub theoretical_occupancy: Percent,
-    /// Warps that a multiprocessor holds on average, of those it could hold, if the blocks are spread evenly.
+    /// The warps that a multiprocessor holds on average if the blocks are spread evenly, relative to those it can hold.
     pub achieved_occupancy: Percent,
-    /// Multiprocessors that the launch could fill; more than there are if its blocks run in several rounds.
+    /// The number of multiprocessors that the launch could fill; more than there are if its blocks run in several waves.
     pub multiprocessors_needed: u64,
-    /// The part of the GPU's multiprocessors that it could fill.
+    /// The part of the GPU's multiprocessors that the launch could fill.
     pub sm_utilization: Percent,
 }
 
@@ -112,12 +116,12 @@ fn check(what: &'static str, values: [u32; 3], limits: [u32; 3]) -> Result<(), L
 }
 
 impl Gpu {
-    /// What a launch takes of this GPU while it runs.
+    /// Returns the use of this GPU by a launch while it runs.
     ///
-    /// Occupancy counts blocks as the hardware holds them, registers and shared memory rounded up to what is given out; the achieved
-    /// one is an estimate, as Kineto makes it: blocks per multiprocessor, at most the resident ones, without the imbalance of a last
-    /// round. Here whole warps count, as the metric's definition wants (thesis, section 5.2.1), there threads. SM utilisation is the
-    /// thesis' (section 5.3.2), whose bounds on a multiprocessor's blocks do not round.
+    /// Occupancy counts resident blocks like the hardware, with registers and shared memory rounded up to their allocation units. The
+    /// achieved occupancy is an estimate like Kineto's: blocks per multiprocessor, at most the resident ones, without the imbalance of
+    /// the last wave. It counts whole warps, as the metric's definition requires (thesis, section 5.2.1), where Kineto counts threads.
+    /// SM utilisation is the thesis' (section 5.3.2), whose bounds on a multiprocessor's blocks are not rounded.
     ///
     /// # Errors
     /// If the launch could not have run on this GPU.
@@ -126,23 +130,28 @@ impl Gpu {
         let resident_blocks = self.resident_blocks(launch, threads)?;
         let warps = threads.div_ceil(WARP);
         let occupancy = |blocks: f64| {
-            percent(100.0 * blocks * f64::from(warps) / f64::from(self.limits.threads / WARP))
+            Percent::clamped(
+                100.0 * blocks * f64::from(warps) / f64::from(self.limits.threads / WARP),
+            )
         };
-        let spread = blocks as f64 / f64::from(self.multiprocessors());
+        let blocks_per_multiprocessor = blocks as f64 / f64::from(self.multiprocessors());
         let concurrent = u64::from(self.concurrent_blocks(launch, threads));
         let multiprocessors_needed = blocks.div_ceil(concurrent);
         Ok(LaunchMetrics {
             resident_blocks,
             theoretical_occupancy: occupancy(f64::from(resident_blocks)),
-            achieved_occupancy: occupancy(spread.min(f64::from(resident_blocks))),
+            achieved_occupancy: occupancy(
+                blocks_per_multiprocessor.min(f64::from(resident_blocks)),
+            ),
             multiprocessors_needed,
-            sm_utilization: percent(
+            sm_utilization: Percent::clamped(
                 100.0 * multiprocessors_needed as f64 / f64::from(self.multiprocessors()),
             ),
         })
     }
 
-    /// Blocks that one multiprocessor holds at a time, at least 1.
+    /// Returns the number of blocks that one multiprocessor holds at a time, at least 1.
+    ///
     /// Source: CUDA C++ Best Practices Guide, "Calculating Occupancy"; the order of rounding is that of `cuda_occupancy.h`.
     fn resident_blocks(&self, launch: &Launch, threads: u32) -> Result<u32, LaunchError> {
         let limits = self.limits;
@@ -163,7 +172,7 @@ impl Gpu {
         }
         let limit = self.limits.registers;
         let per_warp = (launch.registers_per_thread * WARP).next_multiple_of(REGISTER_UNIT);
-        // A launch is checked as if its warps filled all parts of a multiprocessor evenly.
+        // CUDA checks a launch as if its warps filled all partitions of a multiprocessor evenly.
         let needed = per_warp * warps.next_multiple_of(PARTITIONS);
         if needed > limit {
             return Err(LaunchError::Registers { needed, limit });
@@ -178,16 +187,16 @@ impl Gpu {
             .ok()
             .filter(|bytes| *bytes <= limit)
             .ok_or(LaunchError::SharedMemory { needed, limit })?;
-        let taken = (bytes + self.limits.reserved_shared_memory)
+        let allocated = (bytes + self.limits.reserved_shared_memory)
             .next_multiple_of(self.limits.shared_memory_unit);
         Ok(self
             .limits
             .shared_memory
-            .checked_div(taken)
+            .checked_div(allocated)
             .unwrap_or(u32::MAX))
     }
 
-    /// The thesis' `num_blocks_per_sm`, of a launch that can run; what a kernel does not use does not bound it.
+    /// Returns the thesis' `num_blocks_per_sm` of a launch that can run. A resource that the kernel does not use is no bound.
     fn concurrent_blocks(&self, launch: &Launch, threads: u32) -> u32 {
         let limits = self.limits;
         let registers = threads * launch.registers_per_thread;
@@ -198,11 +207,6 @@ impl Gpu {
             .min(limits.registers.checked_div(registers).unwrap_or(u32::MAX))
             .min(by_shared_memory.map_or(u32::MAX, |blocks| blocks as u32))
     }
-}
-
-/// A percentage; what is above all counts as all.
-pub(crate) fn percent(value: f64) -> Percent {
-    Percent::new(value.clamp(0.0, 100.0)).expect("clamped into the range")
 }
 
 #[cfg(test)]
@@ -227,21 +231,21 @@ mod tests {
     #[test]
     fn hand_computed_kernels_of_a_v100() {
         let v100 = gpu("7.0", 80);
-        // 256 threads are 8 warps: 64 / 8 = 8 blocks. 32 registers: 32 * 32 = 1024 per warp, 16 warps per part, 64 in all, 8 blocks.
+        // 256 threads are 8 warps: 64 / 8 = 8 blocks. 32 registers: 32 * 32 = 1024 per warp, 16 warps per partition, 64 in all, 8 blocks.
         // 100 blocks / 8 = 12.5, so 13 of 80 multiprocessors; 1.25 blocks of 8 warps on each of 80 on average.
         let metrics = v100.metrics(&launch(100, 256, 32, 0)).unwrap();
         assert_eq!(metrics.resident_blocks, 8);
-        assert_eq!(metrics.theoretical_occupancy, percent(100.0));
-        assert_eq!(metrics.achieved_occupancy, percent(15.625));
+        assert_eq!(metrics.theoretical_occupancy, Percent::clamped(100.0));
+        assert_eq!(metrics.achieved_occupancy, Percent::clamped(15.625));
         assert_eq!(metrics.multiprocessors_needed, 13);
-        assert_eq!(metrics.sm_utilization, percent(16.25));
+        assert_eq!(metrics.sm_utilization, Percent::clamped(16.25));
         // Shared memory bounds: 98,304 / 40,960 = 2 blocks of 4 warps, 8 of 64 warps.
         let metrics = v100.metrics(&launch(1600, 128, 32, 40 << 10)).unwrap();
         assert_eq!(metrics.resident_blocks, 2);
-        assert_eq!(metrics.theoretical_occupancy, percent(12.5));
-        assert_eq!(metrics.achieved_occupancy, percent(12.5));
+        assert_eq!(metrics.theoretical_occupancy, Percent::clamped(12.5));
+        assert_eq!(metrics.achieved_occupancy, Percent::clamped(12.5));
         assert_eq!(metrics.multiprocessors_needed, 800);
-        assert_eq!(metrics.sm_utilization, percent(100.0));
+        assert_eq!(metrics.sm_utilization, Percent::clamped(100.0));
         // Blocks bound: 32 of one warp.
         assert_eq!(
             v100.metrics(&launch(1, 32, 16, 0)).unwrap().resident_blocks,
@@ -249,16 +253,19 @@ mod tests {
         );
         // Half-filled warps: 48 threads take 2 warps.
         let metrics = v100.metrics(&launch(80, 48, 16, 0)).unwrap();
-        assert_eq!(metrics.achieved_occupancy, percent(100.0 * 2.0 / 64.0));
+        assert_eq!(
+            metrics.achieved_occupancy,
+            Percent::clamped(100.0 * 2.0 / 64.0)
+        );
     }
 
     #[test]
-    fn registers_are_given_out_in_units_for_occupancy_but_not_for_sm_utilization() {
-        // 33 registers: 1056 per warp, given as 1280; 12 warps in each part, 48 in all, 6 blocks of 8. The thesis' bound counts
+    fn registers_are_allocated_in_units_for_occupancy_but_not_for_sm_utilization() {
+        // 33 registers: 1056 per warp, allocated as 1280; 12 warps per partition, 48 in all, 6 blocks of 8. The thesis' bound counts
         // 65,536 / (256 * 33) = 7.
         let metrics = gpu("7.0", 80).metrics(&launch(42, 256, 33, 0)).unwrap();
         assert_eq!(metrics.resident_blocks, 6);
-        assert_eq!(metrics.theoretical_occupancy, percent(75.0));
+        assert_eq!(metrics.theoretical_occupancy, Percent::clamped(75.0));
         assert_eq!(metrics.multiprocessors_needed, 6);
     }
 
@@ -285,12 +292,12 @@ mod tests {
             ..launch(1, 1024, 64, 0)
         };
         let metrics = v100.metrics(&largest).unwrap();
-        assert_eq!(metrics.sm_utilization, percent(100.0));
-        assert_eq!(metrics.achieved_occupancy, percent(50.0));
+        assert_eq!(metrics.sm_utilization, Percent::clamped(100.0));
+        assert_eq!(metrics.achieved_occupancy, Percent::clamped(50.0));
     }
 
     #[test]
-    fn what_could_not_have_run_is_refused_with_its_limit() {
+    fn impossible_launches_are_refused_with_the_limit() {
         let h100 = gpu("9.0", 132);
         for (launch, message) in [
             (
@@ -337,7 +344,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_can_run_is_within_the_device(
+        fn metrics_of_possible_launches_are_within_the_device(
             blocks in 1_u32..10_000, threads in 1_u32..=1024, registers in 0_u32..=255, shared in 0_u64..240_000,
         ) {
             let Ok(metrics) = gpu("9.0", 132).metrics(&launch(blocks, threads, registers, shared)) else {

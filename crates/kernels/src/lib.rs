@@ -1,9 +1,9 @@
-//! What the kernels of a model take of a GPU: from launch configurations and times, as a profiler records them, to the occupancy and
-//! SM-utilisation metrics of a profile.
+//! The use of a GPU by a model's kernels: computes the occupancy and SM-utilisation metrics of a profile from launch configurations and
+//! times, as a profiler records them.
 //!
-//! [`Gpu`] holds a device's limits and answers for one [`Launch`]; [`KernelProfile`] puts the kernels of a batch on a time line, whose
-//! maximum and mean are what placement policies read; [`KinetoTrace`] reads recorded kernels, [`KernelTable`] keeps those of models and
-//! batch sizes, and [`NcuReport`] has what Nsight Compute measured of them. Pure functions of their arguments.
+//! [`Gpu`] contains a device's limits and computes the metrics of one [`Launch`]. [`KernelProfile`] is the timeline of the kernels of a
+//! batch, whose maximum and mean placement policies read. [`KinetoTrace`] reads recorded kernels, [`KernelTable`] stores them by model
+//! and batch size, and [`NcuReport`] contains measurements of Nsight Compute. All are pure functions of their arguments.
 //!
 //! Source: Elvinger, "Towards resource and interference-aware scheduling of ML workloads", sections 5.2.1 (equation 5.3) and 5.3.
 

@@ -1,13 +1,13 @@
-//! What one multiprocessor of a GPU can hold, by compute capability.
+//! The limits of a GPU's multiprocessors, by compute capability.
 
 use std::{fmt, str::FromStr};
 
 /// The version of an NVIDIA GPU's architecture, such as 9.0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ComputeCapability {
-    /// The architecture.
+    /// The architecture's number.
     pub major: u32,
-    /// Its variant.
+    /// The number of the architecture's variant.
     pub minor: u32,
 }
 
@@ -21,7 +21,7 @@ impl FromStr for ComputeCapability {
     type Err = GpuError;
 
     fn from_str(text: &str) -> Result<Self, GpuError> {
-        let error = || GpuError::NoCapability(text.to_owned());
+        let error = || GpuError::InvalidCapability(text.to_owned());
         let (major, minor) = text.split_once('.').ok_or_else(error)?;
         Ok(Self {
             major: major.parse().map_err(|_| error())?,
@@ -30,45 +30,48 @@ impl FromStr for ComputeCapability {
     }
 }
 
-/// Why a GPU's limits are not known.
+/// The error for a GPU without known limits.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum GpuError {
-    /// The text is no compute capability.
-    #[error("{0:?} is no compute capability: expected MAJOR.MINOR, such as 9.0")]
-    NoCapability(String),
+    /// The text is not a compute capability.
+    #[error("{0:?} is not a compute capability: expected MAJOR.MINOR, such as 9.0")]
+    InvalidCapability(String),
     /// The architecture is not in the table.
-    #[error("compute capability {0} is not known; known are {known}", known = known())]
+    #[error("unknown compute capability {0}: expected one of {known}", known = known_capabilities())]
     UnknownCapability(ComputeCapability),
-    /// A GPU without multiprocessors.
-    #[error("a GPU has at least one multiprocessor")]
+    /// The number of multiprocessors is 0.
+    #[error("the number of multiprocessors must be at least 1")]
     NoMultiprocessors,
 }
 
-/// Threads of a warp, on every architecture so far.
+/// The threads of a warp, on every architecture so far.
 pub(crate) const WARP: u32 = 32;
-/// Parts of a multiprocessor, each with a quarter of its registers and a scheduler of its own.
+/// The partitions of a multiprocessor, each with a quarter of its registers and its own scheduler.
 pub(crate) const PARTITIONS: u32 = 4;
-/// Registers are given to warps in units of so many.
+/// The unit in which registers are allocated to a warp, in registers.
 pub(crate) const REGISTER_UNIT: u32 = 256;
 
-/// What one multiprocessor holds at a time.
+/// The limits of one multiprocessor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Limits {
+pub(crate) struct MultiprocessorLimits {
+    /// The resident threads.
     pub(crate) threads: u32,
+    /// The resident blocks.
     pub(crate) blocks: u32,
+    /// The registers.
     pub(crate) registers: u32,
-    /// Bytes of shared memory.
+    /// The shared memory, in bytes.
     pub(crate) shared_memory: u32,
-    /// Bytes of it that a block may have, with the opt-in that libraries use.
+    /// The largest shared memory of a block with the opt-in that libraries use, in bytes.
     pub(crate) shared_memory_per_block: u32,
-    /// Bytes of it that the driver takes for every resident block.
+    /// The shared memory that the driver reserves for every resident block, in bytes.
     pub(crate) reserved_shared_memory: u32,
-    /// Shared memory is given to blocks in units of so many bytes.
+    /// The unit in which shared memory is allocated to a block, in bytes.
     pub(crate) shared_memory_unit: u32,
 }
 
-/// Compute capability; resident threads and blocks per multiprocessor; KiB of shared memory per multiprocessor and per block; bytes
-/// reserved per block; the unit in which blocks get it. All have 65,536 registers.
+/// The known GPUs: compute capability; resident threads and blocks per multiprocessor; KiB of shared memory per multiprocessor and per
+/// block; bytes reserved per block; the allocation unit in bytes. All have 65,536 registers.
 ///
 /// Source: CUDA C++ Programming Guide 13.0, "Technical Specifications per Compute Capability" (7.0 and 7.2: release 12.9, which has 11.0
 /// as 10.1); reservation and units: `cuda_occupancy.h` of CUDA 13.0, whose blocks per multiprocessor are the same.
@@ -88,24 +91,24 @@ const KNOWN: [((u32, u32), [u32; 6]); 13] = [
     ((12, 1), [1536, 24, 100, 99, 1024, 128]),
 ];
 
-fn known() -> String {
+fn known_capabilities() -> String {
     let names = KNOWN.map(|((major, minor), _)| ComputeCapability { major, minor }.to_string());
     names.join(", ")
 }
 
-/// A GPU, as far as launch configurations are concerned.
+/// The properties of a GPU that limit launches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Gpu {
     capability: ComputeCapability,
     multiprocessors: u32,
-    pub(crate) limits: Limits,
+    pub(crate) limits: MultiprocessorLimits,
 }
 
 impl Gpu {
-    /// A GPU of this compute capability with so many streaming multiprocessors.
+    /// Creates a GPU from its compute capability and its number of streaming multiprocessors.
     ///
     /// # Errors
-    /// If the compute capability is not in the table: limits are never guessed.
+    /// If the compute capability is not in the table, as limits are never guessed, or if there are no multiprocessors.
     pub fn new(capability: ComputeCapability, multiprocessors: u32) -> Result<Self, GpuError> {
         let key = (capability.major, capability.minor);
         let (_, row) = KNOWN
@@ -119,7 +122,7 @@ impl Gpu {
         Ok(Self {
             capability,
             multiprocessors,
-            limits: Limits {
+            limits: MultiprocessorLimits {
                 threads,
                 blocks,
                 registers: 65_536,
@@ -131,12 +134,12 @@ impl Gpu {
         })
     }
 
-    /// Its architecture.
+    /// Returns the compute capability.
     pub fn capability(&self) -> ComputeCapability {
         self.capability
     }
 
-    /// Its streaming multiprocessors, at least 1.
+    /// Returns the number of streaming multiprocessors, at least 1.
     pub fn multiprocessors(&self) -> u32 {
         self.multiprocessors
     }
@@ -147,11 +150,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_capability_outside_the_table_is_an_error_that_names_those_inside() {
+    fn an_unknown_capability_is_an_error_that_lists_the_known_ones() {
         let unknown: ComputeCapability = "6.1".parse().unwrap();
         assert_eq!(
             Gpu::new(unknown, 28).unwrap_err().to_string(),
-            "compute capability 6.1 is not known; known are 7.0, 7.2, 7.5, 8.0, 8.6, 8.7, 8.9, \
+            "unknown compute capability 6.1: expected one of 7.0, 7.2, 7.5, 8.0, 8.6, 8.7, 8.9, \
              9.0, 10.0, 10.3, 11.0, 12.0, 12.1"
         );
         assert_eq!(
@@ -159,13 +162,13 @@ mod tests {
             Err(GpuError::NoMultiprocessors)
         );
         for text in ["", "9", "9.", "a.b", "9.0.1", "-1.0"] {
-            let error = GpuError::NoCapability(text.to_owned());
+            let error = GpuError::InvalidCapability(text.to_owned());
             assert_eq!(text.parse::<ComputeCapability>(), Err(error));
         }
     }
 
     #[test]
-    fn a_block_of_the_largest_size_fits_with_what_the_driver_takes() {
+    fn a_block_of_the_largest_size_fits_with_the_drivers_reserved_memory() {
         for ((major, minor), _) in KNOWN {
             let gpu = Gpu::new(ComputeCapability { major, minor }, 1).unwrap();
             let limits = gpu.limits;

@@ -1,4 +1,4 @@
-//! The kernels of one batch, and the metrics of a profile that follow from them.
+//! The kernels of one batch and the profile metrics that are computed from them.
 
 use std::time::Duration;
 
@@ -9,69 +9,71 @@ use crate::{Gpu, Launch, LaunchError, Timeline};
 /// A kernel that ran.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Kernel {
-    /// What the profiler calls it.
+    /// The kernel's name in the profiler.
     pub name: String,
-    /// How it was launched.
+    /// The launch configuration.
     pub launch: Launch,
-    /// When it began, from any common moment.
+    /// The start, relative to any common time.
     pub start: Time,
-    /// How long it ran.
+    /// The time that the kernel ran.
     pub duration: Duration,
 }
 
-/// Why kernels have no metrics.
+/// The error for kernels without metrics.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum KernelProfileError {
-    /// No kernel ran, or none for any time.
-    #[error("there are no kernels that took time")]
+    /// There are no kernels, or only kernels of no duration.
+    #[error("there are no kernels with a duration above 0")]
     Empty,
     /// A kernel could not have run on the GPU.
     #[error("kernel {name:?}: {source}")]
     Launch {
-        /// What the profiler calls it.
+        /// The kernel's name in the profiler.
         name: String,
-        /// Why not.
+        /// The limit that its launch exceeds.
         #[source]
         source: LaunchError,
     },
 }
 
-/// What the kernels of one batch took of a GPU over time.
+/// The use of a GPU by the kernels of one batch over time.
 #[derive(Clone, Debug, PartialEq)]
 pub struct KernelProfile {
-    /// Estimated achieved occupancy, as in the thesis' Figure 5.3 (which measured it).
+    /// The estimated achieved occupancy, as in the thesis' Figure 5.3 (which measured it).
     pub achieved_occupancy: Timeline,
-    /// SM utilisation, as in the thesis' Figure 5.4.
+    /// The SM utilisation, as in the thesis' Figure 5.4.
     pub sm_utilization: Timeline,
 }
 
 impl KernelProfile {
-    /// Of the kernels of one batch, in any order.
+    /// Creates the profile of the kernels of one batch, given in any order.
     ///
     /// # Errors
-    /// If there are none, or one that could not have run on this GPU.
+    /// If no kernel has a duration, or if one could not have run on this GPU.
     pub fn new(gpu: &Gpu, kernels: &[Kernel]) -> Result<Self, KernelProfileError> {
         let mut metrics = Vec::with_capacity(kernels.len());
         for kernel in kernels {
-            let of = gpu.metrics(&kernel.launch);
-            metrics.push(of.map_err(|source| KernelProfileError::Launch {
+            let launch = gpu.metrics(&kernel.launch);
+            metrics.push(launch.map_err(|source| KernelProfileError::Launch {
                 name: kernel.name.clone(),
                 source,
             })?);
         }
         let timeline = |value: fn(&crate::LaunchMetrics) -> packhorse_cluster::Percent| {
             let bars = kernels.iter().zip(&metrics);
-            Timeline::of(bars.map(|(kernel, of)| (kernel.start, kernel.duration, value(of))))
-                .ok_or(KernelProfileError::Empty)
+            Timeline::new(
+                bars.map(|(kernel, launch)| (kernel.start, kernel.duration, value(launch))),
+            )
+            .ok_or(KernelProfileError::Empty)
         };
         Ok(Self {
-            achieved_occupancy: timeline(|of| of.achieved_occupancy)?,
-            sm_utilization: timeline(|of| of.sm_utilization)?,
+            achieved_occupancy: timeline(|launch| launch.achieved_occupancy)?,
+            sm_utilization: timeline(|launch| launch.sm_utilization)?,
         })
     }
 
-    /// Writes the metrics that policies read into the profile's row of this batch size: the maximum and the mean of the occupancy
-    /// (thesis, section 5.3.1), and the mean of the SM utilisation (5.3.2), whose maximum is 100 for every model.
+    /// Sets the metrics that policies read in the profile row of this batch size: the maximum and the mean of the occupancy (thesis,
+    /// section 5.3.1), and the mean of the SM utilisation (5.3.2), whose maximum is 100 for every model.
     pub fn fill(&self, row: &mut ProfileRow) {
         row.achieved_occupancy = Some(self.achieved_occupancy.max());
         row.mean_occupancy = Some(self.achieved_occupancy.mean());
@@ -81,10 +83,9 @@ impl KernelProfile {
 
 #[cfg(test)]
 mod tests {
-    use packhorse_cluster::{ByteCount, ComputeShare};
+    use packhorse_cluster::{ByteCount, ComputeShare, Percent};
 
     use super::*;
-    use crate::launch::percent;
 
     fn kernel(name: &str, blocks: u32, start: u64, nanos: u64) -> Kernel {
         Kernel {
@@ -118,19 +119,19 @@ mod tests {
             sm_utilization: None,
         };
         profile.fill(&mut row);
-        assert_eq!(row.achieved_occupancy.unwrap(), percent(100.0));
+        assert_eq!(row.achieved_occupancy.unwrap(), Percent::clamped(100.0));
         assert_eq!(
             row.mean_occupancy.unwrap(),
-            percent((30.0 * 25.0 + 10.0 * 100.0) / 40.0)
+            Percent::clamped((30.0 * 25.0 + 10.0 * 100.0) / 40.0)
         );
         assert_eq!(
             row.sm_utilization.unwrap(),
-            percent((30.0 * 25.0 + 10.0 * 100.0) / 40.0)
+            Percent::clamped((30.0 * 25.0 + 10.0 * 100.0) / 40.0)
         );
     }
 
     #[test]
-    fn no_kernels_are_no_profile_and_an_impossible_one_is_named() {
+    fn no_kernels_are_an_error_and_an_impossible_one_is_named() {
         let gpu = Gpu::new("7.0".parse().unwrap(), 80).unwrap();
         assert_eq!(
             KernelProfile::new(&gpu, &[]),

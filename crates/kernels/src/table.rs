@@ -1,4 +1,4 @@
-//! The kernels of models, as they travel from the worker that recorded them to whoever draws them: a table in CSV, one kernel a row.
+//! The recorded kernels of models as a table in CSV, one kernel per row. Workers write it, and the command line draws it.
 
 use std::collections::BTreeMap;
 
@@ -7,10 +7,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Gpu, Kernel, KernelProfile, KernelProfileError, Launch, MAX_KERNELS};
 
-/// The most bytes of a kernel's name that a table keeps: names of templates run to thousands.
+/// The largest size of a kernel's name in a table, in bytes: names of templates can have thousands.
 const MAX_NAME: usize = 120;
 
-/// The kernels of a model on a GPU, by batch size: of one batch each, from the start of its first kernel.
+/// The kernels of a model on a GPU: one batch per batch size, with times from the start of the batch's first kernel.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Recording {
     gpu: Gpu,
@@ -18,14 +18,14 @@ pub struct Recording {
 }
 
 impl Recording {
-    /// One without kernels.
+    /// Creates a recording without kernels.
     pub fn new(gpu: Gpu) -> Self {
         let batches = BTreeMap::new();
         Self { gpu, batches }
     }
 
-    /// Adds the kernels of a batch, in place of those there are of its size. Times count from the first kernel's start afterwards, and
-    /// names are cut to 120 bytes.
+    /// Sets the kernels of a batch size. Their times are changed to count from the first kernel's start, and names are truncated to 120
+    /// bytes.
     pub fn insert(&mut self, batch_size: u32, mut kernels: Vec<Kernel>) {
         let first = kernels.iter().map(|kernel| kernel.start).min();
         for kernel in &mut kernels {
@@ -39,24 +39,24 @@ impl Recording {
         self.batches.insert(batch_size, kernels);
     }
 
-    /// The GPU they ran on.
+    /// Returns the GPU that ran the kernels.
     pub fn gpu(&self) -> &Gpu {
         &self.gpu
     }
 
-    /// Batch sizes with their kernels, in ascending order; a batch's kernels by their start.
+    /// Returns the batch sizes in ascending order, each with its kernels, ordered by start.
     pub fn batches(&self) -> impl Iterator<Item = (u32, &[Kernel])> {
         self.batches
             .iter()
             .map(|(size, kernels)| (*size, kernels.as_slice()))
     }
 
-    /// How many kernels there are in all.
+    /// Returns the number of kernels of all batch sizes.
     pub fn kernels(&self) -> usize {
         self.batches.values().map(Vec::len).sum()
     }
 
-    /// What the kernels of a batch size took of the GPU; `None` without a recording of it.
+    /// Returns the use of the GPU by the kernels of a batch size; `None` without a recording of it.
     ///
     /// # Errors
     /// As [`KernelProfile::new`].
@@ -66,24 +66,24 @@ impl Recording {
     }
 }
 
-/// Recordings by model and kind of device.
+/// The recordings of models, by model and kind of device.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct KernelTable {
     recordings: BTreeMap<(ModelId, DeviceKind), Recording>,
 }
 
-/// Why a text is no table of kernels.
+/// The error for a text that is not a table of kernels.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum KernelTableError {
     /// A line cannot be read.
     #[error("line {line}: {problem}")]
     Line {
-        /// Its number, from 1.
+        /// The line number, from 1.
         line: u64,
-        /// What is wrong.
+        /// The problem in that line.
         problem: String,
     },
-    /// There are too many.
+    /// There are too many kernels.
     #[error("the table has more than {MAX_KERNELS} kernels")]
     TooMany,
 }
@@ -109,7 +109,7 @@ struct CsvRow {
 }
 
 impl CsvRow {
-    fn print(key: &(ModelId, DeviceKind), gpu: &Gpu, batch_size: u32, kernel: &Kernel) -> Self {
+    fn new(key: &(ModelId, DeviceKind), gpu: &Gpu, batch_size: u32, kernel: &Kernel) -> Self {
         let (grid, block) = (kernel.launch.grid, kernel.launch.block);
         Self {
             model: key.0.to_string(),
@@ -151,36 +151,36 @@ impl CsvRow {
 }
 
 impl KernelTable {
-    /// Adds a recording, in place of the one that is there.
+    /// Adds a recording, or replaces the present one of the same model and kind.
     pub fn insert(&mut self, model: ModelId, kind: DeviceKind, recording: Recording) {
         self.recordings.insert((model, kind), recording);
     }
 
-    /// The recording of a model on a kind of device.
+    /// Returns the recording of a model on a kind of device.
     pub fn get(&self, model: &ModelId, kind: &DeviceKind) -> Option<&Recording> {
         self.recordings.get(&(model.clone(), kind.clone()))
     }
 
-    /// All recordings, by model, then kind.
+    /// Returns all recordings, ordered by model, then kind.
     pub fn iter(&self) -> impl Iterator<Item = (&ModelId, &DeviceKind, &Recording)> {
         self.recordings
             .iter()
             .map(|((model, kind), recording)| (model, kind, recording))
     }
 
-    /// Whether there is none.
+    /// Returns true if there are no recordings.
     pub fn is_empty(&self) -> bool {
         self.recordings.is_empty()
     }
 
-    /// Writes the table with a header; one without kernels is empty. [`KernelTable::from_csv`] reads it back.
+    /// Writes the table as CSV with a header; the text is empty if there are no kernels. [`KernelTable::from_csv`] reads it.
     pub fn to_csv(&self) -> String {
         let mut writer = csv::Writer::from_writer(Vec::new());
         for (key, recording) in &self.recordings {
             for (size, kernels) in recording.batches() {
                 for kernel in kernels {
                     writer
-                        .serialize(CsvRow::print(key, &recording.gpu, size, kernel))
+                        .serialize(CsvRow::new(key, &recording.gpu, size, kernel))
                         .expect("numbers and names are CSV cells");
                 }
             }
@@ -189,10 +189,10 @@ impl KernelTable {
         String::from_utf8(bytes).expect("names are UTF-8")
     }
 
-    /// Reads a table.
+    /// Reads a table in CSV.
     ///
     /// # Errors
-    /// The first line that cannot be read, or that is of another GPU than those before it of the same model and kind of device.
+    /// Names the first line that cannot be read, or that has another GPU than earlier lines of the same model and kind of device.
     pub fn from_csv(text: &str) -> Result<Self, KernelTableError> {
         let mut reader = csv::Reader::from_reader(text.as_bytes());
         let mut table = Self::default();
@@ -212,7 +212,9 @@ impl KernelTable {
             let recording = recordings.entry((model, kind));
             let recording = recording.or_insert_with(|| Recording::new(gpu));
             if recording.gpu != gpu {
-                return Err(error(&"another GPU than in the lines before"));
+                return Err(error(
+                    &"compute_capability or multiprocessors differ from earlier lines of this model and device_kind",
+                ));
             }
             let batch = recording.batches.entry(row.batch_size).or_default();
             batch.push(row.into_kernel());
@@ -259,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_is_read_back_as_it_was_written() {
+    fn a_written_table_is_read_unchanged() {
         let table = table();
         assert_eq!(KernelTable::from_csv(&table.to_csv()), Ok(table));
         let empty = KernelTable::default();
@@ -279,7 +281,10 @@ mod tests {
         assert_eq!(recording.kernels(), 3);
         // 80 blocks of 256 threads, eight to a multiprocessor: 10 of 80.
         let profile = recording.profile(4).unwrap().unwrap();
-        assert_eq!(profile.sm_utilization.max(), crate::launch::percent(12.5));
+        assert_eq!(
+            profile.sm_utilization.max(),
+            packhorse_cluster::Percent::clamped(12.5)
+        );
         assert_eq!(recording.profile(2), None);
     }
 
@@ -290,12 +295,12 @@ mod tests {
             (
                 "7.0,80",
                 "7.0,0",
-                "line 2: a GPU has at least one multiprocessor",
+                "line 2: the number of multiprocessors must be at least 1",
             ),
             (
                 "7.0,80,4",
                 "7.0,40,4",
-                "line 4: another GPU than in the lines before",
+                "line 4: compute_capability or multiprocessors differ from earlier lines of this model and device_kind",
             ),
         ] {
             let error = KernelTable::from_csv(&csv.replacen(from, to, 1)).unwrap_err();

@@ -1,24 +1,23 @@
-//! A quantity of kernels over the time of a batch.
+//! The sum of a metric over the kernels of a batch, over time.
 
 use std::time::Duration;
 
 use packhorse_cluster::{Percent, Time};
 
-use crate::launch::percent;
-
-/// A stretch of time in which no kernel begins or ends.
+/// An interval of time in which no kernel starts or ends.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Interval {
-    /// When it begins.
+    /// The start of the interval.
     pub start: Time,
-    /// How long it lasts; not zero.
+    /// The length of the interval; not zero.
     pub duration: Duration,
-    /// The sum over the kernels that run in it; zero where none does. A device has no more than all it has: sums above 100 are 100.
+    /// The sum over the kernels that run in the interval, at most 100; zero if none runs.
     pub value: Percent,
 }
 
-/// The sum of a quantity over the kernels that overlap, from the first start to the last end: a bar chart like those of Figures 5.3
-/// and 5.4. Its intervals are bounded by the starts and ends of kernels and leave no gap between them.
+/// The sum of a metric over overlapping kernels, from the first start to the last end: a bar chart like those of Figures 5.3 and 5.4.
+/// Its intervals are bounded by the starts and ends of kernels and have no gaps.
+///
 /// Source: thesis, section 5.3.1.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Timeline {
@@ -26,8 +25,10 @@ pub struct Timeline {
 }
 
 impl Timeline {
-    /// Of kernels with start, duration and quantity each, in any order; `None` if they take no time.
-    pub(crate) fn of(kernels: impl IntoIterator<Item = (Time, Duration, Percent)>) -> Option<Self> {
+    /// Creates the timeline of kernels with their start, duration and metric, in any order; `None` if their durations are all zero.
+    pub(crate) fn new(
+        kernels: impl IntoIterator<Item = (Time, Duration, Percent)>,
+    ) -> Option<Self> {
         let mut changes: Vec<(Time, i32, f64)> = Vec::new();
         for (start, duration, value) in kernels {
             changes.push((start, 1, value.get()));
@@ -38,41 +39,41 @@ impl Timeline {
         let (mut running, mut sum) = (0, 0.0);
         for (index, (time, count, value)) in changes.iter().enumerate() {
             running += count;
-            // Nothing runs: what rounding may have left is no quantity.
+            // No kernel runs: drop the rounding error of the sum.
             sum = if running == 0 { 0.0 } else { sum + value };
             let next = changes.get(index + 1).map_or(*time, |(next, ..)| *next);
             if next > *time {
                 intervals.push(Interval {
                     start: *time,
                     duration: next.saturating_since(*time),
-                    value: percent(sum),
+                    value: Percent::clamped(sum),
                 });
             }
         }
         (!intervals.is_empty()).then_some(Self { intervals })
     }
 
-    /// In the order of time, at least one.
+    /// Returns the intervals in the order of time, at least one.
     pub fn intervals(&self) -> &[Interval] {
         &self.intervals
     }
 
-    /// The highest sum over any set of overlapping kernels: Usher's Creq. Source: thesis, equation 5.3.
+    /// Returns the highest sum over any set of overlapping kernels, which is Usher's Creq. Source: thesis, equation 5.3.
     pub fn max(&self) -> Percent {
         let values = self.intervals.iter().map(|interval| interval.value.get());
-        percent(values.fold(0.0, f64::max))
+        Percent::clamped(values.fold(0.0, f64::max))
     }
 
-    /// The mean weighted by duration, pauses between kernels included: the sum of every interval's length times its value, over the
+    /// Returns the mean over time, including pauses between kernels: the sum of every interval's length times its value, divided by the
     /// total time. Source: thesis, section 5.3.1.
     pub fn mean(&self) -> Percent {
         let nanos = |interval: &Interval| interval.duration.as_nanos() as f64;
         let weighted = |interval: &Interval| nanos(interval) * interval.value.get();
         let total: f64 = self.intervals.iter().map(nanos).sum();
-        percent(self.intervals.iter().map(weighted).sum::<f64>() / total)
+        Percent::clamped(self.intervals.iter().map(weighted).sum::<f64>() / total)
     }
 
-    /// From the first start to the last end.
+    /// Returns the time from the first start to the last end.
     pub fn duration(&self) -> Duration {
         self.intervals
             .iter()
@@ -88,7 +89,7 @@ mod tests {
     use super::*;
 
     fn timeline(kernels: &[(u64, u64, f64)]) -> Option<Timeline> {
-        Timeline::of(kernels.iter().map(|&(start, nanos, value)| {
+        Timeline::new(kernels.iter().map(|&(start, nanos, value)| {
             let value = Percent::new(value).unwrap();
             (Time::from_nanos(start), Duration::from_nanos(nanos), value)
         }))
@@ -114,9 +115,9 @@ mod tests {
             (80, 10, 100.0),
         ];
         assert_eq!(bars(&timeline), expected);
-        assert_eq!(timeline.max(), percent(100.0));
+        assert_eq!(timeline.max(), Percent::clamped(100.0));
         // (20 * 50 + 10 * 70 + 20 * 20 + 20 * 0 + 10 * 100) / 80
-        assert_eq!(timeline.mean(), percent(38.75));
+        assert_eq!(timeline.mean(), Percent::clamped(38.75));
         assert_eq!(timeline.duration(), Duration::from_nanos(80));
     }
 
@@ -124,11 +125,11 @@ mod tests {
     fn kernels_back_to_back_do_not_overlap() {
         let timeline = timeline(&[(10, 10, 60.0), (0, 10, 70.0)]).unwrap();
         assert_eq!(bars(&timeline), [(0, 10, 70.0), (10, 10, 60.0)]);
-        assert_eq!(timeline.max(), percent(70.0));
+        assert_eq!(timeline.max(), Percent::clamped(70.0));
     }
 
     #[test]
-    fn a_device_has_no_more_than_all_it_has() {
+    fn sums_are_at_most_100() {
         let timeline = timeline(&[(0, 10, 80.0), (5, 10, 80.0)]).unwrap();
         assert_eq!(
             bars(&timeline),
@@ -137,12 +138,12 @@ mod tests {
     }
 
     #[test]
-    fn kernels_without_time_are_no_time_line_and_change_none() {
+    fn kernels_without_duration_have_no_timeline_and_change_none() {
         assert_eq!(timeline(&[]), None);
         assert_eq!(timeline(&[(5, 0, 50.0)]), None);
         let with = timeline(&[(0, 10, 30.0), (10, 0, 50.0), (10, 10, 30.0)]).unwrap();
-        assert_eq!(with.max(), percent(30.0));
-        assert_eq!(with.mean(), percent(30.0));
+        assert_eq!(with.max(), Percent::clamped(30.0));
+        assert_eq!(with.mean(), Percent::clamped(30.0));
     }
 
     proptest! {

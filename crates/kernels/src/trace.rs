@@ -1,4 +1,4 @@
-//! Kernels as PyTorch's profiler (Kineto) writes them: Chrome's trace format, with launch configurations and the devices' properties.
+//! Traces of PyTorch's profiler (Kineto): Chrome's trace format, with launch configurations and device properties.
 
 use std::{borrow::Cow, collections::BTreeMap, time::Duration};
 
@@ -8,33 +8,33 @@ use serde_json::value::RawValue;
 
 use crate::{ComputeCapability, Gpu, Kernel, Launch};
 
-/// The most kernels of one trace.
+/// The largest number of kernels of one trace.
 pub const MAX_KERNELS: usize = 1 << 20;
 
-/// What a trace holds, by the device's number in it.
+/// The GPUs and kernels of a trace, by the device's number in it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct KinetoTrace {
-    /// The GPUs whose properties it has and whose architecture is known.
+    /// The GPUs with properties in the trace and a known architecture.
     pub gpus: BTreeMap<u32, Gpu>,
-    /// The kernels that ran, in the trace's order.
+    /// The kernels, in the trace's order.
     pub kernels: BTreeMap<u32, Vec<Kernel>>,
 }
 
-/// Why a text is no trace.
+/// The error for a text that is not a trace.
 #[derive(Debug, thiserror::Error)]
 pub enum TraceError {
-    /// It is not in the format.
+    /// The text does not have the format of a trace.
     #[error("the trace cannot be read")]
     Json(#[from] serde_json::Error),
-    /// A kernel lacks a field, or has something else there.
+    /// A field of a kernel is missing or invalid.
     #[error("kernel {name:?}: {problem}")]
     Kernel {
-        /// What the profiler calls it.
+        /// The kernel's name in the profiler.
         name: String,
-        /// What is wrong.
+        /// The missing or invalid field.
         problem: String,
     },
-    /// There are too many.
+    /// There are too many kernels.
     #[error("the trace has more than {MAX_KERNELS} kernels")]
     TooMany,
 }
@@ -57,7 +57,7 @@ struct Properties {
     num_sms: u32,
 }
 
-/// Events of other categories may hold anything.
+/// An event. Those of other categories than kernels may have any arguments.
 #[derive(Deserialize)]
 struct Event<'a> {
     #[serde(borrow, default)]
@@ -79,21 +79,24 @@ struct Arguments {
     block: [u32; 3],
     #[serde(rename = "registers per thread")]
     registers_per_thread: u32,
-    /// Static and dynamic, in bytes.
+    /// The static and dynamic shared memory, in bytes.
     #[serde(rename = "shared memory")]
     shared_memory: u64,
 }
 
 impl KinetoTrace {
-    /// Reads the JSON that `torch.profiler` exports; events that are no kernels are passed over.
+    /// Reads the JSON that `torch.profiler` exports. Events other than kernels are skipped.
     pub fn from_json(json: &str) -> Result<Self, TraceError> {
         let document: Document<'_> = serde_json::from_str(json)?;
-        let gpu = |of: &Properties| {
+        let gpu = |properties: &Properties| {
             let capability = ComputeCapability {
-                major: of.compute_major,
-                minor: of.compute_minor,
+                major: properties.compute_major,
+                minor: properties.compute_minor,
             };
-            Some((of.id, Gpu::new(capability, of.num_sms).ok()?))
+            Some((
+                properties.id,
+                Gpu::new(capability, properties.num_sms).ok()?,
+            ))
         };
         let mut trace = Self {
             gpus: document.device_properties.iter().filter_map(gpu).collect(),
@@ -107,7 +110,7 @@ impl KinetoTrace {
             if index == MAX_KERNELS {
                 return Err(TraceError::TooMany);
             }
-            let (device, kernel) = kernel(event).map_err(|problem| TraceError::Kernel {
+            let (device, kernel) = read_kernel(event).map_err(|problem| TraceError::Kernel {
                 name: event.name.clone().into_owned(),
                 problem,
             })?;
@@ -117,13 +120,13 @@ impl KinetoTrace {
     }
 }
 
-fn kernel(event: &Event<'_>) -> Result<(u32, Kernel), String> {
+fn read_kernel(event: &Event<'_>) -> Result<(u32, Kernel), String> {
     let arguments = event.args.ok_or("args is missing")?;
     let arguments: Arguments =
         serde_json::from_str(arguments.get()).map_err(|e| format!("args: {e}"))?;
     let time = |field, text: Option<&RawValue>| {
-        text.and_then(|text| nanos(text.get()))
-            .ok_or_else(|| format!("{field} is no number of microseconds"))
+        text.and_then(|text| parse_micros(text.get()))
+            .ok_or_else(|| format!("{field} must be a number of microseconds"))
     };
     let kernel = Kernel {
         name: event.name.clone().into_owned(),
@@ -139,8 +142,8 @@ fn kernel(event: &Event<'_>) -> Result<(u32, Kernel), String> {
     Ok((arguments.device, kernel))
 }
 
-/// Decimal microseconds as nanoseconds. Times are since 1970: as floating-point numbers they would lose their nanoseconds.
-fn nanos(micros: &str) -> Option<u64> {
+/// Converts decimal microseconds to nanoseconds. Times count from 1970: floating-point numbers would lose their nanoseconds.
+fn parse_micros(micros: &str) -> Option<u64> {
     let (whole, fraction) = micros.split_once('.').unwrap_or((micros, ""));
     let digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
     if !digits(whole) || !digits(fraction) {
@@ -158,7 +161,7 @@ mod tests {
     use super::*;
     use crate::KernelProfile;
 
-    /// Two kernels as profilers of a V100 and an H100 have written them, beside events that are none.
+    /// Two kernels from traces of a V100 and an H100, with other events.
     const TRACE: &str = r#"{
         "schemaVersion": 1,
         "deviceProperties": [
@@ -195,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn a_trace_that_cannot_be_read_says_where() {
+    fn errors_name_the_kernel_and_the_field_that_cannot_be_read() {
         let message = |json: &str| KinetoTrace::from_json(json).unwrap_err().to_string();
         assert_eq!(message("["), "the trace cannot be read");
         let lacking = TRACE.replace("\"grid\": [8, 12, 1], ", "");
@@ -204,7 +207,7 @@ mod tests {
             let wrong = TRACE.replace("\"dur\": 9,", &format!("\"dur\": {time},"));
             assert_eq!(
                 message(&wrong),
-                "kernel \"gemm\": dur is no number of microseconds"
+                "kernel \"gemm\": dur must be a number of microseconds"
             );
         }
     }

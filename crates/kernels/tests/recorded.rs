@@ -1,4 +1,4 @@
-//! The arithmetic against figures that were not made by it.
+//! Compares the metrics with numbers from other sources.
 
 #![expect(clippy::unwrap_used, reason = "a test ends where an unwrap does")]
 
@@ -17,7 +17,7 @@ fn rows<const N: usize>(text: &str) -> Vec<[String; N]> {
 }
 
 #[test]
-fn resident_blocks_are_those_of_nvidias_own_calculator() {
+fn resident_blocks_are_those_of_nvidias_occupancy_calculator() {
     let rows = rows(include_str!("data/cuda_occupancy.csv"));
     assert!(rows.len() > 200);
     for row in rows {
