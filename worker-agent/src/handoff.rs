@@ -13,7 +13,7 @@ use std::{
 };
 
 use packhorse_cluster::{DeviceKind, Program, ReplicaId};
-pub use packhorse_control::reconcile::WorkerReport;
+pub use packhorse_reconcile::WorkerReport;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 /// With what a worker process exits. Everything else (1, 2, 101, a signal) is a crash or a wrong command line.

@@ -5,19 +5,27 @@ use std::{collections::BTreeMap, process::Command};
 use serde::Deserialize;
 
 /// What each crate of the workspace may depend on, tests included.
-const ARROWS: [(&str, &[&str]); 17] = [
+const ARROWS: [(&str, &[&str]); 18] = [
     ("cluster", &[]),
     ("contention", &["cluster"]),
     ("control", &["cluster"]),
     ("kernels", &["cluster"]),
     ("protocol", &["cluster"]),
+    ("reconcile", &["cluster"]),
     ("wire", &["cluster"]),
     ("api", &["cluster"]),
     ("placement", &["cluster", "contention"]),
     ("serving", &["cluster", "contention"]),
     (
         "simulator",
-        &["cluster", "contention", "placement", "serving", "control"],
+        &[
+            "cluster",
+            "contention",
+            "placement",
+            "serving",
+            "control",
+            "reconcile",
+        ],
     ),
     ("figures", &["cluster", "placement", "simulator"]),
     (
@@ -58,8 +66,8 @@ const ARROWS: [(&str, &[&str]); 17] = [
         &[
             "cluster",
             "contention",
-            "control",
             "kernels",
+            "reconcile",
             "wire",
             "api",
             "tch",
@@ -74,7 +82,7 @@ const ARROWS: [(&str, &[&str]); 17] = [
 ];
 
 /// Crates whose decisions depend on their arguments alone.
-const PURE: [&str; 11] = [
+const PURE: [&str; 12] = [
     "cluster",
     "contention",
     "placement",
@@ -82,6 +90,7 @@ const PURE: [&str; 11] = [
     "control",
     "kernels",
     "protocol",
+    "reconcile",
     "wire",
     "api",
     "simulator",

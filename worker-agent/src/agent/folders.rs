@@ -10,7 +10,7 @@ use std::{
 
 use nix::fcntl::{Flock, FlockArg};
 use packhorse_cluster::{WantedProfile, WantedReplica};
-use packhorse_control::reconcile::{Task, TaskId};
+use packhorse_reconcile::{Task, TaskId};
 use serde::{Deserialize, Serialize};
 
 use crate::handoff::Handoff;

@@ -21,7 +21,7 @@ use std::{io, time::Duration};
 
 use packhorse_api::agent::LeaseRequest;
 use packhorse_cluster::Time;
-use packhorse_control::reconcile::{Action, Event, Limits, Reconciler};
+use packhorse_reconcile::{Action, Event, Limits, Reconciler};
 use tokio::{
     signal::unix::{Signal, SignalKind, signal},
     sync::{mpsc, watch},

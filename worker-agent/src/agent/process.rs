@@ -2,7 +2,7 @@
 
 use std::{
     ffi::OsStr,
-    fs, io,
+    fmt, fs, io,
     os::{
         fd::OwnedFd,
         unix::{
@@ -31,6 +31,27 @@ pub(super) struct Process {
 /// Sends signals to a process.
 #[derive(Clone, Debug)]
 pub(super) struct Signaller(Arc<OwnedFd>);
+
+/// The way in which a process failed. Its `Display` text completes "the process …".
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ProcessFailure {
+    /// A worker ended because a batch exceeded its time limit.
+    BatchTimedOut,
+    /// The process ended with this status, which is not 0.
+    Status(i32),
+    /// The process was killed by this signal.
+    Signal(i32),
+}
+
+impl fmt::Display for ProcessFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::BatchTimedOut => write!(f, "ran a batch for longer than its limit"),
+            Self::Status(code) => write!(f, "ended with status {code}"),
+            Self::Signal(signal) => write!(f, "was killed by signal {signal}"),
+        }
+    }
+}
 
 impl Signaller {
     /// Asks the process to finish what it has and end.
@@ -89,27 +110,26 @@ impl Process {
         self.ended().await;
     }
 
-    /// Waits until the process has ended; says how, for people, as in "the process …". `None` if it ended well or nobody can know.
-    pub(super) async fn ended(&mut self) -> Option<String> {
+    /// Waits until the process has ended. Returns its failure; `None` if it ended with status 0 or its status is unknown.
+    pub(super) async fn ended(&mut self) -> Option<ProcessFailure> {
         // A pidfd is readable once its process has ended.
         if let Err(e) = self.fd.readable().await {
             tracing::warn!(pid = self.pid, error = %e, "process not watched");
         }
         let status = self.child.as_mut().map(Child::wait)?;
-        describe(status.ok()?)
+        failure(status.ok()?)
     }
 }
 
-/// How a process ended, if not well: what completes "the process …".
-fn describe(status: ExitStatus) -> Option<String> {
+/// Returns the failure of a process with this status; `None` if it ended with status 0.
+fn failure(status: ExitStatus) -> Option<ProcessFailure> {
     match (status.code(), status.signal()) {
-        (Some(0), _) => None,
+        (Some(0), _) | (None, None) => None,
         (Some(code), _) if code == i32::from(exit_code::BATCH_TIMED_OUT) => {
-            Some("ran a batch for longer than its limit".to_owned())
+            Some(ProcessFailure::BatchTimedOut)
         }
-        (Some(code), _) => Some(format!("ended with status {code}")),
-        (None, Some(signal)) => Some(format!("was killed by signal {signal}")),
-        (None, None) => Some("ended".to_owned()),
+        (Some(code), _) => Some(ProcessFailure::Status(code)),
+        (None, Some(signal)) => Some(ProcessFailure::Signal(signal)),
     }
 }
 
@@ -187,14 +207,11 @@ mod tests {
         let mut process = Process::spawn(Command::new("sleep").arg("60")).unwrap();
         process.signaller().terminate();
         let cause = process.ended().await;
-        assert_eq!(cause.as_deref(), Some("was killed by signal 15"));
+        assert_eq!(cause, Some(ProcessFailure::Signal(15)));
         process.signaller().kill();
         let mut process = Process::spawn(Command::new("sh").args(["-c", "exit 11"])).unwrap();
         let cause = process.ended().await;
-        assert_eq!(
-            cause.as_deref(),
-            Some("ran a batch for longer than its limit")
-        );
+        assert_eq!(cause, Some(ProcessFailure::BatchTimedOut));
         assert_eq!(
             Process::spawn(&mut Command::new("true"))
                 .unwrap()

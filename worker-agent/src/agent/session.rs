@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use packhorse_api::agent::{AgentStatus, LeaseRequest};
 use packhorse_cluster::{ProfileProgress, ReplicaStatus};
-use packhorse_control::reconcile::Event;
+use packhorse_reconcile::Event;
 use tokio::{
     sync::{Notify, mpsc, watch},
     time::sleep,

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use packhorse_cluster::ComputeShare;
-use packhorse_control::reconcile::{Event, TaskId, WorkerReport};
+use packhorse_reconcile::{Event, ExitCause, TaskId, WorkerReport};
 use tokio::{
     sync::mpsc,
     time::{MissedTickBehavior, interval},
@@ -12,7 +12,7 @@ use tokio::{
 use super::{
     log::last_line,
     mps::{MpsDevice, Seen},
-    process::Process,
+    process::{Process, ProcessFailure},
 };
 use crate::handoff::{Handoff, WorkerStatus};
 
@@ -39,11 +39,11 @@ impl Watch {
         let pid = process.pid();
         let mut looks = interval(LOOK_WHILE_LOADING);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let cause = loop {
+        let failure = loop {
             let was_ready = self.is_ready();
             tokio::select! {
                 biased;
-                cause = process.ended() => break cause,
+                failure = process.ended() => break failure,
                 _ = looks.tick() => self.look(pid).await,
             }
             if self.is_ready() && !was_ready {
@@ -61,16 +61,19 @@ impl Watch {
         };
         // Its last word is often written just before the end.
         self.look(pid).await;
-        let log = self.handoff.log_path();
-        let cause = match cause {
-            None => "the worker ended".to_owned(),
-            Some(cause) if cause.contains("signal") => format!("the worker {cause}"),
-            Some(cause) => {
-                let line = last_line(&log).map_or_else(String::new, |line| format!(": {line}"));
-                format!("the worker {cause}{line}")
-            }
+        let last_line = || last_line(&self.handoff.log_path());
+        let cause = match failure {
+            None => ExitCause::Ended,
+            Some(ProcessFailure::Signal(signal)) => ExitCause::Signal(signal),
+            Some(ProcessFailure::BatchTimedOut) => ExitCause::BatchTimedOut {
+                last_line: last_line(),
+            },
+            Some(ProcessFailure::Status(code)) => ExitCause::Status {
+                code,
+                last_line: last_line(),
+            },
         };
-        tracing::info!(pid, cause, "worker ended");
+        tracing::info!(pid, %cause, "worker ended");
         let _ = self.events.send(Event::Exited(self.id, cause)).await;
     }
 

@@ -9,7 +9,7 @@ use std::{
 };
 
 use packhorse_cluster::{ByteCount, ComputeShare, ProfileTable};
-use packhorse_control::reconcile::{Event, Task, TaskId};
+use packhorse_reconcile::{Event, Task, TaskId};
 use tokio::sync::mpsc;
 
 use super::{

@@ -12,7 +12,7 @@ mod supervisor;
 use std::{collections::BTreeMap, ffi::OsString, io, path::Path};
 
 use packhorse_cluster::{ByteCount, ComputeShare};
-use packhorse_control::reconcile::Event;
+use packhorse_reconcile::Event;
 use tokio::{
     sync::{mpsc, watch},
     task::JoinSet,

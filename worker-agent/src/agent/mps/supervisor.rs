@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use packhorse_control::reconcile::Event;
+use packhorse_reconcile::Event;
 use tokio::{
     sync::{mpsc, watch},
     time::{Instant, sleep, timeout},
 };
 
 use super::{Sharing, control::Control};
-use crate::agent::process::Process;
+use crate::agent::process::{Process, ProcessFailure};
 
 /// How often, and how long.
 #[derive(Clone, Copy, Debug)]
@@ -135,7 +135,7 @@ impl Supervisor {
         let mut daemon = self.control.spawn().map_err(|e| e.to_string())?;
         let limit = self.pace.start;
         let came_up = tokio::select! {
-            cause = daemon.ended() => Err(cause.unwrap_or_else(|| "ended".to_owned())),
+            cause = daemon.ended() => Err(end_of_daemon(cause)),
             answered = timeout(limit, self.answered()) => {
                 answered.map_err(|_| format!("did not answer within {limit:?}"))
             }
@@ -162,7 +162,7 @@ impl Supervisor {
         loop {
             tokio::select! {
                 cause = daemon.ended() => {
-                    let cause = cause.unwrap_or_else(|| "ended".to_owned());
+                    let cause = end_of_daemon(cause);
                     return format!("the MPS daemon {cause}");
                 }
                 () = sleep(self.pace.look) => {}
@@ -200,6 +200,11 @@ impl Supervisor {
             }
         }
     }
+}
+
+/// Completes "the MPS daemon …" with the way in which it ended.
+fn end_of_daemon(failure: Option<ProcessFailure>) -> String {
+    failure.map_or_else(|| "ended".to_owned(), |failure| failure.to_string())
 }
 
 #[cfg(test)]

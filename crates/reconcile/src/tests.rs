@@ -1,6 +1,14 @@
-//! Scenarios of one node, and random histories of wishes, deaths and delays.
+//! Scenarios of one node, and random histories of wanted states, failures and delays.
 
-use packhorse_cluster::ReplicaState;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+
+use packhorse_cluster::{
+    ArtifactDigest, ByteCount, Capacity, Program, ReplicaState, ReplicaStatus, Time, WantedProfile,
+    WantedReplica, WantedState,
+};
 use proptest::prelude::*;
 
 use super::*;
@@ -70,13 +78,13 @@ fn ready() -> WorkerReport {
     }
 }
 
-/// A reconciler with a clock and what it asked for.
-struct Node {
+/// A reconciler with a clock.
+struct TestNode {
     reconciler: Reconciler,
     now: Time,
 }
 
-impl Node {
+impl TestNode {
     fn new() -> Self {
         Self {
             reconciler: Reconciler::new(["a".to_owned(), "b".to_owned()], LIMITS),
@@ -84,7 +92,7 @@ impl Node {
         }
     }
 
-    /// With replica 1-0 of model m on device a, ready.
+    /// A node on which replica 1-0 of model m is ready on device a.
     fn serving() -> Self {
         let mut node = Self::new();
         let replica = replica("1-0", "m", "a");
@@ -115,6 +123,10 @@ impl Node {
     fn status(&self) -> ReplicaStatus {
         self.reconciler.replicas()[0].clone()
     }
+
+    fn reason(&self) -> String {
+        self.status().reason.unwrap()
+    }
 }
 
 fn starts(actions: &[Action]) -> Vec<TaskId> {
@@ -127,7 +139,7 @@ fn starts(actions: &[Action]) -> Vec<TaskId> {
 
 #[test]
 fn a_wanted_replica_is_fetched_started_and_reported_ready() {
-    let node = Node::serving();
+    let node = TestNode::serving();
     let expected = ReplicaStatus {
         id: "1-0".parse().unwrap(),
         state: ReplicaState::Ready,
@@ -144,12 +156,15 @@ fn a_wanted_replica_is_fetched_started_and_reported_ready() {
 
 #[test]
 fn a_worker_that_dies_is_started_again_after_a_pause_that_doubles_up_to_ten_seconds() {
-    let mut node = Node::serving();
+    let mut node = TestNode::serving();
     let mut pauses = Vec::new();
     for _ in 0..9 {
-        assert_eq!(node.on(Event::Exited(id("1-0"), "signal 9".to_owned())), []);
+        assert_eq!(node.on(Event::Exited(id("1-0"), ExitCause::Signal(9))), []);
         assert_eq!(node.status().state, ReplicaState::BackingOff);
-        assert_eq!(node.status().reason.as_deref(), Some("signal 9"));
+        assert_eq!(
+            node.reason(),
+            Reason::Exited(ExitCause::Signal(9)).to_string()
+        );
         assert_eq!(node.status().address, None);
         let pause = node.reconciler.wakeup().unwrap().saturating_since(node.now);
         assert_eq!(
@@ -170,13 +185,13 @@ fn a_worker_that_dies_is_started_again_after_a_pause_that_doubles_up_to_ten_seco
 #[test]
 fn half_a_minute_of_health_makes_the_next_death_a_first_one() {
     for (health, pause) in [(29_999, 200), (30_000, 100)] {
-        let mut node = Node::serving();
-        node.on(Event::Exited(id("1-0"), String::new()));
+        let mut node = TestNode::serving();
+        node.on(Event::Exited(id("1-0"), ExitCause::Ended));
         node.after(Duration::from_millis(100));
         node.on(Event::Started(id("1-0"), 78));
         node.on(Event::Reported(id("1-0"), ready()));
         node.after(Duration::from_millis(health));
-        node.on(Event::Exited(id("1-0"), String::new()));
+        node.on(Event::Exited(id("1-0"), ExitCause::Ended));
         let wakeup = node.reconciler.wakeup().unwrap();
         assert_eq!(
             wakeup.saturating_since(node.now),
@@ -188,20 +203,21 @@ fn half_a_minute_of_health_makes_the_next_death_a_first_one() {
 
 #[test]
 fn what_failed_for_good_is_not_started_again_until_something_else_is_wanted() {
-    let mut node = Node::serving();
+    let mut node = TestNode::serving();
     let report = WorkerReport::Failed {
         reason: "forward() takes 2 arguments".to_owned(),
         permanent: true,
     };
     node.on(Event::Reported(id("1-0"), report));
-    node.on(Event::Exited(id("1-0"), "exit status 10".to_owned()));
+    let status_10 = ExitCause::Status {
+        code: 10,
+        last_line: None,
+    };
+    node.on(Event::Exited(id("1-0"), status_10));
     assert_eq!(node.reconciler.wakeup(), None);
     assert_eq!(node.after(Duration::from_hours(1)), []);
     assert_eq!(node.status().state, ReplicaState::Failed);
-    assert_eq!(
-        node.status().reason.as_deref(),
-        Some("forward() takes 2 arguments")
-    );
+    assert_eq!(node.reason(), "forward() takes 2 arguments");
 
     let changed = WantedReplica {
         batch_size: 1,
@@ -219,7 +235,7 @@ fn what_failed_for_good_is_not_started_again_until_something_else_is_wanted() {
 
 #[test]
 fn a_worker_serves_on_when_only_its_profile_says_something_else() {
-    let mut node = Node::serving();
+    let mut node = TestNode::serving();
     let measured_anew = WantedReplica {
         memory_bytes: Some(ByteCount::new(9)),
         ..replica("1-0", "m", "a")
@@ -230,7 +246,7 @@ fn a_worker_serves_on_when_only_its_profile_says_something_else() {
 
 #[test]
 fn an_unwanted_worker_is_told_to_finish_then_killed_and_its_artifact_goes() {
-    let mut node = Node::serving();
+    let mut node = TestNode::serving();
     assert_eq!(node.on(wanted(2, &[], &[])), [Action::Terminate(id("1-0"))]);
     assert_eq!(node.status().state, ReplicaState::Draining);
     assert_eq!(
@@ -242,7 +258,7 @@ fn an_unwanted_worker_is_told_to_finish_then_killed_and_its_artifact_goes() {
         [Action::Kill(id("1-0"))]
     );
     assert_eq!(node.after(Duration::from_hours(1)), []);
-    let actions = node.on(Event::Exited(id("1-0"), "signal 9".to_owned()));
+    let actions = node.on(Event::Exited(id("1-0"), ExitCause::Signal(9)));
     let digest = program("m").artifact;
     assert_eq!(actions, [Action::Forget(id("1-0")), Action::Evict(digest)]);
     assert_eq!(node.reconciler.replicas(), []);
@@ -251,7 +267,7 @@ fn an_unwanted_worker_is_told_to_finish_then_killed_and_its_artifact_goes() {
 
 #[test]
 fn nothing_is_started_on_a_device_before_what_is_not_wanted_there_has_ended() {
-    let mut node = Node::serving();
+    let mut node = TestNode::serving();
     let next = [replica("2-0", "m", "a"), replica("2-1", "m", "b")];
     let actions = node.on(wanted(2, &next, &[]));
     assert_eq!(
@@ -261,24 +277,24 @@ fn nothing_is_started_on_a_device_before_what_is_not_wanted_there_has_ended() {
             Action::Start(Task::Serve(next[1].clone()))
         ]
     );
-    let actions = node.on(Event::Exited(id("1-0"), "exit status 0".to_owned()));
+    let actions = node.on(Event::Exited(id("1-0"), ExitCause::Ended));
     let start = Action::Start(Task::Serve(next[0].clone()));
     assert_eq!(actions, [Action::Forget(id("1-0")), start]);
 }
 
 #[test]
 fn a_worker_that_is_wanted_again_while_it_ends_is_started_afresh_without_a_pause() {
-    let mut node = Node::serving();
+    let mut node = TestNode::serving();
     node.on(wanted(2, &[], &[]));
     assert_eq!(node.on(wanted(3, &[replica("1-0", "m", "a")], &[])), []);
-    let actions = node.on(Event::Exited(id("1-0"), "exit status 0".to_owned()));
+    let actions = node.on(Event::Exited(id("1-0"), ExitCause::Ended));
     assert_eq!(starts(&actions), [id("1-0")]);
     assert_eq!(node.status().restarts, 0);
 }
 
 #[test]
 fn nothing_older_than_the_newest_seen_is_obeyed() {
-    let mut node = Node::serving();
+    let mut node = TestNode::serving();
     assert_eq!(node.on(wanted(0, &[], &[])), []);
     node.on(Event::Leased { epoch: 2 });
     assert_eq!(
@@ -301,7 +317,7 @@ fn nothing_older_than_the_newest_seen_is_obeyed() {
 
 #[test]
 fn a_new_agent_leaves_what_it_finds_alone_until_it_knows_what_is_wanted() {
-    let mut node = Node::new();
+    let mut node = TestNode::new();
     let mine = Task::Serve(replica("1-0", "m", "a"));
     let orphan = Task::Serve(replica("1-1", "x", "a"));
     let changed = Task::Serve(replica("1-2", "x", "b"));
@@ -327,7 +343,7 @@ fn a_new_agent_leaves_what_it_finds_alone_until_it_knows_what_is_wanted() {
 
 #[test]
 fn an_artifact_that_cannot_be_fetched_is_tried_again_and_says_why() {
-    let mut node = Node::new();
+    let mut node = TestNode::new();
     let digest = program("m").artifact;
     node.on(wanted(1, &[replica("1-0", "m", "a")], &[]));
     for pause in [100, 200, 400] {
@@ -336,7 +352,7 @@ fn an_artifact_that_cannot_be_fetched_is_tried_again_and_says_why() {
             []
         );
         assert_eq!(node.status().state, ReplicaState::Fetching);
-        assert_eq!(node.status().reason.as_deref(), Some("its digest differs"));
+        assert_eq!(node.reason(), "its digest differs");
         assert_eq!(node.after(Duration::from_millis(pause - 1)), []);
         assert_eq!(
             node.after(Duration::from_millis(1)),
@@ -347,33 +363,27 @@ fn an_artifact_that_cannot_be_fetched_is_tried_again_and_says_why() {
 
 #[test]
 fn a_worker_that_is_never_ready_is_killed_and_started_again() {
-    let mut node = Node::serving();
-    node.on(Event::Exited(id("1-0"), String::new()));
+    let mut node = TestNode::serving();
+    node.on(Event::Exited(id("1-0"), ExitCause::Ended));
     node.after(Duration::from_millis(100));
     node.on(Event::Started(id("1-0"), 78));
     assert_eq!(node.after(LIMITS.load), [Action::Kill(id("1-0"))]);
-    node.on(Event::Exited(id("1-0"), "signal 9".to_owned()));
-    assert_eq!(
-        node.status().reason.as_deref(),
-        Some("not ready 300 s after its start")
-    );
+    node.on(Event::Exited(id("1-0"), ExitCause::Signal(9)));
+    assert_eq!(node.reason(), Reason::NotReady(LIMITS.load).to_string());
     assert_eq!(node.status().state, ReplicaState::BackingOff);
 }
 
 #[test]
 fn a_device_that_is_not_there_is_a_failure_with_a_reason() {
-    let mut node = Node::new();
+    let mut node = TestNode::new();
     assert_eq!(node.on(wanted(1, &[replica("1-0", "m", "zz")], &[])), []);
     assert_eq!(node.status().state, ReplicaState::Failed);
-    assert_eq!(
-        node.status().reason.as_deref(),
-        Some("this node has no device \"zz\"")
-    );
+    assert_eq!(node.reason(), Reason::NoDevice("zz".to_owned()).to_string());
 }
 
 #[test]
 fn a_failed_device_takes_all_its_workers_with_it_and_the_others_serve_on() {
-    let mut node = Node::new();
+    let mut node = TestNode::new();
     let replicas = [
         replica("1-0", "m", "a"),
         replica("1-1", "x", "a"),
@@ -404,16 +414,13 @@ fn a_failed_device_takes_all_its_workers_with_it_and_the_others_serve_on() {
     ];
     assert_eq!(states, expected);
 
-    assert_eq!(node.on(Event::Exited(id("1-0"), "signal 9".to_owned())), []);
+    assert_eq!(node.on(Event::Exited(id("1-0"), ExitCause::Signal(9))), []);
     assert_eq!(node.status().state, ReplicaState::BackingOff);
-    assert_eq!(
-        node.status().reason.as_deref(),
-        Some("the MPS server failed")
-    );
+    assert_eq!(node.reason(), "the MPS server failed");
     // Neither before the device is well nor before the last of its workers has ended.
     assert_eq!(node.after(Duration::from_mins(1)), []);
     assert_eq!(node.on(Event::DeviceRecovered("a".to_owned())), []);
-    let actions = node.on(Event::Exited(id("1-1"), "signal 9".to_owned()));
+    let actions = node.on(Event::Exited(id("1-1"), ExitCause::Signal(9)));
     assert_eq!(starts(&actions), [id("1-0")]);
     let later = node.after(Duration::from_millis(100));
     assert_eq!(starts(&later), [id("1-1")]);
@@ -421,18 +428,18 @@ fn a_failed_device_takes_all_its_workers_with_it_and_the_others_serve_on() {
 
 #[test]
 fn a_draining_worker_of_a_failed_device_is_killed_and_not_missed() {
-    let mut node = Node::serving();
+    let mut node = TestNode::serving();
     assert_eq!(node.on(wanted(2, &[], &[])), [Action::Terminate(id("1-0"))]);
     let failed = Event::DeviceFailed("a".to_owned(), "gone".to_owned());
     assert_eq!(node.on(failed), [Action::Kill(id("1-0"))]);
     assert_eq!(node.after(LIMITS.drain), []);
-    let actions = node.on(Event::Exited(id("1-0"), "signal 9".to_owned()));
+    let actions = node.on(Event::Exited(id("1-0"), ExitCause::Signal(9)));
     assert!(actions.contains(&Action::Forget(id("1-0"))));
 }
 
 #[test]
 fn a_measurement_is_made_again_when_its_device_failed_under_it() {
-    let mut node = Node::new();
+    let mut node = TestNode::new();
     let wish = profile("x", "a");
     let task = Task::Measure(wish.clone()).id();
     node.on(Event::Fetched(wish.program.artifact));
@@ -440,7 +447,7 @@ fn a_measurement_is_made_again_when_its_device_failed_under_it() {
     node.on(Event::Started(task.clone(), 1));
     let failed = Event::DeviceFailed("a".to_owned(), "gone".to_owned());
     assert_eq!(node.on(failed), [Action::Kill(task.clone())]);
-    node.on(Event::Exited(task.clone(), "signal 9".to_owned()));
+    node.on(Event::Exited(task.clone(), ExitCause::Signal(9)));
     assert_eq!(node.reconciler.profiles()[0].error, None);
     node.on(Event::DeviceRecovered("a".to_owned()));
     let actions = node.after(Duration::from_millis(100));
@@ -449,13 +456,13 @@ fn a_measurement_is_made_again_when_its_device_failed_under_it() {
 
 #[test]
 fn measurements_take_turns_on_a_device_and_end_with_a_result_or_a_reason() {
-    let mut node = Node::new();
+    let mut node = TestNode::new();
     let profiles = [profile("x", "a"), profile("y", "a"), profile("z", "b")];
     for p in &profiles {
         node.on(Event::Fetched(p.program.artifact));
     }
     let task = |model: &str| Task::Measure(profile(model, "a")).id();
-    let progress = |node: &Node, i: usize| node.reconciler.profiles()[i].clone();
+    let progress = |node: &TestNode, i: usize| node.reconciler.profiles()[i].clone();
     assert_eq!(
         starts(&node.on(wanted(1, &[], &profiles))),
         [task("x"), task("z")]
@@ -474,23 +481,22 @@ fn measurements_take_turns_on_a_device_and_end_with_a_result_or_a_reason() {
         kernels: Some("kernel,…\n".to_owned()),
     };
     node.on(Event::Reported(task("x"), measured));
-    let actions = node.on(Event::Exited(task("x"), "exit status 0".to_owned()));
+    let actions = node.on(Event::Exited(task("x"), ExitCause::Ended));
     assert_eq!(starts(&actions), [task("y")]);
     assert_eq!(progress(&node, 0).csv, Some(csv));
     assert_eq!(progress(&node, 0).kernels.as_deref(), Some("kernel,…\n"));
 
     node.on(Event::Started(task("y"), 2));
-    node.on(Event::Exited(task("y"), "signal 11".to_owned()));
-    assert_eq!(progress(&node, 1).error.as_deref(), Some("signal 11"));
+    node.on(Event::Exited(task("y"), ExitCause::Signal(11)));
+    let signal_11 = Reason::Exited(ExitCause::Signal(11));
+    assert_eq!(progress(&node, 1).error, Some(signal_11.to_string()));
 
     node.on(Event::Started(task("z"), 3));
     let actions = node.after(Duration::from_secs(80));
     assert_eq!(actions, [Action::Kill(task("z"))]);
-    node.on(Event::Exited(task("z"), "signal 9".to_owned()));
-    assert_eq!(
-        progress(&node, 2).error.as_deref(),
-        Some("no measurement within 80 s")
-    );
+    node.on(Event::Exited(task("z"), ExitCause::Signal(9)));
+    let late = Reason::NotMeasured(Duration::from_secs(80));
+    assert_eq!(progress(&node, 2).error, Some(late.to_string()));
     assert_eq!(
         node.after(Duration::from_hours(1)),
         [],
@@ -504,44 +510,45 @@ fn measurements_take_turns_on_a_device_and_end_with_a_result_or_a_reason() {
 
 #[test]
 fn an_agent_that_takes_its_workers_along_stops_them_all_whatever_is_wanted_later() {
-    let mut node = Node::serving();
+    let mut node = TestNode::serving();
     assert_eq!(node.on(Event::StopAll), [Action::Terminate(id("1-0"))]);
     assert_eq!(node.on(wanted(2, &[replica("2-0", "m", "a")], &[])), []);
     assert!(!node.reconciler.is_idle());
-    node.on(Event::Exited(id("1-0"), "exit status 0".to_owned()));
+    node.on(Event::Exited(id("1-0"), ExitCause::Ended));
     assert!(node.reconciler.is_idle());
 }
 
+/// An event of a random history.
 #[derive(Clone, Debug)]
-enum Happening {
-    Want(Vec<(u8, u8, bool)>),
-    Stale(u64),
-    Pass(u64),
-    Fetch(bool),
-    Launch(bool),
-    Ready,
+enum SimEvent {
+    SetWanted(Vec<(u8, u8, bool)>),
+    RepeatOldWanted(u64),
+    PassTime(u64),
+    EndFetch(bool),
+    EndLaunch(bool),
+    ReportReady,
     Die(usize, bool),
-    Finish,
-    Fail(bool),
+    EndTerminated,
+    FailDevice(bool),
 }
 
-fn happening() -> impl Strategy<Value = Happening> {
+fn sim_event() -> impl Strategy<Value = SimEvent> {
     prop_oneof![
-        2 => prop::collection::vec((0..3_u8, 0..2_u8, any::<bool>()), 0..5).prop_map(Happening::Want),
-        1 => (0..3_u64).prop_map(Happening::Stale),
-        3 => (0..12_000_u64).prop_map(Happening::Pass),
-        3 => any::<bool>().prop_map(Happening::Fetch),
-        3 => any::<bool>().prop_map(Happening::Launch),
-        3 => Just(Happening::Ready),
-        2 => (any::<usize>(), any::<bool>()).prop_map(|(which, permanent)| Happening::Die(which, permanent)),
-        2 => Just(Happening::Finish),
-        1 => any::<bool>().prop_map(Happening::Fail),
+        2 => prop::collection::vec((0..3_u8, 0..2_u8, any::<bool>()), 0..5).prop_map(SimEvent::SetWanted),
+        1 => (0..3_u64).prop_map(SimEvent::RepeatOldWanted),
+        3 => (0..12_000_u64).prop_map(SimEvent::PassTime),
+        3 => any::<bool>().prop_map(SimEvent::EndFetch),
+        3 => any::<bool>().prop_map(SimEvent::EndLaunch),
+        3 => Just(SimEvent::ReportReady),
+        2 => (any::<usize>(), any::<bool>()).prop_map(|(which, permanent)| SimEvent::Die(which, permanent)),
+        2 => Just(SimEvent::EndTerminated),
+        1 => any::<bool>().prop_map(SimEvent::FailDevice),
     ]
 }
 
-/// What the driver would see: processes, files, requests under way.
-struct World {
-    node: Node,
+/// A driver with the processes, the cache and the fetches that a real one would have.
+struct SimDriver {
+    node: TestNode,
     revision: u64,
     wanted: BTreeMap<TaskId, Task>,
     fetching: BTreeSet<ArtifactDigest>,
@@ -551,10 +558,10 @@ struct World {
     told: BTreeSet<TaskId>,
 }
 
-impl World {
+impl SimDriver {
     fn new() -> Self {
         Self {
-            node: Node::new(),
+            node: TestNode::new(),
             revision: 0,
             wanted: BTreeMap::new(),
             fetching: BTreeSet::new(),
@@ -567,10 +574,10 @@ impl World {
 
     fn on(&mut self, event: Event) {
         let actions = self.node.on(event);
-        self.act(actions);
+        self.execute(actions);
     }
 
-    fn act(&mut self, actions: Vec<Action>) {
+    fn execute(&mut self, actions: Vec<Action>) {
         for action in actions {
             match action {
                 Action::Fetch(digest) => {
@@ -630,12 +637,12 @@ impl World {
     fn exit(&mut self, id: &TaskId) {
         self.running.remove(id);
         self.told.remove(id);
-        self.on(Event::Exited(id.clone(), "gone".to_owned()));
+        self.on(Event::Exited(id.clone(), ExitCause::Ended));
     }
 
-    fn happens(&mut self, happening: Happening) {
-        match happening {
-            Happening::Want(tasks) => {
+    fn apply(&mut self, event: SimEvent) {
+        match event {
+            SimEvent::SetWanted(tasks) => {
                 self.revision += 1;
                 let name = |model: u8| char::from(b'a' + model).to_string();
                 let device = |device: u8| ["a", "b"][usize::from(device)];
@@ -654,7 +661,7 @@ impl World {
                 std::mem::swap(&mut self.wanted, &mut tasks);
                 self.on(self.message(self.revision));
             }
-            Happening::Stale(back) => {
+            SimEvent::RepeatOldWanted(back) => {
                 let kept = std::mem::take(&mut self.wanted);
                 let stale = self.message(self.revision.saturating_sub(back));
                 self.wanted = kept;
@@ -662,11 +669,11 @@ impl World {
                     self.on(stale);
                 }
             }
-            Happening::Pass(millis) => {
+            SimEvent::PassTime(millis) => {
                 let actions = self.node.after(Duration::from_millis(millis));
-                self.act(actions);
+                self.execute(actions);
             }
-            Happening::Fetch(works) => {
+            SimEvent::EndFetch(works) => {
                 if let Some(digest) = self.fetching.pop_first() {
                     if works {
                         self.cached.insert(digest);
@@ -676,7 +683,7 @@ impl World {
                     }
                 }
             }
-            Happening::Launch(works) => {
+            SimEvent::EndLaunch(works) => {
                 if let Some((id, task)) = self.launching.pop_first() {
                     if works {
                         self.running.insert(id.clone(), task);
@@ -686,14 +693,14 @@ impl World {
                     }
                 }
             }
-            Happening::Ready => {
+            SimEvent::ReportReady => {
                 for (id, task) in self.running.clone() {
                     if !task.measures() && !self.told.contains(&id) {
                         self.on(Event::Reported(id, ready()));
                     }
                 }
             }
-            Happening::Die(which, permanent) => {
+            SimEvent::Die(which, permanent) => {
                 if self.running.is_empty() {
                     return;
                 }
@@ -715,7 +722,7 @@ impl World {
                     self.exit(&id);
                 }
             }
-            Happening::Fail(lasts) => {
+            SimEvent::FailDevice(lasts) => {
                 self.on(Event::DeviceFailed("a".to_owned(), "gone".to_owned()));
                 let left = self.running.values().any(|task| task.device() == "a");
                 assert!(!left, "runs on a failed device");
@@ -723,7 +730,7 @@ impl World {
                     self.on(Event::DeviceRecovered("a".to_owned()));
                 }
             }
-            Happening::Finish => {
+            SimEvent::EndTerminated => {
                 let told: Vec<TaskId> = self.told.iter().cloned().collect();
                 for id in told {
                     self.exit(&id);
@@ -751,13 +758,13 @@ impl World {
         self.on(Event::DeviceRecovered("a".to_owned()));
         for _ in 0..40 {
             for calm in [
-                Happening::Finish,
-                Happening::Fetch(true),
-                Happening::Launch(true),
-                Happening::Ready,
-                Happening::Pass(10_000),
+                SimEvent::EndTerminated,
+                SimEvent::EndFetch(true),
+                SimEvent::EndLaunch(true),
+                SimEvent::ReportReady,
+                SimEvent::PassTime(10_000),
             ] {
-                self.happens(calm);
+                self.apply(calm);
             }
             let measuring: Vec<TaskId> = self
                 .running
@@ -784,22 +791,22 @@ impl World {
 
 proptest! {
     #[test]
-    fn whatever_happened_the_node_runs_what_is_wanted(happenings in prop::collection::vec(happening(), 1..80)) {
-        let mut world = World::new();
-        for happening in happenings {
-            world.happens(happening);
+    fn whatever_happened_the_node_runs_what_is_wanted(events in prop::collection::vec(sim_event(), 1..80)) {
+        let mut driver = SimDriver::new();
+        for event in events {
+            driver.apply(event);
         }
-        world.settle();
-        let serve: BTreeMap<TaskId, Task> = world.wanted.clone().into_iter().filter(|(_, t)| !t.measures()).collect();
-        prop_assert_eq!(&world.running, &serve);
-        prop_assert!(world.launching.is_empty());
-        let replicas = world.node.reconciler.replicas();
+        driver.settle();
+        let serve: BTreeMap<TaskId, Task> = driver.wanted.clone().into_iter().filter(|(_, t)| !t.measures()).collect();
+        prop_assert_eq!(&driver.running, &serve);
+        prop_assert!(driver.launching.is_empty());
+        let replicas = driver.node.reconciler.replicas();
         prop_assert_eq!(replicas.len(), serve.len());
         prop_assert!(replicas.iter().all(|r| r.state == ReplicaState::Ready));
-        let profiles = world.node.reconciler.profiles();
-        prop_assert_eq!(profiles.len(), world.wanted.len() - serve.len());
+        let profiles = driver.node.reconciler.profiles();
+        prop_assert_eq!(profiles.len(), driver.wanted.len() - serve.len());
         prop_assert!(profiles.iter().all(|p| p.csv.is_some() != p.error.is_some()));
-        let used: BTreeSet<ArtifactDigest> = world.wanted.values().map(|t| t.program().artifact).collect();
-        prop_assert_eq!(&world.cached, &used, "the cache holds what is used and nothing else");
+        let used: BTreeSet<ArtifactDigest> = driver.wanted.values().map(|t| t.program().artifact).collect();
+        prop_assert_eq!(&driver.cached, &used, "the cache holds what is used and nothing else");
     }
 }

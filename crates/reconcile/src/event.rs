@@ -1,0 +1,55 @@
+//! The input and the output of a [`Reconciler`](crate::Reconciler).
+
+use packhorse_cluster::{ArtifactDigest, WantedState};
+
+use crate::{ExitCause, Task, TaskId, WorkerReport};
+
+/// An input of a [`Reconciler`](crate::Reconciler).
+#[derive(Clone, Debug, PartialEq)]
+pub enum Event {
+    /// The gateway granted the lease in this epoch; wanted states of older epochs are ignored from now on.
+    Leased {
+        /// The gateway's epoch.
+        epoch: u64,
+    },
+    /// The gateway sent a wanted state.
+    Wanted(WantedState),
+    /// The artifact is in the cache: it was found there at the start, or fetched.
+    Fetched(ArtifactDigest),
+    /// The artifact could not be fetched; with the error as text.
+    FetchFailed(ArtifactDigest, String),
+    /// A worker of an earlier agent still runs; with its process id.
+    Found(Task, u32),
+    /// The process was started; with its process id.
+    Started(TaskId, u32),
+    /// The process could not be started; with the error as text.
+    StartFailed(TaskId, String),
+    /// The worker's report changed.
+    Reported(TaskId, WorkerReport),
+    /// The process ended.
+    Exited(TaskId, ExitCause),
+    /// The device, by its name within the node, failed, and with it every process on it; with the cause as text.
+    DeviceFailed(String, String),
+    /// The device, by its name within the node, accepts workers again.
+    DeviceRecovered(String),
+    /// The agent ends and stops its workers; nothing is wanted from now on.
+    StopAll,
+}
+
+/// An output of a [`Reconciler`](crate::Reconciler): an action of the driver. Its outcome comes back as an [`Event`] if the
+/// variant names one.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Action {
+    /// Fetch the artifact into the cache: [`Event::Fetched`] or [`Event::FetchFailed`].
+    Fetch(ArtifactDigest),
+    /// Remove the artifact from the cache.
+    Evict(ArtifactDigest),
+    /// Start a worker: [`Event::Started`] or [`Event::StartFailed`].
+    Start(Task),
+    /// Tell the worker to finish what it has and end: [`Event::Exited`].
+    Terminate(TaskId),
+    /// Kill the worker: [`Event::Exited`].
+    Kill(TaskId),
+    /// Remove the files of a task that has no process and is not wanted.
+    Forget(TaskId),
+}

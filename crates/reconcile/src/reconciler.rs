@@ -1,0 +1,296 @@
+//! The agent's decision loop.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use packhorse_cluster::{ArtifactDigest, ProfileProgress, ReplicaStatus, Time, WantedState};
+
+use crate::{
+    Action, Event, Limits, Reason, Task, TaskId,
+    artifacts::Artifacts,
+    record::{Ending, Phase, Run, TaskRecord},
+};
+
+/// Decides which workers are started and stopped, so that the running workers become the wanted ones.
+///
+/// Contract: `now` never decreases. After every [`handle`](Self::handle) and whenever [`wakeup`](Self::wakeup) has passed, the
+/// driver calls [`poll`](Self::poll) and executes all actions that it returns, in order.
+#[derive(Debug)]
+pub struct Reconciler {
+    /// The names of the node's devices.
+    devices: BTreeSet<String>,
+    /// The cause of each failed device, by its name.
+    failed_devices: BTreeMap<String, String>,
+    limits: Limits,
+    /// The newest epoch seen.
+    epoch: u64,
+    /// The epoch and revision of the current wanted state; none before the first.
+    applied: Option<(u64, u64)>,
+    wanted: BTreeMap<TaskId, Task>,
+    /// True once the agent has begun to stop all workers.
+    stopping: bool,
+    tasks: BTreeMap<TaskId, TaskRecord>,
+    artifacts: Artifacts,
+}
+
+impl Reconciler {
+    /// Creates the reconciler of a node with these devices. It starts and stops no worker before the first wanted state.
+    pub fn new(devices: impl IntoIterator<Item = String>, limits: Limits) -> Self {
+        Self {
+            devices: devices.into_iter().collect(),
+            failed_devices: BTreeMap::new(),
+            limits,
+            epoch: 0,
+            applied: None,
+            wanted: BTreeMap::new(),
+            stopping: false,
+            tasks: BTreeMap::new(),
+            artifacts: Artifacts::default(),
+        }
+    }
+
+    /// Returns the newest epoch seen; wanted states of older epochs are ignored.
+    pub fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// Returns the epoch and revision of the current wanted state; zeros before the first.
+    pub fn applied(&self) -> (u64, u64) {
+        self.applied.unwrap_or_default()
+    }
+
+    /// Returns true if no process is left.
+    pub fn is_idle(&self) -> bool {
+        !self.tasks.values().any(TaskRecord::has_process)
+    }
+
+    /// Takes an event into account.
+    pub fn handle(&mut self, now: Time, event: Event) {
+        match event {
+            Event::Leased { epoch } => self.epoch = self.epoch.max(epoch),
+            Event::Wanted(state) => self.set_wanted(state),
+            Event::Fetched(digest) => self.artifacts.fetched(digest),
+            Event::FetchFailed(digest, error) => {
+                self.artifacts.fetch_failed(now, digest, error);
+            }
+            Event::Found(task, pid) => {
+                let mut record = TaskRecord::new(task);
+                record.phase = Phase::Running(Run::new(pid, now));
+                self.tasks.insert(record.task.id(), record);
+            }
+            Event::Started(id, pid) => {
+                if let Some(record) = self.tasks.get_mut(&id) {
+                    record.phase = Phase::Running(Run::new(pid, now));
+                }
+            }
+            Event::StartFailed(id, error) => {
+                if let Some(record) = self.tasks.get_mut(&id) {
+                    record.back_off(now, Reason::StartFailed(error));
+                }
+            }
+            Event::Reported(id, report) => {
+                if let Some(record) = self.tasks.get_mut(&id) {
+                    record.reported(now, report);
+                }
+            }
+            Event::Exited(id, cause) => {
+                if let Some(record) = self.tasks.get_mut(&id) {
+                    record.exited(now, cause);
+                }
+            }
+            Event::DeviceFailed(device, cause) => {
+                self.failed_devices.insert(device, cause);
+            }
+            Event::DeviceRecovered(device) => {
+                self.failed_devices.remove(&device);
+            }
+            Event::StopAll => {
+                self.stopping = true;
+                self.wanted.clear();
+            }
+        }
+    }
+
+    /// Replaces the wanted state, unless the new one is older or the agent is stopping.
+    fn set_wanted(&mut self, state: WantedState) {
+        let version = (state.epoch, state.revision);
+        if self.stopping || state.epoch < self.epoch || self.applied.is_some_and(|a| version <= a) {
+            return;
+        }
+        self.epoch = state.epoch;
+        self.applied = Some(version);
+        let serve = state.replicas.into_iter().map(Task::Serve);
+        let measure = state.profiles.into_iter().map(Task::Measure);
+        self.wanted = serve.chain(measure).map(|task| (task.id(), task)).collect();
+    }
+
+    /// Returns the actions that are due now.
+    pub fn poll(&mut self, now: Time) -> Vec<Action> {
+        let mut actions = Vec::new();
+        if self.applied.is_some() || self.stopping {
+            self.forget_unwanted(&mut actions);
+            self.add_wanted();
+        }
+        self.end_processes(now, &mut actions);
+        let (used, needed) = self.artifacts_in_use();
+        actions.extend(needed.into_iter().filter_map(|digest| {
+            self.artifacts
+                .begin_fetch(now, digest)
+                .then_some(Action::Fetch(digest))
+        }));
+        if self.applied.is_some() {
+            let unused = self.artifacts.evict_unused(&used);
+            actions.extend(unused.into_iter().map(Action::Evict));
+        }
+        self.start_processes(now, &mut actions);
+        actions
+    }
+
+    /// Returns the time at which [`poll`](Self::poll) may return actions even if no event comes; none if only an event can change that.
+    pub fn wakeup(&self) -> Option<Time> {
+        let tasks = self
+            .tasks
+            .values()
+            .filter_map(|record| record.wakeup(&self.limits));
+        tasks.chain(self.artifacts.wakeup()).min()
+    }
+
+    /// Returns true if the task is wanted, or if no wanted state has come yet that could say otherwise.
+    fn is_wanted(&self, record: &TaskRecord) -> bool {
+        let undecided = self.applied.is_none() && !self.stopping;
+        let wanted = self.wanted.get(&record.task.id());
+        undecided || wanted.is_some_and(|wanted| wanted.runs_as(&record.task))
+    }
+
+    /// Removes the unwanted tasks that have no process.
+    fn forget_unwanted(&mut self, actions: &mut Vec<Action>) {
+        let leaving: Vec<TaskId> = self
+            .tasks
+            .iter()
+            .filter(|(_, record)| !self.is_wanted(record) && !record.has_process())
+            .map(|(id, _)| id.clone())
+            .collect();
+        for id in leaving {
+            self.tasks.remove(&id);
+            actions.push(Action::Forget(id));
+        }
+    }
+
+    /// Adds a record for each wanted task that has none.
+    fn add_wanted(&mut self) {
+        for (id, task) in &self.wanted {
+            self.tasks.entry(id.clone()).or_insert_with(|| {
+                let mut record = TaskRecord::new(task.clone());
+                if !self.devices.contains(task.device()) {
+                    record.finish(Reason::NoDevice(task.device().to_owned()));
+                }
+                record
+            });
+        }
+    }
+
+    /// Ends the processes that are to end. Unwanted workers and those that have failed permanently are told to end, and killed when they
+    /// do not end in time. Workers that exceed a time limit and those of a failed device would not react, and are killed at once.
+    fn end_processes(&mut self, now: Time, actions: &mut Vec<Action>) {
+        let unwanted: BTreeSet<TaskId> = self
+            .tasks
+            .iter()
+            .filter(|(_, record)| !self.is_wanted(record))
+            .map(|(id, _)| id.clone())
+            .collect();
+        for (id, record) in &mut self.tasks {
+            let exceeded_limit = record.exceeded_limit(now, &self.limits);
+            let failed = record.failed_permanently();
+            let device_failure = self.failed_devices.get(record.task.device());
+            let Phase::Running(run) = &mut record.phase else {
+                continue;
+            };
+            let killed = matches!(run.ending, Some(Ending { kill_at: None, .. }));
+            if let Some(cause) = device_failure.filter(|_| !killed) {
+                run.ending = Some(Ending::killed(Reason::DeviceFailed(cause.clone())));
+                actions.push(Action::Kill(id.clone()));
+                continue;
+            }
+            match &mut run.ending {
+                None => {
+                    if unwanted.contains(id) || failed {
+                        run.ending = Some(Ending::terminated(now + self.limits.drain));
+                        actions.push(Action::Terminate(id.clone()));
+                    } else if let Some(reason) = exceeded_limit {
+                        run.ending = Some(Ending::killed(reason));
+                        actions.push(Action::Kill(id.clone()));
+                    }
+                }
+                Some(ending) => {
+                    if ending.kill_at.is_some_and(|at| at <= now) {
+                        ending.kill_at = None;
+                        actions.push(Action::Kill(id.clone()));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Returns the artifacts of all tasks, and the artifacts of the wanted tasks that need a process.
+    fn artifacts_in_use(&self) -> (BTreeSet<ArtifactDigest>, BTreeSet<ArtifactDigest>) {
+        let digest = |record: &TaskRecord| record.task.program().artifact;
+        let waiting = self
+            .tasks
+            .values()
+            .filter(|record| record.needs_process() && self.is_wanted(record));
+        (
+            self.tasks.values().map(digest).collect(),
+            waiting.map(digest).collect(),
+        )
+    }
+
+    /// Starts the processes that artifacts and devices allow. Nothing is started on a device that has failed or has a process that must
+    /// end first, and at most one measurement runs on a device.
+    fn start_processes(&mut self, now: Time, actions: &mut Vec<Action>) {
+        let mut closed: BTreeSet<String> = self.failed_devices.keys().cloned().collect();
+        let mut measured: BTreeSet<String> = BTreeSet::new();
+        for record in self.tasks.values().filter(|record| record.has_process()) {
+            if !self.is_wanted(record) || record.ends_with_device() {
+                closed.insert(record.task.device().to_owned());
+            }
+            if record.task.measures() {
+                measured.insert(record.task.device().to_owned());
+            }
+        }
+        for record in self
+            .tasks
+            .values_mut()
+            .filter(|record| record.may_start(now))
+        {
+            let device = record.task.device();
+            let taken = record.task.measures() && measured.contains(device);
+            let free = !taken && !closed.contains(device);
+            if free && self.artifacts.is_present(record.task.program().artifact) {
+                if record.task.measures() {
+                    measured.insert(device.to_owned());
+                }
+                record.start();
+                actions.push(Action::Start(record.task.clone()));
+            }
+        }
+    }
+
+    /// Returns the status of every replica on the node, wanted or not.
+    pub fn replicas(&self) -> Vec<ReplicaStatus> {
+        let status = |record: &TaskRecord| match &record.task {
+            Task::Serve(replica) => {
+                Some(record.replica_status(replica.id, &self.artifacts, &self.failed_devices))
+            }
+            Task::Measure(_) => None,
+        };
+        self.tasks.values().filter_map(status).collect()
+    }
+
+    /// Returns the progress of every measurement that runs, or is finished and still wanted.
+    pub fn profiles(&self) -> Vec<ProfileProgress> {
+        let progress = |record: &TaskRecord| match &record.task {
+            Task::Serve(_) => None,
+            Task::Measure(profile) => Some(record.progress(profile)),
+        };
+        self.tasks.values().filter_map(progress).collect()
+    }
+}

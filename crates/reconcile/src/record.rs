@@ -1,0 +1,381 @@
+//! The state of one task: waiting, running, restarted after failures, finished.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use packhorse_cluster::{
+    ProfileProgress, ReplicaId, ReplicaState, ReplicaStatus, Time, WantedProfile,
+};
+
+use crate::{
+    ExitCause, Limits, Reason, Task, WorkerReport, artifacts::Artifacts, backoff::backoff,
+};
+
+/// The time for which a worker must be ready to count as healthy. The next failure of a healthy worker counts as its first.
+const HEALTHY_AFTER: Duration = Duration::from_secs(30);
+
+/// The phase of a task.
+#[derive(Debug)]
+pub(crate) enum Phase {
+    /// There is no process; one is started as soon as artifact and device allow.
+    Waiting,
+    /// The process died; no other one is started before this time.
+    BackingOff(Time),
+    /// The driver was told to start a process.
+    Starting,
+    /// There is a process.
+    Running(Run),
+    /// There is no process, and none will be started: the task failed permanently, or its measurement is made.
+    Finished,
+}
+
+/// A running process.
+#[derive(Debug)]
+pub(crate) struct Run {
+    /// The process id.
+    pub(crate) pid: u32,
+    /// The time of the process's start.
+    since: Time,
+    /// The time of the first report that the worker is ready; none if its last report says otherwise.
+    ready_since: Option<Time>,
+    /// Set once the process was told to end, or killed.
+    pub(crate) ending: Option<Ending>,
+}
+
+/// The end of a process that was told to end, or killed.
+#[derive(Debug)]
+pub(crate) struct Ending {
+    /// The time at which the process is killed if it has not ended; none once it was killed.
+    pub(crate) kill_at: Option<Time>,
+    /// The failure for which the process is ended; none if it is merely unwanted, or has reported the failure itself.
+    failure: Option<Reason>,
+}
+
+impl Ending {
+    /// The end of a process that was told to end and is killed at this time if it has not.
+    pub(crate) fn terminated(kill_at: Time) -> Self {
+        Self {
+            kill_at: Some(kill_at),
+            failure: None,
+        }
+    }
+
+    /// The end of a process that was killed for a failure.
+    pub(crate) fn killed(failure: Reason) -> Self {
+        Self {
+            kill_at: None,
+            failure: Some(failure),
+        }
+    }
+
+    /// Returns true if the process was killed because its device failed.
+    fn device_failed(&self) -> bool {
+        matches!(self.failure, Some(Reason::DeviceFailed(_)))
+    }
+}
+
+impl Run {
+    /// A process that runs from now on.
+    pub(crate) fn new(pid: u32, now: Time) -> Self {
+        Self {
+            pid,
+            since: now,
+            ready_since: None,
+            ending: None,
+        }
+    }
+}
+
+/// A task with its state.
+#[derive(Debug)]
+pub(crate) struct TaskRecord {
+    /// The task.
+    pub(crate) task: Task,
+    /// The task's phase.
+    pub(crate) phase: Phase,
+    /// The reason of the last failure.
+    reason: Option<Reason>,
+    /// The last report of the running process, or of the last one.
+    report: Option<WorkerReport>,
+    /// The number of restarts after failures.
+    restarts: u32,
+    /// The number of failures in a row, without a healthy worker between them.
+    failures: u32,
+}
+
+impl TaskRecord {
+    /// A task without a process.
+    pub(crate) fn new(task: Task) -> Self {
+        Self {
+            task,
+            phase: Phase::Waiting,
+            reason: None,
+            report: None,
+            restarts: 0,
+            failures: 0,
+        }
+    }
+
+    /// Returns true if there is a process, or the driver was told to start one.
+    pub(crate) fn has_process(&self) -> bool {
+        matches!(self.phase, Phase::Starting | Phase::Running(_))
+    }
+
+    /// Returns true if the process was killed because its device failed, and has not ended yet.
+    pub(crate) fn ends_with_device(&self) -> bool {
+        match &self.phase {
+            Phase::Running(run) => run.ending.as_ref().is_some_and(Ending::device_failed),
+            _ => false,
+        }
+    }
+
+    /// Returns true if the task has no process and needs one.
+    pub(crate) fn needs_process(&self) -> bool {
+        matches!(self.phase, Phase::Waiting | Phase::BackingOff(_))
+    }
+
+    /// Returns true if a process may be started now, as far as the task itself is concerned.
+    pub(crate) fn may_start(&self, now: Time) -> bool {
+        match self.phase {
+            Phase::Waiting => true,
+            Phase::BackingOff(until) => until <= now,
+            Phase::Starting | Phase::Running(_) | Phase::Finished => false,
+        }
+    }
+
+    /// Notes that the driver is told to start a process.
+    pub(crate) fn start(&mut self) {
+        if matches!(self.phase, Phase::BackingOff(_)) {
+            self.restarts = self.restarts.saturating_add(1);
+        }
+        self.phase = Phase::Starting;
+        self.report = None;
+    }
+
+    /// Takes the worker's report.
+    pub(crate) fn reported(&mut self, now: Time, report: WorkerReport) {
+        if let Phase::Running(run) = &mut self.phase {
+            let ready = matches!(report, WorkerReport::Ready { .. });
+            run.ready_since = ready.then(|| run.ready_since.unwrap_or(now));
+        }
+        self.report = Some(report);
+    }
+
+    /// Returns true if the worker reported that a restart would fail again.
+    pub(crate) fn failed_permanently(&self) -> bool {
+        matches!(
+            self.report,
+            Some(WorkerReport::Failed {
+                permanent: true,
+                ..
+            })
+        )
+    }
+
+    /// Returns the time limit that the process has exceeded, as the reason to kill it; none if it has not.
+    pub(crate) fn exceeded_limit(&self, now: Time, limits: &Limits) -> Option<Reason> {
+        let limit = self.time_limit(limits);
+        let late = self.deadline(limits).is_some_and(|at| at <= now);
+        late.then(|| match self.task {
+            Task::Serve(_) => Reason::NotReady(limit),
+            Task::Measure(_) => Reason::NotMeasured(limit),
+        })
+    }
+
+    fn time_limit(&self, limits: &Limits) -> Duration {
+        match &self.task {
+            Task::Serve(_) => limits.load,
+            Task::Measure(profile) => {
+                Duration::from_millis(profile.time_limit_ms).saturating_add(limits.measure_grace)
+            }
+        }
+    }
+
+    /// Returns the time by which the running process must be ready, or finished with its measurement.
+    fn deadline(&self, limits: &Limits) -> Option<Time> {
+        match &self.phase {
+            Phase::Running(run) if run.ending.is_none() && run.ready_since.is_none() => {
+                Some(run.since + self.time_limit(limits))
+            }
+            _ => None,
+        }
+    }
+
+    /// Returns the time at which the state changes even if no event comes; none if only an event changes it.
+    pub(crate) fn wakeup(&self, limits: &Limits) -> Option<Time> {
+        match &self.phase {
+            Phase::BackingOff(until) => Some(*until),
+            Phase::Running(Run {
+                ending: Some(ending),
+                ..
+            }) => ending.kill_at,
+            _ => self.deadline(limits),
+        }
+    }
+
+    /// Notes that the process has ended.
+    pub(crate) fn exited(&mut self, now: Time, cause: ExitCause) {
+        let Phase::Running(run) = &self.phase else {
+            return;
+        };
+        let (failure, unwanted, device_failed) = match &run.ending {
+            Some(ending) => (
+                ending.failure.clone(),
+                ending.failure.is_none(),
+                ending.device_failed(),
+            ),
+            None => (None, false, false),
+        };
+        let healthy = run
+            .ready_since
+            .is_some_and(|since| now.saturating_since(since) >= HEALTHY_AFTER);
+        if healthy {
+            self.failures = 0;
+        }
+        let reported = self.reported_failure();
+        if self.failed_permanently() {
+            self.finish(reported.unwrap_or(Reason::Exited(cause)));
+        } else if matches!(self.report, Some(WorkerReport::Measured { .. })) {
+            self.phase = Phase::Finished;
+        } else if unwanted {
+            // If the task is wanted again by now, a new process starts without a delay.
+            self.phase = Phase::Waiting;
+            self.report = None;
+        } else {
+            let reason = failure.or(reported).unwrap_or(Reason::Exited(cause));
+            // A measurement that a failed device has interrupted is no finding about its program.
+            if self.task.measures() && !device_failed {
+                self.finish(reason);
+            } else {
+                self.back_off(now, reason);
+            }
+        }
+    }
+
+    /// Notes a failure; the next process starts after a delay.
+    pub(crate) fn back_off(&mut self, now: Time, reason: Reason) {
+        self.reason = Some(reason);
+        self.phase = Phase::BackingOff(now + backoff(self.failures));
+        self.failures = self.failures.saturating_add(1);
+    }
+
+    /// Notes a failure after which no process will be started.
+    pub(crate) fn finish(&mut self, reason: Reason) {
+        self.reason = Some(reason);
+        self.phase = Phase::Finished;
+    }
+
+    /// Returns the failure that the worker reported, if it reported one.
+    fn reported_failure(&self) -> Option<Reason> {
+        match &self.report {
+            Some(WorkerReport::Failed { reason, .. }) => Some(Reason::Reported(reason.clone())),
+            _ => None,
+        }
+    }
+
+    /// Returns the reason why the task waits for a process, if it waits and the reason is known.
+    fn waiting_reason(
+        &self,
+        artifacts: &Artifacts,
+        failed_devices: &BTreeMap<String, String>,
+    ) -> Option<Reason> {
+        let digest = self.task.program().artifact;
+        let device_failure = failed_devices.get(self.task.device());
+        match self.phase {
+            Phase::Waiting | Phase::BackingOff(_) if device_failure.is_some() => {
+                device_failure.cloned().map(Reason::DeviceFailed)
+            }
+            Phase::Waiting if artifacts.is_present(digest) => Some(Reason::DeviceOccupied),
+            Phase::Waiting => artifacts
+                .fetch_error(digest)
+                .map(|error| Reason::FetchFailed(error.to_owned())),
+            _ => None,
+        }
+    }
+
+    fn state(&self, artifacts: &Artifacts) -> ReplicaState {
+        match &self.phase {
+            Phase::Waiting if !artifacts.is_present(self.task.program().artifact) => {
+                ReplicaState::Fetching
+            }
+            Phase::Waiting | Phase::Starting => ReplicaState::Loading,
+            Phase::BackingOff(_) => ReplicaState::BackingOff,
+            Phase::Finished => ReplicaState::Failed,
+            Phase::Running(run) if run.ending.is_some() => ReplicaState::Draining,
+            Phase::Running(_) => match &self.report {
+                Some(WorkerReport::Ready { .. }) => ReplicaState::Ready,
+                Some(WorkerReport::Draining) => ReplicaState::Draining,
+                Some(WorkerReport::Failed { permanent, .. }) if *permanent => ReplicaState::Failed,
+                Some(WorkerReport::Failed { .. }) => ReplicaState::BackingOff,
+                _ => ReplicaState::Loading,
+            },
+        }
+    }
+
+    fn pid(&self) -> Option<u32> {
+        match &self.phase {
+            Phase::Running(run) => Some(run.pid),
+            _ => None,
+        }
+    }
+
+    /// Returns the status that the node reports of the replica that the task serves.
+    pub(crate) fn replica_status(
+        &self,
+        id: ReplicaId,
+        artifacts: &Artifacts,
+        failed_devices: &BTreeMap<String, String>,
+    ) -> ReplicaStatus {
+        let state = self.state(artifacts);
+        let (address, memory_bytes, capacity) = match &self.report {
+            Some(WorkerReport::Ready {
+                address,
+                memory,
+                capacity,
+            }) => (Some(*address), *memory, *capacity),
+            _ => (None, None, None),
+        };
+        let reason = self
+            .waiting_reason(artifacts, failed_devices)
+            .or_else(|| self.reported_failure())
+            .or_else(|| self.reason.clone())
+            .filter(|_| state != ReplicaState::Ready);
+        ReplicaStatus {
+            id,
+            state,
+            address: address.filter(|_| state == ReplicaState::Ready),
+            pid: self.pid(),
+            restarts: self.restarts,
+            reason: reason.map(|reason| reason.to_string()),
+            memory_bytes,
+            capacity,
+        }
+    }
+
+    /// Returns the progress that the node reports of the measurement that the task makes.
+    pub(crate) fn progress(&self, profile: &WantedProfile) -> ProfileProgress {
+        let (done, total, csv, kernels) = match &self.report {
+            Some(WorkerReport::Measuring { done, total }) => (*done, *total, None, None),
+            Some(WorkerReport::Measured {
+                done,
+                total,
+                csv,
+                kernels,
+            }) => (*done, *total, Some(csv.clone()), kernels.clone()),
+            _ => (0, 0, None, None),
+        };
+        let failed = matches!(self.phase, Phase::Finished) && csv.is_none();
+        ProfileProgress {
+            model: profile.program.model.clone(),
+            device_kind: profile.device_kind.clone(),
+            done,
+            total,
+            csv,
+            kernels,
+            error: self
+                .reason
+                .as_ref()
+                .filter(|_| failed)
+                .map(ToString::to_string),
+        }
+    }
+}

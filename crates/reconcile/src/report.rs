@@ -1,0 +1,52 @@
+//! The state that a worker process reports.
+
+use std::net::SocketAddr;
+
+use packhorse_cluster::{ByteCount, Capacity};
+use serde::{Deserialize, Serialize};
+
+/// The state that a worker process reports.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "phase", rename_all = "snake_case")]
+pub enum WorkerReport {
+    /// The worker loads the program and warms up.
+    Loading,
+    /// The worker takes batches. Only workers that serve report this.
+    Ready {
+        /// The address on which the worker listens.
+        address: SocketAddr,
+        /// The memory that the worker needs; none if unknown.
+        memory: Option<ByteCount>,
+        /// The limits that the worker found; none if it does not report them yet.
+        #[serde(default)]
+        capacity: Option<Capacity>,
+    },
+    /// The worker answers the batches that it has and then ends. Only workers that serve report this.
+    Draining,
+    /// The worker measures. Only workers that measure report this.
+    Measuring {
+        /// The number of batch sizes measured so far.
+        done: u32,
+        /// The number of batch sizes to measure.
+        total: u32,
+    },
+    /// The worker has finished its measurement and ends. Only workers that measure report this.
+    Measured {
+        /// The number of batch sizes measured.
+        done: u32,
+        /// The number of batch sizes to measure; more than `done` if the time limit was reached.
+        total: u32,
+        /// The profile, in the CSV format of profiles.
+        csv: String,
+        /// The recorded kernels, as CSV; none on a device without kernels.
+        #[serde(default)]
+        kernels: Option<String>,
+    },
+    /// The worker cannot go on and ends.
+    Failed {
+        /// The reason as text for people, without paths.
+        reason: String,
+        /// True if a restart with the same task would fail again, because the program cannot be served as it is registered.
+        permanent: bool,
+    },
+}
