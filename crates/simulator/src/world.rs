@@ -12,7 +12,7 @@ mod window;
 use std::{cmp::Reverse, collections::BinaryHeap, time::Duration};
 
 use packhorse_cluster::{Discipline, PlannedReplica, Time};
-use packhorse_control::rollout::Link;
+use packhorse_control::rollout::LinkPhase;
 use packhorse_serving::{
     Action, BatchId, Engine, EngineConfig, Event, ModelKey, ModelLimits, ReplicaKey, Request,
     RequestId, ShapeClass,
@@ -275,7 +275,7 @@ impl<'a> World<'a> {
                 self.requests.forget(|pending| pending.ended);
             }
             Action::Drained { replica } => {
-                self.replicas[replica.0 as usize].link = Some(Link::Drained);
+                self.replicas[replica.0 as usize].link = Some(LinkPhase::Drained);
                 self.roll_out(now);
             }
         }
@@ -431,7 +431,7 @@ impl<'a> World<'a> {
 
     fn replica_up(&mut self, now: Time, replica: usize) {
         let up = &mut self.replicas[replica];
-        (up.link, up.held, up.free_since) = (Some(Link::Serving), 0, now);
+        (up.link, up.held, up.free_since) = (Some(LinkPhase::Serving), 0, now);
         let spec = up.spec.clone();
         let model = up.model;
         if spec.batch_size > self.largest[model] {

@@ -8,7 +8,7 @@ use std::{
 
 use packhorse_api::{PolicyChange, PolicyView};
 use packhorse_cluster::Generation;
-use packhorse_control::rollout::{EarlierReplica, PlacedReplica, Placement, place_ids};
+use packhorse_control::rollout::{EarlierReplica, PlacedReplica, Placement, assign_ids};
 use packhorse_placement::UnknownPolicy;
 use tokio::{task::JoinHandle, time::Instant};
 
@@ -229,7 +229,7 @@ impl Cluster {
             .replicas
             .iter()
             .chain(earlier.map(|earlier| &earlier.replica));
-        let replicas = place_ids(generation, &placements, existing);
+        let replicas = assign_ids(generation, &placements, existing);
         (drafted, replicas)
     }
 

@@ -6,7 +6,7 @@ use std::{
 };
 
 use packhorse_cluster::{NodeName, ReplicaId, WantedState};
-use packhorse_control::rollout::{Link, NodeView, NodeWanted, ServedReplica, Situation};
+use packhorse_control::rollout::{LinkPhase, ObservedNode, NodeWanted, ServedReplica, RolloutInput};
 
 use super::{
     cluster::Cluster,
@@ -36,7 +36,7 @@ impl Default for Published {
 impl Cluster {
     /// Takes one step of the rollout.
     pub(super) fn roll(&mut self) {
-        let situation = Situation {
+        let situation = RolloutInput {
             plan: self.plan.replicas.clone(),
             earlier: std::mem::take(&mut self.earlier),
             nodes: self
@@ -58,10 +58,10 @@ impl Cluster {
 
     /// How a node looks to the rollout. Where an agent is silent, its workers may well go on: as long as they answer, they are
     /// taken at their last word.
-    fn seen(&self, node: &Node) -> NodeView {
+    fn seen(&self, node: &Node) -> ObservedNode {
         match (&node.lease, &node.report) {
-            (Lease::Held { .. }, Some(report)) => NodeView::Reporting(report.replicas.clone()),
-            (Lease::Held { .. } | Lease::Awaited { .. }, _) => NodeView::Awaited,
+            (Lease::Held { .. }, Some(report)) => ObservedNode::Reporting(report.replicas.clone()),
+            (Lease::Held { .. } | Lease::Awaited { .. }, _) => ObservedNode::Awaited,
             (Lease::Lost, report) => {
                 let mut last = report
                     .as_ref()
@@ -74,9 +74,9 @@ impl Cluster {
                     )
                 });
                 if last.is_empty() {
-                    NodeView::Lost
+                    ObservedNode::Lost
                 } else {
-                    NodeView::Reporting(last)
+                    ObservedNode::Reporting(last)
                 }
             }
         }
@@ -159,11 +159,11 @@ impl Cluster {
     }
 }
 
-fn link(state: &LinkState) -> Link {
+fn link(state: &LinkState) -> LinkPhase {
     match state {
-        LinkState::Connecting { .. } => Link::Connecting,
-        LinkState::Serving => Link::Serving,
-        LinkState::Draining => Link::Draining,
-        LinkState::Drained => Link::Drained,
+        LinkState::Connecting { .. } => LinkPhase::Connecting,
+        LinkState::Serving => LinkPhase::Serving,
+        LinkState::Draining => LinkPhase::Draining,
+        LinkState::Drained => LinkPhase::Drained,
     }
 }

@@ -1,19 +1,19 @@
-//! From a plan to what is wanted of every node and what the data plane shall serve: make before break.
+//! The rollout of a plan: from the plan to the wanted state of every node and the replicas that the data plane serves, with new replicas
+//! made before old ones are broken.
 //!
-//! A replica of an earlier plan goes on serving until all replicas of its model that the newest plan has are serving; then the
-//! data plane drains it, and only when it is drained it is no longer wanted. New replicas start beside it if the device's memory
-//! holds both. Where it does not, they wait until the earlier ones have gone by themselves; only where all would wait for each
-//! other an earlier replica is broken before the new one is made.
+//! A replica of an earlier plan continues to serve until all replicas of its model in the newest plan serve. Then the data plane
+//! drains it, and only when it is drained it is no longer wanted. New replicas start beside it if the device's memory holds both.
+//! Otherwise they wait until the earlier replicas have gone. Only if replicas would wait for each other forever, an earlier
+//! replica is broken before its successor is made.
 //!
-//! What the plan leaves alone is never touched. A new replica that fails takes no earlier one down. A plan that the nodes cannot
-//! follow any more, because a node is lost or a program fails, is the planner's business, as are cordoned and draining nodes: it
-//! makes a plan without them.
+//! Replicas that the new plan keeps are not touched. A new replica that fails takes no earlier one down. If the nodes cannot execute a plan
+//! any more, because a node is lost or a program fails, the planner makes a plan without them, as it does for cordoned and draining nodes.
 //!
-//! A device never has more wanted of it than its memory holds, provided that each plan alone keeps to that. What an agent still
-//! stops counts as gone here, because agents start nothing on a device until what is not wanted there has ended.
+//! The wanted replicas of a device never exceed its memory if each plan alone does not. A replica that an agent
+//! is still stopping counts as gone here, because agents start nothing on a device until its unwanted processes have ended.
 
-mod place;
-mod stuck;
+mod deadlock;
+mod identity;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -26,114 +26,114 @@ use packhorse_cluster::{
     ReplicaState, ReplicaStatus, WantedProfile, WantedReplica, WantedState,
 };
 
-pub use place::{Placement, place_ids, replan};
+pub use identity::{Placement, assign_ids, replan};
 
-/// A replica with its identity and all that its node needs to know of it.
+/// A replica with its identity and the parameters that its node needs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PlacedReplica {
-    /// Its identity for as long as it lives.
+    /// The replica's identity while it exists.
     pub id: ReplicaId,
-    /// What it runs.
+    /// The program that the replica runs.
     pub program: Arc<Program>,
-    /// Where.
+    /// The device that the replica runs on.
     pub device: DeviceId,
-    /// All memory of that device.
+    /// The total memory of the device.
     pub device_memory: ByteCount,
-    /// The most rows of one batch.
+    /// The largest number of rows in one batch.
     pub batch_size: u32,
-    /// The share of the multiprocessors it may use; `None` sets no limit.
+    /// The share of the multiprocessors that the replica may use; `None` sets no limit.
     pub compute_share: Option<ComputeShare>,
-    /// What it needs of the device's memory, by its profile; zero where that is not known.
+    /// The device memory that the replica needs according to its profile; zero if unknown.
     pub memory: ByteCount,
 }
 
-/// A replica that an earlier plan had and the newest has not, while it is still wanted.
+/// A replica of an earlier plan that the newest plan does not have, while it is still wanted.
 #[derive(Clone, Debug, PartialEq)]
 pub struct EarlierReplica {
     /// The replica.
     pub replica: PlacedReplica,
-    /// It was told to drain. That is never taken back.
+    /// True once the replica was told to drain, which is never revoked.
     pub draining: bool,
 }
 
-/// How the control plane stands with a node.
+/// The state of a node as the control plane observes it.
 #[derive(Clone, Debug, PartialEq)]
-pub enum NodeView {
-    /// It has not reported since the gateway started, and its lease has not run out: nothing is known of it, nothing concluded.
+pub enum ObservedNode {
+    /// The node has not reported since the gateway started, and its lease has not expired: its replicas are unknown.
     Awaited,
-    /// It holds its lease; this is its last report.
+    /// The node holds its lease; with the replicas of its last report.
     Reporting(BTreeMap<ReplicaId, ReplicaStatus>),
-    /// Its lease has run out. Nodes that are not mentioned count as lost.
+    /// The node's lease has expired. Nodes without an entry count as lost.
     Lost,
 }
 
-/// How the data plane stands with a replica it was told to serve.
+/// The phase of the data plane's link to a replica that it was told to serve.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Link {
-    /// There is no connection now.
+pub enum LinkPhase {
+    /// There is no connection.
     Connecting,
-    /// It gets batches.
+    /// The replica gets batches.
     Serving,
-    /// It gets no further batches and still computes.
+    /// The replica gets no further batches, and has not answered all it got.
     Draining,
-    /// It has answered everything and gets nothing more.
+    /// The replica has answered all batches and gets no further ones.
     Drained,
 }
 
-/// Everything a rollout step looks at.
+/// The input of a rollout step.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Situation {
+pub struct RolloutInput {
     /// The replicas of the newest plan.
     pub plan: Vec<PlacedReplica>,
-    /// What is left of earlier plans: [`Rollout::earlier`] of the step before, or what [`replan`] gives when the plan changes.
-    /// After a start of the gateway: the replicas of stored plans that the newest has not, not draining; those that no node
-    /// reports as ready fall away by themselves.
+    /// The remaining replicas of earlier plans: [`RolloutOutcome::earlier`] of the step before, or the result of [`replan`] when the plan
+    /// changes. After a start of the gateway: the replicas of stored plans that the newest does not have, not draining; the next step
+    /// removes those that no node reports as ready.
     pub earlier: Vec<EarlierReplica>,
-    /// The nodes.
-    pub nodes: BTreeMap<NodeName, NodeView>,
-    /// The data plane's connections; a replica that it does not know yet has none.
-    pub links: BTreeMap<ReplicaId, Link>,
-    /// The measurements to make, by node.
+    /// The nodes, by name.
+    pub nodes: BTreeMap<NodeName, ObservedNode>,
+    /// The data plane's links; a replica that it was not told to serve yet has none.
+    pub links: BTreeMap<ReplicaId, LinkPhase>,
+    /// The measurements to make, by node name.
     pub profiles: BTreeMap<NodeName, Vec<WantedProfile>>,
 }
 
-/// What shall be now.
+/// The result of a rollout step.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Rollout {
-    /// What is wanted of every node that reports. A node that is not here is told nothing yet: it must report first.
+pub struct RolloutOutcome {
+    /// The wanted state of every node that reports. A node without an entry must report before it gets one.
     pub nodes: BTreeMap<NodeName, NodeWanted>,
-    /// The replicas that the data plane shall connect to.
+    /// The replicas that the data plane connects to.
     pub serve: BTreeMap<ReplicaId, ServedReplica>,
-    /// What is left of earlier plans: goes into the next [`Situation`]. Empty once the rollout is complete.
+    /// The remaining replicas of earlier plans, for the next [`RolloutInput`]. Empty once the rollout is complete.
     pub earlier: Vec<EarlierReplica>,
-    /// Replicas of the plan that wait for memory which earlier ones still hold.
+    /// The replicas of the plan that wait for memory which replicas of earlier plans hold.
     pub waiting: BTreeSet<ReplicaId>,
 }
 
-/// What is wanted of one node.
+/// The replicas and measurements that are wanted of one node.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct NodeWanted {
-    /// The replicas that shall run, by identity, and no others.
+    /// The replicas that shall run, and no others, ordered by identity.
     pub replicas: Vec<WantedReplica>,
     /// The measurements that shall be made.
     pub profiles: Vec<WantedProfile>,
 }
 
-/// A replica whose worker takes batches.
+/// A replica whose worker accepts batches.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ServedReplica {
     /// The replica.
     pub replica: PlacedReplica,
-    /// Where its worker listens.
+    /// The address on which the replica's worker listens.
     pub address: SocketAddr,
-    /// What its worker is capable of, where it says so.
+    /// The limits that the worker reported; none if it has not.
     pub capacity: Option<Capacity>,
-    /// It gets no further batch.
+    /// True if the replica gets no further batches.
     pub draining: bool,
 }
 
 impl NodeWanted {
-    /// The message to the node.
+    /// Converts this into the message to the node.
     pub fn into_state(self, epoch: u64, revision: u64) -> WantedState {
         WantedState {
             epoch,
@@ -161,10 +161,10 @@ impl PlacedReplica {
     }
 }
 
-impl Situation {
-    /// What shall be now. The same situation gives the same answer, and with [`Rollout::earlier`] fed back but nothing else
-    /// changed it stays the same.
-    pub fn step(&self) -> Rollout {
+impl RolloutInput {
+    /// Computes the next step. Equal input gives equal output, and a second step with [`RolloutOutcome::earlier`] as its only change of
+    /// input gives the same output.
+    pub fn step(&self) -> RolloutOutcome {
         let mut earlier = self.earlier.clone();
         earlier.retain(|e| self.plan.iter().all(|p| p.id != e.replica.id));
         earlier.sort_by_key(|e| e.replica.id);
@@ -172,7 +172,7 @@ impl Situation {
             earlier.retain(|e| self.still_needed(e));
             let started = self.started(&earlier, &BTreeSet::new());
             let mut leaving = self.superseded(&earlier);
-            leaving.extend(stuck::victims(self, &earlier, &started));
+            leaving.extend(deadlock::victims(self, &earlier, &started));
             let mut changed = false;
             for e in &mut earlier {
                 if leaving.contains(&e.replica.id) && !e.draining {
@@ -184,7 +184,7 @@ impl Situation {
                 break started;
             }
         };
-        Rollout {
+        RolloutOutcome {
             nodes: self.wanted(&earlier, &started),
             serve: self.serve(&earlier),
             waiting: self
@@ -197,37 +197,41 @@ impl Situation {
         }
     }
 
+    /// Returns the status that the replica's node reported, if it did.
     fn status(&self, replica: &PlacedReplica) -> Option<&ReplicaStatus> {
         match self.nodes.get(replica.device.node())? {
-            NodeView::Reporting(replicas) => replicas.get(&replica.id),
-            NodeView::Awaited | NodeView::Lost => None,
+            ObservedNode::Reporting(replicas) => replicas.get(&replica.id),
+            ObservedNode::Awaited | ObservedNode::Lost => None,
         }
     }
 
-    /// Where a replica takes batches, if it does.
-    fn ready_at(&self, replica: &PlacedReplica) -> Option<SocketAddr> {
+    /// Returns the address on which the replica accepts batches, if it does.
+    fn ready_address(&self, replica: &PlacedReplica) -> Option<SocketAddr> {
         let status = self.status(replica)?;
         status
             .address
             .filter(|_| status.state == ReplicaState::Ready)
     }
 
+    /// Returns true if the replica gets batches.
     fn serves(&self, replica: &PlacedReplica) -> bool {
-        self.ready_at(replica).is_some() && self.links.get(&replica.id) == Some(&Link::Serving)
+        self.ready_address(replica).is_some()
+            && self.links.get(&replica.id) == Some(&LinkPhase::Serving)
     }
 
-    /// An earlier replica is kept only for the requests it answers: one that is not ready is not worth waiting for.
+    /// Returns true if an earlier replica is still wanted. It is kept only while it answers requests; one that is not ready is not waited
+    /// for.
     fn still_needed(&self, earlier: &EarlierReplica) -> bool {
         let replica = &earlier.replica;
-        if self.nodes.get(replica.device.node()) == Some(&NodeView::Awaited) {
+        if self.nodes.get(replica.device.node()) == Some(&ObservedNode::Awaited) {
             return true;
         }
         let link = self.links.get(&replica.id);
-        let computes = matches!(link, Some(Link::Serving | Link::Draining));
-        self.ready_at(replica).is_some() && (computes || !earlier.draining)
+        let computes = matches!(link, Some(LinkPhase::Serving | LinkPhase::Draining));
+        self.ready_address(replica).is_some() && (computes || !earlier.draining)
     }
 
-    /// Earlier replicas of models whose replicas in the plan all serve, or that have none there.
+    /// Returns the earlier replicas of the models whose replicas in the plan all serve, and of those without a replica in the plan.
     fn superseded(&self, earlier: &[EarlierReplica]) -> BTreeSet<ReplicaId> {
         let incomplete: BTreeSet<&ModelId> = self
             .plan
@@ -242,8 +246,8 @@ impl Situation {
             .collect()
     }
 
-    /// The replicas of the plan that may run beside the earlier ones, `gone` aside. On each device they start in a fixed order,
-    /// what runs already first and the rest by identity, so that what was started once stays started.
+    /// Returns the replicas of the plan that may run beside the earlier ones without `gone`. Each device starts its replicas in a fixed
+    /// order, first those that run already, then the others by identity, so that a started replica stays started.
     fn started(
         &self,
         earlier: &[EarlierReplica],
@@ -259,7 +263,7 @@ impl Situation {
         let mut full: BTreeSet<&DeviceId> = BTreeSet::new();
         let mut started = BTreeSet::new();
         for p in order {
-            // Without earlier replicas there is nothing to wait for: the plan answers for its own sum.
+            // Without earlier replicas no memory comes free later, and the plan itself keeps to the device's memory.
             if let Some(sum) = held.get_mut(&p.device) {
                 let with = sum.saturating_add(p.memory);
                 let fits = with <= p.device_memory && !full.contains(&p.device);
@@ -274,6 +278,7 @@ impl Situation {
         started
     }
 
+    /// Returns the wanted state of each reporting node.
     fn wanted(
         &self,
         earlier: &[EarlierReplica],
@@ -282,7 +287,7 @@ impl Situation {
         let mut nodes: BTreeMap<NodeName, NodeWanted> = self
             .nodes
             .iter()
-            .filter(|(_, view)| matches!(view, NodeView::Reporting(_)))
+            .filter(|(_, view)| matches!(view, ObservedNode::Reporting(_)))
             .map(|(name, _)| {
                 let profiles = self.profiles.get(name).cloned().unwrap_or_default();
                 let replicas = Vec::new();
@@ -301,6 +306,7 @@ impl Situation {
         nodes
     }
 
+    /// Returns the replicas that the data plane serves.
     fn serve(&self, earlier: &[EarlierReplica]) -> BTreeMap<ReplicaId, ServedReplica> {
         let new = self.plan.iter().map(|p| (p, false));
         let old = earlier.iter().map(|e| (&e.replica, e.draining));
@@ -308,7 +314,7 @@ impl Situation {
             .filter_map(|(replica, draining)| {
                 let served = ServedReplica {
                     replica: replica.clone(),
-                    address: self.ready_at(replica)?,
+                    address: self.ready_address(replica)?,
                     capacity: self.status(replica).and_then(|status| status.capacity),
                     draining,
                 };

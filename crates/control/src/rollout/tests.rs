@@ -31,25 +31,24 @@ fn placement(model: &str, device: &str, memory: u64) -> Placement {
     }
 }
 
-/// A cluster around the rollout: nodes that do what is wanted and a data plane that serves what it is told, each in its own
-/// time.
+/// A simulated cluster around the rollout: nodes that start the wanted replicas and a data plane that serves its target, each step by step.
 #[derive(Default)]
-struct World {
+struct SimCluster {
     generation: u64,
-    situation: Situation,
-    now: Rollout,
-    /// Replicas that never start.
+    input: RolloutInput,
+    outcome: RolloutOutcome,
+    /// The replicas that never start.
     broken: BTreeSet<ReplicaId>,
 }
 
-impl World {
+impl SimCluster {
     fn with_nodes(names: &[&str]) -> Self {
-        let mut world = Self::default();
+        let mut cluster = Self::default();
         for name in names {
-            let view = NodeView::Reporting(BTreeMap::new());
-            world.situation.nodes.insert(name.parse().unwrap(), view);
+            let view = ObservedNode::Reporting(BTreeMap::new());
+            cluster.input.nodes.insert(name.parse().unwrap(), view);
         }
-        world
+        cluster
     }
 
     fn plan(&mut self, placements: &[Placement]) {
@@ -57,29 +56,29 @@ impl World {
         let (plan, earlier) = replan(
             Generation(self.generation),
             placements,
-            &self.situation.plan,
-            &self.situation.earlier,
+            &self.input.plan,
+            &self.input.earlier,
         );
-        self.situation.plan = plan;
-        self.situation.earlier = earlier;
+        self.input.plan = plan;
+        self.input.earlier = earlier;
         self.step();
     }
 
     fn step(&mut self) {
-        self.now = self.situation.step();
-        self.situation.earlier.clone_from(&self.now.earlier);
+        self.outcome = self.input.step();
+        self.input.earlier.clone_from(&self.outcome.earlier);
         assert_eq!(
-            self.situation.step(),
-            self.now,
-            "a second look changed the answer"
+            self.input.step(),
+            self.outcome,
+            "a second step changed the outcome"
         );
         let mut wanted: BTreeMap<(&NodeName, &str), u64> = BTreeMap::new();
-        let known = self.situation.plan.iter();
+        let known = self.input.plan.iter();
         let known: BTreeMap<ReplicaId, u64> = known
-            .chain(self.now.earlier.iter().map(|e| &e.replica))
+            .chain(self.outcome.earlier.iter().map(|e| &e.replica))
             .map(|replica| (replica.id, replica.memory.as_u64()))
             .collect();
-        for (node, state) in &self.now.nodes {
+        for (node, state) in &self.outcome.nodes {
             for replica in &state.replicas {
                 let sum = wanted.entry((node, &replica.device)).or_default();
                 *sum += known[&replica.id];
@@ -88,12 +87,12 @@ impl World {
         }
     }
 
-    /// The node gets one step nearer to what is wanted of it.
-    fn node_works(&mut self, name: &NodeName) {
-        let Some(wanted) = self.now.nodes.get(name) else {
+    /// The node takes one step towards its wanted state.
+    fn step_node(&mut self, name: &NodeName) {
+        let Some(wanted) = self.outcome.nodes.get(name) else {
             return;
         };
-        let Some(NodeView::Reporting(replicas)) = self.situation.nodes.get_mut(name) else {
+        let Some(ObservedNode::Reporting(replicas)) = self.input.nodes.get_mut(name) else {
             return;
         };
         let wanted: BTreeSet<ReplicaId> = wanted.replicas.iter().map(|r| r.id).collect();
@@ -121,49 +120,49 @@ impl World {
         self.step();
     }
 
-    /// The data plane gets one step nearer to what it shall serve.
-    fn links_work(&mut self) {
-        let links = &mut self.situation.links;
-        links.retain(|id, _| self.now.serve.contains_key(id));
-        for (id, served) in &self.now.serve {
-            let link = links.entry(*id).or_insert(Link::Connecting);
+    /// The data plane takes one step towards its target.
+    fn step_links(&mut self) {
+        let links = &mut self.input.links;
+        links.retain(|id, _| self.outcome.serve.contains_key(id));
+        for (id, served) in &self.outcome.serve {
+            let link = links.entry(*id).or_insert(LinkPhase::Connecting);
             *link = match (*link, served.draining) {
-                (Link::Serving, true) => Link::Draining,
-                (Link::Connecting, false) => Link::Serving,
-                (_, true) => Link::Drained,
+                (LinkPhase::Serving, true) => LinkPhase::Draining,
+                (LinkPhase::Connecting, false) => LinkPhase::Serving,
+                (_, true) => LinkPhase::Drained,
                 (link, false) => link,
             };
         }
         self.step();
     }
 
-    fn everybody_works(&mut self, rounds: usize) {
+    fn advance(&mut self, rounds: usize) {
         for _ in 0..rounds {
-            let names: Vec<NodeName> = self.situation.nodes.keys().cloned().collect();
+            let names: Vec<NodeName> = self.input.nodes.keys().cloned().collect();
             for name in names {
-                self.node_works(&name);
+                self.step_node(&name);
             }
-            self.links_work();
+            self.step_links();
         }
     }
 
     fn wanted(&self) -> Vec<String> {
-        let replicas = self.now.nodes.values().flat_map(|node| &node.replicas);
+        let replicas = self.outcome.nodes.values().flat_map(|node| &node.replicas);
         replicas.map(|replica| replica.id.to_string()).collect()
     }
 
     /// The replicas that get batches.
     fn served(&self) -> Vec<String> {
-        let served = self.now.serve.iter().filter(|(id, served)| {
-            !served.draining && self.situation.links.get(id) == Some(&Link::Serving)
+        let served = self.outcome.serve.iter().filter(|(id, served)| {
+            !served.draining && self.input.links.get(id) == Some(&LinkPhase::Serving)
         });
         served.map(|(id, _)| id.to_string()).collect()
     }
 
     fn set_state(&mut self, id: &str, state: ReplicaState) {
         let id: ReplicaId = id.parse().unwrap();
-        for view in self.situation.nodes.values_mut() {
-            if let NodeView::Reporting(replicas) = view
+        for view in self.input.nodes.values_mut() {
+            if let ObservedNode::Reporting(replicas) = view
                 && let Some(status) = replicas.get_mut(&id)
             {
                 status.state = state;
@@ -175,47 +174,55 @@ impl World {
 
 #[test]
 fn an_old_replica_serves_until_the_new_one_does_and_goes_only_when_drained() {
-    let mut world = World::with_nodes(&["n"]);
-    world.plan(&[placement("m", "n/a", 6)]);
-    world.everybody_works(3);
-    assert_eq!(world.served(), ["1-0"]);
+    let mut cluster = SimCluster::with_nodes(&["n"]);
+    cluster.plan(&[placement("m", "n/a", 6)]);
+    cluster.advance(3);
+    assert_eq!(cluster.served(), ["1-0"]);
 
-    world.plan(&[placement("m", "n/b", 6)]);
+    cluster.plan(&[placement("m", "n/b", 6)]);
     let node: NodeName = "n".parse().unwrap();
-    world.node_works(&node);
-    world.node_works(&node);
-    assert_eq!(world.wanted(), ["1-0", "2-0"]);
-    assert_eq!(world.served(), ["1-0"], "the new one is not connected yet");
-    world.links_work();
-    assert_eq!(world.served(), ["2-0"]);
-    assert_eq!(world.wanted(), ["1-0", "2-0"], "the old one still drains");
-    world.links_work();
-    assert_eq!(world.wanted(), ["1-0", "2-0"], "the old one still computes");
-    world.links_work();
-    assert_eq!(world.wanted(), ["2-0"]);
-    assert_eq!(world.now.earlier, []);
+    cluster.step_node(&node);
+    cluster.step_node(&node);
+    assert_eq!(cluster.wanted(), ["1-0", "2-0"]);
+    assert_eq!(
+        cluster.served(),
+        ["1-0"],
+        "the new one is not connected yet"
+    );
+    cluster.step_links();
+    assert_eq!(cluster.served(), ["2-0"]);
+    assert_eq!(cluster.wanted(), ["1-0", "2-0"], "the old one still drains");
+    cluster.step_links();
+    assert_eq!(
+        cluster.wanted(),
+        ["1-0", "2-0"],
+        "the old one still computes"
+    );
+    cluster.step_links();
+    assert_eq!(cluster.wanted(), ["2-0"]);
+    assert_eq!(cluster.outcome.earlier, []);
 }
 
 #[test]
 fn a_replica_that_the_new_plan_has_too_keeps_its_identity() {
-    let mut world = World::with_nodes(&["n"]);
-    world.plan(&[placement("m", "n/a", 3), placement("m", "n/b", 3)]);
-    world.everybody_works(3);
-    world.plan(&[
+    let mut cluster = SimCluster::with_nodes(&["n"]);
+    cluster.plan(&[placement("m", "n/a", 3), placement("m", "n/b", 3)]);
+    cluster.advance(3);
+    cluster.plan(&[
         placement("x", "n/a", 3),
         placement("m", "n/a", 3),
         placement("m", "n/b", 3),
     ]);
-    assert_eq!(world.wanted(), ["1-0", "1-1", "2-0"]);
-    assert_eq!(world.now.earlier, []);
-    assert_eq!(world.served(), ["1-0", "1-1"]);
+    assert_eq!(cluster.wanted(), ["1-0", "1-1", "2-0"]);
+    assert_eq!(cluster.outcome.earlier, []);
+    assert_eq!(cluster.served(), ["1-0", "1-1"]);
 }
 
 #[test]
 fn twins_are_matched_once_each_and_changed_replicas_not_at_all() {
     let twin = placement("m", "n/a", 1);
-    let first = place_ids(Generation(1), &[twin.clone(), twin.clone()], []);
-    let second = place_ids(
+    let first = assign_ids(Generation(1), &[twin.clone(), twin.clone()], []);
+    let second = assign_ids(
         Generation(2),
         &[twin.clone(), twin.clone(), twin.clone()],
         &first,
@@ -240,58 +247,58 @@ fn twins_are_matched_once_each_and_changed_replicas_not_at_all() {
             ..twin.clone()
         },
     ] {
-        assert_eq!(ids(&place_ids(Generation(2), &[changed], &first)), ["2-0"]);
+        assert_eq!(ids(&assign_ids(Generation(2), &[changed], &first)), ["2-0"]);
     }
     let remeasured = Placement {
         memory: ByteCount::new(2),
         ..twin
     };
     assert_eq!(
-        ids(&place_ids(Generation(2), &[remeasured], &first)),
+        ids(&assign_ids(Generation(2), &[remeasured], &first)),
         ["1-0"]
     );
 }
 
 #[test]
 fn where_memory_does_not_hold_both_the_old_one_goes_first() {
-    let mut world = World::with_nodes(&["n"]);
-    world.plan(&[placement("m", "n/a", 6)]);
-    world.everybody_works(3);
-    world.plan(&[Placement {
+    let mut cluster = SimCluster::with_nodes(&["n"]);
+    cluster.plan(&[placement("m", "n/a", 6)]);
+    cluster.advance(3);
+    cluster.plan(&[Placement {
         batch_size: 8,
         ..placement("m", "n/a", 6)
     }]);
-    assert_eq!(world.wanted(), ["1-0"]);
-    assert!(world.now.serve[&"1-0".parse().unwrap()].draining);
-    assert_eq!(world.now.waiting.len(), 1);
-    world.links_work();
-    world.links_work();
-    assert_eq!(world.wanted(), ["2-0"]);
-    world.everybody_works(3);
-    assert_eq!(world.served(), ["2-0"]);
+    assert_eq!(cluster.wanted(), ["1-0"]);
+    assert!(cluster.outcome.serve[&"1-0".parse().unwrap()].draining);
+    assert_eq!(cluster.outcome.waiting.len(), 1);
+    cluster.step_links();
+    cluster.step_links();
+    assert_eq!(cluster.wanted(), ["2-0"]);
+    cluster.advance(3);
+    assert_eq!(cluster.served(), ["2-0"]);
 }
 
 #[test]
 fn a_replica_is_not_broken_for_memory_that_comes_free_by_itself() {
-    let mut world = World::with_nodes(&["n"]);
-    world.plan(&[placement("m", "n/a", 6)]);
-    world.everybody_works(3);
+    let mut cluster = SimCluster::with_nodes(&["n"]);
+    cluster.plan(&[placement("m", "n/a", 6)]);
+    cluster.advance(3);
     // x needs the memory of m, and m moves to where there is room for it.
-    world.plan(&[placement("x", "n/a", 6), placement("m", "n/b", 6)]);
-    assert_eq!(world.wanted(), ["1-0", "2-1"]);
-    assert!(!world.now.serve[&"1-0".parse().unwrap()].draining);
-    world.everybody_works(8);
-    assert_eq!(world.served(), ["2-0", "2-1"]);
+    cluster.plan(&[placement("x", "n/a", 6), placement("m", "n/b", 6)]);
+    assert_eq!(cluster.wanted(), ["1-0", "2-1"]);
+    assert!(!cluster.outcome.serve[&"1-0".parse().unwrap()].draining);
+    cluster.advance(8);
+    assert_eq!(cluster.served(), ["2-0", "2-1"]);
 }
 
 #[test]
 fn of_two_models_that_swap_full_devices_only_one_is_interrupted() {
-    let mut world = World::with_nodes(&["n"]);
-    world.plan(&[placement("x", "n/a", 6), placement("y", "n/b", 6)]);
-    world.everybody_works(3);
-    world.plan(&[placement("x", "n/b", 6), placement("y", "n/a", 6)]);
-    let draining: Vec<String> = world
-        .now
+    let mut cluster = SimCluster::with_nodes(&["n"]);
+    cluster.plan(&[placement("x", "n/a", 6), placement("y", "n/b", 6)]);
+    cluster.advance(3);
+    cluster.plan(&[placement("x", "n/b", 6), placement("y", "n/a", 6)]);
+    let draining: Vec<String> = cluster
+        .outcome
         .earlier
         .iter()
         .filter(|e| e.draining)
@@ -303,122 +310,122 @@ fn of_two_models_that_swap_full_devices_only_one_is_interrupted() {
         "x is the first that waits, y is in its way"
     );
     for _ in 0..12 {
-        world.everybody_works(1);
+        cluster.advance(1);
         assert!(
-            world
-                .now
+            cluster
+                .outcome
                 .serve
                 .values()
                 .any(|s| !s.draining && s.replica.model().name.as_str() == "x")
         );
     }
-    assert_eq!(world.served(), ["2-0", "2-1"]);
+    assert_eq!(cluster.served(), ["2-0", "2-1"]);
 }
 
 #[test]
 fn a_model_that_gets_room_elsewhere_too_is_not_interrupted() {
-    let mut world = World::with_nodes(&["n"]);
-    world.plan(&[placement("m", "n/a", 6)]);
-    world.everybody_works(3);
+    let mut cluster = SimCluster::with_nodes(&["n"]);
+    cluster.plan(&[placement("m", "n/a", 6)]);
+    cluster.advance(3);
     let larger = |device| Placement {
         batch_size: 8,
         ..placement("m", device, 6)
     };
-    world.plan(&[larger("n/a"), larger("n/b")]);
+    cluster.plan(&[larger("n/a"), larger("n/b")]);
     for _ in 0..10 {
-        assert!(!world.served().is_empty());
-        world.everybody_works(1);
+        assert!(!cluster.served().is_empty());
+        cluster.advance(1);
     }
-    assert_eq!(world.served(), ["2-0", "2-1"]);
+    assert_eq!(cluster.served(), ["2-0", "2-1"]);
 }
 
 #[test]
 fn a_new_replica_that_fails_takes_no_old_one_down() {
-    let mut world = World::with_nodes(&["n"]);
-    world.plan(&[placement("m", "n/a", 4)]);
-    world.everybody_works(3);
-    world.broken.insert("2-0".parse().unwrap());
-    world.plan(&[Placement {
+    let mut cluster = SimCluster::with_nodes(&["n"]);
+    cluster.plan(&[placement("m", "n/a", 4)]);
+    cluster.advance(3);
+    cluster.broken.insert("2-0".parse().unwrap());
+    cluster.plan(&[Placement {
         batch_size: 8,
         ..placement("m", "n/a", 4)
     }]);
-    world.everybody_works(5);
-    assert_eq!(world.served(), ["1-0"]);
-    assert_eq!(world.wanted(), ["1-0", "2-0"]);
+    cluster.advance(5);
+    assert_eq!(cluster.served(), ["1-0"]);
+    assert_eq!(cluster.wanted(), ["1-0", "2-0"]);
 }
 
 #[test]
 fn a_removed_models_replicas_drain_and_go() {
-    let mut world = World::with_nodes(&["n"]);
-    world.plan(&[placement("m", "n/a", 4), placement("x", "n/a", 4)]);
-    world.everybody_works(3);
-    world.plan(&[placement("x", "n/a", 4)]);
-    assert_eq!(world.served(), ["1-1"]);
-    assert_eq!(world.wanted(), ["1-0", "1-1"]);
-    world.links_work();
-    world.links_work();
-    assert_eq!(world.wanted(), ["1-1"]);
+    let mut cluster = SimCluster::with_nodes(&["n"]);
+    cluster.plan(&[placement("m", "n/a", 4), placement("x", "n/a", 4)]);
+    cluster.advance(3);
+    cluster.plan(&[placement("x", "n/a", 4)]);
+    assert_eq!(cluster.served(), ["1-1"]);
+    assert_eq!(cluster.wanted(), ["1-0", "1-1"]);
+    cluster.step_links();
+    cluster.step_links();
+    assert_eq!(cluster.wanted(), ["1-1"]);
 }
 
 #[test]
 fn a_lost_nodes_replicas_are_not_connected_and_nothing_waits_for_them() {
-    let mut world = World::with_nodes(&["n", "o"]);
-    world.plan(&[placement("m", "n/a", 4), placement("m", "o/a", 4)]);
-    world.everybody_works(3);
-    world
-        .situation
+    let mut cluster = SimCluster::with_nodes(&["n", "o"]);
+    cluster.plan(&[placement("m", "n/a", 4), placement("m", "o/a", 4)]);
+    cluster.advance(3);
+    cluster
+        .input
         .nodes
-        .insert("n".parse().unwrap(), NodeView::Lost);
-    world.step();
-    assert_eq!(world.served(), ["1-1"]);
-    world.plan(&[placement("m", "o/a", 4)]);
-    assert_eq!(world.now.earlier, []);
-    assert_eq!(world.wanted(), ["1-1"]);
+        .insert("n".parse().unwrap(), ObservedNode::Lost);
+    cluster.step();
+    assert_eq!(cluster.served(), ["1-1"]);
+    cluster.plan(&[placement("m", "o/a", 4)]);
+    assert_eq!(cluster.outcome.earlier, []);
+    assert_eq!(cluster.wanted(), ["1-1"]);
 }
 
 #[test]
 fn a_node_is_told_nothing_before_it_has_reported_after_a_start_of_the_gateway() {
-    let mut world = World::with_nodes(&["n"]);
-    world.plan(&[placement("m", "n/a", 4)]);
-    world.everybody_works(3);
-    world.plan(&[placement("m", "n/b", 4)]);
+    let mut cluster = SimCluster::with_nodes(&["n"]);
+    cluster.plan(&[placement("m", "n/a", 4)]);
+    cluster.advance(3);
+    cluster.plan(&[placement("m", "n/b", 4)]);
     let name: NodeName = "n".parse().unwrap();
-    let report = world
-        .situation
+    let report = cluster
+        .input
         .nodes
-        .insert(name.clone(), NodeView::Awaited);
-    world.situation.links.clear();
-    world.step();
-    assert!(world.now.nodes.is_empty());
+        .insert(name.clone(), ObservedNode::Awaited);
+    cluster.input.links.clear();
+    cluster.step();
+    assert!(cluster.outcome.nodes.is_empty());
     assert_eq!(
-        world.now.earlier.len(),
+        cluster.outcome.earlier.len(),
         1,
         "what was served before is not given up"
     );
-    world.situation.nodes.insert(name, report.unwrap());
-    world.step();
-    assert_eq!(world.wanted(), ["1-0", "2-0"]);
-    world.everybody_works(8);
-    assert_eq!(world.served(), ["2-0"]);
-    assert_eq!(world.wanted(), ["2-0"]);
+    cluster.input.nodes.insert(name, report.unwrap());
+    cluster.step();
+    assert_eq!(cluster.wanted(), ["1-0", "2-0"]);
+    cluster.advance(8);
+    assert_eq!(cluster.served(), ["2-0"]);
+    assert_eq!(cluster.wanted(), ["2-0"]);
 }
 
 #[test]
 fn an_old_replica_that_does_not_answer_any_more_is_not_kept() {
-    let mut world = World::with_nodes(&["n"]);
-    world.plan(&[placement("m", "n/a", 4)]);
-    world.everybody_works(3);
-    world.plan(&[placement("m", "n/b", 4)]);
-    world.set_state("1-0", ReplicaState::BackingOff);
-    assert_eq!(world.wanted(), ["2-0"]);
+    let mut cluster = SimCluster::with_nodes(&["n"]);
+    cluster.plan(&[placement("m", "n/a", 4)]);
+    cluster.advance(3);
+    cluster.plan(&[placement("m", "n/b", 4)]);
+    cluster.set_state("1-0", ReplicaState::BackingOff);
+    assert_eq!(cluster.wanted(), ["2-0"]);
 }
 
-/// What may happen to a cluster.
+/// An event of a random history.
 #[derive(Clone, Debug)]
-enum Happening {
+enum SimEvent {
     Plan(Vec<(usize, usize, u64)>),
-    NodeWorks(usize),
-    LinksWork,
+    StepNode(usize),
+    StepLinks,
     Crash(usize),
     NodeLost(usize),
     NodeBack(usize),
@@ -428,15 +435,15 @@ const NODES: [&str; 2] = ["n", "o"];
 const DEVICES: [&str; 4] = ["n/a", "n/b", "o/a", "o/b"];
 const MODELS: [&str; 4] = ["w", "x", "y", "z"];
 
-fn happening() -> impl Strategy<Value = Happening> {
+fn sim_event() -> impl Strategy<Value = SimEvent> {
     let replica = (0..MODELS.len(), 0..DEVICES.len(), 1..=7_u64);
     prop_oneof![
-        2 => prop::collection::vec(replica, 0..8).prop_map(Happening::Plan),
-        6 => (0..NODES.len()).prop_map(Happening::NodeWorks),
-        6 => Just(Happening::LinksWork),
-        1 => any::<usize>().prop_map(Happening::Crash),
-        1 => (0..NODES.len()).prop_map(Happening::NodeLost),
-        2 => (0..NODES.len()).prop_map(Happening::NodeBack),
+        2 => prop::collection::vec(replica, 0..8).prop_map(SimEvent::Plan),
+        6 => (0..NODES.len()).prop_map(SimEvent::StepNode),
+        6 => Just(SimEvent::StepLinks),
+        1 => any::<usize>().prop_map(SimEvent::Crash),
+        1 => (0..NODES.len()).prop_map(SimEvent::NodeLost),
+        2 => (0..NODES.len()).prop_map(SimEvent::NodeBack),
     ]
 }
 
@@ -457,54 +464,54 @@ fn sound_plan(replicas: &[(usize, usize, u64)]) -> Vec<Placement> {
     plan
 }
 
-impl World {
-    fn happens(&mut self, happening: Happening) {
-        match happening {
-            Happening::Plan(replicas) => self.plan(&sound_plan(&replicas)),
-            Happening::NodeWorks(node) => self.node_works(&NODES[node].parse().unwrap()),
-            Happening::LinksWork => self.links_work(),
-            Happening::Crash(which) => {
-                let served: Vec<ReplicaId> = self.now.serve.keys().copied().collect();
+impl SimCluster {
+    fn apply(&mut self, event: SimEvent) {
+        match event {
+            SimEvent::Plan(replicas) => self.plan(&sound_plan(&replicas)),
+            SimEvent::StepNode(node) => self.step_node(&NODES[node].parse().unwrap()),
+            SimEvent::StepLinks => self.step_links(),
+            SimEvent::Crash(which) => {
+                let served: Vec<ReplicaId> = self.outcome.serve.keys().copied().collect();
                 if !served.is_empty() {
                     let id = served[which % served.len()];
-                    self.situation.links.insert(id, Link::Connecting);
+                    self.input.links.insert(id, LinkPhase::Connecting);
                     self.set_state(&id.to_string(), ReplicaState::BackingOff);
                 }
             }
-            Happening::NodeLost(node) => {
-                self.situation
+            SimEvent::NodeLost(node) => {
+                self.input
                     .nodes
-                    .insert(NODES[node].parse().unwrap(), NodeView::Lost);
+                    .insert(NODES[node].parse().unwrap(), ObservedNode::Lost);
                 self.step();
             }
-            Happening::NodeBack(node) => {
+            SimEvent::NodeBack(node) => {
                 let view = self
-                    .situation
+                    .input
                     .nodes
                     .get_mut(&NODES[node].parse().unwrap())
                     .unwrap();
-                if *view == NodeView::Lost {
-                    *view = NodeView::Reporting(BTreeMap::new());
+                if *view == ObservedNode::Lost {
+                    *view = ObservedNode::Reporting(BTreeMap::new());
                     self.step();
                 }
             }
         }
     }
 
-    /// Models with a replica that gets batches.
+    /// The models with a replica that gets batches.
     fn models_served(&self) -> BTreeSet<ModelId> {
-        let served = self.now.serve.values();
+        let served = self.outcome.serve.values();
         served
-            .filter(|s| !s.draining && self.situation.serves(&s.replica))
+            .filter(|s| !s.draining && self.input.serves(&s.replica))
             .map(|s| s.replica.model().clone())
             .collect()
     }
 
-    /// Whether every device holds the plan and all that is left of earlier ones.
+    /// Returns true if every device has the memory for the plan and the remaining replicas of earlier ones.
     fn memory_allows_both(&self) -> bool {
         let mut sums: BTreeMap<&DeviceId, u64> = BTreeMap::new();
-        let left = self.situation.earlier.iter().map(|e| &e.replica);
-        for replica in self.situation.plan.iter().chain(left) {
+        let left = self.input.earlier.iter().map(|e| &e.replica);
+        for replica in self.input.plan.iter().chain(left) {
             *sums.entry(&replica.device).or_default() += replica.memory.as_u64();
         }
         sums.values().all(|&sum| sum <= MEMORY)
@@ -512,39 +519,39 @@ impl World {
 }
 
 proptest! {
-    /// That memory is never overcommitted and that a second look changes nothing is asserted at every step of the world.
+    /// Each step of the cluster asserts that no memory is overcommitted and that a second step changes nothing.
     #[test]
-    fn whatever_happened_the_cluster_becomes_the_plan(happenings in prop::collection::vec(happening(), 1..60)) {
-        let mut world = World::with_nodes(&NODES);
-        for happening in happenings {
-            world.happens(happening);
+    fn whatever_happened_the_cluster_becomes_the_plan(events in prop::collection::vec(sim_event(), 1..60)) {
+        let mut cluster = SimCluster::with_nodes(&NODES);
+        for event in events {
+            cluster.apply(event);
         }
         for node in 0..NODES.len() {
-            world.happens(Happening::NodeBack(node));
+            cluster.apply(SimEvent::NodeBack(node));
         }
-        world.everybody_works(60);
-        let planned: BTreeSet<ReplicaId> = world.situation.plan.iter().map(|p| p.id).collect();
-        let served: BTreeSet<ReplicaId> = world.now.serve.keys().copied().collect();
-        let wanted: VecDeque<String> = world.wanted().into();
+        cluster.advance(60);
+        let planned: BTreeSet<ReplicaId> = cluster.input.plan.iter().map(|p| p.id).collect();
+        let served: BTreeSet<ReplicaId> = cluster.outcome.serve.keys().copied().collect();
+        let wanted: VecDeque<String> = cluster.wanted().into();
         prop_assert_eq!(wanted.len(), planned.len());
         prop_assert_eq!(served, planned);
-        prop_assert_eq!(world.served().len(), wanted.len());
-        prop_assert!(world.now.earlier.is_empty() && world.now.waiting.is_empty());
+        prop_assert_eq!(cluster.served().len(), wanted.len());
+        prop_assert!(cluster.outcome.earlier.is_empty() && cluster.outcome.waiting.is_empty());
     }
 
     /// Without crashes and losses, a model that is served and that the new plan has stays served while memory allows it.
     #[test]
-    fn no_step_of_a_rollout_interrupts_a_model(happenings in prop::collection::vec(happening(), 1..60)) {
-        let mut world = World::with_nodes(&NODES);
-        for happening in happenings {
-            if matches!(happening, Happening::Crash(_) | Happening::NodeLost(_)) {
+    fn no_step_of_a_rollout_interrupts_a_model(events in prop::collection::vec(sim_event(), 1..60)) {
+        let mut cluster = SimCluster::with_nodes(&NODES);
+        for event in events {
+            if matches!(event, SimEvent::Crash(_) | SimEvent::NodeLost(_)) {
                 continue;
             }
-            let before = world.models_served();
-            world.happens(happening);
-            if world.memory_allows_both() {
-                let after = world.models_served();
-                for model in world.situation.plan.iter().map(PlacedReplica::model) {
+            let before = cluster.models_served();
+            cluster.apply(event);
+            if cluster.memory_allows_both() {
+                let after = cluster.models_served();
+                for model in cluster.input.plan.iter().map(PlacedReplica::model) {
                     prop_assert!(!before.contains(model) || after.contains(model), "{model} is interrupted");
                 }
             }

@@ -21,7 +21,7 @@ use packhorse_cluster::{
     Time,
 };
 use packhorse_control::rollout::{
-    Link, NodeView, PlacedReplica, Placement, Rollout, Situation, place_ids, replan,
+    LinkPhase, ObservedNode, PlacedReplica, Placement, RolloutOutcome, RolloutInput, assign_ids, replan,
 };
 use packhorse_serving::Event;
 
@@ -41,7 +41,7 @@ pub(super) struct Control<'a> {
     programs: Vec<Arc<Program>>,
     devices: Vec<DeviceId>,
     generation: Generation,
-    situation: Situation,
+    situation: RolloutInput,
     /// The replicas of the newest plan and those that are left of earlier ones, as planned.
     planned: BTreeMap<ReplicaId, PlannedReplica>,
     /// Those of them that have been started, by their place in the world.
@@ -81,7 +81,7 @@ impl<'a> Control<'a> {
             programs: problem.models.iter().map(program).collect(),
             devices: problem.devices.iter().enumerate().map(device).collect(),
             generation: Generation(1),
-            situation: Situation::default(),
+            situation: RolloutInput::default(),
             planned: BTreeMap::new(),
             started: BTreeMap::new(),
             lost: BTreeSet::new(),
@@ -94,7 +94,7 @@ impl<'a> Control<'a> {
             report,
         };
         let placements = control.placements(scenario, plan);
-        control.situation.plan = place_ids(control.generation, &placements, []);
+        control.situation.plan = assign_ids(control.generation, &placements, []);
         let ids = control.situation.plan.iter().map(|replica| replica.id);
         control.started = ids.clone().zip(0..).collect();
         control.planned = ids.zip(plan.iter().cloned()).collect();
@@ -128,7 +128,7 @@ impl<'a> Control<'a> {
     fn adopt(&mut self, scenario: &Scenario, plan: Vec<PlannedReplica>) {
         self.generation = Generation(self.generation.0 + 1);
         let placements = self.placements(scenario, &plan);
-        let Situation {
+        let RolloutInput {
             plan: before,
             earlier,
             ..
@@ -225,7 +225,7 @@ impl World<'_> {
             let replica = control.started[id];
             match (self.replicas[replica].link, served.draining) {
                 (None, false) => self.replica_up(now, replica),
-                (Some(Link::Serving), true) => self.drain(now, replica),
+                (Some(LinkPhase::Serving), true) => self.drain(now, replica),
                 _ => continue,
             }
             changed = true;
@@ -235,7 +235,7 @@ impl World<'_> {
         changed
     }
 
-    fn start_and_stop(&mut self, now: Time, control: &mut Control<'_>, rollout: &Rollout) -> bool {
+    fn start_and_stop(&mut self, now: Time, control: &mut Control<'_>, rollout: &RolloutOutcome) -> bool {
         let of_nodes = rollout.nodes.values().flat_map(|node| &node.replicas);
         let wanted: BTreeSet<ReplicaId> = of_nodes.map(|replica| replica.id).collect();
         let reports = |replica: &Replica| {
@@ -267,7 +267,7 @@ impl World<'_> {
     }
 
     /// The nodes as the gateway sees them.
-    fn nodes(&self, control: &Control<'_>) -> BTreeMap<NodeName, NodeView> {
+    fn nodes(&self, control: &Control<'_>) -> BTreeMap<NodeName, ObservedNode> {
         let mut reports: BTreeMap<&NodeName, BTreeMap<ReplicaId, ReplicaStatus>> = BTreeMap::new();
         for device in &self.scenario.problem.devices {
             reports.entry(&device.node).or_default();
@@ -281,9 +281,9 @@ impl World<'_> {
         let lost = self.lost_nodes(control);
         let view = |(node, report): (&NodeName, _)| {
             let view = if lost.contains(node) {
-                NodeView::Lost
+                ObservedNode::Lost
             } else {
-                NodeView::Reporting(report)
+                ObservedNode::Reporting(report)
             };
             (node.clone(), view)
         };
@@ -343,7 +343,7 @@ impl World<'_> {
     }
 
     fn drain(&mut self, now: Time, replica: usize) {
-        self.replicas[replica].link = Some(Link::Draining);
+        self.replicas[replica].link = Some(LinkPhase::Draining);
         let replica = replica_key(replica);
         self.engine.handle(now, Event::ReplicaDraining { replica });
     }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use packhorse_cluster::{ComputeShare, PlannedReplica, Program, Time};
 use packhorse_contention::{Active, ServiceTimes};
-use packhorse_control::rollout::Link;
+use packhorse_control::rollout::LinkPhase;
 use packhorse_serving::{DeviceKey, ReplicaSpec};
 
 use super::key;
@@ -63,7 +63,7 @@ pub(super) struct Replica {
     pub(super) compute_share: Option<ComputeShare>,
     pub(super) worker: Worker,
     /// How the engine has it, if it does or did.
-    pub(super) link: Option<Link>,
+    pub(super) link: Option<LinkPhase>,
     pub(super) held: u32,
     /// Since when it has had a free credit.
     pub(super) free_since: Time,
@@ -119,7 +119,7 @@ impl Replica {
 
     /// Whether the engine has it.
     pub(super) fn is_up(&self) -> bool {
-        matches!(self.link, Some(Link::Serving | Link::Draining))
+        matches!(self.link, Some(LinkPhase::Serving | LinkPhase::Draining))
     }
 }
 

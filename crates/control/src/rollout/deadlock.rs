@@ -1,32 +1,33 @@
-//! Where new replicas and earlier ones would wait for each other for ever, and which earlier one gives way.
+//! Deadlocks between new replicas and earlier ones that wait for each other, and the earlier replicas that resolve them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use packhorse_cluster::{ModelId, ReplicaId, ReplicaState};
 
-use super::{EarlierReplica, PlacedReplica, Situation};
+use super::{EarlierReplica, PlacedReplica, RolloutInput};
 
-/// How the plan's replicas of one model are doing.
+/// The progress of the plan's started replicas of one model.
 #[derive(Clone, Copy, Debug, Default)]
 struct Progress {
-    /// One is on its way to serve: waiting for it helps.
-    coming: bool,
-    /// One does not start: the earlier ones are all the model has.
+    /// True if a replica is starting, so that waiting for it helps.
+    starting: bool,
+    /// True if a replica does not start, so that only earlier replicas serve the model.
     failing: bool,
 }
 
-/// The earlier replicas that must drain now although their successors do not serve yet, because memory does not hold both.
+/// Returns the earlier replicas that must drain although their successors do not serve yet, because memory does not hold both.
 ///
-/// Whatever is started is expected to serve, and whatever is superseded to go; where that alone lets every replica of the plan
-/// start in the end, nobody gives way. Else an earlier replica on the device of the first replica that cannot start does: one
-/// whose model is still served without it, if there is one. It is drained only when nothing else of its model is on its way.
+/// Started replicas are assumed to serve at some time, and superseded ones to go. If every replica of the plan can start under this
+/// assumption, there is no victim. Otherwise an earlier replica on the device of the first replica that cannot start is chosen,
+/// preferably one whose model is served without it. It is drained only if no other replica of its model is starting.
 pub(super) fn victims(
-    situation: &Situation,
+    input: &RolloutInput,
     earlier: &[EarlierReplica],
     started: &BTreeSet<ReplicaId>,
 ) -> BTreeSet<ReplicaId> {
-    let progress = progress(situation, started);
-    let of = |e: &EarlierReplica| progress.get(e.replica.model()).copied().unwrap_or_default();
+    let progress = progress(input, started);
+    let progress_of =
+        |e: &EarlierReplica| progress.get(e.replica.model()).copied().unwrap_or_default();
     let mut gone: BTreeSet<ReplicaId> = earlier
         .iter()
         .filter(|e| e.draining)
@@ -35,8 +36,8 @@ pub(super) fn victims(
     let mut victims = BTreeSet::new();
     let mut given_up = BTreeSet::new();
     loop {
-        let will_serve = foresee(situation, earlier, &mut gone);
-        let Some(stuck) = situation
+        let will_serve = project(input, earlier, &mut gone);
+        let Some(stuck) = input
             .plan
             .iter()
             .filter(|p| !will_serve.contains(&p.id) && !given_up.contains(&p.id))
@@ -47,12 +48,12 @@ pub(super) fn victims(
         let victim = earlier
             .iter()
             .filter(|e| e.replica.device == stuck.device)
-            .filter(|e| !gone.contains(&e.replica.id) && !of(e).failing)
-            .min_by_key(|e| (is_last(situation, earlier, &gone, e), e.replica.id));
+            .filter(|e| !gone.contains(&e.replica.id) && !progress_of(e).failing)
+            .min_by_key(|e| (is_only_server(input, earlier, &gone, e), e.replica.id));
         match victim {
             Some(victim) => {
                 gone.insert(victim.replica.id);
-                if !of(victim).coming {
+                if !progress_of(victim).starting {
                     victims.insert(victim.replica.id);
                 }
             }
@@ -63,31 +64,33 @@ pub(super) fn victims(
     }
 }
 
+/// Returns the progress of each model with a started replica in the plan.
 fn progress<'a>(
-    situation: &'a Situation,
+    input: &'a RolloutInput,
     started: &BTreeSet<ReplicaId>,
 ) -> BTreeMap<&'a ModelId, Progress> {
     let mut models: BTreeMap<&ModelId, Progress> = BTreeMap::new();
-    for p in situation.plan.iter().filter(|p| started.contains(&p.id)) {
+    for p in input.plan.iter().filter(|p| started.contains(&p.id)) {
         let model = models.entry(p.model()).or_default();
-        match situation.status(p).map(|status| status.state) {
+        match input.status(p).map(|status| status.state) {
             Some(ReplicaState::Failed | ReplicaState::BackingOff) => model.failing = true,
-            _ if situation.serves(p) => {}
-            _ => model.coming = true,
+            _ if input.serves(p) => {}
+            _ => model.starting = true,
         }
     }
     models
 }
 
-/// The replicas of the plan that will serve if everything started does, and `gone` grown by the earlier ones that will go then.
-fn foresee(
-    situation: &Situation,
+/// Returns the replicas of the plan that will serve if all started replicas do, and adds the earlier replicas that will have gone by then
+/// to `gone`.
+fn project(
+    input: &RolloutInput,
     earlier: &[EarlierReplica],
     gone: &mut BTreeSet<ReplicaId>,
 ) -> BTreeSet<ReplicaId> {
     loop {
-        let will_serve = situation.started(earlier, gone);
-        let kept: BTreeSet<&ModelId> = situation
+        let will_serve = input.started(earlier, gone);
+        let kept: BTreeSet<&ModelId> = input
             .plan
             .iter()
             .filter(|p| !will_serve.contains(&p.id))
@@ -106,9 +109,9 @@ fn foresee(
     }
 }
 
-/// Whether nothing else serves the replica's model.
-fn is_last(
-    situation: &Situation,
+/// Returns true if no other replica serves the replica's model.
+fn is_only_server(
+    input: &RolloutInput,
     earlier: &[EarlierReplica],
     gone: &BTreeSet<ReplicaId>,
     victim: &EarlierReplica,
@@ -118,9 +121,9 @@ fn is_last(
         .iter()
         .filter(|e| e.replica.id != victim.replica.id && !gone.contains(&e.replica.id))
         .map(|e| &e.replica);
-    !situation
+    !input
         .plan
         .iter()
         .chain(stays)
-        .any(|replica| replica.model() == model && situation.serves(replica))
+        .any(|replica| replica.model() == model && input.serves(replica))
 }

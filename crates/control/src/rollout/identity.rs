@@ -1,4 +1,4 @@
-//! Which of a new plan's replicas are replicas that there are already.
+//! The identities of a new plan's replicas: replicas that exist already keep theirs.
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -9,27 +9,27 @@ use packhorse_cluster::{ByteCount, ComputeShare, DeviceId, Generation, Program, 
 
 use super::{EarlierReplica, PlacedReplica};
 
-/// A replica of a plan before it has an identity.
+/// A replica of a plan without an identity.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Placement {
-    /// What it runs.
+    /// The program that the replica runs.
     pub program: Arc<Program>,
-    /// Where.
+    /// The device that the replica runs on.
     pub device: DeviceId,
-    /// All memory of that device.
+    /// The total memory of the device.
     pub device_memory: ByteCount,
-    /// The most rows of one batch.
+    /// The largest number of rows in one batch.
     pub batch_size: u32,
-    /// The share of the multiprocessors it may use; `None` sets no limit.
+    /// The share of the multiprocessors that the replica may use; `None` sets no limit.
     pub compute_share: Option<ComputeShare>,
-    /// What it needs of the device's memory, by its profile; zero where that is not known.
+    /// The device memory that the replica needs according to its profile; zero if unknown.
     pub memory: ByteCount,
 }
 
-/// Gives every replica of a plan its identity: that of an `existing` one if program, device, batch size and share are the same,
-/// else a new one of this generation, numbered by its place in the plan. An existing replica is matched once, the oldest first.
-/// Replicas that drain must not be among `existing`: draining is never taken back.
-pub fn place_ids<'a>(
+/// Gives every replica of a plan an identity: that of an `existing` replica with the same program, device, batch size and compute share,
+/// else a new one of this generation, numbered by its index in the plan. An existing replica is matched once, the oldest first.
+/// Draining replicas must not be among `existing`, because draining is never revoked.
+pub fn assign_ids<'a>(
     generation: Generation,
     plan: &[Placement],
     existing: impl IntoIterator<Item = &'a PlacedReplica>,
@@ -48,7 +48,7 @@ pub fn place_ids<'a>(
         .zip(0..)
         .map(|(placement, number)| {
             let kept = by_device.get_mut(&placement.device).and_then(|replicas| {
-                let index = replicas.iter().position(|r| placement.is_served_by(r))?;
+                let index = replicas.iter().position(|r| placement.matches(r))?;
                 replicas.remove(index)
             });
             let id = kept.map_or(ReplicaId { generation, number }, |replica| replica.id);
@@ -57,8 +57,8 @@ pub fn place_ids<'a>(
         .collect()
 }
 
-/// The step from one plan to the next: the new plan with its identities, and what is left of the plans before it. Both go into
-/// the next [`Situation`](super::Situation).
+/// Replaces a plan by the next. Returns the new plan with its identities and the remaining replicas of earlier plans, for the next
+/// [`RolloutInput`](super::RolloutInput).
 pub fn replan(
     generation: Generation,
     placements: &[Placement],
@@ -66,7 +66,7 @@ pub fn replan(
     earlier: &[EarlierReplica],
 ) -> (Vec<PlacedReplica>, Vec<EarlierReplica>) {
     let undrained = earlier.iter().filter(|e| !e.draining).map(|e| &e.replica);
-    let next = place_ids(generation, placements, plan.iter().chain(undrained));
+    let next = assign_ids(generation, placements, plan.iter().chain(undrained));
     let kept: BTreeSet<ReplicaId> = next.iter().map(|replica| replica.id).collect();
     let left = plan.iter().map(|replica| EarlierReplica {
         replica: replica.clone(),
@@ -82,7 +82,8 @@ pub fn replan(
 }
 
 impl Placement {
-    fn is_served_by(&self, replica: &PlacedReplica) -> bool {
+    /// Returns true if an existing replica can take this placement unchanged.
+    fn matches(&self, replica: &PlacedReplica) -> bool {
         self.program == replica.program
             && self.device == replica.device
             && self.batch_size == replica.batch_size
