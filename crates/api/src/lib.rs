@@ -4,7 +4,7 @@
 //! [`ErrorBody`]. Unknown fields in requests are refused, so that a misspelt one is not silently ignored.
 
 pub mod agent;
-pub mod drive;
+pub mod local_worker;
 mod model;
 mod node;
 mod plan;

@@ -13,7 +13,7 @@ use std::{
     time::Duration,
 };
 
-use packhorse_api::drive::{DriveCommand, DriveReply, DriveTask};
+use packhorse_api::local_worker::{MeasureCommand, MeasureReply, MeasureTask};
 use packhorse_worker_agent::handoff::{
     Execution, ExecutorChoice, Pipeline, exit_code, worker_environment,
 };
@@ -47,17 +47,17 @@ pub(crate) fn drive(task_file: &Path, prepared: bool) -> u8 {
 }
 
 fn say_why(reason: String) {
-    let _ = reply(&DriveReply::Failed { reason });
+    let _ = reply(&MeasureReply::Failed { reason });
 }
 
-fn read(task_file: &Path) -> Result<DriveTask, String> {
+fn read(task_file: &Path) -> Result<MeasureTask, String> {
     let text = fs::read(task_file).map_err(|e| format!("--task: {e}"))?;
     serde_json::from_slice(&text).map_err(|e| format!("--task: {e}"))
 }
 
 /// Starts this program again with the environment that an agent gives to workers, much of which counts only when a process starts.
 /// Comes back only where that fails.
-fn prepare(task: &DriveTask, task_file: &Path) -> String {
+fn prepare(task: &MeasureTask, task_file: &Path) -> String {
     let folder = task_file.parent().unwrap_or(Path::new("."));
     let mut command = Command::new("/proc/self/exe");
     command
@@ -75,7 +75,7 @@ fn prepare(task: &DriveTask, task_file: &Path) -> String {
 }
 
 /// A share of the CPU is a share of its threads, at least one.
-fn threads(task: &DriveTask) -> u32 {
+fn threads(task: &MeasureTask) -> u32 {
     if task.cuda_device.is_some() {
         return 1;
     }
@@ -83,9 +83,9 @@ fn threads(task: &DriveTask) -> u32 {
     ((all as f64 * task.compute_share_pct.get() / 100.0).floor() as u32).max(1)
 }
 
-fn run(task: &DriveTask) -> Result<(), String> {
+fn run(task: &MeasureTask) -> Result<(), String> {
     let driven = Driven::load(task)?;
-    reply(&DriveReply::Ready)?;
+    reply(&MeasureReply::Ready)?;
     for line in io::stdin().lock().lines() {
         let line = line.map_err(|e| format!("standard input: {e}"))?;
         let command = serde_json::from_str(&line).map_err(|e| format!("{line:?}: {e}"))?;
@@ -94,7 +94,7 @@ fn run(task: &DriveTask) -> Result<(), String> {
     Ok(())
 }
 
-fn reply(reply: &DriveReply) -> Result<(), String> {
+fn reply(reply: &MeasureReply) -> Result<(), String> {
     let mut line = serde_json::to_vec(reply).expect("replies are JSON");
     line.push(b'\n');
     let mut out = io::stdout().lock();
@@ -110,7 +110,7 @@ struct Driven {
 }
 
 impl Driven {
-    fn load(task: &DriveTask) -> Result<Self, String> {
+    fn load(task: &MeasureTask) -> Result<Self, String> {
         let limit = task.program.rows_limit();
         if !(1..=limit).contains(&task.batch_size) {
             return Err(format!(
@@ -149,10 +149,10 @@ impl Driven {
         sample::batch(&*self.executor, program, self.batch_size, self.fill)
     }
 
-    fn obey(&self, command: &DriveCommand) -> Result<DriveReply, String> {
+    fn obey(&self, command: &MeasureCommand) -> Result<MeasureReply, String> {
         let on = &self.execution.executor;
         match command {
-            DriveCommand::Run {
+            MeasureCommand::Run {
                 before_ms,
                 window_ms,
                 after_ms,
@@ -166,15 +166,15 @@ impl Driven {
                 let latencies = self.batches(before, window, after);
                 Ok(summary(latencies.map_err(|e| e.to_string())?))
             }
-            DriveCommand::Record { trace } => {
+            MeasureCommand::Record { trace } => {
                 let batch = self.batch().map_err(|e| e.to_string())?;
                 recording::write_trace(on, batch, trace).map_err(|e| e.to_string())?;
-                Ok(DriveReply::Done)
+                Ok(MeasureReply::Done)
             }
-            DriveCommand::UnderProfiler => {
+            MeasureCommand::UnderProfiler => {
                 let batch = self.batch().map_err(|e| e.to_string())?;
                 recording::under_profiler(on, batch).map_err(|e| e.to_string())?;
-                Ok(DriveReply::Done)
+                Ok(MeasureReply::Done)
             }
         }
     }
@@ -203,7 +203,7 @@ impl Driven {
     }
 }
 
-fn summary(mut latencies: Vec<Duration>) -> DriveReply {
+fn summary(mut latencies: Vec<Duration>) -> MeasureReply {
     latencies.sort_unstable();
     let count = latencies.len();
     let millis = |latency: &Duration| latency.as_secs_f64() * 1e3;
@@ -211,7 +211,7 @@ fn summary(mut latencies: Vec<Duration>) -> DriveReply {
     let squares = latencies
         .iter()
         .map(|latency| (millis(latency) - mean).powi(2));
-    DriveReply::Ran {
+    MeasureReply::Ran {
         batches: u32::try_from(count).unwrap_or(u32::MAX),
         median_ms: latencies.get(count / 2).map_or(0.0, millis),
         std_ms: (squares.sum::<f64>() / count.max(1) as f64).sqrt(),
@@ -226,7 +226,7 @@ mod tests {
     fn a_run_is_told_by_its_median_and_spread() {
         let millis = |values: &[u64]| values.iter().map(|ms| Duration::from_millis(*ms)).collect();
         let of = |values: &[u64]| summary(millis(values));
-        let ran = |batches, median_ms, std_ms| DriveReply::Ran {
+        let ran = |batches, median_ms, std_ms| MeasureReply::Ran {
             batches,
             median_ms,
             std_ms,

@@ -6,7 +6,7 @@ use std::{
     process::{Child, ChildStdout, Command, Stdio},
 };
 
-use packhorse_api::drive::{DriveCommand, DriveReply, DriveTask};
+use packhorse_api::local_worker::{MeasureCommand, MeasureReply, MeasureTask};
 use packhorse_cluster::{ComputeShare, ProfileTable, Program};
 use packhorse_kernels::KinetoTrace;
 use packhorse_worker_agent::handoff::{ProfileTask, WorkerReport};
@@ -32,7 +32,7 @@ struct Driven {
 impl Driven {
     fn start(program: Program, module: &str, batch_size: u32) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let task = DriveTask {
+        let task = MeasureTask {
             program,
             artifact: modules().join(format!("{module}.pt")),
             cuda_device: None,
@@ -57,13 +57,13 @@ impl Driven {
         }
     }
 
-    fn reply(&mut self) -> DriveReply {
+    fn reply(&mut self) -> MeasureReply {
         let mut line = String::new();
         self.replies.read_line(&mut line).unwrap();
         serde_json::from_str(&line).unwrap()
     }
 
-    fn ask(&mut self, command: &DriveCommand) -> DriveReply {
+    fn ask(&mut self, command: &MeasureCommand) -> MeasureReply {
         let line = serde_json::to_string(command).unwrap();
         writeln!(self.child.stdin.as_mut().unwrap(), "{line}").unwrap();
         self.reply()
@@ -80,14 +80,14 @@ impl Drop for Driven {
 #[test]
 fn a_recorded_batch_of_a_cpu_has_operators_and_no_kernels() {
     let mut worker = Driven::start(affine(), "Affine", 2);
-    assert_eq!(worker.reply(), DriveReply::Ready);
+    assert_eq!(worker.reply(), MeasureReply::Ready);
     // Twice: a recording leaves nothing behind that another would trip over.
     for name in ["first.json", "second.json"] {
         let trace = worker.folder.path().join(name);
-        let command = DriveCommand::Record {
+        let command = MeasureCommand::Record {
             trace: trace.clone(),
         };
-        assert_eq!(worker.ask(&command), DriveReply::Done);
+        assert_eq!(worker.ask(&command), MeasureReply::Done);
         let json = fs::read_to_string(trace).unwrap();
         assert_eq!(
             KinetoTrace::from_json(&json).unwrap(),
@@ -98,19 +98,19 @@ fn a_recorded_batch_of_a_cpu_has_operators_and_no_kernels() {
             "{json}"
         );
     }
-    assert_eq!(worker.ask(&DriveCommand::UnderProfiler), DriveReply::Done);
+    assert_eq!(worker.ask(&MeasureCommand::UnderProfiler), MeasureReply::Done);
 }
 
 #[test]
 fn driven_batches_are_measured_within_their_window() {
     let mut worker = Driven::start(affine(), "Affine", 4);
-    assert_eq!(worker.reply(), DriveReply::Ready);
-    let run = |window_ms| DriveCommand::Run {
+    assert_eq!(worker.reply(), MeasureReply::Ready);
+    let run = |window_ms| MeasureCommand::Run {
         before_ms: 5,
         window_ms,
         after_ms: 5,
     };
-    let DriveReply::Ran {
+    let MeasureReply::Ran {
         batches, median_ms, ..
     } = worker.ask(&run(200))
     else {
@@ -120,7 +120,7 @@ fn driven_batches_are_measured_within_their_window() {
         batches > 0 && median_ms > 0.0,
         "{batches} of {median_ms} ms"
     );
-    let DriveReply::Failed { reason } = worker.ask(&run(600_000)) else {
+    let MeasureReply::Failed { reason } = worker.ask(&run(600_000)) else {
         panic!("it runs for longer than allowed");
     };
     assert_eq!(reason, "a run of over 600000 ms: the limit");
@@ -130,7 +130,7 @@ fn driven_batches_are_measured_within_their_window() {
 fn a_batch_that_the_program_does_not_take_is_refused() {
     let mut worker = Driven::start(affine(), "Affine", 5);
     let reason = "batch_size: expected 1 to 4, not 5".to_owned();
-    assert_eq!(worker.reply(), DriveReply::Failed { reason });
+    assert_eq!(worker.reply(), MeasureReply::Failed { reason });
 }
 
 #[test]

@@ -13,7 +13,7 @@ use std::{
 use anyhow::{Context as _, anyhow, bail, ensure};
 use packhorse_api::{
     ModelRegistration,
-    drive::{DriveCommand, DriveReply, DriveTask},
+    local_worker::{MeasureCommand, MeasureReply, MeasureTask},
 };
 use packhorse_client::ArtifactFile;
 use packhorse_cluster::{ComputeShare, ModelId, ModelVersion, Program};
@@ -142,7 +142,7 @@ impl Driven {
             .prefix("packhorse-drive-")
             .tempdir()
             .context("a folder for the worker")?;
-        let task = DriveTask {
+        let task = MeasureTask {
             program: start.model.program.clone(),
             artifact: start.model.artifact.clone(),
             cuda_device: start.device.cuda().map(ToOwned::to_owned),
@@ -181,13 +181,13 @@ impl Driven {
     /// Waits until it is loaded and warm.
     pub(super) fn wait_until_ready(&mut self) -> anyhow::Result<()> {
         match self.reply()? {
-            DriveReply::Ready => Ok(()),
+            MeasureReply::Ready => Ok(()),
             other => bail!("the worker of {} says {other:?}", self.name),
         }
     }
 
     /// Says what to do, without waiting until it is done.
-    pub(super) fn tell(&mut self, command: &DriveCommand) -> anyhow::Result<()> {
+    pub(super) fn tell(&mut self, command: &MeasureCommand) -> anyhow::Result<()> {
         let line = serde_json::to_string(command)?;
         let told = self.commands.as_mut().map(|pipe| writeln!(pipe, "{line}"));
         match told {
@@ -200,7 +200,7 @@ impl Driven {
     }
 
     /// Waits for the answer to what it was told.
-    pub(super) fn reply(&mut self) -> anyhow::Result<DriveReply> {
+    pub(super) fn reply(&mut self) -> anyhow::Result<MeasureReply> {
         let mut line = String::new();
         loop {
             line.clear();
@@ -223,7 +223,7 @@ impl Driven {
             }
         }
         match serde_json::from_str(&line).context("the worker's reply")? {
-            DriveReply::Failed { reason } => bail!("the worker of {}: {reason}", self.name),
+            MeasureReply::Failed { reason } => bail!("the worker of {}: {reason}", self.name),
             reply => Ok(reply),
         }
     }

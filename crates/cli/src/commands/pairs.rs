@@ -9,7 +9,7 @@ use std::{
 
 use anyhow::{Context as _, anyhow, bail, ensure};
 use indicatif::ProgressBar;
-use packhorse_api::drive::{DriveCommand, DriveReply};
+use packhorse_api::local_worker::{MeasureCommand, MeasureReply};
 use packhorse_cluster::{ComputeShare, ModelName};
 use packhorse_contention::{PairMember, PairTable};
 use serde::Serialize;
@@ -272,9 +272,9 @@ impl PairsArgs {
     }
 
     /// The two do not begin at the same moment, and a batch that ends late is still company: before and after the window both run.
-    fn command(&self, longest_batch_ms: f64) -> DriveCommand {
+    fn command(&self, longest_batch_ms: f64) -> MeasureCommand {
         let margin = (100.0 * self.seconds).max(50.0).max(2.0 * longest_batch_ms);
-        DriveCommand::Run {
+        MeasureCommand::Run {
             before_ms: margin as u64,
             window_ms: (1e3 * self.seconds) as u64,
             after_ms: margin as u64,
@@ -283,11 +283,11 @@ impl PairsArgs {
 
     fn ran(&self, worker: &mut Driven) -> anyhow::Result<Ran> {
         match worker.reply()? {
-            DriveReply::Ran { batches: 0, .. } => bail!(
+            MeasureReply::Ran { batches: 0, .. } => bail!(
                 "no batch began within the {} s of a measurement: raise --seconds",
                 self.seconds
             ),
-            DriveReply::Ran {
+            MeasureReply::Ran {
                 median_ms, std_ms, ..
             } => Ok(Ran { median_ms, std_ms }),
             other => bail!("the worker says {other:?}"),

@@ -8,7 +8,7 @@ use std::{
 };
 
 use anyhow::{Context as _, bail, ensure};
-use packhorse_api::drive::DriveCommand;
+use packhorse_api::local_worker::MeasureCommand;
 use packhorse_cluster::ComputeShare;
 use packhorse_kernels::{KinetoTrace, NcuReport};
 
@@ -77,7 +77,7 @@ impl RecordArgs {
         };
         obey(
             &start,
-            &DriveCommand::Record {
+            &MeasureCommand::Record {
                 trace: trace_file.clone(),
             },
         )?;
@@ -107,7 +107,7 @@ impl RecordArgs {
 }
 
 /// Has a worker do one thing, and end.
-fn obey(start: &Start<'_>, command: &DriveCommand) -> anyhow::Result<()> {
+fn obey(start: &Start<'_>, command: &MeasureCommand) -> anyhow::Result<()> {
     let mut driven = Driven::start(start)?;
     driven.wait_until_ready()?;
     driven.tell(command)?;
@@ -169,7 +169,7 @@ fn measure(ncu: &Path, folder: &Path, start: &Start<'_>) -> anyhow::Result<NcuRe
             under,
             ..start.clone()
         },
-        &DriveCommand::UnderProfiler,
+        &MeasureCommand::UnderProfiler,
     );
     let text = fs::read_to_string(&log).unwrap_or_default();
     match NcuReport::from_csv(&text) {
