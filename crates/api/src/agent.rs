@@ -1,4 +1,4 @@
-//! What an agent and the gateway say to each other. The wanted state and the statuses themselves are nouns of `cluster`.
+//! The messages between an agent and the gateway. The wanted state and the statuses of replicas and measurements are types of `cluster`.
 
 pub use packhorse_cluster::WantedState;
 use packhorse_cluster::{ByteCount, DeviceKind, ProfileProgress, ReplicaStatus};
@@ -9,95 +9,95 @@ use utoipa::ToSchema;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LeaseRequest {
-    /// Random per state folder of an agent: two that claim one node are told apart by it.
+    /// A random identity of the agent's state folder. It distinguishes two agents that claim the same node.
     pub instance: String,
     /// The agent's version.
     pub agent_version: String,
-    /// What the node has.
+    /// The node's devices.
     pub devices: Vec<DeviceReport>,
 }
 
-/// A device as its agent sees it.
+/// A device as its agent reports it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DeviceReport {
-    /// Its name within the node: an NVIDIA UUID, `cpu0`, `sim0`.
+    /// The device's name within the node: the UUID of an NVIDIA GPU, `cpu0`, `sim0`.
     pub name: String,
-    /// What it is, as profiles know it.
+    /// The kind of device, as in profiles.
     #[schema(value_type = String)]
     pub kind: DeviceKind,
-    /// Memory that replicas may use.
+    /// The memory that replicas may use, in bytes.
     #[schema(value_type = u64)]
     pub memory_bytes: ByteCount,
-    /// Streaming multiprocessors of a GPU, threads of a CPU.
+    /// The number of streaming multiprocessors of a GPU, or of threads of a CPU; null if unknown.
     pub multiprocessors: Option<u32>,
-    /// What the driver or operating system calls it.
+    /// The device's name in its driver or the operating system.
     pub description: String,
 }
 
-/// Grants the lease.
+/// The granted lease of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct LeaseGrant {
-    /// The gateway's epoch: nothing older is obeyed.
+    /// The gateway's epoch. The agent ignores wanted states of older epochs.
     pub epoch: u64,
-    /// For how long, in milliseconds; renewed after a third of it.
+    /// The duration of the lease, in milliseconds. Agents renew it after a third of this time.
     pub lease_ms: u64,
 }
 
-/// The full state of a node, sent on every change and with every renewal.
+/// The whole state of a node, sent on every change and with every renewal of the lease.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AgentStatus {
-    /// The agent's instance, as in its lease.
+    /// The agent's instance, as in its lease request.
     pub instance: String,
-    /// The epoch of the wanted state it works on.
+    /// The epoch of the wanted state that the agent last received.
     pub epoch: u64,
-    /// The revision of it.
+    /// The revision of that wanted state.
     pub revision: u64,
-    /// Every replica the node has, wanted or not.
+    /// The replicas on the node, wanted or not.
     pub replicas: Vec<ReplicaStatus>,
-    /// Every measurement under way or finished and still wanted.
+    /// The measurements that are running, or finished and still wanted.
     pub profiles: Vec<ProfileProgress>,
-    /// How the node's GPUs are; none where it has none.
+    /// The state of each GPU of the node.
     #[serde(default)]
     pub gpus: Vec<GpuStatus>,
 }
 
-/// How a GPU is at the moment. What its driver does not tell is null.
+/// The current state of a GPU. Values that its driver does not report are null.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct GpuStatus {
-    /// The device, by its name within the node: its UUID.
+    /// The device's name within the node, which is the GPU's UUID.
     pub device: String,
-    /// Whether its replicas compute at the same time, through MPS; otherwise they take turns.
+    /// True if the GPU's replicas share it through MPS and compute at the same time; otherwise they are time-sliced.
     pub mps: bool,
-    /// Why they take turns, where MPS was tried in vain.
+    /// The reason why MPS could not be used, if it was tried.
     pub mps_reason: Option<String>,
-    /// Time in which it computed, in percent.
+    /// The share of time in which the GPU computed, in percent.
     pub utilization_pct: Option<f64>,
-    /// All its memory.
+    /// The total memory, in bytes.
     pub memory_total_bytes: Option<u64>,
-    /// Its memory in use, by whomever.
+    /// The memory in use by all processes, in bytes.
     pub memory_used_bytes: Option<u64>,
-    /// The power it takes.
+    /// The power draw, in watts.
     pub power_watts: Option<f64>,
-    /// The power it may take.
+    /// The limit of the power draw, in watts.
     pub power_limit_watts: Option<f64>,
-    /// The energy it took since its driver was loaded.
+    /// The energy used since the driver was loaded, in joules.
     pub energy_joules: Option<f64>,
-    /// Its temperature.
+    /// The temperature, in degrees Celsius.
     pub temperature_celsius: Option<u32>,
-    /// The clock of its multiprocessors.
+    /// The clock of the multiprocessors, in MHz.
     pub sm_clock_mhz: Option<u32>,
-    /// The clock of its memory.
+    /// The clock of the memory, in MHz.
     pub memory_clock_mhz: Option<u32>,
-    /// What keeps its clocks down, in words; nothing mostly.
+    /// The reasons why the clocks are reduced; empty if they are not.
     pub throttle_reasons: Vec<String>,
-    /// Memory errors since its driver was loaded that were corrected.
+    /// The number of corrected memory errors since the driver was loaded.
     pub ecc_corrected_errors: Option<u64>,
-    /// Memory errors since its driver was loaded that could not be corrected.
+    /// The number of uncorrected memory errors since the driver was loaded.
     pub ecc_uncorrected_errors: Option<u64>,
-    /// The processes that compute on it.
+    /// The processes that compute on the GPU.
     pub processes: Vec<GpuProcess>,
 }
 
@@ -105,8 +105,8 @@ pub struct GpuStatus {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct GpuProcess {
-    /// Its number on its node.
+    /// The process id on the node.
     pub pid: u32,
-    /// Its memory on the GPU; that of an MPS client may be counted with the server.
+    /// The GPU memory of the process, in bytes. The memory of an MPS client may be counted with the MPS server.
     pub memory_bytes: Option<u64>,
 }

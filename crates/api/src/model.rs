@@ -1,4 +1,4 @@
-//! Models, their artifacts and how they fare.
+//! Models, their artifacts and their goodput.
 
 use packhorse_cluster::{
     ArtifactDigest, ByteCount, Capacity, ComputeShare, DeviceId, DeviceKind, ModelName,
@@ -11,210 +11,212 @@ use utoipa::ToSchema;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ModelRegistration {
-    /// The name clients use.
+    /// The name that clients use.
     #[schema(value_type = String, pattern = "^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$", example = "minilm")]
     pub name: ModelName,
-    /// The version, 1 if absent.
+    /// The version; 1 if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<u32>, minimum = 1)]
     pub version: Option<ModelVersion>,
-    /// The digest of an uploaded TorchScript file. Either this or `artifact_path`.
+    /// The digest of an uploaded TorchScript file. Exactly one of `artifact` and `artifact_path` is required.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, pattern = "^sha256:[0-9a-f]{64}$")]
     pub artifact: Option<ArtifactDigest>,
-    /// A TorchScript file on the gateway's machine, under one of its configured roots. Either this or `artifact`.
+    /// The path of a TorchScript file on the gateway's machine, within one of its artifact roots (`--artifact-root`). Exactly one of
+    /// `artifact` and `artifact_path` is required.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub artifact_path: Option<String>,
-    /// The most rows of one batch; 0 for a model without a batch dimension.
+    /// The largest number of rows in one batch, at most 4096; 0 for a model without a batch dimension.
     #[schema(maximum = 4096, example = 16)]
     pub max_batch_size: u32,
-    /// The latency objective in milliseconds, end to end at the gateway; at most 60000.
+    /// The latency objective (SLO) in milliseconds, end to end at the gateway; above 0 and at most 60000.
     #[schema(exclusive_minimum = 0, maximum = 60000, example = 200)]
     pub slo_ms: f64,
-    /// The rate to plan for, in requests per second.
+    /// The request rate to plan for, in requests per second.
     #[schema(value_type = f64, minimum = 0, example = 50)]
     pub rate_rps: RequestsPerSecond,
-    /// The most requests that wait for it; one more is refused. If absent, the gateway's `--queue-limit`.
+    /// The largest number of requests in the model's queue, 1 to 1000000; further requests are refused. If absent, the gateway's
+    /// `--queue-limit` applies.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1, maximum = 1_000_000)]
     pub queue_limit: Option<u32>,
-    /// In the order of the program's arguments; shapes include the batch dimension.
+    /// The inputs, in the order of the program's arguments. Shapes include the batch dimension.
     pub inputs: Vec<TensorSpec>,
-    /// In the order of the program's results; shapes include the batch dimension.
+    /// The outputs, in the order of the program's results. Shapes include the batch dimension.
     pub outputs: Vec<TensorSpec>,
 }
 
-/// Changes what is promised of a model. Absent fields stay.
+/// Changes the SLO, rate or queue limit of a model. Absent fields stay unchanged.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ModelChange {
-    /// The latency objective in milliseconds; at most 60000.
+    /// The latency objective (SLO) in milliseconds; above 0 and at most 60000.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(exclusive_minimum = 0, maximum = 60000)]
     pub slo_ms: Option<f64>,
-    /// The rate to plan for, in requests per second.
+    /// The request rate to plan for, in requests per second.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<f64>, minimum = 0)]
     pub rate_rps: Option<RequestsPerSecond>,
-    /// The most requests that wait for it; null: the gateway's `--queue-limit` again.
+    /// The largest number of requests in the model's queue, 1 to 1000000; null restores the gateway's `--queue-limit`.
     #[serde(
         default,
-        deserialize_with = "given",
+        deserialize_with = "present",
         skip_serializing_if = "Option::is_none"
     )]
     #[schema(value_type = Option<u32>, minimum = 1, maximum = 1_000_000)]
     pub queue_limit: Option<Option<u32>>,
 }
 
-/// A field that is there, be it null: absent ones stay what they are.
-fn given<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
+/// Deserializes a field that is present, even as null, to `Some`, so that it differs from an absent field.
+fn present<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
     deserializer: D,
 ) -> Result<Option<T>, D::Error> {
     T::deserialize(deserializer).map(Some)
 }
 
-/// Where a model is on its way from registration to serving.
+/// The state of a model between registration and serving.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ModelState {
-    /// Stored; nothing has happened with it yet, for want of a node.
+    /// The model is stored, and no node is available yet.
     Registered,
-    /// An agent fetches its artifact.
+    /// An agent is fetching the model's artifact.
     Fetching,
-    /// It is measured on a kind of device that has no profile of it.
+    /// The model is being measured, or waits to be, on a kind of device for which it has no profile.
     Profiling,
-    /// The policy decides where it runs.
+    /// The placement policy is making a plan.
     Planning,
-    /// Its replicas start.
+    /// The model's replicas are starting.
     Loading,
-    /// At least one replica takes requests.
+    /// At least one replica serves requests.
     Ready,
-    /// The plan has no place for it.
+    /// The plan has no replica of the model.
     Unplaced,
-    /// It cannot be served as it is registered.
+    /// The model cannot be served as it is registered.
     Failed,
 }
 
-/// A registered version of a model, with what has become of it.
+/// A registered version of a model and its current state.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ModelView {
-    /// The name clients use.
+    /// The name that clients use.
     #[schema(value_type = String)]
     pub name: ModelName,
     /// The version.
     #[schema(value_type = u32)]
     pub version: ModelVersion,
-    /// Where it is on its way.
+    /// The state between registration and serving.
     pub state: ModelState,
-    /// Why it is there and what it waits for, for people.
+    /// The reason for the state and what the model waits for, as text for people.
     pub reason: Option<String>,
-    /// Its TorchScript file.
+    /// The digest of the model's TorchScript file.
     #[schema(value_type = String)]
     pub artifact: ArtifactDigest,
-    /// The file's size.
+    /// The size of the file, in bytes.
     pub artifact_bytes: u64,
-    /// The most rows of one batch; 0 for a model without a batch dimension.
+    /// The largest number of rows in one batch; 0 for a model without a batch dimension.
     pub max_batch_size: u32,
-    /// The latency objective in milliseconds.
+    /// The latency objective (SLO) in milliseconds.
     pub slo_ms: f64,
-    /// The rate that is planned for, in requests per second.
+    /// The request rate that is planned for, in requests per second.
     #[schema(value_type = f64)]
     pub rate_rps: RequestsPerSecond,
-    /// The most requests that wait for it; null: the gateway's `--queue-limit`.
+    /// The largest number of requests in the model's queue; null if the gateway's `--queue-limit` applies.
     #[serde(default)]
     pub queue_limit: Option<u32>,
-    /// The inputs it declares.
+    /// The declared inputs.
     pub inputs: Vec<TensorSpec>,
-    /// The outputs it declares.
+    /// The declared outputs.
     pub outputs: Vec<TensorSpec>,
-    /// The kinds of device it has a profile on.
+    /// The kinds of device for which the model has a profile.
     #[schema(value_type = Vec<String>)]
     pub profiled_on: Vec<DeviceKind>,
-    /// Measurements under way.
+    /// The measurements that are assigned to a device and not finished.
     pub profiling: Vec<ProfilingView>,
-    /// Its replicas, wanted and running.
+    /// The replicas of the current plan, and those of earlier plans that still run.
     pub replicas: Vec<ReplicaView>,
 }
 
-/// A measurement under way.
+/// The progress of a measurement.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ProfilingView {
-    /// On what kind of device.
+    /// The kind of device that the model is measured on.
     #[schema(value_type = String)]
     pub device_kind: DeviceKind,
-    /// Batch sizes measured so far.
+    /// The number of batch sizes measured so far.
     pub done: u32,
-    /// Batch sizes to measure in all; 0 while that is not known.
+    /// The number of batch sizes to measure; 0 while unknown.
     pub total: u32,
 }
 
-/// One replica of a model.
+/// A replica of a model.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ReplicaView {
-    /// Its identity for as long as it lives.
+    /// The replica's identity while it exists.
     #[schema(value_type = String)]
     pub id: ReplicaId,
-    /// Where it runs, as NODE/DEVICE.
+    /// The device that the replica runs on, as NODE/DEVICE.
     #[schema(value_type = String)]
     pub device: DeviceId,
-    /// What that device is.
+    /// The kind of the device.
     #[schema(value_type = String)]
     pub device_kind: DeviceKind,
-    /// The most rows of one batch.
+    /// The largest number of rows in one batch.
     pub batch_size: u32,
-    /// The share of the multiprocessors it may use; null sets no limit.
+    /// The share of the device's multiprocessors that the replica may use, in percent; null if unlimited.
     #[schema(value_type = Option<f64>)]
     pub compute_share_pct: Option<ComputeShare>,
-    /// Where it is on its way; null before its node has said anything of it.
+    /// The state that the node reported; null before its first report.
     pub state: Option<ReplicaState>,
-    /// Whether the gateway is connected to it and gives it batches.
+    /// True if the gateway is connected to the replica and sends it batches.
     pub serving: bool,
-    /// How often its worker was started again.
+    /// The number of times that the replica's worker was restarted.
     pub restarts: u32,
-    /// Its worker's process on the node.
+    /// The process id of the replica's worker on the node; null while there is no process.
     pub pid: Option<u32>,
-    /// Why it is not ready.
+    /// The reason why the replica is not ready.
     pub reason: Option<String>,
-    /// Memory that it was seen to need on its device; null before it is ready.
+    /// The device memory that the worker uses, in bytes; null before it is ready or if unknown.
     #[schema(value_type = Option<u64>)]
     pub memory_bytes: Option<ByteCount>,
-    /// What its worker is capable of, which may be less than planned; null before it is ready.
+    /// The limits that the worker found, which may be below the planned ones; null before it is ready.
     pub capacity: Option<Capacity>,
 }
 
 /// A stored model file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ArtifactView {
-    /// Its SHA-256.
+    /// The SHA-256 digest of the file.
     #[schema(value_type = String)]
     pub digest: ArtifactDigest,
-    /// Its size.
+    /// The size of the file, in bytes.
     pub bytes: u64,
 }
 
-/// How a model fared in a window of time.
+/// The goodput and latency of a model in a time window.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ModelGoodput {
-    /// The model.
+    /// The model's name.
     #[schema(value_type = String)]
     pub name: ModelName,
-    /// Its version.
+    /// The model's version.
     #[schema(value_type = u32)]
     pub version: ModelVersion,
-    /// Requests that arrived, per second.
+    /// The requests that arrived, per second.
     pub offered_rps: f64,
-    /// Requests that were answered, per second.
+    /// The requests that were answered, per second.
     pub throughput_rps: f64,
-    /// Requests that were answered within the SLO, per second.
+    /// The requests that were answered within the SLO, per second.
     pub goodput_rps: f64,
-    /// Requests refused or expired in the window.
+    /// The number of requests that were refused or expired in the window.
     pub dropped: u64,
-    /// Median latency of the answered, in milliseconds.
+    /// The median latency of the answered requests, in milliseconds.
     pub p50_ms: Option<f64>,
-    /// 95th percentile.
+    /// The 95th percentile of the latency, in milliseconds.
     pub p95_ms: Option<f64>,
-    /// 99th percentile.
+    /// The 99th percentile of the latency, in milliseconds.
     pub p99_ms: Option<f64>,
-    /// Mean rows per batch.
+    /// The mean number of rows per batch.
     pub mean_batch: Option<f64>,
 }

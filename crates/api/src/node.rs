@@ -6,55 +6,55 @@ use utoipa::ToSchema;
 
 use crate::agent::GpuStatus;
 
-/// How a node stands with the gateway.
+/// The state of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum NodeState {
-    /// Its agent holds the lease; replicas are placed on it.
+    /// The node's agent holds the lease, and replicas are placed on the node.
     Ready,
-    /// It serves what it has, but gets nothing new.
+    /// The node keeps its replicas and gets no new ones.
     Cordoned,
-    /// Its replicas move elsewhere.
+    /// The node's replicas move to other nodes.
     Draining,
-    /// Its agent has lost the lease; nothing is placed on it.
+    /// The node's agent has lost the lease, and no replicas are placed on the node.
     Lost,
 }
 
 /// A machine with an agent.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct NodeView {
-    /// Its name.
+    /// The node's name.
     #[schema(value_type = String)]
     pub name: NodeName,
-    /// How it stands.
+    /// The node's state.
     pub state: NodeState,
     /// The agent's version.
     pub agent_version: String,
-    /// Milliseconds since the agent was last heard; null if not since the gateway started.
+    /// The time since the agent's last message, in milliseconds; null if there was none since the gateway started.
     pub last_seen_ms: Option<u64>,
-    /// What it has.
+    /// The node's devices.
     pub devices: Vec<DeviceView>,
 }
 
 /// A device of a node.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct DeviceView {
-    /// As NODE/DEVICE.
+    /// The device's identity, as NODE/DEVICE.
     #[schema(value_type = String)]
     pub id: DeviceId,
-    /// What it is, as profiles know it.
+    /// The kind of device, as in profiles.
     #[schema(value_type = String)]
     pub kind: DeviceKind,
-    /// What the driver or operating system calls it.
+    /// The device's name in its driver or the operating system.
     pub description: String,
-    /// Memory that replicas may use.
+    /// The memory that replicas may use, in bytes.
     #[schema(value_type = u64)]
     pub memory_bytes: ByteCount,
-    /// Streaming multiprocessors of a GPU, threads of a CPU.
+    /// The number of streaming multiprocessors of a GPU, or of threads of a CPU; null if unknown.
     pub multiprocessors: Option<u32>,
-    /// How it is, of a GPU whose agent has reported.
+    /// The state of the GPU; null for other devices and before the agent's first report.
     pub gpu: Option<GpuStatus>,
-    /// The replicas on it.
+    /// The replicas on the device.
     #[schema(value_type = Vec<String>)]
     pub replicas: Vec<ReplicaId>,
 }
