@@ -3,6 +3,7 @@
 use std::{io, net::SocketAddr, time::Duration};
 
 use packhorse_placement::UnknownPolicy;
+use packhorse_service::StateDirError;
 use packhorse_wire::LinkSecret;
 
 use crate::{
@@ -14,7 +15,7 @@ use crate::{
     controller::{Controller, ControllerConfig},
     driver::{DataPlane, DataPlaneConfig},
     serve::{ConnectionLimits, Server},
-    state_dir::{StateDir, StateDirError, read_secret},
+    state_dir::{GatewayDir, SecretError, read_secret},
     store::{ArtifactFiles, OpenStoreError, Store, StoreError},
 };
 
@@ -31,7 +32,7 @@ pub struct App {
     store: Store,
     grace: Duration,
     // Last: the lock on the folder goes when nothing writes there any more.
-    _state: StateDir,
+    _state: GatewayDir,
 }
 
 /// Why a gateway does not start.
@@ -40,9 +41,12 @@ pub enum StartError {
     /// The configured policy does not exist.
     #[error("--policy")]
     Policy(#[source] UnknownPolicy),
-    /// The state folder, or a file with a secret, cannot be used.
-    #[error("cannot use the state folder or a secret")]
+    /// The state folder cannot be used.
+    #[error("cannot use the state folder")]
     State(#[from] StateDirError),
+    /// A secret cannot be read or created.
+    #[error("cannot use a secret")]
+    Secret(#[from] SecretError),
     /// The database cannot be opened.
     #[error("cannot open the store")]
     OpenStore(#[from] OpenStoreError),
@@ -73,7 +77,7 @@ impl App {
     pub async fn start(settings: Settings) -> Result<Self, StartError> {
         let policy = settings.policy.as_deref().map(packhorse_placement::policy);
         let policy = policy.transpose().map_err(StartError::Policy)?;
-        let state = StateDir::open(&settings.state_dir)?;
+        let state = GatewayDir::open(&settings.state_dir)?;
         let credentials = credentials(&settings, &state)?;
         let link_secret = match &settings.link_secret_file {
             Some(file) => LinkSecret::from_file_content(read_secret(file)?.as_bytes()),
@@ -172,7 +176,7 @@ impl App {
     }
 }
 
-fn credentials(settings: &Settings, state: &StateDir) -> Result<Credentials, StateDirError> {
+fn credentials(settings: &Settings, state: &GatewayDir) -> Result<Credentials, SecretError> {
     let secret = |file: &Option<std::path::PathBuf>, name| match file {
         Some(file) => read_secret(file),
         None => state.own_secret(name),

@@ -1,9 +1,10 @@
 //! How a gateway is configured: flags and environment variables, parsed once into [`Settings`].
 
-use std::{ffi::OsString, net::SocketAddr, path::PathBuf, time::Duration};
+use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
-use clap::{Parser, ValueEnum, value_parser};
+use clap::{Parser, value_parser};
 use packhorse_cluster::{ByteCount, Discipline, ModelSpec};
+use packhorse_service::{DataHome, LogOptions};
 use packhorse_serving::ModelLimits;
 
 const EXAMPLES: &str = "\
@@ -144,35 +145,11 @@ pub struct Options {
         value_parser = value_parser!(u64).range(0..=600_000))]
     pub shutdown_grace_ms: u64,
 
-    /// How the log is written to standard error
-    #[arg(long, env = "PACKHORSE_LOG_FORMAT", value_enum, default_value_t = LogFormat::Text)]
-    pub log_format: LogFormat,
+    #[command(flatten)]
+    pub log: LogOptions,
 
-    /// What is logged: a level, or target=level, comma-separated
-    #[arg(
-        long,
-        env = "PACKHORSE_LOG",
-        value_name = "FILTER",
-        default_value = "info"
-    )]
-    pub log: String,
-
-    /// Where data of this user lives by the conventions of the desktop.
-    #[arg(long, env = "XDG_DATA_HOME", hide = true)]
-    data_home: Option<OsString>,
-
-    /// The user's home folder.
-    #[arg(long, env = "HOME", hide = true)]
-    home: Option<PathBuf>,
-}
-
-/// How the log is written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum LogFormat {
-    /// Lines for people.
-    Text,
-    /// One JSON object per line.
-    Json,
+    #[command(flatten)]
+    pub data_home: DataHome,
 }
 
 /// What a gateway is started with.
@@ -226,7 +203,7 @@ pub struct Settings {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConfigError {
     /// Neither a state folder nor a home is known.
-    #[error("--state-dir: give a folder, for there is neither XDG_DATA_HOME nor HOME to find one")]
+    #[error("--state-dir: give a folder, because neither XDG_DATA_HOME nor HOME is set")]
     NoStateDir,
     /// The admin listener would be open to other machines with a token that nobody chose.
     #[error(
@@ -245,14 +222,12 @@ impl Options {
         if !self.admin_listen.ip().is_loopback() && self.admin_token_file.is_none() {
             return Err(ConfigError::OpenAdmin(self.admin_listen));
         }
-        let data_home = self
-            .data_home
-            .map(PathBuf::from)
-            .filter(|path| path.is_absolute())
-            .or_else(|| Some(self.home?.join(".local/share")));
         let state_dir = match self.state_dir {
             Some(path) => path,
-            None => data_home.ok_or(ConfigError::NoStateDir)?.join("packhorse"),
+            None => {
+                let data_home = self.data_home.path().ok_or(ConfigError::NoStateDir)?;
+                data_home.join("packhorse")
+            }
         };
         Ok(Settings {
             state_dir,

@@ -1,131 +1,94 @@
-//! The folder that holds everything a gateway keeps: the database, model files, tokens, and where its listeners are.
+//! The gateway's state folder: the database, model files, tokens, and the addresses of the listeners.
 
 use std::{
-    fs::{self, File, OpenOptions, TryLockError},
-    io::{self, Write as _},
+    fs::{self, File},
+    io::{self, Read as _},
     net::SocketAddr,
-    os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _},
+    os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
 };
 
+use packhorse_service::{StateDir, StateDirError};
 use rand::{TryRng as _, rngs::SysRng};
 
-/// A gateway's own folder, locked against a second gateway for as long as this lives.
+/// The gateway's state folder, locked against a second gateway until this is dropped.
 #[derive(Debug)]
-pub struct StateDir {
-    path: PathBuf,
-    _lock: File,
+pub struct GatewayDir {
+    dir: StateDir,
 }
 
-/// Why the folder cannot be used.
+/// A secret that cannot be read or created.
 #[derive(Debug, thiserror::Error)]
-pub enum StateDirError {
-    /// Another gateway uses it.
-    #[error("another gateway runs on the state folder {0}")]
-    InUse(PathBuf),
-    /// It cannot be made or written.
-    #[error("cannot use {path}")]
-    Io {
-        /// What could not be used.
+pub enum SecretError {
+    /// The file cannot be written.
+    #[error(transparent)]
+    Write(#[from] StateDirError),
+    /// The file cannot be read.
+    #[error("cannot read {}", path.display())]
+    Read {
+        /// The file.
         path: PathBuf,
-        /// Why.
+        /// The operating system's error.
         #[source]
         source: io::Error,
     },
-    /// A secret in a file is too short to be one, or no text.
-    #[error("{path} must hold {minimum} or more visible ASCII characters")]
-    Secret {
+    /// The operating system has no random numbers.
+    #[error("the operating system provides no random numbers: {0}")]
+    Random(String),
+    /// The secret is too short, or contains other characters than visible ASCII.
+    #[error("{} must contain {SECRET_MINIMUM} or more visible ASCII characters", path.display())]
+    Malformed {
         /// The file.
         path: PathBuf,
-        /// The least length.
-        minimum: usize,
     },
 }
 
-/// The least length of a secret that somebody else made.
+/// The least number of characters of a secret.
 const SECRET_MINIMUM: usize = 16;
-/// The most bytes that are read of a file that should hold a secret.
+/// The most bytes that are read of a file with a secret.
 const SECRET_FILE_LIMIT: u64 = 4096;
 
-impl StateDir {
-    /// Opens and locks the folder. It is made, for its owner alone, if it is not there.
+impl GatewayDir {
+    /// Opens and locks the folder. If it does not exist, it is created for its owner only.
     ///
     /// # Errors
-    /// If another gateway uses it, or it cannot be written.
+    /// If another process uses the folder, or it cannot be written.
     pub fn open(path: &Path) -> Result<Self, StateDirError> {
-        let error = |path: &Path| {
-            let path = path.to_owned();
-            move |source| StateDirError::Io { path, source }
+        let this = Self {
+            dir: StateDir::open(path)?,
         };
-        fs::DirBuilder::new()
-            .recursive(true)
-            .mode(0o700)
-            .create(path)
-            .map_err(error(path))?;
-        let path = fs::canonicalize(path).map_err(error(path))?;
-        let mode = fs::metadata(&path)
-            .map_err(error(&path))?
-            .permissions()
-            .mode();
-        if mode & 0o077 != 0 {
-            // It may hold other things as well: whoever made it decides who may enter.
-            tracing::warn!(state_dir = %path.display(), "other users can read the state folder");
-        }
-        let lock_path = path.join("lock");
-        let lock = OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .mode(0o600)
-            .open(&lock_path)
-            .map_err(error(&lock_path))?;
-        match lock.try_lock() {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => return Err(StateDirError::InUse(path)),
-            Err(TryLockError::Error(source)) => {
-                return Err(StateDirError::Io {
-                    path: lock_path,
-                    source,
-                });
-            }
-        }
-        let this = Self { path, _lock: lock };
-        this.forget_endpoints();
+        this.remove_endpoints();
         Ok(this)
     }
 
-    /// The SQLite database.
+    /// Returns the path of the SQLite database.
     pub fn database(&self) -> PathBuf {
-        self.path.join("packhorse.db")
+        self.dir.path().join("packhorse.db")
     }
 
-    /// The folder of model files.
+    /// Returns the path of the folder of model files.
     pub fn artifacts(&self) -> PathBuf {
-        self.path.join("artifacts")
+        self.dir.path().join("artifacts")
     }
 
-    /// The secret in the file `name` of this folder; 256 random bits in hexadecimal digits are written there, readable to the
-    /// owner only, if there is none yet.
+    /// Returns the secret in the file `name` of this folder. If the file does not exist, it is created with 256 random bits in hexadecimal
+    /// digits, readable to its owner only.
     ///
     /// # Errors
     /// If the file cannot be written or read.
-    pub fn own_secret(&self, name: &str) -> Result<String, StateDirError> {
-        let path = self.path.join(name);
+    pub fn own_secret(&self, name: &str) -> Result<String, SecretError> {
+        let path = self.dir.path().join(name);
         if !path.exists() {
             let mut bits = [0; 32];
-            SysRng
-                .try_fill_bytes(&mut bits)
-                .map_err(|e| StateDirError::Io {
-                    path: path.clone(),
-                    source: io::Error::other(e.to_string()),
-                })?;
+            let filled = SysRng.try_fill_bytes(&mut bits);
+            filled.map_err(|e| SecretError::Random(e.to_string()))?;
             let text = format!("{}\n", hex::encode(bits));
-            self.write(name, text.as_bytes())?;
+            self.dir.write(name, text.as_bytes())?;
         }
         read_secret(&path)
     }
 
-    /// Writes where the listeners are, for tools and tests. Removed again at the end.
+    /// Writes the addresses of the listeners to `endpoints.json`, for tools and tests. The file is removed when this is dropped.
     ///
     /// # Errors
     /// If the file cannot be written.
@@ -139,51 +102,27 @@ impl StateDir {
             "admin": admin.to_string(),
             "pid": std::process::id(),
         });
-        self.write("endpoints.json", format!("{endpoints}\n").as_bytes())
+        let text = format!("{endpoints}\n");
+        self.dir.write("endpoints.json", text.as_bytes())
     }
 
-    fn forget_endpoints(&self) {
-        let _ = fs::remove_file(self.path.join("endpoints.json"));
-    }
-
-    /// Writes a file that is either as it was or complete, whatever happens in between.
-    fn write(&self, name: &str, content: &[u8]) -> Result<(), StateDirError> {
-        let path = self.path.join(name);
-        let fresh = self.path.join(format!("{name}.new"));
-        let write = || {
-            // Left by a process that was killed here; the lock says that it is gone.
-            let _ = fs::remove_file(&fresh);
-            let mut file = OpenOptions::new()
-                .write(true)
-                .create_new(true)
-                .mode(0o600)
-                .open(&fresh)?;
-            file.write_all(content)?;
-            file.sync_all()?;
-            fs::rename(&fresh, &path)?;
-            File::open(&self.path)?.sync_all()
-        };
-        write().map_err(|source| StateDirError::Io {
-            path: path.clone(),
-            source,
-        })
+    fn remove_endpoints(&self) {
+        let _ = fs::remove_file(self.dir.path().join("endpoints.json"));
     }
 }
 
-impl Drop for StateDir {
+impl Drop for GatewayDir {
     fn drop(&mut self) {
-        self.forget_endpoints();
+        self.remove_endpoints();
     }
 }
 
-/// Reads a secret from a file; white space around it does not count.
+/// Reads a secret from a file, without the white space around it.
 ///
 /// # Errors
-/// If the file cannot be read or holds no secret.
-pub fn read_secret(path: &Path) -> Result<String, StateDirError> {
-    use io::Read as _;
-
-    let error = |source| StateDirError::Io {
+/// If the file cannot be read or contains no secret.
+pub fn read_secret(path: &Path) -> Result<String, SecretError> {
+    let error = |source| SecretError::Read {
         path: path.to_owned(),
         source,
     };
@@ -197,10 +136,8 @@ pub fn read_secret(path: &Path) -> Result<String, StateDirError> {
         .map_err(error)?;
     let text = text.trim_ascii();
     if text.len() < SECRET_MINIMUM || !text.iter().all(u8::is_ascii_graphic) {
-        return Err(StateDirError::Secret {
-            path: path.to_owned(),
-            minimum: SECRET_MINIMUM,
-        });
+        let path = path.to_owned();
+        return Err(SecretError::Malformed { path });
     }
     Ok(String::from_utf8(text.to_vec()).expect("ASCII is UTF-8"))
 }
@@ -210,37 +147,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tokens_are_made_once_and_for_the_owner_only() {
+    fn tokens_are_created_once_and_for_the_owner_only() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a/state");
-        let state = StateDir::open(&path).unwrap();
+        let state = GatewayDir::open(&path).unwrap();
         let first = state.own_secret("admin-token").unwrap();
         assert_eq!(first.len(), 64);
         assert_ne!(first, state.own_secret("agent-token").unwrap());
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
-        assert_eq!(mode(&path), 0o700);
         assert_eq!(mode(&path.join("admin-token")), 0o600);
         drop(state);
-        let state = StateDir::open(&path).unwrap();
+        let state = GatewayDir::open(&path).unwrap();
         assert_eq!(state.own_secret("admin-token").unwrap(), first);
     }
 
     #[test]
-    fn a_second_gateway_on_the_same_folder_is_told_so() {
+    fn endpoints_exist_while_the_gateway_runs() {
         let dir = tempfile::tempdir().unwrap();
-        let first = StateDir::open(dir.path()).unwrap();
-        assert!(matches!(
-            StateDir::open(dir.path()),
-            Err(StateDirError::InUse(_))
-        ));
-        drop(first);
-        assert!(StateDir::open(dir.path()).is_ok());
-    }
-
-    #[test]
-    fn endpoints_are_there_while_the_gateway_is() {
-        let dir = tempfile::tempdir().unwrap();
-        let state = StateDir::open(dir.path()).unwrap();
+        let state = GatewayDir::open(dir.path()).unwrap();
         let address = |port| SocketAddr::from(([127, 0, 0, 1], port));
         state.write_endpoints(address(1), address(2)).unwrap();
         let file = dir.path().join("endpoints.json");

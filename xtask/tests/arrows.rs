@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, process::Command};
 use serde::Deserialize;
 
 /// What each crate of the workspace may depend on, tests included.
-const ARROWS: [(&str, &[&str]); 18] = [
+const ARROWS: [(&str, &[&str]); 19] = [
     ("cluster", &[]),
     ("contention", &["cluster"]),
     ("control", &["cluster"]),
@@ -14,6 +14,7 @@ const ARROWS: [(&str, &[&str]); 18] = [
     ("reconcile", &["cluster"]),
     ("wire", &["cluster"]),
     ("api", &["cluster"]),
+    ("service", &[]),
     ("placement", &["cluster", "contention"]),
     ("serving", &["cluster", "contention"]),
     (
@@ -59,6 +60,7 @@ const ARROWS: [(&str, &[&str]); 18] = [
             "protocol",
             "wire",
             "api",
+            "service",
         ],
     ),
     (
@@ -70,6 +72,7 @@ const ARROWS: [(&str, &[&str]); 18] = [
             "reconcile",
             "wire",
             "api",
+            "service",
             "tch",
             "torch-sys",
         ],

@@ -13,7 +13,7 @@ use clap::ValueEnum;
 use packhorse_cluster::ProfileTable;
 use packhorse_worker_agent::{
     devices::{Device, DeviceChoice},
-    handoff::{Pipeline, worker_environment},
+    handoff::{PipelineSettings, worker_environment},
 };
 use serde::{Deserialize, de::DeserializeOwned};
 
@@ -223,10 +223,10 @@ impl Host {
     }
 
     /// How an agent has its workers' batches follow each other.
-    pub(crate) fn pipeline(&self) -> Pipeline {
-        Pipeline {
+    pub(crate) fn pipeline(&self) -> PipelineSettings {
+        PipelineSettings {
             streams: self.backend == Backend::Nvidia,
-            ..Pipeline::default()
+            ..PipelineSettings::default()
         }
     }
 

@@ -161,7 +161,7 @@ mod tests {
         }
         assert_eq!(daemon.client(None).len(), client.len() - 1);
         drop(daemon);
-        let told = fs::read_to_string(pipe.join("told")).unwrap();
+        let told = fs::read_to_string(pipe.join("commands")).unwrap();
         assert!(told.trim_end().ends_with("quit"), "{told}");
     }
 

@@ -1,7 +1,6 @@
-//! How an agent is configured: flags and environment variables, parsed once into [`Settings`].
+//! The agent's configuration: flags and environment variables, parsed once into [`Settings`].
 
 use std::{
-    ffi::OsString,
     fs, io,
     net::IpAddr,
     path::{Path, PathBuf},
@@ -10,233 +9,205 @@ use std::{
 
 use clap::{Parser, ValueEnum, value_parser};
 use packhorse_cluster::{IdError, NodeName, ProfileError, ProfileTable};
+use packhorse_service::{DataHome, LogOptions};
+use packhorse_worker_agent::devices::DeviceChoice;
 use reqwest::Url;
 
-use super::pipeline::PipelineOptions;
-use crate::devices::DeviceChoice;
+use crate::pipeline_options::PipelineOptions;
 
 const EXAMPLES: &str = "\
 Examples:
   packhorse-agent
-      Offers this machine's GPUs, or its CPU, to the gateway on this machine.
+      Offers this machine's GPUs, or its CPU if it has none, to the gateway on this machine.
   packhorse-agent --devices simulated:V100-SXM2-16GB:4 --profiles v100.csv
       Offers four simulated GPUs whose workers take as long as the profiles say.
   packhorse-agent --gateway http://10.0.0.1:8081 --token-file /etc/packhorse/agent-token \\
       --listen-address 10.0.0.2 --link-secret-file /etc/packhorse/link-secret
       Works for a gateway on another machine.";
 
-/// The Packhorse agent: runs on this machine what the gateway wants here.
+/// The Packhorse agent: runs the replicas that the gateway places on this machine.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "packhorse-agent", version, after_help = EXAMPLES)]
-pub struct Options {
-    /// The gateway's admin address
+pub(super) struct Options {
+    /// URL of the gateway's admin listener
     #[arg(
         long,
         env = "PACKHORSE_GATEWAY",
         value_name = "URL",
         default_value = "http://127.0.0.1:8081"
     )]
-    pub gateway: Url,
+    pub(super) gateway: Url,
 
     /// Folder for model files and workers [default: $XDG_DATA_HOME/packhorse-agent or ~/.local/share/packhorse-agent]
     #[arg(long, env = "PACKHORSE_AGENT_STATE_DIR", value_name = "DIR")]
-    pub state_dir: Option<PathBuf>,
+    pub(super) state_dir: Option<PathBuf>,
 
-    /// File with the agents' bearer token [default: agent-token in the default state folder of a gateway on this machine]
+    /// File with the agents' bearer token [default: agent-token in the default state folder of the gateway]
     #[arg(long, env = "PACKHORSE_AGENT_TOKEN_FILE", value_name = "FILE")]
-    pub token_file: Option<PathBuf>,
+    pub(super) token_file: Option<PathBuf>,
 
     /// Name of this node [default: the host's name]
     #[arg(long, env = "PACKHORSE_NODE", value_name = "NAME")]
-    pub node: Option<NodeName>,
+    pub(super) node: Option<NodeName>,
 
-    /// Devices to offer: auto (GPUs, else the CPU), cpu, nvidia or simulated:KIND:COUNT; several separated by commas
+    /// Devices to offer, separated by commas: auto (GPUs, or the CPU if there are none), cpu, nvidia, simulated:KIND:COUNT
     #[arg(
         long,
         env = "PACKHORSE_DEVICES",
         value_name = "DEVICES",
         default_value = "auto"
     )]
-    pub devices: DeviceChoice,
+    pub(super) devices: DeviceChoice,
 
-    /// Profiles (CSV) that simulated devices follow
+    /// CSV file with the profiles that simulated devices follow
     #[arg(long, env = "PACKHORSE_PROFILES", value_name = "FILE")]
-    pub profiles: Option<PathBuf>,
+    pub(super) profiles: Option<PathBuf>,
 
-    /// The worker program [default: packhorse-worker beside this program]
+    /// The worker program [default: packhorse-worker in the folder of this program]
     #[arg(long, env = "PACKHORSE_WORKER", value_name = "PATH")]
-    pub worker: Option<PathBuf>,
+    pub(super) worker: Option<PathBuf>,
 
-    /// Whether replicas share GPUs through MPS, with a daemon of the agent's for each; without, they take turns, unless a daemon
-    /// that the environment names runs already
+    /// Sharing of GPUs through MPS: auto starts a daemon for each GPU; off starts none, so that replicas time-slice a GPU unless the
+    /// environment names a running daemon
     #[arg(long, env = "PACKHORSE_MPS", value_enum, default_value_t = MpsMode::Auto)]
-    pub mps: MpsMode,
+    pub(super) mps: MpsMode,
 
-    /// The program that is MPS' control daemon and talks to it
+    /// The program of the MPS control daemon
     #[arg(
         long,
         env = "PACKHORSE_MPS_CONTROL",
         value_name = "PATH",
         default_value = "nvidia-cuda-mps-control"
     )]
-    pub mps_control: PathBuf,
+    pub(super) mps_control: PathBuf,
 
-    /// How workers pipeline.
     #[command(flatten)]
-    pub pipeline: PipelineOptions,
+    pub(super) pipeline: PipelineOptions,
 
-    /// Address on which workers listen for the gateway; one that other machines can reach needs --link-secret-file
+    /// IP address on which workers listen for the gateway; an address that other machines can reach requires --link-secret-file
     #[arg(
         long,
         env = "PACKHORSE_LISTEN_ADDRESS",
         value_name = "IP",
         default_value = "127.0.0.1"
     )]
-    pub listen_address: IpAddr,
+    pub(super) listen_address: IpAddr,
 
-    /// File with the secret that gateway and workers prove to each other
+    /// File with the secret shared by the gateway and the workers
     #[arg(long, env = "PACKHORSE_LINK_SECRET_FILE", value_name = "FILE")]
-    pub link_secret_file: Option<PathBuf>,
+    pub(super) link_secret_file: Option<PathBuf>,
 
-    /// Milliseconds in the module after which a batch counts as hung and its worker is started again
+    /// Time limit of a batch in the module, in milliseconds; a worker that exceeds it is restarted
     #[arg(long, env = "PACKHORSE_BATCH_LIMIT_MS", value_name = "MS", default_value_t = 10_000,
         value_parser = value_parser!(u64).range(1..=600_000))]
-    pub batch_limit_ms: u64,
+    pub(super) batch_limit_ms: u64,
 
-    /// Stop all workers when the agent is stopped, instead of leaving them for the next one
+    /// Stop all workers when the agent stops, instead of leaving them to the next agent
     #[arg(long, env = "PACKHORSE_STOP_WORKERS_ON_EXIT")]
-    pub stop_workers_on_exit: bool,
+    pub(super) stop_workers_on_exit: bool,
 
-    /// How the log is written to standard error
-    #[arg(long, env = "PACKHORSE_LOG_FORMAT", value_enum, default_value_t = LogFormat::Text)]
-    pub log_format: LogFormat,
+    #[command(flatten)]
+    pub(super) log: LogOptions,
 
-    /// What is logged: a level, or target=level, comma-separated
-    #[arg(
-        long,
-        env = "PACKHORSE_LOG",
-        value_name = "FILTER",
-        default_value = "info"
-    )]
-    pub log: String,
-
-    /// Where data of this user lives by the conventions of the desktop.
-    #[arg(long, env = "XDG_DATA_HOME", hide = true)]
-    data_home: Option<OsString>,
-
-    /// The user's home folder.
-    #[arg(long, env = "HOME", hide = true)]
-    home: Option<PathBuf>,
+    #[command(flatten)]
+    pub(super) data_home: DataHome,
 }
 
-/// How the log is written.
+/// The use of MPS on this node's GPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum LogFormat {
-    /// Lines for people.
-    Text,
-    /// One JSON object per line.
-    Json,
-}
-
-/// Whether replicas share GPUs through MPS.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum MpsMode {
-    /// Where it is to be had.
+pub(super) enum MpsMode {
+    /// Start a daemon for each GPU where MPS is installed
     Auto,
-    /// The agent starts no daemon.
+    /// Start no daemon
     Off,
 }
 
-/// What an agent is started with.
+/// The checked configuration of an agent.
 #[derive(Clone, Debug)]
-pub struct Settings {
-    /// The gateway's admin listener.
-    pub gateway: Url,
-    /// The folder for everything that is kept.
-    pub state_dir: PathBuf,
-    /// The agents' token.
-    pub token_file: PathBuf,
+pub(super) struct Settings {
+    /// The URL of the gateway's admin listener.
+    pub(super) gateway: Url,
+    /// The agent's state folder.
+    pub(super) state_dir: PathBuf,
+    /// The file with the agents' bearer token.
+    pub(super) token_file: PathBuf,
     /// The node's name.
-    pub node: NodeName,
+    pub(super) node: NodeName,
     /// The devices to offer.
-    pub devices: DeviceChoice,
-    /// What simulated devices follow.
-    pub profiles: ProfileTable,
+    pub(super) devices: DeviceChoice,
+    /// The profiles that simulated devices follow.
+    pub(super) profiles: ProfileTable,
     /// The worker program.
-    pub worker: PathBuf,
-    /// Whether replicas share GPUs through MPS.
-    pub mps: MpsMode,
-    /// MPS' control program.
-    pub mps_control: PathBuf,
-    /// How workers pipeline.
-    pub pipeline: PipelineOptions,
-    /// Where workers listen.
-    pub listen_address: IpAddr,
-    /// The secret shared with the gateway.
-    pub link_secret_file: Option<PathBuf>,
-    /// After this long in the module a batch counts as hung.
-    pub batch_limit: Duration,
-    /// Whether workers end with the agent.
-    pub stop_workers_on_exit: bool,
+    pub(super) worker: PathBuf,
+    /// The use of MPS.
+    pub(super) mps: MpsMode,
+    /// The program of the MPS control daemon.
+    pub(super) mps_control: PathBuf,
+    /// The workers' pipelines.
+    pub(super) pipeline: PipelineOptions,
+    /// The address on which workers listen.
+    pub(super) listen_address: IpAddr,
+    /// The file with the secret shared with the gateway.
+    pub(super) link_secret_file: Option<PathBuf>,
+    /// The time limit of a batch in the module.
+    pub(super) batch_limit: Duration,
+    /// If true, workers end with the agent.
+    pub(super) stop_workers_on_exit: bool,
 }
 
-/// Why a configuration is refused.
+/// A refused configuration.
 #[derive(Debug, thiserror::Error)]
-pub enum ConfigError {
-    /// Neither a folder nor a home is known.
-    #[error("--{0}: give a path, for there is neither XDG_DATA_HOME nor HOME to find one")]
+pub(super) enum ConfigError {
+    /// There is no default for a path, because the environment names neither a data folder nor a home.
+    #[error("--{0}: give a path, because neither XDG_DATA_HOME nor HOME is set")]
     NoHome(&'static str),
-    /// Only plain HTTP is built in.
-    #[error("--gateway: {0} is no http:// address")]
+    /// The URL has another scheme than HTTP.
+    #[error("--gateway: {0} is not an http:// URL, the only kind that is supported")]
     NotHttp(Url),
-    /// Workers would answer whoever reaches them.
+    /// The workers would answer anyone who can reach them.
     #[error(
         "--listen-address: {0} can be reached from other machines; give the secret that protects workers with \
          --link-secret-file, or use a loopback address"
     )]
     OpenLink(IpAddr),
-    /// The host has no name that a node may have.
-    #[error("--node: the host's name will not do ({0}); give another")]
+    /// The host's name cannot be the name of a node.
+    #[error("--node: the host's name is not a valid node name ({0}); give another name")]
     Node(#[source] IdError),
-    /// A file that a flag names cannot be read.
+    /// A file cannot be read.
     #[error("--{flag}: {}: {source}", path.display())]
     File {
-        /// The flag.
+        /// The flag that names the file.
         flag: &'static str,
         /// The file.
         path: PathBuf,
-        /// What the operating system says.
+        /// The operating system's error.
         #[source]
         source: io::Error,
     },
-    /// The file with the profiles holds something else.
+    /// The file with the profiles is malformed.
     #[error("--profiles: {}: {source}", path.display())]
     Profiles {
         /// The file.
         path: PathBuf,
-        /// Where and what.
+        /// The position and the reason.
         #[source]
         source: ProfileError,
     },
 }
 
 impl Options {
-    /// Checks what single flags cannot say, reads what they name, and gives everything its type.
+    /// Checks combinations of flags, reads the files that they name, and converts the values.
     ///
     /// # Errors
-    /// If flags do not go together, or name what is not there.
-    pub fn settings(self) -> Result<Settings, ConfigError> {
+    /// If flags contradict each other, or a file cannot be read.
+    pub(super) fn settings(self) -> Result<Settings, ConfigError> {
         if self.gateway.scheme() != "http" {
             return Err(ConfigError::NotHttp(self.gateway));
         }
         if !self.listen_address.is_loopback() && self.link_secret_file.is_none() {
             return Err(ConfigError::OpenLink(self.listen_address));
         }
-        let data_home = self
-            .data_home
-            .map(PathBuf::from)
-            .filter(|path| path.is_absolute())
-            .or_else(|| Some(self.home?.join(".local/share")));
+        let data_home = self.data_home.path();
         let default = |flag, path: &str| {
             let base = data_home.as_ref().ok_or(ConfigError::NoHome(flag))?;
             Ok(base.join(path))
@@ -249,10 +220,10 @@ impl Options {
             Some(path) => path,
             None => default("token-file", "packhorse/agent-token")?,
         };
-        readable("token-file", &token_file)?;
+        check_readable("token-file", &token_file)?;
         let link_secret_file = self
             .link_secret_file
-            .map(|path| readable("link-secret-file", &path))
+            .map(|path| check_readable("link-secret-file", &path))
             .transpose()?;
         let worker = match self.worker {
             Some(path) => path,
@@ -267,7 +238,7 @@ impl Options {
                 .profiles
                 .as_deref()
                 .map_or(Ok(ProfileTable::default()), read_profiles)?,
-            worker: readable("worker", &worker)?,
+            worker: check_readable("worker", &worker)?,
             mps: self.mps,
             mps_control: self.mps_control,
             pipeline: self.pipeline,
@@ -280,8 +251,8 @@ impl Options {
     }
 }
 
-/// The absolute path of a file that can be opened: found missing now rather than by a worker later.
-fn readable(flag: &'static str, path: &Path) -> Result<PathBuf, ConfigError> {
+/// Returns the absolute path of a file that can be opened. The check reports a missing file now instead of in a worker later.
+fn check_readable(flag: &'static str, path: &Path) -> Result<PathBuf, ConfigError> {
     let error = |source| ConfigError::File {
         flag,
         path: path.to_owned(),
@@ -372,7 +343,7 @@ mod tests {
         let error = settings(&["--gateway", "https://host"]).unwrap_err();
         assert_eq!(
             error.to_string(),
-            "--gateway: https://host/ is no http:// address"
+            "--gateway: https://host/ is not an http:// URL, the only kind that is supported"
         );
     }
 }

@@ -1,22 +1,23 @@
-//! What is read of this node's GPUs for every status.
+//! The readings of this node's GPUs in every status.
 
 use std::collections::BTreeMap;
 
 use packhorse_api::agent::GpuStatus;
+use packhorse_worker_agent::devices::{Backend, Device, Monitor};
 use tokio::sync::watch;
 
-use super::mps::{Mps, Sharing};
-use crate::devices::{Backend, Device, Monitor};
+use crate::mps::{GpuSharing, Mps};
 
 /// The GPUs of this node.
 #[derive(Clone, Debug)]
 pub(super) struct Gpus {
     names: Vec<String>,
     monitor: Monitor,
-    sharing: BTreeMap<String, watch::Receiver<Sharing>>,
+    sharing: BTreeMap<String, watch::Receiver<GpuSharing>>,
 }
 
 impl Gpus {
+    /// Starts to monitor the GPUs among the devices.
     pub(super) fn new(devices: &[Device], mps: &Mps) -> Self {
         let gpus = devices
             .iter()
@@ -29,11 +30,11 @@ impl Gpus {
                 Monitor::start()
             },
             names,
-            sharing: mps.sharing(),
+            sharing: mps.subscribe(),
         }
     }
 
-    /// How they are now. A GPU that the driver says nothing of is there, without readings.
+    /// Reads the current state of all GPUs. A GPU unknown to the driver is included without readings.
     pub(super) async fn read(&self) -> Vec<GpuStatus> {
         if self.names.is_empty() {
             return Vec::new();
@@ -45,9 +46,9 @@ impl Gpus {
         for gpu in &mut gpus {
             let sharing = self.sharing.get(&gpu.device);
             (gpu.mps, gpu.mps_reason) = match sharing.map(|sharing| sharing.borrow().clone()) {
-                Some(Sharing::Mps) => (true, None),
-                Some(Sharing::TimeSliced(reason)) => (false, Some(reason)),
-                Some(Sharing::Starting) | None => (false, None),
+                Some(GpuSharing::Mps) => (true, None),
+                Some(GpuSharing::TimeSliced(failure)) => (false, Some(failure.to_string())),
+                Some(GpuSharing::Starting) | None => (false, None),
             };
         }
         gpus

@@ -1,4 +1,4 @@
-//! Processes by pidfd: a descriptor that means this process and no later one with the same number.
+//! Processes by pidfd: a descriptor that refers to one process and never to a later process with the same id.
 
 use std::{
     ffi::OsStr,
@@ -15,12 +15,11 @@ use std::{
     sync::Arc,
 };
 
+use packhorse_worker_agent::handoff::exit_code;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use tokio::io::{Interest, unix::AsyncFd};
 
-use crate::handoff::exit_code;
-
-/// A process, our child or that of an agent before us.
+/// A process: a child of this agent, or of an earlier one.
 #[derive(Debug)]
 pub(super) struct Process {
     pid: u32,
@@ -54,36 +53,37 @@ impl fmt::Display for ProcessFailure {
 }
 
 impl Signaller {
-    /// Asks the process to finish what it has and end.
+    /// Sends SIGTERM, on which a worker finishes its batches and ends.
     pub(super) fn terminate(&self) {
         self.send(Signal::TERM);
     }
 
+    /// Sends SIGKILL.
     pub(super) fn kill(&self) {
         self.send(Signal::KILL);
     }
 
     fn send(&self, signal: Signal) {
-        // The only way to fail is that it has ended already, which is what was asked for.
+        // The only failure is that the process has already ended, which is the purpose of all signals sent here.
         if let Err(e) = pidfd_send_signal(&self.0, signal) {
             tracing::debug!(error = %e, "no signal sent");
         }
     }
 }
 
-fn pidfd(pid: u32) -> io::Result<OwnedFd> {
+fn open_pidfd(pid: u32) -> io::Result<OwnedFd> {
     let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
     let pid = pid.ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
     Ok(pidfd_open(pid, PidfdFlags::empty())?)
 }
 
 impl Process {
-    /// Starts a process in a group of its own, so that Ctrl-C at the agent's terminal does not reach it.
+    /// Starts a process in its own process group, so that Ctrl-C in the agent's terminal does not reach it.
     pub(super) fn spawn(command: &mut Command) -> io::Result<Self> {
         let child = command.process_group(0).spawn()?;
         let pid = child.id();
-        // Our own child keeps its number until we have waited for it.
-        let fd = pidfd(pid)?;
+        // A child keeps its id until this process has waited for it.
+        let fd = open_pidfd(pid)?;
         Self::new(pid, fd, Some(child))
     }
 
@@ -104,17 +104,17 @@ impl Process {
         Signaller(Arc::clone(self.fd.get_ref()))
     }
 
-    /// Kills the process and waits until it is gone: no zombie stays that others would take for it.
+    /// Kills the process and waits for its end, so that no zombie remains that looks like a running process.
     pub(super) async fn kill(mut self) {
         self.signaller().kill();
-        self.ended().await;
+        self.wait().await;
     }
 
     /// Waits until the process has ended. Returns its failure; `None` if it ended with status 0 or its status is unknown.
-    pub(super) async fn ended(&mut self) -> Option<ProcessFailure> {
+    pub(super) async fn wait(&mut self) -> Option<ProcessFailure> {
         // A pidfd is readable once its process has ended.
         if let Err(e) = self.fd.readable().await {
-            tracing::warn!(pid = self.pid, error = %e, "process not watched");
+            tracing::warn!(pid = self.pid, error = %e, "the end of a process cannot be awaited");
         }
         let status = self.child.as_mut().map(Child::wait)?;
         failure(status.ok()?)
@@ -133,8 +133,8 @@ fn failure(status: ExitStatus) -> Option<ProcessFailure> {
     }
 }
 
-/// Every process that this user may look at, the lowest number first: its number, its descriptor and its NUL-separated command line.
-fn all() -> io::Result<impl Iterator<Item = (u32, OwnedFd, Vec<u8>)>> {
+/// Returns every process that this user may inspect, by ascending id: its id, its descriptor and its NUL-separated command line.
+fn list() -> io::Result<impl Iterator<Item = (u32, OwnedFd, Vec<u8>)>> {
     let mut pids: Vec<u32> = Vec::new();
     for entry in fs::read_dir("/proc")? {
         let name = entry?.file_name();
@@ -142,53 +142,54 @@ fn all() -> io::Result<impl Iterator<Item = (u32, OwnedFd, Vec<u8>)>> {
     }
     pids.sort_unstable();
     Ok(pids.into_iter().filter_map(|pid| {
-        // First the descriptor, then the look: if the number changes hands in between, the look fails or the descriptor tells.
-        let fd = pidfd(pid).ok()?;
+        // The descriptor is opened before the command line is read: if another process gets the id in between, the read fails or the
+        // descriptor reports the end of the first process.
+        let fd = open_pidfd(pid).ok()?;
         let arguments = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
         Some((pid, fd, arguments))
     }))
 }
 
-/// The process of this user with such a command line and this value of an environment variable; the one with the lowest number if
-/// there are several.
-pub(super) fn with_environment(
-    is_it: impl Fn(&[&OsStr]) -> bool,
+/// Returns the process of this user whose command line `matches` accepts and in whose environment a variable has this value; the process
+/// with the lowest id if there are several.
+pub(super) fn find_by_environment(
+    matches: impl Fn(&[&OsStr]) -> bool,
     variable: &str,
     value: &OsStr,
 ) -> io::Result<Option<Process>> {
     let wanted = [variable.as_bytes(), b"=", value.as_bytes()].concat();
-    for (pid, fd, arguments) in all()? {
+    for (pid, fd, arguments) in list()? {
         let arguments: Vec<&OsStr> = arguments
             .split(|&byte| byte == 0)
             .map(OsStr::from_bytes)
             .collect();
-        let led_here = || {
+        let has_variable = || {
             fs::read(format!("/proc/{pid}/environ"))
                 .unwrap_or_default()
                 .split(|&byte| byte == 0)
                 .any(|pair| pair == wanted)
         };
-        if is_it(&arguments) && led_here() {
+        if matches(&arguments) && has_variable() {
             return Process::new(pid, fd, None).map(Some);
         }
     }
     Ok(None)
 }
 
-/// All processes whose command line hands them a folder (`--dir DIR`) that `ours` accepts: the workers of an earlier agent.
-/// Found by what they run, not by a note of their number, because an agent may die before it could write one.
-pub(super) fn workers(ours: impl Fn(&Path) -> bool) -> io::Result<Vec<(PathBuf, Process)>> {
+/// Returns the processes with a hand-over folder (`--dir DIR`) that `is_ours` accepts: the workers of an earlier agent.
+/// They are found by their command line instead of by a stored id, because an agent may die before it can store one.
+pub(super) fn find_workers(is_ours: impl Fn(&Path) -> bool) -> io::Result<Vec<(PathBuf, Process)>> {
     let mut found = Vec::new();
-    for (pid, fd, arguments) in all()? {
-        if let Some(dir) = handed_folder(&arguments).filter(|dir| ours(dir)) {
+    for (pid, fd, arguments) in list()? {
+        if let Some(dir) = handoff_dir(&arguments).filter(|dir| is_ours(dir)) {
             found.push((dir, Process::new(pid, fd, None)?));
         }
     }
     Ok(found)
 }
 
-/// What follows `--dir` in a NUL-separated command line.
-fn handed_folder(arguments: &[u8]) -> Option<PathBuf> {
+/// Returns the argument after `--dir` in a NUL-separated command line.
+fn handoff_dir(arguments: &[u8]) -> Option<PathBuf> {
     let mut arguments = arguments.split(|&byte| byte == 0);
     arguments.find(|argument| *argument == b"--dir")?;
     arguments
@@ -206,31 +207,31 @@ mod tests {
     async fn a_process_is_signalled_and_its_end_noticed() {
         let mut process = Process::spawn(Command::new("sleep").arg("60")).unwrap();
         process.signaller().terminate();
-        let cause = process.ended().await;
+        let cause = process.wait().await;
         assert_eq!(cause, Some(ProcessFailure::Signal(15)));
         process.signaller().kill();
         let mut process = Process::spawn(Command::new("sh").args(["-c", "exit 11"])).unwrap();
-        let cause = process.ended().await;
+        let cause = process.wait().await;
         assert_eq!(cause, Some(ProcessFailure::BatchTimedOut));
         assert_eq!(
             Process::spawn(&mut Command::new("true"))
                 .unwrap()
-                .ended()
+                .wait()
                 .await,
             None
         );
     }
 
     #[tokio::test]
-    async fn workers_are_found_by_the_folder_they_were_handed() {
+    async fn workers_are_found_by_their_handover_folder() {
         let dir = tempfile::tempdir().unwrap();
         let mut shell = Command::new("sh");
         shell.args(["-c", "read line", "--dir"]).arg(dir.path());
         let mut child = Process::spawn(shell.stdin(Stdio::piped())).unwrap();
-        // A parent goes on before its child's arguments can be read.
+        // The parent continues before its child's arguments can be read.
         let mut found = Vec::new();
         for _ in 0..1000 {
-            found = workers(|folder| folder == dir.path()).unwrap();
+            found = find_workers(|folder| folder == dir.path()).unwrap();
             if !found.is_empty() {
                 break;
             }
@@ -240,8 +241,9 @@ mod tests {
         let (_, mut process) = found.remove(0);
         assert_eq!(process.pid(), child.pid());
         process.signaller().kill();
-        assert_eq!(process.ended().await, None, "only a parent learns how");
-        child.ended().await;
-        assert!(workers(|folder| folder == dir.path()).unwrap().is_empty());
+        assert_eq!(process.wait().await, None, "only a parent gets the status");
+        child.wait().await;
+        let left = find_workers(|folder| folder == dir.path()).unwrap();
+        assert!(left.is_empty());
     }
 }

@@ -1,5 +1,5 @@
-//! The conversation with the gateway: hold the lease, follow what is wanted, say how the node stands. Each in its own time; when
-//! the gateway is away all of them try again until it is back, and nothing else of the agent notices.
+//! The session with the gateway: it holds the lease, follows the wanted state and reports the node's status, each at its own pace. While
+//! the gateway does not answer, all three retry, and the rest of the agent is not affected.
 
 use std::time::Duration;
 
@@ -11,55 +11,59 @@ use tokio::{
     time::sleep,
 };
 
-use super::{gateway::Gateway, gpus::Gpus};
+use crate::{gateway::GatewayClient, gpus::Gpus};
 
-const FIRST_RETRY: Duration = Duration::from_millis(100);
-/// A gateway that was started again is found within this.
-const LONGEST_RETRY: Duration = Duration::from_secs(1);
-/// Between two requests that the gateway answers at once but in vain.
-const BREATH: Duration = Duration::from_millis(100);
+/// The pause before the first retry.
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+/// The longest pause between retries, after which a restarted gateway is found at the latest.
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+/// The least time between two requests that the gateway answers at once without a change.
+const MIN_INTERVAL: Duration = Duration::from_millis(100);
 
-/// How the node stands.
+/// The status of the node.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct NodeStatus {
-    /// The epoch of the wanted state that is being made true.
+    /// The epoch of the current wanted state.
     pub(super) epoch: u64,
-    /// Its revision.
+    /// The revision of the current wanted state.
     pub(super) revision: u64,
+    /// The status of each replica.
     pub(super) replicas: Vec<ReplicaStatus>,
+    /// The progress of each measurement.
     pub(super) profiles: Vec<ProfileProgress>,
 }
 
-/// The conversation of one start of the agent.
+/// The session of one agent process.
 pub(super) struct Session {
-    gateway: Gateway,
+    gateway: GatewayClient,
     request: LeaseRequest,
     events: mpsc::Sender<Event>,
     status: watch::Receiver<NodeStatus>,
     gpus: Gpus,
-    /// Counts the grants of the lease.
+    /// The number of grants of the lease.
     grants: watch::Sender<u64>,
-    /// The gateway says that the lease is not held.
+    /// Notified when the gateway answers that the lease is not held.
     lost: Notify,
 }
 
-/// Pauses that double up to a limit, and vary so that agents do not come all at once.
-struct Retry(Duration);
+/// Exponential backoff with jitter, so that agents do not retry at the same time.
+struct Backoff(Duration);
 
-impl Retry {
+impl Backoff {
     fn new() -> Self {
-        Self(FIRST_RETRY)
+        Self(FIRST_PAUSE)
     }
 
     async fn pause(&mut self) {
         sleep(self.0.mul_f64(rand::random_range(0.5..1.0))).await;
-        self.0 = (self.0 * 2).min(LONGEST_RETRY);
+        self.0 = (self.0 * 2).min(LONGEST_PAUSE);
     }
 }
 
 impl Session {
+    /// Creates a session, which does nothing until [`Session::run`].
     pub(super) fn new(
-        gateway: Gateway,
+        gateway: GatewayClient,
         request: LeaseRequest,
         events: mpsc::Sender<Event>,
         status: watch::Receiver<NodeStatus>,
@@ -76,7 +80,7 @@ impl Session {
         }
     }
 
-    /// Never ends by itself.
+    /// Runs the session. Never returns.
     pub(super) async fn run(self) {
         tokio::join!(
             self.keep_lease(),
@@ -85,17 +89,17 @@ impl Session {
         );
     }
 
-    async fn tell(&self, event: Event) {
-        // The receiver lives as long as the process does.
+    async fn send_event(&self, event: Event) {
+        // The receiver lives as long as the process.
         let _ = self.events.send(event).await;
     }
 
     async fn keep_lease(&self) {
-        let mut retry = Retry::new();
+        let mut backoff = Backoff::new();
         let mut held = None;
         let mut newest = 0;
         loop {
-            match self.gateway.lease(&self.request).await {
+            match self.gateway.acquire_lease(&self.request).await {
                 Ok(grant) => {
                     if held != Some(true) {
                         tracing::info!(grant.epoch, grant.lease_ms, "lease held");
@@ -103,59 +107,60 @@ impl Session {
                             tracing::warn!(
                                 grant.epoch,
                                 newest,
-                                "the gateway is older than one this agent has worked for, and is not obeyed; if it was \
-                                 set up anew, start the agent again"
+                                "the gateway's epoch is lower than one that this agent has seen, so the agent ignores its wanted \
+                                 state; if the gateway's state was deleted, restart the agent"
                             );
                         }
                     }
                     held = Some(true);
                     newest = newest.max(grant.epoch);
-                    retry = Retry::new();
-                    self.tell(Event::Leased { epoch: grant.epoch }).await;
+                    backoff = Backoff::new();
+                    self.send_event(Event::Leased { epoch: grant.epoch }).await;
                     self.grants.send_modify(|grants| *grants += 1);
-                    let renew = Duration::from_millis(grant.lease_ms / 3).max(BREATH);
+                    let renew = Duration::from_millis(grant.lease_ms / 3).max(MIN_INTERVAL);
                     tokio::select! {
                         () = sleep(renew) => {}
-                        () = self.lost.notified() => sleep(BREATH).await,
+                        () = self.lost.notified() => sleep(MIN_INTERVAL).await,
                     }
                 }
                 Err(e) => {
                     if held != Some(false) {
-                        tracing::warn!(error = %e, "no lease; workers go on, and so do attempts");
+                        tracing::warn!(error = %e, "no lease; the agent retries, and workers continue");
                     }
                     held = Some(false);
-                    retry.pause().await;
+                    backoff.pause().await;
                 }
             }
         }
     }
 
-    async fn first_grant(&self) -> watch::Receiver<u64> {
+    /// Waits until the lease has been granted once.
+    async fn wait_for_grant(&self) -> watch::Receiver<u64> {
         let mut grants = self.grants.subscribe();
-        // The sender is ours.
+        // This struct holds the sender, so that the channel is open.
         let _ = grants.wait_for(|grants| *grants > 0).await;
         grants
     }
 
     async fn follow_wanted(&self) {
-        self.first_grant().await;
-        let mut retry = Retry::new();
+        self.wait_for_grant().await;
+        let mut backoff = Backoff::new();
         let mut known = (0, 0);
         loop {
-            match self.gateway.wanted(known).await {
+            match self.gateway.poll_wanted(known).await {
                 Ok(wanted) => {
-                    retry = Retry::new();
+                    backoff = Backoff::new();
                     let version = (wanted.epoch, wanted.revision);
                     if version > known {
                         known = version;
-                        self.tell(Event::Wanted(wanted)).await;
+                        self.send_event(Event::Wanted(wanted)).await;
                     } else {
-                        sleep(BREATH).await;
+                        sleep(MIN_INTERVAL).await;
                     }
                 }
                 Err(e) => {
                     tracing::debug!(error = %e, "wanted state not read");
-                    retry.pause().await;
+                    backoff.pause().await;
                 }
             }
         }
@@ -163,8 +168,8 @@ impl Session {
 
     async fn report_status(&self) {
         let mut status = self.status.clone();
-        let mut grants = self.first_grant().await;
-        let mut retry = Retry::new();
+        let mut grants = self.wait_for_grant().await;
+        let mut backoff = Backoff::new();
         loop {
             grants.mark_unchanged();
             let NodeStatus {
@@ -181,10 +186,11 @@ impl Session {
                 profiles,
                 gpus: self.gpus.read().await,
             };
-            match self.gateway.report(&message).await {
+            match self.gateway.report_status(&message).await {
                 Ok(()) => {
-                    retry = Retry::new();
-                    // The senders outlive this.
+                    backoff = Backoff::new();
+                    // The senders outlive this task.
+
                     tokio::select! {
                         _ = status.changed() => {}
                         _ = grants.changed() => {}
@@ -197,7 +203,7 @@ impl Session {
                 }
                 Err(e) => {
                     tracing::debug!(error = %e, "status not reported");
-                    retry.pause().await;
+                    backoff.pause().await;
                 }
             }
         }

@@ -1,4 +1,4 @@
-//! The hands on worker processes: start, watch, signal, adopt.
+//! The worker processes of the node: they are started, watched, signalled and adopted here.
 
 use std::{
     collections::BTreeMap,
@@ -10,50 +10,50 @@ use std::{
 
 use packhorse_cluster::{ByteCount, ComputeShare, ProfileTable};
 use packhorse_reconcile::{Event, Task, TaskId};
-use tokio::sync::mpsc;
-
-use super::{
-    Settings,
-    cache::Cache,
-    folders::Folders,
-    mps::{MAX_CLIENTS, Mps},
-    pipeline::Switch,
-    process::{self, Process, Signaller},
-    watching::{Watch, current_status},
-};
-use crate::{
+use packhorse_worker_agent::{
     devices::{Backend, Device},
     handoff::{
         Execution, ExecutorChoice, Handoff, HandoffError, ProfileTask, ServeTask, WorkerStatus,
         worker_environment,
     },
 };
+use tokio::sync::mpsc;
+
+use crate::{
+    artifact_cache::ArtifactCache,
+    config::Settings,
+    mps::{MAX_CLIENTS, Mps},
+    pipeline_options::Switch,
+    process::{self, Process, Signaller},
+    state_folder::StateFolder,
+    worker_watch::{WorkerWatch, current_status},
+};
 
 /// The worker processes of this node.
 #[derive(Debug)]
 pub(super) struct Workers {
     settings: Settings,
-    folders: Folders,
+    folder: StateFolder,
     devices: Vec<Device>,
     mps: Mps,
-    running: BTreeMap<TaskId, Running>,
+    running: BTreeMap<TaskId, RunningWorker>,
     events: mpsc::Sender<Event>,
 }
 
-/// A process of a task.
+/// A running worker process.
 #[derive(Debug)]
-struct Running {
+struct RunningWorker {
     pid: u32,
     device: String,
     signaller: Signaller,
 }
 
-/// Why a worker could not be started.
+/// A failure to start a worker.
 #[derive(Debug, thiserror::Error)]
 enum StartError {
     #[error("this node has no device {0:?}")]
     NoDevice(String),
-    #[error("the device has {MAX_CLIENTS} workers already, which is the most that MPS allows")]
+    #[error("the device already has {MAX_CLIENTS} workers, the most that MPS allows")]
     TooManyClients,
     #[error("the hand-over folder cannot be written: {0}")]
     Folder(#[source] io::Error),
@@ -64,16 +64,17 @@ enum StartError {
 }
 
 impl Workers {
+    /// Creates the node's set of workers, which is empty until [`Workers::start`] or [`Workers::adopt`].
     pub(super) fn new(
         settings: Settings,
-        folders: Folders,
+        folder: StateFolder,
         devices: Vec<Device>,
         mps: Mps,
         events: mpsc::Sender<Event>,
     ) -> Self {
         Self {
             settings,
-            folders,
+            folder,
             devices,
             mps,
             running: BTreeMap::new(),
@@ -82,7 +83,7 @@ impl Workers {
     }
 
     /// Starts the worker of a task.
-    pub(super) fn start(&mut self, task: &Task, cache: &Cache) -> Event {
+    pub(super) fn start(&mut self, task: &Task, cache: &ArtifactCache) -> Event {
         match self.try_start(task, cache) {
             Ok(pid) => {
                 tracing::info!(task = %label(task), pid, "worker started");
@@ -95,7 +96,7 @@ impl Workers {
         }
     }
 
-    fn try_start(&mut self, task: &Task, cache: &Cache) -> Result<u32, StartError> {
+    fn try_start(&mut self, task: &Task, cache: &ArtifactCache) -> Result<u32, StartError> {
         let device = self
             .devices
             .iter()
@@ -107,11 +108,11 @@ impl Workers {
         if mps.is_some() && neighbours.count() >= MAX_CLIENTS {
             return Err(StartError::TooManyClients);
         }
-        let handoff = self.folders.prepare(task).map_err(StartError::Folder)?;
+        let handoff = self.folder.prepare(task).map_err(StartError::Folder)?;
         let share = self.compute_share(task);
         let execution = self.execution(task, device, cache);
         let threads = execution.threads;
-        let verb = match task {
+        let subcommand = match task {
             Task::Serve(replica) => {
                 handoff.write_task(&ServeTask {
                     replica: replica.id,
@@ -134,25 +135,28 @@ impl Workers {
             }
         };
         let log = File::create(handoff.log_path()).map_err(StartError::Folder)?;
-        let log_too = log.try_clone().map_err(StartError::Folder)?;
+        let error_log = log.try_clone().map_err(StartError::Folder)?;
         let mut command = Command::new(&self.settings.worker);
         command
-            .args([verb, "--dir"])
+            .args([subcommand, "--dir"])
             .arg(handoff.dir())
             .envs(worker_environment(threads))
             .env("TMPDIR", handoff.temporary_dir())
             .envs(device_environment(device, share))
-            .envs(mps.iter().flat_map(|mps| mps.environment(memory(task))))
+            .envs(
+                mps.iter()
+                    .flat_map(|mps| mps.environment(planned_memory(task))),
+            )
             .stdin(Stdio::null())
             .stdout(log)
-            .stderr(log_too);
+            .stderr(error_log);
         let process = Process::spawn(&mut command).map_err(StartError::Spawn)?;
         let pid = process.pid();
         self.watch(task, process, handoff, None);
         Ok(pid)
     }
 
-    fn execution(&self, task: &Task, device: &Device, cache: &Cache) -> Execution {
+    fn execution(&self, task: &Task, device: &Device, cache: &ArtifactCache) -> Execution {
         let program = task.program().clone();
         let artifact = cache.path(program.artifact);
         let executor = match device.backend {
@@ -160,7 +164,7 @@ impl Workers {
                 artifact,
                 cuda_device: None,
             },
-            // The worker's environment shows it this GPU only.
+            // The worker's environment contains this GPU only.
             Backend::Cuda => ExecutorChoice::Torch {
                 artifact,
                 cuda_device: Some(0),
@@ -180,7 +184,7 @@ impl Workers {
             program,
             executor,
             threads: threads(device, self.compute_share(task)),
-            pipeline: self.settings.pipeline.of(device.backend),
+            pipeline: self.settings.pipeline.for_backend(device.backend),
         }
     }
 
@@ -193,7 +197,7 @@ impl Workers {
         }
     }
 
-    /// Tells of the process until it has ended, and of its status whenever it is no longer this.
+    /// Watches the process until it has ended. `status` is the status that has already been passed on.
     fn watch(
         &mut self,
         task: &Task,
@@ -201,30 +205,31 @@ impl Workers {
         handoff: Handoff,
         status: Option<WorkerStatus>,
     ) {
-        let running = Running {
+        let running = RunningWorker {
             pid: process.pid(),
             device: task.device().to_owned(),
             signaller: process.signaller(),
         };
         self.running.insert(task.id(), running);
         let device = self.devices.iter().find(|d| d.name == task.device());
-        let watch = Watch {
+        let watch = WorkerWatch {
             id: task.id(),
             mps: self.mps.device(task.device()).cloned(),
             share: self.compute_share(task),
             multiprocessors: device.and_then(|device| device.multiprocessors),
             handoff,
-            last: status,
+            last_status: status,
             events: self.events.clone(),
         };
         tokio::spawn(watch.run(process));
     }
 
+    /// Tells a worker to finish its batches and end.
     pub(super) fn terminate(&self, id: &TaskId) {
         self.running[id].signaller.terminate();
     }
 
-    /// Kills a worker. One that shares its GPU through MPS is detached from the server first.
+    /// Kills a worker. An MPS client is detached from the server first.
     pub(super) fn kill(&self, id: &TaskId) {
         let running = &self.running[id];
         let (pid, signaller) = (running.pid, running.signaller.clone());
@@ -239,23 +244,26 @@ impl Workers {
         }
     }
 
-    /// Ends what the workers used, when they all have ended.
+    /// Ends the MPS daemons. All workers must have ended.
     pub(super) async fn quit_mps(&mut self) {
-        assert!(self.running.is_empty(), "MPS goes after its clients");
+        assert!(
+            self.running.is_empty(),
+            "MPS daemons end after their clients"
+        );
         std::mem::take(&mut self.mps).quit().await;
     }
 
-    /// Removes what is left of a task without a process.
+    /// Removes the hand-over folder of a task without a process.
     pub(super) fn forget(&mut self, id: &TaskId) {
         self.running.remove(id);
-        self.folders.remove(&self.folders.of(id));
+        self.folder.remove(&self.folder.handoff_dir(id));
     }
 
-    /// Takes over the workers of an earlier agent and removes the folders that have none any more.
+    /// Adopts the workers of an earlier agent, and removes hand-over folders without a worker.
     pub(super) fn adopt(&mut self) -> io::Result<Vec<Event>> {
         let mut events = Vec::new();
-        for (dir, process) in process::workers(|dir| self.folders.contains(dir))? {
-            let task = self.folders.task(&dir);
+        for (dir, process) in process::find_workers(|dir| self.folder.contains(dir))? {
+            let task = self.folder.read_task(&dir);
             let Some(task) = task.filter(|task| !self.running.contains_key(&task.id())) else {
                 tracing::warn!(pid = process.pid(), "worker without a task killed");
                 process.signaller().kill();
@@ -263,7 +271,7 @@ impl Workers {
             };
             tracing::info!(task = %label(&task), pid = process.pid(), "worker adopted");
             let pid = process.pid();
-            let handoff = Handoff::at(dir);
+            let handoff = Handoff::new(dir);
             let status = current_status(&handoff, pid);
             events.push(Event::Found(task.clone(), pid));
             if let Some(status) = &status {
@@ -271,19 +279,20 @@ impl Workers {
             }
             self.watch(&task, process, handoff, status);
         }
-        for dir in self.folders.all()? {
+        for dir in self.folder.handoff_dirs()? {
             let running = self
-                .folders
-                .task(&dir)
+                .folder
+                .read_task(&dir)
                 .is_some_and(|task| self.running.contains_key(&task.id()));
             if !running {
-                self.folders.remove(&dir);
+                self.folder.remove(&dir);
             }
         }
         Ok(events)
     }
 }
 
+/// Returns the name of a task in the log.
 fn label(task: &Task) -> String {
     match task {
         Task::Serve(replica) => format!("{} of {}", replica.id, replica.program.model),
@@ -291,7 +300,7 @@ fn label(task: &Task) -> String {
     }
 }
 
-/// A share of a CPU is a share of its threads, at least one; the other devices need one to feed them.
+/// Returns the number of CPU threads of a worker: on a CPU the share of its threads, at least one; on another device one.
 fn threads(device: &Device, share: Option<ComputeShare>) -> u32 {
     if device.backend != Backend::Cpu {
         return 1;
@@ -301,15 +310,15 @@ fn threads(device: &Device, share: Option<ComputeShare>) -> u32 {
     ((f64::from(all) * share / 100.0).floor() as u32).max(1)
 }
 
-/// What the plan sets aside for a task. A measurement is to find that out.
-fn memory(task: &Task) -> Option<ByteCount> {
+/// Returns the memory that the plan reserves for a task; `None` for a measurement, which determines it.
+fn planned_memory(task: &Task) -> Option<ByteCount> {
     match task {
         Task::Serve(replica) => replica.memory_bytes,
         Task::Measure(_) => None,
     }
 }
 
-/// What confines a worker to its GPU and its share of it.
+/// Returns the environment variables that confine a worker to its GPU and its compute share.
 fn device_environment(device: &Device, share: Option<ComputeShare>) -> Vec<(&'static str, String)> {
     if device.backend != Backend::Cuda {
         return Vec::new();

@@ -12,7 +12,7 @@ use std::{
 use clap::{Args, ValueEnum, value_parser};
 use packhorse_cluster::{ArtifactDigest, ByteCount, Program, TensorSpec};
 use packhorse_wire::{FailureKind, StageDurations, TensorHeader};
-use packhorse_worker_agent::handoff::{Execution, ExecutorChoice, Pipeline as Options};
+use packhorse_worker_agent::handoff::{Execution, ExecutorChoice, PipelineSettings as Options};
 use serde::{Deserialize, Serialize};
 
 use super::{

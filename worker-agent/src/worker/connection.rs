@@ -42,7 +42,7 @@ const KEEPALIVE: Duration = Duration::from_secs(10);
 /// reason on its way.
 const LINGER: Duration = Duration::from_secs(1);
 /// Batches of one connection that are not answered yet, in whatever stage. Memory sets a lower limit for those of all connections.
-const BATCHES_PER_CONNECTION: usize = handoff::Pipeline::MAX_IN_FLIGHT as usize + 1;
+const BATCHES_PER_CONNECTION: usize = handoff::PipelineSettings::MAX_IN_FLIGHT as usize + 1;
 /// What is read at once where it is not known how much will come; larger inputs are read past it.
 const READ_BUFFER: usize = 16 << 10;
 

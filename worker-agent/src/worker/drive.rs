@@ -15,7 +15,7 @@ use std::{
 
 use packhorse_api::local_worker::{MeasureCommand, MeasureReply, MeasureTask};
 use packhorse_worker_agent::handoff::{
-    Execution, ExecutorChoice, Pipeline, exit_code, worker_environment,
+    Execution, ExecutorChoice, PipelineSettings, exit_code, worker_environment,
 };
 
 use super::now;
@@ -126,7 +126,7 @@ impl Driven {
                 cuda_device: task.cuda_device.as_ref().map(|_| 0),
             },
             threads: threads(task),
-            pipeline: Pipeline::default(),
+            pipeline: PipelineSettings::default(),
         };
         let started =
             executor::start(&execution, task.batch_size, Sizes::Doubling).map_err(|e| e.reason)?;

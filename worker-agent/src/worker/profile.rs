@@ -11,11 +11,11 @@ use packhorse_cluster::{
 
 use packhorse_worker_agent::handoff::{Handoff, ProfileTask, WorkerReport, exit_code};
 
-use super::{Reporter, kernels::Recorder, now, serve::LOAD_LIMIT};
 use crate::executor::{
     self, ExecutionError, Executor, Sizes, StartError,
     sample::{self, Fill},
 };
+use crate::{Reporter, kernels::Recorder, now, serve::LOAD_LIMIT};
 
 /// Batches of one size that are measured at least, the time limit notwithstanding.
 const MIN_RUNS: usize = 3;

@@ -174,7 +174,7 @@ async fn a_gpu_has_as_many_workers_as_mps_allows_and_the_next_when_one_has_gone(
     assert_eq!(left_out.state, ReplicaState::BackingOff);
     assert_eq!(
         left_out.reason.as_deref(),
-        Some("the device has 48 workers already, which is the most that MPS allows")
+        Some("the device already has 48 workers, the most that MPS allows")
     );
     assert!(gpu(&gateway.book.borrow(), V100).unwrap().mps);
 

@@ -236,7 +236,7 @@ async fn an_agent_leaves_its_workers_or_takes_them_along_as_it_is_told() {
     assert!(home.workers().is_empty());
     assert!(
         pids.into_iter()
-            .all(|pid| ProcessIdentity::of(pid).is_none())
+            .all(|pid| ProcessIdentity::from_pid(pid).is_none())
     );
 }
 
@@ -264,7 +264,7 @@ async fn a_second_agent_on_the_same_folder_is_refused() {
     assert!(!second.status.success());
     let message = String::from_utf8(second.stderr).unwrap();
     assert!(
-        message.contains("is in use by another agent (process "),
+        message.contains("is in use by another process (process "),
         "{message}"
     );
 }

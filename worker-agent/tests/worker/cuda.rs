@@ -12,7 +12,7 @@ use std::{
 use packhorse_cluster::{Capacity, TensorSpec};
 use packhorse_wire::FailureKind;
 use packhorse_worker_agent::handoff::{
-    ExecutorChoice, Pipeline, ProfileTask, ServeTask, WorkerReport, exit_code,
+    ExecutorChoice, PipelineSettings, ProfileTask, ServeTask, WorkerReport, exit_code,
 };
 use tempfile::TempDir;
 
@@ -77,7 +77,12 @@ fn stand_in() -> PathBuf {
     folder.join("libcudart.so.13")
 }
 
-fn task(module: &str, max_batch_size: u32, tensor: &TensorSpec, pipeline: Pipeline) -> ServeTask {
+fn task(
+    module: &str,
+    max_batch_size: u32,
+    tensor: &TensorSpec,
+    pipeline: PipelineSettings,
+) -> ServeTask {
     let output = TensorSpec {
         name: "y".to_owned(),
         ..tensor.clone()
@@ -100,10 +105,10 @@ fn rows_of_three() -> TensorSpec {
 }
 
 /// Every combination that a device can have.
-fn every_way() -> impl Iterator<Item = Pipeline> {
+fn every_way() -> impl Iterator<Item = PipelineSettings> {
     let ways = [(false, 1), (false, 3), (true, 1), (true, 2), (true, 4)];
     ways.into_iter().flat_map(|(streams, in_flight)| {
-        [false, true].map(|graphs| Pipeline {
+        [false, true].map(|graphs| PipelineSettings {
             in_flight,
             streams,
             graphs,
@@ -167,7 +172,7 @@ fn batches_in_flight_are_told_apart_by_events_alone() {
 #[test]
 fn what_a_device_has_and_takes_is_reported() {
     let node = Node::new(&[("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "25")]);
-    let pipeline = Pipeline {
+    let pipeline = PipelineSettings {
         in_flight: 2,
         streams: true,
         graphs: false,
@@ -199,7 +204,7 @@ fn the_batch_size_that_fits_into_the_device_is_found() {
     let node = Node::new(&[("FAKE_CUDA_MEMORY_MIB", "100")]);
     let rows = tensor("x", "FP32", &[-1, 1 << 20]);
     for streams in [false, true] {
-        let pipeline = Pipeline {
+        let pipeline = PipelineSettings {
             in_flight: 1,
             streams,
             graphs: false,
@@ -251,7 +256,7 @@ fn a_device_that_fails_ends_the_worker() {
 #[test]
 fn a_device_that_fails_ends_a_measurement_with_the_reason() {
     let node = Node::new(&[]);
-    let task = task("Twice", 64, &rows_of_three(), Pipeline::default());
+    let task = task("Twice", 64, &rows_of_three(), PipelineSettings::default());
     let task = ProfileTask {
         execution: task.execution,
         device_kind: "gpu-test".parse().unwrap(),

@@ -98,7 +98,10 @@ fn a_recorded_batch_of_a_cpu_has_operators_and_no_kernels() {
             "{json}"
         );
     }
-    assert_eq!(worker.ask(&MeasureCommand::UnderProfiler), MeasureReply::Done);
+    assert_eq!(
+        worker.ask(&MeasureCommand::UnderProfiler),
+        MeasureReply::Done
+    );
 }
 
 #[test]

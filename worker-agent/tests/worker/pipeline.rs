@@ -10,7 +10,7 @@ use std::{
 use packhorse_cluster::Capacity;
 use packhorse_wire::{FailureKind, ToGateway};
 use packhorse_worker_agent::handoff::{
-    Pipeline, ServeTask, WorkerReport, exit_code, worker_environment,
+    PipelineSettings, ServeTask, WorkerReport, exit_code, worker_environment,
 };
 
 use crate::{
@@ -24,7 +24,7 @@ fn every_way(task: &ServeTask) -> Vec<ServeTask> {
     let pipelines = [(false, 1), (false, 2), (true, 1), (true, 2), (true, 4)];
     let with = |(streams, in_flight)| {
         let mut task = task.clone();
-        task.execution.pipeline = Pipeline {
+        task.execution.pipeline = PipelineSettings {
             in_flight,
             streams,
             graphs: false,

@@ -15,7 +15,7 @@ use nix::{
 };
 use packhorse_cluster::{Dim, Program, TensorSpec};
 use packhorse_worker_agent::handoff::{
-    Execution, ExecutorChoice, Handoff, Pipeline, ProfileTask, ServeTask, WorkerReport,
+    Execution, ExecutorChoice, Handoff, PipelineSettings, ProfileTask, ServeTask, WorkerReport,
     worker_environment,
 };
 use serde::Serialize;
@@ -50,7 +50,7 @@ impl Worker {
 
     fn spawn(command: &str, task: &impl Serialize, environment: &[(&str, String)]) -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let handoff = Handoff::at(dir.path());
+        let handoff = Handoff::new(dir.path());
         handoff.write_task(task).unwrap();
         fs::create_dir(handoff.temporary_dir()).unwrap();
         let log = fs::File::create(handoff.log_path()).unwrap();
@@ -70,7 +70,7 @@ impl Worker {
     }
 
     pub(crate) fn handoff(&self) -> Handoff {
-        Handoff::at(self.dir.path())
+        Handoff::new(self.dir.path())
     }
 
     pub(crate) fn pid(&self) -> u32 {
@@ -180,7 +180,7 @@ pub(crate) fn execution(program: Program, executor: ExecutorChoice) -> Execution
         program,
         executor,
         threads: 1,
-        pipeline: Pipeline::default(),
+        pipeline: PipelineSettings::default(),
     }
 }
 

@@ -95,7 +95,7 @@ fn csv_path(report: &Path) -> PathBuf {
 /// Has the worker measure a model on the first device.
 fn measure(host: &Host, model: &Model) -> anyhow::Result<Profile> {
     let folder = host.folder("profile")?;
-    let handoff = Handoff::at(&folder);
+    let handoff = Handoff::new(&folder);
     let time_limit = Duration::from_secs(if host.quick { 2 } else { 20 });
     let given = &model.registration;
     let id: ModelId = model.name.parse()?;

@@ -1,4 +1,4 @@
-//! One device's MPS control daemon: its folders, its process, and the commands it takes.
+//! The MPS control daemon of one GPU: its folders, its process, and its commands.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -9,18 +9,19 @@ use std::{
     time::Duration,
 };
 
+use packhorse_service::create_private_dir;
+use sha2::{Digest as _, Sha256};
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWriteExt},
     time::timeout,
 };
 
-use super::{folder_name, private_folder};
-use crate::agent::{
-    log::last_line,
+use crate::{
+    log_tail::last_line,
     process::{self, Process},
 };
 
-/// How long a command may take. `terminate_client` waits for the client's work on the GPU.
+/// The time limit of a command. `terminate_client` waits for the client's work on the GPU.
 const COMMAND_LIMIT: Duration = Duration::from_secs(2);
 /// The most bytes of an answer.
 const MAX_ANSWER: u64 = 64 << 10;
@@ -28,7 +29,7 @@ const MAX_ANSWER: u64 = 64 << 10;
 const PIPE_DIRECTORY: &str = "CUDA_MPS_PIPE_DIRECTORY";
 const LOG_DIRECTORY: &str = "CUDA_MPS_LOG_DIRECTORY";
 
-/// Access to a control daemon.
+/// A client of a control daemon.
 #[derive(Clone, Debug)]
 pub(super) struct Control {
     program: PathBuf,
@@ -37,7 +38,7 @@ pub(super) struct Control {
     log: PathBuf,
 }
 
-/// Why a daemon did not do as it was told.
+/// A command that a daemon did not execute.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ControlError {
     #[error("{program} cannot be run: {source}")]
@@ -55,21 +56,21 @@ pub(super) enum ControlError {
     Silent(&'static str),
 }
 
-/// A server: there is one while there are clients.
+/// An MPS server. It exists while there are clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Server {
     pub(super) pid: u32,
-    /// A client brought it down; it takes no others until all have ended.
+    /// True if a client caused a fatal fault. The server accepts no new clients until all of its clients have ended.
     pub(super) failed: bool,
 }
 
 impl Control {
-    /// With folders under `root` that only this user may enter.
+    /// Creates the daemon's folders under `root`, for this user only.
     pub(super) fn new(program: &Path, device: &str, root: &Path) -> io::Result<Self> {
         let folder = root.join(folder_name(device));
         let (pipe, log) = (folder.join("pipe"), folder.join("log"));
-        private_folder(&pipe)?;
-        private_folder(&log)?;
+        create_private_dir(&pipe)?;
+        create_private_dir(&log)?;
         Ok(Self {
             program: program.to_owned(),
             device: device.to_owned(),
@@ -78,7 +79,7 @@ impl Control {
         })
     }
 
-    /// What leads a process to this daemon.
+    /// Returns the environment variables that make a process use this daemon.
     pub(super) fn environment(&self) -> [(&'static str, OsString); 2] {
         [
             (PIPE_DIRECTORY, self.pipe.clone().into()),
@@ -87,7 +88,7 @@ impl Control {
     }
 
     fn run_error(&self, source: io::Error) -> ControlError {
-        // The name only: the text travels to the gateway.
+        // Without the path, because the text is sent to the gateway.
         let name = self.program.file_name().unwrap_or_default();
         ControlError::Run {
             program: name.to_string_lossy().into_owned(),
@@ -95,7 +96,7 @@ impl Control {
         }
     }
 
-    /// Starts the daemon in the foreground, for this device alone.
+    /// Starts the daemon in the foreground, for this GPU only.
     pub(super) fn spawn(&self) -> Result<Process, ControlError> {
         let output = File::create(self.output()).map_err(|e| self.run_error(e))?;
         let output_too = output.try_clone().map_err(|e| self.run_error(e))?;
@@ -114,28 +115,28 @@ impl Control {
         self.log.join("output.log")
     }
 
-    /// The last that the daemon printed.
-    pub(super) fn last_words(&self) -> Option<String> {
+    /// Returns the last line that the daemon printed.
+    pub(super) fn last_line(&self) -> Option<String> {
         last_line(&self.output())
     }
 
-    /// The daemon that an earlier agent started here, if it still runs.
+    /// Returns the daemon that an earlier agent started in these folders, if it still runs.
     pub(super) fn find(&self) -> io::Result<Option<Process>> {
         let name = self.program.file_name();
         let is_daemon = |arguments: &[&OsStr]| {
-            // The program itself, or an interpreter with it.
+            // The first argument is the program, or an interpreter with the program as second argument.
             let mut first = arguments.iter().take(2);
             first.any(|argument| Path::new(argument).file_name() == name)
                 && arguments.contains(&OsStr::new("-f"))
         };
-        process::with_environment(is_daemon, PIPE_DIRECTORY, self.pipe.as_os_str())
+        process::find_by_environment(is_daemon, PIPE_DIRECTORY, self.pipe.as_os_str())
     }
 
-    /// The servers there are. An answer means that the daemon is up.
+    /// Returns the servers. A success means that the daemon runs.
     pub(super) async fn servers(&self) -> Result<Vec<Server>, ControlError> {
         let mut servers = Vec::new();
-        for pid in numbers(&self.tell("get_server_list", &[]).await?) {
-            let status = self.tell("get_server_status", &[pid]).await?;
+        for pid in parse_pids(&self.send("get_server_list", &[]).await?) {
+            let status = self.send("get_server_status", &[pid]).await?;
             servers.push(Server {
                 pid,
                 failed: status.to_uppercase().contains("FAULT"),
@@ -144,44 +145,49 @@ impl Control {
         Ok(servers)
     }
 
-    /// The clients of all servers.
+    /// Returns the number of clients of all servers.
     pub(super) async fn client_count(&self) -> Result<usize, ControlError> {
         let mut count = 0;
-        for server in numbers(&self.tell("get_server_list", &[]).await?) {
-            count += numbers(&self.tell("get_client_list", &[server]).await?).len();
+        for server in parse_pids(&self.send("get_server_list", &[]).await?) {
+            count += parse_pids(&self.send("get_client_list", &[server]).await?).len();
         }
         Ok(count)
     }
 
-    /// Detaches a client once its work on the GPU is done.
+    /// Detaches a client when its work on the GPU is done.
     pub(super) async fn terminate_client(&self, pid: u32) -> Result<(), ControlError> {
-        for server in numbers(&self.tell("get_server_list", &[]).await?) {
-            self.tell("terminate_client", &[server, pid]).await?;
+        for server in parse_pids(&self.send("get_server_list", &[]).await?) {
+            self.send("terminate_client", &[server, pid]).await?;
         }
         Ok(())
     }
 
     /// Ends server and daemon.
     pub(super) async fn quit(&self) -> Result<(), ControlError> {
-        self.tell("quit", &[]).await.map(drop)
+        self.send("quit", &[]).await.map(drop)
     }
 
-    /// Gives the daemon a command, through the same program: its answer.
-    async fn tell(&self, command: &'static str, arguments: &[u32]) -> Result<String, ControlError> {
+    /// Sends the daemon a command, through the daemon's program, and returns the answer.
+    async fn send(&self, command: &'static str, arguments: &[u32]) -> Result<String, ControlError> {
         let words = arguments.iter().map(ToString::to_string);
         let words: Vec<String> = iter::once(command.to_owned()).chain(words).collect();
         let line = words.join(" ") + "\n";
-        let told = timeout(COMMAND_LIMIT, self.run(&line)).await;
-        let (success, answer) = told
+        let outcome = timeout(COMMAND_LIMIT, self.run(&line)).await;
+        let (success, answer) = outcome
             .map_err(|_| ControlError::Silent(command))?
             .map_err(|e| self.run_error(e))?;
         if success {
             return Ok(answer);
         }
-        let answer = answer.lines().next().unwrap_or("without a word").to_owned();
+        let answer = answer
+            .lines()
+            .next()
+            .unwrap_or("no reason given")
+            .to_owned();
         Err(ControlError::Refused { command, answer })
     }
 
+    /// Runs the program with a line of input. Returns true if it succeeded, and its output.
     async fn run(&self, line: &str) -> io::Result<(bool, String)> {
         let mut child = tokio::process::Command::new(&self.program)
             .envs(self.environment())
@@ -192,26 +198,33 @@ impl Control {
             .spawn()?;
         let mut stdin = child.stdin.take().expect("piped");
         let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
-        // A program that ends without reading has said why.
+        // If the program ends without reading, its output contains the reason.
         let _ = stdin.write_all(line.as_bytes()).await;
         drop(stdin);
-        let (mut answer, complaint) =
-            tokio::join!(read(stdout.expect("piped")), read(stderr.expect("piped")));
+        let (mut answer, errors) = tokio::join!(
+            read_output(stdout.expect("piped")),
+            read_output(stderr.expect("piped"))
+        );
         let success = child.wait().await?.success();
-        answer.push_str(&complaint);
+        answer.push_str(&errors);
         Ok((success, answer))
     }
 }
 
-async fn read(stream: impl AsyncRead + Unpin) -> String {
+async fn read_output(stream: impl AsyncRead + Unpin) -> String {
     let mut bytes = Vec::new();
-    // What could be read is all there is.
+    // After a read error, the output that was read so far is used.
     let _ = stream.take(MAX_ANSWER).read_to_end(&mut bytes).await;
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// The lines that are process numbers.
-fn numbers(answer: &str) -> Vec<u32> {
+/// Returns the name of a device's folder: short, because the paths of the daemon's sockets are limited.
+fn folder_name(device: &str) -> String {
+    hex::encode(&Sha256::digest(device)[..4])
+}
+
+/// Returns the lines that are process ids.
+fn parse_pids(answer: &str) -> Vec<u32> {
     answer
         .lines()
         .filter_map(|line| line.trim().parse().ok())

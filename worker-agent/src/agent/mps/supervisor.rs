@@ -1,4 +1,4 @@
-//! The watch over one device's MPS daemon.
+//! The supervisor of one GPU's MPS daemon.
 
 use std::time::Duration;
 
@@ -8,121 +8,127 @@ use tokio::{
     time::{Instant, sleep, timeout},
 };
 
-use super::{Sharing, control::Control};
-use crate::agent::process::{Process, ProcessFailure};
+use super::{
+    control::{Control, ControlError},
+    failure::MpsFailure,
+    sharing::GpuSharing,
+};
+use crate::process::Process;
 
-/// How often, and how long.
+/// The number of successive checks that the daemon may leave unanswered.
+const MAX_MISSED_CHECKS: u32 = 3;
+
+/// The intervals and time limits of a supervisor.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Pace {
-    /// Between two looks at the daemon.
-    pub(super) look: Duration,
-    /// From the daemon's start until it must answer.
+pub(super) struct SupervisorTimes {
+    /// The interval between two checks of the daemon.
+    pub(super) check: Duration,
+    /// The time from the daemon's start until it must answer.
     pub(super) start: Duration,
-    /// How long a server may stay failed after its device has. Its clients are killed at once, which mends it.
-    pub(super) mend: Duration,
-    /// Before the second attempt at a daemon that does not come up; doubles up to `longest_pause`.
+    /// The time that a failed server has to recover. Its clients are killed at once, after which it recovers by itself.
+    pub(super) recovery: Duration,
+    /// The pause after the first failed start of a daemon. It doubles with each failure, up to `longest_pause`.
     pub(super) first_pause: Duration,
-    /// At most between two attempts.
+    /// The longest pause between two starts.
     pub(super) longest_pause: Duration,
 }
 
-impl Default for Pace {
+impl Default for SupervisorTimes {
     fn default() -> Self {
         Self {
-            look: Duration::from_secs(1),
+            check: Duration::from_secs(1),
             start: Duration::from_secs(10),
-            mend: Duration::from_secs(30),
+            recovery: Duration::from_secs(30),
             first_pause: Duration::from_secs(1),
             longest_pause: Duration::from_mins(1),
         }
     }
 }
 
-/// Looks that the daemon may leave unanswered in a row.
-const MISSED_LOOKS: u32 = 3;
-
-/// Keeps a daemon running for one device, and tells when what runs there cannot go on.
+/// Keeps the daemon of one GPU running, and reports when the workers on the GPU cannot continue.
 #[derive(Debug)]
 pub(super) struct Supervisor {
     device: String,
     control: Control,
-    pace: Pace,
-    sharing: watch::Sender<Sharing>,
+    times: SupervisorTimes,
+    sharing: watch::Sender<GpuSharing>,
     events: mpsc::Sender<Event>,
-    /// The agent has been told that the device failed, and not yet that it recovered.
+    /// True from the event that the device failed until the event that it recovered.
     failed: bool,
 }
 
 impl Supervisor {
+    /// Creates a supervisor, which does nothing until [`Supervisor::run`].
     pub(super) fn new(
         device: String,
         control: Control,
-        pace: Pace,
-        sharing: watch::Sender<Sharing>,
+        times: SupervisorTimes,
+        sharing: watch::Sender<GpuSharing>,
         events: mpsc::Sender<Event>,
     ) -> Self {
         Self {
             device,
             control,
-            pace,
+            times,
             sharing,
             events,
             failed: false,
         }
     }
 
-    /// Never ends by itself.
+    /// Supervises the daemon. Never returns.
     pub(super) async fn run(mut self) {
-        let mut pause = self.pace.first_pause;
+        let mut pause = self.times.first_pause;
         loop {
             match self.start().await {
                 Ok(mut daemon) => {
                     tracing::info!(self.device, pid = daemon.pid(), "MPS daemon runs");
-                    self.share(Sharing::Mps).await;
-                    let cause = self.watch(&mut daemon).await;
-                    tracing::error!(self.device, cause, "MPS daemon lost");
-                    self.fail(cause).await;
+                    self.set_sharing(GpuSharing::Mps).await;
+                    let failure = self.watch(&mut daemon).await;
+                    tracing::error!(self.device, cause = %failure, "MPS daemon lost");
+                    self.report_failure(&failure).await;
                     daemon.kill().await;
-                    pause = self.pace.first_pause;
+                    pause = self.times.first_pause;
                 }
-                Err(reason) => {
+                Err(failure) => {
                     tracing::warn!(
                         self.device,
-                        reason,
-                        "no MPS: replicas take turns on the GPU"
+                        reason = %failure,
+                        "no MPS: replicas time-slice the GPU"
                     );
-                    self.share(Sharing::TimeSliced(reason)).await;
+                    self.set_sharing(GpuSharing::TimeSliced(failure)).await;
                     sleep(pause).await;
-                    pause = (pause * 2).min(self.pace.longest_pause);
+                    pause = (pause * 2).min(self.times.longest_pause);
                 }
             }
         }
     }
 
-    /// Workers can be started again, and this is what they get.
-    async fn share(&mut self, sharing: Sharing) {
+    /// Publishes the sharing of the GPU. After a failure this is the recovery: workers can be started again.
+    async fn set_sharing(&mut self, sharing: GpuSharing) {
         self.sharing.send_replace(sharing);
         if std::mem::take(&mut self.failed) {
-            self.tell(Event::DeviceRecovered(self.device.clone())).await;
-        }
-    }
-
-    async fn fail(&mut self, cause: String) {
-        if !std::mem::replace(&mut self.failed, true) {
-            self.tell(Event::DeviceFailed(self.device.clone(), cause))
+            self.send_event(Event::DeviceRecovered(self.device.clone()))
                 .await;
         }
     }
 
-    async fn tell(&self, event: Event) {
-        // The receiver lives as long as the process does.
+    async fn report_failure(&mut self, failure: &MpsFailure) {
+        if !std::mem::replace(&mut self.failed, true) {
+            let event = Event::DeviceFailed(self.device.clone(), failure.to_string());
+            self.send_event(event).await;
+        }
+    }
+
+    async fn send_event(&self, event: Event) {
+        // The receiver lives as long as the process.
         let _ = self.events.send(event).await;
     }
 
-    /// The daemon, once it answers: that of an earlier agent, or a new one.
-    async fn start(&self) -> Result<Process, String> {
-        let found = self.control.find().map_err(|e| e.to_string())?;
-        if let Some(daemon) = found {
+    /// Returns a daemon that answers: that of an earlier agent, or a new one.
+    async fn start(&self) -> Result<Process, MpsFailure> {
+        let found = self.control.find();
+        if let Some(daemon) = found.map_err(|e| MpsFailure::Control(e.to_string()))? {
             if self.control.servers().await.is_ok() {
                 return Ok(daemon);
             }
@@ -132,46 +138,43 @@ impl Supervisor {
             );
             daemon.kill().await;
         }
-        let mut daemon = self.control.spawn().map_err(|e| e.to_string())?;
-        let limit = self.pace.start;
-        let came_up = tokio::select! {
-            cause = daemon.ended() => Err(end_of_daemon(cause)),
-            answered = timeout(limit, self.answered()) => {
-                answered.map_err(|_| format!("did not answer within {limit:?}"))
+        let control_failure = |e: ControlError| MpsFailure::Control(e.to_string());
+        let mut daemon = self.control.spawn().map_err(control_failure)?;
+        let limit = self.times.start;
+        let last_line = || self.control.last_line();
+        let failure = tokio::select! {
+            failure = daemon.wait() => MpsFailure::DaemonEnded { failure, last_line: last_line() },
+            answered = timeout(limit, self.wait_for_answer()) => match answered {
+                Ok(()) => return Ok(daemon),
+                Err(_) => MpsFailure::DaemonSilent { limit, last_line: last_line() },
             }
         };
-        let Err(cause) = came_up else {
-            return Ok(daemon);
-        };
         daemon.kill().await;
-        let words = self.control.last_words();
-        let words = words.map_or_else(String::new, |words| format!(": {words}"));
-        Err(format!("the MPS daemon {cause}{words}"))
+        Err(failure)
     }
 
-    async fn answered(&self) {
+    async fn wait_for_answer(&self) {
         while self.control.servers().await.is_err() {
-            sleep(self.pace.look / 20).await;
+            sleep(self.times.check / 20).await;
         }
     }
 
-    /// Returns when the daemon has ended or is of no use any more: why. A failed server alone is waited for.
-    async fn watch(&mut self, daemon: &mut Process) -> String {
+    /// Returns when the daemon has ended or is no longer usable. A failed server alone gets time to recover.
+    async fn watch(&mut self, daemon: &mut Process) -> MpsFailure {
         let mut missed = 0;
         let mut failed_since: Option<Instant> = None;
         loop {
             tokio::select! {
-                cause = daemon.ended() => {
-                    let cause = end_of_daemon(cause);
-                    return format!("the MPS daemon {cause}");
+                failure = daemon.wait() => {
+                    return MpsFailure::DaemonEnded { failure, last_line: None };
                 }
-                () = sleep(self.pace.look) => {}
+                () = sleep(self.times.check) => {}
             }
             match self.control.servers().await {
                 Err(e) => {
                     missed += 1;
-                    if missed == MISSED_LOOKS {
-                        return e.to_string();
+                    if missed == MAX_MISSED_CHECKS {
+                        return MpsFailure::Control(e.to_string());
                     }
                 }
                 Ok(servers) => {
@@ -181,18 +184,15 @@ impl Supervisor {
                         (Some(server), None) => {
                             tracing::error!(self.device, server.pid, "MPS server failed");
                             failed_since = Some(Instant::now());
-                            self.fail(
-                                "a fatal fault of one of the replicas on this GPU".to_owned(),
-                            )
-                            .await;
+                            self.report_failure(&MpsFailure::ServerFailed).await;
                         }
-                        (Some(_), Some(since)) if since.elapsed() > self.pace.mend => {
-                            return "the MPS server stays failed".to_owned();
+                        (Some(_), Some(since)) if since.elapsed() > self.times.recovery => {
+                            return MpsFailure::ServerNotRecovered;
                         }
                         (None, Some(_)) => {
-                            tracing::info!(self.device, "MPS server mended");
+                            tracing::info!(self.device, "MPS server recovered");
                             failed_since = None;
-                            self.share(Sharing::Mps).await;
+                            self.set_sharing(GpuSharing::Mps).await;
                         }
                         _ => {}
                     }
@@ -201,11 +201,3 @@ impl Supervisor {
         }
     }
 }
-
-/// Completes "the MPS daemon …" with the way in which it ended.
-fn end_of_daemon(failure: Option<ProcessFailure>) -> String {
-    failure.map_or_else(|| "ended".to_owned(), |failure| failure.to_string())
-}
-
-#[cfg(test)]
-mod tests;

@@ -49,7 +49,7 @@ pub(super) struct Job {
 
 /// The batches of a worker, from the last byte to the answer.
 pub(super) struct Pipeline {
-    options: handoff::Pipeline,
+    options: handoff::PipelineSettings,
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -89,7 +89,7 @@ struct Running {
 pub(super) struct DeviceFailed(pub(super) String);
 
 impl Pipeline {
-    pub(super) fn new(options: handoff::Pipeline) -> Self {
+    pub(super) fn new(options: handoff::PipelineSettings) -> Self {
         Self {
             options,
             state: Mutex::new(State {

@@ -129,7 +129,7 @@ struct Stand {
 
 impl Stand {
     fn new(streams: bool, in_flight: u32) -> Self {
-        let options = handoff::Pipeline {
+        let options = handoff::PipelineSettings {
             in_flight,
             streams,
             graphs: false,

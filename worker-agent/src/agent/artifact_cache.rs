@@ -1,4 +1,4 @@
-//! The artifacts of this node, by digest: fetched once, checked, and kept while they are wanted.
+//! The node's artifact cache: an artifact is fetched once, checked against its digest, and kept while it is wanted.
 
 use std::{
     fs, io,
@@ -9,42 +9,42 @@ use packhorse_cluster::ArtifactDigest;
 use sha2::{Digest, Sha256};
 use tokio::{fs::File, io::AsyncWriteExt};
 
-use super::gateway::{Gateway, GatewayError};
+use crate::gateway::{GatewayClient, GatewayError};
 
-/// Larger files are refused: no model is, but a disk is soon full.
+/// The most bytes of an artifact. No model is as large; the limit protects the disk.
 const MAX_BYTES: u64 = 64 << 30;
 
-/// A folder whose files are named by their SHA-256. Files under a digest's name are complete and were checked.
+/// A folder whose files are named by their SHA-256. A file with such a name is complete and was checked.
 #[derive(Clone, Debug)]
-pub(super) struct Cache {
+pub(super) struct ArtifactCache {
     dir: PathBuf,
 }
 
-/// Why an artifact could not be fetched.
+/// A failure to fetch an artifact.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum FetchError {
     #[error("the artifact cannot be fetched: {0}")]
     Gateway(#[from] GatewayError),
     #[error("the artifact cannot be stored: {0}")]
     Io(#[from] io::Error),
-    #[error("the artifact is over the limit of {MAX_BYTES} bytes")]
+    #[error("the artifact is larger than the limit of {MAX_BYTES} bytes")]
     TooLarge,
     #[error("the artifact's digest does not match: got {0}")]
     Digest(ArtifactDigest),
 }
 
-impl Cache {
-    /// The cache in a folder that exists.
+impl ArtifactCache {
+    /// Creates a handle for the cache in an existing folder.
     pub(super) fn new(dir: PathBuf) -> Self {
         Self { dir }
     }
 
-    /// Where an artifact is, once it was fetched.
+    /// Returns the path of an artifact, which exists once the artifact was fetched.
     pub(super) fn path(&self, digest: ArtifactDigest) -> PathBuf {
         self.dir.join(digest.to_hex())
     }
 
-    /// The artifacts that are there. What was not finished is removed.
+    /// Returns the cached artifacts, and removes incomplete files.
     pub(super) fn scan(&self) -> io::Result<Vec<ArtifactDigest>> {
         let mut digests = Vec::new();
         for entry in fs::read_dir(&self.dir)? {
@@ -58,10 +58,10 @@ impl Cache {
         Ok(digests)
     }
 
-    /// Streams an artifact from the gateway into the cache: only a whole file whose digest is right gets the digest's name.
+    /// Streams an artifact from the gateway into the cache. Only a complete file with the right digest gets the digest's name.
     pub(super) async fn fetch(
         &self,
-        gateway: &Gateway,
+        gateway: &GatewayClient,
         digest: ArtifactDigest,
     ) -> Result<(), FetchError> {
         let temporary = self.dir.join(format!("{}.part", digest.to_hex()));
@@ -74,19 +74,20 @@ impl Cache {
         };
         match renamed {
             Ok(()) => {
-                // The name itself must be on disk, too.
+                // The file's name must be on disk, too.
                 File::open(&self.dir).await?.sync_all().await?;
                 tracing::info!(artifact = %digest, "artifact fetched");
                 Ok(())
             }
             Err(e) => {
-                // Best effort: the next attempt starts the file anew.
+                // Best effort: the next attempt overwrites the file.
                 let _ = tokio::fs::remove_file(&temporary).await;
                 Err(e)
             }
         }
     }
 
+    /// Removes an artifact.
     pub(super) fn evict(&self, digest: ArtifactDigest) {
         tracing::info!(artifact = %digest, "artifact removed");
         if let Err(e) = fs::remove_file(self.path(digest)) {
@@ -95,8 +96,12 @@ impl Cache {
     }
 }
 
-async fn download(gateway: &Gateway, digest: ArtifactDigest, to: &Path) -> Result<(), FetchError> {
-    let mut body = gateway.artifact(digest).await?;
+async fn download(
+    gateway: &GatewayClient,
+    digest: ArtifactDigest,
+    to: &Path,
+) -> Result<(), FetchError> {
+    let mut body = gateway.get_artifact(digest).await?;
     let mut file = File::create(to).await?;
     let mut hasher = Sha256::new();
     let mut length: u64 = 0;

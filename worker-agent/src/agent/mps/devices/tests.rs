@@ -1,27 +1,24 @@
-//! The supervisor with real processes: a script that behaves as the control daemon does.
+//! The supervisor with real processes: a script stands in for the control daemon.
 
 use std::{
-    collections::BTreeMap,
-    ffi::OsString,
     fs,
     path::{Path, PathBuf},
+    time::Duration,
 };
 
-use packhorse_cluster::{ByteCount, ComputeShare};
+use packhorse_worker_agent::handoff::ProcessIdentity;
 use tempfile::TempDir;
+use tokio::time::{sleep, timeout};
 
 use super::*;
-use crate::{
-    agent::mps::{Mps, MpsDevice, Seen},
-    handoff::ProcessIdentity,
-};
+use crate::process::ProcessFailure;
 
-/// Nothing that is waited for here takes nearly as long, on however busy a machine.
+/// A time limit far above what any step takes, even on a busy machine.
 const LIMIT: Duration = Duration::from_secs(30);
-const PACE: Pace = Pace {
-    look: Duration::from_millis(20),
+const TIMES: SupervisorTimes = SupervisorTimes {
+    check: Duration::from_millis(20),
     start: Duration::from_secs(20),
-    mend: Duration::from_secs(20),
+    recovery: Duration::from_secs(20),
     first_pause: Duration::from_millis(20),
     longest_pause: Duration::from_millis(100),
 };
@@ -31,7 +28,7 @@ const GPU: &str = "GPU-0a1b2c3d";
 struct Node {
     root: TempDir,
     program: PathBuf,
-    pace: Pace,
+    times: SupervisorTimes,
     mps: Mps,
     sender: mpsc::Sender<Event>,
     events: mpsc::Receiver<Event>,
@@ -43,7 +40,7 @@ impl Node {
         Self {
             root: tempfile::tempdir().unwrap(),
             program: Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/stand-ins/mps-control"),
-            pace: PACE,
+            times: TIMES,
             mps: Mps::default(),
             sender,
             events,
@@ -61,10 +58,10 @@ impl Node {
 
     fn supervise(&mut self) {
         let control = self.control();
-        self.mps.supervise(GPU, control, self.pace, &self.sender);
+        self.mps.supervise(GPU, control, self.times, &self.sender);
     }
 
-    async fn until(&self, done: impl FnMut(&Sharing) -> bool) -> Sharing {
+    async fn until(&self, done: impl FnMut(&GpuSharing) -> bool) -> GpuSharing {
         let mut sharing = self.mps.devices[GPU].sharing.subscribe();
         let waited = timeout(LIMIT, sharing.wait_for(done)).await;
         waited.expect("in time").unwrap().clone()
@@ -73,7 +70,7 @@ impl Node {
     async fn serving() -> Self {
         let mut node = Self::new();
         node.supervise();
-        node.until(|sharing| *sharing == Sharing::Mps).await;
+        node.until(|sharing| *sharing == GpuSharing::Mps).await;
         node
     }
 
@@ -83,7 +80,7 @@ impl Node {
 
     fn daemon(&self) -> ProcessIdentity {
         let pid = fs::read_to_string(self.file("daemon")).unwrap();
-        ProcessIdentity::of(pid.trim().parse().unwrap()).unwrap()
+        ProcessIdentity::from_pid(pid.trim().parse().unwrap()).unwrap()
     }
 
     async fn event(&mut self) -> Event {
@@ -91,7 +88,7 @@ impl Node {
         event.expect("in time").unwrap()
     }
 
-    /// Until nothing is there any more that this test has started.
+    /// Ends all processes that this test has started, and waits until they have ended.
     async fn end(mut self) {
         let daemon = self.daemon();
         self.events.close();
@@ -105,8 +102,8 @@ impl Node {
     }
 }
 
-fn failed(cause: &str) -> Event {
-    Event::DeviceFailed(GPU.to_owned(), cause.to_owned())
+fn failed(failure: &MpsFailure) -> Event {
+    Event::DeviceFailed(GPU.to_owned(), failure.to_string())
 }
 
 fn recovered() -> Event {
@@ -114,19 +111,19 @@ fn recovered() -> Event {
 }
 
 #[tokio::test]
-async fn workers_of_a_gpu_with_a_daemon_are_led_to_it() {
+async fn workers_of_a_gpu_with_a_daemon_use_it() {
     let node = Node::serving().await;
     let device = fs::read_to_string(node.file("device")).unwrap();
     assert_eq!(device.trim(), GPU, "the daemon sees this GPU only");
     let pipe = node.file("");
-    let of_memory = |memory| {
+    let environment_for = |memory| {
         let environment = node.device().environment(memory);
         BTreeMap::<&str, OsString>::from_iter(environment)
     };
-    let unlimited = of_memory(None);
+    let unlimited = environment_for(None);
     assert_eq!(Path::new(&unlimited["CUDA_MPS_PIPE_DIRECTORY"]), pipe);
     assert!(!unlimited.contains_key("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"));
-    let limited = of_memory(Some(ByteCount::new(4 << 30)));
+    let limited = environment_for(Some(ByteCount::new(4 << 30)));
     assert_eq!(limited["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"], "0=6144M");
     let mode = std::os::unix::fs::PermissionsExt::mode(&fs::metadata(pipe).unwrap().permissions());
     assert_eq!(mode & 0o777, 0o700);
@@ -134,13 +131,14 @@ async fn workers_of_a_gpu_with_a_daemon_are_led_to_it() {
 }
 
 #[tokio::test]
-async fn without_the_program_replicas_take_turns_and_the_reason_is_said() {
+async fn without_the_program_the_gpu_is_time_sliced_with_the_reason() {
     let mut node = Node::new();
     node.program = PathBuf::from("no-such-mps-control");
     node.supervise();
-    let sharing = node.until(|sharing| *sharing != Sharing::Starting).await;
+    let sharing = node.until(|sharing| *sharing != GpuSharing::Starting).await;
     let reason = "no-such-mps-control cannot be run: No such file or directory (os error 2)";
-    assert_eq!(sharing, Sharing::TimeSliced(reason.to_owned()));
+    let failure = MpsFailure::Control(reason.to_owned());
+    assert_eq!(sharing, GpuSharing::TimeSliced(failure));
     assert!(node.mps.device(GPU).is_none());
     assert!(node.events.try_recv().is_err(), "nothing has failed");
 }
@@ -150,12 +148,14 @@ async fn a_daemon_that_refuses_to_start_is_tried_again() {
     let mut node = Node::new();
     fs::write(node.file("refuse"), "").unwrap();
     node.supervise();
-    let sharing = node.until(|sharing| *sharing != Sharing::Starting).await;
-    let reason =
-        "the MPS daemon ended with status 1: An instance of this daemon is already running";
-    assert_eq!(sharing, Sharing::TimeSliced(reason.to_owned()));
+    let sharing = node.until(|sharing| *sharing != GpuSharing::Starting).await;
+    let failure = MpsFailure::DaemonEnded {
+        failure: Some(ProcessFailure::Status(1)),
+        last_line: Some("An instance of this daemon is already running".to_owned()),
+    };
+    assert_eq!(sharing, GpuSharing::TimeSliced(failure));
     fs::remove_file(node.file("refuse")).unwrap();
-    node.until(|sharing| *sharing == Sharing::Mps).await;
+    node.until(|sharing| *sharing == GpuSharing::Mps).await;
     assert!(node.events.try_recv().is_err(), "nothing has failed");
     node.end().await;
 }
@@ -163,14 +163,17 @@ async fn a_daemon_that_refuses_to_start_is_tried_again() {
 #[tokio::test]
 async fn a_daemon_that_never_answers_is_given_up() {
     let mut node = Node::new();
-    node.pace.start = Duration::from_millis(200);
+    node.times.start = Duration::from_millis(200);
     fs::write(node.file("mute"), "").unwrap();
     node.supervise();
-    let sharing = node.until(|sharing| *sharing != Sharing::Starting).await;
-    let reason = "the MPS daemon did not answer within 200ms";
-    assert_eq!(sharing, Sharing::TimeSliced(reason.to_owned()));
+    let sharing = node.until(|sharing| *sharing != GpuSharing::Starting).await;
+    let failure = MpsFailure::DaemonSilent {
+        limit: Duration::from_millis(200),
+        last_line: None,
+    };
+    assert_eq!(sharing, GpuSharing::TimeSliced(failure));
     fs::remove_file(node.file("mute")).unwrap();
-    node.until(|sharing| *sharing == Sharing::Mps).await;
+    node.until(|sharing| *sharing == GpuSharing::Mps).await;
     node.end().await;
 }
 
@@ -180,10 +183,11 @@ async fn a_daemon_that_dies_fails_its_device_and_is_started_again() {
     let first = node.daemon();
     let pid = nix::unistd::Pid::from_raw(first.pid.cast_signed());
     nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL).unwrap();
-    assert_eq!(
-        node.event().await,
-        failed("the MPS daemon was killed by signal 9")
-    );
+    let killed = MpsFailure::DaemonEnded {
+        failure: Some(ProcessFailure::Signal(9)),
+        last_line: None,
+    };
+    assert_eq!(node.event().await, failed(&killed));
     assert_eq!(node.event().await, recovered());
     assert_ne!(node.daemon(), first);
     assert!(node.mps.device(GPU).is_some());
@@ -191,30 +195,29 @@ async fn a_daemon_that_dies_fails_its_device_and_is_started_again() {
 }
 
 #[tokio::test]
-async fn a_failed_server_fails_its_device_until_it_is_mended() {
+async fn a_failed_server_fails_its_device_until_it_recovers() {
     let mut node = Node::serving().await;
     let daemon = node.daemon();
     fs::write(node.file("status"), "FAULT\n").unwrap();
     fs::write(node.file("servers"), "4711\n").unwrap();
-    let cause = "a fatal fault of one of the replicas on this GPU";
-    assert_eq!(node.event().await, failed(cause));
+    assert_eq!(node.event().await, failed(&MpsFailure::ServerFailed));
     fs::write(node.file("status"), "ACTIVE\n").unwrap();
     assert_eq!(node.event().await, recovered());
-    assert_eq!(node.daemon(), daemon, "it has stayed");
+    assert_eq!(node.daemon(), daemon, "the daemon still runs");
     node.end().await;
 }
 
 #[tokio::test]
 async fn a_server_that_stays_failed_gets_a_new_daemon() {
     let mut node = Node::new();
-    node.pace.mend = Duration::from_millis(50);
+    node.times.recovery = Duration::from_millis(50);
     node.supervise();
-    node.until(|sharing| *sharing == Sharing::Mps).await;
+    node.until(|sharing| *sharing == GpuSharing::Mps).await;
     let first = node.daemon();
     fs::write(node.file("status"), "FAULT\n").unwrap();
     fs::write(node.file("servers"), "4711\n").unwrap();
     node.event().await;
-    // The device stays failed over the change of daemons, as long as the new one says the same.
+    // The device stays failed while the new daemon reports a failed server, too.
     let changed = async {
         while first.is_alive() {
             sleep(Duration::from_millis(5)).await;
@@ -232,7 +235,7 @@ async fn the_next_agent_adopts_the_daemon_of_the_one_before() {
     let daemon = node.daemon();
     node.mps = Mps::default();
     node.supervise();
-    node.until(|sharing| *sharing == Sharing::Mps).await;
+    node.until(|sharing| *sharing == GpuSharing::Mps).await;
     assert_eq!(node.daemon(), daemon);
     assert!(node.events.try_recv().is_err(), "nothing has failed");
     node.end().await;
@@ -243,38 +246,70 @@ async fn a_client_is_detached_from_every_server_before_it_is_killed() {
     let node = Node::serving().await;
     fs::write(node.file("servers"), "4711\n4712\n").unwrap();
     node.device().detach(99).await;
-    let told = fs::read_to_string(node.file("told")).unwrap();
-    assert!(told.contains("terminate_client 4711 99\n"), "{told}");
-    assert!(told.contains("terminate_client 4712 99\n"), "{told}");
+    let commands = fs::read_to_string(node.file("commands")).unwrap();
+    for server in [4711, 4712] {
+        let command = format!("terminate_client {server} 99\n");
+        assert!(commands.contains(&command), "{commands}");
+    }
     node.end().await;
 }
 
 #[tokio::test]
 async fn a_worker_that_cuda_keeps_away_from_the_server_is_noticed() {
     let node = Node::serving().await;
-    let seen = |usable| Seen {
-        share: Some(ComputeShare::new(50.0).unwrap()),
-        of: Some(132),
-        usable,
+    let share = ComputeShare::new(50.0).unwrap();
+    let observed = |usable| ObservedShare {
+        share: Some(share),
+        multiprocessors: Some(132),
+        usable: Some(usable),
     };
     fs::write(node.file("servers"), "4711\n").unwrap();
     fs::write(node.file("clients"), "99\n").unwrap();
-    node.device().check(99, seen(Some(66))).await;
+    node.device().check(99, observed(66)).await;
     assert!(node.mps.device(GPU).is_some());
-    node.device().clone().check(99, seen(Some(132))).await;
-    let reason = "worker 99 has a share of 50 % and may use all 132 multiprocessors: CUDA does not use MPS there";
+    node.device().clone().check(99, observed(132)).await;
+    let ignored = MpsFailure::ShareIgnored {
+        pid: 99,
+        share,
+        multiprocessors: 132,
+    };
     assert_eq!(
         *node.mps.devices[GPU].sharing.borrow(),
-        Sharing::TimeSliced(reason.to_owned())
+        GpuSharing::TimeSliced(ignored)
     );
-    node.mps.devices[GPU].sharing.send_replace(Sharing::Mps);
+    node.mps.devices[GPU].sharing.send_replace(GpuSharing::Mps);
     fs::remove_file(node.file("clients")).unwrap();
-    node.device().clone().check(99, seen(Some(66))).await;
-    let reason = "CUDA does not use MPS in worker 99".to_owned();
+    node.device().clone().check(99, observed(66)).await;
     assert_eq!(
         *node.mps.devices[GPU].sharing.borrow(),
-        Sharing::TimeSliced(reason)
+        GpuSharing::TimeSliced(MpsFailure::NoClients { pid: 99 })
     );
-    node.mps.devices[GPU].sharing.send_replace(Sharing::Mps);
+    node.mps.devices[GPU].sharing.send_replace(GpuSharing::Mps);
     node.end().await;
+}
+
+#[test]
+fn a_memory_limit_leaves_room_for_the_context_and_is_whole_mebibytes() {
+    assert_eq!(memory_limit_mib(ByteCount::ZERO), 1024);
+    assert_eq!(memory_limit_mib(ByteCount::new(4096 << 20)), 1024 + 5120);
+    assert_eq!(memory_limit_mib(ByteCount::new(1)), 1025);
+    assert_eq!(memory_limit_mib(ByteCount::new(u64::MAX)), 1 << 44);
+}
+
+#[test]
+fn a_share_is_ignored_if_it_excludes_multiprocessors_and_all_are_usable() {
+    let ignored = |share: f64, usable: Option<u32>| {
+        let observed = ObservedShare {
+            share: Some(ComputeShare::new(share).unwrap()),
+            multiprocessors: Some(132),
+            usable,
+        };
+        observed.failure(1).is_some()
+    };
+    assert!(ignored(50.0, Some(132)));
+    assert!(!ignored(50.0, Some(66)));
+    assert!(!ignored(50.0, Some(64)));
+    assert!(!ignored(100.0, Some(132)));
+    assert!(!ignored(99.0, Some(132)));
+    assert!(!ignored(50.0, None));
 }

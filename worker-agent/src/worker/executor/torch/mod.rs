@@ -17,7 +17,7 @@ use std::{
 
 use packhorse_cluster::{ByteCount, Program};
 use packhorse_wire::TensorHeader;
-use packhorse_worker_agent::handoff::Pipeline;
+use packhorse_worker_agent::handoff::PipelineSettings;
 use tch::{Cuda, Tensor};
 
 use batch::Prepared;
@@ -54,7 +54,7 @@ pub(super) struct Start<'a> {
     /// The largest batch to be served.
     pub(super) batch_size: u32,
     pub(super) sizes: Sizes,
-    pub(super) pipeline: Pipeline,
+    pub(super) pipeline: PipelineSettings,
 }
 
 /// Loads and warms up the program in the fastest form that works: some programs cannot be optimised, a few not even frozen,

@@ -1,27 +1,11 @@
-//! The agent: one per node, it makes what runs here equal what the gateway wants, and is never in the path of a batch.
-//!
-//! [`Reconciler`] decides; around it [`run`] owns the loop that feeds it with events and does what it says. Beside the loop,
-//! [`session`] talks to the gateway and one task per worker watches its process and its status. Without the gateway everything
-//! goes on as it was; without the agent the workers do, and the next agent adopts them, as it does with the MPS daemons of GPUs.
-
-mod cache;
-mod config;
-mod folders;
-mod gateway;
-mod gpus;
-mod log;
-mod mps;
-mod pipeline;
-mod process;
-mod session;
-mod watching;
-mod workers;
+//! The agent's main loop: it passes events to the reconciler and carries out its actions.
 
 use std::{io, time::Duration};
 
 use packhorse_api::agent::LeaseRequest;
 use packhorse_cluster::Time;
 use packhorse_reconcile::{Action, Event, Limits, Reconciler};
+use packhorse_worker_agent::devices::{Device, DiscoverError};
 use tokio::{
     signal::unix::{Signal, SignalKind, signal},
     sync::{mpsc, watch},
@@ -29,71 +13,68 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 
-use crate::devices::DiscoverError;
-use cache::Cache;
-use gateway::Gateway;
-use gpus::Gpus;
-use mps::Mps;
-use session::{NodeStatus, Session};
-use workers::Workers;
+use crate::{
+    artifact_cache::ArtifactCache,
+    config::{MpsMode, Settings},
+    gateway::GatewayClient,
+    gpus::Gpus,
+    mps::Mps,
+    session::{NodeStatus, Session},
+    state_folder::{OpenStateError, StateFolder},
+    workers::Workers,
+};
 
-pub use config::{ConfigError, LogFormat, MpsMode, Options, Settings};
-pub use folders::OpenStateError;
-pub use pipeline::{PipelineOptions, Streams, Switch};
-
-/// From a worker's start until it must be ready. A worker that hangs while loading says so itself after five minutes; one that
-/// does not even manage that is killed.
+/// The time from a worker's start until it must be ready. A worker that hangs while it loads reports that itself after five minutes; one
+/// that does not even report that is killed.
 const LOAD_LIMIT: Duration = Duration::from_mins(6);
-/// What a measurement may take beyond its time limit: loading, and the batch size that was begun last.
+/// The time that a measurement may take beyond its time limit, for loading and for the last batch size that was begun.
 const MEASURE_GRACE: Duration = Duration::from_mins(1);
-/// What a worker gets to end beyond the longest batch.
+/// The time that a worker has to end, beyond the time limit of a batch.
 const DRAIN_GRACE: Duration = Duration::from_secs(5);
-/// Events that wait for the loop before whoever has the next one waits too.
+/// The capacity of the event queue. Senders wait while it is full.
 const EVENT_QUEUE: usize = 64;
 
-/// Why an agent cannot run.
+/// An agent that cannot start.
 #[derive(Debug, thiserror::Error)]
-pub enum AgentError {
-    /// The state folder.
+pub(super) enum AgentError {
+    /// The state folder cannot be used.
     #[error(transparent)]
     State(#[from] OpenStateError),
-    /// The devices.
+    /// The devices cannot be found.
     #[error(transparent)]
     Devices(#[from] DiscoverError),
-    /// The operating system.
-    #[error("{what}: {source}")]
+    /// The operating system refuses.
+    #[error("{operation}: {source}")]
     System {
-        /// What was attempted.
-        what: &'static str,
-        /// What it says.
+        /// The operation that failed.
+        operation: &'static str,
+        /// The operating system's error.
         #[source]
         source: io::Error,
     },
-    /// The HTTP client.
-    #[error("the HTTP client cannot be made: {0}")]
+    /// The HTTP client cannot be created.
+    #[error("the HTTP client cannot be created: {0}")]
     Http(#[source] reqwest::Error),
 }
 
 /// Runs the agent until SIGINT or SIGTERM. Workers are left to the next agent, or stopped if the settings say so.
 ///
 /// # Errors
-/// If it cannot start. Once it runs it only ends when told to.
-pub async fn run(settings: Settings) -> Result<(), AgentError> {
-    let system = |what| move |source| AgentError::System { what, source };
-    let interrupt = signal(SignalKind::interrupt()).map_err(system("watching for SIGINT"))?;
-    let terminate = signal(SignalKind::terminate()).map_err(system("watching for SIGTERM"))?;
-    let folders = folders::open(&settings.state_dir)?;
+/// If the agent cannot start. Once it runs, only a signal ends it.
+pub(super) async fn run(settings: Settings) -> Result<(), AgentError> {
+    let system = |operation| move |source| AgentError::System { operation, source };
+    let interrupt = signal(SignalKind::interrupt()).map_err(system("waiting for SIGINT"))?;
+    let terminate = signal(SignalKind::terminate()).map_err(system("waiting for SIGTERM"))?;
+    let folder = StateFolder::open(&settings.state_dir)?;
     let devices = settings.devices.discover(&settings.profiles)?;
     for device in &devices {
-        tracing::info!(device.name, device.kind = %device.kind, device.memory = %device.memory, "device");
+        tracing::info!(device.name, device.kind = %device.kind, device.memory = %device.memory, "device found");
     }
-    let gateway = Gateway::new(&settings).map_err(AgentError::Http)?;
+    let gateway = GatewayClient::new(&settings).map_err(AgentError::Http)?;
     let request = LeaseRequest {
-        instance: folders
-            .instance()
-            .map_err(system("reading the state folder"))?,
+        instance: folder.instance().map_err(OpenStateError::from)?,
         agent_version: env!("CARGO_PKG_VERSION").to_owned(),
-        devices: devices.iter().map(crate::devices::Device::report).collect(),
+        devices: devices.iter().map(Device::report).collect(),
     };
     let limits = Limits {
         drain: settings.batch_limit + DRAIN_GRACE,
@@ -110,7 +91,7 @@ pub async fn run(settings: Settings) -> Result<(), AgentError> {
             Mps::start(
                 &settings.mps_control,
                 &devices,
-                &folders.mps(),
+                &folder.mps(),
                 &event_sender,
             )
             .await
@@ -118,12 +99,12 @@ pub async fn run(settings: Settings) -> Result<(), AgentError> {
         MpsMode::Off => Mps::default(),
     };
     let gpus = Gpus::new(&devices, &mps);
-    let cache = Cache::new(folders.artifacts());
+    let cache = ArtifactCache::new(folder.artifacts());
     let stop_workers_on_exit = settings.stop_workers_on_exit;
     let mut node = Node {
         reconciler,
         start: Instant::now(),
-        workers: Workers::new(settings, folders, devices, mps, event_sender.clone()),
+        workers: Workers::new(settings, folder, devices, mps, event_sender.clone()),
         cache,
         gateway: gateway.clone(),
         fetches: JoinSet::new(),
@@ -132,12 +113,12 @@ pub async fn run(settings: Settings) -> Result<(), AgentError> {
         status: status_sender,
         signals: [interrupt, terminate],
     };
-    node.take_over()
-        .map_err(system("looking for workers of an earlier agent"))?;
-    // The first report must already name what was found: the gateway gives up what a node does not have.
+    node.adopt()
+        .map_err(system("looking for the workers of an earlier agent"))?;
+    // The first report must already contain the adopted workers: the gateway gives up replicas that are not reported.
     node.reconcile();
     let session = tokio::spawn(Session::new(gateway, request, event_sender, status, gpus).run());
-    node.work_until_signalled().await;
+    node.run_until_signalled().await;
     if stop_workers_on_exit {
         node.stop_workers().await;
     }
@@ -145,13 +126,13 @@ pub async fn run(settings: Settings) -> Result<(), AgentError> {
     Ok(())
 }
 
-/// The loop around the reconciler.
+/// The state of the main loop.
 struct Node {
     reconciler: Reconciler,
     start: Instant,
     workers: Workers,
-    cache: Cache,
-    gateway: Gateway,
+    cache: ArtifactCache,
+    gateway: GatewayClient,
     fetches: JoinSet<()>,
     events: mpsc::Receiver<Event>,
     event_sender: mpsc::Sender<Event>,
@@ -159,7 +140,7 @@ struct Node {
     signals: [Signal; 2],
 }
 
-/// What the loop woke up for.
+/// The cause of an iteration of the main loop.
 enum Wakeup {
     Event(Box<Event>),
     Timer,
@@ -167,8 +148,8 @@ enum Wakeup {
 }
 
 impl Node {
-    /// Finds what an earlier agent left: artifacts and workers.
-    fn take_over(&mut self) -> io::Result<()> {
+    /// Adopts the artifacts and workers of an earlier agent.
+    fn adopt(&mut self) -> io::Result<()> {
         for digest in self.cache.scan()? {
             self.handle(Event::Fetched(digest));
         }
@@ -178,7 +159,7 @@ impl Node {
         Ok(())
     }
 
-    async fn work_until_signalled(&mut self) {
+    async fn run_until_signalled(&mut self) {
         loop {
             self.reconcile();
             match self.wait().await {
@@ -189,7 +170,7 @@ impl Node {
         }
     }
 
-    /// A second signal ends the wait, and leaves what still runs to the next agent.
+    /// Stops all workers. A second signal ends the wait and leaves the workers that still run to the next agent.
     async fn stop_workers(&mut self) {
         tracing::info!("stopping all workers");
         self.handle(Event::StopAll);
@@ -218,7 +199,7 @@ impl Node {
         tokio::select! {
             _ = interrupt.recv() => Wakeup::Signal,
             _ = terminate.recv() => Wakeup::Signal,
-            // The loop holds a sender itself: the channel cannot be closed.
+            // This struct holds a sender, so that the channel cannot be closed.
             Some(event) = self.events.recv() => Wakeup::Event(Box::new(event)),
             () = timer => Wakeup::Timer,
         }
@@ -232,7 +213,7 @@ impl Node {
         self.reconciler.handle(self.now(), event);
     }
 
-    /// Does what there is to do until nothing is, then says how the node stands.
+    /// Carries out actions until there are none left, then publishes the node's status.
     fn reconcile(&mut self) {
         loop {
             let actions = self.reconciler.poll(self.now());
@@ -240,7 +221,7 @@ impl Node {
                 break;
             }
             for action in actions {
-                self.act(action);
+                self.execute(action);
             }
         }
         while self.fetches.try_join_next().is_some() {}
@@ -258,7 +239,7 @@ impl Node {
         });
     }
 
-    fn act(&mut self, action: Action) {
+    fn execute(&mut self, action: Action) {
         match action {
             Action::Fetch(digest) => {
                 let (cache, gateway) = (self.cache.clone(), self.gateway.clone());
@@ -271,7 +252,7 @@ impl Node {
                             Event::FetchFailed(digest, e.to_string())
                         }
                     };
-                    // The receiver lives as long as the process does.
+                    // The receiver lives as long as the process.
                     let _ = events.send(event).await;
                 });
             }

@@ -1,66 +1,73 @@
-//! The watch over one worker process: what it reports, how it ends, and whether MPS took effect for it.
+//! The watch over one worker process: it passes on the worker's reports and its end, and checks that MPS took effect.
 
 use std::time::Duration;
 
 use packhorse_cluster::ComputeShare;
 use packhorse_reconcile::{Event, ExitCause, TaskId, WorkerReport};
+use packhorse_worker_agent::handoff::{Handoff, WorkerStatus};
 use tokio::{
     sync::mpsc,
     time::{MissedTickBehavior, interval},
 };
 
-use super::{
-    log::last_line,
-    mps::{MpsDevice, Seen},
+use crate::{
+    log_tail::last_line,
+    mps::{MpsDevice, ObservedShare},
     process::{Process, ProcessFailure},
 };
-use crate::handoff::{Handoff, WorkerStatus};
 
-/// How often a worker's status is looked at until it is ready.
-const LOOK_WHILE_LOADING: Duration = Duration::from_millis(25);
-/// And afterwards: what it then has to say, it mostly says by ending, which is noticed at once.
-const LOOK_WHEN_READY: Duration = Duration::from_millis(250);
+/// The interval between two reads of a worker's status until it is ready.
+const INTERVAL_WHILE_LOADING: Duration = Duration::from_millis(25);
+/// The interval between two reads of the status of a worker that is ready. Such a worker mostly changes its status by ending, which is
+/// noticed at once.
+const INTERVAL_WHEN_READY: Duration = Duration::from_millis(250);
 
-/// Follows one process and its status.
-pub(super) struct Watch {
+/// The watch over one worker process.
+pub(super) struct WorkerWatch {
+    /// The worker's task.
     pub(super) id: TaskId,
+    /// MPS on the worker's GPU.
     pub(super) mps: Option<MpsDevice>,
-    /// Of the device's multiprocessors.
+    /// The worker's share of the device's multiprocessors.
     pub(super) share: Option<ComputeShare>,
+    /// The number of the device's multiprocessors.
     pub(super) multiprocessors: Option<u32>,
+    /// The worker's hand-over folder.
     pub(super) handoff: Handoff,
-    pub(super) last: Option<WorkerStatus>,
+    /// The last status that was passed on.
+    pub(super) last_status: Option<WorkerStatus>,
+    /// The receiver of the worker's reports and its end.
     pub(super) events: mpsc::Sender<Event>,
 }
 
-impl Watch {
-    /// Until the process has ended.
+impl WorkerWatch {
+    /// Watches the process until it has ended.
     pub(super) async fn run(mut self, mut process: Process) {
         let pid = process.pid();
-        let mut looks = interval(LOOK_WHILE_LOADING);
-        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut ticks = interval(INTERVAL_WHILE_LOADING);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let failure = loop {
             let was_ready = self.is_ready();
             tokio::select! {
                 biased;
-                failure = process.ended() => break failure,
-                _ = looks.tick() => self.look(pid).await,
+                failure = process.wait() => break failure,
+                _ = ticks.tick() => self.read_status(pid).await,
             }
             if self.is_ready() && !was_ready {
-                looks = interval(LOOK_WHEN_READY);
-                looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+                ticks = interval(INTERVAL_WHEN_READY);
+                ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
                 if let Some(mps) = self.mps.clone() {
-                    let seen = Seen {
+                    let observed = ObservedShare {
                         share: self.share,
-                        of: self.multiprocessors,
+                        multiprocessors: self.multiprocessors,
                         usable: self.usable_multiprocessors(),
                     };
-                    tokio::spawn(async move { mps.check(pid, seen).await });
+                    tokio::spawn(async move { mps.check(pid, observed).await });
                 }
             }
         };
-        // Its last word is often written just before the end.
-        self.look(pid).await;
+        // The last status is often written just before the end.
+        self.read_status(pid).await;
         let last_line = || last_line(&self.handoff.log_path());
         let cause = match failure {
             None => ExitCause::Ended,
@@ -78,37 +85,38 @@ impl Watch {
     }
 
     fn is_ready(&self) -> bool {
-        let phase = self.last.as_ref().map(|status| &status.phase);
+        let phase = self.last_status.as_ref().map(|status| &status.phase);
         matches!(phase, Some(WorkerReport::Ready { .. }))
     }
 
     fn usable_multiprocessors(&self) -> Option<u32> {
-        match &self.last.as_ref()?.phase {
+        match &self.last_status.as_ref()?.phase {
             WorkerReport::Ready { capacity, .. } => capacity.as_ref()?.multiprocessors,
             _ => None,
         }
     }
 
-    /// Tells of the status if it has changed.
-    async fn look(&mut self, pid: u32) {
+    /// Passes on the status if it has changed.
+    async fn read_status(&mut self, pid: u32) {
         let Some(status) = current_status(&self.handoff, pid) else {
             return;
         };
-        if self.last.as_ref() != Some(&status) {
+        if self.last_status.as_ref() != Some(&status) {
             let event = Event::Reported(self.id.clone(), status.phase.clone());
-            self.last = Some(status);
-            // The receiver lives as long as the process does.
+            self.last_status = Some(status);
+            // The receiver lives as long as the process.
             let _ = self.events.send(event).await;
         }
     }
 }
 
-/// What the worker last said, if it was this process that said it.
+/// Returns the status in the hand-over folder if this process wrote it.
 pub(super) fn current_status(handoff: &Handoff, pid: u32) -> Option<WorkerStatus> {
     match handoff.read_status() {
         Ok(status) => status.filter(|status| status.process.pid == pid),
         Err(e) => {
-            tracing::warn!(pid, error = %e, "status not read");
+            tracing::warn!(pid, error = %e, "status of a worker not read");
+
             None
         }
     }

@@ -25,7 +25,7 @@ use packhorse_worker_agent::handoff::{Execution, ExecutorChoice};
 /// Runs batches of one program on one device.
 pub(crate) trait Executor: Send + Sync {
     /// Memory for the inputs of a batch. Called from any thread, also while batches run. There is memory for
-    /// [`Pipeline::in_flight`](packhorse_worker_agent::handoff::Pipeline::in_flight) batches and one more that is received: whoever
+    /// [`Pipeline::in_flight`](packhorse_worker_agent::handoff::PipelineSettings::in_flight) batches and one more that is received: whoever
     /// wants more waits until the outputs of one are dropped, or the batch itself.
     ///
     /// # Errors

@@ -1,4 +1,4 @@
-//! What a process said last, to show it as the reason for its end.
+//! The last line of a process's log, which is shown as the reason for its end.
 
 use std::{
     fs::{self, File},
@@ -6,20 +6,23 @@ use std::{
     path::Path,
 };
 
-/// The last line of a log that says something, fit to be shown: without colours, paths and excess.
+/// The most bytes that are read from the end of a log.
+const TAIL: u64 = 64 << 10;
+/// The most characters of a line that is shown.
+const LONGEST: usize = 300;
+
+/// Returns the last line of a log that is not empty, without colours and paths, and shortened.
 pub(super) fn last_line(log: &Path) -> Option<String> {
-    const TAIL: u64 = 64 << 10;
     let mut file = File::open(log).ok()?;
     let length = fs::metadata(log).ok()?.len();
     file.seek(SeekFrom::Start(length.saturating_sub(TAIL)))
         .ok()?;
     let mut tail = Vec::new();
     file.take(TAIL).read_to_end(&mut tail).ok()?;
-    presentable(&String::from_utf8_lossy(&tail))
+    clean_last_line(&String::from_utf8_lossy(&tail))
 }
 
-fn presentable(text: &str) -> Option<String> {
-    const LONGEST: usize = 300;
+fn clean_last_line(text: &str) -> Option<String> {
     let before_backtrace = text.rsplit_once("stack backtrace:\n");
     let line = before_backtrace
         .map_or(text, |(before, _)| before)
@@ -41,7 +44,7 @@ fn presentable(text: &str) -> Option<String> {
     )
 }
 
-/// A line without terminal escapes: from ESC to the letter that ends the sequence.
+/// Removes terminal escape sequences, each of which reaches from ESC to a letter.
 fn without_colours(line: &str) -> String {
     let mut parts = line.split('\u{1b}');
     let mut plain = parts.next().unwrap_or_default().to_owned();
@@ -74,8 +77,8 @@ mod tests {
                 Some("boom"),
             ),
         ] {
-            assert_eq!(presentable(log).as_deref(), line, "{log:?}");
+            assert_eq!(clean_last_line(log).as_deref(), line, "{log:?}");
         }
-        assert_eq!(presentable(&"x".repeat(999)).unwrap().len(), 300);
+        assert_eq!(clean_last_line(&"x".repeat(999)).unwrap().len(), LONGEST);
     }
 }

@@ -1,14 +1,26 @@
 //! The Packhorse worker: runs one replica or one measurement. Started by the agent, with a hand-over folder that says what to
 //! do and in which it says what became of it; or by hand, to measure itself.
 
+mod bench;
+mod connection;
+mod drive;
 mod executor;
-mod worker;
+mod fitting;
+mod gate;
+mod kernels;
+mod pipeline;
+mod profile;
+mod serve;
 
-use std::{panic, path::PathBuf, process};
+use std::{panic, path::PathBuf, process, time::Instant};
 
 use clap::{Args, Parser, Subcommand};
-use packhorse_worker_agent::handoff::Handoff;
-use worker::BenchOptions;
+use packhorse_worker_agent::handoff::{
+    Handoff, ProcessIdentity, WorkerReport, WorkerStatus, exit_code,
+};
+
+use bench::BenchOptions;
+use executor::ExecutionError;
 
 #[derive(Parser)]
 #[command(version, about, max_term_width = 100)]
@@ -62,10 +74,53 @@ fn main() {
         process::abort();
     }));
     let code = match cli.command {
-        Command::Serve(folder) => worker::serve(&Handoff::at(folder.dir)),
-        Command::Profile(folder) => worker::profile(&Handoff::at(folder.dir)),
-        Command::Bench(options) => worker::bench(&options),
-        Command::Drive(driven) => worker::drive(&driven.task, driven.prepared),
+        Command::Serve(folder) => serve::serve(&Handoff::new(folder.dir)),
+        Command::Profile(folder) => profile::profile(&Handoff::new(folder.dir)),
+        Command::Bench(options) => bench::bench(&options),
+        Command::Drive(driven) => drive::drive(&driven.task, driven.prepared),
     };
     executor::exit_now(code);
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a worker measures the stages of its batches and watches over their limits"
+)]
+fn now() -> Instant {
+    Instant::now()
+}
+
+/// Tells the agent where this process is.
+struct Reporter<'a> {
+    handoff: &'a Handoff,
+    process: ProcessIdentity,
+}
+
+impl<'a> Reporter<'a> {
+    fn new(handoff: &'a Handoff) -> Self {
+        let process = ProcessIdentity::current();
+        Self { handoff, process }
+    }
+
+    fn report(&self, phase: WorkerReport) {
+        tracing::info!(?phase, "status");
+        let process = self.process;
+        if let Err(error) = self.handoff.write_status(&WorkerStatus { process, phase }) {
+            tracing::error!(%error, "the agent cannot be told");
+        }
+    }
+
+    /// Has the agent told why, where libtorch ends the process.
+    fn on_terminate(&self) {
+        let handoff = self.handoff.clone();
+        let last_words = move |error: ExecutionError| {
+            Reporter::new(&handoff).failed(error.to_string(), false);
+        };
+        executor::on_terminate(last_words, exit_code::FAILED);
+    }
+
+    fn failed(&self, reason: impl Into<String>, permanent: bool) {
+        let reason = reason.into();
+        self.report(WorkerReport::Failed { reason, permanent });
+    }
 }

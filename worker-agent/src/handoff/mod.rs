@@ -1,0 +1,187 @@
+//! The hand-over folder, through which an agent gives a worker process its task and the worker reports its status.
+//!
+//! Each worker process has a folder with three files: `task.json`, which the agent writes before it starts the worker;
+//! `status.json`, which the worker replaces whenever its [`WorkerReport`] changes; and `worker.log`, the worker's output. The folder
+//! also contains the worker's folder for temporary files.
+//! Files are used instead of a pipe because a worker outlives its agent, and the next agent must find it. On SIGTERM a worker answers
+//! the batches it has and exits.
+
+mod environment;
+mod process_identity;
+mod task;
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+pub use environment::{exit_code, worker_environment};
+pub use packhorse_reconcile::WorkerReport;
+pub use process_identity::ProcessIdentity;
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+pub use task::{Execution, ExecutorChoice, PipelineSettings, ProfileTask, ServeTask};
+
+/// The content of `status.json`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct WorkerStatus {
+    /// The process that wrote the status. If it no longer runs, the status is out of date.
+    pub process: ProcessIdentity,
+    /// The worker's report.
+    pub phase: WorkerReport,
+}
+
+/// A failure to use a file of the hand-over folder.
+#[derive(Debug, thiserror::Error)]
+pub enum HandoffError {
+    /// The file could not be read or written.
+    #[error("{file}: {source}")]
+    Io {
+        /// The name of the file.
+        file: &'static str,
+        /// The operating system's error.
+        #[source]
+        source: io::Error,
+    },
+    /// The file does not contain the expected JSON.
+    #[error("{file}: {source}")]
+    Format {
+        /// The name of the file.
+        file: &'static str,
+        /// The position and the reason.
+        #[source]
+        source: serde_json::Error,
+    },
+}
+
+const TASK: &str = "task.json";
+const STATUS: &str = "status.json";
+const LOG: &str = "worker.log";
+const TEMPORARY: &str = "tmp";
+
+/// A hand-over folder.
+#[derive(Clone, Debug)]
+pub struct Handoff {
+    dir: PathBuf,
+}
+
+impl Handoff {
+    /// Creates a handle for the existing folder `dir`.
+    pub fn new(dir: impl Into<PathBuf>) -> Self {
+        Self { dir: dir.into() }
+    }
+
+    /// Returns the path of the folder.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Returns the path of the file that receives the worker's standard output and standard error.
+    pub fn log_path(&self) -> PathBuf {
+        self.dir.join(LOG)
+    }
+
+    /// Returns the path of the worker's folder for temporary files. A package is unpacked there, and its files may stay.
+    pub fn temporary_dir(&self) -> PathBuf {
+        self.dir.join(TEMPORARY)
+    }
+
+    /// Writes the worker's task, a [`ServeTask`] or a [`ProfileTask`]. Called by the agent.
+    pub fn write_task(&self, task: &impl Serialize) -> Result<(), HandoffError> {
+        self.write(TASK, task)
+    }
+
+    /// Reads the worker's task: a [`ServeTask`] for `serve`, a [`ProfileTask`] for `profile`.
+    pub fn read_task<T: DeserializeOwned>(&self) -> Result<T, HandoffError> {
+        let missing = || io::Error::new(io::ErrorKind::NotFound, "the file does not exist");
+        self.read(TASK)?.ok_or_else(|| HandoffError::Io {
+            file: TASK,
+            source: missing(),
+        })
+    }
+
+    /// Writes the worker's status. Called by the worker.
+    pub fn write_status(&self, status: &WorkerStatus) -> Result<(), HandoffError> {
+        self.write(STATUS, status)
+    }
+
+    /// Reads the worker's last status; `None` before the worker has written one.
+    pub fn read_status(&self) -> Result<Option<WorkerStatus>, HandoffError> {
+        self.read(STATUS)
+    }
+
+    /// Replaces a file atomically: a reader sees the old or the new content, never a part.
+    fn write(&self, file: &'static str, content: &impl Serialize) -> Result<(), HandoffError> {
+        let text = serde_json::to_vec_pretty(content).expect("the hand-over structs are JSON");
+        let temporary = self.dir.join(format!("{file}.new"));
+        fs::write(&temporary, text)
+            .and_then(|()| fs::rename(&temporary, self.dir.join(file)))
+            .map_err(|source| HandoffError::Io { file, source })
+    }
+
+    fn read<T: DeserializeOwned>(&self, file: &'static str) -> Result<Option<T>, HandoffError> {
+        let text = match fs::read(self.dir.join(file)) {
+            Ok(text) => text,
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(source) => return Err(HandoffError::Io { file, source }),
+        };
+        serde_json::from_slice(&text)
+            .map(Some)
+            .map_err(|source| HandoffError::Format { file, source })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use packhorse_cluster::{ByteCount, Capacity};
+
+    use super::*;
+
+    #[test]
+    fn a_status_is_read_back_as_it_was_written() {
+        let dir = tempfile::tempdir().unwrap();
+        let handoff = Handoff::new(dir.path());
+        assert_eq!(handoff.read_status().unwrap(), None);
+        for phase in [
+            WorkerReport::Loading,
+            WorkerReport::Ready {
+                address: "127.0.0.1:9".parse().unwrap(),
+                memory: Some(ByteCount::new(7)),
+                capacity: Some(Capacity {
+                    batch_size: 4,
+                    in_flight: 2,
+                    multiprocessors: None,
+                }),
+            },
+            WorkerReport::Measured {
+                done: 2,
+                total: 3,
+                csv: "a,b\n".to_owned(),
+                kernels: Some("c\n".to_owned()),
+            },
+            WorkerReport::Failed {
+                reason: "no".to_owned(),
+                permanent: true,
+            },
+        ] {
+            let status = WorkerStatus {
+                process: ProcessIdentity::current(),
+                phase,
+            };
+            handoff.write_status(&status).unwrap();
+            assert_eq!(handoff.read_status().unwrap(), Some(status));
+        }
+    }
+
+    #[test]
+    fn a_torn_or_missing_task_is_an_error_that_names_the_file_only() {
+        let dir = tempfile::tempdir().unwrap();
+        let handoff = Handoff::new(dir.path());
+        let missing = handoff.read_task::<ServeTask>().unwrap_err().to_string();
+        fs::write(dir.path().join(TASK), "{\"replica\":").unwrap();
+        let torn = handoff.read_task::<ServeTask>().unwrap_err().to_string();
+        for message in [missing, torn] {
+            assert!(message.starts_with("task.json: "), "{message}");
+            assert!(!message.contains(dir.path().to_str().unwrap()), "{message}");
+        }
+    }
+}

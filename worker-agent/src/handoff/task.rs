@@ -1,0 +1,106 @@
+//! The tasks of a worker: serve a replica, or measure a program.
+
+use std::{net::SocketAddr, path::PathBuf};
+
+use packhorse_cluster::{DeviceKind, Program, ReplicaId};
+use serde::{Deserialize, Serialize};
+
+/// The task of `packhorse-worker serve`: run one replica and answer its batches.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ServeTask {
+    /// The replica's id. A gateway that expects another replica at this address closes the connection.
+    pub replica: ReplicaId,
+    /// The program and its device.
+    pub execution: Execution,
+    /// The most rows of a batch, at most [`Program::rows_limit`].
+    pub batch_size: u32,
+    /// The address on which the worker listens for the gateway. For port 0 the status contains the chosen port.
+    pub listen: SocketAddr,
+    /// The file with the secret shared with the gateway. Without one, anyone who reaches the address can use the worker.
+    pub link_secret_file: Option<PathBuf>,
+    /// The time limit of a batch in the module, in milliseconds. A batch that exceeds it counts as hung, and the process ends.
+    pub batch_limit_ms: u64,
+}
+
+/// The task of `packhorse-worker profile`: measure latency and memory for batch sizes 1, 2, 4, … up to the program's limit.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ProfileTask {
+    /// The program and its device.
+    pub execution: Execution,
+    /// The name of the device's kind in the profile.
+    pub device_kind: DeviceKind,
+    /// The time after which no further batch size is begun, in milliseconds.
+    pub time_limit_ms: u64,
+}
+
+/// A program on a device.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Execution {
+    /// The program.
+    pub program: Program,
+    /// The executor that runs the program.
+    pub executor: ExecutorChoice,
+    /// The number of threads that a batch may use on the CPU, at least 1.
+    pub threads: u32,
+    /// The overlap of successive batches.
+    pub pipeline: PipelineSettings,
+}
+
+/// The overlap of a worker's batches in receiving, copying in, computing, copying out and answering.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PipelineSettings {
+    /// The number of batches that the worker accepts before it has answered one, at least 1.
+    pub in_flight: u32,
+    /// If true, one batch is copied in or out while another is computed: three threads, and on a GPU three CUDA streams. If false, one
+    /// thread runs the stages one after the other, on a GPU in one stream.
+    pub streams: bool,
+    /// If true, a GPU's work for the usual batch sizes is recorded once and replayed (CUDA graphs).
+    pub graphs: bool,
+}
+
+impl PipelineSettings {
+    /// The default of [`PipelineSettings::in_flight`]: one batch computes while the next is received.
+    pub const DEFAULT_IN_FLIGHT: u32 = 2;
+    /// The largest [`PipelineSettings::in_flight`]. Each batch in flight needs memory for its inputs and outputs.
+    pub const MAX_IN_FLIGHT: u32 = 16;
+
+    /// Returns the number of batches that have memory at the same time: those in flight, and one that is being received.
+    pub fn buffers(&self) -> usize {
+        self.in_flight as usize + 1
+    }
+}
+
+impl Default for PipelineSettings {
+    /// Returns the settings that are best on a CPU, where copies take no time but a hand-over between threads does.
+    fn default() -> Self {
+        Self {
+            in_flight: Self::DEFAULT_IN_FLIGHT,
+            streams: false,
+            graphs: false,
+        }
+    }
+}
+
+/// The executor of a program.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
+pub enum ExecutorChoice {
+    /// libtorch.
+    Torch {
+        /// The TorchScript file, or the package that was compiled ahead of time.
+        artifact: PathBuf,
+        /// The index of the CUDA device in the worker's environment; `None` is the CPU.
+        cuda_device: Option<u32>,
+    },
+    /// A simulated device: a batch takes as long as its profile says, and all its outputs are zero.
+    Simulated {
+        /// The kind of the simulated device.
+        device_kind: DeviceKind,
+        /// Profiles in the CSV contract, among them that of the program on this kind of device.
+        profile_csv: String,
+    },
+}
