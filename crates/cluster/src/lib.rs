@@ -1,9 +1,9 @@
-//! The nouns of a Packhorse cluster, shared by everything that decides, simulates or serves.
+//! The basic types of a Packhorse cluster, shared by placement, simulator, data plane and control plane.
 //!
-//! A [`Model`] is demanded at a rate and within an SLO; a [`Profile`] says how long its batches take on a [`DeviceKind`]; a
-//! [`Problem`] gathers what a placement policy may know; a [`Plan`] is its answer, judged by [`Plan::violations`].
+//! A [`ModelSpec`] has an expected request rate and an SLO. A [`Profile`] contains the measured batch times of a model on a
+//! [`DeviceKind`]. A [`Problem`] is the input of a placement policy, and a [`Plan`] is its output, checked by [`Plan::violations`].
 //!
-//! Pure: no clock, no file system, no randomness, and ordered maps only, so that equal input gives equal output.
+//! The crate is pure: it has no clock, file system or randomness and uses ordered maps only, so that equal input gives equal output.
 
 mod device;
 mod discipline;
@@ -12,9 +12,11 @@ mod id;
 mod model;
 mod observation;
 mod plan;
+mod policy_options;
 mod problem;
 mod profile;
 mod replica;
+mod shortfall;
 mod tensor;
 mod units;
 
@@ -28,11 +30,16 @@ pub use id::{
 pub use model::{ModelSpec, ModelSpecError, Program};
 pub use observation::{DeviceObservation, ReplicaObservation};
 pub use plan::{ModelForecast, Plan, PlannedReplica, Violation};
+pub use policy_options::{
+    ComputeMetric, ComputeShareMode, Effort, EffortError, Objective, PolicyOptions,
+    UnknownOptionValue,
+};
 pub use problem::{Conditions, DemandedModel, ModelIndex, NetworkModel, Problem, ProblemError};
 pub use profile::{Profile, ProfileError, ProfileRow, ProfileTable};
 pub use replica::{
     Capacity, ProfileProgress, ReplicaState, ReplicaStatus, WantedProfile, WantedReplica,
     WantedState,
 };
+pub use shortfall::Shortfall;
 pub use tensor::{Datatype, Dim, Padding, Shape, ShapeError, TensorSpec, UnknownDatatype};
 pub use units::{ByteCount, ComputeShare, Percent, RequestsPerSecond, Time, UnitError};

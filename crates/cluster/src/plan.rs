@@ -1,41 +1,42 @@
-//! What a placement policy answers, and the one judge of it.
+//! The output of a placement policy, and its only validity check.
 
 use std::{collections::BTreeMap, time::Duration};
 
 use crate::{
     ByteCount, ComputeShare, DeviceIndex, ModelId, ModelIndex, Problem, RequestsPerSecond,
+    Shortfall,
 };
 
 /// A replica as planned: one model on one device.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PlannedReplica {
-    /// Which model of the problem.
+    /// The model, by its index in the problem.
     pub model: ModelIndex,
-    /// On which device of the problem.
+    /// The device, by its index in the problem.
     pub device: DeviceIndex,
-    /// The most rows of one batch.
+    /// The largest number of rows in one batch.
     pub batch_size: u32,
-    /// The share of the multiprocessors it may use; `None` sets no limit.
+    /// The share of the multiprocessors that the replica may use; `None` sets no limit.
     pub compute_share: Option<ComputeShare>,
-    /// Where a policy shares a device in time: how often this replica has its turn.
+    /// The period in which a time-shared device gives this replica one turn; `None` if the device is not time-shared.
     pub duty_cycle: Option<Duration>,
 }
 
-/// What a plan promises a model.
+/// The goodput and latency that a plan forecasts for a model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ModelForecast {
     /// Requests per second answered within the SLO, by the policy's own estimate.
     pub goodput: RequestsPerSecond,
-    /// The latency it expects, where it estimates one.
+    /// The latency that the policy expects, if it estimates one.
     pub latency: Option<Duration>,
-    /// Why the model is not, or not fully, served.
-    pub shortfall: Option<String>,
+    /// The reason why the model is not, or not fully, served.
+    pub shortfall: Option<Shortfall>,
 }
 
-/// An immutable list of replicas with what they promise per model.
+/// An immutable list of replicas with a forecast per model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plan {
-    /// The policy that made it.
+    /// The name of the policy that made the plan.
     pub policy: &'static str,
     /// The replicas, ordered by model, then device.
     pub replicas: Vec<PlannedReplica>,
@@ -43,24 +44,24 @@ pub struct Plan {
     pub models: Vec<ModelForecast>,
 }
 
-/// Something a plan must not do.
+/// A rule that a plan breaks.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum Violation {
     /// A replica names a model or device that the problem does not have.
     #[error("replica {replica} names a model or device that does not exist")]
     Dangling {
-        /// Its place in the plan.
+        /// The replica's index in the plan.
         replica: usize,
     },
-    /// The forecasts are not one per model.
-    #[error("{forecasts} forecasts for {models} models")]
+    /// The number of forecasts is not the number of models.
+    #[error("the plan has {forecasts} forecasts for {models} models")]
     Forecasts {
-        /// How many forecasts.
+        /// The number of forecasts.
         forecasts: usize,
-        /// How many models.
+        /// The number of models.
         models: usize,
     },
-    /// A batch of no rows, or of more than the model takes.
+    /// A batch size of 0, or above the model's limit.
     #[error("{model} on device {device}: batch size {batch_size} is not between 1 and {limit}")]
     BatchSize {
         /// The model.
@@ -69,10 +70,10 @@ pub enum Violation {
         device: usize,
         /// The planned batch size.
         batch_size: u32,
-        /// The model's largest.
+        /// The model's largest batch size.
         limit: u32,
     },
-    /// The model was never measured on that kind of device.
+    /// The model has no profile on the device's kind.
     #[error("{model} has no profile on {kind}")]
     MissingProfile {
         /// The model.
@@ -82,7 +83,7 @@ pub enum Violation {
     },
     /// A full batch alone takes longer than the SLO.
     #[error(
-        "{model} on device {device}: a batch of {batch_size} takes {latency:?}, over the SLO of {slo:?}"
+        "{model} on device {device}: a batch of {batch_size} takes {latency:?}, longer than the SLO of {slo:?}"
     )]
     Slo {
         /// The model.
@@ -91,38 +92,38 @@ pub enum Violation {
         device: usize,
         /// The planned batch size.
         batch_size: u32,
-        /// What the profile says.
+        /// The time of the batch in the profile.
         latency: Duration,
-        /// The objective.
+        /// The model's latency objective.
         slo: Duration,
     },
     /// The replicas of a device need more memory than it has.
-    #[error("device {device}: {used} of memory planned, {capacity} there")]
+    #[error("device {device}: its replicas need {used} of memory, but it has {capacity}")]
     Memory {
         /// The device's index.
         device: usize,
-        /// What its replicas need.
+        /// The memory that the device's replicas need.
         used: ByteCount,
-        /// What it has.
+        /// The memory of the device.
         capacity: ByteCount,
     },
-    /// The compute shares of a device add up to more than the whole.
-    #[error("device {device}: compute shares add up to {sum} %")]
+    /// The compute shares of a device add up to more than 100 %.
+    #[error("device {device}: compute shares add up to {sum} %, more than 100 %")]
     ComputeShare {
         /// The device's index.
         device: usize,
-        /// The sum in percent.
+        /// The sum of the shares, in percent.
         sum: f64,
     },
 }
 
 impl Plan {
-    /// A plan without a replica, for when nothing can be placed.
-    pub fn empty(policy: &'static str, problem: &Problem, shortfall: &str) -> Self {
+    /// Creates a plan without replicas, with the same shortfall for each model.
+    pub fn empty(policy: &'static str, problem: &Problem, shortfall: &Shortfall) -> Self {
         let forecast = ModelForecast {
             goodput: RequestsPerSecond::ZERO,
             latency: None,
-            shortfall: Some(shortfall.to_owned()),
+            shortfall: Some(shortfall.clone()),
         };
         Self {
             policy,
@@ -131,10 +132,10 @@ impl Plan {
         }
     }
 
-    /// Everything this plan does that no plan may, judged against the problem it answers. Empty for a sound plan. The same
-    /// judge serves tests, the simulator and the gateway.
+    /// Returns every rule that this plan breaks for the given problem; empty for a valid plan. Tests, the simulator and the gateway
+    /// all use this check.
     pub fn violations(&self, problem: &Problem) -> Vec<Violation> {
-        // Shares are sums of decimal numbers: a plan is not wrong for their rounding.
+        // The sum of decimal shares may be above 100 by rounding only.
         const ROUNDING: f64 = 1e-6;
         let mut violations = Vec::new();
         if self.models.len() != problem.models.len() {

@@ -51,7 +51,7 @@ fn rates_become_gpulets_of_the_preferred_size_and_a_small_one_for_the_residue() 
     let plan = place("gpulet", &problem);
     // The second one fits just beside the first one.
     assert_eq!(gpulets(&plan), [(0, 50.0), (0, 50.0), (1, 40.0)]);
-    assert_eq!(shortfall(&plan, 0), "none");
+    assert_eq!(shortfall(&plan, 0), None);
 }
 
 #[test]
@@ -59,9 +59,17 @@ fn a_model_that_keeps_most_of_its_rate_is_not_tried_again() {
     // Without a second device it has 60.61 of 70 requests/s, more than 85 %.
     let plan = place("gpulet", &setting(MEASURED, 1, &[("m", 70.0, 220)]));
     assert_eq!(gpulets(&plan), [(0, 50.0), (0, 50.0)]);
+    let Some(Shortfall::NoPartitionLeftForMore {
+        partitions,
+        goodput,
+        ..
+    }) = shortfall(&plan, 0)
+    else {
+        panic!("{plan:?}");
+    };
     assert_eq!(
-        shortfall(&plan, 0),
-        "2 gpulets carry 60.6 of 70 requests/s, and there is no room for more"
+        (*partitions, format!("{goodput:.2}")),
+        (2, "60.61".to_owned())
     );
 }
 
@@ -72,7 +80,7 @@ fn a_model_below_85_percent_is_tried_again_with_whole_devices() {
     let problem = setting(WHOLE, 1, &[("a", 85.0, 40)]);
     let plan = place("gpulet", &problem);
     assert_eq!(gpulets(&plan), [(0, 100.0)]);
-    assert_eq!(shortfall(&plan, 0), "none");
+    assert_eq!(shortfall(&plan, 0), None);
     // With a second device there is no need to.
     let problem = setting(WHOLE, 2, &[("a", 85.0, 40)]);
     assert_eq!(gpulets(&place("gpulet", &problem)), [(0, 80.0), (1, 80.0)]);
@@ -90,7 +98,7 @@ fn three_models_on_two_partitions_take_turns_on_the_whole_device() {
         assert_eq!(replica.duty_cycle, Some(Duration::from_millis(100)));
         assert_eq!(replica.compute_share, None);
     }
-    assert!((0..3).all(|model| shortfall(&plan, model) == "none"));
+    assert!((0..3).all(|model| shortfall(&plan, model).is_none()));
     // Two of them: later ones first among equals.
     let plan = place("gpulet", &setting(WHOLE, 1, &models[..2]));
     assert_eq!(gpulets(&plan), [(0, 60.0), (0, 40.0)]);
@@ -133,12 +141,12 @@ fn memory_is_a_limit() {
     problem.devices.truncate(1);
     assert_eq!(
         shortfall(&place("gpulet", &problem), 1),
-        "no partition is left that serves it in time"
+        Some(&Shortfall::NoPartitionLeft)
     );
     problem.devices[0].memory = ByteCount::from_mib(49).unwrap();
     assert_eq!(
         shortfall(&place("gpulet", &problem), 0),
-        "no device has the memory for a batch that leaves a request the time to wait for another one"
+        Some(&Shortfall::NoMemoryWithinHalfSlo)
     );
 }
 

@@ -57,7 +57,7 @@ fn shares_add_up_to_a_device_and_the_next_one_takes_what_does_not_fit() {
     for model in 0..4 {
         assert_eq!(shares(&plan, model), [30.0]);
         assert_eq!(plan.replicas[model].batch_size, 24);
-        assert_eq!(shortfall(&plan, model), "none");
+        assert_eq!(shortfall(&plan, model), None);
     }
     assert_eq!(devices_of(&plan, 2), [0]);
     assert_eq!(devices_of(&plan, 3), [1]);
@@ -74,7 +74,7 @@ fn a_rate_beyond_a_device_takes_whole_ones_and_a_share() {
         .map(|replica| replica.batch_size)
         .collect();
     assert_eq!(batches, [32, 32, 24]);
-    assert_eq!(shortfall(&plan, 0), "none");
+    assert_eq!(shortfall(&plan, 0), None);
 }
 
 #[test]
@@ -93,7 +93,10 @@ fn the_cluster_is_split_fairly_where_it_is_short() {
         assert!((goodput - 32.9877).abs() < 1e-3, "{goodput}");
         assert_eq!(
             shortfall(&plan, model),
-            "its shares carry 33.0 of 400 requests/s"
+            Some(&Shortfall::ShareThroughput {
+                goodput: plan.models[model].goodput,
+                rate: RequestsPerSecond::new(400.0).unwrap(),
+            })
         );
     }
 }
@@ -107,10 +110,7 @@ fn a_part_that_computes_nothing_in_time_goes_to_the_others() {
         (shares(&plan, 0), shares(&plan, 1)),
         (vec![50.0], vec![50.0])
     );
-    assert_eq!(
-        shortfall(&plan, 2),
-        "no share is left that computes a batch in time"
-    );
+    assert_eq!(shortfall(&plan, 2), Some(&Shortfall::NoComputeShareLeft));
 }
 
 #[test]
@@ -118,7 +118,9 @@ fn an_slo_is_halved_and_said_when_that_is_too_little() {
     let plan = place("gslice", &setting(1, &[("a", 1.0, 19)]));
     assert_eq!(
         shortfall(&plan, 0),
-        "no batch that a device has the memory for takes less than half of the SLO of 19ms"
+        Some(&Shortfall::NoBatchWithinHalfSlo {
+            slo: Duration::from_millis(19)
+        })
     );
 }
 

@@ -26,20 +26,20 @@ fn setting(devices: usize, models: &[(&str, f64, u64)]) -> Problem {
 }
 
 fn plan(problem: &Problem) -> Plan {
-    let options = PolicyOptions {
+    let options = PlanningOptions {
         igniter_coefficients: Some(COEFFICIENTS.clone()),
-        ..PolicyOptions::default()
+        ..PlanningOptions::default()
     };
-    place_with("igniter", problem, &options)
+    place_with("igniter", problem, options)
 }
 
 fn predicted(
     problem: &Problem,
     replicas: &[PlannedReplica],
 ) -> Result<Vec<Duration>, PredictError> {
-    let options = PolicyOptions {
+    let options = PlanningOptions {
         igniter_coefficients: Some(COEFFICIENTS.clone()),
-        ..PolicyOptions::default()
+        ..PlanningOptions::default()
     };
     policy("igniter")
         .unwrap()
@@ -138,7 +138,7 @@ fn what_cannot_be_predicted_says_why() {
     let refused = |name: &str, replica: &PlannedReplica| {
         let entry = policy(name).unwrap();
         let replicas = std::slice::from_ref(replica);
-        let error = entry.predict(&problem, &PolicyOptions::default(), replicas);
+        let error = entry.predict(&problem, &PlanningOptions::default(), replicas);
         error.unwrap_err().to_string()
     };
     assert_eq!(
@@ -165,7 +165,7 @@ fn a_model_too_busy_for_a_device_has_some_of_its_own() {
     let plan = plan(&problem);
     let of_vgg19 = devices_of(&plan, 0);
     assert!(of_vgg19.len() >= 2, "{of_vgg19:?}");
-    assert_eq!((shortfall(&plan, 0), shortfall(&plan, 1)), ("none", "none"));
+    assert_eq!((shortfall(&plan, 0), shortfall(&plan, 1)), (None, None));
     let whole = plan.replicas[0].compute_share.unwrap();
     assert_eq!(whole, ComputeShare::WHOLE);
 }
@@ -204,13 +204,12 @@ fn what_cannot_be_placed_says_why() {
     let tight = setting(1, &[("vgg19", 1.0, 5)]);
     assert_eq!(
         shortfall(&plan(&tight), 0),
-        "no batch size takes less than half of the SLO of 5ms"
+        Some(&Shortfall::BatchOverHalfSlo {
+            slo: Duration::from_millis(5)
+        })
     );
     let unknown = place("igniter", &setting(1, &README));
-    assert_eq!(
-        shortfall(&unknown, 0),
-        "there are no iGniter coefficients for it"
-    );
+    assert_eq!(shortfall(&unknown, 0), Some(&Shortfall::NoCoefficients));
 }
 
 #[test]

@@ -73,7 +73,7 @@ fn figure_5_6_usher_is_out_of_devices_before_the_second_group() {
     let plan = place("usher", &problem);
     assert_goodput(&plan, 793.57);
     assert_eq!(batches(&problem, &plan, "bert"), [32, 32, 32]);
-    assert_eq!(shortfall(&plan, 1), "no device has room left for it");
+    assert_eq!(shortfall(&plan, 1), Some(&Shortfall::NoRoomLeft));
 }
 
 #[test]
@@ -85,7 +85,10 @@ fn figure_5_7_usher_leaves_a_device_idle_and_bert_unserved() {
     assert_eq!(devices_used(&plan), 3);
     assert_eq!(
         shortfall(&plan, 3),
-        "it needs 5 replicas or a multiple, and there are 4 devices"
+        Some(&Shortfall::TooManyReplicas {
+            replicas: 5.0,
+            devices: 4
+        })
     );
 }
 

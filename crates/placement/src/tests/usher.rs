@@ -1,14 +1,14 @@
 //! Usher beyond the thesis' figures.
 
 use super::{thesis::*, *};
-use crate::ComputeMetric;
+use packhorse_cluster::{ComputeMetric, PolicyOptions};
 
 fn by_metric(problem: &Problem, metric: ComputeMetric) -> Plan {
     let options = PolicyOptions {
         compute_metric: Some(metric),
         ..PolicyOptions::default()
     };
-    place_with("usher", problem, &options)
+    place_with("usher", problem, options)
 }
 
 #[test]
@@ -34,13 +34,17 @@ fn a_missing_metric_is_named() {
     problem.profiles = profiles("m,V100,1,,10,,100,,50,60");
     assert_eq!(
         shortfall(&place("usher", &problem), 0),
-        "its profiles have no achieved_occupancy_pct"
+        Some(&Shortfall::MissingColumn {
+            column: "achieved_occupancy_pct"
+        })
     );
-    assert_eq!(shortfall(&place("wao-usher", &problem), 0), "none");
+    assert_eq!(shortfall(&place("wao-usher", &problem), 0), None);
     problem.profiles = profiles("m,V100,1,,10,,,40,50,60");
     assert_eq!(
         shortfall(&place("usher", &problem), 0),
-        "its profiles have no memory_mib"
+        Some(&Shortfall::MissingColumn {
+            column: "memory_mib"
+        })
     );
 }
 
