@@ -1,38 +1,40 @@
-//! What a placement is worth: the part of each model's requests that is answered within its SLO.
+//! An estimate of the fraction of each model's requests that a placement answers within the SLO.
 //!
-//! A fixed point over devices and models, settled by [`Outlook`]. In the order in which a request meets them:
+//! [`PlacementEstimate`] is a fixed point over devices and models. The parts, in the order in which a request meets them:
 //!
-//! 1. *What comes to a replica, and in what batches* ([`fate`]): late binding shares a model's requests out by what its replicas
-//!    carry; a replica that works on while the next batch gathers takes what came meanwhile.
-//! 2. *The way there*: hand-over and network, per batch and per byte; a replica holds two batches at a time, which bounds what it
-//!    carries where the way is longer than the computing.
-//! 3. *Waiting*: for the batches before it ([`fate`]), and behind others in a queue that is drained by full batches and whose
-//!    requests are dropped once they are too late ([`queue`]); bursty arrivals make both longer.
-//! 4. *Computing* ([`service`]), at the batch's real size, under its compute share, at the [`sharing`] pace that the neighbours leave, each
-//!    active as often as it is busy, with what was learned of them beyond the physics.
+//! 1. *Arrivals and batches* ([`deadline`]): late binding distributes a model's requests over its replicas in proportion to their
+//!    capacity. While a replica computes, the requests of its next batch arrive.
+//! 2. *Network*: hand-over and transmission, per batch and per byte. A replica holds two batches at a time, which bounds its capacity
+//!    where transmission takes longer than computing.
+//! 3. *Waiting*: for the batches in front ([`deadline`]), and in a queue that full batches drain and whose late requests are dropped
+//!    ([`queue`]). Bursty arrivals make both longer.
+//! 4. *Computing* ([`batch_costs`]): at the mean batch size, under the compute share, and at the relative speed that the neighbours
+//!    leave ([`neighbours`]). Each neighbour is active as often as it is busy, and slows others as observations have shown.
 //!
-//! Two states are told apart. *Calm*: batches of the size that gathers; it says how long a request waits. *Crowded*: everybody's
-//! batches are as large as deadlines let them be behind a backlog; it says what replicas carry. (Bursts are a third, of one model at
-//! a time.) They differ where large batches use more of the
-//! device per request than small ones do: a placement that only carries its load in small batches never recovers from a backlog,
-//! and is not taken to carry it.
+//! The estimate distinguishes two states. In the *normal* state batches have the size that arrivals give them; it determines how long
+//! requests wait. In the *backlog* state all batches are as large as the deadlines allow; it determines the capacity. (Bursts are a
+//! third state, of one model at a time.) The states differ where large batches use more of the device per request than small ones: a
+//! placement that carries its load only in small batches never recovers from a backlog, so its capacity is that of the backlog state.
 //!
-//! Profiles are measured, and some badly: larger batches are taken never to be quicker, and what a batch's measured tail adds counts
-//! like what neighbours do ([`service`]).
+//! Profiles contain measurement errors: the estimate never takes a larger batch to be faster, and it adds the measured variation
+//! of batch times to the variation that neighbours cause ([`batch_costs`]).
 //!
-//! The estimate knows what [`packhorse_cluster::Problem`] says. It is one for the discipline `deadline`; for `fixed-wait`, which
-//! drops nothing, [`fixed_wait`] has another view of
-//! what comes to a replica.
+//! The estimate uses nothing but [`packhorse_cluster::Problem`]. It describes the discipline `deadline`; for `fixed-wait`, which drops
+//! no request, [`fixed_wait`] replaces [`deadline`].
 
-mod fate;
+mod batch_costs;
+mod deadline;
+mod demand;
 mod fixed_wait;
-mod outlook;
+mod inputs;
+mod model_estimate;
+mod neighbours;
+mod placement_estimate;
 mod queue;
-mod service;
-mod sharing;
-mod world;
+mod replica;
 
-pub(crate) use fate::Fate;
-pub(crate) use outlook::{Outlook, Slot};
-pub(crate) use service::Service;
-pub(crate) use world::World;
+pub(crate) use batch_costs::BatchCosts;
+pub(crate) use inputs::EstimateInputs;
+pub(crate) use model_estimate::ModelEstimate;
+pub(crate) use placement_estimate::PlacementEstimate;
+pub(crate) use replica::EstimatedReplica;

@@ -1,27 +1,26 @@
-//! Why a model is not fully served, and what it would take.
+//! The reasons why models are not fully served, and the changes that would serve them.
 //!
-//! What a plan comes to is judged by [`crate::estimate`], whichever policy made it: a policy that knows nothing of queueing may
-//! expect more. (Duty cycles are not seen by the estimate, which lets replicas share a device at all times.) For a model that is
-//! not served, [`bound`] says what it is bound by, and [`remedies`] what would serve it. Nothing is claimed that was not tried: a
-//! remedy is a change of the problem for which the same policy, asked anew, makes a plan that serves the model.
+//! [`crate::estimate`] evaluates the plan, whichever policy made it: a policy without a queueing model may forecast more. (The
+//! estimate ignores duty cycles and lets replicas share a device at all times.) For a model that is not served, [`find_bound`] finds the
+//! constraint that binds it, and [`remedies`] the changes that would serve it. Each remedy has been tried: it is a change of the problem for
+//! which the same policy makes a plan that serves the model.
 //!
-//! Deterministic; where everything is served, it costs one estimate. Else a model costs some dozens of plans, and the budget
-//! bounds that: what was not looked at is said ([`Explanation::complete`]).
+//! The explanation is deterministic. If everything is served, it takes one estimate. Otherwise each model that is not takes some dozens
+//! of plans, within the budget; [`Explanation::complete`] is false if the budget ended first.
 
-mod asker;
-mod bound;
+mod find_bound;
 mod remedies;
+mod replanner;
+mod served;
 
 use packhorse_cluster::{Bound, Explanation, Plan, Problem};
 
 use crate::{
-    Budget, PlaceError, PolicyEntry, PolicyOptions,
-    estimate::{Outlook, World},
+    Budget, PlaceError, PlanningOptions, PolicyEntry,
+    estimate::{EstimateInputs, PlacementEstimate},
 };
-use asker::Asker;
-
-/// A model is served if this part of its requests is in time; more than the estimate is good for is not asked.
-const SERVED: f64 = 0.99;
+use replanner::Replanner;
+use served::{SERVED, served_fractions};
 
 /// Explains a plan that the policy made, one explanation per model of the problem, in its order. The plan must have no violations
 /// ([`Plan::violations`]); a budget that ends makes explanations incomplete.
@@ -32,50 +31,40 @@ pub fn explain(
     policy: &PolicyEntry,
     problem: &Problem,
     plan: &Plan,
-    options: &PolicyOptions,
+    options: &PlanningOptions,
     budget: &mut Budget<'_>,
 ) -> Result<Vec<Explanation>, PlaceError> {
     problem.validate().map_err(PlaceError::Invalid)?;
     debug_assert_eq!(plan.violations(problem), []);
-    let world = World::new(problem);
-    let outlook = Outlook::of(&world, &plan.replicas);
-    let served = fractions(&outlook);
-    let mut asker = Asker::new(policy, options, budget);
-    let is_short = |served: &f64| *served < SERVED;
-    let roomy = if served.iter().any(is_short) {
-        asker.fractions(&bound::with_more_memory(problem))
+    let inputs = EstimateInputs::new(problem);
+    let estimate = PlacementEstimate::from_replicas(&inputs, &plan.replicas);
+    let served = served_fractions(&estimate);
+    let mut replanner = Replanner::new(policy, options, budget);
+    let is_unserved = |served: &f64| *served < SERVED;
+    let served_with_memory = if served.iter().any(is_unserved) {
+        replanner.served_fractions(&find_bound::with_ample_memory(problem))
     } else {
         None
     };
     let mut explanations = Vec::with_capacity(served.len());
     for (model, &served_fraction) in served.iter().enumerate() {
-        let short = is_short(&served_fraction);
+        let is_unserved = is_unserved(&served_fraction);
         let mut remedies = Vec::new();
         let mut bound = Bound::Rate;
-        if short {
-            let with_memory = roomy.as_ref().map_or(0.0, |served| served[model]);
-            bound = bound::bound(&outlook, model, with_memory >= SERVED, &mut asker);
-            remedies = remedies::remedies(problem, plan, model, &mut asker);
+        if is_unserved {
+            let with_memory = served_with_memory
+                .as_ref()
+                .map_or(0.0, |served| served[model]);
+            let is_memory = with_memory >= SERVED;
+            bound = find_bound::find_bound(&estimate, model, is_memory, &mut replanner);
+            remedies = remedies::find_remedies(problem, plan, model, &mut replanner);
         }
         explanations.push(Explanation {
             served_fraction,
             bound,
             remedies,
-            complete: !short || asker.is_complete(),
+            complete: !is_unserved || replanner.is_complete(),
         });
     }
     Ok(explanations)
-}
-
-/// By model: the part of its requests that is in time.
-fn fractions(outlook: &Outlook<'_, '_>) -> Vec<f64> {
-    let fraction = |(model, fate): (usize, &crate::estimate::Fate)| {
-        let placed = outlook.slots().iter().any(|slot| slot.model == model);
-        if placed && outlook.world.demands[model].rate <= 0.0 {
-            1.0
-        } else {
-            fate.fraction
-        }
-    };
-    outlook.fates().iter().enumerate().map(fraction).collect()
 }

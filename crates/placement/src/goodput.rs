@@ -1,53 +1,54 @@
-//! `goodput`: as many requests within their SLO as an estimate of queueing, batching, transmission and interference promises.
+//! `goodput`: the most requests within their SLO, by an estimate of queueing, batching, transmission and interference.
 //!
-//! The estimate is [`crate::estimate`]'s; what is made as large as it can be, its [`score`]. Devices are filled one after the other,
-//! each time with the replica that gains most per load; then the [`search`] empties one or two devices again and again, fills them
-//! anew and keeps what is better. It starts from the best of three placements: what runs now (with what pays added), its own and, in
-//! clusters that are not cut, `first-fit`'s (for other objectives also the one that `goodput` ends with), and charges for every
-//! replica that does not run yet, so that nothing moves for little. Where not all is served, it goes on with more left to chance.
-//! `tests/optimum.rs` says what it still loses against the best of all placements of small problems. A model may have several replicas
-//! on one device: small batches that leave most multiprocessors idle run beside each other.
+//! The objective function is [`score`], a function of the estimate of [`crate::estimate`]. The policy fills the devices one after the
+//! other, each time with the replica that has the largest gain per load. Then the [`search`] repeatedly empties one or two devices, fills
+//! them again, and keeps improvements. It starts from the best of three placements: the current one (with further replicas that gain),
+//! its own, and, in clusters that are searched as a whole, that of `first-fit` (for other objectives also the result of `goodput`). Each
+//! replica that does not run yet has a cost, so that nothing moves for a small gain. If the result does not serve everything, the search
+//! continues with more randomness. `tests/optimum.rs` states the loss against the best of all placements of small problems. A
+//! model may have several replicas on one device: small batches that leave most multiprocessors idle run beside each other.
 //!
-//! Large clusters are cut into [`cells`]; what is large, and how long is searched, is [`depth`]'s. With more effort than usual
-//! ([`PolicyOptions::effort`]) the whole is done again, and what is worth more is the plan: a budget that ends meanwhile leaves the
-//! usual one.
+//! Large clusters are divided into [`cells`]; [`search_limits`] has the limits of their size and of the search. With more effort than the
+//! default ([`PolicyOptions::effort`]) the policy searches a second time, and the better result is the plan: if the budget ends in the
+//! second search, the plan is that of the first.
 //!
-//! Models that nobody asks for get one replica where memory is left. A model that would cost the others more than it gains gets
+//! Models that expect no requests get one replica where memory is left. A model that would cost the others more than it gains gets
 //! none, unless the objective is `max-min`.
 //!
-//! Deterministic: what looks random is not ([`random`]). The budget is spent one step per estimate; where it ends during the
-//! search, the best so far is the plan.
+//! The policy is deterministic: its random numbers are the same in each run ([`random`]). Each estimate is one step of the budget. If
+//! the budget ends during the search, the plan is the best placement so far.
 
+mod batch_sizes;
 mod cells;
-mod depth;
 mod forecast;
-mod idle;
+mod idle_models;
 mod random;
 mod score;
 mod search;
-mod shares;
+mod search_limits;
+mod share_candidates;
 
 use std::time::Duration;
 
 use packhorse_cluster::{
-    ByteCount, ComputeShare, DeviceIndex, ModelForecast, ModelIndex, Plan, PlannedReplica, Problem,
+    ByteCount, ComputeShare, ComputeShareMode, DeviceIndex, Effort, ModelForecast, ModelIndex,
+    Objective, Plan, PlannedReplica, PolicyOptions, Problem,
 };
 
 use crate::{
-    Budget, ComputeShares, Effort, Objective, PlaceError, Policy, PolicyOptions, PredictError,
-    Predictor,
+    Budget, PlaceError, PlanningOptions, Policy, PredictError, Predictor,
     candidates::Candidates,
-    estimate::{Fate, Outlook, World},
+    estimate::{EstimateInputs, EstimatedReplica, ModelEstimate, PlacementEstimate},
     first_fit,
 };
-use depth::Depth;
 use score::Score;
-use search::{Liberties, Search};
+use search::{Search, SearchOptions};
+use search_limits::SearchLimits;
 
 pub(crate) const NAME: &str = "goodput";
 
-/// What runs stays unless something is better by this much: the estimate is not good for less.
-const SETTLED: f64 = 1e-2;
+/// The least improvement for which current replicas change: the error of the estimate.
+const MIN_IMPROVEMENT: f64 = 1e-2;
 
 pub(crate) struct Goodput;
 
@@ -55,24 +56,29 @@ impl Policy for Goodput {
     fn place(
         &self,
         problem: &Problem,
-        options: &PolicyOptions,
+        options: &PlanningOptions,
         budget: &mut Budget<'_>,
     ) -> Result<Plan, PlaceError> {
+        let options = &options.policy;
         let candidates = Candidates::new(problem);
-        let usual = PolicyOptions {
-            effort: Effort::USUAL,
-            ..options.clone()
+        let default_effort = PolicyOptions {
+            effort: Effort::DEFAULT,
+            ..*options
         };
-        let (mut replicas, mut fates) = find(problem, &candidates, &usual, budget)?;
-        if options.effort != Effort::USUAL
-            && let Ok(found) = find(problem, &candidates, options, budget)
+        let (mut replicas, mut estimates) = search(problem, &candidates, &default_effort, budget)?;
+        if options.effort != Effort::DEFAULT
+            && let Ok(found) = search(problem, &candidates, options, budget)
             && is_better(problem, options.objective, &found.0, &replicas)
         {
-            (replicas, fates) = found;
+            (replicas, estimates) = found;
         }
-        idle::serve_the_idle(problem, &candidates, &mut replicas);
+        idle_models::place_idle_models(problem, &candidates, &mut replicas);
         sort(&mut replicas);
-        Ok(forecast::plan(problem, &candidates, replicas, &fates))
+        Ok(Plan {
+            policy: NAME,
+            models: forecast::forecasts(problem, &candidates, &replicas, &estimates),
+            replicas,
+        })
     }
 
     fn predictor(&self) -> Option<&dyn Predictor> {
@@ -84,13 +90,13 @@ impl Predictor for Goodput {
     fn latencies(
         &self,
         problem: &Problem,
-        _options: &PolicyOptions,
+        _options: &PlanningOptions,
         replicas: &[PlannedReplica],
     ) -> Result<Vec<Duration>, PredictError> {
-        let world = World::new(problem);
+        let inputs = EstimateInputs::new(problem);
         for (number, replica) in replicas.iter().enumerate() {
-            let service = world.service(replica.model.0, replica.device.0);
-            if service.is_none_or(|service| replica.batch_size > service.largest()) {
+            let costs = inputs.batch_costs(replica.model.0, replica.device.0);
+            if costs.is_none_or(|costs| replica.batch_size > costs.largest_batch()) {
                 return Err(PredictError::Unknown {
                     replica: number,
                     model: problem.models[replica.model.0].id.clone(),
@@ -99,181 +105,200 @@ impl Predictor for Goodput {
                 });
             }
         }
-        let outlook = Outlook::of(&world, replicas);
-        // Equal replicas of a device fare equally.
+        let estimate = PlacementEstimate::from_replicas(&inputs, replicas);
+        // Equal replicas of a device have equal times.
         let latency = |replica: &PlannedReplica| {
-            let mut slots = outlook.on(replica.device.0).iter();
-            let share = replica.compute_share;
-            let slot = slots.find(|slot| slot.is_like(replica.model.0, replica.batch_size, share));
-            Duration::from_secs_f64(slot.map_or(0.0, |slot| slot.full_seconds))
+            let mut on_device = estimate.on_device(replica.device.0).iter();
+            let (model, share) = (replica.model.0, replica.compute_share);
+            let found = on_device.find(|other| other.matches(model, replica.batch_size, share));
+            Duration::from_secs_f64(found.map_or(0.0, |found| found.full_batch_seconds))
         };
         Ok(replicas.iter().map(latency).collect())
     }
 }
 
-/// What the estimate of `goodput` promises each model of a problem with replicas that anybody planned.
+/// Returns the forecast of the estimate of `goodput` for each model of a problem, with the replicas of any policy.
 pub fn estimate(problem: &Problem, replicas: &[PlannedReplica]) -> Vec<ModelForecast> {
-    let world = World::new(problem);
-    let outlook = Outlook::of(&world, replicas);
+    let inputs = EstimateInputs::new(problem);
+    let estimate = PlacementEstimate::from_replicas(&inputs, replicas);
     let candidates = Candidates::new(problem);
-    forecast::plan(problem, &candidates, replicas.to_vec(), outlook.fates()).models
+    forecast::forecasts(problem, &candidates, replicas, estimate.models())
 }
 
-/// The replicas that a search with the effort that is asked for finds, and how the models fare with them.
-fn find(
+/// Searches with the effort of `options`, and returns the replicas found and the estimate of each model.
+fn search(
     problem: &Problem,
     candidates: &Candidates<'_>,
     options: &PolicyOptions,
     budget: &mut Budget<'_>,
-) -> Result<(Vec<PlannedReplica>, Vec<Fate>), PlaceError> {
-    let depth = Depth::new(problem.devices.len(), options.effort);
-    if depth.is_whole() {
-        solve(problem, options, depth, budget)
+) -> Result<(Vec<PlannedReplica>, Vec<ModelEstimate>), PlaceError> {
+    let limits = SearchLimits::new(problem.devices.len(), options.effort);
+    if limits.is_whole() {
+        search_whole(problem, options, limits, budget)
     } else {
-        solve_cells(problem, candidates, options, depth, budget)
+        search_cells(problem, candidates, options, limits, budget)
     }
 }
 
-/// Whether some replicas are worth more than those that were found before.
+/// Returns true if the placement `found` has a larger value than `before`.
 fn is_better(
     problem: &Problem,
     objective: Objective,
     found: &[PlannedReplica],
     before: &[PlannedReplica],
 ) -> bool {
-    let world = World::new(problem);
-    let score = Score::new(&world, objective);
-    let value = |replicas| score.of(&Outlook::of(&world, replicas));
+    let inputs = EstimateInputs::new(problem);
+    let score = Score::new(&inputs, objective);
+    let value = |replicas| score.value(&PlacementEstimate::from_replicas(&inputs, replicas));
     value(found) > value(before)
 }
 
-/// The same for a problem that is searched as a whole.
-fn solve(
+/// Searches a problem as a whole.
+fn search_whole(
     problem: &Problem,
     options: &PolicyOptions,
-    depth: Depth,
+    limits: SearchLimits,
     budget: &mut Budget<'_>,
-) -> Result<(Vec<PlannedReplica>, Vec<Fate>), PlaceError> {
-    let world = World::new(problem);
+) -> Result<(Vec<PlannedReplica>, Vec<ModelEstimate>), PlaceError> {
+    let inputs = EstimateInputs::new(problem);
     let candidates = Candidates::new(problem);
-    let score = Score::new(&world, options.objective);
-    let mut search = Search::new(&world, &candidates, &score);
+    let score = Score::new(&inputs, options.objective);
+    let mut search = Search::new(&inputs, &candidates, &score);
     search.fill_all(budget)?;
-    if depth.is_whole() {
-        let packed = first_fit::FirstFit.place(problem, options, budget)?;
-        start_from_better(&mut search, &world, &packed.replicas, budget)?;
-        // To raise the least, one begins best where the sum is large.
+    if limits.is_whole() {
+        let packed = first_fit::FirstFit.place(problem, &(*options).into(), budget)?;
+        start_from_better(&mut search, &inputs, &packed.replicas, budget)?;
+        // The maximum of the sum is a good start for the maximum of the least.
         if options.objective != Objective::Goodput {
-            let plain = PolicyOptions {
+            let goodput_options = PolicyOptions {
                 objective: Objective::Goodput,
-                ..options.clone()
+                ..*options
             };
-            let (replicas, _) = solve(problem, &plain, depth, budget)?;
-            start_from_better(&mut search, &world, &replicas, budget)?;
+            let (replicas, _) = search_whole(problem, &goodput_options, limits, budget)?;
+            start_from_better(&mut search, &inputs, &replicas, budget)?;
         }
     }
-    let running = sound(problem, &world);
-    if !running.is_empty() {
-        start_from_better(&mut search, &world, &running, budget)?;
+    let current = valid_current_replicas(problem, &inputs);
+    if !current.is_empty() {
+        start_from_better(&mut search, &inputs, &current, budget)?;
     }
-    improve(&mut search, depth, budget);
-    if depth.is_whole() {
-        let liberties = Liberties {
-            chance: true,
-            ..Liberties::default()
+    improve(&mut search, limits, budget);
+    if limits.is_whole() {
+        let random_choice = SearchOptions {
+            random_choice: true,
+            ..SearchOptions::default()
         };
-        venture(&mut search, options.objective, liberties, depth, budget);
+        improve_with(
+            &mut search,
+            options.objective,
+            random_choice,
+            limits,
+            budget,
+        );
     }
-    if options.compute_shares == ComputeShares::Auto {
-        let liberties = Liberties {
-            shares: true,
-            ..Liberties::default()
+    if options.compute_shares == ComputeShareMode::Auto {
+        let compute_shares = SearchOptions {
+            compute_shares: true,
+            ..SearchOptions::default()
         };
-        venture(&mut search, options.objective, liberties, depth, budget);
+        improve_with(
+            &mut search,
+            options.objective,
+            compute_shares,
+            limits,
+            budget,
+        );
     }
-    // Out of steps by now, it is as good as it is.
+    // If the budget ends here, the placement stays as it is.
     search.fill_all(budget).ok();
-    let stay = Outlook::of(&world, &running);
-    if !is_worth_changing(&stay, score.of(&stay), &search)
-        || is_what_it_comes_to(&running, problem, options, depth, budget)
+    let unchanged = PlacementEstimate::from_replicas(&inputs, &current);
+    if !is_worth_changing(&unchanged, score.value(&unchanged), &search)
+        || search_without_current_finds(&current, problem, options, limits, budget)
     {
-        search.go_to(&stay);
+        search.move_to(&unchanged);
     }
-    let replicas = replicas(search.here());
-    let fates = Outlook::of(&world, &replicas).fates().to_vec();
-    Ok((replicas, fates))
+    let replicas = planned_replicas(search.current());
+    let estimates = PlacementEstimate::from_replicas(&inputs, &replicas)
+        .models()
+        .to_vec();
+    Ok((replicas, estimates))
 }
 
-fn solve_cells(
+fn search_cells(
     problem: &Problem,
     candidates: &Candidates<'_>,
     options: &PolicyOptions,
-    depth: Depth,
+    limits: SearchLimits,
     budget: &mut Budget<'_>,
-) -> Result<(Vec<PlannedReplica>, Vec<Fate>), PlaceError> {
+) -> Result<(Vec<PlannedReplica>, Vec<ModelEstimate>), PlaceError> {
     let mut all = Vec::new();
-    let mut fates = vec![Fate::UNSERVED; problem.models.len()];
-    for cell in cells::cells(problem, candidates, depth.cell()) {
-        let (replicas, of_cell) = solve(&cell.problem(problem), options, depth, budget)?;
-        for (&(model, part), fate) in cell.models.iter().zip(of_cell) {
-            fates[model] = fates[model].and(part, fate);
+    let mut estimates = vec![ModelEstimate::UNSERVED; problem.models.len()];
+    for cell in cells::divide(problem, candidates, limits.cell_size()) {
+        let (replicas, found) = search_whole(&cell.problem(problem), options, limits, budget)?;
+        for (&(model, part), estimate) in cell.models.iter().zip(found) {
+            estimates[model] = estimates[model].plus_part(part, estimate);
         }
-        all.extend(replicas.iter().map(|replica| cell.outside(replica)));
+        all.extend(replicas.iter().map(|replica| cell.to_whole(replica)));
     }
-    Ok((all, fates))
+    Ok((all, estimates))
 }
 
-/// Goes to these replicas, with what pays beside them, if that is better than where the search is.
+/// Adds to these replicas those that gain, and makes the placement the current one of the search if it is better.
 fn start_from_better<'w, 'a>(
     search: &mut Search<'_, 'w, 'a>,
-    world: &'w World<'a>,
+    inputs: &'w EstimateInputs<'a>,
     replicas: &[PlannedReplica],
     budget: &mut Budget<'_>,
 ) -> Result<(), PlaceError> {
-    let mut best = Outlook::new(world);
-    best.copy(search.here());
+    let mut best = PlacementEstimate::new(inputs);
+    best.copy_from(search.current());
     let value = search.value();
-    search.go_to(&Outlook::of(world, replicas));
+    search.move_to(&PlacementEstimate::from_replicas(inputs, replicas));
     search.fill_all(budget)?;
     if search.value() <= value {
-        search.go_to(&best);
+        search.move_to(&best);
     }
     Ok(())
 }
 
-/// Whether what was found is better than to stay by more than an estimate is good for, or serves a model that is not served now.
-fn is_worth_changing(stay: &Outlook<'_, '_>, worth: f64, found: &Search<'_, '_, '_>) -> bool {
-    let mut fates = stay.fates().iter().zip(found.here().fates());
-    found.value() > worth + SETTLED
-        || fates.any(|(now, then)| now.fraction <= 0.0 && then.fraction > 0.0)
+/// Returns true if the placement found is better than the unchanged one, of this value, by more than the error of the estimate, or
+/// serves a model that the unchanged one does not serve.
+fn is_worth_changing(
+    unchanged: &PlacementEstimate<'_, '_>,
+    value: f64,
+    found: &Search<'_, '_, '_>,
+) -> bool {
+    let mut models = unchanged.models().iter().zip(found.current().models());
+    found.value() > value + MIN_IMPROVEMENT
+        || models.any(|(now, then)| now.in_time <= 0.0 && then.in_time > 0.0)
 }
 
-/// Whether a search that knows of nothing running ends where these replicas are: then nothing has changed since they were planned, and
-/// what they make possible to find is no reason to move either.
-fn is_what_it_comes_to(
-    running: &[PlannedReplica],
+/// Returns true if a search without current replicas finds the current ones: then nothing has changed since they were planned, and
+/// a better placement that the search finds from them is no reason to move.
+fn search_without_current_finds(
+    current: &[PlannedReplica],
     problem: &Problem,
     options: &PolicyOptions,
-    depth: Depth,
+    limits: SearchLimits,
     budget: &mut Budget<'_>,
 ) -> bool {
-    if running.is_empty() {
+    if current.is_empty() {
         return false;
     }
-    let afresh = Problem {
+    let without_current = Problem {
         current: Vec::new(),
         ..problem.clone()
     };
-    let asked = |mut replicas: Vec<PlannedReplica>| {
+    let requested = |mut replicas: Vec<PlannedReplica>| {
         replicas.retain(|replica| problem.models[replica.model.0].rate.get() > 0.0);
         sort(&mut replicas);
         replicas
     };
-    solve(&afresh, options, depth, budget)
-        .is_ok_and(|(replicas, _)| asked(replicas) == asked(running.to_vec()))
+    search_whole(&without_current, options, limits, budget)
+        .is_ok_and(|(replicas, _)| requested(replicas) == requested(current.to_vec()))
 }
 
-/// Into the order of a plan.
+/// Sorts replicas into the order of a plan.
 fn sort(replicas: &mut [PlannedReplica]) {
     let share = |replica: &PlannedReplica| replica.compute_share.map_or(0.0, ComputeShare::get);
     replicas.sort_by(|a, b| {
@@ -283,68 +308,68 @@ fn sort(replicas: &mut [PlannedReplica]) {
     });
 }
 
-/// Searches until nothing better was found for long, or the budget ends.
-fn improve(search: &mut Search<'_, '_, '_>, depth: Depth, budget: &mut Budget<'_>) {
-    let mut vain = 0;
-    for _ in 0..depth.changes() {
-        if vain >= depth.patience(search.devices(), search.serves_all_with_headroom())
+/// Searches until the patience without improvement or the budget ends.
+fn improve(search: &mut Search<'_, '_, '_>, limits: SearchLimits, budget: &mut Budget<'_>) {
+    let mut failures = 0;
+    for _ in 0..limits.changes() {
+        if failures >= limits.patience(search.devices(), search.serves_all_with_headroom())
             || search.devices() == 0
         {
             break;
         }
-        match search.improve(budget) {
-            Ok(true) => vain = 0,
-            Ok(false) => vain += 1,
+        match search.try_change(budget) {
+            Ok(true) => failures = 0,
+            Ok(false) => failures += 1,
             Err(_) => break,
         }
     }
 }
 
-/// Searches on with liberties, which find what a careful search has no way to, where not all is served. The best of many placements by
-/// an estimate is the one that it errs most about: in a sum over the models that levels out, but a raise of the least must be more
-/// than the estimate is good for.
-fn venture(
+/// Continues the search with further options if the current placement does not serve everything. Among many placements, the best
+/// one by an estimate is likely one with a large error: the errors average out in a sum over models, but an improvement of the
+/// least served model must exceed the error of the estimate.
+fn improve_with(
     search: &mut Search<'_, '_, '_>,
     objective: Objective,
-    liberties: Liberties,
-    depth: Depth,
+    search_options: SearchOptions,
+    limits: SearchLimits,
     budget: &mut Budget<'_>,
 ) {
     if search.serves_all() {
         return;
     }
-    let mut careful = Outlook::new(search.here().world);
-    careful.copy(search.here());
+    let mut before = PlacementEstimate::new(search.current().inputs);
+    before.copy_from(search.current());
     let value = search.value();
-    search.allow(liberties);
-    improve(search, depth, budget);
-    search.polish(depth.is_whole(), budget).ok();
-    search.allow(Liberties::default());
-    let worth = match objective {
+    search.set_options(search_options);
+    improve(search, limits, budget);
+    search.polish(limits.is_whole(), budget).ok();
+    search.set_options(SearchOptions::default());
+    let min_improvement = match objective {
         Objective::Goodput => 0.0,
-        Objective::MaxMin | Objective::Blend => SETTLED,
+        Objective::MaxMin | Objective::Blend => MIN_IMPROVEMENT,
     };
-    if search.value() <= value + worth {
-        search.go_to(&careful);
+    if search.value() <= value + min_improvement {
+        search.move_to(&before);
     }
 }
 
-fn replicas(outlook: &Outlook<'_, '_>) -> Vec<PlannedReplica> {
-    let planned = |slot: &crate::estimate::Slot| PlannedReplica {
-        model: ModelIndex(slot.model),
-        device: DeviceIndex(slot.device),
-        batch_size: slot.batch,
-        compute_share: slot.share,
+fn planned_replicas(estimate: &PlacementEstimate<'_, '_>) -> Vec<PlannedReplica> {
+    let planned = |replica: &EstimatedReplica| PlannedReplica {
+        model: ModelIndex(replica.model),
+        device: DeviceIndex(replica.device),
+        batch_size: replica.batch,
+        compute_share: replica.share,
         duty_cycle: None,
     };
-    outlook.slots().iter().map(planned).collect()
+    estimate.replicas().iter().map(planned).collect()
 }
 
-/// What runs now, as far as it may go on: each device's replicas in their order while its memory lasts.
-fn sound(problem: &Problem, world: &World<'_>) -> Vec<PlannedReplica> {
+/// Returns the current replicas that remain valid: each device's in their order, as far as its memory suffices.
+fn valid_current_replicas(problem: &Problem, inputs: &EstimateInputs<'_>) -> Vec<PlannedReplica> {
     let mut left: Vec<ByteCount> = problem.devices.iter().map(|device| device.memory).collect();
-    let mut sound = problem.current.clone();
-    sound.retain(|replica| {
+    let mut valid = problem.current.clone();
+    valid.retain(|replica| {
         let (model, device) = (replica.model, replica.device);
         let Some(memory) = problem
             .profile(model, device)
@@ -352,35 +377,36 @@ fn sound(problem: &Problem, world: &World<'_>) -> Vec<PlannedReplica> {
         else {
             return false;
         };
-        let fits = world
-            .service(model.0, device.0)
-            .is_some_and(|service| replica.batch_size <= service.largest());
-        let may = fits
+        let fits = inputs
+            .batch_costs(model.0, device.0)
+            .is_some_and(|costs| replica.batch_size <= costs.largest_batch());
+        let is_valid = fits
             && replica.batch_size > 0
             && replica.duty_cycle.is_none()
             && memory <= left[device.0];
-        if may {
+        if is_valid {
             left[device.0] = left[device.0].saturating_sub(memory);
         }
-        may
+        is_valid
     });
-    sound
+    valid
 }
 
-/// What the best of some placements is worth by the measure of the search.
+/// Returns the largest value of some placements by the objective function of the search.
 #[cfg(test)]
 pub(crate) fn best_value(
     problem: &Problem,
     placements: &mut dyn Iterator<Item = Vec<PlannedReplica>>,
     objective: Objective,
 ) -> f64 {
-    let world = World::new(problem);
-    let score = Score::new(&world, objective);
-    let values = placements.map(|replicas| score.of(&Outlook::of(&world, &replicas)));
+    let inputs = EstimateInputs::new(problem);
+    let score = Score::new(&inputs, objective);
+    let values = placements
+        .map(|replicas| score.value(&PlacementEstimate::from_replicas(&inputs, &replicas)));
     values.fold(f64::NEG_INFINITY, f64::max)
 }
 
-/// What a placement is worth by it.
+/// Returns the value of a placement by the objective function of the search.
 #[cfg(test)]
 pub(crate) fn value(problem: &Problem, replicas: &[PlannedReplica], objective: Objective) -> f64 {
     best_value(problem, &mut [replicas.to_vec()].into_iter(), objective)

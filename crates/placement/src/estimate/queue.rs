@@ -1,20 +1,20 @@
-//! The queue in front of a model's replicas: which part of the requests is answered in time.
+//! The queue in front of a model's replicas, and the fraction of requests that it drops.
 
-/// A model's replicas taken together, and what is asked of them.
+/// The queue that all replicas of a model serve.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Pool {
+pub(crate) struct SharedQueue {
     /// Requests per second that arrive.
     pub(crate) rate: f64,
-    /// Requests per second that full batches carry.
+    /// Requests per second that the replicas carry in full batches.
     pub(crate) capacity: f64,
-    /// How long a request may wait before its batch must be on its way, in seconds.
+    /// Seconds that a request may wait before its batch must be sent.
     pub(crate) patience: f64,
-    /// Dispersion: variance over mean of arrivals and service, in requests.
+    /// Index of dispersion of arrivals and services: variance over mean, in requests.
     pub(crate) dispersion: f64,
 }
 
-impl Pool {
-    /// The part of the requests that would wait longer than they may, and are dropped before they are served.
+impl SharedQueue {
+    /// Returns the fraction of requests that would wait longer than their patience and are dropped before service.
     ///
     /// With `ρ = rate / capacity`, bursts of `g = (dispersion + 1) / 2` requests (geometric bursts of mean `g` have that dispersion)
     /// and `W` the probability that a request of an endless queue would wait longer than `patience`,
@@ -24,10 +24,10 @@ impl Pool {
     /// loss = (1 - ρ) · W / (1 - ρ · W)
     /// ```
     ///
-    /// The loss is Boots and Tijms', "A Multiserver Queueing System with Impatient Customers", Management Science 45 (1999), exact for
-    /// exponential service and close for others; it goes on smoothly above capacity, where it tends to `1 - 1/ρ`. The exponent is
+    /// The formula is that of Boots and Tijms, "A Multiserver Queueing System with Impatient Customers", Management Science 45 (1999), exact for
+    /// exponential service and close for others; it is smooth above capacity, where it tends to `1 - 1/ρ`. The exponent is
     /// the heavy-traffic one (Kingman, "The single server queue in heavy traffic", 1961) for requests as the unit of work; only the
-    /// first of a burst can find nobody before it.
+    /// first of a burst can find the queue empty.
     pub(crate) fn loss(self) -> f64 {
         if self.rate <= 0.0 {
             return 0.0;
@@ -41,7 +41,7 @@ impl Pool {
         if free.abs() < 1e-6 {
             return 1.0 / (1.0 + 1.0 / burst + decay);
         }
-        // The loss as 1 / W gives it: above capacity W grows without bound.
+        // The loss in terms of 1 / W, since W grows without bound above capacity.
         let rarity = (free * decay).exp() / (1.0 - free / burst);
         (free / (rarity - (1.0 - free))).clamp(0.0, 1.0)
     }
@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     fn loss(rate: f64, capacity: f64, patience: f64, dispersion: f64) -> f64 {
-        Pool {
+        SharedQueue {
             rate,
             capacity,
             patience,
@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn without_patience_it_is_erlang_s_formula_for_one_server() {
+    fn without_patience_the_loss_is_erlang_s_formula_for_one_server() {
         for load in [0.1, 0.5, 0.999_999_9, 2.0] {
             let erlang = load / (1.0 + load);
             assert!((loss(load, 1.0, 0.0, 1.0) - erlang).abs() < 1e-6, "{load}");
@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn far_above_capacity_what_exceeds_it_is_lost() {
+    fn far_above_capacity_the_excess_is_lost() {
         assert!((loss(300.0, 100.0, 1.0, 1.0) - 2.0 / 3.0).abs() < 1e-9);
         assert!((loss(300.0, 100.0, 1e9, 1.0) - 2.0 / 3.0).abs() < 1e-9);
         assert!(loss(1.0, 0.0, 1.0, 1.0) >= 1.0);
@@ -78,20 +78,20 @@ mod tests {
     }
 
     #[test]
-    fn more_is_lost_of_more_of_the_burstier_and_of_the_less_patient() {
+    fn the_loss_grows_with_rate_burstiness_and_impatience() {
         let loads = [0.2, 0.5, 0.8, 0.95, 1.0, 1.05, 1.5, 4.0];
         for pair in loads.windows(2) {
             for patience in [0.0, 0.01, 0.1, 1.0] {
                 for dispersion in [0.5, 1.0, 4.0, 16.0] {
-                    let of = |load: f64| loss(100.0 * load, 100.0, patience, dispersion);
+                    let at_load = |load: f64| loss(100.0 * load, 100.0, patience, dispersion);
                     assert!(
-                        of(pair[0]) < of(pair[1]) + 1e-12,
+                        at_load(pair[0]) < at_load(pair[1]) + 1e-12,
                         "{pair:?} {patience} {dispersion}"
                     );
                     let patient = loss(100.0 * pair[0], 100.0, patience + 0.1, dispersion);
-                    assert!(patient <= of(pair[0]) + 1e-12);
+                    assert!(patient <= at_load(pair[0]) + 1e-12);
                     let burstier = loss(100.0 * pair[0], 100.0, patience, 2.0 * dispersion);
-                    assert!(burstier >= of(pair[0]) - 1e-12);
+                    assert!(burstier >= at_load(pair[0]) - 1e-12);
                 }
             }
         }

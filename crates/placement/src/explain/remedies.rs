@@ -1,4 +1,4 @@
-//! What would serve a model: one kind of change at a time, as small as doubling and bisection find it.
+//! Changes that would serve a model: one kind of change at a time, as small as doubling and bisection find it.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -6,24 +6,24 @@ use packhorse_cluster::{
     Change, DeviceKind, ModelSpec, Plan, Problem, Profile, Remedy, RequestsPerSecond,
 };
 
-use super::asker::{Asker, device};
+use super::replanner::{Replanner, further_device};
 
-/// So many further devices of a kind are tried.
-const MOST_DEVICES: u64 = 16;
-/// An SLO is loosened by at most this factor.
-const LOOSEST: u64 = 64;
+/// The most further devices of a kind that are tried.
+const MAX_DEVICES: u64 = 16;
+/// The largest factor that an SLO is multiplied by.
+const MAX_SLO_FACTOR: u64 = 64;
 
-/// What was found, by kind of change: devices, a looser SLO, smaller batches, a lower rate.
-pub(super) fn remedies(
+/// Finds remedies, in the order of the kinds of changes: devices, a longer SLO, smaller batches, a lower rate.
+pub(super) fn find_remedies(
     problem: &Problem,
     plan: &Plan,
     model: usize,
-    asker: &mut Asker<'_, '_>,
+    replanner: &mut Replanner<'_, '_>,
 ) -> Vec<Remedy> {
-    let mut search = Search {
+    let mut search = RemedySearch {
         problem,
         model,
-        asker,
+        replanner,
     };
     let mut found = search.devices();
     if search.profiles().next().is_some() {
@@ -34,28 +34,28 @@ pub(super) fn remedies(
     found
 }
 
-struct Search<'s, 'a, 'b> {
+struct RemedySearch<'s, 'a, 'b> {
     problem: &'s Problem,
     model: usize,
-    asker: &'s mut Asker<'a, 'b>,
+    replanner: &'s mut Replanner<'a, 'b>,
 }
 
-impl<'s> Search<'s, '_, '_> {
-    /// Of the kinds of devices that there are; where none of these helps, of others for which there is a profile.
+impl<'s> RemedySearch<'s, '_, '_> {
+    /// Finds further devices of the kinds of the problem; if none of these suffices, of other kinds with a profile.
     fn devices(&mut self) -> Vec<Remedy> {
         let problem = self.problem;
         let model = &problem.models[self.model].id;
         let profiled = problem.profiles.iter();
         let kinds = profiled
-            .filter(|(id, kind, _)| *id == model && device(problem, kind).is_some())
+            .filter(|(id, kind, _)| *id == model && further_device(problem, kind).is_some())
             .map(|(_, kind, _)| kind);
-        let here: BTreeSet<&DeviceKind> =
+        let present: BTreeSet<&DeviceKind> =
             problem.devices.iter().map(|device| &device.kind).collect();
-        let (known, others): (Vec<_>, Vec<_>) = kinds.partition(|kind| here.contains(kind));
+        let (known, others): (Vec<_>, Vec<_>) = kinds.partition(|kind| present.contains(kind));
         for kinds in [known, others] {
             let found: Vec<Remedy> = kinds
                 .into_iter()
-                .filter_map(|kind| self.devices_of(kind))
+                .filter_map(|kind| self.devices_of_kind(kind))
                 .collect();
             if !found.is_empty() {
                 return found;
@@ -64,27 +64,27 @@ impl<'s> Search<'s, '_, '_> {
         Vec::new()
     }
 
-    fn devices_of(&mut self, kind: &DeviceKind) -> Option<Remedy> {
-        let more = |count| Change::AddDevices {
+    fn devices_of_kind(&mut self, kind: &DeviceKind) -> Option<Remedy> {
+        let add_devices = |count| Change::AddDevices {
             kind: kind.clone(),
             count: u32::try_from(count).expect("a small number"),
         };
-        self.least(0, 1, MOST_DEVICES, more)
+        self.least_change(0, 1, MAX_DEVICES, add_devices)
     }
 
-    /// In steps of the last but one or two digits of the SLO.
+    /// Finds a longer SLO, in units of its third digit.
     fn slo(&mut self) -> Option<Remedy> {
         let micros = |duration: Duration| u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
         let slo = micros(self.problem.models[self.model].slo);
         let unit = 10_u64.pow((slo / 100).max(1).ilog10());
         let units = slo / unit;
-        let most = (micros(ModelSpec::MAX_SLO) / unit).min(units.saturating_mul(LOOSEST));
-        self.least(units, (units / 8).max(1), most, |units| Change::Slo {
+        let most = (micros(ModelSpec::MAX_SLO) / unit).min(units.saturating_mul(MAX_SLO_FACTOR));
+        self.least_change(units, (units / 8).max(1), most, |units| Change::Slo {
             slo: Duration::from_micros(units * unit),
         })
     }
 
-    /// The largest of the profiled sizes below the planned ones that helps.
+    /// Finds the largest profiled batch size below the planned ones that suffices as a limit.
     fn batch_size(&mut self, plan: &Plan) -> Option<Remedy> {
         let replicas = plan.replicas.iter();
         let planned = replicas
@@ -98,56 +98,57 @@ impl<'s> Search<'s, '_, '_> {
             .collect();
         sizes.into_iter().rev().find_map(|max_batch_size| {
             let change = Change::MaxBatchSize { max_batch_size };
-            self.asker.try_change(self.problem, self.model, change)
+            self.replanner.try_change(self.problem, self.model, change)
         })
     }
 
-    /// In hundredths of the rate.
+    /// Finds a lower rate, in hundredths of the rate.
     fn rate(&mut self) -> Option<Remedy> {
         let rate = self.problem.models[self.model].rate.get();
         if rate <= 0.0 {
             return None;
         }
-        self.least(0, 10, 99, |percent| Change::Rate {
+        self.least_change(0, 10, 99, |percent| Change::Rate {
             rate: RequestsPerSecond::new(rate * (100 - percent) as f64 / 100.0)
                 .expect("a part of a rate"),
         })
     }
 
-    /// The least change that suffices, as far as doubling steps from a size that does not, and bisection down to 2 %, find it.
-    fn least(
+    /// Finds the least change that suffices: by doubling the step from the size `too_small`, which does not, and then by bisection down
+    /// to 2 %.
+    fn least_change(
         &mut self,
-        mut short: u64,
+        mut too_small: u64,
         mut step: u64,
         most: u64,
         change: impl Fn(u64) -> Change,
     ) -> Option<Remedy> {
-        let mut ask = |size| {
-            self.asker
+        let mut try_size = |size| {
+            self.replanner
                 .try_change(self.problem, self.model, change(size))
         };
         let (mut enough, mut remedy) = loop {
-            if short >= most {
+            if too_small >= most {
                 return None;
             }
-            let size = short.saturating_add(step).min(most);
-            match ask(size) {
+            let size = too_small.saturating_add(step).min(most);
+            match try_size(size) {
                 Some(remedy) => break (size, remedy),
-                None => short = size,
+                None => too_small = size,
             }
             step = step.saturating_mul(2);
         };
-        while enough - short > (enough / 50).max(1) {
-            let middle = short.midpoint(enough);
-            match ask(middle) {
+        while enough - too_small > (enough / 50).max(1) {
+            let middle = too_small.midpoint(enough);
+            match try_size(middle) {
                 Some(smaller) => (enough, remedy) = (middle, smaller),
-                None => short = middle,
+                None => too_small = middle,
             }
         }
         Some(remedy)
     }
 
-    /// The model's on the kinds of devices that there are.
+    /// Returns the profiles of the model on the kinds of the problem's devices.
     fn profiles(&self) -> impl Iterator<Item = &'s Profile> + use<'s> {
         let problem = self.problem;
         let id = &problem.models[self.model].id;

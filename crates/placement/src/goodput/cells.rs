@@ -1,10 +1,10 @@
-//! Large clusters, cut into cells that are searched each by itself.
+//! Division of large clusters into cells, each of which is searched by itself.
 //!
-//! A cell is a few devices of one class ([`crate::classes`]), neighbours by index, so that nodes stay together. Models are given to
-//! cells by the work that they are, `rate · min(latency · utilisation / batch)`, the largest first: one that is more than a part of
-//! a cell is cut into parts; each part goes to a cell where the model runs now, if that has room, else to the one with most room
-//! left of those on which it can run. A cell knows of its models only the parts that it is given. What is lost against one search
-//! over everything is what cells could lend each other; the benchmark says how much that is (`docs/benchmarks/placement.md`).
+//! A cell is a few devices of one class ([`crate::device_classes`]), neighbours by index, so that nodes stay together. Models are assigned to
+//! cells by their load, `rate · min(latency · utilisation / batch)`, the largest first. A model with more than [`MAX_PART`] of a cell's load
+//! is divided into parts. Each part goes to a cell where the model runs now, if that has capacity left, else to the one with the most
+//! capacity left of those on which it can run. The problem of a cell contains only its parts of the models. Cells cannot use each other's free
+//! capacity; `docs/benchmarks/placement.md` measures the loss against one search over the whole cluster.
 
 use std::collections::BTreeSet;
 
@@ -14,62 +14,62 @@ use packhorse_cluster::{
 
 use crate::{
     candidates::Candidates,
-    classes::{Class, classes},
+    device_classes::{DeviceClass, device_classes},
 };
 
-/// A model's part is at most this much of a cell.
-const PART: f64 = 0.5;
+/// The largest part of a model, in cells.
+const MAX_PART: f64 = 0.5;
 
-/// Some devices, and the parts of some models that they shall serve.
+/// A few devices, and the parts of models that are planned on them.
 pub(super) struct Cell {
-    /// By index, ascending.
+    /// The indices of the devices, ascending.
     pub(super) devices: Vec<usize>,
-    /// Model and part of its rate; by model, each once.
+    /// Models with the part of their rate, ordered by model.
     pub(super) models: Vec<(usize, f64)>,
-    /// Devices' worth of work that it has room for.
-    room: f64,
-    /// Models that run here now.
+    /// The load that it has capacity left for, in devices.
+    free: f64,
+    /// Models that run on its devices now.
     running: BTreeSet<usize>,
 }
 
-/// Cuts a problem into cells of at most `size` devices.
-pub(super) fn cells(problem: &Problem, candidates: &Candidates<'_>, size: usize) -> Vec<Cell> {
+/// Divides a problem into cells of at most `size` devices.
+pub(super) fn divide(problem: &Problem, candidates: &Candidates<'_>, size: usize) -> Vec<Cell> {
     let mut cells = Vec::new();
-    let classes = classes(problem);
+    let classes = device_classes(problem);
     for class in &classes {
         let count = class.devices.len().div_ceil(size);
         let length = class.devices.len().div_ceil(count);
         for devices in class.devices.chunks(length) {
-            let here = |replica: &&PlannedReplica| devices.contains(&replica.device);
+            let is_inside = |replica: &&PlannedReplica| devices.contains(&replica.device);
             cells.push(Cell {
                 devices: devices.iter().map(|device| device.0).collect(),
                 models: Vec::new(),
-                room: devices.len() as f64,
+                free: devices.len() as f64,
                 running: BTreeSet::new(),
             });
-            let running = problem.current.iter().filter(here);
+            let running = problem.current.iter().filter(is_inside);
             let cell = cells.last_mut().expect("just pushed");
             cell.running = running.map(|replica| replica.model.0).collect();
         }
     }
-    let mut works: Vec<(usize, f64)> = problem
+    let mut loads: Vec<(usize, f64)> = problem
         .models()
-        .map(|(model, _)| (model.0, work(problem, candidates, &classes, model)))
+        .map(|(model, _)| (model.0, load(problem, candidates, &classes, model)))
         .collect();
-    works.retain(|(_, work)| work.is_finite() && *work > 0.0);
-    // Together they may be more than there is room for: then every cell gets too much, in equal measure.
-    let total: f64 = works.iter().map(|(_, work)| work).sum();
-    let crowding = (total / problem.devices.len().max(1) as f64).max(1.0);
-    works.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
-    for (model, work) in works {
-        let parts = (work / crowding / (PART * size as f64)).ceil().max(1.0);
+    loads.retain(|(_, load)| load.is_finite() && *load > 0.0);
+    // If the load exceeds the devices, all cells are overloaded by the same factor.
+    let total: f64 = loads.iter().map(|(_, load)| load).sum();
+    let overload = (total / problem.devices.len().max(1) as f64).max(1.0);
+    loads.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
+    for (model, load) in loads {
+        let parts = (load / overload / (MAX_PART * size as f64)).ceil().max(1.0);
         for _ in 0..parts as usize {
-            give(
+            assign(
                 &mut cells,
                 candidates,
                 model,
                 1.0 / parts,
-                work / crowding / parts,
+                load / overload / parts,
             );
         }
     }
@@ -79,15 +79,15 @@ pub(super) fn cells(problem: &Problem, candidates: &Candidates<'_>, size: usize)
     cells
 }
 
-/// Devices' worth of time that a model's rate takes in the batches that take least.
-fn work(
+/// Returns the load of a model in devices, with the batches that use the least device time.
+fn load(
     problem: &Problem,
     candidates: &Candidates<'_>,
-    classes: &[Class<'_>],
+    classes: &[DeviceClass<'_>],
     model: ModelIndex,
 ) -> f64 {
     let demanded = &problem.models[model.0];
-    let on = |device: DeviceIndex| {
+    let least_on = |device: DeviceIndex| {
         let profile = problem.profile(model, device)?;
         let cost = |candidate: &crate::candidates::Candidate| {
             let used = profile
@@ -96,34 +96,37 @@ fn work(
             used / candidate.throughput
         };
         candidates
-            .of(model, device)
+            .on_device(model, device)
             .iter()
             .map(cost)
             .min_by(f64::total_cmp)
     };
     let least = classes
         .iter()
-        .filter_map(|class| on(class.devices[0]))
+        .filter_map(|class| least_on(class.devices[0]))
         .fold(f64::INFINITY, f64::min);
     demanded.rate.get() * demanded.latency_scale * least
 }
 
-/// Gives a part of a model to the cell that suits it best.
-fn give(cells: &mut [Cell], candidates: &Candidates<'_>, model: usize, part: f64, work: f64) {
-    let suits = |cell: &Cell| {
+/// Assigns a part of a model to the best cell that it can run on.
+fn assign(cells: &mut [Cell], candidates: &Candidates<'_>, model: usize, part: f64, load: f64) {
+    let can_run = |cell: &Cell| {
         !candidates
-            .of(ModelIndex(model), DeviceIndex(cell.devices[0]))
+            .on_device(ModelIndex(model), DeviceIndex(cell.devices[0]))
             .is_empty()
     };
-    let kept = |cell: &Cell| cell.running.contains(&model) && cell.room >= work;
-    let best = cells.iter_mut().filter(|cell| suits(cell)).max_by(|a, b| {
-        kept(a)
-            .cmp(&kept(b))
-            .then(a.room.total_cmp(&b.room))
-            .then(b.devices.cmp(&a.devices))
-    });
+    let kept = |cell: &Cell| cell.running.contains(&model) && cell.free >= load;
+    let best = cells
+        .iter_mut()
+        .filter(|cell| can_run(cell))
+        .max_by(|a, b| {
+            kept(a)
+                .cmp(&kept(b))
+                .then(a.free.total_cmp(&b.free))
+                .then(b.devices.cmp(&a.devices))
+        });
     let Some(cell) = best else { return };
-    cell.room -= work;
+    cell.free -= load;
     match cell.models.iter_mut().find(|given| given.0 == model) {
         Some(given) => given.1 += part,
         None => cell.models.push((model, part)),
@@ -131,14 +134,14 @@ fn give(cells: &mut [Cell], candidates: &Candidates<'_>, model: usize, part: f64
 }
 
 impl Cell {
-    /// What this cell is asked.
+    /// Returns the problem of this cell.
     pub(super) fn problem(&self, whole: &Problem) -> Problem {
         let mut profiles = ProfileTable::default();
         let kind = &whole.devices[self.devices[0]].kind;
         let mut models = Vec::with_capacity(self.models.len());
         for &(model, part) in &self.models {
             let mut demanded = whole.models[model].clone();
-            // What really comes, so that a client's own work is not counted again for every part.
+            // The rate without the clients' own work, which would count again for every part otherwise.
             let overhead = demanded.rate.get() * whole.conditions.client_overhead.as_secs_f64();
             let rate = demanded.rate.get() / (1.0 + overhead) * part;
             demanded.rate = RequestsPerSecond::new(rate).expect("a part of a rate");
@@ -167,14 +170,14 @@ impl Cell {
             current: whole
                 .current
                 .iter()
-                .filter_map(|replica| self.inside(replica))
+                .filter_map(|replica| self.to_cell(replica))
                 .collect(),
             observations: of_kind.cloned().collect(),
         }
     }
 
-    /// A replica of the whole as one of the cell's problem, if it is in it.
-    fn inside(&self, replica: &PlannedReplica) -> Option<PlannedReplica> {
+    /// Converts a replica of the whole problem into one of the cell's; `None` if it is not in the cell.
+    fn to_cell(&self, replica: &PlannedReplica) -> Option<PlannedReplica> {
         let device = self.devices.binary_search(&replica.device.0).ok()?;
         let model = self
             .models
@@ -187,8 +190,8 @@ impl Cell {
         })
     }
 
-    /// A replica of the cell's problem as one of the whole.
-    pub(super) fn outside(&self, replica: &PlannedReplica) -> PlannedReplica {
+    /// Converts a replica of the cell's problem into one of the whole problem.
+    pub(super) fn to_whole(&self, replica: &PlannedReplica) -> PlannedReplica {
         PlannedReplica {
             model: ModelIndex(self.models[replica.model.0].0),
             device: DeviceIndex(self.devices[replica.device.0]),

@@ -1,77 +1,80 @@
-//! What a plan promises each model, and why it is not more.
+//! The forecasts of a plan, and the reasons why models are not fully served.
 
 use std::time::Duration;
 
 use packhorse_cluster::{
-    ModelForecast, ModelIndex, Plan, PlannedReplica, Problem, RequestsPerSecond,
+    ModelForecast, ModelIndex, PlannedReplica, Problem, RequestsPerSecond, Shortfall,
 };
 
-use super::{NAME, search::sizes};
-use crate::{candidates::Candidates, classes::classes, estimate::Fate};
+use super::batch_sizes::batch_sizes;
+use crate::{candidates::Candidates, device_classes::device_classes, estimate::ModelEstimate};
 
-/// The estimate is good for about this much: who lacks less, lacks nothing.
-const NOTHING: f64 = 1e-3;
+/// The error of the estimate: a model that lacks less counts as fully served.
+const TOLERANCE: f64 = 1e-3;
 
-/// The plan of these replicas, with which the models fare so.
-pub(super) fn plan(
+/// Returns the forecast of each model for these replicas and their estimates.
+pub(super) fn forecasts(
     problem: &Problem,
     candidates: &Candidates<'_>,
-    replicas: Vec<PlannedReplica>,
-    fates: &[Fate],
-) -> Plan {
+    replicas: &[PlannedReplica],
+    estimates: &[ModelEstimate],
+) -> Vec<ModelForecast> {
     let mut counts = vec![0; problem.models.len()];
-    for replica in &replicas {
+    for replica in replicas {
         counts[replica.model.0] += 1;
     }
-    let models = fates.iter().zip(counts).enumerate();
-    let forecasts =
-        models.map(|(model, (fate, count))| forecast(problem, candidates, model, *fate, count));
-    Plan {
-        policy: NAME,
-        models: forecasts.collect(),
-        replicas,
-    }
+    let models = estimates.iter().zip(counts).enumerate();
+    models
+        .map(|(model, (estimate, count))| forecast(problem, candidates, model, *estimate, count))
+        .collect()
 }
 
 fn forecast(
     problem: &Problem,
     candidates: &Candidates<'_>,
     model: usize,
-    fate: Fate,
+    estimate: ModelEstimate,
     count: usize,
 ) -> ModelForecast {
     let rate = problem.models[model].rate;
-    let served = count > 0 && fate.fraction >= 1.0 - NOTHING;
-    let fraction = if served { 1.0 } else { fate.fraction };
+    let is_served = count > 0 && estimate.in_time >= 1.0 - TOLERANCE;
+    let fraction = if is_served { 1.0 } else { estimate.in_time };
     let goodput = RequestsPerSecond::new(rate.get() * fraction).expect("a part of a rate");
     let shortfall = if count == 0 {
-        let unfit = candidates.unfit(ModelIndex(model));
-        Some(unfit.unwrap_or_else(|| why_nowhere(problem, candidates, model)))
-    } else if served || rate.get() <= 0.0 {
+        let infeasible = candidates.infeasible(ModelIndex(model));
+        Some(infeasible.unwrap_or_else(|| reason_for_no_replica(problem, candidates, model)))
+    } else if is_served || rate.get() <= 0.0 {
         None
-    } else if fate.too_slow > 1.0 - fate.fraction - fate.too_slow {
-        Some(format!(
-            "batches of its {count} replicas take too long for its SLO"
-        ))
+    } else if estimate.is_limited_by_batch_time() {
+        Some(Shortfall::BatchTime { replicas: count })
     } else {
-        Some(format!(
-            "its {count} replicas carry {:.1} requests/s beside their neighbours, and {:.1} of {rate} are in time",
-            fate.capacity,
-            goodput.get()
-        ))
+        Some(Shortfall::Goodput {
+            replicas: count,
+            capacity: estimate.capacity,
+            goodput,
+            rate,
+        })
     };
     ModelForecast {
         goodput,
-        latency: (fate.latency > 0.0).then(|| Duration::from_secs_f64(fate.latency)),
+        latency: (estimate.latency > 0.0).then(|| Duration::from_secs_f64(estimate.latency)),
         shortfall,
     }
 }
 
-/// Why a model that could run has no replica.
-fn why_nowhere(problem: &Problem, candidates: &Candidates<'_>, model: usize) -> String {
-    let devices = || classes(problem).into_iter().map(|class| class.devices[0]);
-    if devices().all(|device| sizes(candidates, model, device.0).next().is_none()) {
-        return "its profiles do not say how much memory it needs".to_owned();
+/// Returns the reason why a model that could run has no replica.
+fn reason_for_no_replica(
+    problem: &Problem,
+    candidates: &Candidates<'_>,
+    model: usize,
+) -> Shortfall {
+    let devices = || {
+        device_classes(problem)
+            .into_iter()
+            .map(|class| class.devices[0])
+    };
+    if devices().all(|device| batch_sizes(candidates, model, device.0).next().is_none()) {
+        return Shortfall::UnknownMemory;
     }
     let demanded = &problem.models[model];
     let conditions = &problem.conditions;
@@ -83,14 +86,14 @@ fn why_nowhere(problem: &Problem, candidates: &Candidates<'_>, model: usize) -> 
         .unwrap_or_default()
         .mul_f64(demanded.latency_scale);
     let bytes = demanded.payload.as_u64() as f64 / problem.network.bytes_per_second;
-    let way = conditions.router_overhead + problem.network.base + conditions.return_time;
-    let least = (computing + way).as_secs_f64() + bytes;
+    let network = conditions.router_overhead + problem.network.base + conditions.return_time;
+    let least = (computing + network).as_secs_f64() + bytes;
     let slo = demanded.slo;
     if least > slo.as_secs_f64() {
-        return format!(
-            "with the way there and back a request takes {:.3} ms, over the SLO of {slo:?}",
-            least * 1e3
-        );
+        return Shortfall::RequestOverSlo {
+            latency: least,
+            slo,
+        };
     }
-    "no device has the memory or the time for it, or others would lose more".to_owned()
+    Shortfall::NoReplicaPays
 }

@@ -1,4 +1,4 @@
-//! Numbers that look random and are the same in every run.
+//! Pseudorandom numbers that are the same in every run.
 
 /// A linear congruential generator.
 ///
@@ -19,12 +19,12 @@ impl Random {
         self.0 >> 32
     }
 
-    /// A whole number from 0, below `limit`.
+    /// Returns a whole number from 0, below `limit`.
     pub(super) fn below(&mut self, limit: usize) -> usize {
         (self.next() as usize * limit) >> 32
     }
 
-    /// A number from 0 to 1.
+    /// Returns a number from 0 to 1.
     pub(super) fn unit(&mut self) -> f64 {
         self.next() as f64 / 4_294_967_296.0
     }

@@ -1,146 +1,154 @@
-//! How good a placement is, as one number to be made as large as it can.
+//! The objective function of the search.
 //!
-//! With `f` the part of a model's requests that is in time, a little of which is counted at a higher rate than expected
-//! (headroom), and `w` its part of all requests:
+//! With `f` the fraction of a model's requests in time, a part of which is estimated at more than the expected rate (headroom), and
+//! `w` the model's fraction of all requests:
 //!
 //! * `goodput`: `Σ w f`;
 //! * `max-min`: `1 - ‖1 - f‖₈ + 0.05 · Σ w f`, a smooth minimum first, then the sum;
 //! * `blend`: the mean of both.
 //!
-//! Less what the placement costs: work that it need not do, replicas that it need not have, and what it has to start anew.
+//! The costs of the placement are subtracted: device time, replicas, and replicas to start.
 
-use crate::{
-    Objective,
-    estimate::{Fate, Outlook, World},
-};
+use packhorse_cluster::Objective;
 
-/// How much of a model's worth is for being served well if more comes than is expected.
+use crate::estimate::{EstimateInputs, ModelEstimate, PlacementEstimate};
+
+/// The weight of the fraction in time at more than the expected rate.
 const HEADROOM: f64 = 0.1;
-/// The same for the worst served model, of `max-min`.
-const ROOM: f64 = 0.8;
-/// What keeping all devices busy all the time costs: of two placements that serve alike, the one that works less.
-const WORK: f64 = 2e-3;
-/// What a replica costs, so that none stands idle: as it is, and as a part of all that is asked of its model. One that serves less
-/// of it is not worth its memory, and the time to start it.
-const REPLICA: f64 = 2e-5;
-const NEGLIGIBLE: f64 = 1e-3;
-/// What it is worth to carry e times as much, however little is asked: of two placements that serve alike, the one that carries more.
-const CAPACITY: f64 = 1e-4;
-/// A profile is not so exact that batches of twice the size, which carry as much, did not carry more by this power of two.
-const LARGER: f64 = 0.05;
-/// What starting a replica costs in itself: nothing moves for less than an estimate is good for.
-const MOVE: f64 = 1.5e-3;
-/// While a replica loads, what it would carry is lost; a placement is taken to last this long, in seconds.
-const LASTS: f64 = 600.0;
-/// How sharply `max-min` looks at the worst served model.
-const SHARPNESS: i32 = 8;
-/// How much of the sum `max-min` counts.
-const SUM: f64 = 0.05;
+/// The weight of the fraction in time at more than the expected rate where `max-min` compares models.
+const MAX_MIN_HEADROOM: f64 = 0.8;
+/// The cost of keeping all devices busy all the time: of two placements that serve the same, the one with less device time is better.
+const DEVICE_TIME_COST: f64 = 2e-3;
+/// The fixed cost of a replica, so that none is idle.
+const REPLICA_COST: f64 = 2e-5;
+/// The cost of a replica as a fraction of its model's requests: one that serves fewer is not worth its memory and its start.
+const REPLICA_COST_PER_REQUEST: f64 = 1e-3;
+/// The value of e times the capacity, whatever the rate: of two placements that serve the same, the one with more capacity is better.
+const CAPACITY_VALUE: f64 = 1e-4;
+/// The exponent of the batch size by which a larger batch counts as more capacity. Profiles have errors, and larger batches usually carry
+/// more.
+const BATCH_SIZE_EXPONENT: f64 = 0.05;
+/// The fixed cost of starting a replica, so that none moves for a gain within the error of the estimate.
+const START_COST: f64 = 1.5e-3;
+/// The assumed lifetime of a placement, in seconds. While a replica loads, the requests that it would serve are lost.
+const LIFETIME: f64 = 600.0;
+/// The norm of `max-min`; a larger one is closer to the minimum.
+const NORM: i32 = 8;
+/// The weight of the sum in `max-min`.
+const MAX_MIN_SUM: f64 = 0.05;
 
-/// Weighs what becomes of each model.
+/// The objective function for a problem.
 #[derive(Debug)]
 pub(super) struct Score {
     objective: Objective,
-    /// By model: its part of all that is asked. Adds up to 1, or nothing is asked.
+    /// Each model's fraction of all requests. The sum is 1, or 0 without requests.
     weights: Vec<f64>,
-    /// By model: its requests/s.
+    /// Requests per second of each model.
     rates: Vec<f64>,
-    /// By model: what one request/s that a fresh replica carries costs.
+    /// The cost of each request per second of a replica that has to load, by model.
     loading: Vec<f64>,
+    /// The number of devices.
     devices: f64,
 }
 
-fn served(fate: &Fate) -> f64 {
-    (1.0 - HEADROOM) * fate.sure + HEADROOM * fate.stressed
+/// Returns the fraction of a model's requests in time that the sum of `goodput` counts.
+fn served_fraction(model: &ModelEstimate) -> f64 {
+    (1.0 - HEADROOM) * model.in_time_conservative + HEADROOM * model.stressed
 }
 
-/// The same where the worst served model is looked at: all that are served alike are at their edge at once, and there the estimate
-/// errs most.
-fn served_with_room(fate: &Fate) -> f64 {
-    (1.0 - ROOM) * fate.sure + ROOM * fate.stressed
+/// Returns the fraction of a model's requests in time that `max-min` counts. It equalizes models, which are at their capacity all at
+/// once then, and there the error of the estimate is largest.
+fn max_min_fraction(model: &ModelEstimate) -> f64 {
+    (1.0 - MAX_MIN_HEADROOM) * model.in_time_conservative + MAX_MIN_HEADROOM * model.stressed
 }
 
 impl Score {
-    pub(super) fn new(world: &World<'_>, objective: Objective) -> Self {
-        let total: f64 = world.demands.iter().map(|demand| demand.rate).sum();
+    pub(super) fn new(inputs: &EstimateInputs<'_>, objective: Objective) -> Self {
+        let total: f64 = inputs.demands.iter().map(|demand| demand.rate).sum();
         let total = total.max(f64::MIN_POSITIVE);
-        let models = world.problem.models.iter();
-        let rates: Vec<f64> = world.demands.iter().map(|demand| demand.rate).collect();
+        let models = inputs.problem.models.iter();
+        let rates: Vec<f64> = inputs.demands.iter().map(|demand| demand.rate).collect();
         Self {
             objective,
             weights: rates.iter().map(|rate| rate / total).collect(),
             rates,
             loading: models
-                .map(|model| model.load_time.as_secs_f64() / LASTS / total)
+                .map(|model| model.load_time.as_secs_f64() / LIFETIME / total)
                 .collect(),
-            devices: world.problem.devices.len().max(1) as f64,
+            devices: inputs.problem.devices.len().max(1) as f64,
         }
     }
 
-    pub(super) fn of(&self, outlook: &Outlook<'_, '_>) -> f64 {
-        let mut value = self.goal(outlook.fates()) + CAPACITY * self.capacity(outlook);
-        for slot in outlook.slots() {
-            value -= WORK * slot.busy * slot.utilization / 100.0 / self.devices
-                + REPLICA
-                + NEGLIGIBLE * self.weights[slot.model];
-            if slot.fresh && outlook.world.is_running() {
-                value -= MOVE + self.loading[slot.model] * slot.offered;
+    /// Returns the value of a placement: larger is better.
+    pub(super) fn value(&self, estimate: &PlacementEstimate<'_, '_>) -> f64 {
+        let mut value =
+            self.objective_value(estimate.models()) + CAPACITY_VALUE * self.log_capacity(estimate);
+        for replica in estimate.replicas() {
+            value -= DEVICE_TIME_COST * replica.busy * replica.utilization / 100.0 / self.devices
+                + REPLICA_COST
+                + REPLICA_COST_PER_REQUEST * self.weights[replica.model];
+            if replica.is_new && estimate.inputs.has_running_replicas() {
+                value -= START_COST + self.loading[replica.model] * replica.arrival_rate;
             }
         }
         value
     }
 
-    /// How much more than what is asked is carried, in powers of e, in the mean over the requests.
-    fn capacity(&self, outlook: &Outlook<'_, '_>) -> f64 {
+    /// Returns the logarithm of the capacity relative to the rates, in the mean over the requests.
+    fn log_capacity(&self, estimate: &PlacementEstimate<'_, '_>) -> f64 {
         let mut value = 0.0;
-        for (model, fate) in outlook.fates().iter().enumerate() {
+        for (model, estimate) in estimate.models().iter().enumerate() {
             if self.rates[model] > 0.0 {
-                value += self.weights[model] * (fate.capacity / self.rates[model]).ln_1p();
+                value += self.weights[model] * (estimate.capacity / self.rates[model]).ln_1p();
             }
         }
-        for slot in outlook.slots() {
-            if self.rates[slot.model] > 0.0 {
-                let part = slot.offered / self.rates[slot.model];
-                value += LARGER * self.weights[slot.model] * part * f64::from(slot.batch).ln();
+        for replica in estimate.replicas() {
+            let (model, batch) = (replica.model, f64::from(replica.batch));
+            if self.rates[model] > 0.0 {
+                let part = replica.arrival_rate / self.rates[model];
+                value += BATCH_SIZE_EXPONENT * self.weights[model] * part * batch.ln();
             }
         }
         value
     }
 
-    fn goal(&self, fates: &[Fate]) -> f64 {
+    fn objective_value(&self, estimates: &[ModelEstimate]) -> f64 {
         match self.objective {
-            Objective::Goodput => self.sum(fates),
-            Objective::MaxMin => self.least(fates),
-            Objective::Blend => 0.5 * (self.sum(fates) + self.least(fates)),
+            Objective::Goodput => self.sum(estimates),
+            Objective::MaxMin => self.max_min(estimates),
+            Objective::Blend => 0.5 * (self.sum(estimates) + self.max_min(estimates)),
         }
     }
 
-    fn sum(&self, fates: &[Fate]) -> f64 {
-        let worth = |(weight, fate): (&f64, &Fate)| weight * served(fate);
-        self.weights.iter().zip(fates).map(worth).sum()
+    fn sum(&self, estimates: &[ModelEstimate]) -> f64 {
+        let models = self.weights.iter().zip(estimates);
+        models
+            .map(|(weight, estimate)| weight * served_fraction(estimate))
+            .sum()
     }
 
-    fn least(&self, fates: &[Fate]) -> f64 {
-        let asked = self
+    fn max_min(&self, estimates: &[ModelEstimate]) -> f64 {
+        let requested = self
             .weights
             .iter()
-            .zip(fates)
+            .zip(estimates)
             .filter(|(weight, _)| **weight > 0.0);
-        let lacking: f64 = asked
-            .map(|(_, fate)| (1.0 - served_with_room(fate)).powi(SHARPNESS))
+        let lacking: f64 = requested
+            .map(|(_, estimate)| (1.0 - max_min_fraction(estimate)).powi(NORM))
             .sum();
-        1.0 - lacking.powf(1.0 / f64::from(SHARPNESS)) + SUM * self.sum(fates)
+        1.0 - lacking.powf(1.0 / f64::from(NORM)) + MAX_MIN_SUM * self.sum(estimates)
     }
 
-    /// What serving a bit more of a model is worth, relative to other models.
-    pub(super) fn urgency(&self, model: usize, fates: &[Fate]) -> f64 {
+    /// Returns the value of serving more requests of a model, relative to other models.
+    pub(super) fn marginal_value(&self, model: usize, estimates: &[ModelEstimate]) -> f64 {
         let weight = self.weights[model];
-        let worst = (1.0 - served_with_room(&fates[model])).powi(SHARPNESS - 1) + SUM * weight;
+        let lacking = 1.0 - max_min_fraction(&estimates[model]);
+        let max_min = lacking.powi(NORM - 1) + MAX_MIN_SUM * weight;
         match self.objective {
             _ if weight <= 0.0 => 0.0,
             Objective::Goodput => weight,
-            Objective::MaxMin => worst,
-            Objective::Blend => 0.5 * (weight + worst),
+            Objective::MaxMin => max_min,
+            Objective::Blend => 0.5 * (weight + max_min),
         }
     }
 }

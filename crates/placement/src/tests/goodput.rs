@@ -4,12 +4,13 @@ use packhorse_cluster::{Conditions, Discipline};
 use proptest::{collection::vec, prelude::*};
 
 use super::*;
-use crate::{Effort, Objective, estimate};
+use crate::estimate;
+use packhorse_cluster::{Effort, Objective, PolicyOptions};
 
-pub(super) fn outlook_fractions(problem: &Problem, replicas: &[PlannedReplica]) -> Vec<f64> {
-    let world = estimate::World::new(problem);
-    let outlook = estimate::Outlook::of(&world, replicas);
-    outlook.fates().iter().map(|fate| fate.fraction).collect()
+pub(super) fn estimated_fractions(problem: &Problem, replicas: &[PlannedReplica]) -> Vec<f64> {
+    let inputs = estimate::EstimateInputs::new(problem);
+    let estimate = estimate::PlacementEstimate::from_replicas(&inputs, replicas);
+    estimate.models().iter().map(|fate| fate.in_time).collect()
 }
 
 fn replica(model: usize, device: usize, batch_size: u32) -> PlannedReplica {
@@ -27,7 +28,7 @@ fn place_for(problem: &Problem, objective: Objective) -> Plan {
         objective,
         ..PolicyOptions::default()
     };
-    place_with("goodput", problem, &options)
+    place_with("goodput", problem, options)
 }
 
 #[test]
@@ -36,7 +37,7 @@ fn small_batches_that_leave_multiprocessors_idle_run_beside_each_other() {
     let problem = v100s(1, &[("densenet121", 1_200.0, 200)]);
     let plan = place("goodput", &problem);
     assert!(plan.replicas.len() > 2, "{:?}", plan.replicas);
-    assert_eq!(shortfall(&plan, 0), "none");
+    assert_eq!(shortfall(&plan, 0), None);
     // In large batches the device carries 1064/s.
     assert!(plan.models[0].goodput.get() > 1_190.0);
 }
@@ -107,7 +108,7 @@ fn heterogeneous_devices_take_what_suits_them() {
     let plan = place("goodput", &problem);
     assert!(devices_of(&plan, 0).iter().all(|device| *device == 1));
     assert!(devices_of(&plan, 1).iter().all(|device| *device == 0));
-    assert_eq!((shortfall(&plan, 0), shortfall(&plan, 1)), ("none", "none"));
+    assert_eq!((shortfall(&plan, 0), shortfall(&plan, 1)), (None, None));
 }
 
 #[test]
@@ -115,7 +116,7 @@ fn what_was_seen_of_neighbours_keeps_models_apart() {
     use packhorse_cluster::{DeviceObservation, ReplicaObservation};
     let mut problem = v100s(1, &[("densenet121", 200.0, 200), ("alexnet", 200.0, 200)]);
     let plan = [replica(0, 0, 8), replica(1, 0, 16)];
-    let before = outlook_fractions(&problem, &plan);
+    let before = estimated_fractions(&problem, &plan);
     let seen = |model: &str, slowdown| ReplicaObservation {
         model: model.parse().unwrap(),
         compute_share: None,
@@ -129,7 +130,7 @@ fn what_was_seen_of_neighbours_keeps_models_apart() {
         replicas: vec![seen("densenet121", 6.0), seen("alexnet", 1.2)],
     };
     problem.observations = vec![observation; 5];
-    let after = outlook_fractions(&problem, &plan);
+    let after = estimated_fractions(&problem, &plan);
     assert!(
         before[0] > 0.99 && after[0] < before[0],
         "{before:?} {after:?}"
@@ -140,7 +141,7 @@ fn what_was_seen_of_neighbours_keeps_models_apart() {
 fn the_way_bounds_what_a_replica_carries() {
     // 602,112 bytes per request take 0.53 ms on the way: two batches at a time give at most 3750/s, however fast the device.
     let problem = v100s(1, &[("alexnet", 6_000.0, 200)]);
-    let one = outlook_fractions(&problem, &[replica(0, 0, 128)])[0];
+    let one = estimated_fractions(&problem, &[replica(0, 0, 128)])[0];
     assert!(one < 0.63, "{one}");
 }
 
@@ -176,7 +177,7 @@ proptest! {
         rows in profiled(), rate in 1.0..3_000.0, more in 1.01..3.0, slo in 20_u64..500, burstiness in 0.5..4.0, batch in 0_u32..6,
     ) {
         let batch = 1 << batch;
-        let of = |rate| outlook_fractions(&one_model(rate, slo, burstiness, &rows), &[replica(0, 0, batch)])[0];
+        let of = |rate| estimated_fractions(&one_model(rate, slo, burstiness, &rows), &[replica(0, 0, batch)])[0];
         prop_assert!(of(rate * more) <= of(rate) + 1e-9, "{} at {rate}, {} at {}", of(rate), of(rate * more), rate * more);
     }
 
@@ -186,8 +187,8 @@ proptest! {
     ) {
         let problem = one_model(rate, slo, burstiness, &rows);
         let all: Vec<PlannedReplica> = (0..4).map(|device| replica(0, device, 1 << batch)).collect();
-        let fewer = outlook_fractions(&problem, &all[..replicas])[0];
-        let more = outlook_fractions(&problem, &all[..=replicas])[0];
+        let fewer = estimated_fractions(&problem, &all[..replicas])[0];
+        let more = estimated_fractions(&problem, &all[..=replicas])[0];
         prop_assert!(more >= fewer - 1e-9, "{more} of {}, {fewer} of {replicas}", replicas + 1);
     }
 }
@@ -240,7 +241,7 @@ fn a_model_whose_batches_sometimes_take_long_is_promised_less() {
     let of = |tail: u32| {
         let mut problem = v100s(1, &[("m", 1.0, 100)]);
         problem.profiles = profiles(&format!("m,V100,1,,80,{tail},100,,,\n"));
-        outlook_fractions(&problem, &[replica(0, 0, 1)])[0]
+        estimated_fractions(&problem, &[replica(0, 0, 1)])[0]
     };
     assert!(
         of(81) > 0.5 && of(140) < 0.8 * of(81),
@@ -289,9 +290,9 @@ fn the_estimate_is_one_for_the_discipline() {
     // A batch of 128 does not fill in 100 ms at 100/s: `fixed-wait` sends what is there, and everybody waits for that.
     let mut problem = v100s(1, &[("alexnet", 100.0, 90)]);
     let plan = [replica(0, 0, 128)];
-    let deadline = outlook_fractions(&problem, &plan)[0];
+    let deadline = estimated_fractions(&problem, &plan)[0];
     problem.discipline = Discipline::FixedWait;
-    let fixed = outlook_fractions(&problem, &plan)[0];
+    let fixed = estimated_fractions(&problem, &plan)[0];
     assert!(deadline > 0.99 && fixed < 0.9, "{deadline} {fixed}");
 }
 
@@ -352,7 +353,9 @@ fn more_effort_that_the_budget_ends_leaves_the_usual_plan() {
         };
         let mut budget = Budget::new(steps, &stop);
         let entry = policy("goodput").unwrap();
-        let plan = entry.place_with(&problem, &options, &mut budget).unwrap();
+        let plan = entry
+            .place_with(&problem, &options.into(), &mut budget)
+            .unwrap();
         (plan, taken.get())
     };
     let (usual, steps) = place(1, u64::MAX);

@@ -16,10 +16,8 @@ use proptest::{
 };
 
 use super::*;
-use crate::{
-    ComputeShares, Objective,
-    goodput::{best_value, value},
-};
+use crate::goodput::{best_value, value};
+use packhorse_cluster::{ComputeShareMode, Objective, PolicyOptions};
 
 /// What the estimate is good for, and therefore the search: it leaves nothing for less.
 const GOOD_FOR: f64 = 0.01;
@@ -150,17 +148,17 @@ fn best(problem: &Problem, objective: Objective, shares: &[Option<f64>]) -> f64 
 }
 
 /// How much less than the best the policy's placement is worth.
-fn loss(problem: &Problem, objective: Objective, compute_shares: ComputeShares) -> f64 {
+fn loss(problem: &Problem, objective: Objective, compute_shares: ComputeShareMode) -> f64 {
     let shares: &[Option<f64>] = match compute_shares {
-        ComputeShares::Never => &[None],
-        ComputeShares::Auto => &[None, Some(20.0), Some(40.0), Some(60.0), Some(80.0)],
+        ComputeShareMode::Never => &[None],
+        ComputeShareMode::Auto => &[None, Some(20.0), Some(40.0), Some(60.0), Some(80.0)],
     };
     let options = PolicyOptions {
         objective,
         compute_shares,
         ..PolicyOptions::default()
     };
-    let plan = place_with("goodput", problem, &options);
+    let plan = place_with("goodput", problem, options);
     best(problem, objective, shares) - value(problem, &plan.replicas, objective)
 }
 
@@ -196,7 +194,7 @@ fn losses(objective: Objective) -> impl Iterator<Item = f64> {
             sized(3, 2, 1),
         ]
     };
-    (0..CASES).map(move |case| loss(&tiny(case, any()), objective, ComputeShares::Never))
+    (0..CASES).map(move |case| loss(&tiny(case, any()), objective, ComputeShareMode::Never))
 }
 
 // Where much is lost, devices are much too few, and only several replicas of a model together would have been worth more than what
@@ -216,7 +214,8 @@ fn of_the_worst_model_s_part_a_thousandth_is_lost_in_the_mean() {
 fn with_shares_little_is_lost() {
     for objective in [Objective::Goodput, Objective::MaxMin] {
         let any = || prop_oneof![sized(2, 1, 1), sized(2, 1, 2), sized(3, 1, 1)];
-        let losses = (0..400).map(|case| loss(&tiny(case, any()), objective, ComputeShares::Auto));
+        let losses =
+            (0..400).map(|case| loss(&tiny(case, any()), objective, ComputeShareMode::Auto));
         check(losses, 0.29, 1.5e-3, 8);
     }
 }

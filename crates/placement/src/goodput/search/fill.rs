@@ -1,128 +1,127 @@
-//! Adding replicas to a device, the one that gains most per cost first.
+//! Adding replicas to a device, the one with the largest gain per cost first.
 
 use packhorse_cluster::ComputeShare;
 
-use super::{CONTENT, Search, WORTH, settle, sizes};
-use crate::{Budget, PlaceError};
+use super::state::{MIN_GAIN, NEGLIGIBLE_LOSS, ReplicaCandidate, Search, solve_change};
+use crate::{Budget, PlaceError, goodput::batch_sizes::batch_sizes};
 
-/// How many of the replicas that could be added, those that promise most, are really tried.
+/// The number of candidates that are tried, those with the highest priority first.
 const TRIED: usize = 6;
-/// What a replica is charged for being there at all when gains are compared per cost, in devices.
-const ENTRY: f64 = 0.1;
-/// A replica that could be added to a device.
-#[derive(Clone, Copy)]
-pub(super) struct Idea {
-    model: usize,
-    batch: u32,
-    /// What it may be worth, per cost.
-    promise: f64,
-    /// What it is charged for.
-    cost: f64,
-}
+/// The fixed part of a replica's cost, in devices.
+const FIXED_COST: f64 = 0.1;
 
-/// What of a device a replica is charged for when gains are compared.
+/// The part of a device that is the cost of a replica.
 #[derive(Clone, Copy)]
-pub(super) enum Charge {
+pub(super) enum CostMeasure {
     Time,
     Memory,
 }
 
-/// How the replicas that are added to a device are chosen.
+/// The rule by which replicas are chosen to fill a device.
 #[derive(Clone, Copy)]
-pub(super) struct Taste {
-    pub(super) charge: Charge,
-    /// Whether chance has a say in what is tried.
-    pub(super) shaken: bool,
-    /// Whether it has one in what is taken, too.
-    pub(super) bold: bool,
+pub(super) struct FillRule {
+    pub(super) cost: CostMeasure,
+    /// Randomizes the priorities of the candidates.
+    pub(super) random_candidates: bool,
+    /// Randomizes the gains of the candidates that are tried.
+    pub(super) random_choice: bool,
 }
 
-/// What gains most for the time of devices.
-pub(super) const SOBER: Taste = Taste {
-    charge: Charge::Time,
-    shaken: false,
-    bold: false,
-};
+impl FillRule {
+    /// The largest gain per device time.
+    pub(super) const GREEDY: Self = Self {
+        cost: CostMeasure::Time,
+        random_candidates: false,
+        random_choice: false,
+    };
+}
 
 impl Search<'_, '_, '_> {
-    /// Adds replicas to a device while that pays: each time the one that gains most per cost.
+    /// Adds replicas to a device while one gains: each time the one with the largest gain per cost.
     pub(super) fn fill(
         &mut self,
         device: usize,
-        taste: Taste,
+        rule: FillRule,
         budget: &mut Budget<'_>,
     ) -> Result<(), PlaceError> {
         loop {
-            self.think_of(device, taste);
-            let mut best: Option<(f64, Idea, Option<ComputeShare>)> = None;
-            for i in 0..self.ideas.len() {
-                let idea = self.ideas[i];
-                let shares = self.shares(device, idea.model, idea.batch, None);
+            self.find_candidates(device, rule);
+            let mut best: Option<(f64, ReplicaCandidate, Option<ComputeShare>)> = None;
+            for i in 0..self.replica_candidates.len() {
+                let candidate = self.replica_candidates[i];
+                let shares = self.share_candidates(device, candidate.model, candidate.batch, None);
                 for share in shares.map(Some).chain([None]) {
                     budget.spend(1)?;
-                    self.trial.copy(&self.here);
-                    self.trial.put(device, idea.model, idea.batch, share);
-                    settle(&mut self.trial, device, &[], self.exact);
-                    let gain = self.score.of(&self.trial) - self.value;
-                    let per_cost = self.luck(taste.bold) * gain / idea.cost;
-                    if gain > WORTH && best.is_none_or(|best| per_cost > best.0) {
-                        best = Some((per_cost, idea, share));
+                    self.trial.copy_from(&self.current);
+                    self.trial
+                        .add_replica(device, candidate.model, candidate.batch, share);
+                    solve_change(&mut self.trial, device, &[], self.solves_all);
+                    let gain = self.score.value(&self.trial) - self.value;
+                    let gain_per_cost =
+                        self.random_factor(rule.random_choice) * gain / candidate.cost;
+                    if gain > MIN_GAIN && best.is_none_or(|best| gain_per_cost > best.0) {
+                        best = Some((gain_per_cost, candidate, share));
                     }
                 }
             }
-            let Some((_, idea, share)) = best else {
+            let Some((_, candidate, share)) = best else {
                 return Ok(());
             };
-            self.here.put(device, idea.model, idea.batch, share);
-            settle(&mut self.here, device, &[], self.exact);
-            self.value = self.score.of(&self.here);
+            self.current
+                .add_replica(device, candidate.model, candidate.batch, share);
+            solve_change(&mut self.current, device, &[], self.solves_all);
+            self.value = self.score.value(&self.current);
         }
     }
 
-    /// The replicas that could be added to a device and promise most.
-    fn think_of(&mut self, device: usize, taste: Taste) {
-        let whole = self.world.problem.devices[device].memory.as_u64().max(1) as f64;
+    /// Sets the candidates for a device, those with the highest priority.
+    fn find_candidates(&mut self, device: usize, rule: FillRule) {
+        let memory_of_device = self.inputs.problem.devices[device].memory.as_u64().max(1) as f64;
         let free = self.free_memory(device);
-        self.ideas.clear();
-        for (model, demand) in self.world.demands.iter().enumerate() {
-            let fates = self.here.fates();
-            let lacking = 1.0 - fates[model].stressed;
-            let Some(service) = self
-                .world
-                .service(model, device)
-                .filter(|_| lacking > CONTENT)
+        self.replica_candidates.clear();
+        for (model, demand) in self.inputs.demands.iter().enumerate() {
+            let estimates = self.current.models();
+            let lacking = 1.0 - estimates[model].stressed;
+            let Some(costs) = self
+                .inputs
+                .batch_costs(model, device)
+                .filter(|_| lacking > NEGLIGIBLE_LOSS)
             else {
                 continue;
             };
-            let urgency = self.score.urgency(model, fates);
-            for (batch, memory) in sizes(self.candidates, model, device) {
-                if memory > free || batch > service.largest() || urgency <= 0.0 {
+            let marginal_value = self.score.marginal_value(model, estimates);
+            for (batch, memory) in batch_sizes(self.candidates, model, device) {
+                if memory > free || batch > costs.largest_batch() || marginal_value <= 0.0 {
                     continue;
                 }
                 let rows = f64::from(batch);
-                let carried = rows / service.seconds(rows, None) / demand.rate;
+                let carried = rows / costs.seconds(rows, None) / demand.rate;
                 let busy = f64::min(1.0, lacking / carried);
-                let charged = match taste.charge {
-                    Charge::Time => busy * service.utilization(rows, None) / 100.0,
-                    Charge::Memory => memory.as_u64() as f64 / whole,
+                let part_of_device = match rule.cost {
+                    CostMeasure::Time => busy * costs.utilization(rows, None) / 100.0,
+                    CostMeasure::Memory => memory.as_u64() as f64 / memory_of_device,
                 };
-                let cost = charged + ENTRY;
-                let promise = self.luck(taste.shaken) * urgency * carried.min(lacking) / cost;
-                self.ideas.push(Idea {
+                let cost = part_of_device + FIXED_COST;
+                let priority = self.random_factor(rule.random_candidates)
+                    * marginal_value
+                    * carried.min(lacking)
+                    / cost;
+                self.replica_candidates.push(ReplicaCandidate {
                     model,
                     batch,
-                    promise,
+                    priority,
                     cost,
                 });
             }
         }
-        self.ideas.sort_by(|a, b| b.promise.total_cmp(&a.promise));
-        self.ideas.truncate(TRIED);
+        self.replica_candidates
+            .sort_by(|a, b| b.priority.total_cmp(&a.priority));
+        self.replica_candidates.truncate(TRIED);
     }
 
-    /// What something is taken for, relative to what it is.
-    fn luck(&mut self, chance: bool) -> f64 {
-        if chance {
+    /// Returns a factor between 0.5 and 1.5, or 1 without randomness.
+    fn random_factor(&mut self, is_random: bool) -> f64 {
+        if is_random {
             0.5 + self.random.unit()
         } else {
             1.0

@@ -1,62 +1,66 @@
-//! Changing the replicas that a device has, one by one.
+//! Changing the replicas of a device, one by one.
 
 use packhorse_cluster::ComputeShare;
 
-use super::{Search, WORTH, settle, sizes};
-use crate::{Budget, PlaceError, estimate::Service};
+use super::state::{MIN_GAIN, Search, solve_change};
+use crate::{Budget, PlaceError, estimate::BatchCosts, goodput::batch_sizes::batch_sizes};
 
 /// The batch size and the compute share of a replica.
-type Fit = (u32, Option<ComputeShare>);
+type Setting = (u32, Option<ComputeShare>);
 
 impl Search<'_, '_, '_> {
-    /// Tries other batch sizes and compute shares for each replica of a device, and to do without it.
+    /// Tries other batch sizes and compute shares for each replica of a device, and its removal.
     pub(super) fn tune(
         &mut self,
         device: usize,
         budget: &mut Budget<'_>,
     ) -> Result<(), PlaceError> {
-        let mut place = self.here.range(device).start;
-        for _ in self.here.range(device) {
-            let slot = self.here.slots()[place];
-            let free = self
-                .free_memory(device)
-                .saturating_add(self.memory(device, slot.model, slot.batch));
+        let mut index = self.current.range(device).start;
+        for _ in self.current.range(device) {
+            let replica = self.current.replicas()[index];
+            let free = self.free_memory(device).saturating_add(self.memory(
+                device,
+                replica.model,
+                replica.batch,
+            ));
             let largest = self
-                .world
-                .service(slot.model, device)
-                .map_or(0, Service::largest);
-            let batches = sizes(self.candidates, slot.model, device).filter(|&(batch, memory)| {
-                batch != slot.batch && batch <= largest && memory <= free
+                .inputs
+                .batch_costs(replica.model, device)
+                .map_or(0, BatchCosts::largest_batch);
+            let batches = batch_sizes(self.candidates, replica.model, device);
+            let batches = batches.filter(|&(batch, memory)| {
+                batch != replica.batch && batch <= largest && memory <= free
             });
-            let batches = batches.map(|(batch, _)| Some((batch, slot.share)));
-            let shares = self.shares(device, slot.model, slot.batch, Some(place));
-            let shares = shares.map(Some).chain(slot.share.map(|_| None));
-            let shares = shares.filter(|share| *share != slot.share);
-            let shares = shares.map(|share| Some((slot.batch, share)));
-            let mut best: Option<(f64, Option<Fit>)> = None;
-            for other in batches.chain(shares).chain([None]) {
+            let batches = batches.map(|(batch, _)| Some((batch, replica.share)));
+            let shares = self.share_candidates(device, replica.model, replica.batch, Some(index));
+            let shares = shares.map(Some).chain(replica.share.map(|_| None));
+            let shares = shares.filter(|share| *share != replica.share);
+            let shares = shares.map(|share| Some((replica.batch, share)));
+            let mut best: Option<(f64, Option<Setting>)> = None;
+            for setting in batches.chain(shares).chain([None]) {
                 budget.spend(1)?;
-                self.trial.copy(&self.here);
-                self.trial.take(place);
-                if let Some((batch, share)) = other {
-                    self.trial.put(device, slot.model, batch, share);
+                self.trial.copy_from(&self.current);
+                self.trial.remove_replica(index);
+                if let Some((batch, share)) = setting {
+                    self.trial.add_replica(device, replica.model, batch, share);
                 }
-                settle(&mut self.trial, device, &[slot.model], self.exact);
-                let value = self.score.of(&self.trial);
-                if value > self.value + WORTH && best.is_none_or(|best| value > best.0) {
-                    best = Some((value, other));
+                solve_change(&mut self.trial, device, &[replica.model], self.solves_all);
+                let value = self.score.value(&self.trial);
+                if value > self.value + MIN_GAIN && best.is_none_or(|best| value > best.0) {
+                    best = Some((value, setting));
                 }
             }
-            // What is changed stands last afterwards: the next one is where this one was.
+            // A changed replica is the device's last: the next one has its index.
             let Some((value, _)) = best else {
-                place += 1;
+                index += 1;
                 continue;
             };
-            self.here.take(place);
+            self.current.remove_replica(index);
             if let Some((_, Some((batch, share)))) = best {
-                self.here.put(device, slot.model, batch, share);
+                self.current
+                    .add_replica(device, replica.model, batch, share);
             }
-            settle(&mut self.here, device, &[slot.model], self.exact);
+            solve_change(&mut self.current, device, &[replica.model], self.solves_all);
             self.value = value;
         }
         Ok(())

@@ -1,24 +1,25 @@
-//! A policy that is asked again and again, until the budget ends.
+//! Plans of a policy for changed problems, until the budget ends.
 
 use packhorse_cluster::{Change, Device, DeviceKind, Plan, Problem, Remedy, known_kind};
 
-use super::{SERVED, fractions};
+use super::served::{SERVED, served_fractions};
 use crate::{
-    Budget, PolicyEntry, PolicyOptions,
-    estimate::{Outlook, World},
+    Budget, PlanningOptions, PolicyEntry,
+    estimate::{EstimateInputs, PlacementEstimate},
 };
 
-pub(super) struct Asker<'a, 'b> {
+/// A policy with the budget for its plans.
+pub(super) struct Replanner<'a, 'b> {
     policy: &'a PolicyEntry,
-    options: &'a PolicyOptions,
+    options: &'a PlanningOptions,
     budget: &'a mut Budget<'b>,
     complete: bool,
 }
 
-impl<'a, 'b> Asker<'a, 'b> {
+impl<'a, 'b> Replanner<'a, 'b> {
     pub(super) fn new(
         policy: &'a PolicyEntry,
-        options: &'a PolicyOptions,
+        options: &'a PlanningOptions,
         budget: &'a mut Budget<'b>,
     ) -> Self {
         Self {
@@ -29,14 +30,14 @@ impl<'a, 'b> Asker<'a, 'b> {
         }
     }
 
-    /// Whether every question so far was answered.
+    /// Returns true if the budget sufficed for every plan so far.
     pub(super) fn is_complete(&self) -> bool {
         self.complete
     }
 
-    /// What the policy plans; none from the first question on that it could not think through.
+    /// Returns the policy's plan; `None` from the first plan on for which the budget does not suffice.
     pub(super) fn plan(&mut self, problem: &Problem) -> Option<Plan> {
-        // A policy that takes no steps shall end too.
+        // The step bounds policies that spend none themselves.
         if !self.complete || self.budget.spend(1).is_err() {
             self.complete = false;
             return None;
@@ -45,26 +46,28 @@ impl<'a, 'b> Asker<'a, 'b> {
             .policy
             .place_with(problem, self.options, self.budget)
             .ok();
-        // A search that was cut short has a plan, but not the one that it has with more time.
+        // A search that the budget ended returns a plan, but not its final one.
         self.complete = plan.is_some() && !self.budget.has_ended();
         plan.filter(|_| self.complete)
     }
 
-    /// By model: the part of its requests that is in time if the policy plans for this problem.
-    pub(super) fn fractions(&mut self, problem: &Problem) -> Option<Vec<f64>> {
+    /// Returns the fraction of each model's requests in time with the policy's plan for this problem.
+    pub(super) fn served_fractions(&mut self, problem: &Problem) -> Option<Vec<f64>> {
         let plan = self.plan(problem)?;
-        let world = World::new(problem);
-        Some(fractions(&Outlook::of(&world, &plan.replicas)))
+        let inputs = EstimateInputs::new(problem);
+        let estimate = PlacementEstimate::from_replicas(&inputs, &plan.replicas);
+        Some(served_fractions(&estimate))
     }
 
-    /// The change as a remedy for the model, if it is one.
+    /// Returns the change as a remedy if the model is served with it.
     pub(super) fn try_change(
         &mut self,
         problem: &Problem,
         model: usize,
         change: Change,
     ) -> Option<Remedy> {
-        let served_fraction = self.fractions(&changed(problem, model, &change))?[model];
+        let changed = changed_problem(problem, model, &change);
+        let served_fraction = self.served_fractions(&changed)?[model];
         (served_fraction >= SERVED).then_some(Remedy {
             change,
             served_fraction,
@@ -72,16 +75,16 @@ impl<'a, 'b> Asker<'a, 'b> {
     }
 }
 
-/// The problem with a change for a model. Devices of a kind of which nothing is known are not added.
-fn changed(problem: &Problem, model: usize, change: &Change) -> Problem {
+/// Returns the problem with a change for a model. Devices of an unknown kind are not added.
+fn changed_problem(problem: &Problem, model: usize, change: &Change) -> Problem {
     let mut problem = problem.clone();
     let demanded = &mut problem.models[model];
     match change {
         Change::AddDevices { kind, count } => {
-            if let Some(device) = device(&problem, kind) {
-                let more = usize::try_from(*count).expect("a small number");
-                let all = problem.devices.len() + more;
-                problem.devices.resize(all, device);
+            if let Some(device) = further_device(&problem, kind) {
+                let added = usize::try_from(*count).expect("a small number");
+                let devices = problem.devices.len() + added;
+                problem.devices.resize(devices, device);
             }
         }
         Change::Slo { slo } => demanded.slo = *slo,
@@ -91,8 +94,8 @@ fn changed(problem: &Problem, model: usize, change: &Change) -> Problem {
     problem
 }
 
-/// A further device of a kind: like the first of those there are, else like the data sheet.
-pub(super) fn device(problem: &Problem, kind: &DeviceKind) -> Option<Device> {
+/// Returns a further device of a kind: like the first one of the problem, else like the data sheet. `None` if the kind is unknown.
+pub(super) fn further_device(problem: &Problem, kind: &DeviceKind) -> Option<Device> {
     if let Some(device) = problem.devices.iter().find(|device| device.kind == *kind) {
         return Some(device.clone());
     }

@@ -1,15 +1,15 @@
-//! Models that nobody asks for.
+//! Replicas for models that expect no requests.
 
 use std::{cmp::Reverse, collections::BTreeSet};
 
 use packhorse_cluster::{ByteCount, ModelIndex, PlannedReplica, Problem};
 
-use super::search::sizes;
+use super::batch_sizes::batch_sizes;
 use crate::candidates::Candidates;
 
-/// Gives every model that expects no requests one replica, of the smallest batch size: where it runs now, else where most memory is
-/// left.
-pub(super) fn serve_the_idle(
+/// Adds one replica of the smallest batch size for every model that expects no requests: on the device where it runs now, else
+/// on the one with the most memory left.
+pub(super) fn place_idle_models(
     problem: &Problem,
     candidates: &Candidates<'_>,
     replicas: &mut Vec<PlannedReplica>,
@@ -30,7 +30,7 @@ pub(super) fn serve_the_idle(
             let mut running = problem.current.iter();
             let runs = running.find(|replica| (replica.model, replica.device) == (model, device));
             let fitting =
-                || sizes(candidates, model.0, device.0).filter(|(_, memory)| *memory <= room);
+                || batch_sizes(candidates, model.0, device.0).filter(|(_, memory)| *memory <= room);
             let kept =
                 runs.and_then(|replica| fitting().find(|(batch, _)| *batch == replica.batch_size));
             let (batch, memory) = kept.or_else(|| fitting().min())?;
