@@ -1,11 +1,11 @@
-//! How much a policy may think.
+//! The limits of a policy's search.
 
 use std::time::Duration;
 
 use crate::PlaceError;
 
-/// What bounds a policy's search: a number of steps, which is the same for every run, and the caller's word, which need not be.
-/// Policies read no clock; a caller with a time limit gives a `stop` that looks at its own.
+/// The limits of a policy's search: a number of steps, and a function of the caller that stops it. Steps are deterministic; the
+/// function need not be. Policies read no clock, but the function of a caller with a time limit may.
 pub struct Budget<'a> {
     steps: u64,
     stop: &'a dyn Fn() -> bool,
@@ -14,8 +14,8 @@ pub struct Budget<'a> {
 }
 
 impl<'a> Budget<'a> {
-    /// At most `steps` steps, and none after `stop` has said true. A step is a policy's own unit of work, about a microsecond;
-    /// for heuristics a look at one device.
+    /// Allows at most `steps` steps, and none after `stop` has returned true. A step is a policy's own unit of work, about a
+    /// microsecond; for heuristics one device that is considered.
     pub fn new(steps: u64, stop: &'a dyn Fn() -> bool) -> Self {
         Self {
             steps,
@@ -25,7 +25,7 @@ impl<'a> Budget<'a> {
         }
     }
 
-    /// As much as it takes.
+    /// Sets no limit.
     pub fn unlimited() -> Budget<'static> {
         Budget {
             steps: u64::MAX,
@@ -35,7 +35,7 @@ impl<'a> Budget<'a> {
         }
     }
 
-    /// The same, with a limit for solvers that cannot be asked to stop: they look at the clock themselves, and give up.
+    /// Adds a time limit for solvers that no function can stop. They read the clock themselves.
     #[must_use]
     pub fn with_time_limit(self, limit: Duration) -> Self {
         Self {
@@ -49,7 +49,7 @@ impl<'a> Budget<'a> {
         self.steps
     }
 
-    /// Whether steps were refused: a search that ended for it might have found better.
+    /// Returns true if steps were refused: the search might have found a better plan with more.
     pub(crate) fn has_ended(&self) -> bool {
         self.ended
     }
@@ -58,17 +58,17 @@ impl<'a> Budget<'a> {
         self.time_limit
     }
 
-    /// Takes `steps` steps.
+    /// Uses up `steps` steps.
     ///
     /// # Errors
-    /// When there are not so many left, or the caller says stop.
+    /// If fewer are left, or the caller stops the search.
     pub fn spend(&mut self, steps: u64) -> Result<(), PlaceError> {
-        let taken = self.take(steps);
-        self.ended |= taken.is_err();
-        taken
+        let allowed = self.subtract(steps);
+        self.ended |= allowed.is_err();
+        allowed
     }
 
-    fn take(&mut self, steps: u64) -> Result<(), PlaceError> {
+    fn subtract(&mut self, steps: u64) -> Result<(), PlaceError> {
         self.steps = self
             .steps
             .checked_sub(steps)

@@ -1,85 +1,53 @@
-//! What a policy's own model says of the latencies of a plan, whoever made that.
+//! Predictions of batch times by a policy's own model, for the plan of any policy.
 
 use std::time::Duration;
 
 use packhorse_cluster::{DeviceKind, ModelId, PlannedReplica, Problem, ProblemError};
 
-use crate::{POLICIES, PolicyEntry, PolicyOptions};
+use crate::PlanningOptions;
 
-/// A model of how long batches take that share a device.
+/// A model of the times of batches that share a device.
 pub trait Predictor: Sync {
-    /// How long a full batch of each replica takes beside its neighbours on the device, in the order given. Every replica names a
-    /// model and a device of the problem.
+    /// Returns the time of a full batch of each replica beside its neighbours on the device, in the order of the replicas. Every
+    /// replica must name a model and a device of the problem.
     fn latencies(
         &self,
         problem: &Problem,
-        options: &PolicyOptions,
+        options: &PlanningOptions,
         replicas: &[PlannedReplica],
     ) -> Result<Vec<Duration>, PredictError>;
 }
 
-/// Why nothing is predicted.
+/// The reason why there is no prediction.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PredictError {
     /// The problem contradicts itself.
-    #[error("this is no placement problem")]
+    #[error("the placement problem is not valid")]
     Invalid(#[source] ProblemError),
-    /// The policy decides without one.
-    #[error("{policy} has no model of latencies: expected one of {}", predictors().join(", "))]
+    /// The policy has no model of batch times.
+    #[error("{policy} has no model of latencies: expected one of {}", expected.join(", "))]
     NoPredictor {
         /// The policy.
         policy: &'static str,
+        /// The policies that have one.
+        expected: Vec<&'static str>,
     },
     /// A replica names a model or device that the problem does not have.
     #[error("replicas[{replica}] names a model or device that does not exist")]
     Dangling {
-        /// Its place in the list.
+        /// The replica's index.
         replica: usize,
     },
-    /// The predictor lacks what it needs to know of a model.
+    /// The predictor lacks data of a model.
     #[error("replicas[{replica}]: there are no {missing} for {model} on {kind}")]
     Unknown {
-        /// Its place in the list.
+        /// The replica's index.
         replica: usize,
-        /// Its model.
+        /// The replica's model.
         model: ModelId,
-        /// Its device's kind.
+        /// The kind of the replica's device.
         kind: DeviceKind,
-        /// What is missing, as a plural.
+        /// The missing data, as a plural noun.
         missing: &'static str,
     },
-}
-
-impl PolicyEntry {
-    /// How long a full batch of each replica takes beside its neighbours, by this policy's model, in the order given.
-    ///
-    /// # Errors
-    /// If the policy has no such model or does not know enough for it, or a replica names what the problem does not have.
-    pub fn predict(
-        &self,
-        problem: &Problem,
-        options: &PolicyOptions,
-        replicas: &[PlannedReplica],
-    ) -> Result<Vec<Duration>, PredictError> {
-        let predictor = self
-            .predictor()
-            .ok_or(PredictError::NoPredictor { policy: self.name })?;
-        problem.validate().map_err(PredictError::Invalid)?;
-        let dangling = |replica: &PlannedReplica| {
-            replica.model.0 >= problem.models.len() || replica.device.0 >= problem.devices.len()
-        };
-        if let Some(replica) = replicas.iter().position(dangling) {
-            return Err(PredictError::Dangling { replica });
-        }
-        predictor.latencies(problem, options, replicas)
-    }
-}
-
-/// The policies that have a model of latencies.
-fn predictors() -> Vec<&'static str> {
-    let with = POLICIES
-        .iter()
-        .filter(|entry| entry.predictor().is_some())
-        .map(|entry| entry.name);
-    with.collect()
 }
