@@ -75,7 +75,7 @@ impl Page {
     pub(crate) fn figure(&mut self, name: &str, figure: &Figure) {
         let file = format!("{}-{name}.svg", self.name);
         self.paragraph(&format!("![{}]({file})", figure.title));
-        self.files.push((file, figure.svg()));
+        self.files.push((file, figure.to_svg()));
     }
 
     pub(crate) fn claims(&mut self, claims: &[Claim]) {

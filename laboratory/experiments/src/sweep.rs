@@ -234,7 +234,7 @@ impl Sweep {
         self.trials
             .values()
             .next()
-            .map_or_else(Vec::new, |trial| runs::models(&trial.plan))
+            .map_or_else(Vec::new, |trial| runs::model_series(&trial.plan))
     }
 
     /// The share within the SLO of every planner in every setting, in percent, a table per part; the best of a column stands out.

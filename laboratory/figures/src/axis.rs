@@ -1,35 +1,40 @@
-//! Axes: round numbers at them, and where a value lies between.
+//! Axes with round numbers, and the position of a value on them.
 
 use crate::{
     canvas::{Anchor, Canvas, Rect},
     palette::Rgb,
 };
 
+/// The size of a panel's title, in pixels.
 pub(crate) const TITLE: f32 = 13.0;
+/// The size of labels, in pixels.
 pub(crate) const LABEL: f32 = 11.0;
+/// The size of the numbers at an axis, in pixels.
 pub(crate) const TICK: f32 = 10.0;
 
-/// A scale from 0 to at least the largest value, with round numbers on it.
+/// A scale from 0 to at least the largest value, with ticks at round numbers.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Scale {
+    /// The distance of two ticks.
     step: f64,
+    /// The value at the end.
     pub(crate) top: f64,
 }
 
 impl Scale {
-    /// Ends at a round number.
+    /// Creates a scale that ends at a round number.
     pub(crate) fn rounded(largest: f64) -> Self {
-        let step = step(largest);
+        let step = tick_step(largest);
         Self {
             step,
             top: (largest / step).ceil().max(1.0) * step,
         }
     }
 
-    /// Ends at the value itself.
-    pub(crate) fn until(top: f64) -> Self {
+    /// Creates a scale that ends at the value itself.
+    pub(crate) fn exact(top: f64) -> Self {
         Self {
-            step: step(top),
+            step: tick_step(top),
             top: if top > 0.0 && top.is_finite() {
                 top
             } else {
@@ -39,19 +44,19 @@ impl Scale {
     }
 
     fn ticks(self) -> impl Iterator<Item = f64> {
-        // One more than fits is lost to rounding otherwise.
+        // Without the tolerance, rounding may lose the last tick.
         let count = (self.top / self.step + 1e-6).floor() as u32;
         (0..=count).map(move |i| f64::from(i) * self.step)
     }
 
-    /// 0 at the start, 1 at the end; what lies outside is drawn at the edge.
-    pub(crate) fn share(self, value: f64) -> f32 {
+    /// Returns the position of a value: 0 at the start, 1 at the end. Values outside are drawn at the edge.
+    pub(crate) fn fraction(self, value: f64) -> f32 {
         (value / self.top).clamp(0.0, 1.0) as f32
     }
 }
 
-/// 1, 2 or 5 times a power of ten, about a fifth of the largest.
-fn step(largest: f64) -> f64 {
+/// Returns 1, 2 or 5 times a power of ten, about a fifth of the largest value.
+fn tick_step(largest: f64) -> f64 {
     if !(largest > 0.0 && largest.is_finite()) {
         return 1.0;
     }
@@ -63,29 +68,29 @@ fn step(largest: f64) -> f64 {
     factor.unwrap_or(10.0) * power
 }
 
-/// A tick's number, without zeros at its end.
+/// Returns a tick's number without trailing zeros.
 fn tick_text(value: f64) -> String {
     let text = format!("{value:.3}");
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
-/// How much room the numbers and the label left of the area take.
-pub(crate) fn room_on_the_left(canvas: &Canvas, scale: Scale) -> f32 {
+/// Returns the width of the numbers and the label at the left of the area.
+pub(crate) fn left_margin(canvas: &Canvas, scale: Scale) -> f32 {
     let widths = scale
         .ticks()
         .map(|tick| canvas.font.width(&tick_text(tick), TICK));
     widths.fold(0.0, f32::max) + 26.0
 }
 
-/// Numbers, lines across the area, and the label that reads upwards.
-pub(crate) fn vertical(canvas: &mut Canvas, area: Rect, scale: Scale, label: &str) {
+/// Draws the vertical axis: numbers, lines across the area, and the label, which reads upwards.
+pub(crate) fn draw_vertical(canvas: &mut Canvas, area: Rect, scale: Scale, label: &str) {
     for tick in scale.ticks() {
-        let y = area.bottom() - scale.share(tick) * area.height;
+        let y = area.bottom() - scale.fraction(tick) * area.height;
         canvas.line((area.x, y), (area.right(), y), Rgb::GRID, false);
         canvas.text(area.x - 5.0, y + 3.5, TICK, Anchor::End, tick_text(tick));
     }
-    let left = area.x - room_on_the_left(canvas, scale) + LABEL;
-    let label = canvas.font.cut(label, LABEL, area.height + 30.0);
+    let left = area.x - left_margin(canvas, scale) + LABEL;
+    let label = canvas.font.truncate(label, LABEL, area.height + 30.0);
     canvas.text_upwards(
         left,
         area.y + area.height / 2.0,
@@ -95,10 +100,10 @@ pub(crate) fn vertical(canvas: &mut Canvas, area: Rect, scale: Scale, label: &st
     );
 }
 
-/// Numbers and label below the area, lines up through it.
-pub(crate) fn horizontal(canvas: &mut Canvas, area: Rect, scale: Scale, label: &str) {
+/// Draws the horizontal axis: lines through the area, and numbers and label below it.
+pub(crate) fn draw_horizontal(canvas: &mut Canvas, area: Rect, scale: Scale, label: &str) {
     for tick in scale.ticks() {
-        let x = area.x + scale.share(tick) * area.width;
+        let x = area.x + scale.fraction(tick) * area.width;
         canvas.line((x, area.y), (x, area.bottom()), Rgb::GRID, false);
         canvas.text(
             x,
@@ -117,8 +122,8 @@ pub(crate) fn horizontal(canvas: &mut Canvas, area: Rect, scale: Scale, label: &
     );
 }
 
-/// The two lines that values stand on.
-pub(crate) fn frame(canvas: &mut Canvas, area: Rect) {
+/// Draws the lines of both axes.
+pub(crate) fn draw_frame(canvas: &mut Canvas, area: Rect) {
     let corner = (area.x, area.bottom());
     canvas.line((area.x, area.y), corner, Rgb::AXIS, false);
     canvas.line(corner, (area.right(), area.bottom()), Rgb::AXIS, false);
@@ -149,7 +154,7 @@ mod tests {
     #[test]
     fn every_tick_is_on_the_axis() {
         for top in [0.3, 0.7, 1.0, 9.9, 100.0, 1234.5] {
-            let scale = Scale::until(top);
+            let scale = Scale::exact(top);
             let last = scale.ticks().last().expect("zero is a tick");
             assert!(
                 last <= top * (1.0 + 1e-9) && last > top - scale.step * (1.0 + 1e-6),

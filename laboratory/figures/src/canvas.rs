@@ -1,11 +1,11 @@
-//! What a picture is made of, before it is SVG or PNG: a few kinds of shapes, in the order in which they are painted.
+//! The shapes of a picture, in the order of painting, before they are encoded as SVG or PNG.
 
 use crate::{
     font::Font,
     palette::{Colour, Rgb},
 };
 
-/// Left, top, width, height.
+/// A rectangle: left, top, width and height.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Rect {
     pub(crate) x: f32,
@@ -24,7 +24,7 @@ impl Rect {
     }
 }
 
-/// Which point of a text its position means.
+/// The point of a text at its position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Anchor {
     Start,
@@ -32,22 +32,23 @@ pub(crate) enum Anchor {
     End,
 }
 
-/// A text on its baseline.
+/// A text, positioned by its baseline.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Text {
     pub(crate) x: f32,
     pub(crate) y: f32,
     pub(crate) size: f32,
     pub(crate) anchor: Anchor,
-    /// Reads upwards.
+    /// True if the text reads upwards.
     pub(crate) upwards: bool,
     pub(crate) colour: Rgb,
     pub(crate) letters: String,
 }
 
+/// A shape of a picture.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Shape {
-    /// Areas of one colour; the hint is what a browser shows under the pointer.
+    /// Areas of one colour. A browser shows the hint as a tooltip.
     Areas {
         fill: Rgb,
         areas: Vec<Rect>,
@@ -67,7 +68,7 @@ pub(crate) enum Shape {
     Text(Text),
 }
 
-/// A picture that is being painted. Lengths are in pixels of an SVG, y grows downwards.
+/// A picture that is painted shape by shape. Lengths are in pixels of an SVG, and y grows downwards.
 pub(crate) struct Canvas {
     pub(crate) width: f32,
     pub(crate) height: f32,
@@ -112,7 +113,7 @@ impl Canvas {
         });
     }
 
-    /// Dark text that reads from left to right.
+    /// Adds dark text that reads from left to right.
     pub(crate) fn text(
         &mut self,
         x: f32,
@@ -132,7 +133,7 @@ impl Canvas {
         }));
     }
 
-    /// Dark text that reads upwards.
+    /// Adds dark text that reads upwards.
     pub(crate) fn text_upwards(&mut self, x: f32, y: f32, size: f32, anchor: Anchor, text: &str) {
         self.shapes.push(Shape::Text(Text {
             x,

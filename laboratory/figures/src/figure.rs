@@ -1,4 +1,4 @@
-//! A figure: title, notes, legend, and panels in a grid.
+//! Figures, which have a title, notes, legends, and panels in a grid.
 
 use std::{path::Path, str::FromStr};
 
@@ -6,26 +6,27 @@ use crate::{
     BarChart, LineChart, PlanChart, Series,
     axis::{LABEL, TITLE},
     canvas::{Anchor, Canvas, Rect},
+    chart::Chart,
     png, svg,
 };
 
-/// A picture.
+/// A figure.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Figure {
-    /// Stands above everything.
+    /// The title, above everything else.
     pub title: String,
-    /// What to know before reading it, a line each.
+    /// Notes below the title, one line each.
     pub notes: Vec<String>,
-    /// How many panels stand beside each other; 0 is 1.
+    /// The number of panels in a row; 0 is 1.
     pub columns: usize,
-    /// Row by row.
+    /// The panels, row by row.
     pub panels: Vec<Panel>,
 }
 
-/// A chart of a figure.
+/// A panel of a figure.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Panel {
-    /// Who sits where.
+    /// A plan.
     Plan(PlanChart),
     /// Stacked bars.
     Bars(BarChart),
@@ -33,16 +34,16 @@ pub enum Panel {
     Lines(LineChart),
 }
 
-/// How a figure is written.
+/// The file format of a figure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
-    /// Sharp at every size.
+    /// A vector image, sharp at every size.
     Svg,
-    /// For where SVG is not shown.
+    /// A raster image, for programs that do not show SVG.
     Png,
 }
 
-/// A file name that does not say how to write a figure.
+/// The error for a file name without the extension of a format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("expected a file name that ends in .svg or .png")]
 pub struct UnknownFormat;
@@ -62,19 +63,8 @@ impl FromStr for Format {
     }
 }
 
-/// What a panel can do.
-pub(crate) trait Draw {
-    fn title(&self) -> &str;
-    fn series(&self) -> &[Series];
-    /// The least width at which nothing overlaps.
-    fn narrowest(&self, canvas: &Canvas) -> f32;
-    /// Without title and legend.
-    fn height(&self, canvas: &Canvas) -> f32;
-    fn draw(&self, canvas: &mut Canvas, room: Rect);
-}
-
 impl Panel {
-    fn draw(&self) -> &dyn Draw {
+    fn chart(&self) -> &dyn Chart {
         match self {
             Self::Plan(chart) => chart,
             Self::Bars(chart) => chart,
@@ -83,53 +73,59 @@ impl Panel {
     }
 }
 
+/// The least width of a figure, in pixels.
 const WIDTH: f32 = 1000.0;
+/// The margin around a figure, in pixels.
 const MARGIN: f32 = 16.0;
+/// The gap between panels, in pixels.
 const GAP: f32 = 24.0;
+/// The size of the title, in pixels.
 const HEADLINE: f32 = 16.0;
+/// The height of a line of a legend, in pixels.
 const LEGEND_LINE: f32 = 18.0;
+/// The size of a colour in a legend, in pixels.
 const SWATCH: f32 = 11.0;
-/// Pictures end here, whatever they should show: a PNG's memory is limited.
-const LARGEST: f32 = 12_000.0;
+/// The largest width and height of a figure, in pixels, which limits the memory of a PNG.
+const MAX_LENGTH: f32 = 12_000.0;
 
 impl Figure {
-    /// Its bytes in a format.
-    pub fn bytes(&self, format: Format) -> Vec<u8> {
+    /// Returns the figure in a file format.
+    pub fn encode(&self, format: Format) -> Vec<u8> {
         let canvas = self.paint();
         match format {
-            Format::Svg => svg::document(&canvas).into_bytes(),
-            Format::Png => png::image(&canvas),
+            Format::Svg => svg::encode(&canvas).into_bytes(),
+            Format::Png => png::encode(&canvas),
         }
     }
 
-    /// As SVG.
-    pub fn svg(&self) -> String {
-        svg::document(&self.paint())
+    /// Returns the figure as SVG.
+    pub fn to_svg(&self) -> String {
+        svg::encode(&self.paint())
     }
 
     fn paint(&self) -> Canvas {
         let mut canvas = Canvas::new();
         let columns = self.columns.max(1);
-        let narrowest = self
+        let min_widths = self
             .panels
             .iter()
-            .map(|panel| panel.draw().narrowest(&canvas));
+            .map(|panel| panel.chart().min_width(&canvas));
         let gaps = GAP * (columns - 1) as f32;
-        let needed = narrowest.fold(0.0, f32::max) * columns as f32 + gaps;
-        let inner = needed.clamp(WIDTH - 2.0 * MARGIN, LARGEST);
+        let needed = min_widths.fold(0.0, f32::max) * columns as f32 + gaps;
+        let inner = needed.clamp(WIDTH - 2.0 * MARGIN, MAX_LENGTH);
         canvas.width = inner + 2.0 * MARGIN;
-        let mut y = self.head(&mut canvas);
+        let mut y = self.paint_header(&mut canvas);
         let width = (inner - gaps) / columns as f32;
-        let mut explained: &[Series] = &[];
+        let mut shown: &[Series] = &[];
         for row in self.panels.chunks(columns) {
             let shared = shared_series(row);
-            if let Some(series) = shared.filter(|series| *series != explained) {
-                y += legend(&mut canvas, series, MARGIN, y, inner);
-                explained = series;
+            if let Some(series) = shared.filter(|series| *series != shown) {
+                y += paint_legend(&mut canvas, series, MARGIN, y, inner);
+                shown = series;
             }
             let mut height: f32 = 0.0;
             for (i, panel) in row.iter().enumerate() {
-                let room = Rect {
+                let bounds = Rect {
                     x: MARGIN + (width + GAP) * i as f32,
                     y,
                     width,
@@ -137,22 +133,22 @@ impl Figure {
                 };
                 height = height.max(paint_panel(
                     &mut canvas,
-                    panel.draw(),
-                    room,
+                    panel.chart(),
+                    bounds,
                     shared.is_none(),
                 ));
             }
             y += height + GAP;
-            if y > LARGEST {
+            if y > MAX_LENGTH {
                 break;
             }
         }
-        canvas.height = y.min(LARGEST);
+        canvas.height = y.min(MAX_LENGTH);
         canvas
     }
 
-    /// Title and notes; gives where they end.
-    fn head(&self, canvas: &mut Canvas) -> f32 {
+    /// Paints title and notes, and returns their lower end.
+    fn paint_header(&self, canvas: &mut Canvas) -> f32 {
         let mut y = MARGIN + HEADLINE;
         canvas.text(MARGIN, y, HEADLINE, Anchor::Start, self.title.as_str());
         y += 4.0;
@@ -164,34 +160,36 @@ impl Figure {
     }
 }
 
-/// What the panels of a row show alike: their legend stands above them, unless it stood above the row before.
+/// Returns the series of all panels of a row, if they are the same. Their legend is painted above the row, unless the row before has it.
 fn shared_series(row: &[Panel]) -> Option<&[Series]> {
-    let mut all = row.iter().map(|panel| panel.draw().series());
+    let mut all = row.iter().map(|panel| panel.chart().series());
     let first = all.next()?;
     all.all(|other| other == first).then_some(first)
 }
 
-/// Paints title, legend and chart; gives their height.
-fn paint_panel(canvas: &mut Canvas, panel: &dyn Draw, room: Rect, with_legend: bool) -> f32 {
-    let mut y = room.y;
-    if !panel.title().is_empty() {
-        let title = canvas.font.cut(panel.title(), TITLE, room.width);
-        canvas.text(room.x, y + TITLE, TITLE, Anchor::Start, title);
+/// Paints title, legend and chart, and returns their height.
+fn paint_panel(canvas: &mut Canvas, chart: &dyn Chart, bounds: Rect, with_legend: bool) -> f32 {
+    let mut y = bounds.y;
+    if !chart.title().is_empty() {
+        let title = canvas.font.truncate(chart.title(), TITLE, bounds.width);
+        canvas.text(bounds.x, y + TITLE, TITLE, Anchor::Start, title);
         y += TITLE + 10.0;
     }
     if with_legend {
-        y += legend(canvas, panel.series(), room.x, y, room.width);
+        y += paint_legend(canvas, chart.series(), bounds.x, y, bounds.width);
     }
-    panel.draw(canvas, Rect { y, ..room });
-    y + panel.height(canvas) - room.y
+    chart.draw(canvas, Rect { y, ..bounds });
+    y + chart.height(canvas) - bounds.y
 }
 
-/// Paints names beside their colours, in as many lines as they need; gives their height.
-fn legend(canvas: &mut Canvas, series: &[Series], left: f32, top: f32, width: f32) -> f32 {
+/// Paints names and their colours, in as many lines as necessary, and returns their height.
+fn paint_legend(canvas: &mut Canvas, series: &[Series], left: f32, top: f32, width: f32) -> f32 {
     let (mut x, mut y) = (left, top);
     for series in series {
-        let label = canvas.font.cut(&series.label, LABEL, width - SWATCH - 6.0);
-        // Other fonts may be a little wider.
+        let label = canvas
+            .font
+            .truncate(&series.label, LABEL, width - SWATCH - 6.0);
+        // The fonts of SVG viewers may be a little wider.
         let needed = SWATCH + 5.0 + canvas.font.width(&label, LABEL) * 1.06;
         if x > left && x + needed > left + width {
             (x, y) = (left, y + LEGEND_LINE);
@@ -218,7 +216,7 @@ fn legend(canvas: &mut Canvas, series: &[Series], left: f32, top: f32, width: f3
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Bar, BarGroup, Curve, DeviceBar, Mark, Segment, Stroke};
+    use crate::{Bar, BarGroup, Curve, DeviceBar, ReferenceLine, Segment, Stroke};
 
     fn bars(bars: usize) -> Panel {
         let bar = |i| Bar {
@@ -227,7 +225,7 @@ mod tests {
         };
         Panel::Bars(BarChart {
             value_axis: "requests/s <within> the \"SLO\"".to_owned(),
-            series: Series::of(["bert", "gpt2"]),
+            series: Series::from_labels(["bert", "gpt2"]),
             groups: vec![BarGroup {
                 label: "1 GPU".to_owned(),
                 bars: (0..bars).map(bar).collect(),
@@ -244,12 +242,12 @@ mod tests {
             value,
         };
         let plan = PlanChart {
-            series: Series::of(["bert", "gpt2"]),
+            series: Series::from_labels(["bert", "gpt2"]),
             devices: vec![DeviceBar {
                 label: "GPU 0".to_owned(),
                 replicas: vec![segment(0, 30.0), segment(1, 1.0)],
             }],
-            left_out: 3,
+            hidden_devices: 3,
             ..PlanChart::default()
         };
         let curve = |stroke| Curve {
@@ -258,11 +256,11 @@ mod tests {
             points: vec![(0.0, 1.0), (50.0, 40.0), (100.0, 90.0)],
         };
         let lines = LineChart {
-            series: Series::of(["bert"]),
-            curves: [Stroke::Line, Stroke::Dotted, Stroke::Dots]
+            series: Series::from_labels(["bert"]),
+            curves: [Stroke::Line, Stroke::LineAndDots, Stroke::Dots]
                 .map(curve)
                 .to_vec(),
-            marks: vec![Mark {
+            reference_lines: vec![ReferenceLine {
                 x: 60.0,
                 label: "SLO".to_owned(),
             }],
@@ -279,13 +277,13 @@ mod tests {
     #[test]
     fn the_same_figure_has_the_same_bytes() {
         for format in [Format::Svg, Format::Png] {
-            assert_eq!(everything().bytes(format), everything().bytes(format));
+            assert_eq!(everything().encode(format), everything().encode(format));
         }
     }
 
     #[test]
-    fn what_labels_say_cannot_break_the_svg() {
-        let svg = everything().svg();
+    fn labels_are_escaped_in_the_svg() {
+        let svg = everything().to_svg();
         assert!(
             svg.contains("a &amp; b") && svg.contains("&lt;within&gt;"),
             "{svg}"
@@ -294,17 +292,17 @@ mod tests {
     }
 
     #[test]
-    fn a_png_has_text_without_fonts_of_the_system() {
+    fn a_png_has_text_without_system_fonts() {
         let titled = |title: &str| Figure {
             title: title.to_owned(),
             ..Figure::default()
         };
-        let png = titled("goodput").bytes(Format::Png);
-        let pixmap = tiny_skia::Pixmap::decode_png(&png).expect("it is a PNG");
+        let png = titled("goodput").encode(Format::Png);
+        let pixmap = tiny_skia::Pixmap::decode_png(&png).expect("a valid PNG");
         let is_dark = |pixel: &&tiny_skia::PremultipliedColorU8| pixel.red() < 100;
         let dark = pixmap.pixels().iter().filter(is_dark).count();
         assert!((200..5000).contains(&dark), "{dark} dark pixels");
-        assert_ne!(png, titled("latency").bytes(Format::Png));
+        assert_ne!(png, titled("latency").encode(Format::Png));
     }
 
     #[test]
@@ -321,18 +319,18 @@ mod tests {
     }
 
     #[test]
-    fn a_picture_has_a_largest_size() {
+    fn a_figure_has_a_largest_size() {
         let figure = Figure {
             columns: 1,
             panels: vec![bars(5000); 100],
             ..Figure::default()
         };
         let canvas = figure.paint();
-        assert!(canvas.width <= LARGEST + 2.0 * MARGIN && canvas.height <= LARGEST);
+        assert!(canvas.width <= MAX_LENGTH + 2.0 * MARGIN && canvas.height <= MAX_LENGTH);
     }
 
     #[test]
-    fn a_file_name_says_how_a_figure_is_written() {
+    fn the_format_follows_from_the_extension_of_the_file_name() {
         assert_eq!("a/plan.svg".parse(), Ok(Format::Svg));
         assert_eq!("PLAN.PNG".parse(), Ok(Format::Png));
         for name in ["plan", "plan.pdf", ".svg", ""] {

@@ -1,25 +1,26 @@
-//! The one font: how wide a text is, and the outlines of its letters.
+//! The embedded font: widths of texts and outlines of their letters.
 
+use tiny_skia::{Path, PathBuilder};
 use ttf_parser::{Face, GlyphId, OutlineBuilder};
 
-/// What SVG viewers are asked for: the same font, or one of its width.
+/// The fonts that an SVG names: the embedded one, and others of its width for viewers without it.
 pub(crate) const FAMILY: &str = "Roboto, Helvetica, Arial, sans-serif";
 
 const BYTES: &[u8] = include_bytes!("../font/Roboto-Latin.ttf");
 
-/// The font that is part of the program.
+/// The font that is embedded in the program.
 pub(crate) struct Font(Face<'static>);
 
 impl Font {
     pub(crate) fn new() -> Self {
-        Self(Face::parse(BYTES, 0).expect("the font in the program is one"))
+        Self(Face::parse(BYTES, 0).expect("the embedded font is valid"))
     }
 
     fn scale(&self, size: f32) -> f32 {
         size / f32::from(self.0.units_per_em())
     }
 
-    /// The letter's shape, or that of a question mark.
+    /// Returns the letter's glyph, or that of a question mark if the font lacks the letter.
     fn glyph(&self, letter: char) -> GlyphId {
         let glyph = self.0.glyph_index(letter);
         glyph
@@ -31,7 +32,7 @@ impl Font {
         f32::from(self.0.glyph_hor_advance(glyph).unwrap_or_default())
     }
 
-    /// How wide a text of this size is.
+    /// Returns the width of a text of this size.
     pub(crate) fn width(&self, text: &str, size: f32) -> f32 {
         let units: f32 = text
             .chars()
@@ -40,68 +41,66 @@ impl Font {
         units * self.scale(size)
     }
 
-    /// A text cut to a width, with an ellipsis where it was longer.
-    pub(crate) fn cut(&self, text: &str, size: f32, width: f32) -> String {
+    /// Returns the text, truncated to a width with an ellipsis if it is longer.
+    pub(crate) fn truncate(&self, text: &str, size: f32, width: f32) -> String {
         if self.width(text, size) <= width {
             return text.to_owned();
         }
-        let mut cut: String = text.to_owned();
-        while cut.pop().is_some() {
-            let shown = format!("{}…", cut.trim_end());
-            if self.width(&shown, size) <= width {
-                return shown;
+        let mut start: String = text.to_owned();
+        while start.pop().is_some() {
+            let truncated = format!("{}…", start.trim_end());
+            if self.width(&truncated, size) <= width {
+                return truncated;
             }
         }
         String::new()
     }
 
-    /// Draws a text that begins at the origin and stands on its baseline; y grows upwards.
-    pub(crate) fn outline(&self, text: &str, size: f32, pen: &mut impl Pen) {
-        let scale = self.scale(size);
-        let mut x = 0.0;
+    /// Returns the outline of a text that begins at the origin of its baseline; y grows upwards. `None` for a text without visible letters.
+    pub(crate) fn outline(&self, text: &str, size: f32) -> Option<Path> {
+        let mut outline = Outline {
+            path: PathBuilder::new(),
+            x: 0.0,
+            scale: self.scale(size),
+        };
         for letter in text.chars() {
             let glyph = self.glyph(letter);
-            let mut builder = Builder { pen, x, scale };
-            self.0.outline_glyph(glyph, &mut builder);
-            x += self.advance(glyph) * scale;
+            self.0.outline_glyph(glyph, &mut outline);
+            outline.x += self.advance(glyph) * outline.scale;
         }
+        outline.path.finish()
     }
 }
 
-/// Whom outlines are told.
-pub(crate) trait Pen {
-    fn move_to(&mut self, x: f32, y: f32);
-    fn line_to(&mut self, x: f32, y: f32);
-    fn quad_to(&mut self, x1: f32, y1: f32, x: f32, y: f32);
-    fn close(&mut self);
-}
-
-struct Builder<'a, P: Pen> {
-    pen: &'a mut P,
+/// The outline of a text, letter by letter.
+struct Outline {
+    path: PathBuilder,
+    /// The start of the current letter.
     x: f32,
+    /// Pixels per unit of the font.
     scale: f32,
 }
 
-impl<P: Pen> Builder<'_, P> {
-    fn at(&self, x: f32, y: f32) -> (f32, f32) {
+impl Outline {
+    fn place(&self, x: f32, y: f32) -> (f32, f32) {
         (self.x + x * self.scale, y * self.scale)
     }
 }
 
-impl<P: Pen> OutlineBuilder for Builder<'_, P> {
+impl OutlineBuilder for Outline {
     fn move_to(&mut self, x: f32, y: f32) {
-        let (x, y) = self.at(x, y);
-        self.pen.move_to(x, y);
+        let (x, y) = self.place(x, y);
+        self.path.move_to(x, y);
     }
 
     fn line_to(&mut self, x: f32, y: f32) {
-        let (x, y) = self.at(x, y);
-        self.pen.line_to(x, y);
+        let (x, y) = self.place(x, y);
+        self.path.line_to(x, y);
     }
 
     fn quad_to(&mut self, x1: f32, y1: f32, x: f32, y: f32) {
-        let ((x1, y1), (x, y)) = (self.at(x1, y1), self.at(x, y));
-        self.pen.quad_to(x1, y1, x, y);
+        let ((x1, y1), (x, y)) = (self.place(x1, y1), self.place(x, y));
+        self.path.quad_to(x1, y1, x, y);
     }
 
     fn curve_to(&mut self, _: f32, _: f32, _: f32, _: f32, _: f32, _: f32) {
@@ -109,7 +108,7 @@ impl<P: Pen> OutlineBuilder for Builder<'_, P> {
     }
 
     fn close(&mut self) {
-        self.pen.close();
+        self.path.close();
     }
 }
 
@@ -118,17 +117,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_long_label_is_cut_to_its_room_and_a_short_one_is_not() {
+    fn only_long_labels_are_truncated() {
         let font = Font::new();
-        assert_eq!(font.cut("bert", 10.0, 100.0), "bert");
-        let cut = font.cut("efficientnet_b7 with many replicas", 10.0, 60.0);
-        assert!(cut.ends_with('…') && cut.starts_with("eff"), "{cut}");
-        assert!(font.width(&cut, 10.0) <= 60.0);
-        assert_eq!(font.cut("bert", 10.0, 1.0), "");
+        assert_eq!(font.truncate("bert", 10.0, 100.0), "bert");
+        let truncated = font.truncate("efficientnet_b7 with many replicas", 10.0, 60.0);
+        assert!(
+            truncated.ends_with('…') && truncated.starts_with("eff"),
+            "{truncated}"
+        );
+        assert!(font.width(&truncated, 10.0) <= 60.0);
+        assert_eq!(font.truncate("bert", 10.0, 1.0), "");
     }
 
     #[test]
-    fn letters_that_the_font_lacks_are_as_wide_as_a_question_mark() {
+    fn missing_letters_are_as_wide_as_a_question_mark() {
         let font = Font::new();
         assert!((font.width("山", 10.0) - font.width("?", 10.0)).abs() < 1e-6);
     }

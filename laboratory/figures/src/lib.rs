@@ -1,25 +1,25 @@
-//! Pictures of plans and runs: plain data to charts, charts to SVG and PNG.
+//! Figures of plans and simulated runs, as SVG and PNG.
 //!
-//! A [`Figure`] is a grid of panels, each a [`PlanChart`], a [`BarChart`] or a [`LineChart`]. [`plans`] and [`runs`] make the charts
-//! that the thesis has of what planner and simulator report. Pure, and the same data gives the same bytes: the font is in the
-//! program, so that a PNG has text on machines without fonts; an SVG names the same font and, where the viewer lacks it, others of
-//! its width.
+//! A [`Figure`] is a grid of panels, each a [`PlanChart`], a [`BarChart`] or a [`LineChart`]. [`plans`] and [`runs`] create the charts of
+//! the thesis from the reports of planner and simulator. The crate is pure, and equal data gives equal bytes: the font is embedded in the
+//! program, so that a PNG has text on machines without fonts. An SVG names the same font, and others of its width for viewers without it.
 
 mod axis;
-mod bars;
+mod bar_chart;
 mod canvas;
+mod chart;
 mod figure;
 mod font;
-mod lines;
+mod line_chart;
 mod palette;
-mod plan;
+mod plan_chart;
 pub mod plans;
 mod png;
 pub mod runs;
 mod svg;
 
-pub use bars::{Bar, BarChart, BarGroup};
+pub use bar_chart::{Bar, BarChart, BarGroup};
 pub use figure::{Figure, Format, Panel, UnknownFormat};
-pub use lines::{Curve, LineChart, Mark, Stroke};
+pub use line_chart::{Curve, LineChart, ReferenceLine, Stroke};
 pub use palette::{Colour, Series};
-pub use plan::{DeviceBar, PlanChart, Segment};
+pub use plan_chart::{DeviceBar, PlanChart, Segment};

@@ -1,24 +1,24 @@
-//! Colours that most people with a colour vision deficiency can tell apart.
+//! Colours that most people with a colour vision deficiency can distinguish.
 
-/// A colour by number; the same number is the same colour in every picture. The first eight are distinct.
+/// A colour by its number; the same number is the same colour in every picture. The first eight are distinct.
 ///
-/// Source: Okabe and Ito, "Color Universal Design", 2008; the order is ours, and yellow, which is hard to see as a line, comes last.
-/// After the eighth they come again, paler, and lines dashed.
+/// Source: Okabe and Ito, "Color Universal Design", 2008; in another order: yellow, which is hard to see as a line, is last.
+/// From the ninth on, the colours repeat paler and with dashed lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Colour(pub usize);
 
-/// What a colour stands for.
+/// A named colour of a chart.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Series {
-    /// Its name in the legend.
+    /// The name in the legend.
     pub label: String,
-    /// Its colour.
+    /// The colour.
     pub colour: Colour,
 }
 
 impl Series {
-    /// Series of these names, numbered in their order.
-    pub fn of<'a>(labels: impl IntoIterator<Item = &'a str>) -> Vec<Self> {
+    /// Creates series with these names and with colours in their order.
+    pub fn from_labels<'a>(labels: impl IntoIterator<Item = &'a str>) -> Vec<Self> {
         let series = |(i, label): (usize, &str)| Self {
             label: label.to_owned(),
             colour: Colour(i),
@@ -27,7 +27,7 @@ impl Series {
     }
 }
 
-/// Red, green and blue.
+/// A colour as red, green and blue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Rgb(pub(crate) u8, pub(crate) u8, pub(crate) u8);
 
@@ -38,7 +38,7 @@ impl Rgb {
     pub(crate) const GRID: Self = Self(225, 225, 225);
     pub(crate) const LIMIT: Self = Self(170, 0, 0);
 
-    /// A colour for text on this one.
+    /// Returns a readable colour for text on this one.
     pub(crate) fn contrasting(self) -> Self {
         let light =
             0.299 * f32::from(self.0) + 0.587 * f32::from(self.1) + 0.114 * f32::from(self.2);
@@ -72,7 +72,7 @@ impl Colour {
         }
     }
 
-    /// Whether an earlier number has nearly the same colour.
+    /// Returns true if a smaller number has nearly the same colour.
     pub(crate) fn is_repeated(self) -> bool {
         self.0 >= COLOURS.len()
     }

@@ -1,18 +1,21 @@
-//! What a planner reports, as charts.
+//! Charts and figures of plan reports.
 
 use packhorse_cluster::{ComputeMetric, PlannedReplica, Problem, ProfileRow};
 use packhorse_simulator::{PlanFileError, PlanReport, Scenario};
 
 use crate::{DeviceBar, Figure, Panel, PlanChart, Segment, runs};
 
-/// The most devices that a picture shows.
+/// The largest number of devices in a figure.
 const MAX_DEVICES: usize = 64;
 
-/// What the length of a replica means.
+/// The quantity that is the length of a replica.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Measure {
+    /// The compute share.
     Share,
+    /// A measured use of the multiprocessors.
     Metric(ComputeMetric),
+    /// The memory.
     Memory,
 }
 
@@ -27,8 +30,8 @@ impl Measure {
         }
     }
 
-    /// In percent of the device, where it is known.
-    fn of(self, problem: &Problem, replica: &PlannedReplica) -> Option<f64> {
+    /// Returns the value of a replica in percent of its device; `None` if it is unknown.
+    fn value(self, problem: &Problem, replica: &PlannedReplica) -> Option<f64> {
         let profile = problem.profile(replica.model, replica.device)?;
         let measured = |metric: fn(&ProfileRow) -> Option<f64>| {
             let mut rows = profile.whole().iter();
@@ -53,11 +56,12 @@ impl Measure {
     }
 }
 
-/// A plan as the thesis draws them: one bar per device, as long as what its replicas take. That is their compute shares where they
-/// have them, else `metric` or what the policy reckons with, else what every replica was measured for.
+/// Returns a chart of a plan like those of the thesis: one bar per device, with a segment per replica. The length of a segment is the
+/// compute share if all replicas have one, else `metric` or the metric of the policy, else the SM utilisation or the memory, whichever is
+/// known of all replicas.
 ///
 /// # Errors
-/// If the plan is not of this scenario.
+/// If the plan does not match the scenario.
 pub fn chart(
     scenario: &Scenario,
     plan: &PlanReport,
@@ -65,13 +69,13 @@ pub fn chart(
 ) -> Result<PlanChart, PlanFileError> {
     let problem = &scenario.problem;
     let replicas = scenario.replicas(&plan.replicas)?;
-    let usual = match plan.policy.as_str() {
+    let metric_of_policy = match plan.policy.as_str() {
         "ao-milp" => ComputeMetric::Achieved,
         _ => ComputeMetric::Sm,
     };
     let measures = [
         Measure::Share,
-        Measure::Metric(metric.unwrap_or(usual)),
+        Measure::Metric(metric.unwrap_or(metric_of_policy)),
         Measure::Metric(ComputeMetric::Sm),
         Measure::Memory,
     ];
@@ -79,11 +83,11 @@ pub fn chart(
     let known = measures.filter_map(|measure| {
         let values: Option<Vec<f64>> = replicas
             .iter()
-            .map(|replica| measure.of(problem, replica))
+            .map(|replica| measure.value(problem, replica))
             .collect();
         Some((measure, values?))
     });
-    // Where nothing is known of some replica, all are as long.
+    // If no quantity is known of all replicas, all segments have the same length.
     let found = known
         .map(|(measure, values)| (measure.label(), values))
         .next();
@@ -112,16 +116,16 @@ pub fn chart(
     Ok(PlanChart {
         title: String::new(),
         value_axis: value_axis.to_owned(),
-        series: runs::models(plan),
+        series: runs::model_series(plan),
         devices: (0..shown).map(device).collect(),
-        left_out: problem.devices.len() - shown,
+        hidden_devices: problem.devices.len() - shown,
     })
 }
 
-/// A plan alone.
+/// Returns a figure of one plan.
 ///
 /// # Errors
-/// If the plan is not of this scenario.
+/// If the plan does not match the scenario.
 pub fn figure(
     scenario: &Scenario,
     plan: &PlanReport,

@@ -1,19 +1,20 @@
-//! A canvas as PNG.
+//! Encodes a canvas as PNG.
 
 use tiny_skia::{
-    FillRule, LineCap, Paint, PathBuilder, Pixmap, Rect as SkiaRect, Stroke, StrokeDash, Transform,
+    FillRule, LineCap, Paint, Path, PathBuilder, Pixmap, Rect as SkiaRect, Stroke, StrokeDash,
+    Transform,
 };
 
 use crate::{
     canvas::{Anchor, Canvas, Shape, Text},
-    font::{Font, Pen},
+    font::Font,
     palette::Rgb,
 };
 
-/// Pixels of a PNG per pixel of an SVG: sharp on screens with twice as many of them, and in print.
+/// The pixels of a PNG per pixel of an SVG: 2 is sharp in print and on screens with high resolution.
 const SCALE: f32 = 2.0;
 
-pub(crate) fn image(canvas: &Canvas) -> Vec<u8> {
+pub(crate) fn encode(canvas: &Canvas) -> Vec<u8> {
     let pixels = |length: f32| (length.ceil() * SCALE) as u32;
     let mut pixmap = Pixmap::new(pixels(canvas.width), pixels(canvas.height))
         .expect("pictures have a limited size above 0");
@@ -22,7 +23,7 @@ pub(crate) fn image(canvas: &Canvas) -> Vec<u8> {
     for shape in &canvas.shapes {
         draw(&mut pixmap, shape, &canvas.font, scale);
     }
-    pixmap.encode_png().expect("memory takes every picture")
+    pixmap.encode_png().expect("encoding to memory cannot fail")
 }
 
 fn draw(pixmap: &mut Pixmap, shape: &Shape, font: &Font, scale: Transform) {
@@ -56,7 +57,7 @@ fn draw(pixmap: &mut Pixmap, shape: &Shape, font: &Font, scale: Transform) {
                     path.line_to(x, y);
                 }
             }
-            // A line of one point has no path, and nothing to see.
+            // A line of one point has no path and is invisible.
             if let Some(path) = path.finish() {
                 pixmap.stroke_path(&path, &paint(*colour), &stroke, scale, None);
             }
@@ -70,32 +71,35 @@ fn draw(pixmap: &mut Pixmap, shape: &Shape, font: &Font, scale: Transform) {
             for &(x, y) in points {
                 path.push_circle(x, y, *radius);
             }
-            fill(pixmap, path, *colour, scale);
+            fill(pixmap, path.finish(), *colour, scale);
         }
-        Shape::Text(text) => write(pixmap, text, font, scale),
+        Shape::Text(text) => draw_text(pixmap, text, font, scale),
     }
 }
 
-fn write(pixmap: &mut Pixmap, text: &Text, font: &Font, scale: Transform) {
+fn draw_text(pixmap: &mut Pixmap, text: &Text, font: &Font, scale: Transform) {
     let width = font.width(&text.letters, text.size);
-    let before = match text.anchor {
+    let left_of_anchor = match text.anchor {
         Anchor::Start => 0.0,
         Anchor::Middle => width / 2.0,
         Anchor::End => width,
     };
-    let mut outline = Outline(PathBuilder::new());
-    font.outline(&text.letters, text.size, &mut outline);
-    // The innermost comes first: letters grow upwards, pixels downwards.
-    let mut place = Transform::from_scale(1.0, -1.0).pre_translate(-before, 0.0);
+    // The transformations apply from the innermost on: y of letters grows upwards, y of pixels downwards.
+    let mut place = Transform::from_scale(1.0, -1.0).pre_translate(-left_of_anchor, 0.0);
     if text.upwards {
         place = place.post_rotate(-90.0);
     }
     let place = place.post_translate(text.x, text.y).post_concat(scale);
-    fill(pixmap, outline.0, text.colour, place);
+    fill(
+        pixmap,
+        font.outline(&text.letters, text.size),
+        text.colour,
+        place,
+    );
 }
 
-fn fill(pixmap: &mut Pixmap, path: PathBuilder, colour: Rgb, transform: Transform) {
-    if let Some(path) = path.finish() {
+fn fill(pixmap: &mut Pixmap, path: Option<Path>, colour: Rgb, transform: Transform) {
+    if let Some(path) = path {
         pixmap.fill_path(&path, &paint(colour), FillRule::Winding, transform, None);
     }
 }
@@ -104,24 +108,4 @@ fn paint(Rgb(red, green, blue): Rgb) -> Paint<'static> {
     let mut paint = Paint::default();
     paint.set_color_rgba8(red, green, blue, 255);
     paint
-}
-
-struct Outline(PathBuilder);
-
-impl Pen for Outline {
-    fn move_to(&mut self, x: f32, y: f32) {
-        self.0.move_to(x, y);
-    }
-
-    fn line_to(&mut self, x: f32, y: f32) {
-        self.0.line_to(x, y);
-    }
-
-    fn quad_to(&mut self, x1: f32, y1: f32, x: f32, y: f32) {
-        self.0.quad_to(x1, y1, x, y);
-    }
-
-    fn close(&mut self) {
-        self.0.close();
-    }
 }

@@ -1,35 +1,35 @@
-//! What the simulator reports, as charts.
+//! Charts and figures of simulation reports.
 
 use packhorse_simulator::{ModelReport, PlanReport, Report, Scenario, StagesReport};
 
 use crate::{
-    Bar, BarChart, BarGroup, Colour, Curve, Figure, LineChart, Mark, Panel, Series, Stroke,
+    Bar, BarChart, BarGroup, Colour, Curve, Figure, LineChart, Panel, ReferenceLine, Series, Stroke,
 };
 
-/// The most models of which a comparison shows each.
+/// The largest number of models that a comparison shows separately.
 const MAX_MODELS: usize = 12;
 
-/// Runs of one plan with one discipline that differ in the seed alone, under a name.
+/// The runs of one plan with one discipline, which differ only in the seed.
 #[derive(Clone, Debug)]
 pub struct Runs<'a> {
-    /// What they are called in a picture.
+    /// The name of the runs in a figure.
     pub label: String,
-    /// At least one, of the same scenario.
+    /// The reports of the runs, at least one, of the same scenario.
     pub reports: Vec<&'a Report>,
 }
 
 impl Runs<'_> {
-    /// The mean over the seeds of something of each model, in the scenario's order.
-    fn mean(&self, of: impl Fn(&ModelReport) -> f64) -> Vec<f64> {
+    /// Returns the mean over the seeds of a value of each model, in the scenario's order.
+    fn mean(&self, value: impl Fn(&ModelReport) -> f64) -> Vec<f64> {
         let models = self.reports.first().map_or(0, |report| report.models.len());
         let mean = |i: usize| {
-            let values = self.reports.iter().map(|report| of(&report.models[i]));
+            let values = self.reports.iter().map(|report| value(&report.models[i]));
             values.sum::<f64>() / self.reports.len() as f64
         };
         (0..models).map(mean).collect()
     }
 
-    /// Goodput of each model.
+    /// Returns a bar of the goodput of each model.
     pub fn goodput(&self) -> Bar {
         Bar {
             label: self.label.clone(),
@@ -37,7 +37,7 @@ impl Runs<'_> {
         }
     }
 
-    /// What was offered to each model: the most goodput there can be.
+    /// Returns a bar of the offered rate of each model, which is the largest possible goodput.
     pub fn ideal(&self) -> Bar {
         Bar {
             label: "ideal".to_owned(),
@@ -45,10 +45,10 @@ impl Runs<'_> {
         }
     }
 
-    /// The stages of one model.
+    /// Returns a bar of the stages of one model.
     pub fn stages(&self, model: usize) -> Bar {
-        let mean = |of: fn(&StagesReport) -> Option<f64>| {
-            let values = self.mean(|model| of(&model.stages_ms_p95).unwrap_or_default());
+        let mean = |stage: fn(&StagesReport) -> Option<f64>| {
+            let values = self.mean(|model| stage(&model.stages_ms_p95).unwrap_or_default());
             values.get(model).copied().unwrap_or_default()
         };
         Bar {
@@ -64,18 +64,18 @@ impl Runs<'_> {
     }
 }
 
-/// The names of the models, with their colours.
-pub fn models(plan: &PlanReport) -> Vec<Series> {
-    Series::of(plan.models.iter().map(|model| model.name.as_str()))
+/// Returns a series for each model of a plan.
+pub fn model_series(plan: &PlanReport) -> Vec<Series> {
+    Series::from_labels(plan.models.iter().map(|model| model.name.as_str()))
 }
 
-/// An empty chart of stages, for groups of [`Runs::stages`]. It ends at twice the SLO: queues that grow without bound would hide
-/// all others.
+/// Returns an empty chart for groups of [`Runs::stages`]. Its axis ends at twice the SLO, because queues that grow without bound would
+/// hide all other bars.
 pub fn stages_chart(title: impl Into<String>, slo_ms: f64) -> BarChart {
     BarChart {
         title: title.into(),
         value_axis: "95th percentile of each stage in ms".to_owned(),
-        series: Series::of([
+        series: Series::from_labels([
             "waiting for a replica",
             "filling the batch",
             "network",
@@ -87,7 +87,7 @@ pub fn stages_chart(title: impl Into<String>, slo_ms: f64) -> BarChart {
     }
 }
 
-/// The share of one model's offered requests that was answered within each latency. What was dropped never is.
+/// Returns the curve of the share of a model's offered requests that was answered within each latency. Dropped requests are never answered.
 pub fn latency_curve(series: usize, model: &ModelReport) -> Curve {
     let curves = &model.curves;
     let last = curves.latency_ms.len().saturating_sub(1).max(1) as f64;
@@ -100,7 +100,7 @@ pub fn latency_curve(series: usize, model: &ModelReport) -> Curve {
     }
 }
 
-/// A chart for [`latency_curve`]s, up to twice the SLO.
+/// Returns an empty chart for [`latency_curve`]s, up to twice the SLO.
 pub fn latency_chart(title: impl Into<String>, slo_ms: f64, series: Vec<Series>) -> LineChart {
     LineChart {
         title: title.into(),
@@ -109,19 +109,19 @@ pub fn latency_chart(title: impl Into<String>, slo_ms: f64, series: Vec<Series>)
         x_end: Some(2.0 * slo_ms),
         y_end: Some(100.0),
         series,
-        marks: vec![slo_mark(slo_ms)],
+        reference_lines: vec![slo_line(slo_ms)],
         ..LineChart::default()
     }
 }
 
-fn slo_mark(slo_ms: f64) -> Mark {
-    Mark {
+fn slo_line(slo_ms: f64) -> ReferenceLine {
+    ReferenceLine {
         x: slo_ms,
         label: format!("SLO {slo_ms} ms"),
     }
 }
 
-/// The sizes of one model's batches over time.
+/// Returns the sizes of a model's batches over time.
 pub fn batch_sizes(series: usize, model: &ModelReport) -> Curve {
     let sizes = model.curves.batch_sizes.iter();
     Curve {
@@ -133,7 +133,7 @@ pub fn batch_sizes(series: usize, model: &ModelReport) -> Curve {
     }
 }
 
-/// A chart for [`batch_sizes`].
+/// Returns an empty chart for [`batch_sizes`].
 pub fn batch_sizes_chart(title: impl Into<String>, series: Vec<Series>) -> LineChart {
     LineChart {
         title: title.into(),
@@ -148,39 +148,40 @@ fn slo_ms(scenario: &Scenario, model: usize) -> f64 {
     scenario.problem.models[model].slo.as_secs_f64() * 1e3
 }
 
-/// Runs of a scenario in a picture: goodput beside the ideal, where the time goes, and for each model its latencies; of a single run
-/// the latencies in one chart, and batch sizes over time. Policies stand beside each other, disciplines are groups, and seeds are
-/// averaged.
+/// Returns a figure of runs of a scenario: goodput with the ideal, the time of the stages, and the latencies of each model; for a single
+/// run the latencies in one chart, and batch sizes over time. Policies are bars, disciplines are groups, and seeds are averaged.
 pub fn figure(scenario: &Scenario, reports: &[Report]) -> Figure {
     match reports {
-        [report] => one(scenario, report),
+        [report] => single_run(scenario, report),
         reports => comparison(scenario, reports),
     }
 }
 
-fn one(scenario: &Scenario, report: &Report) -> Figure {
+fn single_run(scenario: &Scenario, report: &Report) -> Figure {
     let mut figure = comparison(scenario, std::slice::from_ref(report));
     figure.title = format!(
         "{}, planned by {}, dispatched by {}",
         report.scenario, report.plan.policy, report.discipline
     );
     let shown = report.models.len().min(MAX_MODELS);
-    let all: Vec<Series> = models(&report.plan).into_iter().take(shown).collect();
+    let all: Vec<Series> = model_series(&report.plan).into_iter().take(shown).collect();
     let longest = (0..shown)
         .map(|model| slo_ms(scenario, model))
         .fold(0.0, f64::max);
     let mut latencies = latency_chart("Latency", longest, all.clone());
     let mut batches = batch_sizes_chart("Batch sizes over time", all);
-    latencies.marks = (0..shown)
-        .map(|model| slo_mark(slo_ms(scenario, model)))
+    latencies.reference_lines = (0..shown)
+        .map(|model| slo_line(slo_ms(scenario, model)))
         .collect();
-    latencies.marks.sort_by(|a, b| a.x.total_cmp(&b.x));
-    latencies.marks.dedup();
+    latencies
+        .reference_lines
+        .sort_by(|a, b| a.x.total_cmp(&b.x));
+    latencies.reference_lines.dedup();
     for (i, model) in report.models.iter().take(shown).enumerate() {
         latencies.curves.push(latency_curve(i, model));
         batches.curves.push(batch_sizes(i, model));
     }
-    // In the place of one chart of latencies per model.
+    // These two charts replace those of each model's latencies.
     figure
         .panels
         .retain(|panel| matches!(panel, Panel::Bars(_)));
@@ -190,14 +191,14 @@ fn one(scenario: &Scenario, report: &Report) -> Figure {
     figure
 }
 
-/// Runs that stand together, under their discipline.
+/// The runs of one discipline.
 struct Group<'a> {
     label: String,
     runs: Vec<Runs<'a>>,
 }
 
-/// By discipline, then by policy, both in the order of the reports.
-fn groups(reports: &[Report]) -> Vec<Group<'_>> {
+/// Groups the reports by discipline, then by policy, both in the order of the reports.
+fn group_reports(reports: &[Report]) -> Vec<Group<'_>> {
     let mut groups: Vec<Group<'_>> = Vec::new();
     for report in reports {
         let (label, policy) = (report.discipline.to_string(), &report.plan.policy);
@@ -224,7 +225,7 @@ fn groups(reports: &[Report]) -> Vec<Group<'_>> {
 }
 
 fn comparison(scenario: &Scenario, reports: &[Report]) -> Figure {
-    let groups = groups(reports);
+    let groups = group_reports(reports);
     let all: Vec<&Runs<'_>> = groups.iter().flat_map(|group| &group.runs).collect();
     let seeds: Vec<String> = all.first().map_or_else(Vec::new, |runs| {
         runs.reports
@@ -234,7 +235,7 @@ fn comparison(scenario: &Scenario, reports: &[Report]) -> Figure {
     });
     let series = reports
         .first()
-        .map_or_else(Vec::new, |report| models(&report.plan));
+        .map_or_else(Vec::new, |report| model_series(&report.plan));
     let shown = series.len().min(MAX_MODELS);
     let mut notes = vec![match seeds.as_slice() {
         [seed] => format!("seed {seed}"),
@@ -249,7 +250,7 @@ fn comparison(scenario: &Scenario, reports: &[Report]) -> Figure {
     }
     let mut panels = vec![
         Panel::Bars(goodput_chart(series.clone(), &groups)),
-        Panel::Bars(all_stages(scenario, &series[..shown], &groups)),
+        Panel::Bars(stages_by_model(scenario, &series[..shown], &groups)),
     ];
     let names: Vec<String> = groups
         .iter()
@@ -260,7 +261,7 @@ fn comparison(scenario: &Scenario, reports: &[Report]) -> Figure {
                 .map(move |runs| format!("{}, {}", runs.label, group.label))
         })
         .collect();
-    let curves = Series::of(names.iter().map(String::as_str));
+    let curves = Series::from_labels(names.iter().map(String::as_str));
     for (model, Series { label, .. }) in series.iter().take(shown).enumerate() {
         let mut chart = latency_chart(
             format!("Latency of {label}"),
@@ -298,13 +299,13 @@ fn goodput_chart(series: Vec<Series>, groups: &[Group<'_>]) -> BarChart {
         });
     }
     if chart.series.len() > MAX_MODELS {
-        sum_the_rest(&mut chart);
+        sum_last_models(&mut chart);
     }
     chart
 }
 
-/// Shows the last models together.
-fn sum_the_rest(chart: &mut BarChart) {
+/// Replaces the last models of a chart by their sum.
+fn sum_last_models(chart: &mut BarChart) {
     let kept = MAX_MODELS - 1;
     chart.series.truncate(kept);
     chart.series.push(Series {
@@ -317,8 +318,8 @@ fn sum_the_rest(chart: &mut BarChart) {
     }
 }
 
-/// Stages, a group per model.
-fn all_stages(scenario: &Scenario, models: &[Series], groups: &[Group<'_>]) -> BarChart {
+/// Returns a chart of the stages, a group per model.
+fn stages_by_model(scenario: &Scenario, models: &[Series], groups: &[Group<'_>]) -> BarChart {
     let longest = (0..models.len())
         .map(|model| slo_ms(scenario, model))
         .fold(0.0, f64::max);

@@ -1,4 +1,4 @@
-//! A canvas as SVG.
+//! Encodes a canvas as SVG.
 
 use std::fmt::Write as _;
 
@@ -13,7 +13,7 @@ use crate::{
     palette::Rgb,
 };
 
-pub(crate) fn document(canvas: &Canvas) -> String {
+pub(crate) fn encode(canvas: &Canvas) -> String {
     let (width, height) = (canvas.width.ceil(), canvas.height.ceil());
     let background = Rectangle::new()
         .set("width", "100%")
@@ -26,17 +26,17 @@ pub(crate) fn document(canvas: &Canvas) -> String {
         .set("font-family", font::FAMILY)
         .add(background);
     for shape in &canvas.shapes {
-        append(&mut document, shape);
+        append_shape(&mut document, shape);
     }
     format!("{document}\n")
 }
 
-fn append(document: &mut Document, shape: &Shape) {
+fn append_shape(document: &mut Document, shape: &Shape) {
     match shape {
         Shape::Areas { fill, areas, hint } => {
             let path = Path::new()
                 .set("fill", colour(*fill))
-                .set("d", outline(areas));
+                .set("d", areas_path(areas));
             document.append(match hint {
                 Some(hint) => path.add(Title::new(hint.clone())),
                 None => path,
@@ -50,7 +50,7 @@ fn append(document: &mut Document, shape: &Shape) {
         } => {
             let points: Vec<String> = points
                 .iter()
-                .map(|(x, y)| format!("{},{}", short(*x), short(*y)))
+                .map(|(x, y)| format!("{},{}", format_length(*x), format_length(*y)))
                 .collect();
             let line = Polyline::new()
                 .set("points", points.join(" "))
@@ -72,19 +72,19 @@ fn append(document: &mut Document, shape: &Shape) {
             for (x, y) in points {
                 group.append(
                     Circle::new()
-                        .set("cx", short(*x))
-                        .set("cy", short(*y))
+                        .set("cx", format_length(*x))
+                        .set("cy", format_length(*y))
                         .set("r", *radius),
                 );
             }
             document.append(group);
         }
-        Shape::Text(text) => document.append(element(text)),
+        Shape::Text(text) => document.append(text_element(text)),
     }
 }
 
-fn element(text: &Text) -> TextElement {
-    let (x, y) = (short(text.x), short(text.y));
+fn text_element(text: &Text) -> TextElement {
+    let (x, y) = (format_length(text.x), format_length(text.y));
     let element = TextElement::new(text.letters.as_str())
         .set("font-size", text.size)
         .set("fill", colour(text.colour))
@@ -102,21 +102,22 @@ fn element(text: &Text) -> TextElement {
     }
 }
 
-/// One path for all of them: a tenth of the bytes of as many elements.
-fn outline(areas: &[Rect]) -> String {
+/// Returns one path for all areas, which has a tenth of the bytes of one element per area.
+fn areas_path(areas: &[Rect]) -> String {
     let mut path = String::new();
     for area in areas {
-        let (width, height) = (short(area.width), short(area.height));
-        let (x, y) = (short(area.x), short(area.y));
-        write!(path, "M{x} {y}h{width}v{height}h-{width}z").expect("a string takes everything");
+        let (width, height) = (format_length(area.width), format_length(area.height));
+        let (x, y) = (format_length(area.x), format_length(area.y));
+        write!(path, "M{x} {y}h{width}v{height}h-{width}z")
+            .expect("writing to a string cannot fail");
     }
     path
 }
 
-/// With as many digits as the eye sees.
-fn short(value: f32) -> String {
+/// Formats a length with one decimal place, more than the eye sees.
+fn format_length(value: f32) -> String {
     let rounded = (value * 10.0).round() / 10.0;
-    // No minus before a zero.
+    // Adding zero turns -0 into 0.
     format!("{}", rounded + 0.0)
 }
 

@@ -291,9 +291,9 @@ fn figure(found: &[&Found]) -> Figure {
             y_axis: "% found".to_owned(),
             x_end: Some(100.0),
             y_end: Some(100.0),
-            series: Series::of(names.iter().map(String::as_str)),
+            series: Series::from_labels(names.iter().map(String::as_str)),
             curves: lines.chain(dots).collect(),
-            marks: Vec::new(),
+            reference_lines: Vec::new(),
         })
     };
     Figure {

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use packhorse_cluster::Discipline;
 use packhorse_figures::{BarGroup, Curve, Figure, LineChart, Panel, Series, Stroke, runs};
-use packhorse_simulator::Dispatch;
+use packhorse_simulator::DispatchOptions;
 
 use super::{Experiment, page, rps};
 use crate::{
@@ -111,7 +111,7 @@ fn claims(sweep: &Sweep) -> Option<Vec<Claim>> {
 
 /// Goodput against load, a panel per SLO and discipline.
 fn lines(sweep: &Sweep) -> Figure {
-    let series = Series::of(sweep.run().map(String::as_str));
+    let series = Series::from_labels(sweep.run().map(String::as_str));
     let mut panels = Vec::new();
     for discipline in DISCIPLINES {
         for (i, slo) in SLOS.into_iter().enumerate() {
@@ -122,7 +122,7 @@ fn lines(sweep: &Sweep) -> Figure {
                 };
                 Curve {
                     series: place,
-                    stroke: Stroke::Dotted,
+                    stroke: Stroke::LineAndDots,
                     points: LOADS.into_iter().enumerate().filter_map(point).collect(),
                 }
             };
@@ -186,7 +186,7 @@ impl Quoted {
                     setting.with("extra_slowdown", slowdown)
                 })
                 .collect();
-            let router = vec![Dispatch::from(Discipline::FixedWait)];
+            let router = vec![DispatchOptions::from(Discipline::FixedWait)];
             let planners = std::slice::from_ref(planner);
             let sweeps = lab.sweeps_in(&[World::Calibrated], &settings, planners, &[router])?;
             Ok::<_, anyhow::Error>(sweeps.into_iter().next().expect("one for one list"))
@@ -305,7 +305,7 @@ impl Quoted {
                 bars: vec![trial.runs("").stages(model)],
             });
         }
-        let series = Series::of(["600 requests/s", "1000 requests/s"]);
+        let series = Series::from_labels(["600 requests/s", "1000 requests/s"]);
         let mut batches = runs::batch_sizes_chart("batch sizes, AO-MILP", series);
         for (i, sweep) in [&self.moderate, &self.highest].into_iter().enumerate() {
             let trial = sweep.trial(0, AO_MILP, Discipline::FixedWait)?;

@@ -112,7 +112,7 @@ fn figure(sweep: &Sweep, world: World) -> Figure {
         Panel::Bars(BarChart {
             title: title.to_owned(),
             value_axis: "% in time".to_owned(),
-            series: Series::of([title]),
+            series: Series::from_labels([title]),
             groups: sweep.settings.iter().enumerate().map(group).collect(),
             top: Some(100.0),
         })

@@ -212,7 +212,7 @@ fn figure_6_6(six: &Sweep) -> Option<Figure> {
             bars,
         });
     }
-    let series = Series::of(names.iter().map(String::as_str));
+    let series = Series::from_labels(names.iter().map(String::as_str));
     let mut stages = runs::stages_chart("stages", 200.0);
     stages.groups = groups;
     let mut latencies = runs::latency_chart("latency", 200.0, series.clone());

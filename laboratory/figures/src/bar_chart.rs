@@ -1,53 +1,54 @@
-//! Bars in groups, each a stack of series.
+//! Charts of stacked bars in groups.
 
 use crate::{
     axis::{self, LABEL, Scale, TICK},
     canvas::{Anchor, Canvas, Rect},
-    figure::Draw,
+    chart::Chart,
     palette::Series,
 };
 
-/// Bars in groups, each a stack of the same series.
+/// A chart of bars in groups, each a stack of the same series.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct BarChart {
-    /// What it shows.
+    /// The text above the chart.
     pub title: String,
-    /// What is counted, with its unit.
+    /// The label of the vertical axis, with its unit.
     pub value_axis: String,
-    /// What is stacked, from the bottom.
+    /// The stacked series, from the bottom.
     pub series: Vec<Series>,
-    /// From left to right.
+    /// The groups, from left to right.
     pub groups: Vec<BarGroup>,
-    /// Where the axis ends; without it at the highest bar. Higher bars are cut, and their sum stands above them.
+    /// The end of the axis; `None` for the highest bar. Higher bars are cut, with their sum above them.
     pub top: Option<f64>,
 }
 
-/// Bars that stand together.
+/// A group of bars.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct BarGroup {
-    /// Stands below them.
+    /// The text below the group.
     pub label: String,
-    /// From left to right.
+    /// The bars, from left to right.
     pub bars: Vec<Bar>,
 }
 
-/// A stack.
+/// A stacked bar.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Bar {
-    /// Stands below it, reading upwards.
+    /// The text below the bar, which reads upwards.
     pub label: String,
-    /// One per series, in the chart's order.
+    /// The values, one per series of the chart.
     pub values: Vec<f64>,
 }
 
-/// How high the tallest bar can be.
+/// The height of the area, in pixels.
 const HEIGHT: f32 = 230.0;
-/// What a bar and the gap beside it take at least, so that labels do not overlap.
-const NARROWEST: f32 = 12.0;
-const WIDEST: f32 = 46.0;
-/// For the sums of bars that are cut.
+/// The least width of a bar with its gap, in pixels, at which labels do not overlap.
+const MIN_SLOT: f32 = 12.0;
+/// The largest width of a bar with its gap, in pixels.
+const MAX_SLOT: f32 = 46.0;
+/// The height of the sums above bars that are cut, in pixels.
 const HEADROOM: f32 = 34.0;
-/// Between two groups, in bars.
+/// The gap between two groups, in bars.
 const GAP: f32 = 1.0;
 
 impl BarChart {
@@ -58,13 +59,13 @@ impl BarChart {
             .map_or_else(|| Scale::rounded(highest), Scale::rounded)
     }
 
-    /// How many bars fit beside each other, gaps between groups included.
+    /// Returns the number of bars, including the gaps between groups.
     fn slots(&self) -> f32 {
         let bars: usize = self.groups.iter().map(|group| group.bars.len()).sum();
         bars as f32 + GAP * self.groups.len() as f32
     }
 
-    /// How much stands above the bars.
+    /// Returns the height above the area.
     fn headroom(&self) -> f32 {
         let top = self.scale().top;
         let bars = self.groups.iter().flat_map(|group| &group.bars);
@@ -74,14 +75,15 @@ impl BarChart {
         if is_cut { HEADROOM } else { 0.0 }
     }
 
-    fn room_for_labels(&self, canvas: &Canvas) -> f32 {
+    /// Returns the height of the labels below the area.
+    fn label_height(&self, canvas: &Canvas) -> f32 {
         let bars = self.groups.iter().flat_map(|group| &group.bars);
         let widths = bars.map(|bar| canvas.font.width(&bar.label, TICK));
         widths.fold(0.0, f32::max) * 1.05 + 8.0
     }
 }
 
-impl Draw for BarChart {
+impl Chart for BarChart {
     fn title(&self) -> &str {
         &self.title
     }
@@ -90,26 +92,26 @@ impl Draw for BarChart {
         &self.series
     }
 
-    fn narrowest(&self, canvas: &Canvas) -> f32 {
-        axis::room_on_the_left(canvas, self.scale()) + self.slots() * NARROWEST
+    fn min_width(&self, canvas: &Canvas) -> f32 {
+        axis::left_margin(canvas, self.scale()) + self.slots() * MIN_SLOT
     }
 
     fn height(&self, canvas: &Canvas) -> f32 {
-        self.headroom() + HEIGHT + self.room_for_labels(canvas) + 20.0
+        self.headroom() + HEIGHT + self.label_height(canvas) + 20.0
     }
 
-    fn draw(&self, canvas: &mut Canvas, room: Rect) {
+    fn draw(&self, canvas: &mut Canvas, bounds: Rect) {
         let scale = self.scale();
-        let left = axis::room_on_the_left(canvas, scale);
-        let slot = ((room.width - left) / self.slots().max(1.0)).min(WIDEST);
+        let left = axis::left_margin(canvas, scale);
+        let slot = ((bounds.width - left) / self.slots().max(1.0)).min(MAX_SLOT);
         let area = Rect {
-            x: room.x + left,
-            y: room.y + self.headroom(),
-            width: (slot * self.slots()).max(NARROWEST),
+            x: bounds.x + left,
+            y: bounds.y + self.headroom(),
+            width: (slot * self.slots()).max(MIN_SLOT),
             height: HEIGHT,
         };
-        axis::vertical(canvas, area, scale, &self.value_axis);
-        let below = area.bottom() + self.room_for_labels(canvas);
+        axis::draw_vertical(canvas, area, scale, &self.value_axis);
+        let below = area.bottom() + self.label_height(canvas);
         let mut stacked = vec![Vec::new(); self.series.len()];
         let mut x = area.x + slot * GAP / 2.0;
         for group in &self.groups {
@@ -124,7 +126,7 @@ impl Draw for BarChart {
             for bar in &group.bars {
                 let mut sum = 0.0;
                 for (areas, value) in stacked.iter_mut().zip(&bar.values) {
-                    let (from, to) = (scale.share(sum), scale.share(sum + value));
+                    let (from, to) = (scale.fraction(sum), scale.fraction(sum + value));
                     sum += value;
                     if to > from {
                         areas.push(Rect {
@@ -153,6 +155,6 @@ impl Draw for BarChart {
         for (series, areas) in self.series.iter().zip(stacked) {
             canvas.areas(series.colour, areas);
         }
-        axis::frame(canvas, area);
+        axis::draw_frame(canvas, area);
     }
 }

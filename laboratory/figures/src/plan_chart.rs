@@ -1,50 +1,52 @@
-//! Who sits on which device: one bar per device, its replicas one after the other.
+//! Charts of plans: one bar per device, with its replicas as segments.
 
 use crate::{
     axis::{self, LABEL, Scale, TICK},
     canvas::{Anchor, Canvas, Rect, Shape, Text},
-    figure::Draw,
+    chart::Chart,
     palette::{Rgb, Series},
 };
 
-/// A plan: one bar per device, with a line at 100 %.
+/// A chart of a plan: one bar per device, with a line at 100 %.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PlanChart {
-    /// What it shows.
+    /// The text above the chart.
     pub title: String,
-    /// What the length of a replica means, in percent of a device.
+    /// The label of the horizontal axis: the quantity that is the length of a replica, in percent of a device.
     pub value_axis: String,
-    /// The models.
+    /// The series of the legend, which are the models.
     pub series: Vec<Series>,
-    /// From the top.
+    /// The devices, from the top.
     pub devices: Vec<DeviceBar>,
-    /// How many devices are not shown.
-    pub left_out: usize,
+    /// The number of devices that are not shown.
+    pub hidden_devices: usize,
 }
 
-/// A device.
+/// The bar of a device.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct DeviceBar {
-    /// Stands left of it.
+    /// The text at the left of the bar.
     pub label: String,
-    /// From the left.
+    /// The replicas, from the left.
     pub replicas: Vec<Segment>,
 }
 
-/// A replica.
+/// The segment of a replica in its device's bar.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Segment {
-    /// Its model's place among the chart's series.
+    /// The index of the model's series in the chart.
     pub series: usize,
-    /// Stands in it where there is room.
+    /// The text in the segment, if it fits.
     pub label: String,
-    /// Stands in it where there is none for the label.
+    /// The text in the segment if the label does not fit.
     pub short_label: String,
-    /// In percent of the device.
+    /// The length of the segment, in percent of the device.
     pub value: f64,
 }
 
+/// The height of a device's row, in pixels.
 const ROW: f32 = 30.0;
+/// The height of a bar, in pixels.
 const BAR: f32 = 22.0;
 
 impl PlanChart {
@@ -53,10 +55,10 @@ impl PlanChart {
             let values = device.replicas.iter().map(|replica| replica.value);
             values.sum::<f64>()
         });
-        Scale::until(used.fold(100.0, f64::max))
+        Scale::exact(used.fold(100.0, f64::max))
     }
 
-    fn room_on_the_left(&self, canvas: &Canvas) -> f32 {
+    fn left_margin(&self, canvas: &Canvas) -> f32 {
         let widths = self
             .devices
             .iter()
@@ -69,7 +71,7 @@ impl PlanChart {
     }
 }
 
-impl Draw for PlanChart {
+impl Chart for PlanChart {
     fn title(&self) -> &str {
         &self.title
     }
@@ -78,25 +80,25 @@ impl Draw for PlanChart {
         &self.series
     }
 
-    fn narrowest(&self, canvas: &Canvas) -> f32 {
-        self.room_on_the_left(canvas) + 200.0
+    fn min_width(&self, canvas: &Canvas) -> f32 {
+        self.left_margin(canvas) + 200.0
     }
 
     fn height(&self, _: &Canvas) -> f32 {
-        let note = if self.left_out > 0 { 18.0 } else { 0.0 };
+        let note = if self.hidden_devices > 0 { 18.0 } else { 0.0 };
         self.rows_height() + 36.0 + note
     }
 
-    fn draw(&self, canvas: &mut Canvas, room: Rect) {
-        let left = self.room_on_the_left(canvas);
+    fn draw(&self, canvas: &mut Canvas, bounds: Rect) {
+        let left = self.left_margin(canvas);
         let area = Rect {
-            x: room.x + left,
-            y: room.y,
-            width: room.width - left - 14.0,
+            x: bounds.x + left,
+            y: bounds.y,
+            width: bounds.width - left - 14.0,
             height: self.rows_height(),
         };
         let scale = self.scale();
-        axis::horizontal(canvas, area, scale, &self.value_axis);
+        axis::draw_horizontal(canvas, area, scale, &self.value_axis);
         for (i, device) in self.devices.iter().enumerate() {
             let y = area.y + ROW * i as f32 + (ROW - BAR) / 2.0;
             canvas.text(
@@ -108,7 +110,10 @@ impl Draw for PlanChart {
             );
             let mut before = 0.0;
             for replica in &device.replicas {
-                let (from, to) = (scale.share(before), scale.share(before + replica.value));
+                let (from, to) = (
+                    scale.fraction(before),
+                    scale.fraction(before + replica.value),
+                );
                 before += replica.value;
                 let place = Rect {
                     x: area.x + from * area.width,
@@ -116,21 +121,21 @@ impl Draw for PlanChart {
                     width: ((to - from) * area.width - 1.0).max(1.0),
                     height: BAR,
                 };
-                self.replica(canvas, replica, place);
+                self.draw_replica(canvas, replica, place);
             }
         }
-        let full = area.x + scale.share(100.0) * area.width;
+        let full = area.x + scale.fraction(100.0) * area.width;
         canvas.line((full, area.y), (full, area.bottom()), Rgb::LIMIT, true);
-        axis::frame(canvas, area);
-        if self.left_out > 0 {
-            let note = format!("and {} more devices", self.left_out);
+        axis::draw_frame(canvas, area);
+        if self.hidden_devices > 0 {
+            let note = format!("and {} more devices", self.hidden_devices);
             canvas.text(area.x, area.bottom() + 47.0, LABEL, Anchor::Start, note);
         }
     }
 }
 
 impl PlanChart {
-    fn replica(&self, canvas: &mut Canvas, replica: &Segment, place: Rect) {
+    fn draw_replica(&self, canvas: &mut Canvas, replica: &Segment, place: Rect) {
         let colour = self.series[replica.series].colour;
         let hint = format!("{}, {:.1} %", replica.label, replica.value);
         canvas.area_with_hint(colour, place, &hint);

@@ -1,66 +1,67 @@
-//! Curves and dots over two axes.
+//! Charts of curves, dots and bars over two axes.
 
 use crate::{
     axis::{self, Scale, TICK},
     canvas::{Anchor, Canvas, Rect, Shape},
-    figure::Draw,
+    chart::Chart,
     palette::{Rgb, Series},
 };
 
-/// Curves over two axes that begin at 0.
+/// A chart of curves over two axes that begin at 0.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LineChart {
-    /// What it shows.
+    /// The text above the chart.
     pub title: String,
-    /// What goes to the right, with its unit.
+    /// The label of the horizontal axis, with its unit.
     pub x_axis: String,
-    /// What goes up, with its unit.
+    /// The label of the vertical axis, with its unit.
     pub y_axis: String,
-    /// Where the axis ends, and curves are cut; without it at the largest value.
+    /// The end of the horizontal axis, where curves are cut; `None` for the largest value.
     pub x_end: Option<f64>,
-    /// Where the axis ends; without it at the largest value.
+    /// The end of the vertical axis; `None` for the largest value.
     pub y_end: Option<f64>,
-    /// What the curves are, for the legend.
+    /// The series of the legend.
     pub series: Vec<Series>,
-    /// In the order in which they are painted.
+    /// The curves, in the order of painting.
     pub curves: Vec<Curve>,
-    /// Lines across.
-    pub marks: Vec<Mark>,
+    /// The vertical lines with labels.
+    pub reference_lines: Vec<ReferenceLine>,
 }
 
-/// Points that belong together.
+/// A list of points that are drawn alike.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Curve {
-    /// Its place among the chart's series.
+    /// The index of the curve's series in the chart.
     pub series: usize,
-    /// How they are drawn.
+    /// The style of drawing.
     pub stroke: Stroke,
-    /// For [`Stroke::Line`] with ascending x.
+    /// The points, with ascending x unless the stroke is [`Stroke::Dots`].
     pub points: Vec<(f64, f64)>,
 }
 
-/// How points are drawn.
+/// The style in which points are drawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stroke {
-    /// Joined by a line.
+    /// A line through the points.
     Line,
-    /// Joined by a line, and a dot at each.
-    Dotted,
-    /// A dot at each.
+    /// A line through the points, and a dot at each.
+    LineAndDots,
+    /// A dot at each point.
     Dots,
-    /// A bar from each to the next, as high as the first of them.
+    /// A bar from each point to the next, as high as the first of them.
     Bars,
 }
 
-/// A vertical line with a name.
+/// A vertical line with a label.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Mark {
-    /// Where on the axis.
+pub struct ReferenceLine {
+    /// The value on the horizontal axis.
     pub x: f64,
-    /// Stands beside it.
+    /// The text beside the line.
     pub label: String,
 }
 
+/// The height of the area, in pixels.
 const HEIGHT: f32 = 200.0;
 
 impl LineChart {
@@ -72,13 +73,13 @@ impl LineChart {
             .unwrap_or_else(|| largest(&mut points().map(|point| point.0)));
         let y = self.y_end.map_or_else(
             || Scale::rounded(largest(&mut points().map(|point| point.1))),
-            Scale::until,
+            Scale::exact,
         );
-        (Scale::until(x), y)
+        (Scale::exact(x), y)
     }
 }
 
-impl Draw for LineChart {
+impl Chart for LineChart {
     fn title(&self) -> &str {
         &self.title
     }
@@ -87,7 +88,7 @@ impl Draw for LineChart {
         &self.series
     }
 
-    fn narrowest(&self, _: &Canvas) -> f32 {
+    fn min_width(&self, _: &Canvas) -> f32 {
         200.0
     }
 
@@ -95,43 +96,46 @@ impl Draw for LineChart {
         HEIGHT + 36.0
     }
 
-    fn draw(&self, canvas: &mut Canvas, room: Rect) {
+    fn draw(&self, canvas: &mut Canvas, bounds: Rect) {
         let (x, y) = self.scales();
-        let left = axis::room_on_the_left(canvas, y);
+        let left = axis::left_margin(canvas, y);
         let area = Rect {
-            x: room.x + left,
-            y: room.y,
-            // The last number of the axis stands around its end.
-            width: room.width - left - 14.0,
+            x: bounds.x + left,
+            y: bounds.y,
+            // The last number of the axis is centred on its end.
+            width: bounds.width - left - 14.0,
             height: HEIGHT,
         };
-        axis::horizontal(canvas, area, x, &self.x_axis);
-        axis::vertical(canvas, area, y, &self.y_axis);
-        for mark in self.marks.iter().filter(|mark| mark.x <= x.top) {
-            let at = area.x + x.share(mark.x) * area.width;
+        axis::draw_horizontal(canvas, area, x, &self.x_axis);
+        axis::draw_vertical(canvas, area, y, &self.y_axis);
+        for line in self.reference_lines.iter().filter(|line| line.x <= x.top) {
+            let at = area.x + x.fraction(line.x) * area.width;
             canvas.line((at, area.y), (at, area.bottom()), Rgb::LIMIT, true);
             canvas.text_upwards(
                 at + TICK + 2.0,
                 area.bottom() - 5.0,
                 TICK,
                 Anchor::Start,
-                &mark.label,
+                &line.label,
             );
         }
         for curve in &self.curves {
             let place = |(px, py): (f64, f64)| {
-                let (right, up) = (x.share(px) * area.width, y.share(py) * area.height);
+                let (right, up) = (x.fraction(px) * area.width, y.fraction(py) * area.height);
                 (area.x + right, area.bottom() - up)
             };
-            let points: Vec<(f32, f32)> = visible(curve, x.top).into_iter().map(place).collect();
-            self.paint(canvas, curve, points, area.bottom());
+            let points: Vec<(f32, f32)> = visible_points(curve, x.top)
+                .into_iter()
+                .map(place)
+                .collect();
+            self.draw_curve(canvas, curve, points, area.bottom());
         }
-        axis::frame(canvas, area);
+        axis::draw_frame(canvas, area);
     }
 }
 
 impl LineChart {
-    fn paint(&self, canvas: &mut Canvas, curve: &Curve, points: Vec<(f32, f32)>, bottom: f32) {
+    fn draw_curve(&self, canvas: &mut Canvas, curve: &Curve, points: Vec<(f32, f32)>, bottom: f32) {
         let colour = self.series[curve.series].colour;
         if curve.stroke == Stroke::Bars {
             let bar = |pair: &[(f32, f32)]| Rect {
@@ -170,18 +174,18 @@ impl LineChart {
     }
 }
 
-/// What lies left of the end; a line is cut there, not bent.
-fn visible(curve: &Curve, end: f64) -> Vec<(f64, f64)> {
+/// Returns the points up to the end of the axis, with a line's intersection with it.
+fn visible_points(curve: &Curve, end: f64) -> Vec<(f64, f64)> {
     let inside = |point: &&(f64, f64)| point.0 <= end;
     if curve.stroke == Stroke::Dots {
         return curve.points.iter().filter(inside).copied().collect();
     }
-    let mut shown: Vec<(f64, f64)> = curve.points.iter().take_while(inside).copied().collect();
-    if let (Some(&last), Some(&next)) = (shown.last(), curve.points.get(shown.len())) {
-        let share = (end - last.0) / (next.0 - last.0);
-        shown.push((end, last.1 + share * (next.1 - last.1)));
+    let mut visible: Vec<(f64, f64)> = curve.points.iter().take_while(inside).copied().collect();
+    if let (Some(&last), Some(&next)) = (visible.last(), curve.points.get(visible.len())) {
+        let fraction = (end - last.0) / (next.0 - last.0);
+        visible.push((end, last.1 + fraction * (next.1 - last.1)));
     }
-    shown
+    visible
 }
 
 #[cfg(test)]
@@ -196,11 +200,11 @@ mod tests {
             points: vec![(0.0, 0.0), (100.0, 0.5), (300.0, 1.0)],
         };
         assert_eq!(
-            visible(&curve, 200.0),
+            visible_points(&curve, 200.0),
             [(0.0, 0.0), (100.0, 0.5), (200.0, 0.75)]
         );
-        assert_eq!(visible(&curve, 400.0), curve.points);
+        assert_eq!(visible_points(&curve, 400.0), curve.points);
         curve.stroke = Stroke::Dots;
-        assert_eq!(visible(&curve, 200.0), [(0.0, 0.0), (100.0, 0.5)]);
+        assert_eq!(visible_points(&curve, 200.0), [(0.0, 0.0), (100.0, 0.5)]);
     }
 }
