@@ -4,10 +4,11 @@
 
 use std::{path::Path, time::Duration};
 
-use packhorse_api::{PolicyOptions, agent::DeviceReport};
+use packhorse_api::agent::DeviceReport;
 use packhorse_cluster::{
-    ArtifactDigest, ByteCount, Datatype, Dim, Discipline, Generation, ModelId, ModelSpec, Padding,
-    ProfileTable, Program, ReplicaId, RequestsPerSecond, TensorSpec,
+    ArtifactDigest, ByteCount, ComputeMetric, Datatype, Dim, Discipline, Generation, ModelId,
+    ModelSpec, Padding, PolicyOptions, ProfileTable, Program, ReplicaId, RequestsPerSecond,
+    TensorSpec,
 };
 use packhorse_gateway::store::{
     InsertModelError, Scheduling, Settings, Store, StoredForecast, StoredNode, StoredPlan,
@@ -261,7 +262,7 @@ async fn settings_change_one_by_one() {
     store.put_settings(&policy).await.unwrap();
     let options = Settings {
         options: Some(PolicyOptions {
-            compute_metric: Some("mean".to_owned()),
+            compute_metric: Some(ComputeMetric::Mean),
             ..PolicyOptions::default()
         }),
         ..Settings::default()

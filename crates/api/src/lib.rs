@@ -1,7 +1,7 @@
-//! The messages of the admin API (`/v1`): what gateway, client, CLI and agent say to each other, as JSON.
+//! The messages of the admin API (`/v1`) between gateway, client, CLI and agent, as JSON.
 //!
-//! Times are milliseconds and rates are requests per second, as the field names say. Every error body is
-//! [`ErrorBody`]. Unknown fields in requests are refused, so that a misspelt one is not silently ignored.
+//! Field names carry their unit: `_ms` for milliseconds, `_rps` for requests per second. The body of every error is
+//! [`ErrorBody`]. Requests with unknown fields are refused, so that a misspelt field is not silently ignored.
 
 pub mod agent;
 pub mod local_worker;
@@ -19,12 +19,12 @@ pub use model::{
 pub use node::{DeviceView, NodeState, NodeView};
 pub use plan::{
     ForecastView, GoodputView, PlacementView, PlanDiff, PlanPreview, PlanPreviewRequest, PlanView,
-    PolicyChange, PolicyInfo, PolicyOptions, PolicyView, PreviewDevices, PreviewModel,
+    PolicyChange, PolicyInfo, PolicyView, PreviewDevices, PreviewModel,
 };
 
-/// The body of every answer that is no success.
+/// The body of every response that is not a success.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ErrorBody {
-    /// What went wrong, naming the field and its limit.
+    /// The error message. It names the field and its limit.
     pub error: String,
 }

@@ -1,48 +1,46 @@
-//! Which model runs where: slow decisions, made by one policy out of a table.
+//! The placement policies, which decide which models run on which devices.
 //!
 //! A [`Policy`] turns one immutable [`Problem`](packhorse_cluster::Problem) into one immutable
-//! [`Plan`](packhorse_cluster::Plan) that breaks none of the rules of
-//! [`Plan::violations`](packhorse_cluster::Plan::violations). Pure: no clock, no randomness, the same plan for the same problem.
-//! [`POLICIES`] lists them; each has a file of its own.
+//! [`Plan`](packhorse_cluster::Plan) without [violations](packhorse_cluster::Plan::violations). The crate is pure: it has no clock and
+//! no randomness, and makes the same plan for the same problem. [`POLICIES`] lists the policies; each has a file of its own.
 
 mod budget;
 mod candidates;
-mod classes;
+mod device_classes;
+mod duty_cycle;
+mod error;
 mod estimate;
 mod exclusive;
 mod explain;
 mod first_fit;
 mod fluid;
+mod forecast;
 mod goodput;
 mod gpulet;
 mod gslice;
 mod igniter;
 mod milp;
 mod nexus;
-mod options;
+mod planning_options;
+mod policies;
 mod policy;
 mod predictor;
 mod requirements;
-mod shares;
+mod share_latency;
 mod smallest;
-mod swaps;
+mod tolerance;
 mod usher;
 
 pub use budget::Budget;
+pub use error::PlaceError;
 pub use explain::explain;
 pub use goodput::estimate;
 pub use igniter::{CoefficientsError, IgniterCoefficients};
-pub use options::{
-    ComputeMetric, ComputeShares, Effort, EffortError, Objective, PolicyOptions,
-    UnknownComputeMetric, UnknownComputeShares, UnknownObjective,
-};
-pub use policy::{
-    DEFAULT_POLICY, FALLBACK_POLICY, POLICIES, PlaceError, Policy, PolicyEntry, UnknownPolicy,
-    policy,
-};
+pub use planning_options::PlanningOptions;
+pub use policies::{DEFAULT_POLICY, FALLBACK_POLICY, POLICIES, UnknownPolicy, policy};
+pub use policy::{Policy, PolicyEntry};
 pub use predictor::{PredictError, Predictor};
 pub use smallest::{Cluster, SmallestError, smallest_cluster};
-pub use swaps::swaps;
 
 #[cfg(test)]
 mod tests;

@@ -4,10 +4,10 @@ use std::{fmt::Write as _, time::Duration};
 
 use packhorse_cluster::{
     ByteCount, ComputeShare, DemandedModel, Device, DeviceIndex, ModelIndex, Plan, PlannedReplica,
-    Problem, ProfileTable, RequestsPerSecond,
+    Problem, ProfileTable, RequestsPerSecond, Shortfall,
 };
 
-use crate::{Budget, POLICIES, PlaceError, PolicyOptions, policy};
+use crate::{Budget, POLICIES, PlaceError, PlanningOptions, policy};
 
 mod bad_input;
 mod explain;
@@ -87,13 +87,13 @@ fn v100s(count: usize, models: &[(&str, f64, u64)]) -> Problem {
 }
 
 fn place(name: &str, problem: &Problem) -> Plan {
-    place_with(name, problem, &PolicyOptions::default())
+    place_with(name, problem, PlanningOptions::default())
 }
 
-fn place_with(name: &str, problem: &Problem, options: &PolicyOptions) -> Plan {
+fn place_with(name: &str, problem: &Problem, options: impl Into<PlanningOptions>) -> Plan {
     let plan = policy(name)
         .unwrap()
-        .place_with(problem, options, &mut Budget::unlimited())
+        .place_with(problem, &options.into(), &mut Budget::unlimited())
         .unwrap();
     assert_eq!(plan.violations(problem), []);
     plan
@@ -148,8 +148,8 @@ fn devices_of(plan: &Plan, model: usize) -> Vec<usize> {
         .collect()
 }
 
-fn shortfall(plan: &Plan, model: usize) -> &str {
-    plan.models[model].shortfall.as_deref().unwrap_or("none")
+fn shortfall(plan: &Plan, model: usize) -> Option<&Shortfall> {
+    plan.models[model].shortfall.as_ref()
 }
 
 #[test]
@@ -188,10 +188,7 @@ fn two_models_share_the_only_device() {
         (devices_of(&shared, 0), devices_of(&shared, 1)),
         (vec![0], vec![0])
     );
-    assert_eq!(
-        (shortfall(&shared, 0), shortfall(&shared, 1)),
-        ("none", "none")
-    );
+    assert_eq!((shortfall(&shared, 0), shortfall(&shared, 1)), (None, None));
     let exclusive = place("exclusive", &problem);
     assert_eq!(
         (devices_of(&exclusive, 0), devices_of(&exclusive, 1)),
@@ -199,7 +196,7 @@ fn two_models_share_the_only_device() {
     );
     assert_eq!(
         shortfall(&exclusive, 1),
-        "no device with enough memory is left"
+        Some(&Shortfall::NoDeviceWithMemoryLeft)
     );
 }
 
@@ -220,7 +217,7 @@ fn a_model_too_busy_for_one_device_is_split() {
     let problem = v100s(3, &[("alexnet", 12_000.0, 200)]);
     let plan = place("first-fit", &problem);
     assert_eq!(devices_of(&plan, 0), [0, 1, 2]);
-    assert_eq!(shortfall(&plan, 0), "none");
+    assert_eq!(shortfall(&plan, 0), None);
     assert_eq!(devices_of(&place("exclusive", &problem), 0), [0, 1]);
 }
 
@@ -238,13 +235,13 @@ fn every_model_is_served_before_any_gets_a_second_replica() {
     for model in 0..3 {
         assert!(
             !devices_of(&plan, model).is_empty(),
-            "model {model}: {}",
+            "model {model}: {:?}",
             shortfall(&plan, model)
         );
     }
     assert!(
-        shortfall(&plan, 0).starts_with("the devices have time for"),
-        "{}",
+        matches!(shortfall(&plan, 0), Some(Shortfall::DeviceTime { .. })),
+        "{:?}",
         shortfall(&plan, 0)
     );
 }
@@ -263,7 +260,7 @@ fn models_without_requests_get_a_replica_and_no_more() {
         );
         assert_eq!(
             (plan.models[0].goodput.get(), shortfall(&plan, 0)),
-            (0.0, "none")
+            (0.0, None)
         );
     }
     // Where devices are short, those with requests go first.
@@ -294,25 +291,36 @@ fn what_runs_stays_where_it_is() {
 
 #[test]
 fn what_is_left_out_says_why() {
-    let check = |problem: &Problem, expected: &str| {
+    let check = |problem: &Problem, expected: &Shortfall| {
         for entry in POLICIES {
             let plan = place(entry.name, problem);
             assert!(plan.replicas.is_empty(), "{}", entry.name);
-            assert_eq!(shortfall(&plan, 0), expected, "{}", entry.name);
+            assert_eq!(shortfall(&plan, 0), Some(expected), "{}", entry.name);
         }
     };
-    check(&v100s(0, &[("bert", 1.0, 200)]), "there is no device");
-    check(&v100s(1, &[("unheard-of", 1.0, 200)]), "no profile on V100");
+    let no_profile = |kinds: &[&str]| Shortfall::NoProfile {
+        kinds: kinds.iter().map(|kind| kind.parse().unwrap()).collect(),
+    };
+    check(&v100s(0, &[("bert", 1.0, 200)]), &Shortfall::NoDevices);
+    check(
+        &v100s(1, &[("unheard-of", 1.0, 200)]),
+        &no_profile(&["V100"]),
+    );
     let mut mixed = v100s(2, &[("bert", 1.0, 200)]);
     mixed.devices = vec![
         device("T4", 16_384),
         device("H200", 16_384),
         device("T4", 16_384),
     ];
-    check(&mixed, "no profile on T4, H200");
+    check(&mixed, &no_profile(&["T4", "H200"]));
     check(
         &v100s(1, &[("bert", 1.0, 8)]),
-        "no batch size meets the SLO of 8ms: a batch of 4 takes 34.089ms on V100",
+        &Shortfall::BatchOverSlo {
+            slo: Duration::from_millis(8),
+            batch_size: 4,
+            latency: Duration::from_micros(34_089),
+            kind: "V100".parse().unwrap(),
+        },
     );
 }
 
@@ -326,11 +334,15 @@ fn a_device_without_the_memory_is_passed_over() {
     problem.devices.truncate(1);
     assert_eq!(
         shortfall(&place("exclusive", &problem), 0),
-        "no device with enough memory is left"
+        Some(&Shortfall::NoDeviceWithMemoryLeft)
     );
+    let packed = place("first-fit", &problem);
+    let Some(Shortfall::NoMemoryLeft { needed, left }) = shortfall(&packed, 0) else {
+        panic!("{packed:?}");
+    };
     assert_eq!(
-        shortfall(&place("first-fit", &problem), 0),
-        "it needs 568.5 MiB of memory, and no suitable device has more than 500.0 MiB left"
+        (needed.to_string(), left.to_string()),
+        ("568.5 MiB".to_owned(), "500.0 MiB".to_owned())
     );
     // 600 MiB are enough for batches of 4 only.
     problem.devices[0].memory = ByteCount::from_mib(600).unwrap();
@@ -345,9 +357,9 @@ fn packing_needs_to_know_the_memory() {
     problem.profiles = profiles("m,V100,1,,10,,,,,");
     assert_eq!(
         shortfall(&place("first-fit", &problem), 0),
-        "its profiles do not say how much memory it needs"
+        Some(&Shortfall::UnknownMemory)
     );
-    assert_eq!(shortfall(&place("exclusive", &problem), 0), "none");
+    assert_eq!(shortfall(&place("exclusive", &problem), 0), None);
 }
 
 #[test]

@@ -1,7 +1,7 @@
-//! What the usual search of `goodput` loses against one that is many times as long.
+//! The goodput that the search of the policy `goodput` loses at its default effort, compared with a search that is many times as long.
 //!
-//! Each problem is solved with the usual effort and with a large one. Both plans are judged by one estimate over the whole cluster, and
-//! those of the smaller clusters by simulated runs, too. One line per problem goes to `long-run.csv` in cargo's folder for such
+//! Each problem is solved with the default effort and with a large one. Both plans are evaluated by one estimate over the whole cluster,
+//! and those of the smaller clusters also by simulated runs. One line per problem goes to `long-run.csv` in cargo's folder for such
 //! files, for `cargo xtask bench placement`.
 #![expect(clippy::print_stdout, reason = "progress, for people at a terminal")]
 
@@ -15,27 +15,33 @@ use std::{
     time::{Duration, Instant},
 };
 
-use packhorse_cluster::{DemandedModel, Discipline, PlannedReplica, Problem};
+use packhorse_cluster::{
+    DemandedModel, Discipline, Effort, PlannedReplica, PolicyOptions, Problem,
+};
 use packhorse_contention::Interference;
-use packhorse_placement::{Budget, Effort, PolicyOptions, estimate, policy};
-use packhorse_simulator::{Arrivals, PlanReport, Rate, Scenario, Simulation, Workload, simulate};
+use packhorse_placement::{Budget, estimate, policy};
+use packhorse_simulator::{
+    Arrivals, PlanReport, Rate, Scenario, SimulationSettings, Workload, simulate,
+};
 
-/// Devices, models and the effort of the long run: what some minutes allow.
+/// The devices, the models and the effort of the long search of each problem. All together take some minutes.
 const SIZES: [(usize, usize, u32); 3] = [(24, 20, 50), (100, 100, 30), (6_000, 2_000, 20)];
 
-/// Rates that want this much of the devices' time in full batches: what the other benchmark has, which is served, and too much.
+/// The load of each problem: the time of its requests in full batches over the devices' time. The first is that of the other benchmark
+/// and can be served; the second is an overload.
 const LOADS: [f64; 2] = [0.9, 2.7];
 
-/// Clusters of so many devices are simulated.
-const SIMULATED: usize = 100;
+/// The largest cluster that is simulated, in devices.
+const MAX_SIMULATED: usize = 100;
+/// The seeds of the simulated runs.
 const SEEDS: std::ops::RangeInclusive<u64> = 1..=3;
 
-/// One solve, and what it comes to.
+/// One solve and its goodput.
 struct Solve {
     seconds: f64,
-    /// The part of the requests that is in time by the estimate.
+    /// The estimated goodput over the offered rate.
     estimated: f64,
-    /// The same in simulated runs.
+    /// The simulated goodput over the offered rate; `None` for large clusters.
     simulated: Option<f64>,
 }
 
@@ -45,7 +51,7 @@ fn main() {
         for load in LOADS {
             let problem = zoo::zoo(devices, models, load);
             let long = Effort::new(effort).expect("in range");
-            let [usual, long] = [Effort::USUAL, long].map(|effort| solve(&problem, effort));
+            let [usual, long] = [Effort::DEFAULT, long].map(|effort| solve(&problem, effort));
             let mut line = format!("{devices},{models},{load},{effort}");
             for solve in [usual, long] {
                 let simulated = solve
@@ -71,7 +77,7 @@ fn solve(problem: &Problem, effort: Effort) -> Solve {
     };
     let entry = policy("goodput").expect("it is in the table");
     let start = Instant::now();
-    let plan = entry.place_with(problem, &options, &mut Budget::unlimited());
+    let plan = entry.place_with(problem, &options.into(), &mut Budget::unlimited());
     let seconds = start.elapsed().as_secs_f64();
     let replicas = plan.expect("nothing ends the search").replicas;
     let offered: f64 = problem.models.iter().map(|model| model.rate.get()).sum();
@@ -80,11 +86,11 @@ fn solve(problem: &Problem, effort: Effort) -> Solve {
     Solve {
         seconds,
         estimated: goodput / offered,
-        simulated: (problem.devices.len() <= SIMULATED).then(|| simulated(problem, &replicas)),
+        simulated: (problem.devices.len() <= MAX_SIMULATED).then(|| simulated(problem, &replicas)),
     }
 }
 
-/// The part of the requests that is in time, in the mean over seeds.
+/// Returns the simulated goodput over the offered rate, in the mean over seeds.
 fn simulated(problem: &Problem, replicas: &[PlannedReplica]) -> f64 {
     let scenario = scenario(problem);
     let mut sum = 0.0;
@@ -104,7 +110,7 @@ fn simulated(problem: &Problem, replicas: &[PlannedReplica]) -> f64 {
     sum / SEEDS.count() as f64
 }
 
-/// The world that the problem speaks of.
+/// Returns a scenario with the conditions of the problem.
 fn scenario(problem: &Problem) -> Scenario {
     let conditions = problem.conditions;
     let workload = |model: &DemandedModel| Workload {
@@ -118,7 +124,7 @@ fn scenario(problem: &Problem) -> Scenario {
         workloads: problem.models.iter().map(workload).collect(),
         max_batch_wait: conditions.max_batch_wait,
         igniter_coefficients: None,
-        simulation: Simulation {
+        simulation: SimulationSettings {
             warmup: Duration::from_secs(1),
             window: Duration::from_secs(4),
             client_overhead: conditions.client_overhead,

@@ -15,7 +15,6 @@ use tokio::{task::JoinHandle, time::Instant};
 use super::{
     cluster::{Cluster, CurrentPlan, by_model},
     nodes::Lease,
-    options::{OptionsError, options, options_view},
     question::{Drafted, Solved},
 };
 use crate::store::{Settings, StoreError, StoredPlan};
@@ -40,9 +39,6 @@ pub enum PolicyError {
     /// There is no such policy.
     #[error("policy: {0}")]
     Unknown(#[from] UnknownPolicy),
-    /// It cannot be told to decide so.
-    #[error(transparent)]
-    Options(#[from] OptionsError),
     /// The database failed.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -235,7 +231,7 @@ impl Cluster {
 
     /// How models are placed and requests dispatched.
     pub(super) fn policy_view(&self) -> PolicyView {
-        super::views::policy_view(self.policy, options_view(&self.options), self.discipline)
+        super::views::policy_view(self.policy, self.options, self.discipline)
     }
 
     /// Changes how models are placed and requests dispatched.
@@ -247,7 +243,6 @@ impl Cluster {
             Some(name) => packhorse_placement::policy(name)?,
             None => self.policy,
         };
-        let options = change.options.as_ref().map(options).transpose()?;
         let settings = Settings {
             policy: change.policy,
             options: change.options,
@@ -258,7 +253,7 @@ impl Cluster {
             self.policy = policy;
             self.request_plan(format!("the policy became {}", policy.name));
         }
-        if let Some(options) = options
+        if let Some(options) = change.options
             && options != self.options
         {
             self.options = options;

@@ -14,7 +14,6 @@ use super::{
     Busy,
     cluster::Cluster,
     models::{ModelError, slo_of_ms},
-    options::{OptionsError, options},
     question::Question,
     views::draft_view,
 };
@@ -30,9 +29,6 @@ pub enum PreviewError {
     /// There is no such policy.
     #[error("policy: {0}")]
     Policy(#[from] UnknownPolicy),
-    /// It cannot be told to decide so.
-    #[error(transparent)]
-    Options(#[from] OptionsError),
     /// There is no such model.
     #[error("{field}: {source}")]
     Model {
@@ -76,8 +72,8 @@ impl Cluster {
         };
         let mut question = self.question(policy, "a preview".to_owned());
         question.explain = request.explain;
-        if let Some(given) = &request.options {
-            question.options = options(given)?;
+        if let Some(options) = request.options {
+            question.options = options;
         }
         if let Some(discipline) = request.discipline {
             question.problem.discipline = discipline;

@@ -2,9 +2,9 @@
 
 use packhorse_api::{
     DeviceView, ForecastView, ModelView, NodeState, NodeView, PlacementView, PlanView, PolicyInfo,
-    PolicyOptions, PolicyView, ReplicaView,
+    PolicyView, ReplicaView,
 };
-use packhorse_cluster::{Discipline, ModelId, NodeName};
+use packhorse_cluster::{Discipline, ModelId, NodeName, PolicyOptions};
 use packhorse_control::rollout::PlacedReplica;
 use packhorse_placement::{POLICIES, PolicyEntry};
 use tokio::time::Instant;

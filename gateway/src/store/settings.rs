@@ -1,7 +1,6 @@
 //! What an admin can change at run time.
 
-use packhorse_api::PolicyOptions;
-use packhorse_cluster::Discipline;
+use packhorse_cluster::{Discipline, PolicyOptions};
 use sqlx::Row as _;
 
 use super::{Store, StoreError};
@@ -32,11 +31,14 @@ impl Store {
             match row.try_get::<String, _>("name")?.as_str() {
                 "policy" => settings.policy = Some(value),
                 "options" => {
-                    let options = serde_json::from_str(&value);
-                    settings.options = Some(
-                        options
-                            .map_err(|e| StoreError::unreadable("settings", "value")(e.into()))?,
-                    );
+                    settings.options = serde_json::from_str(&value)
+                        .inspect_err(|e| {
+                            tracing::warn!(
+                                error = %e,
+                                "the stored policy options are not valid in this version; the defaults are used"
+                            );
+                        })
+                        .ok();
                 }
                 "discipline" => {
                     settings.discipline = Some(value.parse().map_err(

@@ -168,7 +168,7 @@ async fn options_are_asked_with_and_say_what_is_wrong_with_them() {
                 .await
                 .error(400),
         ] {
-            assert_eq!(message, said);
+            assert!(message.starts_with(said), "{message}");
         }
     }
     let message = gateway

@@ -1,10 +1,9 @@
-//! `packhorse policy`: how models are placed and requests dispatched.
+//! `packhorse policy`: shows and sets the placement policy and the dispatch discipline.
 
 use packhorse_api::{PolicyChange, PolicyView};
-use packhorse_cluster::Discipline;
+use packhorse_cluster::{ComputeShareMode, Discipline, Effort};
 
-use super::scenario::ChoiceArgs;
-use crate::{context::Context, output};
+use crate::{context::Context, output, policy_options::PolicyOptionArgs};
 
 #[derive(clap::Args)]
 #[command(after_help = "Examples:\n  packhorse policy\n  packhorse policy set first-fit")]
@@ -15,10 +14,10 @@ pub(crate) struct PolicyArgs {
 
 #[derive(clap::Subcommand)]
 enum PolicyCommand {
-    /// Choose the placement policy or the dispatch discipline
+    /// Set the placement policy, its options, or the dispatch discipline
     #[command(after_help = "\
-Choices about how a policy decides (--creq, --objective, --nexus-published, --prefer, --compute-shares,
---effort) take the place of all earlier ones.
+The options of a policy (--creq, --objective, --nexus-published, --prefer, --compute-shares, --effort)
+are set together: an option that is not given returns to its default.
 
 Examples:
   packhorse policy set exclusive
@@ -30,13 +29,13 @@ Examples:
 #[derive(clap::Args)]
 #[group(id = "change", required = true, multiple = true, args = ["policy", "discipline", "creq", "objective", "nexus_published", "prefer", "compute_shares", "effort"])]
 struct SetArgs {
-    /// The placement policy
+    /// Placement policy; `packhorse policy` lists them
     policy: Option<String>,
-    /// The dispatch discipline
-    #[arg(long, value_name = "D")]
+    /// Dispatch discipline: deadline or fixed-wait
+    #[arg(long, value_name = "DISCIPLINE")]
     discipline: Option<Discipline>,
     #[command(flatten)]
-    choices: ChoiceArgs,
+    options: PolicyOptionArgs,
 }
 
 impl PolicyArgs {
@@ -48,14 +47,14 @@ impl PolicyArgs {
                 admin
                     .change_policy(&PolicyChange {
                         policy: args.policy,
-                        options: args.choices.for_gateway(),
+                        options: args.options.given(),
                         discipline: args.discipline,
                     })
                     .await?
             }
         };
         if context.json() {
-            output::json(&view)
+            output::print_json(&view)
         } else {
             print(&view)
         }
@@ -64,28 +63,27 @@ impl PolicyArgs {
 
 fn print(view: &PolicyView) -> anyhow::Result<()> {
     let options = &view.options;
-    let metric = options.compute_metric.as_ref();
-    let objective = options.objective.as_ref();
-    let shares = options.compute_shares.as_ref();
-    let shares = shares.filter(|choice| *choice != "never");
-    let effort = options.effort.filter(|times| *times > 1);
+    let limits_shares = options.compute_shares != ComputeShareMode::Never;
+    let searches_longer = options.effort != Effort::DEFAULT;
     let chosen = [
         Some(format!("policy {}", view.policy)),
         Some(format!("discipline {}", view.discipline)),
-        metric.map(|metric| format!("creq {metric}")),
-        objective.map(|objective| format!("objective {objective}")),
+        options
+            .compute_metric
+            .map(|metric| format!("creq {metric}")),
+        Some(format!("objective {}", options.objective)),
         options
             .prefer_small_batch
             .then(|| "prefers small batches".to_owned()),
         options
             .nexus_published
             .then(|| "nexus as published".to_owned()),
-        shares.map(|choice| format!("compute shares {choice}")),
-        effort.map(|times| format!("effort {times}")),
+        limits_shares.then(|| format!("compute shares {}", options.compute_shares)),
+        searches_longer.then(|| format!("effort {}", options.effort.get())),
     ];
     let chosen: Vec<String> = chosen.into_iter().flatten().collect();
-    output::line(format!("{}\n", chosen.join(", ")))?;
-    let mut table = output::table(&["POLICY", "", "SOURCE"]);
+    output::print_line(format!("{}\n", chosen.join(", ")))?;
+    let mut table = output::new_table(&["POLICY", "", "SOURCE"]);
     for policy in &view.policies {
         let mark = if policy.name == view.policy {
             "* "
@@ -98,5 +96,5 @@ fn print(view: &PolicyView) -> anyhow::Result<()> {
             policy.source.clone(),
         ]);
     }
-    Ok(output::table_or(&table, "no policies")?)
+    Ok(output::print_table(&table, "no policies")?)
 }

@@ -18,7 +18,7 @@ use std::{
 
 use criterion::{BenchmarkId, Criterion};
 use packhorse_cluster::{Plan, Problem};
-use packhorse_placement::{Budget, POLICIES, PolicyEntry, PolicyOptions};
+use packhorse_placement::{Budget, POLICIES, PolicyEntry, PlanningOptions};
 
 use problems::{Setting, fluid_bound};
 
@@ -77,9 +77,9 @@ fn measure(
     entry: &PolicyEntry,
     lines: &mut String,
 ) {
-    let options = PolicyOptions {
+    let options = PlanningOptions {
         igniter_coefficients: setting.coefficients.clone(),
-        ..PolicyOptions::default()
+        ..PlanningOptions::default()
     };
     let (took, plan) = once(entry, &setting.problem, &options);
     let goodput: f64 = plan
@@ -127,7 +127,7 @@ fn measure(
 fn once(
     entry: &PolicyEntry,
     problem: &Problem,
-    options: &PolicyOptions,
+    options: &PlanningOptions,
 ) -> (Duration, Option<Plan>) {
     let start = Instant::now();
     let late = || start.elapsed() > LIMIT;

@@ -1,10 +1,11 @@
-//! Compute shares that the policy `goodput` finds worth it, and what comes of them.
+//! The goodput of plans with the compute shares that the policy `goodput` sets.
 
-use packhorse_placement::{Budget, ComputeShares, Objective, PolicyOptions, policy};
+use packhorse_cluster::{ComputeShareMode, Objective, PolicyOptions};
+use packhorse_placement::{Budget, policy};
 
 use super::*;
 
-/// A camera whose frames have 30 ms and take 20, and reports that have all the time and take all of the one GPU.
+/// A camera whose frames have an SLO of 30 ms and take 20, and reports with a long SLO that use the whole of the only GPU.
 const SCENARIO: &str = "
 name = \"camera\"
 profiles = [\"p\"]
@@ -31,11 +32,11 @@ report,V100-SXM2-16GB,1,,100,,1000,,,100
 report,V100-SXM2-16GB,2,,190,,1000,,,100
 ";
 
-/// The plan, and the part of each model's requests that is in time with it, in the mean over seeds.
-fn planned(
+/// Returns the plan, and the goodput of each model over its offered rate, in the mean over seeds.
+fn plan_and_simulate(
     scenario: &Scenario,
     objective: Objective,
-    compute_shares: ComputeShares,
+    compute_shares: ComputeShareMode,
 ) -> (Vec<PlannedReplica>, [f64; 2]) {
     let options = PolicyOptions {
         objective,
@@ -44,29 +45,31 @@ fn planned(
     };
     let plan = policy("goodput")
         .unwrap()
-        .place_with(&scenario.problem, &options, &mut Budget::unlimited())
+        .place_with(&scenario.problem, &options.into(), &mut Budget::unlimited())
         .unwrap();
-    let mut parts = [0.0; 2];
+    let mut ratios = [0.0; 2];
     for seed in 1..=5 {
         let report = run(scenario, &plan.replicas, Discipline::Deadline, seed);
-        for (part, model) in parts.iter_mut().zip(&report.models) {
-            *part += model.goodput_rps / model.offered_rps / 5.0;
+        for (ratio, model) in ratios.iter_mut().zip(&report.models) {
+            *ratio += model.goodput_rps / model.offered_rps / 5.0;
         }
     }
-    (plan.replicas, parts)
+    (plan.replicas, ratios)
 }
 
 #[test]
-fn who_has_time_leaves_room_to_who_has_none() {
+fn a_compute_share_on_the_model_with_a_long_slo_protects_the_one_with_a_short_slo() {
     let scenario = Scenario::parse(SCENARIO, &mut |_| Ok(PROFILES.to_owned())).unwrap();
     for objective in [Objective::Goodput, Objective::MaxMin] {
-        let (without, [camera, _]) = planned(&scenario, objective, ComputeShares::Never);
+        let (without, [camera, _]) =
+            plan_and_simulate(&scenario, objective, ComputeShareMode::Never);
         assert!(
             without
                 .iter()
                 .all(|replica| replica.compute_share.is_none())
         );
-        let (with, [protected, report]) = planned(&scenario, objective, ComputeShares::Auto);
+        let (with, [protected, report]) =
+            plan_and_simulate(&scenario, objective, ComputeShareMode::Auto);
         let confined = |replica: &PlannedReplica| replica.compute_share.is_some();
         let reports = |replica: &PlannedReplica| {
             scenario.problem.models[replica.model.0].id.name.as_str() == "report"

@@ -76,9 +76,7 @@ impl From<NodeError> for ApiError {
 impl From<PolicyError> for ApiError {
     fn from(error: PolicyError) -> Self {
         match error {
-            PolicyError::Unknown(_) | PolicyError::Options(_) => {
-                Self::bad_request(error.to_string())
-            }
+            PolicyError::Unknown(_) => Self::bad_request(error.to_string()),
             PolicyError::Store(e) => e.into(),
         }
     }
@@ -88,7 +86,6 @@ impl From<PreviewError> for ApiError {
     fn from(error: PreviewError) -> Self {
         match error {
             PreviewError::Policy(_)
-            | PreviewError::Options(_)
             | PreviewError::Model { .. }
             | PreviewError::Invalid(_)
             | PreviewError::UnknownKind(_)
