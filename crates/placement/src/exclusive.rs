@@ -1,27 +1,26 @@
-//! `exclusive`: a replica has its device to itself.
+//! `exclusive`: each replica has a device of its own.
 //!
-//! Models are served in the problem's order, those that expect no requests after all others: first come, first served. Each
-//! takes devices until their full batches, of the largest size that is within the SLO and the device's memory, carry its rate;
-//! at least one. Where devices are equal that is ceil(rate · latency / batch) of them. It prefers devices that it is on already,
-//! then those that nobody is on. Predicted goodput is min(rate, sum of batch / latency).
+//! The policy serves the models in the problem's order, models without expected requests last: first come, first served. A model gets
+//! at least one device, and more until full batches carry its rate. The batch size is the largest within the SLO and the device's
+//! memory. If all devices are equal, a model gets ceil(rate · latency / batch) of them. A model prefers devices on which it runs
+//! already, then devices on which nothing runs. The predicted goodput is min(rate, sum of batch / latency).
 //!
-//! Source: the baseline that papers on sharing GPUs compare with.
+//! Source: the usual baseline of papers on GPU sharing.
 
 use std::collections::BTreeSet;
 
 use packhorse_cluster::{
-    DeviceIndex, ModelForecast, ModelIndex, Plan, PlannedReplica, Problem, RequestsPerSecond,
+    DeviceIndex, ModelIndex, Plan, PlannedReplica, Problem, RequestsPerSecond, Shortfall,
 };
 
 use crate::{
-    Budget, PlaceError, Policy, PolicyOptions,
+    Budget, PlaceError, PlanningOptions, Policy,
     candidates::{Candidate, Candidates},
+    forecast::forecast,
+    tolerance::CARRIED,
 };
 
 pub(crate) const NAME: &str = "exclusive";
-
-/// Rates are quotients of rounded times: a rate is carried if this much of it is.
-const CARRIED: f64 = 1.0 - 1e-9;
 
 pub(crate) struct Exclusive;
 
@@ -29,7 +28,7 @@ impl Policy for Exclusive {
     fn place(
         &self,
         problem: &Problem,
-        _options: &PolicyOptions,
+        _options: &PlanningOptions,
         budget: &mut Budget<'_>,
     ) -> Result<Plan, PlaceError> {
         let candidates = Candidates::new(problem);
@@ -39,30 +38,31 @@ impl Policy for Exclusive {
             .map(|replica| (replica.device, replica.model))
             .collect();
         let mut free: BTreeSet<DeviceIndex> = problem.devices().map(|(device, _)| device).collect();
-        let mut plan = Plan::empty(NAME, problem, "no device is left");
+        let mut plan = Plan::empty(NAME, problem, &Shortfall::NoDeviceLeft);
         let mut order: Vec<ModelIndex> = problem.models().map(|(model, _)| model).collect();
         order.sort_by_key(|model| problem.models[model.0].rate == RequestsPerSecond::ZERO);
         for model in order {
             budget.spend(free.len() as u64)?;
-            // One device after the other: the model's own, then nobody's, then those of others; each by index.
+            // The devices in order of preference: where the model runs, where nothing runs, others; equals by index.
             let mut choices: Vec<(DeviceIndex, Candidate)> = free
                 .iter()
                 .filter_map(|&device| {
                     Some((
                         device,
-                        largest(problem, candidates.of(model, device), device)?,
+                        largest_in_memory(problem, candidates.on_device(model, device), device)?,
                     ))
                 })
                 .collect();
             choices.sort_by_key(|&(device, _)| {
-                let taken = current
+                let in_use = current
                     .range((device, ModelIndex(0))..=(device, ModelIndex(usize::MAX)))
                     .next()
                     .is_some();
-                (!current.contains(&(device, model)), taken)
+                (!current.contains(&(device, model)), in_use)
             });
-            let taken = take(&choices, problem.models[model.0].rate.get());
-            for &(device, candidate) in taken {
+            let rate = problem.models[model.0].rate;
+            let chosen = enough_for(&choices, rate.get());
+            for &(device, candidate) in chosen {
                 free.remove(&device);
                 plan.replicas.push(PlannedReplica {
                     model,
@@ -72,7 +72,21 @@ impl Policy for Exclusive {
                     duty_cycle: None,
                 });
             }
-            plan.models[model.0] = forecast(problem, &candidates, model, taken);
+            let throughputs = chosen.iter().map(|(_, candidate)| candidate.throughput);
+            plan.models[model.0] = forecast(
+                rate,
+                chosen.len(),
+                throughputs.sum(),
+                || {
+                    let infeasible = candidates.infeasible(model);
+                    infeasible.unwrap_or(Shortfall::NoDeviceWithMemoryLeft)
+                },
+                |goodput| Shortfall::NoDeviceLeftForMore {
+                    replicas: chosen.len(),
+                    goodput,
+                    rate,
+                },
+            );
         }
         plan.replicas
             .sort_by_key(|replica| (replica.model, replica.device));
@@ -80,8 +94,12 @@ impl Policy for Exclusive {
     }
 }
 
-/// The largest batch size that the device has memory for. A replica whose memory was never measured may have the whole device.
-fn largest(problem: &Problem, candidates: &[Candidate], device: DeviceIndex) -> Option<Candidate> {
+/// Returns the largest batch size that fits the device's memory. A replica without measured memory fits.
+fn largest_in_memory(
+    problem: &Problem,
+    candidates: &[Candidate],
+    device: DeviceIndex,
+) -> Option<Candidate> {
     let memory = problem.devices[device.0].memory;
     candidates
         .iter()
@@ -89,46 +107,13 @@ fn largest(problem: &Problem, candidates: &[Candidate], device: DeviceIndex) -> 
         .copied()
 }
 
-/// As many of the choices as the rate needs, at least one.
-fn take(choices: &[(DeviceIndex, Candidate)], rate: f64) -> &[(DeviceIndex, Candidate)] {
+/// Returns the first choices that together carry the rate, at least one.
+fn enough_for(choices: &[(DeviceIndex, Candidate)], rate: f64) -> &[(DeviceIndex, Candidate)] {
     let mut carried = 0.0;
-    let mut taken = 0;
-    while taken < choices.len() && (taken == 0 || carried < rate * CARRIED) {
-        carried += choices[taken].1.throughput;
-        taken += 1;
+    let mut count = 0;
+    while count < choices.len() && (count == 0 || carried < rate * CARRIED) {
+        carried += choices[count].1.throughput;
+        count += 1;
     }
-    &choices[..taken]
-}
-
-fn forecast(
-    problem: &Problem,
-    candidates: &Candidates<'_>,
-    model: ModelIndex,
-    taken: &[(DeviceIndex, Candidate)],
-) -> ModelForecast {
-    let rate = problem.models[model.0].rate;
-    let carried: f64 = taken
-        .iter()
-        .map(|(_, candidate)| candidate.throughput)
-        .sum();
-    let shortfall = if taken.is_empty() {
-        Some(
-            candidates
-                .unfit(model)
-                .unwrap_or_else(|| "no device with enough memory is left".to_owned()),
-        )
-    } else if carried < rate.get() * CARRIED {
-        let replicas = taken.len();
-        Some(format!(
-            "{replicas} replicas carry {carried:.1} of {rate} requests/s, and no device is left for more"
-        ))
-    } else {
-        None
-    };
-    let goodput = RequestsPerSecond::new(carried.min(rate.get())).expect("between zero and a rate");
-    ModelForecast {
-        goodput,
-        latency: None,
-        shortfall,
-    }
+    &choices[..count]
 }

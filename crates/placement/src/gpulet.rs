@@ -1,88 +1,89 @@
-//! `gpulet`: devices are cut into at most two gpulets, partitions of their multiprocessors of the size at which a model's throughput
-//! grows most, and shared in time where no partition is left.
+//! `gpulet`: each device is divided into at most two gpulets, partitions of its multiprocessors of the size at which a model's throughput
+//! grows most, and is shared in time if no partition is left.
 //!
-//! With `L(b, p)` the time of a batch of `b` on a gpulet of `p` percent (20, 40, 50, 60, 80 or 100) and `r` a model's rate:
+//! `L(b, p)` is the time of a batch of `b` on a gpulet of `p` percent (20, 40, 50, 60, 80 or 100), and `r` the rate of a model.
 //!
-//! 1. *Order.* Models by rate · SLO, smallest first, later ones first among equals.
-//! 2. *Sizes.* A gpulet is *saturated* by the largest batch with `2 · L(b, p) ≤ SLO` (a request that just missed a batch waits
-//!    for a whole one); its throughput is `b / L`. The *preferred* size is the upper one of the two neighbouring sizes between which
-//!    throughput grows most per percent; pairs that differ by less than 5 % are passed over, and 80 to 100 is never looked at. While
-//!    the rate is above the preferred size's throughput the model gets saturated gpulets of it; then the smallest that serves the
-//!    residue: `L(b, p) + b / r ≤ SLO`, and `L(b, p) ≤ b / r`.
-//! 3. *Best fit.* The largest gpulet first, onto a free part of just that size, else onto an untouched device, which is split into
-//!    `p` and `100 − p`, else onto the smallest free part that is larger. The device has the memory for it, and its link the bytes.
-//! 4. *What found no place* is split over the free parts there are, the largest first; then joins the model's own gpulets as far as
-//!    they have slack; then shares a device in time: with a duty cycle `D`, the least `b / r` of those that take turns, batches of
-//!    `ceil(D · rᵢ)`, `Σ Lᵢ ≤ D`, and `Σ Lᵢ + D ≤ SLO` for each. The device whose occupancy `Σ Lᵢ / D` becomes the highest.
-//! 5. *Retry.* A model that ends below 85 % of its rate gives everything back and is tried once more with its full rate on whole
-//!    devices; the better of the two stands. On a fixed cluster this is best effort: a model that stays below keeps what it has, and the next ones follow.
+//! 1. *Order.* Models in ascending order of rate · SLO; among equals the later model comes first.
+//! 2. *Sizes.* A gpulet is *saturated* by the largest batch with `2 · L(b, p) ≤ SLO`, because a request that just missed a batch waits
+//!    for a whole one; its throughput is `b / L`. The *preferred* size is the upper one of the two neighbouring sizes between which the
+//!    throughput grows most per percent. Pairs that differ by less than 5 % are skipped, and the pair of 80 and 100 is never considered.
+//!    The model gets saturated gpulets of the preferred size while its rate is above their throughput, then the smallest gpulet that
+//!    serves the residual rate: `L(b, p) + b / r ≤ SLO` and `L(b, p) ≤ b / r`.
+//! 3. *Best fit.* The largest gpulet is placed first: on a free part of exactly its size, else on an unused device, which is split into
+//!    `p` and `100 − p`, else on the smallest free part that is larger. The device must have the memory for it, and its link the
+//!    bandwidth.
+//! 4. *Remainder.* A rate for which there is no such place is divided over the free parts, the largest first. What remains is added to
+//!    the model's own gpulets as far as they have slack. What still remains shares a device in time: with a duty cycle `D`, the smallest
+//!    `b / r` of the members, batches of `ceil(D · rᵢ)`, `Σ Lᵢ ≤ D`, and `Σ Lᵢ + D ≤ SLO` for each member. The device whose occupancy
+//!    `Σ Lᵢ / D` becomes the highest is chosen.
+//! 5. *Retry.* A model with less than 85 % of its rate releases everything and is placed once more with its full rate on whole devices;
+//!    the better result is kept. On a fixed cluster this is best effort: a model that stays below 85 % keeps what it has, and the next
+//!    models follow.
 //!
-//! Predicted goodput is what the gpulets carry.
+//! The predicted goodput is the rate that the gpulets carry.
 //!
-//! Source: Choi et al., "Serving Heterogeneous Machine Learning Models on Multi-GPU Servers with Spatio-Temporal Sharing", USENIX
-//! ATC 2022, section 4 (elastic partitioning), with what its published code (casys-kaist/glet) adds: the order, the 5 %, the 85 %,
-//! a tenth on every latency, the check of the link.
+//! Source: Choi et al., "Serving Heterogeneous Machine Learning Models on Multi-GPU Servers with Spatio-Temporal Sharing", USENIX ATC
+//! 2022, section 4 (elastic partitioning), with the additions of its published code (casys-kaist/glet): the order, the 5 %, the 85 %, a
+//! tenth on every latency, and the check of the link.
 //!
-//! Where we deviate:
-//! - Latency under a share is as measured, where the profile has rows under shares, else by the rule of `packhorse_contention`; the published code
-//!   interpolates its own tables. It gathers requests on the host before a batch: we do not, and leave that time out.
-//! - *Interference.* The published model is linear in the neighbours' use of the L2 cache and of memory bandwidth, which no profile
-//!   of ours has. By our rule two gpulets do not slow each other, as they add up to at most the device. So the published shrinking of neighbours has nothing to do.
-//! - *Sharing in time* makes the device whole again, where the published code has up to three models take turns on a gpulet. A
-//!   plan's shares are limits that hold at once and add up to at most 100 %, so it cannot say that one is handed around; and by our rule
-//!   a whole device in turns carries whatever its parts would. Up to six models, as two gpulets of three.
-//! - A model's residue goes somewhere even if it is below 15 requests/s, which the published code leaves out: ours may expect less in all.
-//! - A residue whose requests come so rarely that they never fill a batch of one in time (`L(1) + 1 / r > SLO`) is served one by one.
-//! - Any integer batch up to the largest profiled one, not 32. Memory is what the profile says of a replica, and limited by the
-//!   device's; the published code adds 1230 MB per process and keeps a tenth free.
-//! - The link is the problem's network model, not 3 Gbit/s. A gpulet whose neighbour leaves it too little of it goes elsewhere.
-//! - The retry has whole devices: without interference another try with the same sizes would end the same.
-//! - Devices of several kinds: a model takes the kinds in the order of requests per cost, the next one for what is left.
-//! - Models that expect no requests come last, with the smallest gpulet that serves one in time.
-//! - Estimating rates from epochs is not placement and left out.
+//! Deviations:
+//! - The latency under a share is measured if the profile has rows for shares; otherwise it follows the rule of
+//!   `packhorse_contention`. The published code interpolates its own tables. The time to gather requests on the host before a batch,
+//!   which the published code adds, is left out, because we do not gather them.
+//! - *Interference.* The published model is linear in the neighbours' use of the L2 cache and of memory bandwidth, which our profiles do
+//!   not contain. By our rule two gpulets do not slow each other, because they add up to at most the device. The published step that
+//!   shrinks neighbours therefore has no effect.
+//! - *Time sharing* uses the whole device, whereas the published code lets up to three models take turns on a gpulet. The shares of a
+//!   plan are limits that hold at once and add up to at most 100 %, so a plan cannot express that a share is passed on; and by our rule
+//!   a time-shared whole device carries whatever its parts would carry. Up to six models share a device, as on two gpulets of three.
+//! - A residual rate below 15 requests/s is placed as well; the published code drops it. A model of ours may have a lower rate in total.
+//! - Residual requests that arrive too rarely to fill a batch of one in time (`L(1) + 1 / r > SLO`) are served one by one.
+//! - Batches are any integer up to the largest profiled one, not up to 32. A replica needs the memory of its profile, and the limit is
+//!   the device's memory; the published code adds 1230 MB per process and keeps a tenth free.
+//! - The link is the problem's network model, not 3 Gbit/s. A gpulet goes elsewhere if its neighbour leaves it too little of the link.
+//! - The retry uses whole devices: without interference another attempt with the same sizes would give the same result.
+//! - Devices of several kinds: a model uses the kinds in the order of requests per cost, the next one for the remaining rate.
+//! - Models without expected requests come last, with the smallest gpulet that serves one request in time.
+//! - The estimation of rates from epochs is not part of placement and is left out.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::collections::BTreeMap;
 
 use packhorse_cluster::{
-    ComputeShare, DeviceIndex, ModelForecast, ModelIndex, Plan, PlannedReplica, Problem,
-    RequestsPerSecond,
+    ComputeShare, DeviceIndex, ModelIndex, Plan, PlannedReplica, Problem, RequestsPerSecond,
+    Shortfall,
 };
 
 use self::{
-    curve::{Curve, Demand, Unfit},
-    devices::{Device, Devices, Member, Needs},
+    partition_sizes::{SIZES, WHOLE, WHOLE_INDEX, index_of},
+    partitioned_devices::{Member, PartitionedDevice, PartitionedDevices, RequiredResources},
+    throughput_curve::{BatchSchedule, CurveError, ThroughputCurve},
 };
 use crate::{
-    Budget, PlaceError, Policy, PolicyOptions,
+    Budget, PlaceError, PlanningOptions, Policy,
     candidates::Candidates,
-    classes::{Class, classes},
+    device_classes::{DeviceClass, class_of_each_device, device_classes},
+    duty_cycle::{planned_duration, turns},
+    forecast::forecast,
+    tolerance::ROUNDING,
 };
 
-mod curve;
-mod devices;
+mod partition_sizes;
+mod partitioned_devices;
+mod throughput_curve;
 
 pub(crate) const NAME: &str = "gpulet";
 
-/// A device without partitions, in percent.
-const WHOLE: u8 = 100;
+/// The fraction of its rate below which a model is placed once more.
+const RETRY_BELOW: f64 = 0.85;
 
-/// The sizes of gpulets, in percent.
-const PARTITIONS: [u8; 6] = [20, 40, 50, 60, 80, WHOLE];
+/// The largest number of models that share a device in time.
+const MAX_TIME_SHARED: usize = 6;
 
-/// A model that has less of its rate is tried again.
-const ENOUGH: f64 = 0.85;
+/// The fractions of the remaining rate that are tried on a time-shared device, in this order.
+const TIME_SHARED_FRACTIONS: [f64; 4] = [1.0, 0.5, 0.25, 0.125];
 
-/// The most models that share a device in time.
-const MOST_IN_TURNS: usize = 6;
-
-/// What a turn on a shared device is tried with, of what is left of a rate: where not all of it fits, a part may.
-const PARTS: [f64; 4] = [1.0, 0.5, 0.25, 0.125];
-
-/// A turn for less than this part of a model's rate is not worth its memory.
-const WORTH_A_TURN: f64 = 0.05;
-
-/// Products and quotients of rounded times: what misses a limit by this part of it meets it.
-const ROUNDING: f64 = 1e-9;
+/// The smallest fraction of a model's rate that is worth the memory of a replica on a time-shared device.
+const MIN_TIME_SHARED_FRACTION: f64 = 0.05;
 
 pub(crate) struct Gpulet;
 
@@ -90,7 +91,7 @@ impl Policy for Gpulet {
     fn place(
         &self,
         problem: &Problem,
-        _options: &PolicyOptions,
+        _options: &PlanningOptions,
         budget: &mut Budget<'_>,
     ) -> Result<Plan, PlaceError> {
         let mut partitioning = Partitioning::new(problem);
@@ -113,202 +114,202 @@ impl Policy for Gpulet {
     }
 }
 
-/// A gpulet that is wanted.
+/// A gpulet to be placed.
 #[derive(Clone, Copy)]
-struct Piece {
-    /// Of [`PARTITIONS`].
+struct WantedGpulet {
+    /// The index in [`SIZES`].
     size: usize,
-    demand: Demand,
+    schedule: BatchSchedule,
 }
 
+/// A plan in progress.
 struct Partitioning<'a> {
     problem: &'a Problem,
-    classes: Vec<Class<'a>>,
+    classes: Vec<DeviceClass<'a>>,
     /// By model, then class.
-    curves: Vec<Vec<Result<Curve, Unfit>>>,
-    devices: Devices,
+    curves: Vec<Vec<Result<ThroughputCurve, CurveError>>>,
+    devices: PartitionedDevices,
 }
 
 impl<'a> Partitioning<'a> {
     fn new(problem: &'a Problem) -> Self {
-        let classes = classes(problem);
-        let mut class_of = vec![0; problem.devices.len()];
-        for (number, class) in classes.iter().enumerate() {
-            class
-                .devices
-                .iter()
-                .for_each(|device| class_of[device.0] = number);
-        }
-        let of_model = |model| {
+        let classes = device_classes(problem);
+        let curves = |model| {
             classes
                 .iter()
-                .map(|class| Curve::new(problem, model, class))
+                .map(|class| ThroughputCurve::new(problem, model, class))
                 .collect()
         };
         Self {
-            curves: problem.models().map(|(model, _)| of_model(model)).collect(),
-            devices: Devices::new(problem, &class_of),
+            curves: problem.models().map(|(model, _)| curves(model)).collect(),
+            devices: PartitionedDevices::new(problem, &class_of_each_device(&classes)),
             problem,
             classes,
         }
     }
 
-    fn curve(&self, model: ModelIndex, class: usize) -> Option<&Curve> {
+    fn curve(&self, model: ModelIndex, class: usize) -> Option<&ThroughputCurve> {
         self.curves[model.0][class].as_ref().ok()
     }
 
-    /// The classes that the model can run on, those with most requests per cost first.
+    /// Returns the classes that the model can run on, those with the most requests per cost first.
     fn preferred_classes(&self, model: ModelIndex) -> Vec<usize> {
-        let value = |class: usize| {
+        let per_cost = |class: usize| {
             let curve = self.curve(model, class)?;
-            Some(curve.throughput(PARTITIONS.len() - 1) / self.classes[class].cost)
+            Some(curve.throughput(WHOLE_INDEX) / self.classes[class].cost)
         };
         let mut classes: Vec<(usize, f64)> = (0..self.classes.len())
-            .filter_map(|class| Some((class, value(class)?)))
+            .filter_map(|class| Some((class, per_cost(class)?)))
             .collect();
         classes.sort_by(|a, b| b.1.total_cmp(&a.1));
         classes.into_iter().map(|(class, _)| class).collect()
     }
 
+    /// Places a model, and once more if it gets too little of its rate.
     fn place(&mut self, model: ModelIndex) {
         let rate = self.problem.models[model.0].rate.get();
         let classes = self.preferred_classes(model);
-        self.devices.begin();
-        let left = self.allocate(model, &classes, rate, Curve::preferred);
-        if left <= rate * (1.0 - ENOUGH) {
+        self.devices.begin_changes();
+        let unserved = self.allocate(model, &classes, rate, ThroughputCurve::preferred);
+        if unserved <= rate * (1.0 - RETRY_BELOW) {
             return;
         }
-        let first = self.devices.take_back();
-        let left_again = self.allocate(model, &classes, rate, |_| PARTITIONS.len() - 1);
-        if left_again >= left {
-            self.devices.take_back();
-            self.devices.restore(first);
+        let first = self.devices.undo_changes();
+        let unserved_by_retry = self.allocate(model, &classes, rate, |_| WHOLE_INDEX);
+        if unserved_by_retry >= unserved {
+            self.devices.undo_changes();
+            self.devices.redo_changes(first);
         }
     }
 
-    /// Places as much of the rate as it can; returns what is left of it. A model without a rate gets one gpulet.
+    /// Places as much of the rate as possible and returns the unserved rate. A model without a rate gets one gpulet.
     fn allocate(
         &mut self,
         model: ModelIndex,
         classes: &[usize],
         rate: f64,
-        preferred: impl Fn(&Curve) -> usize,
+        preferred: impl Fn(&ThroughputCurve) -> usize,
     ) -> f64 {
-        let mut left = Left {
+        let mut left = UnservedRate {
             rate,
             served: false,
         };
         for &class in classes {
-            if left.is_something() {
-                self.partition(model, class, &mut left, &preferred);
+            if left.needs_gpulet() {
+                self.place_gpulets(model, class, &mut left, &preferred);
             }
         }
         for &class in classes {
-            if left.is_something() {
-                self.readjust(model, class, &mut left);
+            if left.needs_gpulet() {
+                self.fill_free_parts(model, class, &mut left);
             }
         }
-        if left.is_something() {
-            self.merge_own(model, &mut left);
+        if left.needs_gpulet() {
+            self.grow_own_gpulets(model, &mut left);
         }
         for &class in classes {
-            if left.is_something() {
-                self.take_turns(model, class, &mut left);
+            if left.needs_gpulet() {
+                self.share_in_time(model, class, &mut left);
             }
         }
         left.rate
     }
 
-    /// Gpulets of the sizes that the model wants, where there are such.
-    fn partition(
+    /// Places gpulets of the sizes that suit the model, as far as there is room for them.
+    fn place_gpulets(
         &mut self,
         model: ModelIndex,
         class: usize,
-        left: &mut Left,
-        preferred: impl Fn(&Curve) -> usize,
+        left: &mut UnservedRate,
+        preferred: impl Fn(&ThroughputCurve) -> usize,
     ) {
         let Some(curve) = self.curve(model, class) else {
             return;
         };
-        // Two gpulets of a model on every device is all that there can be.
+        // A device has at most two gpulets of a model.
         let most = 2 * self.classes[class].devices.len();
-        let pieces = pieces(curve, preferred(curve), left.rate, most);
-        for piece in pieces {
-            let needs = self.needs(model, class, piece.demand);
-            let fit = self.devices.best_fit(class, PARTITIONS[piece.size], needs);
+        for gpulet in wanted_gpulets(curve, preferred(curve), left.rate, most) {
+            let required = self.required(model, class, gpulet.schedule);
+            let fit = self.devices.best_fit(class, SIZES[gpulet.size], required);
             if let Some((number, percent)) = fit {
-                self.put(model, class, number, percent, piece.demand, left);
+                self.add_gpulet(model, class, number, percent, gpulet.schedule, left);
             }
         }
     }
 
-    /// Splits what is left over the parts that are free.
-    fn readjust(&mut self, model: ModelIndex, class: usize, left: &mut Left) {
-        while left.is_something() {
+    /// Divides the unserved rate over the free parts.
+    fn fill_free_parts(&mut self, model: ModelIndex, class: usize, left: &mut UnservedRate) {
+        while left.needs_gpulet() {
             let Some(curve) = self.curve(model, class) else {
                 return;
             };
-            let needs = |size| Some(self.needs(model, class, curve.demand(size, left.rate)?));
-            let Some((number, size)) = self.devices.largest_free(class, needs) else {
+            let required = |size| {
+                let schedule = curve.schedule(size, left.rate)?;
+                Some(self.required(model, class, schedule))
+            };
+            let Some((number, size)) = self.devices.largest_free_part(class, required) else {
                 return;
             };
-            let demand = curve.demand(size, left.rate);
-            let demand = demand.expect("the part was found for it");
-            self.put(model, class, number, PARTITIONS[size], demand, left);
+            let schedule = curve.schedule(size, left.rate);
+            let schedule = schedule.expect("the part was found for it");
+            self.add_gpulet(model, class, number, SIZES[size], schedule, left);
         }
     }
 
-    /// Has the model's own gpulets carry what they can.
-    fn merge_own(&mut self, model: ModelIndex, left: &mut Left) {
+    /// Raises the rate of the model's own gpulets as far as they have slack.
+    fn grow_own_gpulets(&mut self, model: ModelIndex, left: &mut UnservedRate) {
         let own: Vec<(usize, usize)> = self
             .devices
             .iter()
-            .filter(|(_, device)| !device.turns)
+            .filter(|(_, device)| !device.time_shared)
             .flat_map(|(number, device)| {
-                let places = device.members.iter().enumerate();
-                places
+                let members = device.members.iter().enumerate();
+                members
                     .filter(|(_, member)| member.model == model)
-                    .map(move |(place, _)| (number, place))
+                    .map(move |(index, _)| (number, index))
             })
             .collect();
-        for (number, place) in own {
-            let device = self.devices.at(number);
-            let member = &device.members[place];
+        for (number, index) in own {
+            let device = self.devices.get(number);
+            let member = &device.members[index];
             let Some(curve) = self.curve(model, device.class) else {
                 continue;
             };
-            let size = size_of(member.percent);
-            let Some(demand) = curve.demand(size, member.demand.rate + left.rate) else {
+            let size = index_of(member.percent);
+            let Some(schedule) = curve.schedule(size, member.schedule.rate + left.rate) else {
                 continue;
             };
-            let more = demand.rate - member.demand.rate;
-            let mut needs = self.needs(model, device.class, demand);
-            needs.received = more * self.problem.models[model.0].payload.as_u64() as f64;
-            if more > 0.0 && self.devices.may_grow(number, place, needs) {
-                self.devices.grow(number, place, demand, needs);
-                left.take(more);
+            let more = schedule.rate - member.schedule.rate;
+            let mut required = self.required(model, device.class, schedule);
+            required.bandwidth = self.bandwidth(model, more);
+            if more > 0.0 && self.devices.can_grow(number, index, required) {
+                self.devices.grow(number, index, schedule, required);
+                left.subtract(more);
             }
         }
     }
 
-    /// Shares devices in time: one for all of what is left, else several for parts of it.
-    fn take_turns(&mut self, model: ModelIndex, class: usize, left: &mut Left) {
-        let least = WORTH_A_TURN * self.problem.models[model.0].rate.get();
-        while left.is_something() {
-            let parts = PARTS.map(|part| left.rate * part);
-            let mut worth = parts.into_iter().filter(|rate| *rate >= least);
-            let found = worth.find_map(|rate| Some((rate, self.best_turn(model, class, rate)?)));
+    /// Shares devices in time: one for all of the unserved rate, else several for parts of it.
+    fn share_in_time(&mut self, model: ModelIndex, class: usize, left: &mut UnservedRate) {
+        let least = MIN_TIME_SHARED_FRACTION * self.problem.models[model.0].rate.get();
+        while left.needs_gpulet() {
+            let rates = TIME_SHARED_FRACTIONS.map(|fraction| left.rate * fraction);
+            let mut rates = rates.into_iter().filter(|rate| *rate >= least);
+            let found = rates.find_map(|rate| {
+                let device = self.best_time_shared(model, class, rate)?;
+                Some((rate, device))
+            });
             let Some((rate, (number, members))) = found else {
                 return;
             };
-            let received = self.received(model, rate);
-            self.devices.share_in_time(number, members, received);
-            left.take(rate);
+            let bandwidth = self.bandwidth(model, rate);
+            self.devices.share_in_time(number, members, bandwidth);
+            left.subtract(rate);
         }
     }
 
-    /// The device whose occupancy becomes the highest with one more in turns, and its members then.
-    fn best_turn(
+    /// Returns the device whose occupancy becomes the highest if it serves the rate too, and its members then.
+    fn best_time_shared(
         &self,
         model: ModelIndex,
         class: usize,
@@ -316,7 +317,7 @@ impl<'a> Partitioning<'a> {
     ) -> Option<(usize, Vec<Member>)> {
         let mut best: Option<(f64, usize, Vec<Member>)> = None;
         for (number, device) in self.devices.iter() {
-            if let Some((occupancy, members)) = self.turns(number, device, class, model, rate)
+            if let Some((occupancy, members)) = self.time_shared(number, device, class, model, rate)
                 && best.as_ref().is_none_or(|(most, ..)| occupancy > *most)
             {
                 best = Some((occupancy, number, members));
@@ -325,165 +326,159 @@ impl<'a> Partitioning<'a> {
         best.map(|(_, number, members)| (number, members))
     }
 
-    /// The members of a device with one more, all in turns, and its occupancy; `None` if there is no time for that.
-    fn turns(
+    /// Returns the occupancy and the members of a device that serves the rate too and is shared in time; `None` if it has too little
+    /// time, memory or bandwidth.
+    fn time_shared(
         &self,
         number: usize,
-        device: &Device,
+        device: &PartitionedDevice,
         class: usize,
         model: ModelIndex,
         rate: f64,
     ) -> Option<(f64, Vec<Member>)> {
         let others = &device.members;
         let is_new = others.iter().all(|member| member.model != model);
-        if device.class != class || others.len() >= MOST_IN_TURNS || !is_new {
+        if device.class != class || others.len() >= MAX_TIME_SHARED || !is_new {
             return None;
         }
-        let demand = self
-            .curve(model, class)?
-            .demand(PARTITIONS.len() - 1, rate)?;
-        if demand.rate < rate {
+        let schedule = self.curve(model, class)?.schedule(WHOLE_INDEX, rate)?;
+        if schedule.rate < rate {
             return None;
         }
-        let duties = others.iter().map(|member| member.demand.duty);
-        let duty = duties.fold(demand.duty, f64::min);
-        let with_rates = others
+        let duties = others.iter().map(|member| member.schedule.duty);
+        let duty = duties.fold(schedule.duty, f64::min);
+        let rates = others
             .iter()
-            .map(|member| (member.model, member.demand.rate))
-            .chain([(model, rate)]);
-        let (mut members, mut busy, mut least_slo) = (Vec::new(), 0.0, f64::INFINITY);
-        for (model, rate) in with_rates {
-            let curve = self.curve(model, class)?;
-            // A batch that is a rounding error over an integer is that integer.
-            let batch = (duty * rate - 1e-6).ceil().max(1.0);
-            if batch > f64::from(curve.largest_batch()) {
-                return None;
-            }
-            let batch = batch as u32;
-            busy += curve.latency(batch, PARTITIONS.len() - 1);
-            if busy > duty * (1.0 + ROUNDING) {
-                return None;
-            }
+            .map(|member| (member.model, member.schedule.rate));
+        let rates = rates.chain([(model, rate)]);
+        let (turns, busy) = turns(duty, rates, |model| self.curve(model, class))?;
+        let (mut members, mut least_slo) = (Vec::new(), f64::INFINITY);
+        for turn in turns {
+            let curve = self.curve(turn.model, class)?;
             least_slo = least_slo.min(curve.slo());
             members.push(Member {
-                model,
+                model: turn.model,
                 percent: WHOLE,
-                demand: Demand { batch, duty, rate },
-                memory: curve.memory(batch),
+                schedule: BatchSchedule {
+                    batch: turn.batch_size,
+                    duty,
+                    rate: turn.rate,
+                },
+                memory: curve.memory(turn.batch_size),
             });
         }
         let in_time = busy + duty <= least_slo * (1.0 + ROUNDING);
-        let received = self.received(model, rate);
-        (in_time && self.devices.holds(number, &members, received))
+        let bandwidth = self.bandwidth(model, rate);
+        (in_time && self.devices.can_share_in_time(number, &members, bandwidth))
             .then_some((busy / duty, members))
     }
 
-    fn received(&self, model: ModelIndex, rate: f64) -> f64 {
+    /// Returns the bytes per second that the model receives at a rate.
+    fn bandwidth(&self, model: ModelIndex, rate: f64) -> f64 {
         rate * self.problem.models[model.0].payload.as_u64() as f64
     }
 
-    fn needs(&self, model: ModelIndex, class: usize, demand: Demand) -> Needs {
-        let curve = self.curve(model, class).expect("it has a demand there");
-        Needs {
-            memory: curve.memory(demand.batch),
-            received: self.received(model, demand.rate),
+    /// Returns the resources that a gpulet of the model requires.
+    fn required(
+        &self,
+        model: ModelIndex,
+        class: usize,
+        schedule: BatchSchedule,
+    ) -> RequiredResources {
+        let curve = self.curve(model, class).expect("it has a schedule there");
+        RequiredResources {
+            memory: curve.memory(schedule.batch),
+            bandwidth: self.bandwidth(model, schedule.rate),
         }
     }
 
-    fn put(
+    /// Adds a gpulet of a size to a device.
+    fn add_gpulet(
         &mut self,
         model: ModelIndex,
         class: usize,
         number: usize,
         percent: u8,
-        demand: Demand,
-        left: &mut Left,
+        schedule: BatchSchedule,
+        left: &mut UnservedRate,
     ) {
-        let Needs { memory, received } = self.needs(model, class, demand);
+        let RequiredResources { memory, bandwidth } = self.required(model, class, schedule);
         let member = Member {
             model,
             percent,
-            demand,
+            schedule,
             memory,
         };
-        self.devices.put(number, member, received);
-        left.take(demand.rate);
+        self.devices.add_gpulet(number, member, bandwidth);
+        left.subtract(schedule.rate);
     }
 
     fn into_plan(self) -> Plan {
-        let mut plan = Plan::empty(NAME, self.problem, "");
+        let mut plan = Plan::empty(NAME, self.problem, &Shortfall::NoDeviceLeft);
         let mut carried: BTreeMap<ModelIndex, (usize, f64)> = BTreeMap::new();
         for (number, device) in self.devices.iter() {
             for member in &device.members {
-                let of_model = carried.entry(member.model).or_default();
-                of_model.0 += 1;
-                of_model.1 += member.demand.rate;
+                let (replicas, rate) = carried.entry(member.model).or_default();
+                *replicas += 1;
+                *rate += member.schedule.rate;
                 plan.replicas.push(planned(number, device, member));
             }
         }
         plan.replicas
             .sort_by_key(|replica| (replica.model, replica.device));
         let candidates = Candidates::new(self.problem);
-        for (model, _) in self.problem.models() {
+        for (model, demanded) in self.problem.models() {
             let (replicas, carried) = carried.get(&model).copied().unwrap_or_default();
-            plan.models[model.0] = self.forecast(&candidates, model, replicas, carried);
+            let rate = demanded.rate;
+            plan.models[model.0] = forecast(
+                rate,
+                replicas,
+                carried,
+                || {
+                    let infeasible = candidates.infeasible(model);
+                    infeasible.unwrap_or_else(|| self.unplaced(model))
+                },
+                |goodput| Shortfall::NoPartitionLeftForMore {
+                    partitions: replicas,
+                    goodput,
+                    rate,
+                },
+            );
         }
         plan
     }
 
-    fn forecast(
-        &self,
-        candidates: &Candidates<'_>,
-        model: ModelIndex,
-        replicas: usize,
-        carried: f64,
-    ) -> ModelForecast {
-        let rate = self.problem.models[model.0].rate;
-        let shortfall = if replicas == 0 {
-            let unfit = candidates.unfit(model);
-            Some(unfit.unwrap_or_else(|| self.why_nowhere(model).to_owned()))
-        } else if carried < rate.get() * (1.0 - ROUNDING) {
-            Some(format!(
-                "{replicas} gpulets carry {carried:.1} of {rate} requests/s, and there is no room for more"
-            ))
-        } else {
-            None
-        };
-        let goodput = RequestsPerSecond::new(carried.min(rate.get()));
-        ModelForecast {
-            goodput: goodput.expect("between zero and a rate"),
-            latency: None,
-            shortfall,
-        }
-    }
-
-    fn why_nowhere(&self, model: ModelIndex) -> &'static str {
-        let of_classes = &self.curves[model.0];
-        if of_classes.iter().any(Result::is_ok) {
-            "no partition is left that serves it in time"
-        } else if of_classes
+    /// Returns the reason why a model that some device could serve alone has no gpulet.
+    fn unplaced(&self, model: ModelIndex) -> Shortfall {
+        let curves = &self.curves[model.0];
+        if curves.iter().any(Result::is_ok) {
+            Shortfall::NoPartitionLeft
+        } else if curves
             .iter()
-            .any(|curve| matches!(curve, Err(Unfit::Memory)))
+            .any(|curve| matches!(curve, Err(CurveError::Memory)))
         {
-            "no device has the memory for a batch that leaves a request the time to wait for another one"
+            Shortfall::NoMemoryWithinHalfSlo
         } else {
-            "no batch takes less than half of its SLO, even on a whole device"
+            Shortfall::WholeDeviceOverHalfSlo
         }
     }
 }
 
-/// What is to be placed of a model yet.
-struct Left {
+/// The rate of a model that is not served yet.
+struct UnservedRate {
     rate: f64,
+    /// True if the model has a gpulet.
     served: bool,
 }
 
-impl Left {
-    fn is_something(&self) -> bool {
+impl UnservedRate {
+    /// Returns true if the model needs another gpulet.
+    fn needs_gpulet(&self) -> bool {
         self.rate > 0.0 || !self.served
     }
 
-    fn take(&mut self, rate: f64) {
+    /// Counts a rate as served.
+    fn subtract(&mut self, rate: f64) {
         self.served = true;
         let left = self.rate - rate;
         self.rate = if left > self.rate * ROUNDING {
@@ -494,48 +489,45 @@ impl Left {
     }
 }
 
-/// Saturated gpulets of the preferred size and one for the residue, at most so many; the largest first.
-fn pieces(curve: &Curve, preferred: usize, rate: f64, most: usize) -> Vec<Piece> {
-    let mut left = Left {
+/// Returns saturated gpulets of the preferred size and one for the residual rate, at most `most`, the largest first.
+fn wanted_gpulets(
+    curve: &ThroughputCurve,
+    preferred: usize,
+    rate: f64,
+    most: usize,
+) -> Vec<WantedGpulet> {
+    let mut left = UnservedRate {
         rate,
         served: false,
     };
-    let mut pieces = Vec::new();
-    while left.is_something() && pieces.len() < most {
-        let whole = curve.throughput(preferred) * (1.0 + ROUNDING);
-        let size = if left.rate > whole {
+    let mut wanted = Vec::new();
+    while left.needs_gpulet() && wanted.len() < most {
+        let saturated = curve.throughput(preferred) * (1.0 + ROUNDING);
+        let size = if left.rate > saturated {
             preferred
         } else {
-            curve.smallest(left.rate).unwrap_or(PARTITIONS.len() - 1)
+            curve.smallest_for(left.rate).unwrap_or(WHOLE_INDEX)
         };
-        let Some(demand) = curve.demand(size, left.rate) else {
+        let Some(schedule) = curve.schedule(size, left.rate) else {
             break;
         };
-        left.take(demand.rate);
-        pieces.push(Piece { size, demand });
+        left.subtract(schedule.rate);
+        wanted.push(WantedGpulet { size, schedule });
     }
-    pieces.sort_by_key(|piece| std::cmp::Reverse(piece.size));
-    pieces
+    wanted.sort_by_key(|gpulet| std::cmp::Reverse(gpulet.size));
+    wanted
 }
 
-fn size_of(percent: u8) -> usize {
-    PARTITIONS
-        .iter()
-        .position(|size| *size == percent)
-        .expect("gpulets have the sizes of partitions")
-}
-
-fn planned(number: usize, device: &Device, member: &Member) -> PlannedReplica {
+fn planned(number: usize, device: &PartitionedDevice, member: &Member) -> PlannedReplica {
     let share = ComputeShare::new(f64::from(member.percent));
     PlannedReplica {
         model: member.model,
         device: DeviceIndex(number),
-        batch_size: member.demand.batch,
+        batch_size: member.schedule.batch,
         // A whole device needs no limit.
         compute_share: (member.percent < WHOLE).then(|| share.expect("between 20 and 80 percent")),
-        // An SLO may be as long as a duration can be, and a rate as low.
         duty_cycle: device
-            .turns
-            .then(|| Duration::try_from_secs_f64(member.demand.duty).unwrap_or(Duration::MAX)),
+            .time_shared
+            .then(|| planned_duration(member.schedule.duty)),
     }
 }

@@ -1,51 +1,50 @@
-//! `nexus`: squishy bin packing. Devices are shared in time: a node goes through its models once per duty cycle.
+//! `nexus`: squishy bin packing. Devices are shared in time: a node computes one batch of each of its models per duty cycle.
 //!
-//! With `L(b)` the time of a batch of `b` and `r` a model's rate, for every model in the problem's order:
+//! `L(b)` is the time of a batch of `b` and `r` the rate of a model. For every model in the problem's order:
 //!
-//! 1. *Saturate.* `B` is the largest batch with `2 · L(B) ≤ SLO` (a request that just missed a batch waits for a whole one). As
-//!    many nodes as the rate fills, floor(r · L(B) / B), run nothing else.
-//! 2. *Residual.* What is left of the rate takes the largest `b ≤ B` with `L(b) + b / r ≤ SLO`, a duty cycle `D = b / r` and an
-//!    occupancy `L(b) / D`. Residuals are merged, the largest occupancy first: on a shared node `D` is the least of the members'
-//!    duty cycles, member `i` has batches of `ceil(D · rᵢ)`, and it fits if `Σ Lᵢ(bᵢ) ≤ D`. A residual joins the node whose
-//!    occupancy becomes the highest; if it fits none, it opens one.
-//! 3. *Locality.* Nodes are laid onto devices so that models stay where they are, the node with the most models in place first;
-//!    [`crate::swaps`] counts the rest. First come, first served: nodes beyond the devices are dropped, the last ones first.
+//! 1. *Saturate.* `B` is the largest batch with `2 · L(B) ≤ SLO`, because a request that just missed a batch waits for a whole one. The
+//!    rate fills floor(r · L(B) / B) nodes, which serve this model only.
+//! 2. *Residual.* The remaining rate gets the largest `b ≤ B` with `L(b) + b / r ≤ SLO`, a duty cycle `D = b / r` and an occupancy
+//!    `L(b) / D`. Residuals are merged in descending order of occupancy: on a shared node `D` is the smallest of the members' duty
+//!    cycles, member `i` has batches of `ceil(D · rᵢ)`, and the residual fits if `Σ Lᵢ(bᵢ) ≤ D`. A residual joins the node whose
+//!    occupancy becomes the highest, or opens a new node if it fits on none.
+//! 3. *Locality.* Nodes are assigned to devices such that models stay on their devices, beginning with the node that finds the most of
+//!    its models on one device. The last nodes are dropped if there are not enough devices: first come, first served.
 //!
-//! With [`PolicyOptions::nexus_published`] the wait of a residual batch is `(b − 1) / r`, and the duty cycle at most `SLO − L(b)`.
+//! With [`packhorse_cluster::PolicyOptions::nexus_published`] the wait of a residual batch is `(b − 1) / r`, and the duty cycle is at
+//! most `SLO − L(b)`.
 //!
-//! Source: Shen et al., "Nexus: a GPU cluster engine for accelerating DNN-based video analysis", SOSP 2019, algorithm 1; the
-//! locality and the fixed cluster are Nexus-on-Blox', "Implementing Inference scheduler in Blox", algorithm 1 and section 4.4.
+//! Source: Shen et al., "Nexus: a GPU cluster engine for accelerating DNN-based video analysis", SOSP 2019, algorithm 1. The locality
+//! and the fixed cluster are from Nexus-on-Blox, "Implementing Inference scheduler in Blox", algorithm 1 and section 4.4.
 //!
-//! Where we deviate:
-//! - Batches are any integer up to the largest profiled one, by the profile's interpolation.
-//! - Memory is a limit. The published scheduler computes it and never looks.
-//! - A rate so low that even one request may not wait for a second (`L(1) + 1 / r > SLO`) is served in batches of 1 with the
-//!   duty cycle `SLO − L(1)`: the paper's formula would never serve it.
-//! - A residual batch smaller than `B` may not keep up with its rate. It then fills a node alone, and the rest is a residual again.
-//! - Devices of several kinds: a node is opened on the kind that gives most requests per cost (per device where no cost is given).
-//! - The published margins (latency 1.15 · (mean + deviation), 2 ms for the network, pre- and postprocessing) are left out: our
-//!   profiles are of a batch alone.
-
-use std::time::Duration;
+//! Deviations:
+//! - Batches are any integer up to the largest profiled one, with latencies interpolated from the profile.
+//! - Memory is a limit. The published scheduler computes it but does not use it.
+//! - A rate so low that a request may not wait for a second one (`L(1) + 1 / r > SLO`) is served in batches of 1 with the duty cycle
+//!   `SLO − L(1)`. The paper's formula would never serve it.
+//! - A residual batch smaller than `B` may be too slow for its rate. It then fills a node alone, and the rest is another residual.
+//! - Devices of several kinds: a node is opened on the kind with the most requests per cost (per device if no cost is given).
+//! - The published margins (latency 1.15 · (mean + deviation), 2 ms for the network, pre- and postprocessing) are left out, because our
+//!   profiles contain only the time of the batch.
 
 use packhorse_cluster::{
-    DeviceIndex, ModelForecast, ModelIndex, Plan, PlannedReplica, Problem, RequestsPerSecond,
+    ByteCount, DeviceIndex, ModelIndex, Plan, PlannedReplica, Problem, RequestsPerSecond, Shortfall,
 };
 
-use self::sizes::Sizes;
+use self::batch_table::BatchTable;
 use crate::{
-    Budget, PlaceError, Policy, PolicyOptions,
+    Budget, PlaceError, PlanningOptions, Policy,
     candidates::Candidates,
-    classes::{Class, classes},
+    device_classes::{DeviceClass, device_classes},
+    duty_cycle::{BatchTimes as _, Turn, planned_duration, turns},
+    forecast::forecast,
+    tolerance::ROUNDING,
 };
 
+mod batch_table;
 mod layout;
-mod sizes;
 
 pub(crate) const NAME: &str = "nexus";
-
-/// Products and quotients of rounded times: what misses a limit by this part of it meets it.
-const ROUNDING: f64 = 1e-9;
 
 pub(crate) struct Nexus;
 
@@ -53,12 +52,12 @@ impl Policy for Nexus {
     fn place(
         &self,
         problem: &Problem,
-        options: &PolicyOptions,
+        options: &PlanningOptions,
         budget: &mut Budget<'_>,
     ) -> Result<Plan, PlaceError> {
-        let mut packing = Packing::new(problem, options.nexus_published);
+        let mut packing = Packing::new(problem, options.policy.nexus_published);
         let mut order: Vec<ModelIndex> = problem.models().map(|(model, _)| model).collect();
-        // Those that expect no requests come after all others.
+        // Models without expected requests come last.
         order.sort_by_key(|model| problem.models[model.0].rate == RequestsPerSecond::ZERO);
         let mut residuals = Vec::new();
         for &model in &order {
@@ -75,52 +74,50 @@ impl Policy for Nexus {
     }
 }
 
-/// A rate that does not fill a node.
+/// A part of a model's rate that does not fill a node.
 struct Residual {
     model: ModelIndex,
+    /// The rate in requests per second.
     rate: f64,
-    /// On the class that it would open a node of.
+    /// The occupancy of a node of its own on the model's best class.
     occupancy: f64,
 }
 
-struct Member {
-    model: ModelIndex,
-    rate: f64,
-    batch: u32,
-}
-
-/// What a device will do, before it is said which one.
+/// The work of one device, before a device is assigned.
 struct Node {
     class: usize,
-    members: Vec<Member>,
-    /// In seconds.
+    /// The batches of each duty cycle.
+    turns: Vec<Turn>,
+    /// The duty cycle in seconds.
     duty: f64,
-    /// Saturated nodes take nobody in.
+    /// False if the node is saturated by one model.
     open: bool,
 }
 
+/// A plan in progress.
 struct Packing<'a> {
     problem: &'a Problem,
+    /// True to compute the wait for a residual batch like the published code.
     published: bool,
-    classes: Vec<Class<'a>>,
-    /// How many devices of each class are not taken yet.
+    classes: Vec<DeviceClass<'a>>,
+    /// The number of devices of each class without a node.
     free: Vec<usize>,
-    /// By model, then class.
-    sizes: Vec<Vec<Option<Sizes>>>,
+    /// By model, then class: the batches that the model can have; `None` if it has none there.
+    tables: Vec<Vec<Option<BatchTable>>>,
     nodes: Vec<Node>,
 }
 
 impl<'a> Packing<'a> {
     fn new(problem: &'a Problem, published: bool) -> Self {
-        let classes = classes(problem);
-        let of_model = |model| {
+        let classes = device_classes(problem);
+        let tables = |model| {
             classes
                 .iter()
-                .map(|class| Sizes::new(problem, model, class))
+                .map(|class| BatchTable::new(problem, model, class))
                 .collect()
         };
         Self {
-            sizes: problem.models().map(|(model, _)| of_model(model)).collect(),
+            tables: problem.models().map(|(model, _)| tables(model)).collect(),
             problem,
             published,
             free: classes.iter().map(|class| class.devices.len()).collect(),
@@ -129,37 +126,43 @@ impl<'a> Packing<'a> {
         }
     }
 
-    /// The class that gives most requests per cost, of those that the model can run on.
+    /// Returns the allowed class with the most requests per cost, and the model's batches there.
     fn best_class(
         &self,
         model: ModelIndex,
-        allowed: impl Fn(usize, &Sizes) -> bool,
-    ) -> Option<(usize, &Sizes)> {
-        let sizes = self.sizes[model.0].iter().enumerate();
-        let possible = sizes
-            .filter_map(|(class, sizes)| Some((class, sizes.as_ref()?)))
-            .filter(|&(class, sizes)| allowed(class, sizes));
-        // The first one of equals: it comes last in reverse order.
+        allowed: impl Fn(usize, &BatchTable) -> bool,
+    ) -> Option<(usize, &BatchTable)> {
+        let tables = self.tables[model.0].iter().enumerate();
+        let possible = tables
+            .filter_map(|(class, table)| Some((class, table.as_ref()?)))
+            .filter(|&(class, table)| allowed(class, table));
+        // `max_by` returns the last of equals: in reverse order that is the first one.
         possible.rev().max_by(|a, b| {
-            let value =
-                |(class, sizes): &(usize, &Sizes)| sizes.throughput() / self.classes[*class].cost;
-            value(a).total_cmp(&value(b))
+            let per_cost = |(class, table): &(usize, &BatchTable)| {
+                table.throughput() / self.classes[*class].cost
+            };
+            per_cost(a).total_cmp(&per_cost(b))
         })
     }
 
-    /// Fills nodes with the model alone while its rate fills one; returns what is left of the rate.
+    /// Opens nodes for the model alone as long as its rate fills one, and returns the remaining rate.
     fn saturate(&mut self, model: ModelIndex) -> f64 {
         let mut rate = self.problem.models[model.0].rate.get();
         loop {
-            let full = self.best_class(model, |class, sizes| {
-                self.free[class] > 0 && rate >= sizes.throughput() * (1.0 - ROUNDING)
+            let filled = self.best_class(model, |class, table| {
+                self.free[class] > 0 && rate >= table.throughput() * (1.0 - ROUNDING)
             });
-            let Some((class, sizes)) = full else {
+            let Some((class, table)) = filled else {
                 return rate;
             };
-            let (batch, carried) = (sizes.saturated(), sizes.throughput());
-            let duty = sizes.latency(batch);
-            self.open(class, false, duty, model, carried, batch);
+            let (batch_size, carried) = (table.largest_batch(), table.throughput());
+            let duty = table.seconds(batch_size);
+            let turn = Turn {
+                model,
+                rate: carried,
+                batch_size,
+            };
+            self.open_node(class, false, duty, turn);
             rate = (rate - carried).max(0.0);
             if rate <= carried * ROUNDING {
                 return 0.0;
@@ -167,54 +170,46 @@ impl<'a> Packing<'a> {
         }
     }
 
-    fn open(
-        &mut self,
-        class: usize,
-        open: bool,
-        duty: f64,
-        model: ModelIndex,
-        rate: f64,
-        batch: u32,
-    ) {
+    fn open_node(&mut self, class: usize, open: bool, duty: f64, turn: Turn) {
         self.free[class] -= 1;
         self.nodes.push(Node {
             class,
-            members: vec![Member { model, rate, batch }],
+            turns: vec![turn],
             duty,
             open,
         });
     }
 
-    /// Cuts what is left of a rate into pieces that a node can carry each.
+    /// Divides the remaining rate of a model into residuals that one node each can carry.
     fn residuals(&self, model: ModelIndex, mut rate: f64) -> Vec<Residual> {
-        let served = self.nodes.iter().any(|node| node.members[0].model == model);
-        let Some((_, sizes)) = self.best_class(model, |_, _| true) else {
+        let served = self.nodes.iter().any(|node| node.turns[0].model == model);
+        let Some((_, table)) = self.best_class(model, |_, _| true) else {
             return Vec::new();
         };
-        let mut pieces = Vec::new();
-        while rate > 0.0 || (pieces.is_empty() && !served) {
-            // There may be more left than a node carries: the devices it would fill are gone.
-            let demand = sizes.demand(rate, self.published);
-            let carried = f64::from(demand.batch) / sizes.latency(demand.batch);
-            let piece = if demand.occupancy > 1.0 {
+        let mut residuals = Vec::new();
+        while rate > 0.0 || (residuals.is_empty() && !served) {
+            // The rate may be more than a node carries if no device is free to be saturated.
+            let batch = table.residual_batch(rate, self.published);
+            let carried = f64::from(batch.size) / table.seconds(batch.size);
+            let part = if batch.occupancy > 1.0 {
                 carried.min(rate)
             } else {
                 rate
             };
-            pieces.push(Residual {
+            residuals.push(Residual {
                 model,
-                rate: piece,
-                occupancy: demand.occupancy.min(1.0),
+                rate: part,
+                occupancy: batch.occupancy.min(1.0),
             });
-            if piece < carried * (1.0 - ROUNDING) || pieces.len() >= self.problem.devices.len() {
+            if part < carried * (1.0 - ROUNDING) || residuals.len() >= self.problem.devices.len() {
                 break;
             }
-            rate -= piece;
+            rate -= part;
         }
-        pieces
+        residuals
     }
 
-    /// Puts a residual where occupancy becomes the highest, or opens a node.
+    /// Adds a residual to the node whose occupancy becomes the highest, or opens a node for it.
     fn pack(&mut self, residual: &Residual) {
         let mut best: Option<(f64, usize, Node)> = None;
         for (number, node) in self.nodes.iter().enumerate() {
@@ -229,69 +224,45 @@ impl<'a> Packing<'a> {
             return;
         }
         let Residual { model, rate, .. } = *residual;
-        let Some((class, sizes)) = self.best_class(model, |class, _| self.free[class] > 0) else {
+        let Some((class, table)) = self.best_class(model, |class, _| self.free[class] > 0) else {
             return;
         };
-        let demand = sizes.demand(rate, self.published);
-        let latency = sizes.latency(demand.batch);
-        let most = f64::from(demand.batch) / latency;
-        self.open(
-            class,
-            true,
-            demand.duty.max(latency),
+        let batch = table.residual_batch(rate, self.published);
+        let latency = table.seconds(batch.size);
+        let throughput = f64::from(batch.size) / latency;
+        let turn = Turn {
             model,
-            rate.min(most),
-            demand.batch,
-        );
+            rate: rate.min(throughput),
+            batch_size: batch.size,
+        };
+        self.open_node(class, true, batch.duty.max(latency), turn);
     }
 
-    /// The node with the residual on it, and its occupancy; `None` if that does not fit.
+    /// Returns the node with the residual added, and its occupancy; `None` if the residual does not fit.
     fn merge(&self, node: &Node, residual: &Residual) -> Option<(f64, Node)> {
-        let class = &self.classes[node.class];
-        let sizes = |model: ModelIndex| self.sizes[model.0][node.class].as_ref();
-        let is_new = node
-            .members
-            .iter()
-            .all(|member| member.model != residual.model);
+        let table = |model: ModelIndex| self.tables[model.0][node.class].as_ref();
+        let is_new = node.turns.iter().all(|turn| turn.model != residual.model);
         if !node.open || !is_new {
             return None;
         }
-        let duty = node.duty.min(
-            sizes(residual.model)?
-                .demand(residual.rate, self.published)
-                .duty,
-        );
-        let rates = node
-            .members
-            .iter()
-            .map(|member| (member.model, member.rate));
-        let (mut members, mut busy, mut memory) = (Vec::new(), 0.0, 0_u64);
-        for (model, rate) in rates.chain([(residual.model, residual.rate)]) {
-            let sizes = sizes(model)?;
-            // A batch that is a rounding error over an integer is that integer.
-            let batch = (duty * rate - 1e-6).ceil().max(1.0);
-            if batch > f64::from(sizes.saturated()) {
-                return None;
-            }
-            let batch = batch as u32;
-            busy += sizes.latency(batch);
-            memory = memory.saturating_add(sizes.memory(batch).as_u64());
-            members.push(Member { model, rate, batch });
-        }
-        if busy > duty * (1.0 + ROUNDING) || memory > class.memory.as_u64() {
-            return None;
-        }
+        let batch = table(residual.model)?.residual_batch(residual.rate, self.published);
+        let duty = node.duty.min(batch.duty);
+        let rates = node.turns.iter().map(|turn| (turn.model, turn.rate));
+        let rates = rates.chain([(residual.model, residual.rate)]);
+        let (turns, busy) = turns(duty, rates, table)?;
+        let memory = |turn: &Turn| Some(table(turn.model)?.memory(turn.batch_size));
+        let memory: ByteCount = turns.iter().filter_map(memory).sum();
         let merged = Node {
             class: node.class,
-            members,
+            turns,
             duty,
             open: true,
         };
-        Some((busy / duty, merged))
+        (memory <= self.classes[node.class].memory).then_some((busy / duty, merged))
     }
 
     fn into_plan(self) -> Plan {
-        let mut plan = Plan::empty(NAME, self.problem, "");
+        let mut plan = Plan::empty(NAME, self.problem, &Shortfall::NoDeviceLeft);
         let mut carried = vec![0.0; self.problem.models.len()];
         for (number, class) in self.classes.iter().enumerate() {
             let nodes: Vec<&Node> = self
@@ -301,71 +272,56 @@ impl<'a> Packing<'a> {
                 .collect();
             let models: Vec<Vec<ModelIndex>> = nodes
                 .iter()
-                .map(|node| node.members.iter().map(|member| member.model).collect())
+                .map(|node| node.turns.iter().map(|turn| turn.model).collect())
                 .collect();
-            let devices = layout::lay_out(self.problem, &class.devices, &models);
+            let devices = layout::assign_devices(self.problem, &class.devices, &models);
             for (node, device) in nodes.into_iter().zip(devices) {
-                for member in &node.members {
-                    carried[member.model.0] += member.rate;
-                    plan.replicas.push(planned(node, member, device));
+                for turn in &node.turns {
+                    carried[turn.model.0] += turn.rate;
+                    plan.replicas.push(planned(node, turn, device));
                 }
             }
         }
         plan.replicas
             .sort_by_key(|replica| (replica.model, replica.device));
         let candidates = Candidates::new(self.problem);
-        for (model, _) in self.problem.models() {
-            let replicas = plan
-                .replicas
-                .iter()
-                .filter(|replica| replica.model == model)
-                .count();
-            plan.models[model.0] = self.forecast(&candidates, model, replicas, carried[model.0]);
+        for (model, demanded) in self.problem.models() {
+            let replicas = plan.replicas.iter();
+            let replicas = replicas.filter(|replica| replica.model == model).count();
+            let rate = demanded.rate;
+            plan.models[model.0] = forecast(
+                rate,
+                replicas,
+                carried[model.0],
+                || self.unplaced(&candidates, model),
+                |goodput| Shortfall::NoDeviceLeftForMore {
+                    replicas,
+                    goodput,
+                    rate,
+                },
+            );
         }
         plan
     }
 
-    fn forecast(
-        &self,
-        candidates: &Candidates<'_>,
-        model: ModelIndex,
-        replicas: usize,
-        carried: f64,
-    ) -> ModelForecast {
-        let rate = self.problem.models[model.0].rate;
-        let shortfall = if replicas == 0 {
-            let unfit = candidates.unfit(model);
-            let possible = self.sizes[model.0].iter().any(Option::is_some);
-            Some(unfit.unwrap_or_else(|| {
-                if possible {
-                    "no device is left".to_owned()
-                } else {
-                    "no device has the memory for a batch that leaves a request the time to wait for another one".to_owned()
-                }
-            }))
-        } else if carried < rate.get() * (1.0 - ROUNDING) {
-            Some(format!(
-                "{replicas} replicas carry {carried:.1} of {rate} requests/s, and no device is left for more"
-            ))
+    /// Returns the reason why a model has no replica.
+    fn unplaced(&self, candidates: &Candidates<'_>, model: ModelIndex) -> Shortfall {
+        let possible = self.tables[model.0].iter().any(Option::is_some);
+        let no_node = if possible {
+            Shortfall::NoDeviceLeft
         } else {
-            None
+            Shortfall::NoMemoryWithinHalfSlo
         };
-        let goodput = RequestsPerSecond::new(carried.min(rate.get()));
-        ModelForecast {
-            goodput: goodput.expect("between zero and a rate"),
-            latency: None,
-            shortfall,
-        }
+        candidates.infeasible(model).unwrap_or(no_node)
     }
 }
 
-fn planned(node: &Node, member: &Member, device: DeviceIndex) -> PlannedReplica {
+fn planned(node: &Node, turn: &Turn, device: DeviceIndex) -> PlannedReplica {
     PlannedReplica {
-        model: member.model,
+        model: turn.model,
         device,
-        batch_size: member.batch,
+        batch_size: turn.batch_size,
         compute_share: None,
-        // An SLO may be as long as a duration can be, and a rate as low.
-        duty_cycle: Some(Duration::try_from_secs_f64(node.duty).unwrap_or(Duration::MAX)),
+        duty_cycle: Some(planned_duration(node.duty)),
     }
 }

@@ -1,89 +1,101 @@
-//! What a replica takes of a device in Usher's terms: Creq, percent of its compute, and Mreq, percent of its memory.
+//! The requirements of a replica in Usher's terms: Creq, a percentage of a device's compute, and Mreq, a percentage of its memory.
 
-use packhorse_cluster::{ModelIndex, Problem};
-
-use crate::{
-    ComputeMetric,
-    candidates::Candidates,
-    classes::{Class, classes},
+use packhorse_cluster::{
+    ComputeMetric, DeviceIndex, ModelIndex, Percent, PlannedReplica, Problem, Profile, Shortfall,
 };
 
-/// A batch size that a replica could have, within its model's SLO and the whole of a device.
+use crate::{
+    candidates::{Candidate, Candidates},
+    device_classes::{DeviceClass, class_of_each_device, device_classes},
+};
+
+/// A batch size within the model's SLO and a device's memory, with the resources that it requires.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Requirement {
+    /// The number of rows.
     pub(crate) batch_size: u32,
-    /// Requests per second of full batches.
+    /// The throughput of full batches, in requests per second.
     pub(crate) throughput: f64,
-    /// Creq, in percent of the device.
+    /// Creq, in percent of the device's compute.
     pub(crate) compute: f64,
-    /// Mreq, in percent of the device.
+    /// Mreq, in percent of the device's memory.
     pub(crate) memory: f64,
+}
+
+impl Requirement {
+    /// Returns the replica with this batch size, without a compute share.
+    pub(crate) fn replica(&self, model: ModelIndex, device: DeviceIndex) -> PlannedReplica {
+        PlannedReplica {
+            model,
+            device,
+            batch_size: self.batch_size,
+            compute_share: None,
+            duty_cycle: None,
+        }
+    }
 }
 
 /// The requirements of every model on every class of devices.
 pub(crate) struct Requirements<'a> {
-    pub(crate) classes: Vec<Class<'a>>,
-    /// Which class a device is of.
+    /// The classes of the devices.
+    pub(crate) classes: Vec<DeviceClass<'a>>,
+    /// The class of each device.
     pub(crate) class_of: Vec<usize>,
-    /// By model, then class: by batch size.
+    /// By model, then class: the requirements, ordered by batch size.
     table: Vec<Vec<Vec<Requirement>>>,
-    /// By model: why it has none at all.
-    missing: Vec<Option<String>>,
+    /// By model: the reason why it has no requirement on any class, if it has none.
+    infeasible: Vec<Option<Shortfall>>,
+    /// The metric that counts as Creq.
     metric: ComputeMetric,
     problem: &'a Problem,
 }
 
 impl<'a> Requirements<'a> {
     pub(crate) fn new(problem: &'a Problem, metric: ComputeMetric) -> Self {
-        let classes = classes(problem);
-        let mut class_of = vec![0; problem.devices.len()];
-        for (number, class) in classes.iter().enumerate() {
-            class
-                .devices
-                .iter()
-                .for_each(|device| class_of[device.0] = number);
-        }
+        let classes = device_classes(problem);
+        let class_of = class_of_each_device(&classes);
         let candidates = Candidates::new(problem);
         let mut requirements = Self {
             classes,
             class_of,
             table: Vec::new(),
-            missing: Vec::new(),
+            infeasible: Vec::new(),
             metric,
             problem,
         };
         for (model, _) in problem.models() {
-            let of_classes: Vec<_> = requirements
+            let by_class: Vec<_> = requirements
                 .classes
                 .iter()
-                .map(|class| requirements.on_class(&candidates, model, class))
+                .map(|class| requirements.compute(&candidates, model, class))
                 .collect();
-            let nowhere = of_classes.iter().all(Vec::is_empty);
-            let why = nowhere.then(|| requirements.why_missing(&candidates, model));
-            requirements.table.push(of_classes);
-            requirements.missing.push(why);
+            let nowhere = by_class.iter().all(Vec::is_empty);
+            let reason = nowhere.then(|| requirements.find_reason(&candidates, model));
+            requirements.table.push(by_class);
+            requirements.infeasible.push(reason);
         }
         requirements
     }
 
-    /// By batch size; empty if the model cannot run there.
-    pub(crate) fn of(&self, model: ModelIndex, class: usize) -> &[Requirement] {
+    /// Returns the model's requirements on devices of a class, ordered by batch size; empty if the model cannot run there.
+    pub(crate) fn on_class(&self, model: ModelIndex, class: usize) -> &[Requirement] {
         &self.table[model.0][class]
     }
 
-    /// With this batch size, if the model can have it there.
+    /// Returns the requirement of a batch size on a class, if the model can have it there.
     pub(crate) fn with_batch(
         &self,
         model: ModelIndex,
         class: usize,
         batch_size: u32,
     ) -> Option<Requirement> {
-        let of = self.of(model, class);
-        let found = of.binary_search_by_key(&batch_size, |requirement| requirement.batch_size);
-        Some(of[found.ok()?])
+        let requirements = self.on_class(model, class);
+        let found =
+            requirements.binary_search_by_key(&batch_size, |requirement| requirement.batch_size);
+        Some(requirements[found.ok()?])
     }
 
-    /// All batch sizes that the model can have somewhere.
+    /// Returns all batch sizes that the model can have on any class, in ascending order.
     pub(crate) fn batch_sizes(&self, model: ModelIndex) -> Vec<u32> {
         let mut sizes: Vec<u32> = self.table[model.0]
             .iter()
@@ -95,13 +107,13 @@ impl<'a> Requirements<'a> {
         sizes
     }
 
-    /// Why the model can run nowhere; `None` if there is somewhere.
-    pub(crate) fn missing(&self, model: ModelIndex) -> Option<&str> {
-        self.missing[model.0].as_deref()
+    /// Returns the reason why the model can run on no class; `None` if it can run on one.
+    pub(crate) fn infeasible(&self, model: ModelIndex) -> Option<&Shortfall> {
+        self.infeasible[model.0].as_ref()
     }
 
-    /// Mean Creq minus mean Mreq over all profiled batch sizes and classes, whether or not they are within the SLO, in
-    /// millionths of a percent: equal figures are equal numbers.
+    /// Returns the mean Creq minus the mean Mreq over all profiled batch sizes and classes, including sizes beyond the SLO. The unit is
+    /// a millionth of a percentage point, an integer so that equal imbalances compare as equal.
     pub(crate) fn imbalance(&self, model: ModelIndex) -> i64 {
         let (mut compute, mut memory) = (Vec::new(), Vec::new());
         for class in &self.classes {
@@ -110,7 +122,7 @@ impl<'a> Requirements<'a> {
                 .profiles
                 .get(&self.problem.models[model.0].id, class.kind);
             for row in profile.iter().flat_map(|profile| profile.whole()) {
-                compute.extend(self.metric.of(row).map(packhorse_cluster::Percent::get));
+                compute.extend(self.metric.value(row).map(Percent::get));
                 memory.extend(row.memory.map(|bytes| percent_of(bytes.as_u64(), class)));
             }
         }
@@ -118,8 +130,8 @@ impl<'a> Requirements<'a> {
         ((mean(&compute) - mean(&memory)) * 1e6).round() as i64
     }
 
-    /// The models' names in one, whatever their order.
-    pub(crate) fn names(&self, models: &[ModelIndex]) -> String {
+    /// Returns the sorted names of the models in one text.
+    pub(crate) fn joined_names(&self, models: &[ModelIndex]) -> String {
         let mut names: Vec<String> = models
             .iter()
             .map(|model| self.problem.models[model.0].id.to_string())
@@ -128,11 +140,11 @@ impl<'a> Requirements<'a> {
         names.join(" ")
     }
 
-    fn on_class(
+    fn compute(
         &self,
         candidates: &Candidates<'_>,
         model: ModelIndex,
-        class: &Class<'_>,
+        class: &DeviceClass<'_>,
     ) -> Vec<Requirement> {
         let Some(profile) = self
             .problem
@@ -142,29 +154,29 @@ impl<'a> Requirements<'a> {
             return Vec::new();
         };
         let rows = profile.whole();
-        let requirement = |candidate: &crate::candidates::Candidate| {
-            // A batch below every profiled one takes what the smallest takes.
+        let requirement = |candidate: &Candidate| {
+            // A batch below the smallest profiled one requires as much as that.
             let row = rows
                 .iter()
                 .find(|row| row.batch_size >= candidate.batch_size)?;
             Some(Requirement {
                 batch_size: candidate.batch_size,
                 throughput: candidate.throughput,
-                compute: self.metric.of(row)?.get(),
+                compute: self.metric.value(row)?.get(),
                 memory: percent_of(candidate.memory?.as_u64(), class),
             })
         };
         candidates
-            .of(model, class.devices[0])
+            .on_device(model, class.devices[0])
             .iter()
             .filter_map(requirement)
             .filter(|requirement| requirement.memory <= 100.0)
             .collect()
     }
 
-    fn why_missing(&self, candidates: &Candidates<'_>, model: ModelIndex) -> String {
-        if let Some(unfit) = candidates.unfit(model) {
-            return unfit;
+    fn find_reason(&self, candidates: &Candidates<'_>, model: ModelIndex) -> Shortfall {
+        if let Some(infeasible) = candidates.infeasible(model) {
+            return infeasible;
         }
         let id = &self.problem.models[model.0].id;
         let rows = || {
@@ -172,21 +184,24 @@ impl<'a> Requirements<'a> {
                 .classes
                 .iter()
                 .filter_map(|class| self.problem.profiles.get(id, class.kind));
-            profiles.flat_map(packhorse_cluster::Profile::whole)
+            profiles.flat_map(Profile::whole)
         };
-        if rows().all(|row| self.metric.of(row).is_none()) {
-            format!("its profiles have no {}", self.metric.column())
+        if rows().all(|row| self.metric.value(row).is_none()) {
+            Shortfall::MissingColumn {
+                column: self.metric.column(),
+            }
         } else if rows().all(|row| row.memory.is_none()) {
-            "its profiles have no memory_mib".to_owned()
+            Shortfall::MissingColumn {
+                column: "memory_mib",
+            }
         } else {
-            format!(
-                "no batch size within its SLO has both {} and memory_mib, and the memory on any device",
-                self.metric.column()
-            )
+            Shortfall::NoUsableBatch {
+                column: self.metric.column(),
+            }
         }
     }
 }
 
-fn percent_of(bytes: u64, class: &Class<'_>) -> f64 {
+fn percent_of(bytes: u64, class: &DeviceClass<'_>) -> f64 {
     100.0 * bytes as f64 / class.memory.as_u64().max(1) as f64
 }

@@ -1,12 +1,13 @@
-//! Nodes become devices: models stay where they are.
+//! The assignment of nodes to devices such that models stay on their devices.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use packhorse_cluster::{DeviceIndex, ModelIndex, Problem};
 
-/// A device for each node, all of one class and no more than it has. `nodes` are the models of each. The node with the most
-/// models in place chooses first, then by number, each the device with the lowest index; nodes with none take what is left.
-pub(super) fn lay_out(
+/// Assigns a device of a class to each node. `nodes` contains the models of each node; there are at most as many nodes as devices. The
+/// pair of a node and a device on which the most of the node's models run comes first, then the pair with the lower indices. Nodes
+/// without such a device get the remaining ones.
+pub(super) fn assign_devices(
     problem: &Problem,
     devices: &[DeviceIndex],
     nodes: &[Vec<ModelIndex>],
@@ -20,22 +21,22 @@ pub(super) fn lay_out(
                 .insert(replica.device);
         }
     }
-    let mut in_place = Vec::new();
+    let mut pairs = Vec::new();
     for (node, models) in nodes.iter().enumerate() {
         let mut overlap: BTreeMap<DeviceIndex, usize> = BTreeMap::new();
         for device in models.iter().filter_map(|model| hosts.get(model)).flatten() {
             *overlap.entry(*device).or_default() += 1;
         }
-        in_place.extend(
+        pairs.extend(
             overlap
                 .into_iter()
                 .map(|(device, count)| (count, node, device)),
         );
     }
-    in_place.sort_by_key(|&(count, node, device)| (std::cmp::Reverse(count), node, device));
+    pairs.sort_by_key(|&(count, node, device)| (std::cmp::Reverse(count), node, device));
     let mut free: BTreeSet<DeviceIndex> = devices.iter().copied().collect();
     let mut chosen: Vec<Option<DeviceIndex>> = vec![None; nodes.len()];
-    for (_, node, device) in in_place {
+    for (_, node, device) in pairs {
         if chosen[node].is_none() && free.remove(&device) {
             chosen[node] = Some(device);
         }

@@ -1,12 +1,12 @@
-//! How long a batch takes under a compute share, for policies that choose shares.
+//! The time of a batch under a compute share, for policies that choose shares.
 
 use packhorse_cluster::{ComputeShare, Profile};
 use packhorse_contention::{ComputeDemand, Interference};
 
-/// Seconds of a batch by itself under a share in percent, above 0 and at most 100: as measured where the profile has rows under
-/// shares ([`Profile::latency_under`]); below the smallest measured one, which normally is the whole device, by
-/// [`Interference::solo_rate`].
-pub(crate) fn latency(profile: &Profile, batch: u32, percent: f64) -> f64 {
+/// Returns the time of a batch that runs alone under a share in percent, in seconds. The share is above 0 and at most 100. The time is
+/// measured if the profile has rows for shares ([`Profile::latency_under`]). Below the smallest measured share, which normally is the
+/// whole device, it follows from [`Interference::solo_rate`].
+pub(crate) fn latency_under_share(profile: &Profile, batch: u32, percent: f64) -> f64 {
     let share = ComputeShare::new(percent).expect("policies give shares of 1 to 100 %");
     if let Some(measured) = profile.latency_under(batch, share) {
         return measured.as_secs_f64();
@@ -26,12 +26,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn below_what_was_measured_the_exponent_goes_on() {
+    fn below_the_smallest_measured_share_the_exponent_applies() {
         let check = |rows: &str, percent, expected: f64| {
             let text = format!("{}\n{rows}", ProfileTable::CSV_HEADER);
             let table = ProfileTable::from_csv(&text).unwrap();
             let (_, _, profile) = table.iter().next().unwrap();
-            let seconds = latency(profile, 1, percent);
+            let seconds = latency_under_share(profile, 1, percent);
             assert!((seconds - expected).abs() < 1e-9, "{seconds}");
         };
         // (80 / 40)^1.6 = 3.0314331330207964 times as long; nothing lost above the utilisation of 80.
