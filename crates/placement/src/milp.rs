@@ -1,7 +1,7 @@
-//! `ao-milp` and `wsm-milp`: the placement with the most goodput, in Usher's terms, by mixed integer linear programming.
+//! `ao-milp` and `wsm-milp`: the placement with the most goodput by Usher's resource model, found by mixed integer linear programming.
 //!
-//! With `x[m,b,g]` = 1 if model `m` runs with batch size `b` on device `g`, `y[m,b]` = 1 if `m` has batch size `b`, and `w[m]` its
-//! goodput:
+//! `x[m,b,g]` is 1 if model `m` runs with batch size `b` on device `g`, `y[m,b]` is 1 if `m` has batch size `b`, and `w[m]` is the
+//! goodput of `m`:
 //!
 //! ```text
 //! maximise Σ w[m]                                                   subject to
@@ -10,47 +10,54 @@
 //!   Σ_{m,b} Creq[m,b,g] · x[m,b,g] ≤ 100     Σ_{m,b} Mreq[m,b,g] · x[m,b,g] ≤ 100     for each g
 //! ```
 //!
-//! `ao-milp` takes the highest achieved occupancy as Creq, `wsm-milp` the mean utilisation of the multiprocessors. Neither gives
-//! compute shares: replicas of a device share its multiprocessors freely.
+//! Creq is the highest achieved occupancy for `ao-milp` and the mean utilisation of the multiprocessors for `wsm-milp`. Neither sets
+//! compute shares: the replicas of a device share its multiprocessors without limits.
 //!
-//! With [`Objective::MaxMin`] the least served share `min w[m] / rate[m]` over the models that can run at all comes first, and
-//! then the sum. With [`PolicyOptions::prefer_small_batch`] the placement is, of all with as much goodput, one with the least
-//! sum of the models' batch sizes, and then of replicas. Each is one more program, with the optimum before it as a constraint.
+//! [`Objective::MaxMin`] first maximises the smallest served fraction `min w[m] / rate[m]` over the models that can run, then the sum.
+//! [`PolicyOptions::prefer_small_batch`] selects, among the placements with the most goodput, one with the smallest sum of the models'
+//! batch sizes, then with the fewest replicas. Each of these steps is one more program with the previous optimum as a constraint.
 //!
 //! Source: Elvinger, "Towards resource and interference-aware scheduling of ML workloads", section 5.4.3, the metrics of sections
 //! 5.2.2 and 5.3.2.
 //!
 //! Where we deviate:
-//! - The thesis prints `w[m] ≤ Σ_b goodput[m,b]`, which has no variable in it: a model would count goodput without a device.
-//! - It bounds replicas over all models; meant is each model's, and with at most one per device (`x ≤ y`, `Σ y ≤ 1`) the number of
-//!   devices is that bound.
+//! - The thesis prints `w[m] ≤ Σ_b goodput[m,b]`, which contains no variable: a model would count goodput without a device.
+//! - The thesis bounds the sum of replicas over all models, but means the replicas of each model. As a model has at most one replica
+//!   per device (`x ≤ y`, `Σ y ≤ 1`), the number of devices is that bound.
 //! - Every quantity has a device dimension, as the thesis suggests for devices of several kinds.
-//! - A replica without which its model still carries its rate is left out of an optimum that has one.
-//! - A millionth of a percent of the memory stays free: a solver meets limits within tolerances, and a plan must not exceed them. So
-//!   replicas that fill a device to the byte are not put on it together.
-//! - Models that expect no requests add nothing to the sum: they get what room is left, one replica each, smallest need first.
+//! - Replicas that a model does not need to carry its rate are removed from the optimum.
+//! - A millionth of a percent of the memory stays free, because a solver meets limits within tolerances and a plan must not exceed
+//!   them. Replicas that fill a device to the byte are therefore not placed together.
+//! - Models without expected requests do not count in the objective. Each gets one replica in the remaining room, the one with the
+//!   smallest requirement.
 //!
-//! `HiGHS` solves it with one thread and no gap (feature `highs`, on by default), else microlp: the same problem, the same plan. A node
-//! of its search counts as a thousand steps; microlp looks at the budget's time limit only.
+//! `HiGHS` solves the programs with one thread and no gap if the feature `highs` is on, which is the default; otherwise microlp does.
+//! Either way the same problem gives the same plan. A node of the search of `HiGHS` costs a thousand steps of the budget; microlp reads
+//! only the budget's time limit.
 
 use good_lp::Expression;
-use packhorse_cluster::{ModelIndex, Plan, PlannedReplica, Problem, RequestsPerSecond};
+use packhorse_cluster::{
+    ComputeMetric, Objective, Plan, PlannedReplica, PolicyOptions, Problem, RequestsPerSecond,
+    Shortfall,
+};
 
-use self::formulation::Formulation;
+use self::formulation::{Formulation, LowerBound};
 use crate::{
-    Budget, ComputeMetric, Objective, PlaceError, Policy, PolicyOptions, fluid,
+    Budget, PlaceError, PlanningOptions, Policy, fluid,
     requirements::{Requirement, Requirements},
 };
 
 mod formulation;
 mod solver;
 
-/// An optimum that a later program has to keep may be missed by this part: solvers work within tolerances.
-const TOLERANCE: f64 = 1e-7;
+/// The fraction by which a later program may fall below an earlier optimum, because solvers work within tolerances.
+const OPTIMUM_TOLERANCE: f64 = 1e-7;
 
-/// The program with its idea of what counts as compute.
+/// A MILP policy.
 pub(crate) struct Milp {
+    /// The name of the policy.
     pub(crate) name: &'static str,
+    /// The metric that counts as Creq unless the options choose another.
     metric: ComputeMetric,
 }
 
@@ -68,10 +75,11 @@ impl Policy for Milp {
     fn place(
         &self,
         problem: &Problem,
-        options: &PolicyOptions,
+        options: &PlanningOptions,
         budget: &mut Budget<'_>,
     ) -> Result<Plan, PlaceError> {
         budget.spend((problem.devices.len() * problem.models.len()) as u64)?;
+        let options = options.policy;
         let metric = options.compute_metric.unwrap_or(self.metric);
         let requirements = Requirements::new(problem, metric);
         let mut replicas = best_placement(problem, &requirements, options, budget)?;
@@ -79,109 +87,92 @@ impl Policy for Milp {
         replicas.sort_by_key(|replica| (replica.model, replica.device));
         let shortfall = |(model, _)| {
             let served = replicas.iter().any(|replica| replica.model == model);
-            let missing = requirements.missing(model).map(str::to_owned);
-            let outbid = || "the devices give more without it".to_owned();
-            (!served).then(|| missing.unwrap_or_else(outbid))
+            let infeasible = requirements.infeasible(model).cloned();
+            (!served).then(|| infeasible.unwrap_or(Shortfall::OthersGainMore))
         };
         let shortfalls = problem.models().map(shortfall).collect();
-        Ok(fluid::plan(self.name, problem, replicas, shortfalls))
+        Ok(fluid::plan_with_forecasts(
+            self.name, problem, replicas, shortfalls,
+        ))
     }
 }
 
-/// The programs, one after the other.
+/// Solves the programs one after the other and returns the replicas of the last one.
 fn best_placement(
     problem: &Problem,
     requirements: &Requirements<'_>,
-    options: &PolicyOptions,
+    options: PolicyOptions,
     budget: &mut Budget<'_>,
 ) -> Result<Vec<PlannedReplica>, PlaceError> {
-    let mut kept = Vec::new();
-    let program = |kept: &[Kept]| {
+    let mut bounds = Vec::new();
+    let program = |bounds: &[LowerBound]| {
         let mut program = Formulation::new(problem, requirements);
-        for kept in kept {
-            program.keep(*kept);
+        for bound in bounds {
+            program.add_bound(*bound);
         }
         program
     };
-    if program(&kept).is_empty() {
+    if program(&bounds).is_empty() {
         return Ok(Vec::new());
     }
     if options.objective == Objective::MaxMin {
-        let mut fairest = program(&kept);
-        let least = fairest.least_share();
-        let solved = fairest.maximise(problem, &least.into(), budget)?;
-        kept.push(Kept::Share(solved.optimum * (1.0 - TOLERANCE)));
+        let mut fairest = program(&bounds);
+        let fraction = fairest.add_smallest_fraction();
+        let solution = fairest.maximise(problem, &fraction.into(), budget)?;
+        bounds.push(LowerBound::ServedFraction(
+            solution.optimum * (1.0 - OPTIMUM_TOLERANCE),
+        ));
     }
-    let most = program(&kept);
-    let goodput = most.goodput();
-    let solved = most.maximise(problem, &goodput, budget)?;
+    let largest = program(&bounds);
+    let goodput = largest.goodput();
+    let solution = largest.maximise(problem, &goodput, budget)?;
     if !options.prefer_small_batch {
-        return Ok(solved.replicas);
+        return Ok(solution.replicas);
     }
-    kept.push(Kept::Goodput(solved.optimum * (1.0 - TOLERANCE)));
-    let smallest = program(&kept);
-    let sizes: Expression = smallest.sizes();
-    Ok(smallest.maximise(problem, &-sizes, budget)?.replicas)
+    bounds.push(LowerBound::Goodput(
+        solution.optimum * (1.0 - OPTIMUM_TOLERANCE),
+    ));
+    let smallest = program(&bounds);
+    let size: Expression = smallest.size();
+    Ok(smallest.maximise(problem, &-size, budget)?.replicas)
 }
 
-/// What an earlier program has reached, and the next one must not give up.
-#[derive(Clone, Copy)]
-enum Kept {
-    /// Of each model's rate.
-    Share(f64),
-    /// In sum, in requests/s.
-    Goodput(f64),
-}
-
-/// Gives each model that expects no requests one replica where there is room left, smallest need first.
+/// Gives each model without expected requests one replica in the remaining room, the one with the smallest requirement.
 fn place_idle(
     problem: &Problem,
     requirements: &Requirements<'_>,
     replicas: &mut Vec<PlannedReplica>,
 ) {
-    let mut rooms = vec![(100.0, 100.0); problem.devices.len()];
+    let mut free = vec![(100.0, 100.0); problem.devices.len()];
     let class = |replica: &PlannedReplica| requirements.class_of[replica.device.0];
     for replica in replicas.iter() {
-        let need = requirements.with_batch(replica.model, class(replica), replica.batch_size);
+        let requirement =
+            requirements.with_batch(replica.model, class(replica), replica.batch_size);
         let Requirement {
             compute, memory, ..
-        } = need.expect("it was chosen");
-        rooms[replica.device.0].0 -= compute;
-        rooms[replica.device.0].1 -= memory;
+        } = requirement.expect("it was chosen");
+        free[replica.device.0].0 -= compute;
+        free[replica.device.0].1 -= memory;
     }
     let idle = problem
         .models()
         .filter(|(_, demanded)| demanded.rate == RequestsPerSecond::ZERO);
     for (model, _) in idle {
         let possible = problem.devices().flat_map(|(device, _)| {
-            let (compute, memory) = rooms[device.0];
-            let needs = requirements
-                .of(model, requirements.class_of[device.0])
-                .iter();
-            needs
-                .filter(move |need| need.compute <= compute && need.memory <= memory)
-                .map(move |need| (device, *need))
+            let (compute, memory) = free[device.0];
+            let on_class = requirements.on_class(model, requirements.class_of[device.0]);
+            let fits = move |required: &&Requirement| {
+                required.compute <= compute && required.memory <= memory
+            };
+            let fitting = on_class.iter().filter(fits);
+            fitting.map(move |required| (device, *required))
         });
-        let size = |need: &Requirement| need.compute + need.memory;
+        let size = |required: &Requirement| required.compute + required.memory;
         let smallest = possible.min_by(|a, b| size(&a.1).total_cmp(&size(&b.1)));
-        if let Some((device, need)) = smallest {
-            rooms[device.0].0 -= need.compute;
-            rooms[device.0].1 -= need.memory;
-            replicas.push(planned(model, device, &need));
+        if let Some((device, required)) = smallest {
+            free[device.0].0 -= required.compute;
+            free[device.0].1 -= required.memory;
+            replicas.push(required.replica(model, device));
         }
-    }
-}
-
-fn planned(
-    model: ModelIndex,
-    device: packhorse_cluster::DeviceIndex,
-    need: &Requirement,
-) -> PlannedReplica {
-    PlannedReplica {
-        model,
-        device,
-        batch_size: need.batch_size,
-        compute_share: None,
-        duty_cycle: None,
     }
 }

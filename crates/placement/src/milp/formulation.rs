@@ -1,47 +1,62 @@
-//! The program as variables and constraints.
+//! A program as variables and constraints.
 
 use std::collections::BTreeMap;
 
 use good_lp::{Constraint, Expression, ProblemVariables, Solution as _, Variable, variable};
 use packhorse_cluster::{DeviceIndex, ModelIndex, PlannedReplica, Problem, RequestsPerSecond};
 
-use super::{Kept, planned, solver};
+use super::solver;
 use crate::{
     Budget, PlaceError,
     requirements::{Requirement, Requirements},
 };
 
-/// What a solver may exceed a limit by. Compute percentages are no harder than that, but memory is.
+/// The amount by which a solver may exceed a limit, in percent of a device. It matters for memory, not for compute.
 const SOLVER_TOLERANCE: f64 = 1e-6;
 
-/// A replica that could be.
-struct Possible {
+/// A replica that the program can choose.
+struct PossibleReplica {
     model: ModelIndex,
     device: DeviceIndex,
-    need: Requirement,
-    /// `x[m,b,g]`
+    /// The batch size and the resources that the replica requires.
+    required: Requirement,
+    /// The variable `x[m,b,g]`.
     chosen: Variable,
 }
 
-/// A model that can run and expects requests.
-struct Served {
+/// The variables of a model that can run and expects requests.
+struct ModelVariables {
+    /// The model's rate, in requests per second.
     rate: f64,
-    /// `w[m]`
+    /// The variable `w[m]`.
     goodput: Variable,
-    /// Batch sizes with `y[m,b]`.
+    /// The variables `y[m,b]`, by batch size.
     sizes: BTreeMap<u32, Variable>,
 }
 
+/// A program without its objective.
 pub(super) struct Formulation {
     variables: ProblemVariables,
     constraints: Vec<Constraint>,
-    served: Vec<Served>,
-    possible: Vec<Possible>,
+    models: Vec<ModelVariables>,
+    /// The replicas that the program can choose, ordered by model.
+    possible: Vec<PossibleReplica>,
 }
 
-/// An optimum and a placement that has it.
-pub(super) struct Solved {
+/// The optimum of an earlier program, which a later one must reach.
+#[derive(Clone, Copy)]
+pub(super) enum LowerBound {
+    /// The served fraction of every model's rate.
+    ServedFraction(f64),
+    /// The sum of the models' goodput, in requests per second.
+    Goodput(f64),
+}
+
+/// The solution of a program.
+pub(super) struct MilpSolution {
+    /// The value of the objective.
     pub(super) optimum: f64,
+    /// The chosen replicas.
     pub(super) replicas: Vec<PlannedReplica>,
 }
 
@@ -50,11 +65,11 @@ impl Formulation {
         let mut formulation = Self {
             variables: ProblemVariables::new(),
             constraints: Vec::new(),
-            served: Vec::new(),
+            models: Vec::new(),
             possible: Vec::new(),
         };
         for (model, demanded) in problem.models() {
-            if demanded.rate > RequestsPerSecond::ZERO && requirements.missing(model).is_none() {
+            if demanded.rate > RequestsPerSecond::ZERO && requirements.infeasible(model).is_none() {
                 formulation.add_model(problem, requirements, model);
             }
         }
@@ -62,6 +77,7 @@ impl Formulation {
         formulation
     }
 
+    /// Returns true if there is no replica to choose.
     pub(super) fn is_empty(&self) -> bool {
         self.possible.is_empty()
     }
@@ -78,21 +94,21 @@ impl Formulation {
             .push(sizes.values().copied().sum::<Expression>().leq(1.0));
         let mut carried = Expression::default();
         for (device, _) in problem.devices() {
-            for need in requirements.of(model, requirements.class_of[device.0]) {
+            for required in requirements.on_class(model, requirements.class_of[device.0]) {
                 let chosen = self.variables.add(variable().binary());
-                let of_size = sizes[&need.batch_size];
-                self.constraints.push((chosen - of_size).leq(0.0));
-                carried.add_mul(need.throughput, chosen);
-                self.possible.push(Possible {
+                let has_size = sizes[&required.batch_size];
+                self.constraints.push((chosen - has_size).leq(0.0));
+                carried.add_mul(required.throughput, chosen);
+                self.possible.push(PossibleReplica {
                     model,
                     device,
-                    need: *need,
+                    required: *required,
                     chosen,
                 });
             }
         }
         self.constraints.push((goodput - carried).leq(0.0));
-        self.served.push(Served {
+        self.models.push(ModelVariables {
             rate,
             goodput,
             sizes,
@@ -100,101 +116,106 @@ impl Formulation {
     }
 
     fn limit_devices(&mut self, problem: &Problem) {
-        let nothing = || (Expression::default(), Expression::default());
-        let mut taken: Vec<_> = problem.devices.iter().map(|_| nothing()).collect();
-        for Possible {
+        let zero = || (Expression::default(), Expression::default());
+        let mut used: Vec<_> = problem.devices.iter().map(|_| zero()).collect();
+        for PossibleReplica {
             device,
-            need,
+            required,
             chosen,
             ..
         } in &self.possible
         {
-            taken[device.0].0.add_mul(need.compute, *chosen);
-            taken[device.0].1.add_mul(need.memory, *chosen);
+            used[device.0].0.add_mul(required.compute, *chosen);
+            used[device.0].1.add_mul(required.memory, *chosen);
         }
-        for (compute, memory) in taken {
+        for (compute, memory) in used {
             self.constraints.push(compute.leq(100.0));
             self.constraints.push(memory.leq(100.0 - SOLVER_TOLERANCE));
         }
     }
 
-    /// `Σ w[m]`
+    /// Returns the sum of the models' goodput, `Σ w[m]`.
     pub(super) fn goodput(&self) -> Expression {
-        self.served.iter().map(|served| served.goodput).sum()
+        self.models.iter().map(|model| model.goodput).sum()
     }
 
-    /// A variable that is at most any model's share of its rate.
-    pub(super) fn least_share(&mut self) -> Variable {
-        let least = self.variables.add(variable().min(0.0).max(1.0));
-        for served in &self.served {
+    /// Adds a variable that is at most the served fraction of any model's rate, and returns it.
+    pub(super) fn add_smallest_fraction(&mut self) -> Variable {
+        let smallest = self.variables.add(variable().min(0.0).max(1.0));
+        for model in &self.models {
             self.constraints
-                .push((served.rate * least - served.goodput).leq(0.0));
+                .push((model.rate * smallest - model.goodput).leq(0.0));
         }
-        least
+        smallest
     }
 
-    /// `Σ b · y[m,b]`, and less than one more for all replicas together.
-    pub(super) fn sizes(&self) -> Expression {
-        let mut sizes = Expression::default();
-        for (size, chosen) in self.served.iter().flat_map(|served| &served.sizes) {
-            sizes.add_mul(f64::from(*size), *chosen);
+    /// Returns the sum of the batch sizes, `Σ b · y[m,b]`, plus a term below 1 that grows with the number of replicas.
+    pub(super) fn size(&self) -> Expression {
+        let mut total = Expression::default();
+        for (size, chosen) in self.models.iter().flat_map(|model| &model.sizes) {
+            total.add_mul(f64::from(*size), *chosen);
         }
         let each = 1.0 / (1.0 + self.possible.len() as f64);
         for possible in &self.possible {
-            sizes.add_mul(each, possible.chosen);
+            total.add_mul(each, possible.chosen);
         }
-        sizes
+        total
     }
 
-    pub(super) fn keep(&mut self, kept: Kept) {
-        match kept {
-            Kept::Share(share) => {
-                for served in &self.served {
-                    let least = Expression::from(served.rate * share);
-                    self.constraints.push((least - served.goodput).leq(0.0));
+    /// Adds the constraints of a lower bound.
+    pub(super) fn add_bound(&mut self, bound: LowerBound) {
+        match bound {
+            LowerBound::ServedFraction(fraction) => {
+                for model in &self.models {
+                    let least = Expression::from(model.rate * fraction);
+                    self.constraints.push((least - model.goodput).leq(0.0));
                 }
             }
-            Kept::Goodput(goodput) => {
+            LowerBound::Goodput(goodput) => {
                 self.constraints.push(self.goodput().geq(goodput));
             }
         }
     }
 
-    /// A placement with the largest value of the objective.
+    /// Returns a placement with the largest value of the objective.
     pub(super) fn maximise(
         self,
         problem: &Problem,
         objective: &Expression,
         budget: &mut Budget<'_>,
-    ) -> Result<Solved, PlaceError> {
+    ) -> Result<MilpSolution, PlaceError> {
         let program = self.variables.maximise(objective.clone());
         let solution = solver::solve(program, self.constraints, budget)?;
         let chosen = self
             .possible
             .iter()
             .filter(|possible| solution.value(possible.chosen) > 0.5);
-        let needed = chosen.collect::<Vec<_>>();
-        let needed = needed
+        let chosen = chosen.collect::<Vec<_>>();
+        let needed = chosen
             .chunk_by(|a, b| a.model == b.model)
-            .flat_map(|of_model| {
-                without_surplus(of_model, problem.models[of_model[0].model.0].rate)
+            .flat_map(|replicas| {
+                without_surplus(replicas, problem.models[replicas[0].model.0].rate)
             });
-        Ok(Solved {
+        Ok(MilpSolution {
             optimum: solution.eval(objective),
             replicas: needed
-                .map(|possible| planned(possible.model, possible.device, &possible.need))
+                .map(|possible| possible.required.replica(possible.model, possible.device))
                 .collect(),
         })
     }
 }
 
-/// The replicas of a model but for those, the last ones first, without which it still carries its rate.
-fn without_surplus<'a>(replicas: &[&'a Possible], rate: RequestsPerSecond) -> Vec<&'a Possible> {
-    let mut carried: f64 = replicas.iter().map(|replica| replica.need.throughput).sum();
+/// Removes the replicas of a model without which it still carries its rate, beginning with the last one.
+fn without_surplus<'a>(
+    replicas: &[&'a PossibleReplica],
+    rate: RequestsPerSecond,
+) -> Vec<&'a PossibleReplica> {
+    let throughputs = replicas.iter().map(|replica| replica.required.throughput);
+    let mut carried: f64 = throughputs.sum();
     let mut kept = replicas.to_vec();
     kept.reverse();
     kept.retain(|replica| {
-        let others = carried - replica.need.throughput;
+        let others = carried - replica.required.throughput;
         let surplus = others >= rate.get();
         if surplus {
             carried = others;

@@ -1,4 +1,4 @@
-//! The solver behind the programs: `HiGHS`, or microlp where that is not built in.
+//! The solver of the programs: `HiGHS`, or microlp if the feature `highs` is off.
 
 use good_lp::{
     Constraint, ResolutionError, Solution, SolutionStatus, SolverModel, variable::UnsolvedProblem,
@@ -6,7 +6,7 @@ use good_lp::{
 
 use crate::{Budget, PlaceError};
 
-/// Solves to optimality, deterministically.
+/// Solves a program to optimality, deterministically.
 pub(super) fn solve(
     program: UnsolvedProblem,
     constraints: Vec<Constraint>,
@@ -18,7 +18,7 @@ pub(super) fn solve(
         model.add_constraint(constraint);
     }
     let solved = model.solve();
-    // The caller may have said stop meanwhile.
+    // The caller may have stopped planning during the solve.
     budget.spend(1)?;
     match solved {
         Ok(solution) if matches!(solution.status(), SolutionStatus::TimeLimit) => {
@@ -36,10 +36,10 @@ mod backend {
 
     use crate::Budget;
 
-    /// What a node of the solver's search counts.
+    /// The steps of the budget that a node of the solver's search costs.
     const STEPS_PER_NODE: u64 = 1_000;
 
-    /// One thread and no gap; a node limit from the budget.
+    /// Returns the model with one thread, no gap and the node limit of the budget.
     pub(super) fn model(program: UnsolvedProblem, budget: &Budget<'_>) -> HighsProblem {
         let nodes = i32::try_from(budget.steps() / STEPS_PER_NODE).unwrap_or(i32::MAX);
         let mut model = program
@@ -60,6 +60,7 @@ mod backend {
 
     use crate::Budget;
 
+    /// Returns the model with the time limit of the budget.
     pub(super) fn model(program: UnsolvedProblem, budget: &Budget<'_>) -> MicroLpProblem {
         let model = program.using(good_lp::microlp);
         match budget.time_limit() {
