@@ -1,52 +1,57 @@
-//! One group of models on what the groups before it have left.
+//! The placement of one group of models on the resources that earlier groups left free.
 
-use packhorse_cluster::{ComputeShare, DeviceIndex, ModelIndex, PlannedReplica, Problem};
+use packhorse_cluster::{
+    ComputeShare, DeviceIndex, ModelIndex, PlannedReplica, Problem, Shortfall,
+};
 
-use super::{bound, fewest_replicas};
+use super::bound::{BatchRoom, FreeResources};
 use crate::{
     Budget, PlaceError,
     requirements::{Requirement, Requirements},
+    tolerance::{PERCENT_ROUNDING, round_up},
 };
 
-/// A model is heavy on one side if it needs so much more there.
+/// The ratio of Creq to Mreq, or the inverse, from which a model is compute-heavy or memory-heavy.
 const HEAVY: f64 = 1.2;
 
-/// The largest multiple of the fewest replicas.
+/// The largest replication degree, as a multiple of the fewest replicas.
 const MULTIPLES: usize = 6;
 
-/// Sums of percentages with two decimals; also what goodput must be more by to be more.
-pub(super) const ROUNDING: f64 = 1e-9;
-
-/// A replication degree and a batch size, by its place among the member's.
+/// The replication degree and the batch size of a member in a configuration.
 #[derive(Clone, Copy)]
-pub(super) struct Choice {
+pub(super) struct MemberChoice {
+    /// The replication degree.
     pub(super) replicas: usize,
+    /// The index of the batch size in [`Member::batches`].
     pub(super) batch: usize,
 }
 
+/// The resource that dominates the requirements of a batch size.
 #[derive(Clone, Copy, PartialEq)]
-enum Side {
+enum Dominant {
     Compute,
     Memory,
     Neither,
 }
 
 /// A batch size of a member.
-pub(super) struct Batch {
-    /// By class of devices.
+pub(super) struct MemberBatch {
+    /// The requirement on each class of devices; `None` where the model cannot have this batch size.
     pub(super) requirements: Vec<Option<Requirement>>,
-    side: Side,
-    /// Creq + Mreq.
+    dominant: Dominant,
+    /// The mean of Creq + Mreq over the classes, in percent.
     total: f64,
 }
 
-/// A model of the group.
+/// A model of a group.
 pub(super) struct Member {
     model: ModelIndex,
+    /// The model's rate, in requests per second.
     pub(super) rate: f64,
-    pub(super) batches: Vec<Batch>,
-    /// In ascending order of degree, then batch size.
-    pub(super) choices: Vec<Choice>,
+    /// The batch sizes, in ascending order.
+    pub(super) batches: Vec<MemberBatch>,
+    /// The choices in ascending order of degree, then batch size.
+    pub(super) choices: Vec<MemberChoice>,
 }
 
 impl Member {
@@ -56,12 +61,12 @@ impl Member {
         model: ModelIndex,
     ) -> Self {
         let rate = problem.models[model.0].rate.get();
-        let batches: Vec<Batch> = requirements
+        let batches: Vec<MemberBatch> = requirements
             .batch_sizes(model)
             .into_iter()
             .map(|size| {
                 let classes = 0..requirements.classes.len();
-                Batch::new(
+                MemberBatch::new(
                     classes
                         .map(|class| requirements.with_batch(model, class, size))
                         .collect(),
@@ -73,7 +78,9 @@ impl Member {
             .map(|multiple| fewest.saturating_mul(multiple))
             .filter(|degree| *degree <= problem.devices.len());
         let choices = degrees
-            .flat_map(|replicas| (0..batches.len()).map(move |batch| Choice { replicas, batch }))
+            .flat_map(|replicas| {
+                (0..batches.len()).map(move |batch| MemberChoice { replicas, batch })
+            })
             .collect();
         Self {
             model,
@@ -84,117 +91,142 @@ impl Member {
     }
 }
 
-impl Batch {
+impl MemberBatch {
     fn new(requirements: Vec<Option<Requirement>>) -> Self {
-        let known = requirements.iter().flatten().count().max(1) as f64;
-        let known = 1.0 / known;
+        let classes = requirements.iter().flatten().count().max(1) as f64;
+        let weight = 1.0 / classes;
         let compute = requirements
             .iter()
             .flatten()
-            .map(|need| need.compute)
+            .map(|required| required.compute)
             .sum::<f64>()
-            * known;
+            * weight;
         let memory = requirements
             .iter()
             .flatten()
-            .map(|need| need.memory)
+            .map(|required| required.memory)
             .sum::<f64>()
-            * known;
-        let side = if compute >= HEAVY * memory && compute > 0.0 {
-            Side::Compute
+            * weight;
+        let dominant = if compute >= HEAVY * memory && compute > 0.0 {
+            Dominant::Compute
         } else if memory >= HEAVY * compute && memory > 0.0 {
-            Side::Memory
+            Dominant::Memory
         } else {
-            Side::Neither
+            Dominant::Neither
         };
         Self {
             requirements,
-            side,
+            dominant,
             total: compute + memory,
         }
     }
 
+    /// Returns the throughput on the fastest class, in requests per second.
     pub(super) fn best_throughput(&self) -> f64 {
-        let of_classes = self.requirements.iter().flatten();
-        of_classes.map(|need| need.throughput).fold(0.0, f64::max)
+        let by_class = self.requirements.iter().flatten();
+        let throughputs = by_class.map(|required| required.throughput);
+        throughputs.fold(0.0, f64::max)
     }
 }
 
-/// What a device has left, in percent.
+/// The free resources of a device, and the groups that use it.
 #[derive(Clone, Copy)]
-pub(super) struct Room {
+pub(super) struct DeviceRoom {
+    /// The free compute, in percent.
     pub(super) compute: f64,
+    /// The free memory, in percent.
     pub(super) memory: f64,
-    pub(super) owner: Owner,
-    /// Which members of the group it hosts already, a bit each.
+    /// The group that uses the device.
+    pub(super) owner: DeviceOwner,
+    /// The members of the current group with a replica on the device, one bit each.
     hosts: u8,
 }
 
+/// The group that uses a device.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Owner {
+pub(super) enum DeviceOwner {
+    /// No group; the device is new.
     Nobody,
+    /// The group that is being placed.
     ThisGroup,
+    /// An earlier group.
     AnotherGroup,
 }
 
-impl Room {
-    /// With a replica of a member more.
-    pub(super) fn with(mut self, member: usize, need: Requirement) -> Self {
-        self.compute -= need.compute;
-        self.memory -= need.memory;
+impl DeviceRoom {
+    /// Returns the room that remains with one more replica of a member.
+    pub(super) fn with_replica(mut self, member: usize, required: Requirement) -> Self {
+        self.compute -= required.compute;
+        self.memory -= required.memory;
         self.hosts |= 1 << member;
-        if self.owner == Owner::Nobody {
-            self.owner = Owner::ThisGroup;
+        if self.owner == DeviceOwner::Nobody {
+            self.owner = DeviceOwner::ThisGroup;
         }
         self
     }
 
-    /// Whether a replica of a member fits, and where it should go first, the least: the device of this group that is left with
-    /// least, else of other groups, else the cheapest new one.
-    pub(super) fn rank(&self, member: usize, need: Requirement, cost: f64) -> Option<(u8, f64)> {
-        let fits = self.hosts & (1 << member) == 0
-            && need.compute <= self.compute + ROUNDING
-            && need.memory <= self.memory + ROUNDING;
-        let left = self.compute - need.compute + self.memory - need.memory;
+    /// Returns true if the free resources suffice for a replica.
+    fn holds(&self, required: &Requirement) -> bool {
+        required.compute <= self.compute + PERCENT_ROUNDING
+            && required.memory <= self.memory + PERCENT_ROUNDING
+    }
+
+    /// Returns the rank of the device for a replica of a member, smallest first, or `None` if the replica does not fit. Devices of this
+    /// group and then those of other groups rank by what they would have left, new devices come last and rank by cost.
+    pub(super) fn rank(
+        &self,
+        member: usize,
+        required: Requirement,
+        cost: f64,
+    ) -> Option<(u8, f64)> {
+        let fits = self.hosts & (1 << member) == 0 && self.holds(&required);
+        let left = self.compute - required.compute + self.memory - required.memory;
         fits.then_some(match self.owner {
-            Owner::ThisGroup => (0, left),
-            Owner::AnotherGroup => (1, left),
-            Owner::Nobody => (2, cost),
+            DeviceOwner::ThisGroup => (0, left),
+            DeviceOwner::AnotherGroup => (1, left),
+            DeviceOwner::Nobody => (2, cost),
         })
     }
 }
 
 /// A replica of a member on a device.
-pub(super) struct Placed {
+pub(super) struct PlacedReplica {
+    /// The index of the member in the group.
     pub(super) member: usize,
+    /// The index of the device.
     pub(super) device: usize,
+    /// The index of the batch size in [`Member::batches`].
     pub(super) batch: usize,
 }
 
-/// The best configuration, placed: what it leaves of every device.
-pub(super) struct Best {
-    pub(super) rooms: Vec<Room>,
-    pub(super) placed: Vec<Placed>,
+/// The placement of the best configuration of a group.
+pub(super) struct BestPlacement {
+    /// The room that remains on each device.
+    pub(super) rooms: Vec<DeviceRoom>,
+    /// The group's replicas.
+    pub(super) placed: Vec<PlacedReplica>,
 }
 
-/// Finds the best configuration of a group, if it has any.
+/// A function that finds the best placement of a group, if there is one.
 pub(super) type Search =
-    fn(&Cluster, &[Member], &mut Budget<'_>) -> Result<Option<Best>, PlaceError>;
+    fn(&Cluster, &[Member], &mut Budget<'_>) -> Result<Option<BestPlacement>, PlaceError>;
 
-/// The devices, with what was placed so far.
+/// The devices with the room that the groups placed so far leave on them.
 pub(super) struct Cluster {
+    /// The class of each device.
     pub(super) class_of: Vec<usize>,
-    /// By class.
+    /// The cost of a device of each class.
     pub(super) cost: Vec<f64>,
-    pub(super) rooms: Vec<Room>,
+    /// The room on each device.
+    pub(super) rooms: Vec<DeviceRoom>,
 }
 
 impl Cluster {
     pub(super) fn new(problem: &Problem, requirements: &Requirements<'_>) -> Self {
-        let empty = Room {
+        let empty = DeviceRoom {
             compute: 100.0,
             memory: 100.0,
-            owner: Owner::Nobody,
+            owner: DeviceOwner::Nobody,
             hosts: 0,
         };
         Self {
@@ -208,7 +240,7 @@ impl Cluster {
         }
     }
 
-    /// Places the group by its best configuration.
+    /// Places a group by its best configuration and returns its replicas.
     pub(super) fn place(
         &mut self,
         members: &[Member],
@@ -221,70 +253,102 @@ impl Cluster {
         self.rooms = best.rooms;
         for room in &mut self.rooms {
             room.hosts = 0;
-            if room.owner == Owner::ThisGroup {
-                room.owner = Owner::AnotherGroup;
+            if room.owner == DeviceOwner::ThisGroup {
+                room.owner = DeviceOwner::AnotherGroup;
             }
         }
-        let replica = |placed: Placed| {
-            let need = self.need(members, &placed);
+        let replica = |placed: PlacedReplica| {
+            let required = self.requirement(members, &placed);
+            let (model, device) = (members[placed.member].model, DeviceIndex(placed.device));
             PlannedReplica {
-                model: members[placed.member].model,
-                device: DeviceIndex(placed.device),
-                batch_size: need.batch_size,
-                compute_share: ComputeShare::new(need.compute).ok(),
-                duty_cycle: None,
+                compute_share: ComputeShare::new(required.compute).ok(),
+                ..required.replica(model, device)
             }
         };
         Ok(best.placed.into_iter().map(replica).collect())
     }
 
-    /// On how many devices a replica would fit by itself, and what the least of them would give for it.
-    pub(super) fn room_for(&self, batch: &Batch) -> bound::Room {
-        let needs = || batch.requirements.iter().flatten();
-        let devices = self
-            .rooms
-            .iter()
-            .zip(&self.class_of)
-            .filter(|(room, class)| {
-                batch.requirements[**class].is_some_and(|need| {
-                    need.compute <= room.compute + ROUNDING && need.memory <= room.memory + ROUNDING
-                })
-            });
-        let least = |of: fn(&Requirement) -> f64| needs().map(of).fold(f64::INFINITY, f64::min);
-        bound::Room {
+    /// Returns the number of devices on which one replica fits, and its smallest requirements on any class.
+    pub(super) fn room_for(&self, batch: &MemberBatch) -> BatchRoom {
+        let requirements = || batch.requirements.iter().flatten();
+        let holds = |(room, class): &(&DeviceRoom, &usize)| {
+            let required = batch.requirements[**class].as_ref();
+            required.is_some_and(|required| room.holds(required))
+        };
+        let devices = self.rooms.iter().zip(&self.class_of).filter(holds);
+        let smallest = |resource: fn(&Requirement) -> f64| {
+            requirements().map(resource).fold(f64::INFINITY, f64::min)
+        };
+        BatchRoom {
             devices: devices.count(),
-            compute: least(|need| need.compute),
-            memory: least(|need| need.memory),
+            compute: smallest(|required| required.compute),
+            memory: smallest(|required| required.memory),
         }
     }
 
-    pub(super) fn resources(&self) -> bound::Resources {
-        bound::Resources::new(self.rooms.iter().map(|room| (room.compute, room.memory)))
+    /// Returns the free resources of all devices.
+    pub(super) fn free_resources(&self) -> FreeResources {
+        FreeResources::new(self.rooms.iter().map(|room| (room.compute, room.memory)))
     }
 
-    fn need(&self, members: &[Member], placed: &Placed) -> Requirement {
+    fn requirement(&self, members: &[Member], placed: &PlacedReplica) -> Requirement {
         let batch = &members[placed.member].batches[placed.batch];
         batch.requirements[self.class_of[placed.device]].expect("placed where it can run")
     }
 }
 
-/// Compute-heavy and memory-heavy members in turns, then the others; each by what they need, most first.
-pub(super) fn order(members: &[Member], chosen: &[Choice]) -> impl Iterator<Item = usize> + use<> {
+/// Returns the members in the order of placement: compute-heavy and memory-heavy ones alternately, then the others, each sorted by
+/// Creq + Mreq, largest first.
+pub(super) fn placement_order(
+    members: &[Member],
+    chosen: &[MemberChoice],
+) -> impl Iterator<Item = usize> + use<> {
     let batch = |member: usize| &members[member].batches[chosen[member].batch];
-    let on = |side: Side| {
+    let dominated_by = |dominant: Dominant| {
         let mut heavy: Vec<usize> = (0..members.len())
-            .filter(|&member| batch(member).side == side)
+            .filter(|&member| batch(member).dominant == dominant)
             .collect();
         heavy.sort_by(|&a, &b| batch(b).total.total_cmp(&batch(a).total));
         heavy
     };
-    let (compute, memory) = (on(Side::Compute), on(Side::Memory));
-    let turns = compute.len().max(memory.len());
+    let (compute, memory) = (
+        dominated_by(Dominant::Compute),
+        dominated_by(Dominant::Memory),
+    );
+    let pairs = compute.len().max(memory.len());
     let mut order = Vec::with_capacity(members.len());
-    for turn in 0..turns {
-        order.extend(compute.get(turn));
-        order.extend(memory.get(turn));
+    for pair in 0..pairs {
+        order.extend(compute.get(pair));
+        order.extend(memory.get(pair));
     }
-    order.extend(on(Side::Neither));
+    order.extend(dominated_by(Dominant::Neither));
     order.into_iter()
+}
+
+/// Returns `c`, the number of replicas with the largest batch on the fastest devices that carry the rate, at least one.
+///
+/// # Errors
+/// The reason why the model cannot be served.
+pub(super) fn fewest_replicas(
+    problem: &Problem,
+    requirements: &Requirements<'_>,
+    model: ModelIndex,
+) -> Result<usize, Shortfall> {
+    if let Some(reason) = requirements.infeasible(model) {
+        return Err(reason.clone());
+    }
+    let classes = 0..requirements.classes.len();
+    let largest = classes.filter_map(|class| requirements.on_class(model, class).last());
+    let throughput = largest
+        .map(|requirement| requirement.throughput)
+        .fold(0.0, f64::max);
+    let needed = round_up(problem.models[model.0].rate.get() / throughput);
+    let devices = problem.devices.len();
+    if needed > devices as f64 {
+        return Err(Shortfall::TooManyReplicas {
+            replicas: needed,
+            devices,
+        });
+    }
+    Ok((needed as usize).max(1))
 }

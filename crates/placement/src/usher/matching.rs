@@ -1,22 +1,22 @@
-//! Pairs of groups whose compute and memory needs balance.
+//! The matching of groups whose compute and memory requirements balance.
 
 use rustworkx_core::{max_weight_matching::max_weight_matching, petgraph::graph::UnGraph};
 
-/// A group of models, for pairing.
+/// A group of models to be matched.
 pub(super) struct Group {
-    /// `ΣCreq − ΣMreq`, in millionths of a percent.
+    /// `ΣCreq − ΣMreq`, in millionths of a percentage point.
     pub(super) imbalance: i64,
-    /// Tells it from the others.
+    /// A name that no other group has.
     pub(super) name: String,
 }
 
-/// Of equal matchings the one with the least sum of [`number`] is taken. This seed is one with which figures 5.6, 6.2 and 6.3 of
-/// the thesis come out as printed: it does not say how its own solver breaks ties.
+/// The seed of [`tie_breaker`]. It is one with which figures 5.6, 6.2 and 6.3 of the thesis come out as printed; the thesis does not
+/// specify how its own solver breaks ties.
 const SEED: u64 = 58;
 
-/// As many pairs as possible, and of those matchings one with the least sum of `|imbalance_i + imbalance_j|`. With more compute
-/// than memory needed everywhere, every matching that leaves the same one out has the same sum: which of them is taken
-/// depends on the names alone, not on the order.
+/// Returns a matching with as many pairs as possible and, among those, the smallest sum of `|imbalance_i + imbalance_j|`. If all groups require more compute than memory,
+/// every matching that leaves out the same group has the same sum. The choice among equals depends on the names only, not on the order:
+/// the matching with the smallest sum of [`tie_breaker`] is taken.
 ///
 /// Source: the minimum-weight maximum-cardinality matching of Elvinger's thesis, section 5.2.2 (Edmonds' blossoms).
 pub(super) fn balanced_pairs(groups: &[Group]) -> Vec<(usize, usize)> {
@@ -41,16 +41,17 @@ pub(super) fn balanced_pairs(groups: &[Group]) -> Vec<(usize, usize)> {
     pairs
 }
 
-/// The larger, the better. Two criteria in one number: the sum of the second over all pairs does not reach the first.
+/// Returns the weight of a pair, larger for better pairs. It combines two criteria: the sum of the tie breakers over all pairs stays
+/// below one unit of imbalance.
 fn weight(a: &Group, b: &Group) -> i128 {
     const LARGEST: i128 = 1 << 110;
     let imbalance = i128::from((a.imbalance + b.imbalance).abs());
-    LARGEST - ((imbalance << 60) + i128::from(number(&a.name, &b.name)))
+    LARGEST - ((imbalance << 60) + i128::from(tie_breaker(&a.name, &b.name)))
 }
 
-/// A number of 24 bits for a pair of names, as good as random (FNV-1a and a multiplication): no two sets of pairs have the same
-/// sum, or hardly ever.
-fn number(a: &str, b: &str) -> u64 {
+/// Returns a 24-bit hash of a pair of names (FNV-1a and a multiplication), so that different sets of pairs almost never have the same
+/// sum.
+fn tie_breaker(a: &str, b: &str) -> u64 {
     let (first, second) = (a.min(b), a.max(b));
     let bytes = first.bytes().chain([0]).chain(second.bytes());
     let hash = bytes.fold(SEED, |hash, byte| {

@@ -1,124 +1,135 @@
-//! The best configuration of a group, without looking at all of them or at every device.
+//! The branch-and-bound search for the best configuration of a group, which treats equal devices as one.
 
 use std::{collections::BTreeMap, ops::Range};
 
 use super::{
-    bound,
-    group::{self, Best, Choice, Cluster, Member, Owner, Placed, ROUNDING, Room},
+    bound::{BatchRoom, FreeResources, GoodputBound},
+    group::{
+        BestPlacement, Cluster, DeviceOwner, DeviceRoom, Member, MemberChoice, PlacedReplica,
+        placement_order,
+    },
 };
-use crate::{Budget, PlaceError, requirements::Requirement};
+use crate::{Budget, PlaceError, requirements::Requirement, tolerance::GOODPUT_ROUNDING};
 
-/// Tries all configurations in ascending order, but for those that cannot be better than the best before them.
+/// Tries all configurations in ascending order, except those that cannot be better than the best earlier one.
 pub(super) fn search(
     cluster: &Cluster,
     members: &[Member],
     budget: &mut Budget<'_>,
-) -> Result<Option<Best>, PlaceError> {
-    let room: Vec<Vec<bound::Room>> = members
+) -> Result<Option<BestPlacement>, PlaceError> {
+    let batch_rooms: Vec<Vec<BatchRoom>> = members
         .iter()
         .map(|member| {
             let batches = member.batches.iter();
             batches.map(|batch| cluster.room_for(batch)).collect()
         })
         .collect();
-    let (devices, piles) = pile_up(cluster);
-    let mut search = Branches {
+    let (devices, initial) = group_equal_devices(cluster);
+    let mut search = BranchAndBound {
         members,
-        resources: cluster.resources(),
-        room,
-        best_promise: Vec::new(),
+        free_resources: cluster.free_resources(),
+        batch_rooms,
+        member_bounds: Vec::new(),
         cluster,
         devices,
-        piles,
-        left: Vec::new(),
+        initial,
+        remaining: Vec::new(),
         placed: Vec::new(),
         chosen: Vec::new(),
         best: None,
     };
-    search.best_promise = (0..members.len())
+    search.member_bounds = (0..members.len())
         .map(|member| {
             let choices = members[member].choices.iter();
-            let promises = choices.map(|choice| search.promise(member, *choice));
-            promises.fold(bound::Promise::NOTHING, bound::Promise::best)
+            let bounds = choices.map(|choice| search.choice_bound(member, *choice));
+            bounds.fold(GoodputBound::ZERO, GoodputBound::max)
         })
         .collect();
-    search.descend(&mut Vec::new(), budget)?;
+    search.branch(&mut Vec::new(), budget)?;
     let best = search.best.take();
-    Ok(best.map(|best| search.one_by_one(best)))
+    Ok(best.map(|best| search.expand(best)))
 }
 
-/// Devices of a class that have as much left, are in the same hands, and host the same members.
+/// Devices of one class with the same room, owner and members.
 #[derive(Clone)]
-struct Pile {
+struct EqualDevices {
     class: usize,
-    room: Room,
-    /// Its part of the search's devices: by index.
+    room: DeviceRoom,
+    /// The range in [`BranchAndBound::devices`].
     devices: Range<usize>,
 }
 
-/// A replica of a member on each of some devices.
+/// Equal replicas of a member, one on each device of a range.
 #[derive(Clone)]
-struct Run {
+struct EqualReplicas {
     member: usize,
-    /// As of a pile.
+    /// The range in [`BranchAndBound::devices`].
     devices: Range<usize>,
     batch: usize,
 }
 
-/// The best configuration so far.
+/// The placement of a configuration.
 struct Placement {
     goodput: f64,
-    left: Vec<Pile>,
-    placed: Vec<Run>,
+    /// The devices with the room that remains on them.
+    remaining: Vec<EqualDevices>,
+    placed: Vec<EqualReplicas>,
 }
 
-/// The devices in the order of their piles.
-fn pile_up(cluster: &Cluster) -> (Vec<usize>, Vec<Pile>) {
-    let mut alike: BTreeMap<(usize, Owner, u64, u64), Vec<usize>> = BTreeMap::new();
+/// Returns the devices ordered by their state, and the sets of equal devices as ranges of them.
+fn group_equal_devices(cluster: &Cluster) -> (Vec<usize>, Vec<EqualDevices>) {
+    let mut by_state: BTreeMap<(usize, DeviceOwner, u64, u64), Vec<usize>> = BTreeMap::new();
     for (device, (room, class)) in cluster.rooms.iter().zip(&cluster.class_of).enumerate() {
-        let look = (
+        let state = (
             *class,
             room.owner,
             room.compute.to_bits(),
             room.memory.to_bits(),
         );
-        alike.entry(look).or_default().push(device);
+        by_state.entry(state).or_default().push(device);
     }
-    let (mut devices, mut piles) = (Vec::new(), Vec::new());
-    for ((class, ..), pile) in alike {
+    let (mut devices, mut sets) = (Vec::new(), Vec::new());
+    for ((class, ..), equal) in by_state {
         let start = devices.len();
-        piles.push(Pile {
+        sets.push(EqualDevices {
             class,
-            room: cluster.rooms[pile[0]],
-            devices: start..start + pile.len(),
+            room: cluster.rooms[equal[0]],
+            devices: start..start + equal.len(),
         });
-        devices.extend(pile);
+        devices.extend(equal);
     }
-    (devices, piles)
+    (devices, sets)
 }
 
-struct Branches<'a> {
+/// The state of the search.
+struct BranchAndBound<'a> {
     members: &'a [Member],
     cluster: &'a Cluster,
-    /// What is free before the group, by member, then batch size; what a member can have at most; and all of it.
-    room: Vec<Vec<bound::Room>>,
-    best_promise: Vec<bound::Promise>,
-    resources: bound::Resources,
-    /// Pile by pile.
+    /// By member, then batch size: the room before the group is placed.
+    batch_rooms: Vec<Vec<BatchRoom>>,
+    /// By member: the bound over all its choices.
+    member_bounds: Vec<GoodputBound>,
+    /// The free resources before the group is placed.
+    free_resources: FreeResources,
+    /// The indices of the devices, ordered by the sets in `initial`.
     devices: Vec<usize>,
-    /// Before the group.
-    piles: Vec<Pile>,
-    left: Vec<Pile>,
-    placed: Vec<Run>,
-    chosen: Vec<Choice>,
+    /// The sets of equal devices before the group is placed.
+    initial: Vec<EqualDevices>,
+    /// The sets of equal devices with the replicas of the current configuration.
+    remaining: Vec<EqualDevices>,
+    /// The replicas of the current configuration.
+    placed: Vec<EqualReplicas>,
+    /// The current configuration: the choices of the first members.
+    chosen: Vec<MemberChoice>,
+    /// The best placement so far.
     best: Option<Placement>,
 }
 
-impl Branches<'_> {
-    /// `promised`: what each of the members chosen so far can have at most, in their order.
-    fn descend(
+impl BranchAndBound<'_> {
+    /// Tries the choices of the next member. `bounds` contains the bounds of the choices made so far.
+    fn branch(
         &mut self,
-        promised: &mut Vec<bound::Promise>,
+        bounds: &mut Vec<GoodputBound>,
         budget: &mut Budget<'_>,
     ) -> Result<(), PlaceError> {
         let next = self.chosen.len();
@@ -129,164 +140,168 @@ impl Branches<'_> {
         let mut tried = vec![None; self.members[next].batches.len()];
         for number in 0..self.members[next].choices.len() {
             let choice = self.members[next].choices[number];
-            let room = self.room[next][choice.batch].devices;
-            // More replicas than there is room for end as few: the first such choice stands for them.
+            let room = self.batch_rooms[next][choice.batch].devices;
+            // All degrees above the number of devices with room give the same placement: only the first of them is tried.
             if tried[choice.batch].is_some_and(|replicas| replicas >= room) {
                 continue;
             }
             tried[choice.batch] = Some(choice.replicas);
-            promised.push(self.promise(next, choice));
-            let rest = rest.clone().map(|member| self.best_promise[member]);
-            let bound = self.resources.most(&promised.iter().copied().chain(rest));
-            if self.is_better(bound) {
+            bounds.push(self.choice_bound(next, choice));
+            let rest = rest.clone().map(|member| self.member_bounds[member]);
+            let all = bounds.iter().copied().chain(rest);
+            if self.is_better(self.free_resources.goodput_bound(&all)) {
                 self.chosen.push(choice);
-                self.descend(promised, budget)?;
+                self.branch(bounds, budget)?;
                 self.chosen.pop();
             }
-            promised.pop();
+            bounds.pop();
         }
         Ok(())
     }
 
-    fn promise(&self, member: usize, choice: Choice) -> bound::Promise {
-        let of = &self.members[member];
-        let room = &self.room[member][choice.batch];
+    /// Returns an upper bound of a member's goodput with a choice.
+    fn choice_bound(&self, member: usize, choice: MemberChoice) -> GoodputBound {
+        let room = &self.batch_rooms[member][choice.batch];
         let replicas = choice.replicas.min(room.devices) as f64;
-        let throughput = of.batches[choice.batch].best_throughput();
-        room.promise((replicas * throughput).min(of.rate), throughput)
+        let member = &self.members[member];
+        let throughput = member.batches[choice.batch].best_throughput();
+        room.goodput_bound((replicas * throughput).min(member.rate), throughput)
     }
 
+    /// Returns true if a goodput is above that of the best placement so far.
     fn is_better(&self, goodput: f64) -> bool {
         self.best
             .as_ref()
-            .is_none_or(|best| goodput > best.goodput + ROUNDING)
+            .is_none_or(|best| goodput > best.goodput + GOODPUT_ROUNDING)
     }
 
+    /// Places the current configuration, and keeps the placement if it is the best so far.
     fn try_configuration(&mut self, budget: &mut Budget<'_>) -> Result<(), PlaceError> {
-        budget.spend(self.piles.len() as u64)?;
-        self.left.clone_from(&self.piles);
+        budget.spend(self.initial.len() as u64)?;
+        self.remaining.clone_from(&self.initial);
         self.placed.clear();
         let mut goodput = 0.0;
-        for member in group::order(self.members, &self.chosen) {
-            goodput += self.put(member);
+        for member in placement_order(self.members, &self.chosen) {
+            goodput += self.place_member(member);
         }
         if self.is_better(goodput) {
             self.best = Some(Placement {
                 goodput,
-                left: self.left.clone(),
+                remaining: self.remaining.clone(),
                 placed: self.placed.clone(),
             });
         }
         Ok(())
     }
 
-    /// Places the replicas of a member while there is room; returns its goodput.
-    fn put(&mut self, member: usize) -> f64 {
-        let Choice {
-            replicas, batch, ..
-        } = self.chosen[member];
+    /// Places the replicas of a member while there is room, and returns the member's goodput.
+    fn place_member(&mut self, member: usize) -> f64 {
+        let MemberChoice { replicas, batch } = self.chosen[member];
         let mut carried = 0.0;
-        let mut wanted = replicas;
-        while wanted > 0 {
-            let Some((pile, need, most)) = self.pile_for(member, batch) else {
+        let mut unplaced = replicas;
+        while unplaced > 0 {
+            let Some((set, required, most)) = self.best_set(member, batch) else {
                 break;
             };
-            let taken = self.take(pile, wanted.min(most), |room| room.with(member, need));
-            for _ in taken.clone() {
-                carried += need.throughput;
+            let devices = self.split_off(set, unplaced.min(most), |room| {
+                room.with_replica(member, required)
+            });
+            for _ in devices.clone() {
+                carried += required.throughput;
             }
-            wanted -= taken.len();
-            self.placed.push(Run {
+            unplaced -= devices.len();
+            self.placed.push(EqualReplicas {
                 member,
-                devices: taken,
+                devices,
                 batch,
             });
         }
         carried.min(self.members[member].rate)
     }
 
-    /// The pile whose first device is the best, and how many of its devices come before any other.
-    fn pile_for(&self, member: usize, batch: usize) -> Option<(usize, Requirement, usize)> {
+    /// Returns the set whose first device is the best for a replica, the requirement there, and the number of the set's devices that
+    /// rank before all other devices.
+    fn best_set(&self, member: usize, batch: usize) -> Option<(usize, Requirement, usize)> {
         let requirements = &self.members[member].batches[batch].requirements;
         let mut best: Option<((u8, f64), usize, Requirement)> = None;
         let mut tied = false;
-        for (number, pile) in self.left.iter().enumerate() {
-            let Some(need) = requirements[pile.class] else {
+        for (number, set) in self.remaining.iter().enumerate() {
+            let Some(required) = requirements[set.class] else {
                 continue;
             };
-            let cost = self.cluster.cost[pile.class];
-            let Some(rank) = pile.room.rank(member, need, cost) else {
+            let cost = self.cluster.cost[set.class];
+            let Some(rank) = set.room.rank(member, required, cost) else {
                 continue;
             };
             let Some((least, first, _)) = best else {
-                best = Some((rank, number, need));
+                best = Some((rank, number, required));
                 continue;
             };
             if rank < least {
-                best = Some((rank, number, need));
+                best = Some((rank, number, required));
                 tied = false;
             } else if rank == least {
                 tied = true;
-                if self.first(pile) < self.first(&self.left[first]) {
-                    best = Some((rank, number, need));
+                if self.first_device(set) < self.first_device(&self.remaining[first]) {
+                    best = Some((rank, number, required));
                 }
             }
         }
-        let (_, pile, need) = best?;
-        // Piles of equal rank take turns by their devices' indices.
+        let (_, set, required) = best?;
+        // The devices of sets with equal rank are used in the order of their indices.
         let most = if tied {
             1
         } else {
-            self.left[pile].devices.len()
+            self.remaining[set].devices.len()
         };
-        Some((pile, need, most))
+        Some((set, required, most))
     }
 
-    fn first(&self, pile: &Pile) -> usize {
-        self.devices[pile.devices.start]
+    fn first_device(&self, set: &EqualDevices) -> usize {
+        self.devices[set.devices.start]
     }
 
-    /// Makes the first devices of a pile, at most so many, one of their own.
-    fn take(
+    /// Makes the first `most` devices of a set, or all of them, a set of their own with a changed room, and returns their range.
+    fn split_off(
         &mut self,
-        pile: usize,
+        set: usize,
         most: usize,
-        change: impl FnOnce(Room) -> Room,
+        change: impl FnOnce(DeviceRoom) -> DeviceRoom,
     ) -> Range<usize> {
-        let from = &mut self.left[pile];
+        let from = &mut self.remaining[set];
         let start = from.devices.start;
         let end = from.devices.end.min(start + most);
-        let taken = Pile {
+        let split = EqualDevices {
             class: from.class,
             room: change(from.room),
             devices: start..end,
         };
         if end == from.devices.end {
-            *from = taken;
+            *from = split;
         } else {
             from.devices.start = end;
-            self.left.push(taken);
+            self.remaining.push(split);
         }
         start..end
     }
 
-    /// Of every device, and every replica.
-    fn one_by_one(&self, best: Placement) -> Best {
+    /// Returns a placement as single devices and replicas.
+    fn expand(&self, best: Placement) -> BestPlacement {
         let mut rooms = self.cluster.rooms.clone();
-        for pile in best.left {
-            for &device in &self.devices[pile.devices] {
-                rooms[device] = pile.room;
+        for set in best.remaining {
+            for &device in &self.devices[set.devices] {
+                rooms[device] = set.room;
             }
         }
-        let placed = best.placed.into_iter().flat_map(|run| {
-            let devices = self.devices[run.devices].iter();
-            devices.map(move |&device| Placed {
-                member: run.member,
+        let placed = best.placed.into_iter().flat_map(|replicas| {
+            let devices = self.devices[replicas.devices].iter();
+            devices.map(move |&device| PlacedReplica {
+                member: replicas.member,
                 device,
-                batch: run.batch,
+                batch: replicas.batch,
             })
         });
-        Best {
+        BestPlacement {
             rooms,
             placed: placed.collect(),
         }

@@ -1,48 +1,51 @@
-//! The search that leaves things out against one that does not.
+//! The branch-and-bound search against an exhaustive one.
 
 use proptest::prelude::*;
 
 use super::{
-    group::{Best, Choice, Cluster, Member, Placed, order},
+    group::{BestPlacement, Cluster, Member, MemberChoice, PlacedReplica, placement_order},
     *,
 };
-use crate::tests::properties::{many_devices, problem};
+use crate::{
+    tests::properties::{many_devices, problem},
+    tolerance::GOODPUT_ROUNDING,
+};
 
-/// Every configuration, every replica, every device.
-fn all(
+/// Tries every configuration with every replica on every device.
+fn exhaustive(
     cluster: &Cluster,
     members: &[Member],
     budget: &mut Budget<'_>,
-) -> Result<Option<Best>, PlaceError> {
+) -> Result<Option<BestPlacement>, PlaceError> {
     budget.spend(1)?;
     let mut best = (f64::NEG_INFINITY, None);
     let mut chosen = Vec::new();
-    all_from(cluster, members, &mut chosen, &mut best);
+    try_all(cluster, members, &mut chosen, &mut best);
     Ok(best.1)
 }
 
-fn all_from(
+fn try_all(
     cluster: &Cluster,
     members: &[Member],
-    chosen: &mut Vec<Choice>,
-    best: &mut (f64, Option<Best>),
+    chosen: &mut Vec<MemberChoice>,
+    best: &mut (f64, Option<BestPlacement>),
 ) {
     if let Some(member) = members.get(chosen.len()) {
         for choice in &member.choices {
             chosen.push(*choice);
-            all_from(cluster, members, chosen, best);
+            try_all(cluster, members, chosen, best);
             chosen.pop();
         }
         return;
     }
-    let mut placement = Best {
+    let mut placement = BestPlacement {
         rooms: cluster.rooms.clone(),
         placed: Vec::new(),
     };
-    let placed = order(members, chosen).map(|member| {
+    let placed = placement_order(members, chosen).map(|member| {
         let choice = chosen[member];
         let replicas = (0..choice.replicas).map_while(|_| {
-            let need = |device: usize| {
+            let required = |device: usize| {
                 members[member].batches[choice.batch].requirements[cluster.class_of[device]]
             };
             let ranked = placement
@@ -51,24 +54,24 @@ fn all_from(
                 .enumerate()
                 .filter_map(|(device, room)| {
                     let cost = cluster.cost[cluster.class_of[device]];
-                    Some((room.rank(member, need(device)?, cost)?, device))
+                    Some((room.rank(member, required(device)?, cost)?, device))
                 });
             let (_, device) = ranked.min_by(|a, b| a.partial_cmp(b).unwrap())?;
-            let need = need(device).unwrap();
-            placement.rooms[device] = placement.rooms[device].with(member, need);
-            placement.placed.push(Placed {
+            let required = required(device).unwrap();
+            placement.rooms[device] = placement.rooms[device].with_replica(member, required);
+            placement.placed.push(PlacedReplica {
                 member,
                 device,
                 batch: choice.batch,
             });
-            Some(need.throughput)
+            Some(required.throughput)
         });
         replicas
             .fold(0.0, |sum, throughput| sum + throughput)
             .min(members[member].rate)
     });
     let goodput = placed.fold(0.0, |sum, goodput| sum + goodput);
-    if goodput > best.0 + group::ROUNDING {
+    if goodput > best.0 + GOODPUT_ROUNDING {
         *best = (goodput, Some(placement));
     }
 }
@@ -81,8 +84,8 @@ proptest! {
         problem in prop_oneof![problem(), many_devices()],
     ) {
         for usher in [USHER, WAO_USHER] {
-            let options = PolicyOptions::default();
-            let plain = usher.place_by(all, &problem, &options, &mut Budget::unlimited());
+            let options = PlanningOptions::default();
+            let plain = usher.place_with_search(exhaustive, &problem, &options, &mut Budget::unlimited());
             let plan = usher.place(&problem, &options, &mut Budget::unlimited());
             prop_assert_eq!(plan, plain);
         }
