@@ -19,20 +19,22 @@ pub(crate) fn plan_with_forecasts(
         *throughput += full_batch_throughput(problem, replica);
     }
     let models = problem.models.iter().zip(throughputs).zip(shortfalls);
-    let models = models.map(|((model, (replicas, carried)), shortfall)| -> ModelForecast {
-        let rate = model.rate;
-        forecast(
-            rate,
-            replicas,
-            carried,
-            || shortfall.expect("a policy gives a reason for each model without a replica"),
-            |goodput| Shortfall::Throughput {
-                replicas,
-                goodput,
+    let models = models.map(
+        |((model, (replicas, carried)), shortfall)| -> ModelForecast {
+            let rate = model.rate;
+            forecast(
                 rate,
-            },
-        )
-    });
+                replicas,
+                carried,
+                || shortfall.expect("a policy gives a reason for each model without a replica"),
+                |goodput| Shortfall::Throughput {
+                    replicas,
+                    goodput,
+                    rate,
+                },
+            )
+        },
+    );
     Plan {
         policy,
         models: models.collect(),

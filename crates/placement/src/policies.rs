@@ -135,12 +135,10 @@ impl PolicyEntry {
         options: &PlanningOptions,
         replicas: &[PlannedReplica],
     ) -> Result<Vec<Duration>, PredictError> {
-        let predictor = self
-            .predictor()
-            .ok_or_else(|| PredictError::NoPredictor {
-                policy: self.name,
-                expected: predictors(),
-            })?;
+        let predictor = self.predictor().ok_or_else(|| PredictError::NoPredictor {
+            policy: self.name,
+            expected: predictors(),
+        })?;
         problem.validate().map_err(PredictError::Invalid)?;
         let dangling = |replica: &PlannedReplica| {
             replica.model.0 >= problem.models.len() || replica.device.0 >= problem.devices.len()

@@ -1,9 +1,9 @@
-//! How long each policy takes to solve, and how much of the fluid bound its plan promises.
+//! The solve time of each policy, and the goodput of its plan beside the fluid bound.
 //!
 //! Groups: `thesis`, the settings of Elvinger's thesis; `scale`, heuristics from 4 to 6,000 devices and 20 to 2,000 models. A solve
-//! that takes longer than [`SAMPLED`] is timed once, the others by criterion. Beside criterion's estimates, which lie in
-//! `target/criterion`, one line per solve goes to `solve-times.csv` in cargo's folder for such files: `cargo xtask bench placement`
-//! makes a report of both.
+//! that takes longer than [`MAX_SAMPLED`] is timed once, the others by criterion. Criterion's estimates are in `target/criterion`; in
+//! addition, one line per solve is written to `solve-times.csv` in cargo's temporary folder. `cargo xtask bench placement` makes a report of
+//! both.
 #![expect(clippy::print_stdout, reason = "progress, for people at a terminal")]
 
 mod problems;
@@ -18,21 +18,21 @@ use std::{
 
 use criterion::{BenchmarkId, Criterion};
 use packhorse_cluster::{Plan, Problem};
-use packhorse_placement::{Budget, POLICIES, PolicyEntry, PlanningOptions};
+use packhorse_placement::{Budget, POLICIES, PlanningOptions, PolicyEntry};
 
 use problems::{Setting, fluid_bound};
 
-/// Up to here there are several runs, of which criterion takes the median.
-const SAMPLED: Duration = Duration::from_millis(500);
+/// The longest solve that is run several times, of which criterion takes the median.
+const MAX_SAMPLED: Duration = Duration::from_millis(500);
 
-/// No solve gets longer than this.
+/// The time limit of a solve.
 const LIMIT: Duration = Duration::from_secs(5);
 
-/// The largest problem, in devices times models, that a program is asked to solve.
-const SEARCHED: usize = 100;
+/// The largest problem, in devices times models, for the linear programs.
+const MAX_PROGRAM: usize = 100;
 
-/// The most models that are matched: that takes their number to the third power, and cannot be stopped.
-const MATCHED: usize = 200;
+/// The most models for the policies that match models: matching takes time in the third power of their number, and cannot be stopped.
+const MAX_MATCHED: usize = 200;
 
 fn main() {
     let mut criterion = Criterion::default()
@@ -47,7 +47,7 @@ fn main() {
     for (group, settings) in [("thesis", problems::thesis()), ("scale", problems::scale())] {
         for setting in &settings {
             for entry in POLICIES {
-                if is_asked(entry, setting) {
+                if is_measured(entry, setting) {
                     measure(&mut criterion, group, setting, entry, &mut lines);
                 }
             }
@@ -58,13 +58,13 @@ fn main() {
     fs::write(&path, lines).expect("cargo makes the folder");
 }
 
-/// The programs are for small problems only, and only with the solver that is made for them; iGniter is for models whose coefficients
-/// there are.
-fn is_asked(entry: &PolicyEntry, setting: &Setting) -> bool {
+/// Returns true if the policy is measured with a setting: the linear programs only with small problems and with HiGHS, and iGniter
+/// only with coefficients.
+fn is_measured(entry: &PolicyEntry, setting: &Setting) -> bool {
     let size = setting.problem.devices.len() * setting.problem.models.len();
     match entry.name {
-        "ao-milp" | "wsm-milp" => cfg!(feature = "highs") && size <= SEARCHED,
-        "usher" | "wao-usher" => setting.problem.models.len() <= MATCHED,
+        "ao-milp" | "wsm-milp" => cfg!(feature = "highs") && size <= MAX_PROGRAM,
+        "usher" | "wao-usher" => setting.problem.models.len() <= MAX_MATCHED,
         "igniter" => setting.coefficients.is_some(),
         _ => true,
     }
@@ -81,7 +81,7 @@ fn measure(
         igniter_coefficients: setting.coefficients.clone(),
         ..PlanningOptions::default()
     };
-    let (took, plan) = once(entry, &setting.problem, &options);
+    let (elapsed, plan) = solve_once(entry, &setting.problem, &options);
     let goodput: f64 = plan
         .iter()
         .flat_map(|plan| &plan.models)
@@ -95,7 +95,7 @@ fn measure(
         .map(|model| model.rate.get())
         .sum();
     let bound = fluid_bound(&setting.problem);
-    let once_ms = took.as_secs_f64() * 1e3;
+    let once_ms = elapsed.as_secs_f64() * 1e3;
     let (name, devices, models) = (
         entry.name,
         setting.problem.devices.len(),
@@ -113,25 +113,25 @@ fn measure(
             .map_or_else(String::new, |_| goodput.to_string()),
     )
     .expect("writing to memory cannot fail");
-    if plan.is_none() || took > SAMPLED {
+    if plan.is_none() || elapsed > MAX_SAMPLED {
         return;
     }
     let mut group = criterion.benchmark_group(group);
     group.bench_function(BenchmarkId::new(name, &setting.name), |bencher| {
-        bencher.iter(|| once(entry, &setting.problem, &options).1);
+        bencher.iter(|| solve_once(entry, &setting.problem, &options).1);
     });
     group.finish();
 }
 
 #[expect(clippy::disallowed_methods, reason = "a benchmark measures time")]
-fn once(
+fn solve_once(
     entry: &PolicyEntry,
     problem: &Problem,
     options: &PlanningOptions,
 ) -> (Duration, Option<Plan>) {
     let start = Instant::now();
-    let late = || start.elapsed() > LIMIT;
-    let mut budget = Budget::new(u64::MAX, &late).with_time_limit(LIMIT);
+    let is_late = || start.elapsed() > LIMIT;
+    let mut budget = Budget::new(u64::MAX, &is_late).with_time_limit(LIMIT);
     let plan = entry.place_with(problem, options, &mut budget).ok();
     (start.elapsed(), plan)
 }

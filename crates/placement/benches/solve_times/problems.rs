@@ -1,4 +1,4 @@
-//! What is solved: the thesis' settings, and clusters of any size with models of the Clockwork zoo.
+//! The problems: the thesis' settings, and clusters of any size with models of the Clockwork zoo.
 
 use packhorse_cluster::{ModelIndex, Problem, ProfileTable};
 use packhorse_placement::IgniterCoefficients;
@@ -9,7 +9,7 @@ const TABLE_A1: &str = include_str!("../../../../profiles/v100-thesis.csv");
 const IGNITER: &str = include_str!("../../../../profiles/v100-igniter.csv");
 const COEFFICIENTS: &str = include_str!("../../../../scenarios/igniter/coefficients.csv");
 
-/// How much of the devices' time the rates of the large clusters want, in full batches.
+/// The load of the large clusters in full batches, relative to the devices' time.
 const LOAD: f64 = 0.9;
 
 /// A problem with a name.
@@ -19,7 +19,7 @@ pub(crate) struct Setting {
     pub(crate) coefficients: Option<IgniterCoefficients>,
 }
 
-/// The largest settings of each figure of the thesis, and the example of iGniter's README.
+/// Returns the largest settings of each figure of the thesis, and the example of iGniter's README.
 pub(crate) fn thesis() -> Vec<Setting> {
     let vision = [
         "alexnet",
@@ -89,7 +89,7 @@ pub(crate) fn thesis() -> Vec<Setting> {
     ]
 }
 
-/// From 4 to 6,000 devices and 20 to 2,000 models; 24 and 20 is the size that the Usher paper gives a time for.
+/// Returns settings from 4 to 6,000 devices and 20 to 2,000 models; the Usher paper gives a time for 24 and 20.
 pub(crate) fn scale() -> Vec<Setting> {
     let sizes = [
         (4, 20),
@@ -107,8 +107,8 @@ pub(crate) fn scale() -> Vec<Setting> {
     sizes.into_iter().map(setting).collect()
 }
 
-/// The most goodput of any plan in which the devices only take turns, always with the batches that give most: no waiting, no
-/// memory, no room that one leaves to another. The models that ask least of a device first.
+/// Returns the largest goodput of any plan with time-shared devices, always with the batches of the largest throughput, without waiting or
+/// limits of memory, and without fragmentation. Models with the least device time per request come first.
 pub(crate) fn fluid_bound(problem: &Problem) -> f64 {
     let best = |index| {
         let (model, profile) = (

@@ -9,16 +9,16 @@ use packhorse_cluster::{
 const CLOCKWORK: &str = include_str!("../../../../profiles/sources/clockwork-appendix-a.csv");
 const KIND: &str = "V100-SXM2-16GB";
 
-/// The zoo's batch sizes.
+/// The batch sizes of the zoo.
 const BATCHES: [u32; 5] = [1, 2, 4, 8, 16];
 
-/// Of the generator below.
+/// The seed of the random numbers.
 const SEED: u64 = 20_26;
 
-/// Models drawn from the zoo, each with a weight for its part of the devices' time and an SLO of 2 to 6 times what its largest batch
-/// takes. The zoo has latencies and weights; memory is the weights and 30 MiB per row, and occupancies, which it does not
-/// have, are drawn from the range of the thesis' table A.1 and grow with the batch. The rates want so much of the devices' time, in
-/// full batches: `load`.
+/// Returns a problem with models drawn from the zoo, each with a random part of the devices' time and an SLO of 2 to 6 times the latency of
+/// its largest batch. The zoo has latencies and weights; memory is the weights and 30 MiB per row. Occupancies, which it does not
+/// have, are drawn from the range of the thesis' table A.1 and grow with the batch. In full batches, the rates take the fraction `load`
+/// of the devices' time.
 pub(crate) fn zoo(devices: usize, models: usize, load: f64) -> Problem {
     let mut random = SplitMix(SEED);
     let zoo: Vec<Vec<&str>> = CLOCKWORK
@@ -99,13 +99,13 @@ pub(crate) fn demand(name: &str, rate: f64, slo_ms: u64) -> DemandedModel {
     }
 }
 
-/// A generator of numbers as good as random, the same for the same seed everywhere.
+/// A generator of pseudorandom numbers: the same for the same seed on every machine.
 ///
 /// Source: Steele, Lea and Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014.
 struct SplitMix(u64);
 
 impl SplitMix {
-    /// From 0 up to 1.
+    /// Returns a number from 0 up to 1.
     fn unit(&mut self) -> f64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut bits = self.0;

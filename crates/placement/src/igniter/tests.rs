@@ -6,7 +6,7 @@ use packhorse_cluster::{DeviceIndex, ProfileTable};
 use proptest::{collection::vec, prelude::*, sample::subsequence};
 
 use super::*;
-use crate::tests::{device, model, oracle::best_of};
+use crate::tests::{device, model, oracle::best_goodput};
 
 const KIND: &str = "V100-SXM2-16GB";
 
@@ -51,7 +51,7 @@ fn best_without_interference(problem: &Problem) -> f64 {
         .models()
         .map(|(model, _)| alone(problem, model))
         .collect();
-    best_of(problem, |_: DeviceIndex, front| {
+    best_goodput(problem, |_: DeviceIndex, front| {
         let units = throughputs[0].len() - 1;
         for unit in 0..=units {
             let parts = [unit, units - unit];
@@ -81,9 +81,9 @@ proptest! {
             profiles: ProfileTable::from_csv(include_str!("../../../../profiles/v100-igniter.csv")).unwrap(),
             ..Problem::default()
         };
-        let options = PolicyOptions {
+        let options = PlanningOptions {
             igniter_coefficients: Some(COEFFICIENTS.clone()),
-            ..PolicyOptions::default()
+            ..PlanningOptions::default()
         };
         let plan = Igniter.place(&problem, &options, &mut Budget::unlimited()).unwrap();
         prop_assert_eq!(plan.violations(&problem), []);

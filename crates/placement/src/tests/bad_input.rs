@@ -1,4 +1,4 @@
-//! Whatever is wrong with a problem, every policy answers with a typed error or with a plan that says what it leaves out and why.
+//! Invalid and extreme problems: every policy returns a typed error, or a plan with the reason for each model that it leaves out.
 
 use super::*;
 use crate::{IgniterCoefficients, PlanningOptions};
@@ -6,7 +6,7 @@ use crate::{IgniterCoefficients, PlanningOptions};
 const KIND: &str = "V100-SXM2-16GB";
 const COEFFICIENTS: &str = include_str!("../../../../scenarios/igniter/coefficients.csv");
 
-/// The victim is alexnet; resnet50 is what must not suffer.
+/// The tests spoil alexnet; resnet50 must be served as before.
 const ROWS: &str = "
 alexnet,V100-SXM2-16GB,4,,2,,300,40,20,30
 alexnet,V100-SXM2-16GB,32,,5,,500,45,25,35
@@ -14,7 +14,7 @@ resnet50,V100-SXM2-16GB,4,,7,,300,40,20,30
 resnet50,V100-SXM2-16GB,32,,20,,500,45,25,35
 ";
 
-fn sound() -> Problem {
+fn valid() -> Problem {
     Problem {
         devices: vec![device(KIND, 16_384); 2],
         models: vec![model("alexnet", 100.0, 200), model("resnet50", 100.0, 200)],
@@ -23,7 +23,7 @@ fn sound() -> Problem {
     }
 }
 
-fn answer(entry: &crate::PolicyEntry, problem: &Problem) -> Result<Plan, PlaceError> {
+fn plan(entry: &crate::PolicyEntry, problem: &Problem) -> Result<Plan, PlaceError> {
     let options = PlanningOptions {
         igniter_coefficients: Some(IgniterCoefficients::from_csv(COEFFICIENTS).unwrap()),
         ..PlanningOptions::default()
@@ -39,11 +39,11 @@ type Reason<'a> = (&'a str, &'a dyn Fn(&Shortfall) -> bool);
 /// Checks the `reasons` why alexnet is not served; policies without a reason serve it. If `others` is true, resnet50 is served in full.
 #[track_caller]
 fn check(what: &str, spoil: fn(&mut Problem), reasons: &[Reason<'_>], others: bool) {
-    let mut problem = sound();
+    let mut problem = valid();
     spoil(&mut problem);
     for entry in POLICIES {
         let name = entry.name;
-        let plan = answer(entry, &problem).unwrap();
+        let plan = plan(entry, &problem).unwrap();
         let expected = reasons
             .iter()
             .find(|(policies, _)| policies.split(' ').any(|policy| policy == name))
@@ -84,21 +84,21 @@ fn without(column: usize, problem: &mut Problem) {
 }
 
 #[test]
-fn a_sound_problem_is_served_by_all() {
-    check("sound", |_| (), &[], true);
+fn every_policy_serves_a_valid_problem() {
+    check("valid", |_| (), &[], true);
 }
 
 #[test]
-fn profiles_of_models_and_kinds_that_nobody_has_change_nothing() {
-    let mut problem = sound();
+fn profiles_of_unknown_models_and_kinds_change_nothing() {
+    let mut problem = valid();
     problem.profiles = profiles(&format!(
         "{}unheard-of,{KIND},1,,1,,1,1,1,1\nalexnet,Z9,1,,1,,1,1,1,1\n",
         ROWS.trim_start()
     ));
     for entry in POLICIES {
         assert_eq!(
-            answer(entry, &problem),
-            answer(entry, &sound()),
+            plan(entry, &problem),
+            plan(entry, &valid()),
             "{}",
             entry.name
         );
@@ -112,7 +112,7 @@ fn no_profile(kind: &str) -> Shortfall {
 }
 
 #[test]
-fn a_model_without_a_profile_is_named() {
+fn a_model_without_a_profile_has_that_reason() {
     check(
         "no profile of the model",
         |problem| problem.models[0].id = "unheard-of".parse().unwrap(),
@@ -128,7 +128,7 @@ fn a_model_without_a_profile_is_named() {
 }
 
 #[test]
-fn a_metric_that_a_policy_needs_and_misses_is_named() {
+fn a_missing_measurement_is_named() {
     fn lacks(column: &'static str) -> impl Fn(&Shortfall) -> bool {
         move |given| *given == Shortfall::MissingColumn { column }
     }
@@ -164,7 +164,7 @@ fn a_metric_that_a_policy_needs_and_misses_is_named() {
 }
 
 #[test]
-fn an_slo_that_nothing_meets_is_said_with_the_fastest_batch() {
+fn the_reason_for_an_slo_below_every_latency_has_the_fastest_batch() {
     check(
         "SLO below every latency",
         |problem| problem.models[0].slo = Duration::from_micros(1_500),
@@ -179,8 +179,8 @@ fn an_slo_that_nothing_meets_is_said_with_the_fastest_batch() {
         })],
         true,
     );
-    // Those that keep half of it for waiting have nothing that fits; a batch of 1 takes 1.68 ms as the profile goes on. iGniter's
-    // coefficients are of a faster alexnet.
+    // Policies that keep half of the SLO for waiting have no batch; a batch of 1 takes 1.68 ms by extrapolation. iGniter's coefficients
+    // are those of a faster alexnet.
     check(
         "SLO below twice every latency",
         |problem| problem.models[0].slo = Duration::from_micros(2_500),
@@ -203,13 +203,13 @@ fn an_slo_that_nothing_meets_is_said_with_the_fastest_batch() {
 }
 
 #[test]
-fn a_rate_of_zero_is_no_reason_to_serve_nothing() {
-    let mut problem = sound();
+fn models_with_a_rate_of_zero_get_one_replica() {
+    let mut problem = valid();
     for model in &mut problem.models {
         model.rate = RequestsPerSecond::ZERO;
     }
     for entry in POLICIES {
-        let plan = answer(entry, &problem).unwrap();
+        let plan = plan(entry, &problem).unwrap();
         for model in 0..2 {
             assert_eq!(devices_of(&plan, model).len(), 1, "{}", entry.name);
             assert_eq!(plan.models[model].goodput, RequestsPerSecond::ZERO);
@@ -219,7 +219,7 @@ fn a_rate_of_zero_is_no_reason_to_serve_nothing() {
 }
 
 #[test]
-fn no_device_and_no_model_are_no_reason_to_fail() {
+fn problems_without_devices_or_models_have_a_plan() {
     check(
         "no device",
         |problem| problem.devices.clear(),
@@ -228,11 +228,11 @@ fn no_device_and_no_model_are_no_reason_to_fail() {
     );
     let problem = Problem {
         models: Vec::new(),
-        ..sound()
+        ..valid()
     };
     for entry in POLICIES {
         assert_eq!(
-            answer(entry, &problem).unwrap().replicas,
+            plan(entry, &problem).unwrap().replicas,
             [],
             "{}",
             entry.name
@@ -241,14 +241,14 @@ fn no_device_and_no_model_are_no_reason_to_fail() {
 }
 
 #[test]
-fn memory_that_no_device_has_is_said() {
+fn the_reason_without_memory_names_the_memory() {
     for mib in [0, 100] {
-        let mut problem = sound();
+        let mut problem = valid();
         for device in &mut problem.devices {
             device.memory = ByteCount::from_mib(mib).unwrap();
         }
         for entry in POLICIES {
-            let plan = answer(entry, &problem).unwrap();
+            let plan = plan(entry, &problem).unwrap();
             assert_eq!(plan.replicas, [], "{}", entry.name);
             let given = shortfall(&plan, 0).expect("it is not served");
             assert!(
@@ -261,7 +261,7 @@ fn memory_that_no_device_has_is_said() {
 }
 
 #[test]
-fn what_is_no_problem_is_an_error_that_names_the_field() {
+fn the_error_of_an_invalid_problem_names_the_field() {
     type Spoil = fn(&mut Problem);
     let rows: [(Spoil, &str); 8] = [
         (
@@ -298,10 +298,10 @@ fn what_is_no_problem_is_an_error_that_names_the_field() {
         ),
     ];
     for (spoil, expected) in rows {
-        let mut problem = sound();
+        let mut problem = valid();
         spoil(&mut problem);
         for entry in POLICIES {
-            let Err(PlaceError::Invalid(error)) = answer(entry, &problem) else {
+            let Err(PlaceError::Invalid(error)) = plan(entry, &problem) else {
                 panic!("{} accepts that {expected}", entry.name);
             };
             assert_eq!(error.to_string(), expected);
@@ -310,7 +310,7 @@ fn what_is_no_problem_is_an_error_that_names_the_field() {
 }
 
 #[test]
-fn numbers_that_are_none_never_become_a_profile_or_a_rate() {
+fn invalid_numbers_are_refused_in_profiles_and_rates() {
     for bad in ["-1", "NaN", "inf"] {
         for column in 2..10 {
             let mut cells = "alexnet,V100,4,100,2,3,300,40,20,30"
@@ -331,7 +331,7 @@ fn numbers_that_are_none_never_become_a_profile_or_a_rate() {
 }
 
 #[test]
-fn the_largest_numbers_there_are_are_no_reason_to_panic() {
+fn extreme_numbers_cause_no_panic() {
     type Spoil = fn(&mut Problem);
     let largest = |problem: &mut Problem| {
         problem.models[0].rate = RequestsPerSecond::new(f64::MAX)
@@ -351,13 +351,13 @@ fn the_largest_numbers_there_are_are_no_reason_to_panic() {
         |p| p.devices[0].memory = ByteCount::new(u64::MAX),
     ];
     for (row, spoil) in rows.into_iter().enumerate() {
-        let mut problem = sound();
+        let mut problem = valid();
         spoil(&mut problem);
         for entry in POLICIES {
-            let plan = answer(entry, &problem);
+            let plan = plan(entry, &problem);
             let plan = plan.unwrap_or_else(|e| panic!("{} fails on row {row}: {e}", entry.name));
-            let promised = plan.models[0].goodput;
-            assert!(promised <= problem.models[0].rate, "{}", entry.name);
+            let goodput = plan.models[0].goodput;
+            assert!(goodput <= problem.models[0].rate, "{}", entry.name);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Why models are not served, and whether what is said to serve them does.
+//! Explanations of models that are not served, and a check that each remedy serves its model.
 
 use packhorse_cluster::{Bound, Change, DeviceObservation, Explanation, ReplicaObservation};
 use proptest::prelude::*;
@@ -14,14 +14,14 @@ fn explained(name: &str, problem: &Problem) -> Vec<Explanation> {
     found
 }
 
-/// The part of a model's requests that the estimate sees in time if the policy plans for the problem with the change.
+/// Returns the estimated fraction of a model's requests in time with the policy's plan for the problem with the change.
 fn served_after(entry: &PolicyEntry, problem: &Problem, model: usize, change: &Change) -> f64 {
     let mut problem = problem.clone();
     let demanded = &mut problem.models[model];
     match change {
         Change::AddDevices { kind, count } => {
             let known = problem.devices.iter().find(|device| device.kind == *kind);
-            let more = match known {
+            let added = match known {
                 Some(known) => known.clone(),
                 None => device(
                     kind.as_str(),
@@ -29,7 +29,7 @@ fn served_after(entry: &PolicyEntry, problem: &Problem, model: usize, change: &C
                 ),
             };
             for _ in 0..*count {
-                problem.devices.push(more.clone());
+                problem.devices.push(added.clone());
             }
         }
         Change::Slo { slo } => {
@@ -77,7 +77,7 @@ fn rate(explanation: &Explanation) -> Option<f64> {
 }
 
 #[test]
-fn who_is_served_is_bound_by_its_rate_and_needs_nothing() {
+fn a_served_model_is_bound_by_its_rate_and_has_no_remedies() {
     let problem = v100s(1, &[("alexnet", 100.0, 200), ("bert", 0.0, 200)]);
     for explanation in explained("goodput", &problem) {
         assert!(explanation.served_fraction > 0.999);
@@ -89,7 +89,7 @@ fn who_is_served_is_bound_by_its_rate_and_needs_nothing() {
 }
 
 #[test]
-fn too_high_a_rate_needs_devices_or_comes_down_to_what_they_carry() {
+fn the_remedies_of_too_high_a_rate_are_devices_or_a_lower_rate() {
     // 16 in 128 ms: a device carries 125/s at most.
     let problem = v100s(1, &[("bert", 300.0, 400)]);
     let bert = &explained("goodput", &problem)[0];
@@ -101,7 +101,7 @@ fn too_high_a_rate_needs_devices_or_comes_down_to_what_they_carry() {
 }
 
 #[test]
-fn an_slo_below_the_fastest_answer_is_the_bound_and_one_above_it_the_remedy() {
+fn the_remedy_of_an_slo_below_the_latency_floor_is_one_above_it() {
     // The smallest batch that may be planned takes 34.1 ms.
     let problem = v100s(2, &[("bert", 5.0, 20)]);
     let bert = &explained("goodput", &problem)[0];
@@ -120,26 +120,26 @@ fn an_slo_below_the_fastest_answer_is_the_bound_and_one_above_it_the_remedy() {
 }
 
 #[test]
-fn models_that_do_not_fit_beside_each_other_are_bound_by_memory() {
+fn a_model_without_memory_beside_another_is_bound_by_memory() {
     let mut problem = v100s(1, &[("bert", 5.0, 200), ("densenet121", 50.0, 200)]);
     problem.devices = vec![device("V100", 600)];
     let explained = explained("goodput", &problem);
-    let short: Vec<&Explanation> = explained
+    let unserved: Vec<&Explanation> = explained
         .iter()
         .filter(|explanation| explanation.bound != Bound::Rate)
         .collect();
-    assert_eq!(short.len(), 1, "{explained:?}");
-    assert_eq!(short[0].bound, Bound::Memory);
-    assert_eq!(devices(short[0]), Some(("V100", 1)));
+    assert_eq!(unserved.len(), 1, "{explained:?}");
+    assert_eq!(unserved[0].bound, Bound::Memory);
+    assert_eq!(devices(unserved[0]), Some(("V100", 1)));
 }
 
 #[test]
-fn a_model_measured_nowhere_here_needs_devices_where_it_was() {
+fn a_model_without_a_profile_needs_devices_of_a_kind_with_one() {
     let mut problem = v100s(1, &[("bert", 50.0, 200)]);
     problem.devices = vec![device("T4", 15_360)];
     let bert = &explained("goodput", &problem)[0];
     assert_eq!((&bert.bound, &bert.remedies), (&Bound::NoProfile, &vec![]));
-    // Of this kind there is a data sheet.
+    // This kind has a data sheet.
     problem.profiles = profiles(&V100.replace("V100", "V100-SXM2-16GB"));
     let bert = &explained("goodput", &problem)[0];
     assert_eq!(bert.bound, Bound::NoProfile);
@@ -147,7 +147,7 @@ fn a_model_measured_nowhere_here_needs_devices_where_it_was() {
 }
 
 #[test]
-fn without_devices_all_that_helps_is_devices() {
+fn without_devices_the_only_remedy_is_devices() {
     let mut problem = v100s(0, &[("bert", 50.0, 200)]);
     problem.profiles = profiles(&V100.replace("V100", "T4"));
     let bert = &explained("goodput", &problem)[0];
@@ -159,16 +159,16 @@ fn without_devices_all_that_helps_is_devices() {
 }
 
 #[test]
-fn what_a_policy_refuses_even_alone_it_explains_itself() {
+fn a_policy_gives_the_reason_for_a_model_that_it_never_places() {
     let problem = v100s(1, &[("alexnet", 100.0, 200)]);
     let Bound::Policy { why } = &explained("igniter", &problem)[0].bound else {
-        panic!("igniter knows nothing of the model");
+        panic!("igniter has no coefficients of the model");
     };
     assert_eq!(*why, Shortfall::NoCoefficients.to_string());
 }
 
 #[test]
-fn neighbours_on_a_device_that_is_not_full_are_interference() {
+fn a_slow_neighbour_on_a_device_with_time_left_is_interference() {
     let mut problem = v100s(1, &[("densenet121", 200.0, 100), ("alexnet", 800.0, 200)]);
     let seen = |model: &str, slowdown| ReplicaObservation {
         model: model.parse().unwrap(),
@@ -191,7 +191,7 @@ fn neighbours_on_a_device_that_is_not_full_are_interference() {
 }
 
 #[test]
-fn batches_too_large_for_the_slo_are_told_and_smaller_ones_advised() {
+fn the_remedy_of_batches_too_large_for_the_slo_is_smaller_ones() {
     // `fixed-wait` holds a batch of 16 for 100 ms; 4 rows come in 67 ms, and take 34 ms.
     let mut problem = v100s(1, &[("bert", 60.0, 140)]);
     problem.discipline = packhorse_cluster::Discipline::FixedWait;
@@ -220,7 +220,7 @@ fn a_budget_that_ends_leaves_explanations_incomplete() {
     let (none, all) = (explained(0), explained(u64::MAX));
     assert!(!none[0].complete && none[0].remedies.is_empty());
     assert_eq!((&none[0].bound, all[0].complete), (&all[0].bound, true));
-    // Who is served needs no budget.
+    // A served model needs no budget.
     assert_eq!(none[1], all[1]);
 }
 

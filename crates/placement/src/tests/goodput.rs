@@ -7,10 +7,12 @@ use super::*;
 use crate::estimate;
 use packhorse_cluster::{Effort, Objective, PolicyOptions};
 
+/// Returns the fraction of each model's requests in time by the estimate.
 pub(super) fn estimated_fractions(problem: &Problem, replicas: &[PlannedReplica]) -> Vec<f64> {
     let inputs = estimate::EstimateInputs::new(problem);
     let estimate = estimate::PlacementEstimate::from_replicas(&inputs, replicas);
-    estimate.models().iter().map(|fate| fate.in_time).collect()
+    let models = estimate.models().iter();
+    models.map(|model| model.in_time).collect()
 }
 
 fn replica(model: usize, device: usize, batch_size: u32) -> PlannedReplica {
@@ -43,13 +45,13 @@ fn small_batches_that_leave_multiprocessors_idle_run_beside_each_other() {
 }
 
 #[test]
-fn a_replica_that_no_request_needs_is_not_planned() {
+fn an_unneeded_replica_is_not_planned() {
     let problem = v100s(3, &[("alexnet", 10.0, 200)]);
     assert_eq!(place("goodput", &problem).replicas.len(), 1);
 }
 
 #[test]
-fn what_cannot_all_be_served_is_shared_out_as_the_objective_says() {
+fn scarce_devices_are_divided_by_the_objective() {
     // bert takes about 8 ms of a device per request, alexnet 0.15 ms, of which one has 1000 per second.
     let problem = v100s(1, &[("bert", 120.0, 300), ("densenet121", 1_500.0, 300)]);
     let least = |plan: &Plan| {
@@ -82,12 +84,12 @@ fn what_cannot_all_be_served_is_shared_out_as_the_objective_says() {
 }
 
 #[test]
-fn what_runs_moves_only_for_what_that_is_worth() {
+fn current_replicas_move_only_for_a_sufficient_gain() {
     let mut problem = v100s(2, &[("alexnet", 300.0, 200), ("bert", 60.0, 300)]);
-    // Not what would be planned on an empty cluster, but good enough.
+    // A plan for an empty cluster would be different, but these replicas serve everything.
     problem.current = vec![replica(0, 1, 16), replica(1, 0, 8)];
     assert_eq!(place("goodput", &problem).replicas, problem.current);
-    // Four times the rate is worth a further replica, and what runs stays.
+    // Four times the rate needs a further replica, and the current ones stay.
     problem.models[1].rate = RequestsPerSecond::new(200.0).unwrap();
     let plan = place("goodput", &problem);
     assert!(
@@ -98,7 +100,7 @@ fn what_runs_moves_only_for_what_that_is_worth() {
 }
 
 #[test]
-fn heterogeneous_devices_take_what_suits_them() {
+fn heterogeneous_devices_get_the_models_that_are_fast_on_them() {
     let mut problem = v100s(2, &[("a", 90.0, 100), ("b", 90.0, 100)]);
     problem.devices[1] = device("T4", 16_384);
     // `b` is slow on the T4, `a` is not.
@@ -112,7 +114,7 @@ fn heterogeneous_devices_take_what_suits_them() {
 }
 
 #[test]
-fn what_was_seen_of_neighbours_keeps_models_apart() {
+fn observed_slowdowns_lower_the_estimate() {
     use packhorse_cluster::{DeviceObservation, ReplicaObservation};
     let mut problem = v100s(1, &[("densenet121", 200.0, 200), ("alexnet", 200.0, 200)]);
     let plan = [replica(0, 0, 8), replica(1, 0, 16)];
@@ -138,14 +140,14 @@ fn what_was_seen_of_neighbours_keeps_models_apart() {
 }
 
 #[test]
-fn the_way_bounds_what_a_replica_carries() {
-    // 602,112 bytes per request take 0.53 ms on the way: two batches at a time give at most 3750/s, however fast the device.
+fn the_network_bounds_the_capacity_of_a_replica() {
+    // 602,112 bytes per request take 0.53 ms on the network: two batches at a time give at most 3750/s, however fast the device.
     let problem = v100s(1, &[("alexnet", 6_000.0, 200)]);
     let one = estimated_fractions(&problem, &[replica(0, 0, 128)])[0];
     assert!(one < 0.63, "{one}");
 }
 
-/// Latencies that grow with the batch, by less than in proportion; utilisations that grow with it too.
+/// Returns profiles whose latencies grow with the batch, by less than in proportion, and whose utilisations grow too.
 fn profiled() -> impl Strategy<Value = String> {
     (1.0..40.0, 0.02..1.0, 5.0..60.0).prop_map(|(base, per_row, used): (f64, f64, f64)| {
         let mut rows = String::new();
@@ -173,12 +175,13 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
     #[test]
-    fn of_more_requests_no_larger_part_is_in_time(
+    fn no_larger_fraction_of_more_requests_is_in_time(
         rows in profiled(), rate in 1.0..3_000.0, more in 1.01..3.0, slo in 20_u64..500, burstiness in 0.5..4.0, batch in 0_u32..6,
     ) {
         let batch = 1 << batch;
-        let of = |rate| estimated_fractions(&one_model(rate, slo, burstiness, &rows), &[replica(0, 0, batch)])[0];
-        prop_assert!(of(rate * more) <= of(rate) + 1e-9, "{} at {rate}, {} at {}", of(rate), of(rate * more), rate * more);
+        let in_time = |rate| estimated_fractions(&one_model(rate, slo, burstiness, &rows), &[replica(0, 0, batch)])[0];
+        let (fewer, many) = (in_time(rate), in_time(rate * more));
+        prop_assert!(many <= fewer + 1e-9, "{fewer} at {rate}, {many} at {}", rate * more);
     }
 
     #[test]
@@ -193,8 +196,8 @@ proptest! {
     }
 }
 
-/// A CPU's profile of one model: latencies measured up to `noise` wrong, with a tail as heavy, and no utilisation.
-fn measured(true_ms: impl Fn(u32) -> f64, noise: f64, errors: &[f64]) -> String {
+/// Returns a CPU's profile of one model: latencies with a relative error up to `noise`, a tail of the same size, and no utilisation.
+fn noisy_profile(true_ms: impl Fn(u32) -> f64, noise: f64, errors: &[f64]) -> String {
     let mut rows = String::new();
     for (size, error) in [1_u32, 2, 4, 8, 16, 32].into_iter().zip(errors) {
         let latency = true_ms(size) * (1.0 + noise * error);
@@ -214,11 +217,11 @@ proptest! {
 
     #[test]
     fn a_noisy_profile_gets_one_replica_of_an_efficient_batch(
-        base in 0.3..300.0, once in 0.05..0.9, load in 0.02..0.4, slack in 4.0..40.0, noise in 0.0..0.25, errors in vec(-1.0..1.0, 6),
+        base in 0.3..300.0, fixed in 0.05..0.9, load in 0.02..0.4, slack in 4.0..40.0, noise in 0.0..0.25, errors in vec(-1.0..1.0, 6),
     ) {
-        // So much of a batch's time is the same for all sizes.
-        let true_ms = |size: u32| base * (once + (1.0 - once) * f64::from(size));
-        let rows = measured(true_ms, noise, &errors);
+        // The fraction `fixed` of a batch's time is the same for all sizes.
+        let true_ms = |size: u32| base * (fixed + (1.0 - fixed) * f64::from(size));
+        let rows = noisy_profile(true_ms, noise, &errors);
         let slo = f64::max(20.0, base * slack);
         let mut problem = v100s(0, &[("m", load * 1e3 / base, slo.ceil() as u64)]);
         problem.models[0].payload = ByteCount::new(4_096);
@@ -226,28 +229,28 @@ proptest! {
         problem.profiles = profiles(&rows);
         let plan = place("goodput", &problem);
         prop_assert_eq!(plan.replicas.len(), 1, "{:?}", plan.replicas);
-        // Of the batches that are computed while another is waited for.
+        // The batches of which two are within the SLO.
         let carried = |size: u32| f64::from(size) / true_ms(size);
-        let quick = [1, 2, 4, 8, 16, 32].into_iter().filter(|size| 2.2 * (1.0 + noise) * true_ms(*size) <= slo);
-        let most = quick.map(carried).fold(0.0, f64::max);
-        // Nobody can do better than to be wrong about two sizes by as much as they were measured wrong.
+        let fast = [1, 2, 4, 8, 16, 32].into_iter().filter(|size| 2.2 * (1.0 + noise) * true_ms(*size) <= slo);
+        let most = fast.map(carried).fold(0.0, f64::max);
+        // No choice can be better than one between two sizes with the largest errors.
         let worst = 0.95 * (1.0 - noise) / (1.0 + noise);
         prop_assert!(carried(plan.replicas[0].batch_size) >= worst * most, "{:?}\n{rows}", plan.replicas);
     }
 }
 
 #[test]
-fn a_model_whose_batches_sometimes_take_long_is_promised_less() {
-    let of = |tail: u32| {
+fn a_long_measured_tail_lowers_the_estimate() {
+    let in_time = |tail: u32| {
         let mut problem = v100s(1, &[("m", 1.0, 100)]);
         problem.profiles = profiles(&format!("m,V100,1,,80,{tail},100,,,\n"));
         estimated_fractions(&problem, &[replica(0, 0, 1)])[0]
     };
     assert!(
-        of(81) > 0.5 && of(140) < 0.8 * of(81),
+        in_time(81) > 0.5 && in_time(140) < 0.8 * in_time(81),
         "{} {}",
-        of(81),
-        of(140)
+        in_time(81),
+        in_time(140)
     );
 }
 
@@ -255,7 +258,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(20))]
 
     #[test]
-    fn no_more_is_promised_than_devices_can_compute(
+    fn the_forecast_is_at_most_the_compute_of_the_devices(
         rates in vec(1.0..4_000.0, 3), slo in 100_u64..400, devices in 1_usize..4, fair in any::<bool>(),
     ) {
         let names = ["alexnet", "bert", "densenet121"];
@@ -274,7 +277,7 @@ proptest! {
     }
 
     #[test]
-    fn the_plan_is_never_worth_less_than_first_fit_s(
+    fn the_value_of_the_plan_is_at_least_that_of_first_fit(
         rates in vec(1.0..3_000.0, 3), slo in 60_u64..400, devices in 1_usize..4,
     ) {
         let names = ["alexnet", "bert", "densenet121"];
@@ -286,8 +289,8 @@ proptest! {
 }
 
 #[test]
-fn the_estimate_is_one_for_the_discipline() {
-    // A batch of 128 does not fill in 100 ms at 100/s: `fixed-wait` sends what is there, and everybody waits for that.
+fn the_estimate_depends_on_the_discipline() {
+    // A batch of 128 does not fill in 100 ms at 100/s: every request of `fixed-wait` waits until the batch is sent.
     let mut problem = v100s(1, &[("alexnet", 100.0, 90)]);
     let plan = [replica(0, 0, 128)];
     let deadline = estimated_fractions(&problem, &plan)[0];
@@ -297,8 +300,8 @@ fn the_estimate_is_one_for_the_discipline() {
 }
 
 #[test]
-fn a_large_cluster_is_cut_into_cells_that_serve_all_together() {
-    // Two kinds, models larger than a cell and small ones, one that runs on one kind only, and one that nobody asks for.
+fn the_cells_of_a_large_cluster_serve_everything_together() {
+    // Two kinds of devices, models larger than a cell and small ones, one that runs on one kind only, and one without requests.
     let mut problem = v100s(
         20,
         &[
@@ -333,8 +336,8 @@ fn a_large_cluster_is_cut_into_cells_that_serve_all_together() {
 }
 
 #[test]
-fn more_effort_that_the_budget_ends_leaves_the_usual_plan() {
-    // Twelve devices that have too much to do.
+fn a_budget_that_ends_in_the_second_search_leaves_the_default_plan() {
+    // Twelve overloaded devices.
     let models = [
         ("alexnet", 30_000.0, 200),
         ("bert", 900.0, 200),

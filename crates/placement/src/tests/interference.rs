@@ -1,4 +1,5 @@
-//! Measured interference: what is learned from some pairs of models says of others, beside iGniter's form fitted to the same.
+//! Measured interference: predictions for pairs of models by the slowdown model learned from other pairs, and by iGniter's formula
+//! fitted to the same.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -18,19 +19,19 @@ const V100_COEFFICIENTS: &str = include_str!("../../../../scenarios/igniter/coef
 const V100_PROFILES: &str = include_str!("../../../../profiles/v100-igniter.csv");
 const GPULET_SOLO: &str = include_str!("../../../../profiles/interference/gpulet-solo.csv");
 const GPULET_PAIRS: &str = include_str!("../../../../profiles/interference/gpulet-pairs.csv");
-/// How many times more certain than one batch a measured mean is taken to be.
+/// The number of batches that a measured mean counts as.
 const BATCHES: u64 = 100;
 
-/// What runs on one share of a device.
+/// A model with a batch size on a share of a device.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Load {
     model: ModelId,
     batch_size: u32,
-    /// In percent.
+    /// The share in percent.
     share: u32,
 }
 
-/// A load by itself.
+/// A load measured alone.
 #[derive(Clone, Copy)]
 struct Solo {
     latency_ms: f64,
@@ -68,7 +69,7 @@ fn load(cells: &Cells<'_>, model: usize, batch_size: usize, share: usize) -> Loa
     }
 }
 
-/// Loads by themselves, where their use of the memory is known.
+/// Reads loads measured alone, with known use of the memory.
 fn solo(text: &str) -> BTreeMap<Load, Solo> {
     let number = |cell: &str| cell.parse::<f64>().ok();
     let percent = |cell: &str| Percent::new(number(cell)?).ok();
@@ -106,15 +107,15 @@ fn v100() -> Vec<Row> {
 fn gpulet() -> Vec<Row> {
     let solo = solo(GPULET_SOLO);
     let rows = lines(GPULET_PAIRS).map(|cells| {
-        let of = load(&cells, 0, 2, 4);
+        let subject = load(&cells, 0, 2, 4);
         let mut neighbour = load(&cells, 1, 3, 4);
-        neighbour.share = 100 - of.share;
-        row(&solo, of, neighbour, cells[5])
+        neighbour.share = 100 - subject.share;
+        row(&solo, subject, neighbour, cells[5])
     });
     rows.collect()
 }
 
-/// From what is learned from some rows to the latency of another, in ms.
+/// A function from a row to its predicted latency in ms.
 type Predictor = Box<dyn Fn(&Row) -> f64>;
 type Method = fn(&[&Row]) -> Predictor;
 
@@ -172,9 +173,8 @@ fn learned_on_dram(rows: &[&Row]) -> Predictor {
     learned(rows, |solo| solo.dram)
 }
 
-/// `solo + schedule + solo · α · c`: what iGniter's form says of two workloads (equations 1, 5 and 8), where a batch by itself is
-/// measured and need not be fitted, with `c` the neighbour's use of L2. `schedule` and `α` are constants of a model, here those with
-/// the least squares of the relative error.
+/// iGniter's formula for two workloads (equations 1, 5 and 8): `solo + schedule + solo · α · c`, with the measured solo time and `c`
+/// the neighbour's use of L2. `schedule` and `α` are constants of a model, here those with the least squares of the relative error.
 fn igniter_form(rows: &[&Row]) -> Predictor {
     let mut sums: BTreeMap<ModelId, [f64; 5]> = BTreeMap::new();
     for row in rows {
@@ -199,13 +199,13 @@ fn igniter_form(rows: &[&Row]) -> Predictor {
     let mean_alpha = fitted.values().map(|[_, alpha]| alpha).sum::<f64>() / fitted.len() as f64;
     Box::new(move |row| {
         let of_model = fitted.get(&row.load.model).copied();
-        // Of a model that was never seen in company the others' mean is all there is.
+        // A model that was never measured beside another gets the mean of the others.
         let [schedule, alpha] = of_model.unwrap_or([0.0, mean_alpha]);
         row.solo.latency_ms * (1.0 + alpha * row.neighbour_solo.l2.get()) + schedule
     })
 }
 
-/// iGniter with the coefficients it was published with: fitted to batches by themselves and to pairs of equal workloads.
+/// iGniter with its published coefficients, which are fitted to batches alone and to pairs of equal workloads.
 fn igniter_as_published(_: &[&Row]) -> Predictor {
     let coefficients = IgniterCoefficients::from_csv(V100_COEFFICIENTS).unwrap();
     let options = PlanningOptions {
@@ -241,16 +241,19 @@ fn no_interference(_: &[&Row]) -> Predictor {
     Box::new(|row| row.solo.latency_ms)
 }
 
-/// Mean and 95th percentile of the relative error in percent, and mean error in ms.
+/// The errors of predictions.
 #[derive(Clone, Copy)]
 struct Errors {
+    /// The mean absolute relative error in percent.
     mape: f64,
+    /// The 95th percentile of the absolute relative error in percent.
     p95: f64,
+    /// The mean absolute error in ms.
     mae: f64,
 }
 
 impl Errors {
-    fn of(predictions: &[(f64, f64)]) -> Self {
+    fn from_predictions(predictions: &[(f64, f64)]) -> Self {
         let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len() as f64;
         let absolute: Vec<f64> = predictions.iter().map(|(p, m)| (p - m).abs()).collect();
         let mut relative: Vec<f64> = predictions
@@ -266,7 +269,7 @@ impl Errors {
     }
 }
 
-/// A part to learn from, and one to be predicted.
+/// A division of rows into those to learn from and those to predict.
 struct Split<'a> {
     training: Vec<&'a Row>,
     held_out: Vec<&'a Row>,
@@ -289,14 +292,14 @@ impl<'a> Split<'a> {
         Self { training, held_out }
     }
 
-    /// Every third of the pairs of models in alphabetical order is held out, with all of its measurements.
+    /// Holds out every third pair of models in alphabetical order, with all of its measurements.
     fn by_pair(rows: &'a [Row]) -> Self {
         let pairs: BTreeSet<_> = rows.iter().map(Row::pair).collect();
         let held: BTreeSet<_> = pairs.into_iter().skip(2).step_by(3).collect();
         Self::new(rows, |_, row| held.contains(&row.pair()))
     }
 
-    /// Every third measurement is held out.
+    /// Holds out every third measurement.
     fn by_measurement(rows: &'a [Row]) -> Self {
         Self::new(rows, |i, _| i % 3 == 2)
     }
@@ -308,17 +311,17 @@ impl<'a> Split<'a> {
     }
 
     fn errors(&self, method: Method) -> Errors {
-        Errors::of(&self.predictions(method))
+        Errors::from_predictions(&self.predictions(method))
     }
 
-    /// Every pair of the training part predicted from the others of the training part: what choices are made by.
+    /// Returns the errors for the training part, each pair predicted from its other pairs. Choices are made by these errors.
     fn cross_validated(&self, method: Method) -> Errors {
         let pairs: BTreeSet<_> = self.training.iter().map(|row| row.pair()).collect();
         let fold = |pair| {
             let rows = self.training.iter().copied();
             Split::new(rows, |_, row| row.pair() == pair).predictions(method)
         };
-        Errors::of(&pairs.into_iter().flat_map(fold).collect::<Vec<_>>())
+        Errors::from_predictions(&pairs.into_iter().flat_map(fold).collect::<Vec<_>>())
     }
 }
 
@@ -368,7 +371,7 @@ fn report() -> String {
 }
 
 #[test]
-fn held_out_pairs_are_predicted_better_than_by_the_form_of_igniter() {
+fn held_out_pairs_are_predicted_better_than_by_igniter_s_formula() {
     let (v100, gpulet) = (v100(), gpulet());
     assert_eq!((v100.len(), gpulet.len()), (1_050, 2_573));
     for rows in [&v100, &gpulet] {
@@ -395,18 +398,18 @@ fn held_out_pairs_are_predicted_better_than_by_the_form_of_igniter() {
 
 #[expect(
     clippy::disallowed_methods,
-    reason = "how a test is asked to rewrite its expectation"
+    reason = "the variable requests that a test rewrites its expectation"
 )]
-fn rewrites() -> bool {
+fn blesses() -> bool {
     std::env::var("PACKHORSE_BLESS").is_ok_and(|value| value == "1")
 }
 
 /// `PACKHORSE_BLESS=1 cargo test -p packhorse-placement interference` rewrites the file.
 #[test]
-fn the_checked_in_report_of_the_experiment_is_what_comes_out() {
+fn the_checked_in_report_of_the_experiment_is_up_to_date() {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/experiments/interference.md");
     let report = report();
-    if rewrites() {
+    if blesses() {
         std::fs::write(&file, &report).unwrap();
     }
     let stored = std::fs::read_to_string(&file).unwrap_or_default();

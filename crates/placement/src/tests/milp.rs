@@ -2,8 +2,8 @@
 
 use proptest::{collection::vec, prelude::*};
 
-use super::{oracle::side_by_side, thesis::*, *};
-use crate::{ComputeMetric, Objective};
+use super::{oracle::colocated, thesis::*, *};
+use packhorse_cluster::{ComputeMetric, Objective, PolicyOptions};
 
 fn small_batches() -> PolicyOptions {
     PolicyOptions {
@@ -27,7 +27,7 @@ fn figure_5_8_serves_alexnet_resnet50_and_t5() {
     assert_goodput(&plan, 1092.04);
     assert_eq!(batches(&problem, &plan, "t5"), [16, 16]);
     // With small batches preferred, those that the thesis found.
-    let plan = place_with("ao-milp", &problem, &small_batches());
+    let plan = place_with("ao-milp", &problem, small_batches());
     assert_goodput(&plan, 1092.04);
     assert_eq!(batches(&problem, &plan, "alexnet"), [4]);
     assert_eq!(batches(&problem, &plan, "resnet50"), [4]);
@@ -111,7 +111,7 @@ fn max_min_leaves_nobody_out_where_goodput_does() {
     let problem = setting(4, &["alexnet", "gpt2", "resnet50", "t5"], 400.0, 200);
     let (greedy, shared) = (
         place("ao-milp", &problem),
-        place_with("ao-milp", &problem, &fair()),
+        place_with("ao-milp", &problem, fair()),
     );
     let least = |plan: &Plan| {
         let goodputs = plan.models.iter().map(|model| model.goodput.get());
@@ -156,8 +156,8 @@ proptest! {
             profiles: profiles(&rows),
             ..Problem::default()
         };
-        let best = side_by_side(&problem, ComputeMetric::Achieved, 100.0);
-        let fewest = place_with("ao-milp", &problem, &small_batches());
+        let best = colocated(&problem, ComputeMetric::Achieved, 100.0);
+        let fewest = place_with("ao-milp", &problem, small_batches());
         prop_assert!((goodput(&fewest) - best).abs() <= 1e-5 * best.max(1.0), "{fewest:?} for {best}");
         let heuristic = goodput(&place("usher", &problem));
         prop_assert!(heuristic <= best * (1.0 + 1e-9), "{heuristic} above {best}");

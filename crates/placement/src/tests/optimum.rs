@@ -1,12 +1,12 @@
-//! The best placement of a tiny problem by the measure of `goodput` itself, by looking at all of them, and `goodput` against it.
+//! Compares `goodput` with the best placement of tiny problems by its own objective function, found by exhaustive search.
 //!
-//! A placement is a multiset of replicas for each device, of profiled batch sizes within the SLO, that its memory holds. What one is
-//! worth is what the policy makes as large as it can: the score of the estimate. That score is a part of all requests, so that a
-//! loss of 0.01 is one request in a hundred.
+//! A placement is a multiset of replicas for each device, of profiled batch sizes within the SLO, that its memory holds. Its value
+//! is the objective function that the policy maximises: about a fraction of all requests, so that a loss of 0.01 is one request
+//! in a hundred.
 //!
-//! The search is a heuristic. What it may lose is stated here as it was measured, in the worst and in the mean of many cases; each
-//! case is a number, from which [`tiny`] makes the same problem again. One or two devices of one or two kinds, one to three models
-//! with one to three batch sizes, loads from a fifth to twice what the devices can do, and memory for four replicas at most.
+//! The search is a heuristic. The tests state its measured loss, the largest and the mean of many cases. Each case is a number from
+//! which [`tiny`] makes the same problem again: one or two devices of one or two kinds, one to three models with one to three batch
+//! sizes, loads from a fifth to twice the capacity of the devices, and memory for four replicas at most.
 
 use proptest::{
     collection::vec,
@@ -19,13 +19,13 @@ use super::*;
 use crate::goodput::{best_value, value};
 use packhorse_cluster::{ComputeShareMode, Objective, PolicyOptions};
 
-/// What the estimate is good for, and therefore the search: it leaves nothing for less.
-const GOOD_FOR: f64 = 0.01;
+/// The error of the estimate; a larger loss of the search is counted.
+const LARGE_LOSS: f64 = 0.01;
 
-/// MiB of a device; a replica takes at least a quarter of it.
+/// The memory of a device in MiB; a replica takes at least a quarter of it.
 const MEMORY: u64 = 1_000;
 
-/// Rows of one model on one kind of device.
+/// Returns the profile rows of one model on one kind of device, with the least device seconds per request.
 fn rows(model: usize, kind: usize, sizes: usize) -> impl Strategy<Value = (f64, String)> {
     let memory = prop_oneof![250_u64..340, 250_u64..1_000];
     (1.0..30.0, 0.02..1.0, 5.0..100.0, memory, 0_u64..120).prop_map(
@@ -49,7 +49,7 @@ fn rows(model: usize, kind: usize, sizes: usize) -> impl Strategy<Value = (f64, 
     )
 }
 
-/// A problem of so many models, devices and batch sizes, and what it wants of the devices' time in the batches that take least.
+/// Returns problems of this many models, devices and batch sizes, with a random load in the batches that use the least device time.
 fn sized(models: usize, devices: usize, sizes: usize) -> impl Strategy<Value = Problem> {
     let profiled: Vec<_> = (0..2 * models).map(|i| rows(i / 2, i % 2, sizes)).collect();
     let demands = vec((0.1_f64..1.0, 30_u64..400, 0_u64..600_000), models);
@@ -85,7 +85,7 @@ fn sized(models: usize, devices: usize, sizes: usize) -> impl Strategy<Value = P
         })
 }
 
-/// The problem of a number, out of some.
+/// Returns the problem of a case.
 fn tiny(case: u64, any: impl Strategy<Value = Problem>) -> Problem {
     let mut seed = [0; 32];
     seed[..8].copy_from_slice(&case.to_le_bytes());
@@ -95,8 +95,8 @@ fn tiny(case: u64, any: impl Strategy<Value = Problem>) -> Problem {
     problem.expect("nothing is rejected").current()
 }
 
-/// All that a device can have: multisets of replicas that its memory holds, each with one of the shares, all of which are one device at most.
-fn held(
+/// Returns all multisets of replicas that a device's memory holds, each replica with one of the shares, which are 100 % at most together.
+fn possible_replicas(
     problem: &Problem,
     device: DeviceIndex,
     shares: &[Option<f64>],
@@ -131,23 +131,23 @@ fn held(
     all.into_iter().map(|(.., replicas)| replicas).collect()
 }
 
-/// What the best placement is worth.
+/// Returns the value of the best placement.
 fn best(problem: &Problem, objective: Objective, shares: &[Option<f64>]) -> f64 {
-    let held = |device| held(problem, DeviceIndex(device), shares);
-    let (first, second) = (held(0), problem.devices.get(1).map(|_| held(1)));
+    let on_device = |device| possible_replicas(problem, DeviceIndex(device), shares);
+    let (first, second) = (on_device(0), problem.devices.get(1).map(|_| on_device(1)));
     let Some(second) = second else {
         return best_value(problem, &mut first.into_iter(), objective);
     };
-    // Of devices that are alike, either may be the first.
-    let alike = problem.devices[0] == problem.devices[1];
+    // Equal devices are interchangeable.
+    let are_equal = problem.devices[0] == problem.devices[1];
     let mut both = first.iter().enumerate().flat_map(|(i, first)| {
-        let others = second.iter().skip(if alike { i } else { 0 });
+        let others = second.iter().skip(if are_equal { i } else { 0 });
         others.map(move |other| first.iter().chain(other).cloned().collect())
     });
     best_value(problem, &mut both, objective)
 }
 
-/// How much less than the best the policy's placement is worth.
+/// Returns the difference between the best value and that of the policy's placement.
 fn loss(problem: &Problem, objective: Objective, compute_shares: ComputeShareMode) -> f64 {
     let shares: &[Option<f64>] = match compute_shares {
         ComputeShareMode::Never => &[None],
@@ -162,27 +162,27 @@ fn loss(problem: &Problem, objective: Objective, compute_shares: ComputeShareMod
     best(problem, objective, shares) - value(problem, &plan.replicas, objective)
 }
 
-/// So many problems are solved for each objective.
+/// The number of problems for each objective.
 const CASES: u64 = 1_000;
 
-/// Losses are at most `worst`, at most `mean` in the mean, and more than [`GOOD_FOR`] in at most `often` cases.
+/// Checks that losses are at most `worst`, at most `mean` in the mean, and above [`LARGE_LOSS`] in at most `large_losses` cases.
 #[track_caller]
-fn check(losses: impl Iterator<Item = f64>, worst: f64, mean: f64, often: usize) {
+fn check(losses: impl Iterator<Item = f64>, worst: f64, mean: f64, large_losses: usize) {
     let losses: Vec<(f64, usize)> = losses.zip(0..).collect();
     let count = losses.len() as f64;
     let sum: f64 = losses.iter().map(|(loss, _)| loss).sum();
     let most = losses.iter().map(|(loss, _)| *loss).fold(0.0, f64::max);
     let mut large = losses;
-    large.retain(|(loss, _)| *loss > GOOD_FOR);
+    large.retain(|(loss, _)| *loss > LARGE_LOSS);
     large.sort_by(|a, b| b.0.total_cmp(&a.0));
     assert!(
-        most <= worst && sum <= mean * count && large.len() <= often,
+        most <= worst && sum <= mean * count && large.len() <= large_losses,
         "{} in the mean of {count}; loss and case where it is large: {large:?}",
         sum / count,
     );
 }
 
-/// The losses for an objective without shares.
+/// Returns the losses for an objective without shares.
 fn losses(objective: Objective) -> impl Iterator<Item = f64> {
     let any = || {
         prop_oneof![
@@ -197,21 +197,21 @@ fn losses(objective: Objective) -> impl Iterator<Item = f64> {
     (0..CASES).map(move |case| loss(&tiny(case, any()), objective, ComputeShareMode::Never))
 }
 
-// Where much is lost, devices are much too few, and only several replicas of a model together would have been worth more than what
-// the device has: one by one they are not.
+// In the cases with large losses the devices are overloaded, and several replicas of a model together would gain while each of them
+// alone does not.
 
 #[test]
-fn of_the_sum_a_thousandth_is_lost_in_the_mean() {
+fn the_mean_loss_of_the_sum_is_at_most_a_thousandth() {
     check(losses(Objective::Goodput), 0.23, 1e-3, 10);
 }
 
 #[test]
-fn of_the_worst_model_s_part_a_thousandth_is_lost_in_the_mean() {
+fn the_mean_loss_of_the_worst_model_is_at_most_a_thousandth() {
     check(losses(Objective::MaxMin), 0.15, 1e-3, 10);
 }
 
 #[test]
-fn with_shares_little_is_lost() {
+fn the_loss_with_shares_is_small() {
     for objective in [Objective::Goodput, Objective::MaxMin] {
         let any = || prop_oneof![sized(2, 1, 1), sized(2, 1, 2), sized(3, 1, 1)];
         let losses =

@@ -1,10 +1,11 @@
-//! Random problems.
+//! Properties of the plans of random problems.
 
 use proptest::{collection::vec, prelude::*};
 
 use super::*;
 
-/// For one model on one kind: rows at batch sizes 1, 2, 4, …, longer and larger from one to the next, memory maybe unknown.
+/// Returns profile rows of one model on one kind of device at batch sizes 1, 2, 4, …: with growing latency and memory, and some without
+/// memory.
 pub(super) fn rows(model: usize, kind: usize) -> impl Strategy<Value = String> {
     let row = (
         1_u32..40,
@@ -46,6 +47,7 @@ pub(super) fn demanded(index: usize) -> impl Strategy<Value = DemandedModel> {
 }
 
 prop_compose! {
+    /// Returns problems of up to four models and four devices.
     pub(crate) fn problem()(
         models in (0_usize..5).prop_flat_map(|count| (0..count).map(demanded).collect::<Vec<_>>()),
         profiled in (0..10).map(|i| rows(i / 2, i % 2)).collect::<Vec<_>>(),
@@ -71,7 +73,7 @@ prop_compose! {
     }
 }
 
-/// The same with up to forty devices, most of them alike, and loads that some of them carry.
+/// Returns problems with up to forty devices of two classes, and rates that some of them carry.
 pub(crate) fn many_devices() -> impl Strategy<Value = Problem> {
     let classes = vec((0_usize..2, 200_u64..3_000), 1..3);
     let devices = vec(0_usize..2, 1..40);
@@ -90,7 +92,7 @@ pub(crate) fn many_devices() -> impl Strategy<Value = Problem> {
     )
 }
 
-/// Requests per second that batches of the model's replicas give, up to its rate: full ones, or of the best size if `any_size`.
+/// Returns the requests per second that the model's replicas carry, up to its rate: in full batches, or in the best size if `any_size`.
 fn fluid_goodput(
     problem: &Problem,
     replicas: &[PlannedReplica],
@@ -116,27 +118,27 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(150))]
 
     #[test]
-    fn no_plan_has_violations_and_all_say_what_they_leave_out(problem in problem()) {
+    fn no_plan_has_violations_and_every_shortfall_has_a_reason(problem in problem()) {
         for entry in POLICIES {
             let plan = entry.place(&problem, &mut Budget::unlimited()).unwrap();
             prop_assert_eq!(plan.violations(&problem), []);
             prop_assert!(plan.replicas.is_sorted_by_key(|replica| (replica.model, replica.device)));
             for (model, demanded) in problem.models() {
                 let forecast = &plan.models[model.0];
-                let (promised, rate) = (forecast.goodput.get(), demanded.rate.get());
-                // The dispatcher keeps batches small where larger ones would be late; only `goodput` reckons with that.
+                let (goodput, rate) = (forecast.goodput.get(), demanded.rate.get());
+                // The dispatcher keeps batches small where larger ones would be late; only `goodput` takes that into account.
                 let any_size = entry.name == "goodput";
                 let most = fluid_goodput(&problem, &plan.replicas, model, any_size);
-                prop_assert!(promised <= most * (1.0 + 1e-9), "{}: {promised} of {most}", entry.name);
+                prop_assert!(goodput <= most * (1.0 + 1e-9), "{}: {goodput} of {most}", entry.name);
                 let served = plan.replicas.iter().any(|replica| replica.model == model);
-                let short = !served || promised < rate * (1.0 - 1e-6);
+                let short = !served || goodput < rate * (1.0 - 1e-6);
                 prop_assert_eq!(forecast.shortfall.is_some(), short, "{:?}", forecast);
             }
         }
     }
 
     #[test]
-    fn equal_problems_have_equal_plans_and_what_runs_as_planned_is_left_alone(mut problem in problem()) {
+    fn equal_problems_have_equal_plans_and_planned_replicas_stay(mut problem in problem()) {
         for entry in POLICIES {
             problem.current.clear();
             let plan = place(entry.name, &problem);
@@ -175,8 +177,8 @@ proptest! {
     }
 
     #[test]
-    fn what_fits_one_device_is_packed_onto_one_device(weights in vec(0.05_f64..1.0, 1..6)) {
-        // Every model gives 1000 rows per second alone, and they want 84 % of the device together.
+    fn models_that_fit_one_device_are_packed_onto_one(weights in vec(0.05_f64..1.0, 1..6)) {
+        // Every model has 1000 rows per second alone, and together they need 84 % of the device.
         let total: f64 = weights.iter().sum();
         let mut problem = Problem { devices: vec![device("k", 1_000); 3], ..Problem::default() };
         let mut profiled = String::new();
