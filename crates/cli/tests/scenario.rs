@@ -271,7 +271,7 @@ fn a_scenario_that_does_not_fit_is_named_with_field_and_line() {
         ("name = ".to_owned(), "line 1"),
         (
             SCENARIO.replace("window_s = 2.0", "window_s = 0.1"),
-            "two.toml: simulation.window_s: a window of 100ms is shorter than the SLO of models[0]",
+            "two.toml: simulation.window_s: expected at least 0.2 s, the SLO of models[0], not 0.1 s",
         ),
         (
             SCENARIO.replace("v100.csv", "missing.csv"),

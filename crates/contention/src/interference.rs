@@ -78,7 +78,7 @@ impl Interference {
     /// `extra_slowdown` is the relative slowdown per 100 % of the utilisation of other active replicas.
     ///
     /// # Errors
-    /// If a number is not between 0 and 100.
+    /// Returns an error if a number is not between 0 and 100.
     pub fn new(mps_exponent: f64, extra_slowdown: f64) -> Result<Self, UnitError> {
         for (unit, value) in [
             ("the MPS exponent", mps_exponent),

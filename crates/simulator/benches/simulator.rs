@@ -1,4 +1,4 @@
-//! How many simulated requests pass per second of wall time, on one core.
+//! The simulated requests per second of wall time, on one core.
 //!
 //! Prints one JSON object per line, for `cargo xtask bench engine`.
 #![expect(
@@ -13,7 +13,7 @@ use packhorse_simulator::{PlanReport, Scenario, simulate};
 
 const PROFILES: &str = include_str!("../../../profiles/v100-thesis.csv");
 
-/// Models with their rates, how many devices each has to itself, and its batch size.
+/// The name, the rate, the number of devices and the batch size of each model. No two models share a device.
 type Models = [(&'static str, u32, usize, u32)];
 
 fn scenario(name: &str, models: &Models, window_s: f64) -> (Scenario, Vec<PlannedReplica>) {
@@ -72,12 +72,12 @@ fn main() {
         ("vgg19", 500, 1, 16),
     ];
     measure("six GPUs", &vision, 200.0);
-    let fleet = [
+    let large_cluster = [
         ("alexnet", 500_000, 150, 64),
         ("mobilenet_v2", 200_000, 200, 32),
         ("resnet50", 100_000, 200, 16),
         ("densenet121", 100_000, 250, 32),
         ("inception_v3", 100_000, 200, 16),
     ];
-    measure("a thousand GPUs", &fleet, 2.0);
+    measure("a thousand GPUs", &large_cluster, 2.0);
 }

@@ -1,4 +1,4 @@
-//! When the requests of one model arrive.
+//! The arrival processes of models.
 
 use std::{time::Duration, vec};
 
@@ -6,23 +6,25 @@ use packhorse_cluster::Time;
 
 use crate::{Arrivals, Rate, Scenario, random::Generator};
 
-/// The arrivals of one model, one after the other.
+/// The arrival process of one model.
 #[derive(Debug)]
-pub(crate) enum Source {
-    /// Gaps by a distribution, stretched by the rate over time.
+pub(crate) enum ArrivalProcess {
+    /// Gaps are drawn from a distribution and scaled by the rate over time.
     Random {
         generator: Generator,
-        /// Coefficient of variation of the gaps; `None` is Poisson.
+        /// The coefficient of variation of the gaps; `None` is Poisson.
         variation: Option<f64>,
         rate: Rate,
         client_overhead: Duration,
+        /// The last arrival.
         now: Time,
     },
+    /// The arrivals of a trace.
     Recorded(vec::IntoIter<Time>),
 }
 
-impl Source {
-    /// The `model`-th model's; its generator is its own, so that models do not shift each other.
+impl ArrivalProcess {
+    /// Returns the process of the `model`-th model. It has its own generator, so that it does not depend on the other models.
     pub(crate) fn new(
         arrivals: &Arrivals,
         model: usize,
@@ -44,7 +46,7 @@ impl Source {
         }
     }
 
-    /// The next arrival, not before the one before; `None` if there is none any more.
+    /// Returns the next arrival; `None` after the last one. Arrivals ascend.
     pub(crate) fn next(&mut self) -> Option<Time> {
         match self {
             Self::Recorded(moments) => moments.next(),
@@ -59,22 +61,25 @@ impl Source {
                     None => generator.exponential(),
                     Some(variation) => generator.gamma(*variation),
                 };
-                *now = rate.after(*now, gap)? + *client_overhead;
+                *now = rate.time_after(*now, gap)? + *client_overhead;
                 Some(*now)
             }
         }
     }
 }
 
-/// One per model of a scenario, in its order.
-pub(crate) fn sources(scenario: &Scenario, seed: u64) -> impl Iterator<Item = Source> {
+/// Returns the arrival process of each model of a scenario, in its order.
+pub(crate) fn arrival_processes(
+    scenario: &Scenario,
+    seed: u64,
+) -> impl Iterator<Item = ArrivalProcess> {
     let simulation = &scenario.simulation;
-    let loads = scenario.workloads.iter().enumerate();
-    loads.map(move |(model, load)| {
-        Source::new(
+    let workloads = scenario.workloads.iter().enumerate();
+    workloads.map(move |(model, workload)| {
+        ArrivalProcess::new(
             &simulation.arrivals,
             model,
-            &load.rate,
+            &workload.rate,
             simulation.client_overhead,
             seed,
         )
@@ -83,17 +88,38 @@ pub(crate) fn sources(scenario: &Scenario, seed: u64) -> impl Iterator<Item = So
 
 #[cfg(test)]
 mod tests {
+    use std::iter;
+
     use packhorse_cluster::RequestsPerSecond;
+    use proptest::prelude::*;
 
     use super::*;
+    use crate::rate::tests::{at, integral, rates};
 
     #[test]
-    fn a_client_reaches_the_rate_that_its_own_work_leaves_it() {
+    fn the_work_of_a_client_lowers_its_rate() {
         let overhead = Duration::from_micros(308);
         let rate = Rate::constant(RequestsPerSecond::new(500.0).unwrap());
-        let mut source = Source::new(&Arrivals::Poisson, 0, &rate, overhead, 1);
-        let last = (0..50_000).filter_map(|_| source.next()).last().unwrap();
+        let mut process = ArrivalProcess::new(&Arrivals::Poisson, 0, &rate, overhead, 1);
+        let last = (0..50_000).filter_map(|_| process.next()).last().unwrap();
         // The thesis' clients reach 433 of 500 requests per second.
         assert!((50_000.0 / last.as_secs_f64() - 433.0).abs() < 5.0);
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+
+        /// The number of Poisson arrivals in an interval is the integral of the rate, within six standard deviations.
+        #[test]
+        fn the_number_of_arrivals_in_an_interval_is_the_integral_of_the_rate(
+            rate in rates(), seed in any::<u64>(), from in 0_u64..10_000, length in 1_u64..10_000,
+        ) {
+            let (from, until) = (at(from), at(from + length));
+            let mut process = ArrivalProcess::new(&Arrivals::Poisson, 0, &rate, Duration::ZERO, seed);
+            let arrivals = iter::from_fn(|| process.next());
+            let arrived = arrivals.take_while(|&now| now < until).filter(|&now| now >= from).count();
+            let expected = integral(&rate, from, until);
+            prop_assert!((arrived as f64 - expected).abs() < 6.0 * expected.sqrt() + 6.0, "{arrived} for {expected}");
+        }
     }
 }

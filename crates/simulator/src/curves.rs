@@ -1,26 +1,26 @@
-//! What pictures show of a run beyond its numbers.
+//! Distributions and time series of a run, for figures.
 
 use packhorse_cluster::Time;
 
-/// Distributions and courses of one model in a run. Not in the JSON; bounded, however long the run is.
+/// Distributions and time series of one model in a run. They are not in the JSON, and their size does not depend on the run's length.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Curves {
-    /// Of the requests that arrived in the window, the part that was answered.
+    /// The fraction of the requests of the window that were answered.
     pub answered_share: f64,
-    /// Latencies in milliseconds of the answered requests of the window: the quantiles 0, 0.01, …, 1. Empty if there was none.
+    /// The quantiles 0, 0.01, …, 1 of the latencies of the answered requests of the window, in milliseconds. Empty without any.
     pub latency_ms: Vec<f64>,
-    /// When a batch was sent, in seconds, and how many requests it had: every batch of the run, or of many evenly chosen ones, at
-    /// most [`Curves::MAX_BATCHES`].
+    /// The time of sending in seconds, and the number of requests, of each batch of the run; of more than [`Curves::MAX_BATCHES`]
+    /// batches, those of an evenly spaced sample.
     pub batch_sizes: Vec<(f64, u32)>,
 }
 
 impl Curves {
-    /// How many quantiles there are.
+    /// The number of quantiles.
     pub const QUANTILES: usize = 101;
-    /// How many batches are remembered at most.
+    /// The largest number of batches.
     pub const MAX_BATCHES: usize = 1024;
 
-    pub(crate) fn new(offered: u64, sorted_latency_ms: &[f64], batches: &Samples) -> Self {
+    pub(crate) fn new(offered: u64, sorted_latency_ms: &[f64], batches: &BatchSizeSamples) -> Self {
         let last = sorted_latency_ms.len().saturating_sub(1);
         let quantile = |i: usize| sorted_latency_ms[i * last / (Self::QUANTILES - 1)];
         let quantiles = if sorted_latency_ms.is_empty() {
@@ -36,15 +36,15 @@ impl Curves {
     }
 }
 
-/// Every so many batches one, so many that they are not too many.
+/// Every n-th batch of a run. `n` doubles each time there would be more than [`Curves::MAX_BATCHES`].
 #[derive(Debug)]
-pub(crate) struct Samples {
+pub(crate) struct BatchSizeSamples {
     every: u64,
     seen: u64,
     kept: Vec<(f64, u32)>,
 }
 
-impl Default for Samples {
+impl Default for BatchSizeSamples {
     fn default() -> Self {
         Self {
             every: 1,
@@ -54,7 +54,7 @@ impl Default for Samples {
     }
 }
 
-impl Samples {
+impl BatchSizeSamples {
     pub(crate) fn push(&mut self, now: Time, requests: usize) {
         let is_kept = self.seen.is_multiple_of(self.every);
         self.seen += 1;
@@ -68,7 +68,7 @@ impl Samples {
                 number += 1;
                 number % 2 == 1
             });
-            // The one that came is the first that the wider step keeps as well: their number so far is even.
+            // The number of batches so far is a multiple of the new step, too, so the current batch belongs to the sample.
         }
         let requests = u32::try_from(requests).expect("a batch is limited");
         self.kept.push((now.as_nanos() as f64 / 1e9, requests));
@@ -82,9 +82,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_many_batches_evenly_spaced_ones_are_remembered() {
+    fn the_sample_of_many_batches_is_evenly_spaced() {
         for count in [1, 1023, 1024, 1025, 5000, 100_000_u64] {
-            let mut samples = Samples::default();
+            let mut samples = BatchSizeSamples::default();
             for i in 0..count {
                 samples.push(Time::ZERO + Duration::from_secs(i), 3);
             }
@@ -102,9 +102,9 @@ mod tests {
     }
 
     #[test]
-    fn quantiles_go_from_the_smallest_to_the_largest() {
+    fn quantiles_range_from_the_smallest_to_the_largest() {
         let sorted: Vec<f64> = (0..=200).map(f64::from).collect();
-        let curves = Curves::new(402, &sorted, &Samples::default());
+        let curves = Curves::new(402, &sorted, &BatchSizeSamples::default());
         assert_eq!(curves.latency_ms.len(), Curves::QUANTILES);
         assert_eq!(
             (
@@ -116,7 +116,7 @@ mod tests {
         );
         assert!((curves.answered_share - 0.5).abs() < 1e-9);
         assert!(
-            Curves::new(3, &[], &Samples::default())
+            Curves::new(3, &[], &BatchSizeSamples::default())
                 .latency_ms
                 .is_empty()
         );

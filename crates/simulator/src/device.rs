@@ -1,59 +1,61 @@
-//! A device on which replicas compute: batches wait at their replica, first in, first out; those that compute at the same time
-//! slow each other.
+//! A device that computes the batches of its replicas. Batches wait at their replica, first in, first out; batches that compute at
+//! the same time slow each other.
 //!
-//! Replicas that the plan gives a duty cycle share the device in time: one batch of theirs computes at a time, and then it is the
-//! turn of the next of them that has one waiting, in the plan's order. A turn that nobody takes costs no time, so that a cycle
-//! lasts as long as its batches do and no longer. That is what the backend of Nexus does, which goes through its models back to
+//! Replicas with a duty cycle in the plan are time-shared: one batch of theirs computes at a time, and the next is that of the next
+//! of them in the plan's order that has one waiting. A replica without a batch is passed over in no time, so that a cycle
+//! lasts as long as its batches and no longer. The backend of Nexus does the same: it goes through its models back to
 //! back and does not wait a duty cycle out (uwsampl/nexus, the backend's GPU executor). Replicas without a duty cycle
-//! on the same device compute beside them.
+//! on the same device compute at the same time as those.
 
 use std::{collections::VecDeque, time::Duration};
 
 use packhorse_cluster::Time;
-use packhorse_contention::{Active, Interference};
-use packhorse_serving::BatchId;
+use packhorse_contention::{ComputeDemand, Interference};
+use packhorse_serving::BatchKey;
 
 /// A batch at a worker.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Work {
-    pub(crate) batch: BatchId,
-    /// What it takes alone on the whole device.
-    pub(crate) alone: Duration,
-    pub(crate) active: Active,
+pub(crate) struct QueuedBatch {
+    pub(crate) batch: BatchKey,
+    /// The time that it takes alone on the whole device.
+    pub(crate) solo_time: Duration,
+    pub(crate) demand: ComputeDemand,
 }
 
-/// The device, with its replicas by their place on it.
+/// A device. Its replicas are numbered in the order in which they were added.
 #[derive(Debug)]
 pub(crate) struct Device {
     interference: Interference,
-    waiting: Vec<VecDeque<Work>>,
-    /// Which replicas take turns.
-    takes_turns: Vec<bool>,
-    /// What is being computed; ordered by replica.
-    running: Vec<Running>,
-    /// Until when `running` is up to date.
-    at: Time,
-    /// Real time over simulated time while a fault slows the device.
-    slowed: f64,
-    /// Counts the changes of `running`, so that an announced completion can be told from an outdated one.
+    /// The waiting batches of each replica.
+    queues: Vec<VecDeque<QueuedBatch>>,
+    /// True for each replica with a duty cycle.
+    time_shared: Vec<bool>,
+    /// The batches that are being computed, ordered by replica.
+    running: Vec<RunningBatch>,
+    /// The time up to which the progress of `running` is accounted for.
+    updated: Time,
+    /// The factor by which a fault slows the device; 1 without one.
+    slowdown: f64,
+    /// The number of changes of `running`, by which outdated completions are recognised.
     revision: u64,
-    scratch: Vec<Active>,
+    /// An empty list, kept for its memory.
+    demands: Vec<ComputeDemand>,
 }
 
 #[derive(Debug)]
-struct Running {
+struct RunningBatch {
     replica: usize,
-    work: Work,
-    /// Seconds of solo work left.
-    left: f64,
+    batch: QueuedBatch,
+    /// The remaining seconds alone on the whole device.
+    remaining: f64,
     rate: f64,
     started: Time,
 }
 
-/// A batch that is done.
+/// A batch that was computed.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Computed {
-    pub(crate) batch: BatchId,
+pub(crate) struct CompletedBatch {
+    pub(crate) batch: BatchKey,
     pub(crate) started: Time,
 }
 
@@ -61,141 +63,141 @@ impl Device {
     pub(crate) fn new(interference: Interference) -> Self {
         Self {
             interference,
-            waiting: Vec::new(),
-            takes_turns: Vec::new(),
+            queues: Vec::new(),
+            time_shared: Vec::new(),
             running: Vec::new(),
-            at: Time::ZERO,
-            slowed: 1.0,
+            updated: Time::ZERO,
+            slowdown: 1.0,
             revision: 0,
-            scratch: Vec::new(),
+            demands: Vec::new(),
         }
     }
 
-    /// A place for one more replica; with `takes_turns` its batches wait for those of others that do.
-    pub(crate) fn add(&mut self, takes_turns: bool) -> usize {
-        self.waiting.push(VecDeque::new());
-        self.takes_turns.push(takes_turns);
-        self.waiting.len() - 1
+    /// Adds a replica and returns its number. At most one batch of all `time_shared` replicas computes at a time.
+    pub(crate) fn add_replica(&mut self, time_shared: bool) -> usize {
+        self.queues.push(VecDeque::new());
+        self.time_shared.push(time_shared);
+        self.queues.len() - 1
     }
 
-    /// A batch arrives at a replica.
-    pub(crate) fn arrive(&mut self, now: Time, replica: usize, work: Work) {
-        self.waiting[replica].push_back(work);
-        let holds_up = |running: &Running| {
+    /// Appends a batch to a replica's queue, and starts it if none is before it.
+    pub(crate) fn enqueue(&mut self, now: Time, replica: usize, batch: QueuedBatch) {
+        self.queues[replica].push_back(batch);
+        let blocks = |running: &RunningBatch| {
             running.replica == replica
-                || self.takes_turns[replica] && self.takes_turns[running.replica]
+                || self.time_shared[replica] && self.time_shared[running.replica]
         };
-        if !self.running.iter().any(holds_up) {
+        if !self.running.iter().any(blocks) {
             self.advance(now);
             self.start(now, replica);
-            self.settle();
+            self.update_rates();
         }
     }
 
-    /// The next completion if nothing changes before, and the revision that it is valid for.
-    pub(crate) fn next(&self) -> Option<(Time, u64)> {
-        let left = self
+    /// Returns the time of the next completion if nothing changes before, and the revision for which it is valid.
+    pub(crate) fn next_completion(&self) -> Option<(Time, u64)> {
+        let remaining = self
             .running
             .iter()
-            .map(|running| running.left / running.rate)
+            .map(|running| running.remaining / running.rate)
             .min_by(f64::total_cmp)?;
-        // Never early, so that the batch is over when the event comes.
-        let nanos = (left * self.slowed * 1e9).ceil().min(1e18);
-        Some((self.at + Duration::from_nanos(nanos as u64), self.revision))
+        // Rounded up, so that the batch is complete at that time.
+        let nanos = (remaining * self.slowdown * 1e9).ceil().min(1e18);
+        let at = self.updated + Duration::from_nanos(nanos as u64);
+        Some((at, self.revision))
     }
 
-    /// Ends what is over now, and starts what waits behind it. Nothing for an outdated revision.
-    pub(crate) fn complete(&mut self, now: Time, revision: u64, done: &mut Vec<Computed>) {
+    /// Removes the batches that are complete now, and starts the next ones. Does nothing for an outdated revision.
+    pub(crate) fn complete(&mut self, now: Time, revision: u64, done: &mut Vec<CompletedBatch>) {
         if revision != self.revision {
             return;
         }
         self.advance(now);
         let mut i = 0;
         while i < self.running.len() {
-            // A nanosecond is what rounding can leave.
-            if self.running[i].left > 1e-9 {
+            // Rounding leaves up to a nanosecond.
+            if self.running[i].remaining > 1e-9 {
                 i += 1;
                 continue;
             }
             let running = self.running.remove(i);
-            done.push(Computed {
-                batch: running.work.batch,
+            done.push(CompletedBatch {
+                batch: running.batch.batch,
                 started: running.started,
             });
-            if let Some(next) = self.next_after(running.replica) {
+            if let Some(next) = self.next_replica_after(running.replica) {
                 self.start(now, next);
-                // What starts has work left: it need not be looked at, and whoever stood behind it does.
+                // The started batch is not complete. Where it was inserted at or before `i`, the next one to check has moved.
                 i += usize::from(next <= running.replica);
             }
         }
-        self.settle();
+        self.update_rates();
     }
 
-    /// Who computes next where `replica` has just finished: the next in turn, or itself.
-    fn next_after(&self, replica: usize) -> Option<usize> {
-        if !self.takes_turns[replica] {
-            return (!self.waiting[replica].is_empty()).then_some(replica);
+    /// The replica whose batch starts when one of `replica` is complete: the next time-shared one, or `replica` itself.
+    fn next_replica_after(&self, replica: usize) -> Option<usize> {
+        if !self.time_shared[replica] {
+            return (!self.queues[replica].is_empty()).then_some(replica);
         }
-        let everybody = 0..self.waiting.len();
-        let in_turn = everybody.clone().skip(replica + 1).chain(everybody);
+        let all = 0..self.queues.len();
+        let in_turn = all.clone().skip(replica + 1).chain(all);
         in_turn
-            .take(self.waiting.len())
-            .find(|&next| self.takes_turns[next] && !self.waiting[next].is_empty())
+            .take(self.queues.len())
+            .find(|&next| self.time_shared[next] && !self.queues[next].is_empty())
     }
 
-    /// From now on everything takes `factor` times as long.
-    pub(crate) fn slow(&mut self, now: Time, factor: f64) {
+    /// Has all batches take `factor` times as long from now on.
+    pub(crate) fn set_slowdown(&mut self, now: Time, factor: f64) {
         self.advance(now);
-        self.slowed = factor;
+        self.slowdown = factor;
         self.revision += 1;
     }
 
-    /// Throws everything away that is here.
+    /// Removes all batches.
     pub(crate) fn clear(&mut self, now: Time) {
         self.advance(now);
         self.running.clear();
-        self.waiting.iter_mut().for_each(VecDeque::clear);
+        self.queues.iter_mut().for_each(VecDeque::clear);
         self.revision += 1;
     }
 
     fn advance(&mut self, now: Time) {
-        let passed = now.saturating_since(self.at).as_secs_f64() / self.slowed;
+        let passed = now.saturating_since(self.updated).as_secs_f64() / self.slowdown;
         for running in &mut self.running {
-            running.left -= passed * running.rate;
+            running.remaining -= passed * running.rate;
         }
-        self.at = now;
+        self.updated = now;
     }
 
     fn start(&mut self, now: Time, replica: usize) {
-        let work = self.waiting[replica]
+        let batch = self.queues[replica]
             .pop_front()
-            .expect("the caller saw one");
-        let left = work.alone.as_secs_f64();
-        let place = self
+            .expect("the caller has checked that a batch waits");
+        let index = self
             .running
             .partition_point(|running| running.replica < replica);
         self.running.insert(
-            place,
-            Running {
+            index,
+            RunningBatch {
                 replica,
-                work,
-                left,
+                batch,
+                remaining: batch.solo_time.as_secs_f64(),
                 rate: 1.0,
                 started: now,
             },
         );
     }
 
-    /// Works the rates out anew, after a change of who runs.
-    fn settle(&mut self) {
+    /// Recalculates the rates after a change of `running`.
+    fn update_rates(&mut self) {
         self.revision += 1;
-        self.scratch.clear();
-        self.scratch
-            .extend(self.running.iter().map(|running| running.work.active));
+        self.demands.clear();
+        self.demands
+            .extend(self.running.iter().map(|running| running.batch.demand));
         for (running, rate) in self
             .running
             .iter_mut()
-            .zip(self.interference.rates(&self.scratch))
+            .zip(self.interference.rates(&self.demands))
         {
             running.rate = rate;
         }
@@ -214,79 +216,79 @@ mod tests {
         Time::ZERO + MS * millis
     }
 
-    fn work(batch: u64, millis: u32, utilization: f64) -> Work {
+    fn batch(number: u64, millis: u32, utilization: f64) -> QueuedBatch {
         let sm_utilization = Percent::new(utilization).unwrap();
-        Work {
-            batch: BatchId(batch),
-            alone: MS * millis,
-            active: Active {
+        QueuedBatch {
+            batch: BatchKey(number),
+            solo_time: MS * millis,
+            demand: ComputeDemand {
                 sm_utilization,
                 compute_share: None,
             },
         }
     }
 
-    fn device(takes_turns: &[bool]) -> Device {
+    fn device(time_shared: &[bool]) -> Device {
         let mut device = Device::new(Interference::default());
-        for takes_turns in takes_turns {
-            device.add(*takes_turns);
+        for time_shared in time_shared {
+            device.add_replica(*time_shared);
         }
         device
     }
 
-    /// All completions: in rounded milliseconds, the batch and when it was started.
+    /// Runs until all batches are complete. Returns the rounded milliseconds of each completion, the batch, and those of its start.
     fn run(device: &mut Device) -> Vec<(u64, u64, u64)> {
         let millis = |time: Time| (time.as_secs_f64() * 1e3).round() as u64;
-        let mut told = Vec::new();
-        while let Some((now, revision)) = device.next() {
+        let mut completions = Vec::new();
+        while let Some((now, revision)) = device.next_completion() {
             let mut done = Vec::new();
             device.complete(now, revision, &mut done);
             assert!(!done.is_empty(), "an event that changes nothing");
-            told.extend(
+            completions.extend(
                 done.iter()
                     .map(|done| (millis(now), done.batch.0, millis(done.started))),
             );
         }
-        told
+        completions
     }
 
     #[test]
     fn batches_of_a_replica_follow_each_other_and_those_of_two_share() {
         let mut device = device(&[false; 2]);
-        device.arrive(at(0), 0, work(0, 10, 100.0));
-        device.arrive(at(1), 0, work(1, 10, 100.0));
-        device.arrive(at(5), 1, work(2, 10, 100.0));
-        // Alone until 5; then both at half speed: the first one is over at 15, the third has 5 left. The second starts then, the
-        // third is over at 25, and the second, of which 5 are left, alone at 30.
+        device.enqueue(at(0), 0, batch(0, 10, 100.0));
+        device.enqueue(at(1), 0, batch(1, 10, 100.0));
+        device.enqueue(at(5), 1, batch(2, 10, 100.0));
+        // Alone until 5; then both at half speed: the first is complete at 15, with 5 of the third remaining. The second starts then;
+        // the third is complete at 25, and the second, of which 5 remain, alone at 30.
         assert_eq!(run(&mut device), [(15, 0, 0), (25, 2, 5), (30, 1, 15)]);
     }
 
     #[test]
-    fn who_leaves_room_slows_nobody() {
+    fn batches_that_fit_together_do_not_slow_each_other() {
         let mut device = device(&[false; 2]);
-        device.arrive(at(0), 0, work(0, 10, 40.0));
-        device.arrive(at(0), 1, work(1, 10, 60.0));
+        device.enqueue(at(0), 0, batch(0, 10, 40.0));
+        device.enqueue(at(0), 1, batch(1, 10, 60.0));
         assert_eq!(run(&mut device), [(10, 0, 0), (10, 1, 0)]);
     }
 
     #[test]
-    fn a_slowed_device_takes_longer_and_a_cleared_one_forgets() {
+    fn a_slowed_device_takes_longer_and_a_cleared_one_has_no_batches() {
         let mut device = device(&[false; 1]);
-        device.arrive(at(0), 0, work(0, 10, 40.0));
-        device.slow(at(5), 3.0);
-        device.slow(at(11), 1.0);
+        device.enqueue(at(0), 0, batch(0, 10, 40.0));
+        device.set_slowdown(at(5), 3.0);
+        device.set_slowdown(at(11), 1.0);
         assert_eq!(run(&mut device), [(14, 0, 0)]);
-        device.arrive(at(20), 0, work(1, 10, 40.0));
+        device.enqueue(at(20), 0, batch(1, 10, 40.0));
         device.clear(at(21));
-        assert_eq!(device.next(), None);
+        assert_eq!(device.next_completion(), None);
     }
 
     #[test]
-    fn work_is_conserved_when_everybody_wants_the_whole_device() {
+    fn work_is_conserved_when_each_replica_uses_the_whole_device() {
         let mut device = device(&[false; 4]);
         for replica in 0..4 {
             let millis = u32::try_from(replica).unwrap() + 1;
-            device.arrive(at(0), replica, work(u64::from(millis), 10 * millis, 100.0));
+            device.enqueue(at(0), replica, batch(u64::from(millis), 10 * millis, 100.0));
         }
         // Processor sharing: 4·10, then 3·10 more, 2·10 more, 10 more.
         assert_eq!(
@@ -296,40 +298,43 @@ mod tests {
     }
 
     #[test]
-    fn replicas_with_a_duty_cycle_take_turns_without_waiting_for_who_has_nothing() {
+    fn time_shared_replicas_alternate_and_those_without_a_batch_are_passed_over() {
         let mut device = device(&[true; 3]);
-        device.arrive(at(0), 0, work(0, 10, 100.0));
-        device.arrive(at(0), 0, work(1, 10, 100.0));
-        device.arrive(at(3), 2, work(2, 20, 100.0));
-        // One after the other at full speed; the second replica never has a batch, and nobody waits for it.
+        device.enqueue(at(0), 0, batch(0, 10, 100.0));
+        device.enqueue(at(0), 0, batch(1, 10, 100.0));
+        device.enqueue(at(3), 2, batch(2, 20, 100.0));
+        // One after the other at full speed; the second replica never has a batch.
         assert_eq!(run(&mut device), [(10, 0, 0), (30, 2, 10), (40, 1, 30)]);
     }
 
     #[test]
-    fn who_has_no_duty_cycle_computes_beside_those_that_take_turns() {
+    fn a_replica_without_a_duty_cycle_computes_at_the_same_time_as_time_shared_ones() {
         let mut device = device(&[true, false, true]);
-        device.arrive(at(0), 0, work(0, 10, 100.0));
-        device.arrive(at(0), 1, work(1, 10, 100.0));
-        device.arrive(at(0), 2, work(2, 10, 100.0));
+        device.enqueue(at(0), 0, batch(0, 10, 100.0));
+        device.enqueue(at(0), 1, batch(1, 10, 100.0));
+        device.enqueue(at(0), 2, batch(2, 10, 100.0));
         // Two at half speed until 20, then the third alone.
         assert_eq!(run(&mut device), [(20, 0, 0), (20, 1, 0), (30, 2, 20)]);
     }
 
-    /// M/D/1 with processor sharing: every arrival gets a replica of its own that wants the whole device. The mean time in the
-    /// system is s / (1 − ρ), whatever the distribution of s.
+    /// M/D/1 with processor sharing: every arrival has a replica of its own that uses the whole device. The mean time in the
+    /// system is s / (1 − ρ) for any distribution of s.
     #[test]
-    fn shared_processors_delay_as_the_formula_says() {
+    fn processor_sharing_has_the_mean_delay_of_the_formula() {
         let mut device = Device::new(Interference::default());
-        let replicas: Vec<usize> = (0..64).map(|_| device.add(false)).collect();
+        let replicas: Vec<usize> = (0..64).map(|_| device.add_replica(false)).collect();
         let mut idle = replicas.clone();
         let mut random = crate::random::Generator::new(3, 0);
         let mut arrived = std::collections::BTreeMap::new();
         let (mut total, mut count) = (Duration::ZERO, 0_u32);
         let mut next = Time::ZERO;
         let mut done = Vec::new();
-        for batch in 0..400_000 {
+        for number in 0..400_000 {
             next += Duration::from_secs_f64(random.exponential() / 70.0);
-            while let Some((at, revision)) = device.next().filter(|one| one.0 <= next) {
+            while let Some((at, revision)) = device
+                .next_completion()
+                .filter(|completion| completion.0 <= next)
+            {
                 device.complete(at, revision, &mut done);
                 for computed in done.drain(..) {
                     let (since, replica) = arrived.remove(&computed.batch).unwrap();
@@ -338,9 +343,9 @@ mod tests {
                     idle.push(replica);
                 }
             }
-            let replica = idle.pop().expect("64 are never needed at a time");
-            arrived.insert(BatchId(batch), (next, replica));
-            device.arrive(next, replica, work(batch, 10, 100.0));
+            let replica = idle.pop().expect("at most 64 batches at a time");
+            arrived.insert(BatchKey(number), (next, replica));
+            device.enqueue(next, replica, batch(number, 10, 100.0));
         }
         let (mean, expected) = (total.as_secs_f64() / f64::from(count), 0.010 / 0.3);
         assert!(

@@ -1,69 +1,53 @@
-//! A discrete-event world around the serving engine and a plan: what runs in the gateway, in virtual time.
+//! A discrete-event simulation of a cluster around the serving engine of the gateway.
 //!
-//! A [`Scenario`] says what there is and what is asked of it; [`simulate`] tries a plan in it and gives a [`Report`]. Pure:
-//! files come in as text, the clock is the event queue's, and randomness comes from a seed, one generator per purpose; the same
-//! input gives the same output, byte for byte.
+//! A [`Scenario`] describes devices, models, their load and the behaviour of the simulated cluster. [`simulate`] runs a plan in it and
+//! returns a [`Report`]. The crate is pure: files are passed in as text, the clock is that of the event queue, and randomness comes
+//! from a seed, with one generator per purpose. The same input gives the same output, byte for byte.
 
+mod arrival_schedule;
 mod arrivals;
+mod bench_counters;
+mod counters;
+mod csv_report;
 mod curves;
 mod device;
-mod measurement;
+mod options;
 mod random;
+mod rate;
 mod report;
 mod scenario;
-mod schedule;
-mod table;
-mod tally;
+mod simulation;
 mod trace;
-mod world;
 
-use std::time::Duration;
+use packhorse_cluster::{PlannedReplica, Time};
 
-use packhorse_cluster::{Discipline, Plan, PlannedReplica, Problem, Time};
-
+pub use arrival_schedule::{ArrivalSchedule, ArrivalScheduleError};
+pub use bench_counters::BenchCounters;
+pub use csv_report::reports_to_csv;
 pub use curves::Curves;
-pub use measurement::Measurement;
+pub use options::{DispatchOptions, Replanning};
 pub use packhorse_serving::DeadlineOptions;
+pub use rate::Rate;
 pub use report::{
-    ModelReport, PlanFileError, PlanReport, PlannedModelReport, Quantiles, ReplanningReport,
-    ReplicaReport, Report, StagesReport, Totals,
+    ModelReport, PlanFileError, PlanFileProblem, PlanReport, PlannedModelReport, Quantiles,
+    ReplanningReport, ReplicaReport, Report, StagesReport, Totals,
 };
 pub use scenario::{
-    Arrivals, Fault, FaultKind, Rate, Scenario, ScenarioError, Simulation, Workload,
+    Arrivals, Fault, FaultKind, Scenario, ScenarioError, SimulationSettings, Workload,
 };
-pub use schedule::{Schedule, ScheduleError};
-pub use table::csv;
+pub use simulation::SimulateError;
 pub use trace::TraceError;
-pub use world::SimulateError;
 
-/// How requests become batches in a run: a discipline is one by itself.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Dispatch {
-    /// The discipline.
-    pub discipline: Discipline,
-    /// Which parts of `deadline` are in use, for ablations.
-    pub deadline: DeadlineOptions,
-}
-
-impl From<Discipline> for Dispatch {
-    fn from(discipline: Discipline) -> Self {
-        Self {
-            discipline,
-            deadline: DeadlineOptions::default(),
-        }
-    }
-}
-
-/// Tries the replicas of a plan in a scenario until every request has ended. `plan` is what the report says of them; `progress`
-/// is told the simulated moment now and then.
+/// Runs the replicas of a plan in a scenario until every request has ended. `plan` becomes a part of the report; `progress` is
+/// called with the simulated time at intervals.
 ///
 /// # Errors
-/// If the replicas do not fit the scenario.
+/// Returns an error if the replicas do not fit the scenario.
 pub fn simulate(
     scenario: &Scenario,
     plan: PlanReport,
     replicas: &[PlannedReplica],
-    dispatch: impl Into<Dispatch>,
+    dispatch: impl Into<DispatchOptions>,
     seed: u64,
     progress: &mut dyn FnMut(Time),
 ) -> Result<Report, SimulateError> {
@@ -78,29 +62,23 @@ pub fn simulate(
     )
 }
 
-/// Lets a policy replan during a run, from what the run has shown.
-pub struct Replanning<'a> {
-    /// How often it is asked, in simulated time; above zero.
-    pub every: Duration,
-    /// Answers the problem of that moment: the scenario's, with the rates that were measured, the devices that are there, the plan
-    /// that stands, and what was observed of devices. `None` keeps the plan.
-    pub policy: &'a mut dyn FnMut(&Problem) -> Option<Plan>,
-}
-
-/// [`simulate`] with a plan that is not the last word.
+/// Runs the replicas of a first plan in a scenario as [`simulate`] does, with new plans during the run.
 ///
 /// # Errors
-/// If the replicas do not fit the scenario.
+/// Returns an error if the replicas do not fit the scenario.
 pub fn simulate_replanning<'a>(
     scenario: &'a Scenario,
     plan: PlanReport,
     replicas: &[PlannedReplica],
-    dispatch: impl Into<Dispatch>,
+    dispatch: impl Into<DispatchOptions>,
     seed: u64,
     replanning: Replanning<'a>,
     progress: &mut dyn FnMut(Time),
 ) -> Result<Report, SimulateError> {
-    assert!(!replanning.every.is_zero(), "a plan stands for a while");
+    assert!(
+        !replanning.every.is_zero(),
+        "the time between two plans is above zero"
+    );
     run(
         scenario,
         plan,
@@ -116,19 +94,20 @@ fn run<'a>(
     scenario: &'a Scenario,
     plan: PlanReport,
     replicas: &[PlannedReplica],
-    dispatch: Dispatch,
+    dispatch: DispatchOptions,
     seed: u64,
     replanning: Option<Replanning<'a>>,
     progress: &mut dyn FnMut(Time),
 ) -> Result<Report, SimulateError> {
-    let world = world::World::new(scenario, replicas, dispatch, seed, replanning)?;
-    let tally = world.run(progress);
+    let simulation = simulation::Simulation::new(scenario, replicas, dispatch, seed, replanning)?;
+    let (counters, replanning) = simulation.run(progress);
     Ok(Report::new(
         scenario,
         plan,
         dispatch.discipline,
         seed,
-        tally,
+        counters,
+        replanning,
     ))
 }
 

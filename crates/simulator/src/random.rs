@@ -1,6 +1,6 @@
-//! Random numbers that are the same on every machine and in every version: reports must not change with a library.
+//! A random number generator of our own, because reports must be the same on every machine and with every version of a library.
 
-/// A generator for one purpose, so that drawing more for one thing shifts nothing else.
+/// A generator for one purpose, so that more draws for one purpose change no others.
 ///
 /// Source: xoshiro256++ 1.0 and `SplitMix64`, Blackman and Vigna, "Scrambled Linear Pseudorandom Number Generators", 2021.
 #[derive(Clone, Debug)]
@@ -17,7 +17,7 @@ fn split_mix(state: &mut u64) -> u64 {
 }
 
 impl Generator {
-    /// The generator of a seed for the `purpose`-th purpose.
+    /// Returns the generator of a seed for the `purpose`-th purpose.
     pub(crate) fn new(seed: u64, purpose: u64) -> Self {
         let mut start = seed;
         let mut state = split_mix(&mut start) ^ purpose.wrapping_mul(0xd134_2543_de82_ef95);
@@ -39,29 +39,29 @@ impl Generator {
         result
     }
 
-    /// Uniform above 0 and at most 1.
+    /// Draws from the uniform distribution above 0 and at most 1.
     fn uniform(&mut self) -> f64 {
         ((self.next_u64() >> 11) + 1) as f64 / (1_u64 << 53) as f64
     }
 
-    /// Exponential with mean 1.
+    /// Draws from the exponential distribution with mean 1.
     pub(crate) fn exponential(&mut self) -> f64 {
         -self.uniform().ln()
     }
 
-    /// Normal with mean 0 and deviation 1, by Box and Muller.
+    /// Draws from the standard normal distribution, by the method of Box and Muller.
     fn normal(&mut self) -> f64 {
         let radius = (2.0 * self.exponential()).sqrt();
         radius * (std::f64::consts::TAU * self.uniform()).cos()
     }
 
-    /// Gamma with mean 1 and this coefficient of variation, above 0.
+    /// Draws from the gamma distribution with mean 1 and this coefficient of variation, above 0.
     ///
     /// Source: Marsaglia and Tsang, "A Simple Method for Generating Gamma Variables", 2000.
     pub(crate) fn gamma(&mut self, variation: f64) -> f64 {
         let shape = 1.0 / (variation * variation);
         if shape < 1.0 {
-            // Their note for small shapes: gamma(a) = gamma(a + 1) · U^(1/a).
+            // The paper's note on small shapes: gamma(a) = gamma(a + 1) · U^(1/a).
             let boost = self.uniform().powf(1.0 / shape);
             return self.gamma_of_shape(shape + 1.0) * boost / shape;
         }
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn gaps_have_mean_one_and_the_variation_that_was_asked_for() {
+    fn draws_have_mean_one_and_the_given_coefficient_of_variation() {
         let mut generator = Generator::new(7, 0);
         let (mean, variation) = mean_and_variation(|| generator.exponential());
         assert!((mean - 1.0).abs() < 0.01 && (variation - 1.0).abs() < 0.01);
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn seeds_and_purposes_give_streams_of_their_own() {
+    fn each_seed_and_each_purpose_has_its_own_stream() {
         let first = |seed, purpose| Generator::new(seed, purpose).next_u64();
         let mut all: Vec<u64> = (0..20)
             .flat_map(|i| (0..20).map(move |j| (i, j)))

@@ -1,132 +1,134 @@
-//! What is told of a plan and of a run: the shapes that `packhorse plan --json` and `packhorse simulate --json` print.
+//! The reports of a plan and of a run, which `packhorse plan --json` and `packhorse simulate --json` print.
 
 use packhorse_cluster::{
-    ComputeShare, DeviceIndex, Discipline, Explanation, ModelId, ModelIndex, ModelVersion, Plan,
-    PlannedReplica, Program, Time,
+    ComputeShare, DeviceIndex, DeviceKind, Discipline, Explanation, ModelId, ModelIndex,
+    ModelVersion, Plan, PlannedReplica, Program, Time, UnitError,
 };
 use serde::{Deserialize, Serialize};
 
 use crate::{
     Curves, Scenario,
-    tally::{ModelTally, Tally},
+    counters::{ModelCounters, RunCounters},
 };
 
-/// A plan for a scenario.
+/// The report of a plan for a scenario.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct PlanReport {
     /// The scenario's name.
     pub scenario: String,
-    /// The policy that made it; `file` if it was read.
+    /// The policy that made the plan; `file` if it was read from a file.
     pub policy: String,
-    /// Requests per second within the SLO, by the policy's own estimate.
+    /// The sum of the models' predicted goodput, in requests/s.
     pub predicted_goodput_rps: f64,
-    /// How long the policy took.
+    /// The time that the policy took, in milliseconds.
     pub solve_ms: f64,
-    /// In the plan's order.
+    /// The replicas in the plan's order.
     pub replicas: Vec<ReplicaReport>,
-    /// In the scenario's order.
+    /// The models in the scenario's order.
     pub models: Vec<PlannedModelReport>,
-    /// Models without a replica.
+    /// The names of the models without a replica.
     pub unserved: Vec<String>,
-    /// Devices with at least one replica.
+    /// The number of devices with at least one replica.
     pub devices_used: usize,
 }
 
-/// A replica of a plan. Of a plan that is read, nothing else counts: it says nothing of duty cycles, so that replicas that are
-/// read share their device as the physics has it, and only a policy's own plan takes turns.
+/// A replica of a plan. Only this is read of a plan in a file. It does not contain the duty cycle, so that replicas read from a file
+/// always compute at the same time; only the replicas of a policy's own plan are time-shared.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ReplicaReport {
-    /// Its model, as the scenario names it.
+    /// The model's name in the scenario.
     pub model: String,
-    /// Its device, counted from 0 over all devices of the scenario.
+    /// The device, counted from 0 over all devices of the scenario.
     pub device: usize,
-    /// The most rows of one batch.
+    /// The largest number of rows in one batch.
     pub batch_size: u32,
-    /// Its share of the multiprocessors in percent; null sets no limit.
+    /// The share of the multiprocessors in percent; null sets no limit.
     pub compute_share_pct: Option<f64>,
 }
 
-/// What a plan holds for a model.
+/// The report of a model in a plan.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct PlannedModelReport {
-    /// As the scenario names it.
+    /// The model's name in the scenario.
     pub name: String,
-    /// What is asked of it.
+    /// The rate of the model's requests, in requests/s.
     pub rate_rps: f64,
-    /// Of these within the SLO, by the policy's own estimate.
+    /// The rate of requests answered within the SLO, by the policy's own estimate, in requests/s.
     pub predicted_goodput_rps: f64,
-    /// How many replicas it has.
+    /// The number of replicas.
     pub replicas: usize,
-    /// What bounds it and what would serve it, if that was asked for.
+    /// The bottleneck of the model and what would serve it, if an explanation was requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub explanation: Option<Explanation>,
 }
 
-/// A run.
+/// The report of a run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Report {
     /// The scenario's name.
     pub scenario: String,
-    /// How requests became batches.
+    /// The dispatch discipline.
     pub discipline: Discipline,
     /// The seed of all randomness.
     pub seed: u64,
-    /// What was tried.
+    /// The plan at the start of the run.
     pub plan: PlanReport,
-    /// In the scenario's order.
+    /// The models in the scenario's order.
     pub models: Vec<ModelReport>,
-    /// Sums over the models.
+    /// The sums over the models.
     pub totals: Totals,
-    /// What became of the plan, in a run that replans.
+    /// The changes of the plan, in a run that replans.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub replanning: Option<ReplanningReport>,
 }
 
-/// How a plan changed during a run.
+/// The report of the changes of the plan during a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct ReplanningReport {
-    /// Seconds between two questions to the policy.
+    /// The seconds between two calls of the policy.
     pub every_s: f64,
-    /// How often the policy was asked.
+    /// The number of calls of the policy.
     pub asked: u64,
-    /// How often it had no plan that could be rolled out.
+    /// The number of calls that returned no plan or one with violations.
     pub unanswered: u64,
-    /// How often its plan was another one than the one before.
+    /// The number of plans that differed from the plan before.
     pub changed: u64,
-    /// Replicas that were started.
+    /// The number of replicas that were started.
     pub started: u64,
-    /// Replicas that were stopped.
+    /// The number of replicas that were stopped.
     pub stopped: u64,
 }
 
-/// What became of the requests of a model. Rates are in requests per second; what has no value is null.
+/// The report of the requests of a model. A field without a value is null.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ModelReport {
-    /// As the scenario names it.
+    /// The model's name in the scenario.
     pub name: String,
-    /// Arrivals in the window, per second of it.
+    /// The arrivals in the window over the window's length, in requests/s.
     pub offered_rps: f64,
-    /// Those of the window that were answered, per second until the last of these answers, at least until the window's end.
+    /// The answered arrivals of the window over the time from the window's start to the last of these answers, or to the window's end
+    /// if that is later, in requests/s.
     pub throughput_rps: f64,
-    /// Those of the window that were answered within the SLO, per second of it.
+    /// The arrivals of the window that were answered within the SLO over the window's length, in requests/s.
     pub goodput_rps: f64,
-    /// Refused or expired, over the whole run.
+    /// The number of requests that were refused or expired, over the whole run.
     pub dropped: u64,
-    /// Accepted, and then lost with a worker and with no time to try again, over the whole run. Not in the JSON.
+    /// The number of requests that were accepted and then lost with a worker, with no time to retry, over the whole run. Not in the
+    /// JSON.
     #[serde(skip)]
     pub lost: u64,
-    /// Of those of the window that were answered.
+    /// The latencies of the answered arrivals of the window, in milliseconds.
     pub latency_ms: Quantiles,
-    /// 95th percentile of each stage, of the same.
+    /// The 95th percentile of each stage of these requests, in milliseconds.
     pub stages_ms_p95: StagesReport,
-    /// Requests per batch over the whole run.
+    /// The mean number of requests per batch over the whole run.
     pub mean_batch: Option<f64>,
-    /// What pictures show of it. Not in the JSON.
+    /// The data of figures. Not in the JSON.
     #[serde(skip)]
     pub curves: Curves,
 }
 
-/// Quantiles: element floor(p·n) of the sorted list.
+/// Quantiles. The p-quantile is element floor(p·n) of the sorted list.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Quantiles {
     /// The median.
@@ -137,105 +139,141 @@ pub struct Quantiles {
     pub p99: Option<f64>,
 }
 
-/// Where the time goes.
+/// The time of a request in each stage.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct StagesReport {
-    /// From arrival until the replica that took the request had a free credit.
+    /// The wait from arrival until the replica that took the request had a free credit.
     pub queue: Option<f64>,
-    /// From then until dispatch: waiting for others to fill the batch.
+    /// The wait from then until dispatch, for other requests to fill the batch.
     pub batch: Option<f64>,
-    /// Hand-over, transmission, and the way back.
+    /// Hand-over, transmission, and the return.
     pub network: Option<f64>,
-    /// At the worker, behind other batches.
+    /// The wait at the worker for other batches.
     pub worker_queue: Option<f64>,
-    /// On the device.
+    /// The computation on the device.
     pub compute: Option<f64>,
 }
 
-/// Sums over the models.
+/// The sums over the models.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Totals {
-    /// Arrivals in the window, per second of it.
+    /// The sum of the models' offered rates, in requests/s.
     pub offered_rps: f64,
-    /// Sum of the models' throughput.
+    /// The sum of the models' throughput, in requests/s.
     pub throughput_rps: f64,
-    /// Sum of the models' goodput.
+    /// The sum of the models' goodput, in requests/s.
     pub goodput_rps: f64,
-    /// Refused or expired, over the whole run.
+    /// The number of requests that were refused or expired, over the whole run.
     pub dropped: u64,
-    /// Accepted, and then lost with a worker and with no time to try again, over the whole run. Not in the JSON.
+    /// The number of requests that were accepted and then lost with a worker, over the whole run. Not in the JSON.
     #[serde(skip)]
     pub lost: u64,
 }
 
-/// A replica of a file that does not fit the scenario.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+/// A replica of a plan file that does not fit the scenario.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error("replicas[{replica}].{problem}")]
 pub struct PlanFileError {
-    replica: usize,
-    problem: String,
+    /// The index of the replica in the file.
+    pub replica: usize,
+    /// The field that does not fit, and why.
+    pub problem: PlanFileProblem,
+}
+
+/// The reason why a replica of a plan file does not fit the scenario.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum PlanFileProblem {
+    /// The scenario has no such device.
+    #[error("device: the scenario has no device {device}, but {devices} devices, counted from 0")]
+    UnknownDevice {
+        /// The device in the file.
+        device: usize,
+        /// The number of devices of the scenario.
+        devices: usize,
+    },
+    /// The scenario has no such model.
+    #[error("model: the scenario has no model {0:?}")]
+    UnknownModel(String),
+    /// The model has no profile for the device.
+    #[error("device: {model:?} has no profile on {kind}")]
+    MissingProfile {
+        /// The model's name in the scenario.
+        model: String,
+        /// The kind of the device.
+        kind: DeviceKind,
+    },
+    /// The batch size is out of range.
+    #[error(
+        "batch_size: expected between 1 and {max}, not {0}",
+        max = Program::MAX_BATCH_SIZE
+    )]
+    BatchSize(u32),
+    /// The compute share is out of range.
+    #[error("compute_share_pct: {0}")]
+    ComputeShare(UnitError),
 }
 
 impl Scenario {
-    /// The replicas that a plan report names.
+    /// Reads the replicas of a plan report.
     ///
     /// # Errors
-    /// The first one whose model or device the scenario does not have, whose model has no profile there, or whose batch size or
-    /// share is out of its range.
+    /// Returns the first replica whose model or device the scenario does not have, whose model has no profile there, or whose batch
+    /// size or share is out of range.
     pub fn replicas(
         &self,
         replicas: &[ReplicaReport],
     ) -> Result<Vec<PlannedReplica>, PlanFileError> {
-        let planned = |(i, replica): (usize, &ReplicaReport)| {
-            let error = |problem| PlanFileError {
-                replica: i,
-                problem,
-            };
-            let models = &self.problem.models;
-            let model = models
-                .iter()
-                .position(|model| name(&model.id) == replica.model);
-            let devices = self.problem.devices.len();
-            if replica.device >= devices {
-                let device = replica.device;
-                let there = format!(
-                    "device: the scenario has no device {device}, but {devices} devices, counted from 0"
-                );
-                return Err(error(there));
-            }
-            let model =
-                ModelIndex(model.ok_or_else(|| {
-                    error(format!("model: the scenario has no {:?}", replica.model))
-                })?);
-            let device = DeviceIndex(replica.device);
-            if self.problem.profile(model, device).is_none() {
-                let kind = &self.problem.devices[replica.device].kind;
-                let there = format!("device: {:?} has no profile on {kind}", replica.model);
-                return Err(error(there));
-            }
-            if !(1..=Program::MAX_BATCH_SIZE).contains(&replica.batch_size) {
-                return Err(error(format!(
-                    "batch_size: expected between 1 and {}, not {}",
-                    Program::MAX_BATCH_SIZE,
-                    replica.batch_size
-                )));
-            }
-            let share = replica.compute_share_pct.map(ComputeShare::new).transpose();
-            Ok(PlannedReplica {
-                model,
-                device,
-                batch_size: replica.batch_size,
-                compute_share: share.map_err(|e| error(format!("compute_share_pct: {e}")))?,
-                duty_cycle: None,
-            })
+        let planned = |(i, report): (usize, &ReplicaReport)| {
+            self.planned_replica(report)
+                .map_err(|problem| PlanFileError {
+                    replica: i,
+                    problem,
+                })
         };
         replicas.iter().enumerate().map(planned).collect()
     }
 
-    /// A replica of a plan for this scenario, as reports tell of it.
+    fn planned_replica(&self, report: &ReplicaReport) -> Result<PlannedReplica, PlanFileProblem> {
+        let devices = self.problem.devices.len();
+        if report.device >= devices {
+            return Err(PlanFileProblem::UnknownDevice {
+                device: report.device,
+                devices,
+            });
+        }
+        let models = &self.problem.models;
+        let model = models
+            .iter()
+            .position(|model| model_name(&model.id) == report.model)
+            .ok_or_else(|| PlanFileProblem::UnknownModel(report.model.clone()))?;
+        let (model, device) = (ModelIndex(model), DeviceIndex(report.device));
+        if self.problem.profile(model, device).is_none() {
+            return Err(PlanFileProblem::MissingProfile {
+                model: report.model.clone(),
+                kind: self.problem.devices[report.device].kind.clone(),
+            });
+        }
+        if !(1..=Program::MAX_BATCH_SIZE).contains(&report.batch_size) {
+            return Err(PlanFileProblem::BatchSize(report.batch_size));
+        }
+        let compute_share = report
+            .compute_share_pct
+            .map(ComputeShare::new)
+            .transpose()
+            .map_err(PlanFileProblem::ComputeShare)?;
+        Ok(PlannedReplica {
+            model,
+            device,
+            batch_size: report.batch_size,
+            compute_share,
+            duty_cycle: None,
+        })
+    }
+
+    /// Returns the report of a replica of a plan for this scenario.
     pub fn replica_report(&self, replica: &PlannedReplica) -> ReplicaReport {
         ReplicaReport {
-            model: name(&self.problem.models[replica.model.0].id),
+            model: model_name(&self.problem.models[replica.model.0].id),
             device: replica.device.0,
             batch_size: replica.batch_size,
             compute_share_pct: replica.compute_share.map(f64::from),
@@ -243,8 +281,8 @@ impl Scenario {
     }
 }
 
-/// A model as a scenario names it: without its version, where that is the first.
-pub(crate) fn name(id: &ModelId) -> String {
+/// The name of a model in a scenario: without its version if that is the first.
+pub(crate) fn model_name(id: &ModelId) -> String {
     if id.version == ModelVersion::FIRST {
         id.name.to_string()
     } else {
@@ -253,17 +291,18 @@ pub(crate) fn name(id: &ModelId) -> String {
 }
 
 impl PlanReport {
-    /// Of a plan that a policy made.
+    /// Returns the report of a policy's plan.
     pub fn new(scenario: &Scenario, plan: &Plan, solve_ms: f64) -> Self {
         let goodput = plan
             .models
             .iter()
             .map(|forecast| forecast.goodput.get())
             .collect();
-        Self::of(scenario, plan.policy, &plan.replicas, goodput, solve_ms)
+        Self::from_parts(scenario, plan.policy, &plan.replicas, goodput, solve_ms)
     }
 
-    /// Of replicas that were read from a file. Predicts as the thesis' policies do: the rate, or what full batches get through.
+    /// Returns the report of replicas that were read from a file. The predicted goodput is that of the thesis' policies: the rate, or the
+    /// throughput of full batches if that is less.
     pub fn from_replicas(scenario: &Scenario, replicas: &[PlannedReplica]) -> Self {
         let goodput = scenario.problem.models().map(|(i, model)| {
             let of_model = replicas.iter().filter(|replica| replica.model == i);
@@ -276,10 +315,10 @@ impl PlanReport {
             });
             sum(throughput).min(model.rate.get())
         });
-        Self::of(scenario, "file", replicas, goodput.collect(), 0.0)
+        Self::from_parts(scenario, "file", replicas, goodput.collect(), 0.0)
     }
 
-    fn of(
+    fn from_parts(
         scenario: &Scenario,
         policy: &str,
         replicas: &[PlannedReplica],
@@ -288,7 +327,7 @@ impl PlanReport {
     ) -> Self {
         let models = &scenario.problem.models;
         let planned = |(i, goodput): (usize, f64)| PlannedModelReport {
-            name: name(&models[i].id),
+            name: model_name(&models[i].id),
             rate_rps: models[i].rate.get(),
             predicted_goodput_rps: goodput,
             replicas: replicas
@@ -328,19 +367,21 @@ impl Report {
         plan: PlanReport,
         discipline: Discipline,
         seed: u64,
-        tally: Tally,
+        counters: RunCounters,
+        replanning: Option<ReplanningReport>,
     ) -> Self {
         let (window, start, end) = (
-            tally.window().as_secs_f64(),
-            tally.window_start(),
-            tally.window_end(),
+            counters.window().as_secs_f64(),
+            counters.window_start(),
+            counters.window_end(),
         );
-        let replanning = tally.replanning;
-        let tallies = scenario.problem.models.iter().zip(tally.models);
-        let models: Vec<ModelReport> = tallies
-            .map(|(model, tally)| model_report(name(&model.id), tally, window, start, end))
+        let counters = scenario.problem.models.iter().zip(counters.models);
+        let models: Vec<ModelReport> = counters
+            .map(|(model, counters)| {
+                model_report(model_name(&model.id), counters, window, start, end)
+            })
             .collect();
-        let totals = Totals::of(&models);
+        let totals = Totals::from_models(&models);
         Self {
             scenario: scenario.name.clone(),
             discipline,
@@ -353,14 +394,14 @@ impl Report {
     }
 }
 
-/// The sum; of nothing it is 0, where `Iterator::sum` has -0, which is not how people write it.
+/// Returns the sum of some values. Without any value it is 0, where `Iterator::sum` returns -0.
 fn sum(values: impl Iterator<Item = f64>) -> f64 {
     0.0 + values.sum::<f64>()
 }
 
 impl Totals {
-    pub(crate) fn of(models: &[ModelReport]) -> Self {
-        let sum = |of: fn(&ModelReport) -> f64| sum(models.iter().map(of));
+    pub(crate) fn from_models(models: &[ModelReport]) -> Self {
+        let sum = |field: fn(&ModelReport) -> f64| sum(models.iter().map(field));
         Self {
             offered_rps: sum(|model| model.offered_rps),
             throughput_rps: sum(|model| model.throughput_rps),
@@ -371,66 +412,67 @@ impl Totals {
     }
 }
 
-/// The counts of a model's requests in a window of so many seconds, from `start` to `end`.
+/// Returns the report of a model's requests. The window has `window` seconds, from `start` to `end`.
 pub(crate) fn model_report(
     name: String,
-    mut tally: ModelTally,
+    mut counters: ModelCounters,
     window: f64,
     start: Time,
     end: Time,
 ) -> ModelReport {
-    let seconds = tally
+    let seconds = counters
         .last_answer
         .max(end)
         .saturating_since(start)
         .as_secs_f64();
-    tally.latency.sort_unstable_by(f64::total_cmp);
-    let quantile = |p: f64| element(tally.latency.len(), p).map(|i| tally.latency[i]);
-    let curves = Curves::new(tally.offered, &tally.latency, &tally.batch_sizes);
+    counters.latency.sort_unstable_by(f64::total_cmp);
+    let quantile = |p: f64| quantile_index(counters.latency.len(), p).map(|i| counters.latency[i]);
+    let curves = Curves::new(counters.offered, &counters.latency, &counters.batch_sizes);
     ModelReport {
         name,
-        offered_rps: tally.offered as f64 / window,
-        throughput_rps: tally.latency.len() as f64 / seconds,
-        goodput_rps: tally.good as f64 / window,
-        dropped: tally.dropped,
-        lost: tally.lost,
+        offered_rps: counters.offered as f64 / window,
+        throughput_rps: counters.latency.len() as f64 / seconds,
+        goodput_rps: counters.in_slo as f64 / window,
+        dropped: counters.dropped,
+        lost: counters.lost,
         latency_ms: Quantiles {
             p50: quantile(0.5),
             p95: quantile(0.95),
             p99: quantile(0.99),
         },
         stages_ms_p95: StagesReport {
-            queue: p95(tally.queue),
-            batch: p95(tally.batch),
-            network: weighted_p95(tally.network),
-            worker_queue: weighted_p95(tally.worker_queue),
-            compute: weighted_p95(tally.compute),
+            queue: p95(counters.queue),
+            batch: p95(counters.batch),
+            network: weighted_p95(counters.network),
+            worker_queue: weighted_p95(counters.worker_queue),
+            compute: weighted_p95(counters.compute),
         },
-        mean_batch: (tally.batches > 0).then(|| tally.batched as f64 / tally.batches as f64),
+        mean_batch: (counters.batches > 0)
+            .then(|| counters.batched_requests as f64 / counters.batches as f64),
         curves,
     }
 }
 
-/// The place of the p-quantile in a sorted list of `len`.
-fn element(len: usize, p: f64) -> Option<usize> {
+/// The index of the p-quantile in a sorted list of length `len`.
+fn quantile_index(len: usize, p: f64) -> Option<usize> {
     let last = len.checked_sub(1)?;
     Some(((p * len as f64).floor() as usize).min(last))
 }
 
 fn p95(mut values: Vec<f32>) -> Option<f64> {
-    let place = element(values.len(), 0.95)?;
-    let (_, value, _) = values.select_nth_unstable_by(place, f32::total_cmp);
+    let index = quantile_index(values.len(), 0.95)?;
+    let (_, value, _) = values.select_nth_unstable_by(index, f32::total_cmp);
     Some(f64::from(*value))
 }
 
 fn weighted_p95(mut values: Vec<(f32, u32)>) -> Option<f64> {
     values.sort_unstable_by(|a, b| a.0.total_cmp(&b.0));
     let total: usize = values.iter().map(|value| value.1 as usize).sum();
-    let place = element(total, 0.95)?;
-    let mut before = 0;
+    let index = quantile_index(total, 0.95)?;
+    let mut cumulative = 0;
     let found = values.iter().find(|value| {
-        before += value.1 as usize;
-        before > place
+        cumulative += value.1 as usize;
+        cumulative > index
     });
     found.map(|value| f64::from(value.0))
 }

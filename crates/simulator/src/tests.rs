@@ -1,6 +1,6 @@
 use std::{fmt::Write, time::Duration};
 
-use packhorse_cluster::{DeviceIndex, ModelIndex};
+use packhorse_cluster::{ComputeShare, DeviceIndex, Discipline, ModelIndex};
 
 use super::*;
 
@@ -67,7 +67,7 @@ fn model<'a>(report: &'a Report, name: &str) -> &'a ModelReport {
         .unwrap()
 }
 
-/// Mean throughput and goodput of `efficientnet_b7` over five seeds, with the thesis' router.
+/// The mean throughput and goodput of `efficientnet_b7` over five seeds, with the thesis' router.
 fn efficientnet(scenario: &Scenario, replicas: &[(&str, usize, u32)]) -> (f64, f64) {
     let plan = plan(scenario, replicas);
     let sums = (1..=5).map(|seed| {
@@ -81,7 +81,7 @@ fn efficientnet(scenario: &Scenario, replicas: &[(&str, usize, u32)]) -> (f64, f
 
 /// Figure 6.6: two replicas on GPUs of their own, batches of 8 under Usher and of 64 under AO-MILP.
 #[test]
-fn large_batches_keep_throughput_and_lose_goodput_as_the_prototype_found() {
+fn large_batches_keep_throughput_and_lose_goodput_as_measured_in_the_thesis() {
     let scenario = vision(6, 500.0, 200);
     for (batch, throughput, goodput) in [(8, 419.0, 367.0), (64, 421.0, 142.0)] {
         let found = efficientnet(
@@ -100,7 +100,7 @@ fn large_batches_keep_throughput_and_lose_goodput_as_the_prototype_found() {
 }
 
 #[test]
-fn the_same_seed_gives_the_same_report_and_another_one_another() {
+fn equal_seeds_give_equal_reports_and_different_seeds_different_ones() {
     let scenario = vision(2, 300.0, 200);
     let plan = plan(
         &scenario,
@@ -115,16 +115,16 @@ fn the_same_seed_gives_the_same_report_and_another_one_another() {
     }
 }
 
-/// One device, three models that fit on it, and a fourth that may be asked for far too much; `extra` is hidden interference.
-fn shared_device(extra: f64, flood: f64) -> Report {
+/// Runs three models that fit on one device, and a fourth at the rate `vgg19_rate`. `extra_slowdown` is hidden from the engine.
+fn shared_device(extra_slowdown: f64, vgg19_rate: f64) -> Report {
     let models = [
         ("resnet50", 200.0),
         ("alexnet", 300.0),
         ("densenet121", 150.0),
-        ("vgg19", flood),
+        ("vgg19", vgg19_rate),
     ];
     let mut text = format!(
-        "name = \"shared\"\nprofiles = [\"thesis\"]\n[simulation]\nlatency_scale = 1.22\nextra_slowdown = {extra}\n\
+        "name = \"shared\"\nprofiles = [\"thesis\"]\n[simulation]\nlatency_scale = 1.22\nextra_slowdown = {extra_slowdown}\n\
          [[devices]]\nkind = \"V100-SXM2-16GB\"\ncount = 1\n"
     );
     for (name, rate) in models {
@@ -151,10 +151,10 @@ fn an_overloaded_model_does_not_starve_its_neighbours_on_the_device() {
     }
 }
 
-/// Batches take up to seven times as long as profiled. While the estimate followed no further than to four times, everything
-/// was dispatched, computed and late: resnet50 was left with a tenth.
+/// Batches take up to seven times as long as profiled. If the engine's estimated slowdown is limited to four, all requests are
+/// computed too late, and only a tenth of resnet50's are in time.
 #[test]
-fn under_hidden_interference_replicas_drop_and_do_not_collapse() {
+fn under_hidden_interference_requests_are_dropped_and_goodput_does_not_collapse() {
     let report = shared_device(0.5, 1000.0);
     for (name, share) in [("resnet50", 0.7), ("alexnet", 0.9)] {
         let model = model(&report, name);
@@ -162,8 +162,9 @@ fn under_hidden_interference_replicas_drop_and_do_not_collapse() {
     }
 }
 
-/// Mean latency in ms of one replica of batch size 1, 10 ms a batch, without any network, asked 70 times per second.
-fn single_server(stretch: Option<Box<dyn FnMut() -> f64>>) -> f64 {
+/// The mean latency in ms of one replica with batches of one row and 10 ms, without network times, at 70 requests/s. `time_factor`
+/// returns the factor of each batch's time.
+fn single_server(time_factor: Option<Box<dyn FnMut() -> f64>>) -> f64 {
     let csv = "a,V100-SXM2-16GB,1,,10,,1,,,100\n";
     let text = "name = \"single\"\nprofiles = [\"p\"]\n[simulation]\nwindow_s = 20000\nrouter_overhead_ms = 0\n\
         network_base_ms = 0\nreturn_ms = 0\n[[devices]]\nkind = \"V100-SXM2-16GB\"\ncount = 1\n\
@@ -171,11 +172,12 @@ fn single_server(stretch: Option<Box<dyn FnMut() -> f64>>) -> f64 {
     let table = format!("{}\n{csv}", packhorse_cluster::ProfileTable::CSV_HEADER);
     let scenario = Scenario::parse(text, &mut |_| Ok(table.clone())).unwrap();
     let replicas = plan(&scenario, &[("a", 0, 1)]);
-    let mut world =
-        world::World::new(&scenario, &replicas, Discipline::FixedWait.into(), 1, None).unwrap();
-    world.stretch = stretch;
-    let tally = world.run(&mut |_| {});
-    let latency = &tally.models[0].latency;
+    let dispatch = Discipline::FixedWait.into();
+    let simulation = simulation::Simulation::new(&scenario, &replicas, dispatch, 1, None);
+    let mut simulation = simulation.unwrap();
+    simulation.time_factor = time_factor;
+    let (counters, _) = simulation.run(&mut |_| {});
+    let latency = &counters.models[0].latency;
     latency.iter().sum::<f64>() / latency.len() as f64
 }
 
@@ -188,23 +190,23 @@ fn check_mean(mean: f64, expected: f64) {
 
 /// M/D/1, by Pollaczek and Khinchine: s + ρ·s / (2·(1 − ρ)) with s = 10 ms and ρ = 0.7.
 #[test]
-fn a_single_server_of_constant_times_waits_as_the_formula_says() {
+fn the_mean_latency_of_a_single_server_with_constant_times_is_that_of_the_formula() {
     check_mean(single_server(None), 10.0 + 0.7 * 10.0 / (2.0 * 0.3));
 }
 
 /// M/M/1: s / (1 − ρ).
 #[test]
-fn a_single_server_of_exponential_times_waits_as_the_formula_says() {
+fn the_mean_latency_of_a_single_server_with_exponential_times_is_that_of_the_formula() {
     let mut times = random::Generator::new(5, 99);
-    let stretch = Box::new(move || times.exponential());
-    check_mean(single_server(Some(stretch)), 10.0 / 0.3);
+    let time_factor = Box::new(move || times.exponential());
+    check_mean(single_server(Some(time_factor)), 10.0 / 0.3);
 }
 
-/// Random faults of every kind, overlapping: a run asserts that every request ends, and afterwards service is back.
+/// Random faults of every kind that overlap: the simulation itself asserts that every request ends, and replicas serve again afterwards.
 #[test]
-fn whatever_fails_everything_ends_and_service_comes_back() {
-    let calm = Scenario {
-        simulation: Simulation {
+fn after_random_faults_every_request_ends_and_replicas_serve_again() {
+    let without_faults = Scenario {
+        simulation: SimulationSettings {
             warmup: Duration::ZERO,
             window: Duration::from_secs(4),
             ..vision(2, 100.0, 200).simulation
@@ -212,12 +214,12 @@ fn whatever_fails_everything_ends_and_service_comes_back() {
         ..vision(2, 100.0, 200)
     };
     let replicas = plan(
-        &calm,
+        &without_faults,
         &[("alexnet", 0, 16), ("alexnet", 1, 16), ("resnet50", 1, 16)],
     );
     let mut random = random::Generator::new(7, 0);
     for seed in 0..40 {
-        let mut scenario = calm.clone();
+        let mut scenario = without_faults.clone();
         for number in 0..4 {
             let kind = match (seed + number) % 4 {
                 0 => FaultKind::WorkerDies(DeviceIndex(0)),
@@ -228,17 +230,17 @@ fn whatever_fails_everything_ends_and_service_comes_back() {
                 _ => FaultKind::NodeLost(0),
             };
             let at = Duration::from_millis(700).mul_f64(random.exponential().min(2.0));
-            let lasts = Duration::from_millis(300).mul_f64(random.exponential().min(2.0));
+            let duration = Duration::from_millis(300).mul_f64(random.exponential().min(2.0));
             scenario.simulation.faults.push(Fault {
                 at: Time::ZERO + at,
-                lasts,
+                duration,
                 kind,
             });
         }
         for discipline in Discipline::ALL {
             let report = run(&scenario, &replicas, discipline, seed);
             let served = model(&report, "alexnet");
-            // All is over after two seconds of four.
+            // All faults end within two of the four seconds.
             assert!(
                 served.goodput_rps > 0.3 * served.offered_rps,
                 "{discipline:?} {:?}: {served:?}",
@@ -249,11 +251,11 @@ fn whatever_fails_everything_ends_and_service_comes_back() {
 }
 
 #[test]
-fn after_faults_everything_ends_and_service_comes_back() {
+fn after_faults_every_request_ends_and_replicas_serve_again() {
     let mut scenario = vision(2, 200.0, 200);
-    let fault = |at, lasts, kind| Fault {
+    let fault = |at, seconds, kind| Fault {
         at: Time::ZERO + Duration::from_secs(at),
-        lasts: Duration::from_secs(lasts),
+        duration: Duration::from_secs(seconds),
         kind,
     };
     scenario.simulation.faults = vec![
@@ -261,9 +263,9 @@ fn after_faults_everything_ends_and_service_comes_back() {
         fault(3, 3, FaultKind::SlowWorker(DeviceIndex(1), 3.0)),
         fault(3, 2, FaultKind::NetworkDelay(Duration::from_millis(20))),
     ];
-    let node_lost = |lasts| {
+    let node_lost = |seconds| {
         vec![
-            fault(2, lasts, FaultKind::NodeLost(0)),
+            fault(2, seconds, FaultKind::NodeLost(0)),
             fault(3, 1, FaultKind::WorkerDies(DeviceIndex(1))),
         ]
     };
@@ -278,25 +280,28 @@ fn after_faults_everything_ends_and_service_comes_back() {
             node_lost(6),
         ] {
             let scenario = Scenario {
-                simulation: Simulation {
+                simulation: SimulationSettings {
                     faults,
                     ..scenario.simulation.clone()
                 },
                 ..scenario.clone()
             };
             let report = run(&scenario, &replicas, discipline, 1);
-            let calm = Scenario {
-                simulation: Simulation {
+            let without_faults = Scenario {
+                simulation: SimulationSettings {
                     faults: Vec::new(),
                     ..scenario.simulation.clone()
                 },
                 ..scenario.clone()
             };
-            let calm = run(&calm, &replicas, discipline, 1);
-            assert_ne!(report.models, calm.models, "the faults are felt");
-            assert!(report.totals.goodput_rps <= calm.totals.goodput_rps);
+            let without_faults = run(&without_faults, &replicas, discipline, 1);
+            assert_ne!(
+                report.models, without_faults.models,
+                "the faults change the report"
+            );
+            assert!(report.totals.goodput_rps <= without_faults.totals.goodput_rps);
             assert!(
-                report.totals.goodput_rps > 0.1 * calm.totals.goodput_rps,
+                report.totals.goodput_rps > 0.1 * without_faults.totals.goodput_rps,
                 "{:?}",
                 report.totals
             );
@@ -310,9 +315,9 @@ fn replicas_that_do_not_fit_the_scenario_are_refused() {
     let check = |change: fn(&mut PlannedReplica), message: &str| {
         let mut replicas = plan(&scenario, &[("alexnet", 0, 16)]);
         change(&mut replicas[0]);
-        let error = world::World::new(&scenario, &replicas, Discipline::Deadline.into(), 1, None)
-            .err()
-            .unwrap();
+        let dispatch = Discipline::Deadline.into();
+        let simulation = simulation::Simulation::new(&scenario, &replicas, dispatch, 1, None);
+        let error = simulation.err().unwrap();
         assert!(error.to_string().contains(message), "{error}");
     };
     check(
@@ -330,7 +335,7 @@ fn replicas_that_do_not_fit_the_scenario_are_refused() {
 }
 
 #[test]
-fn an_empty_plan_predicts_nothing_and_not_less() {
+fn the_predicted_goodput_of_an_empty_plan_is_zero_without_a_sign() {
     let scenario = vision(2, 100.0, 200);
     let report = PlanReport::from_replicas(&scenario, &[]);
     assert_eq!(report.predicted_goodput_rps.to_string(), "0");
@@ -338,31 +343,76 @@ fn an_empty_plan_predicts_nothing_and_not_less() {
 }
 
 #[test]
-fn a_plan_file_is_read_back_and_strangers_in_it_are_named() {
+fn a_plan_file_is_read_back_and_replicas_that_do_not_fit_are_refused() {
     let scenario = vision(2, 100.0, 200);
     let replicas = plan(&scenario, &[("alexnet", 0, 16), ("vgg19", 1, 32)]);
     let report = PlanReport::from_replicas(&scenario, &replicas);
     assert_eq!(scenario.replicas(&report.replicas).unwrap(), replicas);
-    let error = |change: fn(&mut ReplicaReport)| {
+    let check = |change: fn(&mut ReplicaReport), problem: PlanFileProblem| {
         let mut replicas = report.replicas.clone();
         change(&mut replicas[0]);
-        scenario.replicas(&replicas).unwrap_err().to_string()
+        let expected = PlanFileError {
+            replica: 0,
+            problem,
+        };
+        assert_eq!(scenario.replicas(&replicas), Err(expected));
     };
-    assert_eq!(
-        error(|replica| replica.device = 2),
-        "replicas[0].device: the scenario has no device 2, but 2 devices, counted from 0"
+    check(
+        |replica| replica.device = 2,
+        PlanFileProblem::UnknownDevice {
+            device: 2,
+            devices: 2,
+        },
     );
-    assert_eq!(
-        error(|replica| replica.model = "bert".to_owned()),
-        "replicas[0].model: the scenario has no \"bert\""
+    check(
+        |replica| replica.model = "bert".to_owned(),
+        PlanFileProblem::UnknownModel("bert".to_owned()),
     );
-    assert_eq!(
-        error(|replica| replica.batch_size = 0),
-        "replicas[0].batch_size: expected between 1 and 4096, not 0"
+    check(
+        |replica| replica.batch_size = 0,
+        PlanFileProblem::BatchSize(0),
     );
-    assert!(
-        error(|replica| replica.compute_share_pct = Some(0.0))
-            .starts_with("replicas[0].compute_share_pct: ")
+    check(
+        |replica| replica.compute_share_pct = Some(0.0),
+        PlanFileProblem::ComputeShare(ComputeShare::new(0.0).unwrap_err()),
+    );
+}
+
+#[test]
+fn the_problems_of_a_plan_file_have_sentences() {
+    let check = |problem: PlanFileProblem, text: &str| {
+        let error = PlanFileError {
+            replica: 3,
+            problem,
+        };
+        assert_eq!(error.to_string(), format!("replicas[3].{text}"));
+    };
+    check(
+        PlanFileProblem::UnknownDevice {
+            device: 2,
+            devices: 2,
+        },
+        "device: the scenario has no device 2, but 2 devices, counted from 0",
+    );
+    check(
+        PlanFileProblem::UnknownModel("bert".to_owned()),
+        "model: the scenario has no model \"bert\"",
+    );
+    check(
+        PlanFileProblem::MissingProfile {
+            model: "bert".to_owned(),
+            kind: "T4".parse().unwrap(),
+        },
+        "device: \"bert\" has no profile on T4",
+    );
+    check(
+        PlanFileProblem::BatchSize(0),
+        "batch_size: expected between 1 and 4096, not 0",
+    );
+    let share = ComputeShare::new(0.0).unwrap_err();
+    check(
+        PlanFileProblem::ComputeShare(share.clone()),
+        &format!("compute_share_pct: {share}"),
     );
 }
 
@@ -373,17 +423,17 @@ fn requests_lost_with_a_worker_are_not_counted_as_dropped() {
     scenario.workloads.truncate(1);
     scenario.simulation.warmup = Duration::ZERO;
     scenario.simulation.window = Duration::from_millis(500);
-    // Everything arrives at once, and the worker dies under it and stays away beyond every deadline.
+    // All requests arrive at once. The worker dies while it has some of them, and is not back before their deadlines.
     let arrivals = vec![vec![Time::from_nanos(1); 10]];
     scenario.simulation.arrivals = Arrivals::Trace(arrivals);
     scenario.simulation.faults = vec![Fault {
         at: Time::from_nanos(1_000_000),
-        lasts: Duration::from_secs(2),
+        duration: Duration::from_secs(2),
         kind: FaultKind::WorkerDies(DeviceIndex(0)),
     }];
     let replicas = plan(&scenario, &[("alexnet", 0, 64)]);
     let report = run(&scenario, &replicas, Discipline::Deadline, 1);
-    // What had been sent to the worker was lost; what still waited was dropped when its time was up.
+    // Those that had been sent to the worker are lost; those that waited are dropped when they expire.
     assert_eq!(report.totals.dropped + report.totals.lost, 10);
     assert!(report.totals.lost > 0, "{:?}", report.totals);
     let json = serde_json::to_value(&report).unwrap();
@@ -392,49 +442,49 @@ fn requests_lost_with_a_worker_are_not_counted_as_dropped() {
 }
 
 #[test]
-fn csv_has_a_row_per_model_and_run_and_one_for_the_sums() {
+fn csv_has_a_row_per_model_and_run_and_one_for_the_totals() {
     let scenario = vision(2, 200.0, 200);
     let replicas = plan(&scenario, &[("alexnet", 0, 16), ("vgg19", 1, 32)]);
     let reports = [1, 2].map(|seed| run(&scenario, &replicas, Discipline::Deadline, seed));
-    let text = csv(&reports);
+    let text = reports_to_csv(&reports);
     let rows: Vec<Vec<&str>> = text.lines().map(|line| line.split(',').collect()).collect();
     assert_eq!(rows.len(), 1 + 2 * (MODELS.len() + 1));
     assert!(rows.iter().all(|row| row.len() == rows[0].len()), "{text}");
-    let of = |row: usize, column: &str| {
-        let place = rows[0].iter().position(|name| *name == column).unwrap();
-        rows[row][place]
+    let cell = |row: usize, column: &str| {
+        let index = rows[0].iter().position(|name| *name == column).unwrap();
+        rows[row][index]
     };
     assert_eq!(
-        (of(1, "policy"), of(1, "seed"), of(1, "model")),
+        (cell(1, "policy"), cell(1, "seed"), cell(1, "model")),
         ("file", "1", "alexnet")
     );
     assert_eq!(
-        of(1, "latency_p95_ms").parse::<f64>().ok(),
+        cell(1, "latency_p95_ms").parse::<f64>().ok(),
         reports[0].models[0].latency_ms.p95
     );
-    // Nothing serves densenet121.
+    // densenet121 has no replica.
     assert_eq!(
         (
-            of(2, "goodput_rps"),
-            of(2, "latency_p50_ms"),
-            of(2, "mean_batch")
+            cell(2, "goodput_rps"),
+            cell(2, "latency_p50_ms"),
+            cell(2, "mean_batch")
         ),
         ("0", "", "")
     );
-    assert_eq!((of(12, "seed"), of(12, "model")), ("2", "(total)"));
+    assert_eq!((cell(12, "seed"), cell(12, "model")), ("2", "(total)"));
     assert_eq!(
-        of(12, "goodput_rps").parse::<f64>().ok(),
+        cell(12, "goodput_rps").parse::<f64>().ok(),
         Some(reports[1].totals.goodput_rps)
     );
 }
 
-/// Two replicas that each want the whole device: together they take twice as long, one after the other their own time.
+/// Two replicas that each use the whole device: at the same time their batches take twice as long, one after the other as long as alone.
 #[test]
 fn a_plan_with_duty_cycles_computes_one_batch_of_a_device_at_a_time() {
     let scenario = vision(1, 100.0, 200);
     let shared = plan(&scenario, &[("efficientnet_b7", 0, 4), ("vgg19", 0, 4)]);
-    let mut in_turns = shared.clone();
-    for replica in &mut in_turns {
+    let mut time_shared = shared.clone();
+    for replica in &mut time_shared {
         replica.duty_cycle = Some(Duration::from_millis(50));
     }
     let compute = |replicas: &[PlannedReplica]| {
@@ -448,15 +498,15 @@ fn a_plan_with_duty_cycles_computes_one_batch_of_a_device_at_a_time() {
         .problem
         .profile(ModelIndex(2), DeviceIndex(0))
         .unwrap();
-    let alone = profile.latency(4).as_secs_f64() * 1e3 * 1.22;
+    let solo_ms = profile.latency(4).as_secs_f64() * 1e3 * 1.22;
     assert!(
-        compute(&in_turns) <= alone * 1.001,
-        "{} over {alone}",
-        compute(&in_turns)
+        compute(&time_shared) <= solo_ms * 1.001,
+        "{} over {solo_ms}",
+        compute(&time_shared)
     );
     assert!(
-        compute(&shared) > alone * 1.1,
-        "{} near {alone}",
+        compute(&shared) > solo_ms * 1.1,
+        "{} near {solo_ms}",
         compute(&shared)
     );
 }

@@ -1,52 +1,53 @@
-//! Recorded arrivals: moments of single requests, or counts per minute.
+//! Recorded arrivals in CSV: the times of single requests, or counts per minute.
 
 use std::{collections::BTreeMap, time::Duration};
 
 use csv::{ReaderBuilder, StringRecord, Trim};
 use packhorse_cluster::{ModelId, RequestsPerSecond, Time};
 
-use crate::scenario::Rate;
+use crate::rate::Rate;
 
-/// Why a text is no trace.
+/// The reason why a trace cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {problem}")]
 pub struct TraceError {
-    /// From 1, the header's.
+    /// The number of the line, from 1, which is the header's.
     pub line: u64,
-    /// What is wrong there.
+    /// The reason why the line cannot be read.
     pub problem: String,
 }
 
-/// The most bytes of a trace.
+/// The largest size of a trace in bytes.
 const MAX_BYTES: usize = 4 << 30;
 
-/// The text of a trace while it is read.
-struct Table<'a> {
+/// A reader of a trace that finds the line of an error.
+struct TraceReader<'a> {
     text: &'a str,
     reader: csv::Reader<&'a [u8]>,
 }
 
-/// A record under the header, and where it starts.
+/// A record below the header, and the byte at which it starts.
 struct Row {
     start: u64,
     cells: StringRecord,
 }
 
-impl<'a> Table<'a> {
+impl<'a> TraceReader<'a> {
     fn new(text: &'a str) -> Result<Self, TraceError> {
         let reader = ReaderBuilder::new()
             .trim(Trim::All)
             .from_reader(text.as_bytes());
-        let table = Self { text, reader };
+        let trace = Self { text, reader };
         if text.len() > MAX_BYTES {
-            return table.wrong(0, format!("a trace has at most {MAX_BYTES} bytes"));
+            let problem = format!("expected at most {MAX_BYTES} bytes, not {}", text.len());
+            return trace.error_at(0, problem);
         }
-        Ok(table)
+        Ok(trace)
     }
 
-    /// `problem` stands at this byte.
-    fn wrong<T>(&self, start: u64, problem: impl Into<String>) -> Result<T, TraceError> {
-        // Records begin where the one before ended: empty lines between them count as theirs.
+    /// Returns an error with the line that contains this byte.
+    fn error_at<T>(&self, start: u64, problem: impl Into<String>) -> Result<T, TraceError> {
+        // A record starts at the end of the one before, so that empty lines between the two are skipped here.
         let rest = &self.text[start as usize..];
         let skipped = rest.len() - rest.trim_start_matches(['\r', '\n']).len();
         let before = &self.text[..start as usize + skipped];
@@ -59,7 +60,7 @@ impl<'a> Table<'a> {
     fn header(&mut self) -> Result<StringRecord, TraceError> {
         match self.reader.headers() {
             Ok(header) => Ok(header.clone()),
-            Err(error) => self.wrong(0, error.to_string()),
+            Err(error) => self.error_at(0, error.to_string()),
         }
     }
 
@@ -80,58 +81,61 @@ impl<'a> Table<'a> {
                     } => format!("expected {expected_len} columns as in the header, not {len}"),
                     _ => error.to_string(),
                 };
-                self.wrong(start, problem)
+                self.error_at(start, problem)
             }
         }
     }
 }
 
-/// Reads a CSV with the header `model,t_s`: when, in seconds from the start and ascending, a request of which model arrives.
-/// One list per model of `models`.
-pub(crate) fn moments(text: &str, models: &[&ModelId]) -> Result<Vec<Vec<Time>>, TraceError> {
-    let mut table = Table::new(text)?;
-    let header = table.header()?;
+/// Reads a CSV with the header `model,t_s`: the model of each request, and its arrival in seconds from the start, ascending.
+/// Returns the arrivals of each model of `models`.
+pub(crate) fn parse_arrivals(
+    text: &str,
+    models: &[&ModelId],
+) -> Result<Vec<Vec<Time>>, TraceError> {
+    let mut trace = TraceReader::new(text)?;
+    let header = trace.header()?;
     if header != vec!["model", "t_s"] {
         let found = header.iter().collect::<Vec<_>>().join(",");
-        return table.wrong(0, format!("expected the header model,t_s, not {found:?}"));
+        return trace.error_at(0, format!("expected the header model,t_s, not {found:?}"));
     }
-    let places: BTreeMap<&ModelId, usize> = models.iter().copied().zip(0..).collect();
-    let mut moments = vec![Vec::new(); models.len()];
+    let indices: BTreeMap<&ModelId, usize> = models.iter().copied().zip(0..).collect();
+    let mut arrivals = vec![Vec::new(); models.len()];
     let mut last = 0.0;
-    while let Some(Row { start, cells }) = table.next()? {
+    while let Some(Row { start, cells }) = trace.next()? {
         let (model, t_s) = (&cells[0], &cells[1]);
         let id: ModelId = model
             .parse()
-            .or_else(|e| table.wrong(start, format!("model: {e}")))?;
-        let Some(&i) = places.get(&id) else {
-            return table.wrong(start, format!("model: the scenario has no {model}"));
+            .or_else(|e| trace.error_at(start, format!("model: {e}")))?;
+        let Some(&i) = indices.get(&id) else {
+            return trace.error_at(start, format!("model: the scenario has no model {model}"));
         };
         let t_s = match t_s.parse::<f64>() {
             Ok(t_s) if (0.0..=1e7).contains(&t_s) => t_s,
             _ => {
                 let problem = format!("t_s: expected a number between 0 and 1e7, not {t_s:?}");
-                return table.wrong(start, problem);
+                return trace.error_at(start, problem);
             }
         };
         if t_s < last {
-            return table.wrong(
+            return trace.error_at(
                 start,
                 format!("t_s: {t_s} comes after {last}: the times must ascend"),
             );
         }
         last = t_s;
-        moments[i].push(Time::from_nanos((t_s * 1e9).round() as u64));
+        arrivals[i].push(Time::from_nanos((t_s * 1e9).round() as u64));
     }
-    if moments.iter().all(Vec::is_empty) {
-        return table.wrong(0, "the trace has no arrivals");
+    if arrivals.iter().all(Vec::is_empty) {
+        return trace.error_at(0, "the trace has no arrivals");
     }
-    Ok(moments)
+    Ok(arrivals)
 }
 
-/// Coefficient of variation of the gaps between arrivals, each relative to the mean gap of its model; 1 where there are none.
-pub(crate) fn variation(moments: &[Vec<Time>]) -> f64 {
+/// The coefficient of variation of the gaps between arrivals, each relative to the mean gap of its model; 1 without gaps.
+pub(crate) fn gap_variation(arrivals: &[Vec<Time>]) -> f64 {
     let (mut squares, mut gaps) = (0.0, 0.0);
-    for of_model in moments {
+    for of_model in arrivals {
         let (Some(first), Some(last)) = (of_model.first(), of_model.last()) else {
             continue;
         };
@@ -152,48 +156,56 @@ pub(crate) fn variation(moments: &[Vec<Time>]) -> f64 {
     }
 }
 
-/// Reads a CSV whose first column counts minutes and whose others count the requests of one model each in that minute; the
-/// scenario's models take the columns in order. Scaled so that each model's mean over the trace is its rate in `rates`.
-pub(crate) fn counts(text: &str, rates: &[RequestsPerSecond]) -> Result<Vec<Rate>, TraceError> {
-    let mut table = Table::new(text)?;
+/// Reads a CSV with the requests per minute of each model. The first column is the number of the minute, and the others belong to the
+/// scenario's models in their order. The rates are scaled so that each model's mean over the trace is its rate in `rates`.
+pub(crate) fn parse_counts(
+    text: &str,
+    rates: &[RequestsPerSecond],
+) -> Result<Vec<Rate>, TraceError> {
+    let mut trace = TraceReader::new(text)?;
     let mut columns = vec![Vec::new(); rates.len()];
-    while let Some(Row { start, cells }) = table.next()? {
+    while let Some(Row { start, cells }) = trace.next()? {
         if cells.len() <= rates.len() {
-            return table.wrong(
+            return trace.error_at(
                 start,
                 format!(
-                    "{} models want {} columns, not {}",
-                    rates.len(),
+                    "expected at least {} columns, the minute and one per model, not {}",
                     rates.len() + 1,
                     cells.len()
                 ),
             );
         }
         for (column, cell) in columns.iter_mut().zip(cells.iter().skip(1)) {
-            let count: u32 = cell
-                .parse()
-                .or_else(|_| table.wrong(start, format!("{cell:?} is no number of requests")))?;
+            let count: u32 = cell.parse().or_else(|_| {
+                trace.error_at(
+                    start,
+                    format!("expected a number of requests, not {cell:?}"),
+                )
+            })?;
             column.push(f64::from(count));
         }
     }
-    let scaled = |(i, (column, rate)): (usize, (&Vec<f64>, &RequestsPerSecond))| {
+    let scale = |(i, (column, rate)): (usize, (&Vec<f64>, &RequestsPerSecond))| {
         let mean = column.iter().sum::<f64>() / column.len() as f64;
-        // Not above 0 either where there is no line at all: that mean is no number.
+        // Without any line the mean is NaN, which is not above 0 either.
         if mean.partial_cmp(&0.0) != Some(std::cmp::Ordering::Greater) {
-            return table.wrong(0, format!("column {} has no requests to scale", i + 2));
+            return trace.error_at(
+                0,
+                format!("column {}: expected at least one request", i + 2),
+            );
         }
-        let at = |count: f64| {
+        let scaled_rate = |count: f64| {
             RequestsPerSecond::new(count / mean * rate.get())
-                .or_else(|e| table.wrong(0, format!("column {}: {e}", i + 2)))
+                .or_else(|e| trace.error_at(0, format!("column {}: {e}", i + 2)))
         };
-        let mut steps = Rate::constant(at(column[0])?);
+        let mut steps = Rate::constant(scaled_rate(column[0])?);
         for (minute, &count) in (1_u64..).zip(&column[1..]) {
             let from = Time::from_nanos(minute * 60_000_000_000);
-            steps.change(from, Duration::ZERO, at(count)?);
+            steps.append_change(from, Duration::ZERO, scaled_rate(count)?);
         }
         Ok(steps)
     };
-    columns.iter().zip(rates).enumerate().map(scaled).collect()
+    columns.iter().zip(rates).enumerate().map(scale).collect()
 }
 
 #[cfg(test)]
@@ -201,13 +213,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn gaps_vary_relative_to_the_mean_of_their_model() {
+    fn the_variation_of_gaps_is_relative_to_the_mean_gap_of_their_model() {
         let at = |millis: &[u64]| -> Vec<Time> {
             let moment = |&ms| Time::ZERO + Duration::from_millis(ms);
             millis.iter().map(moment).collect()
         };
-        let check = |moments: &[Vec<Time>], expected: f64| {
-            let found = variation(moments);
+        let check = |arrivals: &[Vec<Time>], expected: f64| {
+            let found = gap_variation(arrivals);
             assert!(
                 (found - expected).abs() < 1e-9,
                 "{found}, expected {expected}"

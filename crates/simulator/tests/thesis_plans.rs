@@ -1,5 +1,5 @@
-//! The plans that the thesis names: every file fits its scenario, breaks no rule, and comes to the expected goodput that the
-//! thesis prints.
+//! The plans that the thesis names: each file fits its scenario, has no violations, and has the expected goodput that the thesis
+//! prints.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot set itself up fails")]
 
@@ -21,7 +21,8 @@ struct PlanFile {
     replicas: Vec<ReplicaReport>,
 }
 
-/// Printed, or the sum of printed terms, in requests/s: min(rate, sum of batch / latency) over the models.
+/// The expected goodput of each plan in requests/s, as printed or as the sum of printed terms: min(rate, sum of batch / latency) over
+/// the models.
 const PRINTED: [(&str, f64); 17] = [
     ("5.5-usher", 800.0),
     ("5.6-usher", 793.57),
@@ -53,18 +54,18 @@ fn folder() -> PathBuf {
 }
 
 fn scenario(name: &str) -> Scenario {
-    scenario_in(name, "")
+    scenario_with(name, "")
 }
 
-/// With a `[simulation]`, which the files leave to its defaults.
-fn scenario_in(name: &str, simulation: &str) -> Scenario {
+/// Reads a scenario and appends a `[simulation]`, which the files do not contain.
+fn scenario_with(name: &str, simulation: &str) -> Scenario {
     let mut text = fs::read_to_string(folder().join(format!("{name}.toml"))).unwrap();
     text.push_str(simulation);
     let mut load = |path: &str| fs::read_to_string(folder().join(path)).map_err(|e| e.to_string());
     Scenario::parse(&text, &mut load).unwrap()
 }
 
-/// By file name: the scenario, the policy, and the replicas.
+/// Returns the scenario, the policy and the replicas of each plan file, by its name.
 fn plans() -> BTreeMap<String, (Scenario, String, Vec<PlannedReplica>)> {
     let files = fs::read_dir(folder().join("plans")).unwrap();
     files
@@ -81,7 +82,7 @@ fn plans() -> BTreeMap<String, (Scenario, String, Vec<PlannedReplica>)> {
 }
 
 #[test]
-fn every_plan_fits_its_scenario_and_breaks_no_rule() {
+fn every_plan_fits_its_scenario_and_has_no_violations() {
     for (name, (scenario, policy, replicas)) in plans() {
         assert!(name.contains(&policy), "{name} is by {policy}");
         let unknown = ModelForecast {
@@ -125,14 +126,14 @@ fn every_file_is_explained() {
     }
 }
 
-/// Figure 6.17. Inference takes 1.22 times the profile, and a client has the work per request with which it reaches 711 to 713 of 800
-/// requests/s in table 4.1: more than the 682 that densenet121's worker computes, while at 600 there is room.
+/// Figure 6.17. Inference takes 1.22 times as long as profiled. The client's work per request is that with which it reaches 711 to 713 of
+/// 800 requests/s in table 4.1: more than the 682 that densenet121's worker computes, while 600 are less.
 #[test]
 fn densenet121_waits_a_little_at_600_requests_per_second_and_very_long_at_800() {
-    let world = "[simulation]\nlatency_scale = 1.22\nclient_overhead_ms = 0.154\n";
+    let settings = "[simulation]\nlatency_scale = 1.22\nclient_overhead_ms = 0.154\n";
     let plans = plans();
     let densenet = |load: u32| {
-        let scenario = scenario_in(&format!("6.15-slo-250-load-{load}"), world);
+        let scenario = scenario_with(&format!("6.15-slo-250-load-{load}"), settings);
         let (_, _, replicas) = &plans[&format!("6.16-wsm-milp-load-{load}")];
         let plan = PlanReport::from_replicas(&scenario, replicas);
         let router = Discipline::FixedWait;
@@ -153,7 +154,7 @@ fn densenet121_waits_a_little_at_600_requests_per_second_and_very_long_at_800() 
         wait(&moderate)
     );
     assert!(wait(&high) > 250.0, "{} ms", wait(&high));
-    // Of those that wait so long, no larger SLO would save many.
+    // At 600 requests/s nearly all requests are in time; at 800 most wait longer than the SLO.
     assert!(
         moderate.goodput_rps > 0.99 * moderate.offered_rps,
         "{moderate:?}"
@@ -164,10 +165,10 @@ fn densenet121_waits_a_little_at_600_requests_per_second_and_very_long_at_800() 
 /// Figure 6.13: a third replica ends the queue, of gpt2 on six GPUs and of bert on seven, and most requests are in time.
 #[test]
 fn gpt2_recovers_on_six_gpus_and_bert_on_seven() {
-    let world = "[simulation]\nlatency_scale = 1.05\nclient_overhead_ms = 0.308\n";
+    let settings = "[simulation]\nlatency_scale = 1.05\nclient_overhead_ms = 0.308\n";
     let plans = plans();
     let shares = |gpus: u32, plan: &str| {
-        let scenario = scenario_in(&format!("6.10-gpus-{gpus}"), world);
+        let scenario = scenario_with(&format!("6.10-gpus-{gpus}"), settings);
         let (_, _, replicas) = &plans[plan];
         let plan = PlanReport::from_replicas(&scenario, replicas);
         let router = Discipline::FixedWait;

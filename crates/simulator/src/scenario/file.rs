@@ -1,4 +1,4 @@
-//! The TOML of a scenario as it is written. Units stand in the names; unknown keys are errors.
+//! The TOML of a scenario. The names of the keys contain their units; unknown keys are errors.
 
 use serde::Deserialize;
 
@@ -44,7 +44,7 @@ pub(super) struct ModelEntry {
     pub(super) latency_scale: Option<f64>,
     #[serde(default)]
     pub(super) load_ms: f64,
-    /// From which second on which rate, and, where it does not change at once, over how many seconds.
+    /// The second at which each change of the rate begins, the new rate, and, unless it is a step, its duration in seconds.
     #[serde(default)]
     pub(super) rate_steps: Vec<Vec<f64>>,
 }
@@ -67,7 +67,7 @@ pub(super) struct SimulationEntry {
 }
 
 impl Default for SimulationEntry {
-    /// The values of the scenario contract.
+    /// The defaults of the scenario format.
     fn default() -> Self {
         Self {
             warmup_s: 1.0,

@@ -1,10 +1,9 @@
-//! What there is and what is asked of it: devices, models with their load, profiles, and how the simulated world behaves.
+//! Scenarios: devices, models with their load, profiles, and the settings of the simulation.
 //!
-//! [`Scenario::parse`] reads the TOML; every number is checked against its range, and an error names the field and the range.
-//! Files that a scenario names come through a closure, so that nothing here touches a disk.
+//! [`Scenario::parse`] reads the TOML. Every number is checked against its range, and an error names the field and the range.
+//! A closure returns the text of the files that a scenario names, so that nothing here reads a disk.
 
 mod file;
-mod rate;
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -15,66 +14,68 @@ use packhorse_cluster::{
 };
 use packhorse_contention::{Interference, PairTable};
 
-use crate::trace::{self, TraceError};
+use crate::{
+    rate::Rate,
+    trace::{self, TraceError},
+};
 use file::{
     ArrivalsEntry, DeviceGroup, FaultEntry, FaultKindEntry, ModelEntry, ScenarioFile,
     SimulationEntry,
 };
-pub use rate::Rate;
 
-/// A scenario: a placement problem and the world in which its plan is tried.
+/// A placement problem, and the simulation in which its plan runs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Scenario {
-    /// Its name in reports.
+    /// The scenario's name in reports.
     pub name: String,
-    /// What a policy is asked; its discipline is the default one until somebody chooses.
+    /// The problem for a policy. Its discipline is the default until a caller sets another one.
     pub problem: Problem,
-    /// What is asked of each model of the problem, in its order.
+    /// The load of each model, in the problem's order.
     pub workloads: Vec<Workload>,
-    /// How long `fixed-wait` holds an open batch at most.
+    /// The longest time for which `fixed-wait` holds an open batch.
     pub max_batch_wait: Duration,
-    /// The text of the file with the coefficients of `igniter`, where the scenario names one.
+    /// The text of the file with the coefficients of `igniter`, if the scenario names one.
     pub igniter_coefficients: Option<String>,
-    /// How the simulated world behaves.
-    pub simulation: Simulation,
+    /// The settings of the simulation.
+    pub simulation: SimulationSettings,
 }
 
 /// The load of one model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Workload {
-    /// How many requests a benchmark against a live gateway sends; a simulation counts a window instead.
+    /// The number of requests that a benchmark of a live gateway sends. A simulation has a window instead.
     pub requests: Option<u64>,
-    /// The rate over time.
+    /// The request rate over time.
     pub rate: Rate,
-    /// Real inference time over the profile's.
+    /// The simulated inference time over the profile's.
     pub latency_scale: f64,
 }
 
-/// How the simulated world behaves.
+/// The settings of a simulation.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Simulation {
-    /// Arrivals before this are not counted.
+pub struct SimulationSettings {
+    /// The time at which the window begins. Earlier arrivals are not counted.
     pub warmup: Duration,
-    /// Arrivals in `[warmup, warmup + window)` are counted.
+    /// The length of the window. Arrivals in `[warmup, warmup + window)` are counted.
     pub window: Duration,
-    /// A client's own work per request: it sleeps until the next one is due and then spends this.
+    /// The time of a client's own work per request, which it begins when the request is due.
     pub client_overhead: Duration,
-    /// Hand-over of a batch, before the network.
+    /// The time of handing a batch over, before the network.
     pub router_overhead: Duration,
-    /// From the gateway to a worker.
+    /// The network from the gateway to a worker.
     pub network: NetworkModel,
-    /// From a worker to the client.
+    /// The time from a worker to the client.
     pub return_time: Duration,
-    /// What co-location and compute shares cost.
+    /// The cost of co-location and of compute shares.
     pub interference: Interference,
-    /// When requests arrive.
+    /// The pattern of arrivals.
     pub arrivals: Arrivals,
-    /// What goes wrong.
+    /// The faults.
     pub faults: Vec<Fault>,
 }
 
-impl Simulation {
-    /// What a planner is told of this world: all but the extra slowdown and the faults.
+impl SimulationSettings {
+    /// Returns the settings that a problem contains: all but the extra slowdown and the faults.
     fn conditions(&self, max_batch_wait: Duration) -> Conditions {
         Conditions {
             router_overhead: self.router_overhead,
@@ -87,160 +88,168 @@ impl Simulation {
     }
 }
 
-/// When requests arrive.
+/// The pattern in which requests arrive.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Arrivals {
-    /// Gaps are exponential.
+    /// Poisson processes: gaps are exponential.
     Poisson,
-    /// Gaps follow a gamma distribution of this coefficient of variation, above 0: over 1 is burstier than Poisson.
+    /// Gaps have a gamma distribution with this coefficient of variation, above 0. Above 1, arrivals are burstier than Poisson's.
     Gamma(f64),
-    /// At these moments, ascending: one list per model, in the problem's order.
+    /// The arrivals of each model, ascending, in the problem's order.
     Trace(Vec<Vec<Time>>),
 }
 
 impl Arrivals {
-    /// Coefficient of variation of the gaps; of a trace, over all its models' gaps relative to the model's mean.
+    /// The coefficient of variation of the gaps. In a trace, each gap is relative to the mean gap of its model.
     fn variation(&self) -> f64 {
         match self {
             Self::Poisson => 1.0,
             Self::Gamma(variation) => *variation,
-            Self::Trace(moments) => trace::variation(moments),
+            Self::Trace(arrivals) => trace::gap_variation(arrivals),
         }
     }
 }
 
-/// Something that goes wrong for a while.
+/// A fault that lasts for a time.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Fault {
-    /// When.
+    /// The time at which the fault begins.
     pub at: Time,
-    /// For how long.
-    pub lasts: Duration,
-    /// What.
+    /// The time from its begin to its end.
+    pub duration: Duration,
+    /// The kind of the fault.
     pub kind: FaultKind,
 }
 
-/// What goes wrong.
+/// The kind of a fault.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum FaultKind {
     /// The workers of a device die, and their connections break at once; they are back when the fault ends.
     WorkerDies(DeviceIndex),
-    /// Batches on a device take so many times as long.
+    /// Batches on a device take this many times as long.
     SlowWorker(DeviceIndex, f64),
-    /// Every message between gateway and workers takes so much longer.
+    /// Every message between gateway and workers takes this much longer.
     NetworkDelay(Duration),
-    /// The devices of a node, counted from 0 in the scenario's order, are silent: the gateway notices when the lease ends.
+    /// The devices of a node, counted from 0 in the scenario's order, do not answer. The gateway notices at the end of the lease.
     NodeLost(usize),
 }
 
-/// Why a text is no scenario.
+/// The reason why a scenario cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum ScenarioError {
-    /// No TOML, or not of a scenario's shape: the message names line and key.
+    /// The text is not TOML, or has unknown or missing keys. The message names line and key.
     #[error("{0}")]
     Toml(String),
     /// A value is out of its range.
     #[error("{field}: {problem}")]
     Field {
-        /// The key, as the file spells it: `models[2].slo_ms`.
+        /// The key as in the file, such as `models[2].slo_ms`.
         field: String,
-        /// What is wrong and what is allowed.
+        /// The allowed values, and the value found.
         problem: String,
     },
     /// A file that the scenario names cannot be read.
     #[error("{path}: {problem}")]
     Load {
-        /// As the scenario names it.
+        /// The path in the scenario.
         path: String,
-        /// What the closure said.
+        /// The error of the closure.
         problem: String,
     },
-    /// A file that the scenario names holds no profiles.
+    /// A file with profiles is invalid.
     #[error("{path}")]
     Profiles {
-        /// As the scenario names it.
+        /// The path in the scenario.
         path: String,
-        /// What is wrong with it.
+        /// The first error in the file.
         #[source]
         source: ProfileError,
     },
-    /// A file that the scenario names holds no trace.
+    /// A file with a trace is invalid.
     #[error("{path}")]
     Trace {
-        /// As the scenario names it.
+        /// The path in the scenario.
         path: String,
-        /// What is wrong with it.
+        /// The first error in the file.
         #[source]
         source: TraceError,
     },
     /// The models contradict each other.
-    #[error("the models are no placement problem")]
+    #[error("the models do not form a valid placement problem")]
     Problem(#[source] ProblemError),
 }
 
-/// The most devices of a scenario.
+/// The largest number of devices in a scenario.
 const MAX_DEVICES: usize = 100_000;
-/// The most models of a scenario.
+/// The largest number of models in a scenario.
 const MAX_MODELS: usize = 10_000;
-/// The latest moment that a scenario can name, in seconds.
+/// The longest time in a scenario, in seconds.
 const MAX_SECONDS: f64 = 1e7;
 
-fn field<T>(field: impl Into<String>, problem: impl Into<String>) -> Result<T, ScenarioError> {
+fn field_error<T>(
+    field: impl Into<String>,
+    problem: impl Into<String>,
+) -> Result<T, ScenarioError> {
     Err(ScenarioError::Field {
         field: field.into(),
         problem: problem.into(),
     })
 }
 
-/// A number in seconds times `unit` as a duration: finite, not negative, not absurd.
+/// Returns a number of `unit` seconds as a duration, if it is not negative and at most [`MAX_SECONDS`].
 fn duration(name: impl Into<String>, value: f64, unit: f64) -> Result<Duration, ScenarioError> {
     let seconds = value * unit;
     if (0.0..=MAX_SECONDS).contains(&seconds) {
         Ok(Duration::from_secs_f64(seconds))
     } else {
-        field(
+        field_error(
             name,
             format!("expected between 0 and {}, not {value}", MAX_SECONDS / unit),
         )
     }
 }
 
+/// A second, in seconds.
 const S: f64 = 1.0;
+/// A millisecond, in seconds.
 const MS: f64 = 1e-3;
 
 fn positive(name: impl Into<String>, value: f64, limit: f64) -> Result<f64, ScenarioError> {
     if value > 0.0 && value <= limit {
         Ok(value)
     } else {
-        field(
+        field_error(
             name,
             format!("expected above 0 and at most {limit}, not {value}"),
         )
     }
 }
 
-/// Slower than a byte per second, a request is not there within the time that can be told.
+/// Checks the bandwidth of the network. Below a byte per second, a transmission may be longer than a [`Duration`].
 fn bandwidth(bytes_per_second: f64) -> Result<f64, ScenarioError> {
     const LIMIT: f64 = 1e15;
     if (1.0..=LIMIT).contains(&bytes_per_second) {
         return Ok(bytes_per_second);
     }
-    field(
+    field_error(
         "simulation.network_bytes_per_s",
         format!("expected between 1 and {LIMIT}, not {bytes_per_second}"),
     )
 }
 
-fn rate(name: impl Into<String>, value: f64) -> Result<RequestsPerSecond, ScenarioError> {
-    RequestsPerSecond::new(value).or_else(|e| field(name, e.to_string()))
+fn requests_per_second(
+    name: impl Into<String>,
+    value: f64,
+) -> Result<RequestsPerSecond, ScenarioError> {
+    RequestsPerSecond::new(value).or_else(|e| field_error(name, e.to_string()))
 }
 
 impl Scenario {
-    /// Reads the TOML of a scenario. `load` gives the text of a file that it names, by the path as it stands there (relative to
-    /// the scenario's own file), or says why it cannot.
+    /// Reads the TOML of a scenario. `load` returns the text of a file that the scenario names, by its path there (relative to the
+    /// scenario's own file), or the reason why it cannot be read.
     ///
     /// # Errors
-    /// The first thing that is wrong, with field and range.
+    /// Returns the first error in the scenario, with field and range.
     pub fn parse(
         text: &str,
         load: &mut dyn FnMut(&str) -> Result<String, String>,
@@ -253,10 +262,10 @@ impl Scenario {
                 problem,
             })
         };
-        let devices = devices(&file.devices)?;
-        let profiles = profiles(&file.profiles, &mut load)?;
+        let devices = parse_devices(&file.devices)?;
+        let profiles = load_profiles(&file.profiles, &mut load)?;
         if file.models.is_empty() || file.models.len() > MAX_MODELS {
-            return field(
+            return field_error(
                 "models",
                 format!(
                     "expected 1 to {MAX_MODELS} models, not {}",
@@ -267,8 +276,8 @@ impl Scenario {
         let mut models = Vec::new();
         let mut workloads = Vec::new();
         for (i, entry) in file.models.iter().enumerate() {
-            let workload = workload(i, entry, file.simulation.latency_scale)?;
-            models.push(model(
+            let workload = parse_workload(i, entry, file.simulation.latency_scale)?;
+            models.push(parse_model(
                 i,
                 entry,
                 &devices,
@@ -278,19 +287,20 @@ impl Scenario {
             workloads.push(workload);
         }
         let ids: Vec<&ModelId> = models.iter().map(|model| &model.id).collect();
-        let arrivals = arrivals(&file.simulation.arrivals, &ids, &mut workloads, &mut load)?;
-        let simulation = simulation(&file.simulation, arrivals, &devices)?;
+        let arrivals = parse_arrivals(&file.simulation.arrivals, &ids, &mut workloads, &mut load)?;
+        let simulation = parse_settings(&file.simulation, arrivals, &devices)?;
         for (i, model) in models.iter().enumerate() {
             if simulation.window < model.slo {
                 let problem = format!(
-                    "a window of {:?} is shorter than the SLO of models[{i}]",
-                    simulation.window
+                    "expected at least {} s, the SLO of models[{i}], not {} s",
+                    model.slo.as_secs_f64(),
+                    simulation.window.as_secs_f64()
                 );
-                return field("simulation.window_s", problem);
+                return field_error("simulation.window_s", problem);
             }
         }
         let max_batch_wait = duration("max_batch_wait_ms", file.max_batch_wait_ms, MS)?;
-        let observations = measured_pairs(&file, &devices, &profiles, &mut load)?;
+        let observations = load_measured_pairs(&file, &devices, &profiles, &mut load)?;
         let problem = Problem {
             devices,
             models,
@@ -317,8 +327,8 @@ impl Scenario {
     }
 }
 
-/// What pairs teach that were measured on the first device's kind.
-fn measured_pairs(
+/// Reads the pairs that were measured on the first device's kind.
+fn load_measured_pairs(
     file: &ScenarioFile,
     devices: &[Device],
     profiles: &ProfileTable,
@@ -327,13 +337,13 @@ fn measured_pairs(
     let mut observations = Vec::new();
     for (i, name) in file.measured_pairs.iter().enumerate() {
         let pairs = PairTable::from_csv(&load(name)?)
-            .or_else(|e| field(format!("measured_pairs[{i}]"), format!("{name}: {e}")))?;
+            .or_else(|e| field_error(format!("measured_pairs[{i}]"), format!("{name}: {e}")))?;
         observations.extend(pairs.observations(&devices[0].kind, profiles));
     }
     Ok(observations)
 }
 
-fn devices(groups: &[DeviceGroup]) -> Result<Vec<Device>, ScenarioError> {
+fn parse_devices(groups: &[DeviceGroup]) -> Result<Vec<Device>, ScenarioError> {
     let mut devices = Vec::new();
     let mut nodes = 0;
     for (i, group) in groups.iter().enumerate() {
@@ -341,25 +351,25 @@ fn devices(groups: &[DeviceGroup]) -> Result<Vec<Device>, ScenarioError> {
         let kind: DeviceKind = group
             .kind
             .parse()
-            .or_else(|e: IdError| field(at("kind"), e.to_string()))?;
+            .or_else(|e: IdError| field_error(at("kind"), e.to_string()))?;
         let known = known_kind(&kind);
         let memory = match (group.memory_mib, known) {
             (Some(mib), _) => ByteCount::try_from_mib_f64(mib)
-                .or_else(|e| field(at("memory_mib"), e.to_string()))?,
+                .or_else(|e| field_error(at("memory_mib"), e.to_string()))?,
             (None, Some((memory, _))) => memory,
             (None, None) => {
-                return field(
+                return field_error(
                     at("memory_mib"),
-                    format!("missing, and {kind} is no known kind"),
+                    format!("required, because the memory of {kind} is not known"),
                 );
             }
         };
         let per_node = group.gpus_per_node.unwrap_or(group.count.max(1));
         if per_node == 0 {
-            return field(at("gpus_per_node"), "expected at least 1");
+            return field_error(at("gpus_per_node"), "expected at least 1");
         }
         if group.count > MAX_DEVICES - devices.len() {
-            return field(
+            return field_error(
                 at("count"),
                 format!("expected at most {MAX_DEVICES} devices in all"),
             );
@@ -368,7 +378,7 @@ fn devices(groups: &[DeviceGroup]) -> Result<Vec<Device>, ScenarioError> {
             .cost_per_hour
             .filter(|cost| !(0.0..=1e9).contains(cost))
         {
-            return field(
+            return field_error(
                 at("cost_per_hour"),
                 format!("expected between 0 and 1e9, not {cost}"),
             );
@@ -388,12 +398,12 @@ fn devices(groups: &[DeviceGroup]) -> Result<Vec<Device>, ScenarioError> {
         nodes += group.count.div_ceil(per_node);
     }
     if devices.is_empty() {
-        return field("devices", "expected at least one device");
+        return field_error("devices", "expected at least one device");
     }
     Ok(devices)
 }
 
-fn profiles(
+fn load_profiles(
     paths: &[String],
     load: &mut dyn FnMut(&str) -> Result<String, ScenarioError>,
 ) -> Result<ProfileTable, ScenarioError> {
@@ -411,7 +421,7 @@ fn profiles(
     Ok(table)
 }
 
-fn model(
+fn parse_model(
     i: usize,
     entry: &ModelEntry,
     devices: &[Device],
@@ -422,7 +432,7 @@ fn model(
     let id: ModelId = entry
         .name
         .parse()
-        .or_else(|e: IdError| field(at("name"), e.to_string()))?;
+        .or_else(|e: IdError| field_error(at("name"), e.to_string()))?;
     let profiled = devices
         .iter()
         .filter_map(|device| table.get(&id, &device.kind));
@@ -431,7 +441,7 @@ fn model(
         .map(|row| row.batch_size)
         .max();
     let Some(largest) = largest else {
-        return field(
+        return field_error(
             at("name"),
             format!(
                 "{} has no profile on any device of the scenario",
@@ -441,33 +451,37 @@ fn model(
     };
     Ok(DemandedModel {
         id,
-        rate: rate(at("rate_rps"), entry.rate_rps)?,
+        rate: requests_per_second(at("rate_rps"), entry.rate_rps)?,
         slo: duration(
             at("slo_ms"),
             positive(at("slo_ms"), entry.slo_ms, 1e10)?,
             MS,
         )?,
         max_batch_size: largest.min(Program::MAX_BATCH_SIZE),
-        payload: payload(i, entry.payload_bytes)?,
+        payload: parse_payload(i, entry.payload_bytes)?,
         load_time: duration(at("load_ms"), entry.load_ms, MS)?,
         latency_scale,
     })
 }
 
-fn payload(i: usize, bytes: u64) -> Result<ByteCount, ScenarioError> {
+fn parse_payload(i: usize, bytes: u64) -> Result<ByteCount, ScenarioError> {
     const LIMIT: u64 = 1 << 40;
     if bytes <= LIMIT {
         return Ok(ByteCount::new(bytes));
     }
-    field(
+    field_error(
         format!("models[{i}].payload_bytes"),
         format!("expected at most {LIMIT}, not {bytes}"),
     )
 }
 
-fn workload(i: usize, entry: &ModelEntry, latency_scale: f64) -> Result<Workload, ScenarioError> {
+fn parse_workload(
+    i: usize,
+    entry: &ModelEntry,
+    latency_scale: f64,
+) -> Result<Workload, ScenarioError> {
     let at = |key: &str| format!("models[{i}].{key}");
-    let mut over_time = Rate::constant(rate(at("rate_rps"), entry.rate_rps)?);
+    let mut rate = Rate::constant(requests_per_second(at("rate_rps"), entry.rate_rps)?);
     for (j, step) in entry.rate_steps.iter().enumerate() {
         let at = |k: usize| format!("models[{i}].rate_steps[{j}][{k}]");
         let (from, to, over) = match step[..] {
@@ -478,13 +492,13 @@ fn workload(i: usize, entry: &ModelEntry, latency_scale: f64) -> Result<Workload
                     "expected [from_s, rate_rps] or [from_s, rate_rps, over_s], not {} numbers",
                     step.len()
                 );
-                return field(format!("models[{i}].rate_steps[{j}]"), problem);
+                return field_error(format!("models[{i}].rate_steps[{j}]"), problem);
             }
         };
         let from = Time::ZERO + duration(at(0), from, S)?;
         let over = duration(at(2), over, S)?;
-        if !over_time.change(from, over, rate(at(1), to)?) {
-            return field(at(0), "expected a moment after 0 and after the step before");
+        if !rate.append_change(from, over, requests_per_second(at(1), to)?) {
+            return field_error(at(0), "expected a time after 0 and after the previous step");
         }
     }
     let scale = match entry.latency_scale {
@@ -493,18 +507,18 @@ fn workload(i: usize, entry: &ModelEntry, latency_scale: f64) -> Result<Workload
     };
     Ok(Workload {
         requests: entry.requests,
-        rate: over_time,
+        rate,
         latency_scale: scale,
     })
 }
 
-fn arrivals(
+fn parse_arrivals(
     entry: &ArrivalsEntry,
     models: &[&ModelId],
     workloads: &mut [Workload],
     load: &mut dyn FnMut(&str) -> Result<String, ScenarioError>,
 ) -> Result<Arrivals, ScenarioError> {
-    let wrong = |path: &str| {
+    let trace_error = |path: &str| {
         let path = path.to_owned();
         move |source| ScenarioError::Trace { path, source }
     };
@@ -515,20 +529,20 @@ fn arrivals(
             *cv,
             100.0,
         )?)),
-        ArrivalsEntry::Trace(path) => trace::moments(&load(path)?, models)
+        ArrivalsEntry::Trace(path) => trace::parse_arrivals(&load(path)?, models)
             .map(Arrivals::Trace)
-            .map_err(wrong(path)),
+            .map_err(trace_error(path)),
         ArrivalsEntry::Counts(path) => {
             let rates: Vec<RequestsPerSecond> = workloads
                 .iter()
                 .map(|workload| workload.rate.initial())
                 .collect();
-            let scaled = trace::counts(&load(path)?, &rates).map_err(wrong(path))?;
+            let scaled = trace::parse_counts(&load(path)?, &rates).map_err(trace_error(path))?;
             for (i, (workload, rate)) in workloads.iter_mut().zip(scaled).enumerate() {
                 if !workload.rate.is_constant() {
-                    return field(
+                    return field_error(
                         format!("models[{i}].rate_steps"),
-                        "the counts of a trace give the rate already",
+                        "not allowed with arrivals = { counts = … }, which contains the rate over time",
                     );
                 }
                 workload.rate = rate;
@@ -538,24 +552,24 @@ fn arrivals(
     }
 }
 
-fn simulation(
+fn parse_settings(
     entry: &SimulationEntry,
     arrivals: Arrivals,
     devices: &[Device],
-) -> Result<Simulation, ScenarioError> {
+) -> Result<SimulationSettings, ScenarioError> {
     let interference = Interference::new(entry.mps_exponent, entry.extra_slowdown)
-        .or_else(|e| field("simulation", e.to_string()))?;
+        .or_else(|e| field_error("simulation", e.to_string()))?;
     let window = duration("simulation.window_s", entry.window_s, S)?;
     if window.is_zero() {
-        return field("simulation.window_s", "expected above 0");
+        return field_error("simulation.window_s", "expected above 0");
     }
     let faults = entry
         .faults
         .iter()
         .enumerate()
-        .map(|(i, entry)| fault(i, entry, devices))
+        .map(|(i, entry)| parse_fault(i, entry, devices))
         .collect::<Result<_, _>>()?;
-    Ok(Simulation {
+    Ok(SimulationSettings {
         warmup: duration("simulation.warmup_s", entry.warmup_s, S)?,
         window,
         client_overhead: duration(
@@ -579,36 +593,36 @@ fn simulation(
     })
 }
 
-fn fault(i: usize, entry: &FaultEntry, devices: &[Device]) -> Result<Fault, ScenarioError> {
+fn parse_fault(i: usize, entry: &FaultEntry, devices: &[Device]) -> Result<Fault, ScenarioError> {
     let at = |key: &str| format!("simulation.faults[{i}].{key}");
-    let wants = |key: &str, given: bool, wanted: bool| match (given, wanted) {
-        (true, false) => field(at(key), "not a key of this kind of fault"),
-        (false, true) => field(at(key), "missing"),
+    let check_key = |key: &str, given: bool, required: bool| match (given, required) {
+        (true, false) => field_error(at(key), "not a key of this kind of fault"),
+        (false, true) => field_error(at(key), "required for this kind of fault"),
         _ => Ok(()),
     };
     let on_device = matches!(
         entry.kind,
         FaultKindEntry::WorkerDies | FaultKindEntry::SlowWorker
     );
-    wants("device", entry.device.is_some(), on_device)?;
-    wants(
+    check_key("device", entry.device.is_some(), on_device)?;
+    check_key(
         "factor",
         entry.factor.is_some(),
         matches!(entry.kind, FaultKindEntry::SlowWorker),
     )?;
-    wants(
+    check_key(
         "delay_ms",
         entry.delay_ms.is_some(),
         matches!(entry.kind, FaultKindEntry::NetworkDelay),
     )?;
-    wants(
+    check_key(
         "node",
         entry.node.is_some(),
         matches!(entry.kind, FaultKindEntry::NodeLost),
     )?;
     let device = DeviceIndex(entry.device.unwrap_or_default());
     if device.0 >= devices.len() {
-        return field(
+        return field_error(
             at("device"),
             format!("expected below {}, the number of devices", devices.len()),
         );
@@ -628,7 +642,7 @@ fn fault(i: usize, entry: &FaultEntry, devices: &[Device]) -> Result<Fault, Scen
             let node = entry.node.unwrap_or_default();
             let nodes: BTreeSet<&NodeName> = devices.iter().map(|device| &device.node).collect();
             if node >= nodes.len() {
-                return field(
+                return field_error(
                     at("node"),
                     format!("expected below {}, the number of nodes", nodes.len()),
                 );
@@ -638,7 +652,7 @@ fn fault(i: usize, entry: &FaultEntry, devices: &[Device]) -> Result<Fault, Scen
     };
     Ok(Fault {
         at: Time::ZERO + duration(at("at_s"), entry.at_s, S)?,
-        lasts: duration(at("for_s"), entry.for_s, S)?,
+        duration: duration(at("for_s"), entry.for_s, S)?,
         kind,
     })
 }

@@ -54,14 +54,14 @@ fn error(text: &str) -> String {
     message
 }
 
-/// The rate at these seconds.
+/// Returns the rate at these seconds.
 fn rates(workload: &Workload, seconds: &[u64]) -> Vec<f64> {
     let at = |&second| workload.rate.at(Time::ZERO + Duration::from_secs(second));
     seconds.iter().map(at).collect()
 }
 
 #[test]
-fn a_scenario_without_options_has_the_contract_s_defaults() {
+fn a_scenario_without_options_has_the_defaults_of_the_format() {
     let scenario = parse(&format!("{HEAD}{MODEL}")).unwrap();
     assert_eq!(scenario.name, "two");
     assert_eq!(scenario.max_batch_wait, Duration::from_millis(100));
@@ -100,7 +100,7 @@ fn a_scenario_without_options_has_the_contract_s_defaults() {
 }
 
 #[test]
-fn every_key_of_the_contract_is_read() {
+fn every_key_of_the_format_is_read() {
     let text = format!(
         r#"max_batch_wait_ms = 20
         {HEAD} memory_mib = 8192
@@ -161,7 +161,7 @@ fn every_key_of_the_contract_is_read() {
 }
 
 #[test]
-fn a_planner_is_told_of_the_world_but_not_of_its_extra_slowdown() {
+fn a_problem_has_the_conditions_of_the_simulation_but_not_its_extra_slowdown() {
     let with = |more: &str| {
         let simulation = format!(
             "{HEAD}{MODEL}[simulation]\nlatency_scale = 1.22\nclient_overhead_ms = 0.308\nrouter_overhead_ms = 0.2\n\
@@ -209,11 +209,11 @@ fn bad_scenarios_are_refused_with_field_and_range() {
         ),
         (
             format!("{HEAD}{}", MODEL.replace("200", "9000")),
-            "window of 8s is shorter than the SLO",
+            "simulation.window_s: expected at least 9 s, the SLO of models[0], not 8 s",
         ),
         (
             HEAD.replace("V100-SXM2-16GB", "abacus") + MODEL,
-            "devices[0].memory_mib: missing",
+            "devices[0].memory_mib: required, because the memory of abacus is not known",
         ),
         (
             HEAD.replace("p.csv", "q.csv") + MODEL,
@@ -252,7 +252,7 @@ fn bad_scenarios_are_refused_with_field_and_range() {
         ),
         (
             with("faults = [{ at_s = 1, kind = \"worker-dies\", for_s = 1 }]"),
-            "faults[0].device: missing",
+            "faults[0].device: required",
         ),
         (
             with("faults = [{ at_s = 1, kind = \"worker-dies\", device = 3, for_s = 1 }]"),
@@ -273,19 +273,19 @@ fn bad_scenarios_are_refused_with_field_and_range() {
 }
 
 #[test]
-fn bad_steps_of_a_rate_are_refused_with_their_place() {
+fn bad_steps_of_a_rate_are_refused_with_their_index() {
     for (steps, expected) in [
         (
             "[[2, 1], [1, 1]]",
-            "[1][0]: expected a moment after 0 and after the step before",
+            "[1][0]: expected a time after 0 and after the previous step",
         ),
         (
             "[[2, 1, 5], [6, 1]]",
-            "[1][0]: expected a moment after 0 and after the step before",
+            "[1][0]: expected a time after 0 and after the previous step",
         ),
         (
             "[[0, 1]]",
-            "[0][0]: expected a moment after 0 and after the step before",
+            "[0][0]: expected a time after 0 and after the previous step",
         ),
         (
             "[[-2, 1, 5]]",
@@ -328,7 +328,7 @@ fn bad_traces_are_refused_with_file_and_line() {
         ),
         (
             with("arrivals = { trace = \"stranger.csv\" }"),
-            "line 2: model: the scenario has no b",
+            "line 2: model: the scenario has no model b",
         ),
         (with("arrivals = { trace = \"empty.csv\" }"), "no arrivals"),
         (
@@ -349,19 +349,19 @@ fn bad_traces_are_refused_with_file_and_line() {
         ),
         (
             with("arrivals = { counts = \"sorted.csv\" }"),
-            "sorted.csv: line 2: \"0.5\" is no number of requests",
+            "sorted.csv: line 2: expected a number of requests, not \"0.5\"",
         ),
         (
             with("arrivals = { counts = \"backwards.csv\" }"),
-            "backwards.csv: line 3: \"-90\" is no number of requests",
+            "backwards.csv: line 3: expected a number of requests, not \"-90\"",
         ),
         (
             with("arrivals = { counts = \"narrow.csv\" }"),
-            "narrow.csv: line 2: 1 models want 2 columns, not 1",
+            "narrow.csv: line 2: expected at least 2 columns, the minute and one per model, not 1",
         ),
         (
             with("arrivals = { counts = \"idle.csv\" }"),
-            "idle.csv: line 1: column 2 has no requests to scale",
+            "idle.csv: line 1: column 2: expected at least one request",
         ),
     ] {
         let message = error(&text);
@@ -370,19 +370,19 @@ fn bad_traces_are_refused_with_file_and_line() {
 }
 
 #[test]
-fn a_trace_gives_the_moments_and_counts_give_the_rate_scaled_to_its_mean() {
+fn a_trace_has_the_arrivals_and_counts_have_the_rate_scaled_to_its_mean() {
     let with = |arrivals: &str| {
         parse(&format!(
             "{HEAD}{MODEL}[simulation]\narrivals = {{ {arrivals} }}"
         ))
         .unwrap()
     };
-    let moments = [500, 500, 2000]
+    let times = [500, 500, 2000]
         .map(|ms| Time::ZERO + Duration::from_millis(ms))
         .to_vec();
     assert_eq!(
         with("trace = \"sorted.csv\"").simulation.arrivals,
-        Arrivals::Trace(vec![moments])
+        Arrivals::Trace(vec![times])
     );
     let scenario = with("counts = \"minutes.csv\"");
     assert_eq!(scenario.simulation.arrivals, Arrivals::Poisson);

@@ -1,25 +1,25 @@
-//! What a benchmark of a live gateway takes from here: when to send, and how to count.
+//! The arrivals and the counters of a benchmark of a live gateway.
 
 use super::*;
 
-fn loads(requests: &[Option<u64>]) -> Scenario {
+fn scenario_with_requests(requests: &[Option<u64>]) -> Scenario {
     let mut scenario = vision(1, 200.0, 200);
     scenario.problem.models.truncate(requests.len());
     scenario.workloads.truncate(requests.len());
-    for (load, requests) in scenario.workloads.iter_mut().zip(requests) {
-        load.requests = *requests;
+    for (workload, requests) in scenario.workloads.iter_mut().zip(requests) {
+        workload.requests = *requests;
     }
     scenario
 }
 
 #[test]
-fn a_schedule_is_what_a_simulation_of_the_same_seed_has() {
-    let scenario = loads(&[None, None]);
+fn a_schedule_has_the_arrivals_of_a_simulation_with_the_same_seed() {
+    let scenario = scenario_with_requests(&[None, None]);
     let replicas = plan(&scenario, &[("alexnet", 0, 16), ("densenet121", 0, 16)]);
-    let schedule = Schedule::new(&scenario, 7).unwrap();
+    let schedule = ArrivalSchedule::new(&scenario, 7).unwrap();
     assert!(schedule.requests().is_sorted());
     let report = run(&scenario, &replicas, Discipline::Deadline, 7);
-    let (models, totals) = Measurement::new(&scenario, &schedule).report(&[]);
+    let (models, totals) = BenchCounters::new(&scenario, &schedule).report(&[]);
     for (measured, simulated) in models.iter().zip(&report.models) {
         assert_eq!(
             measured.offered_rps.to_bits(),
@@ -30,31 +30,31 @@ fn a_schedule_is_what_a_simulation_of_the_same_seed_has() {
         totals.offered_rps.to_bits(),
         report.totals.offered_rps.to_bits()
     );
-    assert_ne!(schedule, Schedule::new(&scenario, 8).unwrap());
+    assert_ne!(schedule, ArrivalSchedule::new(&scenario, 8).unwrap());
 }
 
 #[test]
 fn a_model_with_a_number_of_requests_has_that_many_and_its_own_window() {
-    let scenario = loads(&[Some(1000), None]);
-    let schedule = Schedule::new(&scenario, 1).unwrap();
-    let of = |model| {
+    let scenario = scenario_with_requests(&[Some(1000), None]);
+    let schedule = ArrivalSchedule::new(&scenario, 1).unwrap();
+    let arrivals = |model| {
         let requests = schedule.requests().iter();
         let of_model = requests.filter(|request| request.1 == ModelIndex(model));
         of_model.map(|request| request.0).collect::<Vec<Time>>()
     };
-    assert_eq!(of(0).len(), 1000);
-    // 1000 at 188 a second: each client works for 0.308 ms besides.
-    let last = of(0)[999].as_secs_f64();
+    assert_eq!(arrivals(0).len(), 1000);
+    // 1000 at 188 requests/s: the client's own work takes 0.308 ms per request.
+    let last = arrivals(0)[999].as_secs_f64();
     assert!((5.0..6.0).contains(&last), "{last}");
     let (start, end) = schedule.window(ModelIndex(0));
     assert_eq!(start, Time::ZERO + Duration::from_secs(1));
-    assert!(end > of(0)[999] && end < Time::ZERO + Duration::from_secs(6));
+    assert!(end > arrivals(0)[999] && end < Time::ZERO + Duration::from_secs(6));
     assert!(
-        of(1)
+        arrivals(1)
             .iter()
             .all(|at| *at < Time::ZERO + Duration::from_secs(9))
     );
-    let error = Schedule::new(&loads(&[Some(10)]), 1).unwrap_err();
+    let error = ArrivalSchedule::new(&scenario_with_requests(&[Some(10)]), 1).unwrap_err();
     assert_eq!(
         error.to_string(),
         "models[0].requests: all 10 are sent before the warm-up of 1 s has ended"
@@ -63,19 +63,19 @@ fn a_model_with_a_number_of_requests_has_that_many_and_its_own_window() {
 
 #[test]
 fn latency_counts_from_when_a_request_was_due() {
-    let mut scenario = loads(&[None]);
+    let mut scenario = scenario_with_requests(&[None]);
     let at = |millis| Time::ZERO + Duration::from_millis(millis);
     let moments = vec![at(500), at(1000), at(2000), at(3000), at(8999), at(9000)];
     scenario.simulation.arrivals = Arrivals::Trace(vec![moments]);
-    let schedule = Schedule::new(&scenario, 1).unwrap();
+    let schedule = ArrivalSchedule::new(&scenario, 1).unwrap();
     let model = ModelIndex(0);
-    let mut measurement = Measurement::new(&scenario, &schedule);
-    // Outside the window, in time, on time to the nanosecond, late; the last one is dropped.
+    let mut counters = BenchCounters::new(&scenario, &schedule);
+    // Outside the window, in time, exactly at the SLO, late; the last one is dropped.
     for (due, answered) in [(500, 501), (1000, 1100), (2000, 2200), (3000, 3201)] {
-        measurement.answered(model, at(due), at(answered));
+        counters.answered(model, at(due), at(answered));
     }
-    measurement.dropped(model);
-    let (models, totals) = measurement.report(&[Some(1.5)]);
+    counters.dropped(model);
+    let (models, totals) = counters.report(&[Some(1.5)]);
     let report = &models[0];
     assert_eq!((report.offered_rps, report.goodput_rps), (0.5, 0.25));
     assert!((report.throughput_rps - 3.0 / 8.0).abs() < f64::EPSILON);

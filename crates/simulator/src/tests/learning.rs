@@ -1,12 +1,12 @@
-//! What can be learned of hidden interference from a run's own feedback.
+//! Learning hidden interference from the observations of a run.
 
 use packhorse_cluster::{DeviceObservation, ModelId, Problem};
 use packhorse_contention::{Interference, SlowdownModel};
 
 use super::*;
 
-/// What a run shows of its devices, a period a second.
-fn observed(scenario: &Scenario, replicas: &[PlannedReplica]) -> Vec<DeviceObservation> {
+/// Returns the observations of a run's devices, one per device and second.
+fn observe(scenario: &Scenario, replicas: &[PlannedReplica]) -> Vec<DeviceObservation> {
     let mut observed = Vec::new();
     let mut policy = |problem: &Problem| {
         observed.clone_from(&problem.observations);
@@ -26,10 +26,10 @@ fn observed(scenario: &Scenario, replicas: &[PlannedReplica]) -> Vec<DeviceObser
     observed
 }
 
-/// Learns from the first five seconds of two models on each of three devices.
-fn check(kappa: f64, rate: f64) {
+/// Checks what is learned from the first five seconds of two models on each of three devices.
+fn check(extra_slowdown: f64, rate: f64) {
     let mut scenario = vision(3, rate, 200);
-    scenario.simulation.interference = Interference::new(1.6, kappa).unwrap();
+    scenario.simulation.interference = Interference::new(1.6, extra_slowdown).unwrap();
     let replicas = [
         ("alexnet", 0, 16),
         ("efficientnet_b7", 0, 8),
@@ -38,10 +38,10 @@ fn check(kappa: f64, rate: f64) {
         ("densenet121", 2, 8),
         ("efficientnet_b7", 2, 8),
     ];
-    let observed = observed(&scenario, &plan(&scenario, &replicas));
-    let (seen, to_come) = observed.split_at(15);
+    let observed = observe(&scenario, &plan(&scenario, &replicas));
+    let (training, test) = observed.split_at(15);
     let profiles = &scenario.problem.profiles;
-    let learned = SlowdownModel::learned(seen, profiles);
+    let learned = SlowdownModel::from_observations(training, profiles);
     let kind = &scenario.problem.devices[0].kind;
     for (subject, neighbour) in [
         ("resnet50", "vgg19"),
@@ -51,16 +51,16 @@ fn check(kappa: f64, rate: f64) {
         let ids: [ModelId; 2] = [subject, neighbour].map(|name| name.parse().unwrap());
         let found = learned.sensitivity(kind, &ids[0], &ids[1]);
         assert!(
-            (found.mean - kappa).abs() < 0.15,
-            "{kappa}, {rate} requests/s: {subject} beside {neighbour}: {found:?}"
+            (found.mean - extra_slowdown).abs() < 0.15,
+            "{extra_slowdown}, {rate} requests/s: {subject} with {neighbour}: {found:?}"
         );
     }
-    for device in to_come {
-        let expected = learned.expected_of(device, profiles);
-        for (replica, expected) in device.replicas.iter().zip(expected) {
+    for device in test {
+        let predicted = learned.predict_observed(device, profiles);
+        for (replica, predicted) in device.replicas.iter().zip(predicted) {
             assert!(
-                (expected.mean / replica.slowdown - 1.0).abs() < 0.1,
-                "{kappa}, {rate} requests/s: {expected:?} for {replica:?}"
+                (predicted.mean / replica.slowdown - 1.0).abs() < 0.1,
+                "{extra_slowdown}, {rate} requests/s: {predicted:?} for {replica:?}"
             );
         }
     }
@@ -68,9 +68,9 @@ fn check(kappa: f64, rate: f64) {
 
 #[test]
 fn a_hidden_slowdown_is_learned_within_seconds_and_for_pairs_never_seen_together() {
-    for kappa in [0.0, 0.3, 0.6] {
-        // A rate that leaves devices idle at times, and one that is too much for some.
-        check(kappa, 120.0);
-        check(kappa, 250.0);
+    for extra_slowdown in [0.0, 0.3, 0.6] {
+        // A rate at which devices are idle at times, and one that overloads some.
+        check(extra_slowdown, 120.0);
+        check(extra_slowdown, 250.0);
     }
 }

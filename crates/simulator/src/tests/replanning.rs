@@ -1,4 +1,4 @@
-//! Runs whose plan changes under way.
+//! Runs whose plan changes.
 
 use packhorse_cluster::{ModelForecast, Plan, Problem, RequestsPerSecond};
 use proptest::prelude::*;
@@ -9,7 +9,7 @@ fn at(seconds: f64) -> Time {
     Time::ZERO + Duration::from_secs_f64(seconds)
 }
 
-fn answer(problem: &Problem, replicas: Vec<PlannedReplica>) -> Plan {
+fn plan_with(problem: &Problem, replicas: Vec<PlannedReplica>) -> Plan {
     let forecast = ModelForecast {
         goodput: RequestsPerSecond::ZERO,
         latency: None,
@@ -22,8 +22,8 @@ fn answer(problem: &Problem, replicas: Vec<PlannedReplica>) -> Plan {
     }
 }
 
-/// A run that asks `policy` every second.
-fn replanned(
+/// Runs a simulation that calls `policy` every second.
+fn run_replanning(
     scenario: &Scenario,
     replicas: &[PlannedReplica],
     discipline: Discipline,
@@ -52,7 +52,7 @@ fn counts(report: &Report) -> (u64, u64, u64, u64, u64) {
     )
 }
 
-/// Only the first model, so that nothing else plays in; one second of warm-up and eight of window.
+/// Returns a scenario of the first model alone, with a warm-up of one second and a window of eight.
 fn alexnet_only(devices: usize, rate: f64) -> Scenario {
     let mut scenario = vision(devices, rate, 200);
     scenario.problem.models.truncate(1);
@@ -61,19 +61,19 @@ fn alexnet_only(devices: usize, rate: f64) -> Scenario {
 }
 
 #[test]
-fn a_policy_that_answers_the_same_disturbs_nothing() {
+fn a_policy_that_always_returns_the_current_plan_changes_nothing() {
     let scenario = vision(2, 300.0, 200);
     let replicas = plan(
         &scenario,
         &[("alexnet", 0, 16), ("resnet50", 0, 8), ("vgg19", 1, 16)],
     );
     for discipline in Discipline::ALL {
-        let calm = run(&scenario, &replicas, discipline, 1);
-        let mut policy = |problem: &Problem| Some(answer(problem, problem.current.clone()));
-        let mut report = replanned(&scenario, &replicas, discipline, &mut policy);
+        let without_replanning = run(&scenario, &replicas, discipline, 1);
+        let mut policy = |problem: &Problem| Some(plan_with(problem, problem.current.clone()));
+        let mut report = run_replanning(&scenario, &replicas, discipline, &mut policy);
         assert_eq!(counts(&report), (8, 0, 0, 0, 0));
         report.replanning = None;
-        assert_eq!(report, calm);
+        assert_eq!(report, without_replanning);
     }
 }
 
@@ -83,29 +83,30 @@ fn a_plan_that_moves_a_model_loses_no_request() {
     scenario.problem.models[0].load_time = Duration::from_millis(600);
     let replicas = plan(&scenario, &[("alexnet", 0, 16)]);
     for discipline in Discipline::ALL {
-        // To the other device at every second question.
-        let mut asked = 0;
+        // The model moves to the other device at every second call.
+        let mut calls = 0;
         let mut policy = |problem: &Problem| {
-            asked += 1;
+            calls += 1;
             let mut replicas = problem.current.clone();
-            replicas[0].device = DeviceIndex(asked / 2 % 2);
-            Some(answer(problem, replicas))
+            replicas[0].device = DeviceIndex(calls / 2 % 2);
+            Some(plan_with(problem, replicas))
         };
-        let report = replanned(&scenario, &replicas, discipline, &mut policy);
+        let report = run_replanning(&scenario, &replicas, discipline, &mut policy);
         assert_eq!(counts(&report), (8, 0, 4, 4, 4));
-        let calm = run(&scenario, &replicas, discipline, 1);
+        let without_replanning = run(&scenario, &replicas, discipline, 1);
         assert_eq!(
             report.totals.offered_rps.to_bits(),
-            calm.totals.offered_rps.to_bits()
+            without_replanning.totals.offered_rps.to_bits()
         );
         assert_eq!((report.totals.dropped, report.totals.lost), (0, 0));
-        assert!(report.totals.goodput_rps > 0.99 * calm.totals.goodput_rps);
+        assert!(report.totals.goodput_rps > 0.99 * without_replanning.totals.goodput_rps);
     }
 }
 
 #[test]
-fn a_new_replica_waits_for_its_load_time_and_one_without_room_for_the_old_one() {
-    // Its bigger batches do not fit beside its smaller ones.
+fn a_new_replica_serves_after_its_load_time_and_without_memory_for_both_after_the_old_one_stopped()
+{
+    // `memory` is that of the device over that of the replicas with batch sizes 8 and 16 together.
     let device = DeviceIndex(0);
     let goodput = |load_ms: u64, memory: f64| {
         let mut scenario = alexnet_only(1, 200.0);
@@ -121,31 +122,34 @@ fn a_new_replica_waits_for_its_load_time_and_one_without_room_for_the_old_one() 
         let mut policy = |problem: &Problem| {
             let mut replicas = problem.current.clone();
             replicas[0].batch_size = 16;
-            Some(answer(problem, replicas))
+            Some(plan_with(problem, replicas))
         };
-        let report = replanned(&scenario, &replicas, Discipline::Deadline, &mut policy);
+        let report = run_replanning(&scenario, &replicas, Discipline::Deadline, &mut policy);
         assert_eq!(counts(&report), (8, 0, 1, 1, 1));
         assert_eq!(report.totals.lost, 0);
         (report.totals.goodput_rps, report.totals.dropped)
     };
-    let (made_before_broken, dropped) = goodput(2000, 1.0);
+    let (make_before_break, dropped) = goodput(2000, 1.0);
     assert_eq!(dropped, 0);
-    let (broken_before_made, dropped) = goodput(2000, 0.9);
-    // Nobody serves for two of the eight seconds.
-    let served = broken_before_made / made_before_broken;
+    let (break_before_make, dropped) = goodput(2000, 0.9);
+    // No replica serves for two of the eight seconds.
+    let served = break_before_make / make_before_break;
     assert!(
         (served - 0.75).abs() < 0.03,
         "{served} with {dropped} dropped"
     );
-    let (at_once, _) = goodput(0, 0.9);
-    assert!(at_once / made_before_broken > 0.99, "{at_once}");
+    let (without_load_time, _) = goodput(0, 0.9);
+    assert!(
+        without_load_time / make_before_break > 0.99,
+        "{without_load_time}"
+    );
 }
 
 #[test]
-fn the_policy_is_told_the_rate_that_is_measured_and_what_devices_did() {
+fn the_problem_of_the_policy_has_measured_rates_and_observations() {
     let mut scenario = alexnet_only(2, 100.0);
     let mut rate = Rate::constant(RequestsPerSecond::new(100.0).unwrap());
-    assert!(rate.change(
+    assert!(rate.append_change(
         at(4.0),
         Duration::ZERO,
         RequestsPerSecond::new(400.0).unwrap()
@@ -153,24 +157,24 @@ fn the_policy_is_told_the_rate_that_is_measured_and_what_devices_did() {
     scenario.workloads[0].rate = rate;
     scenario.simulation.client_overhead = Duration::ZERO;
     let replicas = plan(&scenario, &[("alexnet", 0, 16)]);
-    let mut told = Vec::new();
+    let mut rates = Vec::new();
     let mut observed = Vec::new();
     let mut policy = |problem: &Problem| {
-        told.push(problem.models[0].rate.get());
+        rates.push(problem.models[0].rate.get());
         observed.clone_from(&problem.observations);
         None
     };
-    let report = replanned(&scenario, &replicas, Discipline::Deadline, &mut policy);
+    let report = run_replanning(&scenario, &replicas, Discipline::Deadline, &mut policy);
     assert_eq!(counts(&report), (8, 8, 0, 0, 0));
-    let steady = told[..4]
+    let steady = rates[..4]
         .iter()
-        .all(|told| (told - 100.0).abs() < f64::EPSILON);
-    assert!(steady, "{told:?}");
-    assert!((told[7] / 400.0 - 1.0).abs() < 0.15, "{told:?}");
-    assert_eq!(observed.len(), 8, "one device worked in every second");
+        .all(|rates| (rates - 100.0).abs() < f64::EPSILON);
+    assert!(steady, "{rates:?}");
+    assert!((rates[7] / 400.0 - 1.0).abs() < 0.15, "{rates:?}");
+    assert_eq!(observed.len(), 8, "one device was busy in every second");
     let last = &observed[7].replicas[0];
     assert_eq!(last.model, scenario.problem.models[0].id);
-    // Alone on its device, as slow as it always is.
+    // The model is alone on its device.
     assert!((last.slowdown - 1.0).abs() < 1e-6, "{last:?}");
     assert!(last.busy > 0.0 && last.busy < 1.0, "{last:?}");
     assert!(
@@ -186,15 +190,16 @@ fn a_plan_with_violations_is_not_rolled_out() {
     let mut policy = |problem: &Problem| {
         let mut replicas = problem.current.clone();
         replicas[0].batch_size = 4000;
-        Some(answer(problem, replicas))
+        Some(plan_with(problem, replicas))
     };
-    let report = replanned(&scenario, &replicas, Discipline::Deadline, &mut policy);
+    let report = run_replanning(&scenario, &replicas, Discipline::Deadline, &mut policy);
     assert_eq!(counts(&report), (8, 8, 0, 0, 0));
 }
 
-/// A node of two is lost at second 2, given up at 7, and back at 8.5: at 7 its model is planned on the other one, at 9 back.
+/// One of two nodes is lost at second 2, given up at 7, and back at 8.5. The plan of second 7 moves its model to the other node, and that
+/// of second 9 back.
 #[test]
-fn planning_sees_a_lost_node_once_its_lease_has_ended() {
+fn a_lost_node_is_left_out_of_the_problem_when_its_lease_has_ended() {
     let mut scenario = alexnet_only(2, 200.0);
     for (i, device) in scenario.problem.devices.iter_mut().enumerate() {
         device.node = format!("node{i}").parse().unwrap();
@@ -202,7 +207,7 @@ fn planning_sees_a_lost_node_once_its_lease_has_ended() {
     scenario.simulation.window = Duration::from_secs(10);
     scenario.simulation.faults = vec![Fault {
         at: at(2.0),
-        lasts: Duration::from_millis(6500),
+        duration: Duration::from_millis(6500),
         kind: FaultKind::NodeLost(0),
     }];
     let replicas = plan(&scenario, &[("alexnet", 0, 16)]);
@@ -210,18 +215,18 @@ fn planning_sees_a_lost_node_once_its_lease_has_ended() {
         let mut seen = Vec::new();
         let mut policy = |problem: &Problem| {
             seen.push((problem.devices.len(), problem.current.len()));
-            // The device that there is at least.
+            // One device is always there.
             let device = DeviceIndex(0);
             let replicas = plan(&scenario, &[("alexnet", device.0, 16)]);
-            Some(answer(problem, replicas))
+            Some(plan_with(problem, replicas))
         };
-        let report = replanned(&scenario, &replicas, discipline, &mut policy);
+        let report = run_replanning(&scenario, &replicas, discipline, &mut policy);
         let mut expected = vec![(2, 1); 10];
-        // At 7 the lease ends first: it was foreseen before.
+        // At 7 the end of the lease was scheduled before the call of the policy.
         expected[6] = (1, 0);
         expected[7] = (1, 1);
         assert_eq!(seen, expected, "{discipline}");
-        // To the second node, and back to the first, where the old worker was not wanted any more.
+        // To the second node, and back to the first, where the old worker is stopped.
         let (asked, unanswered, changed, started, stopped) = counts(&report);
         assert_eq!((asked, unanswered, changed), (10, 0, 2));
         assert_eq!((started, stopped), (2, 2));
@@ -240,27 +245,27 @@ fn replanning_is_deterministic_under_faults() {
     scenario.simulation.faults = vec![
         Fault {
             at: at(1.5),
-            lasts: Duration::from_secs(2),
+            duration: Duration::from_secs(2),
             kind: FaultKind::WorkerDies(DeviceIndex(0)),
         },
         Fault {
             at: at(3.2),
-            lasts: Duration::from_millis(1400),
+            duration: Duration::from_millis(1400),
             kind: FaultKind::NodeLost(0),
         },
     ];
     let replicas = plan(&scenario, &[("alexnet", 0, 16), ("densenet121", 1, 8)]);
     let run = |discipline| {
-        let mut asked = 0_usize;
-        // Something else each time, with replicas that come, go, and change their size.
+        let mut calls = 0_usize;
+        // A different plan each time, with replicas that are added, removed, and changed in batch size.
         let mut policy = |problem: &Problem| {
-            asked += 1;
-            let size = 4 << (asked % 3);
-            let mut chosen = vec![("alexnet", asked % 3, size), ("densenet121", 1, 8)];
-            chosen.extend((asked.is_multiple_of(2)).then_some(("vgg19", (asked + 1) % 3, 8)));
-            Some(answer(problem, plan(&scenario, &chosen)))
+            calls += 1;
+            let size = 4 << (calls % 3);
+            let mut chosen = vec![("alexnet", calls % 3, size), ("densenet121", 1, 8)];
+            chosen.extend((calls.is_multiple_of(2)).then_some(("vgg19", (calls + 1) % 3, 8)));
+            Some(plan_with(problem, plan(&scenario, &chosen)))
         };
-        replanned(&scenario, &replicas, discipline, &mut policy)
+        run_replanning(&scenario, &replicas, discipline, &mut policy)
     };
     for discipline in Discipline::ALL {
         let report = run(discipline);
@@ -270,8 +275,8 @@ fn replanning_is_deterministic_under_faults() {
     }
 }
 
-/// A moment within the first five seconds.
-fn moment() -> impl Strategy<Value = Time> {
+/// A time within the first five seconds.
+fn time() -> impl Strategy<Value = Time> {
     (0_u64..5_000).prop_map(|millis| Time::ZERO + Duration::from_millis(millis))
 }
 
@@ -281,17 +286,17 @@ fn fault() -> impl Strategy<Value = Fault> {
         (0_usize..2).prop_map(FaultKind::NodeLost),
         (0_usize..3).prop_map(|device| FaultKind::SlowWorker(DeviceIndex(device), 2.0)),
     ];
-    // Some longer than a lease, most shorter.
-    let lasts = prop_oneof![3 => 1_u64..2_000, 1 => 5_001_u64..7_000];
-    (moment(), lasts, kind).prop_map(|(at, lasts, kind)| Fault {
+    // Some are longer than a lease, most shorter.
+    let millis = prop_oneof![3 => 1_u64..2_000, 1 => 5_001_u64..7_000];
+    (time(), millis, kind).prop_map(|(at, millis, kind)| Fault {
         at,
-        lasts: Duration::from_millis(lasts),
+        duration: Duration::from_millis(millis),
         kind,
     })
 }
 
-/// Replicas of the first three models: on which device, with which batch size.
-fn answers() -> impl Strategy<Value = Vec<Vec<(usize, usize, u32)>>> {
+/// Plans with replicas of the first three models, each with its model, device and batch size.
+fn plans() -> impl Strategy<Value = Vec<Vec<(usize, usize, u32)>>> {
     let replica = (
         0_usize..3,
         0_usize..3,
@@ -304,13 +309,13 @@ fn answers() -> impl Strategy<Value = Vec<Vec<(usize, usize, u32)>>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(96))]
 
-    /// The run itself asserts that every request ends once and that nothing is stopped while it serves.
+    /// The simulation itself asserts that every request ends once and that no replica is stopped while it serves.
     #[test]
-    fn whatever_is_planned_and_breaks_every_request_ends(
-        answers in answers(),
+    fn with_any_plans_and_faults_every_request_ends(
+        plans in plans(),
         faults in proptest::collection::vec(fault(), 0..4),
         load_ms in 0_u64..1_500,
-        room in 0.3_f64..1.0,
+        memory_share in 0.3_f64..1.0,
         every_ms in 200_u64..1_500,
         fixed_wait: bool,
     ) {
@@ -321,7 +326,7 @@ proptest! {
         scenario.simulation.faults = faults;
         for (i, device) in scenario.problem.devices.iter_mut().enumerate() {
             device.node = format!("node{}", i / 2).parse().unwrap();
-            let memory = device.memory.as_u64() as f64 * room;
+            let memory = device.memory.as_u64() as f64 * memory_share;
             device.memory = packhorse_cluster::ByteCount::new(memory as u64);
         }
         for model in &mut scenario.problem.models {
@@ -330,10 +335,10 @@ proptest! {
         let discipline = if fixed_wait { Discipline::FixedWait } else { Discipline::Deadline };
         let initial = plan(&scenario, &[("alexnet", 0, 8), ("densenet121", 1, 4)]);
         let run = || {
-            let mut asked = 0;
+            let mut calls = 0;
             let mut policy = |problem: &Problem| {
-                asked += 1;
-                let chosen = answers[asked % answers.len()].iter();
+                calls += 1;
+                let chosen = plans[calls % plans.len()].iter();
                 let there = problem.devices.len();
                 let replicas = chosen.map(|&(model, device, batch_size)| PlannedReplica {
                     model: ModelIndex(model),
@@ -342,7 +347,7 @@ proptest! {
                     compute_share: None,
                     duty_cycle: None,
                 });
-                Some(answer(problem, replicas.collect()))
+                Some(plan_with(problem, replicas.collect()))
             };
             let replanning = Replanning {
                 every: Duration::from_millis(every_ms),

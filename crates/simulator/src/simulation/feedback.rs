@@ -1,4 +1,4 @@
-//! What a run has shown so far, as a gateway could see it: the rates at which requests arrive, and how long batches compute.
+//! The observations of a run so far, as a gateway could make them: the rates at which requests arrive, and the times of batches.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -10,41 +10,42 @@ use packhorse_cluster::{
     Time,
 };
 
-/// How much of a period's rate is believed; the rest is what was believed before.
+/// The weight of a period's rate in the exponential moving average.
 const WEIGHT: f64 = 0.5;
 
-/// A rate is told anew only when it has moved by more than this part of the one told last,
+/// The least relative change of the average at which the reported rate changes.
 const NOTICEABLE: f64 = 0.1;
 
-/// and by more than so many standard deviations of what chance makes of a steady Poisson stream: or a policy would move replicas
-/// after noise.
+/// The least change of the average at which the reported rate changes, in standard deviations of the average for a constant Poisson
+/// process. Without it a policy would move replicas because of noise.
 const DEVIATIONS: f64 = 3.0;
 
-/// How many observations are kept: the oldest give way.
+/// The largest number of observations. Beyond it the oldest are removed.
 const HISTORY: usize = 512;
 
-/// One model's rate.
+/// The rate of a model.
 #[derive(Debug)]
-struct Observed {
-    /// Arrivals of this period.
+struct ObservedRate {
+    /// The arrivals of this period.
     arrivals: u64,
-    /// Requests per second, smoothed over periods.
+    /// The exponential moving average over periods, in requests/s.
     smoothed: f64,
-    told: RequestsPerSecond,
+    /// The rate for the policy.
+    reported: RequestsPerSecond,
 }
 
-/// What was seen of a replica in this period.
+/// The batches of a replica in this period.
 #[derive(Clone, Copy, Debug, Default)]
-struct Seen {
+struct ObservedBatches {
     batches: u64,
     rows: u64,
     computing: Duration,
     expected: Duration,
 }
 
-/// A replica as observations name it.
+/// A replica in the terms of observations.
 pub(super) struct Subject {
-    /// The device, by its place in the scenario.
+    /// The index of the device in the scenario.
     pub(super) device: usize,
     pub(super) kind: DeviceKind,
     pub(super) model: ModelId,
@@ -54,33 +55,33 @@ pub(super) struct Subject {
 #[derive(Debug)]
 pub(super) struct Feedback {
     since: Time,
-    models: Vec<Observed>,
-    seen: BTreeMap<usize, Seen>,
+    models: Vec<ObservedRate>,
+    batches: BTreeMap<usize, ObservedBatches>,
     history: VecDeque<DeviceObservation>,
 }
 
 impl Feedback {
-    /// Believes these rates until it has seen others.
+    /// Reports these rates until others were measured.
     pub(super) fn new(rates: impl Iterator<Item = RequestsPerSecond>) -> Self {
-        let observed = |told: RequestsPerSecond| Observed {
+        let observed = |reported: RequestsPerSecond| ObservedRate {
             arrivals: 0,
-            smoothed: told.get(),
-            told,
+            smoothed: reported.get(),
+            reported,
         };
         Self {
             since: Time::ZERO,
             models: rates.map(observed).collect(),
-            seen: BTreeMap::new(),
+            batches: BTreeMap::new(),
             history: VecDeque::new(),
         }
     }
 
-    /// A request arrived, whatever becomes of it.
+    /// Counts the arrival of a request.
     pub(super) fn arrived(&mut self, model: usize) {
         self.models[model].arrivals += 1;
     }
 
-    /// A batch came back that computed for so long, where it should have taken `expected` alone on its device.
+    /// Counts an answered batch that computed for `compute`. Alone on its device it would have taken `expected`.
     pub(super) fn computed(
         &mut self,
         replica: usize,
@@ -88,14 +89,14 @@ impl Feedback {
         compute: Duration,
         expected: Duration,
     ) {
-        let seen = self.seen.entry(replica).or_default();
-        seen.batches += 1;
-        seen.rows += rows as u64;
-        seen.computing += compute;
-        seen.expected += expected;
+        let batches = self.batches.entry(replica).or_default();
+        batches.batches += 1;
+        batches.rows += rows as u64;
+        batches.computing += compute;
+        batches.expected += expected;
     }
 
-    /// Ends a period and begins the next one. A batch counts in the period in which it came back.
+    /// Ends a period and begins the next one. A batch counts in the period in which it was answered.
     pub(super) fn end_period(&mut self, now: Time, subject: impl Fn(usize) -> Subject) {
         let period = now.saturating_since(self.since).as_secs_f64();
         self.since = now;
@@ -103,7 +104,7 @@ impl Feedback {
             model.end_period(period);
         }
         let mut devices: BTreeMap<usize, DeviceObservation> = BTreeMap::new();
-        for (replica, seen) in std::mem::take(&mut self.seen) {
+        for (replica, batches) in std::mem::take(&mut self.batches) {
             let Subject {
                 device,
                 kind,
@@ -117,10 +118,10 @@ impl Feedback {
             observation.replicas.push(ReplicaObservation {
                 model,
                 compute_share,
-                batches: seen.batches,
-                mean_rows: seen.rows as f64 / seen.batches as f64,
-                busy: (seen.computing.as_secs_f64() / period).min(1.0),
-                slowdown: seen.computing.as_secs_f64() / seen.expected.as_secs_f64(),
+                batches: batches.batches,
+                mean_rows: batches.rows as f64 / batches.batches as f64,
+                busy: (batches.computing.as_secs_f64() / period).min(1.0),
+                slowdown: batches.computing.as_secs_f64() / batches.expected.as_secs_f64(),
             });
         }
         self.history.extend(devices.into_values());
@@ -128,26 +129,26 @@ impl Feedback {
         self.history.drain(..superfluous);
     }
 
-    /// The rate to plan for.
+    /// The rate of a model for the policy.
     pub(super) fn rate(&self, model: usize) -> RequestsPerSecond {
-        self.models[model].told
+        self.models[model].reported
     }
 
-    /// The oldest first.
+    /// The observations of devices, the oldest first.
     pub(super) fn observations(&self) -> Vec<DeviceObservation> {
         self.history.iter().cloned().collect()
     }
 }
 
-impl Observed {
+impl ObservedRate {
     fn end_period(&mut self, period: f64) {
         let measured = std::mem::take(&mut self.arrivals) as f64 / period;
         self.smoothed += WEIGHT * (measured - self.smoothed);
-        // Of a Poisson stream's rate over a period; smoothing leaves WEIGHT / (2 - WEIGHT) of the variance.
-        let variance = self.told.get() / period * WEIGHT / (2.0 - WEIGHT);
-        let moved = (self.smoothed - self.told.get()).abs();
-        if moved > (NOTICEABLE * self.told.get()).max(DEVIATIONS * variance.sqrt()) {
-            self.told = RequestsPerSecond::new(self.smoothed).expect("counts make a rate");
+        // The variance of a Poisson process' rate over a period, of which smoothing leaves WEIGHT / (2 - WEIGHT).
+        let variance = self.reported.get() / period * WEIGHT / (2.0 - WEIGHT);
+        let change = (self.smoothed - self.reported.get()).abs();
+        if change > (NOTICEABLE * self.reported.get()).max(DEVIATIONS * variance.sqrt()) {
+            self.reported = RequestsPerSecond::new(self.smoothed).expect("counts make a rate");
         }
     }
 }
@@ -171,30 +172,30 @@ mod tests {
         }
     }
 
-    /// The rates told after seconds with so many arrivals each, where 100 were expected.
-    fn told(arrivals: &[u64]) -> Vec<f64> {
+    /// The rate reported after each second with this many arrivals. The first rate is 100 requests/s.
+    fn reported(arrivals: &[u64]) -> Vec<f64> {
         let mut feedback = Feedback::new([rate(100.0)].into_iter());
         let mut now = Time::ZERO;
-        let told = arrivals.iter().map(|count| {
+        let reported = arrivals.iter().map(|count| {
             (0..*count).for_each(|_| feedback.arrived(0));
             now += Duration::from_secs(1);
             feedback.end_period(now, subject);
             feedback.rate(0).get()
         });
-        told.collect()
+        reported.collect()
     }
 
     #[test]
     fn noise_changes_no_rate_and_a_step_is_followed() {
-        assert_eq!(told(&[110, 90, 115, 85, 100]), [100.0; 5]);
+        assert_eq!(reported(&[110, 90, 115, 85, 100]), [100.0; 5]);
         // From 175, three deviations are 22.9: the smoothed 187.5, 193.75 and 196.875 are within, 198.4375 is not.
-        let followed = told(&[200; 6]);
+        let followed = reported(&[200; 6]);
         assert_eq!(followed, [150.0, 175.0, 175.0, 175.0, 175.0, 198.4375]);
-        assert_eq!(told(&[0, 0]), [50.0, 25.0]);
+        assert_eq!(reported(&[0, 0]), [50.0, 25.0]);
     }
 
     #[test]
-    fn observations_are_by_device_with_what_their_replicas_did() {
+    fn an_observation_has_the_batches_of_all_replicas_of_a_device() {
         let mut feedback = Feedback::new([rate(100.0)].into_iter());
         feedback.computed(0, 4, MS * 20, MS * 10);
         feedback.computed(0, 8, MS * 40, MS * 20);
@@ -203,7 +204,7 @@ mod tests {
         feedback.end_period(Time::ZERO + MS * 200, subject);
         feedback.end_period(Time::ZERO + MS * 400, subject);
         let observations = feedback.observations();
-        assert_eq!(observations.len(), 2, "an idle period shows nothing");
+        assert_eq!(observations.len(), 2, "an idle period has no observations");
         let [first, second] = observations[0].replicas.as_slice() else {
             panic!("{observations:?}");
         };
@@ -216,12 +217,12 @@ mod tests {
             (6.0, 0.3, 2.0)
         );
         assert_eq!((second.batches, second.slowdown), (1, 1.0));
-        // It began before the period did.
+        // The batch began before the period.
         assert!((observations[1].replicas[0].busy - 1.0).abs() < f64::EPSILON);
     }
 
     #[test]
-    fn the_oldest_observations_give_way() {
+    fn the_oldest_observations_are_removed() {
         let mut feedback = Feedback::new([rate(100.0)].into_iter());
         let mut now = Time::ZERO;
         for rows in 0..HISTORY + 10 {

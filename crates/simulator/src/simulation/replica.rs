@@ -1,94 +1,99 @@
-//! A replica in the simulated world, and whether a scenario has what it needs.
+//! A simulated replica, and the check that a scenario has its model, device and profile.
 
 use std::time::Duration;
 
 use packhorse_cluster::{ComputeShare, PlannedReplica, Program, Time};
-use packhorse_contention::{Active, ServiceTimes};
+use packhorse_contention::{ComputeDemand, ServiceTimes};
 use packhorse_control::rollout::LinkPhase;
-use packhorse_serving::{DeviceKey, ReplicaSpec};
+use packhorse_serving::{DeviceKey, ReplicaParameters};
 
-use super::key;
+use super::model_key;
 use crate::Scenario;
 
-/// Why a plan cannot be tried in a scenario.
+/// The reason why a plan cannot be simulated in a scenario.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SimulateError {
     /// A replica names a model or device that the scenario does not have.
     #[error("replica {0} of the plan names a model or device that the scenario does not have")]
     Dangling(usize),
-    /// A replica has a batch size that none can have.
+    /// A replica's batch size is out of range.
     #[error(
         "replica {replica} of the plan: batch size {batch_size} is not between 1 and {}",
         Program::MAX_BATCH_SIZE
     )]
     BatchSize {
-        /// Its place in the plan.
+        /// The replica's index in the plan.
         replica: usize,
-        /// What it says.
+        /// The batch size in the plan.
         batch_size: u32,
     },
-    /// A replica's model was never measured on that kind of device.
+    /// A replica's model has no profile on its device's kind.
     #[error("replica {replica} of the plan: {model} has no profile on {kind}")]
     MissingProfile {
-        /// Its place in the plan.
+        /// The replica's index in the plan.
         replica: usize,
-        /// The model.
+        /// The replica's model.
         model: String,
-        /// The kind of device.
+        /// The kind of its device.
         kind: String,
     },
 }
 
-/// A replica's worker process.
+/// The state of a replica's worker process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Worker {
-    /// Loads its model; counts the attempts, because faults interrupt them.
+pub(super) enum WorkerState {
+    /// The worker loads its model. The number counts the attempts, because faults interrupt them.
     Loading(u32),
-    /// Takes batches.
+    /// The worker takes batches.
     Ready,
-    /// Is not wanted any more.
+    /// The worker was stopped for good.
     Stopped,
 }
 
-/// A replica of a plan.
+/// A replica of a plan, with its worker and its link to the engine.
 #[derive(Debug)]
-pub(super) struct Replica {
+pub(super) struct SimulatedReplica {
     pub(super) model: usize,
     pub(super) device: usize,
-    /// Its place on its device.
-    pub(super) slot: usize,
-    pub(super) spec: ReplicaSpec,
-    /// By rows less one: what a batch takes alone, and what it uses.
-    pub(super) work: Vec<(Duration, Active)>,
+    pub(super) index_on_device: usize,
+    pub(super) parameters: ReplicaParameters,
+    /// The solo time on the whole device and the compute demand of each batch; entry `i` is a batch of `i + 1` rows.
+    pub(super) batch_costs: Vec<(Duration, ComputeDemand)>,
     pub(super) compute_share: Option<ComputeShare>,
-    pub(super) worker: Worker,
-    /// How the engine has it, if it does or did.
+    pub(super) worker: WorkerState,
+    /// The replica's link in the engine; `None` before it serves and after it was lost.
     pub(super) link: Option<LinkPhase>,
-    pub(super) held: u32,
-    /// Since when it has had a free credit.
+    /// The number of batches that were sent and not answered.
+    pub(super) used_credits: u32,
+    /// The time since which the replica has had a free credit.
     pub(super) free_since: Time,
 }
 
-impl Replica {
-    /// Of a plan that was checked, at this place on its device; its worker does not run yet.
-    pub(super) fn new(scenario: &Scenario, planned: &PlannedReplica, slot: usize) -> Self {
+impl SimulatedReplica {
+    /// Returns a replica of a checked plan. Its worker does not run yet.
+    pub(super) fn new(
+        scenario: &Scenario,
+        planned: &PlannedReplica,
+        index_on_device: usize,
+    ) -> Self {
         let profile = scenario
             .problem
             .profile(planned.model, planned.device)
             .expect("plans are checked");
         let scale = scenario.workloads[planned.model.0].latency_scale;
-        let work = |rows| {
-            let alone = profile.latency(rows).mul_f64(scale);
-            (alone, Active::new(profile, rows, planned.compute_share))
+        let cost = |rows| {
+            let solo_time = profile.latency(rows).mul_f64(scale);
+            let demand = ComputeDemand::new(profile, rows, planned.compute_share);
+            (solo_time, demand)
         };
         Self {
             model: planned.model.0,
             device: planned.device.0,
-            slot,
-            spec: ReplicaSpec {
-                model: key(planned.model.0),
+            index_on_device,
+            parameters: ReplicaParameters {
+                model: model_key(planned.model.0),
                 batch_size: planned.batch_size,
-                credits: ReplicaSpec::DEFAULT_CREDITS,
+                credits: ReplicaParameters::DEFAULT_CREDITS,
                 device: DeviceKey(
                     u32::try_from(planned.device.0).expect("a scenario's devices are limited"),
                 ),
@@ -99,32 +104,32 @@ impl Replica {
                     scenario.simulation.interference,
                 ),
             },
-            work: (1..=planned.batch_size).map(work).collect(),
+            batch_costs: (1..=planned.batch_size).map(cost).collect(),
             compute_share: planned.compute_share,
-            worker: Worker::Loading(0),
+            worker: WorkerState::Loading(0),
             link: None,
-            held: 0,
+            used_credits: 0,
             free_since: Time::ZERO,
         }
     }
 
-    /// What a batch really takes with nobody else on the device.
-    pub(super) fn alone(&self, rows: usize, scenario: &Scenario) -> Duration {
+    /// The time of a batch under the compute share with no other replica on the device.
+    pub(super) fn solo_time(&self, rows: usize, scenario: &Scenario) -> Duration {
         let profiled = self
-            .spec
+            .parameters
             .service
-            .of(u32::try_from(rows).expect("a batch is small"));
+            .batch_time(u32::try_from(rows).expect("a batch is small"));
         profiled.mul_f64(scenario.workloads[self.model].latency_scale)
     }
 
-    /// Whether the engine has it.
-    pub(super) fn is_up(&self) -> bool {
+    /// Returns true if the engine has the replica.
+    pub(super) fn is_registered(&self) -> bool {
         matches!(self.link, Some(LinkPhase::Serving | LinkPhase::Draining))
     }
 }
 
-/// Whether the `i`-th replica of a plan can run in a scenario.
-pub(super) fn check(
+/// Checks that the `i`-th replica of a plan can run in a scenario.
+pub(super) fn check_replica(
     scenario: &Scenario,
     i: usize,
     planned: &PlannedReplica,

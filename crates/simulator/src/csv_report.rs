@@ -2,7 +2,7 @@
 
 use crate::{ModelReport, Report};
 
-/// The columns, in their order: what a row is about, then what was counted. New ones will only ever be added behind the last.
+/// The columns in their order: the keys of a row, then its values. New columns are only ever appended.
 const HEADER: [&str; 19] = [
     "scenario",
     "policy",
@@ -25,17 +25,21 @@ const HEADER: [&str; 19] = [
     "mean_batch",
 ];
 
-/// Where the sums over the models stand; no model can have this name.
+/// The model of the row with the totals; no model can have this name.
 const TOTAL: &str = "(total)";
 
-/// One row per report and model in the reports' order, each report's rows followed by one of its totals, whose model is
+/// Returns one row per report and model in the reports' order. After the rows of each report comes one of its totals, whose model is
 /// `(total)`. The columns are those of the JSON, under one header: `scenario`, `policy`, `discipline`, `seed`, `model`,
 /// `offered_rps`, `throughput_rps`, `goodput_rps`, `dropped`, `lost`, `latency_p50_ms`, `latency_p95_ms`, `latency_p99_ms`,
-/// `queue_p95_ms`, `batch_p95_ms`, `network_p95_ms`, `worker_queue_p95_ms`, `compute_p95_ms`, `mean_batch`. What has no value is
-/// empty; numbers have all their digits.
-pub fn csv<'a>(reports: impl IntoIterator<Item = &'a Report>) -> String {
+/// `queue_p95_ms`, `batch_p95_ms`, `network_p95_ms`, `worker_queue_p95_ms`, `compute_p95_ms`, `mean_batch`. A cell without a value
+/// is empty; numbers have all their digits.
+pub fn reports_to_csv<'a>(reports: impl IntoIterator<Item = &'a Report>) -> String {
     let mut writer = csv::Writer::from_writer(Vec::new());
-    let mut write = |row: &[String]| writer.write_record(row).expect("memory takes every row");
+    let mut write = |row: &[String]| {
+        writer
+            .write_record(row)
+            .expect("writing to memory cannot fail")
+    };
     write(&HEADER.map(str::to_owned));
     for report in reports {
         let run = [
@@ -62,7 +66,7 @@ pub fn csv<'a>(reports: impl IntoIterator<Item = &'a Report>) -> String {
             totals.lost.to_string(),
         ]));
     }
-    let bytes = writer.into_inner().expect("memory takes every row");
+    let bytes = writer.into_inner().expect("writing to memory cannot fail");
     String::from_utf8(bytes).expect("made of strings")
 }
 
@@ -76,7 +80,7 @@ fn cells(model: &ModelReport) -> Vec<String> {
         model.dropped.to_string(),
         model.lost.to_string(),
     ];
-    let maybe = [
+    let optional = [
         latency.p50,
         latency.p95,
         latency.p99,
@@ -87,6 +91,6 @@ fn cells(model: &ModelReport) -> Vec<String> {
         stages.compute,
         model.mean_batch,
     ];
-    cells.extend(maybe.map(|value| value.map_or(String::new(), |value| value.to_string())));
+    cells.extend(optional.map(|value| value.map_or(String::new(), |value| value.to_string())));
     cells
 }

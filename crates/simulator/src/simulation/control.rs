@@ -1,12 +1,12 @@
-//! The control plane of a run that replans: what it sees, what it asks its policy, and how it rolls the answer out.
+//! The control plane of a run that replans: its view of the cluster, the calls of its policy, and the rollout of plans.
 //!
-//! At fixed intervals the policy is asked the scenario's problem anew, as the gateway would see it at that moment: without the
-//! devices of nodes whose lease has ended, with the rates at which requests arrive, with the plan that stands, and with what
-//! was observed of devices. The answer takes no simulated time. A plan with violations, or none at all, changes nothing.
+//! At fixed intervals the policy makes a plan for the scenario's problem as the gateway would see it at that time: without the
+//! devices of nodes whose lease has ended, with the measured rates, with the current plan, and with the observations of devices.
+//! The call takes no simulated time. A plan with violations changes nothing, and neither does a call without a plan.
 //!
-//! What follows from a plan is the gateway's own rollout ([`packhorse_control::rollout`]): make before break where memory allows,
-//! and what the new plan has in common with the old is never touched. A replica that starts is ready after its model's load time.
-//! The control plane and its messages take no time either.
+//! The rollout of a plan is that of the gateway ([`packhorse_control::rollout`]): make before break where memory allows, and replicas
+//! that both plans contain keep running. A replica that starts is ready after its model's load time. The control plane and its messages
+//! take no time either.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -21,19 +21,20 @@ use packhorse_cluster::{
     Time,
 };
 use packhorse_control::rollout::{
-    LinkPhase, ObservedNode, PlacedReplica, Placement, RolloutOutcome, RolloutInput, assign_ids, replan,
+    LinkPhase, ObservedNode, PlacedReplica, Placement, RolloutInput, RolloutOutcome, assign_ids,
+    replan,
 };
 use packhorse_serving::Event;
 
 use super::{
-    Happening, World,
+    SimEvent, Simulation,
     feedback::{Feedback, Subject},
-    replica::{Replica, Worker},
+    replica::{SimulatedReplica, WorkerState},
     replica_key,
 };
-use crate::{FaultKind, Replanning, ReplanningReport, Scenario};
+use crate::{FaultKind, Scenario, options::Replanning, report::ReplanningReport};
 
-/// Where workers listen that nobody connects to.
+/// The address in the status of each worker. Nothing connects to it.
 const ADDRESS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9);
 
 pub(super) struct Control<'a> {
@@ -42,18 +43,18 @@ pub(super) struct Control<'a> {
     devices: Vec<DeviceId>,
     generation: Generation,
     situation: RolloutInput,
-    /// The replicas of the newest plan and those that are left of earlier ones, as planned.
+    /// The planned replicas of the newest plan, and those of earlier plans that are left.
     planned: BTreeMap<ReplicaId, PlannedReplica>,
-    /// Those of them that have been started, by their place in the world.
+    /// The index in the simulation of each of these replicas that was started.
     started: BTreeMap<ReplicaId, usize>,
-    /// The faults by which nodes are known to be lost.
+    /// The faults by which nodes were lost, as far as the gateway has noticed.
     pub(super) lost: BTreeSet<usize>,
     pub(super) feedback: Feedback,
     pub(super) report: ReplanningReport,
 }
 
 impl<'a> Control<'a> {
-    /// Of a world in which the replicas of this plan run already, in its order.
+    /// Returns the control plane of a simulation in which the replicas of this plan run already, in the plan's order.
     pub(super) fn new(
         scenario: &Scenario,
         plan: &[PlannedReplica],
@@ -89,7 +90,7 @@ impl<'a> Control<'a> {
                 problem
                     .models
                     .iter()
-                    .map(|model| reached(scenario, model.rate)),
+                    .map(|model| reachable_rate(scenario, model.rate)),
             ),
             report,
         };
@@ -101,7 +102,7 @@ impl<'a> Control<'a> {
         control
     }
 
-    /// How often the policy is asked.
+    /// The time between two calls of the policy.
     pub(super) fn every(&self) -> Duration {
         self.replanning.every
     }
@@ -124,7 +125,7 @@ impl<'a> Control<'a> {
         plan.iter().map(placement).collect()
     }
 
-    /// Makes a plan the newest one.
+    /// Makes this plan the newest one.
     fn adopt(&mut self, scenario: &Scenario, plan: Vec<PlannedReplica>) {
         self.generation = Generation(self.generation.0 + 1);
         let placements = self.placements(scenario, &plan);
@@ -146,8 +147,8 @@ impl<'a> Control<'a> {
     }
 }
 
-impl World<'_> {
-    /// Asks the policy, and rolls its answer out.
+impl Simulation<'_> {
+    /// Calls the policy, and rolls its plan out.
     pub(super) fn replan(&mut self, now: Time) {
         let Some(mut control) = self.control.take() else {
             return;
@@ -156,7 +157,7 @@ impl World<'_> {
         control.feedback.end_period(now, subject);
         let (problem, devices) = self.problem(&control);
         control.report.asked += 1;
-        match answer(&mut control.replanning, &problem) {
+        match valid_plan(&mut control.replanning, &problem) {
             Some(mut plan) => {
                 for replica in &mut plan.replicas {
                     replica.device = devices[replica.device.0];
@@ -167,17 +168,17 @@ impl World<'_> {
         }
         let next = now + control.replanning.every;
         self.control = Some(control);
-        if next < self.tally.window_end() {
-            self.foresee(next, Happening::Replan);
+        if next < self.counters.window_end() {
+            self.schedule(next, SimEvent::Replan);
         }
         self.roll_out(now);
     }
 
-    /// The problem of this moment, and which devices of the scenario its devices are.
+    /// Returns the problem of this time, and the index in the scenario of each of its devices.
     fn problem(&self, control: &Control<'_>) -> (Problem, Vec<DeviceIndex>) {
         let mut problem = self.scenario.problem.clone();
         problem.discipline = self.discipline;
-        // What arrives is what clients reach.
+        // The measured rates already include the clients' own work.
         problem.conditions.client_overhead = Duration::ZERO;
         problem.observations = control.feedback.observations();
         for (i, model) in problem.models.iter_mut().enumerate() {
@@ -205,7 +206,7 @@ impl World<'_> {
         (problem, devices)
     }
 
-    /// Does what follows from the newest plan and what has become of it so far, until nothing follows any more.
+    /// Takes steps of the rollout until there is nothing to do.
     pub(super) fn roll_out(&mut self, now: Time) {
         let Some(mut control) = self.control.take() else {
             return;
@@ -214,7 +215,7 @@ impl World<'_> {
         self.control = Some(control);
     }
 
-    /// One look at the rollout. `false` if there was nothing to do.
+    /// Takes one step of the rollout. Returns false if there was nothing to do.
     fn step(&mut self, now: Time, control: &mut Control<'_>) -> bool {
         control.situation.nodes = self.nodes(control);
         let link = |(id, replica): (&ReplicaId, &usize)| Some((*id, self.replicas[*replica].link?));
@@ -224,7 +225,7 @@ impl World<'_> {
         for (id, served) in &rollout.serve {
             let replica = control.started[id];
             match (self.replicas[replica].link, served.draining) {
-                (None, false) => self.replica_up(now, replica),
+                (None, false) => self.serve_replica(now, replica),
                 (Some(LinkPhase::Serving), true) => self.drain(now, replica),
                 _ => continue,
             }
@@ -235,17 +236,22 @@ impl World<'_> {
         changed
     }
 
-    fn start_and_stop(&mut self, now: Time, control: &mut Control<'_>, rollout: &RolloutOutcome) -> bool {
+    fn start_and_stop(
+        &mut self,
+        now: Time,
+        control: &mut Control<'_>,
+        rollout: &RolloutOutcome,
+    ) -> bool {
         let of_nodes = rollout.nodes.values().flat_map(|node| &node.replicas);
         let wanted: BTreeSet<ReplicaId> = of_nodes.map(|replica| replica.id).collect();
-        let reports = |replica: &Replica| {
+        let node_reports = |replica: &SimulatedReplica| {
             let device = &self.scenario.problem.devices[replica.device];
             rollout.nodes.contains_key(&device.node)
         };
         let unwanted: Vec<ReplicaId> = control
             .started
             .iter()
-            .filter(|(id, replica)| !wanted.contains(id) && reports(&self.replicas[**replica]))
+            .filter(|(id, replica)| !wanted.contains(id) && node_reports(&self.replicas[**replica]))
             .map(|(id, _)| *id)
             .collect();
         let new: Vec<ReplicaId> = wanted
@@ -253,11 +259,11 @@ impl World<'_> {
             .filter(|id| !control.started.contains_key(id))
             .collect();
         for id in &unwanted {
-            let replica = control.started.remove(id).expect("just seen");
+            let replica = control.started.remove(id).expect("it was started");
             self.stop(replica);
         }
         for id in &new {
-            let replica = self.add(&control.planned[id]);
+            let replica = self.add_replica(&control.planned[id]);
             control.started.insert(*id, replica);
             self.load(now, replica);
         }
@@ -266,7 +272,7 @@ impl World<'_> {
         !(unwanted.is_empty() && new.is_empty())
     }
 
-    /// The nodes as the gateway sees them.
+    /// Returns the nodes as the gateway observes them.
     fn nodes(&self, control: &Control<'_>) -> BTreeMap<NodeName, ObservedNode> {
         let mut reports: BTreeMap<&NodeName, BTreeMap<ReplicaId, ReplicaStatus>> = BTreeMap::new();
         for device in &self.scenario.problem.devices {
@@ -290,15 +296,17 @@ impl World<'_> {
         reports.into_iter().map(view).collect()
     }
 
-    /// What a replica's node says of it; a silent node has said it before.
-    fn status(&self, id: ReplicaId, replica: &Replica) -> ReplicaStatus {
-        let dies = FaultKind::WorkerDies(DeviceIndex(replica.device));
-        let dead = self.faults_of_now().any(|fault| fault == dies);
+    /// Returns the status of a replica that its node reports. A node that does not answer has reported it before.
+    fn status(&self, id: ReplicaId, replica: &SimulatedReplica) -> ReplicaStatus {
+        let worker_dies = FaultKind::WorkerDies(DeviceIndex(replica.device));
+        let dead = self.active_faults().any(|fault| fault == worker_dies);
         let state = match replica.worker {
             _ if dead => ReplicaState::BackingOff,
-            Worker::Loading(_) => ReplicaState::Loading,
-            Worker::Ready => ReplicaState::Ready,
-            Worker::Stopped => unreachable!("what is stopped is forgotten"),
+            WorkerState::Loading(_) => ReplicaState::Loading,
+            WorkerState::Ready => ReplicaState::Ready,
+            WorkerState::Stopped => {
+                unreachable!("a stopped replica is no longer among the started")
+            }
         };
         ReplicaStatus {
             id,
@@ -313,31 +321,34 @@ impl World<'_> {
     }
 
     fn lost_nodes(&self, control: &Control<'_>) -> BTreeSet<NodeName> {
-        let devices = control.lost.iter().flat_map(|fault| self.held_down(*fault));
+        let devices = control
+            .lost
+            .iter()
+            .flat_map(|fault| self.devices_down(*fault));
         let node = |device: usize| self.scenario.problem.devices[device].node.clone();
         devices.map(node).collect()
     }
 
-    /// Has a replica's worker load its model, if its device is there; else it does so when the device is back.
+    /// Has a replica's worker load its model, at once or, if its device is down, when that is back.
     pub(super) fn load(&mut self, now: Time, replica: usize) {
         let loading = &mut self.replicas[replica];
         let attempt = match loading.worker {
-            Worker::Loading(attempt) => attempt + 1,
-            Worker::Ready | Worker::Stopped => 0,
+            WorkerState::Loading(attempt) => attempt + 1,
+            WorkerState::Ready | WorkerState::Stopped => 0,
         };
-        loading.worker = Worker::Loading(attempt);
+        loading.worker = WorkerState::Loading(attempt);
         let (model, device) = (loading.model, loading.device);
         if self.down[device] == 0 {
             let ready = now + self.scenario.problem.models[model].load_time;
-            self.foresee(ready, Happening::Loaded { replica, attempt });
+            self.schedule(ready, SimEvent::ModelLoaded { replica, attempt });
         }
     }
 
-    /// A worker has loaded its model, if nothing came between.
-    pub(super) fn loaded(&mut self, now: Time, replica: usize, attempt: u32) {
+    /// Makes a worker ready that has loaded its model, unless the attempt is outdated.
+    pub(super) fn model_loaded(&mut self, now: Time, replica: usize, attempt: u32) {
         let loading = &mut self.replicas[replica];
-        if loading.worker == Worker::Loading(attempt) && self.down[loading.device] == 0 {
-            loading.worker = Worker::Ready;
+        if loading.worker == WorkerState::Loading(attempt) && self.down[loading.device] == 0 {
+            loading.worker = WorkerState::Ready;
             self.roll_out(now);
         }
     }
@@ -350,30 +361,33 @@ impl World<'_> {
 
     fn stop(&mut self, replica: usize) {
         let stopped = &mut self.replicas[replica];
-        debug_assert!(!stopped.is_up(), "{stopped:?} is stopped while it serves");
-        stopped.worker = Worker::Stopped;
-        // Its number is not used again; what it no longer needs is not kept.
-        stopped.work = Vec::new();
+        debug_assert!(
+            !stopped.is_registered(),
+            "{stopped:?} is stopped while it serves"
+        );
+        stopped.worker = WorkerState::Stopped;
+        // The replica keeps its index; only its memory is freed.
+        stopped.batch_costs = Vec::new();
     }
 }
 
-/// What clients reach of the rate they are given, by the work that they have themselves.
-fn reached(scenario: &Scenario, rate: RequestsPerSecond) -> RequestsPerSecond {
+/// The rate that clients reach of a given rate, because of their own work per request.
+fn reachable_rate(scenario: &Scenario, rate: RequestsPerSecond) -> RequestsPerSecond {
     let overhead = scenario.simulation.client_overhead.as_secs_f64();
     let reached = rate.get() / (1.0 + rate.get() * overhead);
     RequestsPerSecond::new(reached).expect("at most the rate itself")
 }
 
-/// A plan that can be rolled out, if the policy has one.
-fn answer(replanning: &mut Replanning<'_>, problem: &Problem) -> Option<Plan> {
-    // A policy need not reckon with a cluster of nothing.
+/// Calls the policy, and returns its plan if it has no violations.
+fn valid_plan(replanning: &mut Replanning<'_>, problem: &Problem) -> Option<Plan> {
+    // Policies require at least one device.
     if problem.devices.is_empty() {
         return None;
     }
     (replanning.policy)(problem).filter(|plan| plan.violations(problem).is_empty())
 }
 
-fn subject(scenario: &Scenario, replica: &Replica) -> Subject {
+fn subject(scenario: &Scenario, replica: &SimulatedReplica) -> Subject {
     Subject {
         device: replica.device,
         kind: scenario.problem.devices[replica.device].kind.clone(),

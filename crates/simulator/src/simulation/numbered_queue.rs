@@ -1,15 +1,16 @@
-//! A list by number that forgets what is over in front.
+//! A queue whose entries are found by number and removed in order.
 
 use std::collections::VecDeque;
 
-/// What is numbered in order and mostly ends in order.
+/// A queue that numbers its entries from 0. An entry that ended stays until all entries before it have ended.
 #[derive(Debug)]
-pub(super) struct Window<T> {
+pub(super) struct NumberedQueue<T> {
+    /// The number of the first entry.
     first: u64,
     pub(super) entries: VecDeque<T>,
 }
 
-impl<T> Window<T> {
+impl<T> NumberedQueue<T> {
     pub(super) fn new() -> Self {
         Self {
             first: 0,
@@ -17,18 +18,21 @@ impl<T> Window<T> {
         }
     }
 
+    /// Appends an entry and returns its number.
     pub(super) fn push(&mut self, entry: T) -> u64 {
         self.entries.push_back(entry);
         self.first + self.entries.len() as u64 - 1
     }
 
+    /// Returns an entry; `None` if it was removed.
     pub(super) fn get_mut(&mut self, number: u64) -> Option<&mut T> {
         self.entries
             .get_mut(usize::try_from(number.checked_sub(self.first)?).ok()?)
     }
 
-    pub(super) fn forget(&mut self, is_over: impl Fn(&T) -> bool) {
-        while self.entries.front().is_some_and(&is_over) {
+    /// Removes the ended entries at the front.
+    pub(super) fn remove_ended(&mut self, ended: impl Fn(&T) -> bool) {
+        while self.entries.front().is_some_and(&ended) {
             self.entries.pop_front();
             self.first += 1;
         }
