@@ -1,4 +1,4 @@
-//! How fast the engine decides, and how often it allocates: one core, no sockets, workers that answer when they should.
+//! The engine's speed and allocations: one core, no sockets, workers that answer on time.
 //!
 //! Prints one JSON object per line, for `cargo xtask bench engine`.
 #![expect(
@@ -15,15 +15,15 @@ use std::{
 use packhorse_cluster::{Discipline, Time};
 use packhorse_contention::ServiceTimes;
 use packhorse_serving::{
-    Action, BatchId, DeviceKey, Engine, EngineConfig, Event, ModelKey, ModelLimits, ReplicaKey,
-    ReplicaSpec, Request, RequestId, ShapeClass,
+    Action, BatchKey, DeviceKey, Engine, EngineConfig, Event, ModelKey, ModelLimits, ReplicaKey,
+    ReplicaParameters, Request, RequestKey, ShapeClass,
 };
 
 const MODEL: ModelKey = ModelKey(0);
 const BATCH_SIZE: u32 = 16;
 const OBJECTIVE: Duration = Duration::from_millis(200);
 
-/// Compute time of a batch: 8 ms and 1 ms per row, so that a replica does 667 rows per second at best.
+/// Returns the compute time of a batch: 8 ms and 1 ms per row, so that a replica computes at most 667 rows per second.
 fn compute(rows: usize) -> Duration {
     Duration::from_millis(8 + rows as u64)
 }
@@ -38,29 +38,35 @@ fn engine(discipline: Discipline, replicas: u32) -> Engine {
         queue_limit: 1 << 20,
     };
     let model = MODEL;
-    engine.handle(Time::ZERO, Event::ModelUp { model, limits });
+    engine.handle(Time::ZERO, Event::ModelUpdated { model, limits });
     let service = ServiceTimes::from_times((1..=BATCH_SIZE as usize).map(compute).collect());
     for replica in 0..replicas {
-        let spec = ReplicaSpec {
+        let parameters = ReplicaParameters {
             model,
             batch_size: BATCH_SIZE,
-            credits: ReplicaSpec::DEFAULT_CREDITS,
+            credits: ReplicaParameters::DEFAULT_CREDITS,
             service: service.clone(),
             device: DeviceKey(replica),
         };
         let replica = ReplicaKey(replica);
-        engine.handle(Time::ZERO, Event::ReplicaUp { replica, spec });
+        engine.handle(
+            Time::ZERO,
+            Event::ReplicaReady {
+                replica,
+                parameters,
+            },
+        );
     }
     engine
 }
 
-/// A driver in virtual time around the engine, kept as thin as can be.
+/// A minimal driver in virtual time around the engine.
 struct Run {
     engine: Engine,
-    /// When each replica is free.
+    /// The time at which each replica is free.
     free: Vec<Time>,
-    /// When batches come back, how long they waited and how long they computed.
-    back: BinaryHeap<Reverse<(Time, BatchId, Duration, Duration)>>,
+    /// The batches in flight: when they come back, how long they waited and how long they computed.
+    back: BinaryHeap<Reverse<(Time, BatchKey, Duration, Duration)>>,
     gap: Duration,
     next: Time,
     requests: u64,
@@ -68,7 +74,7 @@ struct Run {
 }
 
 impl Run {
-    /// Requests at this part of what the replicas can do at best, evenly spaced.
+    /// Creates a run whose requests arrive evenly spaced, at this fraction of the replicas' best rate.
     fn new(discipline: Discipline, replicas: u32, load: f64) -> Self {
         let best = f64::from(BATCH_SIZE) / compute(BATCH_SIZE as usize).as_secs_f64();
         Self {
@@ -91,7 +97,7 @@ impl Run {
             let now = now.expect("the next request always comes");
             if back == Some(now) {
                 let Reverse((_, batch, queue_wait, compute)) = self.back.pop().expect("just seen");
-                let done = Event::BatchDone {
+                let done = Event::BatchCompleted {
                     batch,
                     queue_wait,
                     compute,
@@ -99,14 +105,14 @@ impl Run {
                 self.engine.handle(now, done);
             } else if self.next == now {
                 let request = Request {
-                    id: RequestId(self.requests),
+                    id: RequestKey(self.requests),
                     model: MODEL,
                     rows: 1,
                     class: ShapeClass(0),
                     priority: 0,
                     deadline: now + OBJECTIVE,
                 };
-                self.engine.handle(now, Event::Arrive(request));
+                self.engine.handle(now, Event::RequestArrived(request));
                 self.requests += 1;
                 self.next = now + self.gap;
             }
@@ -132,7 +138,7 @@ impl Run {
 #[expect(clippy::disallowed_methods, reason = "a measurement reads the clock")]
 fn measure(discipline: Discipline, replicas: u32, load: f64) {
     let mut run = Run::new(discipline, replicas, load);
-    // Buffers grow to their size.
+    // Let the buffers grow to their size.
     run.serve(100_000);
     let (mut actions, mut requests) = (run.actions, run.requests);
     let mut seconds = 0.0;

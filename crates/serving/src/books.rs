@@ -1,33 +1,48 @@
-//! The books of the engine: where every request went.
+//! Counts of all requests by how they ended or where they are.
 
-/// How many requests are where. Every request that arrived is either refused or accepted, and every accepted one is in exactly
-/// one of the other places: `accepted = answered + failed + expired + lost + cancelled + queued + in_flight`.
+use crate::RequestOutcome;
+
+/// The number of requests in each place. Every request that arrived is either refused or accepted, and every accepted one is
+/// in exactly one of the other places: `accepted = answered + failed + expired + lost + cancelled + queued + in_flight`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Books {
-    /// Refused at arrival.
+    /// Requests that ended as [`RequestOutcome::Refused`].
     pub refused: u64,
-    /// Accepted at arrival.
+    /// Requests that were accepted at arrival.
     pub accepted: u64,
-    /// Came back from a replica.
+    /// Requests that ended as [`RequestOutcome::Answered`].
     pub answered: u64,
-    /// The module threw.
+    /// Requests that ended as [`RequestOutcome::Failed`].
     pub failed: u64,
-    /// Could no longer make the deadline.
+    /// Requests that ended as [`RequestOutcome::Expired`].
     pub expired: u64,
-    /// Worker or model gone.
+    /// Requests that ended as [`RequestOutcome::Lost`].
     pub lost: u64,
-    /// The client did not wait.
+    /// Requests that ended as [`RequestOutcome::Cancelled`].
     pub cancelled: u64,
-    /// Wait now.
+    /// Requests that wait in a queue now.
     pub queued: u64,
-    /// Are on a replica now.
+    /// Requests that are on a replica now.
     pub in_flight: u64,
 }
 
 impl Books {
-    /// Whether every accepted request is in exactly one place.
-    pub const fn balance(&self) -> bool {
+    /// Returns true if every accepted request is in exactly one place.
+    pub const fn is_balanced(&self) -> bool {
         let ended = self.answered + self.failed + self.expired + self.lost + self.cancelled;
         self.accepted == ended + self.queued + self.in_flight
+    }
+
+    /// Counts the end of a request. The caller has removed it from `queued` or `in_flight`.
+    pub(crate) fn count_end(&mut self, outcome: RequestOutcome) {
+        let count = match outcome {
+            RequestOutcome::Answered => &mut self.answered,
+            RequestOutcome::Refused(_) => &mut self.refused,
+            RequestOutcome::Expired => &mut self.expired,
+            RequestOutcome::Lost => &mut self.lost,
+            RequestOutcome::Failed => &mut self.failed,
+            RequestOutcome::Cancelled => &mut self.cancelled,
+        };
+        *count += 1;
     }
 }

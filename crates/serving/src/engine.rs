@@ -1,75 +1,50 @@
-//! The engine: what arrives, waits, is dispatched, comes back.
+//! The engine: owns all requests between arrival and end.
 
 mod batches;
 mod replicas;
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap, VecDeque},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     mem,
-    time::Duration,
 };
 
 use packhorse_cluster::{Discipline as DisciplineName, Time};
+use rustc_hash::FxHashMap;
 
 use crate::{
-    Action, BatchId, Books, Event, ModelKey, ModelLimits, Outcome, Refusal, ReplicaKey, Request,
-    RequestId,
-    discipline::{DeadlineOptions, Decision, Discipline, View, discipline},
-    fleet::{Computed, Fleet},
-    hash::NumberHasher,
-    queue::{Queue, Ticket, Waiting},
-    shortages::Shortages,
+    Action, BatchKey, Books, EngineConfig, Event, ModelKey, ModelLimits, Refusal, ReplicaKey,
+    Request, RequestKey, RequestOutcome,
+    discipline::{Decision, Discipline, ModelView, configured_discipline},
+    overloaded_models::OverloadedModels,
+    queue::{Queue, QueuedRequest, Ticket},
+    replica::WorkerTimes,
+    replica_pool::ReplicaPool,
 };
 
-/// What an engine is set up with.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct EngineConfig {
-    /// How waiting requests become batches.
-    pub discipline: DisciplineName,
-    /// How long `fixed-wait` holds an open batch at most.
-    pub max_batch_wait: Duration,
-    /// Which parts of `deadline` are in use.
-    pub deadline: DeadlineOptions,
-    /// How often a request is dispatched at most, counting the first time: a request that kills its workers must not go round
-    /// for ever.
-    pub max_attempts: u32,
-}
-
-impl Default for EngineConfig {
-    /// The default discipline; the thesis' 100 ms for an open batch; two retries.
-    fn default() -> Self {
-        Self {
-            discipline: DisciplineName::default(),
-            max_batch_wait: Duration::from_millis(100),
-            deadline: DeadlineOptions::default(),
-            max_attempts: 3,
-        }
-    }
-}
-
-/// Decides what happens to every request between arrival and answer; does no I/O and reads no clock.
+/// The serving engine. It decides about every request between arrival and answer; it does no I/O and reads no clock.
 ///
 /// # Contract
 /// - `now` never goes back, over all calls.
 /// - After every [`Engine::handle`], and whenever [`Engine::poll_timeout`] has come, the driver calls [`Engine::poll`] until it
-///   gives `None`, and carries out each action.
+///   returns `None`, and carries out each action.
 /// - After that the next moment to act without an event is [`Engine::poll_timeout`].
 ///
-/// Every request that arrives ends exactly once: with an [`Action::Finish`], with the [`Event::BatchDone`] of a batch that it was
-/// dispatched in last (answered), or with its [`Event::Cancel`].
+/// Every request that arrives ends exactly once: with an [`Action::Finish`], with the [`Event::BatchCompleted`] of the last batch
+/// that it was dispatched in (answered), or with its [`Event::RequestCancelled`].
 #[derive(Debug)]
 pub struct Engine {
     config: EngineConfig,
     discipline: Box<dyn Discipline>,
     models: BTreeMap<ModelKey, Model>,
-    /// Which model a replica serves.
+    /// The model of every replica.
     replicas: BTreeMap<ReplicaKey, ModelKey>,
-    batches: BTreeMap<BatchId, Batch>,
-    /// Every request that was accepted and has not ended. Looked up, never gone through.
-    live: HashMap<RequestId, Place, NumberHasher>,
-    /// When to look at a model again; each stands here at most once, as its `wake` says.
+    batches: BTreeMap<BatchKey, DispatchedBatch>,
+    /// The place of every request that was accepted and has not ended. Nothing iterates over it: the order would depend on the
+    /// hash.
+    locations: FxHashMap<RequestKey, RequestLocation>,
+    /// The times at which to decide for a model again; every model stands here at most once, at its `wake`.
     wakes: BTreeSet<(Time, ModelKey)>,
-    shortages: Shortages,
+    overloaded: OverloadedModels,
     actions: VecDeque<Action>,
     next_arrival: u64,
     next_batch: u64,
@@ -78,43 +53,43 @@ pub struct Engine {
 
 #[derive(Debug, Default)]
 struct Model {
-    /// `None` once the model is gone and only its replicas still drain.
+    /// The limits; `None` once the model was removed and only its replicas still drain.
     limits: Option<ModelLimits>,
     queue: Queue,
-    fleet: Fleet,
+    pool: ReplicaPool,
     wake: Option<Time>,
-    /// From when on it is noted if it is short: before that it counts as short anyway.
-    note_short_from: Time,
+    /// The time from which on an overload is marked again: before that the model counts as overloaded anyway.
+    mark_overloaded_from: Time,
 }
 
 #[derive(Debug)]
-struct Batch {
+struct DispatchedBatch {
     model: ModelKey,
     replica: ReplicaKey,
-    requests: Vec<Waiting>,
+    requests: Vec<QueuedRequest>,
     rows: u32,
     dispatched: Time,
 }
 
-/// Where a live request is.
+/// The place of a request that has not ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+enum RequestLocation {
     Queued(ModelKey, Ticket),
-    InFlight(BatchId),
+    InFlight(BatchKey),
 }
 
 impl Engine {
-    /// An engine without models.
+    /// Creates an engine without models.
     pub fn new(config: EngineConfig) -> Self {
         Self {
-            discipline: discipline(&config),
+            discipline: configured_discipline(&config),
             config,
             models: BTreeMap::new(),
             replicas: BTreeMap::new(),
             batches: BTreeMap::new(),
-            live: HashMap::default(),
+            locations: FxHashMap::default(),
             wakes: BTreeSet::new(),
-            shortages: Shortages::default(),
+            overloaded: OverloadedModels::default(),
             actions: VecDeque::new(),
             next_arrival: 0,
             next_batch: 0,
@@ -122,28 +97,33 @@ impl Engine {
         }
     }
 
-    /// Takes note of an event. Panics if a request or replica comes under a number that is in use, or a request without rows.
+    /// Handles an event. Panics if a request or replica arrives under a number that is in use, or a request without rows.
     pub fn handle(&mut self, now: Time, event: Event) {
         match event {
-            Event::ModelUp { model, limits } => {
+            Event::ModelUpdated { model, limits } => {
                 self.models.entry(model).or_default().limits = Some(limits);
-                self.wake(now, model);
+                self.schedule_decision(now, model);
             }
-            Event::ModelGone { model } => self.model_gone(now, model),
-            Event::ReplicaUp { replica, spec } => self.replica_up(now, replica, spec),
+            Event::ModelRemoved { model } => self.model_removed(now, model),
+            Event::ReplicaReady {
+                replica,
+                parameters,
+            } => self.replica_ready(now, replica, parameters),
             Event::ReplicaDraining { replica } => self.replica_draining(now, replica),
             Event::ReplicaLost { replica } => self.replica_lost(now, replica),
-            Event::ReplicaFits { replica, rows } => self.replica_fits(now, replica, rows),
-            Event::Arrive(request) => self.arrive(now, request),
-            Event::Cancel { request } => self.cancel(request),
-            Event::BatchDone {
+            Event::BatchLimitLowered { replica, rows } => {
+                self.batch_limit_lowered(now, replica, rows)
+            }
+            Event::RequestArrived(request) => self.arrive(now, request),
+            Event::RequestCancelled { request } => self.cancel(request),
+            Event::BatchCompleted {
                 batch,
                 queue_wait,
                 compute,
-            } => self.batch_done(
+            } => self.batch_completed(
                 now,
                 batch,
-                Computed {
+                WorkerTimes {
                     queue_wait,
                     compute,
                 },
@@ -151,76 +131,71 @@ impl Engine {
             Event::BatchFailed { batch } => self.batch_failed(now, batch),
             Event::BatchReturned { batch } => self.batch_returned(now, batch),
         }
-        debug_assert!(self.books.balance(), "{:?}", self.books);
+        debug_assert!(self.books.is_balanced(), "{:?}", self.books);
         debug_assert_eq!(
-            self.live.len() as u64,
+            self.locations.len() as u64,
             self.books.queued + self.books.in_flight
         );
     }
 
-    /// Serves by another discipline from now on. What waits is put in its order; what is being computed is not touched.
+    /// Changes the discipline. Waiting requests are put into its order; batches in flight are not touched.
     pub fn set_discipline(&mut self, now: Time, name: DisciplineName) {
         if name == self.config.discipline {
             return;
         }
         self.config.discipline = name;
-        self.discipline = discipline(&self.config);
+        self.discipline = configured_discipline(&self.config);
         let keys: Vec<ModelKey> = self.models.keys().copied().collect();
         for key in keys {
             for waiting in mem::take(&mut self.model_mut(key).queue).iter() {
-                self.place(*waiting);
+                self.insert_into_queue(*waiting);
             }
-            self.wake(now, key);
+            self.schedule_decision(now, key);
         }
     }
 
-    /// The next thing to do now; `None` when there is nothing until the next event or [`Engine::poll_timeout`].
+    /// Returns the next action, or `None` if there is none until the next event or [`Engine::poll_timeout`].
     pub fn poll(&mut self, now: Time) -> Option<Action> {
         while self.actions.is_empty() {
             let &(_, model) = self.wakes.first().filter(|wake| wake.0 <= now)?;
-            self.look_at(now, model);
+            self.decide_for(now, model);
         }
         self.actions.pop_front()
     }
 
-    /// When to poll next, if nothing happens before. `None` if only an event can change anything.
+    /// Returns the time of the next poll if no event comes before; `None` if only an event can change anything.
     pub fn poll_timeout(&self) -> Option<Time> {
         self.wakes.first().map(|wake| wake.0)
     }
 
-    /// Where all requests went so far.
+    /// Returns the number of requests in each place.
     pub fn books(&self) -> Books {
         self.books
     }
 
-    /// How many requests of a model wait.
+    /// Returns the number of waiting requests of a model.
     pub fn queued(&self, model: ModelKey) -> usize {
         self.models.get(&model).map_or(0, |model| model.queue.len())
     }
 
-    /// How much longer than its profile says a replica computes, as observed: 1 is as profiled. `None` for one that is not there.
+    /// Returns a replica's observed compute time divided by its profile's, or `None` if there is no such replica.
     pub fn slowdown(&self, now: Time, replica: ReplicaKey) -> Option<f64> {
         let model = self.models.get(self.replicas.get(&replica)?)?;
-        Some(model.fleet.get(replica)?.slowdown(now))
+        Some(model.pool.get(replica)?.slowdown(now))
     }
 
     fn arrive(&mut self, now: Time, request: Request) {
         assert!(request.rows > 0, "{:?} has no rows", request.id);
         assert!(
-            !self.live.contains_key(&request.id),
+            !self.locations.contains_key(&request.id),
             "{:?} is in use",
             request.id
         );
         if let Err(refusal) = self.admit(now, &request) {
-            if refusal == Refusal::Hopeless {
-                self.falls_short(now, request.model);
+            if refusal == Refusal::CannotMeetDeadline {
+                self.mark_overloaded(now, request.model);
             }
-            self.books.refused += 1;
-            let outcome = Outcome::Refused(refusal);
-            self.actions.push_back(Action::Finish {
-                request: request.id,
-                outcome,
-            });
+            self.finish(request.id, RequestOutcome::Refused(refusal));
             return;
         }
         self.books.accepted += 1;
@@ -231,7 +206,7 @@ impl Engine {
         self.next_arrival += 1;
         self.enqueue(
             now,
-            Waiting {
+            QueuedRequest {
                 request,
                 ticket,
                 arrived: now,
@@ -246,7 +221,7 @@ impl Engine {
             .get(&request.model)
             .and_then(|model| Some((model, model.limits.as_ref()?)))
             .ok_or(Refusal::UnknownModel)?;
-        if model.fleet.serving().next().is_none() {
+        if model.pool.serving().next().is_none() {
             return Err(Refusal::NoReplica);
         }
         if model.queue.len() >= limits.queue_limit {
@@ -254,85 +229,76 @@ impl Engine {
                 limit: limits.queue_limit,
             });
         }
-        let view = View {
+        let view = ModelView {
             now,
             limits,
             queue: &model.queue,
-            fleet: &model.fleet,
-            shortages: &self.shortages,
+            pool: &model.pool,
+            overloaded: &self.overloaded,
         };
         self.discipline.admit(view, request)
     }
 
-    fn enqueue(&mut self, now: Time, waiting: Waiting) {
-        self.place(waiting);
+    fn enqueue(&mut self, now: Time, waiting: QueuedRequest) {
+        self.insert_into_queue(waiting);
         self.books.queued += 1;
-        self.wake(now, waiting.request.model);
+        self.schedule_decision(now, waiting.request.model);
     }
 
-    /// Puts a request into its queue where the discipline wants it.
-    fn place(&mut self, waiting: Waiting) {
+    /// Puts a request into its queue, at the discipline's rank.
+    fn insert_into_queue(&mut self, waiting: QueuedRequest) {
         let ticket = Ticket {
             rank: self.discipline.rank(&waiting.request),
             ..waiting.ticket
         };
         let key = waiting.request.model;
-        self.live
-            .insert(waiting.request.id, Place::Queued(key, ticket));
+        self.locations
+            .insert(waiting.request.id, RequestLocation::Queued(key, ticket));
         self.model_mut(key)
             .queue
-            .insert(Waiting { ticket, ..waiting });
+            .insert(QueuedRequest { ticket, ..waiting });
     }
 
-    fn cancel(&mut self, request: RequestId) {
-        match self.live.remove(&request) {
-            Some(Place::Queued(model, ticket)) => {
+    fn cancel(&mut self, request: RequestKey) {
+        match self.locations.remove(&request) {
+            Some(RequestLocation::Queued(model, ticket)) => {
                 self.model_mut(model)
                     .queue
                     .remove(ticket)
-                    .expect("live requests are where they say");
+                    .expect("a queued request is in its queue");
                 self.books.queued -= 1;
             }
-            // The batch goes on without it.
-            Some(Place::InFlight(_)) => self.books.in_flight -= 1,
+            // The batch is computed without it.
+            Some(RequestLocation::InFlight(_)) => self.books.in_flight -= 1,
             None => return,
         }
-        self.books.cancelled += 1;
+        self.books.count_end(RequestOutcome::Cancelled);
     }
 
-    /// Ends a request that is counted nowhere any more.
-    fn finish(&mut self, waiting: &Waiting, outcome: Outcome) {
-        let count = match outcome {
-            Outcome::Refused(_) => unreachable!("what was accepted is not refused"),
-            Outcome::Expired => &mut self.books.expired,
-            Outcome::Lost => &mut self.books.lost,
-            Outcome::Failed => &mut self.books.failed,
-        };
-        *count += 1;
-        self.live.remove(&waiting.request.id);
-        self.actions.push_back(Action::Finish {
-            request: waiting.request.id,
-            outcome,
-        });
+    /// Ends a request that is counted neither as queued nor as in flight, and tells the driver.
+    fn finish(&mut self, request: RequestKey, outcome: RequestOutcome) {
+        self.books.count_end(outcome);
+        self.locations.remove(&request);
+        self.actions.push_back(Action::Finish { request, outcome });
     }
 
-    /// Asks the discipline once what to do with a model that is due.
-    fn look_at(&mut self, now: Time, key: ModelKey) {
+    /// Carries out one decision of the discipline for a model that is due.
+    fn decide_for(&mut self, now: Time, key: ModelKey) {
         let model = &self.models[&key];
         let decision = match &model.limits {
-            Some(limits) => self.discipline.decide(View {
+            Some(limits) => self.discipline.decide(ModelView {
                 now,
                 limits,
                 queue: &model.queue,
-                fleet: &model.fleet,
-                shortages: &self.shortages,
+                pool: &model.pool,
+                overloaded: &self.overloaded,
             }),
             None => Decision::Wait(None),
         };
         match decision {
             Decision::Dispatch { replica, tickets } => self.dispatch(now, key, replica, &tickets),
             Decision::Expire(ticket) => {
-                self.falls_short(now, key);
+                self.mark_overloaded(now, key);
                 self.expire(key, ticket);
             }
             Decision::Wait(until) => {
@@ -350,24 +316,24 @@ impl Engine {
             .model_mut(model)
             .queue
             .remove(ticket)
-            .expect("a discipline drops what waits");
+            .expect("a discipline drops waiting requests");
         self.books.queued -= 1;
-        // Without the worker that died under it, it would have been in time.
+        // Without the failure of its worker it would have been in time.
         let outcome = if waiting.attempts > 0 {
-            Outcome::Lost
+            RequestOutcome::Lost
         } else {
-            Outcome::Expired
+            RequestOutcome::Expired
         };
-        self.finish(&waiting, outcome);
+        self.finish(waiting.request.id, outcome);
     }
 
-    /// A request of the model had to be dropped, or as many are left waiting as were dispatched.
-    fn falls_short(&mut self, now: Time, key: ModelKey) {
+    /// Marks a model as overloaded: one of its requests had to be dropped, or at least as many rows wait as were dispatched.
+    fn mark_overloaded(&mut self, now: Time, key: ModelKey) {
         let model = self.models.get_mut(&key);
-        let model = model.expect("only what there is can be short");
-        if model.note_short_from <= now {
-            let devices = model.fleet.serving().map(|(_, replica)| replica.device());
-            model.note_short_from = self.shortages.note(now, key, devices);
+        let model = model.expect("only models that exist are overloaded");
+        if model.mark_overloaded_from <= now {
+            let devices = model.pool.serving().map(|(_, replica)| replica.device());
+            model.mark_overloaded_from = self.overloaded.mark(now, key, devices);
         }
     }
 
@@ -377,8 +343,8 @@ impl Engine {
             .expect("a model is kept while it has requests or replicas")
     }
 
-    /// Has a model looked at in the next poll.
-    fn wake(&mut self, now: Time, key: ModelKey) {
+    /// Schedules a decision for a model in the next poll.
+    fn schedule_decision(&mut self, now: Time, key: ModelKey) {
         if self.models.contains_key(&key) {
             self.set_wake(key, Some(now));
         }
@@ -392,12 +358,12 @@ impl Engine {
         }
     }
 
-    /// Forgets a model that is gone once nothing of it is left.
-    fn forget_if_over(&mut self, key: ModelKey) {
+    /// Removes a model that is no longer served once it has no replicas.
+    fn remove_model_if_unused(&mut self, key: ModelKey) {
         if self
             .models
             .get(&key)
-            .is_some_and(|model| model.limits.is_none() && model.fleet.is_empty())
+            .is_some_and(|model| model.limits.is_none() && model.pool.is_empty())
         {
             self.set_wake(key, None);
             self.models.remove(&key);

@@ -1,23 +1,29 @@
-//! What happens to a request between its arrival and its answer: admission, queue, batching, routing, retries.
+//! Admission, queueing, batching, routing and retries of inference requests.
 //!
-//! [`Engine`] is sans-io: it takes `now` and an [`Event`] and gives [`Action`]s; it owns no socket, task, lock or clock. The
-//! gateway's driver and the simulator are two thin loops around the same engine. How waiting requests become batches is a
-//! discipline's decision, one file each in `discipline/`.
+//! [`Engine`] is sans-io: it takes `now` and an [`Event`] and returns [`Action`]s; it owns no socket, task, lock or clock. The
+//! gateway's driver and the simulator are two thin loops around the same engine. A discipline, one file each in `discipline/`,
+//! decides how waiting requests become batches.
 
 mod books;
+mod config;
 mod discipline;
 mod engine;
-mod estimate;
 mod event;
-mod fleet;
-mod hash;
+mod key;
+mod outcome;
+mod overloaded_models;
+mod parameters;
 mod queue;
-mod shortages;
+mod replica;
+mod replica_pool;
+mod request;
+mod speed_estimate;
 
 pub use books::Books;
-pub use discipline::DeadlineOptions;
-pub use engine::{Engine, EngineConfig};
-pub use event::{
-    Action, BatchId, DeviceKey, Event, ModelKey, ModelLimits, Outcome, Refusal, ReplicaKey,
-    ReplicaSpec, Request, RequestId, ShapeClass,
-};
+pub use config::{DeadlineOptions, EngineConfig};
+pub use engine::Engine;
+pub use event::{Action, Event};
+pub use key::{BatchKey, DeviceKey, ModelKey, ReplicaKey, RequestKey, ShapeClass};
+pub use outcome::{Refusal, RequestOutcome};
+pub use parameters::{ModelLimits, ReplicaParameters};
+pub use request::Request;

@@ -1,20 +1,20 @@
 //! `fixed-wait`: the thesis' router, kept for comparison.
 //!
-//! One open batch per shape class, meant for the next replica in turn. It is sent when it is as large as that replica's batch
-//! size, or a fixed time after its first request arrived. No admission, no drops, and no credits: batches that a replica has no
-//! time for wait at the replica, first in, first out.
+//! There is one open batch per shape class, meant for the next replica in turn. It is sent when it is as large as that replica's
+//! batch size, or a fixed time after its first request arrived. There is no admission control, no drop and no credit: batches
+//! that a replica has no time for wait at the replica, first in, first out.
 //!
-//! Source: Elvinger, "Towards resource and interference-aware scheduling of ML workloads", section 4.3.3, listing 4.3. We
-//! deviate where it says nothing: without any replica, requests end at their deadline.
+//! Source: Elvinger, "Towards resource and interference-aware scheduling of ML workloads", section 4.3.3, listing 4.3. We deviate
+//! where it gives no rule: without any replica, requests end at their deadline.
 
 use std::time::Duration;
 
-use super::{Batch, Decision, Discipline, View};
-use crate::{Refusal, ReplicaKey, Request, fleet::Replica, queue::Waiting};
+use super::{CandidateBatch, Decision, Discipline, ModelView};
+use crate::{Refusal, ReplicaKey, Request, queue::QueuedRequest, replica::Replica};
 
 #[derive(Debug)]
 pub(super) struct FixedWait {
-    /// How long an open batch waits for further requests at most.
+    /// The longest time for which an open batch waits for further requests.
     pub(super) max_wait: Duration,
 }
 
@@ -23,19 +23,19 @@ impl Discipline for FixedWait {
         0
     }
 
-    fn admit(&self, view: View<'_>, request: &Request) -> Result<(), Refusal> {
-        match in_turn(view, request.rows) {
+    fn admit(&self, view: ModelView<'_>, request: &Request) -> Result<(), Refusal> {
+        match next_in_turn(view, request.rows) {
             Some(_) => Ok(()),
-            None => Err(Refusal::Hopeless),
+            None => Err(Refusal::CannotMeetDeadline),
         }
     }
 
-    fn decide(&self, view: View<'_>) -> Decision {
+    fn decide(&self, view: ModelView<'_>) -> Decision {
         let Some(first) = view.queue.iter().next() else {
             return Decision::Wait(None);
         };
-        let Some((key, replica)) = in_turn(view, first.request.rows) else {
-            return match view.queue.first_due() {
+        let Some((key, replica)) = next_in_turn(view, first.request.rows) else {
+            return match view.queue.earliest_deadline() {
                 Some((due, ticket)) if due <= view.now => Decision::Expire(ticket),
                 due => Decision::Wait(due.map(|due| due.0)),
             };
@@ -44,10 +44,11 @@ impl Discipline for FixedWait {
         if until <= view.now {
             return view.dispatch(key, first, open_batch(view, replica, first));
         }
-        // Fewer rows in all than a batch holds fill none: no need to count by class at every arrival.
+        // If all classes together have fewer rows than a batch, no batch is full: they need not be counted by class at every
+        // arrival.
         if view.queue.rows() >= u64::from(view.batch_limit(replica)) {
-            for first in view.queue.firsts() {
-                let Some((key, replica)) = in_turn(view, first.request.rows) else {
+            for first in view.queue.first_of_each_class() {
+                let Some((key, replica)) = next_in_turn(view, first.request.rows) else {
                     continue;
                 };
                 let batch = open_batch(view, replica, first);
@@ -60,17 +61,17 @@ impl Discipline for FixedWait {
     }
 }
 
-/// The next replica, in the order of their keys, that takes a request of so many rows.
-fn in_turn(view: View<'_>, rows: u32) -> Option<(ReplicaKey, &Replica)> {
+/// Returns the next replica, in the order of their keys, that takes a request of so many rows.
+fn next_in_turn(view: ModelView<'_>, rows: u32) -> Option<(ReplicaKey, &Replica)> {
     if rows > view.limits.max_batch_rows {
         return None;
     }
-    view.fleet
-        .in_turn()
+    view.pool
+        .round_robin()
         .find(|(_, replica)| rows <= replica.rows_limit())
 }
 
-/// The open batch that starts with `first`.
-fn open_batch(view: View<'_>, replica: &Replica, first: &Waiting) -> Batch {
+/// Returns the open batch that starts with `first`.
+fn open_batch(view: ModelView<'_>, replica: &Replica, first: &QueuedRequest) -> CandidateBatch {
     view.batch(first, view.batch_limit(replica), |_, _| true)
 }

@@ -1,12 +1,12 @@
-//! The batches: how they are made, and what becomes of their requests when they come back or do not.
+//! The engine's batches: dispatch, and the ends of their requests.
 
 use packhorse_cluster::Time;
 
-use super::{Batch, Engine, Place};
+use super::{DispatchedBatch, Engine, RequestLocation};
 use crate::{
-    Action, BatchId, ModelKey, Outcome, ReplicaKey,
-    fleet::Computed,
-    queue::{Ticket, Waiting},
+    Action, BatchKey, ModelKey, ReplicaKey, RequestOutcome,
+    queue::{QueuedRequest, Ticket},
+    replica::WorkerTimes,
 };
 
 impl Engine {
@@ -17,47 +17,48 @@ impl Engine {
         replica_key: ReplicaKey,
         tickets: &[Ticket],
     ) {
-        let id = BatchId(self.next_batch);
+        let id = BatchKey(self.next_batch);
         self.next_batch += 1;
         let model = self.model_mut(model_key);
-        let requests: Vec<Waiting> = tickets
+        let requests: Vec<QueuedRequest> = tickets
             .iter()
             .map(|&ticket| {
                 model
                     .queue
                     .remove(ticket)
-                    .expect("a discipline takes what waits")
+                    .expect("a discipline dispatches waiting requests")
             })
-            .map(|waiting| Waiting {
+            .map(|waiting| QueuedRequest {
                 attempts: waiting.attempts + 1,
                 ..waiting
             })
             .collect();
         let rows = requests.iter().map(|waiting| waiting.request.rows).sum();
         let replica = model
-            .fleet
+            .pool
             .get(replica_key)
-            .expect("a discipline chooses from the fleet");
+            .expect("a discipline chooses from the pool");
         assert!(
             !replica.draining && rows > 0 && (rows <= replica.batch_size() || requests.len() == 1),
             "{rows} rows for {replica_key:?}"
         );
-        model.fleet.dispatched(now, replica_key, id, rows);
+        model.pool.add_batch(now, replica_key, id, rows);
         if model.queue.rows() >= u64::from(rows) {
-            self.falls_short(now, model_key);
+            self.mark_overloaded(now, model_key);
         }
         for waiting in &requests {
-            self.live.insert(waiting.request.id, Place::InFlight(id));
+            self.locations
+                .insert(waiting.request.id, RequestLocation::InFlight(id));
         }
         self.books.queued -= requests.len() as u64;
         self.books.in_flight += requests.len() as u64;
-        let names = requests.iter().map(|waiting| waiting.request.id).collect();
+        let keys = requests.iter().map(|waiting| waiting.request.id).collect();
         self.actions.push_back(Action::Dispatch {
             batch: id,
             replica: replica_key,
-            requests: names,
+            requests: keys,
         });
-        let batch = Batch {
+        let batch = DispatchedBatch {
             model: model_key,
             replica: replica_key,
             requests,
@@ -67,61 +68,68 @@ impl Engine {
         self.batches.insert(id, batch);
     }
 
-    /// Puts a request of a lost batch back into its queue, if that has any prospect.
-    pub(super) fn retry(&mut self, now: Time, waiting: &Waiting) {
+    /// Puts a request of a lost batch back into its queue, or ends it if its model, attempts or time are used up.
+    pub(super) fn retry(&mut self, now: Time, waiting: &QueuedRequest) {
         let model = self.models.get(&waiting.request.model);
         let gone = model.is_none_or(|model| model.limits.is_none());
         if gone || waiting.attempts >= self.config.max_attempts || waiting.request.deadline <= now {
-            self.finish(waiting, Outcome::Lost);
+            self.finish(waiting.request.id, RequestOutcome::Lost);
         } else {
             self.enqueue(now, *waiting);
         }
     }
 
-    pub(super) fn batch_done(&mut self, now: Time, id: BatchId, computed: Computed) {
-        for waiting in self.take_back(now, id, Some(computed)) {
-            self.live.remove(&waiting.request.id);
-            self.books.answered += 1;
+    pub(super) fn batch_completed(&mut self, now: Time, id: BatchKey, times: WorkerTimes) {
+        for waiting in self.end_flight(now, id, Some(times)) {
+            self.locations.remove(&waiting.request.id);
+            self.books.count_end(RequestOutcome::Answered);
         }
     }
 
-    pub(super) fn batch_failed(&mut self, now: Time, id: BatchId) {
-        for waiting in self.take_back(now, id, None) {
-            self.finish(&waiting, Outcome::Failed);
+    pub(super) fn batch_failed(&mut self, now: Time, id: BatchKey) {
+        for waiting in self.end_flight(now, id, None) {
+            self.finish(waiting.request.id, RequestOutcome::Failed);
         }
     }
 
-    pub(super) fn batch_returned(&mut self, now: Time, id: BatchId) {
-        for waiting in self.take_back(now, id, None) {
+    pub(super) fn batch_returned(&mut self, now: Time, id: BatchKey) {
+        for waiting in self.end_flight(now, id, None) {
             self.retry(now, &waiting);
         }
     }
 
-    /// Frees the credit of a batch that came back; its requests that were not cancelled, no longer counted as in flight.
-    fn take_back(&mut self, now: Time, id: BatchId, computed: Option<Computed>) -> Vec<Waiting> {
+    /// Removes a batch that came back and frees its credit. Returns its requests that were not cancelled; they are no longer
+    /// counted as in flight.
+    fn end_flight(
+        &mut self,
+        now: Time,
+        id: BatchKey,
+        times: Option<WorkerTimes>,
+    ) -> Vec<QueuedRequest> {
         let Some(batch) = self.batches.remove(&id) else {
             return Vec::new();
         };
-        self.model_mut(batch.model).fleet.returned(
+        self.model_mut(batch.model).pool.remove_batch(
             now,
             batch.replica,
             id,
             batch.rows,
             batch.dispatched,
-            computed,
+            times,
         );
-        self.wake(now, batch.model);
-        self.drained_if_idle(batch.model, batch.replica);
+        self.schedule_decision(now, batch.model);
+        self.remove_replica_if_drained(batch.model, batch.replica);
         let mut requests = batch.requests;
-        requests.retain(|waiting| self.comes_back(id, waiting));
+        requests.retain(|waiting| self.leave_flight(id, waiting));
         requests
     }
 
-    /// Whether a request of a batch was not cancelled; if so, it is no longer counted as in flight.
-    pub(super) fn comes_back(&mut self, batch: BatchId, waiting: &Waiting) -> bool {
-        // The number may be in use again after a cancellation: the place tells whether it is still this request.
-        let here = self.live.get(&waiting.request.id) == Some(&Place::InFlight(batch));
-        self.books.in_flight -= u64::from(here);
-        here
+    /// Returns true if a request of a batch was not cancelled; such a request is no longer counted as in flight.
+    pub(super) fn leave_flight(&mut self, batch: BatchKey, waiting: &QueuedRequest) -> bool {
+        // The number may be in use again after a cancellation: the location shows if it is still this request.
+        let in_flight =
+            self.locations.get(&waiting.request.id) == Some(&RequestLocation::InFlight(batch));
+        self.books.in_flight -= u64::from(in_flight);
+        in_flight
     }
 }

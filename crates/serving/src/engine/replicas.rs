@@ -1,44 +1,51 @@
-//! The replicas: how they come and go, and their models with them.
+//! The engine's reactions to events about replicas and models.
 
 use std::mem;
 
 use packhorse_cluster::Time;
 
 use super::Engine;
-use crate::{Action, ModelKey, Outcome, ReplicaKey, ReplicaSpec};
+use crate::{Action, ModelKey, ReplicaKey, ReplicaParameters, RequestOutcome};
 
 impl Engine {
-    pub(super) fn model_gone(&mut self, now: Time, key: ModelKey) {
+    pub(super) fn model_removed(&mut self, now: Time, key: ModelKey) {
         let Some(model) = self.models.get_mut(&key) else {
             return;
         };
         model.limits = None;
-        let replicas: Vec<ReplicaKey> = model.fleet.keys().collect();
+        let replicas: Vec<ReplicaKey> = model.pool.keys().collect();
         for waiting in mem::take(&mut model.queue).iter() {
             self.books.queued -= 1;
-            self.finish(waiting, Outcome::Lost);
+            self.finish(waiting.request.id, RequestOutcome::Lost);
         }
         for replica in replicas {
             self.replica_draining(now, replica);
         }
-        self.forget_if_over(key);
+        self.remove_model_if_unused(key);
     }
 
-    pub(super) fn replica_up(&mut self, now: Time, key: ReplicaKey, spec: ReplicaSpec) {
+    pub(super) fn replica_ready(
+        &mut self,
+        now: Time,
+        key: ReplicaKey,
+        parameters: ReplicaParameters,
+    ) {
         assert!(!self.replicas.contains_key(&key), "{key:?} is in use");
         assert!(
-            (1..=spec.service.largest()).contains(&spec.batch_size),
+            (1..=parameters.service.max_rows()).contains(&parameters.batch_size),
             "{key:?} has no time for its batch size"
         );
-        assert!(spec.credits > 0, "{key:?} has no credits");
-        let model_key = spec.model;
+        assert!(parameters.credits > 0, "{key:?} has no credits");
+        let model_key = parameters.model;
         match self.models.get_mut(&model_key) {
             Some(model) if model.limits.is_some() => {
-                model.fleet.add(now, key, spec);
+                model.pool.add(now, key, parameters);
                 self.replicas.insert(key, model_key);
-                self.wake(now, model_key);
+                self.schedule_decision(now, model_key);
             }
-            _ => self.actions.push_back(Action::Drained { replica: key }),
+            _ => self
+                .actions
+                .push_back(Action::ReplicaDrained { replica: key }),
         }
     }
 
@@ -46,21 +53,22 @@ impl Engine {
         let Some(&model) = self.replicas.get(&key) else {
             return;
         };
-        self.model_mut(model).fleet.drain(key);
-        self.drained_if_idle(model, key);
-        self.wake(now, model);
+        self.model_mut(model).pool.drain(key);
+        self.remove_replica_if_drained(model, key);
+        self.schedule_decision(now, model);
     }
 
-    pub(super) fn drained_if_idle(&mut self, model_key: ModelKey, key: ReplicaKey) {
-        let fleet = &mut self.model_mut(model_key).fleet;
-        if fleet
+    pub(super) fn remove_replica_if_drained(&mut self, model_key: ModelKey, key: ReplicaKey) {
+        let pool = &mut self.model_mut(model_key).pool;
+        if pool
             .get(key)
             .is_some_and(|replica| replica.draining && replica.is_idle())
         {
-            fleet.remove(key);
+            pool.remove(key);
             self.replicas.remove(&key);
-            self.actions.push_back(Action::Drained { replica: key });
-            self.forget_if_over(model_key);
+            self.actions
+                .push_back(Action::ReplicaDrained { replica: key });
+            self.remove_model_if_unused(model_key);
         }
     }
 
@@ -70,30 +78,30 @@ impl Engine {
         };
         let replica = self
             .model_mut(model_key)
-            .fleet
+            .pool
             .remove(key)
-            .expect("replicas are where they say");
+            .expect("a replica is in its model's pool");
         for id in replica.held() {
             let batch = self
                 .batches
                 .remove(&id)
-                .expect("a replica holds batches that there are");
+                .expect("the batches that a replica holds exist");
             for waiting in &batch.requests {
-                if self.comes_back(id, waiting) {
+                if self.leave_flight(id, waiting) {
                     self.retry(now, waiting);
                 }
             }
         }
-        self.wake(now, model_key);
-        self.forget_if_over(model_key);
+        self.schedule_decision(now, model_key);
+        self.remove_model_if_unused(model_key);
     }
 
-    pub(super) fn replica_fits(&mut self, now: Time, key: ReplicaKey, rows: u32) {
+    pub(super) fn batch_limit_lowered(&mut self, now: Time, key: ReplicaKey, rows: u32) {
         assert!(rows > 0, "{key:?} takes no rows");
         let Some(&model) = self.replicas.get(&key) else {
             return;
         };
-        self.model_mut(model).fleet.fits(key, rows);
-        self.wake(now, model);
+        self.model_mut(model).pool.lower_batch_limit(key, rows);
+        self.schedule_decision(now, model);
     }
 }

@@ -1,7 +1,9 @@
+use std::time::Duration;
+
 use packhorse_contention::ServiceTimes;
 
 use super::*;
-use crate::{DeviceKey, ReplicaSpec, ShapeClass};
+use crate::{DeadlineOptions, DeviceKey, ReplicaParameters, ShapeClass};
 
 mod properties;
 mod scenarios;
@@ -16,11 +18,11 @@ fn at(millis: u64) -> Time {
     Time::ZERO + ms(millis)
 }
 
-fn spec(model: ModelKey, times_ms: &[u64], credits: u32) -> ReplicaSpec {
+fn parameters(model: ModelKey, times_ms: &[u64], credits: u32) -> ReplicaParameters {
     let service = ServiceTimes::from_times(times_ms.iter().map(|&time| ms(time)).collect());
-    ReplicaSpec {
+    ReplicaParameters {
         model,
-        batch_size: service.largest(),
+        batch_size: service.max_rows(),
         credits,
         service,
         device: DeviceKey(0),

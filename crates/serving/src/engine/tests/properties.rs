@@ -1,4 +1,4 @@
-//! Random histories: whatever happens, in whatever order, the engine keeps its promises.
+//! Random histories: whatever happens, in whatever order, the engine keeps its contract.
 
 use std::collections::BTreeMap;
 
@@ -6,22 +6,22 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// A random step; indices are taken modulo what there is.
+/// A random step; indices are taken modulo the number of items.
 #[derive(Clone, Debug)]
 enum Step {
     Pass {
         millis: u64,
         punctual: bool,
     },
-    ModelUp {
+    ModelUpdated {
         model: u32,
         rows: u32,
         queue: usize,
     },
-    ModelGone {
+    ModelRemoved {
         model: u32,
     },
-    ReplicaUp {
+    ReplicaReady {
         model: u32,
         times: Vec<u64>,
         credits: u32,
@@ -54,11 +54,11 @@ fn step() -> impl Strategy<Value = Step> {
     any::<u64>().prop_map(|seed| Random(seed).step())
 }
 
-/// `SplitMix64`: a strategy would take longer to draw a step than the engine to take it.
+/// The generator `SplitMix64`: a strategy would take longer to draw a step than the engine to handle it.
 struct Random(u64);
 
 impl Random {
-    /// Below `limit`.
+    /// Returns a number below `limit`.
     fn below(&mut self, limit: u64) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
@@ -75,7 +75,7 @@ impl Random {
         self.small(1000) as usize
     }
 
-    /// Of 38 steps about 16 are arrivals, 6 answers, and 4 a while that passes.
+    /// Returns a step: of 38 steps about 16 are arrivals, 6 are answers, and 4 let time pass.
     fn step(&mut self) -> Step {
         match self.below(38) {
             0..16 => Step::Arrive {
@@ -93,17 +93,17 @@ impl Random {
                 millis: self.below(60),
                 punctual: self.below(2) == 0,
             },
-            26..28 => Step::ReplicaUp {
+            26..28 => Step::ReplicaReady {
                 model: self.small(3),
                 times: (0..=self.below(4)).map(|_| 1 + self.below(39)).collect(),
                 credits: 1 + self.small(3),
             },
-            28 => Step::ModelUp {
+            28 => Step::ModelUpdated {
                 model: self.small(3),
                 rows: 1 + self.small(5),
                 queue: self.small(12) as usize,
             },
-            29 => Step::ModelGone {
+            29 => Step::ModelRemoved {
                 model: self.small(24),
             },
             30 => Step::Drain(self.index()),
@@ -126,24 +126,24 @@ fn discipline() -> impl Strategy<Value = DisciplineName> {
 }
 
 struct Worker {
-    spec: ReplicaSpec,
+    parameters: ReplicaParameters,
     draining: bool,
     held: usize,
 }
 
-/// A driver that keeps its own books and judges every action.
-struct World {
+/// A driver that keeps its own books and checks every action.
+struct CheckedDriver {
     engine: Engine,
     discipline: DisciplineName,
     options: DeadlineOptions,
     now: Time,
     limits: BTreeMap<ModelKey, ModelLimits>,
     workers: BTreeMap<ReplicaKey, Worker>,
-    batches: BTreeMap<BatchId, (ReplicaKey, Vec<RequestId>)>,
-    /// Requests that have not ended, by where they are.
-    waiting: BTreeMap<RequestId, Request>,
-    computing: BTreeMap<RequestId, Request>,
-    attempts: BTreeMap<RequestId, u32>,
+    batches: BTreeMap<BatchKey, (ReplicaKey, Vec<RequestKey>)>,
+    /// The requests that wait.
+    waiting: BTreeMap<RequestKey, Request>,
+    computing: BTreeMap<RequestKey, Request>,
+    attempts: BTreeMap<RequestKey, u32>,
     books: Books,
     next: u32,
 }
@@ -152,14 +152,14 @@ fn nth<K: Copy + Ord, V>(map: &BTreeMap<K, V>, index: usize) -> Option<K> {
     map.keys().nth(index.checked_rem(map.len())?).copied()
 }
 
-impl World {
+impl CheckedDriver {
     fn new(discipline: DisciplineName, options: DeadlineOptions) -> Self {
         let config = EngineConfig {
             discipline,
             deadline: options,
             ..EngineConfig::default()
         };
-        let mut world = Self {
+        let mut driver = Self {
             engine: Engine::new(config),
             discipline,
             options,
@@ -174,73 +174,76 @@ impl World {
             next: 0,
         };
         for model in 0..3 {
-            world.take(Step::ModelUp {
+            driver.apply(Step::ModelUpdated {
                 model,
                 rows: 4,
                 queue: 8,
             });
-            world.take(Step::ReplicaUp {
+            driver.apply(Step::ReplicaReady {
                 model,
                 times: vec![5, 8, 11],
                 credits: 2,
             });
         }
-        world
+        driver
     }
 
-    fn take(&mut self, step: Step) {
+    fn apply(&mut self, step: Step) {
         match step {
             Step::Pass { millis, punctual } => self.pass(self.now + ms(millis), punctual),
-            Step::ModelUp { model, rows, queue } => {
+            Step::ModelUpdated { model, rows, queue } => {
                 let limits = ModelLimits {
                     max_batch_rows: rows,
                     queue_limit: queue,
                 };
                 self.limits.insert(ModelKey(model), limits);
-                self.tell(Event::ModelUp {
+                self.handle(Event::ModelUpdated {
                     model: ModelKey(model),
                     limits,
                 });
             }
-            Step::ModelGone { model } => {
+            Step::ModelRemoved { model } => {
                 let model = ModelKey(model);
                 self.limits.remove(&model);
                 for worker in self
                     .workers
                     .values_mut()
-                    .filter(|worker| worker.spec.model == model)
+                    .filter(|worker| worker.parameters.model == model)
                 {
                     worker.draining = true;
                 }
-                self.tell(Event::ModelGone { model });
+                self.handle(Event::ModelRemoved { model });
             }
-            Step::ReplicaUp {
+            Step::ReplicaReady {
                 model,
                 times,
                 credits,
             } => {
                 self.next += 1;
                 let replica = ReplicaKey(self.next);
-                let mut spec = spec(ModelKey(model), &times, credits);
-                // Less than what it has times for: wider requests go alone.
-                spec.batch_size = spec.batch_size.div_ceil(2);
-                let draining = !self.limits.contains_key(&spec.model);
+                let mut parameters = parameters(ModelKey(model), &times, credits);
+                // Smaller than the largest size with a time: requests with more rows are a batch by themselves.
+                parameters.batch_size = parameters.batch_size.div_ceil(2);
+                let draining = !self.limits.contains_key(&parameters.model);
                 self.workers.insert(
                     replica,
                     Worker {
-                        spec: spec.clone(),
+                        parameters: parameters.clone(),
                         draining,
                         held: 0,
                     },
                 );
-                self.tell(Event::ReplicaUp { replica, spec });
+                self.handle(Event::ReplicaReady {
+                    replica,
+                    parameters,
+                });
             }
             Step::Drain(index) => {
                 let Some(replica) = nth(&self.workers, index) else {
                     return;
                 };
                 self.workers.get_mut(&replica).unwrap().draining = true;
-                self.tell(Event::ReplicaDraining { replica });
+                self.handle(Event::ReplicaDraining { replica });
             }
             Step::Lose(index) => self.lose(index),
             Step::Arrive {
@@ -251,7 +254,7 @@ impl World {
                 allowed,
             } => {
                 self.next += 1;
-                let id = RequestId(u64::from(self.next));
+                let id = RequestKey(u64::from(self.next));
                 let deadline = self.now + ms(allowed);
                 let class = ShapeClass(class);
                 let request = Request {
@@ -264,7 +267,7 @@ impl World {
                 };
                 self.books.accepted += 1;
                 self.waiting.insert(id, request);
-                self.tell(Event::Arrive(request));
+                self.handle(Event::RequestArrived(request));
             }
             Step::CancelWaiting(index) => self.cancel(nth(&self.waiting, index)),
             Step::CancelComputing(index) => self.cancel(nth(&self.computing, index)),
@@ -275,7 +278,7 @@ impl World {
                 for request in requests {
                     self.books.answered += u64::from(self.computing.remove(&request).is_some());
                 }
-                self.tell(Event::BatchDone {
+                self.handle(Event::BatchCompleted {
                     batch,
                     queue_wait: Duration::ZERO,
                     compute: ms(compute),
@@ -283,7 +286,7 @@ impl World {
             }
             Step::Fail(batch) => {
                 if let Some((batch, _)) = self.return_batch(batch) {
-                    self.tell(Event::BatchFailed { batch });
+                    self.handle(Event::BatchFailed { batch });
                 }
             }
             Step::Return(batch) => self.give_back(batch),
@@ -301,17 +304,17 @@ impl World {
                 self.waiting.insert(request.id, request);
             }
         }
-        self.tell(Event::BatchReturned { batch });
+        self.handle(Event::BatchReturned { batch });
     }
 
     fn fits(&mut self, index: usize, rows: u32) {
         let Some(replica) = nth(&self.workers, index) else {
             return;
         };
-        let spec = &mut self.workers.get_mut(&replica).unwrap().spec;
-        spec.batch_size = spec.batch_size.min(rows);
-        spec.service = spec.service.up_to(rows);
-        self.tell(Event::ReplicaFits { replica, rows });
+        let parameters = &mut self.workers.get_mut(&replica).unwrap().parameters;
+        parameters.batch_size = parameters.batch_size.min(rows);
+        parameters.service = parameters.service.limited_to(rows);
+        self.handle(Event::BatchLimitLowered { replica, rows });
     }
 
     fn switch(&mut self, discipline: DisciplineName) {
@@ -320,15 +323,15 @@ impl World {
         self.drain();
     }
 
-    fn cancel(&mut self, request: Option<RequestId>) {
+    fn cancel(&mut self, request: Option<RequestKey>) {
         let Some(request) = request else { return };
         self.waiting.remove(&request);
         self.computing.remove(&request);
         self.books.cancelled += 1;
-        self.tell(Event::Cancel { request });
+        self.handle(Event::RequestCancelled { request });
     }
 
-    fn return_batch(&mut self, index: usize) -> Option<(BatchId, Vec<RequestId>)> {
+    fn return_batch(&mut self, index: usize) -> Option<(BatchKey, Vec<RequestKey>)> {
         let batch = nth(&self.batches, index)?;
         let (replica, requests) = self.batches.remove(&batch)?;
         self.workers.get_mut(&replica).unwrap().held -= 1;
@@ -340,7 +343,7 @@ impl World {
             return;
         };
         self.workers.remove(&replica);
-        let void: Vec<BatchId> = self
+        let void: Vec<BatchKey> = self
             .batches
             .iter()
             .filter(|(_, batch)| batch.0 == replica)
@@ -353,10 +356,10 @@ impl World {
                 }
             }
         }
-        self.tell(Event::ReplicaLost { replica });
+        self.handle(Event::ReplicaLost { replica });
     }
 
-    /// Lets time go on: a punctual driver wakes when it was told to, another one when the time is over.
+    /// Lets time pass: a punctual driver wakes at the engine's timeout, another one when the time is over.
     fn pass(&mut self, until: Time, punctual: bool) {
         while let Some(wake) = self
             .engine
@@ -374,7 +377,7 @@ impl World {
         self.drain();
     }
 
-    fn tell(&mut self, event: Event) {
+    fn handle(&mut self, event: Event) {
         self.engine.handle(self.now, event);
         self.drain();
     }
@@ -388,7 +391,7 @@ impl World {
                     requests,
                 } => self.dispatch(batch, replica, requests),
                 Action::Finish { request, outcome } => self.finish(request, outcome),
-                Action::Drained { replica } => {
+                Action::ReplicaDrained { replica } => {
                     let worker = self.workers.remove(&replica).expect("known replicas only");
                     assert!(worker.draining && worker.held == 0);
                 }
@@ -408,23 +411,23 @@ impl World {
         self.books.queued = self.waiting.len() as u64;
         self.books.in_flight = self.computing.len() as u64;
         assert_eq!(self.engine.books(), self.books);
-        assert!(self.books.balance());
+        assert!(self.books.is_balanced());
     }
 
-    /// Whether what cannot be in time is dropped.
+    /// Returns true if requests that cannot be in time are dropped.
     fn keeps_deadlines(&self) -> bool {
         self.binds_late() && self.options.drop
     }
 
-    /// Whether a replica gets no more batches than it has credits.
+    /// Returns true if a replica gets no more batches than it has credits.
     fn binds_late(&self) -> bool {
         self.discipline != DisciplineName::FixedWait
     }
 
-    fn dispatch(&mut self, batch: BatchId, replica: ReplicaKey, requests: Vec<RequestId>) {
+    fn dispatch(&mut self, batch: BatchKey, replica: ReplicaKey, requests: Vec<RequestKey>) {
         let (keeps_deadlines, binds_late) = (self.keeps_deadlines(), self.binds_late());
         let worker = self.workers.get_mut(&replica).expect("known replicas only");
-        let has_credit = worker.held < worker.spec.credits as usize;
+        let has_credit = worker.held < worker.parameters.credits as usize;
         assert!(!worker.draining && (has_credit || !binds_late));
         worker.held += 1;
         let taken: Vec<Request> = requests
@@ -436,17 +439,17 @@ impl World {
             })
             .collect();
         let rows: u32 = taken.iter().map(|request| request.rows).sum();
-        let limit = self.limits[&worker.spec.model]
+        let limit = self.limits[&worker.parameters.model]
             .max_batch_rows
-            .min(worker.spec.batch_size);
+            .min(worker.parameters.batch_size);
         assert!(
             rows > 0 && (rows <= limit || taken.len() == 1),
             "{rows} rows where {limit} are allowed"
         );
-        let fitting = worker.spec.service.largest();
+        let fitting = worker.parameters.service.max_rows();
         assert!(rows <= fitting, "{rows} rows where {fitting} fit");
         for request in &taken {
-            assert_eq!(request.model, worker.spec.model);
+            assert_eq!(request.model, worker.parameters.model);
             assert_eq!(request.class, taken[0].class, "classes never mix");
             assert!(
                 request.deadline > self.now || !keeps_deadlines,
@@ -460,35 +463,38 @@ impl World {
         assert!(self.batches.insert(batch, (replica, requests)).is_none());
     }
 
-    fn finish(&mut self, id: RequestId, outcome: Outcome) {
+    fn finish(&mut self, id: RequestKey, outcome: RequestOutcome) {
         let tried = self.attempts.contains_key(&id);
-        if outcome == Outcome::Failed {
+        if outcome == RequestOutcome::Failed {
             assert!(self.computing.remove(&id).is_some());
             self.books.failed += 1;
             return;
         }
         assert!(self.waiting.remove(&id).is_some(), "{id:?} does not wait");
         match outcome {
-            Outcome::Refused(_) => {
+            RequestOutcome::Refused(_) => {
                 assert!(!tried);
                 self.books.accepted -= 1;
                 self.books.refused += 1;
             }
-            Outcome::Expired => {
+            RequestOutcome::Expired => {
                 assert!(!tried);
                 self.books.expired += 1;
             }
-            Outcome::Lost | Outcome::Failed => self.books.lost += 1,
+            RequestOutcome::Lost => self.books.lost += 1,
+            RequestOutcome::Answered | RequestOutcome::Failed | RequestOutcome::Cancelled => {
+                unreachable!()
+            }
         }
     }
 }
 
-impl World {
-    /// Lets the workers answer and time go on until everything has ended.
+impl CheckedDriver {
+    /// Lets the workers answer and time pass until all requests have ended.
     fn end(&mut self) {
         loop {
             while !self.batches.is_empty() {
-                self.take(Step::Done {
+                self.apply(Step::Done {
                     batch: 0,
                     compute: 5,
                 });
@@ -499,11 +505,11 @@ impl World {
             self.pass(wake, true);
         }
         assert_eq!((self.books.queued, self.books.in_flight), (0, 0));
-        assert!(self.engine.live.is_empty() && self.engine.batches.is_empty());
+        assert!(self.engine.locations.is_empty() && self.engine.batches.is_empty());
     }
 }
 
-/// So many histories of 1 to `longest` random events each; every one is judged action by action and brought to its end.
+/// Runs histories of 1 to `longest` random events each; every one is checked action by action and brought to its end.
 fn check_histories(discipline: DisciplineName, histories: u64, longest: u64) {
     for history in 0..histories {
         let mut random = Random(history);
@@ -513,15 +519,15 @@ fn check_histories(discipline: DisciplineName, histories: u64, longest: u64) {
             look_ahead,
             holding,
         };
-        let mut world = World::new(discipline, options);
+        let mut driver = CheckedDriver::new(discipline, options);
         for _ in 0..=random.below(longest) {
-            world.take(random.step());
+            driver.apply(random.step());
         }
-        world.end();
+        driver.end();
     }
 }
 
-// A million sequences of events, half of them per discipline so that two cores share them …
+// A million sequences of events, half of them per discipline so that two cores share them.
 
 #[test]
 fn the_books_balance_over_half_a_million_histories_that_begin_with_deadline() {
@@ -533,7 +539,7 @@ fn the_books_balance_over_half_a_million_histories_that_begin_with_fixed_wait() 
     check_histories(DisciplineName::FixedWait, 500_000, 12);
 }
 
-// … and a million events in long ones.
+// A million events in long sequences.
 
 #[test]
 fn the_books_balance_over_long_histories() {
@@ -552,10 +558,10 @@ proptest! {
         steps in proptest::collection::vec(step(), 1..200),
     ) {
         let [drop, look_ahead, holding] = options;
-        let mut world = World::new(discipline, DeadlineOptions { drop, look_ahead, holding });
+        let mut driver = CheckedDriver::new(discipline, DeadlineOptions { drop, look_ahead, holding });
         for step in steps {
-            world.take(step);
+            driver.apply(step);
         }
-        world.end();
+        driver.end();
     }
 }

@@ -1,0 +1,86 @@
+//! The state that a discipline decides on: one model at one moment.
+
+use packhorse_cluster::Time;
+
+use super::Decision;
+use crate::{
+    ModelLimits, ReplicaKey,
+    overloaded_models::OverloadedModels,
+    queue::{Queue, QueuedRequest},
+    replica::Replica,
+    replica_pool::ReplicaPool,
+};
+
+/// One model at one moment.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ModelView<'a> {
+    pub(crate) now: Time,
+    pub(crate) limits: &'a ModelLimits,
+    pub(crate) queue: &'a Queue,
+    pub(crate) pool: &'a ReplicaPool,
+    pub(crate) overloaded: &'a OverloadedModels,
+}
+
+impl ModelView<'_> {
+    /// Returns the most rows that requests share in one batch on a replica.
+    pub(crate) fn batch_limit(self, replica: &Replica) -> u32 {
+        replica.batch_size().min(self.limits.max_batch_rows)
+    }
+
+    /// Returns the batch of `first` and those of its class behind it, in their order: as many as have at most `limit` rows
+    /// together and as `joins`, which gets the rows that there would be, lets in.
+    pub(super) fn batch(
+        self,
+        first: &QueuedRequest,
+        limit: u32,
+        mut joins: impl FnMut(&QueuedRequest, u32) -> bool,
+    ) -> CandidateBatch {
+        let mut batch = CandidateBatch {
+            requests: 1,
+            rows: first.request.rows,
+            full: false,
+        };
+        let same_class = self
+            .queue
+            .requests_in_class(first.request.class, first.ticket);
+        for waiting in same_class.skip(1) {
+            let rows = batch.rows.saturating_add(waiting.request.rows);
+            batch.full = rows > limit;
+            if batch.full || !joins(waiting, rows) {
+                break;
+            }
+            batch.rows = rows;
+            batch.requests += 1;
+        }
+        batch.full |= batch.rows >= limit;
+        batch
+    }
+
+    /// Returns the decision to send a replica the batch that begins with `first`.
+    pub(super) fn dispatch(
+        self,
+        replica: ReplicaKey,
+        first: &QueuedRequest,
+        batch: CandidateBatch,
+    ) -> Decision {
+        let same_class = self
+            .queue
+            .requests_in_class(first.request.class, first.ticket);
+        let tickets = same_class
+            .take(batch.requests)
+            .map(|waiting| waiting.ticket);
+        Decision::Dispatch {
+            replica,
+            tickets: tickets.collect(),
+        }
+    }
+}
+
+/// The first requests of a shape class from some request on, which might become a batch.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct CandidateBatch {
+    pub(super) requests: usize,
+    pub(super) rows: u32,
+    /// True if nothing more fits, or if the next request does not.
+    pub(super) full: bool,
+}

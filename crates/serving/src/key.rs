@@ -1,0 +1,34 @@
+//! The numbers by which the engine and its driver refer to models, replicas, devices, requests and batches.
+
+macro_rules! key {
+    ($(#[$doc:meta])* $name:ident($inner:ty)) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub struct $name(pub $inner);
+    };
+}
+
+key!(
+    /// A model version's number, chosen by the driver.
+    ModelKey(u32)
+);
+key!(
+    /// A replica's number, chosen by the driver. A number is not used again before its replica was lost or drained.
+    ReplicaKey(u32)
+);
+key!(
+    /// A device's number, chosen by the driver. Replicas of one device slow each other.
+    DeviceKey(u32)
+);
+key!(
+    /// A request's number, chosen by the driver. A number is not used again before its request ended.
+    RequestKey(u64)
+);
+key!(
+    /// A batch's number, chosen by the engine and never used twice.
+    BatchKey(u64)
+);
+key!(
+    /// The driver's number for the non-batch shapes of a request's inputs. Only requests of one class share a batch.
+    ShapeClass(u64)
+);

@@ -1,0 +1,47 @@
+//! The end of a request.
+
+/// The way in which a request ended. Every request has exactly one outcome.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RequestOutcome {
+    /// The model answered it.
+    Answered,
+    /// It was never accepted.
+    Refused(Refusal),
+    /// It was accepted, and then could no longer make its deadline.
+    Expired,
+    /// It was accepted, but its worker failed with no time or attempts left for another one, or its model was removed.
+    Lost,
+    /// Its batch failed with an error of the model; there was no other try.
+    Failed,
+    /// Its client stopped waiting.
+    Cancelled,
+}
+
+/// The reason why a request was refused at once. The last two are the driver's own; the engine never gives them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// There is no such model.
+    #[error("there is no such model")]
+    UnknownModel,
+    /// No replica of the model is ready: not started yet, or being replaced.
+    #[error("no replica of the model is ready; retry later")]
+    NoReplica,
+    /// The model's queue holds as many requests as its limit allows.
+    #[error("the model's queue is full: queue_limit is {limit} requests; retry later")]
+    QueueFull {
+        /// The most requests that may wait.
+        limit: usize,
+    },
+    /// By the estimate no replica can answer before the deadline.
+    #[error("no replica can answer before the deadline")]
+    CannotMeetDeadline,
+    /// The driver holds as many requests as its limit allows.
+    #[error("the gateway is at its limit of {limit} concurrent requests; retry later")]
+    TooManyRequests {
+        /// The most requests between arrival and answer.
+        limit: usize,
+    },
+    /// The driver is ending.
+    #[error("the gateway is shutting down")]
+    ShuttingDown,
+}

@@ -1,0 +1,72 @@
+//! The devices of models that are overloaded.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use packhorse_cluster::Time;
+
+use crate::{DeviceKey, ModelKey};
+
+/// The time for which a model counts as overloaded after it was marked.
+const OVERLOAD_TIME: Duration = Duration::from_secs(1);
+
+/// By device, the overloaded models that have replicas there, and the time until which each counts as overloaded.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct OverloadedModels {
+    by_device: BTreeMap<DeviceKey, BTreeMap<ModelKey, Time>>,
+}
+
+impl OverloadedModels {
+    /// Marks a model with replicas on these devices as overloaded. Returns the time from which on it should be marked again,
+    /// which lies before the mark ends, so that there is no gap.
+    pub(crate) fn mark(
+        &mut self,
+        now: Time,
+        model: ModelKey,
+        devices: impl Iterator<Item = DeviceKey>,
+    ) -> Time {
+        let until = now + OVERLOAD_TIME;
+        for device in devices {
+            let overloaded = self.by_device.entry(device).or_default();
+            overloaded.retain(|_, until| *until > now);
+            overloaded.insert(model, until);
+        }
+        now + OVERLOAD_TIME / 2
+    }
+
+    /// Returns true if a model other than this one is overloaded on the device.
+    pub(crate) fn shares_device_with_overloaded(
+        &self,
+        now: Time,
+        model: ModelKey,
+        device: DeviceKey,
+    ) -> bool {
+        self.by_device.get(&device).is_some_and(|overloaded| {
+            let mut others = overloaded.iter().filter(|(other, _)| **other != model);
+            others.any(|(_, until)| *until > now)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DEVICE: DeviceKey = DeviceKey(0);
+
+    #[test]
+    fn a_model_counts_as_overloaded_on_its_devices_to_others_and_for_a_while() {
+        let mut models = OverloadedModels::default();
+        let (overloaded, other) = (ModelKey(0), ModelKey(1));
+        models.mark(Time::ZERO, overloaded, [DEVICE, DeviceKey(2)].into_iter());
+        assert!(models.shares_device_with_overloaded(Time::ZERO, other, DEVICE));
+        assert!(
+            !models.shares_device_with_overloaded(Time::ZERO, overloaded, DEVICE),
+            "it is itself"
+        );
+        assert!(!models.shares_device_with_overloaded(Time::ZERO, other, DeviceKey(1)));
+        assert!(
+            !models.shares_device_with_overloaded(Time::ZERO + OVERLOAD_TIME, other, DEVICE),
+            "long ago"
+        );
+    }
+}

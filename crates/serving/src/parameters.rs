@@ -1,0 +1,40 @@
+//! The properties of models and replicas that the engine decides with.
+
+use packhorse_contention::ServiceTimes;
+
+use crate::{DeviceKey, ModelKey};
+
+/// The limits of a model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ModelLimits {
+    /// The most rows of one batch; 1 for a model that does not batch.
+    pub max_batch_rows: u32,
+    /// The most requests that wait; a further one is refused.
+    pub queue_limit: usize,
+}
+
+impl ModelLimits {
+    /// The default of [`ModelLimits::queue_limit`], in requests.
+    pub const DEFAULT_QUEUE_LIMIT: usize = 4096;
+}
+
+/// The parameters of a replica that is ready.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ReplicaParameters {
+    /// The model that it serves.
+    pub model: ModelKey,
+    /// The most rows that requests share in one batch here, at least 1 and at most the largest size of `service`. A request
+    /// that alone has more is a batch by itself: the plan chose the batch size for speed, not to turn requests away.
+    pub batch_size: u32,
+    /// The most batches that it may hold at a time, at least 1: see [`ReplicaParameters::DEFAULT_CREDITS`].
+    pub credits: u32,
+    /// The expected compute times of its batches, up to the most rows that its model takes.
+    pub service: ServiceTimes,
+    /// The device that it computes on.
+    pub device: DeviceKey,
+}
+
+impl ReplicaParameters {
+    /// The default number of credits: one batch computes while another one is copied.
+    pub const DEFAULT_CREDITS: u32 = 2;
+}

@@ -1,0 +1,281 @@
+//! A replica of the pool: the batches that it holds, and a forecast of when it would finish a further one.
+
+use std::time::Duration;
+
+use packhorse_cluster::Time;
+use packhorse_contention::ServiceTimes;
+
+use crate::{
+    BatchKey, DeviceKey, ReplicaParameters,
+    speed_estimate::{Overhead, SpeedEstimate},
+};
+
+/// A replica that is ready or draining.
+#[derive(Clone, Debug)]
+pub(crate) struct Replica {
+    parameters: ReplicaParameters,
+    pub(crate) draining: bool,
+    /// The batches that it holds, in the order of dispatch.
+    held: Vec<HeldBatch>,
+    /// The time at which it should be done with the batches that it holds.
+    pub(crate) busy_until: Time,
+    estimate: SpeedEstimate,
+}
+
+/// A batch on its way to a replica, or there.
+#[derive(Clone, Copy, Debug)]
+struct HeldBatch {
+    batch: BatchKey,
+    /// The earliest time at which it could start to compute, if no batch were before it.
+    ready: Time,
+    /// The time at which it should be back.
+    due: Time,
+    /// The compute time by the profile.
+    profiled: Duration,
+}
+
+/// The times that a worker measured of a batch.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct WorkerTimes {
+    pub(crate) queue_wait: Duration,
+    pub(crate) compute: Duration,
+}
+
+/// A forecast, made at one moment, of when a replica would finish a further batch.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Forecast<'a> {
+    now: Time,
+    /// The time at which the replica is done with the batches that it holds.
+    busy_until: Time,
+    overhead: Overhead,
+    slowdown: f64,
+    service: &'a ServiceTimes,
+}
+
+impl Forecast<'_> {
+    /// Returns the time at which a batch of `rows` rows would be back; `rows` is at most [`Replica::rows_limit`].
+    pub(crate) fn finish(&self, rows: u32) -> Time {
+        self.finish_after(self.busy_until, rows)
+    }
+
+    /// Returns the time at which a batch of `rows` rows would be back from a replica that is busy until `busy_until`.
+    fn finish_after(&self, busy_until: Time, rows: u32) -> Time {
+        busy_until.max(self.now + self.overhead.for_rows(rows)) + self.compute(rows)
+    }
+
+    /// Returns the compute time of a batch of `rows` rows.
+    pub(crate) fn compute(&self, rows: u32) -> Duration {
+        scale(self.service.batch_time(rows), self.slowdown)
+    }
+
+    /// Returns the rows per second in batches of `rows` rows.
+    pub(crate) fn rate(&self, rows: u32) -> f64 {
+        f64::from(rows) / self.compute(rows).as_secs_f64()
+    }
+
+    /// Returns the time at which a batch of `rows` rows would be back that follows one of `before` rows.
+    pub(crate) fn finish_behind(&self, before: u32, rows: u32) -> Time {
+        self.finish_after(self.finish(before), rows)
+    }
+
+    /// Returns the most rows per second that the replica computes.
+    pub(crate) fn best_rate(&self) -> f64 {
+        self.service.max_throughput() / self.slowdown
+    }
+}
+
+/// Multiplies a duration. A product beyond the largest duration becomes that one instead of a panic.
+fn scale(time: Duration, factor: f64) -> Duration {
+    Duration::try_from_secs_f64(time.as_secs_f64() * factor).unwrap_or(Duration::MAX)
+}
+
+impl Replica {
+    pub(crate) fn new(now: Time, parameters: ReplicaParameters) -> Self {
+        Self {
+            parameters,
+            draining: false,
+            held: Vec::new(),
+            busy_until: now,
+            estimate: SpeedEstimate::new(now),
+        }
+    }
+
+    pub(crate) fn has_credit(&self) -> bool {
+        !self.draining && self.held.len() < self.parameters.credits as usize
+    }
+
+    pub(crate) fn batch_size(&self) -> u32 {
+        self.parameters.batch_size
+    }
+
+    /// Returns the most rows of one request.
+    pub(crate) fn rows_limit(&self) -> u32 {
+        self.parameters.service.max_rows()
+    }
+
+    pub(crate) fn device(&self) -> DeviceKey {
+        self.parameters.device
+    }
+
+    pub(crate) fn held(&self) -> impl Iterator<Item = BatchKey> {
+        self.held.iter().map(|held| held.batch)
+    }
+
+    pub(crate) fn is_idle(&self) -> bool {
+        self.held.is_empty()
+    }
+
+    /// Lowers the most rows of a batch. A limit above the present one changes nothing.
+    pub(crate) fn lower_batch_limit(&mut self, rows: u32) {
+        self.parameters.batch_size = self.parameters.batch_size.min(rows);
+        self.parameters.service = self.parameters.service.limited_to(rows);
+    }
+
+    /// Returns the observed compute time divided by the profile's.
+    pub(crate) fn slowdown(&self, now: Time) -> f64 {
+        self.estimate.slowdown(now)
+    }
+
+    /// Returns the time at which it should be done with the batches that it holds, and the overhead of a further batch of `rows`
+    /// rows; `None` if it holds no batch.
+    pub(crate) fn busy_until_and_overhead(&self, now: Time, rows: u32) -> Option<(Time, Duration)> {
+        (!self.is_idle()).then(|| (self.busy_until, self.estimate.overhead(now).for_rows(rows)))
+    }
+
+    /// Returns the forecast for a further batch. The time at which a busy replica will be free is uncertain: the forecast
+    /// contains a margin, so that a batch that must be back in time is rarely late.
+    pub(crate) fn forecast(&self, now: Time) -> Forecast<'_> {
+        let margin = if self.is_idle() {
+            Duration::ZERO
+        } else {
+            self.estimate.margin(now)
+        };
+        Forecast {
+            busy_until: self.busy_until + margin,
+            ..self.expectation(now)
+        }
+    }
+
+    /// Returns the forecast without a margin.
+    fn expectation(&self, now: Time) -> Forecast<'_> {
+        Forecast {
+            now,
+            busy_until: self.busy_until,
+            overhead: self.estimate.overhead(now),
+            slowdown: self.estimate.slowdown(now),
+            service: &self.parameters.service,
+        }
+    }
+
+    pub(crate) fn add_batch(&mut self, now: Time, batch: BatchKey, rows: u32) {
+        let expectation = self.expectation(now);
+        let ready = now + expectation.overhead.for_rows(rows);
+        self.busy_until = expectation.finish(rows);
+        self.held.push(HeldBatch {
+            batch,
+            ready,
+            due: self.busy_until,
+            profiled: self.parameters.service.batch_time(rows),
+        });
+    }
+
+    pub(crate) fn remove_batch(
+        &mut self,
+        now: Time,
+        batch: BatchKey,
+        rows: u32,
+        dispatched: Time,
+        times: Option<WorkerTimes>,
+    ) {
+        let place = self.held.iter().position(|held| held.batch == batch);
+        let HeldBatch { due, profiled, .. } = self
+            .held
+            .remove(place.expect("the replica holds the batch"));
+        if let Some(WorkerTimes {
+            queue_wait,
+            compute,
+        }) = times
+        {
+            let there = queue_wait.saturating_add(compute);
+            let overhead = now.saturating_since(dispatched).saturating_sub(there);
+            let error = now.saturating_since(due) + due.saturating_since(now);
+            self.estimate
+                .observe(now, rows, profiled, compute, overhead, error);
+        }
+        let slowdown = self.estimate.slowdown(now);
+        let done =
+            |free: Time, held: &HeldBatch| free.max(held.ready) + scale(held.profiled, slowdown);
+        self.busy_until = self.held.iter().fold(now, done);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ModelKey;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    fn at(millis: u32) -> Time {
+        Time::ZERO + MS * millis
+    }
+
+    fn replica() -> Replica {
+        let service = ServiceTimes::from_times(vec![MS * 10, MS * 12, MS * 14, MS * 16]);
+        Replica::new(
+            Time::ZERO,
+            ReplicaParameters {
+                model: ModelKey(0),
+                batch_size: 4,
+                credits: 2,
+                service,
+                device: DeviceKey(0),
+            },
+        )
+    }
+
+    #[test]
+    fn a_batch_finishes_after_those_before_it() {
+        let mut replica = replica();
+        assert_eq!(replica.forecast(at(5)).finish(1), at(15));
+        replica.add_batch(at(5), BatchKey(0), 1);
+        assert!(replica.has_credit());
+        assert_eq!(replica.forecast(at(6)).finish(4), at(31));
+        replica.add_batch(at(6), BatchKey(1), 4);
+        assert!(!replica.has_credit());
+        // The first batch came back early: the second one starts early.
+        replica.remove_batch(at(10), BatchKey(0), 1, at(5), None);
+        assert_eq!(replica.forecast(at(10)).finish(1), at(36));
+        // The second batch is overdue: the next one can start at any moment.
+        assert_eq!(replica.forecast(at(40)).finish(1), at(50));
+    }
+
+    fn times(queue_wait: u32) -> WorkerTimes {
+        WorkerTimes {
+            queue_wait: MS * queue_wait,
+            compute: MS * 10,
+        }
+    }
+
+    #[test]
+    fn waiting_behind_another_batch_does_not_count_as_overhead() {
+        let mut replica = replica();
+        replica.add_batch(at(0), BatchKey(0), 1);
+        replica.add_batch(at(0), BatchKey(1), 1);
+        replica.remove_batch(at(15), BatchKey(0), 1, at(0), Some(times(0)));
+        replica.remove_batch(at(25), BatchKey(1), 1, at(0), Some(times(10)));
+        assert_eq!(replica.estimate.overhead(at(25)).for_rows(1), MS * 5);
+    }
+
+    #[test]
+    fn a_batch_that_is_still_on_its_way_cannot_start_when_the_one_before_it_is_done() {
+        let mut replica = replica();
+        replica.add_batch(at(0), BatchKey(0), 1);
+        replica.remove_batch(at(40), BatchKey(0), 1, at(0), Some(times(0)));
+        // The overhead is 30 ms, three times the compute time.
+        replica.add_batch(at(40), BatchKey(1), 1);
+        replica.add_batch(at(60), BatchKey(2), 1);
+        replica.remove_batch(at(80), BatchKey(1), 1, at(40), Some(times(0)));
+        assert_eq!(replica.busy_until, at(100));
+    }
+}

@@ -1,0 +1,22 @@
+//! A request as the engine sees it.
+
+use packhorse_cluster::Time;
+
+use crate::{ModelKey, RequestKey, ShapeClass};
+
+/// A request as it arrives. The driver has checked it against its model's signature.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// The request's number.
+    pub id: RequestKey,
+    /// The model that shall answer it.
+    pub model: ModelKey,
+    /// The rows that it adds to a batch, at least 1.
+    pub rows: u32,
+    /// The class of requests that it may share a batch with.
+    pub class: ShapeClass,
+    /// The priority, as Triton counts: 1 is the highest, larger is lower, 0 is the default, which lies between 2 and 4.
+    pub priority: u64,
+    /// The time at which the answer is due.
+    pub deadline: Time,
+}
