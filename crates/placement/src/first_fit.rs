@@ -1,21 +1,21 @@
 //! `first-fit`: packs replicas onto devices by memory and by time.
 //!
-//! A replica that carries `r` requests/s in full batches of `b` keeps its device busy for `r · latency(b) / b` of the time; the
-//! replicas of a device may plan 85 % of it, and have its memory. A model's next replica goes to the first device, of those that
-//! it is not on yet, that can carry all that is left of its rate; if there is none, to the one that can carry most. Every model
-//! gets its first replica before any gets a second one. A model for which no device has time left still gets one replica where
-//! memory allows: served in what the others leave is better than not at all.
+//! A replica that carries `r` requests/s in full batches of `b` keeps its device busy for the fraction `r · latency(b) / b` of the time.
+//! The replicas of a device must fit its memory and may use 85 % of its time. The next replica of a model goes to the first device
+//! without the model that can carry all of its remaining rate, or, if there is none, to the one that can carry most of it. Every model
+//! gets its first replica before any model gets a second one. A model for which no device has time left still gets one replica if there
+//! is memory for it, which then uses the time that the others leave.
 //!
-//! What runs moves as little as it can: its memory is set aside before anything is placed, models that run are placed before
-//! newcomers (each in the problem's order), and a model prefers the devices that it is on already.
+//! The policy moves as few running replicas as it can: it reserves their memory before it places anything, places running models before
+//! new ones (each in the problem's order), and prefers the devices on which a model runs already.
 //!
-//! The batch size is the one with the highest throughput of those in which a request that just missed a batch is still in time:
-//! `2 · latency(b) + transfer(b) ≤ SLO`. Where there is none, the fastest within the SLO. Interference is not modelled.
+//! The batch size is the one with the highest throughput among those with which a request that just missed a batch is still in time:
+//! `2 · latency(b) + transfer(b) ≤ SLO`. If there is none, it is the fastest within the SLO. Interference is not modelled.
 //!
-//! Predicted goodput is what the replicas carry, the last 15 % of a device's time included where a model needs them.
+//! The predicted goodput is the rate that the replicas carry, including the last 15 % of a device's time for models that need them.
 //!
-//! Source: first fit, Johnson et al., "Worst-case performance bounds for simple one-dimensional packing algorithms", 1974, here
-//! with two resources, items that can be split, and a memory of what runs.
+//! Source: first fit, Johnson et al., "Worst-case performance bounds for simple one-dimensional packing algorithms", 1974. Deviations:
+//! there are two resources, items can be divided, and running replicas are preferred.
 
 use std::{
     collections::{BTreeMap, BTreeSet, btree_map::Entry},
@@ -25,27 +25,25 @@ use std::{
 
 use packhorse_cluster::{
     ByteCount, DeviceIndex, ModelForecast, ModelIndex, Plan, PlannedReplica, Problem,
-    RequestsPerSecond,
+    RequestsPerSecond, Shortfall,
 };
 
-use self::piles::Piles;
+use self::equal_devices::{DeviceState, EqualDevices};
 use crate::{
-    Budget, PlaceError, Policy, PolicyOptions,
+    Budget, PlaceError, PlanningOptions, Policy,
     candidates::{Candidate, Candidates},
+    tolerance::ROUNDING,
 };
 
-mod piles;
+mod equal_devices;
 
 pub(crate) const NAME: &str = "first-fit";
 
-/// How much of a device's time is planned: a queue in front of a device that is always busy never ends.
+/// The fraction of a device's time that is planned, because the queue of a device that is always busy grows without limit.
 const PLANNED_TIME: f64 = 0.85;
 
-/// A further replica that would carry less than this of a device's time is not worth its memory.
-const WORTH_A_REPLICA: f64 = 0.05;
-
-/// Rates are quotients of rounded times: a rate is carried once less than this part of it is left.
-const ROUNDING: f64 = 1e-9;
+/// The smallest fraction of a device's time that is worth the memory of a further replica.
+const MIN_REPLICA_TIME: f64 = 0.05;
 
 pub(crate) struct FirstFit;
 
@@ -53,67 +51,77 @@ impl Policy for FirstFit {
     fn place(
         &self,
         problem: &Problem,
-        _options: &PolicyOptions,
+        _options: &PlanningOptions,
         budget: &mut Budget<'_>,
     ) -> Result<Plan, PlaceError> {
-        pack(problem, PILES, budget)
+        pack(problem, BY_EQUAL_DEVICES, budget)
     }
 }
 
-/// Where a model's next replica could go, but for devices that have clearly less planned time left than given, as a part of all of
-/// it. Of devices that differ in nothing but their index the first is enough.
-type Choices = fn(&Packing<'_>, ModelIndex, f64) -> Vec<Choice>;
+/// A function that returns the possible next replicas of a model. It may leave out devices with clearly less planned time left than a
+/// given fraction, and all but the first of devices that differ only in their index.
+type PossibleReplicas = fn(&Packing<'_>, ModelIndex, f64) -> Vec<PossibleReplica>;
 
-const PILES: Choices = |packing, model, time| packing.choices(model, time);
+/// The function of the policy, which considers one of each set of equal devices.
+const BY_EQUAL_DEVICES: PossibleReplicas =
+    |packing, model, time| packing.possible_replicas(model, time);
 
-fn pack(problem: &Problem, choices: Choices, budget: &mut Budget<'_>) -> Result<Plan, PlaceError> {
-    let mut packing = Packing::new(problem, choices);
+fn pack(
+    problem: &Problem,
+    possible_replicas: PossibleReplicas,
+    budget: &mut Budget<'_>,
+) -> Result<Plan, PlaceError> {
+    let mut packing = Packing::new(problem, possible_replicas);
     let mut order: Vec<ModelIndex> = problem.models().map(|(model, _)| model).collect();
-    order.sort_by_key(|&model| !packing.runs(model));
+    order.sort_by_key(|&model| !packing.is_running(model));
     packing.place_first_replicas(&order, budget)?;
     packing.place_further_replicas(&order, budget)?;
-    // What runs and was not taken over makes room for those that found none.
-    packing.release();
+    // Running replicas that the plan does not keep make room for models without a replica.
+    packing.release_reservations();
     packing.place_first_replicas(&order, budget)?;
     packing.use_headroom();
     Ok(packing.into_plan())
 }
 
-/// A replica that could be put somewhere.
+/// A replica that could be placed.
 #[derive(Clone, Copy)]
-struct Choice {
+struct PossibleReplica {
     device: DeviceIndex,
     candidate: Candidate,
-    /// What it could carry in the time that may be planned there, in requests/s.
+    /// The requests per second that it could carry in the planned time of the device.
     capacity: f64,
 }
 
-struct Room {
+/// The remaining resources of a device.
+struct DeviceRoom {
+    /// The free memory.
     memory: ByteCount,
-    /// Share of the device's time that is taken.
+    /// The fraction of the device's time that its replicas use.
     busy: f64,
 }
 
-/// A plan in the making.
+/// A plan in progress.
 struct Packing<'a> {
     problem: &'a Problem,
     candidates: Candidates<'a>,
-    /// Where what runs now is.
+    /// The running replicas.
     current: BTreeSet<(ModelIndex, DeviceIndex)>,
-    /// The memory that is set aside for it there.
+    /// The memory reserved for running replicas.
     reserved: BTreeMap<(ModelIndex, DeviceIndex), ByteCount>,
-    rooms: Vec<Room>,
-    /// The devices by what is left of them, as long as something is placed.
-    piles: Piles,
-    choices: Choices,
+    /// The remaining resources of each device.
+    rooms: Vec<DeviceRoom>,
+    /// The devices by their remaining resources.
+    equal_devices: EqualDevices,
+    possible_replicas: PossibleReplicas,
+    /// The replicas of the plan.
     placed: BTreeMap<(ModelIndex, DeviceIndex), Candidate>,
-    /// What is left of each model's rate.
-    left: Vec<f64>,
+    /// The rate of each model that no replica carries yet, in requests per second.
+    unserved: Vec<f64>,
 }
 
 impl<'a> Packing<'a> {
-    fn new(problem: &'a Problem, choices: Choices) -> Self {
-        let rooms = problem.devices.iter().map(|device| Room {
+    fn new(problem: &'a Problem, possible_replicas: PossibleReplicas) -> Self {
+        let rooms = problem.devices.iter().map(|device| DeviceRoom {
             memory: device.memory,
             busy: 0.0,
         });
@@ -127,10 +135,10 @@ impl<'a> Packing<'a> {
                 .collect(),
             reserved: BTreeMap::new(),
             rooms: rooms.collect(),
-            piles: Piles::default(),
-            choices,
+            equal_devices: EqualDevices::default(),
+            possible_replicas,
             placed: BTreeMap::new(),
-            left: problem
+            unserved: problem
                 .models
                 .iter()
                 .map(|model| model.rate.get())
@@ -139,11 +147,11 @@ impl<'a> Packing<'a> {
         for replica in &problem.current {
             packing.reserve(replica);
         }
-        packing.pile_up();
+        packing.group_equal_devices();
         packing
     }
 
-    /// Sets the memory of a running replica aside for it, if it can go on as it is.
+    /// Reserves the memory of a running replica, if the replica can stay as it is.
     fn reserve(&mut self, replica: &PlannedReplica) {
         let PlannedReplica {
             model,
@@ -154,12 +162,12 @@ impl<'a> Packing<'a> {
         if model.0 >= self.problem.models.len() || device.0 >= self.problem.devices.len() {
             return;
         }
-        let sizes = self.candidates.of(model, device);
-        let as_it_is = sizes
+        let sizes = self.candidates.on_device(model, device);
+        let unchanged = sizes
             .iter()
             .find(|candidate| candidate.batch_size == batch_size);
         let room = &mut self.rooms[device.0].memory;
-        if let Some(memory) = as_it_is.and_then(|candidate| candidate.memory)
+        if let Some(memory) = unchanged.and_then(|candidate| candidate.memory)
             && let Entry::Vacant(vacant) = self.reserved.entry((model, device))
             && memory <= *room
         {
@@ -168,27 +176,29 @@ impl<'a> Packing<'a> {
         }
     }
 
-    fn release(&mut self) {
+    /// Frees the memory of running replicas that the plan does not keep.
+    fn release_reservations(&mut self) {
         for ((_, device), memory) in std::mem::take(&mut self.reserved) {
             let room = &mut self.rooms[device.0].memory;
             *room = room.saturating_add(memory);
         }
-        self.pile_up();
+        self.group_equal_devices();
     }
 
-    fn pile_up(&mut self) {
-        self.piles = Piles::default();
+    fn group_equal_devices(&mut self) {
+        self.equal_devices = EqualDevices::default();
         for (device, _) in self.problem.devices() {
-            self.piles.add(self.look(device), device);
+            self.equal_devices.insert(self.state(device), device);
         }
     }
 
-    /// What tells a device from others, for a model that is not on it.
-    fn look(&self, device: DeviceIndex) -> piles::Look {
+    /// Returns the state of a device, which is all that matters to a model without a replica on it.
+    fn state(&self, device: DeviceIndex) -> DeviceState {
         let room = &self.rooms[device.0];
-        piles::Look::new(room.busy, room.memory, self.candidates.kind(device))
+        DeviceState::new(room.busy, room.memory, self.candidates.kind_index(device))
     }
 
+    /// Places one replica of each model without one.
     fn place_first_replicas(
         &mut self,
         order: &[ModelIndex],
@@ -198,14 +208,16 @@ impl<'a> Packing<'a> {
             if self.is_placed(model) {
                 continue;
             }
-            budget.spend(self.piles.len() as u64)?;
-            if let Some(choice) = self.choose(model).or_else(|| self.roomiest(model, 0.0)) {
-                self.put(model, choice);
+            budget.spend(self.equal_devices.len() as u64)?;
+            let replica = self.choose(model);
+            if let Some(replica) = replica.or_else(|| self.largest_capacity(model, 0.0)) {
+                self.place(model, replica);
             }
         }
         Ok(())
     }
 
+    /// Places replicas of each model until they carry its rate or none can be placed.
     fn place_further_replicas(
         &mut self,
         order: &[ModelIndex],
@@ -213,82 +225,86 @@ impl<'a> Packing<'a> {
     ) -> Result<(), PlaceError> {
         for &model in order {
             while !self.is_carried(model) {
-                budget.spend(self.piles.len() as u64)?;
-                let Some(choice) = self.choose(model) else {
+                budget.spend(self.equal_devices.len() as u64)?;
+                let Some(replica) = self.choose(model) else {
                     break;
                 };
-                self.put(model, choice);
+                self.place(model, replica);
             }
         }
         Ok(())
     }
 
-    /// The first device that carries all that is left, else the one that carries most of it, if that is worth a replica.
-    fn choose(&self, model: ModelIndex) -> Option<Choice> {
-        let left = self.left[model.0] * (1.0 - ROUNDING);
-        let time = left
+    /// Returns the replica on the first device that carries all of the unserved rate, else the one that carries most of it, if it is worth
+    /// its memory.
+    fn choose(&self, model: ModelIndex) -> Option<PossibleReplica> {
+        let unserved = self.unserved[model.0] * (1.0 - ROUNDING);
+        let time = unserved
             / self
                 .candidates
                 .best_throughput(model)
                 .max(f64::MIN_POSITIVE);
-        let whole = (self.choices)(self, model, time)
+        let sufficient = (self.possible_replicas)(self, model, time)
             .into_iter()
-            .filter(|choice| choice.capacity > 0.0 && choice.capacity >= left);
-        let first = whole.min_by_key(|choice| (self.moves(model, choice.device), choice.device));
-        first.or_else(|| self.roomiest(model, WORTH_A_REPLICA))
+            .filter(|replica| replica.capacity > 0.0 && replica.capacity >= unserved);
+        let first =
+            sufficient.min_by_key(|replica| (self.is_new(model, replica.device), replica.device));
+        first.or_else(|| self.largest_capacity(model, MIN_REPLICA_TIME))
     }
 
-    /// The device that carries most, if at least `least` of its time is left; those that the model is on already before others.
-    fn roomiest(&self, model: ModelIndex, least: f64) -> Option<Choice> {
-        let enough = |choice: &Choice| choice.capacity >= least * choice.candidate.throughput;
-        let busy = |choice: &Choice| self.rooms[choice.device.0].busy;
-        let choices = (self.choices)(self, model, least).into_iter();
-        choices.filter(enough).min_by(|a, b| {
+    /// Returns the replica with the largest capacity among devices with at least the fraction `least` of their time left. Devices on
+    /// which the model runs already come first.
+    fn largest_capacity(&self, model: ModelIndex, least: f64) -> Option<PossibleReplica> {
+        let enough =
+            |replica: &PossibleReplica| replica.capacity >= least * replica.candidate.throughput;
+        let busy = |replica: &PossibleReplica| self.rooms[replica.device.0].busy;
+        let possible = (self.possible_replicas)(self, model, least).into_iter();
+        possible.filter(enough).min_by(|a, b| {
             (self
-                .moves(model, a.device)
-                .cmp(&self.moves(model, b.device)))
+                .is_new(model, a.device)
+                .cmp(&self.is_new(model, b.device)))
             .then(b.capacity.total_cmp(&a.capacity))
             .then(busy(a).total_cmp(&busy(b)))
             .then(a.device.cmp(&b.device))
         })
     }
 
-    /// Where it is now, one by one, and the first of each pile of others.
-    fn choices(&self, model: ModelIndex, time: f64) -> Vec<Choice> {
+    /// Returns the possible replicas on each device where the model runs, and on the first of each set of other equal devices.
+    fn possible_replicas(&self, model: ModelIndex, time: f64) -> Vec<PossibleReplica> {
         let other = |device: &DeviceIndex| {
-            self.moves(model, *device) && !self.placed.contains_key(&(model, *device))
+            self.is_new(model, *device) && !self.placed.contains_key(&(model, *device))
         };
-        // Where no time is asked for, a device without any is a choice too.
+        // If no time is required, devices without free time count too.
         let busy = if time > 0.0 {
             PLANNED_TIME - time + ROUNDING
         } else {
             f64::INFINITY
         };
-        let piles = self.piles.up_to(busy);
-        let others = piles.filter_map(|mut devices| devices.find(other));
-        let own = of_model(model);
-        let own = self.current.range(own).map(|&(_, device)| device);
+        let sets = self.equal_devices.up_to(busy);
+        let others = sets.filter_map(|mut devices| devices.find(other));
+        let own = self.current.range(all_devices(model));
+        let own = own.map(|&(_, device)| device);
         let own = own.filter(|device| device.0 < self.rooms.len());
         own.chain(others)
-            .filter_map(|device| self.choice(model, device))
+            .filter_map(|device| self.possible_replica(model, device))
             .collect()
     }
 
-    /// The model's next replica on a device, if it could go there.
-    fn choice(&self, model: ModelIndex, device: DeviceIndex) -> Option<Choice> {
+    /// Returns the model's next replica on a device, if it can be placed there.
+    fn possible_replica(&self, model: ModelIndex, device: DeviceIndex) -> Option<PossibleReplica> {
         if self.placed.contains_key(&(model, device)) {
             return None;
         }
         let candidate = self.candidate(model, device)?;
         let time = (PLANNED_TIME - self.rooms[device.0].busy).max(0.0);
-        Some(Choice {
+        Some(PossibleReplica {
             device,
             candidate,
             capacity: time * candidate.throughput,
         })
     }
 
-    /// The batch size for a replica on a device, if its memory is known and there.
+    /// Returns the batch size for a replica on a device, if its memory was measured and is free.
     fn candidate(&self, model: ModelIndex, device: DeviceIndex) -> Option<Candidate> {
         let own = self
             .reserved
@@ -297,57 +313,58 @@ impl<'a> Packing<'a> {
             .unwrap_or_default();
         let room = self.rooms[device.0].memory.saturating_add(own);
         let fits = |candidate: &&Candidate| candidate.memory.is_some_and(|memory| memory <= room);
-        let fitting = || self.candidates.of(model, device).iter().filter(fits);
-        let prompt = fitting().filter(|candidate| self.is_prompt(model, candidate));
-        // The smaller one of equals: it comes last in reverse order.
-        let best = prompt
+        let fitting = || self.candidates.on_device(model, device).iter().filter(fits);
+        let in_time = fitting().filter(|candidate| self.is_in_time(model, candidate));
+        // `max_by` returns the last of equals: in reverse order that is the smallest one.
+        let best = in_time
             .rev()
             .max_by(|a, b| a.throughput.total_cmp(&b.throughput));
         best.or_else(|| fitting().min_by_key(|candidate| candidate.latency))
             .copied()
     }
 
-    /// Whether a request that just missed a batch is still in time with the next one.
-    fn is_prompt(&self, model: ModelIndex, candidate: &Candidate) -> bool {
+    /// Returns true if a request that just missed a batch is in time with the next one.
+    fn is_in_time(&self, model: ModelIndex, candidate: &Candidate) -> bool {
         let model = &self.problem.models[model.0];
         let network = &self.problem.network;
         let bytes = model.payload.as_u64() as f64 * f64::from(candidate.batch_size);
         let transfer =
             Duration::try_from_secs_f64(bytes / network.bytes_per_second).unwrap_or(Duration::MAX);
-        let computing = candidate.latency.saturating_mul(2);
-        computing
+        let two_batches = candidate.latency.saturating_mul(2);
+        two_batches
             .saturating_add(network.base)
             .saturating_add(transfer)
             <= model.slo
     }
 
-    fn put(&mut self, model: ModelIndex, choice: Choice) {
-        let Choice {
+    fn place(&mut self, model: ModelIndex, replica: PossibleReplica) {
+        let PossibleReplica {
             device,
             candidate,
             capacity,
-        } = choice;
+        } = replica;
         let own = self.reserved.remove(&(model, device)).unwrap_or_default();
         let needed = candidate
             .memory
             .expect("only batch sizes of known memory are chosen");
-        let carried = capacity.min(self.left[model.0]);
-        self.piles.remove(self.look(device), device);
+        let carried = capacity.min(self.unserved[model.0]);
+        self.equal_devices.remove(self.state(device), device);
         let room = &mut self.rooms[device.0];
         room.memory = room.memory.saturating_add(own).saturating_sub(needed);
         room.busy += carried / candidate.throughput;
-        self.left[model.0] -= carried;
-        self.piles.add(self.look(device), device);
+        self.unserved[model.0] -= carried;
+        self.equal_devices.insert(self.state(device), device);
         self.placed.insert((model, device), candidate);
     }
 
-    /// Has replicas carry what their models still lack in time that was kept free.
+    /// Uses the time that was not planned for the rates that are still unserved.
     fn use_headroom(&mut self) {
         for (&(model, device), candidate) in &self.placed {
             let room = &mut self.rooms[device.0];
-            let carried = self.left[model.0].min((1.0 - room.busy).max(0.0) * candidate.throughput);
+            let carried =
+                self.unserved[model.0].min((1.0 - room.busy).max(0.0) * candidate.throughput);
             room.busy += carried / candidate.throughput;
-            self.left[model.0] -= carried;
+            self.unserved[model.0] -= carried;
         }
     }
 
@@ -375,14 +392,13 @@ impl<'a> Packing<'a> {
     }
 
     fn forecast(&self, model: ModelIndex) -> ModelForecast {
-        let rate = self.problem.models[model.0].rate.get();
-        let carried = (rate - self.left[model.0]).clamp(0.0, rate);
+        let rate = self.problem.models[model.0].rate;
+        let carried = (rate.get() - self.unserved[model.0]).clamp(0.0, rate.get());
+        let goodput = RequestsPerSecond::new(carried).expect("between zero and a rate");
         let shortfall = if !self.is_placed(model) {
-            Some(self.why_nowhere(model))
+            Some(self.unplaced(model))
         } else if !self.is_carried(model) {
-            Some(format!(
-                "the devices have time for {carried:.1} of {rate} requests/s"
-            ))
+            Some(Shortfall::DeviceTime { goodput, rate })
         } else {
             None
         };
@@ -391,48 +407,47 @@ impl<'a> Packing<'a> {
             .map(|candidate| candidate.latency)
             .max();
         ModelForecast {
-            goodput: RequestsPerSecond::new(carried).expect("between zero and a rate"),
+            goodput,
             latency: slowest.map(|latency| latency.saturating_mul(2)),
             shortfall,
         }
     }
 
-    fn why_nowhere(&self, model: ModelIndex) -> String {
-        if let Some(unfit) = self.candidates.unfit(model) {
-            return unfit;
+    /// Returns the reason why a model has no replica.
+    fn unplaced(&self, model: ModelIndex) -> Shortfall {
+        if let Some(infeasible) = self.candidates.infeasible(model) {
+            return infeasible;
         }
         let suitable = || {
             self.problem
                 .devices()
-                .filter(|&(device, _)| !self.candidates.of(model, device).is_empty())
+                .filter(|&(device, _)| !self.candidates.on_device(model, device).is_empty())
         };
-        let sizes = suitable().flat_map(|(device, _)| self.candidates.of(model, device));
+        let sizes = suitable().flat_map(|(device, _)| self.candidates.on_device(model, device));
         match sizes.filter_map(|candidate| candidate.memory).min() {
-            None => "its profiles do not say how much memory it needs".to_owned(),
-            Some(least) => {
-                let most = suitable()
+            None => Shortfall::UnknownMemory,
+            Some(needed) => {
+                let left = suitable()
                     .map(|(device, _)| self.rooms[device.0].memory)
                     .max()
                     .unwrap_or_default();
-                format!(
-                    "it needs {least} of memory, and no suitable device has more than {most} left"
-                )
+                Shortfall::NoMemoryLeft { needed, left }
             }
         }
     }
 
-    fn runs(&self, model: ModelIndex) -> bool {
-        self.current.range(of_model(model)).next().is_some()
+    fn is_running(&self, model: ModelIndex) -> bool {
+        self.current.range(all_devices(model)).next().is_some()
     }
 
-    /// Whether a replica there would be one more to start.
-    fn moves(&self, model: ModelIndex, device: DeviceIndex) -> bool {
+    /// Returns true if a replica on the device would have to be started.
+    fn is_new(&self, model: ModelIndex, device: DeviceIndex) -> bool {
         !self.current.contains(&(model, device))
     }
 
     fn replicas(&self, model: ModelIndex) -> impl Iterator<Item = &Candidate> {
-        let of_model = self.placed.range(of_model(model));
-        of_model.map(|(_, candidate)| candidate)
+        let placed = self.placed.range(all_devices(model));
+        placed.map(|(_, candidate)| candidate)
     }
 
     fn is_placed(&self, model: ModelIndex) -> bool {
@@ -440,12 +455,12 @@ impl<'a> Packing<'a> {
     }
 
     fn is_carried(&self, model: ModelIndex) -> bool {
-        self.left[model.0] <= self.problem.models[model.0].rate.get() * ROUNDING
+        self.unserved[model.0] <= self.problem.models[model.0].rate.get() * ROUNDING
     }
 }
 
-/// The model on every device.
-fn of_model(model: ModelIndex) -> RangeInclusive<(ModelIndex, DeviceIndex)> {
+/// Returns the range of the keys of a model on any device.
+fn all_devices(model: ModelIndex) -> RangeInclusive<(ModelIndex, DeviceIndex)> {
     (model, DeviceIndex(0))..=(model, DeviceIndex(usize::MAX))
 }
 

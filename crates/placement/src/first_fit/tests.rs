@@ -1,15 +1,15 @@
-//! Piles of devices against every device by itself.
+//! The packing by sets of equal devices against one that considers every device.
 
 use proptest::prelude::*;
 
 use super::*;
 use crate::tests::properties::{many_devices, problem};
 
-/// Every device that could be chosen, by index.
-fn one_by_one(packing: &Packing<'_>, model: ModelIndex, _time: f64) -> Vec<Choice> {
+/// Returns the possible replicas on every device, by index.
+fn on_every_device(packing: &Packing<'_>, model: ModelIndex, _time: f64) -> Vec<PossibleReplica> {
     let devices = packing.problem.devices();
     devices
-        .filter_map(|(device, _)| packing.choice(model, device))
+        .filter_map(|(device, _)| packing.possible_replica(model, device))
         .collect()
 }
 
@@ -17,10 +17,10 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
     #[test]
-    fn piles_of_devices_give_the_same_plan_as_every_device_by_itself(
+    fn sets_of_equal_devices_give_the_same_plan_as_every_device_alone(
         problem in prop_oneof![problem(), many_devices()],
     ) {
-        let plain = pack(&problem, one_by_one, &mut Budget::unlimited());
-        prop_assert_eq!(pack(&problem, PILES, &mut Budget::unlimited()), plain);
+        let plain = pack(&problem, on_every_device, &mut Budget::unlimited());
+        prop_assert_eq!(pack(&problem, BY_EQUAL_DEVICES, &mut Budget::unlimited()), plain);
     }
 }
