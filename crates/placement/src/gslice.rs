@@ -1,52 +1,57 @@
-//! `gslice`: a loop tunes every model's batch size and compute share until latency and throughput have little slack; where the
-//! shares are more than the cluster has, everybody gets a max-min fair part.
+//! `gslice`: a loop tunes the batch size and the compute share of every model until latency and throughput have little slack. If the
+//! shares add up to more than the cluster has, each model gets a max-min fair part.
 //!
-//! With `T = SLO / 2`, the other half being the time until a batch is full, `L(b, s)` the time of a batch under a share of `s` percent,
-//! and `r` the rate:
+//! `T = SLO / 2` is the limit of a batch's time, the other half being the time until a batch is full. `L(b, s)` is the time of a batch
+//! under a share of `s` percent, and `r` the rate of a model.
 //!
-//! 1. *Tuning*, from a batch of 1 and 30 %: up to five rounds of up to five steps of the batch size and one of the share, until
-//!    nothing changes, then up to five more of the batch size. A batch stays if the slack `T − L` is between 0 and 10 % of `T`, else it
-//!    becomes `ceil(b + b · (T − L) / L)`. A share stays if that slack and `b / L − r`, of `r`, are both between 0 and 10 %; else it changes by
-//!    itself times the larger of `|T − L| / L` and `|b / L − r| / (b / L)`: it grows if either is missing, and shrinks otherwise.
-//! 2. *Fair split.* `G` devices have `G · 100 %`. Whoever wants less than an equal part of what is left has it; the others share the
-//!    rest equally, and tune their batch size to what they have.
-//! 3. *Placement.* The largest share first, onto the device that is left with least of those that have the share and the memory.
+//! 1. *Tuning* starts from a batch of 1 and a share of 30 %. It takes up to five rounds of up to five steps of the batch size and one
+//!    step of the share, until nothing changes, then up to five more steps of the batch size. A batch stays if the slack `T − L` is
+//!    between 0 and 10 % of `T`; otherwise it becomes `ceil(b + b · (T − L) / L)`. A share stays if that slack and `b / L − r`, as a part
+//!    of `r`, are both between 0 and 10 %; otherwise it changes by itself times the larger of `|T − L| / L` and `|b / L − r| / (b / L)`:
+//!    it grows if either slack is negative, and shrinks otherwise.
+//! 2. *Fair split.* `G` devices have `G · 100 %`. A model that wants less than an equal part of what is left gets what it wants; the
+//!    others share the rest equally and tune their batch size to their part.
+//! 3. *Placement.* The largest share is placed first, on the device that then has the least left among those with enough share and
+//!    memory.
 //!
-//! Predicted goodput is `min(r, Σ b / L)`. Interference is not modelled (nor is it there).
+//! The predicted goodput is `min(r, Σ b / L)`. Interference is not modelled, as in the original.
 //!
-//! Source: Dhakal et al., "GSLICE: controlled spatial sharing of GPUs for a scalable inference platform", SoCC 2020. No release of its
-//! authors was found: step 1 is the reimplementation in iGniter's published code (icloud-ecnu/igniter, gslice.py), step 2 that in
+//! Source: Dhakal et al., "GSLICE: controlled spatial sharing of GPUs for a scalable inference platform", SoCC 2020. We found no release
+//! by its authors: step 1 is the reimplementation in iGniter's published code (icloud-ecnu/igniter, gslice.py), step 2 the one in
 //! GPUlet's (casys-kaist/glet, self-tuning).
 //!
-//! Which reading, and where we deviate from both:
-//! - The loop and its thresholds are iGniter's; glet's has 5 % and takes the larger slack ratio for the share as it is.
-//! - The loop may end late or short of its rate (it swings where a step is larger than the slack), or on a fraction of a percent.
-//!   Shares are rounded up to whole percents; a model that is late or short there gets the least share with which a batch within `T`
-//!   carries its rate. A deployed loop would go on instead.
-//! - Latency under a share is as measured, where the profile has rows under shares, else by the rule of `packhorse_contention`. The published loops measure.
-//! - A rate that is more than all of a device carries takes whole devices, with the largest batch within `T`, and the loop tunes the
-//!   rest; the published ones stop at 100 %.
-//! - The fair split rounds down to whole percents: glet's next larger partition could exceed the cluster. A model whose part computes
-//!   nothing in time gives it back, the one that wants most first, and the others split again.
-//! - iGniter's has no device that shares must fit on, glet's has partitions. Here a share that fits no device whole is cut to the
-//!   largest that is left. Memory is a limit, and no device has two replicas of a model.
+//! Choices and deviations from both:
+//! - The loop and its thresholds are iGniter's. glet's has 5 % and uses the larger slack ratio as the change of the share.
+//! - The loop may end late or short of its rate, because it oscillates where a step is larger than the slack, or at a fraction of a
+//!   percent. Shares are rounded up to whole percents; a model that is late or short there gets the smallest share with which a batch
+//!   within `T` carries its rate. A deployed loop would continue instead.
+//! - The latency under a share is measured if the profile has rows for shares; otherwise it follows the rule of
+//!   `packhorse_contention`. The published loops measure.
+//! - A rate above the throughput of a whole device gets whole devices with the largest batch within `T`, and the loop tunes the rest. The
+//!   published loops stop at 100 %.
+//! - The fair split rounds down to whole percents, because glet's next larger partition could exceed the cluster. A model whose part
+//!   computes no batch in time returns it, the model that wants most first, and the others split again.
+//! - In iGniter's version shares need not fit on devices, and glet's has partitions. Here a share that fits on no device is reduced to
+//!   the largest part that is left. Memory is a limit, and no device has two replicas of a model.
 //! - Batches are at most the largest profiled one, not 32.
-//! - Devices of several kinds: a model is placed on the kind that gives most requests per cost (per device where no cost is given).
-//! - Models that expect no requests come last, with the least share that computes one request in time.
+//! - Devices of several kinds: a model is placed on the kind with the most requests per cost (per device if no cost is given).
+//! - Models without expected requests come last, with the smallest share that computes one request in time.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use packhorse_cluster::{
-    ByteCount, ComputeShare, DeviceIndex, ModelForecast, ModelIndex, Plan, PlannedReplica, Problem,
-    Profile, RequestsPerSecond,
+    ByteCount, ComputeShare, Device, DeviceIndex, ModelIndex, Plan, PlannedReplica, Problem,
+    Profile, Shortfall,
 };
 
-use self::tuning::{Setting, Target};
+use self::tuning::{OperatingPoint, TuningTarget};
 use crate::{
-    Budget, PlaceError, Policy, PolicyOptions,
-    candidates::Candidates,
-    classes::{Class, classes},
-    shares,
+    Budget, PlaceError, PlanningOptions, Policy,
+    candidates::{Candidates, largest_batch},
+    device_classes::{DeviceClass, device_classes},
+    forecast::forecast,
+    share_latency::latency_under_share,
+    tolerance::CARRIED,
 };
 
 mod fairness;
@@ -54,11 +59,8 @@ mod tuning;
 
 pub(crate) const NAME: &str = "gslice";
 
-/// All of a device, in percent.
+/// The share of a whole device, in percent.
 const WHOLE: f64 = 100.0;
-
-/// Rates are quotients of rounded times: a rate is carried if this much of it is.
-const CARRIED: f64 = 1.0 - 1e-9;
 
 pub(crate) struct Gslice;
 
@@ -66,68 +68,79 @@ impl Policy for Gslice {
     fn place(
         &self,
         problem: &Problem,
-        _options: &PolicyOptions,
+        _options: &PlanningOptions,
         budget: &mut Budget<'_>,
     ) -> Result<Plan, PlaceError> {
-        let classes = classes(problem);
-        let mut tuned: Vec<Result<Tuned<'_>, String>> = Vec::new();
+        let classes = device_classes(problem);
+        let mut tuned: Vec<Result<TunedModel<'_>, Shortfall>> = Vec::new();
         let candidates = Candidates::new(problem);
         for (model, _) in problem.models() {
             budget.spend(problem.devices.len() as u64)?;
-            let unfit = candidates.unfit(model);
-            tuned.push(unfit.map_or_else(|| Tuned::new(problem, &classes, model), Err));
+            let infeasible = candidates.infeasible(model);
+            tuned.push(infeasible.map_or_else(|| TunedModel::new(problem, &classes, model), Err));
         }
-        let mut slices = Slices::new(problem);
+        let mut packing = Packing::new(problem);
         for (number, class) in classes.iter().enumerate() {
-            let of_class = || {
+            let on_class = || {
                 let models = tuned.iter().filter_map(|tuned| tuned.as_ref().ok());
                 models.filter(|tuned| tuned.class == number)
             };
-            let busy: Vec<&Tuned<'_>> = of_class().filter(|tuned| tuned.rate > 0.0).collect();
-            let mut pieces = split(&busy, class, budget)?;
-            let idle = of_class().filter(|tuned| tuned.rate == 0.0);
-            pieces.extend(idle.filter_map(|tuned| Some(tuned.piece(tuned.rest?))));
-            slices.open(class);
-            for piece in pieces {
+            let busy: Vec<&TunedModel<'_>> = on_class().filter(|tuned| tuned.rate > 0.0).collect();
+            let mut slices = fair_slices(&busy, class, budget)?;
+            let idle = on_class().filter(|tuned| tuned.rate == 0.0);
+            slices.extend(idle.filter_map(|tuned| Some(tuned.slice(tuned.remainder?))));
+            packing.select_class(class);
+            for slice in slices {
                 budget.spend(1)?;
-                slices.put(&piece);
+                packing.place(&slice);
             }
         }
-        Ok(slices.into_plan(&tuned))
+        Ok(packing.into_plan(&tuned))
     }
 }
 
-/// A model with what the loop has found for it.
-struct Tuned<'a> {
+/// A model with the result of the loop.
+struct TunedModel<'a> {
     model: ModelIndex,
     class: usize,
     profile: &'a Profile,
+    /// The rate in requests per second.
     rate: f64,
-    /// `T`, in seconds.
+    /// The limit `T`, in seconds.
     limit: f64,
-    most: u32,
-    /// How many whole devices it fills, and with what batch.
-    full: usize,
-    whole: Setting,
-    /// For what is left of its rate.
-    rest: Option<Setting>,
+    /// The largest batch size.
+    max_batch: u32,
+    /// The number of whole devices that the rate fills.
+    full_devices: usize,
+    /// The batch size on a whole device.
+    whole: OperatingPoint,
+    /// The operating point for the rest of the rate.
+    remainder: Option<OperatingPoint>,
 }
 
 /// A share of a device for a model.
-struct Piece<'t> {
-    tuned: &'t Tuned<'t>,
-    setting: Setting,
+struct Slice<'t> {
+    tuned: &'t TunedModel<'t>,
+    point: OperatingPoint,
 }
 
-impl<'a> Tuned<'a> {
-    fn new(problem: &'a Problem, classes: &[Class<'a>], model: ModelIndex) -> Result<Self, String> {
-        let on_classes = classes.iter().enumerate();
-        let possible = on_classes.filter_map(|(number, class)| {
-            let alone = Self::on(problem, number, class, model)?;
+impl<'a> TunedModel<'a> {
+    /// Tunes a model on the class with the most requests per cost.
+    ///
+    /// # Errors
+    /// If no batch is in time and fits the memory.
+    fn new(
+        problem: &'a Problem,
+        classes: &[DeviceClass<'a>],
+        model: ModelIndex,
+    ) -> Result<Self, Shortfall> {
+        let numbered = classes.iter().enumerate();
+        let possible = numbered.filter_map(|(number, class)| {
+            let alone = Self::untuned(problem, number, class, model)?;
             let per_cost = alone.target(alone.rate).throughput(alone.whole) / class.cost;
             Some((per_cost, alone))
         });
-        // The first one of equals: it comes last in reverse order.
+        // `max_by` returns the last of equals: in reverse order that is the first one.
         let possible: Vec<_> = possible.collect();
         let best = possible
             .into_iter()
@@ -135,151 +148,149 @@ impl<'a> Tuned<'a> {
             .max_by(|a, b| a.0.total_cmp(&b.0));
         let Some((_, mut tuned)) = best else {
             let slo = problem.models[model.0].slo;
-            return Err(format!(
-                "no batch that a device has the memory for takes less than half of the SLO of {slo:?}"
-            ));
+            return Err(Shortfall::NoBatchWithinHalfSlo { slo });
         };
         tuned.tune(classes[tuned.class].devices.len());
         Ok(tuned)
     }
 
-    /// Not tuned yet; `None` if no batch is in time, or has the memory.
-    fn on(
+    /// Returns the model before the loop; `None` if no batch on a whole device of the class is in time and fits the memory.
+    fn untuned(
         problem: &'a Problem,
         number: usize,
-        class: &Class<'_>,
+        class: &DeviceClass<'_>,
         model: ModelIndex,
     ) -> Option<Self> {
         let demanded = &problem.models[model.0];
         let profile = problem.profiles.get(&demanded.id, class.kind)?;
-        let profiled = profile.whole().iter().map(|row| row.batch_size).max()?;
-        // A replica whose memory was never measured may have a whole device.
-        let fits = |batch: &u32| profile.memory(*batch).unwrap_or(class.memory) <= class.memory;
-        let most = (1..=profiled.min(demanded.max_batch_size).max(1))
-            .rev()
-            .find(fits)?;
+        let fits = |batch: &u32| class.replica_memory(profile, *batch) <= class.memory;
+        let sizes = 1..=largest_batch(profile, demanded);
+        let max_batch = sizes.rev().find(fits)?;
         let mut tuned = Self {
             model,
             class: number,
             profile,
             rate: demanded.rate.get(),
             limit: demanded.slo.as_secs_f64() / 2.0,
-            most,
-            full: 0,
-            whole: Setting {
+            max_batch,
+            full_devices: 0,
+            whole: OperatingPoint {
                 batch: 1,
                 share: WHOLE,
             },
-            rest: None,
+            remainder: None,
         };
-        tuned.whole.batch = tuned.target(tuned.rate).largest_batch(most, WHOLE)?;
+        tuned.whole.batch = tuned.target(tuned.rate).largest_batch(max_batch, WHOLE)?;
         Some(tuned)
     }
 
-    fn target(&self, rate: f64) -> Target<impl Fn(u32, f64) -> f64 + use<'a>> {
+    /// Returns the target of the loop for a rate.
+    fn target(&self, rate: f64) -> TuningTarget<impl Fn(u32, f64) -> f64 + use<'a>> {
         let profile = self.profile;
-        Target {
+        TuningTarget {
             limit: self.limit,
             rate,
-            most: self.most,
-            latency: move |batch, share| shares::latency(profile, batch, share),
+            max_batch: self.max_batch,
+            latency: move |batch, share| latency_under_share(profile, batch, share),
         }
     }
 
-    /// Whole devices, at most so many, and the loop for the rest.
+    /// Gives the model as many whole devices as its rate fills, at most `devices`, and runs the loop for the rest.
     fn tune(&mut self, devices: usize) {
         let throughput = self.target(self.rate).throughput(self.whole);
         let full = (self.rate / throughput / CARRIED).floor();
-        self.full = full.min(devices as f64) as usize;
-        let rest = self.rate - self.full as f64 * throughput;
-        if rest > self.rate * (1.0 - CARRIED) && self.full < devices {
+        self.full_devices = full.min(devices as f64) as usize;
+        let rest = self.rate - self.full_devices as f64 * throughput;
+        if rest > self.rate * (1.0 - CARRIED) && self.full_devices < devices {
             let target = self.target(rest);
-            self.rest = target.settle(target.tune());
+            self.remainder = target.settle(target.tune());
         }
         if self.rate == 0.0 {
-            let least = Setting {
+            let smallest = OperatingPoint {
                 batch: 1,
                 share: 1.0,
             };
-            self.rest = self.target(0.0).settle(least);
+            self.remainder = self.target(0.0).settle(smallest);
         }
     }
 
-    /// In percent of a device.
+    /// Returns the sum of the shares that the model wants, in percent of a device.
     fn wanted(&self) -> f64 {
-        self.full as f64 * WHOLE + self.rest.map_or(0.0, |rest| rest.share)
+        let remainder = self.remainder.map_or(0.0, |point| point.share);
+        self.full_devices as f64 * WHOLE + remainder
     }
 
-    fn piece(&self, setting: Setting) -> Piece<'_> {
-        Piece {
-            tuned: self,
-            setting,
-        }
+    fn slice(&self, point: OperatingPoint) -> Slice<'_> {
+        Slice { tuned: self, point }
     }
 
-    /// The pieces of a grant: whole devices, and the rest if it computes anything in time.
-    fn pieces(&self, granted: f64) -> impl Iterator<Item = Piece<'_>> {
-        let full = ((granted / WHOLE) as usize).min(self.full);
+    /// Returns the slices of a granted share: whole devices, and the rest if it computes a batch in time.
+    fn slices(&self, granted: f64) -> impl Iterator<Item = Slice<'_>> {
+        let full = ((granted / WHOLE) as usize).min(self.full_devices);
         let share = (granted - full as f64 * WHOLE).min(WHOLE).floor();
-        let rest = match self.rest {
-            Some(rest) if full == self.full && share >= rest.share => Some(rest),
+        let rest = match self.remainder {
+            Some(point) if full == self.full_devices && share >= point.share => Some(point),
             _ if share >= 1.0 => self.target(self.rate).under(share),
             _ => None,
         };
         let whole = std::iter::repeat_n(self.whole, full);
-        whole.chain(rest).map(|setting| self.piece(setting))
+        whole.chain(rest).map(|point| self.slice(point))
     }
 }
 
-/// Everybody's pieces of a class of devices, the largest first.
-fn split<'t>(
-    models: &[&'t Tuned<'t>],
-    class: &Class<'_>,
+/// Divides a class of devices fairly among models, and returns their slices, the largest first.
+fn fair_slices<'t>(
+    models: &[&'t TunedModel<'t>],
+    class: &DeviceClass<'_>,
     budget: &mut Budget<'_>,
-) -> Result<Vec<Piece<'t>>, PlaceError> {
+) -> Result<Vec<Slice<'t>>, PlaceError> {
     let mut models = models.to_vec();
     loop {
         budget.spend(models.len() as u64)?;
         let wanted: Vec<f64> = models.iter().map(|tuned| tuned.wanted()).collect();
         let granted = fairness::max_min(&wanted, class.devices.len() as f64 * WHOLE);
-        let idle = |&index: &usize| {
+        let is_useless = |&index: &usize| {
             let granted: f64 = granted[index];
-            granted < wanted[index] && models[index].pieces(granted).next().is_none()
+            granted < wanted[index] && models[index].slices(granted).next().is_none()
         };
-        let useless = (0..models.len()).filter(idle);
-        let Some(last) = useless.max_by(|&a, &b| wanted[a].total_cmp(&wanted[b])) else {
+        let useless = (0..models.len()).filter(is_useless);
+        let Some(largest) = useless.max_by(|&a, &b| wanted[a].total_cmp(&wanted[b])) else {
             let with_grants = models.iter().zip(granted);
-            let mut pieces: Vec<Piece<'t>> = with_grants
-                .flat_map(|(tuned, granted)| tuned.pieces(granted))
+            let mut slices: Vec<Slice<'t>> = with_grants
+                .flat_map(|(tuned, granted)| tuned.slices(granted))
                 .collect();
-            pieces.sort_by(|a, b| b.setting.share.total_cmp(&a.setting.share));
-            return Ok(pieces);
+            slices.sort_by(|a, b| b.point.share.total_cmp(&a.point.share));
+            return Ok(slices);
         };
-        models.remove(last);
+        models.remove(largest);
     }
 }
 
-/// What a device has left.
-struct Room {
-    /// In whole percents.
+/// The remaining resources of a device.
+struct DeviceRoom {
+    /// The free share, in whole percents.
     share: u8,
+    /// The free memory.
     memory: ByteCount,
+    /// The models with a replica on the device.
     hosts: BTreeSet<ModelIndex>,
 }
 
-/// A plan in the making.
-struct Slices<'a> {
+/// A plan in progress.
+struct Packing<'a> {
     problem: &'a Problem,
-    rooms: Vec<Room>,
-    /// What a device has left of its share, and which, by class.
+    /// The remaining resources of each device.
+    rooms: Vec<DeviceRoom>,
+    /// The free share of each device of the selected class, with the device.
     by_share: BTreeSet<(u8, DeviceIndex)>,
     replicas: Vec<PlannedReplica>,
-    carried: BTreeMap<ModelIndex, f64>,
+    /// The number of replicas of each model, and the rate that they carry, in requests per second.
+    carried: BTreeMap<ModelIndex, (usize, f64)>,
 }
 
-impl<'a> Slices<'a> {
+impl<'a> Packing<'a> {
     fn new(problem: &'a Problem) -> Self {
-        let room = |device: &packhorse_cluster::Device| Room {
+        let room = |device: &Device| DeviceRoom {
             share: 100,
             memory: device.memory,
             hosts: BTreeSet::new(),
@@ -293,98 +304,93 @@ impl<'a> Slices<'a> {
         }
     }
 
-    /// From here on pieces are of this class.
-    fn open(&mut self, class: &Class<'_>) {
+    /// Selects the class of the next slices.
+    fn select_class(&mut self, class: &DeviceClass<'_>) {
         self.by_share = class.devices.iter().map(|device| (100, *device)).collect();
     }
 
-    /// Onto the device that is left with least, else with as large a share as there is.
-    fn put(&mut self, piece: &Piece<'_>) {
-        let Piece { tuned, setting } = *piece;
-        let share = setting.share as u8;
+    /// Places a slice on the device that then has the least left, or a smaller slice if it fits on no device.
+    fn place(&mut self, slice: &Slice<'_>) {
+        let Slice { tuned, point } = *slice;
+        let share = point.share as u8;
         let fitting = self.by_share.range((share, DeviceIndex(0))..);
         let found = fitting
             .map(|(_, device)| *device)
-            .find(|device| self.takes(*device, tuned, setting.batch));
+            .find(|device| self.can_host(*device, tuned, point.batch));
         if let Some(device) = found {
-            self.place(device, tuned, setting);
-        } else if let Some((device, setting)) = self.cut(tuned, share) {
-            self.place(device, tuned, setting);
+            self.add_replica(device, tuned, point);
+        } else if let Some((device, point)) = self.reduced(tuned, share) {
+            self.add_replica(device, tuned, point);
         }
     }
 
-    /// The largest share below this one that is left and computes anything in time.
-    fn cut(&self, tuned: &Tuned<'_>, share: u8) -> Option<(DeviceIndex, Setting)> {
-        let mut tried: Option<(u8, Option<Setting>)> = None;
+    /// Returns the device with the largest free share below `share` that computes a batch in time, and the operating point there.
+    fn reduced(&self, tuned: &TunedModel<'_>, share: u8) -> Option<(DeviceIndex, OperatingPoint)> {
+        let mut tried: Option<(u8, Option<OperatingPoint>)> = None;
         let smaller = self.by_share.range(..(share, DeviceIndex(0))).rev();
         for &(left, device) in smaller.take_while(|(left, _)| *left > 0) {
-            let setting = match tried {
-                Some((same, setting)) if same == left => setting,
+            let point = match tried {
+                Some((same, point)) if same == left => point,
                 _ => tuned.target(tuned.rate).under(f64::from(left)),
             };
-            tried = Some((left, setting));
-            let Some(setting) = setting else {
+            tried = Some((left, point));
+            let Some(point) = point else {
                 continue;
             };
-            if self.takes(device, tuned, setting.batch) {
-                return Some((device, setting));
+            if self.can_host(device, tuned, point.batch) {
+                return Some((device, point));
             }
         }
         None
     }
 
-    fn takes(&self, device: DeviceIndex, tuned: &Tuned<'_>, batch: u32) -> bool {
+    fn can_host(&self, device: DeviceIndex, tuned: &TunedModel<'_>, batch: u32) -> bool {
         let room = &self.rooms[device.0];
         !room.hosts.contains(&tuned.model) && self.memory(device, tuned, batch) <= room.memory
     }
 
-    fn memory(&self, device: DeviceIndex, tuned: &Tuned<'_>, batch: u32) -> ByteCount {
+    fn memory(&self, device: DeviceIndex, tuned: &TunedModel<'_>, batch: u32) -> ByteCount {
         let whole = self.problem.devices[device.0].memory;
         tuned.profile.memory(batch).unwrap_or(whole)
     }
 
-    fn place(&mut self, device: DeviceIndex, tuned: &Tuned<'_>, setting: Setting) {
-        let memory = self.memory(device, tuned, setting.batch);
+    fn add_replica(&mut self, device: DeviceIndex, tuned: &TunedModel<'_>, point: OperatingPoint) {
+        let memory = self.memory(device, tuned, point.batch);
         let room = &mut self.rooms[device.0];
         self.by_share.remove(&(room.share, device));
-        room.share -= setting.share as u8;
+        room.share -= point.share as u8;
         room.memory = room.memory.saturating_sub(memory);
         room.hosts.insert(tuned.model);
         self.by_share.insert((room.share, device));
-        let throughput = tuned.target(tuned.rate).throughput(setting);
-        *self.carried.entry(tuned.model).or_default() += throughput;
-        let share = ComputeShare::new(setting.share).expect("between 1 and 100 percent");
+        let (replicas, carried) = self.carried.entry(tuned.model).or_default();
+        *replicas += 1;
+        *carried += tuned.target(tuned.rate).throughput(point);
+        let share = ComputeShare::new(point.share).expect("between 1 and 100 percent");
         self.replicas.push(PlannedReplica {
             model: tuned.model,
             device,
-            batch_size: setting.batch,
+            batch_size: point.batch,
             // A whole device needs no limit.
-            compute_share: (setting.share < WHOLE).then_some(share),
+            compute_share: (point.share < WHOLE).then_some(share),
             duty_cycle: None,
         });
     }
 
-    fn into_plan(mut self, tuned: &[Result<Tuned<'_>, String>]) -> Plan {
+    fn into_plan(mut self, tuned: &[Result<TunedModel<'_>, Shortfall>]) -> Plan {
         self.replicas
             .sort_by_key(|replica| (replica.model, replica.device));
-        let mut plan = Plan::empty(NAME, self.problem, "");
+        let mut plan = Plan::empty(NAME, self.problem, &Shortfall::NoDeviceLeft);
         for ((model, demanded), tuned) in self.problem.models().zip(tuned) {
             let rate = demanded.rate;
-            let carried = self.carried.get(&model);
-            let shortfall = match (tuned, carried) {
-                (Err(why), _) => Some(why.clone()),
-                (Ok(_), None) => Some("no share is left that computes a batch in time".to_owned()),
-                (Ok(_), Some(carried)) if *carried < rate.get() * CARRIED => Some(format!(
-                    "its shares carry {carried:.1} of {rate} requests/s"
-                )),
-                _ => None,
-            };
-            let goodput = carried.copied().unwrap_or_default().min(rate.get());
-            plan.models[model.0] = ModelForecast {
-                goodput: RequestsPerSecond::new(goodput).expect("between zero and a rate"),
-                latency: None,
-                shortfall,
-            };
+            let (replicas, carried) = self.carried.get(&model).copied().unwrap_or_default();
+            let infeasible = tuned.as_ref().err();
+            plan.models[model.0] = forecast(
+                rate,
+                replicas,
+                carried,
+                || infeasible.cloned().unwrap_or(Shortfall::NoComputeShareLeft),
+                |goodput| Shortfall::ShareThroughput { goodput, rate },
+            );
         }
         plan.replicas = self.replicas;
         plan

@@ -1,7 +1,7 @@
-//! What everybody gets where not everybody can have what they want.
+//! Max-min fairness.
 
-/// Max-min fair parts of `total`: whoever wants less than an equal part of what is left has it, and the others share the rest
-/// equally. In the order of `wanted`; wants are not negative.
+/// Returns max-min fair parts of `total`, in the order of `wanted`: a want below an equal part of what is left is granted in full, and
+/// the others share the rest equally. Wants are not negative.
 ///
 /// Source: water filling, e.g. Bertsekas and Gallager, "Data Networks", section 6.5.2.
 pub(super) fn max_min(wanted: &[f64], total: f64) -> Vec<f64> {
@@ -22,8 +22,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_modest_have_what_they_want_and_the_others_share_the_rest() {
-        // Of 100, 10 want 10; the other 90 are 45 for each of two, one of whom wants 40; so the last has 50.
+    fn small_wants_are_granted_and_the_others_share_the_rest() {
+        // The second wants 10 of 100. The other 90 are 45 for each of two, of which the third wants 40: the first gets 50.
         assert_eq!(max_min(&[80.0, 10.0, 40.0], 100.0), [50.0, 10.0, 40.0]);
         assert_eq!(max_min(&[80.0, 10.0, 60.0], 100.0), [45.0, 10.0, 45.0]);
         assert_eq!(max_min(&[3.0, 4.0], 100.0), [3.0, 4.0]);

@@ -1,79 +1,82 @@
-//! The self-tuning loop, against a model of latency.
+//! The self-tuning loop, which reads latencies from a function.
 
-/// The batch size and the share that a model starts from.
-const START: Setting = Setting {
+use crate::tolerance::{CARRIED, round_up};
+
+/// The batch size and the share from which the loop starts.
+const START: OperatingPoint = OperatingPoint {
     batch: 1,
     share: 30.0,
 };
 
-/// Slack from 0 to this part of the target is left alone.
-const SLACK: f64 = 0.10;
+/// The largest slack, as a fraction of the target, at which the loop changes nothing.
+const MAX_SLACK: f64 = 0.10;
 
-/// Steps of batch sizes and of shares in turns, so often.
+/// The largest number of rounds; a round consists of steps of the batch size and one step of the share.
 const ROUNDS: usize = 5;
 
-/// Steps of batch sizes in a round.
+/// The largest number of steps of the batch size in a round.
 const BATCH_STEPS: usize = 5;
 
-/// A batch size and a share of the multiprocessors in percent.
+/// The batch size and the compute share of a model.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Setting {
+pub(super) struct OperatingPoint {
+    /// The batch size.
     pub(super) batch: u32,
+    /// The share of the multiprocessors, in percent.
     pub(super) share: f64,
 }
 
-/// What a model shall reach, and what it would.
-pub(super) struct Target<L> {
-    /// The longest that a batch may take, in seconds.
+/// The target of a model, and its latency.
+pub(super) struct TuningTarget<L> {
+    /// The longest allowed time of a batch, in seconds.
     pub(super) limit: f64,
-    /// In requests per second.
+    /// The rate to carry, in requests per second.
     pub(super) rate: f64,
     /// The largest batch size.
-    pub(super) most: u32,
-    /// Seconds of a batch under a share in percent.
+    pub(super) max_batch: u32,
+    /// The time of a batch in seconds, by batch size and share in percent.
     pub(super) latency: L,
 }
 
-impl<L: Fn(u32, f64) -> f64> Target<L> {
-    /// The loop: rounds of steps of the batch size and one of the share, until nothing changes, then batch size once more.
-    pub(super) fn tune(&self) -> Setting {
-        let mut setting = START;
-        setting.batch = setting.batch.min(self.most);
+impl<L: Fn(u32, f64) -> f64> TuningTarget<L> {
+    /// Runs the loop: rounds until nothing changes, then the steps of the batch size once more.
+    pub(super) fn tune(&self) -> OperatingPoint {
+        let mut point = START;
+        point.batch = point.batch.min(self.max_batch);
         for _ in 0..ROUNDS {
-            let before = setting;
-            setting.batch = self.tune_batch(setting);
-            setting.share = self.step_share(setting);
-            if setting == before {
+            let before = point;
+            point.batch = self.tune_batch(point);
+            point.share = self.step_share(point);
+            if point == before {
                 break;
             }
         }
-        setting.batch = self.tune_batch(setting);
-        setting
+        point.batch = self.tune_batch(point);
+        point
     }
 
-    fn tune_batch(&self, mut setting: Setting) -> u32 {
+    fn tune_batch(&self, mut point: OperatingPoint) -> u32 {
         for _ in 0..BATCH_STEPS {
-            let next = self.step_batch(setting);
-            if next == setting.batch {
+            let next = self.step_batch(point);
+            if next == point.batch {
                 break;
             }
-            setting.batch = next;
+            point.batch = next;
         }
-        setting.batch
+        point.batch
     }
 
-    fn step_batch(&self, Setting { batch, share }: Setting) -> u32 {
+    fn step_batch(&self, OperatingPoint { batch, share }: OperatingPoint) -> u32 {
         let latency = (self.latency)(batch, share);
         let slack = self.limit - latency;
         if is_small(slack / self.limit) {
             return batch;
         }
         let next = f64::from(batch) * (1.0 + slack / latency);
-        // A step that is a rounding error over an integer is that integer.
-        (next - 1e-9).ceil().clamp(1.0, f64::from(self.most)) as u32
+        round_up(next).clamp(1.0, f64::from(self.max_batch)) as u32
     }
 
-    fn step_share(&self, Setting { batch, share }: Setting) -> f64 {
+    fn step_share(&self, OperatingPoint { batch, share }: OperatingPoint) -> f64 {
         let latency = (self.latency)(batch, share);
         let throughput = f64::from(batch) / latency;
         let (slack, surplus) = (self.limit - latency, throughput - self.rate);
@@ -85,74 +88,70 @@ impl<L: Fn(u32, f64) -> f64> Target<L> {
         (share + if late { step } else { -step }).clamp(1.0, 100.0)
     }
 
-    /// Where the loop has come to, made one that can be given: a whole percentage, and if it is late or short of the rate, a batch
-    /// within the limit and the least share with which that carries the rate. `None` if not even a whole device is in time.
-    pub(super) fn settle(&self, Setting { batch, share }: Setting) -> Option<Setting> {
-        let share = (share - 1e-9).ceil().clamp(1.0, 100.0);
-        let tuned = |most| {
-            let batch = self.largest_batch(most, share)?;
-            self.carries(Setting { batch, share })
+    /// Turns the result of the loop into one that can be planned: the share becomes a whole percentage, and if the result is late or short
+    /// of the rate, it becomes a batch within the limit with the smallest share that carries the rate. `None` if not even a whole device
+    /// does.
+    pub(super) fn settle(
+        &self,
+        OperatingPoint { batch, share }: OperatingPoint,
+    ) -> Option<OperatingPoint> {
+        let share = round_up(share).clamp(1.0, 100.0);
+        let sufficient = |max_batch, share| {
+            let batch = self.largest_batch(max_batch, share)?;
+            let point = OperatingPoint { batch, share };
+            (self.throughput(point) >= self.rate * CARRIED).then_some(point)
         };
-        if let Some(setting) = tuned(batch) {
-            return Some(setting);
+        if let Some(point) = sufficient(batch, share) {
+            return Some(point);
         }
-        let with = |percent: u8| {
-            let share = f64::from(percent);
-            let batch = self.largest_batch(self.most, share)?;
-            self.carries(Setting { batch, share })
-        };
-        // More share makes nothing slower: the least that is enough is between one that is not and one that is.
+        let with_share = |percent: u8| sufficient(self.max_batch, f64::from(percent));
+        // A larger share makes no batch slower: bisection finds the smallest sufficient one.
         let (mut least, mut most) = (share as u8, 100);
         while least < most {
             let middle = least.midpoint(most);
-            if with(middle).is_some() {
+            if with_share(middle).is_some() {
                 most = middle;
             } else {
                 least = middle + 1;
             }
         }
-        with(most)
+        with_share(most)
     }
 
-    fn carries(&self, setting: Setting) -> Option<Setting> {
-        let enough = self.throughput(setting) >= self.rate * (1.0 - 1e-9);
-        enough.then_some(setting)
-    }
-
-    /// With a share that is given: the batch size tuned to it, within the limit; `None` if even 1 takes longer.
-    pub(super) fn under(&self, share: f64) -> Option<Setting> {
-        let batch = self.tune_batch(Setting { batch: 1, share });
+    /// Tunes the batch size to a given share, within the limit; `None` if even a batch of 1 takes longer.
+    pub(super) fn under(&self, share: f64) -> Option<OperatingPoint> {
+        let batch = self.tune_batch(OperatingPoint { batch: 1, share });
         let batch = self.largest_batch(batch, share)?;
-        Some(Setting { batch, share })
+        Some(OperatingPoint { batch, share })
     }
 
-    /// The largest batch size up to `most` that is within the limit.
-    pub(super) fn largest_batch(&self, most: u32, share: f64) -> Option<u32> {
-        (1..=most)
+    /// Returns the largest batch size up to `max_batch` that is within the limit.
+    pub(super) fn largest_batch(&self, max_batch: u32, share: f64) -> Option<u32> {
+        (1..=max_batch)
             .rev()
             .find(|batch| (self.latency)(*batch, share) <= self.limit)
     }
 
-    /// Requests per second of full batches.
-    pub(super) fn throughput(&self, Setting { batch, share }: Setting) -> f64 {
+    /// Returns the throughput of full batches, in requests per second.
+    pub(super) fn throughput(&self, OperatingPoint { batch, share }: OperatingPoint) -> f64 {
         f64::from(batch) / (self.latency)(batch, share)
     }
 }
 
 fn is_small(slack: f64) -> bool {
-    0.0 < slack && slack < SLACK
+    0.0 < slack && slack < MAX_SLACK
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// A batch of b takes (4 + b) · 100 / share milliseconds.
-    fn target(limit_ms: f64, rate: f64) -> Target<impl Fn(u32, f64) -> f64> {
-        Target {
+    /// Returns a target with batches of b that take (4 + b) · 100 / share milliseconds.
+    fn target(limit_ms: f64, rate: f64) -> TuningTarget<impl Fn(u32, f64) -> f64> {
+        TuningTarget {
             limit: limit_ms / 1e3,
             rate,
-            most: 32,
+            max_batch: 32,
             latency: |batch, share| (4.0 + f64::from(batch)) / 10.0 / share,
         }
     }
@@ -160,7 +159,7 @@ mod tests {
     #[test]
     fn a_step_of_the_batch_size_is_in_proportion_to_the_slack() {
         let target = target(100.0, 10.0);
-        let step = |batch, share| target.step_batch(Setting { batch, share });
+        let step = |batch, share| target.step_batch(OperatingPoint { batch, share });
         // 5 · 100 / 30 = 16.67 ms, slack 83.33 ms, five times that: 1 + 5.
         assert_eq!(step(1, 30.0), 6);
         // 33.33 ms, slack twice that: 6 + 12.
@@ -176,18 +175,18 @@ mod tests {
 
     #[test]
     fn a_step_of_the_share_follows_the_larger_slack() {
-        let setting = Setting {
+        let point = OperatingPoint {
             batch: 6,
             share: 20.0,
         };
         // 6 take 50 ms: 120/s. At a limit of 60 ms and a rate of 100/s there are 10/50 and 20/120 to spare: a fifth less.
-        let share = target(60.0, 100.0).step_share(setting);
+        let share = target(60.0, 100.0).step_share(point);
         assert!((share - 16.0).abs() < 1e-9, "{share}");
         // At a rate of 150/s 30/120 are missing, more than 10/50: a quarter more.
-        let share = target(60.0, 150.0).step_share(setting);
+        let share = target(60.0, 150.0).step_share(point);
         assert!((share - 25.0).abs() < 1e-9, "{share}");
         // 52 ms and 115/s are slack of 2/52 and 5/115.
-        let share = target(52.0, 115.0).step_share(setting);
+        let share = target(52.0, 115.0).step_share(point);
         assert!((share - 20.0).abs() < 1e-9, "{share}");
     }
 
@@ -198,7 +197,7 @@ mod tests {
         let tuned = target(100.0, 240.0).tune();
         assert_eq!(
             tuned,
-            Setting {
+            OperatingPoint {
                 batch: 25,
                 share: 30.0
             }
@@ -206,9 +205,9 @@ mod tests {
     }
 
     #[test]
-    fn what_the_loop_leaves_late_is_made_smaller_or_gets_more() {
+    fn a_late_result_of_the_loop_gets_a_smaller_batch_or_a_larger_share() {
         let target = target(100.0, 10.0);
-        let late = Setting {
+        let late = OperatingPoint {
             batch: 32,
             share: 29.5,
         };
@@ -216,7 +215,7 @@ mod tests {
         let settled = target.settle(late).unwrap();
         assert_eq!((settled.batch, settled.share), (26, 30.0));
         // 1 takes 500 / 5 = 100 ms at 5 %: 10/s, as many as are wanted.
-        let starved = Setting {
+        let starved = OperatingPoint {
             batch: 3,
             share: 1.0,
         };
@@ -226,15 +225,15 @@ mod tests {
     }
 
     #[test]
-    fn what_the_loop_leaves_short_gets_the_share_that_carries_the_rate() {
-        // b within 100 ms are s - 4, in (4 + b) · 100 / s ms: 10 · (s - 4) requests/s, 120 at 16 %.
-        let short = Setting {
+    fn a_result_of_the_loop_below_the_rate_gets_the_share_that_carries_it() {
+        // The largest batch within 100 ms is s - 4, which takes (4 + b) · 100 / s ms: 10 · (s - 4) requests/s, 120 at 16 %.
+        let short = OperatingPoint {
             batch: 2,
             share: 10.0,
         };
         let settled = target(100.0, 120.0).settle(short).unwrap();
         assert_eq!((settled.batch, settled.share), (12, 16.0));
-        // More than the whole device carries: 32 in 36 ms are 889/s.
+        // A whole device carries less: batches of 32 in 36 ms are 889/s.
         assert_eq!(target(100.0, 900.0).settle(short), None);
     }
 }
