@@ -35,11 +35,11 @@ impl PairMember {
     /// Returns the latency over the solo latency. A solo latency that was not measured is taken from the profile; `None` if that has
     /// no such row.
     pub fn slowdown(&self, kind: &DeviceKind, profiles: &ProfileTable) -> Option<f64> {
-        let profiled = || {
+        let from_profile = || {
             let profile = profiles.get(&self.model, kind)?;
             profile.latency_under(self.batch_size, self.compute_share)
         };
-        let solo_latency = self.solo_latency.or_else(profiled)?;
+        let solo_latency = self.solo_latency.or_else(from_profile)?;
         Some(self.latency.as_secs_f64() / solo_latency.as_secs_f64())
     }
 

@@ -21,8 +21,8 @@ use crate::ComputeDemand;
 const MAX_KINDS: usize = 32;
 /// The largest number of replicas of a device that one observation is learned from: the busiest.
 const MAX_MEASURED: usize = 16;
-/// The relative standard error of an observation of any number of batches: it has busy fractions only, from which simultaneous activity is
-/// derived as if replicas were active independently of each other.
+/// The relative standard error of an observation of infinitely many batches. An observation contains only busy fractions, from which
+/// simultaneous activity is derived as if replicas were active independently of each other.
 const MODEL_ERROR: f64 = 0.02;
 /// The relative standard deviation of the slowdown of one batch.
 const BATCH_ERROR: f64 = 0.3;
@@ -47,8 +47,8 @@ pub struct ColocatedReplica<'a> {
 }
 
 impl<'a> ColocatedReplica<'a> {
-    /// Takes the compute demand from the model's profile on the device. Without a profile, or without a utilisation in it, the replica counts as using the
-    /// whole device.
+    /// Takes the compute demand from the model's profile on the device. Without a profile, or without a utilisation in it, the replica
+    /// counts as using the whole device.
     pub fn new(
         model: &'a ModelId,
         profile: Option<&Profile>,

@@ -38,7 +38,7 @@ pub fn reports_to_csv<'a>(reports: impl IntoIterator<Item = &'a Report>) -> Stri
     let mut write = |row: &[String]| {
         writer
             .write_record(row)
-            .expect("writing to memory cannot fail")
+            .expect("writing to memory cannot fail");
     };
     write(&HEADER.map(str::to_owned));
     for report in reports {

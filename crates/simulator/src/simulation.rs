@@ -1,7 +1,7 @@
 //! A discrete-event simulation of arrivals, network and devices around the serving engine.
 //!
-//! The loop is that of the gateway's driver, with an event queue in the place of sockets: it passes events to the engine and executes the
-//! engine's actions. Events of the same time are handled in the order in which they were scheduled.
+//! The loop is that of the gateway's driver, with an event queue in the place of sockets: it passes events to the engine and executes
+//! the engine's actions. Events of the same time are handled in the order in which they were scheduled.
 
 mod control;
 mod faults;

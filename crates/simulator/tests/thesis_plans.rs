@@ -126,8 +126,8 @@ fn every_file_is_explained() {
     }
 }
 
-/// Figure 6.17. Inference takes 1.22 times as long as profiled. The client's work per request is that with which it reaches 711 to 713 of
-/// 800 requests/s in table 4.1: more than the 682 that densenet121's worker computes, while 600 are less.
+/// Figure 6.17. Inference takes 1.22 times as long as profiled. The client's work per request is that with which it reaches 711 to 713
+/// of 800 requests/s in table 4.1: more than the 682 that densenet121's worker computes, while 600 are less.
 #[test]
 fn densenet121_waits_a_little_at_600_requests_per_second_and_very_long_at_800() {
     let settings = "[simulation]\nlatency_scale = 1.22\nclient_overhead_ms = 0.154\n";

@@ -2,7 +2,8 @@
 
 use crate::interference::proportional_rate;
 
-/// The number of neighbours whose activity is enumerated. Beside more, those of the least mean utilisation count as always active at that mean.
+/// The largest number of neighbours whose activity is enumerated: those of the highest mean utilisation. The others count as always
+/// active at their mean utilisation.
 const MAX_ENUMERATED: usize = 8;
 /// The least factor by which active neighbours may lengthen a batch, whatever was learned.
 const MIN_FACTOR: f64 = 0.2;

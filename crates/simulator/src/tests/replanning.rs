@@ -196,8 +196,8 @@ fn a_plan_with_violations_is_not_rolled_out() {
     assert_eq!(counts(&report), (8, 8, 0, 0, 0));
 }
 
-/// One of two nodes is lost at second 2, given up at 7, and back at 8.5. The plan of second 7 moves its model to the other node, and that
-/// of second 9 back.
+/// One of two nodes is lost at second 2, given up at 7, and back at 8.5. The plan of second 7 moves its model to the other node, and
+/// that of second 9 back.
 #[test]
 fn a_lost_node_is_left_out_of_the_problem_when_its_lease_has_ended() {
     let mut scenario = alexnet_only(2, 200.0);
