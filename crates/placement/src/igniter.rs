@@ -1,52 +1,56 @@
 //! `igniter`: the fewest devices on which an analytical model of interference keeps every model within its SLO.
 //!
-//! Every model has one batch size `b` and a share `r` of the multiprocessors, in percent; `T = SLO / 2`, the other half being the
-//! time until a batch is full. [`IgniterCoefficients`] has the latency model (section 3 of the paper).
+//! Every model has one batch size `b` and a share `r` of the multiprocessors, in percent. `T = SLO / 2` is the limit of a batch's
+//! latency, the other half being the time until a batch is full. [`IgniterCoefficients`] contains the latency model (section 3 of the
+//! paper).
 //!
-//! 1. *Batch and lower bound* (theorem 1). `b = ceil(T · λ · B / (B + d_in · λ))`, the batch that arrives and is copied in within
-//!    `T`, with `λ` the rate, `d_in` the bytes of an input and `B` the bus' bytes per second. The share with which that batch is
-//!    computed within `T` by itself is, rounded up to the device's unit, `r = (k₁b² + k₂b + k₃) / (T − t_sch − copying − k₅) − k₄`.
+//! 1. *Batch and lower bound* (theorem 1). `b = ceil(T · λ · B / (B + d_in · λ))` is the batch that arrives and is copied in within `T`,
+//!    with `λ` the rate, `d_in` the bytes of an input and `B` the bytes per second of the bus. The share with which that batch is computed
+//!    within `T` alone on the device is `r = (k₁b² + k₂b + k₃) / (T − t_sch − copying − k₅) − k₄`, rounded up to the device's unit.
 //! 2. *Too much for a device* (from the published code). A model with `r > 100` gets devices of its own, with the largest batch that
-//!    takes at most `T` on all of one, each for 90 % of its throughput, until the rest of its rate has `r ≤ 100`.
-//! 3. *Placement* (algorithms 1 and 2). Models by `r`, largest first. On every open device a model is tried with its `r`; while any
-//!    of the device's models takes longer than `T`, each of those gets one unit more. Of the devices where that ends with at most
-//!    100 % in sum, the one where the sum of shares grew least beyond the model's own `r`; if there is none, a new device.
+//!    takes at most `T` on a whole device, each for 90 % of its throughput, until the rest of its rate has `r ≤ 100`.
+//! 3. *Placement* (algorithms 1 and 2). Models in descending order of `r`. On every opened device a model is tried with its `r`: as long
+//!    as any model of the device takes longer than `T`, each of those gets one more unit. Among the devices where this ends with a sum of
+//!    at most 100 %, the model goes to the one where the sum of shares grew least beyond the model's own `r`; if there is none, a new
+//!    device is opened.
 //!
-//! On a fixed cluster this is best effort (thesis 5.1.5): devices are filled in the order the algorithm opened them, and those
-//! beyond the cluster are left out. Predicted goodput is the model's throughput under interference, up to the rate.
+//! On a fixed cluster this is best effort (thesis 5.1.5): devices are used in the order in which the algorithm opened them, and those
+//! beyond the cluster are left out. The predicted goodput is the model's throughput under interference, up to the rate.
 //!
-//! Source: Xu et al., "iGniter: Interference-Aware GPU Resource Provisioning for Predictable DNN Inference in the Cloud", TPDS
-//! 2023, and its published code (icloud-ecnu/igniter).
+//! Source: Xu et al., "iGniter: Interference-Aware GPU Resource Provisioning for Predictable DNN Inference in the Cloud", TPDS 2023, and
+//! its published code (icloud-ecnu/igniter).
 //!
-//! Where we deviate:
-//! - A batch is at most the model's largest and at most 32, the largest that was measured; the published code has no limit there.
-//! - Where `T` is over before the computation starts (`T ≤ t_sch + copying + k₅`), the batch is made smaller until it is not; the
-//!   published code divides by zero or less there.
-//! - Dedicated devices have the batch they were computed for; the published code writes another one, by a slip of an index.
-//! - A device has its memory as a limit, where the profiles know it: the published code has none.
-//! - A rate above what the placed replicas have as throughput is said: the published code does not look.
-//! - Devices of several kinds: a model is placed on the first kind, in the devices' order, that it has coefficients for.
-//! - The shadow servers that the published system starts are not placement and left out.
+//! Deviations:
+//! - A batch is at most the model's largest and at most 32, the largest that was measured; the published code has no limit.
+//! - If `T` is over before the computation starts (`T ≤ t_sch + copying + k₅`), the batch is made smaller until it is not; the published
+//!   code then divides by zero or a negative number.
+//! - Dedicated devices have the batch that was computed for them; the published code stores another one because of a wrong index.
+//! - The memory of a device is a limit if the profiles contain memory; the published code has no such limit.
+//! - A rate above the throughput of the placed replicas is reported; the published code does not check it.
+//! - Devices of several kinds: a model is placed on the first kind, in the order of the devices, that it has coefficients for.
+//! - The shadow servers that the published system starts are not part of placement and are left out.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use packhorse_cluster::{
-    ComputeShare, DemandedModel, ModelForecast, ModelIndex, Plan, PlannedReplica, Problem,
-    RequestsPerSecond,
+    ByteCount, ComputeShare, DemandedModel, DeviceIndex, ModelForecast, ModelIndex, Plan,
+    PlannedReplica, Problem, Shortfall,
 };
 
-pub use self::coefficients::{CoefficientsError, IgniterCoefficients};
 use self::{
+    coefficients::IgniterCoefficients,
     latency::{Prediction, Workload},
-    sizing::Size,
+    sizing::BatchAndShare,
 };
 use crate::{
-    Budget, PlaceError, Policy, PolicyOptions, Predictor,
+    Budget, PlaceError, PlanningOptions, Policy, PredictError, Predictor,
     candidates::Candidates,
-    classes::{Class, classes},
+    device_classes::{DeviceClass, device_classes},
+    forecast::forecast,
+    tolerance::PERCENT_ROUNDING,
 };
 
-mod coefficients;
+pub(crate) mod coefficients;
 mod latency;
 mod least_squares;
 mod sizing;
@@ -55,33 +59,30 @@ mod tests;
 
 pub(crate) const NAME: &str = "igniter";
 
-/// Sums of shares are sums of decimal numbers.
-const ROUNDING: f64 = 1e-9;
-
 pub(crate) struct Igniter;
 
 impl Policy for Igniter {
     fn place(
         &self,
         problem: &Problem,
-        options: &PolicyOptions,
+        options: &PlanningOptions,
         budget: &mut Budget<'_>,
     ) -> Result<Plan, PlaceError> {
         budget.spend((problem.devices.len() * problem.models.len()) as u64)?;
         let none = IgniterCoefficients::default();
         let coefficients = options.igniter_coefficients.as_ref().unwrap_or(&none);
         let mut placement = Placement::new(problem, coefficients);
-        let mut waiting = Vec::new();
+        let mut sized = Vec::new();
         for (model, _) in problem.models() {
-            match placement.prepare(model) {
-                Ok(item) => waiting.extend(item),
-                Err(why) => placement.shortfalls[model.0] = Some(why),
+            match placement.size_model(model) {
+                Ok(remainder) => sized.extend(remainder),
+                Err(reason) => placement.shortfalls[model.0] = Some(reason),
             }
         }
-        waiting.sort_by(|a, b| b.share.total_cmp(&a.share));
-        for item in waiting {
-            budget.spend(placement.nodes.len() as u64 + 1)?;
-            placement.put(item);
+        sized.sort_by(|a, b| b.share.total_cmp(&a.share));
+        for model in sized {
+            budget.spend(placement.opened.len() as u64 + 1)?;
+            placement.place(model);
         }
         Ok(placement.into_plan())
     }
@@ -91,32 +92,80 @@ impl Policy for Igniter {
     }
 }
 
+impl Predictor for Igniter {
+    /// Source: iGniter, equations 1 to 11. A replica without a compute share has the whole device.
+    fn latencies(
+        &self,
+        problem: &Problem,
+        options: &PlanningOptions,
+        replicas: &[PlannedReplica],
+    ) -> Result<Vec<Duration>, PredictError> {
+        let none = IgniterCoefficients::default();
+        let coefficients = options.igniter_coefficients.as_ref().unwrap_or(&none);
+        let mut devices: BTreeMap<DeviceIndex, Vec<usize>> = BTreeMap::new();
+        let mut workloads = Vec::new();
+        for (number, replica) in replicas.iter().enumerate() {
+            let model = &problem.models[replica.model.0].id;
+            let kind = &problem.devices[replica.device.0].kind;
+            let (hardware, fitted) =
+                coefficients
+                    .workload(model, kind)
+                    .ok_or_else(|| PredictError::Unknown {
+                        replica: number,
+                        model: model.clone(),
+                        kind: kind.clone(),
+                        missing: "iGniter coefficients",
+                    })?;
+            let workload = Workload {
+                hardware,
+                model: fitted,
+                batch: replica.batch_size,
+            };
+            let share = replica.compute_share.unwrap_or(ComputeShare::WHOLE);
+            workloads.push((workload, share.get()));
+            devices.entry(replica.device).or_default().push(number);
+        }
+        let mut latencies = vec![Duration::ZERO; replicas.len()];
+        for numbers in devices.values() {
+            let colocated: Vec<_> = numbers.iter().map(|&number| workloads[number]).collect();
+            for (&number, prediction) in numbers.iter().zip(latency::predict(&colocated)) {
+                latencies[number] = Duration::from_secs_f64(prediction.latency_ms / 1e3);
+            }
+        }
+        Ok(latencies)
+    }
+}
+
 /// A model with its batch size and share.
 #[derive(Clone)]
-struct Item<'a> {
+struct SizedModel<'a> {
     model: ModelIndex,
     class: usize,
-    /// The longest that a batch may take, in milliseconds.
+    /// The limit `T` of a batch's latency, in milliseconds.
     limit: f64,
     workload: Workload<'a>,
+    /// The share in percent.
     share: f64,
 }
 
 /// A device that the algorithm has opened.
-struct Node<'a> {
+struct OpenedDevice<'a> {
     class: usize,
-    items: Vec<Item<'a>>,
-    /// Of a model that needs all of it.
+    models: Vec<SizedModel<'a>>,
+    /// True if one model has the whole device.
     dedicated: bool,
 }
 
+/// A plan in progress.
 struct Placement<'a> {
     problem: &'a Problem,
     coefficients: &'a IgniterCoefficients,
     candidates: Candidates<'a>,
-    classes: Vec<Class<'a>>,
-    nodes: Vec<Node<'a>>,
-    shortfalls: Vec<Option<String>>,
+    classes: Vec<DeviceClass<'a>>,
+    /// The opened devices, in order.
+    opened: Vec<OpenedDevice<'a>>,
+    /// By model: the reason why it is not placed, if it cannot be sized.
+    shortfalls: Vec<Option<Shortfall>>,
 }
 
 impl<'a> Placement<'a> {
@@ -125,16 +174,17 @@ impl<'a> Placement<'a> {
             problem,
             coefficients,
             candidates: Candidates::new(problem),
-            classes: classes(problem),
-            nodes: Vec::new(),
+            classes: device_classes(problem),
+            opened: Vec::new(),
             shortfalls: vec![None; problem.models.len()],
         }
     }
 
-    /// Gives a model its batch size and share, and devices of its own for what is too much for one; returns what is left.
-    fn prepare(&mut self, model: ModelIndex) -> Result<Option<Item<'a>>, String> {
-        if let Some(unfit) = self.candidates.unfit(model) {
-            return Err(unfit);
+    /// Gives a model its batch size and share, and opens devices for it alone if its rate is too much for one. Returns the model with its
+    /// remaining rate, if there is any.
+    fn size_model(&mut self, model: ModelIndex) -> Result<Option<SizedModel<'a>>, Shortfall> {
+        if let Some(infeasible) = self.candidates.infeasible(model) {
+            return Err(infeasible);
         }
         let demanded = &self.problem.models[model.0];
         let found = self.classes.iter().enumerate().find_map(|(number, class)| {
@@ -143,61 +193,55 @@ impl<'a> Placement<'a> {
                 self.coefficients.workload(&demanded.id, class.kind)?,
             ))
         });
-        let Some((class, (hardware, known))) = found else {
-            return Err("there are no iGniter coefficients for it".to_owned());
+        let Some((class, (hardware, fitted))) = found else {
+            return Err(Shortfall::NoCoefficients);
         };
         let limit = demanded.slo.as_secs_f64() * 1e3 / 2.0;
-        let too_slow = || {
-            format!(
-                "no batch size takes less than half of the SLO of {:?}",
-                demanded.slo
-            )
-        };
-        let most = self.largest_batch(demanded, class).ok_or_else(|| {
-            "no device of a kind with coefficients has the memory for a batch within its SLO"
-                .to_owned()
-        })?;
-        let size = |rate| sizing::size(hardware, known, limit, rate, most);
-        let item = |Size { batch, share }: Size| Item {
+        let too_slow = Shortfall::BatchOverHalfSlo { slo: demanded.slo };
+        let most = self
+            .largest_batch(demanded, class)
+            .ok_or(Shortfall::NoMemoryWithCoefficients)?;
+        let size = |rate| sizing::size_for_rate(hardware, fitted, limit, rate, most);
+        let sized = |BatchAndShare { batch, share }: BatchAndShare| SizedModel {
             model,
             class,
             limit,
             workload: Workload {
                 hardware,
-                model: known,
+                model: fitted,
                 batch,
             },
             share,
         };
         let mut rate = demanded.rate.get();
-        let mut wanted = size(rate).ok_or_else(too_slow)?;
+        let mut wanted = size(rate).ok_or_else(|| too_slow.clone())?;
         if wanted.share > 100.0 {
-            let (whole, capacity) =
-                sizing::whole_device(hardware, known, limit, most).ok_or_else(too_slow)?;
-            // No more devices than there are: what is beyond them is left out in any case.
+            let whole = sizing::size_for_whole_device(hardware, fitted, limit, most);
+            let (whole, capacity) = whole.ok_or_else(|| too_slow.clone())?;
+            // Devices beyond the cluster would be left out of the plan in any case.
             let devices = self.classes[class].devices.len();
-            let mut opened = 0;
-            while wanted.share > 100.0 && opened < devices {
-                self.nodes.push(Node {
+            let mut dedicated = 0;
+            while wanted.share > 100.0 && dedicated < devices {
+                self.opened.push(OpenedDevice {
                     class,
-                    items: vec![item(whole)],
+                    models: vec![sized(whole)],
                     dedicated: true,
                 });
-                opened += 1;
+                dedicated += 1;
                 rate -= capacity;
                 if rate <= 0.0 {
                     return Ok(None);
                 }
-                wanted = size(rate).ok_or_else(too_slow)?;
+                wanted = size(rate).ok_or_else(|| too_slow.clone())?;
             }
             if wanted.share > 100.0 {
                 return Ok(None);
             }
         }
-        Ok(Some(item(wanted)))
+        Ok(Some(sized(wanted)))
     }
 
-    /// The largest batch that the model takes and the profile has within the SLO and the device's memory.
+    /// Returns the largest batch that the model accepts and that is within the SLO and the device's memory by the profile.
     fn largest_batch(&self, demanded: &DemandedModel, class: usize) -> Option<u32> {
         let class = &self.classes[class];
         let profile = self.problem.profiles.get(&demanded.id, class.kind)?;
@@ -205,99 +249,103 @@ impl<'a> Placement<'a> {
             let memory = profile.memory(batch).unwrap_or_default();
             profile.latency(batch) <= demanded.slo && memory <= class.memory
         };
-        let most = sizing::LARGEST_BATCH.min(demanded.max_batch_size);
+        let most = sizing::MAX_BATCH.min(demanded.max_batch_size);
         (1..=most).rev().find(fits)
     }
 
-    /// Puts a model where the shares grow least, or on a new device.
-    fn put(&mut self, item: Item<'a>) {
-        let mut best: Option<(f64, usize, Vec<Item<'a>>)> = None;
-        for (number, node) in self.nodes.iter().enumerate() {
-            if node.dedicated || node.class != item.class {
+    /// Places a model on the device where the shares grow least, or on a new device.
+    fn place(&mut self, model: SizedModel<'a>) {
+        let mut best: Option<(f64, usize, Vec<SizedModel<'a>>)> = None;
+        for (number, device) in self.opened.iter().enumerate() {
+            if device.dedicated || device.class != model.class {
                 continue;
             }
-            let before: f64 = node.items.iter().map(|item| item.share).sum();
-            if let Some(items) = self.grown(node, &item) {
-                let after: f64 = items.iter().map(|item| item.share).sum();
-                let growth = after - before - item.share;
+            let before = share_sum(&device.models);
+            if let Some(models) = self.with_grown_shares(device, &model) {
+                let growth = share_sum(&models) - before - model.share;
                 if best
                     .as_ref()
-                    .is_none_or(|(least, ..)| growth < least - ROUNDING)
+                    .is_none_or(|(least, ..)| growth < least - PERCENT_ROUNDING)
                 {
-                    best = Some((growth, number, items));
+                    best = Some((growth, number, models));
                 }
             }
         }
         match best {
-            Some((_, number, items)) => self.nodes[number].items = items,
-            None => self.nodes.push(Node {
-                class: item.class,
-                items: vec![item],
+            Some((_, number, models)) => self.opened[number].models = models,
+            None => self.opened.push(OpenedDevice {
+                class: model.class,
+                models: vec![model],
                 dedicated: false,
             }),
         }
     }
 
-    /// The node with the model, shares grown until everybody is in time; `None` if there is not so much to give.
-    fn grown(&self, node: &Node<'a>, item: &Item<'a>) -> Option<Vec<Item<'a>>> {
-        let mut items = node.items.clone();
-        items.push(item.clone());
-        let memory: packhorse_cluster::ByteCount = items
+    /// Returns the models of a device with one more, with shares that keep all of them in time; `None` if the device has too little memory
+    /// or compute.
+    fn with_grown_shares(
+        &self,
+        device: &OpenedDevice<'a>,
+        model: &SizedModel<'a>,
+    ) -> Option<Vec<SizedModel<'a>>> {
+        let mut models = device.models.clone();
+        models.push(model.clone());
+        let memory: ByteCount = models
             .iter()
-            .filter_map(|item| {
-                let id = &self.problem.models[item.model.0].id;
-                let profile = self
-                    .problem
-                    .profiles
-                    .get(id, self.classes[item.class].kind)?;
-                profile.memory(item.workload.batch)
+            .filter_map(|sized| {
+                let id = &self.problem.models[sized.model.0].id;
+                let kind = self.classes[sized.class].kind;
+                let profile = self.problem.profiles.get(id, kind)?;
+                profile.memory(sized.workload.batch)
             })
             .sum();
-        if memory > self.classes[node.class].memory {
+        if memory > self.classes[device.class].memory {
             return None;
         }
-        let unit = item.workload.hardware.share_unit;
+        let unit = model.workload.hardware.share_unit;
         loop {
-            if items.iter().map(|item| item.share).sum::<f64>() > 100.0 + ROUNDING {
+            if share_sum(&models) > 100.0 + PERCENT_ROUNDING {
                 return None;
             }
-            let late: Vec<bool> = predict(&items)
+            let late: Vec<bool> = predict(&models)
                 .iter()
-                .zip(&items)
-                .map(|(prediction, item)| prediction.latency_ms > item.limit)
+                .zip(&models)
+                .map(|(prediction, sized)| prediction.latency_ms > sized.limit)
                 .collect();
             if !late.contains(&true) {
-                return Some(items);
+                return Some(models);
             }
-            for (item, late) in items.iter_mut().zip(late) {
-                item.share += if late { unit } else { 0.0 };
+            for (sized, late) in models.iter_mut().zip(late) {
+                sized.share += if late { unit } else { 0.0 };
             }
         }
     }
 
-    /// Lays the nodes onto devices in the order they were opened, as far as there are devices.
+    /// Assigns devices to the opened ones in their order, as far as there are devices.
     fn into_plan(self) -> Plan {
-        let mut plan = Plan::empty(NAME, self.problem, "no device is left");
-        let mut carried = vec![0.0; self.problem.models.len()];
+        let mut plan = Plan::empty(NAME, self.problem, &Shortfall::NoDeviceLeft);
+        let mut carried = vec![(0, 0.0); self.problem.models.len()];
         let mut latency = vec![None; self.problem.models.len()];
         let mut free: Vec<_> = self
             .classes
             .iter()
             .map(|class| class.devices.iter())
             .collect();
-        for node in &self.nodes {
-            let Some(&device) = free[node.class].next() else {
+        for opened in &self.opened {
+            let Some(&device) = free[opened.class].next() else {
                 continue;
             };
-            for (item, prediction) in node.items.iter().zip(predict(&node.items)) {
-                carried[item.model.0] += prediction.throughput;
+            for (sized, prediction) in opened.models.iter().zip(predict(&opened.models)) {
+                let (replicas, rate) = &mut carried[sized.model.0];
+                *replicas += 1;
+                *rate += prediction.throughput;
                 let predicted = Duration::from_secs_f64(prediction.latency_ms / 1e3);
-                latency[item.model.0] = latency[item.model.0].max(Some(predicted));
+                latency[sized.model.0] = latency[sized.model.0].max(Some(predicted));
                 plan.replicas.push(PlannedReplica {
-                    model: item.model,
+                    model: sized.model,
                     device,
-                    batch_size: item.workload.batch,
-                    compute_share: ComputeShare::new(item.share.min(100.0)).ok(),
+                    batch_size: sized.workload.batch,
+                    compute_share: ComputeShare::new(sized.share.min(100.0)).ok(),
                     duty_cycle: None,
                 });
             }
@@ -305,33 +353,34 @@ impl<'a> Placement<'a> {
         plan.replicas
             .sort_by_key(|replica| (replica.model, replica.device));
         for (model, demanded) in self.problem.models() {
-            let (carried, rate) = (carried[model.0], demanded.rate);
-            let served = latency[model.0].is_some();
-            let unknown = self.shortfalls[model.0].clone();
-            let shortfall = if !served {
-                Some(unknown.unwrap_or_else(|| "no device is left".to_owned()))
-            } else if carried < rate.get() * (1.0 - ROUNDING) {
-                Some(format!(
-                    "its replicas carry {carried:.1} of {rate} requests/s"
-                ))
-            } else {
-                None
-            };
+            let ((replicas, carried), rate) = (carried[model.0], demanded.rate);
+            let shortfall = self.shortfalls[model.0].as_ref();
+            let forecast = forecast(
+                rate,
+                replicas,
+                carried,
+                || shortfall.cloned().unwrap_or(Shortfall::NoDeviceLeft),
+                |goodput| Shortfall::ThroughputBesideNeighbours { goodput, rate },
+            );
             plan.models[model.0] = ModelForecast {
-                goodput: RequestsPerSecond::new(carried.min(rate.get()))
-                    .expect("between zero and a rate"),
                 latency: latency[model.0],
-                shortfall,
+                ..forecast
             };
         }
         plan
     }
 }
 
-fn predict(items: &[Item<'_>]) -> Vec<Prediction> {
-    let loads: Vec<(Workload<'_>, f64)> = items
+/// Returns the sum of the models' shares, in percent.
+fn share_sum(models: &[SizedModel<'_>]) -> f64 {
+    models.iter().map(|sized| sized.share).sum()
+}
+
+/// Returns the predictions for models that share a device.
+fn predict(models: &[SizedModel<'_>]) -> Vec<Prediction> {
+    let workloads: Vec<(Workload<'_>, f64)> = models
         .iter()
-        .map(|item| (item.workload, item.share))
+        .map(|sized| (sized.workload, sized.share))
         .collect();
-    latency::predict(&loads)
+    latency::predict(&workloads)
 }

@@ -35,7 +35,7 @@ pub use budget::Budget;
 pub use error::PlaceError;
 pub use explain::explain;
 pub use goodput::estimate;
-pub use igniter::{CoefficientsError, IgniterCoefficients};
+pub use igniter::coefficients::{CoefficientsError, IgniterCoefficients};
 pub use planning_options::PlanningOptions;
 pub use policies::{DEFAULT_POLICY, FALLBACK_POLICY, POLICIES, UnknownPolicy, policy};
 pub use policy::{Policy, PolicyEntry};

@@ -2,7 +2,7 @@
 
 use packhorse_cluster::PolicyOptions;
 
-use crate::IgniterCoefficients;
+use crate::igniter::coefficients::IgniterCoefficients;
 
 /// The options of a policy, and the measurements that only one policy reads.
 #[derive(Clone, Debug, Default, PartialEq)]

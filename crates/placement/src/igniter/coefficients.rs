@@ -1,98 +1,109 @@
-//! What iGniter knows of devices and models: measurements, and the coefficients fitted to them.
+//! The measurements of devices and models that iGniter requires, and the coefficients fitted to them.
 
 use std::collections::BTreeMap;
 
 use packhorse_cluster::{DeviceKind, ModelId};
 use serde::Deserialize;
 
-use super::least_squares::{self, fit, line};
+use super::least_squares::{self, fit, fit_line};
 
-/// The coefficients of the latency model, per kind of device and model. Fitted to measurements by least squares, as the paper
-/// and its published code do.
+/// The coefficients of iGniter's latency model for kinds of devices and models on them. They are fitted to measurements by least squares,
+/// as in the paper and its published code.
 ///
-/// The measurements are a CSV file with the header `device_kind,model,quantity,batch_size,compute_share_pct,colocated,value`, one
-/// value a row; cells that do not apply are empty. Of a device (no model):
+/// The measurements are a CSV file with the header `device_kind,model,quantity,batch_size,compute_share_pct,colocated,value` and one
+/// value per row. Cells that do not apply are empty. The quantities of a device, which have no model, are:
 ///
-/// | quantity | |
+/// | quantity | meaning |
 /// |---|---|
-/// | `max_frequency_mhz`, `power_cap_w`, `idle_power_w` | its data sheet, and what it draws when idle |
-/// | `share_unit_pct` | the step in which shares are given |
-/// | `bus_bytes_per_ms` | to and from the device |
-/// | `power_w`, `frequency_mhz`, `kernel_gap_ms` | with `colocated` equal workloads: what it draws, its clock, the time between two kernels |
+/// | `max_frequency_mhz`, `power_cap_w` | the values of the data sheet |
+/// | `idle_power_w` | the power draw of the idle device |
+/// | `share_unit_pct` | the smallest step of compute shares |
+/// | `bus_bytes_per_ms` | the bandwidth to and from the device |
+/// | `power_w`, `frequency_mhz`, `kernel_gap_ms` | the power draw, the clock and the time between two kernels with `colocated` equal workloads |
 ///
-/// Of a model on it:
+/// The quantities of a model on a device are:
 ///
-/// | quantity | |
+/// | quantity | meaning |
 /// |---|---|
-/// | `input_bytes`, `output_bytes` | of one request |
-/// | `kernels`, `schedule_ms` | of one batch: how many, and the delay by itself |
-/// | `latency_ms`, `draw_w`, `clock_mhz` | at `batch_size` and `compute_share_pct`, by itself: on the device, without copying |
-/// | `l2_pct` | use of the second-level cache at `batch_size` and `compute_share_pct` |
-/// | `solo_ms`, `pair_ms`, `pair_clock_mhz`, `pair_l2_pct` | active time by itself and beside itself, the clock and the neighbour's cache use then |
+/// | `input_bytes`, `output_bytes` | the bytes of one request |
+/// | `kernels`, `schedule_ms` | the number of kernels of one batch, and their scheduling delay when the model is alone |
+/// | `latency_ms`, `draw_w`, `clock_mhz` | the latency on the device without copying, the power draw and the clock at `batch_size` and `compute_share_pct` when the model is alone |
+/// | `l2_pct` | the use of the second-level cache at `batch_size` and `compute_share_pct` |
+/// | `solo_ms`, `pair_ms`, `pair_clock_mhz`, `pair_l2_pct` | the active time alone and beside a second replica, and the clock and the neighbour's cache use in the second case |
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct IgniterCoefficients {
     hardware: BTreeMap<DeviceKind, Hardware>,
     models: BTreeMap<(ModelId, DeviceKind), ModelCoefficients>,
 }
 
-/// Times in ms, frequencies in MHz, power in W, shares and cache use in percent.
+/// The coefficients of a kind of device.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Hardware {
+    /// The highest clock, in MHz.
     max_frequency: f64,
+    /// The power limit, in W.
     power_cap: f64,
+    /// The power draw of the idle device, in W.
     pub(super) idle_power: f64,
+    /// The smallest step of compute shares, in percent.
     pub(super) share_unit: f64,
-    /// Bytes per ms.
+    /// The bandwidth of the bus, in bytes per ms.
     pub(super) bus: f64,
-    /// MHz per W above the cap.
+    /// The change of the clock per power draw above the cap, in MHz per W.
     throttling: f64,
-    /// Delay per kernel: per workload, and constant.
+    /// The delay per kernel in ms: its slope by the number of workloads, and its intercept.
     pub(super) schedule: [f64; 2],
 }
 
 impl Hardware {
-    /// How much longer everything takes at the frequency that a power draw leaves.
+    /// Returns the factor by which batches take longer at the clock that a power draw in W permits.
     pub(super) fn slowdown(&self, power: f64) -> f64 {
         let above = (power - self.power_cap).max(0.0);
-        // A clock never stands still, however far a straight line is continued.
+        // The linear extrapolation may reach zero, but a real clock does not.
         let frequency =
             (self.max_frequency + self.throttling * above).max(0.1 * self.max_frequency);
         self.max_frequency / frequency
     }
 }
 
+/// The coefficients of a model on a kind of device.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct ModelCoefficients {
+    /// The bytes of a request's input.
     pub(super) input_bytes: f64,
+    /// The bytes of a request's output.
     pub(super) output_bytes: f64,
+    /// The number of kernels of a batch.
     pub(super) kernels: f64,
+    /// The scheduling delay of a batch alone, `t_sch`, in ms.
     pub(super) schedule: f64,
-    /// `k₁` to `k₅`.
+    /// The coefficients `k₁` to `k₅` of the active time.
     pub(super) active: [f64; 5],
-    /// By processing ability, in requests/s: slope and intercept.
+    /// The power draw in W: slope by processing ability in requests/s, and intercept.
     pub(super) power: [f64; 2],
+    /// The cache use in percent: slope by processing ability in requests/s, and intercept.
     pub(super) cache: [f64; 2],
-    /// `α_cache`
+    /// The sensitivity to the neighbours' cache use, `α_cache`.
     pub(super) cache_sensitivity: f64,
 }
 
-/// Why measurements are no coefficients.
+/// The error for measurements that give no coefficients.
 #[derive(Debug, thiserror::Error)]
 pub enum CoefficientsError {
-    /// The text is no CSV, or lacks a column, or has a cell that is no number.
+    /// A line of the CSV file is not valid.
     #[error("line {line}: {problem}")]
     Csv {
-        /// From 1, the header's.
+        /// The number of the line; the header is line 1.
         line: u64,
-        /// What is wrong there.
+        /// The reason why the line is not valid.
         problem: String,
     },
-    /// A quantity is not there, or not there often enough to be fitted.
-    #[error("{of}: {quantity} is missing, or too few of its measurements are there")]
+    /// A quantity is missing or has too few measurements to be fitted.
+    #[error("{subject}: {quantity} is missing or has too few measurements")]
     Missing {
-        /// The device kind, or the model and it.
-        of: String,
-        /// The quantity.
+        /// The kind of device, or the model and the kind.
+        subject: String,
+        /// The name of the quantity.
         quantity: &'static str,
     },
 }
@@ -108,10 +119,11 @@ struct Row {
     value: f64,
 }
 
-/// The measurements of a device, or of a model on one.
+/// The measurements of a kind of device, or of a model on one.
 #[derive(Default)]
-struct Measured {
-    of: String,
+struct Measurements {
+    /// The kind of device, or the model and the kind.
+    subject: String,
     rows: Vec<Row>,
 }
 
@@ -119,88 +131,91 @@ impl IgniterCoefficients {
     /// Reads measurements and fits the coefficients.
     ///
     /// # Errors
-    /// The first line that cannot be read, or what is missing.
+    /// If a line is not valid, or a quantity is missing.
     pub fn from_csv(text: &str) -> Result<Self, CoefficientsError> {
-        let mut devices: BTreeMap<DeviceKind, Measured> = BTreeMap::new();
-        let mut pairs: BTreeMap<(ModelId, DeviceKind), Measured> = BTreeMap::new();
+        let mut devices: BTreeMap<DeviceKind, Measurements> = BTreeMap::new();
+        let mut models: BTreeMap<(ModelId, DeviceKind), Measurements> = BTreeMap::new();
         let mut reader = csv::ReaderBuilder::new()
             .trim(csv::Trim::All)
             .from_reader(text.as_bytes());
         for (number, record) in reader.deserialize::<Row>().enumerate() {
             let line = number as u64 + 2;
-            let refuse = |problem| CoefficientsError::Csv { line, problem };
-            let row = record.map_err(|e| refuse(e.to_string()))?;
+            let invalid = |problem| CoefficientsError::Csv { line, problem };
+            let row = record.map_err(|e| invalid(e.to_string()))?;
             if !row.value.is_finite() || row.value < 0.0 {
-                return Err(refuse(format!(
-                    "value must be finite and not negative, not {}",
+                return Err(invalid(format!(
+                    "value must be a finite number of at least 0, not {}",
                     row.value
                 )));
             }
             let kind: DeviceKind = row
                 .device_kind
                 .parse()
-                .map_err(|e: packhorse_cluster::IdError| refuse(e.to_string()))?;
-            let (measured, of) = match &row.model {
+                .map_err(|e: packhorse_cluster::IdError| invalid(e.to_string()))?;
+            let (measurements, subject) = match &row.model {
                 None => (devices.entry(kind.clone()).or_default(), kind.to_string()),
                 Some(model) => {
                     let model: ModelId = model
                         .parse()
-                        .map_err(|e: packhorse_cluster::IdError| refuse(e.to_string()))?;
-                    let of = format!("{model} on {kind}");
-                    (pairs.entry((model, kind)).or_default(), of)
+                        .map_err(|e: packhorse_cluster::IdError| invalid(e.to_string()))?;
+                    let subject = format!("{model} on {kind}");
+                    (models.entry((model, kind)).or_default(), subject)
                 }
             };
-            measured.of = of;
-            measured.rows.push(row);
+            measurements.subject = subject;
+            measurements.rows.push(row);
         }
         let mut coefficients = Self::default();
-        for (kind, measured) in devices {
-            coefficients.hardware.insert(kind, measured.hardware()?);
+        for (kind, measurements) in devices {
+            let hardware = measurements.fit_hardware()?;
+            coefficients.hardware.insert(kind, hardware);
         }
-        for (key, measured) in pairs {
+        for (key, measurements) in models {
             let Some(hardware) = coefficients.hardware.get(&key.1) else {
                 return Err(CoefficientsError::Missing {
-                    of: key.1.to_string(),
+                    subject: key.1.to_string(),
                     quantity: "max_frequency_mhz",
                 });
             };
-            let model = measured.model(hardware)?;
+            let model = measurements.fit_model(hardware)?;
             coefficients.models.insert(key, model);
         }
         Ok(coefficients)
     }
 
+    /// Returns the coefficients of a kind of device and of a model on it, if both are known.
     pub(super) fn workload(
         &self,
         model: &ModelId,
         kind: &DeviceKind,
     ) -> Option<(&Hardware, &ModelCoefficients)> {
-        let of_model = self.models.get(&(model.clone(), kind.clone()))?;
-        Some((self.hardware.get(kind)?, of_model))
+        let fitted = self.models.get(&(model.clone(), kind.clone()))?;
+        Some((self.hardware.get(kind)?, fitted))
     }
 }
 
-impl Measured {
+impl Measurements {
     fn missing(&self, quantity: &'static str) -> CoefficientsError {
         CoefficientsError::Missing {
-            of: self.of.clone(),
+            subject: self.subject.clone(),
             quantity,
         }
     }
 
-    fn of<'a>(&'a self, quantity: &'static str) -> impl Iterator<Item = &'a Row> {
+    fn rows_of<'a>(&'a self, quantity: &'static str) -> impl Iterator<Item = &'a Row> {
         self.rows.iter().filter(move |row| row.quantity == quantity)
     }
 
-    fn one(&self, quantity: &'static str) -> Result<f64, CoefficientsError> {
-        let row = self.of(quantity).next();
+    /// Returns the first value of a quantity.
+    fn value(&self, quantity: &'static str) -> Result<f64, CoefficientsError> {
+        let row = self.rows_of(quantity).next();
         row.map(|row| row.value)
             .ok_or_else(|| self.missing(quantity))
     }
 
-    /// Above zero: something is divided by it.
-    fn positive(&self, quantity: &'static str) -> Result<f64, CoefficientsError> {
-        let value = self.one(quantity)?;
+    /// Returns the first value of a quantity that is used as a divisor and must be above 0.
+    fn positive_value(&self, quantity: &'static str) -> Result<f64, CoefficientsError> {
+        let value = self.value(quantity)?;
         if value > 0.0 {
             Ok(value)
         } else {
@@ -208,16 +223,16 @@ impl Measured {
         }
     }
 
-    /// By the number of equal workloads.
-    fn colocated(&self, quantity: &'static str) -> BTreeMap<u32, f64> {
-        let rows = self.of(quantity);
+    /// Returns the values of a quantity by the number of equal workloads.
+    fn by_colocated(&self, quantity: &'static str) -> BTreeMap<u32, f64> {
+        let rows = self.rows_of(quantity);
         rows.filter_map(|row| Some((row.colocated?, row.value)))
             .collect()
     }
 
-    /// By batch size and share.
+    /// Returns the batch size, the share and the value of each measurement of a quantity.
     fn points(&self, quantity: &'static str) -> Vec<(f64, f64, f64)> {
-        self.of(quantity)
+        self.rows_of(quantity)
             .filter_map(|row| {
                 Some((
                     f64::from(row.batch_size?),
@@ -228,7 +243,13 @@ impl Measured {
             .collect()
     }
 
-    fn at(&self, quantity: &'static str, batch: f64, share: f64) -> Result<f64, CoefficientsError> {
+    /// Returns the value of a quantity at a batch size and a share.
+    fn value_at(
+        &self,
+        quantity: &'static str,
+        batch: f64,
+        share: f64,
+    ) -> Result<f64, CoefficientsError> {
         let found = self
             .points(quantity)
             .into_iter()
@@ -238,14 +259,15 @@ impl Measured {
             .ok_or_else(|| self.missing(quantity))
     }
 
-    fn hardware(&self) -> Result<Hardware, CoefficientsError> {
+    /// Fits the coefficients of a kind of device.
+    fn fit_hardware(&self) -> Result<Hardware, CoefficientsError> {
         let (max_frequency, power_cap) = (
-            self.positive("max_frequency_mhz")?,
-            self.one("power_cap_w")?,
+            self.positive_value("max_frequency_mhz")?,
+            self.value("power_cap_w")?,
         );
-        let frequency = self.colocated("frequency_mhz");
+        let frequency = self.by_colocated("frequency_mhz");
         let at_full = |count: &u32| frequency.get(count).is_none_or(|f| *f >= max_frequency);
-        let drawn: Vec<(u32, f64)> = self.colocated("power_w").into_iter().collect();
+        let drawn: Vec<(u32, f64)> = self.by_colocated("power_w").into_iter().collect();
         let uncapped: Vec<f64> = drawn
             .iter()
             .filter(|(count, _)| at_full(count))
@@ -254,20 +276,20 @@ impl Measured {
         let (Some(first), Some(last)) = (uncapped.first(), uncapped.last()) else {
             return Err(self.missing("power_w"));
         };
-        // A capped reading says nothing of what would be drawn: the mean step of the others is continued.
+        // A capped reading does not show the uncapped power draw, which is extrapolated by the mean step of the other readings.
         let step = (last - first) / (uncapped.len().max(2) - 1) as f64;
         let throttled = drawn.iter().filter(|(count, _)| !at_full(count));
         let points: Vec<([f64; 1], f64)> = throttled
             .enumerate()
             .map(|(beyond, (count, _))| {
-                let would = last + step * (beyond + 1) as f64;
-                ([would - power_cap], frequency[count] - max_frequency)
+                let extrapolated = last + step * (beyond + 1) as f64;
+                ([extrapolated - power_cap], frequency[count] - max_frequency)
             })
             .collect();
-        // A device that never throttled never will.
+        // A device that did not throttle in any measurement is assumed not to throttle.
         let throttling = fit(&points).map_or(0.0, |[slope]| slope);
-        // Gaps stretch with a lower clock; alone there is nobody to wait for.
-        let gaps = self.colocated("kernel_gap_ms").into_iter();
+        // Gaps grow with a lower clock. A single workload does not wait for others, so that its gap does not count.
+        let gaps = self.by_colocated("kernel_gap_ms").into_iter();
         let shared = gaps.filter(|(count, _)| *count > 1).map(|(count, gap)| {
             let clock = frequency.get(&count).map_or(1.0, |f| f / max_frequency);
             (f64::from(count), gap * clock)
@@ -275,50 +297,52 @@ impl Measured {
         Ok(Hardware {
             max_frequency,
             power_cap,
-            idle_power: self.one("idle_power_w")?,
-            share_unit: self.positive("share_unit_pct")?,
-            bus: self.positive("bus_bytes_per_ms")?,
+            idle_power: self.value("idle_power_w")?,
+            share_unit: self.positive_value("share_unit_pct")?,
+            bus: self.positive_value("bus_bytes_per_ms")?,
             throttling,
-            schedule: line(shared).ok_or_else(|| self.missing("kernel_gap_ms"))?,
+            schedule: fit_line(shared).ok_or_else(|| self.missing("kernel_gap_ms"))?,
         })
     }
 
-    fn model(&self, hardware: &Hardware) -> Result<ModelCoefficients, CoefficientsError> {
-        let schedule = self.one("schedule_ms")?;
+    /// Fits the coefficients of a model.
+    fn fit_model(&self, hardware: &Hardware) -> Result<ModelCoefficients, CoefficientsError> {
+        let schedule = self.value("schedule_ms")?;
         let latency = self.points("latency_ms");
         let mut active = Vec::new();
         let mut power = Vec::new();
         for &(batch, share, latency) in &latency {
-            let clock = self.at("clock_mhz", batch, share)?;
+            let clock = self.value_at("clock_mhz", batch, share)?;
             let time = latency * clock / hardware.max_frequency - schedule;
             active.push((batch, share, time));
-            // Where it throttled, the power is the cap.
+            // The power draw of a throttled device is the cap and is not used.
             if clock >= hardware.max_frequency {
-                let drawn = self.at("draw_w", batch, share)? - hardware.idle_power;
+                let drawn = self.value_at("draw_w", batch, share)? - hardware.idle_power;
                 power.push((1e3 * batch / time, drawn));
             }
         }
         let mut cache = Vec::new();
         for (batch, share, used) in self.points("l2_pct") {
-            let time = self.at("latency_ms", batch, share)? - schedule;
+            let time = self.value_at("latency_ms", batch, share)? - schedule;
             cache.push((1e3 * batch / time, used));
         }
-        let pair_clock = self.one("pair_clock_mhz")? / hardware.max_frequency;
-        let slower = self.one("pair_ms")? * pair_clock / self.positive("solo_ms")? - 1.0;
+        let pair_clock = self.value("pair_clock_mhz")? / hardware.max_frequency;
+        let slower = self.value("pair_ms")? * pair_clock / self.positive_value("solo_ms")? - 1.0;
         Ok(ModelCoefficients {
-            input_bytes: self.one("input_bytes")?,
-            output_bytes: self.one("output_bytes")?,
-            kernels: self.one("kernels")?,
+            input_bytes: self.value("input_bytes")?,
+            output_bytes: self.value("output_bytes")?,
+            kernels: self.value("kernels")?,
             schedule,
             active: fit_active(&active).ok_or_else(|| self.missing("latency_ms"))?,
-            power: line(power.into_iter()).ok_or_else(|| self.missing("draw_w"))?,
-            cache: line(cache.into_iter()).ok_or_else(|| self.missing("l2_pct"))?,
-            cache_sensitivity: slower / self.positive("pair_l2_pct")?,
+            power: fit_line(power.into_iter()).ok_or_else(|| self.missing("draw_w"))?,
+            cache: fit_line(cache.into_iter()).ok_or_else(|| self.missing("l2_pct"))?,
+            cache_sensitivity: slower / self.positive_value("pair_l2_pct")?,
         })
     }
 }
 
-/// `t = (k₁b² + k₂b + k₃) / (r + k₄) + k₅`: linear but for `k₄`, which is searched for, coarsely and then by golden section.
+/// Fits the active time `t = (k₁b² + k₂b + k₃) / (r + k₄) + k₅` to points `(b, r, t)`. All coefficients but `k₄` are linear; `k₄` is
+/// found by a coarse search and a golden-section search.
 fn fit_active(points: &[(f64, f64, f64)]) -> Option<[f64; 5]> {
     let least_share = points
         .iter()
@@ -337,7 +361,7 @@ fn fit_active(points: &[(f64, f64, f64)]) -> Option<[f64; 5]> {
         Some((least_squares::error(&rows, &solution), solution))
     };
     let error = |k4: f64| with(k4).map_or(f64::INFINITY, |(error, _)| error);
-    // Shares stay above zero: k₄ is above minus the least of them.
+    // `r + k₄` must stay above 0: the search begins above minus the smallest share.
     let step = 0.01;
     let coarse = (0..3_000).map(|i| f64::from(i) * step - 0.5 * least_share);
     let best = coarse.min_by(|a, b| error(*a).total_cmp(&error(*b)))?;

@@ -1,6 +1,6 @@
-//! Fits by least squares.
+//! Fitting by least squares.
 
-/// Coefficients `x` with the least `Σ (rowᵢ · x − yᵢ)²`, by the normal equations; `None` if the rows do not determine them.
+/// Returns the coefficients `x` with the smallest `Σ (rowᵢ · x − yᵢ)²`, by the normal equations; `None` if the rows do not determine them.
 pub(super) fn fit<const N: usize>(rows: &[([f64; N], f64)]) -> Option<[f64; N]> {
     let mut equations = [[0.0; N]; N];
     let mut right = [0.0; N];
@@ -12,7 +12,7 @@ pub(super) fn fit<const N: usize>(rows: &[([f64; N], f64)]) -> Option<[f64; N]> 
             right[i] += row[i] * y;
         }
     }
-    // Gauss-Jordan with the largest pivot.
+    // Gauss-Jordan elimination with partial pivoting.
     for column in 0..N {
         let pivot = (column..N).max_by(|&a, &b| {
             equations[a][column]
@@ -41,7 +41,7 @@ pub(super) fn fit<const N: usize>(rows: &[([f64; N], f64)]) -> Option<[f64; N]> 
     Some(solution)
 }
 
-/// `Σ (rowᵢ · x − yᵢ)²`
+/// Returns the error of a solution, `Σ (rowᵢ · x − yᵢ)²`.
 pub(super) fn error<const N: usize>(rows: &[([f64; N], f64)], solution: &[f64; N]) -> f64 {
     let residual = |(row, y): &([f64; N], f64)| {
         let predicted: f64 = row.iter().zip(solution).map(|(a, x)| a * x).sum();
@@ -50,8 +50,8 @@ pub(super) fn error<const N: usize>(rows: &[([f64; N], f64)], solution: &[f64; N
     rows.iter().map(residual).sum()
 }
 
-/// Slope and intercept.
-pub(super) fn line(points: impl Iterator<Item = (f64, f64)>) -> Option<[f64; 2]> {
+/// Returns the slope and the intercept of the line with the smallest error; `None` if the points do not determine it.
+pub(super) fn fit_line(points: impl Iterator<Item = (f64, f64)>) -> Option<[f64; 2]> {
     fit(&points.map(|(x, y)| ([x, 1.0], y)).collect::<Vec<_>>())
 }
 
@@ -60,14 +60,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_through_points_is_found_and_one_point_is_none() {
-        let [slope, intercept] = line([(1.0, 5.0), (2.0, 7.0), (4.0, 11.0)].into_iter()).unwrap();
+    fn a_line_through_points_is_found_and_one_point_determines_none() {
+        let [slope, intercept] =
+            fit_line([(1.0, 5.0), (2.0, 7.0), (4.0, 11.0)].into_iter()).unwrap();
         assert!((slope - 2.0).abs() < 1e-12 && (intercept - 3.0).abs() < 1e-12);
-        assert_eq!(line([(1.0, 5.0)].into_iter()), None);
+        assert_eq!(fit_line([(1.0, 5.0)].into_iter()), None);
     }
 
     #[test]
-    fn the_fit_is_the_least_of_all() {
+    fn the_fit_has_the_smallest_error() {
         let rows = [([1.0, 1.0], 1.0), ([2.0, 1.0], 3.0), ([3.0, 1.0], 4.0)];
         let best = fit(&rows).unwrap();
         for change in [-0.01, 0.01] {

@@ -1,4 +1,4 @@
-//! Never more than the best plan without interference, by iGniter's own model.
+//! A bound of iGniter's goodput: the best plan without interference by its own model.
 
 use std::sync::LazyLock;
 
@@ -23,7 +23,7 @@ fn alone(problem: &Problem, model: ModelIndex) -> Vec<f64> {
     let kind = &problem.devices[device.0].kind;
     let (hardware, known) = COEFFICIENTS.workload(&demanded.id, kind).unwrap();
     let units = (100.0 / hardware.share_unit).floor() as u32;
-    let sizes = 1..=sizing::LARGEST_BATCH;
+    let sizes = 1..=sizing::MAX_BATCH;
     let in_time: Vec<u32> = sizes
         .filter(|&batch| profile.latency(batch) <= demanded.slo)
         .collect();

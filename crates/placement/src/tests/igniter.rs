@@ -218,12 +218,12 @@ fn bad_measurements_are_refused() {
     let header = MEASUREMENTS.lines().next().unwrap();
     assert_eq!(
         refused(&format!("{header}\nk,,power_cap_w,,,,-1\n")),
-        "line 2: value must be finite and not negative, not -1"
+        "line 2: value must be a finite number of at least 0, not -1"
     );
     assert!(refused(&format!("{header}\nk,,power_cap_w,,,,x\n")).starts_with("line 2: "));
     assert_eq!(
         refused(&format!("{header}\nk,,power_cap_w,,,,1\n")),
-        "k: max_frequency_mhz is missing, or too few of its measurements are there"
+        "k: max_frequency_mhz is missing or has too few measurements"
     );
     // Any quantity left out is missed by name, and nothing panics.
     let mut missed = BTreeMap::new();
