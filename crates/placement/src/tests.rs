@@ -1,4 +1,4 @@
-//! What every policy must do, and what each one promises, on small clusters.
+//! Requirements of all policies, and plans of single ones, on small clusters.
 
 use std::{fmt::Write as _, time::Duration};
 
@@ -21,7 +21,7 @@ mod nexus;
 mod optimum;
 pub(crate) mod oracle;
 pub(crate) mod properties;
-mod smallest;
+mod smallest_cluster;
 mod thesis;
 mod usher;
 
@@ -37,10 +37,10 @@ densenet121,V100,8,,16.9234,,152.4,87.28,12.37,21.26
 densenet121,V100,32,,33.5143,,465.3,93.61,49.97,86.92
 ";
 
-/// Those that keep to profiled batch sizes and place whatever fits.
+/// The policies that use profiled batch sizes only and place every model that fits.
 const BASELINES: [&str; 2] = ["exclusive", "first-fit"];
 
-/// Those that look at what runs now.
+/// The policies that keep current replicas in place.
 const STAYING: [&str; 3] = ["exclusive", "first-fit", "nexus"];
 
 fn profiles(rows: &str) -> ProfileTable {
@@ -99,7 +99,7 @@ fn place_with(name: &str, problem: &Problem, options: impl Into<PlanningOptions>
     plan
 }
 
-/// The plan as a person would want to read it.
+/// Returns the plan as a text for snapshots.
 fn picture(problem: &Problem, plan: &Plan) -> String {
     let mut text = String::new();
     for (device, kind) in problem.devices() {
@@ -202,11 +202,11 @@ fn two_models_share_the_only_device() {
 
 #[test]
 fn a_batch_is_small_enough_for_a_request_that_just_missed_one() {
-    // bert at 16 takes 128 ms: within the SLO alone, but not after another batch.
+    // A batch of 16 of bert takes 128 ms: within the SLO alone, but not after another batch.
     let problem = v100s(1, &[("bert", 10.0, 200)]);
     assert_eq!(place("first-fit", &problem).replicas[0].batch_size, 8);
     assert_eq!(place("exclusive", &problem).replicas[0].batch_size, 16);
-    // At 40 ms even the smallest is late after another one: the fastest is the best there is.
+    // At 40 ms even the smallest batch is late after another one: the policy takes the fastest.
     let tight = v100s(1, &[("bert", 10.0, 40)]);
     assert_eq!(place("first-fit", &tight).replicas[0].batch_size, 4);
 }
@@ -249,7 +249,7 @@ fn every_model_is_served_before_any_gets_a_second_replica() {
 #[test]
 fn models_without_requests_get_a_replica_and_no_more() {
     let problem = v100s(2, &[("bert", 0.0, 200), ("alexnet", 10.0, 200)]);
-    // Without coefficients iGniter serves nobody.
+    // Without coefficients iGniter serves no model.
     for entry in POLICIES.iter().filter(|entry| entry.name != "igniter") {
         let plan = place(entry.name, &problem);
         assert_eq!(
@@ -263,13 +263,13 @@ fn models_without_requests_get_a_replica_and_no_more() {
             (0.0, None)
         );
     }
-    // Where devices are short, those with requests go first.
+    // If there are too few devices, models with requests have priority.
     let short = v100s(1, &[("bert", 0.0, 200), ("alexnet", 10.0, 200)]);
     assert_eq!(devices_of(&place("exclusive", &short), 1), [0]);
 }
 
 #[test]
-fn what_runs_stays_where_it_is() {
+fn current_replicas_stay_in_place() {
     for name in STAYING {
         let mut problem = v100s(4, &[("alexnet", 10.0, 200), ("bert", 10.0, 200)]);
         problem.current = vec![PlannedReplica {
@@ -283,14 +283,14 @@ fn what_runs_stays_where_it_is() {
         assert_eq!(devices_of(&plan, 1), [0], "{name}");
         problem.current[0].device = DeviceIndex(3);
         assert_eq!(devices_of(&place(name, &problem), 1), [3], "{name}");
-        // A device that is gone by now is no reason to panic.
+        // A device that is gone by now causes no panic.
         problem.current[0].device = DeviceIndex(99);
         assert_eq!(devices_of(&place(name, &problem), 1).len(), 1, "{name}");
     }
 }
 
 #[test]
-fn what_is_left_out_says_why() {
+fn a_model_without_a_replica_has_a_reason() {
     let check = |problem: &Problem, expected: &Shortfall| {
         for entry in POLICIES {
             let plan = place(entry.name, problem);
@@ -344,7 +344,7 @@ fn a_device_without_the_memory_is_passed_over() {
         (needed.to_string(), left.to_string()),
         ("568.5 MiB".to_owned(), "500.0 MiB".to_owned())
     );
-    // 600 MiB are enough for batches of 4 only.
+    // 600 MiB suffice for batches of 4 only.
     problem.devices[0].memory = ByteCount::from_mib(600).unwrap();
     for name in BASELINES {
         assert_eq!(place(name, &problem).replicas[0].batch_size, 4, "{name}");
@@ -352,7 +352,7 @@ fn a_device_without_the_memory_is_passed_over() {
 }
 
 #[test]
-fn packing_needs_to_know_the_memory() {
+fn packing_requires_the_memory() {
     let mut problem = v100s(1, &[("m", 1.0, 200)]);
     problem.profiles = profiles("m,V100,1,,10,,,,,");
     assert_eq!(

@@ -19,14 +19,13 @@
 //! to the rows of the backlog state. The replica is busy `x · T(b) / b` of the time.
 //!
 //! **Phase.** A request finds all replicas busy with probability `q = busy^n`. Then it waits for a credit, up to `T / n`, and for
-//! [`DISPATCH_LEAD`] of a batch that the replica holds already, `q · T`, before its own is computed, `T`; else for its own only. `D`
-//! less the network latency must cover that. The neighbours' variation makes `T` larger or smaller, each half of the time.
+//! [`DISPATCH_LEAD`] of a batch that the replica holds already, `q · T`, before its own is computed, `T`; else for its own only. The
+//! SLO less the network latency must cover that. The neighbours' variation makes `T` larger or smaller, each half of the time.
 //!
-//! **Bursts.** Of `g` requests that arrive at once all but the first find what the first ones cause: all the model's replicas busy at
-//! the same time, with batches [`CLUSTERED_BURSTS`] bursts larger if the dispatcher, which does not know the rest of the burst, expects them
-//! to be in time.
+//! **Bursts.** All but the first of `g` requests that arrive at once find all replicas of the model busy, with batches that are larger by
+//! [`CLUSTERED_BURSTS`] bursts. The dispatcher does not know the rest of a burst; the batches are no larger than it expects to be in time.
 //!
-//! **Queue.** Some of the requests that could be in time so wait too long behind others: [`super::queue`].
+//! **Queue.** Some of the requests that could be in time by these rules wait too long behind others: [`super::queue`].
 
 use super::{
     batch_costs::BatchCosts,
@@ -35,8 +34,8 @@ use super::{
     replica::{EstimatedReplica, ReplicaEstimate},
 };
 
-/// The dispatcher sends a batch to a busy replica mostly this fraction of a batch time before the replica is free; requests that arrive
-/// until then may still join.
+/// The typical time between sending a batch to a busy replica and its computation, as a fraction of a batch time. Requests that arrive
+/// before the batch is sent may still join it.
 const DISPATCH_LEAD: f64 = 0.25;
 /// The number of bursts that arrive close together.
 const CLUSTERED_BURSTS: f64 = 3.0;
@@ -50,7 +49,7 @@ fn most_rows_in_time(batch: u32, gap: f64, demand: &Demand, seconds: impl Fn(f64
         let time = seconds(rows);
         network + 2.0 * time + (rows - 1.0) * gap.min(time / rows) > demand.slo
     };
-    // More rows are never less late; mostly none are.
+    // More rows are never less late, and mostly a full batch is in time.
     if !is_late(f64::from(batch)) {
         return f64::from(batch);
     }
@@ -113,8 +112,8 @@ pub(super) fn estimate(
 ) -> ReplicaEstimate {
     let seconds = |rows: f64, speed: f64| costs.seconds(rows, replica.share) / speed;
     let wait_probability = replica.busy.powf(count);
-    // The fraction in time in batches of `rows`, if a request that waits does so behind the fraction `lead` of a batch, and the first of
-    // `replicas` replicas is free for it.
+    // The fraction in time in batches of `rows`, if a request that waits does so for the first of `replicas` replicas, and behind the
+    // fraction `lead` of a batch.
     let fraction_in_time = |rows: f64, speed: RelativeSpeed, lead: f64, replicas: f64| {
         let variation = speed.variation.hypot(costs.variation).min(MAX_VARIATION);
         let at_speed = |speed: f64| {

@@ -27,7 +27,7 @@ const SWEEPS: usize = 12;
 const DEVICE_SWEEPS: usize = 3;
 /// The batches that a replica holds at a time: one that it computes, and one in transmission.
 const CREDITS: f64 = 2.0;
-/// The factor by which two batches that alternate between network and device take longer than either alone suggests.
+/// The factor by which the network and computing times of a batch grow, since two batches do not alternate without loss.
 const ALTERNATION_LOSS: f64 = 1.15;
 
 /// Replicas on devices, ordered by device, with the estimate of each model.
@@ -170,7 +170,7 @@ impl<'w, 'a> PlacementEstimate<'w, 'a> {
             ..
         } = self.replicas.remove(index);
         let range = self.range(device);
-        // Of equal replicas, some of which run, the running ones are kept.
+        // If some of several equal replicas run, those stay.
         let twin = self.replicas[range]
             .iter_mut()
             .find(|replica| replica.is_new && replica.matches(model, batch, share));

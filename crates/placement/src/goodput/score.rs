@@ -22,7 +22,7 @@ const DEVICE_TIME_COST: f64 = 2e-3;
 /// The fixed cost of a replica, so that none is idle.
 const REPLICA_COST: f64 = 2e-5;
 /// The cost of a replica as a fraction of its model's requests: one that serves fewer is not worth its memory and its start.
-const REPLICA_COST_PER_REQUEST: f64 = 1e-3;
+const REPLICA_COST_FRACTION: f64 = 1e-3;
 /// The value of e times the capacity, whatever the rate: of two placements that serve the same, the one with more capacity is better.
 const CAPACITY_VALUE: f64 = 1e-4;
 /// The exponent of the batch size by which a larger batch counts as more capacity. Profiles have errors, and larger batches usually carry
@@ -86,7 +86,7 @@ impl Score {
         for replica in estimate.replicas() {
             value -= DEVICE_TIME_COST * replica.busy * replica.utilization / 100.0 / self.devices
                 + REPLICA_COST
-                + REPLICA_COST_PER_REQUEST * self.weights[replica.model];
+                + REPLICA_COST_FRACTION * self.weights[replica.model];
             if replica.is_new && estimate.inputs.has_running_replicas() {
                 value -= START_COST + self.loading[replica.model] * replica.arrival_rate;
             }

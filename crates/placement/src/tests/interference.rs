@@ -146,7 +146,7 @@ fn learned(rows: &[&Row], utilization: fn(&Solo) -> Percent) -> Predictor {
             batches: BATCHES,
             slowdown: row.latency_ms / row.solo.latency_ms,
         };
-        // Of the neighbour nothing is told here.
+        // The slowdown of the neighbour is not part of this row.
         let present = MeasuredSlowdown {
             batches: 0,
             slowdown: 1.0,
