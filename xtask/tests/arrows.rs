@@ -113,8 +113,11 @@ const IMPURE: [&str; 9] = [
     "socket2",
 ];
 
-/// The direct dependencies of every crate of the workspace, by name without `packhorse-`.
-fn dependencies() -> BTreeMap<String, Vec<String>> {
+/// Crates that the command depends on only with its feature `laboratory`.
+const LABORATORY: [&str; 3] = ["placement", "simulator", "figures"];
+
+/// The packages of the workspace.
+fn packages() -> Vec<Package> {
     let output = Command::new(env!("CARGO"))
         .args(["metadata", "--format-version", "1", "--no-deps"])
         .current_dir(env!("CARGO_MANIFEST_DIR"))
@@ -127,18 +130,23 @@ fn dependencies() -> BTreeMap<String, Vec<String>> {
     );
     let metadata: Metadata =
         serde_json::from_slice(&output.stdout).expect("cargo metadata prints JSON");
-    let short = |name: String| name.strip_prefix("packhorse-").unwrap_or(&name).to_owned();
-    let packages = metadata
-        .packages
-        .into_iter()
-        .filter(|package| package.name != "xtask");
+    metadata.packages
+}
+
+/// A crate's name without `packhorse-`.
+fn short(name: &str) -> &str {
+    name.strip_prefix("packhorse-").unwrap_or(name)
+}
+
+/// The direct dependencies of every crate of the workspace, by short name.
+fn dependencies() -> BTreeMap<String, Vec<String>> {
+    let packages = packages().into_iter();
     packages
+        .filter(|package| package.name != "xtask")
         .map(|package| {
-            let used = package
-                .dependencies
-                .into_iter()
-                .map(|dependency| short(dependency.name));
-            (short(package.name), used.collect())
+            let used = package.dependencies.iter();
+            let used = used.map(|dependency| short(&dependency.name).to_owned());
+            (short(&package.name).to_owned(), used.collect())
         })
         .collect()
 }
@@ -157,6 +165,7 @@ struct Package {
 #[derive(Deserialize)]
 struct Dependency {
     name: String,
+    optional: bool,
 }
 
 #[test]
@@ -175,6 +184,23 @@ fn every_crate_depends_only_on_those_below_it() {
                 "{name} may not use {dependency}"
             );
         }
+    }
+}
+
+#[test]
+fn the_command_plans_simulates_and_draws_only_with_its_feature_laboratory() {
+    let packages = packages();
+    let command = packages
+        .iter()
+        .find(|package| package.name == "packhorse-cli");
+    let command = command.expect("the command is a crate of the workspace");
+    for dependency in &command.dependencies {
+        let of_laboratory = LABORATORY.contains(&short(&dependency.name));
+        assert!(
+            !of_laboratory || dependency.optional,
+            "packhorse-cli uses {} without its feature laboratory",
+            dependency.name
+        );
     }
 }
 

@@ -1,10 +1,6 @@
-//! What all commands share: where the gateway is, with which token, and in which form results are wanted.
+//! The options that all commands share: the gateway's addresses, the admin token, and the form of results.
 
-use std::{
-    env, fs,
-    io::{self, Read as _},
-    path::{Path, PathBuf},
-};
+use std::{env, fs, path::PathBuf};
 
 use anyhow::Context as _;
 use packhorse_client::{AdminClient, BaseUrl, CallError, InferenceClient};
@@ -12,7 +8,7 @@ use packhorse_client::{AdminClient, BaseUrl, CallError, InferenceClient};
 /// The options of every command.
 #[derive(clap::Args, Clone, Debug)]
 pub(crate) struct GlobalArgs {
-    /// The gateway's inference listener
+    /// Address of the gateway's inference listener
     #[arg(
         long,
         global = true,
@@ -22,7 +18,7 @@ pub(crate) struct GlobalArgs {
         help_heading = "Gateway"
     )]
     url: BaseUrl,
-    /// The gateway's admin listener
+    /// Address of the gateway's admin listener
     #[arg(
         long,
         global = true,
@@ -32,7 +28,8 @@ pub(crate) struct GlobalArgs {
         help_heading = "Gateway"
     )]
     admin_url: BaseUrl,
-    /// File with the admin token [default: ~/.local/share/packhorse/admin-token]
+    /// File with the admin token [default: ~/.local/share/packhorse/admin-token; a build in a source checkout falls back to the
+    /// token of `cargo xtask demo`]
     #[arg(
         long,
         global = true,
@@ -46,12 +43,12 @@ pub(crate) struct GlobalArgs {
     json: bool,
 }
 
-/// The options of every command, ready to be used.
+/// The options of every command, with the clients that follow from them.
 pub(crate) struct Context {
     args: GlobalArgs,
 }
 
-/// The token cannot be read.
+/// The error of a token file that cannot be read.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot read the admin token in {}", .path.display())]
 struct TokenFileError {
@@ -60,32 +57,35 @@ struct TokenFileError {
     source: std::io::Error,
 }
 
+/// The token file of `cargo xtask demo`, in the source checkout.
+const DEMO_TOKEN_FILE: &str = ".packhorse/demo/gateway/admin-token";
+
 impl Context {
     pub(crate) fn new(args: GlobalArgs) -> Self {
         Self { args }
     }
 
-    /// Whether results are for programs.
+    /// Returns true if results are printed as JSON.
     pub(crate) fn json(&self) -> bool {
         self.args.json
     }
 
-    /// The inference listener's address.
+    /// Returns the inference listener's address.
     pub(crate) fn url(&self) -> &BaseUrl {
         &self.args.url
     }
 
-    /// The admin listener's address.
+    /// Returns the admin listener's address.
     pub(crate) fn admin_url(&self) -> &BaseUrl {
         &self.args.admin_url
     }
 
-    /// A client of the inference listener.
+    /// Returns a client of the inference listener.
     pub(crate) fn inference(&self) -> InferenceClient {
         InferenceClient::new(self.args.url.clone())
     }
 
-    /// A client of the admin listener, with the token.
+    /// Returns a client of the admin listener that sends the token.
     pub(crate) fn admin(&self) -> anyhow::Result<AdminClient> {
         let path = self.token_file()?;
         let token = fs::read_to_string(&path).map_err(|source| TokenFileError {
@@ -93,9 +93,10 @@ impl Context {
             source,
         })?;
         AdminClient::new(self.args.admin_url.clone(), &token)
-            .with_context(|| format!("{} holds no token", path.display()))
+            .with_context(|| format!("{} does not contain an admin token", path.display()))
     }
 
+    /// Returns the file that the user names, else that of a gateway with default settings, else the demo's.
     fn token_file(&self) -> anyhow::Result<PathBuf> {
         if let Some(path) = &self.args.token_file {
             return Ok(path.clone());
@@ -104,18 +105,21 @@ impl Context {
             .map(PathBuf::from)
             .filter(|path| path.is_absolute());
         let data_home = data_home.or_else(|| Some(env::home_dir()?.join(".local/share")));
-        let data_home = data_home.context(
-            "there is no home directory to look for the admin token in: give --token-file",
-        )?;
-        Ok(data_home.join("packhorse").join("admin-token"))
+        let default = data_home.map(|folder| folder.join("packhorse").join("admin-token"));
+        match default {
+            Some(default) if default.exists() => Ok(default),
+            default => demo_token_file().or(default).context(
+                "there is no home directory with an admin token: name the token file with --token-file",
+            ),
+        }
     }
 
-    /// What to do about an error, where we know.
+    /// Returns advice on an error, for the errors that have a known remedy.
     pub(crate) fn hint(&self, error: &anyhow::Error) -> Option<String> {
         if error.downcast_ref::<TokenFileError>().is_some() {
             return Some(
-                "the gateway writes it into its state directory when it first starts; name it with --token-file or \
-                 PACKHORSE_TOKEN_FILE"
+                "the gateway writes its token into its state directory when it first starts; name the file with \
+                 --token-file or PACKHORSE_TOKEN_FILE"
                     .to_owned(),
             );
         }
@@ -124,62 +128,48 @@ impl Context {
             .find_map(|cause| cause.downcast_ref::<CallError>())?;
         match call {
             CallError::Connect { url, .. } if *url == self.args.admin_url => Some(
-                "is the gateway running? Name its admin listener with --admin-url or PACKHORSE_ADMIN_URL".to_owned(),
+                "is the gateway running? Set the address of its admin listener with --admin-url or PACKHORSE_ADMIN_URL"
+                    .to_owned(),
             ),
             CallError::Connect { .. } => Some(
-                "is the gateway running? Name its inference listener with --url or PACKHORSE_URL".to_owned(),
+                "is the gateway running? Set the address of its inference listener with --url or PACKHORSE_URL"
+                    .to_owned(),
             ),
             CallError::Refused { status, .. } if matches!(status.as_u16(), 401 | 403) => {
-                let file = self.token_file().ok();
-                let file = file.as_deref().map_or("the file", |path| path.to_str().unwrap_or("the file"));
-                Some(format!(
-                    "the gateway does not take the token in {file}; name another with --token-file or PACKHORSE_TOKEN_FILE"
-                ))
+                Some(self.token_hint())
             }
-            CallError::Refused { retry_after_s: Some(seconds), .. } => {
-                Some(format!("the gateway asks to be tried again in {seconds} s"))
+            CallError::Refused {
+                retry_after_s: Some(seconds),
+                ..
+            } => Some(format!("the gateway asks clients to retry after {seconds} s")),
+            CallError::InvalidResponse { url, .. } => {
+                Some(format!("is {url} a Packhorse gateway of this version?"))
             }
-            CallError::Answer { .. } => Some("is that a Packhorse gateway of this version?".to_owned()),
             _ => None,
+        }
+    }
+
+    fn token_hint(&self) -> String {
+        let used = self.token_file().ok();
+        let shown = used
+            .as_ref()
+            .map_or_else(|| "the file".into(), |path| path.to_string_lossy());
+        let hint = format!(
+            "the gateway does not accept the token in {shown}; name another file with --token-file or PACKHORSE_TOKEN_FILE"
+        );
+        match demo_token_file() {
+            Some(demo) if used.as_ref() != Some(&demo) => {
+                format!("{hint} (the demo's is {})", demo.display())
+            }
+            _ => hint,
         }
     }
 }
 
-/// Reads a file that the user named.
-pub(crate) fn read_file(path: &Path) -> anyhow::Result<Vec<u8>> {
-    read_within(FILE_LIMIT, path).with_context(|| format!("cannot read {}", path.display()))
-}
-
-/// Reads a text file that the user named.
-pub(crate) fn read_text(path: &Path) -> anyhow::Result<String> {
-    read_text_within_limit(path).with_context(|| format!("cannot read {}", path.display()))
-}
-
-/// The most bytes of a file.
-const FILE_LIMIT: u64 = 1 << 30;
-/// The most bytes of a text.
-const TEXT_LIMIT: u64 = 256 << 20;
-
-/// Reads a text file.
-pub(crate) fn read_text_within_limit(path: &Path) -> io::Result<String> {
-    let bytes = read_within(TEXT_LIMIT, path)?;
-    String::from_utf8(bytes)
-        .map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "it is no text: not valid UTF-8"))
-}
-
-fn read_within(limit: u64, path: &Path) -> io::Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    fs::File::open(path)?
-        .take(limit + 1)
-        .read_to_end(&mut bytes)?;
-    if bytes.len() as u64 > limit {
-        let problem = format!("it is over the limit of {limit} bytes");
-        return Err(io::Error::new(io::ErrorKind::FileTooLarge, problem));
-    }
-    Ok(bytes)
-}
-
-/// Writes a file that the user named.
-pub(crate) fn write_file(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
-    fs::write(path, bytes).with_context(|| format!("cannot write {}", path.display()))
+/// Returns the demo's token file, if this program lies in a source checkout that has one.
+fn demo_token_file() -> Option<PathBuf> {
+    let program = env::current_exe().ok()?;
+    let folders = program.ancestors().skip(1);
+    let mut files = folders.map(|folder| folder.join(DEMO_TOKEN_FILE));
+    files.find(|file| file.is_file())
 }

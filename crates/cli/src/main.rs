@@ -1,14 +1,21 @@
-//! The `packhorse` command: register models and watch over them, ask them, look at the cluster and its plan.
+//! The `packhorse` command: registers models, sends inference requests, and shows the cluster and its plan.
 //!
-//! Exit status: 0 done, 1 failed, 2 wrong usage.
+//! [`commands`] has what operators and clients need of a gateway. [`laboratory`] has what needs no gateway (plans and runs of
+//! scenarios, measurements on this machine, figures) and the benchmark; it is compiled with the default feature `laboratory`.
+//!
+//! The exit status is 0 after success, 1 after a failure and 2 after wrong usage.
 
 mod commands;
 mod context;
-mod npy;
+mod files;
+#[cfg(feature = "laboratory")]
+mod laboratory;
+#[cfg(not(feature = "laboratory"))]
+#[path = "without_laboratory.rs"]
+mod laboratory;
 mod output;
-mod plot;
-mod preprocess;
-mod values;
+mod policy_options;
+mod view;
 
 use std::{io, process::ExitCode};
 
@@ -36,7 +43,7 @@ Examples:
   packhorse status
   packhorse plan --json
 
-Exit status: 0 done, 1 failed, 2 wrong usage.";
+Exit status: 0 success, 1 failure, 2 wrong usage.";
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
@@ -44,18 +51,18 @@ fn main() -> ExitCode {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build();
-    let done = match runtime {
+    let outcome = match runtime {
         Ok(runtime) => runtime.block_on(cli.command.run(&context)),
         Err(e) => Err(e.into()),
     };
-    let Err(error) = done else {
+    let Err(error) = outcome else {
         return ExitCode::SUCCESS;
     };
     if error
         .downcast_ref::<io::Error>()
         .is_some_and(|e| e.kind() == io::ErrorKind::BrokenPipe)
     {
-        // Whoever reads our results has read enough of them.
+        // The reader of our results has closed the pipe, for instance `head`.
         return ExitCode::SUCCESS;
     }
     eprintln!("error: {error:#}");

@@ -1,6 +1,6 @@
-//! Everything the command says: results on standard output, progress on standard error.
+//! Writes results to standard output and progress to standard error.
 //!
-//! Results go through [`line`] and [`json`], which report a closed pipe instead of panicking as `println!` does.
+//! The functions that write results report a closed pipe as an error, where `println!` would panic.
 
 use std::{
     fmt::Display,
@@ -12,24 +12,24 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
 /// Writes a line of results.
-pub(crate) fn line(text: impl Display) -> io::Result<()> {
+pub(crate) fn print_line(text: impl Display) -> io::Result<()> {
     writeln!(io::stdout().lock(), "{text}")
 }
 
-/// Writes a result for programs.
-pub(crate) fn json(value: &impl Serialize) -> anyhow::Result<()> {
-    Ok(line(serde_json::to_string_pretty(value)?)?)
+/// Writes a result as JSON.
+pub(crate) fn print_json(value: &impl Serialize) -> anyhow::Result<()> {
+    Ok(print_line(serde_json::to_string_pretty(value)?)?)
 }
 
-/// Writes a result as it is, without adding a line end.
-pub(crate) fn raw(bytes: &[u8]) -> io::Result<()> {
+/// Writes bytes unchanged, without adding a line end.
+pub(crate) fn print_bytes(bytes: &[u8]) -> io::Result<()> {
     let mut stdout = io::stdout().lock();
     stdout.write_all(bytes)?;
     stdout.flush()
 }
 
-/// A table for people, as wide as the terminal at most. Without a header it is rows only.
-pub(crate) fn table(header: &[&str]) -> Table {
+/// Returns a table that is at most as wide as the terminal. An empty `header` makes a table without one.
+pub(crate) fn new_table(header: &[&str]) -> Table {
     let mut table = Table::new();
     table
         .load_preset(presets::NOTHING)
@@ -40,7 +40,7 @@ pub(crate) fn table(header: &[&str]) -> Table {
     table
 }
 
-/// The lines of a table, flush with the margin.
+/// Returns the lines of a table, aligned with the left margin.
 pub(crate) fn table_text(table: &Table) -> String {
     let lines = table.lines().map(|line| {
         line.strip_prefix(' ')
@@ -51,17 +51,17 @@ pub(crate) fn table_text(table: &Table) -> String {
     lines.collect::<Vec<_>>().join("\n")
 }
 
-/// Writes a table, or in place of an empty one the text.
-pub(crate) fn table_or(table: &Table, empty: &str) -> io::Result<()> {
+/// Writes a table, or `empty` if the table has no rows.
+pub(crate) fn print_table(table: &Table, empty: &str) -> io::Result<()> {
     if table.row_count() == 0 {
-        line(empty)
+        print_line(empty)
     } else {
-        line(table_text(table))
+        print_line(table_text(table))
     }
 }
 
-/// A number of requests per second, or of milliseconds, with as many digits as people read.
-pub(crate) fn number(value: f64) -> String {
+/// Formats a number with one digit after the point, or with none if it is whole or at least 1000.
+pub(crate) fn format_number(value: f64) -> String {
     if value.fract().abs() < f64::EPSILON || value.abs() >= 1000.0 {
         format!("{value:.0}")
     } else {
@@ -69,30 +69,32 @@ pub(crate) fn number(value: f64) -> String {
     }
 }
 
-/// [`number`], or a dash where there is none.
-pub(crate) fn number_or_dash(value: Option<f64>) -> String {
-    value.map_or_else(|| "-".to_owned(), number)
+/// Formats a number like [`format_number`], and `None` as a dash.
+pub(crate) fn format_number_or_dash(value: Option<f64>) -> String {
+    value.map_or_else(|| "-".to_owned(), format_number)
 }
 
-/// The word that the API has for a state.
-pub(crate) fn word(state: &impl Serialize) -> String {
+/// Returns the API's name of a state.
+pub(crate) fn state_name(state: &impl Serialize) -> String {
     match serde_json::to_value(state) {
-        Ok(serde_json::Value::String(word)) => word,
-        other => unreachable!("states are words, not {other:?}"),
+        Ok(serde_json::Value::String(name)) => name,
+        other => unreachable!("a state is serialized as a string, not as {other:?}"),
     }
 }
 
-/// A bar that counts bytes, on standard error if that is a terminal.
-pub(crate) fn byte_bar(what: &'static str, bytes: u64) -> ProgressBar {
+/// Returns a progress bar that counts bytes, shown if standard error is a terminal.
+pub(crate) fn byte_bar(label: &'static str, bytes: u64) -> ProgressBar {
     let template = "{msg} {wide_bar} {binary_bytes}/{binary_total_bytes} {binary_bytes_per_sec}";
-    let style = ProgressStyle::with_template(template).expect("a template that is fixed here");
-    ProgressBar::new(bytes).with_style(style).with_message(what)
+    let style = ProgressStyle::with_template(template).expect("the template is valid");
+    ProgressBar::new(bytes)
+        .with_style(style)
+        .with_message(label)
 }
 
-/// A line that says what is being waited for, on standard error if that is a terminal.
+/// Returns a spinner with a message, shown if standard error is a terminal.
 pub(crate) fn spinner() -> ProgressBar {
-    let style = ProgressStyle::with_template("{spinner} {msg} ({elapsed})")
-        .expect("a template that is fixed here");
+    let style =
+        ProgressStyle::with_template("{spinner} {msg} ({elapsed})").expect("the template is valid");
     let spinner = ProgressBar::new_spinner().with_style(style);
     spinner.enable_steady_tick(std::time::Duration::from_millis(100));
     spinner
@@ -103,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_have_the_digits_people_read() {
+    fn numbers_have_at_most_one_digit_after_the_point() {
         for (value, text) in [
             (50.0, "50"),
             (0.0, "0"),
@@ -111,7 +113,7 @@ mod tests {
             (0.123, "0.1"),
             (1234.5, "1234"),
         ] {
-            assert_eq!(number(value), text);
+            assert_eq!(format_number(value), text);
         }
     }
 }

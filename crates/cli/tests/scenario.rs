@@ -241,7 +241,7 @@ fn a_plan_file_that_does_not_fit_is_named_with_field_and_limit() {
         ),
         (
             replica(r#""model":"bert","device":0,"batch_size":4"#),
-            "plan.json: replicas[0].model: the scenario has no \"bert\"",
+            "plan.json: replicas[0].model: the scenario has no model \"bert\"",
         ),
         (
             replica(r#""model":"alexnet","device":0,"batch_size":0"#),
@@ -293,7 +293,7 @@ fn a_scenario_that_does_not_fit_is_named_with_field_and_line() {
 #[test]
 fn a_file_without_an_end_is_given_up_at_the_limit() {
     let (_folder, scenario) = folder();
-    let limit = "it is over the limit of 268435456 bytes\n";
+    let limit = "the file is over the limit of 268435456 bytes\n";
     let error = refused("plan", Path::new("/dev/zero"), &[]);
     assert!(error.ends_with(limit), "{error}");
     fs::write(&scenario, SCENARIO.replace("v100.csv", "/dev/zero")).unwrap();
@@ -504,9 +504,9 @@ fn people_see_who_sits_where_and_why_a_model_is_unserved() {
     let output = packhorse("plan", &scenario, &["--policy", "usher"]);
     let text = String::from_utf8(output.stdout).unwrap();
     for part in [
-        "thesis-5.7 by usher: 1500 of 2000 requests/s expected within their SLO, 3 replicas on 3 of 4 devices",
+        "thesis-5.7 by usher: an expected goodput of 1500 of 2000 requests/s, 3 replicas on 3 of 4 devices",
         "3  V100-SXM2-16GB  idle",
-        "bert is unserved: it needs 5 replicas or a multiple, and there are 4 devices",
+        "bert is not served: it needs 5 replicas or a multiple, and there are 4 devices",
     ] {
         assert!(text.contains(part), "{text}");
     }
@@ -549,8 +549,8 @@ fn an_explained_plan_says_what_bounds_whom_and_keeps_its_shape_otherwise() {
     let output = packhorse("plan", &scenario, &["--policy", "goodput", "--explain"]);
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(
-        text.contains("alexnet:") && text.contains("bound by device time"),
+        text.contains("alexnet:") && text.contains("limited by device time"),
         "{text}"
     );
-    assert!(text.contains("more V100-SXM2-16GB would do"), "{text}");
+    assert!(text.contains("more V100-SXM2-16GB would suffice"), "{text}");
 }

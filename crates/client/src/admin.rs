@@ -1,4 +1,4 @@
-//! The admin API, one method per route.
+//! The client of the admin API, with one method per route.
 
 use packhorse_api::{
     ArtifactView, GoodputView, ModelChange, ModelRegistration, ModelView, NodeView, PlanDiff,
@@ -16,43 +16,74 @@ use reqwest::{
 use crate::{BaseUrl, CallError, Cause, call::Caller};
 
 /// A client of the admin listener. Cheap to clone.
+///
+/// ```
+/// use packhorse_client::AdminClient;
+/// # use serde_json::json;
+/// # use wiremock::{Mock, MockServer, ResponseTemplate, matchers::{header, path}};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let gateway = MockServer::start().await;
+/// # let goodput = json!({"window_s": 60.0, "models": [{
+/// #     "name": "minilm", "version": 1, "offered_rps": 12.0, "throughput_rps": 11.5, "goodput_rps": 11.0, "dropped": 3,
+/// #     "p50_ms": 20.0, "p95_ms": 30.5, "p99_ms": 31.0, "mean_batch": 2.5,
+/// # }]});
+/// # Mock::given(path("/v1/goodput"))
+/// #     .and(header("authorization", "Bearer 4f7a0c"))
+/// #     .respond_with(ResponseTemplate::new(200).set_body_json(goodput))
+/// #     .mount(&gateway)
+/// #     .await;
+/// # let url = gateway.uri();
+/// # let token = "4f7a0c\n";
+/// // let url = "http://127.0.0.1:8081";
+/// // let token = std::fs::read_to_string("/var/lib/packhorse/admin-token")?;
+/// let client = AdminClient::new(url.parse()?, &token)?;
+/// let goodput = client.goodput(60).await?;
+/// for model in &goodput.models {
+///     println!("{}: {} requests/s in time", model.name, model.goodput_rps);
+/// }
+/// assert_eq!(goodput.models[0].goodput_rps, 11.0);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct AdminClient {
     pub(crate) caller: Caller,
 }
 
-/// A text that cannot be a token.
+/// The error of a text that is not a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a token is one line of printable ASCII characters without blanks")]
+#[error("a token is one line of printable ASCII characters without spaces")]
 pub struct TokenError;
 
-/// Why profiles were not exchanged.
+/// The reason why profiles cannot be read from the gateway.
 #[derive(Debug, thiserror::Error)]
 pub enum ProfilesError {
-    /// The exchange failed.
+    /// The call failed.
     #[error(transparent)]
     Call(#[from] CallError),
-    /// The gateway's CSV is not in the profile contract.
-    #[error("the gateway's profiles cannot be read")]
+    /// The gateway's CSV is not a table of profiles.
+    #[error("the gateway's profiles cannot be parsed")]
     Csv(#[source] ProfileError),
 }
 
-/// Why recorded kernels were not had.
+/// The reason why recorded kernels cannot be read from the gateway.
 #[derive(Debug, thiserror::Error)]
 pub enum KernelsError {
-    /// The exchange failed.
+    /// The call failed.
     #[error(transparent)]
     Call(#[from] CallError),
-    /// The gateway's CSV is no table of kernels.
-    #[error("the gateway's kernels cannot be read")]
+    /// The gateway's CSV is not a table of kernels.
+    #[error("the gateway's kernels cannot be parsed")]
     Csv(#[source] KernelTableError),
 }
 
 impl AdminClient {
-    /// A client that shows this admin token; blanks and line ends around it do not count.
+    /// Creates a client that sends this admin token. Spaces and line ends around the token are removed.
     ///
     /// # Errors
-    /// If it cannot be a token.
+    /// If the text is not a token.
     pub fn new(base: BaseUrl, token: &str) -> Result<Self, TokenError> {
         let token = token.trim();
         if token.is_empty() || !token.bytes().all(|b| b.is_ascii_graphic()) {
@@ -66,7 +97,7 @@ impl AdminClient {
         })
     }
 
-    /// Registers a version of a model. When this returns it is stored durably.
+    /// Registers a version of a model. The gateway has stored it durably when this returns.
     pub async fn register_model(
         &self,
         registration: &ModelRegistration,
@@ -80,12 +111,12 @@ impl AdminClient {
             .await
     }
 
-    /// All versions of all models.
+    /// Returns all versions of all models.
     pub async fn models(&self) -> Result<Vec<ModelView>, CallError> {
         self.get(["v1", "models"]).await
     }
 
-    /// A version of a model, the newest if none is named.
+    /// Returns a version of a model, by default the newest.
     pub async fn model(
         &self,
         name: &ModelName,
@@ -96,7 +127,7 @@ impl AdminClient {
             .await
     }
 
-    /// Changes SLO, rate or queue limit of a version, the newest if none is named.
+    /// Changes SLO, rate or queue limit of a version, by default of the newest.
     pub async fn change_model(
         &self,
         name: &ModelName,
@@ -111,7 +142,7 @@ impl AdminClient {
             .await
     }
 
-    /// Removes a version, or all versions if none is named.
+    /// Removes a version, by default all versions.
     pub async fn remove_model(
         &self,
         name: &ModelName,
@@ -123,34 +154,32 @@ impl AdminClient {
             .map(drop)
     }
 
-    /// All stored model files.
+    /// Returns all stored model files.
     pub async fn artifacts(&self) -> Result<Vec<ArtifactView>, CallError> {
         self.get(["v1", "artifacts"]).await
     }
 
-    /// Profiles of all models, or of one.
+    /// Returns the profiles of one model, by default of all.
     pub async fn profiles(&self, model: Option<&ModelName>) -> Result<ProfileTable, ProfilesError> {
         let request = self
             .caller
             .request(Method::GET, ["v1", "profiles"])
             .query(&model.map(|name| [("model", name)]));
-        let (_, body) = self.caller.send(request).await?;
-        let text = std::str::from_utf8(&body).map_err(|e| self.caller.unreadable(Cause::of(&e)))?;
-        ProfileTable::from_csv(text).map_err(ProfilesError::Csv)
+        let csv = self.fetch_text(request).await?;
+        ProfileTable::from_csv(&csv).map_err(ProfilesError::Csv)
     }
 
-    /// The kernels that were recorded of a model, in all its versions.
+    /// Returns the recorded kernels of all versions of a model.
     pub async fn kernels(&self, model: &ModelName) -> Result<KernelTable, KernelsError> {
         let request = self
             .caller
             .request(Method::GET, ["v1", "profiles", "kernels"])
             .query(&[("model", model)]);
-        let (_, body) = self.caller.send(request).await?;
-        let text = std::str::from_utf8(&body).map_err(|e| self.caller.unreadable(Cause::of(&e)))?;
-        KernelTable::from_csv(text).map_err(KernelsError::Csv)
+        let csv = self.fetch_text(request).await?;
+        KernelTable::from_csv(&csv).map_err(KernelsError::Csv)
     }
 
-    /// Adds profiles, replacing what is there for the same model and device kind.
+    /// Adds profiles. They replace those of the same model and kind of device.
     pub async fn import_profiles(&self, profiles: &ProfileTable) -> Result<(), CallError> {
         let request = self.caller.request(Method::PUT, ["v1", "profiles"]);
         self.caller
@@ -163,16 +192,13 @@ impl AdminClient {
             .map(drop)
     }
 
-    /// The pairs that were measured on a kind of device, as CSV; empty where there are none.
+    /// Returns the pairs that were measured on a kind of device, as CSV; empty if there are none.
     pub async fn pairs(&self, kind: &DeviceKind) -> Result<String, CallError> {
         let request = self.pairs_request(Method::GET, kind);
-        let (_, body) = self.caller.send(request).await?;
-        let text = std::str::from_utf8(&body);
-        let text = text.map_err(|e| self.caller.unreadable(Cause::of(&e)))?;
-        Ok(text.to_owned())
+        self.fetch_text(request).await
     }
 
-    /// Has the pairs of a CSV taken as what was measured on a kind of device, in the place of what is there.
+    /// Replaces the measured pairs of a kind of device by those of a CSV.
     pub async fn import_pairs(&self, kind: &DeviceKind, csv: String) -> Result<(), CallError> {
         let request = self.pairs_request(Method::PUT, kind);
         let request = request.header(CONTENT_TYPE, "text/csv").body(csv);
@@ -185,55 +211,56 @@ impl AdminClient {
             .query(&[("device_kind", kind)])
     }
 
-    /// All nodes with their devices.
+    /// Returns all nodes with their devices.
     pub async fn nodes(&self) -> Result<Vec<NodeView>, CallError> {
         self.get(["v1", "nodes"]).await
     }
 
-    /// Places nothing new on a node; what it serves stays.
+    /// Excludes a node from new replicas. Its present replicas stay.
     pub async fn cordon(&self, node: &NodeName) -> Result<NodeView, CallError> {
         self.node_action(node, "cordon").await
     }
 
-    /// Lets a node take replicas again.
+    /// Allows new replicas on a node again.
     pub async fn uncordon(&self, node: &NodeName) -> Result<NodeView, CallError> {
         self.node_action(node, "uncordon").await
     }
 
-    /// Moves a node's replicas elsewhere.
+    /// Moves the replicas of a node to other nodes.
     pub async fn drain(&self, node: &NodeName) -> Result<NodeView, CallError> {
         self.node_action(node, "drain").await
     }
 
-    /// The current plan; `None` before the first.
+    /// Returns the plan in force; `None` before the first plan.
     pub async fn plan(&self) -> Result<Option<PlanView>, CallError> {
         match self.get(["v1", "plan"]).await {
             Err(e) if e.status() == Some(StatusCode::NOT_FOUND) => Ok(None),
-            answer => answer,
+            result => result,
         }
     }
 
-    /// The current plan, with what bounds each model that is not fully served and what it would take; `None` before the first.
+    /// Returns the plan in force with an explanation of each model: what limits it, and which changes would suffice. `None` before the
+    /// first plan.
     pub async fn explained_plan(&self) -> Result<Option<PlanView>, CallError> {
         let request = self.caller.request(Method::GET, ["v1", "plan"]);
         match self.caller.fetch(request.query(&[("explain", true)])).await {
             Err(e) if e.status() == Some(StatusCode::NOT_FOUND) => Ok(None),
-            answer => answer,
+            result => result,
         }
     }
 
-    /// The stored plans, newest first.
+    /// Returns the stored plans, newest first.
     pub async fn plans(&self) -> Result<Vec<PlanView>, CallError> {
         self.get(["v1", "plans"]).await
     }
 
-    /// A stored plan by its number.
-    pub async fn plan_of(&self, generation: Generation) -> Result<PlanView, CallError> {
+    /// Returns a stored plan by its number.
+    pub async fn stored_plan(&self, generation: Generation) -> Result<PlanView, CallError> {
         self.get(["v1", "plans", &generation.to_string()]).await
     }
 
-    /// What the plan `after` starts and stops where the plan `before` ran.
-    pub async fn plan_difference(
+    /// Returns the replicas that the plan `after` starts and stops in place of the plan `before`.
+    pub async fn plan_diff(
         &self,
         before: Generation,
         after: Generation,
@@ -242,7 +269,7 @@ impl AdminClient {
         self.get(["v1", "plans", &before, "diff", &after]).await
     }
 
-    /// What would be planned if something were different. Changes nothing.
+    /// Returns the plan that the changes of the request would lead to. Changes nothing.
     pub async fn preview_plan(
         &self,
         request: &PlanPreviewRequest,
@@ -256,12 +283,12 @@ impl AdminClient {
             .await
     }
 
-    /// How models are placed and requests dispatched.
+    /// Returns the placement policy and the dispatch discipline.
     pub async fn policy(&self) -> Result<PolicyView, CallError> {
         self.get(["v1", "policy"]).await
     }
 
-    /// Changes how models are placed and requests dispatched.
+    /// Changes the placement policy or the dispatch discipline.
     pub async fn change_policy(&self, change: &PolicyChange) -> Result<PolicyView, CallError> {
         self.caller
             .fetch(
@@ -272,7 +299,7 @@ impl AdminClient {
             .await
     }
 
-    /// How all models fared in the last `window_s` seconds.
+    /// Returns the goodput and latencies of all models in the last `window_s` seconds.
     pub async fn goodput(&self, window_s: u32) -> Result<GoodputView, CallError> {
         self.caller
             .fetch(
@@ -290,6 +317,12 @@ impl AdminClient {
         self.caller
             .fetch(self.caller.request(Method::GET, segments))
             .await
+    }
+
+    async fn fetch_text(&self, request: RequestBuilder) -> Result<String, CallError> {
+        let (_, body) = self.caller.send(request).await?;
+        let text = String::from_utf8(body.into());
+        text.map_err(|e| self.caller.invalid_response(Cause::innermost(&e)))
     }
 
     async fn node_action(&self, node: &NodeName, action: &str) -> Result<NodeView, CallError> {

@@ -1,4 +1,4 @@
-//! Sending a model file: hashed first, then streamed, never whole in memory.
+//! Uploads of model files: a file is hashed first, then streamed, and never read into memory as a whole.
 
 use std::{
     io,
@@ -22,13 +22,13 @@ use tokio_util::io::ReaderStream;
 
 use crate::{AdminClient, CallError};
 
-/// How much of a file is in memory at a time.
+/// The size of the parts in which a file is read, in bytes.
 const CHUNK: usize = 256 * 1024;
-/// How long the gateway has to refuse an upload by its head: whoever refuses while a file streams in closes the connection, and
-/// his words are lost with it.
+/// The time before the first byte of the body, in which the gateway can refuse an upload by its head. A server that refuses later closes
+/// the connection while the file streams in, and its message is lost.
 const REFUSAL_PAUSE: Duration = Duration::from_millis(200);
-/// An upload slower than this is taken for stuck.
-const SLOWEST_BYTES_PER_SECOND: u64 = 256 * 1024;
+/// The lowest rate of an upload, in bytes per second. The time limit of an upload follows from it.
+const MIN_BYTES_PER_SECOND: u64 = 256 * 1024;
 
 /// A model file on this machine, with its digest.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,39 +38,39 @@ pub struct ArtifactFile {
     bytes: u64,
 }
 
-/// Why a file cannot be hashed.
+/// The reason why a file cannot be hashed.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot read {}", .path.display())]
 pub struct HashError {
-    /// The file.
+    /// The path of the file.
     pub path: PathBuf,
-    /// Why not.
+    /// The error of the operating system.
     #[source]
     pub source: io::Error,
 }
 
-/// Why a file was not uploaded.
+/// The reason why a file was not uploaded.
 #[derive(Debug, thiserror::Error)]
 pub enum UploadError {
-    /// It cannot be read any more.
+    /// The file can no longer be read.
     #[error("cannot read {}", .path.display())]
     Read {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
-        /// Why not.
+        /// The error of the operating system.
         #[source]
         source: io::Error,
     },
-    /// The exchange failed.
+    /// The call failed.
     #[error(transparent)]
     Call(#[from] CallError),
 }
 
 impl ArtifactFile {
-    /// Reads the file once to know its digest and size. `progress` is told how many bytes are read so far.
+    /// Reads the file once to calculate its digest and size. `progress` is called with the number of bytes read so far.
     ///
     /// # Errors
-    /// If it cannot be read.
+    /// If the file cannot be read.
     pub async fn hash(path: &Path, progress: impl Fn(u64)) -> Result<Self, HashError> {
         let failed = |source| HashError {
             path: path.to_owned(),
@@ -85,12 +85,12 @@ impl ArtifactFile {
         })
     }
 
-    /// Its SHA-256.
+    /// Returns the SHA-256 of the file.
     pub fn digest(&self) -> ArtifactDigest {
         self.digest
     }
 
-    /// Its size.
+    /// Returns the size of the file in bytes.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -115,7 +115,7 @@ async fn sha256(
 }
 
 impl AdminClient {
-    /// Whether the gateway has this artifact already.
+    /// Returns true if the gateway has this artifact.
     pub async fn has_artifact(&self, digest: ArtifactDigest) -> Result<bool, CallError> {
         let request = self
             .caller
@@ -127,7 +127,7 @@ impl AdminClient {
         }
     }
 
-    /// Streams a file to the gateway, which checks its digest. `progress` is told how many bytes are on their way.
+    /// Streams a file to the gateway, which checks its digest. `progress` is called with the number of bytes sent so far.
     ///
     /// # Errors
     /// [`UploadError::Call`] with status 400 if the file has changed since it was hashed.
@@ -159,8 +159,8 @@ impl AdminClient {
             .header(CONTENT_TYPE, "application/octet-stream")
             .header(CONTENT_LENGTH, file.bytes)
             .body(Body::wrap_stream(chunks));
-        let limit = Duration::from_secs(60 + file.bytes / SLOWEST_BYTES_PER_SECOND);
+        let limit = Duration::from_secs(60 + file.bytes / MIN_BYTES_PER_SECOND);
         let (_, body) = self.caller.send_within(limit, request).await?;
-        Ok(self.caller.json(&body)?)
+        Ok(self.caller.parse_json(&body)?)
     }
 }

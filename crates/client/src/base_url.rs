@@ -1,26 +1,28 @@
-//! Where a listener of the gateway is.
+//! The address of a listener of the gateway.
 
 use std::{fmt, str::FromStr};
 
 use reqwest::Url;
 
-/// The address of a listener: `http://HOST:PORT`, and whatever path a proxy in front of it wants.
+/// The address of a listener: `http://HOST:PORT`, followed by a path if a proxy in front of the gateway requires one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BaseUrl(Url);
 
-/// Why a text is no [`BaseUrl`].
+/// The reason why a text is not a [`BaseUrl`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BaseUrlError {
-    /// It is no URL.
-    #[error("{given:?} is no URL: expected http://HOST:PORT")]
+    /// The text is not a URL.
+    #[error("{given:?} is not a URL: expected http://HOST:PORT")]
     Malformed {
-        /// What was given.
+        /// The given text, cut after 200 characters.
         given: String,
     },
-    /// It is a URL of something else than an HTTP server.
-    #[error("{given:?}: expected http://HOST:PORT, and nothing after it but a path")]
+    /// The URL has another scheme than `http`, or parts other than host, port and path.
+    #[error(
+        "{given:?} is not the address of an HTTP listener: expected http://HOST:PORT, with at most a path after it"
+    )]
     NotHttp {
-        /// What was given.
+        /// The given text, cut after 200 characters.
         given: String,
     },
 }
@@ -41,7 +43,7 @@ impl FromStr for BaseUrl {
 }
 
 impl BaseUrl {
-    /// The URL of a route below this one. Segments are percent-encoded where they must be.
+    /// Returns the URL of a route below this address. Segments are percent-encoded.
     pub(crate) fn route<'a>(&self, segments: impl IntoIterator<Item = &'a str>) -> Url {
         let mut url = self.0.clone();
         url.path_segments_mut()
@@ -52,7 +54,7 @@ impl BaseUrl {
     }
 }
 
-/// Without the slash at its end, ready to be put before a path.
+/// Prints the address without a slash at its end.
 impl fmt::Display for BaseUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.0.as_str().trim_end_matches('/'))
@@ -83,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_http_address_is_refused() {
+    fn texts_that_are_not_http_addresses_are_refused() {
         for bad in [
             "",
             "127.0.0.1:8080",

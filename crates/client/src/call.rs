@@ -1,4 +1,4 @@
-//! One exchange with the gateway: send, wait with a limit, tell success from refusal.
+//! One call to the gateway: sends a request, waits for the response within limits, and checks its status.
 
 use std::{error::Error, time::Duration};
 
@@ -12,65 +12,65 @@ use serde::de::DeserializeOwned;
 
 use crate::BaseUrl;
 
-/// How long a connection may take to come about.
+/// The longest time to connect.
 const CONNECT_LIMIT: Duration = Duration::from_secs(5);
-/// How long an exchange may take that moves little data. Longer than any deadline a request can have.
-const EXCHANGE_LIMIT: Duration = Duration::from_secs(70);
-/// The largest answer that is read.
-const ANSWER_LIMIT: usize = 1 << 30;
+/// The longest time of a call that transfers little data. It exceeds the largest timeout of an inference request.
+const CALL_LIMIT: Duration = Duration::from_secs(70);
+/// The largest response body that is read, in bytes.
+const RESPONSE_LIMIT: usize = 1 << 30;
 
-/// What goes wrong in an exchange with the gateway.
+/// The reason why a call to the gateway failed.
 #[derive(Debug, thiserror::Error)]
 pub enum CallError {
-    /// Nobody listens there, or the host is not known.
+    /// No connection: nothing listens at the address, or the host is unknown.
     #[error("cannot connect to {url}")]
     Connect {
-        /// The listener.
+        /// The address of the listener.
         url: BaseUrl,
-        /// What the operating system says.
+        /// The error of the operating system.
         #[source]
         source: Cause,
     },
-    /// The answer did not come in time.
-    #[error("{url} did not answer within {} s", .limit.as_secs())]
+    /// The response did not arrive in time.
+    #[error("{url} did not respond within {} s", .limit.as_secs())]
     Timeout {
-        /// The listener.
+        /// The address of the listener.
         url: BaseUrl,
-        /// How long was waited.
+        /// The time limit.
         limit: Duration,
     },
-    /// The connection was lost before the answer was complete.
-    #[error("the connection to {url} broke off")]
+    /// The connection was lost before the response was complete.
+    #[error("the connection to {url} was lost")]
     Broken {
-        /// The listener.
+        /// The address of the listener.
         url: BaseUrl,
-        /// What the HTTP library says.
+        /// The error of the HTTP library.
         #[source]
         source: Cause,
     },
-    /// The gateway answered that it will not.
+    /// The gateway responded with an error status.
     #[error("{message}")]
     Refused {
         /// The HTTP status.
         status: StatusCode,
-        /// The gateway's own words.
+        /// The gateway's error message.
         message: String,
-        /// After how many seconds it asks to be tried again.
+        /// The seconds of the response's `Retry-After` header.
         retry_after_s: Option<u64>,
     },
-    /// The answer is not what the API promises: another version, or no Packhorse gateway at all.
-    #[error("the answer of {url} cannot be read")]
-    Answer {
-        /// The listener.
+    /// The response is not in the form of the API: the server is another version, or not a Packhorse gateway.
+    #[error("the response of {url} cannot be parsed")]
+    InvalidResponse {
+        /// The address of the listener.
         url: BaseUrl,
-        /// What is wrong with it.
+        /// The problem of the response.
         #[source]
         source: Cause,
     },
 }
 
 impl CallError {
-    /// The HTTP status, if the gateway refused.
+    /// Returns the HTTP status if the gateway responded with an error.
     pub fn status(&self) -> Option<StatusCode> {
         match self {
             Self::Refused { status, .. } => Some(*status),
@@ -79,13 +79,13 @@ impl CallError {
     }
 }
 
-/// The innermost cause of a failure, without the layers of the HTTP library around it.
+/// The innermost cause of a failure, without the errors of the HTTP library that wrap it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Cause(String);
 
 impl Cause {
-    pub(crate) fn of(error: &dyn Error) -> Self {
+    pub(crate) fn innermost(error: &dyn Error) -> Self {
         let mut innermost = error;
         while let Some(source) = innermost.source() {
             innermost = source;
@@ -94,7 +94,7 @@ impl Cause {
     }
 }
 
-/// A listener of the gateway and how to talk to it.
+/// A listener of the gateway with the HTTP client that calls it.
 #[derive(Clone, Debug)]
 pub(crate) struct Caller {
     http: reqwest::Client,
@@ -110,7 +110,7 @@ impl Caller {
             .redirect(reqwest::redirect::Policy::none())
             .user_agent(concat!("packhorse/", env!("CARGO_PKG_VERSION")))
             .build()
-            .expect("a client without TLS needs nothing of the system");
+            .expect("a client without TLS depends on nothing that can fail");
         Self {
             http,
             base,
@@ -118,7 +118,7 @@ impl Caller {
         }
     }
 
-    /// A request for the route of these path segments.
+    /// Creates a request for the route with these path segments.
     pub(crate) fn request<'a>(
         &self,
         method: Method,
@@ -131,58 +131,58 @@ impl Caller {
         }
     }
 
-    /// Sends a request and returns the answer's head and body if the status is a success.
+    /// Sends a request and returns the response's head and body if its status is a success.
     pub(crate) async fn send(
         &self,
         request: RequestBuilder,
     ) -> Result<(Response, Bytes), CallError> {
-        self.send_within(EXCHANGE_LIMIT, request).await
+        self.send_within(CALL_LIMIT, request).await
     }
 
-    /// [`Caller::send`] with a limit of its own.
+    /// Sends a request like [`Caller::send`], with another time limit.
     pub(crate) async fn send_within(
         &self,
         limit: Duration,
         request: RequestBuilder,
     ) -> Result<(Response, Bytes), CallError> {
         let failed = |error: &reqwest::Error| self.failure(limit, error);
-        let mut answer = request
+        let mut response = request
             .timeout(limit)
             .send()
             .await
             .map_err(|e| failed(&e))?;
         let mut body = BytesMut::new();
-        while let Some(chunk) = answer.chunk().await.map_err(|e| failed(&e))? {
-            if chunk.len() > ANSWER_LIMIT - body.len() {
-                return Err(self.unreadable(Cause(format!(
-                    "it is over the limit of {ANSWER_LIMIT} bytes"
+        while let Some(chunk) = response.chunk().await.map_err(|e| failed(&e))? {
+            if chunk.len() > RESPONSE_LIMIT - body.len() {
+                return Err(self.invalid_response(Cause(format!(
+                    "the response is over the limit of {RESPONSE_LIMIT} bytes"
                 ))));
             }
             body.extend_from_slice(&chunk);
         }
-        if answer.status().is_success() {
-            Ok((answer, body.freeze()))
+        if response.status().is_success() {
+            Ok((response, body.freeze()))
         } else {
-            Err(refusal(&answer, &body))
+            Err(refusal(&response, &body))
         }
     }
 
-    /// Sends a request and reads the answer as JSON.
+    /// Sends a request and parses the response as JSON.
     pub(crate) async fn fetch<T: DeserializeOwned>(
         &self,
         request: RequestBuilder,
     ) -> Result<T, CallError> {
         let (_, body) = self.send(request).await?;
-        self.json(&body)
+        self.parse_json(&body)
     }
 
-    /// Reads a body as JSON.
-    pub(crate) fn json<T: DeserializeOwned>(&self, body: &[u8]) -> Result<T, CallError> {
-        serde_json::from_slice(body).map_err(|e| self.unreadable(Cause::of(&e)))
+    /// Parses a body as JSON.
+    pub(crate) fn parse_json<T: DeserializeOwned>(&self, body: &[u8]) -> Result<T, CallError> {
+        serde_json::from_slice(body).map_err(|e| self.invalid_response(Cause::innermost(&e)))
     }
 
-    pub(crate) fn unreadable(&self, source: Cause) -> CallError {
-        CallError::Answer {
+    pub(crate) fn invalid_response(&self, source: Cause) -> CallError {
+        CallError::InvalidResponse {
             url: self.base.clone(),
             source,
         }
@@ -190,31 +190,31 @@ impl Caller {
 
     fn failure(&self, limit: Duration, error: &reqwest::Error) -> CallError {
         let url = self.base.clone();
-        // An attempt to connect that takes too long is both, and the connection is what matters.
+        // An attempt to connect that takes too long has both properties, and counts as an error of connecting.
         if error.is_connect() {
             CallError::Connect {
                 url,
-                source: Cause::of(error),
+                source: Cause::innermost(error),
             }
         } else if error.is_timeout() {
             CallError::Timeout { url, limit }
         } else {
             CallError::Broken {
                 url,
-                source: Cause::of(error),
+                source: Cause::innermost(error),
             }
         }
     }
 }
 
-fn refusal(answer: &Response, body: &[u8]) -> CallError {
-    let status = answer.status();
+fn refusal(response: &Response, body: &[u8]) -> CallError {
+    let status = response.status();
     let message = match serde_json::from_slice::<ErrorBody>(body) {
         Ok(body) => body.error,
-        // Not ours: a proxy, or another server. Its page says less than its status.
-        Err(_) => format!("the server answered {status}"),
+        // The body comes from a proxy or another server, and its status is more useful than its page.
+        Err(_) => format!("the server responded with {status}"),
     };
-    let retry_after_s = answer
+    let retry_after_s = response
         .headers()
         .get(RETRY_AFTER)
         .and_then(|value| value.to_str().ok()?.parse().ok());

@@ -1,4 +1,4 @@
-//! The Open Inference Protocol.
+//! The client of the Open Inference Protocol.
 
 use std::convert::Infallible;
 
@@ -17,47 +17,78 @@ use reqwest::{
 use crate::{BaseUrl, CallError, call::Caller};
 
 /// A client of the inference listener. Cheap to clone.
+///
+/// ```
+/// use packhorse_client::InferenceClient;
+/// use packhorse_cluster::Shape;
+/// use packhorse_protocol::{Form, RequestMessage, Tensor};
+/// # use packhorse_protocol::{HEADER_LENGTH, InferResponse};
+/// # use wiremock::{Mock, MockServer, ResponseTemplate, matchers::path};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let gateway = MockServer::start().await;
+/// # let y = Tensor::from_values("y", Shape::new(&[1, 2])?, &[3.0_f32, -0.5])?;
+/// # let message = InferResponse { model_name: "double".into(), model_version: "1".into(), id: String::new(), outputs: vec![y] }.encode()?;
+/// # let length = message.header_length().expect("binary tensors have a header").to_string();
+/// # let body = message.into_body().to_bytes().to_vec();
+/// # let response = ResponseTemplate::new(200).insert_header(HEADER_LENGTH, length).set_body_raw(body, "application/octet-stream");
+/// # Mock::given(path("/v2/models/double/infer")).respond_with(response).mount(&gateway).await;
+/// # let url = gateway.uri();
+/// // let url = "http://127.0.0.1:8080";
+/// let client = InferenceClient::new(url.parse()?);
+/// let input = Tensor::from_values("x", Shape::new(&[1, 2])?, &[1.5_f32, -0.25])?;
+/// let request = RequestMessage {
+///     inputs: vec![input],
+///     output_form: Some(Form::Binary),
+///     ..RequestMessage::default()
+/// };
+/// let response = client.infer(&"double".parse()?, None, &request).await?;
+/// assert_eq!(response.outputs[0].values::<f32>(), Some(vec![3.0, -0.5]));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct InferenceClient {
     caller: Caller,
 }
 
-/// Why an inference came to nothing.
+/// The reason why an inference request failed.
 #[derive(Debug, thiserror::Error)]
 pub enum InferError {
-    /// The request cannot be written.
-    #[error("the request cannot be written")]
+    /// The request cannot be encoded.
+    #[error("the request cannot be encoded")]
     Request(#[source] EncodeError),
-    /// The exchange failed, or the gateway refused.
+    /// The call failed, or the gateway refused the request.
     #[error(transparent)]
     Call(#[from] CallError),
-    /// The answer is no inference response.
-    #[error("the response cannot be read")]
+    /// The body is not an inference response.
+    #[error("the response cannot be parsed")]
     Response(#[source] MessageError),
 }
 
 impl InferenceClient {
-    /// A client of the listener there.
+    /// Creates a client of the listener at this address.
     pub fn new(base: BaseUrl) -> Self {
         Self {
             caller: Caller::new(base, None),
         }
     }
 
-    /// What the server is and which extensions of the protocol it has.
+    /// Returns the server's name, its version and its extensions of the protocol.
     pub async fn server_metadata(&self) -> Result<ServerMetadata, CallError> {
         self.caller
             .fetch(self.caller.request(Method::GET, ["v2"]))
             .await
     }
 
-    /// Whether the server takes inference requests.
+    /// Returns true if the server is ready for inference requests.
     pub async fn ready(&self) -> Result<bool, CallError> {
         self.is_ready(self.caller.request(Method::GET, ["v2", "health", "ready"]))
             .await
     }
 
-    /// Whether a version of a model, the newest if none is named, takes requests.
+    /// Returns true if a version of a model, by default the newest, is ready for requests.
     pub async fn model_ready(
         &self,
         name: &ModelName,
@@ -67,7 +98,7 @@ impl InferenceClient {
             .await
     }
 
-    /// The signature of a version of a model, the newest if none is named.
+    /// Returns the signature of a version of a model, by default of the newest.
     pub async fn model_metadata(
         &self,
         name: &ModelName,
@@ -78,7 +109,7 @@ impl InferenceClient {
             .await
     }
 
-    /// What a version of a model, the newest if none is named, has done since the gateway serves it.
+    /// Returns the counters of a version of a model, by default of the newest, since the gateway serves it.
     pub async fn model_statistics(
         &self,
         name: &ModelName,
@@ -89,7 +120,7 @@ impl InferenceClient {
             .await
     }
 
-    /// All versions of all models and whether they can be used.
+    /// Returns all versions of all models with their states.
     pub async fn index(&self) -> Result<Vec<RepositoryEntry>, CallError> {
         self.caller
             .fetch(
@@ -99,7 +130,8 @@ impl InferenceClient {
             .await
     }
 
-    /// Asks a version of a model, the newest if none is named. Inputs and outputs travel in the form that the request says.
+    /// Sends an inference request to a version of a model, by default to the newest. The request selects whether tensors are sent and
+    /// returned as JSON or as binary data.
     pub async fn infer(
         &self,
         name: &ModelName,
@@ -121,11 +153,11 @@ impl InferenceClient {
                 .map(Ok::<_, Infallible>)
                 .collect::<Vec<_>>(),
         );
-        let (answer, body) = self
+        let (response, body) = self
             .caller
             .send(call.body(Body::wrap_stream(chunks)))
             .await?;
-        let header_length = answer
+        let header_length = response
             .headers()
             .get(HEADER_LENGTH)
             .and_then(|value| value.to_str().ok()?.parse().ok());
@@ -133,7 +165,7 @@ impl InferenceClient {
             .map_err(InferError::Response)
     }
 
-    /// Posts a body as it is, as JSON, and returns the answer's body as it is.
+    /// Sends a JSON body unchanged and returns the body of the response unchanged.
     pub async fn infer_raw(
         &self,
         name: &ModelName,

@@ -1,9 +1,9 @@
-//! HTTP client of a Packhorse gateway: [`AdminClient`] for the admin API (`/v1`) and [`InferenceClient`] for the Open
-//! Inference Protocol.
+//! HTTP clients of a Packhorse gateway: [`AdminClient`] for the admin API (`/v1`) and [`InferenceClient`] for the Open Inference
+//! Protocol.
 //!
-//! Both speak plain HTTP/1.1 to one listener, whose address is a [`BaseUrl`], ignore proxies, and put a limit on the time
-//! and the size of every answer. What goes wrong in an exchange is a [`CallError`]; operations that can also fail for
-//! reasons of their own have their own error around it.
+//! Each client uses plain HTTP/1.1 with one listener, whose address is a [`BaseUrl`]. Clients ignore proxies and limit the time and the
+//! size of every response. A failed call is a [`CallError`]; operations that can also fail for other reasons have their own error
+//! type, which includes it.
 
 mod admin;
 mod artifact;

@@ -1,4 +1,4 @@
-//! What the clients make of a gateway's answers, and of there being none.
+//! The clients' results for responses, refusals and lost connections of a gateway.
 #![expect(clippy::unwrap_used, reason = "a test that cannot set itself up fails")]
 
 use std::{
@@ -106,7 +106,7 @@ async fn a_file_that_shrinks_after_hashing_is_an_error() {
 }
 
 #[tokio::test]
-async fn an_upload_refused_by_its_head_keeps_the_gateways_words() {
+async fn an_upload_refused_by_its_head_keeps_the_gateways_message() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     let refuse = async || {
@@ -133,7 +133,7 @@ async fn an_upload_refused_by_its_head_keeps_the_gateways_words() {
 }
 
 #[tokio::test]
-async fn refusals_keep_status_words_and_patience() {
+async fn refusals_keep_status_message_and_retry_after() {
     let gateway = MockServer::start().await;
     let busy = ResponseTemplate::new(503)
         .insert_header("retry-after", "7")
@@ -161,12 +161,15 @@ async fn refusals_keep_status_words_and_patience() {
         (status.as_u16(), message.as_str(), retry_after_s),
         (503, "queue full", Some(7))
     );
-    let stranger = inference.server_metadata().await.unwrap_err();
-    assert_eq!(stranger.to_string(), "the server answered 502 Bad Gateway");
+    let error = inference.server_metadata().await.unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "the server responded with 502 Bad Gateway"
+    );
 }
 
 #[tokio::test]
-async fn an_answer_that_is_cut_off_is_no_answer() {
+async fn an_incomplete_response_is_a_lost_connection() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     tokio::spawn(async move {
@@ -185,8 +188,8 @@ async fn an_answer_that_is_cut_off_is_no_answer() {
 #[test]
 fn a_token_never_shows_and_must_be_one_line() {
     let url = || "http://127.0.0.1:1".parse().unwrap();
-    let client = AdminClient::new(url(), "geheim").unwrap();
-    assert!(!format!("{client:?}").contains("geheim"));
+    let client = AdminClient::new(url(), "hidden").unwrap();
+    assert!(!format!("{client:?}").contains("hidden"));
     for bad in ["", " \n", "two words", "two\nlines", "t\u{e4}"] {
         assert!(
             AdminClient::new(url(), bad).is_err(),

@@ -1,53 +1,33 @@
-//! The subcommands, one file each.
+//! The subcommands for operators and clients of a gateway, one module each.
 
-mod bench;
-mod classes;
-mod driven;
-mod explanation;
+mod arguments;
 mod infer;
-mod kernel_figure;
-mod kernels;
-mod layout;
 mod model;
 mod node;
-mod occupancy;
-mod pairs;
-mod picture;
 mod plan;
 mod policy;
-mod predict;
 mod profile;
-mod record;
-mod register;
-mod scenario;
-mod simulate;
 mod status;
 
-use packhorse_cluster::{ModelName, ModelVersion};
-
-use crate::context::Context;
+use crate::{context::Context, laboratory::LaboratoryCommand};
 
 #[derive(clap::Subcommand)]
 pub(crate) enum Command {
     /// Register, list, change and remove models
     #[command(subcommand)]
     Model(model::ModelCommand),
-    /// Ask a model
+    /// Send an inference request
     Infer(Box<infer::InferArgs>),
-    /// How gateway, nodes and models are
+    /// Show the state of the gateway, its nodes and its models
     Status(status::StatusArgs),
-    /// Look at, export and import what was measured of models
+    /// Show, export, import and record measurements of models
     #[command(subcommand)]
     Profile(profile::ProfileCommand),
-    /// Which model runs where, and what is expected of it
-    Plan(plan::PlanArgs),
-    /// What a policy's own model says of the latencies of a plan
-    Predict(predict::PredictArgs),
-    /// Try plans in a simulated cluster
-    Simulate(simulate::SimulateArgs),
-    /// Drive a live gateway with a scenario's load
-    Bench(bench::BenchArgs),
-    /// How models are placed and requests dispatched
+    /// Show which model runs where, and the goodput that is expected of it
+    Plan(Box<plan::PlanArgs>),
+    #[command(flatten)]
+    Laboratory(LaboratoryCommand),
+    /// Show or set the placement policy and the dispatch discipline
     Policy(policy::PolicyArgs),
     /// List nodes and take them out of service
     #[command(subcommand)]
@@ -62,20 +42,9 @@ impl Command {
             Self::Status(args) => args.run(context).await,
             Self::Profile(command) => command.run(context).await,
             Self::Plan(args) => args.run(context).await,
-            Self::Predict(args) => args.run(context),
-            Self::Simulate(args) => args.run(context),
-            Self::Bench(args) => args.run(context).await,
+            Self::Laboratory(command) => command.run(context).await,
             Self::Policy(args) => args.run(context).await,
             Self::Node(command) => command.run(context).await,
         }
-    }
-}
-
-/// Name and version, as people and plans write it: the first version goes by the name alone.
-fn model_text(name: &ModelName, version: ModelVersion) -> String {
-    if version == ModelVersion::FIRST {
-        name.to_string()
-    } else {
-        format!("{name}:{version}")
     }
 }

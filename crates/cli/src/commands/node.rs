@@ -1,30 +1,29 @@
-//! `packhorse node`: the machines and whether they take replicas.
+//! `packhorse node`: lists nodes and takes them out of service.
 
 use packhorse_cluster::NodeName;
 
-use super::picture;
-use crate::{context::Context, output};
+use crate::{context::Context, output, view};
 
 #[derive(clap::Subcommand)]
 #[command(after_help = "Examples:\n  packhorse node list\n  packhorse node drain rack1")]
 pub(crate) enum NodeCommand {
-    /// List nodes with their devices and who sits on them
+    /// List nodes with their devices and replicas
     #[command(visible_alias = "ls", after_help = "Example:\n  packhorse node list")]
     List,
-    /// Place nothing new on a node; what it serves stays
+    /// Place no new replicas on a node; its present replicas stay
     #[command(after_help = "Example:\n  packhorse node cordon rack1")]
     Cordon(NodeRef),
-    /// Let a node take replicas again
+    /// Allow new replicas on a node again
     #[command(after_help = "Example:\n  packhorse node uncordon rack1")]
     Uncordon(NodeRef),
-    /// Move a node's replicas elsewhere
+    /// Move the replicas of a node to other nodes
     #[command(after_help = "Example:\n  packhorse node drain rack1")]
     Drain(NodeRef),
 }
 
 #[derive(clap::Args)]
 pub(crate) struct NodeRef {
-    /// The node's name
+    /// Name of the node
     name: NodeName,
 }
 
@@ -38,12 +37,12 @@ impl NodeCommand {
             Self::Drain(node) => admin.drain(&node.name).await?,
         };
         if context.json() {
-            return output::json(&node);
+            return output::print_json(&node);
         }
-        Ok(output::line(format!(
+        Ok(output::print_line(format!(
             "{} is {}",
             node.name,
-            output::word(&node.state)
+            output::state_name(&node.state)
         ))?)
     }
 }
@@ -52,8 +51,10 @@ async fn list(context: &Context) -> anyhow::Result<()> {
     let admin = context.admin()?;
     let nodes = admin.nodes().await?;
     if context.json() {
-        return output::json(&nodes);
+        return output::print_json(&nodes);
     }
     let models = admin.models().await?;
-    Ok(output::line(picture::nodes(&nodes, &models))?)
+    Ok(output::print_line(view::cluster::node_tree(
+        &nodes, &models,
+    ))?)
 }

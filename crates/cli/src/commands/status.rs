@@ -1,16 +1,16 @@
-//! `packhorse status`: everything at a glance.
+//! `packhorse status`: shows the gateway, its nodes, its models and their recent goodput.
 
 use packhorse_api::{GoodputView, ModelView, NodeView};
 use packhorse_client::CallError;
 use serde::Serialize;
 
-use super::{model, model_text, picture};
 use crate::{
     context::Context,
-    output::{self, number, number_or_dash},
+    output::{self, format_number, format_number_or_dash},
+    view::{self, versioned_name},
 };
 
-/// The window that goodput is shown for.
+/// The length of the window of the goodput, in seconds.
 const WINDOW_S: u32 = 60;
 
 #[derive(clap::Args)]
@@ -41,25 +41,25 @@ impl StatusArgs {
             nodes: admin.nodes().await?,
             models: admin.models().await?,
             goodput: admin.goodput(WINDOW_S).await?,
-            gateway: gateway(context).await,
+            gateway: gateway_status(context).await,
         };
         if context.json() {
-            output::json(&status)
+            output::print_json(&status)
         } else {
             print(&status)
         }
     }
 }
 
-/// The admin listener answers; whether the inference listener does is part of the answer.
-async fn gateway(context: &Context) -> GatewayStatus {
+/// Returns the state of the inference listener. An error of that listener is part of the state.
+async fn gateway_status(context: &Context) -> GatewayStatus {
     let inference = context.inference();
-    let asked = async {
+    let state = async {
         let version = inference.server_metadata().await?.version;
         Ok::<_, CallError>((version, inference.ready().await?))
     };
     let (url, admin_url) = (context.url().to_string(), context.admin_url().to_string());
-    match asked.await {
+    match state.await {
         Ok((version, ready)) => GatewayStatus {
             url,
             admin_url,
@@ -88,43 +88,43 @@ fn print(status: &Status) -> anyhow::Result<()> {
         .version
         .as_ref()
         .map_or_else(String::new, |version| format!(" {version}"));
-    output::line(format!("gateway{version} at {}: {state}", gateway.url))?;
-    output::line(format!(
+    output::print_line(format!("gateway{version} at {}: {state}", gateway.url))?;
+    output::print_line(format!(
         "\n{}\n",
-        picture::nodes(&status.nodes, &status.models)
+        view::cluster::node_tree(&status.nodes, &status.models)
     ))?;
-    model::print_list(&status.models)?;
+    view::model::print_list(&status.models)?;
     if status.goodput.models.is_empty() {
         return Ok(());
     }
-    output::line(format!(
+    output::print_line(format!(
         "\nin the last {} s:",
-        number(status.goodput.window_s)
+        format_number(status.goodput.window_s)
     ))?;
     let header = [
         "MODEL",
         "OFFERED/S",
-        "ANSWERED/S",
-        "IN TIME/S",
+        "THROUGHPUT/S",
+        "GOODPUT/S",
         "DROPPED",
         "P50 MS",
         "P95 MS",
         "P99 MS",
         "MEAN BATCH",
     ];
-    let mut table = output::table(&header);
+    let mut table = output::new_table(&header);
     for model in &status.goodput.models {
         table.add_row([
-            model_text(&model.name, model.version),
-            number(model.offered_rps),
-            number(model.throughput_rps),
-            number(model.goodput_rps),
+            versioned_name(&model.name, model.version),
+            format_number(model.offered_rps),
+            format_number(model.throughput_rps),
+            format_number(model.goodput_rps),
             model.dropped.to_string(),
-            number_or_dash(model.p50_ms),
-            number_or_dash(model.p95_ms),
-            number_or_dash(model.p99_ms),
-            number_or_dash(model.mean_batch),
+            format_number_or_dash(model.p50_ms),
+            format_number_or_dash(model.p95_ms),
+            format_number_or_dash(model.p99_ms),
+            format_number_or_dash(model.mean_batch),
         ]);
     }
-    Ok(output::table_or(&table, "")?)
+    Ok(output::print_table(&table, "")?)
 }

@@ -105,7 +105,7 @@ fn bench(gateway: &Gateway, options: &[&str]) -> Ran {
 }
 
 #[tokio::test]
-async fn what_is_answered_refused_and_lost_is_counted_apart() {
+async fn answered_refused_and_lost_requests_are_counted_apart() {
     let (gateway, _) = gateway(SCENARIO).await;
     serves(&gateway, |i| match i % 10 {
         0 => refused(503).insert_header("retry-after", "1"),
@@ -137,7 +137,7 @@ async fn what_is_answered_refused_and_lost_is_counted_apart() {
     assert!(number("offered_rps") > 100.0);
     assert!((0.0..number("offered_rps")).contains(&number("goodput_rps")));
     assert!(model["latency_ms"]["p50"].as_f64().unwrap() > 0.0);
-    // Nobody tells these here.
+    // The stand-in does not return these.
     assert_eq!(model["stages_ms_p95"]["queue"], Value::Null);
     assert_eq!(model["mean_batch"], Value::Null);
     assert_eq!(
@@ -147,7 +147,7 @@ async fn what_is_answered_refused_and_lost_is_counted_apart() {
 }
 
 #[tokio::test]
-async fn plan_and_discipline_are_the_live_cluster_s_where_it_tells_them() {
+async fn plan_and_discipline_are_those_of_the_live_cluster() {
     let (gateway, _) = gateway(SCENARIO).await;
     serves(&gateway, |_| answered()).await;
     let options = crate::policy::options();
@@ -179,7 +179,7 @@ async fn plan_and_discipline_are_the_live_cluster_s_where_it_tells_them() {
 }
 
 #[tokio::test]
-async fn a_client_that_may_not_send_says_so_and_measures_it() {
+async fn the_delay_of_a_slow_client_is_counted_and_measured() {
     let (gateway, _) = gateway(SCENARIO).await;
     // A hundred answers of 20 ms, one after the other, take two seconds; half a second of them was asked for.
     let slow = std::time::Duration::from_millis(20);
@@ -194,7 +194,7 @@ async fn a_client_that_may_not_send_says_so_and_measures_it() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_driven_is_named() {
+async fn models_that_cannot_be_driven_are_named() {
     let (gateway, _) = gateway(SCENARIO).await;
     get(&gateway, "/v2/models/m/versions/1", refused(404)).await;
     let ran = bench(&gateway, &[]);

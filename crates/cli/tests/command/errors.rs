@@ -1,14 +1,14 @@
-//! What people are told when something is wrong.
+//! The messages of errors.
 
-use std::net::TcpListener;
+use std::{fs, net::TcpListener};
 
 use serde_json::json;
 use wiremock::{Mock, ResponseTemplate, matchers::any};
 
-use crate::gateway::Gateway;
+use crate::gateway::{Gateway, TOKEN};
 
 #[tokio::test]
-async fn nobody_listens_and_the_error_names_address_and_flag() {
+async fn an_error_to_connect_names_address_and_flag() {
     let gateway = Gateway::start().await;
     // A port that was free a moment ago.
     let url = format!(
@@ -58,12 +58,12 @@ async fn a_wrong_token_is_named_by_its_file() {
         let ran = gateway.run(args);
         assert!(
             ran.error()
-                .contains("hint: the gateway does not take the token in "),
+                .contains("hint: the gateway does not accept the token in "),
             "{ran:?}"
         );
         assert!(
             ran.stderr
-                .contains("admin-token; name another with --token-file"),
+                .contains("admin-token; name another file with --token-file"),
             "{ran:?}"
         );
     }
@@ -78,7 +78,9 @@ async fn a_wrong_token_is_named_by_its_file() {
 #[tokio::test]
 async fn a_missing_or_empty_token_file_names_the_flag() {
     let gateway = Gateway::start().await;
-    let missing = gateway.run_bare(&["status"]);
+    // Outside the source checkout, whose demo may have a token.
+    let program = gateway.install();
+    let missing = gateway.run_program(&program, &["status"]);
     let default = gateway.path(".local/share/packhorse/admin-token");
     let expected = format!(
         "error: cannot read the admin token in {}: ",
@@ -94,11 +96,40 @@ async fn a_missing_or_empty_token_file_names_the_flag() {
 
     let empty = gateway.file("empty", "\n");
     let ran = gateway.run_bare(&["status", "--token-file", &empty]);
-    assert!(ran.error().contains("holds no token"), "{ran:?}");
+    assert!(
+        ran.error().contains("does not contain an admin token"),
+        "{ran:?}"
+    );
 }
 
 #[tokio::test]
-async fn the_gateways_own_words_reach_the_user() {
+async fn a_build_in_a_source_checkout_falls_back_to_the_token_of_the_demo() {
+    let gateway = Gateway::start().await;
+    gateway.answers("GET", "/v1/nodes", 200, json!([])).await;
+    let program = gateway.install();
+    let demo = gateway.path(".packhorse/demo/gateway");
+    fs::create_dir_all(&demo).unwrap();
+    fs::write(demo.join("admin-token"), TOKEN).unwrap();
+    let url = gateway.server.uri();
+    let list = ["node", "list", "--json", "--admin-url", &url];
+    assert_eq!(gateway.run_program(&program, &list).json(), json!([]));
+
+    // The token of a gateway with default settings takes precedence.
+    let default = gateway.path(".local/share/packhorse");
+    fs::create_dir_all(&default).unwrap();
+    fs::write(default.join("admin-token"), "other").unwrap();
+    let refused = ResponseTemplate::new(401).set_body_json(json!({"error": "wrong token"}));
+    Mock::given(any())
+        .respond_with(refused)
+        .mount(&gateway.server)
+        .await;
+    let ran = gateway.run_program(&program, &list);
+    let hint = format!("(the demo's is {})", demo.join("admin-token").display());
+    assert!(ran.error().contains(&hint), "{ran:?}");
+}
+
+#[tokio::test]
+async fn the_gateways_message_reaches_the_user() {
     let gateway = Gateway::start().await;
     gateway
         .answers(
@@ -117,14 +148,14 @@ async fn the_gateways_own_words_reach_the_user() {
     );
     let stranger = gateway.run(&["node", "list"]);
     assert!(
-        stranger.error().contains("cannot be read: ")
+        stranger.error().contains("cannot be parsed: ")
             && stranger.stderr.contains("of this version?"),
         "{stranger:?}"
     );
-    // No route: what answers is no Packhorse.
+    // The stand-in has no such route, like a server that is not Packhorse.
     assert_eq!(
         gateway.run(&["policy"]).error(),
-        "error: the server answered 404 Not Found\n"
+        "error: the server responded with 404 Not Found\n"
     );
 }
 
@@ -147,7 +178,6 @@ async fn wrong_usage_is_status_2_and_needs_no_gateway() {
             "--json-request",
             "r.json",
         ],
-        &["infer", "m", "--image", "cat.jpg", "--crop", "0"],
         &["infer", "m", "--input", "x=[1]", "--resize", "256"],
         &["infer", "m", "--input", "x=[1]", "--labels", "l.txt"],
         &["infer", "m", "--json-request", "r.json", "--top", "5"],

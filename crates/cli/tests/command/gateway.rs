@@ -2,7 +2,7 @@
 
 use std::{
     fs,
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::{Command, Stdio},
 };
 
@@ -21,7 +21,7 @@ pub(crate) struct Gateway {
     folder: TempDir,
 }
 
-/// What a run of the command came to.
+/// The result of a run of the command.
 #[derive(Debug)]
 pub(crate) struct Ran {
     pub(crate) code: i32,
@@ -30,19 +30,19 @@ pub(crate) struct Ran {
 }
 
 impl Ran {
-    /// Its results, which must be JSON, after a success.
+    /// Returns the standard output of a successful run, parsed as JSON.
     pub(crate) fn json(&self) -> Value {
         assert_eq!(self.code, 0, "{self:?}");
         serde_json::from_str(&self.stdout).unwrap()
     }
 
-    /// Its results, after a success.
+    /// Returns the standard output of a successful run.
     pub(crate) fn text(&self) -> &str {
         assert_eq!(self.code, 0, "{self:?}");
         &self.stdout
     }
 
-    /// What it says about its failure.
+    /// Returns the standard error of a failed run.
     pub(crate) fn error(&self) -> &str {
         assert_eq!((self.code, self.stdout.as_str()), (1, ""), "{self:?}");
         &self.stderr
@@ -95,7 +95,23 @@ impl Gateway {
 
     /// Runs the command with these arguments only and no environment but a home.
     pub(crate) fn run_bare(&self, args: &[&str]) -> Ran {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_packhorse"));
+        self.run_program(Path::new(env!("CARGO_BIN_EXE_packhorse")), args)
+    }
+
+    /// Puts the command into the test's folder, as if that were a source checkout.
+    pub(crate) fn install(&self) -> PathBuf {
+        let program = self.path("target/debug/packhorse");
+        fs::create_dir_all(program.parent().unwrap()).unwrap();
+        let built = env!("CARGO_BIN_EXE_packhorse");
+        fs::hard_link(built, &program)
+            .or_else(|_| fs::copy(built, &program).map(drop))
+            .unwrap();
+        program
+    }
+
+    /// Runs a copy of the command like [`Gateway::run_bare`].
+    pub(crate) fn run_program(&self, program: &Path, args: &[&str]) -> Ran {
+        let mut command = Command::new(program);
         command
             .args(args)
             .env_clear()

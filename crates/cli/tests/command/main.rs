@@ -1,13 +1,20 @@
-//! The `packhorse` binary against a stand-in gateway that answers as the API promises.
+//! The `packhorse` binary against a stand-in gateway that responds like the API.
 #![expect(clippy::unwrap_used, reason = "a test that cannot set itself up fails")]
 
+#[cfg(feature = "laboratory")]
 mod bench;
 mod errors;
 mod gateway;
+#[cfg(feature = "laboratory")]
+mod image;
 mod infer;
+#[cfg(feature = "laboratory")]
+mod kernels;
 mod model;
 mod node;
 mod plan;
 mod policy;
 mod profile;
 mod status;
+#[cfg(not(feature = "laboratory"))]
+mod without_laboratory;

@@ -90,7 +90,7 @@ async fn register_without_wait_says_what_the_model_waits_for() {
     takes_registrations(&gateway).await;
     let ran = register(&gateway, &[]);
     assert!(
-        ran.text().starts_with("m version 1 is registered\n"),
+        ran.text().starts_with("m version 1: registered\n"),
         "{ran:?}"
     );
     assert!(ran.stdout.contains("x FP32 [-1,3]"), "{ran:?}");
@@ -161,7 +161,7 @@ async fn a_model_that_fails_ends_the_wait_with_its_reason() {
     .await;
     assert_eq!(
         register(&gateway, &["--wait"]).error(),
-        "error: m is failed: the file is not TorchScript\n"
+        "error: m cannot be served (state failed): the file is not TorchScript\n"
     );
 }
 
@@ -176,7 +176,7 @@ async fn a_model_without_a_place_ends_the_wait_with_its_reason() {
     .await;
     assert_eq!(
         register(&gateway, &["--wait"]).error(),
-        "error: m is unplaced: no device has 20 GiB\n"
+        "error: m cannot be served (state unplaced): no device has 20 GiB\n"
     );
 }
 
@@ -192,7 +192,7 @@ async fn waiting_has_a_limit_and_tells_where_the_model_stands() {
     let ran = register(&gateway, &["--wait", "--timeout-s", "1"]);
     assert_eq!(
         ran.error(),
-        "error: m is not ready after 1 s: planning: no node has joined\n"
+        "error: m is not ready after 1 s; its last state: planning: no node has joined\n"
     );
 }
 
@@ -206,15 +206,18 @@ async fn a_specification_that_cannot_be_is_refused_before_anything_is_sent() {
         spec.to_string()
     };
     for (content, expected) in [
-        ("{".to_owned(), "is no JSON"),
-        ("[]".to_owned(), "expected an object"),
+        ("{".to_owned(), "is not valid JSON"),
+        ("[]".to_owned(), "expected a JSON object"),
         (with("name", json!("a/b")), "model name"),
         (with("slo", json!(1)), "unknown field `slo`"),
         (
             with("artifact", json!(format!("sha256:{}", "0".repeat(64)))),
-            "but --artifact is",
+            "but the file of --artifact is",
         ),
-        (with("artifact_path", json!("/m.pt")), "give one of them"),
+        (
+            with("artifact_path", json!("/m.pt")),
+            "remove it or --artifact",
+        ),
     ] {
         let spec = gateway.file("m.json", content);
         let ran = gateway.run(&["model", "register", &spec, "--artifact", &artifact]);
@@ -294,7 +297,7 @@ async fn show_update_and_remove_name_the_version_they_mean() {
     assert!(
         shown
             .text()
-            .contains("1-0 on n/cpu0, batch 8, 50 % of it: ready"),
+            .contains("1-0 on n/cpu0, batch 8, compute share 50 %: ready"),
         "{shown:?}"
     );
     assert_eq!(

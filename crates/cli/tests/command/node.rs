@@ -19,7 +19,7 @@ async fn nodes_show_who_sits_on_their_devices() {
         )
         .await;
     let expected = "\
-laptop  ready  (agent 0.1.0, heard 0.2 s ago)
+laptop  ready  (agent 0.1.0, seen 0.2 s ago)
 ├─ cpu0  cpu-x  (1.0 GiB, 2 threads)
 │  └─ cat  batch 8  █████░░░░░ 50 %  ready
 └─ cpu1  cpu-x  (1.0 GiB, 2 threads)

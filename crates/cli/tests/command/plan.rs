@@ -80,8 +80,8 @@ async fn people_see_devices_expectations_and_why_a_model_is_unserved() {
         .map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "))
         .collect();
     let expected = [
-        "plan 7 by first-fit: 90 requests/s in time expected, 2 replicas on 2 devices",
-        "made in 1.5 ms because: model minilm registered",
+        "plan 7 by first-fit: an expected goodput of 90 requests/s, 2 replicas on 2 devices",
+        "made in 1.5 ms, reason: model minilm registered",
         "",
         "a/cpu0 cpu-x",
         "└─ cat batch 16 no limit",
@@ -93,8 +93,8 @@ async fn people_see_devices_expectations_and_why_a_model_is_unserved() {
         "minilm:2 50 50 ████████████████ 100 % 1",
         "bert 50 0 ░░░░░░░░░░░░░░░░ 0 % 0",
         "",
-        "bert is unserved: no device has 20 GiB",
-        "cat is short of its rate: 40 of 50 requests/s fit",
+        "bert is not served: no device has 20 GiB",
+        "cat is not fully served: 40 of 50 requests/s fit",
     ];
     assert_eq!(lines, expected);
     assert_eq!(gateway.run(&["plan", "show", "7"]).text(), ran.stdout);
@@ -108,7 +108,7 @@ async fn without_a_plan_there_is_nothing_to_show() {
         .await;
     assert_eq!(
         gateway.run(&["plan", "--json"]).error(),
-        "error: there is no plan yet: register a model\n"
+        "error: there is no plan yet: register a model first\n"
     );
 }
 
@@ -136,7 +136,7 @@ async fn earlier_plans_are_listed_and_compared() {
     let ran = gateway.run(&["plan", "diff", "6", "7"]);
     assert!(
         ran.text()
-            .starts_with("1 replica to start, 0 to stop, 3 to stay\n+  a/cpu0 "),
+            .starts_with("1 replica to start, 0 to stop, 3 unchanged\n+  a/cpu0 "),
         "{ran:?}"
     );
     assert_eq!(
@@ -220,12 +220,12 @@ async fn a_preview_asks_what_the_flags_say_and_shows_the_difference() {
     let text = gateway.run(&args);
     assert!(
         text.text()
-            .contains("expected in time: 90 requests/s now, 540 then"),
+            .contains("expected goodput: 90 requests/s now, 540 requests/s with this plan"),
         "{text:?}"
     );
     assert!(
         text.stdout
-            .contains("1 replica to start, 1 to stop, 1 to stay"),
+            .contains("1 replica to start, 1 to stop, 1 unchanged"),
         "{text:?}"
     );
     let line_of = |mark: &str| {
@@ -261,8 +261,8 @@ async fn the_live_plan_is_explained_as_it_is() {
         .mount(&gateway.server)
         .await;
     let ran = gateway.run(&["plan", "--explain"]);
-    let text = "\ncat: 80.0 % of its requests in time by the estimate, bound by device time: the plan gives it too \
-                little for its rate.\n  1 more cpu-x would do: 99.5 % in time\n";
+    let text = "\ncat: an estimated 80.0 % of its requests are answered in time, limited by device time: the plan gives it \
+                too little for its rate.\n  1 more cpu-x would suffice: 99.5 % in time\n";
     assert!(ran.text().ends_with(text), "{ran:?}");
     gateway
         .answers("GET", "/v1/nodes", 200, json!([node("a", 1, "7-1")]))

@@ -1,0 +1,132 @@
+//! `packhorse infer`: sends an inference request, with inputs from files, from JSON or from an image.
+
+mod elements;
+mod inputs;
+mod npy;
+mod outputs;
+mod report;
+mod top_classes;
+
+use std::{
+    io::Read,
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
+
+use anyhow::Context as _;
+use packhorse_client::InferenceClient;
+use packhorse_cluster::{ModelName, ModelVersion};
+use packhorse_protocol::{Form, ModelMetadata, RequestMessage, Tensor};
+
+use self::{
+    inputs::{NamedValue, read_input},
+    outputs::find_output,
+    top_classes::TopClassesArgs,
+};
+use crate::{
+    context::Context,
+    files::{read_file, write_file},
+    laboratory::ImageArgs,
+    output,
+};
+
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  packhorse infer minilm --input input_ids=ids.npy --input attention_mask=mask.npy --output embedding=e.npy
+  packhorse infer adder --input a='[[1, 2]]' --input b=@b.json --json
+  packhorse infer lite0 --image cat.jpg --resize 256 --crop 224 --mean 0.498 --std 0.502 --top 5 --labels imagenet.txt
+  packhorse infer lite0 --image cat.jpg --preprocess lite0.toml --top 5
+  packhorse infer minilm --json-request request.json")]
+#[group(id = "source", required = true, multiple = true, args = ["input", "image", "json_request"])]
+pub(crate) struct InferArgs {
+    /// Name of the model
+    model: ModelName,
+    /// Version of the model [default: the newest]
+    #[arg(long, value_name = "N")]
+    version: Option<ModelVersion>,
+    /// Input of the model: FILE.npy, nested lists as JSON, or @FILE with such JSON; may be repeated
+    #[arg(long, value_name = "NAME=VALUE")]
+    input: Vec<NamedValue>,
+    /// Send this Open Inference Protocol request unchanged, and print the response unchanged; - is standard input
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["input", "image", "input_name", "preprocess", "preprocessing", "output", "classification", "timeout_ms", "priority"])]
+    json_request: Option<PathBuf>,
+    /// Save an output as an .npy file; may be repeated
+    #[arg(long, value_name = "NAME=FILE")]
+    output: Vec<NamedValue>,
+    /// Time limit of the request in milliseconds, at most 60000 [default: the model's SLO]
+    #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..=60_000))]
+    timeout_ms: Option<u64>,
+    /// Priority of the request; 1 is the most urgent [default: 0, the model's own]
+    #[arg(long, value_name = "P", default_value_t = 0, hide_default_value = true)]
+    priority: u64,
+    #[command(flatten)]
+    classes: TopClassesArgs,
+    #[command(flatten)]
+    image: ImageArgs,
+}
+
+impl InferArgs {
+    pub(super) async fn run(self, context: &Context) -> anyhow::Result<()> {
+        let client = context.inference();
+        if let Some(path) = &self.json_request {
+            return self.send_unchanged(&client, path).await;
+        }
+        let metadata = client.model_metadata(&self.model, self.version).await?;
+        let request = RequestMessage {
+            inputs: self.inputs(&metadata)?,
+            output_form: Some(Form::Binary),
+            timeout: self.timeout_ms.map(Duration::from_millis),
+            priority: self.priority,
+            ..RequestMessage::default()
+        };
+        let (response, latency) = timed(client.infer(&self.model, self.version, &request)).await;
+        let response = response?;
+        for NamedValue { name, value } in &self.output {
+            let array = npy::write(find_output(&response, name)?)
+                .with_context(|| format!("output {name:?}"))?;
+            write_file(Path::new(value), &array)?;
+        }
+        let classes = self.classes.rank(&response)?;
+        if context.json() {
+            report::print_json(&response, latency, classes.as_deref())
+        } else {
+            report::print_text(&response, latency, classes.as_deref())
+        }
+    }
+
+    async fn send_unchanged(&self, client: &InferenceClient, path: &Path) -> anyhow::Result<()> {
+        let body = if path == Path::new("-") {
+            let mut body = Vec::new();
+            std::io::stdin()
+                .lock()
+                .read_to_end(&mut body)
+                .context("cannot read standard input")?;
+            body
+        } else {
+            read_file(path)?
+        };
+        let response = client.infer_raw(&self.model, self.version, body).await?;
+        output::print_bytes(&response)?;
+        Ok(output::print_line("")?)
+    }
+
+    fn inputs(&self, metadata: &ModelMetadata) -> anyhow::Result<Vec<Tensor>> {
+        let mut inputs = Vec::new();
+        for input in &self.input {
+            inputs.push(read_input(input, metadata)?);
+        }
+        inputs.extend(self.image.tensor(&metadata.inputs)?);
+        Ok(inputs)
+    }
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the command reports the latency of its request"
+)]
+async fn timed<T>(future: impl Future<Output = T>) -> (T, Duration) {
+    let start = Instant::now();
+    let value = future.await;
+    (value, start.elapsed())
+}

@@ -1,0 +1,132 @@
+//! `packhorse model`: lists, shows, changes and removes registered models.
+
+mod register;
+
+use packhorse_api::ModelChange;
+use packhorse_cluster::{ModelName, ModelVersion, RequestsPerSecond};
+
+use self::register::RegisterArgs;
+use super::arguments::parse_rate;
+use crate::{context::Context, output, view};
+
+#[derive(clap::Subcommand)]
+#[command(after_help = "\
+Examples:
+  packhorse model register minilm.json --artifact minilm.pt --wait
+  packhorse model list
+  packhorse model update minilm --rate-rps 80")]
+pub(crate) enum ModelCommand {
+    /// Upload a model and register it
+    Register(RegisterArgs),
+    /// List all models with their state
+    #[command(
+        visible_alias = "ls",
+        after_help = "Examples:\n  packhorse model list\n  packhorse model list --json"
+    )]
+    List,
+    /// Show a model: its signature, its replicas, and the reason if it is not ready
+    #[command(after_help = "Example:\n  packhorse model show minilm --version 2")]
+    Show(ModelRef),
+    /// Change the SLO, the planned rate or the queue limit of a model
+    #[command(after_help = "Example:\n  packhorse model update minilm --slo-ms 150 --rate-rps 80")]
+    Update(UpdateArgs),
+    /// Remove a model or one of its versions
+    #[command(
+        visible_alias = "rm",
+        after_help = "Examples:\n  packhorse model remove minilm --version 1\n  packhorse model remove minilm"
+    )]
+    Remove(ModelRef),
+}
+
+#[derive(clap::Args)]
+pub(crate) struct ModelRef {
+    /// Name of the model
+    name: ModelName,
+    /// Version of the model [default: the newest; for remove: all versions]
+    #[arg(long, value_name = "N")]
+    version: Option<ModelVersion>,
+}
+
+#[derive(clap::Args)]
+#[group(id = "change", required = true, multiple = true, args = ["slo_ms", "rate_rps", "queue_limit"])]
+pub(crate) struct UpdateArgs {
+    #[command(flatten)]
+    model: ModelRef,
+    /// Latency objective (SLO) in milliseconds, at most 60000
+    #[arg(long, value_name = "MS")]
+    slo_ms: Option<f64>,
+    /// Rate to plan for, in requests per second
+    #[arg(long, value_name = "RATE", value_parser = parse_rate)]
+    rate_rps: Option<RequestsPerSecond>,
+    /// Most requests that may wait for the model; `default` is the gateway's --queue-limit
+    #[arg(long, value_name = "N|default", value_parser = parse_queue_limit)]
+    queue_limit: Option<QueueLimit>,
+}
+
+/// The most requests that may wait for a model; `None` is the gateway's limit.
+#[derive(Clone, Copy)]
+struct QueueLimit(Option<u32>);
+
+fn parse_queue_limit(text: &str) -> Result<QueueLimit, String> {
+    if text == "default" {
+        return Ok(QueueLimit(None));
+    }
+    let limit = text.parse().ok();
+    limit
+        .map(|limit| QueueLimit(Some(limit)))
+        .ok_or_else(|| "expected a number of requests or `default`".to_owned())
+}
+
+impl ModelCommand {
+    pub(super) async fn run(self, context: &Context) -> anyhow::Result<()> {
+        match self {
+            Self::Register(args) => args.run(context).await,
+            Self::List => list(context).await,
+            Self::Show(model) => {
+                let view = context.admin()?.model(&model.name, model.version).await?;
+                view::model::print_details(context, &view)
+            }
+            Self::Update(args) => {
+                let change = ModelChange {
+                    slo_ms: args.slo_ms,
+                    rate_rps: args.rate_rps,
+                    queue_limit: args.queue_limit.map(|QueueLimit(limit)| limit),
+                };
+                let view = context
+                    .admin()?
+                    .change_model(&args.model.name, args.model.version, &change)
+                    .await?;
+                view::model::print_details(context, &view)
+            }
+            Self::Remove(model) => remove(context, &model).await,
+        }
+    }
+}
+
+async fn list(context: &Context) -> anyhow::Result<()> {
+    let models = context.admin()?.models().await?;
+    if context.json() {
+        output::print_json(&models)
+    } else {
+        view::model::print_list(&models)
+    }
+}
+
+async fn remove(context: &Context, model: &ModelRef) -> anyhow::Result<()> {
+    context
+        .admin()?
+        .remove_model(&model.name, model.version)
+        .await?;
+    if context.json() {
+        return output::print_json(
+            &serde_json::json!({ "removed": model.name, "version": model.version }),
+        );
+    }
+    let version = model
+        .version
+        .map_or_else(String::new, |version| format!(", version {version}"));
+    Ok(output::print_line(format!(
+        "removed {}{version}",
+        model.name
+    ))?)
+}

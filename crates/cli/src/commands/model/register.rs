@@ -1,0 +1,200 @@
+//! `packhorse model register`: uploads a model, registers it, and waits until it is ready.
+
+use std::{path::PathBuf, time::Duration};
+
+use anyhow::{Context as _, anyhow, bail, ensure};
+use packhorse_api::{ModelRegistration, ModelState, ModelView};
+use packhorse_client::{AdminClient, ArtifactFile};
+use packhorse_cluster::RequestsPerSecond;
+use serde_json::{Map, Value};
+
+use crate::{
+    commands::arguments::parse_rate,
+    context::Context,
+    files::read_file,
+    output,
+    view::model::{print_details, profiling_text},
+};
+
+/// The time between two requests for the model's state.
+const POLL_INTERVAL: Duration = Duration::from_millis(250);
+/// The number of consecutive polls with the state `unplaced` after which waiting fails. While plans change a model can be unplaced
+/// for a moment.
+const MAX_UNPLACED_POLLS: u32 = 12;
+
+#[derive(clap::Args)]
+#[command(after_help = "\
+SPEC.json is the body of POST /v1/models:
+  {\"name\": \"minilm\", \"max_batch_size\": 16, \"slo_ms\": 200, \"rate_rps\": 50,
+   \"inputs\": [{\"name\": \"input_ids\", \"datatype\": \"INT64\", \"shape\": [-1, -1]}],
+   \"outputs\": [{\"name\": \"embedding\", \"datatype\": \"FP32\", \"shape\": [-1, 384]}]}
+If max_batch_size is above 0, shapes begin with the batch dimension, -1.
+
+Examples:
+  packhorse model register minilm.json --artifact minilm.pt --wait
+  packhorse model register minilm.json --artifact minilm.pt --slo-ms 150 --rate-rps 80")]
+pub(crate) struct RegisterArgs {
+    /// JSON file with the model's name, signature, SLO and rate
+    #[arg(value_name = "SPEC.json")]
+    spec: PathBuf,
+    /// TorchScript or `.pt2` file to upload; without it SPEC.json names an uploaded artifact or a file on the gateway's machine
+    #[arg(long, value_name = "FILE")]
+    artifact: Option<PathBuf>,
+    /// Latency objective (SLO) in milliseconds; replaces that of SPEC.json
+    #[arg(long, value_name = "MS")]
+    slo_ms: Option<f64>,
+    /// Rate to plan for, in requests per second; replaces that of SPEC.json
+    #[arg(long, value_name = "RATE", value_parser = parse_rate)]
+    rate_rps: Option<RequestsPerSecond>,
+    /// Most requests that may wait for the model; replaces that of SPEC.json [default: the gateway's --queue-limit]
+    #[arg(long, value_name = "N")]
+    queue_limit: Option<u32>,
+    /// Wait until the model is ready for requests; fail if it cannot be served
+    #[arg(long)]
+    wait: bool,
+    /// Longest time to wait, in seconds
+    #[arg(long, value_name = "S", default_value_t = 600, requires = "wait")]
+    timeout_s: u64,
+}
+
+impl RegisterArgs {
+    pub(super) async fn run(self, context: &Context) -> anyhow::Result<()> {
+        let admin = context.admin()?;
+        let mut spec = self.read_spec()?;
+        let artifact = match &self.artifact {
+            Some(path) => {
+                let size = std::fs::metadata(path).map_or(0, |metadata| metadata.len());
+                let bar = output::byte_bar("hashing  ", size);
+                let file = ArtifactFile::hash(path, |bytes| bar.set_position(bytes)).await?;
+                bar.finish_and_clear();
+                name_artifact(&mut spec, &file)?;
+                Some(file)
+            }
+            None => None,
+        };
+        // Checked before the upload, so that a mistake in the specification does not cost the transfer of a large file.
+        let registration: ModelRegistration = serde_json::from_value(Value::Object(spec))
+            .with_context(|| format!("{}", self.spec.display()))?;
+        if let Some(file) = &artifact {
+            upload(&admin, file).await?;
+        }
+        let mut view = admin.register_model(&registration).await?;
+        if self.wait {
+            let limit = Duration::from_secs(self.timeout_s);
+            view = wait_until_ready(&admin, view, limit).await?;
+        }
+        print_details(context, &view)
+    }
+
+    fn read_spec(&self) -> anyhow::Result<Map<String, Value>> {
+        let spec: Value = serde_json::from_slice(&read_file(&self.spec)?)
+            .with_context(|| format!("{} is not valid JSON", self.spec.display()))?;
+        let Value::Object(mut spec) = spec else {
+            bail!("{}: expected a JSON object", self.spec.display())
+        };
+        if let Some(slo_ms) = self.slo_ms {
+            spec.insert("slo_ms".to_owned(), slo_ms.into());
+        }
+        if let Some(rate) = self.rate_rps {
+            spec.insert("rate_rps".to_owned(), rate.get().into());
+        }
+        if let Some(limit) = self.queue_limit {
+            spec.insert("queue_limit".to_owned(), limit.into());
+        }
+        Ok(spec)
+    }
+}
+
+fn name_artifact(spec: &mut Map<String, Value>, file: &ArtifactFile) -> anyhow::Result<()> {
+    let digest = file.digest().to_string();
+    ensure!(
+        !spec.contains_key("artifact_path"),
+        "the specification has the field artifact_path: remove it or --artifact"
+    );
+    if let Some(other) = spec.insert("artifact".to_owned(), digest.clone().into()) {
+        ensure!(
+            other == digest,
+            "the specification names the artifact {other}, but the file of --artifact is {digest}"
+        );
+    }
+    Ok(())
+}
+
+async fn upload(admin: &AdminClient, file: &ArtifactFile) -> anyhow::Result<()> {
+    if admin.has_artifact(file.digest()).await? {
+        return Ok(());
+    }
+    let bar = output::byte_bar("uploading", file.bytes());
+    let progress = bar.clone();
+    admin
+        .upload_artifact(file, move |bytes| progress.set_position(bytes))
+        .await?;
+    bar.finish_and_clear();
+    Ok(())
+}
+
+async fn wait_until_ready(
+    admin: &AdminClient,
+    registered: ModelView,
+    limit: Duration,
+) -> anyhow::Result<ModelView> {
+    let (name, version) = (registered.name.clone(), registered.version);
+    let spinner = output::spinner();
+    let mut last = progress_text(&registered);
+    let mut unplaced = 0;
+    let ready = async {
+        let mut model = registered;
+        loop {
+            last = progress_text(&model);
+            spinner.set_message(last.clone());
+            unplaced = if model.state == ModelState::Unplaced {
+                unplaced + 1
+            } else {
+                0
+            };
+            match model.state {
+                ModelState::Ready => return Ok(model),
+                ModelState::Failed => return Err(not_ready(&model)),
+                ModelState::Unplaced if unplaced > MAX_UNPLACED_POLLS => {
+                    return Err(not_ready(&model));
+                }
+                _ => {}
+            }
+            tokio::time::sleep(POLL_INTERVAL).await;
+            model = admin.model(&name, Some(version)).await?;
+        }
+    };
+    let outcome = tokio::time::timeout(limit, ready).await;
+    spinner.finish_and_clear();
+    outcome.unwrap_or_else(|_| {
+        Err(anyhow!(
+            "{name} is not ready after {} s; its last state: {last}",
+            limit.as_secs()
+        ))
+    })
+}
+
+/// Returns the error of a model that will not become ready.
+fn not_ready(model: &ModelView) -> anyhow::Error {
+    let reason = model
+        .reason
+        .as_deref()
+        .unwrap_or("the gateway gives no reason");
+    anyhow!(
+        "{} cannot be served (state {}): {reason}",
+        model.name,
+        output::state_name(&model.state)
+    )
+}
+
+fn progress_text(model: &ModelView) -> String {
+    if model.state == ModelState::Profiling && !model.profiling.is_empty() {
+        let texts: Vec<String> = model.profiling.iter().map(profiling_text).collect();
+        return format!("profiling on {}", texts.join(", "));
+    }
+    let state = output::state_name(&model.state);
+    model
+        .reason
+        .as_ref()
+        .map_or(state.clone(), |reason| format!("{state}: {reason}"))
+}

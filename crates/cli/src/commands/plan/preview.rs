@@ -1,0 +1,97 @@
+//! The flags of `packhorse plan preview`.
+
+use std::{collections::BTreeMap, str::FromStr};
+
+use packhorse_api::{PlanPreviewRequest, PreviewDevices, PreviewModel};
+use packhorse_cluster::{
+    DeviceKind, Discipline, IdError, ModelName, ModelVersion, RequestsPerSecond,
+};
+
+use crate::{commands::arguments::parse_rate, policy_options::PolicyOptionArgs};
+
+#[derive(clap::Args)]
+pub(super) struct PreviewArgs {
+    /// Placement policy [default: the configured policy]
+    #[arg(long, value_name = "POLICY")]
+    policy: Option<String>,
+    /// Dispatch discipline that the policy assumes [default: the configured discipline]
+    #[arg(long, value_name = "DISCIPLINE")]
+    discipline: Option<Discipline>,
+    #[command(flatten)]
+    options: PolicyOptionArgs,
+    /// Devices to add, for instance H200:2; may be repeated
+    #[arg(long, value_name = "KIND:COUNT", value_parser = parse_devices)]
+    add_device: Vec<PreviewDevices>,
+    /// Another rate of a registered model, in requests per second; may be repeated
+    #[arg(long, value_name = "MODEL=RATE", value_parser = assignment(parse_rate))]
+    rate: Vec<(ModelReference, RequestsPerSecond)>,
+    /// Another SLO of a registered model, in milliseconds; may be repeated
+    #[arg(long, value_name = "MODEL=MS", value_parser = assignment(|ms| ms.parse::<f64>().map_err(|e| e.to_string())))]
+    slo_ms: Vec<(ModelReference, f64)>,
+    /// Model to leave out; may be repeated
+    #[arg(long, value_name = "MODEL")]
+    remove: Vec<ModelName>,
+    /// Explain what would limit each model that is not fully served, and which changes would suffice
+    #[arg(long)]
+    explain: bool,
+}
+
+fn parse_devices(text: &str) -> Result<PreviewDevices, String> {
+    let (kind, count) = text.split_once(':').unwrap_or((text, "1"));
+    let count = count
+        .parse()
+        .map_err(|_| format!("{count:?} is not a number of devices"))?;
+    let kind = DeviceKind::from_str(kind).map_err(|e| e.to_string())?;
+    Ok(PreviewDevices { kind, count })
+}
+
+/// NAME or NAME:VERSION; `None` is the newest version.
+type ModelReference = (ModelName, Option<ModelVersion>);
+
+fn parse_model(text: &str) -> Result<ModelReference, IdError> {
+    match text.split_once(':') {
+        Some((name, version)) => Ok((name.parse()?, Some(version.parse()?))),
+        None => Ok((text.parse()?, None)),
+    }
+}
+
+/// Returns a parser of MODEL=VALUE.
+fn assignment<T>(
+    parse_value: impl Fn(&str) -> Result<T, String> + Clone,
+) -> impl Fn(&str) -> Result<(ModelReference, T), String> + Clone {
+    move |text: &str| {
+        let (model, value) = text.split_once('=').ok_or("expected MODEL=VALUE")?;
+        let model = parse_model(model).map_err(|e| e.to_string())?;
+        Ok((model, parse_value(value)?))
+    }
+}
+
+impl PreviewArgs {
+    pub(super) fn into_request(self) -> PlanPreviewRequest {
+        let mut models: BTreeMap<ModelReference, PreviewModel> = BTreeMap::new();
+        let mut change_model = |id: ModelReference, change: &dyn Fn(&mut PreviewModel)| {
+            let (name, version) = id.clone();
+            change(models.entry(id).or_insert(PreviewModel {
+                name,
+                version,
+                slo_ms: None,
+                rate_rps: None,
+            }));
+        };
+        for (id, rate) in self.rate {
+            change_model(id, &|model| model.rate_rps = Some(rate));
+        }
+        for (id, slo_ms) in self.slo_ms {
+            change_model(id, &|model| model.slo_ms = Some(slo_ms));
+        }
+        PlanPreviewRequest {
+            policy: self.policy,
+            options: self.options.given(),
+            discipline: self.discipline,
+            models: models.into_values().collect(),
+            remove: self.remove,
+            devices: self.add_device,
+            explain: self.explain,
+        }
+    }
+}

@@ -1,0 +1,228 @@
+//! `packhorse plan --scenario`: plans for a scenario without a gateway.
+
+use std::path::PathBuf;
+
+use anyhow::Context as _;
+use packhorse_cluster::{DeviceIndex, Discipline, PlannedReplica, Problem};
+use packhorse_figures::plans;
+use packhorse_placement::{SmallestCluster, DEFAULT_POLICY};
+use packhorse_simulator::{PlanReport, Scenario};
+use serde::Serialize;
+
+use super::{
+    plot::PlotFile,
+    scenario::{self, PlanningOutcome, PolicyName},
+};
+use crate::{
+    context::Context,
+    output::{self, format_number},
+    policy_options::PolicyOptionArgs,
+    view::{
+        count, explanation,
+        layout::{DeviceLayout, Layout, Measured, ModelLayout, ReplicaLayout},
+    },
+};
+
+/// The flags of `packhorse plan` for scenarios.
+#[derive(clap::Args)]
+pub(crate) struct ScenarioPlanArgs {
+    /// Plan for the devices and models of this file, without a gateway
+    #[arg(long, value_name = "FILE")]
+    scenario: Option<PathBuf>,
+    /// Draw the plan into this file: a bar per device with its replicas
+    #[arg(long, value_name = "F.svg|F.png", requires = "scenario")]
+    plot: Option<PlotFile>,
+    /// Ignore the scenario's number of devices and find the smallest number that serves all models, or the cheapest devices if every
+    /// kind has a cost per hour
+    #[arg(long, requires = "scenario")]
+    min_devices: bool,
+    /// Largest number of devices that --min-devices tries
+    #[arg(long, value_name = "N", requires = "min_devices", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    max_devices: u32,
+}
+
+impl ScenarioPlanArgs {
+    /// Returns true if a scenario is given.
+    pub(crate) fn is_given(&self) -> bool {
+        self.scenario.is_some()
+    }
+
+    /// Plans for the scenario, and prints and draws the plan.
+    pub(crate) fn run(
+        &self,
+        context: &Context,
+        policy: Option<&str>,
+        discipline: Option<Discipline>,
+        options: &PolicyOptionArgs,
+        explain: bool,
+    ) -> anyhow::Result<()> {
+        let path = self.scenario.as_deref().context("expected --scenario")?;
+        let scenario = scenario::read_scenario(path)?;
+        let policy: PolicyName = policy.unwrap_or(DEFAULT_POLICY).parse()?;
+        let max_devices = self.min_devices.then_some(self.max_devices as usize);
+        let mut outcome = scenario::place(
+            &scenario,
+            &policy,
+            options,
+            discipline.unwrap_or_default(),
+            max_devices,
+        )?;
+        if explain {
+            outcome.explanations =
+                scenario::explain(&scenario, &policy, options, &outcome.cluster)?;
+        }
+        let scenario = Scenario {
+            problem: outcome.cluster.problem.clone(),
+            ..scenario
+        };
+        let report = plan_report(&scenario, &outcome);
+        if let Some(plot) = &self.plot {
+            plot.write(&plans::figure(&scenario, &report, options.creq)?)?;
+        }
+        let cluster = &outcome.cluster;
+        if context.json() && self.min_devices {
+            output::print_json(&smallest_report(cluster, report))
+        } else if context.json() {
+            output::print_json(&report)
+        } else {
+            print_text(cluster, &report, outcome.solve_ms, self.min_devices)
+        }
+    }
+}
+
+/// The plan of `--min-devices` as JSON: the report of the plan, and the devices that its numbers refer to.
+#[derive(Serialize)]
+struct SmallestReport {
+    #[serde(flatten)]
+    plan: PlanReport,
+    /// The kinds, in the order that numbers the devices.
+    devices: Vec<KindReport>,
+    /// The cost of all devices; null if the cost of a kind is unknown.
+    cost_per_hour: Option<f64>,
+    /// True if every cheaper cluster was tried.
+    exhaustive: bool,
+}
+
+#[derive(Serialize)]
+struct KindReport {
+    kind: String,
+    count: usize,
+    cost_per_hour: Option<f64>,
+}
+
+/// Returns the report of a plan, with its explanations.
+fn plan_report(scenario: &Scenario, outcome: &PlanningOutcome) -> PlanReport {
+    let mut report = PlanReport::new(scenario, &outcome.cluster.plan, outcome.solve_ms);
+    for (model, explanation) in report.models.iter_mut().zip(&outcome.explanations) {
+        model.explanation = Some(explanation.clone());
+    }
+    report
+}
+
+fn print_text(
+    cluster: &SmallestCluster,
+    report: &PlanReport,
+    solve_ms: f64,
+    is_smallest: bool,
+) -> anyhow::Result<()> {
+    let rate: f64 = report.models.iter().map(|model| model.rate_rps).sum();
+    output::print_line(format!(
+        "{} by {}: an expected goodput of {} of {} requests/s, {} on {} of {}",
+        report.scenario,
+        report.policy,
+        format_number(report.predicted_goodput_rps),
+        format_number(rate),
+        count(report.replicas.len(), "replica"),
+        report.devices_used,
+        count(cluster.problem.devices.len(), "device"),
+    ))?;
+    if is_smallest {
+        output::print_line(smallest_line(cluster))?;
+    }
+    output::print_line(format!("made in {} ms\n", format_number(solve_ms)))?;
+    output::print_line(layout(&cluster.problem, cluster, report).text())?;
+    let explained = report
+        .models
+        .iter()
+        .filter_map(|model| Some((model.name.clone(), model.explanation.as_ref()?)));
+    explanation::print(explained)
+}
+
+fn cost_per_hour(problem: &Problem) -> Option<f64> {
+    let costs = problem.devices.iter().map(|device| device.cost_per_hour);
+    costs.sum()
+}
+
+fn smallest_report(cluster: &SmallestCluster, plan: PlanReport) -> SmallestReport {
+    let kinds = scenario::count_kinds(&cluster.problem).into_iter();
+    SmallestReport {
+        plan,
+        devices: kinds
+            .map(|(device, count)| KindReport {
+                kind: device.kind.to_string(),
+                count,
+                cost_per_hour: device.cost_per_hour,
+            })
+            .collect(),
+        cost_per_hour: cost_per_hour(&cluster.problem),
+        exhaustive: cluster.exhaustive,
+    }
+}
+
+fn smallest_line(cluster: &SmallestCluster) -> String {
+    let kinds = scenario::count_kinds(&cluster.problem).into_iter();
+    let kinds: Vec<String> = kinds
+        .map(|(device, count)| format!("{count} x {}", device.kind))
+        .collect();
+    let cost = cost_per_hour(&cluster.problem)
+        .map_or(String::new(), |cost| format!(" at {cost:.2} an hour"));
+    let certainty = if cluster.exhaustive {
+        "no smaller cluster serves every model with this policy"
+    } else {
+        "found by bisection: a smaller cluster may exist"
+    };
+    format!("smallest cluster: {}{cost}; {certainty}", kinds.join(", "))
+}
+
+fn layout(problem: &Problem, cluster: &SmallestCluster, report: &PlanReport) -> Layout {
+    let replicas_of = |device: DeviceIndex| {
+        let replicas = cluster.plan.replicas.iter().zip(&report.replicas);
+        let on_device = replicas.filter(move |(replica, _)| replica.device == device);
+        on_device
+            .map(|(replica, reported)| ReplicaLayout {
+                model: reported.model.clone(),
+                batch_size: replica.batch_size,
+                share_pct: reported.compute_share_pct,
+                measured: measured(problem, replica),
+            })
+            .collect()
+    };
+    let devices = problem.devices().map(|(index, device)| DeviceLayout {
+        name: index.0.to_string(),
+        kind: device.kind.to_string(),
+        memory: Some(device.memory),
+        replicas: replicas_of(index),
+    });
+    let models = report.models.iter().zip(&cluster.plan.models);
+    let models = models.map(|(reported, forecast)| ModelLayout {
+        name: reported.name.clone(),
+        rate_rps: reported.rate_rps,
+        predicted_goodput_rps: reported.predicted_goodput_rps,
+        replicas: reported.replicas,
+        shortfall: forecast.shortfall.as_ref().map(ToString::to_string),
+    });
+    Layout {
+        devices: devices.collect(),
+        models: models.collect(),
+    }
+}
+
+fn measured(problem: &Problem, replica: &PlannedReplica) -> Option<Measured> {
+    let profile = problem.profile(replica.model, replica.device)?;
+    let seconds = profile.latency(replica.batch_size).as_secs_f64();
+    Some(Measured {
+        memory: profile.memory(replica.batch_size),
+        latency_ms: seconds * 1e3,
+        throughput: f64::from(replica.batch_size) / seconds,
+    })
+}

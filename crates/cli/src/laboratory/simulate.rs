@@ -1,0 +1,273 @@
+//! `packhorse simulate`: runs plans in a simulated cluster and compares them.
+
+use std::{path::PathBuf, time::Duration};
+
+use indicatif::ProgressBar;
+use packhorse_cluster::{Discipline, PlannedReplica, Time};
+use packhorse_figures::runs;
+use packhorse_simulator::{
+    PlanReport, Replanning, Report, Scenario, Totals, reports_to_csv, simulate, simulate_replanning,
+};
+
+use super::{
+    model_table::{RATE_HEADERS, print_models},
+    plot::PlotFile,
+    scenario::{self, PolicyName},
+};
+use crate::{
+    context::Context,
+    output::{self, format_number},
+    policy_options::PolicyOptionArgs,
+};
+
+#[derive(clap::Args)]
+#[command(after_help = "\
+Repeat --policy, --discipline or --seed to compare several runs.
+
+Offered load and goodput count the requests that arrive in the scenario's window, per second of the
+window. Throughput counts the answers to these requests, per second until the last answer, so that it
+can be below the goodput.
+
+--csv prints one header, and for each run a row per model and a row for the sums, whose model is
+(total). The cell of an unknown value is empty.
+
+With --replan-every the first plan is for the scenario's rates. A new plan starts its replicas beside
+the old ones if memory allows; each is ready after its model's load_ms. Replicas of both plans keep
+running. The policy gets a new rate when the smoothed rate has changed by a tenth and by more than
+chance explains.
+
+Examples:
+  packhorse simulate --scenario thesis.toml --policy usher
+  packhorse simulate --scenario thesis.toml --policy usher --policy first-fit --discipline fixed-wait --discipline deadline
+  packhorse simulate --scenario thesis.toml --plan plan.json --seed 1 --seed 2 --seed 3 --json
+  packhorse simulate --scenario thesis.toml --policy usher --policy first-fit --csv > runs.csv
+  packhorse simulate --scenario scenarios/ramp/evening.toml --policy nexus --replan-every 2
+  packhorse simulate --scenario thesis.toml --policy usher --policy ao-milp --plot runs.svg")]
+pub(crate) struct SimulateArgs {
+    /// Scenario: devices, models, rates and SLOs
+    #[arg(long, value_name = "FILE")]
+    scenario: PathBuf,
+    /// Placement policy; may be repeated
+    #[arg(long, value_name = "POLICY", default_value = packhorse_placement::DEFAULT_POLICY)]
+    policy: Vec<PolicyName>,
+    #[command(flatten)]
+    options: PolicyOptionArgs,
+    /// Run this plan, in the form that `packhorse plan --json` prints, in place of a policy's
+    #[arg(long, value_name = "FILE", conflicts_with = "policy")]
+    plan: Option<PathBuf>,
+    /// Dispatch discipline; may be repeated
+    #[arg(long, value_name = "DISCIPLINE", default_value = "deadline")]
+    discipline: Vec<Discipline>,
+    /// Seed of all randomness; may be repeated
+    #[arg(long, value_name = "N", default_value = "1")]
+    seed: Vec<u64>,
+    /// Let the policy plan again every S simulated seconds, from the observed rates and slowdowns
+    #[arg(long, value_name = "S", value_parser = parse_period, conflicts_with = "plan")]
+    replan_every: Option<Duration>,
+    /// Print results as CSV
+    #[arg(long, conflicts_with = "json")]
+    csv: bool,
+    /// Draw goodput, latencies and stages into this file, and for a single run the batch sizes over time
+    #[arg(long, value_name = "F.svg|F.png")]
+    plot: Option<PlotFile>,
+}
+
+fn parse_period(text: &str) -> Result<Duration, String> {
+    match text.parse::<f64>() {
+        Ok(seconds) if (1e-3..=1e7).contains(&seconds) => Ok(Duration::from_secs_f64(seconds)),
+        _ => Err("expected a number of seconds from 0.001 to 1e7".to_owned()),
+    }
+}
+
+/// A plan with a discipline.
+struct Trial<'a> {
+    /// The policy of the plan; `None` for a plan from a file.
+    policy: Option<&'a PolicyName>,
+    plan: PlanReport,
+    replicas: Vec<PlannedReplica>,
+    discipline: Discipline,
+}
+
+impl SimulateArgs {
+    pub(super) fn run(&self, context: &Context) -> anyhow::Result<()> {
+        let scenario = scenario::read_scenario(&self.scenario)?;
+        let mut reports = Vec::new();
+        for trial in self.trials(&scenario)? {
+            for &seed in &self.seed {
+                reports.push(self.simulate(&scenario, &trial, seed)?);
+            }
+        }
+        if let Some(plot) = &self.plot {
+            plot.write(&runs::figure(&scenario, &reports))?;
+        }
+        if self.csv {
+            return Ok(output::print_bytes(reports_to_csv(&reports).as_bytes())?);
+        }
+        match reports.as_slice() {
+            [report] if context.json() => output::print_json(report),
+            reports if context.json() => output::print_json(&reports),
+            [report] => print_run(report),
+            reports => print_comparison(reports, &self.seed),
+        }
+    }
+
+    /// Returns every combination of a plan and a discipline.
+    fn trials(&self, scenario: &Scenario) -> anyhow::Result<Vec<Trial<'_>>> {
+        let mut trials = Vec::new();
+        if let Some(path) = &self.plan {
+            let replicas = scenario::read_plan(scenario, path)?;
+            let report = PlanReport::from_replicas(scenario, &replicas);
+            trials.extend(self.discipline.iter().map(|discipline| Trial {
+                policy: None,
+                plan: report.clone(),
+                replicas: replicas.clone(),
+                discipline: *discipline,
+            }));
+            return Ok(trials);
+        }
+        for policy in &self.policy {
+            for &discipline in &self.discipline {
+                let (replicas, plan) = scenario::plan(scenario, policy, &self.options, discipline)?;
+                trials.push(Trial {
+                    policy: Some(policy),
+                    plan,
+                    replicas,
+                    discipline,
+                });
+            }
+        }
+        Ok(trials)
+    }
+
+    /// Runs a trial with a seed.
+    fn simulate(&self, scenario: &Scenario, trial: &Trial, seed: u64) -> anyhow::Result<Report> {
+        let Trial {
+            policy,
+            plan,
+            replicas,
+            discipline,
+        } = trial;
+        let (plan, discipline) = (plan.clone(), *discipline);
+        let simulation = &scenario.simulation;
+        let length = simulation.warmup + simulation.window;
+        let bar = ProgressBar::new(u64::try_from(length.as_millis())?);
+        let mut progress = |now: Time| bar.set_position(now.as_nanos() / 1_000_000);
+        let report = match (self.replan_every, policy) {
+            (Some(every), Some(policy)) => {
+                let mut policy = scenario::replanner(scenario, policy, &self.options)?;
+                let replanning = Replanning {
+                    every,
+                    policy: &mut policy,
+                };
+                simulate_replanning(
+                    scenario,
+                    plan,
+                    replicas,
+                    discipline,
+                    seed,
+                    replanning,
+                    &mut progress,
+                )
+            }
+            _ => simulate(scenario, plan, replicas, discipline, seed, &mut progress),
+        };
+        bar.finish_and_clear();
+        Ok(report?)
+    }
+}
+
+fn print_run(report: &Report) -> anyhow::Result<()> {
+    output::print_line(format!(
+        "seed {}: {}, planned by {}, dispatched by {}",
+        report.seed, report.scenario, report.plan.policy, report.discipline
+    ))?;
+    let totals = report.totals;
+    print_models(&report.models, totals)?;
+    if let Some(replanning) = &report.replanning {
+        output::print_line(format!(
+            "replanned {} times, every {} s: {} new plans, {} times without a plan; {} replicas started, {} stopped",
+            replanning.asked,
+            replanning.every_s,
+            replanning.changed,
+            replanning.unanswered,
+            replanning.started,
+            replanning.stopped
+        ))?;
+    }
+    print_lost_requests(
+        report
+            .models
+            .iter()
+            .map(|model| (model.name.as_str(), model.lost)),
+        totals,
+    )
+}
+
+/// Prints how many requests were lost with failed workers, if any.
+fn print_lost_requests<'a>(
+    models: impl Iterator<Item = (&'a str, u64)>,
+    totals: Totals,
+) -> anyhow::Result<()> {
+    if totals.lost == 0 {
+        return Ok(());
+    }
+    let by_model: Vec<String> = models
+        .filter(|(_, lost)| *lost > 0)
+        .map(|(name, lost)| format!("{lost} of {name}"))
+        .collect();
+    let (lost, by_model) = (totals.lost, by_model.join(", "));
+    Ok(output::print_line(format!(
+        "{lost} requests were lost with their workers: {by_model}"
+    ))?)
+}
+
+fn print_comparison(reports: &[Report], seeds: &[u64]) -> anyhow::Result<()> {
+    let seeds: Vec<String> = seeds.iter().map(u64::to_string).collect();
+    let scenario = reports
+        .first()
+        .map_or("", |report| report.scenario.as_str());
+    output::print_line(format!("seed {}: {scenario}", seeds.join(", ")))?;
+    let header = [
+        "POLICY",
+        "DISCIPLINE",
+        "SEED",
+        RATE_HEADERS[0],
+        RATE_HEADERS[1],
+        RATE_HEADERS[2],
+        "GOODPUT\n% OF OFFERED",
+        "DROPPED",
+        "LOST",
+        "NEW PLANS",
+    ];
+    let replans = reports.iter().any(|report| report.replanning.is_some());
+    let header = &header[..header.len() - usize::from(!replans)];
+    let mut table = output::new_table(header);
+    for report in reports {
+        let totals = report.totals;
+        let mut row = vec![
+            report.plan.policy.clone(),
+            report.discipline.to_string(),
+            report.seed.to_string(),
+        ];
+        row.extend(
+            [
+                totals.offered_rps,
+                totals.throughput_rps,
+                totals.goodput_rps,
+            ]
+            .map(format_number),
+        );
+        row.push(format!(
+            "{:.1}",
+            100.0 * totals.goodput_rps / totals.offered_rps.max(f64::MIN_POSITIVE)
+        ));
+        row.extend([totals.dropped, totals.lost].map(|count| count.to_string()));
+        row.extend(
+            report
+                .replanning
+                .map(|replanning| replanning.changed.to_string()),
+        );
+        table.add_row(row);
+    }
+    Ok(output::print_line(output::table_text(&table))?)
+}

@@ -1,0 +1,52 @@
+//! The flags that choose how a placement policy decides.
+
+use packhorse_cluster::{ComputeMetric, ComputeShareMode, Effort, Objective, PolicyOptions};
+
+/// The options of a placement policy.
+#[derive(clap::Args, Clone, Debug)]
+pub(crate) struct PolicyOptionArgs {
+    /// Measurement that counts as a replica's compute requirement: achieved, mean or sm [default: the policy's own]
+    #[arg(long, value_name = "METRIC")]
+    pub(crate) creq: Option<ComputeMetric>,
+    /// Quantity that an optimising policy maximises: goodput, max-min or blend [default: goodput]
+    #[arg(long, value_name = "OBJECTIVE")]
+    objective: Option<Objective>,
+    /// Let `nexus` calculate like its published code, in which a batch of b waits (b-1)/rate
+    #[arg(long)]
+    nexus_published: bool,
+    /// Which of equally good plans the MILP policies choose [default: the first that they find]
+    #[arg(long, value_name = "PREFERENCE", value_parser = ["small-batch"])]
+    prefer: Option<String>,
+    /// When `goodput` limits replicas to a share of their GPU, which needs MPS: never, or auto (where it raises goodput)
+    /// [default: never]
+    #[arg(long, value_name = "WHEN")]
+    compute_shares: Option<ComputeShareMode>,
+    /// How many times as many steps as usual `goodput` searches, 1 to 1000 [default: 1]
+    #[arg(long, value_name = "TIMES")]
+    effort: Option<Effort>,
+}
+
+impl PolicyOptionArgs {
+    /// Returns the options, with defaults for those that are not given.
+    pub(crate) fn options(&self) -> PolicyOptions {
+        PolicyOptions {
+            compute_metric: self.creq,
+            objective: self.objective.unwrap_or_default(),
+            prefer_small_batch: self.prefer.is_some(),
+            nexus_published: self.nexus_published,
+            compute_shares: self.compute_shares.unwrap_or_default(),
+            effort: self.effort.unwrap_or_default(),
+        }
+    }
+
+    /// Returns the options if at least one is given.
+    pub(crate) fn given(&self) -> Option<PolicyOptions> {
+        let is_given = self.creq.is_some()
+            || self.objective.is_some()
+            || self.nexus_published
+            || self.prefer.is_some()
+            || self.compute_shares.is_some()
+            || self.effort.is_some();
+        is_given.then(|| self.options())
+    }
+}

@@ -1,0 +1,129 @@
+//! Registered models as text.
+
+use packhorse_api::{ModelView, ProfilingView, ReplicaView};
+use packhorse_cluster::{ReplicaState, TensorSpec};
+
+use super::versioned_name;
+use crate::{
+    context::Context,
+    output::{self, format_number},
+};
+
+/// Prints a table with one model per line.
+pub(crate) fn print_list(models: &[ModelView]) -> anyhow::Result<()> {
+    let header = ["MODEL", "STATE", "REPLICAS", "SLO MS", "RATE/S", "REASON"];
+    let mut table = output::new_table(&header);
+    for model in models {
+        let ready = model
+            .replicas
+            .iter()
+            .filter(|replica| replica.state == Some(ReplicaState::Ready))
+            .count();
+        table.add_row([
+            versioned_name(&model.name, model.version),
+            output::state_name(&model.state),
+            format!("{ready}/{}", model.replicas.len()),
+            format_number(model.slo_ms),
+            format_number(model.rate_rps.get()),
+            model.reason.clone().unwrap_or_default(),
+        ]);
+    }
+    Ok(output::print_table(&table, "no models")?)
+}
+
+/// Prints everything that the gateway reports of a model.
+pub(crate) fn print_details(context: &Context, model: &ModelView) -> anyhow::Result<()> {
+    if context.json() {
+        return output::print_json(model);
+    }
+    let (name, version, state) = (&model.name, model.version, output::state_name(&model.state));
+    let reason = model
+        .reason
+        .as_ref()
+        .map_or_else(String::new, |reason| format!(" ({reason})"));
+    output::print_line(format!("{name} version {version}: {state}{reason}"))?;
+    let mut table = output::new_table(&[]);
+    let batch = match model.max_batch_size {
+        0 => "none: the model takes one request at a time".to_owned(),
+        rows => format!("at most {rows} rows"),
+    };
+    table.add_row(["SLO", &format!("{} ms", format_number(model.slo_ms))]);
+    table.add_row([
+        "planned rate",
+        &format!("{} requests/s", format_number(model.rate_rps.get())),
+    ]);
+    table.add_row(["batch", &batch]);
+    let queue = model.queue_limit.map_or_else(
+        || "limited by the gateway's --queue-limit".to_owned(),
+        |limit| format!("at most {limit} waiting requests"),
+    );
+    table.add_row(["queue", &queue]);
+    table.add_row([
+        "artifact",
+        &format!("{} ({} bytes)", model.artifact, model.artifact_bytes),
+    ]);
+    for (side, specs) in [("input", &model.inputs), ("output", &model.outputs)] {
+        for spec in specs {
+            table.add_row([side, &tensor_text(spec)]);
+        }
+    }
+    for kind in &model.profiled_on {
+        table.add_row(["profiled on", kind.as_str()]);
+    }
+    for profiling in &model.profiling {
+        table.add_row(["profiling on", &profiling_text(profiling)]);
+    }
+    for replica in &model.replicas {
+        table.add_row(["replica", &replica_text(replica)]);
+    }
+    Ok(output::print_table(&table, "")?)
+}
+
+fn tensor_text(spec: &TensorSpec) -> String {
+    let pad = spec.pad.map_or_else(String::new, |pad| {
+        format!(", axis {} padded with {}", pad.axis, pad.value)
+    });
+    format!("{} {} {}{pad}", spec.name, spec.datatype, spec.shape_text())
+}
+
+/// Returns the progress of a measurement.
+pub(crate) fn profiling_text(profiling: &ProfilingView) -> String {
+    match profiling.total {
+        0 => profiling.device_kind.to_string(),
+        total => format!(
+            "{}: {} of {total} batch sizes",
+            profiling.device_kind, profiling.done
+        ),
+    }
+}
+
+fn replica_text(replica: &ReplicaView) -> String {
+    let share = replica
+        .compute_share_pct
+        .map_or_else(String::new, |share| format!(", compute share {share} %"));
+    format!(
+        "{} on {}, batch {}{share}: {}",
+        replica.id,
+        replica.device,
+        replica.batch_size,
+        replica_state(replica)
+    )
+}
+
+/// Returns the state of a replica, with its reason and its restarts.
+pub(crate) fn replica_state(replica: &ReplicaView) -> String {
+    let mut text = match (replica.state, replica.serving) {
+        (Some(ReplicaState::Ready), false) => "ready, not connected".to_owned(),
+        (Some(state), _) => output::state_name(&state).replace('_', " "),
+        (None, _) => "planned".to_owned(),
+    };
+    if let Some(reason) = &replica.reason {
+        text.push_str(": ");
+        text.push_str(reason);
+    }
+    match replica.restarts {
+        0 => text,
+        1 => text + " (restarted once)",
+        times => format!("{text} (restarted {times} times)"),
+    }
+}
