@@ -27,7 +27,7 @@ mod policy;
 mod predictor;
 mod requirements;
 mod share_latency;
-mod smallest;
+mod smallest_cluster;
 mod tolerance;
 mod usher;
 
@@ -40,7 +40,7 @@ pub use planning_options::PlanningOptions;
 pub use policies::{DEFAULT_POLICY, FALLBACK_POLICY, POLICIES, UnknownPolicy, policy};
 pub use policy::{Policy, PolicyEntry};
 pub use predictor::{PredictError, Predictor};
-pub use smallest::{Cluster, SmallestError, smallest_cluster};
+pub use smallest_cluster::{SmallestCluster, SmallestClusterError, smallest_cluster};
 
 #[cfg(test)]
 mod tests;

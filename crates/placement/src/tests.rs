@@ -25,7 +25,7 @@ mod smallest_cluster;
 mod thesis;
 mod usher;
 
-/// Measured on a 16 GiB V100; latency is batch over throughput. Elvinger's thesis, table A.1, in part.
+/// Profile rows of a V100 with 16 GiB, where latency is batch / throughput. Source: a part of table A.1 of Elvinger's thesis.
 const V100: &str = "
 alexnet,V100,4,,1.4277,,272.0,69.17,18.68,47.07
 alexnet,V100,32,,5.3418,,458.8,89.94,36.71,96.24
@@ -43,6 +43,7 @@ const BASELINES: [&str; 2] = ["exclusive", "first-fit"];
 /// The policies that keep current replicas in place.
 const STAYING: [&str; 3] = ["exclusive", "first-fit", "nexus"];
 
+/// Returns the profiles of CSV rows without a header.
 fn profiles(rows: &str) -> ProfileTable {
     ProfileTable::from_csv(&format!(
         "{}\n{}",
@@ -74,15 +75,35 @@ pub(crate) fn model(name: &str, rate: f64, slo_ms: u64) -> DemandedModel {
     }
 }
 
-fn v100s(count: usize, models: &[(&str, f64, u64)]) -> Problem {
+/// Returns a problem with equal devices, and with models given by name, rate and SLO in ms.
+fn equal_devices(
+    device: Device,
+    count: usize,
+    models: &[(&str, f64, u64)],
+    profiles: ProfileTable,
+) -> Problem {
     Problem {
-        devices: vec![device("V100", 16_384); count],
+        devices: vec![device; count],
         models: models
             .iter()
             .map(|&(name, rate, slo)| model(name, rate, slo))
             .collect(),
-        profiles: profiles(V100),
+        profiles,
         ..Problem::default()
+    }
+}
+
+fn v100s(count: usize, models: &[(&str, f64, u64)]) -> Problem {
+    equal_devices(device("V100", 16_384), count, models, profiles(V100))
+}
+
+fn replica(model: usize, device: usize, batch_size: u32) -> PlannedReplica {
+    PlannedReplica {
+        model: ModelIndex(model),
+        device: DeviceIndex(device),
+        batch_size,
+        compute_share: None,
+        duty_cycle: None,
     }
 }
 
@@ -140,12 +161,27 @@ fn picture(problem: &Problem, plan: &Plan) -> String {
     text
 }
 
+/// Returns the replicas of a model.
+fn replicas_of(plan: &Plan, model: usize) -> impl Iterator<Item = &PlannedReplica> {
+    let replicas = plan.replicas.iter();
+    replicas.filter(move |replica| replica.model.0 == model)
+}
+
+/// Returns the devices of a model's replicas.
 fn devices_of(plan: &Plan, model: usize) -> Vec<usize> {
-    plan.replicas
-        .iter()
-        .filter(|replica| replica.model.0 == model)
-        .map(|replica| replica.device.0)
-        .collect()
+    let replicas = replicas_of(plan, model);
+    replicas.map(|replica| replica.device.0).collect()
+}
+
+/// Returns the batch sizes of all replicas.
+fn batch_sizes(plan: &Plan) -> Vec<u32> {
+    let replicas = plan.replicas.iter();
+    replicas.map(|replica| replica.batch_size).collect()
+}
+
+/// Returns the compute share of a replica in percent; 100 without a limit.
+fn share(replica: &PlannedReplica) -> f64 {
+    replica.compute_share.map_or(100.0, ComputeShare::get)
 }
 
 fn shortfall(plan: &Plan, model: usize) -> Option<&Shortfall> {
@@ -212,7 +248,7 @@ fn a_batch_is_small_enough_for_a_request_that_just_missed_one() {
 }
 
 #[test]
-fn a_model_too_busy_for_one_device_is_split() {
+fn a_model_with_too_much_load_for_one_device_is_divided() {
     // alexnet at 128 gives 7023.7/s; 85 % of that per device is planned.
     let problem = v100s(3, &[("alexnet", 12_000.0, 200)]);
     let plan = place("first-fit", &problem);
@@ -272,13 +308,7 @@ fn models_without_requests_get_a_replica_and_no_more() {
 fn current_replicas_stay_in_place() {
     for name in STAYING {
         let mut problem = v100s(4, &[("alexnet", 10.0, 200), ("bert", 10.0, 200)]);
-        problem.current = vec![PlannedReplica {
-            model: ModelIndex(1),
-            device: DeviceIndex(0),
-            batch_size: 8,
-            compute_share: None,
-            duty_cycle: None,
-        }];
+        problem.current = vec![replica(1, 0, 8)];
         let plan = place(name, &problem);
         assert_eq!(devices_of(&plan, 1), [0], "{name}");
         problem.current[0].device = DeviceIndex(3);

@@ -1,4 +1,4 @@
-//! The smallest cluster against every cluster, and against what the thesis says.
+//! The smallest cluster against an exhaustive search and against the results of the thesis.
 
 use proptest::prelude::*;
 
@@ -6,14 +6,18 @@ use super::{
     thesis::{MIX, VISION, devices_used, setting},
     *,
 };
-use crate::{Cluster, PolicyOptions, SmallestError, smallest_cluster};
+use crate::{PlanningOptions, SmallestCluster, SmallestClusterError, smallest_cluster};
 
-fn smallest(name: &str, problem: &Problem, limit: usize) -> Result<Cluster, SmallestError> {
+fn smallest(
+    name: &str,
+    problem: &Problem,
+    limit: usize,
+) -> Result<SmallestCluster, SmallestClusterError> {
     let found = smallest_cluster(
         policy(name).unwrap(),
         problem,
         limit,
-        &PolicyOptions::default(),
+        &PlanningOptions::default(),
         &mut Budget::unlimited(),
         &mut |_| {},
     )?;
@@ -27,7 +31,7 @@ fn serves_all(problem: &Problem, plan: &Plan) -> bool {
     models.all(|(model, forecast)| forecast.goodput.get() >= model.rate.get() * (1.0 - 1e-9))
 }
 
-fn kinds(found: &Cluster) -> Vec<&str> {
+fn kinds(found: &SmallestCluster) -> Vec<&str> {
     let devices = found.problem.devices.iter();
     devices.map(|device| device.kind.as_str()).collect()
 }
@@ -50,7 +54,7 @@ fn wao_usher_needs_the_three_devices_of_figures_6_3_and_6_11() {
 }
 
 #[test]
-fn how_many_devices_there_are_does_not_matter() {
+fn the_number_of_devices_in_the_template_does_not_matter() {
     let models = [("alexnet", 400.0, 200), ("bert", 400.0, 200)];
     for name in BASELINES {
         let of_one = smallest(name, &v100s(1, &models), 64).unwrap();
@@ -60,14 +64,17 @@ fn how_many_devices_there_are_does_not_matter() {
 }
 
 #[test]
-fn a_fleet_too_large_to_count_through_is_found_by_bisection() {
-    // 16 in 128.123 ms are 124.88 requests/s: 50,000 need 401 devices.
+fn a_cluster_too_large_for_the_exhaustive_search_is_found_by_bisection() {
+    // Batches of 16 in 128.123 ms are 124.88 requests/s: 50,000 requests/s need 401 devices.
     let found = smallest("exclusive", &v100s(1, &[("bert", 50_000.0, 200)]), 1_000).unwrap();
     assert_eq!(found.problem.devices.len(), 401);
     assert!(!found.exhaustive);
     let short = smallest("exclusive", &v100s(1, &[("bert", 50_000.0, 200)]), 400);
     assert!(
-        matches!(short, Err(SmallestError::Unserved { limit: 400, .. })),
+        matches!(
+            short,
+            Err(SmallestClusterError::Unserved { limit: 400, .. })
+        ),
         "{short:?}"
     );
 }
@@ -92,11 +99,11 @@ fn models_that_no_cluster_serves_are_named_with_the_reason() {
     let nothing = v100s(0, &[("alexnet", 400.0, 200)]);
     assert_eq!(
         smallest("exclusive", &nothing, 64),
-        Err(SmallestError::NoDevices)
+        Err(SmallestClusterError::NoDevices)
     );
 }
 
-/// Rows of two kinds, one three times as fast as the other.
+/// Profile rows of two kinds of devices, one about three times as fast as the other.
 const TWO_KINDS: &str = "
 a,Slow,8,,80,,1000,20,20,20
 a,Fast,8,,26,,1000,20,20,20
@@ -119,8 +126,9 @@ fn two_kinds(costs: [Option<f64>; 2], rates: [f64; 2]) -> Problem {
 }
 
 #[test]
-fn the_cheapest_kinds_are_taken_where_all_have_a_cost_and_else_the_fewest_devices() {
-    // 100, 307.7, 200 and 571.4 requests/s for each replica of a and b on slow and fast devices.
+fn the_smallest_cluster_is_the_cheapest_if_all_kinds_have_a_cost_and_else_the_one_with_the_fewest_devices()
+ {
+    // A replica of a carries 100 requests/s on a slow device and 307.7 on a fast one, a replica of b 200 and 571.4.
     let cheap_slow = two_kinds([Some(1.0), Some(4.0)], [190.0, 190.0]);
     let found = smallest("exclusive", &cheap_slow, 16).unwrap();
     assert_eq!(kinds(&found), ["Slow", "Slow", "Slow"]);
@@ -134,7 +142,7 @@ fn the_cheapest_kinds_are_taken_where_all_have_a_cost_and_else_the_fewest_device
     }
 }
 
-/// The cheapest of all clusters of up to `limit` devices, by trying each.
+/// Returns the cost of the cheapest cluster of up to `limit` devices, by trying all of them.
 fn exhaustive(name: &str, template: &Problem, limit: usize) -> Option<f64> {
     let mut best: Option<f64> = None;
     for slow in 0..=limit {
@@ -174,16 +182,16 @@ proptest! {
                 prop_assert!(found.exhaustive);
                 prop_assert!(serves_all(&found.problem, &found.plan));
                 let cost: f64 = found.problem.devices.iter().filter_map(|device| device.cost_per_hour).sum();
-                // Less where the policy leaves a device idle that it was offered.
+                // The cost may be lower, because devices that the policy leaves idle are removed.
                 prop_assert!(best.is_some_and(|best| cost <= best), "{cost} for {best:?}");
             }
-            Err(SmallestError::Unserved { .. }) => prop_assert!(best.is_none(), "{best:?}"),
+            Err(SmallestClusterError::Unserved { .. }) => prop_assert!(best.is_none(), "{best:?}"),
             Err(e) => prop_assert!(false, "{e}"),
         }
     }
 
     #[test]
-    fn the_same_question_has_the_same_answer(rates in [0.0_f64..900.0, 0.0_f64..900.0]) {
+    fn the_same_problem_has_the_same_smallest_cluster(rates in [0.0_f64..900.0, 0.0_f64..900.0]) {
         for entry in POLICIES.iter().filter(|entry| !entry.name.ends_with("milp")) {
             let template = two_kinds([Some(1.0), Some(2.0)], rates);
             prop_assert_eq!(smallest(entry.name, &template, 8), smallest(entry.name, &template, 8));
