@@ -15,16 +15,6 @@ pub(super) fn estimated_fractions(problem: &Problem, replicas: &[PlannedReplica]
     models.map(|model| model.in_time).collect()
 }
 
-fn replica(model: usize, device: usize, batch_size: u32) -> PlannedReplica {
-    PlannedReplica {
-        model: ModelIndex(model),
-        device: DeviceIndex(device),
-        batch_size,
-        compute_share: None,
-        duty_cycle: None,
-    }
-}
-
 fn place_for(problem: &Problem, objective: Objective) -> Plan {
     let options = PolicyOptions {
         objective,

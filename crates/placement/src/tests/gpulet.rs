@@ -1,9 +1,9 @@
-//! Elastic partitioning. A latency counts a tenth more than it was measured.
+//! The elastic partitioning of GPUlet, which adds a tenth to every measured latency.
 
 use super::*;
 
-/// Counted: 110, 44, 33, 27.5, 26.4 and 22 ms, so that within 220 ms gpulets of 20 to 100 % carry 9.09, 22.73, 30.30, 36.36, 37.88
-/// and 45.45 requests/s in batches of 1.
+/// Profile rows for shares. With the additional tenth the latencies are 110, 44, 33, 27.5, 26.4 and 22 ms, so that within 220 ms gpulets
+/// of 20 to 100 % carry 9.09, 22.73, 30.30, 36.36, 37.88 and 45.45 requests/s in batches of 1.
 const MEASURED: &str = "
 m,k,1,20,100,,50,,,
 m,k,1,40,40,,50,,,
@@ -13,8 +13,8 @@ m,k,1,80,24,,50,,,
 m,k,1,100,20,,50,,,
 ";
 
-/// On the whole device alone, which it fills: 10 ms, counted as 11, and by the rule of contention (100 / p)^1.6 times as long under
-/// a share of p percent: 15.72, 24.91, 33.35, 47.66 and 144.46 ms from 80 down to 20 %.
+/// Profile rows of models that use the whole device for 10 ms, with the additional tenth 11 ms. By the rule of contention a batch takes
+/// (100 / p)^1.6 times as long under a share of p percent: 15.72, 24.91, 33.35, 47.66 and 144.46 ms from 80 down to 20 %.
 const WHOLE: &str = "
 a,k,1,,10,,50,,,100
 b,k,1,,10,,50,,,100
@@ -22,41 +22,30 @@ c,k,1,,10,,50,,,100
 ";
 
 fn setting(rows: &str, devices: usize, models: &[(&str, f64, u64)]) -> Problem {
-    Problem {
-        devices: vec![device("k", 1_000); devices],
-        models: models
-            .iter()
-            .map(|&(name, rate, slo)| model(name, rate, slo))
-            .collect(),
-        profiles: profiles(rows),
-        ..Problem::default()
-    }
+    equal_devices(device("k", 1_000), devices, models, profiles(rows))
 }
 
-/// Device and share of each replica; 100 where there is no limit.
+/// Returns the device and the share of each replica.
 fn gpulets(plan: &Plan) -> Vec<(usize, f64)> {
-    let gpulet = |replica: &PlannedReplica| {
-        let share = replica.compute_share.map_or(100.0, ComputeShare::get);
-        (replica.device.0, share)
-    };
+    let gpulet = |replica: &PlannedReplica| (replica.device.0, share(replica));
     plan.replicas.iter().map(gpulet).collect()
 }
 
 #[test]
-fn rates_become_gpulets_of_the_preferred_size_and_a_small_one_for_the_residue() {
-    // From 60 to 80 % throughput grows by 4 %: not looked at. By percent it grows by 0.61 from 50 to 60, by 0.76 from 40 to 50, by
-    // 0.68 from 20 to 40: the preferred size is 50 %. Of 70 requests/s two of those leave 9.39, more than 20 % carries; 40 % serve it:
-    // 44 ms and 1 / 9.39 s are within 220 ms.
+fn a_rate_becomes_gpulets_of_the_preferred_size_and_a_small_one_for_the_residual_rate() {
+    // From 60 to 80 % the throughput grows by 4 %, which does not count. Per percent it grows by 0.61 from 50 to 60, by 0.76 from 40 to
+    // 50 and by 0.68 from 20 to 40: the preferred size is 50 %. Two of those leave 9.39 of 70 requests/s, more than 20 % carry; 40 %
+    // serve it, because 44 ms and 1 / 9.39 s are within 220 ms.
     let problem = setting(MEASURED, 3, &[("m", 70.0, 220)]);
     let plan = place("gpulet", &problem);
-    // The second one fits just beside the first one.
+    // The second gpulet fits exactly beside the first one.
     assert_eq!(gpulets(&plan), [(0, 50.0), (0, 50.0), (1, 40.0)]);
     assert_eq!(shortfall(&plan, 0), None);
 }
 
 #[test]
-fn a_model_that_keeps_most_of_its_rate_is_not_tried_again() {
-    // Without a second device it has 60.61 of 70 requests/s, more than 85 %.
+fn a_model_with_most_of_its_rate_is_not_placed_once_more() {
+    // On one device the model gets 60.61 of 70 requests/s, more than 85 %.
     let plan = place("gpulet", &setting(MEASURED, 1, &[("m", 70.0, 220)]));
     assert_eq!(gpulets(&plan), [(0, 50.0), (0, 50.0)]);
     let Some(Shortfall::NoPartitionLeftForMore {
@@ -74,22 +63,22 @@ fn a_model_that_keeps_most_of_its_rate_is_not_tried_again() {
 }
 
 #[test]
-fn a_model_below_85_percent_is_tried_again_with_whole_devices() {
-    // Within 40 ms nothing below 80 % serves: 24.91 ms are more than half. 80 % carry 1 / 15.72 ms = 63.6 of 85 requests/s, 75 %; a
-    // whole device carries 1 / 11 ms = 90.9.
+fn a_model_below_85_percent_is_placed_once_more_on_whole_devices() {
+    // Within 40 ms no gpulet below 80 % serves the model, because 24.91 ms are more than half. 80 % carry 1 / 15.72 ms = 63.6 of 85
+    // requests/s, or 75 %; a whole device carries 1 / 11 ms = 90.9.
     let problem = setting(WHOLE, 1, &[("a", 85.0, 40)]);
     let plan = place("gpulet", &problem);
     assert_eq!(gpulets(&plan), [(0, 100.0)]);
     assert_eq!(shortfall(&plan, 0), None);
-    // With a second device there is no need to.
+    // With a second device the first attempt suffices.
     let problem = setting(WHOLE, 2, &[("a", 85.0, 40)]);
     assert_eq!(gpulets(&place("gpulet", &problem)), [(0, 80.0), (1, 80.0)]);
 }
 
 #[test]
-fn three_models_on_two_partitions_take_turns_on_the_whole_device() {
-    // 10 requests/s are more than the 6.9 of 20 %. So the first one gets 40 %, the second one the other 60, and the third one finds
-    // nothing: every 100 ms, one request of each takes 33 ms of the whole device, and 33 + 100 ms are within 300.
+fn three_models_share_one_device_in_time() {
+    // 10 requests/s are more than the 6.9 of 20 %. The first model gets 40 %, the second one the other 60 %, and no partition is left for
+    // the third one. One request of each model every 100 ms takes 33 ms of the whole device, and 33 + 100 ms are within 300 ms.
     let models = [("a", 10.0, 300), ("b", 10.0, 300), ("c", 10.0, 300)];
     let problem = setting(WHOLE, 1, &models);
     let plan = place("gpulet", &problem);
@@ -99,7 +88,7 @@ fn three_models_on_two_partitions_take_turns_on_the_whole_device() {
         assert_eq!(replica.compute_share, None);
     }
     assert!((0..3).all(|model| shortfall(&plan, model).is_none()));
-    // Two of them: later ones first among equals.
+    // Two models: the later one comes first among equals.
     let plan = place("gpulet", &setting(WHOLE, 1, &models[..2]));
     assert_eq!(gpulets(&plan), [(0, 60.0), (0, 40.0)]);
     assert!(
@@ -110,18 +99,18 @@ fn three_models_on_two_partitions_take_turns_on_the_whole_device() {
 }
 
 #[test]
-fn an_untouched_device_beats_a_larger_part_but_not_an_exact_fit() {
-    // 40 and 60 % are left and taken by those that need just that: b needs more than 20.98 of 40 % and 29.98 of 50 %, and less than
-    // the 40.1 of 60 %. a has rate · SLO of 3, b of 10.5: a is first.
+fn an_unused_device_is_better_than_a_larger_part_but_not_than_an_exact_fit() {
+    // a with a rate · SLO of 3 comes before b with 10.5, and its 40 % leave 60 %. The rate of b is above the 20.98 of 40 % and the 29.98 of
+    // 50 %, and below the 40.1 of 60 %: an exact fit.
     let problem = setting(WHOLE, 2, &[("a", 10.0, 300), ("b", 35.0, 300)]);
     assert_eq!(gpulets(&place("gpulet", &problem)), [(0, 40.0), (0, 60.0)]);
-    // 25 requests/s want 50 %, which the part of 60 % would give too.
+    // 25 requests/s need 50 %, for which the free part of 60 % is too large.
     let problem = setting(WHOLE, 2, &[("a", 10.0, 300), ("b", 25.0, 300)]);
     assert_eq!(gpulets(&place("gpulet", &problem)), [(0, 40.0), (1, 50.0)]);
 }
 
 #[test]
-fn a_link_that_is_full_brings_no_second_model() {
+fn a_full_link_allows_no_second_model() {
     // 35 and 10 requests/s of 1 MB are more than the link's 40 MB/s.
     let mut problem = setting(WHOLE, 2, &[("a", 10.0, 300), ("b", 35.0, 300)]);
     for model in &mut problem.models {
@@ -151,15 +140,15 @@ fn memory_is_a_limit() {
 }
 
 #[test]
-fn a_rate_goes_on_where_a_request_is_cheapest_next() {
+fn a_remaining_rate_uses_the_next_cheapest_kind() {
     let mut problem = setting(WHOLE, 1, &[("a", 130.0, 40)]);
     problem.devices.push(device("fast", 1_000));
     let fast = "a,fast,1,,5,,50,,,100\n";
     problem.profiles = profiles(&format!("{}{fast}", WHOLE.trim_start()));
-    // Two gpulets of 50 % there carry 60.0 each; the other 10 need 80 % of the slower one.
+    // Two gpulets of 50 % on the fast device carry 60.0 each; the other 10 need 80 % of the slow one.
     let plan = place("gpulet", &problem);
     assert_eq!(gpulets(&plan), [(0, 80.0), (1, 50.0), (1, 50.0)]);
-    // Cheaper by the request, the slower one comes first, and 50 requests/s need no other.
+    // 50 requests/s need the fast device only, or the slow one only if its requests are cheaper.
     problem.models[0].rate = RequestsPerSecond::new(50.0).unwrap();
     assert_eq!(devices_of(&place("gpulet", &problem), 0), [1]);
     problem.devices[0].cost_per_hour = Some(1.0);

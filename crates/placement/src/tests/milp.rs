@@ -1,4 +1,4 @@
-//! The mixed integer linear program: the thesis' numbers, and everything tried.
+//! The MILP policies against the results of the thesis and an exhaustive search.
 
 use proptest::{collection::vec, prelude::*};
 
@@ -26,7 +26,7 @@ fn figure_5_8_serves_alexnet_resnet50_and_t5() {
     let plan = place("ao-milp", &problem);
     assert_goodput(&plan, 1092.04);
     assert_eq!(batches(&problem, &plan, "t5"), [16, 16]);
-    // With small batches preferred, those that the thesis found.
+    // With the preference for small batches the plan has those that the thesis found.
     let plan = place_with("ao-milp", &problem, small_batches());
     assert_goodput(&plan, 1092.04);
     assert_eq!(batches(&problem, &plan, "alexnet"), [4]);
@@ -66,13 +66,13 @@ fn figure_6_12_wsm_milp_has_two_replicas_of_bert_and_of_gpt2() {
 #[cfg_attr(not(feature = "highs"), ignore = "takes microlp minutes")]
 fn figure_6_16_wsm_milps_objectives_at_3000_and_4000_requests_per_second() {
     let goodput_at = |rate| goodput(&place("wsm-milp", &setting(4, &VISION, rate, 250)));
-    // Every model in full but resnet50: one replica of 589.78 has to do.
+    // Every model is served in full except resnet50, which has one replica of 589.78.
     assert!(
         (goodput_at(600.0) - 2989.78).abs() < 0.01,
         "{}",
         goodput_at(600.0)
     );
-    // 800: alexnet and densenet121 in full, three of efficientnet_b7 at 8, resnet50 at 4, vgg19 at 128.
+    // At 800: alexnet and densenet121 in full, three replicas of efficientnet_b7 with batch size 8, resnet50 with 4, vgg19 with 128.
     assert!(
         (goodput_at(800.0) - 3612.17).abs() < 0.01,
         "{}",
@@ -86,11 +86,11 @@ fn figure_6_16_wsm_milp_has_a_second_resnet50_and_three_of_densenet121_at_5000_r
 {
     let problem = setting(4, &VISION, 1_000.0, 250);
     let plan = place("wsm-milp", &problem);
-    // Of figure 6.16c the text of the thesis names these replicas.
+    // The text of the thesis names these replicas of figure 6.16c.
     assert_eq!(batches(&problem, &plan, "densenet121"), [8, 8, 8]);
     assert_eq!(batches(&problem, &plan, "resnet50").len(), 2);
-    // It prints no objective. From the throughputs of its table 6.5 follows the one of 1000 each of alexnet, densenet121 and
-    // resnet50, 3 · 133.93 of efficientnet_b7 and 641.97 of vgg19.
+    // The thesis prints no objective. By the throughputs of its table 6.5 it is 1000 each of alexnet, densenet121 and resnet50,
+    // 3 · 133.93 of efficientnet_b7 and 641.97 of vgg19.
     assert_goodput(&plan, 4043.76);
     assert_eq!(batches(&problem, &plan, "efficientnet_b7"), [4, 4, 4]);
     assert_eq!(batches(&problem, &plan, "vgg19"), [128]);
@@ -106,8 +106,8 @@ fn five_devices_serve_all_vision_models_by_utilisation() {
 
 #[test]
 #[cfg_attr(not(feature = "highs"), ignore = "takes microlp minutes")]
-fn max_min_leaves_nobody_out_where_goodput_does() {
-    // One device short: somebody has nothing, or everybody less.
+fn max_min_serves_every_model_where_goodput_does_not() {
+    // There is one device too few: one model gets nothing, or all models get less.
     let problem = setting(4, &["alexnet", "gpt2", "resnet50", "t5"], 400.0, 200);
     let (greedy, shared) = (
         place("ao-milp", &problem),
@@ -145,7 +145,7 @@ proptest! {
             let mut latency = 0;
             for (i, (longer, busy, memory)) in sizes.iter().enumerate() {
                 latency += longer;
-                // Even sums of a memory of 1001 MiB: none fits to the byte, which the program does not see.
+                // Sums of even sizes never fill 1001 MiB to the byte, which the program does not allow.
                 let memory = 2 * memory;
                 writeln!(rows, "m{model},k,{},,{latency},,{memory},{busy},{busy},{busy}", 4 << i).unwrap();
             }

@@ -1,4 +1,4 @@
-//! The numbers that Elvinger's thesis prints, from its own profiles (table A.1).
+//! The results that Elvinger's thesis prints, computed from its own profiles (table A.1).
 
 use super::*;
 
@@ -14,24 +14,20 @@ pub(super) const VISION: [&str; 5] = [
 
 pub(super) const MIX: [&str; 4] = ["bert", "gpt2", "mobilenet_v2", "resnet50"];
 
-/// So many V100s, and models that expect the same rate within the same SLO each.
+/// Returns a problem with V100s, and models with the same rate and SLO each.
 pub(super) fn setting(devices: usize, models: &[&str], rate: f64, slo_ms: u64) -> Problem {
-    Problem {
-        devices: vec![device("V100-SXM2-16GB", 16_384); devices],
-        models: models
-            .iter()
-            .map(|name| model(name, rate, slo_ms))
-            .collect(),
-        profiles: ProfileTable::from_csv(TABLE_A1).unwrap(),
-        ..Problem::default()
-    }
+    let device = device("V100-SXM2-16GB", 16_384);
+    let models: Vec<_> = models.iter().map(|name| (*name, rate, slo_ms)).collect();
+    let profiles = ProfileTable::from_csv(TABLE_A1).unwrap();
+    equal_devices(device, devices, &models, profiles)
 }
 
+/// Returns the sum of the models' goodput.
 pub(super) fn goodput(plan: &Plan) -> f64 {
     plan.models.iter().map(|model| model.goodput.get()).sum()
 }
 
-/// As precise as the thesis prints it.
+/// Asserts a goodput to the two decimals that the thesis prints.
 #[track_caller]
 pub(super) fn assert_goodput(plan: &Plan, printed: f64) {
     assert!(
@@ -41,7 +37,7 @@ pub(super) fn assert_goodput(plan: &Plan, printed: f64) {
     );
 }
 
-/// The batch sizes of a model's replicas.
+/// Returns the batch sizes of a model's replicas.
 pub(super) fn batches(problem: &Problem, plan: &Plan, name: &str) -> Vec<u32> {
     let id = name.parse().unwrap();
     let of_model = plan
@@ -51,6 +47,7 @@ pub(super) fn batches(problem: &Problem, plan: &Plan, name: &str) -> Vec<u32> {
     of_model.map(|replica| replica.batch_size).collect()
 }
 
+/// Returns the number of devices with a replica.
 pub(super) fn devices_used(plan: &Plan) -> usize {
     let devices: std::collections::BTreeSet<DeviceIndex> =
         plan.replicas.iter().map(|replica| replica.device).collect();
@@ -67,7 +64,7 @@ fn figure_5_5_usher_serves_two_of_four() {
 }
 
 #[test]
-fn figure_5_6_usher_is_out_of_devices_before_the_second_group() {
+fn figure_5_6_usher_has_no_device_left_for_the_second_group() {
     let models = ["resnet50", "vgg19", "mobilenet_v2", "gpt2", "bert"];
     let problem = setting(4, &models, 400.0, 300);
     let plan = place("usher", &problem);

@@ -1,4 +1,4 @@
-//! Usher beyond the thesis' figures.
+//! Usher beyond the figures of the thesis.
 
 use super::{thesis::*, *};
 use packhorse_cluster::{ComputeMetric, PolicyOptions};
@@ -22,7 +22,7 @@ fn the_compute_metric_can_be_chosen() {
         by_metric(&problem, ComputeMetric::Mean).replicas,
         place("wao-usher", &problem).replicas
     );
-    // By utilisation some models share.
+    // By utilisation some models share a device.
     let by_utilization = by_metric(&problem, ComputeMetric::Sm);
     assert_goodput(&by_utilization, 2500.0);
     assert!(devices_used(&by_utilization) < 6);
@@ -50,7 +50,7 @@ fn a_missing_metric_is_named() {
 
 #[test]
 fn memory_heavy_and_compute_heavy_models_share_a_device() {
-    // Figure 7 of the Usher paper: 50/20, 20/20, 40/60 and 40/60 percent fit two devices, if the right ones share.
+    // Figure 7 of the Usher paper: models with 50/20, 20/20, 40/60 and 40/60 percent fit on two devices in the right pairs.
     let mut problem = v100s(
         4,
         &[
