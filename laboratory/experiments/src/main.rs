@@ -1,27 +1,32 @@
-//! The experiments of the thesis, again: every policy that can, with the thesis' dispatcher and with ours, on its settings.
+//! The experiments of the thesis, repeated: every policy that can plan its settings, with the thesis' dispatcher and with Packhorse's.
 //!
-//! Each experiment is a file in `experiments/`: it names its settings, has the [`lab::Lab`] try them, and writes a [`page::Page`] with
-//! tables, figures and what agrees with the thesis. Run by `cargo xtask experiments`.
+//! Each experiment is a file in `experiments/`. It names its settings, has the [`runner::Runner`] simulate them, and writes a
+//! [`page::Page`] with tables, figures and the agreement with the thesis. Run by `cargo xtask experiments`.
 #![expect(clippy::print_stdout, reason = "a command for people at a terminal")]
 
+mod check;
+mod experiment;
 mod experiments;
-mod lab;
 mod page;
+mod plan_cache;
+mod planner;
+mod runner;
 mod setting;
 mod summary;
 mod sweep;
+mod thesis;
 
-use std::{fs, path::PathBuf};
+use std::{fs, io, path::Path};
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, bail, ensure};
 use clap::Parser;
 
-use crate::{
-    experiments::{EXPERIMENTS, Experiment},
-    lab::Lab,
-};
+use crate::{experiment::Experiment, experiments::EXPERIMENTS, runner::Runner, summary::Summary};
 
-/// Runs the experiments of the thesis and writes what came out to docs/experiments.
+/// The folder of the committed results.
+const COMMITTED: &str = "docs/experiments";
+
+/// Runs the experiments of the thesis and writes the results to docs/experiments.
 #[derive(Parser)]
 #[command(
     bin_name = "cargo xtask experiments",
@@ -29,44 +34,69 @@ use crate::{
 Examples:
   cargo xtask experiments
   cargo xtask experiments --only 6.1 --only 6.10
-  cargo xtask experiments --quick"
+  cargo xtask experiments --quick
+  cargo xtask experiments --check"
 )]
 struct Options {
-    /// Run only this experiment, by its figure or name
+    /// Run only this experiment, given by its figure or name
     #[arg(long, value_name = "NAME")]
     only: Vec<String>,
-    /// One seed and the calibrated world only, and write to target/experiments
+    /// Run with one seed and in the calibrated world only, and write to target/experiments
     #[arg(long)]
     quick: bool,
+    /// Write to target/experiments-check, and fail if a file differs from docs/experiments, except in planning times
+    #[arg(long, conflicts_with = "quick")]
+    check: bool,
 }
 
 fn main() -> anyhow::Result<()> {
     let options = Options::parse();
-    let folder: PathBuf = if options.quick {
-        "target/experiments"
-    } else {
-        "docs/experiments"
-    }
-    .into();
-    let folder = setting::root().join(folder);
-    fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
+    let folder = setting::root().join(match (options.quick, options.check) {
+        (true, _) => "target/experiments",
+        (_, true) => "target/experiments-check",
+        _ => COMMITTED,
+    });
     let chosen = chosen(&options.only)?;
-    let lab = Lab::new(options.quick);
-    let mut summary = summary::Summary::default();
+    if options.check {
+        clear(&folder)?;
+    }
+    fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
+    let runner = Runner::new(options.quick);
+    let mut summary = Summary::default();
     for experiment in &chosen {
         println!("{}: {}", experiment.name(), experiment.title());
-        let (page, sweep) = experiment.run(&lab)?;
+        let (page, sweep) = experiment.run(&runner)?;
         summary.add(*experiment, sweep.as_ref());
         page.write(&folder)?;
     }
-    // What stands beside each other comes from one run.
+    // The overview compares experiments, and all its numbers must come from one run.
     if chosen.len() == EXPERIMENTS.len() {
-        summary.page(&lab).write(&folder)?;
+        summary.page(&runner).write(&folder)?;
     }
     println!("Written to {}", folder.display());
+    if options.check {
+        let differing = check::differing_files(&folder, &setting::root().join(COMMITTED))?;
+        ensure!(
+            differing.is_empty(),
+            "these files differ from {COMMITTED}: {}",
+            differing.join(", ")
+        );
+        println!("All files are the same as in {COMMITTED}");
+    }
     Ok(())
 }
 
+/// Removes the folder of an earlier check.
+fn clear(folder: &Path) -> anyhow::Result<()> {
+    match fs::remove_dir_all(folder) {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => {
+            Err(e).with_context(|| format!("remove {}", folder.display()))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Returns the experiments of these names, or all if none is given.
 fn chosen(only: &[String]) -> anyhow::Result<Vec<&'static dyn Experiment>> {
     for name in only {
         if !EXPERIMENTS
@@ -78,7 +108,7 @@ fn chosen(only: &[String]) -> anyhow::Result<Vec<&'static dyn Experiment>> {
                 .map(|experiment| experiment.name())
                 .collect();
             bail!(
-                "--only: there is no experiment {name:?}, but {}",
+                "--only: unknown experiment {name:?}: expected one of {}",
                 known.join(", ")
             );
         }

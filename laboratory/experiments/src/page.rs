@@ -1,4 +1,4 @@
-//! A page of results: Markdown, with figures and tables in files of their own beside it.
+//! Pages of results in Markdown, with their figures and tables in separate files.
 
 use std::{fmt::Write as _, fs, path::Path};
 
@@ -7,16 +7,21 @@ use packhorse_cluster::Discipline;
 use packhorse_figures::Figure;
 
 use crate::{
-    setting::World,
+    setting::Calibration,
     sweep::{DISCIPLINES, Sweep},
 };
 
-/// What the thesis says or what we want, and what came out here.
+/// The heading of the section with planning times, which differ between runs.
+pub(crate) const PLANNING_TIMES: &str = "Planning times";
+
+/// A statement of the thesis, or a target, with the result here.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Claim {
-    /// In our words, with the thesis' numbers.
+    /// The statement in our words, with the thesis' numbers.
     thesis: String,
+    /// The result here.
     here: String,
+    /// True if the result agrees with the statement.
     agrees: bool,
 }
 
@@ -29,24 +34,25 @@ impl Claim {
         }
     }
 
-    /// A printed number, and how far off it may be, in percent of it.
+    /// Creates a claim about a number of the thesis, with its tolerance in percent of the number.
     pub(crate) fn number(what: &str, thesis: f64, here: f64, tolerance_pct: f64) -> Self {
-        let off = 100.0 * (here - thesis) / thesis;
+        let error = 100.0 * (here - thesis) / thesis;
         Self::new(
             format!("{what}: {thesis:.2}"),
-            format!("{here:.2} ({off:+.1} %; within {tolerance_pct} % counts as agreement)"),
-            off.abs() <= tolerance_pct,
+            format!("{here:.2} ({error:+.1} %; within {tolerance_pct} % counts as agreement)"),
+            error.abs() <= tolerance_pct,
         )
     }
 }
 
-/// A page that is being written.
+/// A page of results.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Page {
-    /// Its file's name without the extension; its figures' names begin with it.
+    /// The file name without the extension. The names of the page's figures begin with it.
     name: String,
+    /// The Markdown text.
     text: String,
-    /// Names and contents of what lies beside it.
+    /// The names and contents of the page's figures and tables.
     files: Vec<(String, String)>,
 }
 
@@ -60,14 +66,14 @@ impl Page {
     }
 
     pub(crate) fn heading(&mut self, heading: &str) {
-        write!(self.text, "\n## {heading}\n").expect("a string takes everything");
+        write!(self.text, "\n## {heading}\n").expect("writing to a string cannot fail");
     }
 
     pub(crate) fn paragraph(&mut self, text: &str) {
-        write!(self.text, "\n{text}\n").expect("a string takes everything");
+        write!(self.text, "\n{text}\n").expect("writing to a string cannot fail");
     }
 
-    /// A table in Markdown.
+    /// Adds a table in Markdown.
     pub(crate) fn table(&mut self, table: &str) {
         self.paragraph(table.trim_end());
     }
@@ -78,16 +84,17 @@ impl Page {
         self.files.push((file, figure.to_svg()));
     }
 
+    /// Adds a table of statements of the thesis, with the results and their agreement.
     pub(crate) fn claims(&mut self, claims: &[Claim]) {
-        self.verdicts(["the thesis", "here", "agrees"], claims);
+        self.claim_table(["the thesis", "here", "agrees"], claims);
     }
 
-    /// What should come out, what does, and whether that is enough.
+    /// Adds a table of targets, with the results.
     pub(crate) fn targets(&mut self, targets: &[Claim]) {
-        self.verdicts(["target", "here", "met"], targets);
+        self.claim_table(["target", "here", "met"], targets);
     }
 
-    fn verdicts(&mut self, header: [&str; 3], claims: &[Claim]) {
+    fn claim_table(&mut self, header: [&str; 3], claims: &[Claim]) {
         let mut table = format!("| {} |\n|---|---|---|\n", header.join(" | "));
         for Claim {
             thesis,
@@ -96,12 +103,13 @@ impl Page {
         } in claims
         {
             let agrees = if *agrees { "yes" } else { "**no**" };
-            writeln!(table, "| {thesis} | {here} | {agrees} |").expect("a string takes everything");
+            writeln!(table, "| {thesis} | {here} | {agrees} |")
+                .expect("writing to a string cannot fail");
         }
         self.table(&table);
     }
 
-    /// Goodput as figure, tables and CSV, as every sweep has it.
+    /// Adds the goodput of a sweep as figures, tables and CSV.
     pub(crate) fn goodput(&mut self, title: &str, sweep: &Sweep) {
         self.heading("Goodput");
         for discipline in DISCIPLINES {
@@ -110,36 +118,41 @@ impl Page {
                 &sweep.goodput_figure(title, discipline),
             );
         }
-        for &world in &sweep.worlds {
+        for &calibration in &sweep.calibrations {
             for discipline in DISCIPLINES {
-                self.shares(sweep, world, discipline);
+                self.share_tables(sweep, calibration, discipline);
             }
         }
         let file = format!("{}.csv", self.name);
         self.paragraph(&format!(
-            "All numbers, of each model too: [{file}]({file})."
+            "All numbers, including those of each model, are in [{file}]({file})."
         ));
         self.files.push((file, sweep.csv()));
     }
 
-    /// What share of the requests was in time, a table per part.
-    pub(crate) fn shares(&mut self, sweep: &Sweep, world: World, discipline: Discipline) {
-        let seeds = sweep.seeds();
+    /// Adds the shares of requests in time, one table per part.
+    pub(crate) fn share_tables(
+        &mut self,
+        sweep: &Sweep,
+        calibration: Calibration,
+        discipline: Discipline,
+    ) {
+        let seeds = sweep.describe_seeds();
         self.paragraph(&format!(
-            "Percent of the offered requests answered within the SLO, {world}, dispatched by `{discipline}` ({seeds}):"
+            "Percent of the offered requests answered within the SLO, {calibration}, dispatched by `{discipline}` ({seeds}):"
         ));
-        for table in sweep.tables(world, discipline) {
+        for table in sweep.share_tables(calibration, discipline) {
             self.table(&table);
         }
     }
 
-    /// How long planning took, and who did not plan.
-    pub(crate) fn planners(&mut self, sweep: &Sweep) {
-        self.heading("How long planning took");
-        self.paragraph("Wall time of one run on a machine that did other work beside; the only numbers here that are not the same every time.");
-        self.table(&sweep.solve_times());
-        for (planner, why) in &sweep.not_run {
-            self.paragraph(&format!("`{planner}` was not run: {why}."));
+    /// Adds the planning times, and the planners that were not run.
+    pub(crate) fn planning_times(&mut self, sweep: &Sweep) {
+        self.heading(PLANNING_TIMES);
+        self.paragraph("Wall times of one run on a machine that also did other work. These are the only numbers here that differ between runs.");
+        self.table(&sweep.solve_time_table());
+        for (planner, reason) in &sweep.not_run {
+            self.paragraph(&format!("`{planner}` was not run: {reason}."));
         }
     }
 

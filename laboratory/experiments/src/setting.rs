@@ -1,4 +1,4 @@
-//! Scenario files, and the worlds in which they are tried.
+//! Settings, which are variants of scenario files, and their calibration.
 
 use std::{
     fmt, fs,
@@ -8,7 +8,7 @@ use std::{
 use anyhow::Context as _;
 use packhorse_simulator::Scenario;
 
-/// The repository's root.
+/// Returns the root of the repository.
 pub(crate) fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .ancestors()
@@ -16,22 +16,22 @@ pub(crate) fn root() -> &'static Path {
         .expect("this crate is two folders below the root")
 }
 
-/// What is not in the thesis' profiles, and which of it counts.
+/// The assumption about real times that are not in the thesis' profiles. Pages call it a world.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum World {
-    /// Inference takes longer than the profiles say, and clients have work of their own per request, both fitted to what the thesis
-    /// measured: vision models 1.22 times as long, language models 1.05 times, 0.308 ms per request, with which a client
-    /// reaches 433 of 500 requests/s.
+pub(crate) enum Calibration {
+    /// Inference takes longer than in the profiles, and clients have work of their own per request. Both are fitted to the thesis'
+    /// measurements: vision models take 1.22 times as long, language models 1.05 times, and a client works 0.308 ms per request, with
+    /// which it reaches 433 of 500 requests/s.
     Calibrated,
-    /// The profiles are right and clients cost nothing.
+    /// The times of the profiles hold, and clients have no work of their own.
     Nominal,
 }
 
-impl World {
+impl Calibration {
     pub(crate) const ALL: [Self; 2] = [Self::Calibrated, Self::Nominal];
 }
 
-impl fmt::Display for World {
+impl fmt::Display for Calibration {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             Self::Calibrated => "calibrated",
@@ -40,27 +40,36 @@ impl fmt::Display for World {
     }
 }
 
-/// How much longer inference of vision models takes in the calibrated world than the profiles say.
+/// The real time of vision models over the profile's, in the calibrated world.
 pub(crate) const VISION_SCALE: f64 = 1.22;
 
+/// The real time of language models over the profile's, in the calibrated world.
+const LANGUAGE_SCALE: f64 = 1.05;
+
+/// The work of a client per request in the calibrated world, in milliseconds.
+const CLIENT_OVERHEAD_MS: f64 = 0.308;
+
+/// The language models; all other models are vision models.
 const LANGUAGE_MODELS: [&str; 3] = ["bert", "gpt2", "t5"];
 
-/// A scenario file, under a short name, perhaps with changes.
+/// A scenario file with a label, and possibly with changes.
 #[derive(Clone, Debug)]
 pub(crate) struct Setting {
-    /// Stands at the head of a column, and below a group of bars.
+    /// The label of the setting's column in tables and of its bars in figures.
     pub(crate) label: String,
-    /// Settings of the same part stand beside each other; tables and charts have one part each.
+    /// The part of the setting. Each part has its own table and chart.
     pub(crate) part: String,
+    /// The scenario file.
     file: PathBuf,
-    /// In the calibrated world.
+    /// The real time of vision models over the profile's, in the calibrated world.
     vision_scale: f64,
+    /// The changed values of the scenario's `[simulation]`.
     simulation: Vec<(&'static str, toml::Value)>,
 }
 
 impl Setting {
-    /// `file` in `scenarios/thesis`, without its `.toml`.
-    pub(crate) fn thesis(label: impl Into<String>, file: &str) -> Self {
+    /// Creates a setting from a file in `scenarios/thesis`, given without `.toml`.
+    pub(crate) fn new(label: impl Into<String>, file: &str) -> Self {
         Self {
             label: label.into(),
             part: String::new(),
@@ -70,17 +79,17 @@ impl Setting {
         }
     }
 
-    /// So many GPUs of a figure whose files count them.
-    pub(crate) fn gpus(figure: &str, gpus: usize) -> Self {
+    /// Creates the setting of a figure with a number of GPUs.
+    pub(crate) fn with_gpus(figure: &str, gpus: usize) -> Self {
         let label = if gpus == 1 {
             "1 GPU".to_owned()
         } else {
             format!("{gpus} GPUs")
         };
-        Self::thesis(label, &format!("{figure}-gpus-{gpus}"))
+        Self::new(label, &format!("{figure}-gpus-{gpus}"))
     }
 
-    /// Part and label.
+    /// Returns part and label.
     pub(crate) fn name(&self) -> String {
         format!("{} {}", self.part, self.label)
             .trim_start()
@@ -94,39 +103,43 @@ impl Setting {
         }
     }
 
-    /// With another scale of vision models in the calibrated world.
-    pub(crate) fn vision_scaled(self, vision_scale: f64) -> Self {
+    /// Changes the scale of vision models in the calibrated world.
+    pub(crate) fn with_vision_scale(self, vision_scale: f64) -> Self {
         Self {
             vision_scale,
             ..self
         }
     }
 
-    /// With another value of the scenario's `[simulation]`.
-    pub(crate) fn with(mut self, key: &'static str, value: impl Into<toml::Value>) -> Self {
+    /// Changes a value of the scenario's `[simulation]`.
+    pub(crate) fn with_simulation(
+        mut self,
+        key: &'static str,
+        value: impl Into<toml::Value>,
+    ) -> Self {
         self.simulation.push((key, value.into()));
         self
     }
 
-    /// The scenario in one of the worlds.
-    pub(crate) fn scenario(&self, world: World) -> anyhow::Result<Scenario> {
-        let shown = || self.file.display().to_string();
-        let text = fs::read_to_string(&self.file).with_context(shown)?;
-        let mut table: toml::Table = text.parse().with_context(shown)?;
-        if world == World::Calibrated {
+    /// Reads the scenario and applies the changes and the calibration.
+    pub(crate) fn scenario(&self, calibration: Calibration) -> anyhow::Result<Scenario> {
+        let path = || self.file.display().to_string();
+        let text = fs::read_to_string(&self.file).with_context(path)?;
+        let mut table: toml::Table = text.parse().with_context(path)?;
+        if calibration == Calibration::Calibrated {
             calibrate(&mut table, self.vision_scale);
         }
         for (key, value) in &self.simulation {
-            set(&mut table, key, value.clone());
+            set_simulation(&mut table, key, value.clone());
         }
         let folder = self.file.parent().unwrap_or(Path::new(""));
         let mut load =
             |name: &str| fs::read_to_string(folder.join(name)).map_err(|e| e.to_string());
-        Scenario::parse(&table.to_string(), &mut load).with_context(shown)
+        Scenario::parse(&table.to_string(), &mut load).with_context(path)
     }
 }
 
-fn set(table: &mut toml::Table, key: &str, value: toml::Value) {
+fn set_simulation(table: &mut toml::Table, key: &str, value: toml::Value) {
     let simulation = table
         .entry("simulation")
         .or_insert_with(|| toml::Table::new().into());
@@ -136,7 +149,7 @@ fn set(table: &mut toml::Table, key: &str, value: toml::Value) {
 }
 
 fn calibrate(table: &mut toml::Table, vision_scale: f64) {
-    set(table, "client_overhead_ms", 0.308.into());
+    set_simulation(table, "client_overhead_ms", CLIENT_OVERHEAD_MS.into());
     let models = table.get_mut("models").and_then(toml::Value::as_array_mut);
     for model in models
         .into_iter()
@@ -145,7 +158,11 @@ fn calibrate(table: &mut toml::Table, vision_scale: f64) {
     {
         let name = model.get("name").and_then(toml::Value::as_str);
         let is_language = name.is_some_and(|name| LANGUAGE_MODELS.contains(&name));
-        let scale = if is_language { 1.05 } else { vision_scale };
+        let scale = if is_language {
+            LANGUAGE_SCALE
+        } else {
+            vision_scale
+        };
         model.insert("latency_scale".to_owned(), scale.into());
     }
 }
@@ -156,10 +173,10 @@ mod tests {
 
     #[test]
     fn the_calibrated_world_slows_vision_more_than_language() {
-        let setting = Setting::thesis("six", "6.10-gpus-6");
-        let scales = |world| {
+        let setting = Setting::new("six", "6.10-gpus-6");
+        let scales = |calibration| {
             let scenario = setting
-                .scenario(world)
+                .scenario(calibration)
                 .expect("a scenario of the repository");
             let scales = scenario.workloads.iter().map(|load| load.latency_scale);
             (
@@ -167,10 +184,10 @@ mod tests {
                 scenario.simulation.client_overhead.as_nanos(),
             )
         };
-        assert_eq!(scales(World::Nominal), (vec![1.0; 4], 0));
-        // resnet50 and mobilenet_v2 look, bert and gpt2 read.
+        assert_eq!(scales(Calibration::Nominal), (vec![1.0; 4], 0));
+        // resnet50 and mobilenet_v2 are vision models, bert and gpt2 are language models.
         assert_eq!(
-            scales(World::Calibrated),
+            scales(Calibration::Calibrated),
             (vec![1.22, 1.22, 1.05, 1.05], 308_000)
         );
     }

@@ -1,4 +1,4 @@
-//! The page that says what all experiments came to.
+//! The overview of all experiments.
 
 use std::fmt::Write as _;
 
@@ -6,25 +6,26 @@ use packhorse_cluster::Discipline;
 use packhorse_placement::{DEFAULT_POLICY, POLICIES};
 
 use crate::{
-    experiments::{Experiment, THESIS_POLICIES},
-    lab::Lab,
-    page::Page,
-    setting::World,
-    sweep::Sweep,
+    experiment::Experiment, page::Page, runner::Runner, setting::Calibration, sweep::Sweep,
+    thesis::THESIS_POLICIES,
 };
 
-/// What was measured with a prototype before the first line of Packhorse was written: the best thesis policy per setting, with the
-/// thesis' router and with a deadline-aware one.
+/// The shares in time with a prototype that preceded Packhorse, by figure: the best policy of the thesis per setting, with the thesis'
+/// router and with a deadline-aware one.
 const PROTOTYPE: [(&str, f64, f64); 3] = [
     ("6.1", 0.776, 0.859),
     ("6.10", 0.692, 0.820),
     ("6.15", 0.739, 0.916),
 ];
 
+/// The overview of all experiments.
 #[derive(Default)]
 pub(crate) struct Summary {
+    /// The rows of the table of experiments.
     experiments: String,
+    /// The rows of the table of shares.
     shares: String,
+    /// The planners that were not run, with the reasons.
     not_run: Vec<(String, String)>,
 }
 
@@ -32,15 +33,15 @@ impl Summary {
     pub(crate) fn add(&mut self, experiment: &dyn Experiment, sweep: Option<&Sweep>) {
         let (name, title) = (experiment.name(), experiment.title());
         writeln!(self.experiments, "| [{name}]({name}.md) | {title} |")
-            .expect("a string takes everything");
+            .expect("writing to a string cannot fail");
         let Some(sweep) = sweep else {
             return;
         };
-        for &world in &sweep.worlds {
-            let best = |discipline| sweep.best_share(world, &THESIS_POLICIES, discipline);
-            let ours = sweep.best_share(world, &[DEFAULT_POLICY], Discipline::Deadline);
+        for &calibration in &sweep.calibrations {
+            let best = |discipline| sweep.best_share(calibration, &THESIS_POLICIES, discipline);
+            let ours = sweep.best_share(calibration, &[DEFAULT_POLICY], Discipline::Deadline);
             let all: Vec<&str> = POLICIES.iter().map(|entry| entry.name).collect();
-            let any = sweep.best_share(world, &all, Discipline::Deadline);
+            let any = sweep.best_share(calibration, &all, Discipline::Deadline);
             let shares = [
                 best(Discipline::FixedWait),
                 best(Discipline::Deadline),
@@ -51,13 +52,16 @@ impl Summary {
                 shares.map(|share| share.map_or("–".to_owned(), |share| format!("{share:.3}")));
             let prototype = PROTOTYPE
                 .iter()
-                .find(|row| row.0 == name && world == World::Calibrated);
+                .find(|row| row.0 == name && calibration == Calibration::Calibrated);
             let prototype = prototype.map_or("–".to_owned(), |(_, fixed, deadline)| {
                 format!("{fixed:.3} / {deadline:.3}")
             });
             let shares = shares.join(" | ");
-            writeln!(self.shares, "| {name} | {world} | {shares} | {prototype} |")
-                .expect("a string takes everything");
+            writeln!(
+                self.shares,
+                "| {name} | {calibration} | {shares} | {prototype} |"
+            )
+            .expect("writing to a string cannot fail");
         }
         for entry in &sweep.not_run {
             if !self.not_run.contains(entry) {
@@ -66,33 +70,35 @@ impl Summary {
         }
     }
 
-    pub(crate) fn page(&self, lab: &Lab) -> Page {
-        let mut page = Page::new("README", "The experiments of the thesis, again");
+    pub(crate) fn page(&self, runner: &Runner) -> Page {
+        let mut page = Page::new("README", "The experiments of the thesis, repeated");
         let (first, last) = (
-            lab.seeds.first().copied().unwrap_or_default(),
-            lab.seeds.last().copied().unwrap_or_default(),
+            runner.seeds.first().copied().unwrap_or_default(),
+            runner.seeds.last().copied().unwrap_or_default(),
         );
         page.paragraph(&format!(
             "Chapter 6 and appendix A.2 of M. Elvinger, \"Towards resource and interference-aware scheduling of ML workloads\", master \
-             thesis, ETH Zürich, 2024, with the policies and the serving engine of this repository in its simulator. Made by \
-             `cargo xtask experiments`, seeds {first} to {last}; the same commit gives the same files, but for the times that planning took."
+             thesis, ETH Zürich, 2024, repeated with the policies and the serving engine of this repository in its simulator. Written by \
+             `cargo xtask experiments` with seeds {first} to {last}; the same commit gives the same files, except for planning times. \
+             `cargo xtask experiments --check` compares a new run with these files."
         ));
         page.paragraph(
-            "There are two worlds. In the *calibrated* one inference takes longer than the profiles say (vision models 1.22 times, language \
-             models 1.05 times) and a client has 0.308 ms of work of its own per request, so that it reaches 433 of 500 requests/s: both as \
-             the thesis measured. In the *nominal* one the profiles are right and clients cost nothing. There are two dispatchers: \
-             `fixed-wait` is the thesis' router, `deadline` is ours. A model's share of MPS, where a policy sets one, slows it by the simulator's law. \
-             Goodput is requests/s that were answered within their SLO, and shares are of the requests offered.",
+            "Settings are simulated in two worlds. In the *calibrated* world inference takes longer than in the profiles (vision models 1.22 \
+            times, language models 1.05 times) and a client has 0.308 ms of its own work per request, so that it reaches 433 of 500 requests/s; \
+            both as measured in the thesis. In the *nominal* world the times of the profiles hold and clients have no work of their own. There \
+            are two dispatchers: `fixed-wait` is the thesis' router, `deadline` is Packhorse's. An MPS compute share, where a policy sets one, \
+            slows a model as the simulator's model of shares predicts. Goodput is the rate of requests answered within their SLO, and shares are \
+            relative to the offered requests.",
         );
         page.table(&format!(
             "| experiment | |\n|---|---|\n{}",
             self.experiments
         ));
-        page.heading("What all settings of an experiment come to");
+        page.heading("Sums over all settings of an experiment");
         page.paragraph(&format!(
-            "Share of the offered requests answered within the SLO, summed over the settings of each experiment. *Best of the thesis* takes in each setting the best \
-             of {}; *best of all* takes the best of every policy here. The prototype is an independent simulator, written before this one: \
-             best of the thesis with the thesis' router / with a deadline-aware one.",
+            "The share of the offered requests answered within the SLO, summed over the settings of each experiment. *Best of the thesis* uses \
+            the best of {} in each setting, *best of all* the best of all policies here. The prototype is an independent simulator that was \
+            written before this one: best of the thesis with the thesis' router / with a deadline-aware router.",
             THESIS_POLICIES.map(|name| format!("`{name}`")).join(", ")
         ));
         page.table(&format!(
@@ -100,10 +106,10 @@ impl Summary {
              best of all, `deadline` | prototype |\n|---|---|---:|---:|---:|---:|---:|\n{}",
             self.shares
         ));
-        page.paragraph("[Interference](interference.md) has the accuracy of what is predicted of co-located replicas; it is made by a test.");
-        page.heading("What was not run");
-        for (planner, why) in &self.not_run {
-            page.paragraph(&format!("`{planner}`: {why}."));
+        page.paragraph("[Interference](interference.md) contains the accuracy of the predicted slowdown of co-located replicas; a test writes it.");
+        page.heading("Policies that were not run");
+        for (planner, reason) in &self.not_run {
+            page.paragraph(&format!("`{planner}`: {reason}."));
         }
         page
     }

@@ -1,4 +1,4 @@
-//! What came out of many trials, and the tables and figures that all experiments have.
+//! The results of many trials, and the tables and figures that all experiments have.
 
 use std::{collections::BTreeMap, fmt::Write as _};
 
@@ -10,33 +10,34 @@ use packhorse_figures::{
 use packhorse_simulator::{ModelReport, PlanReport, Report, Scenario};
 
 use crate::{
-    lab::Planner,
-    setting::{Setting, World},
+    planner::Planner,
+    setting::{Calibration, Setting},
 };
 
-/// The thesis' dispatcher, and ours.
+/// The thesis' dispatcher and Packhorse's.
 pub(crate) const DISCIPLINES: [Discipline; 2] = [Discipline::FixedWait, Discipline::Deadline];
 
-/// Which trial: places in the sweep's lists.
+/// The key of a trial: its indices in the sweep's lists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct TrialKey {
     pub(crate) setting: usize,
-    pub(crate) world: World,
+    pub(crate) calibration: Calibration,
     pub(crate) planner: usize,
     pub(crate) discipline: Discipline,
 }
 
-/// A plan tried with every seed.
+/// The simulations of a plan with every seed.
 #[derive(Clone, Debug)]
 pub(crate) struct Trial {
     pub(crate) plan: PlanReport,
-    /// One per seed; only the first has its curves.
+    /// The reports, one per seed; only the first has its curves.
     pub(crate) reports: Vec<Report>,
 }
 
 impl Trial {
-    fn mean(&self, of: impl Fn(&Report) -> f64) -> f64 {
-        self.reports.iter().map(of).sum::<f64>() / self.reports.len() as f64
+    /// Returns the mean of a value over the seeds.
+    fn mean(&self, value: impl Fn(&Report) -> f64) -> f64 {
+        self.reports.iter().map(value).sum::<f64>() / self.reports.len() as f64
     }
 
     pub(crate) fn goodput(&self) -> f64 {
@@ -47,26 +48,27 @@ impl Trial {
         self.mean(|report| report.totals.offered_rps)
     }
 
-    /// Of the offered requests, the part that was answered within the SLO.
+    /// Returns the share of the offered requests that was answered within the SLO.
     pub(crate) fn share(&self) -> f64 {
         self.goodput() / self.offered()
     }
 
-    /// The mean of something of one model.
-    pub(crate) fn model(&self, name: &str, of: impl Fn(&ModelReport) -> f64) -> f64 {
+    /// Returns the mean of a value of one model over the seeds.
+    pub(crate) fn model_mean(&self, name: &str, value: impl Fn(&ModelReport) -> f64) -> f64 {
         self.mean(|report| {
             report
                 .models
                 .iter()
                 .filter(|model| model.name == name)
-                .map(&of)
+                .map(&value)
                 .sum()
         })
     }
 
-    /// Of one model's offered requests, the part that was answered within the SLO.
+    /// Returns the share of one model's offered requests that was answered within the SLO.
     pub(crate) fn model_share(&self, name: &str) -> f64 {
-        self.model(name, |model| model.goodput_rps) / self.model(name, |model| model.offered_rps)
+        self.model_mean(name, |model| model.goodput_rps)
+            / self.model_mean(name, |model| model.offered_rps)
     }
 
     pub(crate) fn runs(&self, label: impl Into<String>) -> Runs<'_> {
@@ -76,8 +78,8 @@ impl Trial {
         }
     }
 
-    /// The first seed's report of one model.
-    pub(crate) fn first(&self, name: &str) -> Option<&ModelReport> {
+    /// Returns the first seed's report of one model.
+    pub(crate) fn first_report(&self, name: &str) -> Option<&ModelReport> {
         self.reports
             .first()?
             .models
@@ -86,16 +88,16 @@ impl Trial {
     }
 }
 
-/// Every planner in every setting, with every discipline, in every world.
+/// The trials of every planner in every setting, with every discipline and calibration.
 pub(crate) struct Sweep {
     pub(crate) settings: Vec<Setting>,
-    /// The planners' labels.
+    /// The labels of the planners.
     pub(crate) planners: Vec<String>,
-    pub(crate) worlds: Vec<World>,
+    pub(crate) calibrations: Vec<Calibration>,
     seeds: Vec<u64>,
-    pub(crate) scenarios: BTreeMap<(usize, World), Scenario>,
+    pub(crate) scenarios: BTreeMap<(usize, Calibration), Scenario>,
     pub(crate) trials: BTreeMap<TrialKey, Trial>,
-    /// Planners that could not, and why.
+    /// The planners that were not run, with the reasons.
     pub(crate) not_run: Vec<(String, String)>,
 }
 
@@ -103,7 +105,7 @@ impl Sweep {
     pub(crate) fn new(
         settings: &[Setting],
         planners: &[Planner],
-        worlds: &[World],
+        calibrations: &[Calibration],
         seeds: &[u64],
     ) -> Self {
         Self {
@@ -112,7 +114,7 @@ impl Sweep {
                 .iter()
                 .map(|planner| planner.label.clone())
                 .collect(),
-            worlds: worlds.to_vec(),
+            calibrations: calibrations.to_vec(),
             seeds: seeds.to_vec(),
             scenarios: BTreeMap::new(),
             trials: BTreeMap::new(),
@@ -120,19 +122,19 @@ impl Sweep {
         }
     }
 
-    /// A trial of the calibrated world; none if the planner was not run.
+    /// Returns a trial of the calibrated world; `None` if the planner was not run.
     pub(crate) fn trial(
         &self,
         setting: usize,
         planner: &str,
         discipline: Discipline,
     ) -> Option<&Trial> {
-        self.trial_in(World::Calibrated, setting, planner, discipline)
+        self.trial_in(Calibration::Calibrated, setting, planner, discipline)
     }
 
     pub(crate) fn trial_in(
         &self,
-        world: World,
+        calibration: Calibration,
         setting: usize,
         planner: &str,
         discipline: Discipline,
@@ -140,22 +142,23 @@ impl Sweep {
         let planner = self.planners.iter().position(|label| label == planner)?;
         self.trials.get(&TrialKey {
             setting,
-            world,
+            calibration,
             planner,
             discipline,
         })
     }
 
-    /// The planners that were run.
-    pub(crate) fn run(&self) -> impl Iterator<Item = &String> {
+    /// Returns the labels of the planners that were run.
+    pub(crate) fn run_planners(&self) -> impl Iterator<Item = &String> {
         let is_run = |label: &&String| !self.not_run.iter().any(|(other, _)| other == *label);
         self.planners.iter().filter(is_run)
     }
 
-    /// Summed over the settings, the offered requests that the best of these planners in each setting answered within the SLO.
+    /// Returns the share of the offered requests of all settings that was answered within the SLO with the best of the planners in each
+    /// setting.
     pub(crate) fn best_share(
         &self,
-        world: World,
+        calibration: Calibration,
         planners: &[&str],
         discipline: Discipline,
     ) -> Option<f64> {
@@ -163,7 +166,7 @@ impl Sweep {
         for setting in 0..self.settings.len() {
             let trials = planners
                 .iter()
-                .filter_map(|planner| self.trial_in(world, setting, planner, discipline));
+                .filter_map(|planner| self.trial_in(calibration, setting, planner, discipline));
             let best = trials.max_by(|a, b| a.goodput().total_cmp(&b.goodput()))?;
             good += best.goodput();
             offered += best.offered();
@@ -171,8 +174,8 @@ impl Sweep {
         Some(good / offered)
     }
 
-    /// Which seeds, for a note.
-    pub(crate) fn seeds(&self) -> String {
+    /// Describes the seeds, for a note.
+    pub(crate) fn describe_seeds(&self) -> String {
         match self.seeds.as_slice() {
             [seed] => format!("seed {seed}"),
             [first, .., last] => format!("means of seeds {first} to {last}"),
@@ -180,7 +183,7 @@ impl Sweep {
         }
     }
 
-    /// Names and settings of the parts, in their order.
+    /// Returns the names and settings of the parts, in their order.
     fn parts(&self) -> Vec<(&str, Vec<usize>)> {
         let mut parts: Vec<(&str, Vec<usize>)> = Vec::new();
         for (i, setting) in self.settings.iter().enumerate() {
@@ -192,7 +195,7 @@ impl Sweep {
         parts
     }
 
-    /// Stacked bars per setting and planner beside the ideal, a panel per part.
+    /// Returns a figure of stacked bars per setting and planner, with the ideal, and a panel per part.
     pub(crate) fn goodput_figure(&self, title: &str, discipline: Discipline) -> Figure {
         let panels = self.parts().into_iter().map(|(part, settings)| {
             let mut chart = self.goodput_chart(&settings, discipline);
@@ -201,7 +204,7 @@ impl Sweep {
         });
         Figure {
             title: format!("{title}, dispatched by {discipline}"),
-            notes: vec![format!("calibrated world, {}", self.seeds())],
+            notes: vec![format!("calibrated world, {}", self.describe_seeds())],
             columns: 1,
             panels: panels.collect(),
         }
@@ -210,7 +213,7 @@ impl Sweep {
     fn goodput_chart(&self, settings: &[usize], discipline: Discipline) -> BarChart {
         let group = |&i: &usize| {
             let trials: Vec<(&String, &Trial)> = self
-                .run()
+                .run_planners()
                 .filter_map(|planner| Some((planner, self.trial(i, planner, discipline)?)))
                 .collect();
             let goodput =
@@ -237,11 +240,15 @@ impl Sweep {
             .map_or_else(Vec::new, |trial| runs::model_series(&trial.plan))
     }
 
-    /// The share within the SLO of every planner in every setting, in percent, a table per part; the best of a column stands out.
-    pub(crate) fn tables(&self, world: World, discipline: Discipline) -> Vec<String> {
+    /// Returns the share within the SLO of every planner in every setting, in percent, as one table per part. The best of a column is bold.
+    pub(crate) fn share_tables(
+        &self,
+        calibration: Calibration,
+        discipline: Discipline,
+    ) -> Vec<String> {
         let parts = self.parts().into_iter();
         parts
-            .map(|(part, settings)| self.table(part, &settings, world, discipline))
+            .map(|(part, settings)| self.table(part, &settings, calibration, discipline))
             .collect()
     }
 
@@ -249,16 +256,17 @@ impl Sweep {
         &self,
         part: &str,
         settings: &[usize],
-        world: World,
+        calibration: Calibration,
         discipline: Discipline,
     ) -> String {
         let shares = |planner: &str| -> Vec<Option<f64>> {
-            let share =
-                |&i: &usize| Some(100.0 * self.trial_in(world, i, planner, discipline)?.share());
+            let share = |&i: &usize| {
+                Some(100.0 * self.trial_in(calibration, i, planner, discipline)?.share())
+            };
             settings.iter().map(share).collect()
         };
         let rows: Vec<(&String, Vec<Option<f64>>)> = self
-            .run()
+            .run_planners()
             .map(|planner| (planner, shares(planner)))
             .collect();
         let best = |i: usize| rows.iter().filter_map(|row| row.1[i]).fold(0.0, f64::max);
@@ -279,13 +287,13 @@ impl Sweep {
             };
             let cells: Vec<String> = shares.iter().enumerate().map(cell).collect();
             writeln!(text, "| {planner} | {} |", cells.join(" | "))
-                .expect("a string takes everything");
+                .expect("writing to a string cannot fail");
         }
         text
     }
 
-    /// How long the planners took.
-    pub(crate) fn solve_times(&self) -> String {
+    /// Returns a table of the planners' times.
+    pub(crate) fn solve_time_table(&self) -> String {
         let mut text = "| | median ms | longest ms | for |\n|---|---:|---:|---|\n".to_owned();
         for (i, planner) in self.planners.iter().enumerate() {
             let trials = self.trials.iter().filter(|(key, _)| key.planner == i);
@@ -299,13 +307,13 @@ impl Sweep {
                     text,
                     "| {planner} | {median:.1} | {longest:.1} | {setting} |"
                 )
-                .expect("a string takes everything");
+                .expect("writing to a string cannot fail");
             }
         }
         text
     }
 
-    /// All means, a row per trial, with a column for the goodput of each model.
+    /// Returns all means as CSV, a row per trial, with a column for the goodput of each model.
     pub(crate) fn csv(&self) -> String {
         let mut writer = csv::Writer::from_writer(Vec::new());
         let models = self.models();
@@ -332,10 +340,10 @@ impl Sweep {
         );
         writer
             .write_record(&header)
-            .expect("memory takes every row");
+            .expect("writing to memory cannot fail");
         for (key, trial) in &self.trials {
             let mut row = vec![
-                key.world.to_string(),
+                key.calibration.to_string(),
                 self.settings[key.setting].part.clone(),
                 self.settings[key.setting].label.clone(),
                 self.planners[key.planner].clone(),
@@ -353,12 +361,14 @@ impl Sweep {
             numbers.extend(
                 models
                     .iter()
-                    .map(|model| trial.model(&model.label, |model| model.goodput_rps)),
+                    .map(|model| trial.model_mean(&model.label, |model| model.goodput_rps)),
             );
             row.extend(numbers.into_iter().map(|number| format!("{number:.1}")));
-            writer.write_record(&row).expect("memory takes every row");
+            writer
+                .write_record(&row)
+                .expect("writing to memory cannot fail");
         }
-        let bytes = writer.into_inner().expect("memory takes every row");
+        let bytes = writer.into_inner().expect("writing to memory cannot fail");
         String::from_utf8(bytes).expect("the fields are UTF-8")
     }
 }

@@ -1,28 +1,31 @@
-//! What each part of `deadline` is worth.
+//! The effect of each part of the dispatcher `deadline`.
 
 use std::fmt::Write as _;
 
 use packhorse_cluster::Discipline;
-use packhorse_simulator::Dispatch;
+use packhorse_simulator::DispatchOptions;
 
-use super::{Experiment, THESIS_POLICIES, figures, page};
 use crate::{
-    lab::{Lab, Planner},
+    experiment::{Experiment, new_page},
     page::Page,
-    setting::World,
+    planner::Planner,
+    runner::Runner,
+    setting::Calibration,
     sweep::Sweep,
+    thesis::{THESIS_POLICIES, figures},
 };
 
 pub(crate) struct Ablation;
 
-/// A dispatcher that lacks something.
-fn deadline(without: impl Fn(&mut Dispatch)) -> Dispatch {
-    let mut dispatch = Dispatch::from(Discipline::Deadline);
-    without(&mut dispatch);
+/// Returns the dispatcher `deadline` with changed options.
+fn deadline(change: impl Fn(&mut DispatchOptions)) -> DispatchOptions {
+    let mut dispatch = DispatchOptions::from(Discipline::Deadline);
+    change(&mut dispatch);
     dispatch
 }
 
-fn variants() -> [(&'static str, Dispatch); 6] {
+/// Returns the dispatchers with their names in the table.
+fn variants() -> [(&'static str, DispatchOptions); 6] {
     [
         ("`fixed-wait`", Discipline::FixedWait.into()),
         ("`deadline`", Discipline::Deadline.into()),
@@ -55,38 +58,46 @@ impl Experiment for Ablation {
     }
 
     fn title(&self) -> &'static str {
-        "What each part of our dispatcher is worth"
+        "The effect of each part of the dispatcher `deadline`"
     }
 
-    fn run(&self, lab: &Lab) -> anyhow::Result<(Page, Option<Sweep>)> {
+    fn run(&self, runner: &Runner) -> anyhow::Result<(Page, Option<Sweep>)> {
         let figures = figures();
-        let planners = THESIS_POLICIES.map(Planner::policy);
+        let planners = THESIS_POLICIES.map(Planner::from_policy);
         let lists = variants().map(|(_, dispatch)| vec![dispatch]);
         let mut columns: Vec<Vec<Sweep>> = Vec::new();
         for (_, settings) in &figures {
-            columns.push(lab.sweeps_in(&[World::Calibrated], settings, &planners, &lists)?);
+            columns.push(runner.sweeps_in(
+                &[Calibration::Calibrated],
+                settings,
+                &planners,
+                &lists,
+            )?);
         }
-        let mut page = page(self);
+        let mut page = new_page(self);
         page.paragraph(&format!(
-            "Share of the offered requests answered within the SLO, summed over the settings of each figure, calibrated; in each setting the best of {}.",
+            "The share of the offered requests answered within the SLO, summed over the settings of each figure, calibrated; in each setting the best of {}.",
             THESIS_POLICIES.map(|name| format!("`{name}`")).join(", ")
         ));
         let names = figures.each_ref().map(|figure| figure.0);
         let mut table = format!("| | {} |\n|---|---:|---:|---:|\n", names.join(" | "));
         for (i, (name, dispatch)) in variants().into_iter().enumerate() {
             let share = |sweeps: &Vec<Sweep>| {
-                let best =
-                    sweeps[i].best_share(World::Calibrated, &THESIS_POLICIES, dispatch.discipline);
+                let best = sweeps[i].best_share(
+                    Calibration::Calibrated,
+                    &THESIS_POLICIES,
+                    dispatch.discipline,
+                );
                 best.map_or("–".to_owned(), |share| format!("{share:.4}"))
             };
             let shares: Vec<String> = columns.iter().map(share).collect();
             writeln!(table, "| {name} | {} |", shares.join(" | "))
-                .expect("a string takes everything");
+                .expect("writing to a string cannot fail");
         }
         page.table(&table);
         page.paragraph(
-            "Dropping: requests that cannot be in time any more are refused or dropped. Look-ahead: a request is dropped whose deadline keeps \
-             batches small for those behind it; without dropping nobody looks ahead. Holding: a partial batch waits while its replica is busy.",
+            "Dropping: requests that can no longer be in time are refused or dropped. Look-ahead: a request is dropped if its deadline would force \
+            small batches on the requests behind it; without dropping there is no look-ahead. Holding: a partial batch waits while its replica is busy.",
         );
         Ok((page, None))
     }

@@ -1,22 +1,25 @@
-//! Arrivals that come in bursts: gaps of a distribution, and a recorded load.
+//! Bursty arrivals, with gaps from a distribution and with a recorded load.
 
 use packhorse_cluster::Discipline;
 
-use super::{Experiment, GOODPUT, best_of_the_thesis, of_the_thesis, page, vision_settings};
 use crate::{
-    lab::{Lab, Planner},
+    experiment::{Experiment, new_page},
     page::{Claim, Page},
-    setting::{Setting, World},
+    planner::Planner,
+    runner::Runner,
+    setting::{Calibration, Setting},
     sweep::Sweep,
+    thesis::{GOODPUT, best_of_the_thesis, thesis_planners, vision_settings},
 };
 
 pub(crate) struct Bursts;
 
+/// The coefficients of variation of the gaps between arrivals.
 const VARIATIONS: [f64; 2] = [2.0, 4.0];
-/// The recorded load has counts of four minutes.
+/// The counted time of runs with the recorded load, in seconds: it has counts of four minutes.
 const RECORDED_S: f64 = 239.0;
-/// By how much chance may let one of two equally good plans look worse.
-const CHANCE: f64 = 0.001;
+/// The relative difference up to which two plans count as equally good.
+const TOLERANCE: f64 = 0.001;
 
 fn distributed() -> Vec<Setting> {
     let bursts = |cv: f64| {
@@ -31,7 +34,7 @@ fn recorded() -> Vec<Setting> {
     let arrivals = toml::Table::from_iter([("counts".to_owned(), counts.into())]);
     vision_settings("Azure 2019", "arrivals", &arrivals.into())
         .into_iter()
-        .map(|setting| setting.with("window_s", RECORDED_S))
+        .map(|setting| setting.with_simulation("window_s", RECORDED_S))
         .collect()
 }
 
@@ -44,52 +47,52 @@ impl Experiment for Bursts {
         "Arrivals in bursts"
     }
 
-    fn run(&self, lab: &Lab) -> anyhow::Result<(Page, Option<Sweep>)> {
-        let sweep = lab.sweep(&distributed(), &Planner::all())?;
-        let mut planners = of_the_thesis();
-        planners.push(Planner::policy(GOODPUT));
-        let azure = lab.sweep_with(&recorded(), &planners, &[Discipline::Deadline])?;
-        let mut page = page(self);
+    fn run(&self, runner: &Runner) -> anyhow::Result<(Page, Option<Sweep>)> {
+        let sweep = runner.sweep(&distributed(), &Planner::all())?;
+        let mut planners = thesis_planners();
+        planners.push(Planner::from_policy(GOODPUT));
+        let azure = runner.sweep_with(&recorded(), &planners, &[Discipline::Deadline])?;
+        let mut page = new_page(self);
         page.paragraph(
-            "The settings of figure 6.1 with gamma distributed gaps between requests; Poisson arrivals have a coefficient of variation (CV) of 1. And with the \
-             load of the first four minutes of a day of Azure Functions 2019, striped over the models and scaled to 500 requests/s of each \
-             ([source](../../scenarios/azure/README.md)): Poisson within a minute, with a step between minutes.",
+            "The settings of figure 6.1 with two kinds of arrivals. First, gamma-distributed gaps between requests with a coefficient of variation (CV) above 1, \
+            which is the CV of Poisson arrivals. Second, the load of the first four minutes of a day of Azure Functions 2019, striped over the models and scaled \
+            to 500 requests/s of each ([source](../../scenarios/azure/README.md)): Poisson arrivals within a minute, with a step between minutes.",
         );
-        page.heading("Beside the best of the thesis");
+        page.heading("Comparison with the best of the thesis");
         page.paragraph(&format!(
-            "In each setting, dispatched by `deadline`; equal is within {} %.",
-            100.0 * CHANCE
+            "In each setting, dispatched by `deadline`. A difference of up to {} % counts as equal.",
+            100.0 * TOLERANCE
         ));
         let mut claims = Vec::new();
-        for &world in &sweep.worlds {
-            claims.extend(beside_the_thesis(&sweep, world));
-            claims.extend(beside_the_thesis(&azure, world));
+        for &calibration in &sweep.calibrations {
+            claims.extend(targets(&sweep, calibration));
+            claims.extend(targets(&azure, calibration));
         }
         page.targets(&claims);
         page.heading("A recorded load");
-        for &world in &azure.worlds {
-            page.shares(&azure, world, Discipline::Deadline);
+        for &calibration in &azure.calibrations {
+            page.share_tables(&azure, calibration, Discipline::Deadline);
         }
         page.goodput(self.title(), &sweep);
-        page.planners(&sweep);
+        page.planning_times(&sweep);
         Ok((page, Some(sweep)))
     }
 }
 
-/// A row per setting.
-fn beside_the_thesis(sweep: &Sweep, world: World) -> Vec<Claim> {
+/// Returns the targets, one per setting.
+fn targets(sweep: &Sweep, calibration: Calibration) -> Vec<Claim> {
     let claim = |(i, setting): (usize, &Setting)| {
         let goodput = sweep
-            .trial_in(world, i, GOODPUT, Discipline::Deadline)?
+            .trial_in(calibration, i, GOODPUT, Discipline::Deadline)?
             .goodput();
-        let (policy, best) = best_of_the_thesis(sweep, world, i, Discipline::Deadline)?;
+        let (policy, best) = best_of_the_thesis(sweep, calibration, i, Discipline::Deadline)?;
         Some(Claim::new(
             format!(
-                "{world}, {}: not below the best of the thesis",
+                "{calibration}, {}: not below the best of the thesis",
                 setting.name()
             ),
             format!("{goodput:.0} requests/s within the SLO, {policy} {best:.0}"),
-            goodput >= best * (1.0 - CHANCE),
+            goodput >= best * (1.0 - TOLERANCE),
         ))
     };
     sweep

@@ -1,4 +1,4 @@
-//! What `goodput` estimates of a plan, against what the simulator makes of it, over a grid of random plans.
+//! The error of the estimate of `goodput` against the simulator, over a grid of random plans.
 
 use std::{fmt::Write as _, fs};
 
@@ -9,33 +9,37 @@ use packhorse_placement::estimate;
 use packhorse_simulator::{Rate, Scenario};
 use rayon::prelude::*;
 
-use super::{Experiment, page};
 use crate::{
-    lab::{Lab, try_plan},
+    experiment::{Experiment, new_page},
     page::{Claim, Page},
+    runner::{Runner, simulate_plan},
     setting::root,
     sweep::Sweep,
 };
 
 pub(crate) struct Estimate;
 
-/// How busy the busiest device, or replica, of a plan is.
+/// The utilisations of the busiest device or replica of a plan.
 const UTILISATIONS: [f64; 8] = [0.3, 0.5, 0.7, 0.8, 0.9, 1.0, 1.1, 1.3];
+/// The number of plans per utilisation.
 const PLANS_EACH: usize = 24;
-/// Mean absolute error of the share in time up to [`BUSY`], at most.
-const MEAN_ERROR: f64 = 0.03;
+/// The largest mean absolute error of the share in time, up to a utilisation of [`BUSY`].
+const MAX_MEAN_ERROR: f64 = 0.03;
+/// The largest utilisation at which [`MAX_MEAN_ERROR`] holds.
 const BUSY: f64 = 0.9;
-/// By how much more than comes true is promised, at most.
-const TOO_BRIGHT: f64 = 0.10;
-/// The part of the SLO in which a batch of a plan is computed, at most.
-const COMPUTED: f64 = 0.75;
+/// The largest difference of an estimated share and the simulated one.
+const MAX_OVERESTIMATE: f64 = 0.10;
+/// The largest part of the SLO that the computation of a planned batch takes.
+const MAX_COMPUTE_PART: f64 = 0.75;
+/// The coefficients of variation of the gaps between requests.
 const VARIATIONS: [f64; 3] = [1.0, 2.0, 4.0];
-/// Seconds that a run counts. Bursts come and go: of 20 requests/s with a coefficient of variation of 2, eight seconds tell
-/// the share in time only to within five points or so.
+/// The counted time of a run, in seconds. Bursts need a long time: with 20 requests/s and a coefficient of variation of 2, the share in
+/// time of eight seconds varies by about five percentage points.
 const WINDOW: u32 = 60;
-/// Inference takes so much longer than the profiles say, and the planner is told.
+/// The real time of inference over the profile's, which the planner knows.
 const LATENCY_SCALE: f64 = 1.22;
 
+/// The models, with the bytes of a request's input.
 const MODELS: [(&str, u32); 6] = [
     ("densenet121", 602_112),
     ("efficientnet_b7", 602_112),
@@ -45,16 +49,16 @@ const MODELS: [(&str, u32); 6] = [
     ("bert", 4_096),
 ];
 
-/// A linear congruential generator: the grid is the same in every run.
-struct Choice(u64);
+/// A linear congruential generator, with which the grid is the same in every run.
+struct Random(u64);
 
-impl Choice {
-    fn of<T: Copy>(&mut self, among: &[T]) -> T {
+impl Random {
+    fn choose<T: Copy>(&mut self, values: &[T]) -> T {
         self.0 = self
             .0
             .wrapping_mul(6_364_136_223_846_793_005)
             .wrapping_add(1_442_695_040_888_963_407);
-        among[(self.0 >> 33) as usize % among.len()]
+        values[(self.0 >> 33) as usize % values.len()]
     }
 }
 
@@ -73,7 +77,7 @@ fn scenario(
             text,
             "[[models]]\nname = \"{name}\"\nrate_rps = 1\nslo_ms = {slo_ms}\npayload_bytes = {bytes}"
         )
-        .expect("a string takes everything");
+        .expect("writing to a string cannot fail");
     }
     let mut load = |name: &str| {
         fs::read_to_string(root().join("profiles").join(name)).map_err(|e| e.to_string())
@@ -81,60 +85,64 @@ fn scenario(
     Scenario::parse(&text, &mut load).context("the scenario of a plan of the grid")
 }
 
-/// Seconds and utilisation of a full batch.
-fn full(scenario: &Scenario, replica: &PlannedReplica) -> (f64, f64) {
+/// Returns the seconds and the SM utilisation of a full batch.
+fn full_batch(scenario: &Scenario, replica: &PlannedReplica) -> (f64, f64) {
     let profile = scenario
         .problem
         .profile(replica.model, replica.device)
-        .expect("the thesis profiled all of them");
+        .expect("the thesis has profiles of all models");
     let seconds = profile.latency(replica.batch_size).as_secs_f64() * LATENCY_SCALE;
     let used = profile
         .sm_utilization(replica.batch_size)
-        .expect("the thesis measured it");
+        .expect("the thesis' profiles have the SM utilisation");
     (seconds, used.get() / 100.0)
 }
 
-/// A random plan and rates with which its busiest device, or replica, is busy for `target` of the time in full batches.
-fn point(choice: &mut Choice, target: f64) -> anyhow::Result<(Scenario, Vec<PlannedReplica>)> {
-    let devices = choice.of(&[1, 2]);
-    let first = choice.of(&[0, 1, 2, 3, 4, 5]);
-    let count = choice.of(&[1, 2, 3]);
+/// Returns a random plan, and a scenario with rates at which the plan's busiest device or replica has the target utilisation with full
+/// batches.
+fn random_plan(
+    random: &mut Random,
+    target: f64,
+) -> anyhow::Result<(Scenario, Vec<PlannedReplica>)> {
+    let devices = random.choose(&[1, 2]);
+    let first = random.choose(&[0, 1, 2, 3, 4, 5]);
+    let count = random.choose(&[1, 2, 3]);
     let models: Vec<(&str, u32)> = (0..count)
         .map(|i| MODELS[(first + i) % MODELS.len()])
         .collect();
     let mut scenario = scenario(
         devices,
         &models,
-        choice.of(&[100, 150, 200, 300, 400]),
-        choice.of(&VARIATIONS),
+        random.choose(&[100, 150, 200, 300, 400]),
+        random.choose(&VARIATIONS),
     )?;
-    let mut plan: Vec<PlannedReplica> = (0..count.max(devices) + choice.of(&[0, 1, 2]))
+    let mut plan: Vec<PlannedReplica> = (0..count.max(devices) + random.choose(&[0, 1, 2]))
         .map(|i| PlannedReplica {
             model: ModelIndex(i % count),
             device: DeviceIndex(i % devices),
-            batch_size: choice.of(&[1, 2, 4, 8, 16, 32]),
+            batch_size: random.choose(&[1, 2, 4, 8, 16, 32]),
             compute_share: None,
             duty_cycle: None,
         })
         .collect();
     for replica in &mut plan {
-        // Nobody plans batches that cannot be in time.
+        // No policy plans batches that cannot be in time.
         let slo = scenario.problem.models[replica.model.0].slo.as_secs_f64();
-        while replica.batch_size > 1 && full(&scenario, replica).0 > COMPUTED * slo {
+        while replica.batch_size > 1 && full_batch(&scenario, replica).0 > MAX_COMPUTE_PART * slo {
             replica.batch_size /= 2;
         }
     }
     plan.sort_by_key(|replica| (replica.model, replica.device));
-    let mut carried = vec![0.0; count];
+    let mut capacity = vec![0.0; count];
     let mut busy = vec![0.0; devices];
     for replica in &plan {
-        let (seconds, used) = full(&scenario, replica);
-        carried[replica.model.0] += f64::from(replica.batch_size) / seconds;
+        let (seconds, used) = full_batch(&scenario, replica);
+        capacity[replica.model.0] += f64::from(replica.batch_size) / seconds;
         busy[replica.device.0] += used;
     }
-    let most = busy.into_iter().fold(1.0, f64::max);
-    for (model, carried) in scenario.problem.models.iter_mut().zip(carried) {
-        model.rate = RequestsPerSecond::new(carried * target / most)?;
+    let busiest = busy.into_iter().fold(1.0, f64::max);
+    for (model, capacity) in scenario.problem.models.iter_mut().zip(capacity) {
+        model.rate = RequestsPerSecond::new(capacity * target / busiest)?;
     }
     for (workload, model) in scenario.workloads.iter_mut().zip(&scenario.problem.models) {
         workload.rate = Rate::constant(model.rate);
@@ -142,140 +150,154 @@ fn point(choice: &mut Choice, target: f64) -> anyhow::Result<(Scenario, Vec<Plan
     Ok((scenario, plan))
 }
 
-/// What a model was promised and what it got, as shares of its requests.
-struct Found {
+/// The estimated and the simulated share in time of a model of the grid.
+struct GridModel {
+    /// The utilisation of the plan's busiest device or replica.
     utilisation: f64,
-    /// Coefficient of variation of the gaps between requests.
+    /// The coefficient of variation of the gaps between requests.
     cv: f64,
-    /// In words: the model, its rate and the plan's number in the grid.
-    what: String,
-    promised: f64,
-    got: f64,
+    /// The model's name, its rate, and the plan's number in the grid.
+    description: String,
+    /// The estimated share of the requests in time.
+    estimated: f64,
+    /// The simulated share of the requests in time.
+    simulated: f64,
 }
 
-impl Found {
-    fn too_bright(&self) -> f64 {
-        self.promised - self.got
+impl GridModel {
+    fn overestimate(&self) -> f64 {
+        self.estimated - self.simulated
     }
 }
 
-/// Every model of every plan of the grid, simulated with each seed.
-fn grid(seeds: &[u64]) -> anyhow::Result<Vec<Found>> {
-    let mut choice = Choice(7);
+/// Simulates every plan of the grid with each seed, and returns their models.
+fn simulate_grid(seeds: &[u64]) -> anyhow::Result<Vec<GridModel>> {
+    let mut random = Random(7);
     let mut points = Vec::new();
     for utilisation in UTILISATIONS {
         for _ in 0..PLANS_EACH {
-            points.push((utilisation, point(&mut choice, utilisation)?));
+            points.push((utilisation, random_plan(&mut random, utilisation)?));
         }
     }
-    let tried = points
+    let simulated = points
         .par_iter()
         .enumerate()
         .map(|(i, (utilisation, (scenario, plan)))| {
             let mut shares = vec![0.0; scenario.problem.models.len()];
             for &seed in seeds {
-                let report = try_plan(scenario, plan, seed)?;
-                for (got, model) in shares.iter_mut().zip(&report.models) {
-                    *got += model.goodput_rps / model.offered_rps / seeds.len() as f64;
+                let report = simulate_plan(scenario, plan, seed)?;
+                for (share, model) in shares.iter_mut().zip(&report.models) {
+                    *share += model.goodput_rps / model.offered_rps / seeds.len() as f64;
                 }
             }
             let forecasts = estimate(&scenario.problem, plan);
             let models = scenario.problem.models.iter().zip(forecasts).zip(shares);
-            let found = models.map(|((model, forecast), got)| Found {
+            let models = models.map(|((model, forecast), simulated)| GridModel {
                 utilisation: *utilisation,
                 cv: scenario.problem.conditions.burstiness,
-                what: format!("{} at {:.1} in plan {}", model.id, model.rate.get(), i + 1),
-                promised: forecast.goodput.get() / model.rate.get(),
-                got,
+                description: format!("{} at {:.1} in plan {}", model.id, model.rate.get(), i + 1),
+                estimated: forecast.goodput.get() / model.rate.get(),
+                simulated,
             });
-            Ok(found.collect::<Vec<Found>>())
+            Ok(models.collect::<Vec<GridModel>>())
         });
-    let found = tried.collect::<anyhow::Result<Vec<_>>>()?;
-    Ok(found.into_iter().flatten().collect())
+    let models = simulated.collect::<anyhow::Result<Vec<_>>>()?;
+    Ok(models.into_iter().flatten().collect())
 }
 
-fn mean_error(found: &[&Found]) -> f64 {
-    found
+fn mean_error(models: &[&GridModel]) -> f64 {
+    models
         .iter()
-        .map(|model| model.too_bright().abs())
+        .map(|model| model.overestimate().abs())
         .sum::<f64>()
-        / found.len() as f64
+        / models.len() as f64
 }
 
-fn up_to_busy<'a>(found: &[&'a Found]) -> Vec<&'a Found> {
-    let is_busy = |model: &&&Found| model.utilisation <= BUSY;
-    found.iter().filter(is_busy).copied().collect()
+fn up_to_busy<'a>(models: &[&'a GridModel]) -> Vec<&'a GridModel> {
+    let is_up_to_busy = |model: &&&GridModel| model.utilisation <= BUSY;
+    models.iter().filter(is_up_to_busy).copied().collect()
 }
 
-fn brightest<'a>(found: &[&'a Found]) -> Option<&'a Found> {
-    let by = |a: &&&Found, b: &&&Found| a.too_bright().total_cmp(&b.too_bright());
-    found.iter().max_by(by).copied()
+fn most_overestimated<'a>(models: &[&'a GridModel]) -> Option<&'a GridModel> {
+    let order = |a: &&&GridModel, b: &&&GridModel| a.overestimate().total_cmp(&b.overestimate());
+    models.iter().max_by(order).copied()
 }
 
-fn targets(found: &[&Found]) -> Vec<Claim> {
-    let busy = up_to_busy(found);
+fn targets(models: &[&GridModel]) -> Vec<Claim> {
+    let busy = up_to_busy(models);
     let error = mean_error(&busy);
     let mut claims = vec![Claim::new(
-        format!("up to a utilisation of {BUSY} the mean absolute error is at most {MEAN_ERROR}"),
+        format!(
+            "up to a utilisation of {BUSY} the mean absolute error is at most {MAX_MEAN_ERROR}"
+        ),
         format!("{error:.4} over {} models", busy.len()),
-        error <= MEAN_ERROR,
+        error <= MAX_MEAN_ERROR,
     )];
-    claims.extend(brightest(found).map(|model| {
+    claims.extend(most_overestimated(models).map(|model| {
         Claim::new(
-            format!("nowhere is {TOO_BRIGHT:.2} more promised than comes true"),
-            format!("{:+.3} at most: {}", model.too_bright(), model.what),
-            model.too_bright() <= TOO_BRIGHT,
+            format!("nowhere is {MAX_OVERESTIMATE:.2} more promised than comes true"),
+            format!(
+                "{:+.3} at most: {}",
+                model.overestimate(),
+                model.description
+            ),
+            model.overestimate() <= MAX_OVERESTIMATE,
         )
     }));
     claims
 }
 
-/// A row for each value of something.
-fn table(what: &str, values: &[f64], found: &[&Found], of: impl Fn(&Found) -> f64) -> String {
+/// Returns a table with a row for each value of a parameter.
+fn table(
+    parameter: &str,
+    values: &[f64],
+    models: &[&GridModel],
+    value_of: impl Fn(&GridModel) -> f64,
+) -> String {
     let mut text = format!(
-        "| {what} | models | mean share found | mean absolute error | too bright by at most | too dark by at most |\n\
+        "| {parameter} | models | mean share found | mean absolute error | too bright by at most | too dark by at most |\n\
          |---|---:|---:|---:|---:|---:|\n"
     );
     for value in values {
-        let is_here = |model: &&&Found| (of(model) - value).abs() < 1e-9;
-        let here: Vec<&Found> = found.iter().filter(is_here).copied().collect();
-        let share = here.iter().map(|model| model.got).sum::<f64>() / here.len() as f64;
-        let most = |sign: f64| {
-            here.iter()
-                .map(|model| sign * model.too_bright())
+        let has_value = |model: &&&GridModel| (value_of(model) - value).abs() < 1e-9;
+        let row: Vec<&GridModel> = models.iter().filter(has_value).copied().collect();
+        let share = row.iter().map(|model| model.simulated).sum::<f64>() / row.len() as f64;
+        let largest = |sign: f64| {
+            row.iter()
+                .map(|model| sign * model.overestimate())
                 .fold(0.0, f64::max)
         };
         writeln!(
             text,
             "| {value} | {} | {share:.3} | {:.4} | {:.3} | {:.3} |",
-            here.len(),
-            mean_error(&here),
-            most(1.0),
-            most(-1.0)
+            row.len(),
+            mean_error(&row),
+            largest(1.0),
+            largest(-1.0)
         )
-        .expect("a string takes everything");
+        .expect("writing to a string cannot fail");
     }
     text
 }
 
-/// What was found over what was promised, a dot for each model.
-fn figure(found: &[&Found]) -> Figure {
+/// Returns a figure of the simulated over the estimated share, with a dot for each model.
+fn figure(models: &[&GridModel]) -> Figure {
     let names = ["as promised", "0.10 less"].map(str::to_owned);
     let names: Vec<String> = VARIATIONS
         .iter()
         .map(|cv| format!("CV {cv}"))
         .chain(names)
         .collect();
-    let panel = |title: String, is_here: &dyn Fn(f64) -> bool| {
+    let panel = |title: String, is_shown: &dyn Fn(f64) -> bool| {
         let dots = VARIATIONS.iter().enumerate().map(|(series, cv)| {
-            let here = found
+            let shown = models
                 .iter()
-                .filter(|model| is_here(model.utilisation) && (model.cv - cv).abs() < 1e-9);
+                .filter(|model| is_shown(model.utilisation) && (model.cv - cv).abs() < 1e-9);
             Curve {
                 series,
                 stroke: Stroke::Dots,
-                points: here
-                    .map(|model| (100.0 * model.promised, 100.0 * model.got))
+                points: shown
+                    .map(|model| (100.0 * model.estimated, 100.0 * model.simulated))
                     .collect(),
             }
         });
@@ -284,7 +306,7 @@ fn figure(found: &[&Found]) -> Figure {
             stroke: Stroke::Line,
             points: vec![(100.0 * less, 0.0), (100.0, 100.0 * (1.0 - less))],
         };
-        let lines = [0.0, TOO_BRIGHT].into_iter().enumerate().map(line);
+        let lines = [0.0, MAX_OVERESTIMATE].into_iter().enumerate().map(line);
         Panel::Lines(LineChart {
             title,
             x_axis: "% promised".to_owned(),
@@ -313,31 +335,32 @@ impl Experiment for Estimate {
     }
 
     fn title(&self) -> &'static str {
-        "What `goodput` estimates, and what comes true"
+        "The estimate of `goodput` and the simulated result"
     }
 
-    fn run(&self, lab: &Lab) -> anyhow::Result<(Page, Option<Sweep>)> {
-        let found = grid(&lab.seeds)?;
-        let mut page = page(self);
+    fn run(&self, runner: &Runner) -> anyhow::Result<(Page, Option<Sweep>)> {
+        let models = simulate_grid(&runner.seeds)?;
+        let mut page = new_page(self);
         page.paragraph(&format!(
-            "The share of each model's requests that is answered in time, as the estimate of `goodput` promises it and as the simulator finds it, for {} random plans: \
-             one to three models on one or two V100s, SLOs of 100 to 400 ms, batches of 1 to 32 that take at most {:.0} % of the SLO, gaps between requests with a coefficient of variation of 1, 2 or 4, with rates at which the busiest device or replica computes for \
-             the part of the time that is named, in full batches; {WINDOW} seconds of each run count. Inference takes {LATENCY_SCALE} times as long as profiled, and the estimate is told. Dispatched by `deadline`, \
-             seeds {:?}.",
+            "The share of each model's requests that is answered in time, by the estimate of `goodput` and in the simulation, for {} random plans. The plans have one \
+            to three models on one or two V100s, SLOs of 100 to 400 ms, batches of 1 to 32 that take at most {:.0} % of the SLO, and gaps between requests with a \
+            coefficient of variation of 1, 2 or 4. Their rates are such that the busiest device or replica has the given utilisation with full batches. {WINDOW} seconds \
+            of each run are counted. Inference takes {LATENCY_SCALE} times as long as profiled, which the estimate takes into account. Dispatched by `deadline`, seeds \
+            {:?}.",
             UTILISATIONS.len() * PLANS_EACH,
-            100.0 * COMPUTED,
-            lab.seeds
+            100.0 * MAX_COMPUTE_PART,
+            runner.seeds
         ));
-        let found: Vec<&Found> = found.iter().collect();
-        page.targets(&targets(&found));
-        page.figure("shares", &figure(&found));
+        let models: Vec<&GridModel> = models.iter().collect();
+        page.targets(&targets(&models));
+        page.figure("shares", &figure(&models));
         page.heading("By utilisation");
-        page.table(&table("utilisation", &UTILISATIONS, &found, |model| {
+        page.table(&table("utilisation", &UTILISATIONS, &models, |model| {
             model.utilisation
         }));
         page.heading("By burstiness");
         page.paragraph(&format!("Up to a utilisation of {BUSY}:"));
-        let busy = up_to_busy(&found);
+        let busy = up_to_busy(&models);
         page.table(&table("CV", &VARIATIONS, &busy, |model| model.cv));
         Ok((page, None))
     }
@@ -348,19 +371,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_estimate_is_close_at_utilisations_up_to_0_9_and_nowhere_far_too_bright() {
-        let found = grid(&[1]).expect("files of the repository");
-        let found: Vec<&Found> = found.iter().collect();
-        let busy = up_to_busy(&found);
+    fn the_estimate_is_close_up_to_a_utilisation_of_0_9_and_never_far_too_high() {
+        let models = simulate_grid(&[1]).expect("files of the repository");
+        let models: Vec<&GridModel> = models.iter().collect();
+        let busy = up_to_busy(&models);
         let error = mean_error(&busy);
-        assert!(error <= MEAN_ERROR, "{error:.4} over {} models", busy.len());
-        let model = brightest(&found).expect("a grid of some plans");
         assert!(
-            model.too_bright() <= TOO_BRIGHT,
-            "{}: {:.3} promised, {:.3} found",
-            model.what,
-            model.promised,
-            model.got
+            error <= MAX_MEAN_ERROR,
+            "{error:.4} over {} models",
+            busy.len()
+        );
+        let model = most_overestimated(&models).expect("the grid is not empty");
+        assert!(
+            model.overestimate() <= MAX_OVERESTIMATE,
+            "{}: {:.3} estimated, {:.3} simulated",
+            model.description,
+            model.estimated,
+            model.simulated
         );
     }
 }

@@ -1,24 +1,27 @@
-//! What `max-min` does for the model that is worst off, and what it costs the others.
+//! The effect of the objective `max-min` on the worst-served model and on all requests.
 
 use std::fmt::Write as _;
 
 use packhorse_cluster::{Discipline, Objective};
 use packhorse_figures::{Bar, BarChart, BarGroup, Figure, Panel, Series};
 
-use super::{Experiment, GOODPUT, loads, of_the_thesis, page};
 use crate::{
-    lab::{Lab, Planner},
+    experiment::{Experiment, new_page},
     page::{Claim, Page},
-    setting::{Setting, World},
+    planner::Planner,
+    runner::Runner,
+    setting::{Calibration, Setting},
     sweep::{Sweep, Trial},
+    thesis::{GOODPUT, largest_load_settings, thesis_planners},
 };
 
 pub(crate) struct MaxMin;
 
-/// What the worst model should get.
+/// The target of the worst model's share in time.
 const TARGET: f64 = 0.75;
 
-fn worst(trial: &Trial) -> Option<(&str, f64)> {
+/// Returns the worst-served model with its share of requests in time.
+fn worst_model(trial: &Trial) -> Option<(&str, f64)> {
     let models = trial.plan.models.iter();
     models
         .map(|model| (model.name.as_str(), trial.model_share(&model.name)))
@@ -31,54 +34,51 @@ impl Experiment for MaxMin {
     }
 
     fn title(&self) -> &'static str {
-        "The model that is worst off"
+        "The worst-served model"
     }
 
-    fn run(&self, lab: &Lab) -> anyhow::Result<(Page, Option<Sweep>)> {
-        let fair = Planner::policy(GOODPUT).aiming_at(Objective::MaxMin);
+    fn run(&self, runner: &Runner) -> anyhow::Result<(Page, Option<Sweep>)> {
+        let fair = Planner::from_policy(GOODPUT).with_objective(Objective::MaxMin);
         let label = fair.label.clone();
-        let mut planners = of_the_thesis();
-        planners.extend([Planner::policy(GOODPUT), fair]);
-        let settings: Vec<Setting> = loads::settings("6.15")
-            .into_iter()
-            .skip(loads::LOADS.len() - 1)
-            .step_by(loads::LOADS.len())
-            .collect();
-        let sweep = lab.sweep_with(&settings, &planners, &[Discipline::Deadline])?;
-        let mut page = page(self);
+        let mut planners = thesis_planners();
+        planners.extend([Planner::from_policy(GOODPUT), fair]);
+        let sweep =
+            runner.sweep_with(&largest_load_settings(), &planners, &[Discipline::Deadline])?;
+        let mut page = new_page(self);
         page.paragraph(
-            "Five vision models on four GPUs, 1000 requests/s each: more than fits. `goodput` serves as many requests as it can; with `--objective max-min` it \
-             serves the worst model as well as it can first. Dispatched by `deadline`.",
+            "Five vision models on four GPUs, 1000 requests/s each, which is more than the GPUs can serve. `goodput` serves as many requests as possible; with \
+            `--objective max-min` it first maximises the served share of the worst-served model. Dispatched by `deadline`.",
         );
         page.targets(&targets(&sweep, &label));
-        for &world in &sweep.worlds {
-            page.heading(&format!("The {world} world"));
+        for &calibration in &sweep.calibrations {
+            page.heading(&format!("The {calibration} world"));
             page.paragraph(&format!(
-                "Percent of its requests within the SLO that the worst model gets, and of all requests ({}).",
-                sweep.seeds()
+                "Percent of the worst-served model's requests, and of all requests, that are answered within the SLO ({}).",
+                sweep.describe_seeds()
             ));
-            page.figure(&world.to_string(), &figure(&sweep, world));
-            page.table(&table(&sweep, world));
+            page.figure(&calibration.to_string(), &figure(&sweep, calibration));
+            page.table(&table(&sweep, calibration));
         }
-        page.planners(&sweep);
+        page.planning_times(&sweep);
         Ok((page, None))
     }
 }
 
-/// Calibrated, and nominal to compare.
+/// Returns the targets, which hold in the calibrated world; the nominal world is for comparison.
 fn targets(sweep: &Sweep, label: &str) -> Vec<Claim> {
     let target = |setting: usize| {
-        let of = |world| {
-            worst(sweep.trial_in(world, setting, label, Discipline::Deadline)?)
-                .map(|(model, share)| (world, model, share))
+        let worst = |&calibration: &Calibration| {
+            let trial = sweep.trial_in(calibration, setting, label, Discipline::Deadline)?;
+            let (model, share) = worst_model(trial)?;
+            Some((calibration, model, share))
         };
-        let found: Vec<_> = sweep.worlds.iter().filter_map(|&world| of(world)).collect();
-        let texts = found
+        let results: Vec<_> = sweep.calibrations.iter().filter_map(worst).collect();
+        let texts = results.iter().map(|(calibration, model, share)| {
+            format!("{calibration} {:.1} % of `{model}`", 100.0 * share)
+        });
+        let met = results
             .iter()
-            .map(|(world, model, share)| format!("{world} {:.1} % of `{model}`", 100.0 * share));
-        let met = found
-            .iter()
-            .all(|&(world, _, share)| world == World::Nominal || share >= TARGET);
+            .all(|&(calibration, _, share)| calibration == Calibration::Nominal || share >= TARGET);
         Claim::new(
             format!(
                 "{}, {}, calibrated: the worst model has ≥ {:.0} %",
@@ -93,20 +93,20 @@ fn targets(sweep: &Sweep, label: &str) -> Vec<Claim> {
     (0..sweep.settings.len()).map(target).collect()
 }
 
-/// The worst model beside all requests, a bar for each planner.
-fn figure(sweep: &Sweep, world: World) -> Figure {
+/// Returns a figure of the worst model's share and of the share of all requests, with a bar for each planner.
+fn figure(sweep: &Sweep, calibration: Calibration) -> Figure {
     let panel = |title: &str, share: &dyn Fn(&Trial) -> Option<f64>| {
-        let group = |(setting, of): (usize, &Setting)| {
+        let group = |(index, setting): (usize, &Setting)| {
             let bar = |planner: &String| {
-                let trial = sweep.trial_in(world, setting, planner, Discipline::Deadline)?;
+                let trial = sweep.trial_in(calibration, index, planner, Discipline::Deadline)?;
                 Some(Bar {
                     label: planner.clone(),
                     values: vec![100.0 * share(trial)?],
                 })
             };
             BarGroup {
-                label: of.part.clone(),
-                bars: sweep.run().filter_map(bar).collect(),
+                label: setting.part.clone(),
+                bars: sweep.run_planners().filter_map(bar).collect(),
             }
         };
         Panel::Bars(BarChart {
@@ -118,40 +118,40 @@ fn figure(sweep: &Sweep, world: World) -> Figure {
         })
     };
     Figure {
-        title: format!("Requests in time at 5000 requests/s, {world}"),
+        title: format!("Requests in time at 5000 requests/s, {calibration}"),
         notes: Vec::new(),
         columns: 2,
         panels: vec![
             panel("of the worst model", &|trial| {
-                worst(trial).map(|(_, share)| share)
+                worst_model(trial).map(|(_, share)| share)
             }),
             panel("of all", &|trial| Some(trial.share())),
         ],
     }
 }
 
-fn table(sweep: &Sweep, world: World) -> String {
+fn table(sweep: &Sweep, calibration: Calibration) -> String {
     let mut text = "|".to_owned();
     for setting in &sweep.settings {
-        write!(text, " | {}: worst | all", setting.part).expect("a string takes everything");
+        write!(text, " | {}: worst | all", setting.part).expect("writing to a string cannot fail");
     }
     writeln!(
         text,
         " |\n|---|{}",
         "---:|".repeat(2 * sweep.settings.len())
     )
-    .expect("a string takes everything");
-    for planner in sweep.run() {
-        write!(text, "| {planner}").expect("a string takes everything");
+    .expect("writing to a string cannot fail");
+    for planner in sweep.run_planners() {
+        write!(text, "| {planner}").expect("writing to a string cannot fail");
         for setting in 0..sweep.settings.len() {
-            let trial = sweep.trial_in(world, setting, planner, Discipline::Deadline);
+            let trial = sweep.trial_in(calibration, setting, planner, Discipline::Deadline);
             let shares = trial.and_then(|trial| {
-                let (model, share) = worst(trial)?;
+                let (model, share) = worst_model(trial)?;
                 let all = 100.0 * trial.share();
                 Some(format!("{:.1} ({model}) | {all:.1}", 100.0 * share))
             });
             write!(text, " | {}", shares.unwrap_or("– | –".to_owned()))
-                .expect("a string takes everything");
+                .expect("writing to a string cannot fail");
         }
         text.push_str(" |\n");
     }

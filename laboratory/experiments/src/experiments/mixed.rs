@@ -1,14 +1,15 @@
-//! Figure 6.10 and what the thesis makes of it: vision and language models on ever more GPUs.
+//! Figure 6.10 with the thesis' statements about it: vision and language models on one to eight GPUs.
 
 use packhorse_cluster::Discipline;
 use packhorse_figures::{BarGroup, Figure, Panel, runs};
 
-use super::{Experiment, page, percent, rps};
 use crate::{
-    lab::{Lab, Planner},
+    experiment::{Experiment, format_rates, format_shares, new_page},
     page::{Claim, Page},
-    setting::Setting,
+    planner::Planner,
+    runner::Runner,
     sweep::Sweep,
+    thesis::gpu_settings,
 };
 
 pub(crate) struct Mixed;
@@ -22,30 +23,30 @@ impl Experiment for Mixed {
         "Figure 6.10: two vision and two language models at 300 requests/s each on one to eight GPUs"
     }
 
-    fn run(&self, lab: &Lab) -> anyhow::Result<(Page, Option<Sweep>)> {
-        let gpus = |gpus| Setting::gpus("6.10", gpus);
-        let sweep = lab.sweep(&(1..=8).map(gpus).collect::<Vec<_>>(), &Planner::all())?;
-        let mut page = page(self);
-        page.heading("What agrees with the thesis, and what does not");
+    fn run(&self, runner: &Runner) -> anyhow::Result<(Page, Option<Sweep>)> {
+        let sweep = runner.sweep(&gpu_settings("6.10", 8), &Planner::all())?;
+        let mut page = new_page(self);
+        page.heading("Agreement with the thesis");
         page.claims(&claims(&sweep).unwrap_or_default());
         page.goodput(self.title(), &sweep);
         if let Some(figure) = figure_6_13(&sweep) {
             page.heading("Queues at the workers: figure 6.13");
             page.paragraph(
-                "WSM-MILP's plans, the thesis' router. A model whose replicas are too slow for its rate queues at the worker without bound; the bars \
-                 are cut, and the number above says how long they are.",
+                "The plans of WSM-MILP with the thesis' router. The queue at the worker of a model whose replicas are too slow for its rate grows without bound; its bar is \
+                cut, and the number above the bar is its height.",
             );
             page.figure("stages", &figure);
         }
-        page.planners(&sweep);
+        page.planning_times(&sweep);
         Ok((page, Some(sweep)))
     }
 }
 
 fn claims(sweep: &Sweep) -> Option<Vec<Claim>> {
-    let all = |of: &dyn Fn(usize) -> Option<f64>| (0..8).map(of).collect::<Option<Vec<f64>>>();
+    let by_gpus =
+        |value: &dyn Fn(usize) -> Option<f64>| (0..8).map(value).collect::<Option<Vec<f64>>>();
     let goodput = |policy: &str| {
-        all(&|setting| {
+        by_gpus(&|setting| {
             Some(
                 sweep
                     .trial(setting, policy, Discipline::FixedWait)?
@@ -54,7 +55,7 @@ fn claims(sweep: &Sweep) -> Option<Vec<Claim>> {
         })
     };
     let share = |model: &str| {
-        all(&|setting| {
+        by_gpus(&|setting| {
             Some(
                 sweep
                     .trial(setting, "wsm-milp", Discipline::FixedWait)?
@@ -77,17 +78,17 @@ fn claims(sweep: &Sweep) -> Option<Vec<Claim>> {
                 .replicas,
         )
     };
-    let (berts, gpt2s) = (replicas("bert")?, replicas("gpt2")?);
+    let (bert_replicas, gpt2_replicas) = (replicas("bert")?, replicas("gpt2")?);
     Some(vec![
         Claim::new(
             "WAO-Usher hardly gains from more than one GPU",
-            format!("{} requests/s", rps(&wao)),
+            format!("{} requests/s", format_rates(&wao)),
             wao[7] - wao[0] < 0.25 * (usher[7] - usher[0]),
         ),
         Claim::new(
             "on five GPUs WSM-MILP places two replicas each of bert and gpt2",
-            format!("{berts} of bert, {gpt2s} of gpt2"),
-            (berts, gpt2s) == (2, 2),
+            format!("{bert_replicas} of bert, {gpt2_replicas} of gpt2"),
+            (bert_replicas, gpt2_replicas) == (2, 2),
         ),
         Claim::new(
             "and is much worse than Usher there",
@@ -98,7 +99,7 @@ fn claims(sweep: &Sweep) -> Option<Vec<Claim>> {
             "with WSM-MILP gpt2 recovers at six GPUs",
             format!(
                 "{} of its requests within the SLO on 5, 6, 7 GPUs",
-                percent(&gpt2[4..7])
+                format_shares(&gpt2[4..7])
             ),
             gpt2[4] < 0.5 && gpt2[5] > 0.8,
         ),
@@ -106,7 +107,7 @@ fn claims(sweep: &Sweep) -> Option<Vec<Claim>> {
             "and bert at seven",
             format!(
                 "{} of its requests within the SLO on 5, 6, 7 GPUs",
-                percent(&bert[4..7])
+                format_shares(&bert[4..7])
             ),
             bert[5] < 0.5 && bert[6] > 0.8,
         ),
@@ -140,7 +141,7 @@ fn figure_6_13(sweep: &Sweep) -> Option<Figure> {
     });
     Some(Figure {
         title: "where the time goes, wsm-milp with fixed-wait".to_owned(),
-        notes: vec![format!("calibrated world, {}", sweep.seeds())],
+        notes: vec![format!("calibrated world, {}", sweep.describe_seeds())],
         columns: 2,
         panels: panels.into_iter().collect::<Option<_>>()?,
     })

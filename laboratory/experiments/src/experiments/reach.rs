@@ -1,68 +1,65 @@
-//! How far `goodput` reaches on the thesis' own settings, beside what it should reach.
+//! The results of `goodput` in the thesis' settings, compared with their targets.
 
 use packhorse_cluster::Discipline;
 
-use super::{Experiment, GOODPUT, loads, page};
 use crate::{
-    lab::{Lab, Planner},
+    experiment::{Experiment, new_page},
     page::{Claim, Page},
-    setting::{Setting, World},
+    planner::Planner,
+    runner::Runner,
+    setting::{Calibration, Setting},
     sweep::Sweep,
+    thesis::{GOODPUT, LOADS, SLOS, gpu_settings, load_settings},
 };
 
 pub(crate) struct Reach;
 
-/// A figure of the thesis: its settings, and what they should come to.
+/// A figure of the thesis: its settings, and their targets.
 struct Figure {
     name: &'static str,
     settings: Vec<Setting>,
-    /// The share of all its requests in time: calibrated, nominal.
+    /// The target share of all its requests in time: calibrated, nominal.
     target: [f64; 2],
-    /// No plan can have more, calibrated: what full batches carry if nobody ever waits, from a prototype.
+    /// The upper bound of the share, calibrated: full batches and no waiting, computed by a prototype.
     fluid_bound: f64,
 }
 
-/// A number of devices and loads that should be served.
+/// The target of one or several settings of a figure.
 struct Target {
-    what: String,
-    /// Places in its figure's settings: the worst of them counts.
+    description: String,
+    /// The indices of the settings, of which the worst counts.
     settings: Vec<usize>,
-    /// Calibrated, and, where one was set, nominal.
+    /// The share of the requests in time: calibrated, nominal; `None` for no target.
     share: [Option<f64>; 2],
 }
 
-fn figures() -> [Figure; 3] {
-    let gpus = |figure, most| {
-        (1..=most)
-            .map(|gpus| Setting::gpus(figure, gpus))
-            .collect::<Vec<_>>()
-    };
+fn figures_with_targets() -> [Figure; 3] {
     [
         Figure {
             name: "6.1",
-            settings: gpus("6.1", 6),
+            settings: gpu_settings("6.1", 6),
             target: [0.908, 0.915],
             fluid_bound: 0.935,
         },
         Figure {
             name: "6.10",
-            settings: gpus("6.10", 8),
+            settings: gpu_settings("6.10", 8),
             target: [0.858, 0.860],
             fluid_bound: 0.874,
         },
         Figure {
             name: "6.15",
-            settings: loads::settings("6.15"),
+            settings: load_settings("6.15"),
             target: [0.967, 0.943],
             fluid_bound: 0.995,
         },
     ]
 }
 
-/// The targets of single settings of a figure.
+/// Returns the targets of single settings of a figure.
 fn targets(figure: &str) -> Vec<Target> {
     let gpus = |models: &str, gpus: usize, share: f64| Target {
-        what: format!("{models} on {gpus} GPUs"),
+        description: format!("{models} on {gpus} GPUs"),
         settings: vec![gpus - 1],
         share: [Some(share), None],
     };
@@ -75,20 +72,22 @@ fn targets(figure: &str) -> Vec<Target> {
             let models = "vision and language models, 300 requests/s each, SLO 300 ms";
             vec![gpus(models, 6, 0.99), gpus(models, 5, 0.95)]
         }
-        _ => loads::SLOS
+        _ => SLOS
             .into_iter()
             .enumerate()
             .flat_map(|(i, slo)| {
-                let at = i * loads::LOADS.len();
-                let load = |what: &str, settings, share, nominal| Target {
-                    what: format!("vision models on four GPUs, SLO {slo} ms, {what} requests/s"),
+                let first = i * LOADS.len();
+                let load = |load: &str, settings, share, nominal| Target {
+                    description: format!(
+                        "vision models on four GPUs, SLO {slo} ms, {load} requests/s"
+                    ),
                     settings,
                     share: [Some(share), nominal],
                 };
                 [
-                    load("1000 to 3000", (at..at + 3).collect(), 0.99, None),
-                    load("4000", vec![at + 3], 0.95, None),
-                    load("5000", vec![at + 4], 0.92, Some(0.90)),
+                    load("1000 to 3000", (first..first + 3).collect(), 0.99, None),
+                    load("4000", vec![first + 3], 0.95, None),
+                    load("5000", vec![first + 4], 0.92, Some(0.90)),
                 ]
             })
             .collect(),
@@ -101,85 +100,93 @@ impl Experiment for Reach {
     }
 
     fn title(&self) -> &'static str {
-        "How far `goodput` reaches"
+        "The results of `goodput` and its targets"
     }
 
-    fn run(&self, lab: &Lab) -> anyhow::Result<(Page, Option<Sweep>)> {
-        let mut page = page(self);
+    fn run(&self, runner: &Runner) -> anyhow::Result<(Page, Option<Sweep>)> {
+        let mut page = new_page(self);
         page.paragraph(
-            "What `goodput` should reach on the settings of figures 6.1, 6.10 and 6.15, dispatched by `deadline`, and what it does, in percent of the offered \
-             requests. Where nothing was asked of the nominal world, its number stands there to compare, and does not count.",
+            "The targets of `goodput` in the settings of figures 6.1, 6.10 and 6.15, dispatched by `deadline`, and its results, in percent of the offered requests. If \
+            there is no target for the nominal world, its result is for comparison only.",
         );
         let (mut single, mut sums) = (Vec::new(), Vec::new());
-        for figure in figures() {
-            let sweep = lab.sweep_with(
+        for figure in figures_with_targets() {
+            let sweep = runner.sweep_with(
                 &figure.settings,
-                &[Planner::policy(GOODPUT)],
+                &[Planner::from_policy(GOODPUT)],
                 &[Discipline::Deadline],
             )?;
             let claims = targets(figure.name).into_iter();
-            single.extend(claims.map(|target| setting(&sweep, &target)));
-            sums.push(sum(&sweep, &figure));
+            single.extend(claims.map(|target| setting_claim(&sweep, &target)));
+            sums.push(figure_claim(&sweep, &figure));
         }
         page.heading("Single settings");
         page.targets(&single);
         page.heading("All settings of a figure");
         page.paragraph(
-            "The fluid bound, of the calibrated world, lets every replica have full batches without anybody waiting; no plan can reach it.",
+            "The fluid bound, for the calibrated world, assumes that every replica has full batches and no request waits; no plan can reach it.",
         );
         page.targets(&sums);
         page.paragraph(
-            "Where a target is missed, [a long search](long-search.md) shows what more there is.",
+            "For missed targets, [a long search](long-search.md) shows the possible gain.",
         );
         Ok((page, None))
     }
 }
 
-/// What was asked of the worlds that were tried, and what came out.
-fn verdict(what: &str, share: [Option<f64>; 2], found: &[(World, f64)], more: &str) -> Claim {
-    let asked = |world: World| share[usize::from(world == World::Nominal)];
-    let wanted: Vec<String> = World::ALL
-        .into_iter()
-        .filter_map(|world| Some(format!("{world} ≥ {:.1} %", 100.0 * asked(world)?)))
-        .collect();
-    let here: Vec<String> = found
+/// Returns a claim that compares target shares with the results of each calibration.
+fn claim(
+    description: &str,
+    target: [Option<f64>; 2],
+    results: &[(Calibration, f64)],
+    note: &str,
+) -> Claim {
+    let target = |calibration| target[usize::from(calibration == Calibration::Nominal)];
+    let text = |calibration| {
+        Some(format!(
+            "{calibration} ≥ {:.1} %",
+            100.0 * target(calibration)?
+        ))
+    };
+    let targets: Vec<String> = Calibration::ALL.into_iter().filter_map(text).collect();
+    let here: Vec<String> = results
         .iter()
-        .map(|(world, share)| format!("{world} {:.2} %", 100.0 * share))
+        .map(|(calibration, share)| format!("{calibration} {:.2} %", 100.0 * share))
         .collect();
-    let met = found
+    let met = results
         .iter()
-        .all(|&(world, found)| asked(world).is_none_or(|share| found >= share));
+        .all(|&(calibration, share)| target(calibration).is_none_or(|target| share >= target));
     Claim::new(
-        format!("{what}: {}", wanted.join(", ")),
-        format!("{}{more}", here.join(", ")),
+        format!("{description}: {}", targets.join(", ")),
+        format!("{}{note}", here.join(", ")),
         met,
     )
 }
 
-fn setting(sweep: &Sweep, target: &Target) -> Claim {
-    let worst = |&world: &World| {
+fn setting_claim(sweep: &Sweep, target: &Target) -> Claim {
+    let worst = |&calibration: &Calibration| {
         let shares = target.settings.iter().filter_map(|&setting| {
-            let trial = sweep.trial_in(world, setting, GOODPUT, Discipline::Deadline)?;
+            let trial = sweep.trial_in(calibration, setting, GOODPUT, Discipline::Deadline)?;
             Some(trial.share())
         });
-        (world, shares.fold(1.0, f64::min))
+        (calibration, shares.fold(1.0, f64::min))
     };
-    let found: Vec<(World, f64)> = sweep.worlds.iter().map(worst).collect();
-    verdict(&target.what, target.share, &found, "")
+    let results: Vec<(Calibration, f64)> = sweep.calibrations.iter().map(worst).collect();
+    claim(&target.description, target.share, &results, "")
 }
 
-fn sum(sweep: &Sweep, figure: &Figure) -> Claim {
-    let share = |&world: &World| {
+fn figure_claim(sweep: &Sweep, figure: &Figure) -> Claim {
+    let share = |&calibration: &Calibration| {
         Some((
-            world,
-            sweep.best_share(world, &[GOODPUT], Discipline::Deadline)?,
+            calibration,
+            sweep.best_share(calibration, &[GOODPUT], Discipline::Deadline)?,
         ))
     };
-    let found: Vec<(World, f64)> = sweep.worlds.iter().filter_map(share).collect();
-    verdict(
+    let results: Vec<(Calibration, f64)> = sweep.calibrations.iter().filter_map(share).collect();
+    claim(
         &format!("figure {}", figure.name),
         figure.target.map(Some),
-        &found,
+        &results,
         &format!("; fluid bound {:.1} %", 100.0 * figure.fluid_bound),
     )
 }

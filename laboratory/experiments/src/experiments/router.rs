@@ -1,4 +1,4 @@
-//! Why the thesis' router gets what it gets: reserves of a percent, and ties among optima.
+//! The sensitivity of the thesis' router to reserves of one percent and to the choice among several optima.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -6,23 +6,25 @@ use std::{
 };
 
 use packhorse_cluster::Discipline;
-use packhorse_simulator::Dispatch;
+use packhorse_simulator::DispatchOptions;
 
-use super::{Experiment, THESIS_POLICIES, figures, page};
 use crate::{
-    lab::{Lab, Planner},
+    experiment::{Experiment, new_page},
     page::Page,
-    setting::{Setting, VISION_SCALE, World},
+    planner::Planner,
+    runner::Runner,
+    setting::{Calibration, Setting, VISION_SCALE},
     sweep::{Sweep, Trial},
+    thesis::{THESIS_POLICIES, figures},
 };
 
 pub(crate) struct Router;
 
-/// Real inference time over the profile's: as fitted, and a little less.
+/// The real time of vision models over the profile's: as fitted, and slightly less.
 const SCALES: [f64; 3] = [VISION_SCALE, 1.21, 1.20];
 const EFFICIENTNET: &str = "efficientnet_b7";
 const USHER: &str = "thesis' usher";
-/// So many seeds tell what five do not.
+/// The number of seeds of the standard deviation.
 const SEEDS: u64 = 100;
 
 impl Experiment for Router {
@@ -31,52 +33,54 @@ impl Experiment for Router {
     }
 
     fn title(&self) -> &'static str {
-        "What decides over the thesis' router"
+        "The sensitivity of the thesis' router"
     }
 
-    fn run(&self, lab: &Lab) -> anyhow::Result<(Page, Option<Sweep>)> {
-        let mut page = page(self);
+    fn run(&self, runner: &Runner) -> anyhow::Result<(Page, Option<Sweep>)> {
+        let mut page = new_page(self);
         page.paragraph(
-            "With `fixed-wait`, the best of the thesis' policies in each setting comes to less here than in the prototype that came before Packhorse: .776, .692 and .739 there on \
-             figures 6.1, 6.10 and 6.15. Two things move these numbers, and they are not the physics.",
+            "With `fixed-wait`, the best of the thesis' policies in each setting serves less here than in the prototype that preceded Packhorse, which has .776, .692 and \
+            .739 on figures 6.1, 6.10 and 6.15. Two causes unrelated to the simulated physics change these numbers.",
         );
-        page.heading("A reserve of a percent");
+        page.heading("Reserves of one percent");
         page.paragraph(&format!(
-            "Nothing is dropped: where a replica gets a percent more than it can do, its queue grows as long as the run lasts. The plans have many such replicas, for they are \
-             planned with the profile's times: two of efficientnet_b7 with batches of 8, or of densenet121 with batches of 4, carry 520 of 500 requests/s, but 426 when inference \
-             takes 1.22 times as long, where clients reach 432. The third digit of that factor, which is fitted to figures read off plots, decides; and so does luck. \
-             On the right, the goodput of efficientnet_b7 on six GPUs with Usher's plan of the thesis, which measured 360.61 requests/s: mean and standard deviation of one run over \
-             {SEEDS} seeds, and the mean of the seeds 1 to 5 that all pages here have.",
+            "The router drops nothing: if a replica receives one percent more than it can serve, its queue grows during the whole run. The plans have many such replicas, \
+            because they are made with the times of the profiles: two replicas of efficientnet_b7 with batches of 8, or of densenet121 with batches of 4, can serve 520 \
+            requests/s where 500 are planned, but only 426 if inference takes 1.22 times as long, while clients reach 432. The result therefore depends on the third digit \
+            of that factor, which is fitted to numbers read from plots, and on chance. The two columns on the right contain the goodput of efficientnet_b7 on six GPUs with \
+            the thesis' plan of Usher, for which the thesis measured 360.61 requests/s: the mean and standard deviation of one run over {SEEDS} seeds, and the mean of \
+            seeds 1 to 5, which all pages here use.",
         ));
-        page.table(&scales(lab)?);
+        page.table(&scale_table(runner)?);
         page.heading("Ties");
         page.paragraph(
-            "The MILPs' optima are tied, and HiGHS answers one of them. Of those with as much goodput, `--prefer small-batch` takes the one with the smallest batches.",
+            "The MILPs have several optimal plans, and HiGHS returns one of them. `--prefer small-batch` chooses the one with the smallest batches among those with the \
+            same goodput.",
         );
-        page.table(&ties(lab)?);
+        page.table(&tie_table(runner)?);
         page.paragraph(
-            "Where a tie matters most is figure 6.15 at 2000 requests/s, 400 for each model. A replica of vgg19 with batches of 4 carries 408 of them by its profile, and 334 of the \
-             356 that clients reach. With batches of 8 the plan of WSM-MILP has the same objective, and vgg19 is served:",
+            "The choice matters most in figure 6.15 at 2000 requests/s, 400 for each model. A replica of vgg19 with batches of 4 can serve 408 requests/s by its profile, \
+            but only 334 of the 356 that clients reach. With batches of 8 the plan of WSM-MILP has the same objective value, and vgg19 is served:",
         );
-        page.table(&vgg19(lab)?);
+        page.table(&vgg19_table(runner)?);
         page.heading("The thesis' own plans");
         page.paragraph(
-            "The plans that the thesis names ([what is from it and what is filled in](../../scenarios/thesis/README.md)) beside those that the same policies make here: percent within \
-             the SLO, and the batches in which they differ, ours → the thesis'.",
+            "The plans in the thesis ([which parts are from it and which are filled in](../../scenarios/thesis/README.md)) compared with the plans of the same policies \
+            here: percent within the SLO, and the batch sizes that differ, ours → the thesis'.",
         );
-        page.table(&own_plans(lab)?);
-        page.heading("What follows");
+        page.table(&thesis_plan_table(runner)?);
+        page.heading("Conclusion");
         page.paragraph(
-            "Figure 6.10 comes to the prototype's number within .003. On figure 6.1 ties do not make up for the difference, but a factor between 1.21 and 1.20 does, and at 1.21 \
-             efficientnet_b7 comes to what the thesis measured. On 6.15 both count: vgg19's tie, and the factor. The factor stays at 1.22, as it was fitted; `deadline`, which drops what \
-             cannot be in time, does not hang on it.",
+            "Figure 6.10 has the prototype's number within .003. On figure 6.1 ties do not explain the difference, but a factor between 1.21 and 1.20 does, and at 1.21 \
+            efficientnet_b7 has the goodput that the thesis measured. On figure 6.15 both the tie of vgg19 and the factor matter. The factor remains 1.22, as it was \
+            fitted; `deadline`, which drops requests that cannot be in time, does not depend on it.",
         );
         Ok((page, None))
     }
 }
 
-/// Scenario, policy and file of the thesis' plans for settings of the three figures.
-const OWN_PLANS: [(&str, &str, &str); 16] = [
+/// The scenario, the policy and the file of each plan of the thesis for settings of the three figures.
+const THESIS_PLANS: [(&str, &str, &str); 16] = [
     ("6.1-gpus-2", "usher", "6.2-usher-gpus-2.json"),
     ("6.1-gpus-3", "usher", "6.2-usher-gpus-3.json"),
     ("6.1-gpus-4", "usher", "6.2-usher-gpus-4.json"),
@@ -111,13 +115,16 @@ const OWN_PLANS: [(&str, &str, &str); 16] = [
     ),
 ];
 
-/// A row per plan that the thesis names.
-fn own_plans(lab: &Lab) -> anyhow::Result<String> {
+/// Returns a table with a row per plan of the thesis.
+fn thesis_plan_table(runner: &Runner) -> anyhow::Result<String> {
     let mut text =
         "| | policy | ours | the thesis' | batches |\n|---|---|---:|---:|---|\n".to_owned();
-    for (setting, policy, file) in OWN_PLANS {
-        let planners = [Planner::policy(policy), Planner::file("thesis", file)];
-        let sweep = fixed_wait(lab, &[Setting::thesis(setting, setting)], &planners)?;
+    for (setting, policy, file) in THESIS_PLANS {
+        let planners = [
+            Planner::from_policy(policy),
+            Planner::from_file("thesis", file),
+        ];
+        let sweep = sweep_fixed_wait(runner, &[Setting::new(setting, setting)], &planners)?;
         let trial = |label| sweep.trial(0, label, Discipline::FixedWait);
         let (Some(ours), Some(theirs)) = (trial(policy), trial("thesis")) else {
             continue;
@@ -127,15 +134,15 @@ fn own_plans(lab: &Lab) -> anyhow::Result<String> {
             "| {setting} | {policy} | {:.1} | {:.1} | {} |",
             100.0 * ours.share(),
             100.0 * theirs.share(),
-            difference(&batches(ours), &batches(theirs))
+            describe_difference(&batch_sizes(ours), &batch_sizes(theirs))
         )
-        .expect("a string takes everything");
+        .expect("writing to a string cannot fail");
     }
     Ok(text)
 }
 
-/// The batch sizes of each model's replicas, ascending.
-fn batches(trial: &Trial) -> BTreeMap<&str, Vec<u32>> {
+/// Returns the batch sizes of each model's replicas, ascending.
+fn batch_sizes(trial: &Trial) -> BTreeMap<&str, Vec<u32>> {
     let mut batches: BTreeMap<&str, Vec<u32>> = BTreeMap::new();
     for replica in &trial.plan.replicas {
         let of_model = batches.entry(&replica.model).or_default();
@@ -145,8 +152,11 @@ fn batches(trial: &Trial) -> BTreeMap<&str, Vec<u32>> {
     batches
 }
 
-/// Which models have other batches.
-fn difference(ours: &BTreeMap<&str, Vec<u32>>, theirs: &BTreeMap<&str, Vec<u32>>) -> String {
+/// Describes the models with different batch sizes.
+fn describe_difference(
+    ours: &BTreeMap<&str, Vec<u32>>,
+    theirs: &BTreeMap<&str, Vec<u32>>,
+) -> String {
     let models: BTreeSet<&&str> = ours.keys().chain(theirs.keys()).collect();
     let sizes = |batches: Option<&Vec<u32>>| {
         let sizes = batches.into_iter().flatten().map(u32::to_string);
@@ -172,45 +182,50 @@ fn difference(ours: &BTreeMap<&str, Vec<u32>>, theirs: &BTreeMap<&str, Vec<u32>>
     }
 }
 
-fn fixed_wait(lab: &Lab, settings: &[Setting], planners: &[Planner]) -> anyhow::Result<Sweep> {
-    let router = vec![Dispatch::from(Discipline::FixedWait)];
-    let sweeps = lab.sweeps_in(&[World::Calibrated], settings, planners, &[router])?;
+/// Simulates planners in settings of the calibrated world with the thesis' router.
+fn sweep_fixed_wait(
+    runner: &Runner,
+    settings: &[Setting],
+    planners: &[Planner],
+) -> anyhow::Result<Sweep> {
+    let router = vec![DispatchOptions::from(Discipline::FixedWait)];
+    let sweeps = runner.sweeps_in(&[Calibration::Calibrated], settings, planners, &[router])?;
     Ok(sweeps.into_iter().next().expect("one for one list"))
 }
 
-/// The share within the SLO of the best planner in each setting, to four digits.
-fn best(sweep: &Sweep, planners: &[&str]) -> String {
-    let share = sweep.best_share(World::Calibrated, planners, Discipline::FixedWait);
+/// Formats the share within the SLO with the best planner in each setting, with four digits.
+fn format_best_share(sweep: &Sweep, planners: &[&str]) -> String {
+    let share = sweep.best_share(Calibration::Calibrated, planners, Discipline::FixedWait);
     share.map_or("–".to_owned(), |share| format!("{share:.4}"))
 }
 
-/// A row per latency scale: the shares of the three figures, and how `efficientnet_b7` fares on six GPUs.
-fn scales(lab: &Lab) -> anyhow::Result<String> {
-    let planners = THESIS_POLICIES.map(Planner::policy);
-    let mut many = Lab::new(false);
-    many.seeds = (1..=SEEDS).collect();
+/// Returns a table with a row per latency scale: the shares of the three figures, and the goodput of `efficientnet_b7` on six GPUs.
+fn scale_table(runner: &Runner) -> anyhow::Result<String> {
+    let planners = THESIS_POLICIES.map(Planner::from_policy);
+    let mut many_seeds = Runner::new(false);
+    many_seeds.seeds = (1..=SEEDS).collect();
     let mut text = "| vision models take | 6.1 | 6.10 | 6.15 | efficientnet_b7, requests/s | seeds 1 to 5 |\n|---|---:|---:|---:|---:|---:|\n".to_owned();
     for scale in SCALES {
         let mut row = vec![format!("{scale:.2} times the profile")];
         for (_, settings) in figures() {
             let settings: Vec<Setting> = settings
                 .into_iter()
-                .map(|setting| setting.vision_scaled(scale))
+                .map(|setting| setting.with_vision_scale(scale))
                 .collect();
-            row.push(best(
-                &fixed_wait(lab, &settings, &planners)?,
+            row.push(format_best_share(
+                &sweep_fixed_wait(runner, &settings, &planners)?,
                 &THESIS_POLICIES,
             ));
         }
-        let six = [Setting::gpus("6.1", 6).vision_scaled(scale)];
-        let usher = [Planner::file(USHER, "6.5-usher.json")];
-        let sweep = fixed_wait(&many, &six, &usher)?;
+        let six = [Setting::with_gpus("6.1", 6).with_vision_scale(scale)];
+        let usher = [Planner::from_file(USHER, "6.5-usher.json")];
+        let sweep = sweep_fixed_wait(&many_seeds, &six, &usher)?;
         let trial = sweep.trial(0, USHER, Discipline::FixedWait);
         let goodput = trial.map(goodput_by_seed).unwrap_or_default();
         let (mean, deviation) = mean_and_deviation(&goodput);
         row.push(format!("{mean:.0} ± {deviation:.0}"));
         row.push(format!("{:.1}", mean_and_deviation(&goodput[..5]).0));
-        writeln!(text, "| {} |", row.join(" | ")).expect("a string takes everything");
+        writeln!(text, "| {} |", row.join(" | ")).expect("writing to a string cannot fail");
     }
     Ok(text)
 }
@@ -223,7 +238,7 @@ fn goodput_by_seed(trial: &Trial) -> Vec<f64> {
         .collect()
 }
 
-/// Of at least two values.
+/// Returns the mean and the sample standard deviation of at least two values.
 fn mean_and_deviation(values: &[f64]) -> (f64, f64) {
     let count = values.len() as f64;
     let mean = values.iter().sum::<f64>() / count;
@@ -231,33 +246,36 @@ fn mean_and_deviation(values: &[f64]) -> (f64, f64) {
     (mean, (squares / (count - 1.0)).sqrt())
 }
 
-/// A row per way to take one of several optima.
-fn ties(lab: &Lab) -> anyhow::Result<String> {
-    let found = THESIS_POLICIES.map(Planner::policy);
-    let small = THESIS_POLICIES.map(|name| Planner::policy(name).preferring_small_batches());
+/// Returns a table with a row per choice among several optima.
+fn tie_table(runner: &Runner) -> anyhow::Result<String> {
+    let found = THESIS_POLICIES.map(Planner::from_policy);
+    let small = THESIS_POLICIES.map(|name| Planner::from_policy(name).preferring_small_batches());
     let mut text =
         "| of equally good plans | 6.1 | 6.10 | 6.15 |\n|---|---:|---:|---:|\n".to_owned();
     for (name, planners) in [("the one found", found), ("small batches", small)] {
         let labels = planners.each_ref().map(|planner| planner.label.as_str());
         let mut row = vec![name.to_owned()];
         for (_, settings) in figures() {
-            row.push(best(&fixed_wait(lab, &settings, &planners)?, &labels));
+            row.push(format_best_share(
+                &sweep_fixed_wait(runner, &settings, &planners)?,
+                &labels,
+            ));
         }
-        writeln!(text, "| {} |", row.join(" | ")).expect("a string takes everything");
+        writeln!(text, "| {} |", row.join(" | ")).expect("writing to a string cannot fail");
     }
     Ok(text)
 }
 
-/// WSM-MILP's plan at 2000 requests/s, and the same with other batches for vgg19.
-fn vgg19(lab: &Lab) -> anyhow::Result<String> {
+/// Returns a table of WSM-MILP's plan at 2000 requests/s with two batch sizes of vgg19.
+fn vgg19_table(runner: &Runner) -> anyhow::Result<String> {
     let (_, settings) = figures().into_iter().nth(2).expect("6.15 is the third");
     let settings: Vec<Setting> = settings
         .into_iter()
         .filter(|setting| setting.label == "2000/s")
         .collect();
     let planners =
-        [4, 8].map(|batch_size| Planner::policy("wsm-milp").with_batches("vgg19", batch_size));
-    let sweep = fixed_wait(lab, &settings, &planners)?;
+        [4, 8].map(|batch_size| Planner::from_policy("wsm-milp").with_batches("vgg19", batch_size));
+    let sweep = sweep_fixed_wait(runner, &settings, &planners)?;
     let mut text =
         "| | expected goodput, requests/s | percent within the SLO |\n|---|---:|---:|\n".to_owned();
     for (i, setting) in settings.iter().enumerate() {
@@ -273,7 +291,7 @@ fn vgg19(lab: &Lab) -> anyhow::Result<String> {
                 trial.plan.predicted_goodput_rps,
                 100.0 * trial.share()
             )
-            .expect("a string takes everything");
+            .expect("writing to a string cannot fail");
         }
     }
     Ok(text)

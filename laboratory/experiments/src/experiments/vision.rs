@@ -1,21 +1,23 @@
-//! Figure 6.1 and what the thesis makes of it: five vision models on ever more GPUs.
+//! Figure 6.1 with the thesis' statements about it: five vision models on one to six GPUs.
 
 use packhorse_cluster::Discipline;
 use packhorse_figures::{BarGroup, Figure, Panel, Series, plans, runs};
 
-use super::{Experiment, page, rps};
 use crate::{
-    lab::{Lab, Planner},
+    experiment::{Experiment, format_rates, new_page},
     page::{Claim, Page},
-    setting::{Setting, World},
+    planner::Planner,
+    runner::Runner,
+    setting::{Calibration, Setting},
     sweep::{DISCIPLINES, Sweep},
+    thesis::gpu_settings,
 };
 
 pub(crate) struct Vision;
 
 const MODEL: &str = "efficientnet_b7";
-/// Figure 6.5, as far as the text gives it.
 const USHER: &str = "usher";
+/// The label of AO-MILP's plan in figure 6.5, as the thesis' text describes it.
 const AO_MILP: &str = "thesis' ao-milp";
 
 impl Experiment for Vision {
@@ -27,31 +29,30 @@ impl Experiment for Vision {
         "Figure 6.1: five vision models at 500 requests/s each on one to six GPUs"
     }
 
-    fn run(&self, lab: &Lab) -> anyhow::Result<(Page, Option<Sweep>)> {
-        let gpus = |gpus| Setting::gpus("6.1", gpus);
-        let sweep = lab.sweep(&(1..=6).map(gpus).collect::<Vec<_>>(), &Planner::all())?;
-        let six = lab.sweep(
-            &[gpus(6)],
+    fn run(&self, runner: &Runner) -> anyhow::Result<(Page, Option<Sweep>)> {
+        let sweep = runner.sweep(&gpu_settings("6.1", 6), &Planner::all())?;
+        let six = runner.sweep(
+            &[Setting::with_gpus("6.1", 6)],
             &[
-                Planner::policy(USHER),
-                Planner::file(AO_MILP, "6.5-ao-milp.json"),
+                Planner::from_policy(USHER),
+                Planner::from_file(AO_MILP, "6.5-ao-milp.json"),
             ],
         )?;
-        let mut page = page(self);
-        page.heading("What agrees with the thesis, and what does not");
-        let mut claims = growth(&sweep).unwrap_or_default();
-        claims.extend(six_gpus(&sweep, &six).unwrap_or_default());
+        let mut page = new_page(self);
+        page.heading("Agreement with the thesis");
+        let mut claims = growth_claims(&sweep).unwrap_or_default();
+        claims.extend(six_gpu_claims(&sweep, &six).unwrap_or_default());
         page.claims(&claims);
         page.paragraph(
-            "The goodput of efficientnet_b7 under Usher hangs on 1.4 %: its two replicas do 426.5 of the 432.4 requests/s that come, so that their queue grows throughout the run and each seed \
-             has another tale to tell. [What decides over the thesis' router](router.md) has a hundred of them.",
+            "The goodput of efficientnet_b7 under Usher depends on 1.4 %: its two replicas serve 426.5 of the 432.4 requests/s that arrive, so that their queue grows \
+            throughout the run and the result depends on the seed. [The sensitivity of the thesis' router](router.md) has the results of a hundred seeds.",
         );
         page.goodput(self.title(), &sweep);
         if let Some(figure) = figure_6_6(&six) {
             page.heading("Large batches: figure 6.6");
             page.paragraph(
-                "Usher gives `efficientnet_b7` batches of 8, the thesis' AO-MILP batches of 64, whose optimum is tied. With the thesis' router a batch of 64 \
-                 waits for its last request and computes for longer than the SLO leaves; with `deadline` it goes when it must.",
+                "Usher plans batches of 8 for `efficientnet_b7`. The thesis' AO-MILP, which has several optima, plans batches of 64. With the thesis' router a batch of 64 \
+                waits for its last request and then computes for longer than the rest of the SLO; `deadline` sends the batch before it is too late.",
             );
             page.figure("efficientnet_b7", &figure);
         }
@@ -59,12 +60,13 @@ impl Experiment for Vision {
             page.heading("Plans on five GPUs: figure 6.7");
             page.figure("plans", &figure);
         }
-        page.planners(&sweep);
+        page.planning_times(&sweep);
         Ok((page, Some(sweep)))
     }
 }
 
-fn growth(sweep: &Sweep) -> Option<Vec<Claim>> {
+/// Returns the claims about the growth of the goodput with the number of GPUs.
+fn growth_claims(sweep: &Sweep) -> Option<Vec<Claim>> {
     let goodput = |policy: &str| {
         let trials = (0..6).map(|setting| {
             Some(
@@ -82,8 +84,8 @@ fn growth(sweep: &Sweep) -> Option<Vec<Claim>> {
         goodput("wsm-milp")?,
     );
     let five = sweep.trial(4, "wsm-milp", Discipline::FixedWait)?;
-    let together = |a: &str, b: &str| {
-        let on = |name: &str| {
+    let share_a_device = |a: &str, b: &str| {
+        let devices = |name: &str| {
             five.plan
                 .replicas
                 .iter()
@@ -91,17 +93,17 @@ fn growth(sweep: &Sweep) -> Option<Vec<Claim>> {
                 .map(|replica| replica.device)
                 .collect::<Vec<_>>()
         };
-        on(a).iter().any(|device| on(b).contains(device))
+        devices(a).iter().any(|device| devices(b).contains(device))
     };
     Some(vec![
         Claim::new(
             "Usher gains little from the third GPU and much from the fourth",
-            format!("{} requests/s on 2, 3, 4 GPUs", rps(&usher[1..4])),
+            format!("{} requests/s on 2, 3, 4 GPUs", format_rates(&usher[1..4])),
             usher[3] - usher[2] > 3.0 * (usher[2] - usher[1]),
         ),
         Claim::new(
             "WAO-Usher uses three GPUs however many there are, and gains nothing from more",
-            format!("{} requests/s on 3 to 6 GPUs", rps(&wao[2..])),
+            format!("{} requests/s on 3 to 6 GPUs", format_rates(&wao[2..])),
             wao[2..]
                 .iter()
                 .all(|value| (value - wao[2]).abs() < 0.02 * wao[2]),
@@ -110,19 +112,19 @@ fn growth(sweep: &Sweep) -> Option<Vec<Claim>> {
             "AO-MILP is above Usher on three and four GPUs",
             format!(
                 "ao-milp {}, usher {} requests/s",
-                rps(&ao[2..4]),
-                rps(&usher[2..4])
+                format_rates(&ao[2..4]),
+                format_rates(&usher[2..4])
             ),
             ao[2] > usher[2] && ao[3] > usher[3],
         ),
         Claim::new(
             "WSM-MILP places alexnet and resnet50 on one GPU",
-            if together("alexnet", "resnet50") {
+            if share_a_device("alexnet", "resnet50") {
                 "so it does on five GPUs"
             } else {
                 "not on five GPUs; the optimum is tied"
             },
-            together("alexnet", "resnet50"),
+            share_a_device("alexnet", "resnet50"),
         ),
         Claim::new(
             "on five GPUs WSM-MILP comes closest to Usher on six",
@@ -135,7 +137,8 @@ fn growth(sweep: &Sweep) -> Option<Vec<Claim>> {
     ])
 }
 
-fn six_gpus(sweep: &Sweep, six: &Sweep) -> Option<Vec<Claim>> {
+/// Returns the claims about six GPUs.
+fn six_gpu_claims(sweep: &Sweep, six: &Sweep) -> Option<Vec<Claim>> {
     let usher = six.trial(0, USHER, Discipline::FixedWait)?;
     let milp = six.trial(0, AO_MILP, Discipline::FixedWait)?;
     let submitted = usher.offered() / 5.0;
@@ -163,31 +166,31 @@ fn six_gpus(sweep: &Sweep, six: &Sweep) -> Option<Vec<Claim>> {
         Claim::number(
             "throughput of efficientnet_b7 on six GPUs, Usher",
             425.75,
-            usher.model(MODEL, |model| model.throughput_rps),
+            usher.model_mean(MODEL, |model| model.throughput_rps),
             3.0,
         ),
         Claim::number(
             "throughput, AO-MILP",
             425.25,
-            milp.model(MODEL, |model| model.throughput_rps),
+            milp.model_mean(MODEL, |model| model.throughput_rps),
             3.0,
         ),
         Claim::number(
             "goodput, Usher",
             360.61,
-            usher.model(MODEL, |model| model.goodput_rps),
+            usher.model_mean(MODEL, |model| model.goodput_rps),
             10.0,
         ),
         Claim::number(
             "goodput, AO-MILP",
             143.73,
-            milp.model(MODEL, |model| model.goodput_rps),
+            milp.model_mean(MODEL, |model| model.goodput_rps),
             10.0,
         ),
     ])
 }
 
-/// Stages, latencies and batch sizes of the two plans.
+/// Returns a figure of the stages, latencies and batch sizes of the two plans.
 fn figure_6_6(six: &Sweep) -> Option<Figure> {
     let mut names = Vec::new();
     let mut groups = Vec::new();
@@ -203,8 +206,8 @@ fn figure_6_6(six: &Sweep) -> Option<Figure> {
                 .iter()
                 .position(|model| model.name == MODEL)?;
             bars.push(trial.runs(label).stages(model));
-            curves.push(runs::latency_curve(names.len(), trial.first(MODEL)?));
-            batches.push(runs::batch_sizes(names.len(), trial.first(MODEL)?));
+            curves.push(runs::latency_curve(names.len(), trial.first_report(MODEL)?));
+            batches.push(runs::batch_sizes(names.len(), trial.first_report(MODEL)?));
             names.push(format!("{label}, {discipline}"));
         }
         groups.push(BarGroup {
@@ -239,10 +242,10 @@ fn figure_6_6(six: &Sweep) -> Option<Figure> {
     })
 }
 
-/// The plans for five GPUs.
+/// Returns a figure of the plans for five GPUs.
 fn figure_6_7(sweep: &Sweep) -> Option<Figure> {
-    let scenario = sweep.scenarios.get(&(4, World::Calibrated))?;
-    let panels = sweep.run().filter_map(|policy| {
+    let scenario = sweep.scenarios.get(&(4, Calibration::Calibrated))?;
+    let panels = sweep.run_planners().filter_map(|policy| {
         let trial = sweep.trial(4, policy, Discipline::Deadline)?;
         let mut chart = plans::chart(scenario, &trial.plan, None).ok()?;
         chart.title = format!(

@@ -1,27 +1,30 @@
-//! Sweeps without more to them: figures of the appendix, which the thesis shows without a discussion.
+//! Figures that are only sweeps: those of the appendix, which the thesis shows without a discussion.
 
 use packhorse_cluster::Discipline;
 
-use super::{Experiment, page, rps};
 use crate::{
-    lab::{Lab, Planner},
+    experiment::{Experiment, format_rates, new_page},
     page::{Claim, Page},
+    planner::Planner,
+    runner::Runner,
     setting::Setting,
     sweep::Sweep,
+    thesis::{gpu_settings, load_settings},
 };
 
-/// A sweep over settings, with what the thesis says of it.
-pub(crate) struct Plain {
+/// A figure of the thesis that is only a sweep over settings, with the thesis' statements about it.
+pub(crate) struct FigureSweep {
     name: &'static str,
     title: &'static str,
-    /// What else to know; may be empty.
-    about: &'static str,
+    /// The paragraph before the results; may be empty.
+    introduction: &'static str,
     settings: fn() -> Vec<Setting>,
     planners: fn() -> Vec<Planner>,
+    /// Returns the thesis' statements with the results; `None` if there are none.
     claims: fn(&Sweep) -> Option<Vec<Claim>>,
 }
 
-impl Experiment for Plain {
+impl Experiment for FigureSweep {
     fn name(&self) -> &'static str {
         self.name
     }
@@ -30,31 +33,33 @@ impl Experiment for Plain {
         self.title
     }
 
-    fn run(&self, lab: &Lab) -> anyhow::Result<(Page, Option<Sweep>)> {
-        let sweep = lab.sweep(&(self.settings)(), &(self.planners)())?;
-        let mut page = page(self);
-        if !self.about.is_empty() {
-            page.paragraph(self.about);
+    fn run(&self, runner: &Runner) -> anyhow::Result<(Page, Option<Sweep>)> {
+        let sweep = runner.sweep(&(self.settings)(), &(self.planners)())?;
+        let mut page = new_page(self);
+        if !self.introduction.is_empty() {
+            page.paragraph(self.introduction);
         }
         if let Some(claims) = (self.claims)(&sweep) {
-            page.heading("What agrees with the thesis, and what does not");
+            page.heading("Agreement with the thesis");
             page.claims(&claims);
         }
         page.goodput(self.title, &sweep);
-        page.planners(&sweep);
+        page.planning_times(&sweep);
         Ok((page, Some(sweep)))
     }
 }
 
+/// The introduction of figures that the thesis does not discuss.
 const WITHOUT_NUMBERS: &str = "The thesis shows this figure without numbers in its text.";
 
-pub(crate) const WITHOUT_SHARES: Plain = Plain {
+/// Figure A.1.
+pub(crate) const WITHOUT_SHARES: FigureSweep = FigureSweep {
     name: "A.1",
     title: "Figure A.1: five vision models on one to six GPUs, with and without MPS shares",
-    about: "",
-    settings: || (1..=6).map(|gpus| Setting::gpus("6.1", gpus)).collect(),
+    introduction: "",
+    settings: || gpu_settings("6.1", 6),
     planners: || {
-        let with = ["usher", "wao-usher"].map(Planner::policy);
+        let with = ["usher", "wao-usher"].map(Planner::from_policy);
         let without = with.clone().map(Planner::without_shares);
         with.into_iter().chain(without).collect()
     },
@@ -78,8 +83,8 @@ pub(crate) const WITHOUT_SHARES: Plain = Plain {
                 "without shares WAO-Usher's goodput is slightly better",
                 format!(
                     "{} with, {} without (requests/s, 1 to 6 GPUs)",
-                    rps(&with),
-                    rps(&without)
+                    format_rates(&with),
+                    format_rates(&without)
                 ),
                 better,
             ),
@@ -95,20 +100,22 @@ pub(crate) const WITHOUT_SHARES: Plain = Plain {
     },
 };
 
-pub(crate) const VISION_AT_1000: Plain = Plain {
+/// Figure A.2.
+pub(crate) const VISION_AT_1000: FigureSweep = FigureSweep {
     name: "A.2",
     title: "Figure A.2: five vision models at 1000 requests/s each on one to eight GPUs",
-    about: WITHOUT_NUMBERS,
-    settings: || (1..=8).map(|gpus| Setting::gpus("A.2", gpus)).collect(),
+    introduction: WITHOUT_NUMBERS,
+    settings: || gpu_settings("A.2", 8),
     planners: Planner::all,
     claims: |_| None,
 };
 
-pub(crate) const MIXED_LOADS: Plain = Plain {
+/// Figure A.3.
+pub(crate) const MIXED_LOADS: FigureSweep = FigureSweep {
     name: "A.3",
     title: "Figure A.3: vision and language models on four GPUs, by load and SLO",
-    about: WITHOUT_NUMBERS,
-    settings: || super::loads::settings("A.3"),
+    introduction: WITHOUT_NUMBERS,
+    settings: || load_settings("A.3"),
     planners: Planner::all,
     claims: |_| None,
 };
