@@ -39,7 +39,7 @@ pub(crate) struct Candidates<'a> {
     kinds: Vec<&'a DeviceKind>,
     /// The index in `kinds` of each device's kind.
     kind_of: Vec<usize>,
-    /// By model, then kind: the candidates, not empty, ordered by batch size.
+    /// The candidates by model, then kind; not empty and ordered by batch size.
     table: Vec<Vec<Result<Vec<Candidate>, Infeasible>>>,
 }
 

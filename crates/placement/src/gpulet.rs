@@ -126,7 +126,7 @@ struct WantedGpulet {
 struct Partitioning<'a> {
     problem: &'a Problem,
     classes: Vec<DeviceClass<'a>>,
-    /// By model, then class.
+    /// The curves by model, then class.
     curves: Vec<Vec<Result<ThroughputCurve, CurveError>>>,
     devices: PartitionedDevices,
 }

@@ -164,7 +164,7 @@ struct Placement<'a> {
     classes: Vec<DeviceClass<'a>>,
     /// The opened devices, in order.
     opened: Vec<OpenedDevice<'a>>,
-    /// By model: the reason why it is not placed, if it cannot be sized.
+    /// The reason why a model cannot be sized, by model.
     shortfalls: Vec<Option<Shortfall>>,
 }
 

@@ -20,7 +20,7 @@
 //! Source: Elvinger, "Towards resource and interference-aware scheduling of ML workloads", section 5.4.3, the metrics of sections
 //! 5.2.2 and 5.3.2.
 //!
-//! Where we deviate:
+//! Deviations:
 //! - The thesis prints `w[m] ≤ Σ_b goodput[m,b]`, which contains no variable: a model would count goodput without a device.
 //! - The thesis bounds the sum of replicas over all models, but means the replicas of each model. As a model has at most one replica
 //!   per device (`x ≤ y`, `Σ y ≤ 1`), the number of devices is that bound.

@@ -102,7 +102,7 @@ struct Packing<'a> {
     classes: Vec<DeviceClass<'a>>,
     /// The number of devices of each class without a node.
     free: Vec<usize>,
-    /// By model, then class: the batches that the model can have; `None` if it has none there.
+    /// The batches that a model can have, by model, then class; `None` if it has none there.
     tables: Vec<Vec<Option<BatchTable>>>,
     nodes: Vec<Node>,
 }

@@ -41,9 +41,9 @@ pub(crate) struct Requirements<'a> {
     pub(crate) classes: Vec<DeviceClass<'a>>,
     /// The class of each device.
     pub(crate) class_of: Vec<usize>,
-    /// By model, then class: the requirements, ordered by batch size.
+    /// The requirements by model, then class, ordered by batch size.
     table: Vec<Vec<Vec<Requirement>>>,
-    /// By model: the reason why it has no requirement on any class, if it has none.
+    /// The reason why a model has no requirement on any class, by model.
     infeasible: Vec<Option<Shortfall>>,
     /// The metric that counts as Creq.
     metric: ComputeMetric,

@@ -70,7 +70,7 @@ fn with_reasons(models: &[(ModelId, Shortfall)]) -> String {
 /// of devices of each kind.
 ///
 /// # Errors
-/// If there is none, the policy fails, or the budget does not suffice.
+/// If there is no such cluster, the policy fails, or the budget does not suffice.
 pub fn smallest_cluster(
     policy: &PolicyEntry,
     template: &Problem,

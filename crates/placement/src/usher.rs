@@ -22,7 +22,7 @@
 //! The search skips configurations that a relaxation ([`bound`]) shows to be no better than an earlier one, and those that end like an
 //! earlier one. This changes no plan.
 //!
-//! What paper and thesis leave open is decided as follows:
+//! Decisions that paper and thesis leave open:
 //! - Groups with more models come first, then groups in the models' order.
 //! - Among configurations with equal goodput the first in ascending order of (degree, batch size) wins, with the first model varying
 //!   slowest.

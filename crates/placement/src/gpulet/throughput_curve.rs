@@ -18,11 +18,11 @@ const MIN_THROUGHPUT_RATIO: f64 = 1.05;
 pub(super) struct ThroughputCurve {
     /// The SLO in seconds.
     slo: f64,
-    /// By index in [`SIZES`]: the times of batches of 1, 2, … up to the largest that a whole device serves in time, in seconds.
+    /// The times of batches of 1, 2, … up to the largest that a whole device serves in time, in seconds, by index in [`SIZES`].
     latency: [Vec<f64>; SIZES.len()],
     /// The memory of a replica with each of these batch sizes.
     memory: Vec<ByteCount>,
-    /// By index in [`SIZES`]: the batch that saturates a gpulet; `None` if even a batch of 1 takes too long.
+    /// The batch that saturates a gpulet, by index in [`SIZES`]; `None` if even a batch of 1 takes too long.
     saturated: [Option<u32>; SIZES.len()],
     /// The requests per second that the link of a device transfers.
     link: f64,

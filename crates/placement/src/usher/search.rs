@@ -105,9 +105,9 @@ fn group_equal_devices(cluster: &Cluster) -> (Vec<usize>, Vec<EqualDevices>) {
 struct BranchAndBound<'a> {
     members: &'a [Member],
     cluster: &'a Cluster,
-    /// By member, then batch size: the room before the group is placed.
+    /// The room before the group is placed, by member, then batch size.
     batch_rooms: Vec<Vec<BatchRoom>>,
-    /// By member: the bound over all its choices.
+    /// The bound of each member over all its choices.
     member_bounds: Vec<GoodputBound>,
     /// The free resources before the group is placed.
     free_resources: FreeResources,
