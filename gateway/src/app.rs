@@ -1,4 +1,4 @@
-//! A whole gateway: everything started in order, and stopped in the opposite one.
+//! A running gateway: its parts are started in order, and stopped in the opposite order.
 
 use std::{io, net::SocketAddr, time::Duration};
 
@@ -19,7 +19,7 @@ use crate::{
     store::{ArtifactFiles, OpenStoreError, Store, StoreError},
 };
 
-/// Agents and admins have so long to get their last answer; by then all inference requests have theirs.
+/// The time for which agents and admins get their last answers; by then all inference requests are answered.
 const ADMIN_GRACE: Duration = Duration::from_secs(1);
 
 /// A running gateway.
@@ -31,15 +31,15 @@ pub struct App {
     data_plane: DataPlane,
     store: Store,
     grace: Duration,
-    // Last: the lock on the folder goes when nothing writes there any more.
+    // The last field: the lock on the folder is released when nothing writes there any more.
     _state: GatewayDir,
 }
 
-/// Why a gateway does not start.
+/// The reason why a gateway does not start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// The configured policy does not exist.
-    #[error("--policy")]
+    #[error("--policy is invalid")]
     Policy(#[source] UnknownPolicy),
     /// The state folder cannot be used.
     #[error("cannot use the state folder")]
@@ -59,21 +59,21 @@ pub enum StartError {
     /// A listener cannot be bound.
     #[error("cannot listen on {address} (--{flag})")]
     Listen {
-        /// Which flag names the address.
+        /// The flag that sets the address.
         flag: &'static str,
         /// The address.
         address: SocketAddr,
-        /// Why not.
+        /// The cause.
         #[source]
         source: io::Error,
     },
 }
 
 impl App {
-    /// Starts everything. When this returns, both listeners answer, and `endpoints.json` says where they are.
+    /// Starts all parts. When this returns, both listeners answer, and `endpoints.json` contains their addresses.
     ///
     /// # Errors
-    /// If something that is configured does not exist or cannot be used.
+    /// A configured object does not exist or cannot be used.
     pub async fn start(settings: Settings) -> Result<Self, StartError> {
         let policy = settings.policy.as_deref().map(packhorse_placement::policy);
         let policy = policy.transpose().map_err(StartError::Policy)?;
@@ -154,19 +154,20 @@ impl App {
         })
     }
 
-    /// Where inference requests are answered.
+    /// Returns the address of the inference API.
     pub fn inference_address(&self) -> SocketAddr {
         self.inference.address()
     }
 
-    /// Where admins and agents are answered.
+    /// Returns the address of the admin API, which agents use, too.
     pub fn admin_address(&self) -> SocketAddr {
         self.admin.address()
     }
 
-    /// Takes nothing new, answers what is there within the grace, and ends. Workers go on: they wait for the next gateway.
+    /// Takes no new requests, answers the present ones within the grace period, and ends. Workers keep running and wait for the next
+    /// gateway.
     pub async fn shutdown(self) {
-        tracing::info!("stopping: answering what is in flight");
+        tracing::info!("stopping: answering the requests in flight");
         self.inference.shutdown(self.grace).await;
         self.data_plane.shutdown(self.grace).await;
         self.controller.shutdown().await;

@@ -3,6 +3,7 @@
 
 pub mod api;
 pub mod app;
+mod clock;
 pub mod config;
 pub mod controller;
 pub mod driver;

@@ -1,11 +1,11 @@
-//! The Packhorse gateway's program: flags, logging, signals; everything else is in the library.
+//! The program of the Packhorse gateway: flags, logging and signals. All else is in the library.
 
 use anyhow::Context as _;
 use clap::Parser as _;
 use packhorse_gateway::{app::App, config::Options};
 use tokio::signal::unix::{SignalKind, signal};
 
-// It keeps the memory of large bodies instead of giving it back to the kernel and faulting it in again for every request.
+// Keeps the memory of large bodies instead of returning it to the kernel and faulting it in again for every request.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
@@ -25,7 +25,7 @@ async fn main() -> anyhow::Result<()> {
     }
     tokio::select! {
         () = app.shutdown() => {}
-        // Asked twice: whoever waits has waited long enough.
+        // A second signal ends the process without waiting for the shutdown.
         _ = interrupt.recv() => {}
         _ = terminate.recv() => {}
     }

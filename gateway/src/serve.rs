@@ -1,4 +1,4 @@
-//! Accepts connections and serves HTTP/1.1 on them, within limits, until told to stop.
+//! An HTTP/1.1 server with limits on its connections.
 
 use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
@@ -16,16 +16,16 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-/// What a client may cost.
+/// The limits of the connections of a listener.
 #[derive(Clone, Copy, Debug)]
 pub struct ConnectionLimits {
     /// The most connections at a time; further ones wait in the listener's backlog.
     pub connections: usize,
-    /// A request's head must be complete so long after its connection began, or after the request before.
+    /// The longest time for a request's head, from the beginning of the connection or the end of the previous request.
     pub head_timeout: Duration,
 }
 
-/// A listener that is being served.
+/// A server on one listener.
 #[derive(Debug)]
 pub struct Server {
     address: SocketAddr,
@@ -37,7 +37,7 @@ impl Server {
     /// Binds the address and serves `router` there.
     ///
     /// # Errors
-    /// If the address cannot be bound.
+    /// The address cannot be bound.
     pub async fn bind(
         address: SocketAddr,
         router: Router,
@@ -54,12 +54,13 @@ impl Server {
         })
     }
 
-    /// Where it listens.
+    /// Returns the address that it listens on.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Accepts no further connection, lets those that are there answer what they have, at most for `grace`, and closes them.
+    /// Accepts no further connection, waits at most for `grace` until the present connections have answered their requests, and
+    /// closes them.
     pub async fn shutdown(self, grace: Duration) {
         self.stop.cancel();
         let Ok(connections) = self.task.await else {
@@ -70,7 +71,7 @@ impl Server {
             .await
             .is_err()
         {
-            tracing::warn!(listener = %self.address, connections = open, "closed connections that were not finished in time");
+            tracing::warn!(listener = %self.address, connections = open, "closed connections that had unanswered requests after the grace period");
         }
     }
 }
@@ -82,21 +83,21 @@ async fn accept(
     stop: CancellationToken,
 ) -> GracefulShutdown {
     let graceful = GracefulShutdown::new();
-    let slots = Arc::new(Semaphore::new(limits.connections));
+    let permits = Arc::new(Semaphore::new(limits.connections));
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new())
         .header_read_timeout(limits.head_timeout);
     loop {
         let next = async {
-            let slot = Arc::clone(&slots).acquire_owned().await;
-            let slot = slot.expect("the semaphore is never closed");
-            (slot, accept_one(&listener).await)
+            let permit = Arc::clone(&permits).acquire_owned().await;
+            let permit = permit.expect("the semaphore is never closed");
+            (permit, accept_one(&listener).await)
         };
-        let (slot, stream) = tokio::select! {
+        let (permit, stream) = tokio::select! {
             () = stop.cancelled() => return graceful,
             next = next => next,
         };
-        // Answers are written whole; waiting to fill a segment would only delay them.
+        // Answers are written in one piece; waiting to fill a segment would only delay them.
         let _ = stream.set_nodelay(true);
         let service = TowerToHyperService::new(router.clone());
         let connection = graceful.watch(http.serve_connection(TokioIo::new(stream), service));
@@ -104,7 +105,7 @@ async fn accept(
             if let Err(e) = connection.await {
                 tracing::debug!(error = %e, "a connection ended with an error");
             }
-            drop(slot);
+            drop(permit);
         });
     }
 }
@@ -114,7 +115,7 @@ async fn accept_one(listener: &TcpListener) -> TcpStream {
         match listener.accept().await {
             Ok((stream, _)) => return stream,
             Err(e) => {
-                // Out of descriptors, or the peer was gone already: neither is a reason to stop serving the others.
+                // The process has no descriptor left, or the peer has gone: neither is a reason to stop serving the others.
                 tracing::warn!(error = %e, "cannot accept a connection");
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }

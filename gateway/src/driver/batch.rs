@@ -1,5 +1,5 @@
-//! From requests to one batch, and from its result back to the requests' rows. Tensor bytes are handed on, not copied, but
-//! where an input must be filled up.
+//! Assembles the inputs of requests into one batch, and splits its outputs into the requests' rows. Tensor bytes are passed on
+//! without copying, except where an input must be padded.
 
 use bytes::Bytes;
 use packhorse_cluster::{Program, Shape, ShapeError, TensorSpec};
@@ -8,19 +8,19 @@ use packhorse_wire::{MAX_PAYLOAD, TensorHeader, UnsizedDatatype};
 
 use super::{padding::padded, request::OutputRows};
 
-/// The inputs of a batch: what the worker gets.
+/// The inputs of a batch for a worker.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct BatchInputs {
-    /// Datatype and shape of each.
+    /// The datatype and shape of each input.
     pub(super) headers: Vec<TensorHeader>,
-    /// The bytes of all of them, one after the other.
+    /// The bytes of all inputs, one after the other.
     pub(super) payload: Vec<Bytes>,
 }
 
-/// Why requests that should share a batch cannot.
+/// The reason why requests cannot form a batch.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum BatchError {
-    #[error("a batch of {bytes} bytes is over the limit of {MAX_PAYLOAD}")]
+pub(crate) enum AssembleError {
+    #[error("a batch of {bytes} bytes is over the limit of {MAX_PAYLOAD} bytes")]
     TooLarge { bytes: u64 },
     #[error(transparent)]
     Shape(#[from] ShapeError),
@@ -28,19 +28,20 @@ pub(super) enum BatchError {
     Datatype(#[from] UnsizedDatatype),
 }
 
-/// Puts the inputs of requests of one shape class behind each other; `requests` holds at least one, `rows` is their sum.
+/// Concatenates the inputs of requests of one shape class; `requests` holds at least one request, `rows` is the sum of their
+/// rows.
 pub(super) fn assemble(
     program: &Program,
     rows: u32,
     requests: &[&[Tensor]],
-) -> Result<BatchInputs, BatchError> {
+) -> Result<BatchInputs, AssembleError> {
     let specs = program.inputs.iter().enumerate();
     let headers = specs
         .map(|(i, spec)| header(program, spec, rows, requests, i))
         .collect::<Result<Vec<_>, _>>()?;
     let bytes: u64 = headers.iter().map(TensorHeader::byte_len).sum();
     if bytes > MAX_PAYLOAD {
-        return Err(BatchError::TooLarge { bytes });
+        return Err(AssembleError::TooLarge { bytes });
     }
     let mut payload = Vec::new();
     for (i, (spec, header)) in program.inputs.iter().zip(&headers).enumerate() {
@@ -69,7 +70,7 @@ fn header(
     rows: u32,
     requests: &[&[Tensor]],
     input: usize,
-) -> Result<TensorHeader, BatchError> {
+) -> Result<TensorHeader, AssembleError> {
     let mut dims: Vec<i64> = requests[0][input]
         .shape()
         .dims()
@@ -89,14 +90,14 @@ fn header(
     Ok(TensorHeader::new(spec.datatype, Shape::new(&dims)?)?)
 }
 
-/// A dimension of a shape is at most [`Shape::MAX_ELEMENTS`].
+/// Converts a dimension of a shape, which is at most [`Shape::MAX_ELEMENTS`].
 fn signed(dim: u64) -> i64 {
     i64::try_from(dim).unwrap_or(i64::MAX)
 }
 
-/// What a result has that the model does not declare.
+/// The difference between a result and the model's declaration.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum ResultError {
+pub(crate) enum SplitError {
     #[error("the model answered {found} outputs, but declares {declared}")]
     Outputs { found: usize, declared: usize },
     #[error("output {name:?}: the model answered {found}, but declares {declared}")]
@@ -109,15 +110,15 @@ pub(super) enum ResultError {
     Rows { name: String, found: u64, rows: u64 },
 }
 
-/// Cuts the outputs of a batch into the rows of its requests, whose numbers of rows are given. The result has one entry per
+/// Splits the outputs of a batch into the rows of its requests, whose numbers of rows are given. The result has one entry per
 /// request: its rows of each output, in the model's order.
 pub(super) fn split(
     program: &Program,
     request_rows: &[u32],
     outputs: &[(TensorHeader, Bytes)],
-) -> Result<Vec<Vec<OutputRows>>, ResultError> {
+) -> Result<Vec<Vec<OutputRows>>, SplitError> {
     if outputs.len() != program.outputs.len() {
-        return Err(ResultError::Outputs {
+        return Err(SplitError::Outputs {
             found: outputs.len(),
             declared: program.outputs.len(),
         });
@@ -152,16 +153,16 @@ fn check(
     spec: &TensorSpec,
     header: &TensorHeader,
     rows: u64,
-) -> Result<(), ResultError> {
+) -> Result<(), SplitError> {
     if header.datatype() != spec.datatype || !spec.accepts(header.shape()) {
-        return Err(ResultError::Output {
+        return Err(SplitError::Output {
             name: spec.name.clone(),
             found: format!("{} {}", header.datatype(), header.shape()),
             declared: format!("{} {}", spec.datatype, spec.shape_text()),
         });
     }
     match header.shape().dims().first() {
-        Some(found) if program.batches() && *found != rows => Err(ResultError::Rows {
+        Some(found) if program.batches() && *found != rows => Err(SplitError::Rows {
             name: spec.name.clone(),
             found: *found,
             rows,
@@ -222,7 +223,7 @@ mod tests {
         assert_eq!(batch.payload.concat(), [1, 2, 3, 4, 5, 6, 9, 8, 7]);
         assert_eq!(batch.headers[0].shape().dims(), [3, 2]);
         assert_eq!(batch.headers[1].shape().dims(), [3]);
-        // What was not filled up is the request's own memory.
+        // An input that was not padded is the request's own memory.
         assert_eq!(
             batch.payload[0].as_ptr(),
             first[0].data().to_bytes().as_ptr()

@@ -1,4 +1,4 @@
-//! The models that are served, as HTTP handlers see them.
+//! The served models, for the HTTP handlers.
 
 use std::{
     collections::BTreeMap,
@@ -16,44 +16,44 @@ use crate::telemetry::ModelTelemetry;
 /// A registered model version.
 #[derive(Clone, Debug)]
 pub(crate) struct ServedModel {
-    /// Its number in the engine.
+    /// The model's number in the engine.
     pub(crate) key: ModelKey,
-    /// What was registered.
+    /// The model's specification.
     pub(crate) spec: Arc<ModelSpec>,
-    /// What is measured of it.
+    /// The model's measurements.
     pub(crate) telemetry: Arc<ModelTelemetry>,
     pub(super) readiness: Arc<Readiness>,
 }
 
-/// Whether a model can be asked, as the driver last saw it.
+/// The readiness of a model, updated by the driver.
 #[derive(Debug, Default)]
 pub(super) struct Readiness {
-    /// A replica takes batches.
+    /// True if a replica takes batches.
     pub(super) ready: AtomicBool,
-    /// There are replicas that it has yet to connect to.
+    /// True if a replica is being connected to.
     pub(super) loading: AtomicBool,
 }
 
 impl ServedModel {
-    /// Name and version.
+    /// Returns name and version.
     pub(crate) fn id(&self) -> &ModelId {
         &self.spec.program.model
     }
 
-    /// Whether a replica takes its requests.
+    /// Returns true if a replica takes the model's requests.
     pub(crate) fn is_ready(&self) -> bool {
         self.readiness.ready.load(Relaxed)
     }
 
-    /// Whether replicas of it are about to take requests.
+    /// Returns true if replicas of the model are being connected to.
     pub(crate) fn is_loading(&self) -> bool {
         self.readiness.loading.load(Relaxed)
     }
 }
 
-/// Why there is no such model.
+/// The reason why a model was not found.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum NotServed {
+pub(crate) enum FindModelError {
     #[error("there is no model \"{0}\"")]
     Model(ModelName),
     #[error("model \"{0}\" has no version {1}")]
@@ -64,12 +64,12 @@ pub(crate) enum NotServed {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Catalog {
     models: BTreeMap<ModelName, BTreeMap<ModelVersion, Arc<ServedModel>>>,
-    /// Whether anybody has said what shall be served, and the data plane does not end.
+    /// True if there is a target and the data plane is not ending.
     open: bool,
 }
 
 impl Catalog {
-    /// Of these models; `open` says whether requests are taken.
+    /// Creates a catalog of these models; `open` is true if requests are taken.
     pub(super) fn new(models: impl Iterator<Item = Arc<ServedModel>>, open: bool) -> Self {
         let mut catalog = Self {
             models: BTreeMap::new(),
@@ -86,26 +86,27 @@ impl Catalog {
         catalog
     }
 
-    /// This version of a model. Without a version: the newest that is ready, or else the newest.
+    /// Returns a version of a model. Without a version: the newest that is ready, or else the newest.
     pub(crate) fn find(
         &self,
         name: &ModelName,
         version: Option<ModelVersion>,
-    ) -> Result<&Arc<ServedModel>, NotServed> {
+    ) -> Result<&Arc<ServedModel>, FindModelError> {
         let versions = self
             .models
             .get(name)
-            .ok_or_else(|| NotServed::Model(name.clone()))?;
+            .ok_or_else(|| FindModelError::Model(name.clone()))?;
         let newest = || {
             let ready = versions.values().rev().find(|model| model.is_ready());
             ready.or_else(|| versions.values().next_back())
         };
         let found = version.map_or_else(newest, |version| versions.get(&version));
-        found
-            .ok_or_else(|| NotServed::Version(name.clone(), version.unwrap_or(ModelVersion::FIRST)))
+        found.ok_or_else(|| {
+            FindModelError::Version(name.clone(), version.unwrap_or(ModelVersion::FIRST))
+        })
     }
 
-    /// The versions of a model, ascending.
+    /// Returns the versions of a model, ascending.
     pub(crate) fn versions(&self, name: &ModelName) -> impl Iterator<Item = ModelVersion> {
         self.models
             .get(name)
@@ -113,12 +114,12 @@ impl Catalog {
             .flat_map(|versions| versions.keys().copied())
     }
 
-    /// All models, by name and version.
+    /// Returns all models, by name and version.
     pub(crate) fn all(&self) -> impl Iterator<Item = &Arc<ServedModel>> {
         self.models.values().flat_map(BTreeMap::values)
     }
 
-    /// Whether requests are taken.
+    /// Returns true if requests are taken.
     pub(crate) fn is_open(&self) -> bool {
         self.open
     }

@@ -1,4 +1,4 @@
-//! The handle of the data plane: what the control plane and the HTTP handlers hold of it.
+//! The handle of the data plane, for the control plane and the HTTP handlers.
 
 use std::{
     collections::BTreeMap,
@@ -11,49 +11,21 @@ use std::{
 
 use packhorse_api::ModelGoodput;
 use packhorse_cluster::ReplicaId;
-use packhorse_serving::{EngineConfig, ModelLimits, ReplicaKey, RequestId};
-use packhorse_wire::{LinkSecret, MAX_PAYLOAD};
+use packhorse_serving::{Refusal, RequestKey, RequestOutcome};
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 
 use super::{
-    Clock, LinkState, Target, Work,
     catalog::Catalog,
-    request::{OutputRows, Submission, Submitted, Unanswered},
+    computed_work::ComputedWork,
+    config::DataPlaneConfig,
+    message::DriverMessage,
+    request::{RequestResult, Submission, SubmittedRequest},
+    target::{LinkState, Target},
     task::Driver,
 };
-use crate::{telemetry::Telemetry, workers::LinkEvent};
+use crate::{clock::Clock, telemetry::Telemetry};
 
-/// What the data plane is started with.
-#[derive(Clone, Debug)]
-pub struct DataPlaneConfig {
-    /// The secret that workers must share.
-    pub link_secret: LinkSecret,
-    /// The most requests that wait for a model that says nothing else; one more is refused.
-    pub queue_limit: usize,
-    /// How long `fixed-wait` holds an open batch at most.
-    pub max_batch_wait: Duration,
-    /// The most requests that are anywhere between arrival and answer; one more is refused.
-    pub request_limit: usize,
-    /// The largest result of one batch that a worker may send, in bytes; at most [`MAX_PAYLOAD`].
-    pub result_limit_bytes: u64,
-    /// A worker that has a batch for longer is given up. Longer than the workers' own limit, which ends them with a reason.
-    pub batch_time: Duration,
-}
-
-impl Default for DataPlaneConfig {
-    fn default() -> Self {
-        Self {
-            link_secret: LinkSecret::none(),
-            queue_limit: ModelLimits::DEFAULT_QUEUE_LIMIT,
-            max_batch_wait: EngineConfig::default().max_batch_wait,
-            request_limit: 1 << 16,
-            result_limit_bytes: MAX_PAYLOAD,
-            batch_time: Duration::from_secs(15),
-        }
-    }
-}
-
-/// A handle to the data plane. Clones speak to the same one.
+/// A handle to the data plane. Clones share one data plane.
 #[derive(Clone, Debug)]
 pub struct DataPlane {
     shared: Arc<Shared>,
@@ -63,31 +35,13 @@ pub struct DataPlane {
 struct Shared {
     clock: Clock,
     telemetry: Telemetry,
-    inbox: mpsc::UnboundedSender<Message>,
+    inbox: mpsc::UnboundedSender<DriverMessage>,
     catalog: watch::Receiver<Arc<Catalog>>,
     links: watch::Receiver<BTreeMap<ReplicaId, LinkState>>,
-    /// Bounds the requests, and with them the inbox.
-    places: Arc<Semaphore>,
+    /// Limits the number of requests, and with it the length of the inbox.
+    permits: Arc<Semaphore>,
     request_limit: usize,
     next_request: AtomicU64,
-}
-
-/// What the driver is told. The inbox needs no bound of its own: a request sends at most two messages, a link at most one per
-/// batch that it was given.
-#[derive(Debug)]
-pub(super) enum Message {
-    /// What shall be served from now on.
-    Target(Target),
-    /// A request arrived.
-    Submit(Box<Submitted>),
-    /// Nobody waits for this request any more.
-    Cancel(RequestId),
-    /// What have the replicas computed?
-    Work(oneshot::Sender<BTreeMap<ReplicaId, Work>>),
-    /// Something happened on a link.
-    Link(ReplicaKey, LinkEvent),
-    /// Take no further requests, and end when the last is answered or the time is over.
-    Shutdown(Duration),
 }
 
 impl DataPlane {
@@ -96,16 +50,16 @@ impl DataPlane {
         let clock = Clock::start();
         let telemetry = Telemetry::new(clock);
         let (inbox, messages) = mpsc::unbounded_channel();
-        let (announce_catalog, catalog) = watch::channel(Arc::default());
-        let (announce_links, links) = watch::channel(BTreeMap::new());
+        let (catalog_sender, catalog) = watch::channel(Arc::default());
+        let (links_sender, links) = watch::channel(BTreeMap::new());
         let request_limit = config.request_limit.min(Semaphore::MAX_PERMITS);
         let driver = Driver::new(
             config,
             clock,
             telemetry.clone(),
             inbox.downgrade(),
-            announce_catalog,
-            announce_links,
+            catalog_sender,
+            links_sender,
         );
         tokio::spawn(driver.run(messages));
         Self {
@@ -115,104 +69,101 @@ impl DataPlane {
                 inbox,
                 catalog,
                 links,
-                places: Arc::new(Semaphore::new(request_limit)),
+                permits: Arc::new(Semaphore::new(request_limit)),
                 request_limit,
                 next_request: AtomicU64::new(0),
             }),
         }
     }
 
-    /// Says what shall be served from now on. Returns at once; [`DataPlane::links`] tells what has become of it. Replicas that
-    /// are equal in the earlier target are not touched.
+    /// Replaces the target. Returns at once; [`DataPlane::links`] shows the progress. Replicas that are equal in the earlier
+    /// target are not touched.
     pub fn set_target(&self, target: Target) {
-        self.tell(Message::Target(target));
+        self.send(DriverMessage::SetTarget(target));
     }
 
-    /// How the data plane stands with every replica of the target.
+    /// Returns a receiver of the link state of every replica of the target.
     pub fn links(&self) -> watch::Receiver<BTreeMap<ReplicaId, LinkState>> {
         self.shared.links.clone()
     }
 
-    /// What every replica of the target has computed since the data plane knows it. Nothing, once the data plane has ended.
-    pub async fn work(&self) -> BTreeMap<ReplicaId, Work> {
+    /// Returns the work of every replica of the target; nothing once the data plane has ended.
+    pub async fn work(&self) -> BTreeMap<ReplicaId, ComputedWork> {
         let (answer, answered) = oneshot::channel();
-        self.tell(Message::Work(answer));
+        self.send(DriverMessage::GetWork(answer));
         answered.await.unwrap_or_default()
     }
 
-    /// How the models of the target fared in the last `window`, at most [`crate::telemetry::LONGEST_WINDOW`].
+    /// Returns the goodput of the target's models in the last `window`, at most [`crate::telemetry::LONGEST_WINDOW`].
     pub fn goodput(&self, window: Duration) -> Vec<ModelGoodput> {
         self.shared.telemetry.goodput(window)
     }
 
-    /// What is measured.
+    /// Returns the measurements.
     pub fn telemetry(&self) -> &Telemetry {
         &self.shared.telemetry
     }
 
-    /// Takes no further requests, waits until those that are there are answered, at most `grace`, and ends.
+    /// Takes no further requests, waits until the present ones are answered, at most `grace`, and ends.
     pub async fn shutdown(&self, grace: Duration) {
-        self.tell(Message::Shutdown(grace));
+        self.send(DriverMessage::Shutdown(grace));
         self.shared.inbox.closed().await;
     }
 
-    /// Whether requests are taken: it is known what shall be served, and the data plane does not end.
+    /// Returns true if requests are taken: there is a target, and the data plane is not ending.
     pub(crate) fn is_ready(&self) -> bool {
         !self.shared.inbox.is_closed() && self.shared.catalog.borrow().is_open()
     }
 
-    /// The clock that arrivals and deadlines are told by.
+    /// Returns the clock of arrivals and deadlines.
     pub(crate) fn clock(&self) -> Clock {
         self.shared.clock
     }
 
-    /// The models, as of now.
+    /// Returns the present models.
     pub(crate) fn catalog(&self) -> Arc<Catalog> {
         Arc::clone(&self.shared.catalog.borrow())
     }
 
-    /// Asks a model, and waits for its answer: the rows of each output, in the model's order. Dropped before that, the request
-    /// leaves its queue; if it is being computed, its rows are thrown away.
-    pub(crate) async fn submit(
-        &self,
-        submission: Submission,
-    ) -> Result<Vec<OutputRows>, Unanswered> {
-        let Ok(place) = Arc::clone(&self.shared.places).try_acquire_owned() else {
-            return Err(Unanswered::Busy {
-                limit: self.shared.request_limit,
-            });
+    /// Sends a request to its model and waits for the result. If the future is dropped before, the request leaves its queue; if
+    /// it is being computed, its rows are discarded.
+    pub(crate) async fn submit(&self, submission: Submission) -> RequestResult {
+        let Ok(permit) = Arc::clone(&self.shared.permits).try_acquire_owned() else {
+            let limit = self.shared.request_limit;
+            let refusal = Refusal::TooManyRequests { limit };
+            return Err(RequestOutcome::Refused(refusal).into());
         };
-        let id = RequestId(self.shared.next_request.fetch_add(1, Relaxed));
+        let key = RequestKey(self.shared.next_request.fetch_add(1, Relaxed));
         let (answer, mut answered) = oneshot::channel();
-        self.tell(Message::Submit(Box::new(Submitted {
-            id,
+        self.send(DriverMessage::Submit(Box::new(SubmittedRequest {
+            key,
             submission,
             answer,
-            place,
+            permit,
         })));
-        let abandoned = CancelOnDrop {
+        let cancel = CancelOnDrop {
             data_plane: self,
-            id,
+            request: key,
         };
         let result = (&mut answered).await;
-        std::mem::forget(abandoned);
-        // The driver answers all it has before it ends, but what comes later it never sees.
-        result.unwrap_or(Err(Unanswered::ShuttingDown))
+        std::mem::forget(cancel);
+        // The driver answers all its requests before it ends, but never receives later ones.
+        result.unwrap_or(Err(RequestOutcome::Refused(Refusal::ShuttingDown).into()))
     }
 
-    fn tell(&self, message: Message) {
-        // After a shutdown nobody listens, and nothing is served.
+    fn send(&self, message: DriverMessage) {
+        // After a shutdown there is no receiver, and nothing is served.
         let _ = self.shared.inbox.send(message);
     }
 }
 
 struct CancelOnDrop<'a> {
     data_plane: &'a DataPlane,
-    id: RequestId,
+    request: RequestKey,
 }
 
 impl Drop for CancelOnDrop<'_> {
     fn drop(&mut self) {
-        self.data_plane.tell(Message::Cancel(self.id));
+        self.data_plane.send(DriverMessage::Cancel(self.request));
     }
 }

@@ -1,11 +1,11 @@
-//! Filling shorter inputs up, so that requests of different length share a batch.
+//! Padding of shorter inputs, so that requests of different length share a batch.
 
 use bytes::{BufMut, Bytes, BytesMut};
 use half::{bf16, f16};
 use packhorse_cluster::Datatype;
 use packhorse_protocol::{Element, Tensor};
 
-/// The bytes of one element of this value: as near as the datatype comes to it.
+/// Returns the bytes of one element with the value that is nearest to `value` in the datatype.
 fn element(datatype: Datatype, value: f64) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(8);
     match datatype {
@@ -27,7 +27,8 @@ fn element(datatype: Datatype, value: f64) -> Vec<u8> {
     bytes
 }
 
-/// The bytes of `tensor` with dimension `axis` filled up to `size` at its end. Copies: the only place where inputs are.
+/// Returns the bytes of `tensor` with dimension `axis` padded to `size` at its end. This is the only place where inputs are
+/// copied.
 pub(super) fn padded(tensor: &Tensor, axis: usize, size: u64, value: f64) -> Bytes {
     let element = element(tensor.datatype(), value);
     let dims = tensor.shape().dims();

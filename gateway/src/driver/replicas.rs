@@ -1,81 +1,85 @@
-//! The replicas of the target: which there are, how their links stand, what the engine knows of them.
+//! The replicas of the target: their links, the states of these, and the events for the engine that follow.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use packhorse_cluster::{Capacity, DeviceId, ModelId, ReplicaId};
 use packhorse_contention::{Interference, ServiceTimes};
-use packhorse_serving::{DeviceKey, Event, ModelKey, ReplicaKey, ReplicaSpec};
+use packhorse_serving::{DeviceKey, Event, ModelKey, ReplicaKey, ReplicaParameters};
 use packhorse_wire::WorkerIdentity;
 use tokio::sync::mpsc;
 
-use super::{LinkState, Target, TargetReplica, Work, catalog::ServedModel};
-use crate::workers::{Endpoint, Link, OutgoingBatch};
+use super::{
+    catalog::ServedModel,
+    computed_work::ComputedWork,
+    target::{LinkState, Target, TargetReplica},
+};
+use crate::workers::{Endpoint, OutgoingBatch, WorkerLink};
 
-/// A replica that the data plane knows.
+/// A replica of the target, or one that still answers its last batches.
 #[derive(Debug)]
-pub(super) struct Replica {
+struct LinkedReplica {
     id: ReplicaId,
     target: TargetReplica,
     device: DeviceKey,
-    pub(super) model: ModelKey,
+    model: ModelKey,
     /// The most rows of one request.
     rows_limit: u32,
-    /// Gone once it is drained.
-    link: Option<Link>,
-    /// There while the engine knows the replica.
+    /// The link; `None` once the replica is drained.
+    link: Option<WorkerLink>,
+    /// The sender of batches; present while the engine has the replica.
     batches: Option<mpsc::UnboundedSender<OutgoingBatch>>,
     state: LinkState,
-    /// How long its batches should take; there since it was connected first.
+    /// The expected compute times of its batches; present since the first connection.
     service: Option<ServiceTimes>,
-    work: Work,
-    /// Whether the target still has it. One that it has not answers what it has and goes.
+    work: ComputedWork,
+    /// False once the target no longer contains the replica. Such a replica answers its last batches and is removed.
     wanted: bool,
 }
 
-impl Replica {
+impl LinkedReplica {
     fn is_in_engine(&self) -> bool {
         matches!(self.state, LinkState::Serving | LinkState::Draining)
     }
 }
 
-/// Something that the driver must tell the engine, because of what happened to a replica.
+/// The effect that a change of a replica has on the driver.
 #[derive(Debug)]
-pub(super) enum Consequence {
-    /// Tell the engine.
-    Tell(Event),
-    /// Whatever batches it had are void; then tell the engine.
-    Void(ReplicaKey),
+pub(super) enum Effect {
+    /// The engine handles this event.
+    Event(Event),
+    /// The replica is lost: its batches are void, and then the engine is told.
+    ReplicaLost(ReplicaKey),
 }
 
-/// All of them.
+/// All replicas.
 #[derive(Debug, Default)]
 pub(super) struct Replicas {
-    by_key: BTreeMap<ReplicaKey, Replica>,
+    by_key: BTreeMap<ReplicaKey, LinkedReplica>,
     next_key: u32,
     next_device: u32,
 }
 
 /// Opens the link of a replica under this key.
 pub(super) trait OpenLink {
-    fn open(&self, key: ReplicaKey, endpoint: Endpoint) -> Link;
+    fn open(&self, key: ReplicaKey, endpoint: Endpoint) -> WorkerLink;
 }
 
-impl<F: Fn(ReplicaKey, Endpoint) -> Link> OpenLink for F {
-    fn open(&self, key: ReplicaKey, endpoint: Endpoint) -> Link {
+impl<F: Fn(ReplicaKey, Endpoint) -> WorkerLink> OpenLink for F {
+    fn open(&self, key: ReplicaKey, endpoint: Endpoint) -> WorkerLink {
         self(key, endpoint)
     }
 }
 
 impl Replicas {
     /// Makes the replicas those of the target; `models` are its models.
-    pub(super) fn follow(
+    pub(super) fn set_target(
         &mut self,
         target: &Target,
         models: &BTreeMap<ModelId, Arc<ServedModel>>,
         links: &impl OpenLink,
-    ) -> Vec<Consequence> {
-        let mut consequences = Vec::new();
-        let wanted = |replica: &Replica| {
+    ) -> Vec<Effect> {
+        let mut effects = Vec::new();
+        let wanted = |replica: &LinkedReplica| {
             target
                 .replicas
                 .get(&replica.id)
@@ -95,14 +99,19 @@ impl Replicas {
                         && is_same_worker(t, &replica.target) =>
                 {
                     let starts_to_drain = t.draining && !replica.target.draining;
-                    consequences.extend(self.retarget(key, t));
+                    effects.extend(self.update(key, t));
                     if starts_to_drain {
-                        consequences.extend(self.drain(key));
+                        effects.extend(self.drain(key));
                     }
                 }
-                // Another worker under the same identity: what the former had is lost with it.
-                Some(_) => consequences.extend(self.close(key)),
-                None => consequences.extend(self.retire(key)),
+                // Another worker has the identity: the batches of the former one are lost.
+                Some(_) => effects.extend(self.remove(key)),
+                None => {
+                    if let Some(replica) = self.by_key.get_mut(&key) {
+                        replica.wanted = false;
+                    }
+                    effects.extend(self.drain(key));
+                }
             }
         }
         for (id, t) in &target.replicas {
@@ -114,7 +123,7 @@ impl Replicas {
                 self.add(*id, t.clone(), model, links);
             }
         }
-        consequences
+        effects
     }
 
     fn add(
@@ -142,14 +151,14 @@ impl Replicas {
                 },
             )
         });
-        // One that comes to us draining holds nothing of ours.
+        // A replica that is draining when it is added holds no batch of this data plane.
         let state = if drained {
             LinkState::Drained
         } else {
             LinkState::Connecting { reason: None }
         };
         let device = self.device_key(&target.device);
-        let replica = Replica {
+        let replica = LinkedReplica {
             id,
             target,
             device,
@@ -159,13 +168,13 @@ impl Replicas {
             batches: None,
             state,
             service: None,
-            work: Work::default(),
+            work: ComputedWork::default(),
             wanted: true,
         };
         self.by_key.insert(key, replica);
     }
 
-    /// What the engine knows a device by, for as long as there are replicas on it.
+    /// Returns the engine's key of a device, which is valid as long as there are replicas on the device.
     fn device_key(&mut self, device: &DeviceId) -> DeviceKey {
         let mut replicas = self.by_key.values();
         if let Some(neighbour) = replicas.find(|replica| replica.target.device == *device) {
@@ -176,93 +185,108 @@ impl Replicas {
         key
     }
 
-    /// Takes turns from its next batch on, or not. A new profile counts from the next connection on: it is not worth breaking this
-    /// one, for what the engine has observed of the replica is nearer to the truth than either profile. Its worker may have found
-    /// memory for less than it has said before.
-    fn retarget(&mut self, key: ReplicaKey, target: &TargetReplica) -> Option<Consequence> {
+    /// Updates the profile, time sharing and capacity of a replica. Time sharing changes with the next batch. A new profile
+    /// counts from the next connection on: it is not worth breaking the present one, for the engine's observations of the replica
+    /// are nearer to the truth than either profile. A smaller capacity lowers the batch limit at once.
+    fn update(&mut self, key: ReplicaKey, target: &TargetReplica) -> Option<Effect> {
         let replica = self.by_key.get_mut(&key)?;
         replica.target.profile = Arc::clone(&target.profile);
-        replica.target.takes_turns = target.takes_turns;
+        replica.target.time_shared = target.time_shared;
         let before = std::mem::replace(&mut replica.target.capacity, target.capacity);
         let rows = target.capacity?.batch_size;
         let less = before.is_some_and(|before| rows < before.batch_size);
-        if less { self.fits(key, rows) } else { None }
+        if less {
+            self.lower_batch_limit(key, rows)
+        } else {
+            None
+        }
     }
 
-    /// Its worker had no memory for a batch of so many rows. Until it has found out what fits, it is given at most the next smaller of
-    /// the sizes that it tries: 1, 2, 4 and so on.
-    pub(super) fn lacked_memory(&mut self, key: ReplicaKey, rows: u32) -> Option<Consequence> {
-        self.fits(key, rows.next_power_of_two() / 2)
+    /// Handles a worker's lack of memory for a batch of so many rows. Until the worker has found the largest size that fits, it
+    /// gets at most the next smaller one of the sizes that it tries: 1, 2, 4 and so on.
+    pub(super) fn out_of_memory(&mut self, key: ReplicaKey, rows: u32) -> Option<Effect> {
+        self.lower_batch_limit(key, rows.next_power_of_two() / 2)
     }
 
-    fn fits(&self, key: ReplicaKey, rows: u32) -> Option<Consequence> {
+    fn lower_batch_limit(&self, key: ReplicaKey, rows: u32) -> Option<Effect> {
         let replica = self.by_key.get(&key)?;
         let rows = rows.max(1);
-        let event = Event::ReplicaFits { replica: key, rows };
-        replica.is_in_engine().then_some(Consequence::Tell(event))
+        let event = Event::BatchLimitLowered { replica: key, rows };
+        replica.is_in_engine().then_some(Effect::Event(event))
     }
 
-    /// The device on which the replica takes turns with others, if it does.
-    pub(super) fn takes_turns_on(&self, key: ReplicaKey) -> Option<&DeviceId> {
+    /// Returns the device that the replica shares in time with others, if it does.
+    pub(super) fn time_shared_device(&self, key: ReplicaKey) -> Option<&DeviceId> {
         let target = &self.by_key.get(&key)?.target;
-        target.takes_turns.then_some(&target.device)
+        target.time_shared.then_some(&target.device)
     }
 
-    /// It shall get no further batches.
-    fn drain(&mut self, key: ReplicaKey) -> Option<Consequence> {
+    /// Gives a replica no further batches, for good: the target drains it, or no longer contains it.
+    fn drain(&mut self, key: ReplicaKey) -> Option<Effect> {
         let replica = self.by_key.get_mut(&key)?;
         replica.target.draining = true;
-        match replica.state {
-            LinkState::Serving => {
-                replica.state = LinkState::Draining;
-                Some(Consequence::Tell(Event::ReplicaDraining { replica: key }))
-            }
-            LinkState::Connecting { .. } => {
-                replica.state = LinkState::Drained;
-                replica.link = None;
-                None
-            }
-            LinkState::Draining | LinkState::Drained => None,
+        if replica.is_in_engine() {
+            self.stop_batches(key)
+        } else {
+            self.end_connection(key, None);
+            None
         }
     }
 
-    /// The target has it no longer: it answers what it has, and goes.
-    fn retire(&mut self, key: ReplicaKey) -> Option<Consequence> {
-        let consequence = self.drain(key);
+    /// Has the engine send no further batches to a replica.
+    fn stop_batches(&mut self, key: ReplicaKey) -> Option<Effect> {
         let replica = self.by_key.get_mut(&key)?;
-        replica.wanted = false;
-        if !replica.is_in_engine() {
-            self.by_key.remove(&key);
+        if replica.state != LinkState::Serving {
+            return None;
         }
-        consequence
+        replica.state = LinkState::Draining;
+        Some(Effect::Event(Event::ReplicaDraining { replica: key }))
     }
 
-    /// It goes at once.
-    fn close(&mut self, key: ReplicaKey) -> Option<Consequence> {
+    /// Ends a replica's connection, after which the engine no longer has the replica: removes it if the target no longer contains
+    /// it, marks it as drained if the target drains it, and otherwise waits for the next connection.
+    fn end_connection(&mut self, key: ReplicaKey, reason: Option<String>) {
+        let Some(replica) = self.by_key.get_mut(&key) else {
+            return;
+        };
+        // The worker sees the end of the channel.
+        replica.batches = None;
+        if !replica.wanted {
+            self.by_key.remove(&key);
+        } else if replica.target.draining {
+            replica.state = LinkState::Drained;
+            replica.link = None;
+        } else {
+            replica.state = LinkState::Connecting { reason };
+        }
+    }
+
+    /// Removes a replica at once.
+    fn remove(&mut self, key: ReplicaKey) -> Option<Effect> {
         let replica = self.by_key.remove(&key)?;
-        replica.is_in_engine().then_some(Consequence::Void(key))
+        replica.is_in_engine().then_some(Effect::ReplicaLost(key))
     }
 
-    /// What a link reported, other than the end of a batch.
+    /// Handles the worker's readiness for batches.
     pub(super) fn link_up(
         &mut self,
         key: ReplicaKey,
         batches: mpsc::UnboundedSender<OutgoingBatch>,
-    ) -> Option<Consequence> {
+    ) -> Option<Effect> {
         let replica = self.by_key.get_mut(&key)?;
         if !matches!(replica.state, LinkState::Connecting { .. }) {
             return None;
         }
-        tracing::info!(replica.id = %replica.id, model.name = %replica.target.model, "connected to worker");
+        tracing::info!(replica.id = %replica.id, model.name = %replica.target.model, "connected to a worker");
         replica.state = LinkState::Serving;
         replica.batches = Some(batches);
         let planned = replica.target.batch_size;
         let capacity = replica.target.capacity.unwrap_or(Capacity {
             batch_size: planned,
-            in_flight: ReplicaSpec::DEFAULT_CREDITS,
+            in_flight: ReplicaParameters::DEFAULT_CREDITS,
             multiprocessors: None,
         });
-        // A request of more rows than batches are planned with is computed by itself, unless memory is known to be short.
+        // A request of more rows than the planned batch size is computed by itself, unless memory is known to be short.
         let rows_limit = if capacity.batch_size < planned {
             replica.rows_limit.min(capacity.batch_size).max(1)
         } else {
@@ -276,68 +300,42 @@ impl Replicas {
             Interference::default(),
         );
         replica.service = Some(service.clone());
-        let spec = ReplicaSpec {
+        let parameters = ReplicaParameters {
             model: replica.model,
             batch_size,
             credits: capacity.in_flight.max(1),
             service,
             device: replica.device,
         };
-        Some(Consequence::Tell(Event::ReplicaUp { replica: key, spec }))
+        Some(Effect::Event(Event::ReplicaReady {
+            replica: key,
+            parameters,
+        }))
     }
 
-    /// The worker wants no more batches.
-    pub(super) fn link_draining(&mut self, key: ReplicaKey) -> Option<Consequence> {
-        let replica = self.by_key.get_mut(&key)?;
-        if replica.state != LinkState::Serving {
-            return None;
-        }
-        replica.state = LinkState::Draining;
-        Some(Consequence::Tell(Event::ReplicaDraining { replica: key }))
+    /// Handles a worker's message that it is draining.
+    pub(super) fn link_draining(&mut self, key: ReplicaKey) -> Option<Effect> {
+        self.stop_batches(key)
     }
 
-    /// There is no connection.
-    pub(super) fn link_down(&mut self, key: ReplicaKey, reason: String) -> Option<Consequence> {
-        let replica = self.by_key.get_mut(&key)?;
+    /// Handles the loss of a connection, or a failed attempt to make one.
+    pub(super) fn link_down(&mut self, key: ReplicaKey, reason: String) -> Option<Effect> {
+        let replica = self.by_key.get(&key)?;
         let was_in_engine = replica.is_in_engine();
         if was_in_engine {
             tracing::warn!(replica.id = %replica.id, model.name = %replica.target.model, reason, "lost the connection to a worker");
         }
-        replica.batches = None;
-        if !replica.wanted {
-            self.by_key.remove(&key);
-        } else if replica.target.draining {
-            replica.state = LinkState::Drained;
-            replica.link = None;
-        } else {
-            replica.state = LinkState::Connecting {
-                reason: Some(reason),
-            };
-        }
-        was_in_engine.then_some(Consequence::Void(key))
+        self.end_connection(key, Some(reason));
+        was_in_engine.then_some(Effect::ReplicaLost(key))
     }
 
-    /// The engine has given it back: it holds nothing any more.
+    /// Handles the engine's report that a draining replica holds no batch any more.
     pub(super) fn drained(&mut self, key: ReplicaKey) {
-        let Some(replica) = self.by_key.get_mut(&key) else {
-            return;
-        };
-        // The worker is told by the end of the channel.
-        replica.batches = None;
-        if !replica.wanted {
-            self.by_key.remove(&key);
-        } else if replica.target.draining {
-            replica.state = LinkState::Drained;
-            replica.link = None;
-        } else {
-            replica.state = LinkState::Connecting {
-                reason: Some("the worker is draining".to_owned()),
-            };
-        }
+        self.end_connection(key, Some("the worker is draining".to_owned()));
     }
 
-    /// Hands a batch to the link. If that has just broken, or was closed, the batch is lost: the engine has yet to be told, and
-    /// will then dispatch its requests again.
+    /// Hands a batch to the link. If the link has just broken, or was closed, the batch is lost: the engine will learn of it and
+    /// dispatch the requests again.
     pub(super) fn send(&self, key: ReplicaKey, batch: OutgoingBatch) {
         let replica = self.by_key.get(&key);
         if let Some(batches) = replica.and_then(|replica| replica.batches.as_ref()) {
@@ -345,24 +343,24 @@ impl Replicas {
         }
     }
 
-    /// A replica has computed a batch.
-    pub(super) fn computed(&mut self, key: ReplicaKey, rows: u32, compute: Duration) {
+    /// Counts a batch that a replica has computed.
+    pub(super) fn count_batch(&mut self, key: ReplicaKey, rows: u32, compute: Duration) {
         let Some(replica) = self.by_key.get_mut(&key) else {
             return;
         };
         if let Some(service) = &replica.service {
             let alone = service.batch_time(rows.clamp(1, service.max_rows()));
-            replica.work.add(rows, compute, alone);
+            replica.work.add_batch(rows, compute, alone);
         }
     }
 
-    /// What the replicas of the target have computed.
-    pub(super) fn work(&self) -> BTreeMap<ReplicaId, Work> {
+    /// Returns the work of the target's replicas.
+    pub(super) fn work(&self) -> BTreeMap<ReplicaId, ComputedWork> {
         let wanted = self.by_key.values().filter(|replica| replica.wanted);
         wanted.map(|replica| (replica.id, replica.work)).collect()
     }
 
-    /// How the replicas of the target stand.
+    /// Returns the link states of the target's replicas.
     pub(super) fn states(&self) -> BTreeMap<ReplicaId, LinkState> {
         let wanted = self.by_key.values().filter(|replica| replica.wanted);
         wanted
@@ -370,7 +368,7 @@ impl Replicas {
             .collect()
     }
 
-    /// Whether a replica of the model takes batches, and whether one is about to.
+    /// Returns two flags: a replica of the model takes batches, and a replica of the model is being connected to.
     pub(super) fn readiness(&self, model: ModelKey) -> (bool, bool) {
         let of_model = || {
             self.by_key
@@ -384,18 +382,18 @@ impl Replicas {
     }
 }
 
-/// Whether it is the same worker in the same role. Draining, turns, profile and capacity are matters of their own, but a replica that has begun
-/// to drain is not the one that shall serve again.
+/// Returns true if both describe the same worker with the same parameters. Draining, time sharing, profile and capacity may
+/// differ, but a replica that has begun to drain is not the one that shall serve again.
 fn is_same_worker(now: &TargetReplica, before: &TargetReplica) -> bool {
     let TargetReplica {
         model,
         address,
         batch_size,
         capacity: _,
-        // Of one worker it is always the same.
+        // The device of one worker never changes.
         device: _,
         compute_share,
-        takes_turns: _,
+        time_shared: _,
         profile: _,
         draining,
     } = now;

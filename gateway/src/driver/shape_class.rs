@@ -1,4 +1,5 @@
-//! Which requests may share a batch: those of one model whose shapes agree, but for the batch and what is padded.
+//! The classes of requests that may share a batch: those of one model with equal shapes, apart from the batch and padded
+//! dimensions.
 
 use std::collections::HashMap;
 
@@ -6,31 +7,31 @@ use packhorse_cluster::{Dim, Program};
 use packhorse_protocol::Tensor;
 use packhorse_serving::{ModelKey, ShapeClass};
 
-/// What must agree: the dimensions that the signature leaves open, input by input. Empty for most models.
-type Open = Vec<u64>;
+/// The dimensions that the signature leaves open, input by input, and that must be equal. Empty for most models.
+type OpenDims = Vec<u64>;
 
-/// Numbers the shapes of the requests that are there. Holds no more than these: a client cannot make it grow.
+/// The numbers of the shapes of the present requests. It holds no other shapes: a client cannot make it grow.
 #[derive(Debug, Default)]
 pub(super) struct ShapeClasses {
-    known: HashMap<(ModelKey, Open), Known>,
+    classes: HashMap<(ModelKey, OpenDims), CountedClass>,
     next: u64,
 }
 
 #[derive(Debug)]
-struct Known {
+struct CountedClass {
     class: ShapeClass,
     requests: usize,
 }
 
-/// A request's place in its class, to be given back.
+/// A request's membership in its class, which ends with [`ShapeClasses::leave`].
 #[derive(Debug)]
 pub(super) struct Membership {
-    key: (ModelKey, Open),
+    key: (ModelKey, OpenDims),
     pub(super) class: ShapeClass,
 }
 
 impl ShapeClasses {
-    /// The class of a request of this model.
+    /// Returns the class of a request, and counts the request in it.
     pub(super) fn enter(
         &mut self,
         model: ModelKey,
@@ -38,39 +39,39 @@ impl ShapeClasses {
         inputs: &[Tensor],
     ) -> Membership {
         let key = (model, open_dims(program, inputs));
-        let known = self.known.entry(key.clone()).or_insert_with(|| {
+        let counted = self.classes.entry(key.clone()).or_insert_with(|| {
             self.next += 1;
-            Known {
+            CountedClass {
                 class: ShapeClass(self.next),
                 requests: 0,
             }
         });
-        known.requests += 1;
+        counted.requests += 1;
         Membership {
-            class: known.class,
+            class: counted.class,
             key,
         }
     }
 
-    /// A request has ended.
+    /// Removes a request that has ended from its class.
     pub(super) fn leave(&mut self, membership: &Membership) {
-        let known = self
-            .known
+        let counted = self
+            .classes
             .get_mut(&membership.key)
-            .expect("a class lasts as long as its members");
-        known.requests -= 1;
-        if known.requests == 0 {
-            self.known.remove(&membership.key);
+            .expect("a class exists as long as its members");
+        counted.requests -= 1;
+        if counted.requests == 0 {
+            self.classes.remove(&membership.key);
         }
     }
 }
 
-fn open_dims(program: &Program, inputs: &[Tensor]) -> Open {
+fn open_dims(program: &Program, inputs: &[Tensor]) -> OpenDims {
     if !program.batches() {
-        // Never shares a batch, whatever its shape.
-        return Open::new();
+        // Such a request never shares a batch, whatever its shape.
+        return OpenDims::new();
     }
-    let mut open = Open::new();
+    let mut open = OpenDims::new();
     for (spec, input) in program.inputs.iter().zip(inputs) {
         let padded = spec.pad.map(|pad| pad.axis);
         for (axis, (dim, size)) in spec.shape.iter().zip(input.shape().dims()).enumerate() {
@@ -133,6 +134,6 @@ mod tests {
             let membership = classes.enter(ModelKey(1), &program(None), &input(1, length));
             classes.leave(&membership);
         }
-        assert!(classes.known.is_empty());
+        assert!(classes.classes.is_empty());
     }
 }

@@ -1,6 +1,7 @@
-//! The task that owns the engine: it tells the engine what happens and carries out what it decides.
+//! The task that owns the engine: it passes events to the engine and carries out the engine's actions.
 
 mod batches;
+mod pending;
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -9,110 +10,100 @@ use std::{
 
 use packhorse_cluster::{ModelId, ReplicaId, Time};
 use packhorse_serving::{
-    Action, BatchId, Engine, EngineConfig, Event, ModelKey, ModelLimits, Outcome, ReplicaKey,
-    Request, RequestId,
+    Action, BatchKey, Engine, EngineConfig, Event, ModelKey, ModelLimits, Refusal, ReplicaKey,
+    Request, RequestKey, RequestOutcome,
 };
 use tokio::{
-    sync::{OwnedSemaphorePermit, mpsc, oneshot, watch},
+    sync::{mpsc, watch},
     time::sleep_until,
 };
 
-use self::batches::InFlight;
+use self::pending::{InFlightBatch, PendingRequest};
 use super::{
-    Clock, DataPlaneConfig, LinkState, Target,
     catalog::{Catalog, Readiness, ServedModel},
-    data_plane::Message,
-    replicas::{Consequence, Replicas},
-    request::{OutputRows, Submission, Submitted, Unanswered},
-    shape_class::{Membership, ShapeClasses},
-    turns::Turns,
+    config::DataPlaneConfig,
+    message::DriverMessage,
+    replicas::{Effect, Replicas},
+    request::{SubmittedRequest, UnansweredRequest},
+    shape_class::ShapeClasses,
+    target::{LinkState, Target},
+    time_slicer::TimeSlicer,
 };
 use crate::{
+    clock::Clock,
     telemetry::Telemetry,
-    workers::{Link, LinkConfig, LinkEvent, OutgoingBatch},
+    workers::{LinkConfig, LinkEvent, OutgoingBatch, WorkerLink},
 };
 
-/// How many messages are taken from the inbox at a time.
+/// The most messages that are taken from the inbox at a time.
 const MESSAGES_AT_ONCE: usize = 64;
 
-/// The driver of the engine. Everything in it belongs to one task.
+/// The driver of the engine. One task owns all of it.
 pub(super) struct Driver {
     clock: Clock,
     telemetry: Telemetry,
-    limits: DataPlaneConfig,
-    /// For the links' reports. Weak, so that the data plane ends with its last handle.
-    inbox: mpsc::WeakUnboundedSender<Message>,
-    announce_catalog: watch::Sender<Arc<Catalog>>,
-    announce_links: watch::Sender<BTreeMap<ReplicaId, LinkState>>,
+    config: DataPlaneConfig,
+    /// The sender for the links' reports. Weak, so that the data plane ends with its last handle.
+    inbox: mpsc::WeakUnboundedSender<DriverMessage>,
+    catalog_sender: watch::Sender<Arc<Catalog>>,
+    links_sender: watch::Sender<BTreeMap<ReplicaId, LinkState>>,
     engine: Engine,
     models: BTreeMap<ModelId, Arc<ServedModel>>,
     next_model: u32,
     replicas: Replicas,
-    /// Whether `replicas` has changed since it was announced.
-    announce: bool,
-    requests: HashMap<RequestId, Pending>,
-    batches: HashMap<BatchId, InFlight>,
-    turns: Turns<OutgoingBatch>,
+    /// True if `replicas` has changed since its states were published.
+    states_changed: bool,
+    requests: HashMap<RequestKey, PendingRequest>,
+    batches: HashMap<BatchKey, InFlightBatch>,
+    time_slicer: TimeSlicer<OutgoingBatch>,
     classes: ShapeClasses,
-    /// When to end at the latest; no request is taken once this is set.
-    ending: Option<Time>,
-}
-
-/// A request that has not ended.
-struct Pending {
-    submission: Submission,
-    answer: oneshot::Sender<Result<Vec<OutputRows>, Unanswered>>,
-    arrived: Time,
-    membership: Membership,
-    /// Why its batch failed, once it has.
-    failure: Option<Arc<str>>,
-    /// Given back when the request ends.
-    _place: OwnedSemaphorePermit,
+    /// The latest time at which the task ends; no request is taken once this is set.
+    shutdown_deadline: Option<Time>,
 }
 
 impl Driver {
     pub(super) fn new(
-        limits: DataPlaneConfig,
+        config: DataPlaneConfig,
         clock: Clock,
         telemetry: Telemetry,
-        inbox: mpsc::WeakUnboundedSender<Message>,
-        announce_catalog: watch::Sender<Arc<Catalog>>,
-        announce_links: watch::Sender<BTreeMap<ReplicaId, LinkState>>,
+        inbox: mpsc::WeakUnboundedSender<DriverMessage>,
+        catalog_sender: watch::Sender<Arc<Catalog>>,
+        links_sender: watch::Sender<BTreeMap<ReplicaId, LinkState>>,
     ) -> Self {
-        let engine = EngineConfig {
-            max_batch_wait: limits.max_batch_wait,
+        let engine_config = EngineConfig {
+            max_batch_wait: config.max_batch_wait,
             ..EngineConfig::default()
         };
         Self {
             clock,
             telemetry,
-            limits,
+            config,
             inbox,
-            announce_catalog,
-            announce_links,
-            engine: Engine::new(engine),
+            catalog_sender,
+            links_sender,
+            engine: Engine::new(engine_config),
             models: BTreeMap::new(),
             next_model: 0,
             replicas: Replicas::default(),
-            announce: false,
+            states_changed: false,
             requests: HashMap::new(),
             batches: HashMap::new(),
-            turns: Turns::default(),
+            time_slicer: TimeSlicer::default(),
             classes: ShapeClasses::default(),
-            ending: None,
+            shutdown_deadline: None,
         }
     }
 
-    /// Runs until it is told to end, or nobody holds a handle any more. The clock is read once per turn, so that all that
-    /// happens in it happens at one time.
-    pub(super) async fn run(mut self, mut inbox: mpsc::UnboundedReceiver<Message>) {
+    /// Runs until a shutdown, or until the last handle is dropped. The clock is read once per iteration, so that everything in it
+    /// happens at one time.
+    pub(super) async fn run(mut self, mut inbox: mpsc::UnboundedReceiver<DriverMessage>) {
         let mut messages = Vec::with_capacity(MESSAGES_AT_ONCE);
         loop {
             let wake = self
                 .engine
                 .poll_timeout()
                 .into_iter()
-                .chain(self.ending)
+                .chain(self.shutdown_deadline)
                 .min();
             let received = tokio::select! {
                 biased;
@@ -124,43 +115,44 @@ impl Driver {
                 break;
             }
             for message in messages.drain(..) {
-                self.take(now, message);
+                self.handle_message(now, message);
             }
-            self.carry_out(now);
-            self.announce();
+            self.run_actions(now);
+            self.publish_states();
             if self
-                .ending
-                .is_some_and(|ending| now >= ending || self.requests.is_empty())
+                .shutdown_deadline
+                .is_some_and(|deadline| now >= deadline || self.requests.is_empty())
             {
                 break;
             }
         }
         for pending in std::mem::take(&mut self.requests).into_values() {
-            let _ = pending.answer.send(Err(Unanswered::ShuttingDown));
+            let outcome = RequestOutcome::Refused(Refusal::ShuttingDown);
+            let _ = pending.answer.send(Err(outcome.into()));
         }
     }
 
-    fn take(&mut self, now: Time, message: Message) {
+    fn handle_message(&mut self, now: Time, message: DriverMessage) {
         match message {
-            Message::Target(target) => self.follow(now, &target),
-            Message::Submit(submitted) => self.submit(now, *submitted),
-            Message::Cancel(request) => self.cancel(now, request),
-            Message::Link(replica, event) => self.link(now, replica, event),
-            Message::Work(answer) => {
-                // Who asked may have gone.
+            DriverMessage::SetTarget(target) => self.set_target(now, &target),
+            DriverMessage::Submit(submitted) => self.submit(now, *submitted),
+            DriverMessage::Cancel(request) => self.cancel(now, request),
+            DriverMessage::Link(replica, event) => self.handle_link_event(now, replica, event),
+            DriverMessage::GetWork(answer) => {
+                // The caller may have stopped waiting.
                 let _ = answer.send(self.replicas.work());
             }
-            Message::Shutdown(grace) => self.begin_to_end(now + grace),
+            DriverMessage::Shutdown(grace) => self.begin_shutdown(now + grace),
         }
     }
 
-    /// Tells the engine, and does what it says, as its contract wants it after every event.
-    fn tell(&mut self, now: Time, event: Event) {
+    /// Passes an event to the engine and runs its actions, which its contract requires after every event.
+    fn handle_event(&mut self, now: Time, event: Event) {
         self.engine.handle(now, event);
-        self.carry_out(now);
+        self.run_actions(now);
     }
 
-    fn carry_out(&mut self, now: Time) {
+    fn run_actions(&mut self, now: Time) {
         while let Some(action) = self.engine.poll(now) {
             match action {
                 Action::Dispatch {
@@ -169,78 +161,78 @@ impl Driver {
                     requests,
                 } => self.dispatch(now, batch, replica, &requests),
                 Action::Finish { request, outcome } => self.finish(request, outcome),
-                Action::Drained { replica } => {
+                Action::ReplicaDrained { replica } => {
                     self.replicas.drained(replica);
-                    self.announce = true;
+                    self.states_changed = true;
                 }
             }
         }
     }
 
-    fn follow(&mut self, now: Time, target: &Target) {
+    fn set_target(&mut self, now: Time, target: &Target) {
         self.engine.set_discipline(now, target.discipline);
-        self.carry_out(now);
-        self.follow_models(now, target);
+        self.run_actions(now);
+        self.update_models(now, target);
         let inbox = self.inbox.clone();
         let config = LinkConfig {
-            secret: self.limits.link_secret.clone(),
-            payload_limit: self.limits.result_limit_bytes,
-            batch_time: self.limits.batch_time,
+            secret: self.config.link_secret.clone(),
+            payload_limit: self.config.result_limit_bytes,
+            batch_time: self.config.batch_time,
         };
         let open = move |key, endpoint| {
             let inbox = inbox.clone();
-            Link::open(endpoint, config.clone(), move |event| {
+            WorkerLink::open(endpoint, config.clone(), move |event| {
                 if let Some(inbox) = inbox.upgrade() {
-                    let _ = inbox.send(Message::Link(key, event));
+                    let _ = inbox.send(DriverMessage::Link(key, event));
                 }
             })
         };
-        for consequence in self.replicas.follow(target, &self.models, &open) {
-            self.bear(now, Some(consequence));
+        for effect in self.replicas.set_target(target, &self.models, &open) {
+            self.apply(now, Some(effect));
         }
-        self.announce = true;
-        self.announce();
-        // After the readiness, so that nobody sees a model before it is known whether it is ready.
-        self.announce_models();
+        self.states_changed = true;
+        self.publish_states();
+        // After the states, so that a model appears in the catalog with its readiness.
+        self.publish_catalog();
     }
 
-    /// Takes no request from now on. The catalog is kept, so that what is asked of models is still answered.
-    fn begin_to_end(&mut self, at_the_latest: Time) {
-        self.ending = Some(at_the_latest);
-        self.announce = true;
-        self.announce_models();
+    /// Takes no request from now on. The catalog stays, so that questions about models are still answered.
+    fn begin_shutdown(&mut self, deadline: Time) {
+        self.shutdown_deadline = Some(deadline);
+        self.states_changed = true;
+        self.publish_catalog();
     }
 
-    fn announce_models(&self) {
-        let catalog = Catalog::new(self.models.values().cloned(), self.ending.is_none());
-        self.announce_catalog.send_replace(Arc::new(catalog));
+    fn publish_catalog(&self) {
+        let catalog = Catalog::new(self.models.values().cloned(), self.shutdown_deadline.is_none());
+        self.catalog_sender.send_replace(Arc::new(catalog));
     }
 
-    fn follow_models(&mut self, now: Time, target: &Target) {
+    fn update_models(&mut self, now: Time, target: &Target) {
         let gone = |model: &ServedModel| match target.models.get(model.id()) {
-            // Another program under the same name is another model.
+            // The same name with another program is another model.
             Some(spec) => spec.program != model.spec.program,
             None => true,
         };
         let removed: Vec<_> = self.models.extract_if(.., |_, model| gone(model)).collect();
         for (id, model) in removed {
-            self.telemetry.forget(&id);
-            self.tell(now, Event::ModelGone { model: model.key });
+            self.telemetry.remove_model(&id);
+            self.handle_event(now, Event::ModelRemoved { model: model.key });
         }
         for (id, spec) in &target.models {
             let (key, readiness) = match self.models.get(id) {
                 Some(model) if model.spec == *spec => continue,
                 Some(model) => (model.key, Arc::clone(&model.readiness)),
-                None => (self.new_key(), Arc::new(Readiness::default())),
+                None => (self.new_model_key(), Arc::new(Readiness::default())),
             };
             let limits = ModelLimits {
                 max_batch_rows: spec.program.rows_limit(),
                 queue_limit: spec
                     .queue_limit
                     .and_then(|limit| usize::try_from(limit).ok())
-                    .unwrap_or(self.limits.queue_limit),
+                    .unwrap_or(self.config.queue_limit),
             };
-            self.tell(now, Event::ModelUp { model: key, limits });
+            self.handle_event(now, Event::ModelUpdated { model: key, limits });
             let telemetry = self.telemetry.model(id);
             let model = ServedModel {
                 key,
@@ -252,21 +244,22 @@ impl Driver {
         }
     }
 
-    fn new_key(&mut self) -> ModelKey {
+    fn new_model_key(&mut self) -> ModelKey {
         let key = ModelKey(self.next_model);
         self.next_model += 1;
         key
     }
 
-    fn submit(&mut self, now: Time, submitted: Submitted) {
-        let Submitted {
-            id,
+    fn submit(&mut self, now: Time, submitted: SubmittedRequest) {
+        let SubmittedRequest {
+            key,
             submission,
             answer,
-            place,
+            permit,
         } = submitted;
-        if self.ending.is_some() {
-            let _ = answer.send(Err(Unanswered::ShuttingDown));
+        if self.shutdown_deadline.is_some() {
+            let outcome = RequestOutcome::Refused(Refusal::ShuttingDown);
+            let _ = answer.send(Err(outcome.into()));
             return;
         }
         let model = Arc::clone(&submission.model);
@@ -274,92 +267,87 @@ impl Driver {
             .classes
             .enter(model.key, &model.spec.program, &submission.inputs);
         let request = Request {
-            id,
+            id: key,
             model: model.key,
             rows: submission.rows,
             class: membership.class,
             priority: submission.priority,
             deadline: submission.deadline,
         };
-        let pending = Pending {
+        let pending = PendingRequest {
             submission,
             answer,
             arrived: now,
             membership,
             failure: None,
-            _place: place,
+            _permit: permit,
         };
-        self.requests.insert(id, pending);
-        self.tell(now, Event::Arrive(request));
-        self.count_pending(&model);
+        self.requests.insert(key, pending);
+        self.handle_event(now, Event::RequestArrived(request));
+        self.update_queue_length(&model);
     }
 
-    fn cancel(&mut self, now: Time, request: RequestId) {
-        if let Some(pending) = self.end(request) {
-            self.tell(now, Event::Cancel { request });
-            self.count_pending(&pending.submission.model);
+    fn cancel(&mut self, now: Time, request: RequestKey) {
+        if let Some(pending) = self.remove_request(request) {
+            self.handle_event(now, Event::RequestCancelled { request });
+            self.update_queue_length(&pending.submission.model);
         }
     }
 
-    fn finish(&mut self, request: RequestId, outcome: Outcome) {
-        let Some(pending) = self.end(request) else {
+    fn finish(&mut self, request: RequestKey, outcome: RequestOutcome) {
+        let Some(pending) = self.remove_request(request) else {
             return;
         };
-        let unanswered = match outcome {
-            Outcome::Refused(refusal) => Unanswered::Refused(refusal),
-            Outcome::Expired => Unanswered::Expired,
-            Outcome::Lost => Unanswered::Lost,
-            Outcome::Failed => Unanswered::Failed(
-                pending
-                    .failure
-                    .unwrap_or_else(|| Arc::from("the model failed")),
-            ),
+        self.update_queue_length(&pending.submission.model);
+        let unanswered = UnansweredRequest {
+            outcome,
+            failure: pending.failure,
         };
-        self.count_pending(&pending.submission.model);
-        // Whoever does not wait any more has sent a cancellation.
+        // A client that has stopped waiting has sent a cancellation.
         let _ = pending.answer.send(Err(unanswered));
     }
 
-    fn end(&mut self, request: RequestId) -> Option<Pending> {
+    fn remove_request(&mut self, request: RequestKey) -> Option<PendingRequest> {
         let pending = self.requests.remove(&request)?;
         self.classes.leave(&pending.membership);
         Some(pending)
     }
 
-    fn count_pending(&self, model: &ServedModel) {
-        model.telemetry.pending(self.engine.queued(model.key));
+    fn update_queue_length(&self, model: &ServedModel) {
+        model.telemetry.set_queue_length(self.engine.queued(model.key));
     }
 
-    fn link(&mut self, now: Time, replica: ReplicaKey, event: LinkEvent) {
-        let consequence = match event {
-            LinkEvent::BatchEnded(batch, end) => {
-                return self.batch_ended(now, BatchId(batch.0), end);
+    fn handle_link_event(&mut self, now: Time, replica: ReplicaKey, event: LinkEvent) {
+        let effect = match event {
+            LinkEvent::BatchComputed(result, payload) => {
+                return self.batch_computed(now, result, payload);
             }
+            LinkEvent::BatchFailed(failure) => return self.batch_failed(now, failure),
             LinkEvent::Up(batches) => self.replicas.link_up(replica, batches),
             LinkEvent::Draining => self.replicas.link_draining(replica),
             LinkEvent::Down(reason) => self.replicas.link_down(replica, reason),
         };
-        self.announce = true;
-        self.bear(now, consequence);
+        self.states_changed = true;
+        self.apply(now, effect);
     }
 
-    /// Bears the consequence of what happened to a replica.
-    fn bear(&mut self, now: Time, consequence: Option<Consequence>) {
-        match consequence {
-            Some(Consequence::Tell(event)) => self.tell(now, event),
-            Some(Consequence::Void(replica)) => {
+    /// Applies the effect of a change of a replica.
+    fn apply(&mut self, now: Time, effect: Option<Effect>) {
+        match effect {
+            Some(Effect::Event(event)) => self.handle_event(now, event),
+            Some(Effect::ReplicaLost(replica)) => {
                 self.batches.retain(|_, batch| batch.replica != replica);
-                let next = self.turns.lost(replica);
-                self.take_turn(now, next);
-                self.tell(now, Event::ReplicaLost { replica });
+                let next = self.time_slicer.remove_replica(replica);
+                self.begin_slice(now, next);
+                self.handle_event(now, Event::ReplicaLost { replica });
             }
             None => {}
         }
     }
 
-    /// Tells the control plane, and the handlers, what has become of the replicas.
-    fn announce(&mut self) {
-        if !std::mem::take(&mut self.announce) {
+    /// Publishes the states of the replicas to the control plane, and the readiness of their models to the handlers.
+    fn publish_states(&mut self) {
+        if !std::mem::take(&mut self.states_changed) {
             return;
         }
         for model in self.models.values() {
@@ -367,9 +355,9 @@ impl Driver {
             model
                 .readiness
                 .ready
-                .store(ready && self.ending.is_none(), Relaxed);
+                .store(ready && self.shutdown_deadline.is_none(), Relaxed);
             model.readiness.loading.store(loading, Relaxed);
         }
-        self.announce_links.send_replace(self.replicas.states());
+        self.links_sender.send_replace(self.replicas.states());
     }
 }

@@ -1,4 +1,4 @@
-//! One connection to a worker, from the handshake to its end.
+//! A connection to a worker, from the handshake to its end.
 
 use std::{
     collections::BTreeMap,
@@ -19,9 +19,9 @@ use tokio::{
     time::{Instant, interval},
 };
 
-use super::{BatchEnd, LinkEvent, OutgoingBatch};
+use super::link_event::{LinkEvent, OutgoingBatch};
 
-/// Why a connection ended, or did not come about.
+/// The reason why a connection ended, or could not be made.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ConnectionError {
     #[error("{0}")]
@@ -29,57 +29,57 @@ pub(super) enum ConnectionError {
     #[error("the worker closed the connection")]
     Closed,
     #[error("the worker closed the connection: {0}")]
-    ClosedBecause(String),
-    #[error("protocol: {0}")]
+    ClosedWithReason(String),
+    #[error("protocol error: {0}")]
     Decode(#[from] DecodeError),
-    #[error("handshake: {0}")]
+    #[error("handshake failed: {0}")]
     Handshake(#[from] HandshakeError),
-    #[error("handshake: no answer within {0:?}")]
-    HandshakeTime(Duration),
-    #[error("connecting took more than {0:?}")]
-    ConnectTime(Duration),
-    #[error("the worker answered batch {0}, which it does not have")]
+    #[error("handshake timed out after {0:?}")]
+    HandshakeTimeout(Duration),
+    #[error("connecting timed out after {0:?}")]
+    ConnectTimeout(Duration),
+    #[error("the worker answered batch {0}, which it was not sent")]
     UnknownBatch(u64),
-    #[error("the worker sent a message that has no place here")]
-    Unexpected,
+    #[error("the worker sent a handshake message after the handshake")]
+    UnexpectedMessage,
     #[error("a batch was not answered within {0:?}")]
-    BatchTime(Duration),
+    BatchTimeout(Duration),
 }
 
-/// What comes from a worker, message by message.
-struct Incoming<R> {
+/// Reads the worker's messages from a stream.
+struct MessageReader<R> {
     stream: R,
     decoder: Decoder<ToGateway>,
-    /// What was read and is not yet decoded.
-    ahead: BytesMut,
-    /// Where payloads are read to. Its memory is used again as soon as nobody holds a slice of it.
+    /// The bytes that were read and are not yet decoded.
+    read_ahead: BytesMut,
+    /// The buffer that payloads are read to. Its memory is used again as soon as no slice of it is in use.
     payloads: BytesMut,
 }
 
-/// How much is read at a time while waiting for a message.
+/// The most bytes that are read at a time while waiting for a message.
 const READ_AHEAD: usize = 16 << 10;
-/// Payloads below this size share a buffer.
+/// The size of the buffer that smaller payloads share, in bytes.
 const SMALL_PAYLOADS: usize = 64 << 10;
 
-impl<R: AsyncRead + Unpin> Incoming<R> {
-    /// The next message; its payload, if it has one, is to be taken before the next.
+impl<R: AsyncRead + Unpin> MessageReader<R> {
+    /// Returns the next message. If it has a payload, the caller must read it before the next message.
     async fn message(&mut self) -> Result<ToGateway, ConnectionError> {
         loop {
-            let mut input = &self.ahead[..];
+            let mut input = &self.read_ahead[..];
             let message = self.decoder.feed(&mut input)?;
-            let taken = self.ahead.len() - input.len();
-            self.ahead.advance(taken);
+            let taken = self.read_ahead.len() - input.len();
+            self.read_ahead.advance(taken);
             if let Some(message) = message {
                 return Ok(message);
             }
-            self.ahead.reserve(READ_AHEAD);
-            if self.stream.read_buf(&mut self.ahead).await? == 0 {
+            self.read_ahead.reserve(READ_AHEAD);
+            if self.stream.read_buf(&mut self.read_ahead).await? == 0 {
                 return Err(ConnectionError::Closed);
             }
         }
     }
 
-    /// The payload of a result, output by output. Its length was checked against the limit by the decoder.
+    /// Returns the payload of a result, output by output. The decoder has checked its length against the limit.
     async fn payload(&mut self, result: &ResultHeader) -> Result<Vec<Bytes>, ConnectionError> {
         let lengths: Vec<usize> = result
             .outputs
@@ -90,8 +90,8 @@ impl<R: AsyncRead + Unpin> Incoming<R> {
         if self.payloads.capacity() < length {
             self.payloads.reserve(length.max(SMALL_PAYLOADS));
         }
-        let ahead = self.ahead.split_to(length.min(self.ahead.len()));
-        self.payloads.extend_from_slice(&ahead);
+        let start = self.read_ahead.split_to(length.min(self.read_ahead.len()));
+        self.payloads.extend_from_slice(&start);
         while self.payloads.len() < length {
             let missing = length - self.payloads.len();
             if (&mut self.stream)
@@ -111,16 +111,16 @@ impl<R: AsyncRead + Unpin> Incoming<R> {
     }
 }
 
-/// A connection that the worker has accepted.
+/// A connection after its handshake.
 pub(super) struct Connection {
     stream: TcpStream,
     in_flight: u32,
     decoder: Decoder<ToGateway>,
-    ahead: BytesMut,
+    read_ahead: BytesMut,
 }
 
 impl Connection {
-    /// Proves to each side that the other is who it should be. The worker takes `in_flight` batches before it has answered one.
+    /// Performs the handshake. The worker takes `in_flight` batches before it has answered one.
     pub(super) async fn open(
         mut stream: TcpStream,
         mut handshake: ClientHandshake,
@@ -128,26 +128,30 @@ impl Connection {
         in_flight: u32,
     ) -> Result<Self, ConnectionError> {
         let (read, mut write) = stream.split();
-        let mut incoming = Incoming {
+        let mut reader = MessageReader {
             stream: read,
             decoder: Decoder::new(payload_limit),
-            ahead: BytesMut::new(),
+            read_ahead: BytesMut::new(),
             payloads: BytesMut::new(),
         };
         send(&mut write, &handshake.hello()).await?;
-        while let ClientStep::Send(message) = handshake.handle(incoming.message().await?)? {
+        while let ClientStep::Send(message) = handshake.handle(reader.message().await?)? {
             send(&mut write, &message).await?;
         }
-        let Incoming { decoder, ahead, .. } = incoming;
+        let MessageReader {
+            decoder,
+            read_ahead,
+            ..
+        } = reader;
         Ok(Self {
             stream,
             in_flight,
             decoder,
-            ahead,
+            read_ahead,
         })
     }
 
-    /// Sends the batches and reports their ends, until the connection ends.
+    /// Sends the batches and reports their results, until the connection ends.
     pub(super) async fn serve(
         mut self,
         batches: mpsc::UnboundedReceiver<OutgoingBatch>,
@@ -156,24 +160,25 @@ impl Connection {
     ) -> ConnectionError {
         let outstanding = Outstanding::new(self.in_flight);
         let (read, write) = self.stream.split();
-        let incoming = Incoming {
+        let reader = MessageReader {
             stream: read,
             decoder: self.decoder,
-            ahead: self.ahead,
+            read_ahead: self.read_ahead,
             payloads: BytesMut::new(),
         };
         tokio::select! {
-            error = receive(incoming, &outstanding, report) => error,
+            error = receive(reader, &outstanding, report) => error,
             error = send_all(write, batches, &outstanding) => error,
             error = watch(&outstanding, batch_time) => error,
         }
     }
 }
 
-/// The batches that the worker has, and since when. Shared by the halves of one task; the lock is never held over an await.
+/// The batches that were sent and not answered, with the times at which they were sent. The halves of one task share it; the lock
+/// is never held over an await.
 struct Outstanding {
-    /// So many batches the worker gets without having answered one: those it may have in flight and one that it receives. More
-    /// would wait in the socket, where a worker that does not read looks like one that is gone.
+    /// The most batches that the worker gets without having answered one: those that it may have in flight and one that it
+    /// receives. More would wait in the socket, where a worker that does not read looks like one that is gone.
     limit: usize,
     batches: Mutex<BTreeMap<BatchId, Instant>>,
     ended: Notify,
@@ -193,17 +198,17 @@ impl Outstanding {
     }
 
     /// Waits until the worker may get another batch.
-    async fn room(&self) {
+    async fn wait_for_room(&self) {
         while self.with(|batches| batches.len() >= self.limit) {
             self.ended.notified().await;
         }
     }
 
-    fn sent(&self, batch: BatchId) {
+    fn insert(&self, batch: BatchId) {
         self.with(|batches| batches.insert(batch, Instant::now()));
     }
 
-    fn ended(&self, batch: BatchId) -> Result<(), ConnectionError> {
+    fn remove(&self, batch: BatchId) -> Result<(), ConnectionError> {
         match self.with(|batches| batches.remove(&batch)) {
             Some(_) => {
                 self.ended.notify_one();
@@ -213,19 +218,19 @@ impl Outstanding {
         }
     }
 
-    fn oldest(&self) -> Option<Instant> {
+    fn oldest_sent(&self) -> Option<Instant> {
         self.with(|batches| batches.values().min().copied())
     }
 }
 
-/// Takes what the worker says until it says nothing more.
+/// Reads and reports the worker's messages until the connection ends.
 async fn receive<R: AsyncRead + Unpin>(
-    mut incoming: Incoming<R>,
+    mut reader: MessageReader<R>,
     outstanding: &Outstanding,
     report: impl Fn(LinkEvent),
 ) -> ConnectionError {
     loop {
-        match receive_one(&mut incoming, outstanding).await {
+        match receive_one(&mut reader, outstanding).await {
             Ok(event) => report(event),
             Err(error) => return error,
         }
@@ -233,38 +238,27 @@ async fn receive<R: AsyncRead + Unpin>(
 }
 
 async fn receive_one<R: AsyncRead + Unpin>(
-    incoming: &mut Incoming<R>,
+    reader: &mut MessageReader<R>,
     outstanding: &Outstanding,
 ) -> Result<LinkEvent, ConnectionError> {
-    match incoming.message().await? {
+    match reader.message().await? {
         ToGateway::Result(result) => {
-            // Before its payload is read: an answer to nothing must not cost its memory.
-            outstanding.ended(result.id)?;
-            let payload = incoming.payload(&result).await?;
-            let outputs = result.outputs.into_iter().zip(payload).collect();
-            Ok(LinkEvent::BatchEnded(
-                result.id,
-                BatchEnd::Done {
-                    outputs,
-                    stages: result.stages,
-                },
-            ))
+            // Checked before the payload is read: an answer to an unknown batch must not cost its memory.
+            outstanding.remove(result.id)?;
+            let payload = reader.payload(&result).await?;
+            Ok(LinkEvent::BatchComputed(result, payload))
         }
         ToGateway::Failure(failure) => {
-            outstanding.ended(failure.id)?;
-            let end = BatchEnd::Failed {
-                kind: failure.kind,
-                message: failure.message,
-            };
-            Ok(LinkEvent::BatchEnded(failure.id, end))
+            outstanding.remove(failure.id)?;
+            Ok(LinkEvent::BatchFailed(failure))
         }
         ToGateway::Draining => Ok(LinkEvent::Draining),
-        ToGateway::Close(reason) => Err(ConnectionError::ClosedBecause(reason)),
-        ToGateway::Challenge(_) | ToGateway::Accept => Err(ConnectionError::Unexpected),
+        ToGateway::Close(reason) => Err(ConnectionError::ClosedWithReason(reason)),
+        ToGateway::Challenge(_) | ToGateway::Accept => Err(ConnectionError::UnexpectedMessage),
     }
 }
 
-/// Sends batches until there will be no more, and then says so by closing this half of the connection.
+/// Sends batches until the channel ends, and then closes this half of the connection.
 async fn send_all(
     mut stream: impl AsyncWrite + Unpin,
     mut batches: mpsc::UnboundedReceiver<OutgoingBatch>,
@@ -272,8 +266,8 @@ async fn send_all(
 ) -> ConnectionError {
     let mut head = Vec::new();
     while let Some(batch) = batches.recv().await {
-        outstanding.room().await;
-        outstanding.sent(batch.header.id);
+        outstanding.wait_for_room().await;
+        outstanding.insert(batch.header.id);
         head.clear();
         ToWorker::Batch(batch.header).encode(&mut head);
         let mut slices = Vec::with_capacity(1 + batch.payload.len());
@@ -284,7 +278,7 @@ async fn send_all(
         }
     }
     match stream.shutdown().await {
-        // What is still to come is the receiving half's business.
+        // The receiving half handles what is still to come.
         Ok(()) => std::future::pending().await,
         Err(error) => error.into(),
     }
@@ -294,7 +288,7 @@ async fn write_all_vectored(
     stream: &mut (impl AsyncWrite + Unpin),
     mut slices: &mut [IoSlice<'_>],
 ) -> io::Result<()> {
-    // Without this, leading empty slices would look like a closed connection.
+    // Without this line, leading empty slices would look like a closed connection.
     IoSlice::advance_slices(&mut slices, 0);
     while !slices.is_empty() {
         match stream.write_vectored(slices).await? {
@@ -311,17 +305,17 @@ async fn send(stream: &mut (impl AsyncWrite + Unpin), message: &ToWorker) -> io:
     stream.write_all(&bytes).await
 }
 
-/// Gives a worker up that has a batch for too long. Its own watchdog should have ended it before: this is for one that was
-/// stopped, or whose clock was.
+/// Ends the connection if the worker has held a batch for too long. The worker's own watchdog should have ended it before: this
+/// is for a worker that was stopped, or whose clock was.
 async fn watch(outstanding: &Outstanding, batch_time: Duration) -> ConnectionError {
     let mut ticks = interval((batch_time / 8).max(Duration::from_millis(10)));
     loop {
         ticks.tick().await;
         if outstanding
-            .oldest()
+            .oldest_sent()
             .is_some_and(|sent| sent.elapsed() > batch_time)
         {
-            return ConnectionError::BatchTime(batch_time);
+            return ConnectionError::BatchTimeout(batch_time);
         }
     }
 }

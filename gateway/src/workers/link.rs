@@ -1,8 +1,8 @@
-//! A replica's link: connects, serves the connection until it is lost, waits, and connects again.
+//! A replica's link: it connects, serves the connection until it is lost, waits, and connects again.
 
 use std::{net::SocketAddr, time::Duration};
 
-use packhorse_serving::ReplicaSpec;
+use packhorse_serving::ReplicaParameters;
 use packhorse_wire::{ClientHandshake, LinkSecret, WorkerIdentity};
 use tokio::{
     sync::mpsc,
@@ -11,47 +11,47 @@ use tokio::{
 };
 
 use super::{
-    LinkEvent,
     connection::{Connection, ConnectionError},
+    link_event::LinkEvent,
     socket::connect,
 };
 
 /// The shortest wait before connecting again.
 const BACK_OFF_MIN: Duration = Duration::from_millis(50);
-/// The longest.
+/// The longest wait before connecting again.
 const BACK_OFF_MAX: Duration = Duration::from_secs(2);
-/// How long the connection may take to be made, and again the handshake.
+/// The time limit for making the connection, and again for the handshake.
 const OPEN_TIME: Duration = Duration::from_secs(5);
 
-/// What links have in common.
+/// The settings of all links.
 #[derive(Clone, Debug)]
 pub(crate) struct LinkConfig {
-    /// Shared with the workers.
+    /// The secret that is shared with the workers.
     pub(crate) secret: LinkSecret,
-    /// The most bytes of one result.
+    /// The largest result of one batch, in bytes.
     pub(crate) payload_limit: u64,
-    /// A worker that has a batch for longer is given up.
+    /// The longest time for which a worker may hold a batch before its connection is ended.
     pub(crate) batch_time: Duration,
 }
 
-/// Where a worker is, and who it should be.
+/// The address and the identity of a worker.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Endpoint {
-    /// Where it listens.
+    /// The address that the worker listens on.
     pub(crate) address: SocketAddr,
-    /// Who it should be.
+    /// The identity that the worker must prove.
     pub(crate) identity: WorkerIdentity,
-    /// Batches that it takes before it has answered one, where it says so.
+    /// The most batches that the worker takes before it has answered one, if it reported that.
     pub(crate) in_flight: Option<u32>,
 }
 
-/// A link. Dropping it closes the connection.
+/// A link to a worker. Dropping it closes the connection.
 #[derive(Debug)]
-pub(crate) struct Link {
+pub(crate) struct WorkerLink {
     task: JoinHandle<()>,
 }
 
-impl Link {
+impl WorkerLink {
     /// Connects, and keeps connected, in a task of its own.
     pub(crate) fn open(
         endpoint: Endpoint,
@@ -64,7 +64,7 @@ impl Link {
     }
 }
 
-impl Drop for Link {
+impl Drop for WorkerLink {
     fn drop(&mut self) {
         self.task.abort();
     }
@@ -91,7 +91,7 @@ async fn run(endpoint: Endpoint, config: LinkConfig, report: impl Fn(LinkEvent) 
 async fn open(endpoint: Endpoint, config: &LinkConfig) -> Result<Connection, ConnectionError> {
     let stream = timeout(OPEN_TIME, connect(endpoint.address))
         .await
-        .map_err(|_| ConnectionError::ConnectTime(OPEN_TIME))??;
+        .map_err(|_| ConnectionError::ConnectTimeout(OPEN_TIME))??;
     let handshake = ClientHandshake::new(config.secret.clone(), rand::random(), endpoint.identity);
     timeout(
         OPEN_TIME,
@@ -99,9 +99,11 @@ async fn open(endpoint: Endpoint, config: &LinkConfig) -> Result<Connection, Con
             stream,
             handshake,
             config.payload_limit,
-            endpoint.in_flight.unwrap_or(ReplicaSpec::DEFAULT_CREDITS),
+            endpoint
+                .in_flight
+                .unwrap_or(ReplicaParameters::DEFAULT_CREDITS),
         ),
     )
     .await
-    .map_err(|_| ConnectionError::HandshakeTime(OPEN_TIME))?
+    .map_err(|_| ConnectionError::HandshakeTimeout(OPEN_TIME))?
 }

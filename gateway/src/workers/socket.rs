@@ -1,21 +1,22 @@
-//! How the socket to a worker is set up.
+//! The socket options of a connection to a worker.
 
 use std::{io, net::SocketAddr, time::Duration};
 
 use socket2::{SockRef, TcpKeepalive};
 use tokio::net::TcpStream;
 
-/// An idle peer is asked after this long whether it is still there,
+/// The idle time after which the kernel sends the first keepalive probe.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(3);
-/// again after this long,
+/// The time between keepalive probes.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(1);
-/// and given up after so many questions.
+/// The number of unanswered keepalive probes after which the connection is lost.
 const KEEPALIVE_RETRIES: u32 = 3;
-/// A peer that does not acknowledge what was sent is given up after this long.
+/// The time after which the connection is lost if sent data is not acknowledged.
 const USER_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Connects. A peer whose machine is gone is noticed within [`USER_TIMEOUT`], or a little more if nothing was under way; one
-/// whose process is gone at once. The sizes of the buffers are left to the kernel: it grows them further than it lets us.
+/// Connects. If the peer's machine fails, the connection is lost within [`USER_TIMEOUT`], or a little more if no data was in
+/// flight; if the peer's process ends, at once. The buffer sizes are left to the kernel, which raises them further than an
+/// application may.
 pub(super) async fn connect(address: SocketAddr) -> io::Result<TcpStream> {
     let stream = TcpStream::connect(address).await?;
     stream.set_nodelay(true)?;

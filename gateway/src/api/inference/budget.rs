@@ -1,4 +1,4 @@
-//! How much memory the bodies of all requests may take together.
+//! The memory budget of the bodies of all requests.
 
 use std::sync::{
     Arc,
@@ -12,7 +12,7 @@ pub(super) struct Budget {
     limit: u64,
 }
 
-/// There are not so many bytes left.
+/// The error of a reservation that the budget does not suffice for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Exhausted;
 
@@ -24,7 +24,7 @@ impl Budget {
         }
     }
 
-    /// A reservation of nothing yet.
+    /// Returns an empty reservation.
     pub(super) fn reservation(&self) -> Reservation {
         Reservation {
             budget: self.clone(),
@@ -33,7 +33,7 @@ impl Budget {
     }
 }
 
-/// Bytes of the budget, given back when it is dropped.
+/// Reserved bytes of the budget, which are released when this is dropped.
 #[derive(Debug)]
 pub(super) struct Reservation {
     budget: Budget,
@@ -41,7 +41,7 @@ pub(super) struct Reservation {
 }
 
 impl Reservation {
-    /// Takes more bytes.
+    /// Reserves more bytes.
     pub(super) fn grow(&mut self, bytes: u64) -> Result<(), Exhausted> {
         let before = self.budget.used.fetch_add(bytes, Relaxed);
         self.bytes += bytes;
@@ -52,7 +52,7 @@ impl Reservation {
         Err(Exhausted)
     }
 
-    /// Gives bytes back that it has taken.
+    /// Releases reserved bytes.
     pub(super) fn shrink(&mut self, bytes: u64) {
         self.bytes -= bytes;
         self.budget.used.fetch_sub(bytes, Relaxed);

@@ -1,25 +1,27 @@
-//! What an inference client gets that cannot be answered.
+//! The errors that an inference client gets.
+
+use std::time::Duration;
 
 use axum::{
     http::{HeaderValue, StatusCode, header},
     response::{IntoResponse, Response},
 };
 use packhorse_protocol::{EncodeError, MessageError, RequestError};
-use packhorse_serving::Refusal;
+use packhorse_serving::{Refusal, RequestOutcome};
 
 use crate::{
-    api::ApiError,
-    driver::{NotServed, Unanswered},
+    api::{ApiError, error::INTERNAL_ERROR},
+    driver::{BatchFailure, FindModelError, UnansweredRequest},
 };
 
-/// A status and its message. What is only for now (503) says when to try again.
+/// A status and its message. A temporary error (503) contains the time after which to retry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct InferenceError {
     status: StatusCode,
     message: String,
 }
 
-/// When to try again what is refused, in seconds: by then a queue has emptied, or a replica started.
+/// The time after which to retry a refused request, in seconds: by then a queue has emptied, or a replica has started.
 const RETRY_AFTER: HeaderValue = HeaderValue::from_static("1");
 
 impl InferenceError {
@@ -36,6 +38,27 @@ impl InferenceError {
 
     pub(super) fn unavailable(message: impl Into<String>) -> Self {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, message)
+    }
+
+    /// Returns the error of a body that is larger than the limit, before or after decompression.
+    pub(super) fn body_too_large(limit: u64) -> Self {
+        let message = format!("the request body is larger than the limit of {limit} bytes");
+        Self::new(StatusCode::PAYLOAD_TOO_LARGE, message)
+    }
+
+    /// Returns the error of a body that paused, or took, too long.
+    pub(super) fn body_too_slow(pause: Duration, whole: Duration) -> Self {
+        let message = format!(
+            "the request body arrived too slowly: it may pause for {pause:?} and take {whole:?} in all"
+        );
+        Self::new(StatusCode::REQUEST_TIMEOUT, message)
+    }
+
+    /// Returns the error of a body that the memory budget does not suffice for.
+    pub(super) fn over_budget() -> Self {
+        Self::unavailable(
+            "the gateway's memory budget for request bodies is exhausted; retry later",
+        )
     }
 }
 
@@ -78,31 +101,130 @@ impl From<MessageError> for InferenceError {
     }
 }
 
-/// The request asked for a form that cannot say what the model answered.
+/// The requested form cannot represent the model's outputs.
 impl From<EncodeError> for InferenceError {
     fn from(error: EncodeError) -> Self {
         Self::bad_request(format!("output {error}"))
     }
 }
 
-impl From<NotServed> for InferenceError {
-    fn from(error: NotServed) -> Self {
+impl From<FindModelError> for InferenceError {
+    fn from(error: FindModelError) -> Self {
         Self::new(StatusCode::NOT_FOUND, error.to_string())
     }
 }
 
-impl From<Unanswered> for InferenceError {
-    fn from(unanswered: Unanswered) -> Self {
-        let status = match unanswered {
-            // It was removed between being found and being asked.
-            Unanswered::Refused(Refusal::UnknownModel) => StatusCode::NOT_FOUND,
-            Unanswered::Refused(_)
-            | Unanswered::Busy { .. }
-            | Unanswered::ShuttingDown
-            | Unanswered::Lost => StatusCode::SERVICE_UNAVAILABLE,
-            Unanswered::Expired => StatusCode::GATEWAY_TIMEOUT,
-            Unanswered::Failed(_) => StatusCode::INTERNAL_SERVER_ERROR,
+impl From<UnansweredRequest> for InferenceError {
+    fn from(unanswered: UnansweredRequest) -> Self {
+        let UnansweredRequest { outcome, failure } = unanswered;
+        match outcome {
+            // The model was removed after it was found.
+            RequestOutcome::Refused(refusal @ Refusal::UnknownModel) => {
+                Self::new(StatusCode::NOT_FOUND, refusal.to_string())
+            }
+            RequestOutcome::Refused(refusal) => Self::unavailable(refusal.to_string()),
+            RequestOutcome::Expired => Self::new(
+                StatusCode::GATEWAY_TIMEOUT,
+                "the deadline passed before a replica was free",
+            ),
+            RequestOutcome::Lost => Self::unavailable(
+                "the request was lost: its worker failed or its model was removed, and no other worker could answer in time; retry later",
+            ),
+            RequestOutcome::Failed => Self::new(
+                StatusCode::INTERNAL_SERVER_ERROR,
+                failure_message(failure.as_deref()),
+            ),
+            RequestOutcome::Answered | RequestOutcome::Cancelled => {
+                unreachable!("such a request is not unanswered: {outcome:?}")
+            }
+        }
+    }
+}
+
+fn failure_message(failure: Option<&BatchFailure>) -> String {
+    failure.map_or_else(|| INTERNAL_ERROR.to_owned(), ToString::to_string)
+}
+
+#[cfg(test)]
+mod tests {
+    use packhorse_wire::FailureKind;
+
+    use super::*;
+
+    #[test]
+    fn every_end_without_an_answer_has_a_status_and_a_sentence() {
+        let refused = RequestOutcome::Refused;
+        for (outcome, status, message) in [
+            (
+                refused(Refusal::UnknownModel),
+                404,
+                "there is no such model",
+            ),
+            (
+                refused(Refusal::NoReplica),
+                503,
+                "no replica of the model is ready; retry later",
+            ),
+            (
+                refused(Refusal::QueueFull { limit: 7 }),
+                503,
+                "the model's queue is full: queue_limit is 7 requests; retry later",
+            ),
+            (
+                refused(Refusal::CannotMeetDeadline),
+                503,
+                "no replica can answer before the deadline",
+            ),
+            (
+                refused(Refusal::TooManyRequests { limit: 7 }),
+                503,
+                "the gateway is at its limit of 7 concurrent requests; retry later",
+            ),
+            (
+                refused(Refusal::ShuttingDown),
+                503,
+                "the gateway is shutting down",
+            ),
+            (
+                RequestOutcome::Expired,
+                504,
+                "the deadline passed before a replica was free",
+            ),
+            (
+                RequestOutcome::Lost,
+                503,
+                "the request was lost: its worker failed or its model was removed, and no other worker could answer in time; \
+                 retry later",
+            ),
+        ] {
+            let error = InferenceError::from(UnansweredRequest::from(outcome));
+            assert_eq!(
+                (error.status.as_u16(), error.message.as_str()),
+                (status, message)
+            );
+        }
+    }
+
+    #[test]
+    fn a_failed_request_shows_the_failure_of_its_batch() {
+        let error = |kind, message: &str| {
+            let message = message.to_owned();
+            let unanswered = UnansweredRequest {
+                outcome: RequestOutcome::Failed,
+                failure: Some(BatchFailure::Worker { kind, message }.into()),
+            };
+            InferenceError::from(unanswered).message
         };
-        Self::new(status, unanswered.to_string())
+        assert_eq!(
+            error(FailureKind::ModuleThrew, "the model threw: no"),
+            "the model threw: no"
+        );
+        assert_eq!(
+            error(
+                FailureKind::TimedOut,
+                "a batch of 3 was still running after 5000 ms"
+            ),
+            "the model took too long: a batch of 3 was still running after 5000 ms"
+        );
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::{
     extract::{Request, State},
-    http::HeaderMap,
+    http::{HeaderMap, StatusCode},
     response::{IntoResponse, Response},
 };
 use packhorse_api::ErrorBody;
@@ -13,36 +13,37 @@ use packhorse_protocol::{
     ByteRope, Form, HEADER_LENGTH, InferRequest, InferResponse, Limits, Message, RequestedOutput,
     Tensor,
 };
+use packhorse_serving::RequestOutcome;
 
 use super::{
-    Inference, body::IncomingBody, budget::Reservation, error::InferenceError,
-    inflate::over_budget, model_path::ModelPath, respond::response,
+    body::IncomingBody, budget::Reservation, error::InferenceError, model_path::ModelPath,
+    respond::response, state::Inference,
 };
 use crate::{
-    driver::{OutputRows, ServedModel, Submission, Unanswered},
-    telemetry::{End, RequestMeter},
+    driver::{OutputRows, ServedModel, Submission},
+    telemetry::RequestMeter,
 };
 
-/// JSON of this size is worth a thread of its own: below, handing it over would cost more than it takes.
+/// The size from which on JSON is handled on a thread of its own, in bytes: below, the hand-over would take longer than the work.
 const LARGE_JSON: u64 = 1 << 20;
 
-/// Ask a model. Without a version: the newest that is ready.
+/// Runs inference on a model. Without a version: the newest that is ready.
 ///
-/// The body is JSON, or JSON and binary tensors behind it, whose first part's length is then said by the header
-/// `Inference-Header-Content-Length`. The answer takes the forms that the request asks for.
+/// The body is JSON, or JSON followed by binary tensors; then the header `Inference-Header-Content-Length` contains the length of
+/// the JSON part in bytes. The answer has the forms that the request asks for.
 #[utoipa::path(
     post, path = "/v2/models/{model}/infer", tag = "inference",
     params(("model" = String, Path, description = "The model's name")),
     request_body(content = serde_json::Value, description = "An inference request of the Open Inference Protocol, version 2"),
     responses(
         (status = 200, description = "An inference response of the protocol", body = serde_json::Value),
-        (status = 400, description = "Malformed, or not what the model's signature wants", body = ErrorBody),
+        (status = 400, description = "Malformed, or does not match the model's signature", body = ErrorBody),
         (status = 404, description = "No such model or version", body = ErrorBody),
-        (status = 408, description = "The body came too slowly", body = ErrorBody),
-        (status = 413, description = "The body is over the limit", body = ErrorBody),
-        (status = 415, description = "An unknown Content-Encoding", body = ErrorBody),
-        (status = 500, description = "The model threw, or answered what it does not declare", body = ErrorBody),
-        (status = 503, description = "Refused at once, or the worker was lost; Retry-After says when to try again", body = ErrorBody),
+        (status = 408, description = "The request body arrived too slowly", body = ErrorBody),
+        (status = 413, description = "The request body is larger than the limit", body = ErrorBody),
+        (status = 415, description = "An unsupported Content-Encoding", body = ErrorBody),
+        (status = 500, description = "The model threw an exception, or its outputs differ from its declaration", body = ErrorBody),
+        (status = 503, description = "Refused at once, or lost with its worker; Retry-After is the time after which to retry, in seconds", body = ErrorBody),
         (status = 504, description = "The deadline passed in the queue", body = ErrorBody),
     )
 )]
@@ -57,22 +58,22 @@ pub(super) async fn infer(
     match answer(&inference, arrived, model, &parts.headers, &mut body).await {
         Ok(message) => response(message),
         Err(error) => {
-            body.drain().await;
+            body.discard().await;
             error.into_response()
         }
     }
 }
 
-/// Ask a version of a model.
+/// Runs inference on a version of a model.
 ///
-/// As without a version.
+/// The same as without a version.
 #[utoipa::path(
     post, path = "/v2/models/{model}/versions/{version}/infer", tag = "inference",
     params(("model" = String, Path, description = "The model's name"), ("version" = u32, Path, description = "Its version")),
     request_body(content = serde_json::Value, description = "An inference request of the Open Inference Protocol, version 2"),
     responses(
         (status = 200, description = "An inference response of the protocol", body = serde_json::Value),
-        (status = "default", description = "As without a version", body = ErrorBody),
+        (status = "default", description = "The same as without a version", body = ErrorBody),
     )
 )]
 pub(super) async fn infer_version(
@@ -92,7 +93,7 @@ async fn answer(
 ) -> Result<Message, InferenceError> {
     let model = model?.model;
     let header_length = header_length(headers)?;
-    // Held until the answer is there: by then nobody needs the inputs any more.
+    // Held until the answer is complete: by then the inputs are no longer needed.
     let mut reservation = inference.budget.reservation();
     let body = body
         .receive(headers, &inference.limits, &mut reservation)
@@ -108,26 +109,26 @@ async fn answer(
         rows,
     } = request;
 
-    let meter = model.telemetry.begin(arrived, model.spec.slo);
-    let patience = timeout.map_or(model.spec.slo, |timeout| timeout.min(ModelSpec::MAX_SLO));
+    let meter = model.telemetry.begin_request(arrived, model.spec.slo);
+    let time_allowed = timeout.map_or(model.spec.slo, |timeout| timeout.min(ModelSpec::MAX_SLO));
     let submission = Submission {
         model: Arc::clone(&model),
         inputs,
         rows,
         priority,
-        deadline: arrived + patience,
+        deadline: arrived + time_allowed,
     };
     let result = match inference.data_plane.submit(submission).await {
         Ok(answered) => encode(&model, id, &outputs, answered).await,
         Err(unanswered) => {
-            meter.end(end_of(&unanswered));
+            meter.end(unanswered.outcome);
             return Err(unanswered.into());
         }
     };
     finish(meter, result)
 }
 
-/// The size of the JSON part, where the headers say it.
+/// Returns the length of the JSON part if the headers contain it.
 fn header_length(headers: &HeaderMap) -> Result<Option<u64>, InferenceError> {
     let mut values = headers.get_all(HEADER_LENGTH).iter();
     let Some(value) = values.next() else {
@@ -152,13 +153,14 @@ async fn parse(
 ) -> Result<InferRequest, InferenceError> {
     let json = header_length.unwrap_or(body.len() as u64);
     let model = Arc::clone(model);
-    let parsed = at_its_size(json, move || {
+    let parsed = run_by_size(json, move || {
         InferRequest::parse(body, header_length, &model.spec.program, &Limits::default())
     });
     Ok(parsed.await?)
 }
 
-/// Numbers can take more room in memory than in JSON; binary tensors are the body's own bytes.
+/// Reserves the memory of JSON tensors, whose numbers can be larger in memory than in JSON; binary tensors are the body's own
+/// bytes.
 fn reserve_unpacked(
     request: &InferRequest,
     reservation: &mut Reservation,
@@ -168,7 +170,9 @@ fn reserve_unpacked(
         .iter()
         .filter(|input| input.form() == Form::Json);
     let unpacked = json.map(|input| input.data().len() as u64).sum();
-    reservation.grow(unpacked).map_err(|_| over_budget())
+    reservation
+        .grow(unpacked)
+        .map_err(|_| InferenceError::over_budget())
 }
 
 async fn encode(
@@ -190,9 +194,11 @@ async fn encode(
             rows.shape.clone(),
             rows.data.clone().into(),
         );
-        // Of its right size, but a BOOL that is neither 0 nor 1.
-        let tensor = tensor
-            .map_err(|e| Unanswered::Failed(Arc::from(format!("output {:?}: {e}", spec.name))))?;
+        // The size is right, but a BOOL may be neither 0 nor 1.
+        let tensor = tensor.map_err(|e| {
+            let message = format!("output {:?}: {e}", spec.name);
+            InferenceError::new(StatusCode::INTERNAL_SERVER_ERROR, message)
+        })?;
         outputs.push(tensor.in_form(*form));
     }
     let model_id = model.id();
@@ -202,11 +208,11 @@ async fn encode(
         id,
         outputs,
     };
-    Ok(at_its_size(json, move || response.encode()).await?)
+    Ok(run_by_size(json, move || response.encode()).await?)
 }
 
-/// Runs what takes long on large JSON where it does not keep other requests waiting.
-async fn at_its_size<T: Send + 'static>(json: u64, work: impl FnOnce() -> T + Send + 'static) -> T {
+/// Runs work on large JSON on a thread where it does not delay other requests.
+async fn run_by_size<T: Send + 'static>(json: u64, work: impl FnOnce() -> T + Send + 'static) -> T {
     if json < LARGE_JSON {
         return work();
     }
@@ -216,23 +222,14 @@ async fn at_its_size<T: Send + 'static>(json: u64, work: impl FnOnce() -> T + Se
     }
 }
 
-fn end_of(unanswered: &Unanswered) -> End {
-    match unanswered {
-        Unanswered::Refused(_) | Unanswered::Busy { .. } | Unanswered::ShuttingDown => End::Refused,
-        Unanswered::Expired => End::Expired,
-        Unanswered::Lost => End::Lost,
-        Unanswered::Failed(_) => End::Failed,
-    }
-}
-
 fn finish(
     meter: RequestMeter,
     result: Result<Message, InferenceError>,
 ) -> Result<Message, InferenceError> {
     meter.end(if result.is_ok() {
-        End::Answered
+        RequestOutcome::Answered
     } else {
-        End::Failed
+        RequestOutcome::Failed
     });
     result
 }

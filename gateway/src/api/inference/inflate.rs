@@ -1,4 +1,4 @@
-//! Bodies under a `Content-Encoding`.
+//! Decompression of bodies with a `Content-Encoding`.
 
 use std::io::{self, BufRead, Read};
 
@@ -9,7 +9,7 @@ use packhorse_protocol::ByteRope;
 
 use super::{budget::Reservation, error::InferenceError};
 
-/// An encoding that can be undone.
+/// A supported encoding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Encoding {
     Identity,
@@ -18,8 +18,8 @@ pub(super) enum Encoding {
 }
 
 impl Encoding {
-    /// What the headers say; anything unknown, several encodings included, is 415.
-    pub(super) fn of(headers: &HeaderMap) -> Result<Self, InferenceError> {
+    /// Returns the encoding of the headers; an unknown one, or several, is an error with status 415.
+    pub(super) fn from_headers(headers: &HeaderMap) -> Result<Self, InferenceError> {
         let mut values = headers.get_all(header::CONTENT_ENCODING).iter();
         let (first, more) = (values.next(), values.next());
         let name = first
@@ -36,16 +36,16 @@ impl Encoding {
         Err(InferenceError::new(
             StatusCode::UNSUPPORTED_MEDIA_TYPE,
             format!(
-                "Content-Encoding {shown:?} is not supported: expected gzip, deflate or identity, and only one"
+                "Content-Encoding {shown:?} is not supported: use one of gzip, deflate and identity"
             ),
         ))
     }
 }
 
-/// So much is inflated before others get a turn.
-const PIECE: usize = 64 << 10;
+/// The number of bytes that are decompressed before other tasks get a turn.
+const PIECE_BYTES: usize = 64 << 10;
 
-/// Undoes the encoding. What comes out may have at most `limit` bytes, and is taken from the budget as it comes out.
+/// Decompresses a body. The result may have at most `limit` bytes, and is reserved from the budget piece by piece.
 pub(super) async fn inflate(
     body: ByteRope,
     encoding: Encoding,
@@ -68,25 +68,14 @@ pub(super) async fn inflate(
             return Ok(inflated);
         }
         if inflated.len() as u64 + piece.len() as u64 > limit {
-            return Err(too_large(limit));
+            return Err(InferenceError::body_too_large(limit));
         }
         reservation
             .grow(piece.len() as u64)
-            .map_err(|_| over_budget())?;
+            .map_err(|_| InferenceError::over_budget())?;
         inflated.push(piece);
         tokio::task::yield_now().await;
     }
-}
-
-/// The body is over the limit, before or after inflating.
-pub(super) fn too_large(limit: u64) -> InferenceError {
-    let message = format!("the body is over the limit of {limit} bytes");
-    InferenceError::new(StatusCode::PAYLOAD_TOO_LARGE, message)
-}
-
-/// All bodies together are over the budget.
-pub(super) fn over_budget() -> InferenceError {
-    InferenceError::unavailable("the requests under way take all the memory that there is for them")
 }
 
 enum Decoder {
@@ -95,11 +84,11 @@ enum Decoder {
 }
 
 impl Decoder {
-    /// The next bytes; none at the end.
+    /// Returns the next bytes; none at the end.
     fn piece(&mut self) -> io::Result<Bytes> {
-        let mut piece = BytesMut::zeroed(PIECE);
+        let mut piece = BytesMut::zeroed(PIECE_BYTES);
         let mut filled = 0;
-        while filled < PIECE {
+        while filled < PIECE_BYTES {
             let read = match self {
                 Self::Gzip(decoder) => decoder.read(&mut piece[filled..])?,
                 Self::Zlib(decoder) => decoder.read(&mut piece[filled..])?,
@@ -114,20 +103,20 @@ impl Decoder {
         Ok(piece.freeze())
     }
 
-    /// Gzip knows of further members; behind a zlib stream nothing may follow.
+    /// Checks the end of the stream. Gzip continues with further members; no bytes may follow a zlib stream.
     fn finish(&mut self) -> io::Result<()> {
         match self {
             Self::Gzip(_) => Ok(()),
             Self::Zlib(decoder) if decoder.get_ref().is_at_end() => Ok(()),
             Self::Zlib(_) => Err(io::Error::new(
                 io::ErrorKind::InvalidData,
-                "bytes are left over behind the stream",
+                "there are bytes after the end of the compressed data",
             )),
         }
     }
 }
 
-/// Reads the chunks of a rope one after the other.
+/// A reader of the chunks of a rope, one after the other.
 struct RopeReader {
     chunks: std::vec::IntoIter<Bytes>,
     chunk: Bytes,
@@ -142,7 +131,7 @@ impl RopeReader {
     }
 
     fn is_at_end(&self) -> bool {
-        // None of a rope's chunks is empty.
+        // A rope has no empty chunks.
         self.chunk.is_empty() && self.chunks.len() == 0
     }
 }
@@ -197,7 +186,7 @@ mod tests {
     async fn status(body: &[u8], encoding: Encoding, limit: u64) -> Result<Bytes, StatusCode> {
         let mut reservation = Budget::new(1 << 20).reservation();
         reservation.grow(body.len() as u64).unwrap();
-        // In small chunks, as a slow socket gives them.
+        // The chunks are small, as from a slow socket.
         let rope = body.chunks(7).map(Bytes::copy_from_slice).collect();
         let inflated = inflate(rope, encoding, limit, &mut reservation).await;
         inflated
@@ -278,18 +267,18 @@ mod tests {
 
     #[test]
     fn only_one_known_encoding_is_accepted() {
-        let of = |values: &[&'static str]| {
+        let encoding = |values: &[&'static str]| {
             let mut headers = HeaderMap::new();
             for value in values {
                 headers.append(header::CONTENT_ENCODING, HeaderValue::from_static(value));
             }
-            Encoding::of(&headers).map_err(|error| error.into_response().status())
+            Encoding::from_headers(&headers).map_err(|error| error.into_response().status())
         };
-        assert_eq!(of(&[]), Ok(Encoding::Identity));
-        assert_eq!(of(&["GZip"]), Ok(Encoding::Gzip));
-        assert_eq!(of(&["deflate"]), Ok(Encoding::Deflate));
+        assert_eq!(encoding(&[]), Ok(Encoding::Identity));
+        assert_eq!(encoding(&["GZip"]), Ok(Encoding::Gzip));
+        assert_eq!(encoding(&["deflate"]), Ok(Encoding::Deflate));
         for unknown in [&["br"][..], &["gzip, gzip"], &["gzip", "gzip"]] {
-            assert_eq!(of(unknown), Err(StatusCode::UNSUPPORTED_MEDIA_TYPE));
+            assert_eq!(encoding(unknown), Err(StatusCode::UNSUPPORTED_MEDIA_TYPE));
         }
     }
 }

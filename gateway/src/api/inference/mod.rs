@@ -1,7 +1,7 @@
 //! The Open Inference Protocol over HTTP.
 //!
-//! Bodies are read as bytes, whatever their `Content-Type` says, because clients say different things; every error is
-//! `{"error": ...}`, because they read nothing else.
+//! Bodies are read as bytes, whatever their `Content-Type`, because clients send different ones; every error is `{"error": ...}`,
+//! because clients read nothing else.
 
 mod body;
 mod budget;
@@ -12,8 +12,11 @@ mod model;
 mod model_path;
 mod respond;
 mod server;
+mod state;
 
-use std::{any::Any, time::Duration};
+pub use state::InferenceLimits;
+
+use std::any::Any;
 
 use axum::{
     Router,
@@ -29,47 +32,15 @@ use tower_http::{
 };
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-use self::{budget::Budget, error::InferenceError};
-use crate::{driver::DataPlane, telemetry::measure_http};
+use self::{error::InferenceError, state::Inference};
+use crate::{api::error::INTERNAL_ERROR, driver::DataPlane, telemetry::measure_http};
 
-/// What a client may ask for.
-#[derive(Clone, Copy, Debug)]
-pub struct InferenceLimits {
-    /// The most bytes of a request's body, before and after inflating.
-    pub body_bytes: u64,
-    /// The most bytes of all bodies together that are in memory; a request that would need more is refused.
-    pub payload_budget_bytes: u64,
-    /// A body that sends nothing for so long is given up.
-    pub body_timeout: Duration,
-}
-
-impl Default for InferenceLimits {
-    fn default() -> Self {
-        Self {
-            body_bytes: 256 << 20,
-            payload_budget_bytes: 1 << 30,
-            body_timeout: Duration::from_secs(10),
-        }
-    }
-}
-
-/// What the handlers share.
-#[derive(Clone, Debug)]
-struct Inference {
-    data_plane: DataPlane,
-    limits: InferenceLimits,
-    budget: Budget,
-}
-
-/// The routes of the inference listener, with the state and the fallbacks that they need. Every request is measured.
+/// Returns the routes of the inference listener, with their state and fallbacks. Every request is measured.
 pub fn router(data_plane: DataPlane, limits: InferenceLimits) -> OpenApiRouter {
     let telemetry = data_plane.telemetry().clone();
-    let inference = Inference {
-        data_plane,
-        limits,
-        budget: Budget::new(limits.payload_budget_bytes),
-    };
-    // Only these, and only answers: one widespread client advertises gzip but cannot read compressed metadata or errors.
+    let inference = Inference::new(data_plane, limits);
+    // Only answers of these routes are compressed: one widespread client advertises gzip but cannot read compressed metadata or
+    // errors.
     let is_answer =
         |status: StatusCode, _: Version, _: &HeaderMap, _: &Extensions| status.is_success();
     let compressed = OpenApiRouter::new()
@@ -100,11 +71,11 @@ pub fn router(data_plane: DataPlane, limits: InferenceLimits) -> OpenApiRouter {
         .route("/v2/", get(server::metadata))
         .route(
             "/v2/repository/models/{model}/load",
-            post(server::no_loading),
+            post(server::refuse_loading),
         )
         .route(
             "/v2/repository/models/{model}/unload",
-            post(server::no_loading),
+            post(server::refuse_loading),
         )
         .method_not_allowed_fallback(method_not_allowed)
         .fallback(not_found)
@@ -115,13 +86,13 @@ pub fn router(data_plane: DataPlane, limits: InferenceLimits) -> OpenApiRouter {
 }
 
 async fn not_found() -> InferenceError {
-    InferenceError::new(StatusCode::NOT_FOUND, "there is no such path here")
+    InferenceError::new(StatusCode::NOT_FOUND, "there is no such path")
 }
 
 async fn method_not_allowed() -> InferenceError {
     InferenceError::new(
         StatusCode::METHOD_NOT_ALLOWED,
-        "this path does not know this method",
+        "this path does not allow this method",
     )
 }
 
@@ -134,7 +105,7 @@ fn panicked(cause: Box<dyn Any + Send>) -> Response {
     tracing::error!(error = text.unwrap_or("no message"), "a handler panicked");
     InferenceError::new(
         StatusCode::INTERNAL_SERVER_ERROR,
-        "the gateway failed inside; its log says why",
+        INTERNAL_ERROR,
     )
     .into_response()
 }

@@ -1,4 +1,4 @@
-//! What is said of models: metadata, readiness, configuration, statistics.
+//! The routes about models: metadata, readiness, configuration, statistics.
 
 use axum::{Json, extract::State};
 use packhorse_api::ErrorBody;
@@ -8,10 +8,10 @@ use packhorse_protocol::{
     ModelStatistics, Statistics,
 };
 
-use super::{Inference, error::InferenceError, model_path::ModelPath};
-use crate::{driver::ServedModel, telemetry::Tally};
+use super::{error::InferenceError, model_path::ModelPath, state::Inference};
+use crate::{driver::ServedModel, telemetry::CountAndTime};
 
-/// A model: its versions, inputs and outputs.
+/// Returns a model's versions, inputs and outputs.
 #[utoipa::path(
     get, path = "/v2/models/{model}", tag = "inference",
     params(("model" = String, Path, description = "The model's name")),
@@ -28,7 +28,7 @@ pub(super) async fn metadata(path: ModelPath) -> Json<ModelMetadata> {
     ))
 }
 
-/// A version of a model: its inputs and outputs.
+/// Returns the inputs and outputs of a version of a model.
 #[utoipa::path(
     get, path = "/v2/models/{model}/versions/{version}", tag = "inference",
     params(("model" = String, Path, description = "The model's name"), ("version" = u32, Path, description = "Its version")),
@@ -38,7 +38,7 @@ pub(super) async fn version_metadata(path: ModelPath) -> Json<ModelMetadata> {
     metadata(path).await
 }
 
-/// Whether a model takes inference requests.
+/// Returns 200 if a model takes inference requests.
 #[utoipa::path(
     get, path = "/v2/models/{model}/ready", tag = "inference",
     params(("model" = String, Path, description = "The model's name")),
@@ -57,13 +57,13 @@ pub(super) async fn ready(path: ModelPath) -> Result<Json<ModelReady>, Inference
         }))
     } else {
         Err(InferenceError::unavailable(format!(
-            "no replica of model \"{}\" version {} is ready",
+            "no replica of model \"{}\" version {} is ready; retry later",
             id.name, id.version
         )))
     }
 }
 
-/// Whether a version of a model takes inference requests.
+/// Returns 200 if a version of a model takes inference requests.
 #[utoipa::path(
     get, path = "/v2/models/{model}/versions/{version}/ready", tag = "inference",
     params(("model" = String, Path, description = "The model's name"), ("version" = u32, Path, description = "Its version")),
@@ -77,7 +77,7 @@ pub(super) async fn version_ready(path: ModelPath) -> Result<Json<ModelReady>, I
     ready(path).await
 }
 
-/// A model's configuration, as far as load generators read it.
+/// Returns the parts of a model's configuration that load generators read.
 #[utoipa::path(
     get, path = "/v2/models/{model}/config", tag = "inference",
     params(("model" = String, Path, description = "The model's name")),
@@ -87,7 +87,7 @@ pub(super) async fn config(path: ModelPath) -> Json<ModelConfig> {
     Json(ModelConfig::new(&path.model.spec.program))
 }
 
-/// The configuration of a version of a model.
+/// Returns the configuration of a version of a model.
 #[utoipa::path(
     get, path = "/v2/models/{model}/versions/{version}/config", tag = "inference",
     params(("model" = String, Path, description = "The model's name"), ("version" = u32, Path, description = "Its version")),
@@ -97,7 +97,7 @@ pub(super) async fn version_config(path: ModelPath) -> Json<ModelConfig> {
     config(path).await
 }
 
-/// The statistics of a model since it is served.
+/// Returns the statistics of a model since it is served.
 #[utoipa::path(
     get, path = "/v2/models/{model}/stats", tag = "inference",
     params(("model" = String, Path, description = "The model's name")),
@@ -109,7 +109,7 @@ pub(super) async fn stats(path: ModelPath) -> Json<Statistics> {
     })
 }
 
-/// The statistics of a version of a model.
+/// Returns the statistics of a version of a model.
 #[utoipa::path(
     get, path = "/v2/models/{model}/versions/{version}/stats", tag = "inference",
     params(("model" = String, Path, description = "The model's name"), ("version" = u32, Path, description = "Its version")),
@@ -119,7 +119,7 @@ pub(super) async fn version_stats(path: ModelPath) -> Json<Statistics> {
     stats(path).await
 }
 
-/// The statistics of all models.
+/// Returns the statistics of all models.
 #[utoipa::path(get, path = "/v2/models/stats", tag = "inference", responses((status = 200, body = Statistics)))]
 pub(super) async fn all_stats(State(inference): State<Inference>) -> Json<Statistics> {
     let catalog = inference.data_plane.catalog();
@@ -130,9 +130,9 @@ pub(super) async fn all_stats(State(inference): State<Inference>) -> Json<Statis
 
 fn statistics(model: &ServedModel) -> ModelStatistics {
     let measured = &model.telemetry;
-    let duration = |tally: &Tally| DurationStatistics {
-        count: tally.count(),
-        ns: tally.nanos(),
+    let duration = |time: &CountAndTime| DurationStatistics {
+        count: time.count(),
+        ns: time.nanos(),
     };
     let [compute_input, compute_infer, compute_output] = measured.compute();
     let (failed, failed_ns) = measured.failed();

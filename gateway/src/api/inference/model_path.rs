@@ -1,4 +1,4 @@
-//! The model that a path names.
+//! The model in the path of a request.
 
 use std::sync::Arc;
 
@@ -8,10 +8,10 @@ use axum::{
 };
 use packhorse_cluster::{IdError, ModelName, ModelVersion};
 
-use super::{Inference, error::InferenceError};
+use super::{error::InferenceError, state::Inference};
 use crate::driver::{Catalog, ServedModel};
 
-/// The model of `/v2/models/{model}` or `/v2/models/{model}/versions/{version}`, and the catalog it was found in.
+/// The model of `/v2/models/{model}` or `/v2/models/{model}/versions/{version}`, and the catalog that it was found in.
 #[derive(Debug)]
 pub(super) struct ModelPath {
     pub(super) model: Arc<ServedModel>,
@@ -25,7 +25,7 @@ impl FromRequestParts<Inference> for ModelPath {
         parts: &mut Parts,
         inference: &Inference,
     ) -> Result<Self, InferenceError> {
-        // Percent-decoded, once: what is still encoded then is no part of any name.
+        // The parameters are percent-decoded once: what is still encoded then is not part of any name.
         let params = RawPathParams::from_request_parts(parts, inference)
             .await
             .map_err(|e| InferenceError::bad_request(e.body_text()))?;

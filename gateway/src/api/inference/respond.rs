@@ -1,4 +1,4 @@
-//! Sending a message as it lies in memory.
+//! Responses whose body is sent from where it lies in memory.
 
 use std::{
     convert::Infallible,
@@ -15,7 +15,7 @@ use bytes::Bytes;
 use hyper::body::{Body as HttpBody, Frame, SizeHint};
 use packhorse_protocol::{HEADER_LENGTH, Message};
 
-/// A body of pieces, of known length: sent as they are, one by one.
+/// A body of known length, sent piece by piece.
 struct Pieces {
     pieces: std::vec::IntoIter<Bytes>,
     left: u64,
@@ -43,7 +43,7 @@ impl HttpBody for Pieces {
     }
 }
 
-/// The response that carries a message.
+/// Returns the response with a message as its body.
 pub(super) fn response(message: Message) -> Response {
     let content_type = HeaderValue::from_static(message.content_type());
     let header_length = message.header_length();

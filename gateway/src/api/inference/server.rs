@@ -1,4 +1,4 @@
-//! What the server says of itself: `/v2`, `/v2/health/...`, `/v2/repository/...`.
+//! The routes about the server: `/v2`, `/v2/health/...`, `/v2/repository/...`.
 
 use axum::{
     Json,
@@ -12,13 +12,17 @@ use packhorse_protocol::{
     ServerReady,
 };
 
-use super::{Inference, InferenceLimits, body::IncomingBody, error::InferenceError};
+use super::{
+    body::IncomingBody,
+    error::InferenceError,
+    state::{Inference, InferenceLimits},
+};
 use crate::driver::ServedModel;
 
-/// The name the server goes by.
+/// The server's name.
 const NAME: &str = "packhorse";
 
-/// The extensions of the protocol that work here, by the names that Triton gave them.
+/// The supported extensions of the protocol, by Triton's names.
 const EXTENSIONS: [&str; 4] = [
     "binary_tensor_data",
     "model_repository",
@@ -26,7 +30,7 @@ const EXTENSIONS: [&str; 4] = [
     "statistics",
 ];
 
-/// The server: name, version, extensions.
+/// Returns the server's name, version and extensions.
 #[utoipa::path(get, path = "/v2", tag = "inference", responses((status = 200, body = ServerMetadata)))]
 pub(super) async fn metadata() -> Json<ServerMetadata> {
     Json(ServerMetadata {
@@ -36,13 +40,13 @@ pub(super) async fn metadata() -> Json<ServerMetadata> {
     })
 }
 
-/// Whether the server answers at all.
+/// Returns 200 as long as the server answers at all.
 #[utoipa::path(get, path = "/v2/health/live", tag = "inference", responses((status = 200, body = ServerLive)))]
 pub(super) async fn live() -> Json<ServerLive> {
     Json(ServerLive { live: true })
 }
 
-/// Whether the server takes inference requests: not before it knows what to serve, and not once it shuts down.
+/// Returns 200 if the server takes inference requests: not before it has a plan to serve, and not during shutdown.
 #[utoipa::path(
     get, path = "/v2/health/ready", tag = "inference",
     responses((status = 200, body = ServerReady), (status = 503, description = "Not ready", body = ErrorBody))
@@ -54,15 +58,15 @@ pub(super) async fn ready(
         Ok(Json(ServerReady { ready: true }))
     } else {
         Err(InferenceError::unavailable(
-            "the server is starting, or shutting down",
+            "the server is starting or shutting down; retry later",
         ))
     }
 }
 
-/// The most bytes of a body of this route: it holds one switch.
+/// The largest body of this route, in bytes: it contains one flag.
 const INDEX_LIMIT: u64 = 4096;
 
-/// All models and whether they can be asked.
+/// Returns all models and their states.
 ///
 /// The body may be empty.
 #[utoipa::path(
@@ -96,12 +100,12 @@ fn entry(model: &ServedModel) -> RepositoryEntry {
     } else if model.is_loading() {
         (
             RepositoryState::Loading,
-            Some("its replicas are being connected to"),
+            Some("the gateway is connecting to its replicas"),
         )
     } else {
         (
             RepositoryState::Unavailable,
-            Some("no replica of it is ready"),
+            Some("no replica of the model is ready"),
         )
     };
     let id = model.id();
@@ -113,13 +117,13 @@ fn entry(model: &ServedModel) -> RepositoryEntry {
     }
 }
 
-/// `load` and `unload` of Triton's repository extension.
-pub(super) async fn no_loading() -> Response {
+/// Refuses `load` and `unload` of Triton's repository extension.
+pub(super) async fn refuse_loading() -> Response {
     let error = InferenceError::new(
         StatusCode::METHOD_NOT_ALLOWED,
-        "models are not loaded or unloaded here: they are registered and removed through the admin API, /v1/models",
+        "loading and unloading are not supported: register and remove models through the admin API, /v1/models",
     );
-    // Which is a way to say that this resource allows nothing.
+    // An empty list allows no method.
     let mut response = error.into_response();
     response
         .headers_mut()

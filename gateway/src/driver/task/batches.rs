@@ -1,43 +1,38 @@
-//! Batches on their way: out to a worker, and back to the requests they were made of.
+//! The driver's handling of batches: to a worker, and back to their requests.
 
 use std::{sync::Arc, time::Duration};
 
+use bytes::Bytes;
 use packhorse_cluster::Time;
-use packhorse_serving::{BatchId, Event, ReplicaKey, RequestId};
-use packhorse_wire::{BatchHeader, FailureKind, StageDurations};
+use packhorse_serving::{BatchKey, Event, ReplicaKey, RequestKey};
+use packhorse_wire::{
+    BatchHeader, BatchId, FailureHeader, FailureKind, ResultHeader, StageDurations,
+};
 
-use super::{Driver, Pending};
+use super::{
+    Driver,
+    pending::{InFlightBatch, PendingRequest},
+};
 use crate::{
     driver::{
         batch::{assemble, split},
-        catalog::ServedModel,
+        batch_failure::BatchFailure,
         request::OutputRows,
-        turns::Turn,
+        time_slicer::TimeSlice,
     },
     telemetry::BatchTimes,
-    workers::{BatchEnd, OutgoingBatch},
+    workers::OutgoingBatch,
 };
-
-/// A batch that a worker has.
-pub(super) struct InFlight {
-    model: Arc<ServedModel>,
-    pub(super) replica: ReplicaKey,
-    /// The requests in their order, with the rows of each. Some may have been cancelled since.
-    requests: Vec<(RequestId, u32)>,
-    dispatched: Time,
-    /// For how long it waited here for its turn on the device.
-    held: Duration,
-}
 
 impl Driver {
     pub(super) fn dispatch(
         &mut self,
         now: Time,
-        id: BatchId,
+        batch: BatchKey,
         replica: ReplicaKey,
-        requests: &[RequestId],
+        requests: &[RequestKey],
     ) {
-        let pending: Vec<&Pending> = requests
+        let pending: Vec<&PendingRequest> = requests
             .iter()
             .map(|request| &self.requests[request])
             .collect();
@@ -46,15 +41,15 @@ impl Driver {
             .iter()
             .map(|pending| pending.submission.rows)
             .collect();
-        let full = pending
+        let last_arrival = pending
             .iter()
             .map(|pending| pending.arrived)
             .max()
             .unwrap_or(now);
         for pending in &pending {
-            model.telemetry.dispatched(
+            model.telemetry.record_dispatch(
                 now.saturating_since(pending.arrived),
-                now.saturating_since(full),
+                now.saturating_since(last_arrival),
             );
         }
         let inputs: Vec<_> = pending
@@ -63,90 +58,92 @@ impl Driver {
             .collect();
         let all_rows = rows.iter().sum();
         let assembled = assemble(&model.spec.program, all_rows, &inputs);
-        self.count_pending(&model);
+        self.update_queue_length(&model);
         let requests = requests.iter().copied().zip(rows).collect();
         self.batches.insert(
-            id,
-            InFlight {
+            batch,
+            InFlightBatch {
                 model,
                 replica,
                 requests,
                 dispatched: now,
-                held: Duration::ZERO,
+                slice_wait: Duration::ZERO,
             },
         );
         match assembled {
             Ok(inputs) => {
                 let header = BatchHeader {
-                    id: packhorse_wire::BatchId(id.0),
+                    id: BatchId(batch.0),
                     rows: all_rows,
                     inputs: inputs.headers,
                 };
-                let turn = Turn {
+                let slice = TimeSlice {
                     replica,
-                    batch: id,
+                    batch,
                     outgoing: OutgoingBatch {
                         header,
                         payload: inputs.payload,
                     },
                 };
-                let turn = match self.replicas.takes_turns_on(replica) {
-                    Some(device) => self.turns.ask(device, turn),
-                    None => Some(turn),
+                let slice = match self.replicas.time_shared_device(replica) {
+                    Some(device) => self.time_slicer.enqueue(device, slice),
+                    None => Some(slice),
                 };
-                self.take_turn(now, turn);
+                self.begin_slice(now, slice);
             }
-            Err(error) => self.fail(now, id, &error.to_string()),
+            Err(error) => self.fail_batch(now, batch, error.into()),
         }
     }
 
-    /// Sends the batch whose turn has come, if there is one.
-    pub(super) fn take_turn(&mut self, now: Time, turn: Option<Turn<OutgoingBatch>>) {
-        let Some(turn) = turn else { return };
-        if let Some(batch) = self.batches.get_mut(&turn.batch) {
-            batch.held = now.saturating_since(batch.dispatched);
+    /// Sends the batch whose time slice begins, if there is one.
+    pub(super) fn begin_slice(&mut self, now: Time, slice: Option<TimeSlice<OutgoingBatch>>) {
+        let Some(slice) = slice else { return };
+        if let Some(batch) = self.batches.get_mut(&slice.batch) {
+            batch.slice_wait = now.saturating_since(batch.dispatched);
         }
-        self.replicas.send(turn.replica, turn.outgoing);
+        self.replicas.send(slice.replica, slice.outgoing);
     }
 
-    pub(super) fn batch_ended(&mut self, now: Time, id: BatchId, end: BatchEnd) {
-        let next = self.turns.ended(id);
-        self.take_turn(now, next);
-        match end {
-            BatchEnd::Done { outputs, stages } => {
-                let Some(batch) = self.batches.get(&id) else {
-                    return;
-                };
-                let rows: Vec<u32> = batch.requests.iter().map(|(_, rows)| *rows).collect();
-                match split(&batch.model.spec.program, &rows, &outputs) {
-                    Ok(outputs) => self.answer(now, id, outputs, stages),
-                    Err(error) => self.fail(now, id, &error.to_string()),
-                }
-            }
-            BatchEnd::Failed {
-                kind: FailureKind::OutOfMemory,
-                message,
-            } if self.may_be_smaller(id) => self.give_back(now, id, &message),
-            BatchEnd::Failed { kind, message } => {
-                let what = match kind {
-                    FailureKind::ModuleThrew => "the model threw",
-                    FailureKind::WrongOutput => "the model answered what it does not declare",
-                    FailureKind::TimedOut => "the model took too long",
-                    FailureKind::OutOfMemory => "there was no memory for the batch",
-                };
-                self.fail(now, id, &format!("{what}: {message}"));
-            }
+    /// Handles a worker's result of a batch; `payload` has the bytes of each output.
+    pub(super) fn batch_computed(&mut self, now: Time, result: ResultHeader, payload: Vec<Bytes>) {
+        let key = BatchKey(result.id.0);
+        self.end_slice(now, key);
+        let Some(batch) = self.batches.get(&key) else {
+            return;
+        };
+        let rows: Vec<u32> = batch.requests.iter().map(|(_, rows)| *rows).collect();
+        let outputs: Vec<_> = result.outputs.into_iter().zip(payload).collect();
+        match split(&batch.model.spec.program, &rows, &outputs) {
+            Ok(outputs) => self.answer(now, key, outputs, result.stages),
+            Err(error) => self.fail_batch(now, key, error.into()),
         }
+    }
+
+    /// Handles a worker's failure of a batch.
+    pub(super) fn batch_failed(&mut self, now: Time, failure: FailureHeader) {
+        let FailureHeader { id, kind, message } = failure;
+        let key = BatchKey(id.0);
+        self.end_slice(now, key);
+        if kind == FailureKind::OutOfMemory && self.has_several_requests(key) {
+            self.return_batch(now, key, &message);
+        } else {
+            self.fail_batch(now, key, BatchFailure::Worker { kind, message });
+        }
+    }
+
+    fn end_slice(&mut self, now: Time, batch: BatchKey) {
+        let next = self.time_slicer.end_batch(batch);
+        self.begin_slice(now, next);
     }
 
     fn answer(
         &mut self,
         now: Time,
-        id: BatchId,
+        key: BatchKey,
         outputs: Vec<Vec<OutputRows>>,
         stages: StageDurations,
     ) {
-        let batch = self.batches.remove(&id).expect("the caller has found it");
+        let batch = self.batches.remove(&key).expect("the caller has found it");
         let StageDurations {
             receive: _,
             queue_wait,
@@ -154,64 +151,65 @@ impl Driver {
             compute,
             copy_out,
         } = stages;
-        let rows: u32 = batch.requests.iter().map(|(_, rows)| *rows).sum();
+        let rows = batch.rows();
         let times = BatchTimes {
-            away: now.saturating_since(batch.dispatched),
-            worker_queue: queue_wait + batch.held,
+            round_trip: now.saturating_since(batch.dispatched),
+            worker_queue: queue_wait + batch.slice_wait,
             copy_in,
             compute,
             copy_out,
         };
-        batch
-            .model
-            .telemetry
-            .computed(now, batch.requests.len() as u64, u64::from(rows), times);
-        self.replicas.computed(batch.replica, rows, compute);
+        batch.model.telemetry.record_batch(
+            now,
+            batch.requests.len() as u64,
+            u64::from(rows),
+            times,
+        );
+        self.replicas.count_batch(batch.replica, rows, compute);
         for ((request, _), outputs) in batch.requests.into_iter().zip(outputs) {
-            // Not there: it was cancelled while it was computed.
-            if let Some(pending) = self.end(request) {
+            // A request that was cancelled while it was computed is no longer there.
+            if let Some(pending) = self.remove_request(request) {
                 let _ = pending.answer.send(Ok(outputs));
             }
         }
-        self.tell(
+        self.handle_event(
             now,
-            Event::BatchDone {
-                batch: id,
+            Event::BatchCompleted {
+                batch: key,
                 queue_wait: times.worker_queue,
                 compute,
             },
         );
     }
 
-    /// Whether there are several requests in the batch.
-    fn may_be_smaller(&self, id: BatchId) -> bool {
-        let batch = self.batches.get(&id);
+    fn has_several_requests(&self, batch: BatchKey) -> bool {
+        let batch = self.batches.get(&batch);
         batch.is_some_and(|batch| batch.requests.len() > 1)
     }
 
-    /// A batch was too large for the memory there is: its requests go in smaller ones.
-    fn give_back(&mut self, now: Time, id: BatchId, reason: &str) {
-        let Some(batch) = self.batches.remove(&id) else {
+    /// Returns a batch that was too large for the worker's memory to the engine, which sends its requests in smaller ones.
+    fn return_batch(&mut self, now: Time, key: BatchKey, reason: &str) {
+        let Some(batch) = self.batches.remove(&key) else {
             return;
         };
-        let rows = batch.requests.iter().map(|(_, rows)| rows).sum();
-        tracing::warn!(model.name = %batch.model.id(), batch.size = rows, reason, "a batch is tried again in smaller ones");
-        let smaller = self.replicas.lacked_memory(batch.replica, rows);
-        self.bear(now, smaller);
-        self.tell(now, Event::BatchReturned { batch: id });
+        let rows = batch.rows();
+        tracing::warn!(model.name = %batch.model.id(), batch.size = rows, reason, "retrying a batch in smaller ones");
+        let lower_limit = self.replicas.out_of_memory(batch.replica, rows);
+        self.apply(now, lower_limit);
+        self.handle_event(now, Event::BatchReturned { batch: key });
     }
 
-    fn fail(&mut self, now: Time, id: BatchId, reason: &str) {
-        let Some(batch) = self.batches.remove(&id) else {
+    fn fail_batch(&mut self, now: Time, key: BatchKey, failure: BatchFailure) {
+        let Some(batch) = self.batches.remove(&key) else {
             return;
         };
-        tracing::warn!(model.name = %batch.model.id(), batch.requests = batch.requests.len(), reason, "a batch failed");
-        let reason: Arc<str> = Arc::from(reason);
+        tracing::warn!(model.name = %batch.model.id(), batch.requests = batch.requests.len(), reason = %failure, "a batch failed");
+        let failure = Arc::new(failure);
         for (request, _) in &batch.requests {
             if let Some(pending) = self.requests.get_mut(request) {
-                pending.failure = Some(Arc::clone(&reason));
+                pending.failure = Some(Arc::clone(&failure));
             }
         }
-        self.tell(now, Event::BatchFailed { batch: id });
+        self.handle_event(now, Event::BatchFailed { batch: key });
     }
 }

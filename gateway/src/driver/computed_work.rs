@@ -1,30 +1,30 @@
-//! What a replica has computed.
+//! The work that a replica has computed.
 
 use std::time::Duration;
 
-/// Counted from zero since the data plane knows the replica.
+/// The work of a replica, counted from zero since the replica came into the target.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Work {
-    /// Batches that it answered.
+pub struct ComputedWork {
+    /// The number of batches that it answered.
     pub batches: u64,
-    /// Their rows.
+    /// The rows of these batches.
     pub rows: u64,
-    /// How long it computed them, as it says.
+    /// The compute time of these batches, as its worker measured it.
     pub compute: Duration,
-    /// How long its profile says they take alone on the device, at the replica's share.
+    /// The compute time by the profile, alone on the device at the replica's share.
     pub alone: Duration,
 }
 
-impl Work {
-    /// A batch was answered.
-    pub(super) fn add(&mut self, rows: u32, compute: Duration, alone: Duration) {
+impl ComputedWork {
+    /// Adds a batch that was answered.
+    pub(super) fn add_batch(&mut self, rows: u32, compute: Duration, alone: Duration) {
         self.batches += 1;
         self.rows += u64::from(rows);
         self.compute = self.compute.saturating_add(compute);
         self.alone = self.alone.saturating_add(alone);
     }
 
-    /// What was added since it stood at `before`. Where it stands lower than that, it began again in between.
+    /// Returns the work since an earlier reading. If a count is lower than before, counting has begun again, and all of it is new.
     pub(crate) fn since(self, before: Self) -> Self {
         let since = || {
             Some(Self {

@@ -2,24 +2,24 @@
 
 use std::time::Duration;
 
-/// Each power of two of nanoseconds is cut into so many buckets: a quantile is within 1/16 of the true one.
-const PER_OCTAVE: usize = 8;
-/// What is shorter than 2^14 ns, 16 µs, shares the first bucket.
+/// The number of buckets for each power of two of nanoseconds: a quantile is within 1/16 of the true one.
+const BUCKETS_PER_OCTAVE: usize = 8;
+/// The power of two of the first bucket: latencies below 2^14 ns, 16 µs, share it.
 const FIRST_OCTAVE: u32 = 14;
-/// What is longer than 2^37 ns, 137 s, shares the last; no request may take that long.
+/// The power of two after the last bucket: latencies above 2^37 ns, 137 s, share that one; no request may take that long.
 const LAST_OCTAVE: u32 = 37;
-const BUCKETS: usize = (LAST_OCTAVE - FIRST_OCTAVE) as usize * PER_OCTAVE;
+const BUCKETS: usize = (LAST_OCTAVE - FIRST_OCTAVE) as usize * BUCKETS_PER_OCTAVE;
 
-/// Counts of latencies in buckets whose width grows with the latency.
+/// The counts of latencies in buckets whose width grows with the latency.
 ///
 /// Source: the log-linear layout of `HdrHistogram`, with 3 significant bits.
 #[derive(Clone, Debug)]
-pub(super) struct Latencies {
+pub(super) struct LatencyHistogram {
     counts: [u32; BUCKETS],
     total: u64,
 }
 
-impl Default for Latencies {
+impl Default for LatencyHistogram {
     fn default() -> Self {
         Self {
             counts: [0; BUCKETS],
@@ -33,26 +33,27 @@ fn bucket(latency: Duration) -> usize {
         .unwrap_or(u64::MAX)
         .clamp(1 << FIRST_OCTAVE, (1 << LAST_OCTAVE) - 1);
     let octave = nanos.ilog2();
-    let within = (nanos >> (octave - PER_OCTAVE.ilog2())) as usize & (PER_OCTAVE - 1);
-    (octave - FIRST_OCTAVE) as usize * PER_OCTAVE + within
+    let within =
+        (nanos >> (octave - BUCKETS_PER_OCTAVE.ilog2())) as usize & (BUCKETS_PER_OCTAVE - 1);
+    (octave - FIRST_OCTAVE) as usize * BUCKETS_PER_OCTAVE + within
 }
 
-/// The middle of a bucket.
+/// Returns the middle of a bucket.
 fn middle(bucket: usize) -> Duration {
-    let octave = FIRST_OCTAVE + (bucket / PER_OCTAVE) as u32;
-    let width = 1_u64 << (octave - PER_OCTAVE.ilog2());
-    Duration::from_nanos((1 << octave) + (bucket % PER_OCTAVE) as u64 * width + width / 2)
+    let octave = FIRST_OCTAVE + (bucket / BUCKETS_PER_OCTAVE) as u32;
+    let width = 1_u64 << (octave - BUCKETS_PER_OCTAVE.ilog2());
+    Duration::from_nanos((1 << octave) + (bucket % BUCKETS_PER_OCTAVE) as u64 * width + width / 2)
 }
 
-impl Latencies {
-    /// Counts one.
+impl LatencyHistogram {
+    /// Counts a latency.
     pub(super) fn add(&mut self, latency: Duration) {
         let count = &mut self.counts[bucket(latency)];
         *count = count.saturating_add(1);
         self.total += 1;
     }
 
-    /// Counts all of another.
+    /// Adds the counts of another histogram.
     pub(super) fn merge(&mut self, other: &Self) {
         for (count, more) in self.counts.iter_mut().zip(&other.counts) {
             *count = count.saturating_add(*more);
@@ -60,7 +61,7 @@ impl Latencies {
         self.total += other.total;
     }
 
-    /// Element `floor(p * n)` of the sorted list, as exactly as the buckets know it; `None` of an empty list.
+    /// Returns element `floor(p * n)` of the sorted list, within the precision of the buckets; `None` for an empty list.
     pub(super) fn quantile(&self, p: f64) -> Option<Duration> {
         let rank = ((p * self.total as f64) as u64).min(self.total.checked_sub(1)?);
         let mut seen = 0;
@@ -78,7 +79,7 @@ mod tests {
 
     #[test]
     fn quantiles_are_within_a_sixteenth() {
-        let mut latencies = Latencies::default();
+        let mut latencies = LatencyHistogram::default();
         assert_eq!(latencies.quantile(0.5), None);
         for micros in 1..=100_000 {
             latencies.add(Duration::from_micros(micros));
@@ -100,11 +101,11 @@ mod tests {
             1 << 37,
             u64::MAX,
         ] {
-            let mut latencies = Latencies::default();
+            let mut latencies = LatencyHistogram::default();
             latencies.add(Duration::from_nanos(nanos));
             assert!(latencies.quantile(0.99).is_some());
         }
-        let mut sum = Latencies::default();
+        let mut sum = LatencyHistogram::default();
         sum.add(Duration::from_millis(1));
         let other = sum.clone();
         sum.merge(&other);

@@ -10,8 +10,9 @@ use prometheus_client::{
 };
 
 use super::{
-    Models,
-    model::{FAILURE_REASONS, MISS_CAUSES, ModelTelemetry, Stage, Tally},
+    count_and_time::CountAndTime,
+    model::{FAILURE_REASONS, MISS_CAUSES, ModelTelemetry, Stage},
+    models::Models,
 };
 
 type Labels = Vec<(&'static str, String)>;
@@ -23,25 +24,29 @@ fn labels(model: &ModelTelemetry) -> Labels {
     ]
 }
 
-fn with(mut labels: Labels, name: &'static str, value: &str) -> Labels {
+fn with_label(mut labels: Labels, name: &'static str, value: &str) -> Labels {
     labels.push((name, value.to_owned()));
     labels
 }
 
-/// One sample. The encoder's counters append `_total` to their name; Triton's names have none and are kept verbatim, so
-/// counters are written the way gauges are, under their own type.
-fn sample(encoder: &mut MetricEncoder<'_>, labels: &Labels, value: u64) -> Result<(), Error> {
+/// Writes one sample. The encoder's counters append `_total` to their name; Triton's names have none and are kept verbatim, so
+/// counters are written like gauges, under their own type.
+fn encode_sample(
+    encoder: &mut MetricEncoder<'_>,
+    labels: &Labels,
+    value: u64,
+) -> Result<(), Error> {
     encoder.encode_family(labels)?.encode_gauge(&value)
 }
 
-fn micros(tally: &Tally) -> u64 {
-    tally.nanos() / 1000
+fn micros(time: &CountAndTime) -> u64 {
+    time.nanos() / 1000
 }
 
-type Reading = fn(&ModelTelemetry) -> u64;
+type ReadCounter = fn(&ModelTelemetry) -> u64;
 
-/// The counters with one sample per model, in the order they are written.
-const COUNTERS: [(&str, &str, Reading); 9] = [
+/// The counters with one sample per model, in the order in which they are written.
+const COUNTERS: [(&str, &str, ReadCounter); 9] = [
     (
         "nv_inference_request_success",
         "Requests that were answered.",
@@ -57,27 +62,27 @@ const COUNTERS: [(&str, &str, Reading); 9] = [
     ),
     (
         "nv_inference_request_duration_us",
-        "Time of answered requests from head to answer, in microseconds.",
+        "Total time of answered requests from their head to the answer, in microseconds.",
         |m| micros(&m.success),
     ),
     (
         "nv_inference_queue_duration_us",
-        "Time in the queue, in microseconds.",
+        "Total time of requests in the queue, in microseconds.",
         |m| micros(&m.queue),
     ),
     (
         "nv_inference_compute_input_duration_us",
-        "Time of copying to the device, per request, in microseconds.",
+        "Total time of copying to the device, added once per request, in microseconds.",
         |m| micros(&m.compute_input),
     ),
     (
         "nv_inference_compute_infer_duration_us",
-        "Time of computing, per request, in microseconds.",
+        "Total time of computing, added once per request, in microseconds.",
         |m| micros(&m.compute_infer),
     ),
     (
         "nv_inference_compute_output_duration_us",
-        "Time of copying from the device, per request, in microseconds.",
+        "Total time of copying from the device, added once per request, in microseconds.",
         |m| micros(&m.compute_output),
     ),
     (
@@ -93,7 +98,7 @@ impl Collector for Models {
         for (name, help, reading) in COUNTERS {
             let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
             for model in &models {
-                sample(&mut metric, &labels(model), reading(model))?;
+                encode_sample(&mut metric, &labels(model), reading(model))?;
             }
         }
         let mut metric = encoder.encode_descriptor(
@@ -103,11 +108,11 @@ impl Collector for Models {
             MetricType::Counter,
         )?;
         for model in &models {
-            for (reason, tally) in FAILURE_REASONS.iter().zip(&model.failures) {
-                sample(
+            for (reason, failures) in FAILURE_REASONS.iter().zip(&model.failures) {
+                encode_sample(
                     &mut metric,
-                    &with(labels(model), "reason", reason),
-                    tally.count(),
+                    &with_label(labels(model), "reason", reason),
+                    failures.count(),
                 )?;
             }
         }
@@ -120,9 +125,9 @@ impl Collector for Models {
         for model in &models {
             for (cause, count) in MISS_CAUSES.iter().zip(&model.slo_missed) {
                 let count: &AtomicU64 = count;
-                sample(
+                encode_sample(
                     &mut metric,
-                    &with(labels(model), "cause", cause),
+                    &with_label(labels(model), "cause", cause),
                     count.load(Relaxed),
                 )?;
             }
@@ -134,17 +139,17 @@ impl Collector for Models {
             MetricType::Gauge,
         )?;
         for model in &models {
-            sample(&mut metric, &labels(model), model.pending.load(Relaxed))?;
+            encode_sample(&mut metric, &labels(model), model.pending.load(Relaxed))?;
         }
         let mut metric = encoder.encode_descriptor(
             "packhorse_stage_duration_seconds",
-            "Time of each stage: receive, batch and queue per request, the others per batch.",
+            "Time of each stage in seconds; receive, batch and queue are observed per request, the others per batch.",
             None,
             MetricType::Histogram,
         )?;
         for model in &models {
             for ((_, stage), histogram) in Stage::ALL.iter().zip(&model.stages) {
-                let labels = with(labels(model), "stage", stage);
+                let labels = with_label(labels(model), "stage", stage);
                 histogram.encode(metric.encode_family(&labels)?)?;
             }
         }

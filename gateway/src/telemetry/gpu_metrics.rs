@@ -10,109 +10,109 @@ use packhorse_api::agent::GpuStatus;
 use packhorse_cluster::NodeName;
 use prometheus_client::{collector::Collector, encoding::DescriptorEncoder, metrics::MetricType};
 
-/// What the agents last said of their GPUs, by node.
+/// The last readings of the agents, by node.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Gpus(Arc<RwLock<BTreeMap<NodeName, Vec<GpuStatus>>>>);
+pub(super) struct GpuMetrics(Arc<RwLock<BTreeMap<NodeName, Vec<GpuStatus>>>>);
 
-type Reading = fn(&GpuStatus) -> Option<f64>;
+type ReadGauge = fn(&GpuStatus) -> Option<f64>;
 
-/// Every sample has exactly one label, `gpu_uuid`: clients of Triton's metrics drop what has another. The names that Triton has for
-/// these readings are kept verbatim.
-const METRICS: [(&str, &str, MetricType, Reading); 15] = [
+/// The metrics of a GPU. Every sample has exactly one label, `gpu_uuid`: clients of Triton's metrics drop samples with another
+/// one. The names that Triton has for these readings are kept verbatim.
+const METRICS: [(&str, &str, MetricType, ReadGauge); 15] = [
     (
         "nv_gpu_utilization",
-        "Part of the time in which the GPU computed, 0.0 to 1.0.",
+        "Fraction of time in which the GPU computed, 0.0 to 1.0.",
         MetricType::Gauge,
         |gpu| Some(gpu.utilization_pct? / 100.0),
     ),
     (
         "nv_gpu_memory_total_bytes",
-        "Memory of the GPU.",
+        "Memory of the GPU, in bytes.",
         MetricType::Gauge,
         |gpu| gpu.memory_total_bytes.map(|bytes| bytes as f64),
     ),
     (
         "nv_gpu_memory_used_bytes",
-        "Memory of the GPU that is in use.",
+        "Memory of the GPU that is in use, in bytes.",
         MetricType::Gauge,
         |gpu| gpu.memory_used_bytes.map(|bytes| bytes as f64),
     ),
     (
         "nv_gpu_power_usage",
-        "Power that the GPU takes, in watts.",
+        "Power draw of the GPU, in watts.",
         MetricType::Gauge,
         |gpu| gpu.power_watts,
     ),
     (
         "nv_gpu_power_limit",
-        "Power that the GPU may take, in watts.",
+        "Power limit of the GPU, in watts.",
         MetricType::Gauge,
         |gpu| gpu.power_limit_watts,
     ),
     (
         "nv_energy_consumption",
-        "Energy that the GPU took since its driver was loaded, in joules.",
+        "Energy that the GPU has used since its driver was loaded, in joules.",
         MetricType::Counter,
         |gpu| gpu.energy_joules,
     ),
     (
         "packhorse_gpu_temperature_celsius",
-        "Temperature of the GPU.",
+        "Temperature of the GPU, in degrees Celsius.",
         MetricType::Gauge,
         |gpu| gpu.temperature_celsius.map(f64::from),
     ),
     (
         "packhorse_gpu_sm_clock_mhz",
-        "Clock of the GPU's multiprocessors.",
+        "Clock of the GPU's multiprocessors, in MHz.",
         MetricType::Gauge,
         |gpu| gpu.sm_clock_mhz.map(f64::from),
     ),
     (
         "packhorse_gpu_memory_clock_mhz",
-        "Clock of the GPU's memory.",
+        "Clock of the GPU's memory, in MHz.",
         MetricType::Gauge,
         |gpu| gpu.memory_clock_mhz.map(f64::from),
     ),
     (
         "packhorse_gpu_throttled",
-        "1 while something keeps the GPU's clocks down.",
+        "1 while the GPU's clocks are throttled, else 0.",
         MetricType::Gauge,
         |gpu| Some(f64::from(u8::from(!gpu.throttle_reasons.is_empty()))),
     ),
     (
         "packhorse_gpu_processes",
-        "Processes that compute on the GPU.",
+        "Number of processes that compute on the GPU.",
         MetricType::Gauge,
         |gpu| Some(gpu.processes.len() as f64),
     ),
     (
         "packhorse_gpu_ecc_corrected_errors",
-        "Memory errors since the driver was loaded that were corrected.",
+        "Corrected memory errors since the driver was loaded.",
         MetricType::Counter,
         |gpu| gpu.ecc_corrected_errors.map(|errors| errors as f64),
     ),
     (
         "packhorse_gpu_ecc_uncorrected_errors",
-        "Memory errors since the driver was loaded that could not be corrected.",
+        "Uncorrected memory errors since the driver was loaded.",
         MetricType::Counter,
         |gpu| gpu.ecc_uncorrected_errors.map(|errors| errors as f64),
     ),
     (
         "packhorse_gpu_mps",
-        "1 where replicas share the GPU through MPS, 0 where they take turns.",
+        "1 if replicas share the GPU through MPS, 0 if it is shared in time.",
         MetricType::Gauge,
         |gpu| Some(f64::from(u8::from(gpu.mps))),
     ),
     (
         "packhorse_gpu_mps_failing",
-        "1 where MPS was tried in vain.",
+        "1 if MPS was tried on the GPU and failed, else 0.",
         MetricType::Gauge,
         |gpu| Some(f64::from(u8::from(gpu.mps_reason.is_some()))),
     ),
 ];
 
-impl Gpus {
-    /// Replaces what is known of a node's GPUs; none removes them.
+impl GpuMetrics {
+    /// Replaces the readings of a node's GPUs; an empty list removes them.
     pub(super) fn set(&self, node: &NodeName, gpus: Vec<GpuStatus>) {
         let mut all = self.0.write().unwrap_or_else(PoisonError::into_inner);
         if gpus.is_empty() {
@@ -123,10 +123,10 @@ impl Gpus {
     }
 }
 
-impl Collector for Gpus {
+impl Collector for GpuMetrics {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), Error> {
         let all = self.0.read().unwrap_or_else(PoisonError::into_inner);
-        // A series must be there once only, even should two nodes claim the same GPU.
+        // A series may appear only once, even if two nodes report the same GPU.
         let gpus: BTreeMap<&str, &GpuStatus> = all
             .values()
             .flatten()
@@ -137,7 +137,7 @@ impl Collector for Gpus {
             for (uuid, gpu) in &gpus {
                 if let Some(value) = reading(gpu) {
                     let labels = [("gpu_uuid", *uuid)];
-                    // As a gauge whatever its type: the encoder's counters get another name.
+                    // Written as a gauge, whatever its type: the encoder gives counters another name.
                     metric.encode_family(&labels)?.encode_gauge(&value)?;
                 }
             }
@@ -152,7 +152,7 @@ mod tests {
 
     use super::*;
 
-    fn page(gpus: &Gpus) -> String {
+    fn page(gpus: &GpuMetrics) -> String {
         let mut registry = Registry::default();
         registry.register_collector(Box::new(gpus.clone()));
         let mut page = String::new();
@@ -162,7 +162,7 @@ mod tests {
 
     #[test]
     fn readings_have_tritons_names_and_one_label_and_what_is_unknown_is_left_out() {
-        let gpus = Gpus::default();
+        let gpus = GpuMetrics::default();
         let gpu = GpuStatus {
             device: "GPU-1".to_owned(),
             utilization_pct: Some(25.0),
@@ -197,7 +197,7 @@ mod tests {
 
     #[test]
     fn a_gpu_that_two_nodes_claim_has_one_series() {
-        let gpus = Gpus::default();
+        let gpus = GpuMetrics::default();
         let gpu = GpuStatus {
             device: "GPU-1".to_owned(),
             utilization_pct: Some(1.0),

@@ -1,0 +1,37 @@
+//! The data plane's settings.
+
+use std::time::Duration;
+
+use packhorse_serving::{EngineConfig, ModelLimits};
+use packhorse_wire::{LinkSecret, MAX_PAYLOAD};
+
+/// The settings of a data plane.
+#[derive(Clone, Debug)]
+pub struct DataPlaneConfig {
+    /// The secret that workers must share.
+    pub link_secret: LinkSecret,
+    /// The most requests that wait for a model without a limit of its own; a further one is refused.
+    pub queue_limit: usize,
+    /// The longest time for which `fixed-wait` holds an open batch.
+    pub max_batch_wait: Duration,
+    /// The most requests between arrival and answer; a further one is refused.
+    pub request_limit: usize,
+    /// The largest result of one batch that a worker may send, in bytes; at most [`MAX_PAYLOAD`].
+    pub result_limit_bytes: u64,
+    /// The longest time for which a worker may hold a batch before the gateway gives up on the worker. Longer than the workers'
+    /// own limit, which ends them with a reason.
+    pub batch_time: Duration,
+}
+
+impl Default for DataPlaneConfig {
+    fn default() -> Self {
+        Self {
+            link_secret: LinkSecret::none(),
+            queue_limit: ModelLimits::DEFAULT_QUEUE_LIMIT,
+            max_batch_wait: EngineConfig::default().max_batch_wait,
+            request_limit: 1 << 16,
+            result_limit_bytes: MAX_PAYLOAD,
+            batch_time: Duration::from_secs(15),
+        }
+    }
+}

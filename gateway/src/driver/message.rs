@@ -1,0 +1,28 @@
+//! The messages to the driver's task.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use packhorse_cluster::ReplicaId;
+use packhorse_serving::{ReplicaKey, RequestKey};
+use tokio::sync::oneshot;
+
+use super::{computed_work::ComputedWork, request::SubmittedRequest, target::Target};
+use crate::workers::LinkEvent;
+
+/// A message to the driver's task. The inbox needs no limit of its own: a request sends at most two messages, a link at most one
+/// per batch that it was given.
+#[derive(Debug)]
+pub(super) enum DriverMessage {
+    /// The target was replaced.
+    SetTarget(Target),
+    /// A request arrived.
+    Submit(Box<SubmittedRequest>),
+    /// The client of a request stopped waiting.
+    Cancel(RequestKey),
+    /// Asks for the work of the target's replicas.
+    GetWork(oneshot::Sender<BTreeMap<ReplicaId, ComputedWork>>),
+    /// A link reported an event.
+    Link(ReplicaKey, LinkEvent),
+    /// Take no further requests, and end when the last one is answered or this time has passed.
+    Shutdown(Duration),
+}

@@ -1,0 +1,153 @@
+//! The handle to all measurements.
+
+use std::{sync::Arc, time::Duration};
+
+use packhorse_api::{ModelGoodput, agent::GpuStatus};
+use packhorse_cluster::{ModelId, NodeName};
+use prometheus_client::{encoding::text, registry::Registry};
+
+use super::{
+    gpu_metrics::GpuMetrics, http_durations::HttpDurations, model::ModelTelemetry, models::Models,
+};
+use crate::clock::Clock;
+
+/// The content type of [`Telemetry::metrics_text`].
+pub const METRICS_CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+/// A handle to all measurements. Clones share them.
+#[derive(Clone, Debug)]
+pub struct Telemetry {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    clock: Clock,
+    models: Models,
+    gpus: GpuMetrics,
+    http: HttpDurations,
+    registry: Registry,
+}
+
+impl Telemetry {
+    /// Creates measurements without models.
+    pub(crate) fn new(clock: Clock) -> Self {
+        let mut registry = Registry::default();
+        let models = Models::default();
+        registry.register_collector(Box::new(models.clone()));
+        let gpus = GpuMetrics::default();
+        registry.register_collector(Box::new(gpus.clone()));
+        let http = HttpDurations::register(&mut registry);
+        Self {
+            shared: Arc::new(Shared {
+                clock,
+                models,
+                gpus,
+                http,
+                registry,
+            }),
+        }
+    }
+
+    /// Returns the measurements of a model; they begin at zero if there are none.
+    pub(crate) fn model(&self, model: &ModelId) -> Arc<ModelTelemetry> {
+        self.shared.models.get_or_insert(model, self.shared.clock)
+    }
+
+    /// Removes the measurements of a model.
+    pub(crate) fn remove_model(&self, model: &ModelId) {
+        self.shared.models.remove(model);
+    }
+
+    /// Replaces the readings of a node's GPUs.
+    pub(crate) fn set_gpus(&self, node: &NodeName, gpus: Vec<GpuStatus>) {
+        self.shared.gpus.set(node, gpus);
+    }
+
+    /// Returns the models' goodput in the last `window`, at most [`super::LONGEST_WINDOW`].
+    pub(crate) fn goodput(&self, window: Duration) -> Vec<ModelGoodput> {
+        self.shared
+            .models
+            .all()
+            .iter()
+            .map(|model| model.goodput(window))
+            .collect()
+    }
+
+    /// Returns all metrics in Prometheus' text format.
+    pub fn metrics_text(&self) -> String {
+        let mut buffer = String::new();
+        text::encode_registry(&mut buffer, &self.shared.registry)
+            .expect("writing to a string does not fail");
+        buffer
+    }
+
+    pub(super) fn clock(&self) -> Clock {
+        self.shared.clock
+    }
+
+    pub(super) fn http(&self) -> &HttpDurations {
+        &self.shared.http
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use packhorse_serving::{Refusal, RequestOutcome};
+
+    use super::*;
+    use crate::telemetry::LONGEST_WINDOW;
+
+    fn id(text: &str) -> ModelId {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn a_request_is_counted_once_where_it_ended() {
+        let clock = Clock::start();
+        let telemetry = Telemetry::new(clock);
+        let model = telemetry.model(&id("m:3"));
+        let begin = || model.begin_request(clock.now(), Duration::from_secs(10));
+        begin().end(RequestOutcome::Answered);
+        begin().end(RequestOutcome::Refused(Refusal::NoReplica));
+        begin().end(RequestOutcome::Failed);
+        drop(begin());
+        model
+            .begin_request(clock.now(), Duration::ZERO)
+            .end(RequestOutcome::Answered);
+
+        let text = telemetry.metrics_text();
+        let labels = r#"model="m",version="3""#;
+        for line in [
+            format!("nv_inference_request_success{{{labels}}} 2"),
+            format!("nv_inference_request_failure{{{labels},reason=\"REJECTED\"}} 1"),
+            format!("nv_inference_request_failure{{{labels},reason=\"CANCELED\"}} 1"),
+            format!("nv_inference_request_failure{{{labels},reason=\"BACKEND\"}} 1"),
+            format!("packhorse_slo_met_total{{{labels}}} 1"),
+            format!("packhorse_slo_missed_total{{{labels},cause=\"late\"}} 1"),
+            format!("packhorse_slo_missed_total{{{labels},cause=\"refused\"}} 1"),
+            "# TYPE nv_inference_request_success counter".to_owned(),
+        ] {
+            assert!(
+                text.lines().any(|found| found == line),
+                "{line} is not in\n{text}"
+            );
+        }
+        let goodput = telemetry.goodput(Duration::from_secs(10)).remove(0);
+        assert!((goodput.offered_rps - 5.0).abs() < 1e-9, "{goodput:?}");
+        assert!((goodput.goodput_rps - 1.0).abs() < 1e-9, "{goodput:?}");
+        assert_eq!(goodput.dropped, 1);
+    }
+
+    #[test]
+    fn a_removed_model_takes_its_series_along() {
+        let telemetry = Telemetry::new(Clock::start());
+        telemetry.model(&id("gone:1"));
+        telemetry.model(&id("stays:1"));
+        telemetry.remove_model(&id("gone:1"));
+        let text = telemetry.metrics_text();
+        assert!(!text.contains("gone"));
+        assert!(text.contains("stays"));
+        assert!(telemetry.goodput(LONGEST_WINDOW).len() == 1);
+    }
+}

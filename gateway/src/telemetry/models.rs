@@ -1,0 +1,42 @@
+//! The measured models.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, PoisonError, RwLock},
+};
+
+use packhorse_cluster::ModelId;
+
+use super::model::ModelTelemetry;
+use crate::clock::Clock;
+
+/// The measurements of all models. Clones share them.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Models(Arc<RwLock<BTreeMap<ModelId, Arc<ModelTelemetry>>>>);
+
+impl Models {
+    /// Returns the measurements of all models, ordered by model.
+    pub(super) fn all(&self) -> Vec<Arc<ModelTelemetry>> {
+        self.0
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .values()
+            .cloned()
+            .collect()
+    }
+
+    /// Returns the measurements of a model; they begin at zero if there are none.
+    pub(super) fn get_or_insert(&self, model: &ModelId, clock: Clock) -> Arc<ModelTelemetry> {
+        let mut models = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let new = || Arc::new(ModelTelemetry::new(model.clone(), clock));
+        Arc::clone(models.entry(model.clone()).or_insert_with(new))
+    }
+
+    /// Removes the measurements of a model.
+    pub(super) fn remove(&self, model: &ModelId) {
+        self.0
+            .write()
+            .unwrap_or_else(PoisonError::into_inner)
+            .remove(model);
+    }
+}
