@@ -12,7 +12,7 @@ use crate::{
 };
 
 /// The ratio of Creq to Mreq, or the inverse, from which a model is compute-heavy or memory-heavy.
-const HEAVY: f64 = 1.2;
+const HEAVY_RATIO: f64 = 1.2;
 
 /// The largest replication degree, as a multiple of the fewest replicas.
 const MULTIPLES: usize = 6;
@@ -107,9 +107,9 @@ impl MemberBatch {
             .map(|required| required.memory)
             .sum::<f64>()
             * weight;
-        let dominant = if compute >= HEAVY * memory && compute > 0.0 {
+        let dominant = if compute >= HEAVY_RATIO * memory && compute > 0.0 {
             Dominant::Compute
-        } else if memory >= HEAVY * compute && memory > 0.0 {
+        } else if memory >= HEAVY_RATIO * compute && memory > 0.0 {
             Dominant::Memory
         } else {
             Dominant::Neither
