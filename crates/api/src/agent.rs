@@ -1,4 +1,5 @@
-//! The messages between an agent and the gateway. The wanted state and the statuses of replicas and measurements are types of `cluster`.
+//! The messages between an agent and the gateway. The wanted state and the statuses of replicas and measurements are types of
+//! `cluster`.
 
 pub use packhorse_cluster::WantedState;
 use packhorse_cluster::{ByteCount, DeviceKind, ProfileProgress, ReplicaStatus};

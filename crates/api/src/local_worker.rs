@@ -1,12 +1,13 @@
-//! The messages between the CLI and a worker that it starts on its own machine, without an agent and a gateway, to measure by hand: the
-//! task as a file, then commands on the worker's standard input and replies on its standard output, one JSON value per line.
+//! The messages between the CLI and a worker that it starts on its own machine, without an agent and a gateway, to measure by
+//! hand: the task as a file, then commands on the worker's standard input and replies on its standard output, one JSON value per
+//! line.
 
 use std::path::PathBuf;
 
 use packhorse_cluster::{ComputeShare, Program};
 use serde::{Deserialize, Serialize};
 
-/// The task of `packhorse-worker drive --task FILE`. The worker loads the program, warms up and replies [`MeasureReply::Ready`].
+/// The task of `packhorse-worker measure --task FILE`. The worker loads the program, warms up and replies [`MeasureReply::Ready`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MeasureTask {

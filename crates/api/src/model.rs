@@ -22,8 +22,8 @@ pub struct ModelRegistration {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, pattern = "^sha256:[0-9a-f]{64}$")]
     pub artifact: Option<ArtifactDigest>,
-    /// The path of a TorchScript file on the gateway's machine, within one of its artifact roots (`--artifact-root`). Exactly one of
-    /// `artifact` and `artifact_path` is required.
+    /// The path of a TorchScript file on the gateway's machine, within one of its artifact roots (`--artifact-root`). Exactly one
+    /// of `artifact` and `artifact_path` is required.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub artifact_path: Option<String>,
     /// The largest number of rows in one batch, at most 4096; 0 for a model without a batch dimension.

@@ -58,8 +58,8 @@ pub struct PlacementView {
     /// The share of the device's multiprocessors that the replica may use, in percent; null if unlimited.
     #[schema(value_type = Option<f64>)]
     pub compute_share_pct: Option<ComputeShare>,
-    /// The duty cycle of a time-shared replica: the period in which it gets one turn, in milliseconds. The replicas of a device that
-    /// have one compute one batch at a time, in turn.
+    /// The duty cycle of a time-shared replica: the period in which it gets one turn, in milliseconds. The replicas of a device
+    /// that have one compute one batch at a time, in turn.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub duty_cycle_ms: Option<f64>,
 }
@@ -81,8 +81,8 @@ pub struct ForecastView {
     pub replicas: usize,
     /// The reason why the model is not, or not fully, served.
     pub shortfall: Option<String>,
-    /// The explanation of what limits the model's goodput and what would serve it; present if it was requested and the model was planned
-    /// for.
+    /// The explanation of what limits the model's goodput and what would serve it; present if it was requested and the model was
+    /// planned for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub explanation: Option<Explanation>,
 }

@@ -145,7 +145,8 @@ impl Reconciler {
         actions
     }
 
-    /// Returns the time at which [`poll`](Self::poll) may return actions even if no event comes; none if only an event can change that.
+    /// Returns the time at which [`poll`](Self::poll) may return actions even if no event comes; none if only an event can change
+    /// that.
     pub fn wakeup(&self) -> Option<Time> {
         let tasks = self
             .tasks
@@ -188,8 +189,9 @@ impl Reconciler {
         }
     }
 
-    /// Ends the processes that are to end. Unwanted workers and those that have failed permanently are told to end, and killed when they
-    /// do not end in time. Workers that exceed a time limit and those of a failed device would not react, and are killed at once.
+    /// Ends the processes that are to end. Unwanted workers and those that have failed permanently are told to end, and killed
+    /// when they do not end in time. Workers that exceed a time limit and those of a failed device would not react, and are
+    /// killed at once.
     fn end_processes(&mut self, now: Time, actions: &mut Vec<Action>) {
         let unwanted: BTreeSet<TaskId> = self
             .tasks
@@ -243,8 +245,8 @@ impl Reconciler {
         )
     }
 
-    /// Starts the processes that artifacts and devices allow. Nothing is started on a device that has failed or has a process that must
-    /// end first, and at most one measurement runs on a device.
+    /// Starts the processes that artifacts and devices allow. Nothing is started on a device that has failed or has a process
+    /// that must end first, and at most one measurement runs on a device.
     fn start_processes(&mut self, now: Time, actions: &mut Vec<Action>) {
         let mut closed: BTreeSet<String> = self.failed_devices.keys().cloned().collect();
         let mut measured: BTreeSet<String> = BTreeSet::new();

@@ -81,8 +81,8 @@ fn progress<'a>(
     models
 }
 
-/// Returns the replicas of the plan that will serve if all started replicas do, and adds the earlier replicas that will have gone by then
-/// to `gone`.
+/// Returns the replicas of the plan that will serve if all started replicas do, and adds the earlier replicas that will have gone
+/// by then to `gone`.
 fn project(
     input: &RolloutInput,
     earlier: &[EarlierReplica],

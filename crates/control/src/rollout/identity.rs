@@ -26,9 +26,9 @@ pub struct Placement {
     pub memory: ByteCount,
 }
 
-/// Gives every replica of a plan an identity: that of an `existing` replica with the same program, device, batch size and compute share,
-/// else a new one of this generation, numbered by its index in the plan. An existing replica is matched once, the oldest first.
-/// Draining replicas must not be among `existing`, because draining is never revoked.
+/// Gives every replica of a plan an identity: that of an `existing` replica with the same program, device, batch size and compute
+/// share, else a new one of this generation, numbered by its index in the plan. An existing replica is matched once, the oldest
+/// first. Draining replicas must not be among `existing`, because draining is never revoked.
 pub fn assign_ids<'a>(
     generation: Generation,
     plan: &[Placement],

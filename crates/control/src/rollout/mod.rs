@@ -1,13 +1,14 @@
-//! The rollout of a plan: from the plan to the wanted state of every node and the replicas that the data plane serves, with new replicas
-//! made before old ones are broken.
+//! The rollout of a plan: from the plan to the wanted state of every node and the replicas that the data plane serves, with new
+//! replicas made before old ones are broken.
 //!
 //! A replica of an earlier plan continues to serve until all replicas of its model in the newest plan serve. Then the data plane
 //! drains it, and only when it is drained it is no longer wanted. New replicas start beside it if the device's memory holds both.
 //! Otherwise they wait until the earlier replicas have gone. Only if replicas would wait for each other forever, an earlier
 //! replica is broken before its successor is made.
 //!
-//! Replicas that the new plan keeps are not touched. A new replica that fails takes no earlier one down. If the nodes cannot execute a plan
-//! any more, because a node is lost or a program fails, the planner makes a plan without them, as it does for cordoned and draining nodes.
+//! Replicas that the new plan keeps are not touched. A new replica that fails takes no earlier one down. If the nodes cannot
+//! execute a plan any more, because a node is lost or a program fails, the planner makes a plan without them, as it does for
+//! cordoned and draining nodes.
 //!
 //! The wanted replicas of a device never exceed its memory if each plan alone does not. A replica that an agent
 //! is still stopping counts as gone here, because agents start nothing on a device until its unwanted processes have ended.
@@ -85,9 +86,9 @@ pub enum LinkPhase {
 pub struct RolloutInput {
     /// The replicas of the newest plan.
     pub plan: Vec<PlacedReplica>,
-    /// The remaining replicas of earlier plans: [`RolloutOutcome::earlier`] of the step before, or the result of [`replan`] when the plan
-    /// changes. After a start of the gateway: the replicas of stored plans that the newest does not have, not draining; the next step
-    /// removes those that no node reports as ready.
+    /// The remaining replicas of earlier plans: [`RolloutOutcome::earlier`] of the step before, or the result of [`replan`] when
+    /// the plan changes. After a start of the gateway: the replicas of stored plans that the newest does not have, not draining;
+    /// the next step removes those that no node reports as ready.
     pub earlier: Vec<EarlierReplica>,
     /// The nodes, by name.
     pub nodes: BTreeMap<NodeName, ObservedNode>,
@@ -162,8 +163,8 @@ impl PlacedReplica {
 }
 
 impl RolloutInput {
-    /// Computes the next step. Equal input gives equal output, and a second step with [`RolloutOutcome::earlier`] as its only change of
-    /// input gives the same output.
+    /// Computes the next step. Equal input gives equal output, and a second step with [`RolloutOutcome::earlier`] as its only
+    /// change of input gives the same output.
     pub fn step(&self) -> RolloutOutcome {
         let mut earlier = self.earlier.clone();
         earlier.retain(|e| self.plan.iter().all(|p| p.id != e.replica.id));
@@ -219,8 +220,8 @@ impl RolloutInput {
             && self.links.get(&replica.id) == Some(&LinkPhase::Serving)
     }
 
-    /// Returns true if an earlier replica is still wanted. It is kept only while it answers requests; one that is not ready is not waited
-    /// for.
+    /// Returns true if an earlier replica is still wanted. It is kept only while it answers requests; one that is not ready is
+    /// not waited for.
     fn still_needed(&self, earlier: &EarlierReplica) -> bool {
         let replica = &earlier.replica;
         if self.nodes.get(replica.device.node()) == Some(&ObservedNode::Awaited) {
@@ -246,8 +247,8 @@ impl RolloutInput {
             .collect()
     }
 
-    /// Returns the replicas of the plan that may run beside the earlier ones without `gone`. Each device starts its replicas in a fixed
-    /// order, first those that run already, then the others by identity, so that a started replica stays started.
+    /// Returns the replicas of the plan that may run beside the earlier ones without `gone`. Each device starts its replicas in a
+    /// fixed order, first those that run already, then the others by identity, so that a started replica stays started.
     fn started(
         &self,
         earlier: &[EarlierReplica],

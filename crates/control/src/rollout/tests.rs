@@ -31,7 +31,8 @@ fn placement(model: &str, device: &str, memory: u64) -> Placement {
     }
 }
 
-/// A simulated cluster around the rollout: nodes that start the wanted replicas and a data plane that serves its target, each step by step.
+/// A simulated cluster around the rollout: nodes that start the wanted replicas and a data plane that serves its target, each
+/// step by step.
 #[derive(Default)]
 struct SimCluster {
     generation: u64,
