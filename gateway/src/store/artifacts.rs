@@ -1,4 +1,4 @@
-//! Which model files are complete on disk.
+//! The model files that are complete on disk.
 
 use packhorse_cluster::ArtifactDigest;
 use sqlx::any::AnyRow;
@@ -6,7 +6,7 @@ use sqlx::any::AnyRow;
 use super::{Store, StoreError, parsed, unix_ms, unsigned};
 
 impl Store {
-    /// Notes that a file is complete on disk. Tells whether that is news.
+    /// Adds a file that is complete on disk. Returns true if it was not stored before.
     ///
     /// # Errors
     /// If the database fails.
@@ -26,7 +26,7 @@ impl Store {
         Ok(done.rows_affected() > 0)
     }
 
-    /// The size of a file in bytes, if it is there.
+    /// Returns the size of a stored file, in bytes.
     ///
     /// # Errors
     /// If the database fails.
@@ -39,7 +39,7 @@ impl Store {
             .transpose()
     }
 
-    /// All files with their sizes in bytes, by digest.
+    /// Returns all stored files with their sizes in bytes, ordered by digest.
     ///
     /// # Errors
     /// If the database fails.

@@ -1,7 +1,7 @@
-//! The model files themselves: one per artifact, named by the hexadecimal digits of its SHA-256, beside the database.
+//! The model files: one per artifact, named by the hexadecimal digits of its SHA-256, in a folder beside the database.
 //!
-//! A file appears under its name only when it is complete, checked and on the disk; whatever a crash leaves half written is in
-//! `incoming/` and is removed at the next start.
+//! A file gets its name only when it is complete, checked and durable. Unfinished files are in `incoming/` and are removed at the
+//! next start.
 
 use std::{
     io,
@@ -17,7 +17,7 @@ use tokio::{
 
 use super::{Store, StoreError};
 
-/// The folder of model files, and the rows that say which of them are complete.
+/// The folder of model files, together with the rows of the complete ones.
 #[derive(Clone, Debug)]
 pub struct ArtifactFiles {
     folder: PathBuf,
@@ -29,38 +29,38 @@ pub struct ArtifactFiles {
 /// A stored artifact.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Received {
-    /// Its SHA-256.
+    /// The SHA-256 digest of the file.
     pub digest: ArtifactDigest,
-    /// Its size.
+    /// The size of the file, in bytes.
     pub bytes: u64,
-    /// It was not there before.
+    /// True if the file was not stored before.
     pub new: bool,
 }
 
-/// Why a file was not stored.
+/// The reason why a file is not stored.
 #[derive(Debug, thiserror::Error)]
 pub enum ReceiveError {
-    /// It is another file than was announced.
-    #[error("the bytes received have the digest {received}, not {announced}")]
+    /// The file has another digest than announced.
+    #[error("the received bytes have the digest {received}, not {announced}")]
     Digest {
-        /// What was announced.
+        /// The announced digest.
         announced: ArtifactDigest,
-        /// What came.
+        /// The digest of the received bytes.
         received: ArtifactDigest,
     },
-    /// It is larger than may be.
-    #[error("the artifact is larger than the limit of {} bytes", .0.as_u64())]
+    /// The file is too large.
+    #[error("the artifact is larger than the limit of {} bytes (--artifact-limit-bytes)", .0.as_u64())]
     TooLarge(ByteCount),
-    /// The sender stopped in the middle or was too slow.
-    #[error("the artifact ended early")]
+    /// The sender stopped early or was too slow.
+    #[error("the artifact ended early or arrived too slowly")]
     Read(#[source] io::Error),
     /// The disk is full.
     #[error("no space is left on the gateway's disk")]
     DiskFull,
-    /// No such file under a configured root.
-    #[error("no readable file of that name under a configured artifact root")]
+    /// No artifact root contains the file.
+    #[error("no artifact root (--artifact-root) contains a readable file with this path")]
     NotFound,
-    /// Writing failed otherwise.
+    /// The file could not be written for another reason.
     #[error("the artifact could not be written")]
     Write(#[source] io::Error),
     /// The database failed.
@@ -68,13 +68,13 @@ pub enum ReceiveError {
     Store(#[from] StoreError),
 }
 
-/// Why a stored file cannot be read.
+/// The reason why a stored file cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenArtifactError {
-    /// It is not stored.
-    #[error("no artifact {0} is stored")]
+    /// The file is not stored.
+    #[error("artifact {0} is not stored")]
     Unknown(ArtifactDigest),
-    /// It is stored, but the file cannot be opened or has another size.
+    /// The file is stored, but cannot be opened or has another size.
     #[error("the file of artifact {0} is damaged")]
     Damaged(ArtifactDigest, #[source] io::Error),
     /// The database failed.
@@ -83,11 +83,11 @@ pub enum OpenArtifactError {
 }
 
 impl ArtifactFiles {
-    /// Opens the folder, creating it if it is not there, and removes what an earlier process left half written. `roots` are the
-    /// folders from which files may be taken by path, `limit` is the most bytes of one file.
+    /// Opens the folder, creates it if it does not exist, and removes unfinished files. `roots` are the folders from which files
+    /// may be imported by path, `limit` is the largest size of one file.
     ///
     /// # Errors
-    /// If the folder cannot be made or cleaned.
+    /// If the folder cannot be created or cleaned.
     pub async fn open(
         folder: PathBuf,
         roots: Vec<PathBuf>,
@@ -108,15 +108,15 @@ impl ArtifactFiles {
         })
     }
 
-    /// The most bytes of one file.
+    /// Returns the largest size of one file.
     pub fn limit(&self) -> ByteCount {
         self.limit
     }
 
-    /// Stores what `source` yields. Once this returns, the file is durable. Storing what is stored already changes nothing.
+    /// Stores the bytes of `source`. The file is durable once this returns. Storing a stored file again changes nothing.
     ///
     /// # Errors
-    /// If the bytes are not those announced, are too many, or cannot be read or written.
+    /// If the bytes have another digest than announced, are too many, or cannot be read or written.
     pub async fn receive(
         &self,
         announced: Option<ArtifactDigest>,
@@ -132,7 +132,9 @@ impl ArtifactFiles {
                 received: digest,
             });
         }
-        if self.store.artifact(digest).await? == Some(bytes) && self.is_whole(digest, bytes).await {
+        if self.store.artifact(digest).await? == Some(bytes)
+            && self.is_complete(digest, bytes).await
+        {
             return Ok(Received {
                 digest,
                 bytes,
@@ -147,16 +149,16 @@ impl ArtifactFiles {
         Ok(Received { digest, bytes, new })
     }
 
-    /// Stores a file of this machine that lies under one of the configured roots, links followed.
+    /// Stores a file of this machine that is within one of the artifact roots after following links.
     ///
     /// # Errors
-    /// If there is no such file there, or as [`ArtifactFiles::receive`].
+    /// If no root contains the file, or as [`ArtifactFiles::receive`].
     pub async fn import(&self, path: &str) -> Result<Received, ReceiveError> {
         for root in &self.roots {
             let Ok(root) = fs::canonicalize(root).await else {
                 continue;
             };
-            // Joining an absolute path gives that path; what counts is where it leads.
+            // Joining an absolute path gives that path; the check below is on the resolved path.
             let Ok(file) = fs::canonicalize(root.join(path)).await else {
                 continue;
             };
@@ -171,10 +173,10 @@ impl ArtifactFiles {
         Err(ReceiveError::NotFound)
     }
 
-    /// Opens a stored file for reading, with its size in bytes.
+    /// Opens a stored file for reading, and returns its size in bytes.
     ///
     /// # Errors
-    /// If it is not stored, or not as it was.
+    /// If the file is not stored, or damaged.
     pub async fn read(&self, digest: ArtifactDigest) -> Result<(fs::File, u64), OpenArtifactError> {
         let bytes = self
             .store
@@ -192,6 +194,7 @@ impl ArtifactFiles {
         Ok((file, bytes))
     }
 
+    /// Writes the bytes of `source` to a file, and returns their digest and number.
     async fn copy(
         &self,
         mut source: impl AsyncRead + Unpin,
@@ -230,18 +233,20 @@ impl ArtifactFiles {
         Ok((digest, total))
     }
 
-    async fn is_whole(&self, digest: ArtifactDigest, bytes: u64) -> bool {
+    /// Returns true if the file of an artifact exists and has this size.
+    async fn is_complete(&self, digest: ArtifactDigest, bytes: u64) -> bool {
         fs::metadata(self.path(digest))
             .await
             .is_ok_and(|m| m.len() == bytes)
     }
 
+    /// Returns the path of an artifact's file.
     fn path(&self, digest: ArtifactDigest) -> PathBuf {
         self.folder.join(digest.to_hex())
     }
 }
 
-/// A file that is being written; removed when it is dropped, unless it was moved to its name before.
+/// A file that is being written. It is removed when this is dropped, unless it was moved before.
 struct Incoming {
     path: PathBuf,
 }
@@ -261,15 +266,17 @@ impl Incoming {
 
 impl Drop for Incoming {
     fn drop(&mut self) {
-        // Not there after a success; and what cannot be removed now is removed at the next start.
+        // The file is gone after a success. A file that cannot be removed now is removed at the next start.
         let _ = std::fs::remove_file(&self.path);
     }
 }
 
+/// Makes the entries of a folder durable.
 async fn sync_folder(folder: &Path) -> io::Result<()> {
     fs::File::open(folder).await?.sync_all().await
 }
 
+/// Converts an error of writing a file.
 fn write_error(error: io::Error) -> ReceiveError {
     match error.kind() {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => ReceiveError::DiskFull,

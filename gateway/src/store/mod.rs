@@ -1,8 +1,8 @@
-//! What the gateway must not forget, in one SQL database: SQLite today, with every statement also valid on `PostgreSQL`
-//! (numbered parameters, no engine's own types, no upsert beyond `ON CONFLICT`).
+//! The durable state of the gateway, in one SQL database. The database is SQLite, and every statement is also valid on
+//! `PostgreSQL`: numbered parameters, no engine-specific types, no upsert other than `ON CONFLICT`.
 //!
-//! A write that has returned is durable: SQLite runs with `synchronous=FULL`, so that an acknowledged registration survives a
-//! power loss and not only a killed process. The control plane writes a few rows a minute; the extra fsync costs nothing there.
+//! A write is durable once it returns: SQLite runs with `synchronous=FULL`, so that an acknowledged registration survives a power
+//! loss. The control plane writes a few rows per minute, for which the additional fsync costs nothing.
 
 mod artifacts;
 mod files;
@@ -31,46 +31,46 @@ pub use nodes::{Scheduling, StoredNode};
 pub use plans::{StoredForecast, StoredPlan, StoredReplica};
 pub use settings::Settings;
 
-/// The database. Clones share one pool of connections.
+/// A handle to the database. Clones share one pool of connections.
 #[derive(Clone, Debug)]
 pub struct Store {
     pool: AnyPool,
 }
 
-/// Why the database cannot be opened.
+/// The reason why the database cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenStoreError {
-    /// It cannot be reached or created, or is none.
+    /// The database cannot be opened or created, or the file is not a database.
     #[error("cannot open the database {}", .file.display())]
     Connect {
-        /// Where it is.
+        /// The database file.
         file: PathBuf,
-        /// What is wrong.
+        /// The error of the database engine.
         #[source]
         source: sqlx::Error,
     },
-    /// It was written by another version.
-    #[error("cannot bring the database to this version's tables")]
+    /// The tables cannot be migrated, for example because a newer version wrote them.
+    #[error("cannot migrate the database to this version; it may have been written by a newer one")]
     Migrate(#[source] sqlx::migrate::MigrateError),
 }
 
-/// Why the database did not do what it was asked.
+/// The reason why a query failed.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     /// The disk is full.
     #[error("no space is left on the disk of the database")]
     DiskFull(#[source] sqlx::Error),
-    /// The engine refused otherwise: busy, damaged, connection lost.
+    /// The engine failed for another reason: busy, damaged, connection lost.
     #[error("the database failed")]
     Database(#[source] sqlx::Error),
-    /// A row holds what this version never writes.
-    #[error("the database holds an unreadable {table}.{column}")]
+    /// A row contains a value that this version never writes.
+    #[error("the database contains an unreadable {table}.{column}")]
     Unreadable {
         /// The table.
         table: &'static str,
         /// The column.
         column: &'static str,
-        /// What is wrong with it.
+        /// The error of parsing the value.
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
@@ -91,6 +91,7 @@ impl From<sqlx::Error> for StoreError {
 }
 
 impl StoreError {
+    /// Returns a function that converts the error of parsing a value.
     fn unreadable(
         table: &'static str,
         column: &'static str,
@@ -104,7 +105,7 @@ impl StoreError {
 }
 
 impl Store {
-    /// Opens the SQLite database in a file, creating it if it is not there, and brings its tables up to date.
+    /// Opens the SQLite database in a file, creates it if it does not exist, and migrates its tables.
     ///
     /// # Errors
     /// If the file cannot be opened or was written by a newer version.
@@ -116,7 +117,7 @@ impl Store {
         };
         let options = AnyConnectOptions::from_str(&format!("sqlite://{}?mode=rwc", url_path(file)))
             .map_err(connect)?;
-        // One by itself, for the reason if it fails: a pool would try again and again, and say that its time ran out.
+        // A single connection first, for its error: a pool would retry until its timeout, and report only that.
         let mut first = options.connect().await.map_err(connect)?;
         prepare(&mut first).await.map_err(connect)?;
         first.close().await.map_err(connect)?;
@@ -134,7 +135,7 @@ impl Store {
         Ok(Self { pool })
     }
 
-    /// Begins the next epoch: a number above that of every earlier start, durable before it is returned.
+    /// Begins the next epoch and returns its number, which is above that of every earlier start and durable.
     ///
     /// # Errors
     /// If the database fails.
@@ -154,7 +155,7 @@ impl Store {
     }
 }
 
-/// Makes a new connection one to work with.
+/// Sets the options of a new connection.
 async fn prepare(connection: &mut AnyConnection) -> Result<(), sqlx::Error> {
     connection.execute("PRAGMA busy_timeout = 5000").await?;
     connection.execute("PRAGMA journal_mode = WAL").await?;
@@ -163,7 +164,7 @@ async fn prepare(connection: &mut AnyConnection) -> Result<(), sqlx::Error> {
     Ok(())
 }
 
-/// Milliseconds since 1970.
+/// Returns the current time, in milliseconds since 1970.
 #[expect(
     clippy::disallowed_methods,
     reason = "the store is where wall-clock times are written"
@@ -176,7 +177,7 @@ pub(crate) fn unix_ms() -> i64 {
         })
 }
 
-/// Escapes what a path must not hold in a URL.
+/// Escapes a path for a URL.
 fn url_path(file: &Path) -> String {
     use std::{fmt::Write as _, os::unix::ffi::OsStrExt as _};
 
@@ -191,6 +192,7 @@ fn url_path(file: &Path) -> String {
     text
 }
 
+/// Reads an unsigned number.
 fn unsigned<T: TryFrom<i64, Error: std::error::Error + Send + Sync + 'static>>(
     row: &AnyRow,
     table: &'static str,
@@ -200,6 +202,7 @@ fn unsigned<T: TryFrom<i64, Error: std::error::Error + Send + Sync + 'static>>(
         .map_err(|e| StoreError::unreadable(table, column)(e.into()))
 }
 
+/// Reads a text and parses it.
 fn parsed<T: FromStr<Err: std::error::Error + Send + Sync + 'static>>(
     row: &AnyRow,
     table: &'static str,
@@ -210,6 +213,7 @@ fn parsed<T: FromStr<Err: std::error::Error + Send + Sync + 'static>>(
         .map_err(|e: T::Err| StoreError::unreadable(table, column)(e.into()))
 }
 
+/// Reads a JSON value.
 fn json<T: serde::de::DeserializeOwned>(
     row: &AnyRow,
     table: &'static str,
@@ -219,6 +223,7 @@ fn json<T: serde::de::DeserializeOwned>(
         .map_err(|e| StoreError::unreadable(table, column)(e.into()))
 }
 
+/// Converts a value into JSON.
 fn to_json(value: &impl serde::Serialize) -> String {
     serde_json::to_string(value).expect("our own messages are JSON")
 }

@@ -10,21 +10,21 @@ use super::{Store, StoreError, json, parsed, to_json, unix_ms, unsigned};
 /// A registered model as it is stored.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StoredModel {
-    /// What was registered.
+    /// The registered specification.
     pub spec: ModelSpec,
-    /// Why it cannot be served as it is registered, if that is known.
+    /// The reason why the model cannot be served as it is registered, if it cannot.
     pub failure: Option<String>,
-    /// The newest plan there was when it was registered: what plans up to it say of this name is about an earlier model.
+    /// The newest plan at the time of the registration. Plans up to this one refer to an earlier model of the same name.
     pub after_plan: Generation,
 }
 
-/// Why a model cannot be added.
+/// The reason why a model cannot be added.
 #[derive(Debug, thiserror::Error)]
 pub enum InsertModelError {
-    /// The version is registered already.
+    /// The version is already registered.
     #[error("the version exists")]
     Exists,
-    /// Its file is not stored.
+    /// The model's file is not stored.
     #[error("the artifact does not exist")]
     UnknownArtifact,
     /// The database failed.
@@ -33,10 +33,10 @@ pub enum InsertModelError {
 }
 
 impl Store {
-    /// Adds a model. Once this returns, the registration is durable.
+    /// Adds a model. The registration is durable once this returns.
     ///
     /// # Errors
-    /// If the version exists, its artifact does not, or the database fails.
+    /// If the version exists, the artifact does not exist, or the database fails.
     pub async fn insert_model(&self, spec: &ModelSpec) -> Result<(), InsertModelError> {
         let program = &spec.program;
         let done = sqlx::query(
@@ -68,7 +68,7 @@ impl Store {
         }
     }
 
-    /// All models, by name, then version.
+    /// Returns all models, ordered by name, then version.
     ///
     /// # Errors
     /// If the database fails.
@@ -82,7 +82,7 @@ impl Store {
         rows.iter().map(read).collect()
     }
 
-    /// Changes SLO, rate and queue limit of a model to those given.
+    /// Replaces the SLO, rate and queue limit of a model.
     ///
     /// # Errors
     /// If the database fails.
@@ -101,7 +101,7 @@ impl Store {
         Ok(())
     }
 
-    /// Notes that a model cannot be served as it is registered.
+    /// Stores the reason why a model cannot be served as it is registered.
     ///
     /// # Errors
     /// If the database fails.
@@ -115,7 +115,7 @@ impl Store {
         Ok(())
     }
 
-    /// Removes models and their profiles. All or none.
+    /// Removes models and their profiles, all or none.
     ///
     /// # Errors
     /// If the database fails.

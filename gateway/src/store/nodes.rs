@@ -1,4 +1,4 @@
-//! Nodes as they last reported themselves, and what the admin wants of them.
+//! Nodes with their last reported devices and their scheduling.
 
 use packhorse_api::agent::DeviceReport;
 use packhorse_cluster::NodeName;
@@ -7,34 +7,34 @@ use sqlx::{Row as _, any::AnyRow};
 
 use super::{Store, StoreError, json, parsed, to_json};
 
-/// What the admin wants of a node.
+/// The scheduling of a node, which an admin controls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Scheduling {
-    /// Replicas are placed on it.
+    /// Replicas are placed on the node.
     #[default]
     Open,
-    /// It keeps what it has and gets nothing new.
+    /// The node keeps its replicas and gets no new ones.
     Cordoned,
-    /// What it has moves elsewhere.
+    /// The node's replicas move to other nodes.
     Draining,
 }
 
 /// A node as it is stored.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StoredNode {
-    /// Its name.
+    /// The node's name.
     pub name: NodeName,
-    /// The version of its agent.
+    /// The version of the node's agent.
     pub agent_version: String,
-    /// What it has.
+    /// The devices that the agent last reported.
     pub devices: Vec<DeviceReport>,
-    /// What the admin wants of it.
+    /// The scheduling of the node.
     pub scheduling: Scheduling,
 }
 
 impl Store {
-    /// Adds a node, or replaces what is stored of it.
+    /// Adds or replaces a node.
     ///
     /// # Errors
     /// If the database fails.
@@ -53,7 +53,7 @@ impl Store {
         Ok(())
     }
 
-    /// All nodes, by name.
+    /// Returns all nodes, ordered by name.
     ///
     /// # Errors
     /// If the database fails.

@@ -1,4 +1,4 @@
-//! What was measured of pairs of replicas that share a device.
+//! The measured pairs of models that share a device.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use sqlx::Row as _;
 use super::{Store, StoreError, unix_ms};
 
 impl Store {
-    /// Keeps the table of a kind of device, in the place of the one that is there.
+    /// Adds or replaces the table of a kind of device.
     ///
     /// # Errors
     /// If the database fails.
@@ -26,7 +26,7 @@ impl Store {
         Ok(())
     }
 
-    /// The tables of all kinds of device.
+    /// Returns the tables of all kinds of device.
     ///
     /// # Errors
     /// If the database fails.

@@ -1,4 +1,4 @@
-//! Plans as they were adopted.
+//! Adopted plans.
 
 use packhorse_cluster::{
     ComputeShare, DeviceId, DeviceKind, Generation, ModelId, ReplicaId, RequestsPerSecond,
@@ -8,62 +8,62 @@ use sqlx::{Row as _, any::AnyRow};
 
 use super::{Store, StoreError, json, to_json, unix_ms, unsigned};
 
-/// A plan as it was adopted, with names instead of the indices of the problem that it answered.
+/// An adopted plan, with names in place of the problem's indices.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StoredPlan {
-    /// Its number.
+    /// The plan's number.
     pub generation: Generation,
-    /// The policy that made it.
+    /// The policy that made the plan.
     pub policy: String,
-    /// Why it was made.
+    /// The reason why the plan was made, as text for people.
     pub reason: String,
-    /// How long the policy took, in milliseconds.
+    /// The time that the policy took, in milliseconds.
     pub solve_ms: f64,
-    /// When it was stored, in milliseconds since 1970.
+    /// The time at which the plan was stored, in milliseconds since 1970.
     pub created_ms: i64,
-    /// Its replicas, by model, then device.
+    /// The replicas, ordered by model, then device.
     pub replicas: Vec<StoredReplica>,
-    /// What it promises, by model.
+    /// The forecasts, ordered by model.
     pub models: Vec<StoredForecast>,
 }
 
 /// A replica of an adopted plan.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct StoredReplica {
-    /// Its identity. A replica that a plan left alone keeps the one it had.
+    /// The replica's identity. A replica of the plan before keeps its identity.
     pub id: ReplicaId,
-    /// What it serves.
+    /// The model that the replica serves.
     pub model: ModelId,
-    /// Where.
+    /// The device that the replica runs on.
     pub device: DeviceId,
-    /// What that is.
+    /// The kind of the device.
     pub device_kind: DeviceKind,
-    /// The most rows of one batch.
+    /// The largest number of rows in one batch.
     pub batch_size: u32,
-    /// The share of the multiprocessors it may use; none sets no limit.
+    /// The share of the multiprocessors that the replica may use; none sets no limit.
     pub compute_share: Option<ComputeShare>,
-    /// How often it has its turn, in milliseconds, where the policy shares a device in time.
+    /// The duty cycle of a time-shared replica, in milliseconds.
     pub duty_cycle_ms: Option<f64>,
 }
 
-/// What an adopted plan promises a model.
+/// The forecast of an adopted plan for a model.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct StoredForecast {
     /// The model.
     pub model: ModelId,
-    /// The rate that was planned for.
+    /// The request rate that was planned for.
     pub rate: RequestsPerSecond,
-    /// Requests per second within the SLO, by the policy's own estimate.
+    /// The predicted requests per second within the SLO, by the policy's own estimate.
     pub goodput: RequestsPerSecond,
-    /// Why it is not, or not fully, served.
+    /// The reason why the model is not, or not fully, served, as text for people.
     pub shortfall: Option<String>,
 }
 
 impl Store {
-    /// How many plans are kept.
+    /// The number of plans that are kept.
     pub const PLANS_KEPT: u64 = 1000;
 
-    /// Adds a plan and forgets those too old to be kept. All or none.
+    /// Adds a plan and removes those that are too old, in one transaction.
     ///
     /// # Errors
     /// If the database fails, or the generation exists.
@@ -91,7 +91,7 @@ impl Store {
         Ok(())
     }
 
-    /// The newest plan.
+    /// Returns the newest plan.
     ///
     /// # Errors
     /// If the database fails.
@@ -104,7 +104,7 @@ impl Store {
             .transpose()
     }
 
-    /// One plan, if it is kept.
+    /// Returns a plan, if it is kept.
     ///
     /// # Errors
     /// If the database fails.
@@ -121,7 +121,7 @@ impl Store {
             .transpose()
     }
 
-    /// The newest plans before a generation (all, if none is given), newest first, at most `limit`.
+    /// Returns the newest plans before a generation, or of all if none is given; the newest first, at most `limit`.
     ///
     /// # Errors
     /// If the database fails.
@@ -145,7 +145,7 @@ impl Store {
 }
 
 impl StoredPlan {
-    /// The moment now, as [`StoredPlan::created_ms`] counts it.
+    /// Returns the current time for [`StoredPlan::created_ms`].
     pub fn now_ms() -> i64 {
         unix_ms()
     }

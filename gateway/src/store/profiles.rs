@@ -1,4 +1,4 @@
-//! What was measured of models.
+//! Profiles of models and the kernels that were recorded with them.
 
 use packhorse_cluster::{DeviceKind, ModelId, ModelName, Profile, ProfileTable};
 use packhorse_kernels::{KernelTable, Recording};
@@ -7,8 +7,8 @@ use sqlx::Row as _;
 use super::{Store, StoreError, unix_ms};
 
 impl Store {
-    /// Adds profiles with the kernels that were recorded with them, replacing those that are there for the same model and kind of
-    /// device. All or none.
+    /// Adds profiles with their recorded kernels. They replace existing ones of the same model and kind of device. All or none are
+    /// added.
     ///
     /// # Errors
     /// If the database fails.
@@ -40,7 +40,7 @@ impl Store {
         Ok(())
     }
 
-    /// All profiles.
+    /// Returns all profiles.
     ///
     /// # Errors
     /// If the database fails.
@@ -59,7 +59,7 @@ impl Store {
         Ok(all)
     }
 
-    /// The kernels that were recorded of a model, in all its versions.
+    /// Returns the recorded kernels of a model, in all its versions.
     ///
     /// # Errors
     /// If the database fails.

@@ -1,23 +1,23 @@
-//! What an admin can change at run time.
+//! The settings that an admin changes at run time.
 
 use packhorse_cluster::{Discipline, PolicyOptions};
 use sqlx::Row as _;
 
 use super::{Store, StoreError};
 
-/// How models are placed and requests dispatched, as far as an admin has said so.
+/// The settings that an admin changes at run time; none where the default applies.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Settings {
-    /// The placement policy's name.
+    /// The name of the placement policy.
     pub policy: Option<String>,
-    /// How it decides; stored as JSON.
+    /// The policy's options; stored as JSON.
     pub options: Option<PolicyOptions>,
     /// The dispatch discipline.
     pub discipline: Option<Discipline>,
 }
 
 impl Store {
-    /// What is stored.
+    /// Returns the stored settings.
     ///
     /// # Errors
     /// If the database fails.
@@ -47,14 +47,14 @@ impl Store {
                         },
                     )?);
                 }
-                // Written by a newer version that was here before.
+                // A newer version wrote this setting.
                 _ => {}
             }
         }
         Ok(settings)
     }
 
-    /// Stores what is given and leaves the rest. All or none.
+    /// Stores the given settings, all or none, and leaves the others unchanged.
     ///
     /// # Errors
     /// If the database fails.
