@@ -4,16 +4,16 @@ use std::time::Duration;
 
 use packhorse_wire::FailureKind;
 
-use crate::{
-    gateway::Gateway,
+use crate::support::{
+    inference_gateway::InferenceGateway,
     until,
     worker::{STAGES, double},
 };
 
 #[tokio::test]
 async fn statistics_add_up() {
-    let (gateway, worker) = Gateway::with_double().await;
-    let failing = gateway.doubling_of(1, 1.0);
+    let (gateway, worker) = InferenceGateway::with_double().await;
+    let failing = gateway.begin_double(1, 1.0);
     worker
         .batch()
         .await
@@ -61,7 +61,7 @@ async fn statistics_add_up() {
 
 #[tokio::test]
 async fn metrics_have_the_names_that_boards_chart() {
-    let gateway = Gateway::doubling().await;
+    let gateway = InferenceGateway::with_computing_double().await;
     assert_eq!(gateway.double(2, 1.0).await.status, 200);
     gateway
         .get("/v2/models/double/secret-path")
@@ -107,7 +107,7 @@ async fn metrics_have_the_names_that_boards_chart() {
 
 #[tokio::test]
 async fn goodput_counts_what_was_answered_in_time() {
-    let gateway = Gateway::doubling().await;
+    let gateway = InferenceGateway::with_computing_double().await;
     for _ in 0..4 {
         assert_eq!(gateway.double(2, 1.0).await.status, 200);
     }
@@ -126,7 +126,7 @@ async fn goodput_counts_what_was_answered_in_time() {
 
 #[tokio::test]
 async fn a_removed_model_is_forgotten() {
-    let gateway = &mut Gateway::doubling().await;
+    let gateway = &mut InferenceGateway::with_computing_double().await;
     assert_eq!(gateway.double(1, 1.0).await.status, 200);
     gateway.target.models.clear();
     gateway.target.replicas.clear();

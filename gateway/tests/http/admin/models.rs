@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::gateway::{Gateway, digest_of, registration};
+use crate::support::gateway::{Gateway, digest_of, registration};
 
 /// Registers a model with one field changed, or left out, and gives the refusal.
 async fn refusal(gateway: &Gateway, field: &str, value: Option<Value>) -> String {
@@ -70,11 +70,11 @@ async fn a_registration_out_of_its_limits_is_refused_and_the_field_named() {
             Some(json!("sha256:0")),
             "artifact: artifact digest",
         ),
-        ("artifact", None, "artifact: give either"),
+        ("artifact", None, "artifact: give exactly one"),
         (
             "artifact_path",
             Some(json!("x.pt")),
-            "artifact: give either",
+            "artifact: give exactly one",
         ),
         ("slo", Some(json!(5)), "`slo`"),
     ];
@@ -100,7 +100,10 @@ async fn bodies_that_are_no_json_are_refused() {
         answer.await.error(400);
     }
     let answer = gateway.admin(reqwest::Method::POST, "/v1/models", vec![b' '; 2 << 20]);
-    answer.await.error(413);
+    assert_eq!(
+        answer.await.error(413),
+        "the request body is larger than the limit of 1048576 bytes"
+    );
 }
 
 #[tokio::test]
@@ -122,7 +125,7 @@ async fn a_model_is_registered_read_changed_and_removed() {
     assert_eq!((&view["name"], &view["version"]), (&json!("m"), &json!(1)));
     assert_eq!(view["artifact_bytes"], 13);
     assert_eq!(view["state"], "registered");
-    assert_eq!(view["reason"], "waits for a node that takes replicas");
+    assert_eq!(view["reason"], "waiting for a node that accepts replicas");
     gateway
         .get(answer.headers["location"].to_str().unwrap())
         .await

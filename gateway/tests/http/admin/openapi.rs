@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::gateway::Gateway;
+use crate::support::gateway::Gateway;
 
 #[expect(
     clippy::disallowed_methods,
@@ -12,7 +12,7 @@ fn rewrites() -> bool {
     std::env::var("PACKHORSE_BLESS").is_ok_and(|value| value == "1")
 }
 
-/// `PACKHORSE_BLESS=1 cargo test -p packhorse-gateway --test admin openapi` rewrites the file.
+/// `PACKHORSE_BLESS=1 cargo test -p packhorse-gateway --test http openapi` rewrites the file.
 #[tokio::test]
 async fn the_checked_in_document_is_the_one_that_is_served() {
     let gateway = Gateway::start().await;

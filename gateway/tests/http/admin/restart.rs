@@ -3,7 +3,7 @@
 use packhorse_gateway::app::{App, StartError};
 use serde_json::json;
 
-use crate::{
+use crate::support::{
     agent::Agent,
     gateway::{Gateway, settings},
 };
@@ -74,7 +74,7 @@ async fn a_second_gateway_on_the_same_folder_does_not_start() {
     let error = second.unwrap_err();
     assert!(matches!(error, StartError::State(_)));
     let source = std::error::Error::source(&error).unwrap().to_string();
-    assert!(source.contains("another gateway"), "{source}");
+    assert!(source.contains("in use by another process"), "{source}");
 }
 
 #[tokio::test]

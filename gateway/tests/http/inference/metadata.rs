@@ -3,15 +3,15 @@
 use packhorse_gateway::driver::LinkState;
 use serde_json::{Value, json};
 
-use crate::{
-    gateway::{Gateway, double_model},
+use crate::support::{
+    inference_gateway::{InferenceGateway, double_model},
     until,
     worker::double,
 };
 
 #[tokio::test]
 async fn the_server_says_what_it_is() {
-    let gateway = Gateway::start().await;
+    let gateway = InferenceGateway::start().await;
     for path in ["/v2", "/v2/"] {
         let metadata = gateway.get(path).await;
         assert_eq!(metadata.status, 200);
@@ -28,7 +28,7 @@ async fn the_server_says_what_it_is() {
 
 #[tokio::test]
 async fn the_server_is_ready_once_it_knows_what_to_serve() {
-    let mut gateway = Gateway::start().await;
+    let mut gateway = InferenceGateway::start().await;
     gateway.get("/v2/health/ready").await.error(503);
     gateway.add_model(double_model());
     until("the model", || gateway.metrics().contains("double")).await;
@@ -37,7 +37,7 @@ async fn the_server_is_ready_once_it_knows_what_to_serve() {
 
 #[tokio::test]
 async fn a_model_says_what_it_takes() {
-    let gateway = Gateway::doubling().await;
+    let gateway = InferenceGateway::with_computing_double().await;
     let tensor = |name| json!({"name": name, "datatype": "FP32", "shape": [-1, 2]});
     let expected = json!({
         "name": "double", "versions": ["1"], "platform": "pytorch_libtorch", "inputs": [tensor("x")], "outputs": [tensor("y")],
@@ -61,10 +61,10 @@ async fn a_model_says_what_it_takes() {
 
 #[tokio::test]
 async fn readiness_follows_the_replicas() {
-    let mut gateway = Gateway::start().await;
+    let mut gateway = InferenceGateway::start().await;
     gateway.add_model(double_model());
     until("the model", || gateway.metrics().contains("double")).await;
-    let index = async |gateway: &Gateway, body: &'static str| {
+    let index = async |gateway: &InferenceGateway, body: &'static str| {
         gateway.post("/v2/repository/index", body).await.json()
     };
     gateway.get("/v2/models/double/ready").await.error(503);
@@ -95,7 +95,7 @@ async fn readiness_follows_the_replicas() {
 
 #[tokio::test]
 async fn without_a_version_the_newest_that_is_ready_answers() {
-    let gateway = &mut Gateway::doubling().await;
+    let gateway = &mut InferenceGateway::with_computing_double().await;
     let mut second = double_model();
     second.program.model = "double:2".parse().unwrap();
     gateway.add_model(second);

@@ -1,13 +1,12 @@
 //! `/v1/agents` and `/v1/nodes`: leases, statuses, and what is wanted.
 
-use std::time::Duration;
 
 use packhorse_api::agent::GpuStatus;
 use packhorse_cluster::{Capacity, ReplicaState, ReplicaStatus};
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::{
+use crate::support::{
     agent::{Agent, devices, progress, status},
     gateway::Gateway,
 };
@@ -28,24 +27,11 @@ async fn one_agent_holds_the_lease_of_a_node() {
     assert_eq!(first.lease(&gateway).await, grant);
 
     // The first is silent until its lease has run out; then the second may have it.
-    node_is(&gateway, "n", "lost").await;
+    gateway.wait_for_node("n", "lost").await;
     first.try_report(&gateway, vec![], vec![]).await.error(409);
     second.lease(&gateway).await;
     first.try_lease(&gateway).await.error(409);
-    node_is(&gateway, "n", "ready").await;
-}
-
-async fn node_is(gateway: &Gateway, node: &str, state: &str) -> Value {
-    for _ in 0..2000 {
-        let nodes = gateway.get("/v1/nodes").await.ok(200);
-        let nodes = nodes.as_array().unwrap().clone();
-        let node = nodes.into_iter().find(|view| view["name"] == node);
-        if let Some(node) = node.filter(|node| node["state"] == state) {
-            return node;
-        }
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
-    panic!("{node} did not become {state}");
+    gateway.wait_for_node("n", "ready").await;
 }
 
 #[tokio::test]
@@ -95,7 +81,7 @@ async fn what_an_agent_reads_of_its_gpus_is_shown_and_measured_until_it_is_silen
     };
     agent.lease(&gateway).await;
     agent.report(&gateway).await;
-    let node = node_is(&gateway, "n", "ready").await;
+    let node = gateway.wait_for_node("n", "ready").await;
     assert_eq!(node["devices"][0]["gpu"]["utilization_pct"], 50.0);
     let metrics = async || String::from_utf8(gateway.get("/metrics").await.body).unwrap();
     let page = metrics().await;
@@ -105,7 +91,7 @@ async fn what_an_agent_reads_of_its_gpus_is_shown_and_measured_until_it_is_silen
     );
     assert!(!page.contains("not-its-own"));
 
-    node_is(&gateway, "n", "lost").await;
+    gateway.wait_for_node("n", "lost").await;
     assert!(!metrics().await.contains("gpu_uuid"));
 }
 
@@ -149,7 +135,7 @@ async fn a_model_is_measured_once_per_kind_and_one_at_a_time_on_a_device() {
     let view = gateway.wait_for_state("b", "profiling").await;
     assert_eq!(
         view["reason"],
-        "waits until a device has measured another model"
+        "waiting for a device that is measuring another model"
     );
 
     let wanted = agent.wanted.profiles[0].clone();
@@ -160,7 +146,7 @@ async fn a_model_is_measured_once_per_kind_and_one_at_a_time_on_a_device() {
     };
     agent.try_report(&gateway, vec![], vec![under_way]).await;
     let view = gateway.wait_for_state("a", "profiling").await;
-    assert_eq!(view["reason"], "is measured on T4: 3 of 4 batch sizes");
+    assert_eq!(view["reason"], "being measured on T4: 3 of 4 batch sizes");
     assert_eq!(
         view["profiling"],
         json!([{"device_kind": "T4", "done": 3, "total": 4}])
@@ -177,7 +163,7 @@ async fn a_measurement_of_an_earlier_model_of_the_same_name_does_not_count() {
     let gateway = Gateway::start().await;
     let mut agent = Agent::asked_to_measure(&gateway, &["m"]).await;
     let stale = packhorse_cluster::ProfileProgress {
-        csv: Some(crate::agent::profile(&agent.wanted.profiles[0])),
+        csv: Some(crate::support::agent::profile(&agent.wanted.profiles[0])),
         ..progress(&agent.wanted.profiles[0])
     };
     gateway.delete("/v1/models/m").await;
@@ -292,13 +278,13 @@ async fn a_model_tells_what_its_replica_waits_for() {
         (
             ReplicaState::Fetching,
             "fetching",
-            "its node fetches the artifact",
+            "the node is fetching the artifact",
         ),
-        (ReplicaState::Loading, "loading", "its worker loads it"),
+        (ReplicaState::Loading, "loading", "the worker is loading the model"),
         (
             ReplicaState::BackingOff,
             "loading",
-            "its worker died and will be started again: exit 1",
+            "the worker ended and will be restarted: exit 1",
         ),
     ] {
         let why = (state == ReplicaState::BackingOff).then_some("exit 1");

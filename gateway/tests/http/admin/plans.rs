@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::{agent::Agent, gateway::Gateway};
+use crate::support::{agent::Agent, gateway::Gateway};
 
 #[tokio::test]
 async fn plans_are_kept_compared_and_told_apart() {
@@ -225,7 +225,7 @@ async fn a_policy_stays_chosen_and_is_planned_with() {
         .await;
     let reason = view["reason"].as_str().unwrap();
     assert!(
-        reason.starts_with("the plan has no place for it: "),
+        reason.starts_with("the plan has no replica of the model: "),
         "{reason}"
     );
     let gateway = gateway.restarted().await;

@@ -9,16 +9,16 @@ use packhorse_gateway::{
 use packhorse_wire::FailureKind;
 use serde_json::json;
 
-use crate::{
-    gateway::{Gateway, double_model, double_request, numbers},
+use crate::support::{
+    inference_gateway::{InferenceGateway, double_model, double_request, numbers},
     until, within,
     worker::{double, output},
 };
 
 #[tokio::test]
 async fn a_worker_dies_mid_batch_and_its_requests_are_answered_by_another() {
-    let (mut gateway, first) = Gateway::with_double().await;
-    let request = gateway.doubling_of(2, 1.0);
+    let (mut gateway, first) = InferenceGateway::with_double().await;
+    let request = gateway.begin_double(2, 1.0);
     first.batch().await;
     let second = gateway.add_worker("double:1", 1).await;
     first.kill();
@@ -34,7 +34,7 @@ async fn a_worker_dies_mid_batch_and_its_requests_are_answered_by_another() {
 
 #[tokio::test]
 async fn a_request_whose_worker_is_lost_for_good_is_refused_by_its_deadline() {
-    let (gateway, worker) = Gateway::with_double().await;
+    let (gateway, worker) = InferenceGateway::with_double().await;
     let mut request = double_request(1, 1.0);
     request["parameters"] = json!({"timeout": 300_000});
     let request = gateway.begin("/v2/models/double/infer", &request);
@@ -51,8 +51,8 @@ async fn a_request_whose_worker_is_lost_for_good_is_refused_by_its_deadline() {
 
 #[tokio::test]
 async fn a_worker_that_comes_back_is_connected_to_again() {
-    let (gateway, worker) = Gateway::with_double().await;
-    let request = gateway.doubling_of(1, 3.0);
+    let (gateway, worker) = InferenceGateway::with_double().await;
+    let request = gateway.begin_double(1, 3.0);
     let batch = worker.batch().await;
     // What ends the connection here is the answer to a batch that was never sent.
     batch
@@ -72,8 +72,8 @@ async fn a_worker_that_comes_back_is_connected_to_again() {
 
 #[tokio::test]
 async fn a_request_that_expires_in_the_queue_is_a_504() {
-    let (gateway, worker) = Gateway::with_double().await;
-    let _blockers = [gateway.doubling_of(1, 1.0), gateway.doubling_of(1, 1.0)];
+    let (gateway, worker) = InferenceGateway::with_double().await;
+    let _blockers = [gateway.begin_double(1, 1.0), gateway.begin_double(1, 1.0)];
     let _busy = [worker.batch().await, worker.batch().await];
     let mut request = double_request(1, 1.0);
     request["parameters"] = json!({"timeout": 100_000});
@@ -85,7 +85,7 @@ async fn a_request_that_expires_in_the_queue_is_a_504() {
 
 #[tokio::test]
 async fn a_hopeless_request_is_refused_at_once() {
-    let (gateway, worker) = Gateway::with_double().await;
+    let (gateway, worker) = InferenceGateway::with_double().await;
     let mut request = double_request(1, 1.0);
     request["parameters"] = json!({"timeout": 1});
     let answer = gateway
@@ -102,43 +102,43 @@ async fn a_full_queue_refuses() {
         queue_limit: 1,
         ..DataPlaneConfig::default()
     };
-    let mut gateway = Gateway::start_with(config, InferenceLimits::default()).await;
+    let mut gateway = InferenceGateway::start_with(config, InferenceLimits::default()).await;
     gateway.add_model(double_model());
     let worker = gateway.add_worker("double:1", 0).await;
-    let _blockers = [gateway.doubling_of(1, 1.0), gateway.doubling_of(1, 1.0)];
+    let _blockers = [gateway.begin_double(1, 1.0), gateway.begin_double(1, 1.0)];
     let _busy = [worker.batch().await, worker.batch().await];
-    let _queued = gateway.doubling_of(1, 1.0);
+    let _queued = gateway.begin_double(1, 1.0);
     gateway.wait_for_queued(1).await;
     let answer = gateway.double(1, 1.0).await;
-    assert!(answer.error(503).contains("queue is full: 1"));
+    assert!(answer.error(503).contains("queue_limit is 1 requests"));
     assert!(answer.headers.contains_key("retry-after"));
 }
 
 #[tokio::test]
 async fn a_model_may_have_a_queue_limit_of_its_own_that_changes_while_it_is_served() {
-    let mut gateway = Gateway::start().await;
+    let mut gateway = InferenceGateway::start().await;
     let mut spec = double_model();
     spec.queue_limit = Some(1);
     gateway.add_model(spec.clone());
     let worker = gateway.add_worker("double:1", 0).await;
-    let _blockers = [gateway.doubling_of(1, 1.0), gateway.doubling_of(1, 1.0)];
+    let _blockers = [gateway.begin_double(1, 1.0), gateway.begin_double(1, 1.0)];
     let _busy = [worker.batch().await, worker.batch().await];
-    let _queued = gateway.doubling_of(1, 1.0);
+    let _queued = gateway.begin_double(1, 1.0);
     gateway.wait_for_queued(1).await;
     let refused = gateway.double(1, 1.0).await.error(503);
-    assert!(refused.contains("queue is full: 1"), "{refused}");
+    assert!(refused.contains("queue_limit is 1 requests"), "{refused}");
 
     spec.queue_limit = Some(2);
     gateway.add_model(spec.clone());
-    let _queued_too = gateway.doubling_of(1, 1.0);
+    let _queued_too = gateway.begin_double(1, 1.0);
     gateway.wait_for_queued(2).await;
     let refused = gateway.double(1, 1.0).await.error(503);
-    assert!(refused.contains("queue is full: 2"), "{refused}");
+    assert!(refused.contains("queue_limit is 2 requests"), "{refused}");
 
     // Without one, it has the gateway's. What it had before goes on waiting.
     spec.queue_limit = None;
     gateway.add_model(spec);
-    let _queued_at_last = gateway.doubling_of(1, 1.0);
+    let _queued_at_last = gateway.begin_double(1, 1.0);
     gateway.wait_for_queued(3).await;
 }
 
@@ -148,17 +148,17 @@ async fn as_many_requests_as_the_limit_are_under_way_at_a_time() {
         request_limit: 1,
         ..DataPlaneConfig::default()
     };
-    let mut gateway = Gateway::start_with(config, InferenceLimits::default()).await;
+    let mut gateway = InferenceGateway::start_with(config, InferenceLimits::default()).await;
     gateway.add_model(double_model());
     let worker = gateway.add_worker("double:1", 0).await;
-    let first = gateway.doubling_of(1, 1.0);
+    let first = gateway.begin_double(1, 1.0);
     let batch = worker.batch().await;
     assert!(
         gateway
             .double(1, 1.0)
             .await
             .error(503)
-            .contains("1 requests are under way")
+            .contains("limit of 1 concurrent requests")
     );
     batch.answer(double(&batch)).await;
     assert_eq!(first.await.unwrap().status, 200);
@@ -168,7 +168,7 @@ async fn as_many_requests_as_the_limit_are_under_way_at_a_time() {
 
 #[tokio::test]
 async fn a_model_without_a_worker_is_not_ready() {
-    let mut gateway = Gateway::start().await;
+    let mut gateway = InferenceGateway::start().await;
     gateway.add_model(double_model());
     until("the model", || gateway.metrics().contains("double")).await;
     assert!(
@@ -182,8 +182,8 @@ async fn a_model_without_a_worker_is_not_ready() {
 
 #[tokio::test]
 async fn a_module_that_throws_is_a_500_and_is_not_tried_again() {
-    let (gateway, worker) = Gateway::with_double().await;
-    let request = gateway.doubling_of(1, 1.0);
+    let (gateway, worker) = InferenceGateway::with_double().await;
+    let request = gateway.begin_double(1, 1.0);
     worker
         .batch()
         .await
@@ -202,7 +202,7 @@ async fn a_module_that_throws_is_a_500_and_is_not_tried_again() {
 
 #[tokio::test]
 async fn an_output_that_was_not_declared_is_a_500() {
-    let (gateway, worker) = Gateway::with_double().await;
+    let (gateway, worker) = InferenceGateway::with_double().await;
     let outputs = [
         vec![],
         vec![output(&[1, 3], &[1.0_f32; 3])],
@@ -210,7 +210,7 @@ async fn an_output_that_was_not_declared_is_a_500() {
         vec![output(&[2, 2], &[1.0_f32; 4])],
     ];
     for outputs in outputs {
-        let request = gateway.doubling_of(1, 1.0);
+        let request = gateway.begin_double(1, 1.0);
         worker.batch().await.answer(outputs).await;
         assert!(
             request
@@ -224,8 +224,8 @@ async fn an_output_that_was_not_declared_is_a_500() {
 
 #[tokio::test]
 async fn an_answer_that_json_cannot_say_is_told_so() {
-    let (gateway, worker) = Gateway::with_double().await;
-    let request = gateway.doubling_of(1, 1.0);
+    let (gateway, worker) = InferenceGateway::with_double().await;
+    let request = gateway.begin_double(1, 1.0);
     worker
         .batch()
         .await
@@ -240,10 +240,10 @@ async fn a_worker_that_never_answers_is_given_up() {
         batch_time: Duration::from_millis(200),
         ..DataPlaneConfig::default()
     };
-    let mut gateway = Gateway::start_with(config, InferenceLimits::default()).await;
+    let mut gateway = InferenceGateway::start_with(config, InferenceLimits::default()).await;
     gateway.add_model(double_model());
     let worker = gateway.add_worker("double:1", 0).await;
-    let request = gateway.doubling_of(1, 1.0);
+    let request = gateway.begin_double(1, 1.0);
     let stuck = worker.batch().await;
     gateway
         .wait_for_link(0, |state| {
@@ -258,8 +258,8 @@ async fn a_worker_that_never_answers_is_given_up() {
 
 #[tokio::test]
 async fn what_is_under_way_is_answered_before_the_data_plane_ends() {
-    let (gateway, worker) = Gateway::with_double().await;
-    let request = gateway.doubling_of(1, 1.0);
+    let (gateway, worker) = InferenceGateway::with_double().await;
+    let request = gateway.begin_double(1, 1.0);
     let batch = worker.batch().await;
     let data_plane = gateway.data_plane.clone();
     let ending = tokio::spawn(async move { data_plane.shutdown(Duration::from_secs(10)).await });
@@ -286,8 +286,8 @@ async fn what_is_under_way_is_answered_before_the_data_plane_ends() {
 
 #[tokio::test]
 async fn what_is_not_answered_within_the_grace_is_refused() {
-    let (gateway, worker) = Gateway::with_double().await;
-    let request = gateway.doubling_of(1, 1.0);
+    let (gateway, worker) = InferenceGateway::with_double().await;
+    let request = gateway.begin_double(1, 1.0);
     let _batch = worker.batch().await;
     within(
         "the end",

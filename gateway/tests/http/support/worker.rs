@@ -1,4 +1,4 @@
-//! A worker that does what a test tells it: it speaks the worker protocol and leaves the computing to the test.
+//! A scripted worker: it speaks the worker protocol, and the test answers its batches.
 
 use std::{
     net::SocketAddr,
@@ -26,9 +26,9 @@ use tokio::{
     task::{JoinHandle, JoinSet},
 };
 
-use crate::within;
+use super::within;
 
-/// How long its batches take, as it says.
+/// The stage times that the worker reports of every batch.
 pub(crate) const STAGES: StageDurations = StageDurations {
     receive: Duration::from_micros(10),
     queue_wait: Duration::from_micros(20),

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::{agent::Agent, gateway::Gateway};
+use crate::support::{agent::Agent, gateway::Gateway};
 
 #[tokio::test]
 async fn a_model_goes_all_the_way_from_registration_to_ready() {
@@ -126,7 +126,7 @@ async fn workers_of_a_silent_agent_serve_on_and_are_taken_up_again() {
     let mut agent = Agent::new("n");
     gateway.register("m").await;
     let before = agent.work_until_ready(&gateway, "m").await;
-    lost(&gateway).await;
+    gateway.wait_for_node("n", "lost").await;
     // Long enough for a plan without the node.
     gateway.register("other").await;
     for _ in 0..20 {
@@ -144,15 +144,4 @@ async fn workers_of_a_silent_agent_serve_on_and_are_taken_up_again() {
         .parse()
         .unwrap();
     assert_eq!(agent.workers[&id].connections(), 1, "nobody connected anew");
-}
-
-async fn lost(gateway: &Gateway) {
-    for _ in 0..2000 {
-        let nodes = gateway.get("/v1/nodes").await.ok(200);
-        if nodes[0]["state"] == "lost" {
-            return;
-        }
-        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
-    }
-    panic!("the node was not lost");
 }

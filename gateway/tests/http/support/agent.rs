@@ -1,56 +1,47 @@
-//! An agent that does what a test tells it, with workers that speak the real protocol and compute nothing.
+//! A scripted agent, whose workers speak the real protocol and compute nothing.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use packhorse_api::agent::{AgentStatus, GpuStatus, LeaseGrant, WantedState};
 use packhorse_cluster::{
-    ComputeShare, DeviceKind, Profile, ProfileProgress, ProfileRow, ProfileTable, ReplicaId,
-    ReplicaState, ReplicaStatus, WantedProfile, WantedReplica,
+    ByteCount, DeviceKind, Profile, ProfileProgress, ProfileTable, ReplicaId, ReplicaState,
+    ReplicaStatus, WantedProfile, WantedReplica,
 };
 use packhorse_wire::{LinkSecret, WorkerIdentity};
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::{
-    PATIENCE,
-    gateway::{Answer, Gateway},
-    worker::Worker,
-};
+use super::{PATIENCE, answer::Answer, gateway::Gateway, profile_row, worker::Worker};
 
+/// A scripted agent.
 pub(crate) struct Agent {
     pub(crate) node: String,
     pub(crate) instance: String,
     pub(crate) devices: Value,
-    /// What it wants to be told is newer than this.
+    /// The epoch and revision of its wanted state.
     pub(crate) known: (u64, u64),
     pub(crate) workers: BTreeMap<ReplicaId, Arc<Worker>>,
     pub(crate) wanted: WantedState,
-    /// It starts workers for the replicas that are wanted.
+    /// True if it starts workers for the wanted replicas.
     pub(crate) starts: bool,
-    /// It answers measurements.
+    /// True if it reports a result of the wanted measurements.
     pub(crate) measures: bool,
-    /// What it says of every replica instead of starting it.
+    /// The reason with which it reports every replica as failed, in place of starting it.
     pub(crate) fails: Option<String>,
-    /// What it says of its GPUs.
+    /// The GPUs that it reports.
     pub(crate) gpus: Vec<GpuStatus>,
 }
 
-/// One device of a kind, with so much memory.
+/// One device of a kind with this memory.
 pub(crate) fn devices(kind: &str, memory_mib: u64) -> Value {
     json!([{"name": "sim0", "kind": kind, "memory_bytes": memory_mib << 20, "multiprocessors": 80, "description": "a test"}])
 }
 
-/// Batches of 1, 2, 4 and 8 rows, 2 ms each and 2 ms more, 100 MiB each.
+/// A profile by which batches of 1, 2, 4 and 8 rows take 2 ms each and 2 ms per row, and need 100 MiB.
 pub(crate) fn profile(wanted: &WantedProfile) -> String {
-    let row = |batch_size: u32| ProfileRow {
-        batch_size,
-        compute_share: ComputeShare::WHOLE,
-        latency: Duration::from_millis(2 + 2 * u64::from(batch_size)),
-        latency_p99: None,
-        memory: packhorse_cluster::ByteCount::from_mib(100),
-        achieved_occupancy: None,
-        mean_occupancy: None,
-        sm_utilization: None,
+    let row = |batch_size: u32| {
+        let latency = Duration::from_millis(2 + 2 * u64::from(batch_size));
+        profile_row(batch_size, latency, ByteCount::from_mib(100))
     };
     let rows = [1, 2, 4, 8].map(row).to_vec();
     let mut table = ProfileTable::default();
@@ -80,7 +71,7 @@ impl Agent {
         }
     }
 
-    /// One that was asked to measure these models, registered for it, has their files, and lets it wait.
+    /// Registers models, and returns an agent that is wanted to measure them and does not.
     pub(crate) async fn asked_to_measure(gateway: &Gateway, models: &[&str]) -> Self {
         let mut agent = Self {
             measures: false,
@@ -94,7 +85,7 @@ impl Agent {
         agent
     }
 
-    async fn ask(&self, gateway: &Gateway, method: Method, what: &str, body: String) -> Answer {
+    async fn send(&self, gateway: &Gateway, method: Method, what: &str, body: String) -> Answer {
         let path = format!("/v1/agents/{}/{what}", self.node);
         let token = gateway.token("agent-token");
         let address = gateway.app.admin_address();
@@ -106,7 +97,7 @@ impl Agent {
     pub(crate) async fn try_lease(&self, gateway: &Gateway) -> Answer {
         let body =
             json!({"instance": self.instance, "agent_version": "0.1.0", "devices": self.devices});
-        self.ask(gateway, Method::PUT, "lease", body.to_string())
+        self.send(gateway, Method::PUT, "lease", body.to_string())
             .await
     }
 
@@ -129,10 +120,10 @@ impl Agent {
             gpus: self.gpus.clone(),
         };
         let body = serde_json::to_string(&status).unwrap();
-        self.ask(gateway, Method::PUT, "status", body).await
+        self.send(gateway, Method::PUT, "status", body).await
     }
 
-    /// Says what it has: its workers, and the measurements that are wanted, finished.
+    /// Reports its workers as ready and the wanted measurements as finished.
     pub(crate) async fn report(&self, gateway: &Gateway) {
         let replicas = self.workers.iter().map(|(id, worker)| ReplicaStatus {
             address: Some(worker.address),
@@ -161,17 +152,17 @@ impl Agent {
     pub(crate) async fn try_wanted(&self, gateway: &Gateway, wait_ms: u64) -> Answer {
         let (epoch, revision) = self.known;
         let what = format!("wanted?epoch={epoch}&revision={revision}&wait_ms={wait_ms}");
-        self.ask(gateway, Method::GET, &what, String::new()).await
+        self.send(gateway, Method::GET, &what, String::new()).await
     }
 
-    /// Takes what is wanted as its own.
+    /// Fetches the wanted state.
     pub(crate) async fn pull(&mut self, gateway: &Gateway, wait_ms: u64) {
         let answer = self.try_wanted(gateway, wait_ms).await;
         self.wanted = serde_json::from_value(answer.ok(200)).unwrap();
         self.known = (self.wanted.epoch, self.wanted.revision);
     }
 
-    /// Makes what runs equal what is wanted.
+    /// Starts and stops workers so that the wanted ones run.
     pub(crate) async fn reconcile(&mut self) {
         let wanted: BTreeMap<ReplicaId, &WantedReplica> =
             self.wanted.replicas.iter().map(|w| (w.id, w)).collect();
@@ -198,7 +189,7 @@ impl Agent {
         self.report(gateway).await;
     }
 
-    /// Does its work until a model is as it should be.
+    /// Runs its loop until a condition of a model's view holds.
     pub(crate) async fn work_until(
         &mut self,
         gateway: &Gateway,
@@ -217,7 +208,7 @@ impl Agent {
         panic!("the agent worked in vain: {last}");
     }
 
-    /// Does its work until a model serves.
+    /// Runs its loop until a model serves.
     pub(crate) async fn work_until_ready(&mut self, gateway: &Gateway, model: &str) -> Value {
         self.work_until(gateway, model, |view| {
             view["state"] == "ready" && view["reason"].is_null()

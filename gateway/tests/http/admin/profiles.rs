@@ -3,7 +3,7 @@
 use packhorse_cluster::{ProfileProgress, ProfileTable};
 use reqwest::Method;
 
-use crate::{
+use crate::support::{
     agent::{Agent, profile, progress},
     gateway::Gateway,
 };
@@ -116,7 +116,7 @@ async fn measured_pairs_are_kept_and_replaced() {
         (pairs("m", "m", 0.0, 1), "line 2: latency_a_ms"),
         (
             pairs("m", "m", 30.0, 1025),
-            "1025 pairs are over the limit of 1024",
+            "at most 1024 pairs per kind of device are allowed, got 1025",
         ),
     ] {
         let message = gateway.admin(Method::PUT, ON_T4, body).await.error(400);

@@ -3,22 +3,26 @@
 use packhorse_cluster::{Datatype, Discipline, Padding};
 use serde_json::json;
 
-use crate::{
-    gateway::{Answer, Gateway, double_request, model, numbers, replica_id, tensor},
+use crate::support::{
+    answer::Answer,
+    inference_gateway::{InferenceGateway, double_request, model, numbers, replica_id, tensor},
     until,
     worker::{double, output},
 };
 
 #[tokio::test]
 async fn requests_that_wait_share_a_batch_and_each_gets_its_own_rows() {
-    let (gateway, worker) = Gateway::with_double().await;
+    let (gateway, worker) = InferenceGateway::with_double().await;
     // Two batches take both credits of the replica.
-    let blockers = [gateway.doubling_of(1, 100.0), gateway.doubling_of(1, 100.0)];
+    let blockers = [
+        gateway.begin_double(1, 100.0),
+        gateway.begin_double(1, 100.0),
+    ];
     let busy = [worker.batch().await, worker.batch().await];
     let waiting = [
-        gateway.doubling_of(1, 1.0),
-        gateway.doubling_of(3, 2.0),
-        gateway.doubling_of(2, 3.0),
+        gateway.begin_double(1, 1.0),
+        gateway.begin_double(3, 2.0),
+        gateway.begin_double(2, 3.0),
     ];
     gateway.wait_for_queued(3).await;
 
@@ -41,7 +45,7 @@ async fn requests_that_wait_share_a_batch_and_each_gets_its_own_rows() {
 
 #[tokio::test]
 async fn requests_of_different_length_share_a_batch_where_the_model_says_how_to_fill_them_up() {
-    let mut gateway = Gateway::start().await;
+    let mut gateway = InferenceGateway::start().await;
     let padding = Some(Padding {
         axis: 1,
         value: -1.0,
@@ -82,7 +86,7 @@ async fn requests_of_different_length_share_a_batch_where_the_model_says_how_to_
 
 #[tokio::test]
 async fn requests_of_different_length_do_not_share_a_batch_otherwise() {
-    let mut gateway = Gateway::start().await;
+    let mut gateway = InferenceGateway::start().await;
     let spec = |name| tensor(name, Datatype::Fp32, &[-1, -1], None);
     gateway.add_model(model("double:1", 8, spec("x"), spec("y")));
     let worker = gateway.add_worker("double:1", 0).await;
@@ -114,7 +118,7 @@ async fn requests_of_different_length_do_not_share_a_batch_otherwise() {
 
 #[tokio::test]
 async fn replicas_that_share_a_device_in_time_take_turns_and_hold_nobody_up_when_they_are_lost() {
-    let mut gateway = Gateway::start().await;
+    let mut gateway = InferenceGateway::start().await;
     let mut workers = Vec::new();
     for (number, id) in ["double:1", "double:2", "double:3"].into_iter().enumerate() {
         let number = u32::try_from(number).unwrap();
@@ -125,7 +129,7 @@ async fn replicas_that_share_a_device_in_time_take_turns_and_hold_nobody_up_when
     // The third has the device beside them.
     for number in 0..2 {
         let replica = gateway.target.replicas.get_mut(&replica_id(number));
-        replica.unwrap().takes_turns = true;
+        replica.unwrap().time_shared = true;
     }
     gateway.data_plane.set_target(gateway.target.clone());
     let ask = |version: u32| {
@@ -158,11 +162,11 @@ async fn replicas_that_share_a_device_in_time_take_turns_and_hold_nobody_up_when
 
 #[tokio::test]
 async fn the_discipline_follows_the_target_and_a_worker_is_not_flooded_by_any() {
-    let (mut gateway, worker) = Gateway::with_double().await;
+    let (mut gateway, worker) = InferenceGateway::with_double().await;
     gateway.target.discipline = Discipline::FixedWait;
     gateway.data_plane.set_target(gateway.target.clone());
     // Full batches, all of which this discipline sends at once.
-    let requests: Vec<_> = (0..6).map(|_| gateway.doubling_of(8, 1.0)).collect();
+    let requests: Vec<_> = (0..6).map(|_| gateway.begin_double(8, 1.0)).collect();
     let dispatched = "packhorse_stage_duration_seconds_count{model=\"double\",version=\"1\",stage=\"queue\"} 6\n";
     until("the dispatch", || gateway.metrics().contains(dispatched)).await;
     let mut held = vec![
@@ -186,7 +190,7 @@ async fn the_discipline_follows_the_target_and_a_worker_is_not_flooded_by_any() 
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_answer_crosses_requests_under_load() {
-    let gateway = Gateway::doubling().await;
+    let gateway = InferenceGateway::with_computing_double().await;
     let client = reqwest::Client::new();
     let tasks = (0..16_u32).map(|task| {
         let (client, url) = (client.clone(), gateway.url("/v2/models/double/infer"));
@@ -195,7 +199,7 @@ async fn no_answer_crosses_requests_under_load() {
                 let x = f64::from(task * 1000 + i);
                 let rows = 1 + (i % 3) as usize;
                 let request = client.post(&url).body(double_request(rows, x).to_string());
-                let answer = Answer::of(request.send().await.unwrap()).await;
+                let answer = Answer::read(request.send().await.unwrap()).await;
                 assert_eq!(numbers(&answer), vec![2.0 * x; 2 * rows]);
             }
         })

@@ -3,7 +3,7 @@
 use reqwest::Method;
 use serde_json::json;
 
-use crate::gateway::{Gateway, digest_of};
+use crate::support::gateway::{Gateway, digest_of};
 
 #[tokio::test]
 async fn a_file_is_stored_once_and_read_back() {

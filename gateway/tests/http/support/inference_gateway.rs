@@ -1,11 +1,11 @@
-//! A gateway's data plane behind a real listener, and models to ask.
+//! The data plane of a gateway behind an inference listener, without a control plane, and models to serve.
 
 use std::{collections::BTreeMap, net::SocketAddr, sync::Arc, time::Duration};
 
 use axum::Router;
 use packhorse_cluster::{
-    ArtifactDigest, ComputeShare, Datatype, Dim, Discipline, Generation, ModelSpec, Padding,
-    Profile, ProfileRow, Program, ReplicaId, RequestsPerSecond, TensorSpec,
+    ArtifactDigest, Datatype, Dim, Discipline, Generation, ModelSpec, Padding, Profile, Program,
+    ReplicaId, RequestsPerSecond, TensorSpec,
 };
 use packhorse_gateway::{
     api::inference::{InferenceLimits, router},
@@ -19,57 +19,19 @@ use tokio::{
     net::TcpStream,
 };
 
-use crate::{
-    until, within,
+use super::{
+    answer::Answer,
+    profile_row, until, within,
     worker::{Worker, double},
 };
 
-pub(crate) struct Gateway {
+/// The data plane of a gateway behind an inference listener. The test sets its target.
+pub(crate) struct InferenceGateway {
     pub(crate) data_plane: DataPlane,
     pub(crate) address: SocketAddr,
     pub(crate) target: Target,
     pub(crate) client: reqwest::Client,
     pub(crate) server: Server,
-}
-
-/// A response, read to its end.
-#[derive(Debug)]
-pub(crate) struct Answer {
-    pub(crate) status: u16,
-    pub(crate) headers: reqwest::header::HeaderMap,
-    pub(crate) body: Vec<u8>,
-}
-
-impl Answer {
-    pub(crate) async fn of(response: reqwest::Response) -> Self {
-        let (status, headers) = (response.status().as_u16(), response.headers().clone());
-        Self {
-            status,
-            headers,
-            body: response.bytes().await.unwrap().to_vec(),
-        }
-    }
-
-    pub(crate) fn json(&self) -> Value {
-        serde_json::from_slice(&self.body)
-            .unwrap_or_else(|e| panic!("{e}: {:?}", String::from_utf8_lossy(&self.body)))
-    }
-
-    /// The message of an error, which must have this status.
-    #[track_caller]
-    pub(crate) fn error(&self, status: u16) -> String {
-        assert_eq!(
-            self.status,
-            status,
-            "{}",
-            String::from_utf8_lossy(&self.body)
-        );
-        let json = self.json();
-        let object = json.as_object().unwrap();
-        assert_eq!(object.keys().collect::<Vec<_>>(), ["error"]);
-        assert_eq!(self.headers["content-type"], "application/json");
-        object["error"].as_str().unwrap().to_owned()
-    }
 }
 
 pub(crate) fn tensor(
@@ -112,25 +74,16 @@ pub(crate) fn model(
     spec
 }
 
-/// Takes and gives rows of two floats.
+/// The model `double`, whose input and output are rows of two floats.
 pub(crate) fn double_model() -> ModelSpec {
     let spec = |name| tensor(name, Datatype::Fp32, &[-1, 2], None);
     model("double:1", 8, spec("x"), spec("y"))
 }
 
-/// Batches of up to 8 rows take a millisecond.
+/// A profile by which batches of up to 8 rows take a millisecond.
 fn profile() -> Arc<Profile> {
-    let row = |batch_size| ProfileRow {
-        batch_size,
-        compute_share: ComputeShare::WHOLE,
-        latency: Duration::from_millis(1),
-        latency_p99: None,
-        memory: None,
-        achieved_occupancy: None,
-        mean_occupancy: None,
-        sm_utilization: None,
-    };
-    Arc::new(Profile::new(vec![row(1), row(8)]).unwrap())
+    let rows = [1, 8].map(|batch_size| profile_row(batch_size, Duration::from_millis(1), None));
+    Arc::new(Profile::new(rows.to_vec()).unwrap())
 }
 
 pub(crate) fn replica_id(number: u32) -> ReplicaId {
@@ -140,7 +93,7 @@ pub(crate) fn replica_id(number: u32) -> ReplicaId {
     }
 }
 
-impl Gateway {
+impl InferenceGateway {
     pub(crate) async fn start() -> Self {
         Self::start_with(DataPlaneConfig::default(), InferenceLimits::default()).await
     }
@@ -174,7 +127,7 @@ impl Gateway {
         }
     }
 
-    /// A gateway with the model `double` on one worker, connected.
+    /// Starts a gateway with the model `double` on one connected worker.
     pub(crate) async fn with_double() -> (Self, Arc<Worker>) {
         let mut gateway = Self::start().await;
         gateway.add_model(double_model());
@@ -182,8 +135,8 @@ impl Gateway {
         (gateway, worker)
     }
 
-    /// The same, with a worker that computes.
-    pub(crate) async fn doubling() -> Self {
+    /// Starts a gateway with the model `double` on one connected worker that answers every batch.
+    pub(crate) async fn with_computing_double() -> Self {
         let (gateway, worker) = Self::with_double().await;
         worker.answer_all(double);
         gateway
@@ -222,7 +175,7 @@ impl Gateway {
             capacity: None,
             compute_share: None,
             device: "n/gpu0".parse().unwrap(),
-            takes_turns: false,
+            time_shared: false,
             profile: profile(),
             draining: false,
         };
@@ -240,7 +193,7 @@ impl Gateway {
         within("a state of the link", found).await.unwrap()[&replica_id(number)].clone()
     }
 
-    /// Waits until so many requests of the model `double` stand in its queue.
+    /// Waits until this number of requests is in the queue of the model `double`.
     pub(crate) async fn wait_for_queued(&self, requests: usize) {
         let line = format!(
             "nv_inference_pending_request_count{{model=\"double\",version=\"1\"}} {requests}\n"
@@ -257,11 +210,11 @@ impl Gateway {
     }
 
     pub(crate) async fn get(&self, path: &str) -> Answer {
-        Answer::of(self.client.get(self.url(path)).send().await.unwrap()).await
+        Answer::read(self.client.get(self.url(path)).send().await.unwrap()).await
     }
 
     pub(crate) async fn post(&self, path: &str, body: impl Into<reqwest::Body>) -> Answer {
-        Answer::of(
+        Answer::read(
             self.client
                 .post(self.url(path))
                 .body(body)
@@ -272,7 +225,7 @@ impl Gateway {
         .await
     }
 
-    /// Asks the model `double` for rows of two, which are all `x`.
+    /// Sends a request to the model `double` whose values are all `x`, and waits for the answer.
     pub(crate) async fn double(&self, rows: usize, x: f64) -> Answer {
         self.post(
             "/v2/models/double/infer",
@@ -281,18 +234,19 @@ impl Gateway {
         .await
     }
 
-    /// The same, while the test does something else.
-    pub(crate) fn doubling_of(&self, rows: usize, x: f64) -> tokio::task::JoinHandle<Answer> {
+    /// Begins a request to the model `double` whose values are all `x`.
+    pub(crate) fn begin_double(&self, rows: usize, x: f64) -> tokio::task::JoinHandle<Answer> {
         self.begin("/v2/models/double/infer", &double_request(rows, x))
     }
 
+    /// Begins a request.
     pub(crate) fn begin(&self, path: &str, request: &Value) -> tokio::task::JoinHandle<Answer> {
         let request = self.client.post(self.url(path)).body(request.to_string());
-        tokio::spawn(async move { Answer::of(request.send().await.unwrap()).await })
+        tokio::spawn(async move { Answer::read(request.send().await.unwrap()).await })
     }
 
-    /// Says these bytes on a connection of their own, and gives back what is answered until the gateway closes it.
-    pub(crate) async fn say(&self, bytes: &[u8]) -> String {
+    /// Sends bytes on a new connection, and returns the answer until the gateway closes the connection.
+    pub(crate) async fn send_raw(&self, bytes: &[u8]) -> String {
         let mut stream = self.connect().await;
         stream.write_all(bytes).await.unwrap();
         let mut answer = Vec::new();

@@ -1,6 +1,6 @@
-//! A gateway with a folder of its own, and what a test asks it.
+//! A whole gateway with its own state folder, and an admin client.
 
-use std::{net::SocketAddr, path::Path, time::Duration};
+use std::{net::SocketAddr, path::Path};
 
 use clap::Parser as _;
 use packhorse_cluster::ArtifactDigest;
@@ -8,61 +8,19 @@ use packhorse_gateway::{
     app::App,
     config::{Options, Settings},
 };
-use reqwest::{Method, header::HeaderMap};
+use reqwest::Method;
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 use tempfile::TempDir;
 
-use crate::within;
+use super::{answer::Answer, poll, within};
 
+/// A whole gateway with its own state folder.
 pub(crate) struct Gateway {
     pub(crate) app: App,
     pub(crate) folder: TempDir,
     flags: Vec<String>,
     client: reqwest::Client,
-}
-
-/// A response, read to its end.
-#[derive(Debug)]
-pub(crate) struct Answer {
-    pub(crate) status: u16,
-    pub(crate) headers: HeaderMap,
-    pub(crate) body: Vec<u8>,
-}
-
-impl Answer {
-    #[track_caller]
-    pub(crate) fn json(&self) -> Value {
-        let text = String::from_utf8_lossy(&self.body);
-        serde_json::from_slice(&self.body).unwrap_or_else(|e| panic!("{e}: {text:?}"))
-    }
-
-    /// The body of a success, which must have this status.
-    #[track_caller]
-    pub(crate) fn ok(&self, status: u16) -> Value {
-        assert_eq!(
-            self.status,
-            status,
-            "{}",
-            String::from_utf8_lossy(&self.body)
-        );
-        self.json()
-    }
-
-    /// The message of an error, which must have this status.
-    #[track_caller]
-    pub(crate) fn error(&self, status: u16) -> String {
-        assert_eq!(
-            self.status,
-            status,
-            "{}",
-            String::from_utf8_lossy(&self.body)
-        );
-        let json = self.json();
-        let keys: Vec<&String> = json.as_object().unwrap().keys().collect();
-        assert_eq!(keys, ["error"]);
-        json["error"].as_str().unwrap().to_owned()
-    }
 }
 
 pub(crate) fn settings(folder: &Path, flags: &[String]) -> Settings {
@@ -97,7 +55,7 @@ impl Gateway {
         Self::with_flags(&[]).await
     }
 
-    /// With further flags. `{folder}` in them is the test's own folder.
+    /// Starts a gateway with further flags, in which `{folder}` stands for the test's own folder.
     pub(crate) async fn with_flags(flags: &[&str]) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().display().to_string();
@@ -142,16 +100,10 @@ impl Gateway {
             request = request.bearer_auth(token);
         }
         let response = within(path, request.send()).await.unwrap();
-        let (status, headers) = (response.status().as_u16(), response.headers().clone());
-        let body = response.bytes().await.unwrap().to_vec();
-        Answer {
-            status,
-            headers,
-            body,
-        }
+        Answer::read(response).await
     }
 
-    /// Asks the admin listener with the admin's token.
+    /// Sends a request to the admin listener with the admin token.
     pub(crate) async fn admin(
         &self,
         method: Method,
@@ -208,21 +160,29 @@ impl Gateway {
         .await
     }
 
-    /// Waits until what is told of a model is as it should be.
+    /// Waits until a condition of a model's view holds.
     pub(crate) async fn wait_for(
         &self,
         model: &str,
         what: &str,
         holds: impl Fn(&Value) -> bool,
     ) -> Value {
-        let mut last = Value::Null;
-        for _ in 0..2000 {
-            last = self.get(&format!("/v1/models/{model}")).await.ok(200);
-            if holds(&last) {
-                return last;
-            }
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-        panic!("{what} did not happen: {last}");
+        let path = format!("/v1/models/{model}");
+        poll(what, async || {
+            let view = self.get(&path).await.ok(200);
+            if holds(&view) { Ok(view) } else { Err(view) }
+        })
+        .await
+    }
+
+    /// Waits until a node is in a state.
+    pub(crate) async fn wait_for_node(&self, node: &str, state: &str) -> Value {
+        poll(&format!("{node} to be {state}"), async || {
+            let nodes = self.get("/v1/nodes").await.ok(200);
+            let views = nodes.as_array().unwrap().iter();
+            let mut matching = views.filter(|v| v["name"] == node && v["state"] == state);
+            matching.next().cloned().ok_or(nodes)
+        })
+        .await
     }
 }

@@ -10,8 +10,9 @@ use flate2::{
 use packhorse_cluster::Datatype;
 use serde_json::json;
 
-use crate::{
-    gateway::{Answer, Gateway, double_head, double_request, model, numbers, tensor},
+use crate::support::{
+    answer::Answer,
+    inference_gateway::{InferenceGateway, double_head, double_request, model, numbers, tensor},
     worker::{double, output},
 };
 
@@ -31,7 +32,7 @@ fn bytes(values: &[f32]) -> Vec<u8> {
 
 #[tokio::test]
 async fn json_is_answered_in_json() {
-    let gateway = Gateway::doubling().await;
+    let gateway = InferenceGateway::with_computing_double().await;
     let mut request = double_request(2, 1.5);
     request["id"] = json!("r-1");
     let answer = gateway
@@ -53,7 +54,7 @@ async fn json_is_answered_in_json() {
 
 #[tokio::test]
 async fn binary_tensors_go_both_ways() {
-    let gateway = Gateway::doubling().await;
+    let gateway = InferenceGateway::with_computing_double().await;
     let head = json!({
         "parameters": {"binary_data_output": true},
         "inputs": [{"name": "x", "datatype": "FP32", "shape": [2, 2], "parameters": {"binary_data_size": 16}}],
@@ -69,7 +70,7 @@ async fn binary_tensors_go_both_ways() {
         .send()
         .await
         .unwrap();
-    let answer = Answer::of(response).await;
+    let answer = Answer::read(response).await;
     assert_eq!(answer.status, 200);
     assert_eq!(answer.headers["content-type"], "application/octet-stream");
     let length: usize = answer.headers["inference-header-content-length"]
@@ -88,7 +89,7 @@ async fn binary_tensors_go_both_ways() {
 
 #[tokio::test]
 async fn a_raw_tensor_needs_no_json() {
-    let gateway = Gateway::doubling().await;
+    let gateway = InferenceGateway::with_computing_double().await;
     let request = gateway
         .client
         .post(gateway.url("/v2/models/double/infer"))
@@ -98,14 +99,14 @@ async fn a_raw_tensor_needs_no_json() {
         .send()
         .await
         .unwrap();
-    let answer = Answer::of(response).await;
+    let answer = Answer::read(response).await;
     assert_eq!(answer.status, 200);
     assert_eq!(floats(&answer.body[answer.body.len() - 8..]), [2.0, 4.0]);
 }
 
 #[tokio::test]
 async fn a_large_tensor_arrives_unharmed() {
-    let mut gateway = Gateway::start().await;
+    let mut gateway = InferenceGateway::start().await;
     let spec = |name| tensor(name, Datatype::Fp32, &[-1, -1], None);
     gateway.add_model(model("large:1", 8, spec("x"), spec("y")));
     gateway.add_worker("large:1", 0).await.answer_all(double);
@@ -127,7 +128,7 @@ async fn a_large_tensor_arrives_unharmed() {
             .send()
             .await
             .unwrap();
-        let answer = Answer::of(response).await;
+        let answer = Answer::read(response).await;
         assert_eq!(answer.status, 200);
         let doubled = floats(&answer.body[answer.body.len() - 4_000_000..]);
         let expected: Vec<f32> = values.iter().map(|x| 2.0 * x).collect();
@@ -137,7 +138,7 @@ async fn a_large_tensor_arrives_unharmed() {
 
 #[tokio::test]
 async fn large_json_is_answered_too() {
-    let mut gateway = Gateway::start().await;
+    let mut gateway = InferenceGateway::start().await;
     let spec = |name| tensor(name, Datatype::Fp32, &[-1, -1], None);
     gateway.add_model(model("large:1", 8, spec("x"), spec("y")));
     gateway.add_worker("large:1", 0).await.answer_all(double);
@@ -151,7 +152,7 @@ async fn large_json_is_answered_too() {
 
 #[tokio::test]
 async fn a_model_without_a_batch_dimension_takes_one_request_at_a_time() {
-    let mut gateway = Gateway::start().await;
+    let mut gateway = InferenceGateway::start().await;
     gateway.add_model(model(
         "single:1",
         0,
@@ -177,7 +178,7 @@ async fn a_model_without_a_batch_dimension_takes_one_request_at_a_time() {
 
 #[tokio::test]
 async fn a_body_may_come_deflated() {
-    let gateway = Gateway::doubling().await;
+    let gateway = InferenceGateway::with_computing_double().await;
     let request = double_request(1, 4.0).to_string();
     let mut gzip = GzEncoder::new(Vec::new(), Compression::fast());
     gzip.write_all(request.as_bytes()).unwrap();
@@ -196,19 +197,19 @@ async fn a_body_may_come_deflated() {
             "Inference-Header-Content-Length",
             double_request(1, 4.0).to_string().len(),
         );
-        let answer = Answer::of(request.send().await.unwrap()).await;
+        let answer = Answer::read(request.send().await.unwrap()).await;
         assert_eq!(numbers(&answer), [8.0, 8.0]);
     }
 }
 
 #[tokio::test]
 async fn only_answers_of_models_are_compressed_and_only_when_asked() {
-    let gateway = Gateway::doubling().await;
+    let gateway = InferenceGateway::with_computing_double().await;
     let request = gateway
         .client
         .post(gateway.url("/v2/models/double/infer"))
         .body(double_request(8, 1.0).to_string());
-    let answer = Answer::of(
+    let answer = Answer::read(
         request
             .header("Accept-Encoding", "gzip")
             .send()
@@ -228,20 +229,20 @@ async fn only_answers_of_models_are_compressed_and_only_when_asked() {
         .client
         .get(gateway.url("/v2/models/double"))
         .header("Accept-Encoding", "gzip");
-    let metadata = Answer::of(metadata.send().await.unwrap()).await;
+    let metadata = Answer::read(metadata.send().await.unwrap()).await;
     assert!(!metadata.headers.contains_key("content-encoding"));
     assert_eq!(metadata.json()["name"], "double");
 }
 
 #[tokio::test]
 async fn a_client_that_asks_first_is_told_to_go_on() {
-    let gateway = Gateway::doubling().await;
+    let gateway = InferenceGateway::with_computing_double().await;
     let body = double_request(1, 1.0).to_string();
     let head = double_head(&format!(
         "Expect: 100-continue\r\nContent-Length: {}\r\n",
         body.len()
     ));
-    let answer = gateway.say(format!("{head}{body}").as_bytes()).await;
+    let answer = gateway.send_raw(format!("{head}{body}").as_bytes()).await;
     assert!(
         answer.starts_with("HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\n"),
         "{answer}"
@@ -250,7 +251,7 @@ async fn a_client_that_asks_first_is_told_to_go_on() {
     let head = double_head("Expect: 100-continue\r\nContent-Length: 9999999999\r\n");
     assert!(
         gateway
-            .say(head.as_bytes())
+            .send_raw(head.as_bytes())
             .await
             .starts_with("HTTP/1.1 413 ")
     );

@@ -3,7 +3,7 @@
 use reqwest::Method;
 use serde_json::Value;
 
-use crate::gateway::Gateway;
+use crate::support::gateway::Gateway;
 
 /// Every operation under `/v1` of the documented API, with something in place of its parameters.
 async fn guarded(gateway: &Gateway) -> Vec<(Method, String)> {

@@ -2,13 +2,13 @@
 
 use tokio::io::AsyncWriteExt;
 
-use crate::{
-    gateway::{Gateway, double_head, double_request, numbers},
+use crate::support::{
+    inference_gateway::{InferenceGateway, double_head, double_request, numbers},
     until,
     worker::double,
 };
 
-fn cancelled(gateway: &Gateway) -> bool {
+fn cancelled(gateway: &InferenceGateway) -> bool {
     gateway.metrics().contains(
         "nv_inference_request_failure{model=\"double\",version=\"1\",reason=\"CANCELED\"} 1\n",
     )
@@ -16,8 +16,8 @@ fn cancelled(gateway: &Gateway) -> bool {
 
 #[tokio::test]
 async fn a_request_whose_client_is_gone_is_never_dispatched() {
-    let (gateway, worker) = Gateway::with_double().await;
-    let blockers = [gateway.doubling_of(1, 1.0), gateway.doubling_of(1, 1.0)];
+    let (gateway, worker) = InferenceGateway::with_double().await;
+    let blockers = [gateway.begin_double(1, 1.0), gateway.begin_double(1, 1.0)];
     let busy = [worker.batch().await, worker.batch().await];
     let body = double_request(1, 666.0).to_string();
     let mut client = gateway.connect().await;
@@ -31,7 +31,7 @@ async fn a_request_whose_client_is_gone_is_never_dispatched() {
     gateway.wait_for_queued(0).await;
     assert!(cancelled(&gateway));
 
-    let next = gateway.doubling_of(1, 5.0);
+    let next = gateway.begin_double(1, 5.0);
     gateway.wait_for_queued(1).await;
     for batch in &busy {
         batch.answer(double(batch)).await;
@@ -48,12 +48,12 @@ async fn a_request_whose_client_is_gone_is_never_dispatched() {
 
 #[tokio::test]
 async fn the_rows_of_a_client_that_is_gone_are_thrown_away_and_the_others_keep_theirs() {
-    let (gateway, worker) = Gateway::with_double().await;
-    let _blockers = [gateway.doubling_of(1, 1.0), gateway.doubling_of(1, 1.0)];
+    let (gateway, worker) = InferenceGateway::with_double().await;
+    let _blockers = [gateway.begin_double(1, 1.0), gateway.begin_double(1, 1.0)];
     let busy = [worker.batch().await, worker.batch().await];
-    let gone = gateway.doubling_of(2, 666.0);
+    let gone = gateway.begin_double(2, 666.0);
     gateway.wait_for_queued(1).await;
-    let stays = gateway.doubling_of(1, 5.0);
+    let stays = gateway.begin_double(1, 5.0);
     gateway.wait_for_queued(2).await;
     busy[0].answer(double(&busy[0])).await;
     let shared = worker.batch().await;
@@ -66,7 +66,7 @@ async fn the_rows_of_a_client_that_is_gone_are_thrown_away_and_the_others_keep_t
 
 #[tokio::test]
 async fn a_client_that_leaves_in_the_middle_of_its_body_leaves_nothing_behind() {
-    let gateway = Gateway::doubling().await;
+    let gateway = InferenceGateway::with_computing_double().await;
     for _ in 0..10 {
         let mut client = gateway.connect().await;
         client

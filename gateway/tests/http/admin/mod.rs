@@ -1,0 +1,11 @@
+//! The control plane from HTTP to SQLite: a whole gateway with its own state folder, scripted agents, and scripted workers.
+
+mod agents;
+mod artifacts;
+mod auth;
+mod models;
+mod openapi;
+mod plans;
+mod profiles;
+mod restart;
+mod rollout;

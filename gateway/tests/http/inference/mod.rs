@@ -1,0 +1,10 @@
+//! The data plane from HTTP client to worker: a real listener and real sockets, with scripted workers.
+
+mod bad_input;
+mod batching;
+mod disconnects;
+mod failures;
+mod infer;
+mod links;
+mod metadata;
+mod telemetry;
