@@ -1,4 +1,4 @@
-//! What a request gets that cannot be answered: a status and `{"error": ...}`, for every kind of failure.
+//! Errors of HTTP requests: a status and the body `{"error": ...}`.
 
 use axum::{
     Json,
@@ -10,7 +10,11 @@ use bytes::Bytes;
 use packhorse_api::ErrorBody;
 use serde::de::DeserializeOwned;
 
-/// An answer that is no success. Its message is for the client: it names field and limit, and nothing of the inside.
+/// The message of an error inside the gateway.
+pub(crate) const INTERNAL_ERROR: &str =
+    "internal error of the gateway; the cause is in the gateway's log";
+
+/// The error of an HTTP request. Its message is for the client: it names the field and the limit, and no internals.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ApiError {
     status: StatusCode,
@@ -18,7 +22,7 @@ pub struct ApiError {
 }
 
 impl ApiError {
-    /// An error with its status.
+    /// Creates an error with this status.
     pub fn new(status: StatusCode, message: impl Into<String>) -> Self {
         Self {
             status,
@@ -26,31 +30,31 @@ impl ApiError {
         }
     }
 
-    /// The client sent what cannot be understood or is not allowed.
+    /// Creates the error of an invalid request.
     pub fn bad_request(message: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, message)
     }
 
-    /// What the path names does not exist.
+    /// Creates the error of a path that names nothing.
     pub fn not_found(message: impl Into<String>) -> Self {
         Self::new(StatusCode::NOT_FOUND, message)
     }
 
-    /// What is asked does not go together with what is there.
+    /// Creates the error of a request that conflicts with the present state.
     pub fn conflict(message: impl Into<String>) -> Self {
         Self::new(StatusCode::CONFLICT, message)
     }
 
-    /// The same error, said of a field.
+    /// Returns the error with the name of the field before its message.
     #[must_use]
-    pub fn about(self, field: &str) -> Self {
+    pub fn with_field(self, field: &str) -> Self {
         Self {
             message: format!("{field}: {}", self.message),
             ..self
         }
     }
 
-    /// Something inside failed. The reason is logged here, and only here; the client learns that it was not its fault.
+    /// Creates the error of an internal failure. The failure is logged here, and only here.
     pub fn internal(error: &(dyn std::error::Error + 'static)) -> Self {
         let causes: Vec<String> = std::iter::successors(Some(error), |e| e.source())
             .map(ToString::to_string)
@@ -59,10 +63,7 @@ impl ApiError {
             error = causes.join(": "),
             "a request failed inside the gateway"
         );
-        Self::new(
-            StatusCode::INTERNAL_SERVER_ERROR,
-            "the gateway failed inside; its log says why",
-        )
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, INTERNAL_ERROR)
     }
 }
 
@@ -81,7 +82,7 @@ impl IntoResponse for ApiError {
     }
 }
 
-/// A JSON body, whatever its `Content-Type` says. An error names the field.
+/// A JSON body with any `Content-Type`. An error names the field.
 #[derive(Clone, Copy, Debug)]
 pub struct JsonBody<T>(pub T);
 
@@ -94,7 +95,11 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for JsonBody<T> {
     }
 }
 
-/// A whole body, within the limit of its route.
+/// The largest number of bytes of a body. An extension of the request, beside the `DefaultBodyLimit` that enforces it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct BodyLimit(pub(crate) usize);
+
+/// A whole body, within the [`BodyLimit`] of its route.
 #[derive(Clone, Debug)]
 pub struct Body(pub Bytes);
 
@@ -102,15 +107,21 @@ impl<S: Send + Sync> FromRequest<S> for Body {
     type Rejection = ApiError;
 
     async fn from_request(request: Request, state: &S) -> Result<Self, ApiError> {
+        let limit = request.extensions().get::<BodyLimit>().copied();
         match Bytes::from_request(request, state).await {
             Ok(bytes) => Ok(Self(bytes)),
             Err(e) if e.status() == StatusCode::PAYLOAD_TOO_LARGE => Err(ApiError::new(
                 e.status(),
-                "the body is over the limit of this route",
+                match limit {
+                    Some(BodyLimit(bytes)) => {
+                        format!("the request body is larger than the limit of {bytes} bytes")
+                    }
+                    None => "the request body is larger than the limit of this route".to_owned(),
+                },
             )),
             Err(_) => Err(ApiError::new(
                 StatusCode::REQUEST_TIMEOUT,
-                "the body ended early or came too slowly",
+                "the request body ended early or arrived too slowly",
             )),
         }
     }
@@ -146,6 +157,7 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Query<T> {
     }
 }
 
+/// Parses a JSON value. An error names the field.
 fn parse_json<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
     let mut reader = serde_json::Deserializer::from_slice(bytes);
     let value = serde_path_to_error::deserialize(&mut reader).map_err(|e| {

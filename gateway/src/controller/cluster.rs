@@ -1,4 +1,4 @@
-//! The state of the cluster, as one task owns it.
+//! The state of the cluster, owned by one task.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -7,76 +7,80 @@ use std::{
 };
 
 use packhorse_cluster::{
-    ByteCount, DeviceKind, Discipline, Generation, ModelId, ModelSpec, NodeName, ProfileTable,
-    Program, ReplicaId,
+    ByteCount, DeviceKind, Discipline, Generation, ModelId, ModelSpec, NodeName, PolicyOptions,
+    ProfileTable, Program, ReplicaId,
 };
 use packhorse_contention::PairTable;
 use packhorse_control::rollout::{EarlierReplica, PlacedReplica};
-use packhorse_placement::{PolicyEntry, PolicyOptions};
+use packhorse_placement::PolicyEntry;
 use tokio::time::Instant;
 
 use super::{
-    ControllerConfig, fitting::Fitting, measuring::Measuring, nodes::Node, observing::Observing,
-    options::stored_options, planning::Planning, rolling::Published,
+    ControllerConfig, device_observer::DeviceObserver, measurements::Measurements,
+    memory_limits::MemoryLimits, nodes::Node, plan_reason::PlanReason, planning::Planning,
+    rollout::PublishedTarget,
 };
 use crate::{
     driver::{DataPlane, LinkState},
     store::{Settings, Store, StoreError, StoredForecast, StoredPlan, StoredReplica},
 };
 
-/// How many stored plans are looked through for replicas that may still run after a restart in the middle of a rollout.
-const PLANS_REMEMBERED: u32 = 16;
+/// The number of stored plans whose replicas may still run after a restart in the middle of a rollout.
+const RESTORED_PLANS: u32 = 16;
 
-/// Everything the control plane knows.
+/// The state of the control plane.
 pub(super) struct Cluster {
     pub(super) config: ControllerConfig,
     pub(super) store: Store,
     pub(super) data_plane: DataPlane,
-    /// Counts the gateway's starts.
+    /// The number of the gateway's start.
     pub(super) epoch: u64,
     pub(super) models: BTreeMap<ModelId, Model>,
     pub(super) nodes: BTreeMap<NodeName, Node>,
     pub(super) profiles: ProfileTable,
     pub(super) policy: &'static PolicyEntry,
-    /// How it decides.
+    /// The policy's options.
     pub(super) options: PolicyOptions,
     pub(super) discipline: Discipline,
     pub(super) planning: Planning,
     pub(super) plan: CurrentPlan,
-    pub(super) measuring: Measuring,
-    pub(super) observing: Observing,
-    pub(super) fitting: Fitting,
-    /// What was measured of pairs that share a device of a kind.
+    pub(super) measurements: Measurements,
+    pub(super) observer: DeviceObserver,
+    pub(super) memory_limits: MemoryLimits,
+    /// The measured pairs of models that share a device, by kind of device.
     pub(super) pairs: BTreeMap<DeviceKind, PairTable>,
-    /// What is left of earlier plans.
+    /// The replicas of earlier plans that are still wanted.
     pub(super) earlier: Vec<EarlierReplica>,
-    /// Replicas of the plan that wait for memory which earlier ones hold.
+    /// The replicas of the plan that wait for memory which replicas of earlier plans hold.
     pub(super) waiting: BTreeSet<ReplicaId>,
+    /// The states of the data plane's links.
     pub(super) links: BTreeMap<ReplicaId, LinkState>,
-    pub(super) published: Published,
-    /// Until then, nodes that the plan uses are given time to report after the gateway's start.
+    pub(super) published: PublishedTarget,
+    /// The time until which planning waits for the nodes of the current plan to report after the gateway's start.
     pub(super) settled_by: Instant,
-    /// Something that the rollout looks at has changed.
+    /// True if measurements or the rollout may have to change.
     pub(super) changed: bool,
 }
 
 /// A registered model.
 pub(super) struct Model {
     pub(super) spec: Arc<ModelSpec>,
+    /// The program of `spec`.
     pub(super) program: Arc<Program>,
+    /// The size of the model's file, in bytes.
     pub(super) artifact_bytes: u64,
-    /// Why it cannot be served as it is registered.
+    /// The reason why the model cannot be served as it is registered.
     pub(super) failure: Option<String>,
 }
 
-/// The newest plan.
+/// The current plan.
 #[derive(Default)]
 pub(super) struct CurrentPlan {
-    /// As it is stored; none before the first.
+    /// The plan as it is stored; none before the first.
     pub(super) stored: Option<StoredPlan>,
-    /// Its replicas, with what their nodes need to know.
+    /// The plan's replicas, with the parameters that their nodes need.
     pub(super) replicas: Vec<PlacedReplica>,
-    /// What it promises; newer than the stored forecasts where a later solve came to the same placement.
+    /// The plan's forecasts; newer than the stored ones if planning again gave the same placement.
     pub(super) forecasts: BTreeMap<ModelId, StoredForecast>,
 }
 
@@ -92,7 +96,7 @@ impl Model {
 }
 
 impl Cluster {
-    /// Reads back what is stored and begins a new epoch.
+    /// Restores the stored state and begins a new epoch.
     pub(super) async fn restore(
         config: ControllerConfig,
         store: Store,
@@ -125,25 +129,25 @@ impl Cluster {
             .into_iter()
             .map(|node| (node.name.clone(), Node::awaited(node, now + config.lease)))
             .collect();
-        let plans = store.plans(None, PLANS_REMEMBERED).await?;
+        let plans = store.plans(None, RESTORED_PLANS).await?;
         let mut cluster = Self {
             epoch,
             models,
             nodes,
             profiles: store.profiles().await?,
             policy,
-            options: stored_options(settings.options.as_ref()),
+            options: settings.options.unwrap_or_default(),
             discipline: settings.discipline.unwrap_or_default(),
             planning: Planning::default(),
             plan: CurrentPlan::default(),
-            measuring: Measuring::default(),
-            observing: Observing::new(),
-            fitting: Fitting::default(),
+            measurements: Measurements::default(),
+            observer: DeviceObserver::new(),
+            memory_limits: MemoryLimits::default(),
             pairs: store.pairs().await?,
             earlier: Vec::new(),
             waiting: BTreeSet::new(),
             links: BTreeMap::new(),
-            published: Published::default(),
+            published: PublishedTarget::default(),
             settled_by: now + config.lease,
             changed: true,
             config,
@@ -151,32 +155,36 @@ impl Cluster {
             data_plane,
         };
         cluster.learn_from_pairs();
-        cluster.remember(plans, &after_plan);
-        cluster.request_plan("the gateway started".to_owned());
+        cluster.restore_plans(plans, &after_plan);
+        cluster.request_plan(PlanReason::GatewayStarted);
         tracing::info!(
             epoch,
             models = cluster.models.len(),
             nodes = cluster.nodes.len(),
             replicas = cluster.plan.replicas.len(),
             policy = policy.name,
-            "read the cluster's state back"
+            "restored the state of the cluster"
         );
         Ok(cluster)
     }
 
-    /// Takes the newest plan up again, and what earlier ones may have left running.
-    fn remember(&mut self, plans: Vec<StoredPlan>, after_plan: &BTreeMap<ModelId, Generation>) {
+    /// Restores the newest plan, and the replicas of earlier plans that may still run.
+    fn restore_plans(
+        &mut self,
+        plans: Vec<StoredPlan>,
+        after_plan: &BTreeMap<ModelId, Generation>,
+    ) {
         let mut known = BTreeSet::new();
         let mut newest = true;
         for plan in plans {
             let mut replicas = Vec::new();
             for stored in &plan.replicas {
-                // A model that was removed and registered again is another one, whatever its name.
+                // A model that was removed and registered again is another model of the same name.
                 let same = after_plan
                     .get(&stored.model)
                     .is_some_and(|newest| *newest < plan.generation);
                 if same && known.insert(stored.id) {
-                    replicas.extend(self.placed(stored));
+                    replicas.extend(self.placed_replica(stored));
                 }
             }
             if newest {
@@ -197,7 +205,8 @@ impl Cluster {
         }
     }
 
-    fn placed(&self, stored: &StoredReplica) -> Option<PlacedReplica> {
+    /// Adds the parameters that a node needs to a stored replica; `None` if its model is not registered.
+    fn placed_replica(&self, stored: &StoredReplica) -> Option<PlacedReplica> {
         let program = Arc::clone(&self.models.get(&stored.model)?.program);
         let device_memory = self
             .nodes
@@ -220,7 +229,7 @@ impl Cluster {
         })
     }
 
-    /// When there is something to do again even if nothing happens.
+    /// Returns the time of the next [`tick`](Self::tick).
     pub(super) fn next_wake(&self) -> Instant {
         let far = Instant::now() + Duration::from_hours(1);
         let leases = self.nodes.values().filter_map(Node::lease_ends);
@@ -231,28 +240,30 @@ impl Cluster {
             .min(far)
     }
 
-    /// Does what the clock says is due.
+    /// Does what is due now.
     pub(super) fn tick(&mut self) {
         let now = Instant::now();
         self.expire_leases(now);
         self.plan_if_due(now);
     }
 
-    /// Takes what the data plane says of its connections.
+    /// Takes the link states of the data plane.
     pub(super) fn links_changed(&mut self, links: BTreeMap<ReplicaId, LinkState>) {
         self.links = links;
         self.changed = true;
     }
 
-    /// Moves everything that follows from the state: what is measured where, what is wanted of every node, what is served.
+    /// Updates everything that follows from the state: the assigned measurements, the wanted states of the nodes, the data
+    /// plane's target.
     pub(super) fn advance(&mut self) {
         if std::mem::take(&mut self.changed) {
             self.assign_measurements();
-            self.roll();
+            self.advance_rollout();
         }
     }
 }
 
+/// Returns the forecasts by model.
 pub(super) fn by_model(forecasts: &[StoredForecast]) -> BTreeMap<ModelId, StoredForecast> {
     forecasts
         .iter()
@@ -260,6 +271,7 @@ pub(super) fn by_model(forecasts: &[StoredForecast]) -> BTreeMap<ModelId, Stored
         .collect()
 }
 
+/// Returns the stored policy; the default one if none is stored or this version does not have it.
 fn stored_policy(name: Option<&str>) -> &'static PolicyEntry {
     let default = || {
         packhorse_placement::policy(packhorse_placement::DEFAULT_POLICY)
@@ -267,7 +279,7 @@ fn stored_policy(name: Option<&str>) -> &'static PolicyEntry {
     };
     let Some(name) = name else { return default() };
     packhorse_placement::policy(name).unwrap_or_else(|e| {
-        tracing::warn!(error = %e, "the stored policy does not exist in this version; the default takes its place");
+        tracing::warn!(error = %e, "the stored policy does not exist in this version; the default is used");
         default()
     })
 }

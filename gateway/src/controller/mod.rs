@@ -1,27 +1,29 @@
-//! The control plane: one task owns the state of the cluster, handlers and agents ask it, and on every change it plans anew and
-//! moves what runs towards the plan.
+//! The control plane: one task owns the state of the cluster and executes the commands of HTTP handlers and agents. On every
+//! change it plans again and rolls the plan out.
 //!
-//! The state is [`Cluster`], split by subject over the files here; the decisions themselves are pure and elsewhere: placement
-//! policies in `placement`, make before break in `control`. Policies think on a thread of their own, so that a slow one delays
-//! plans and nothing else.
+//! The state is [`Cluster`]; each file here implements one subject of it. The decisions themselves are in pure crates: placement
+//! policies in `placement`, the rollout in `control`. Policies run on threads of their own, so that a slow policy delays plans and
+//! nothing else.
 
 mod cluster;
-mod explaining;
-mod fitting;
-mod measuring;
+mod device_observer;
+mod draft;
+mod explanation;
+mod measurements;
+mod memory_limits;
+mod model_state;
 mod models;
 mod nodes;
-mod observing;
-mod options;
 mod pairs;
+mod plan_reason;
 mod planning;
+mod planning_input;
+mod planning_trouble;
 mod preview;
-mod question;
-mod rolling;
-mod state;
+mod rollout;
 mod views;
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use futures_util::future::BoxFuture;
 use packhorse_api::{
@@ -30,84 +32,84 @@ use packhorse_api::{
     agent::{AgentStatus, LeaseGrant, LeaseRequest},
 };
 use packhorse_cluster::{
-    DeviceKind, Discipline, ModelId, ModelName, ModelSpec, ModelVersion, NodeName, ProfileTable,
+    DeviceKind, Discipline, ModelName, ModelSpec, ModelVersion, NodeName, ProfileTable, ReplicaId,
     WantedState,
 };
 use packhorse_contention::PairTable;
 use packhorse_kernels::KernelTable;
 use packhorse_placement::PolicyEntry;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
+use tokio::{
+    sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch},
+    task::JoinError,
+};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    driver::DataPlane,
+    driver::{DataPlane, LinkState},
     store::{Scheduling, Store, StoreError},
 };
 use cluster::Cluster;
 
-pub use explaining::ExplainError;
-pub(crate) use models::slo_of_ms;
+pub use explanation::ExplainError;
+pub(crate) use models::slo_from_ms;
 pub use models::{ModelError, RegisterError};
 pub use nodes::{LeaseError, NodeError, StatusError, WantedError};
-pub use options::OptionsError;
 pub use pairs::PairsError;
 pub use planning::PolicyError;
+pub use planning_trouble::PlanningError;
 pub use preview::PreviewError;
 pub(crate) use preview::diff;
 pub(crate) use views::plan_view;
 
-/// What the control plane is started with.
+/// The number of commands that may wait before their senders wait.
+const COMMAND_QUEUE: usize = 256;
+/// The largest number of previews and explanations that run at once. Each keeps a core busy for seconds, beside planning itself.
+const MAX_PREVIEWS: usize = 4;
+
+/// The settings of the control plane.
 #[derive(Clone, Copy)]
 pub struct ControllerConfig {
-    /// How long a node counts as there without a word from its agent.
+    /// The duration of a node's lease.
     pub lease: Duration,
-    /// After this long a measurement begins no further batch size.
+    /// The time after which a measurement begins no further batch size.
     pub profile_time_limit: Duration,
-    /// How long a policy may think.
+    /// The time limit of a policy.
     pub solve_budget: Duration,
-    /// How long the discipline `fixed-wait` holds an open batch at most.
+    /// The longest time for which the discipline `fixed-wait` holds an open batch.
     pub max_batch_wait: Duration,
-    /// The placement policy, if it shall be another than the stored one.
+    /// The placement policy; none for the stored one.
     pub policy: Option<&'static PolicyEntry>,
-    /// The dispatch discipline, if it shall be another than the stored one.
+    /// The dispatch discipline; none for the stored one.
     pub discipline: Option<Discipline>,
 }
 
-/// A handle to the control plane. Clones speak to the same one.
+/// A handle to the control plane. Clones share one control plane.
 #[derive(Clone, Debug)]
 pub struct Controller {
-    asks: mpsc::Sender<Ask>,
-    /// A place for each preview and explanation that may be thought about at a time.
-    thoughts: Arc<Semaphore>,
+    commands: mpsc::Sender<Command>,
+    /// One permit for each preview or explanation that may run.
+    preview_permits: Arc<Semaphore>,
     stop: CancellationToken,
 }
 
 /// The control plane has ended, or is about to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the gateway is stopping")]
+#[error("the gateway is shutting down")]
 pub struct Stopped;
 
-/// As many previews and explanations are being thought about as may.
+/// Too many previews and explanations run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "{THOUGHTS} previews and explanations are being thought about, which is the most at a time: try again in a few seconds"
-)]
+#[error("at most {MAX_PREVIEWS} previews and explanations run at once; retry in a few seconds")]
 pub struct Busy;
 
-/// Something to be done with the state, by its owner. It answers over a channel of its own.
-type Ask = Box<dyn for<'a> FnOnce(&'a mut Cluster) -> BoxFuture<'a, ()> + Send>;
-
-/// How many asks may wait before those who ask do.
-const ASKS_WAITING: usize = 256;
-/// How many previews and explanations may be thought about at a time: each keeps a core busy for seconds, beside the plan that
-/// is wanted.
-const THOUGHTS: usize = 4;
+/// A command that the owner of the state executes. It answers over a channel of its own.
+type Command = Box<dyn for<'a> FnOnce(&'a mut Cluster) -> BoxFuture<'a, ()> + Send>;
 
 impl Controller {
-    /// Reads back what is stored, begins a new epoch, and starts the task.
+    /// Restores the stored state, begins a new epoch, and starts the task.
     ///
     /// # Errors
-    /// If the database fails or holds what this version cannot read.
+    /// If the database fails or contains a row that this version cannot read.
     pub async fn start(
         config: ControllerConfig,
         store: Store,
@@ -115,20 +117,20 @@ impl Controller {
     ) -> Result<Self, StoreError> {
         let links = data_plane.links();
         let cluster = Cluster::restore(config, store, data_plane).await?;
-        let (asks, waiting) = mpsc::channel(ASKS_WAITING);
+        let (commands, received) = mpsc::channel(COMMAND_QUEUE);
         let stop = CancellationToken::new();
-        tokio::spawn(run(cluster, waiting, links, stop.clone()));
+        tokio::spawn(run(cluster, received, links, stop.clone()));
         Ok(Self {
-            asks,
-            thoughts: Arc::new(Semaphore::new(THOUGHTS)),
+            commands,
+            preview_permits: Arc::new(Semaphore::new(MAX_PREVIEWS)),
             stop,
         })
     }
 
-    /// Ends the task. What it has acknowledged is stored; nodes and workers go on as they are.
+    /// Ends the task. Everything that it has acknowledged is stored. Nodes and workers continue unchanged.
     pub async fn shutdown(&self) {
         self.stop.cancel();
-        self.asks.closed().await;
+        self.commands.closed().await;
     }
 
     /// Registers a version of a model, durably.
@@ -136,183 +138,184 @@ impl Controller {
         &self,
         spec: ModelSpec,
     ) -> Result<Result<ModelView, RegisterError>, Stopped> {
-        self.ask(move |cluster| Box::pin(cluster.register(spec)))
+        self.execute(move |cluster| Box::pin(cluster.register(spec)))
             .await
     }
 
-    /// All models.
+    /// Returns all models.
     pub async fn models(&self) -> Result<Vec<ModelView>, Stopped> {
-        self.look(|cluster| cluster.model_views()).await
+        self.read(|cluster| cluster.model_views()).await
     }
 
-    /// A version of a model, the newest if none is named.
+    /// Returns a version of a model, the newest if none is given.
     pub async fn model(
         &self,
         name: ModelName,
         version: Option<ModelVersion>,
     ) -> Result<Result<ModelView, ModelError>, Stopped> {
-        self.look(move |cluster| {
+        self.read(move |cluster| {
             let id = cluster.find_model(&name, version)?;
             cluster.model_view(&id)
         })
         .await
     }
 
-    /// Changes what is promised of a version of a model, the newest if none is named.
+    /// Changes the SLO, rate or queue limit of a version of a model, the newest if none is given.
     pub async fn change_model(
         &self,
         name: ModelName,
         version: Option<ModelVersion>,
         change: ModelChange,
     ) -> Result<Result<ModelView, ModelError>, Stopped> {
-        self.ask(move |cluster| Box::pin(cluster.change_model(name, version, change)))
+        self.execute(move |cluster| Box::pin(cluster.change_model(name, version, change)))
             .await
     }
 
-    /// Removes a version of a model, or all of them if none is named.
+    /// Removes a version of a model, or all versions if none is given.
     pub async fn remove_model(
         &self,
         name: ModelName,
         version: Option<ModelVersion>,
     ) -> Result<Result<(), ModelError>, Stopped> {
-        self.ask(move |cluster| Box::pin(cluster.remove_model(name, version)))
+        self.execute(move |cluster| Box::pin(cluster.remove_model(name, version)))
             .await
     }
 
-    /// All profiles.
+    /// Returns all profiles.
     pub async fn profiles(&self) -> Result<ProfileTable, Stopped> {
-        self.look(|cluster| cluster.profiles.clone()).await
+        self.read(|cluster| cluster.profiles.clone()).await
     }
 
-    /// The kernels that were recorded of a model, in all its versions.
+    /// Returns the recorded kernels of a model, in all its versions.
     pub async fn kernels(
         &self,
         model: ModelName,
     ) -> Result<Result<KernelTable, StoreError>, Stopped> {
-        self.ask(move |cluster| Box::pin(async move { cluster.store.kernels(&model).await }))
+        self.execute(move |cluster| Box::pin(async move { cluster.store.kernels(&model).await }))
             .await
     }
 
-    /// Adds profiles, replacing those there are for the same model and kind of device.
+    /// Adds profiles. They replace existing ones of the same model and kind of device.
     pub async fn import_profiles(
         &self,
         profiles: ProfileTable,
     ) -> Result<Result<(), StoreError>, Stopped> {
-        self.ask(move |cluster| Box::pin(cluster.import_profiles(profiles)))
+        self.execute(move |cluster| Box::pin(cluster.import_profiles(profiles)))
             .await
     }
 
-    /// The pairs that were measured on a kind of device; none where nobody has.
+    /// Returns the measured pairs of a kind of device.
     pub async fn pairs(&self, kind: DeviceKind) -> Result<PairTable, Stopped> {
-        self.look(move |cluster| cluster.pairs.get(&kind).cloned().unwrap_or_default())
+        self.read(move |cluster| cluster.pairs.get(&kind).cloned().unwrap_or_default())
             .await
     }
 
-    /// Takes pairs that were measured on a kind of device, in the place of those there are.
+    /// Replaces the measured pairs of a kind of device.
     pub async fn import_pairs(
         &self,
         kind: DeviceKind,
         pairs: PairTable,
     ) -> Result<Result<(), PairsError>, Stopped> {
-        self.ask(move |cluster| Box::pin(cluster.import_pairs(kind, pairs)))
+        self.execute(move |cluster| Box::pin(cluster.import_pairs(kind, pairs)))
             .await
     }
 
-    /// All nodes.
+    /// Returns all nodes.
     pub async fn nodes(&self) -> Result<Vec<NodeView>, Stopped> {
-        self.look(|cluster| cluster.node_views()).await
+        self.read(|cluster| cluster.node_views()).await
     }
 
-    /// Says what shall be placed on a node.
+    /// Changes the scheduling of a node.
     pub async fn schedule_node(
         &self,
         node: NodeName,
         scheduling: Scheduling,
     ) -> Result<Result<NodeView, NodeError>, Stopped> {
-        self.ask(move |cluster| Box::pin(cluster.schedule_node(node, scheduling)))
+        self.execute(move |cluster| Box::pin(cluster.schedule_node(node, scheduling)))
             .await
     }
 
-    /// The current plan, if there is one.
+    /// Returns the current plan, if there is one.
     pub async fn plan(&self) -> Result<Option<PlanView>, Stopped> {
-        self.look(|cluster| cluster.plan_view()).await
+        self.read(|cluster| cluster.plan_view()).await
     }
 
-    /// The current plan, with what bounds each model and what would serve it.
+    /// Returns the current plan with an explanation of what limits each model and what would serve it.
     pub async fn explained_plan(&self) -> Result<Result<PlanView, ExplainError>, Stopped> {
-        let place = match self.place_to_think() {
-            Ok(place) => place,
+        let permit = match self.preview_permit() {
+            Ok(permit) => permit,
             Err(busy) => return Ok(Err(busy.into())),
         };
-        match self.look(|cluster| cluster.explaining()).await? {
-            Ok(explaining) => Ok(explaining.answer(place).await),
+        match self.read(|cluster| cluster.explanation_input()).await? {
+            Ok(input) => Ok(input.run(permit).await),
             Err(e) => Ok(Err(e)),
         }
     }
 
-    /// What would be planned if something were different. Changes nothing.
+    /// Returns the plan that a policy would make if the cluster were different. Changes nothing.
     pub async fn preview(
         &self,
         request: PlanPreviewRequest,
     ) -> Result<Result<PlanPreview, PreviewError>, Stopped> {
-        let place = match self.place_to_think() {
-            Ok(place) => place,
+        let permit = match self.preview_permit() {
+            Ok(permit) => permit,
             Err(busy) => return Ok(Err(busy.into())),
         };
-        match self.look(move |cluster| cluster.preview(&request)).await? {
-            Ok(preview) => Ok(preview.answer(place).await),
+        let input = self.read(move |cluster| cluster.preview_input(&request));
+        match input.await? {
+            Ok(input) => Ok(input.run(permit).await),
             Err(e) => Ok(Err(e)),
         }
     }
 
-    fn place_to_think(&self) -> Result<OwnedSemaphorePermit, Busy> {
-        let thoughts = Arc::clone(&self.thoughts);
-        thoughts.try_acquire_owned().map_err(|_| Busy)
+    fn preview_permit(&self) -> Result<OwnedSemaphorePermit, Busy> {
+        let permits = Arc::clone(&self.preview_permits);
+        permits.try_acquire_owned().map_err(|_| Busy)
     }
 
-    /// How models are placed and requests dispatched.
+    /// Returns the policy, its options and the discipline.
     pub async fn policy(&self) -> Result<PolicyView, Stopped> {
-        self.look(|cluster| cluster.policy_view()).await
+        self.read(|cluster| cluster.policy_view()).await
     }
 
-    /// Changes how models are placed and requests dispatched.
+    /// Changes the policy, its options or the discipline.
     pub async fn change_policy(
         &self,
         change: PolicyChange,
     ) -> Result<Result<PolicyView, PolicyError>, Stopped> {
-        self.ask(move |cluster| Box::pin(cluster.change_policy(change)))
+        self.execute(move |cluster| Box::pin(cluster.change_policy(change)))
             .await
     }
 
-    /// Takes or renews the lease of a node.
+    /// Grants or renews the lease of a node.
     pub async fn lease(
         &self,
         node: NodeName,
         request: LeaseRequest,
     ) -> Result<Result<LeaseGrant, LeaseError>, Stopped> {
-        self.ask(move |cluster| Box::pin(cluster.lease(node, request)))
+        self.execute(move |cluster| Box::pin(cluster.lease(node, request)))
             .await
     }
 
-    /// Takes what an agent reports of its node.
+    /// Takes the status of a node.
     pub async fn status(
         &self,
         node: NodeName,
         status: AgentStatus,
     ) -> Result<Result<(), StatusError>, Stopped> {
-        self.ask(move |cluster| Box::pin(cluster.status(node, status)))
+        self.execute(move |cluster| Box::pin(cluster.status(node, status)))
             .await
     }
 
-    /// What is wanted of a node, as soon as it is newer than `known` (epoch and revision), or after `wait` what it is then.
+    /// Waits until the wanted state of a node is newer than `known` (epoch and revision), at most for `wait`, and returns it.
     pub async fn wanted(
         &self,
         node: NodeName,
         known: (u64, u64),
         wait: Duration,
     ) -> Result<Result<WantedState, WantedError>, Stopped> {
-        let looked = self.look(move |cluster| cluster.wanted(&node)).await?;
-        let mut wanted = match looked {
+        let subscribed = self.read(move |cluster| cluster.subscribe_wanted(&node));
+        let mut wanted = match subscribed.await? {
             Ok(wanted) => wanted,
             Err(e) => return Ok(Err(e)),
         };
@@ -328,64 +331,71 @@ impl Controller {
         Ok(state.ok_or(WantedError::NotReported))
     }
 
-    /// Looks at the state.
-    async fn look<T: Send + 'static>(
+    /// Reads the state.
+    async fn read<T: Send + 'static>(
         &self,
-        look: impl FnOnce(&mut Cluster) -> T + Send + 'static,
+        read: impl FnOnce(&mut Cluster) -> T + Send + 'static,
     ) -> Result<T, Stopped> {
-        self.ask(move |cluster| {
-            let seen = look(cluster);
-            Box::pin(std::future::ready(seen))
+        self.execute(move |cluster| {
+            let result = read(cluster);
+            Box::pin(std::future::ready(result))
         })
         .await
     }
 
-    /// Has something done with the state by its owner. It is done to its end even if nobody waits for the answer any more.
-    async fn ask<T: Send + 'static>(
+    /// Has the owner of the state execute a command. The command runs to its end even if the caller no longer waits for the answer.
+    async fn execute<T: Send + 'static>(
         &self,
-        act: impl for<'a> FnOnce(&'a mut Cluster) -> BoxFuture<'a, T> + Send + 'static,
+        execute: impl for<'a> FnOnce(&'a mut Cluster) -> BoxFuture<'a, T> + Send + 'static,
     ) -> Result<T, Stopped> {
         let (answer, answered) = oneshot::channel();
-        let ask: Ask = Box::new(move |cluster| {
+        let command: Command = Box::new(move |cluster| {
             Box::pin(async move {
-                // Who asked may have gone.
-                let _ = answer.send(act(cluster).await);
+                // The caller may no longer wait.
+                let _ = answer.send(execute(cluster).await);
             })
         });
-        self.asks.send(ask).await.map_err(|_| Stopped)?;
+        self.commands.send(command).await.map_err(|_| Stopped)?;
         answered.await.map_err(|_| Stopped)
     }
 }
 
+/// Executes commands and everything that falls due, until the controller stops.
 async fn run(
     mut cluster: Cluster,
-    mut asks: mpsc::Receiver<Ask>,
-    mut links: watch::Receiver<
-        std::collections::BTreeMap<packhorse_cluster::ReplicaId, crate::driver::LinkState>,
-    >,
+    mut commands: mpsc::Receiver<Command>,
+    mut links: watch::Receiver<BTreeMap<ReplicaId, LinkState>>,
     stop: CancellationToken,
 ) {
     loop {
         cluster.advance();
-        let (wake, period_end) = (cluster.next_wake(), cluster.observing.due());
+        let (wake, period_end) = (cluster.next_wake(), cluster.observer.period_end());
         tokio::select! {
             () = stop.cancelled() => return,
-            ask = asks.recv() => match ask {
-                Some(ask) => ask(&mut cluster).await,
+            command = commands.recv() => match command {
+                Some(command) => command(&mut cluster).await,
                 None => return,
             },
             Ok(()) = links.changed() => {
                 let now = links.borrow_and_update().clone();
                 cluster.links_changed(now);
             }
-            solved = cluster.solved() => cluster.adopt(solved).await,
+            outcome = cluster.next_outcome() => cluster.adopt(outcome).await,
             () = tokio::time::sleep_until(period_end) => cluster.observe().await,
             () = tokio::time::sleep_until(wake) => cluster.tick(),
         }
     }
 }
 
-/// The name of a model as it is spoken of in reasons.
-fn spoken(model: &ModelId) -> String {
-    format!("model {model}")
+/// Runs a computation on a thread of its own, which holds the permit until the computation ends, even if the caller no longer
+/// waits.
+async fn run_with_permit<T: Send + 'static>(
+    permit: OwnedSemaphorePermit,
+    compute: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, JoinError> {
+    let task = tokio::task::spawn_blocking(move || {
+        let _permit = permit;
+        compute()
+    });
+    task.await
 }

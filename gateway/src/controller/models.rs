@@ -1,4 +1,4 @@
-//! Models: registered, changed, removed, and found to be unservable.
+//! Registration, change, removal and failure of models.
 
 use std::{sync::Arc, time::Duration};
 
@@ -10,41 +10,41 @@ use packhorse_kernels::KernelTable;
 
 use super::{
     cluster::{Cluster, Model},
-    nodes::shortened,
-    spoken,
+    nodes::truncated,
+    plan_reason::PlanReason,
 };
 use crate::store::{InsertModelError, StoreError};
 
-/// The most registered versions of models.
+/// The largest number of registered model versions.
 const MAX_MODELS: usize = 10_000;
 
-/// Why a model is not registered.
+/// The reason why a model is not registered.
 #[derive(Debug, thiserror::Error)]
 pub enum RegisterError {
     /// A field is out of its limits.
     #[error(transparent)]
     Invalid(#[from] ModelSpecError),
-    /// The version is registered.
-    #[error("model {0} is registered already: choose another version, or remove that one first")]
+    /// The version is already registered.
+    #[error("model {0} is already registered; choose another version or remove it first")]
     Exists(ModelId),
-    /// Its file is not stored.
-    #[error("artifact: no artifact {0} is stored: upload it first, with PUT /v1/artifacts/{0}")]
+    /// The model's file is not stored.
+    #[error("artifact: {0} is not stored; upload it first with PUT /v1/artifacts/{0}")]
     UnknownArtifact(ArtifactDigest),
-    /// There are too many.
-    #[error("{MAX_MODELS} models are registered, which is the most")]
+    /// Too many model versions are registered.
+    #[error("at most {MAX_MODELS} model versions can be registered; remove one first")]
     TooMany,
     /// The database failed.
     #[error(transparent)]
     Store(#[from] StoreError),
 }
 
-/// Why something is not done with a model.
+/// The reason why a model is not returned, changed or removed.
 #[derive(Debug, thiserror::Error)]
 pub enum ModelError {
-    /// There is none of that name.
-    #[error("no model {0} is registered")]
+    /// No model has this name.
+    #[error("model {0} is not registered")]
     UnknownName(ModelName),
-    /// There is one of that name, but not of that version.
+    /// The model of this name does not have this version.
     #[error("model {0} has no version {1}")]
     UnknownVersion(ModelName, ModelVersion),
     /// A field is out of its limits.
@@ -76,11 +76,11 @@ impl Cluster {
         self.models
             .insert(id.clone(), Model::new(spec, bytes, None));
         self.published.outdated = true;
-        self.request_plan(format!("{} was registered", spoken(&id)));
-        Ok(self.view_of(&id, &self.models[&id]))
+        self.request_plan(PlanReason::ModelRegistered(id.clone()));
+        Ok(self.registered_model_view(&id, &self.models[&id]))
     }
 
-    /// Changes what is promised of a model.
+    /// Changes the SLO, the rate or the queue limit of a model.
     pub(super) async fn change_model(
         &mut self,
         name: ModelName,
@@ -91,20 +91,20 @@ impl Cluster {
         let model = self.models.get_mut(&id).expect("it was just found");
         let mut spec = ModelSpec::clone(&model.spec);
         if let Some(slo_ms) = change.slo_ms {
-            spec.slo = slo_of_ms(slo_ms)?;
+            spec.slo = slo_from_ms(slo_ms)?;
         }
         spec.rate = change.rate_rps.unwrap_or(spec.rate);
         spec.queue_limit = change.queue_limit.unwrap_or(spec.queue_limit);
         spec.validate()?;
         if spec != *model.spec {
             self.store.update_model(&spec).await?;
-            let demanded = |spec: &ModelSpec| (spec.slo, spec.rate);
-            let other_demand = demanded(&spec) != demanded(&model.spec);
+            let demand = |spec: &ModelSpec| (spec.slo, spec.rate);
+            let demand_changed = demand(&spec) != demand(&model.spec);
             model.spec = Arc::new(spec);
             self.published.outdated = true;
             self.changed = true;
-            if other_demand {
-                self.request_plan(format!("{} was changed", spoken(&id)));
+            if demand_changed {
+                self.request_plan(PlanReason::ModelChanged(id.clone()));
             }
         }
         self.model_view(&id)
@@ -127,17 +127,17 @@ impl Cluster {
         for id in ids {
             tracing::info!(model.name = %id.name, model.version = id.version.get(), "a model was removed");
             self.models.remove(&id);
-            self.measuring.forget(&id);
-            self.fitting.forget_model(&id);
+            self.measurements.remove_model(&id);
+            self.memory_limits.remove_model(&id);
             self.plan.forecasts.remove(&id);
             self.profiles = without(&self.profiles, &id);
-            self.request_plan(format!("{} was removed", spoken(&id)));
+            self.request_plan(PlanReason::ModelRemoved(id));
         }
         self.published.outdated = true;
         Ok(())
     }
 
-    /// The model of a name, of the newest version if none is named.
+    /// Returns the identity of a registered model; of its newest version if none is given.
     pub(super) fn find_model(
         &self,
         name: &ModelName,
@@ -161,6 +161,7 @@ impl Cluster {
         }
     }
 
+    /// Returns the registered versions of a model, in ascending order.
     fn versions(&self, name: &ModelName) -> impl DoubleEndedIterator<Item = &ModelId> {
         let first = ModelId {
             name: name.clone(),
@@ -176,9 +177,9 @@ impl Cluster {
     }
 
     /// Notes that a model cannot be served as it is registered.
-    pub(super) async fn fail_model(&mut self, id: &ModelId, reason: String) {
-        let reason = match shortened(&reason) {
-            reason if reason.is_empty() => "its worker gave no reason".to_owned(),
+    pub(super) async fn fail_model(&mut self, id: &ModelId, reason: &str) {
+        let reason = match truncated(reason) {
+            reason if reason.is_empty() => "the worker gave no reason".to_owned(),
             reason => reason,
         };
         let Some(model) = self.models.get_mut(id) else {
@@ -190,13 +191,13 @@ impl Cluster {
         tracing::warn!(model.name = %id.name, model.version = id.version.get(), reason, "a model cannot be served");
         model.failure = Some(reason.clone());
         if let Err(e) = self.store.fail_model(id, &reason).await {
-            // It is known for this run; after a restart it would be found out again.
+            // After a restart the model would fail again and be noted again.
             tracing::error!(error = %e, model.name = %id.name, "cannot store that a model failed");
         }
-        self.request_plan(format!("{} failed", spoken(id)));
+        self.request_plan(PlanReason::ModelFailed(id.clone()));
     }
 
-    /// Adds profiles, replacing those there are for the same model and kind of device.
+    /// Adds profiles. They replace existing ones of the same model and kind of device.
     pub(super) async fn import_profiles(
         &mut self,
         profiles: ProfileTable,
@@ -207,19 +208,22 @@ impl Cluster {
         for (model, kind, profile) in profiles.iter() {
             self.profiles
                 .insert(model.clone(), kind.clone(), profile.clone());
-            self.measuring.known(model, kind);
-            self.fitting.forget(model, kind);
+            self.measurements.remove(model, kind);
+            self.memory_limits.remove(model, kind);
         }
         if !profiles.is_empty() {
             self.published.outdated = true;
-            self.request_plan("profiles were imported".to_owned());
+            self.request_plan(PlanReason::ProfilesImported);
         }
         Ok(())
     }
 }
 
-/// An objective as the API gives it.
-pub(crate) fn slo_of_ms(slo_ms: f64) -> Result<Duration, ModelSpecError> {
+/// Converts a latency objective from milliseconds.
+///
+/// # Errors
+/// If the value is no duration. [`ModelSpec::validate`] checks the limits.
+pub(crate) fn slo_from_ms(slo_ms: f64) -> Result<Duration, ModelSpecError> {
     Duration::try_from_secs_f64(slo_ms / 1e3).map_err(|_| ModelSpecError {
         field: "slo_ms".to_owned(),
         problem: format!(
@@ -229,9 +233,10 @@ pub(crate) fn slo_of_ms(slo_ms: f64) -> Result<Duration, ModelSpecError> {
     })
 }
 
-fn without(profiles: &ProfileTable, gone: &ModelId) -> ProfileTable {
+/// Returns the profiles without those of one model.
+fn without(profiles: &ProfileTable, removed: &ModelId) -> ProfileTable {
     let mut kept = ProfileTable::default();
-    for (model, kind, profile) in profiles.iter().filter(|(model, ..)| *model != gone) {
+    for (model, kind, profile) in profiles.iter().filter(|(model, ..)| *model != removed) {
         kept.insert(model.clone(), kind.clone(), profile.clone());
     }
     kept

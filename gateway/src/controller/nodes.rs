@@ -1,4 +1,4 @@
-//! Nodes: leases, what their agents report, and what the admin wants of them.
+//! Nodes: their leases, the reports of their agents, and their scheduling.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -15,44 +15,50 @@ use packhorse_cluster::{
 };
 use tokio::{sync::watch, time::Instant};
 
-use super::cluster::Cluster;
+use super::{cluster::Cluster, plan_reason::PlanReason};
 use crate::store::{Scheduling, StoreError, StoredNode};
 
-/// The most nodes.
+/// The largest number of nodes.
 const MAX_NODES: usize = 1024;
-/// The most devices of a node.
+/// The largest number of devices of a node.
 const MAX_DEVICES: usize = 64;
-/// The most replicas, and the most measurements, that one status may speak of.
+/// The largest number of replicas, and of measurements, in one status.
 const MAX_STATUSES: usize = 4096;
-/// The most processes, and the most reasons for low clocks, of one GPU.
+/// The largest number of processes, and of reasons for reduced clocks, of one GPU.
 const MAX_PER_GPU: usize = 1024;
-/// The longest text that is kept of what an agent says.
+/// The largest number of characters that are kept of a text from an agent.
 const MAX_TEXT: usize = 2000;
+/// The largest number of bytes of an agent's instance and of its version.
+const MAX_ID_BYTES: usize = 128;
+/// The largest number of bytes of a device's description.
+const MAX_DESCRIPTION_BYTES: usize = 1024;
 
-/// A node as the control plane knows it.
+/// A node and its state.
 pub(super) struct Node {
+    /// The node as it is stored.
     pub(super) stored: StoredNode,
+    /// The state of the node's lease.
     pub(super) lease: Lease,
-    /// When its agent was last heard, if it was since the gateway's start.
+    /// The time of the agent's last message; none since the gateway's start.
     pub(super) last_heard: Option<Instant>,
-    /// What its agent last said, if it has said anything since the gateway's start.
+    /// The agent's last report; none since the gateway's start.
     pub(super) report: Option<Report>,
-    /// What is wanted of it; none before it has reported.
+    /// The wanted state of the node; none before its first report.
     pub(super) wanted: watch::Sender<Option<WantedState>>,
 }
 
-/// How a node stands with its lease.
+/// The state of a node's lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Lease {
-    /// The gateway has just started, and the agent has until then to come back.
+    /// The gateway has started, and the agent has until this time to take its lease again.
     Awaited { until: Instant },
-    /// An agent holds it.
+    /// The agent with this instance holds the lease.
     Held { instance: String, until: Instant },
-    /// It has run out.
+    /// The lease has expired.
     Lost,
 }
 
-/// What an agent last said.
+/// The last report of an agent.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Report {
     pub(super) replicas: BTreeMap<ReplicaId, ReplicaStatus>,
@@ -60,12 +66,12 @@ pub(super) struct Report {
     pub(super) gpus: Vec<GpuStatus>,
 }
 
-/// Why a lease is not granted.
+/// The reason why a lease is not granted.
 #[derive(Debug, thiserror::Error)]
 pub enum LeaseError {
-    /// Another agent holds it.
+    /// Another agent holds the lease.
     #[error(
-        "node {0} is held by another agent; give this one another --node, or wait until the lease of the other has run out"
+        "another agent holds the lease of node {0}; start this agent with another --node, or wait until that lease expires"
     )]
     Held(NodeName),
     /// A field is out of its limits.
@@ -73,49 +79,49 @@ pub enum LeaseError {
     Invalid {
         /// The field.
         field: &'static str,
-        /// What is wrong and what is allowed.
+        /// The violated limit.
         problem: String,
     },
     /// There are too many nodes.
-    #[error("there are {MAX_NODES} nodes already, which is the most")]
+    #[error("at most {MAX_NODES} nodes can join")]
     TooMany,
     /// The database failed.
     #[error(transparent)]
     Store(#[from] StoreError),
 }
 
-/// Why a status is not taken.
+/// The reason why a status is refused.
 #[derive(Debug, thiserror::Error)]
 pub enum StatusError {
-    /// This agent does not hold the lease.
-    #[error("the lease of node {0} is not held by this agent: renew it first")]
+    /// The agent does not hold the lease.
+    #[error("this agent does not hold the lease of node {0}; take the lease first")]
     NotHeld(NodeName),
-    /// It speaks of too much.
-    #[error("{field}: at most {limit}")]
+    /// A list is too long.
+    #[error("{field}: at most {limit} entries are allowed")]
     TooMany {
         /// The field.
         field: &'static str,
-        /// The most.
+        /// The largest number of entries.
         limit: usize,
     },
 }
 
-/// Why a node is not told what is wanted of it.
+/// The reason why a node does not get its wanted state.
 #[derive(Debug, thiserror::Error)]
 pub enum WantedError {
-    /// Nobody holds its lease.
-    #[error("the lease of node {0} is not held: renew it first")]
+    /// No agent holds the lease.
+    #[error("no agent holds the lease of node {0}; take the lease first")]
     NotHeld(NodeName),
-    /// It must say first what it has.
-    #[error("the node has not reported its status yet")]
+    /// The agent has not reported its status yet.
+    #[error("the node has not reported its status yet; report the status first")]
     NotReported,
 }
 
-/// Why a node is not scheduled as asked.
+/// The reason why the scheduling of a node is not changed.
 #[derive(Debug, thiserror::Error)]
 pub enum NodeError {
-    /// There is none of that name.
-    #[error("no node {0} is known")]
+    /// No node has this name.
+    #[error("no node has the name {0}")]
     Unknown(NodeName),
     /// The database failed.
     #[error(transparent)]
@@ -123,7 +129,7 @@ pub enum NodeError {
 }
 
 impl Node {
-    /// A node of which only what is stored is known.
+    /// Restores a stored node, whose agent has until this time to take its lease.
     pub(super) fn awaited(stored: StoredNode, until: Instant) -> Self {
         Self {
             stored,
@@ -134,6 +140,7 @@ impl Node {
         }
     }
 
+    /// Returns a device by its name within the node.
     pub(super) fn device(&self, local: &str) -> Option<&DeviceReport> {
         self.stored
             .devices
@@ -141,7 +148,7 @@ impl Node {
             .find(|device| device.name == local)
     }
 
-    /// Its devices with their full names.
+    /// Returns the devices with their identities.
     pub(super) fn devices(&self) -> impl Iterator<Item = (DeviceId, &DeviceReport)> {
         self.stored.devices.iter().map(|device| {
             let id = DeviceId::new(self.stored.name.clone(), &device.name);
@@ -149,15 +156,17 @@ impl Node {
         })
     }
 
+    /// Returns true if the node's agent holds the lease.
     pub(super) fn holds_lease(&self) -> bool {
         matches!(self.lease, Lease::Held { .. })
     }
 
-    /// Whether new replicas may be placed on it.
+    /// Returns true if new replicas may be placed on the node.
     pub(super) fn takes_replicas(&self) -> bool {
         self.holds_lease() && self.stored.scheduling == Scheduling::Open
     }
 
+    /// Returns the time at which the lease expires; `None` if it has.
     pub(super) fn lease_ends(&self) -> Option<Instant> {
         match self.lease {
             Lease::Awaited { until } | Lease::Held { until, .. } => Some(until),
@@ -165,19 +174,20 @@ impl Node {
         }
     }
 
-    /// What its agent last read of one of its GPUs.
+    /// Returns the last reported state of a GPU, by its name within the node.
     pub(super) fn gpu(&self, local: &str) -> Option<&GpuStatus> {
         let gpus = &self.report.as_ref()?.gpus;
         gpus.iter().find(|gpu| gpu.device == local)
     }
 
+    /// Returns the last reported status of a replica.
     pub(super) fn status(&self, replica: ReplicaId) -> Option<&ReplicaStatus> {
         self.report.as_ref()?.replicas.get(&replica)
     }
 }
 
 impl Cluster {
-    /// Takes or renews the lease of a node.
+    /// Grants or renews the lease of a node.
     pub(super) async fn lease(
         &mut self,
         name: NodeName,
@@ -221,9 +231,9 @@ impl Cluster {
         }
         if joins {
             tracing::info!(node.name = %name, devices = node.stored.devices.len(), "a node joined");
-            self.request_plan(format!("node {name} joined"));
+            self.request_plan(PlanReason::NodeJoined(name));
         } else if differs {
-            self.request_plan(format!("the devices of node {name} changed"));
+            self.request_plan(PlanReason::DevicesChanged(name));
         }
         Ok(LeaseGrant {
             epoch: self.epoch,
@@ -231,7 +241,7 @@ impl Cluster {
         })
     }
 
-    /// Takes what an agent reports of its node.
+    /// Takes the status of a node.
     pub(super) async fn status(
         &mut self,
         name: NodeName,
@@ -262,9 +272,9 @@ impl Cluster {
         let mut gpus = status.gpus;
         gpus.retain(|gpu| node.device(&gpu.device).is_some());
         for gpu in &mut gpus {
-            gpu.mps_reason = gpu.mps_reason.as_deref().map(shortened);
+            gpu.mps_reason = gpu.mps_reason.as_deref().map(truncated);
             for reason in &mut gpu.throttle_reasons {
-                *reason = shortened(reason);
+                *reason = truncated(reason);
             }
         }
         self.data_plane.telemetry().set_gpus(&name, gpus.clone());
@@ -275,22 +285,22 @@ impl Cluster {
                 .replicas
                 .into_iter()
                 .map(|mut replica| {
-                    replica.reason = replica.reason.map(|text| shortened(&text));
+                    replica.reason = replica.reason.map(|text| truncated(&text));
                     (replica.id, replica)
                 })
                 .collect(),
             profiles: status.profiles,
         });
         self.changed = true;
-        self.note_what_fits(&name);
+        self.update_memory_limits(&name);
         self.collect_measurements(&name, (status.epoch, status.revision))
             .await;
-        self.fail_models_of(&name).await;
+        self.fail_unservable_models(&name).await;
         Ok(())
     }
 
-    /// The channel over which a node is told what is wanted of it.
-    pub(super) fn wanted(
+    /// Returns a receiver of the wanted state of a node.
+    pub(super) fn subscribe_wanted(
         &self,
         name: &NodeName,
     ) -> Result<watch::Receiver<Option<WantedState>>, WantedError> {
@@ -300,7 +310,7 @@ impl Cluster {
         }
     }
 
-    /// Says what shall be placed on a node.
+    /// Changes the scheduling of a node.
     pub(super) async fn schedule_node(
         &mut self,
         name: NodeName,
@@ -316,23 +326,18 @@ impl Cluster {
             };
             self.store.put_node(&stored).await?;
             node.stored = stored;
-            let what = match scheduling {
-                Scheduling::Open => "uncordoned",
-                Scheduling::Cordoned => "cordoned",
-                Scheduling::Draining => "drained",
-            };
-            self.request_plan(format!("node {name} was {what}"));
+            self.request_plan(PlanReason::NodeScheduled(name.clone(), scheduling));
         }
         self.node_view(&name)
     }
 
-    /// Counts nodes as lost whose agents were silent for too long.
+    /// Marks the nodes whose lease has expired as lost.
     pub(super) fn expire_leases(&mut self, now: Instant) {
         let mut lost = Vec::new();
         for (name, node) in &mut self.nodes {
             if node.lease_ends().is_some_and(|until| until <= now) {
                 if node.holds_lease() {
-                    tracing::warn!(node.name = %name, "a node's agent is silent; its lease has run out");
+                    tracing::warn!(node.name = %name, "the lease of a node has expired");
                 }
                 node.lease = Lease::Lost;
                 lost.push(name.clone());
@@ -340,17 +345,17 @@ impl Cluster {
         }
         for name in lost {
             self.data_plane.telemetry().set_gpus(&name, Vec::new());
-            self.request_plan(format!("node {name} was lost"));
+            self.request_plan(PlanReason::NodeLost(name));
         }
     }
 
-    /// Whether a replica answers requests now.
+    /// Returns true if a replica gets batches.
     pub(super) fn serves(&self, replica: ReplicaId) -> bool {
         self.links.get(&replica) == Some(&crate::driver::LinkState::Serving)
     }
 
-    /// A program that a node cannot serve as it is registered, and that no replica serves, is a failed model.
-    async fn fail_models_of(&mut self, name: &NodeName) {
+    /// Marks the models as failed that a node cannot serve as they are registered and that no replica serves.
+    async fn fail_unservable_models(&mut self, name: &NodeName) {
         let Some(node) = self.nodes.get(name) else {
             return;
         };
@@ -372,11 +377,12 @@ impl Cluster {
                 .get(&program.model)
                 .is_some_and(|model| *model.program == *program);
             if current && !self.is_served(&program.model) {
-                self.fail_model(&program.model, reason).await;
+                self.fail_model(&program.model, &reason).await;
             }
         }
     }
 
+    /// Returns true if a replica of the model gets batches.
     fn is_served(&self, model: &ModelId) -> bool {
         let planned = self.plan.replicas.iter();
         planned
@@ -385,42 +391,38 @@ impl Cluster {
     }
 }
 
+/// Checks the fields of a lease request.
 fn check_lease(name: &NodeName, request: &LeaseRequest) -> Result<(), LeaseError> {
     let invalid = |field, problem: String| Err(LeaseError::Invalid { field, problem });
-    if request.instance.is_empty() || request.instance.len() > 128 {
-        return invalid("instance", "expected 1 to 128 bytes".to_owned());
+    if request.instance.is_empty() || request.instance.len() > MAX_ID_BYTES {
+        return invalid("instance", format!("expected 1 to {MAX_ID_BYTES} bytes"));
     }
-    if request.agent_version.len() > 128 {
-        return invalid("agent_version", "expected at most 128 bytes".to_owned());
+    if request.agent_version.len() > MAX_ID_BYTES {
+        let problem = format!("expected at most {MAX_ID_BYTES} bytes");
+        return invalid("agent_version", problem);
     }
     if request.devices.len() > MAX_DEVICES {
-        return invalid(
-            "devices",
-            format!(
-                "{} are over the limit of {MAX_DEVICES}",
-                request.devices.len()
-            ),
-        );
+        let count = request.devices.len();
+        let problem = format!("at most {MAX_DEVICES} devices are allowed, got {count}");
+        return invalid("devices", problem);
     }
     let mut names = BTreeSet::new();
     for device in &request.devices {
         if let Err(e) = DeviceId::new(name.clone(), &device.name) {
             return invalid("devices.name", e.to_string());
         }
-        if device.description.len() > 1024 {
-            return invalid(
-                "devices.description",
-                "expected at most 1024 bytes".to_owned(),
-            );
+        if device.description.len() > MAX_DESCRIPTION_BYTES {
+            let problem = format!("expected at most {MAX_DESCRIPTION_BYTES} bytes");
+            return invalid("devices.description", problem);
         }
         if !names.insert(&device.name) {
-            return invalid("devices.name", format!("{:?} is given twice", device.name));
+            return invalid("devices.name", format!("{:?} appears twice", device.name));
         }
     }
     Ok(())
 }
 
-/// The beginning of a text that came from outside.
-pub(super) fn shortened(text: &str) -> String {
+/// Returns the first [`MAX_TEXT`] characters of a text.
+pub(super) fn truncated(text: &str) -> String {
     text.chars().take(MAX_TEXT).collect()
 }

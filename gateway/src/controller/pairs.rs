@@ -1,19 +1,19 @@
-//! Tables of pairs that were measured beside each other on a device: what policies learn from before there is anything to observe.
+//! Measured pairs of models that share a device, from which policies learn before there are observations.
 
 use packhorse_cluster::{DeviceKind, DeviceObservation};
 use packhorse_contention::PairTable;
 
-use super::cluster::Cluster;
+use super::{cluster::Cluster, plan_reason::PlanReason};
 use crate::store::StoreError;
 
-/// The most pairs of one kind of device: a policy learns from all of them within its time.
+/// The largest number of pairs of one kind of device. A policy learns from all of them within its time limit.
 const MAX_PAIRS: usize = 1024;
 
-/// Why a table is not taken.
+/// The reason why a table is refused.
 #[derive(Debug, thiserror::Error)]
 pub enum PairsError {
-    /// It is too long.
-    #[error("{0} pairs are over the limit of {MAX_PAIRS} for a kind of device")]
+    /// The table has too many pairs.
+    #[error("at most {MAX_PAIRS} pairs per kind of device are allowed, got {0}")]
     TooMany(usize),
     /// The database failed.
     #[error(transparent)]
@@ -21,7 +21,7 @@ pub enum PairsError {
 }
 
 impl Cluster {
-    /// Takes what was measured on a kind of device, in the place of what is there; a table without pairs takes it away.
+    /// Replaces the pairs of a kind of device. A table without pairs removes them.
     pub(super) async fn import_pairs(
         &mut self,
         kind: DeviceKind,
@@ -31,26 +31,28 @@ impl Cluster {
             return Err(PairsError::TooMany(pairs.pairs.len()));
         }
         self.store.put_pairs(&kind, &pairs).await?;
-        let reason = format!("pairs that were measured on {kind} were imported");
+        let reason = PlanReason::PairsImported(kind.clone());
         self.pairs.insert(kind, pairs);
         self.learn_from_pairs();
         self.request_plan(reason);
         Ok(())
     }
 
-    /// Has what is assumed of devices begin with the tables that are there now.
+    /// Learns the slowdowns again, from the current pairs and then from the observations.
     pub(super) fn learn_from_pairs(&mut self) {
-        let measured: Vec<DeviceObservation> = self.measured().collect();
-        self.observing.learn_anew(&measured, &self.profiles);
+        let measured: Vec<DeviceObservation> = self.measured_pairs().collect();
+        self.observer.relearn(&measured, &self.profiles);
     }
 
-    fn measured(&self) -> impl Iterator<Item = DeviceObservation> {
+    fn measured_pairs(&self) -> impl Iterator<Item = DeviceObservation> {
         let tables = self.pairs.iter();
         tables.flat_map(|(kind, pairs)| pairs.observations(kind, &self.profiles))
     }
 
-    /// What policies may learn from, the oldest first: what was measured, then what was observed.
+    /// Returns the observations for policies, the oldest first: the measured pairs, then those of the current run.
     pub(super) fn observations(&self) -> Vec<DeviceObservation> {
-        self.measured().chain(self.observing.history()).collect()
+        self.measured_pairs()
+            .chain(self.observer.history())
+            .collect()
     }
 }

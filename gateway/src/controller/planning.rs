@@ -1,4 +1,4 @@
-//! When the next plan is made, and what is adopted of it.
+//! The schedule of planning, and the adoption of new plans.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -14,29 +14,36 @@ use tokio::{task::JoinHandle, time::Instant};
 
 use super::{
     cluster::{Cluster, CurrentPlan, by_model},
+    draft::DraftReplica,
     nodes::Lease,
-    question::{Drafted, Solved},
+    plan_reason::{PlanReason, PlanReasons},
+    planning_input::PlanningOutcome,
+    planning_trouble::{PlanningError, PlanningTrouble},
 };
 use crate::store::{Settings, StoreError, StoredPlan};
 
-/// Changes that come within so long of each other are planned for together.
+/// The time for which changes are collected before they are planned for together.
 const DEBOUNCE: Duration = Duration::from_millis(50);
-/// A plan that could not be stored is tried again after this.
+/// The time after which a plan that could not be stored is tried again.
 const RETRY: Duration = Duration::from_secs(1);
-/// When to plan next, and the plan that is being made.
+
+/// The schedule of planning.
 #[derive(Default)]
 pub(super) struct Planning {
-    reasons: Vec<String>,
+    /// The reasons for the next plan.
+    reasons: PlanReasons,
+    /// The time of the next plan; none if no plan is requested.
     due: Option<Instant>,
-    solve: Option<JoinHandle<Solved>>,
-    /// Why the last attempt gave no plan.
-    pub(super) trouble: Option<String>,
+    /// The plan that is being made.
+    solve: Option<JoinHandle<PlanningOutcome>>,
+    /// The trouble of the last attempt.
+    pub(super) trouble: Option<PlanningTrouble>,
 }
 
-/// Why policy or discipline are not changed.
+/// The reason why the policy is not changed.
 #[derive(Debug, thiserror::Error)]
 pub enum PolicyError {
-    /// There is no such policy.
+    /// The policy does not exist.
     #[error("policy: {0}")]
     Unknown(#[from] UnknownPolicy),
     /// The database failed.
@@ -45,36 +52,28 @@ pub enum PolicyError {
 }
 
 impl Planning {
-    /// Whether a plan is being made or will be.
+    /// Returns true if a plan is being made or will be.
     pub(super) fn is_pending(&self) -> bool {
         self.due.is_some() || self.solve.is_some()
-    }
-
-    fn take_reason(&mut self) -> String {
-        const SPELT_OUT: usize = 3;
-        let reasons = std::mem::take(&mut self.reasons);
-        let more = reasons.len().saturating_sub(SPELT_OUT);
-        let text = reasons[..reasons.len() - more].join(", ");
-        match more {
-            0 => text,
-            more => format!("{text}, and {more} more changes"),
-        }
     }
 }
 
 impl Cluster {
-    /// Something has changed that a plan depends on.
-    pub(super) fn request_plan(&mut self, reason: String) {
-        if !self.planning.reasons.contains(&reason) {
-            self.planning.reasons.push(reason);
-        }
+    /// Requests a plan, because something has changed that plans depend on.
+    pub(super) fn request_plan(&mut self, reason: PlanReason) {
+        self.planning.reasons.insert(reason);
+        self.schedule_planning(DEBOUNCE);
+    }
+
+    /// Makes the next plan after this delay, unless it is due earlier.
+    fn schedule_planning(&mut self, delay: Duration) {
         self.planning
             .due
-            .get_or_insert_with(|| Instant::now() + DEBOUNCE);
+            .get_or_insert_with(|| Instant::now() + delay);
         self.changed = true;
     }
 
-    /// When the next plan is to be made, if that only needs the time to come.
+    /// Returns the time of the next plan; `None` if no plan is requested, or if another one must end first.
     pub(super) fn planning_due(&self) -> Option<Instant> {
         let due = self.planning.due?;
         if self.planning.solve.is_some() {
@@ -86,8 +85,8 @@ impl Cluster {
         }
     }
 
-    /// Whether the nodes that the plan uses have reported since the gateway's start. Until then a plan would move what may well
-    /// be where it should.
+    /// Returns true if the nodes of the current plan have reported since the gateway's start, or are lost. A plan made earlier
+    /// would move replicas that may still run.
     fn is_settled(&self) -> bool {
         let mut used = self.plan.replicas.iter().map(|r| r.device.node());
         used.all(|node| {
@@ -96,53 +95,56 @@ impl Cluster {
         })
     }
 
-    /// Begins to plan, if it is time.
+    /// Starts to plan, if it is time.
     pub(super) fn plan_if_due(&mut self, now: Instant) {
         if self.planning_due().is_none_or(|due| due > now) {
             return;
         }
         self.planning.due = None;
-        let reason = self.planning.take_reason();
-        let question = self.question(self.policy, reason);
-        self.observing.plan_asked();
+        let reasons = std::mem::take(&mut self.planning.reasons);
+        let input = self.planning_input(self.policy, reasons);
+        self.observer.plan_requested();
         let budget = self.config.solve_budget;
-        self.planning.solve = Some(tokio::task::spawn_blocking(move || question.solve(budget)));
+        self.planning.solve = Some(tokio::task::spawn_blocking(move || input.solve(budget)));
     }
 
-    /// Waits for the plan that is being made; for ever, if there is none.
-    pub(super) async fn solved(&mut self) -> Solved {
+    /// Waits for the plan that is being made; forever, if none is.
+    pub(super) async fn next_outcome(&mut self) -> PlanningOutcome {
         let Some(solve) = &mut self.planning.solve else {
             return std::future::pending().await;
         };
-        let solved = solve.await;
+        let outcome = solve.await;
         self.planning.solve = None;
-        solved.unwrap_or_else(|e| Solved {
-            reason: String::new(),
-            result: Err(format!("the policy {} failed: {e}", self.policy.name)),
+        outcome.unwrap_or_else(|error| PlanningOutcome {
+            reasons: PlanReasons::default(),
+            result: Err(PlanningError::Panicked {
+                policy: self.policy.name,
+                error,
+            }),
         })
     }
 
-    /// Makes the answer the current plan, if it is one and places anything differently.
-    pub(super) async fn adopt(&mut self, solved: Solved) {
+    /// Makes the outcome the current plan, if it is a plan and differs from the current one.
+    pub(super) async fn adopt(&mut self, outcome: PlanningOutcome) {
         self.changed = true;
-        let draft = match solved.result {
+        let draft = match outcome.result {
             Ok(draft) => draft,
-            Err(trouble) => {
-                tracing::error!(trouble, "no new plan; the current one stays");
-                self.planning.trouble = Some(trouble);
+            Err(error) => {
+                tracing::error!(error = %error, "no new plan; the current one stays");
+                self.planning.trouble = Some(PlanningTrouble::Failed(error));
                 return;
             }
         };
-        if let Some(note) = &draft.note {
-            tracing::warn!(note, "planned by another policy than was asked");
+        if let Some(fallback) = &draft.fallback {
+            tracing::warn!(reason = %fallback, "the fallback policy made the plan");
         }
-        self.planning.trouble.clone_from(&draft.note);
+        self.planning.trouble = draft.fallback.map(PlanningTrouble::Fallback);
         let newest = self.plan.stored.as_ref().map(|plan| plan.generation);
         let generation = Generation(newest.map_or(1, |newest| newest.0 + 1));
-        let (drafted, replicas) = self.identified(generation, draft.replicas);
+        let (drafts, replicas) = self.with_ids(generation, draft.replicas);
         let ids: BTreeSet<_> = replicas.iter().map(|replica| replica.id).collect();
         let unchanged = ids == self.plan.replicas.iter().map(|r| r.id).collect()
-            && self.has_cycles_of(&drafted, &replicas);
+            && self.has_duty_cycles(&drafts, &replicas);
         if unchanged && (newest.is_some() || self.models.is_empty()) {
             self.plan.forecasts = by_model(&draft.models);
             return;
@@ -150,21 +152,22 @@ impl Cluster {
         let stored = StoredPlan {
             generation,
             policy: draft.policy.to_owned(),
-            reason: solved.reason.clone(),
+            reason: outcome.reasons.to_string(),
             solve_ms: draft.solve_ms,
             created_ms: StoredPlan::now_ms(),
-            replicas: drafted
+            replicas: drafts
                 .iter()
                 .zip(&replicas)
-                .map(|(drafted, placed)| drafted.stored(placed.id))
+                .map(|(draft, placed)| draft.stored(placed.id))
                 .collect(),
             models: draft.models,
         };
         if let Err(e) = self.store.insert_plan(&stored).await {
             tracing::error!(error = %e, "cannot store the new plan; the current one stays");
-            self.planning.trouble = Some("the new plan cannot be stored".to_owned());
-            self.request_plan(solved.reason);
-            self.planning.due = Some(Instant::now() + RETRY);
+            self.planning.trouble = Some(PlanningTrouble::NotStored);
+            self.planning.reasons.extend(outcome.reasons);
+            self.planning.due = None;
+            self.schedule_planning(RETRY);
             return;
         }
         tracing::info!(
@@ -172,12 +175,14 @@ impl Cluster {
             plan.replicas = replicas.len(),
             plan.policy = draft.policy,
             solve_ms = draft.solve_ms,
-            reason = solved.reason,
+            reason = stored.reason,
             "adopted a new plan"
         );
-        let old = std::mem::take(&mut self.plan.replicas);
-        let left = old.into_iter().filter(|replica| !ids.contains(&replica.id));
-        self.earlier.extend(left.map(|replica| EarlierReplica {
+        let before = std::mem::take(&mut self.plan.replicas);
+        let removed = before
+            .into_iter()
+            .filter(|replica| !ids.contains(&replica.id));
+        self.earlier.extend(removed.map(|replica| EarlierReplica {
             replica,
             draining: false,
         }));
@@ -189,34 +194,34 @@ impl Cluster {
         };
     }
 
-    /// Whether the stored plan shares devices in time as a draft does.
-    fn has_cycles_of(&self, drafted: &[Drafted], replicas: &[PlacedReplica]) -> bool {
+    /// Returns true if the stored plan has the same duty cycles as a draft.
+    fn has_duty_cycles(&self, drafts: &[DraftReplica], replicas: &[PlacedReplica]) -> bool {
         let stored = self.plan.stored.iter().flat_map(|plan| &plan.replicas);
         let stored: BTreeMap<_, _> = stored.map(|r| (r.id, r.duty_cycle_ms)).collect();
-        let mut drafted = drafted.iter().zip(replicas);
-        drafted.all(|(drafted, placed)| stored.get(&placed.id) == Some(&drafted.duty_cycle_ms()))
+        let mut drafts = drafts.iter().zip(replicas);
+        drafts.all(|(draft, placed)| stored.get(&placed.id) == Some(&draft.duty_cycle_ms()))
     }
 
-    /// Gives the replicas of a draft identities; those whose model has gone or changed meanwhile are left out.
-    fn identified(
+    /// Gives the replicas of a draft identities. Replicas of models that were removed or have failed meanwhile are left out.
+    fn with_ids(
         &self,
         generation: Generation,
-        mut drafted: Vec<Drafted>,
-    ) -> (Vec<Drafted>, Vec<PlacedReplica>) {
-        drafted.retain(|d| {
+        mut drafts: Vec<DraftReplica>,
+    ) -> (Vec<DraftReplica>, Vec<PlacedReplica>) {
+        drafts.retain(|d| {
             self.models
                 .get(&d.model)
                 .is_some_and(|m| m.failure.is_none())
         });
-        let placements: Vec<Placement> = drafted
+        let placements: Vec<Placement> = drafts
             .iter()
-            .map(|drafted| Placement {
-                program: Arc::clone(&self.models[&drafted.model].program),
-                device: drafted.device.clone(),
-                device_memory: drafted.device_memory,
-                batch_size: drafted.batch_size,
-                compute_share: drafted.compute_share,
-                memory: drafted.memory,
+            .map(|draft| Placement {
+                program: Arc::clone(&self.models[&draft.model].program),
+                device: draft.device.clone(),
+                device_memory: draft.device_memory,
+                batch_size: draft.batch_size,
+                compute_share: draft.compute_share,
+                memory: draft.memory,
             })
             .collect();
         let earlier = self.earlier.iter().filter(|earlier| !earlier.draining);
@@ -226,15 +231,15 @@ impl Cluster {
             .iter()
             .chain(earlier.map(|earlier| &earlier.replica));
         let replicas = assign_ids(generation, &placements, existing);
-        (drafted, replicas)
+        (drafts, replicas)
     }
 
-    /// How models are placed and requests dispatched.
+    /// Returns the policy, its options and the discipline.
     pub(super) fn policy_view(&self) -> PolicyView {
         super::views::policy_view(self.policy, self.options, self.discipline)
     }
 
-    /// Changes how models are placed and requests dispatched.
+    /// Changes the policy, its options or the discipline.
     pub(super) async fn change_policy(
         &mut self,
         change: PolicyChange,
@@ -251,20 +256,20 @@ impl Cluster {
         self.store.put_settings(&settings).await?;
         if policy.name != self.policy.name {
             self.policy = policy;
-            self.request_plan(format!("the policy became {}", policy.name));
+            self.request_plan(PlanReason::PolicyChanged(policy.name));
         }
         if let Some(options) = change.options
             && options != self.options
         {
             self.options = options;
-            self.request_plan("the policy's options changed".to_owned());
+            self.request_plan(PlanReason::OptionsChanged);
         }
         if let Some(discipline) = change.discipline
             && discipline != self.discipline
         {
             self.discipline = discipline;
             self.published.outdated = true;
-            self.request_plan(format!("the discipline became {discipline}"));
+            self.request_plan(PlanReason::DisciplineChanged(discipline));
         }
         Ok(self.policy_view())
     }

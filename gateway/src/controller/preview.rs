@@ -1,4 +1,5 @@
-//! What would be planned if something were different. Looks at the state, asks the policy beside it, changes nothing.
+//! Previews: the plan that a policy would make if the cluster were different. A preview reads the state, computes beside it and
+//! changes nothing.
 
 use std::time::Duration;
 
@@ -13,70 +14,76 @@ use tokio::sync::OwnedSemaphorePermit;
 use super::{
     Busy,
     cluster::Cluster,
-    models::{ModelError, slo_of_ms},
-    question::Question,
+    models::{ModelError, slo_from_ms},
+    plan_reason::{PlanReason, PlanReasons},
+    planning_input::PlanningInput,
+    planning_trouble::PlanningError,
+    run_with_permit,
     views::draft_view,
 };
 
-/// The most devices that a preview may add.
+/// The largest number of devices that a preview may add.
 const MAX_DEVICES: u32 = 1024;
-/// The node that holds the devices of a preview; real nodes cannot be called so while it lasts, for it never exists.
+/// The name of the node that the added devices of a preview belong to. It is no node of the cluster.
 const PREVIEW_NODE: &str = "preview";
 
-/// Why there is no preview.
+/// The reason why there is no preview.
 #[derive(Debug, thiserror::Error)]
 pub enum PreviewError {
-    /// There is no such policy.
+    /// The policy does not exist.
     #[error("policy: {0}")]
     Policy(#[from] UnknownPolicy),
-    /// There is no such model.
+    /// The model does not exist.
     #[error("{field}: {source}")]
     Model {
-        /// The field.
+        /// The field that names the model.
         field: &'static str,
-        /// Which model.
+        /// The error with the model's name.
         source: ModelError,
     },
     /// A changed model is out of its limits.
     #[error("models.{0}")]
     Invalid(#[from] ModelSpecError),
-    /// Nothing is known of a kind of device.
+    /// The memory of a kind of device is unknown.
     #[error(
-        "devices.kind: nothing is known of {0}: no data sheet is built in, and no node has one"
+        "devices.kind: {0} is unknown: no node has such a device, and there is no built-in data sheet"
     )]
     UnknownKind(DeviceKind),
-    /// Too many devices.
-    #[error("devices.count: at most {MAX_DEVICES} in all")]
+    /// Too many devices are added.
+    #[error("devices.count: at most {MAX_DEVICES} devices can be added in one preview")]
     TooManyDevices,
-    /// Too much is being thought about.
+    /// Too many previews and explanations run.
     #[error(transparent)]
     Busy(#[from] Busy),
-    /// The policy gave no plan.
-    #[error("{0}")]
-    NoPlan(String),
+    /// The policy made no plan.
+    #[error(transparent)]
+    NoPlan(#[from] PlanningError),
 }
 
-/// A question with the changes in it, and what it is compared with.
-pub(super) struct Preview {
-    question: Question,
+/// The input of a preview, and the plan that it is compared with.
+pub(super) struct PreviewInput {
+    input: PlanningInput,
     budget: Duration,
     current: Option<PlanView>,
 }
 
 impl Cluster {
-    /// The question a policy would be asked if things were as `request` says.
-    pub(super) fn preview(&self, request: &PlanPreviewRequest) -> Result<Preview, PreviewError> {
+    /// Returns the input of a policy for the cluster with the requested changes.
+    pub(super) fn preview_input(
+        &self,
+        request: &PlanPreviewRequest,
+    ) -> Result<PreviewInput, PreviewError> {
         let policy = match &request.policy {
             Some(name) => packhorse_placement::policy(name)?,
             None => self.policy,
         };
-        let mut question = self.question(policy, "a preview".to_owned());
-        question.explain = request.explain;
+        let mut input = self.planning_input(policy, PlanReasons::from(PlanReason::Preview));
+        input.explain = request.explain;
         if let Some(options) = request.options {
-            question.options = options;
+            input.options = options;
         }
         if let Some(discipline) = request.discipline {
-            question.problem.discipline = discipline;
+            input.problem.discipline = discipline;
         }
         for change in &request.models {
             let id = self
@@ -86,14 +93,14 @@ impl Cluster {
                     source,
                 })?;
             let spec = ModelSpec::clone(&self.models[&id].spec);
-            let slo = change.slo_ms.map(slo_of_ms).transpose()?;
+            let slo = change.slo_ms.map(slo_from_ms).transpose()?;
             let changed = ModelSpec {
                 slo: slo.unwrap_or(spec.slo),
                 rate: change.rate_rps.unwrap_or(spec.rate),
                 ..spec
             };
             changed.validate()?;
-            question.change(&changed);
+            input.change_model(&changed);
         }
         for name in &request.remove {
             self.find_model(name, None)
@@ -101,17 +108,10 @@ impl Cluster {
                     field: "remove",
                     source,
                 })?;
-            question
-                .problem
-                .models
-                .retain(|model| model.id.name != *name);
-            question.rates.retain(|id, _| id.name != *name);
-            question
-                .pinned
-                .retain(|drafted| drafted.model.name != *name);
-            question
-                .unattended
-                .retain(|drafted| drafted.model.name != *name);
+            input.problem.models.retain(|model| model.id.name != *name);
+            input.rates.retain(|id, _| id.name != *name);
+            input.pinned.retain(|draft| draft.model.name != *name);
+            input.unattended.retain(|draft| draft.model.name != *name);
         }
         let mut added: u32 = 0;
         for devices in &request.devices {
@@ -120,18 +120,18 @@ impl Cluster {
                 if added >= MAX_DEVICES {
                     return Err(PreviewError::TooManyDevices);
                 }
-                question.add_device(added, &devices.kind, memory, multiprocessors);
+                input.add_device(added, &devices.kind, memory, multiprocessors);
                 added += 1;
             }
         }
-        Ok(Preview {
-            question,
+        Ok(PreviewInput {
+            input,
             budget: self.config.solve_budget,
             current: self.plan_view(),
         })
     }
 
-    /// Memory and multiprocessors of a kind of device: of one that there is, else of the data sheet.
+    /// Returns the memory and the multiprocessors of a kind of device: those of a device in the cluster, else of the data sheet.
     fn data_sheet(&self, kind: &DeviceKind) -> Result<(ByteCount, Option<u32>), PreviewError> {
         let mut devices = self.nodes.values().flat_map(|node| &node.stored.devices);
         if let Some(device) = devices.find(|device| device.kind == *kind) {
@@ -143,20 +143,22 @@ impl Cluster {
     }
 }
 
-impl Question {
-    fn change(&mut self, spec: &ModelSpec) {
+impl PlanningInput {
+    /// Changes the rate and the SLO of a model.
+    fn change_model(&mut self, spec: &ModelSpec) {
         let id = &spec.program.model;
         let before = self.rates.insert(id.clone(), spec.rate);
         let Some(model) = self.problem.models.iter_mut().find(|model| model.id == *id) else {
             return;
         };
-        // What pinned replicas serve of it they go on serving.
+        // The part of the rate that pinned replicas serve stays theirs.
         let pinned = before.map_or(0.0, |before| before.get() - model.rate.get());
         let rate = (spec.rate.get() - pinned).max(0.0);
         model.rate = RequestsPerSecond::new(rate).unwrap_or(spec.rate);
         model.slo = spec.slo;
     }
 
+    /// Adds a device.
     fn add_device(
         &mut self,
         number: u32,
@@ -177,27 +179,25 @@ impl Question {
     }
 }
 
-impl Preview {
-    /// Asks the policy, on a thread of its own.
-    pub(super) async fn answer(
+impl PreviewInput {
+    /// Plans on a thread of its own.
+    pub(super) async fn run(
         self,
-        place: OwnedSemaphorePermit,
+        permit: OwnedSemaphorePermit,
     ) -> Result<PlanPreview, PreviewError> {
         let Self {
-            question,
+            input,
             budget,
             current,
         } = self;
-        let thought = tokio::task::spawn_blocking(move || {
-            // Kept until the thought has ended, whether or not somebody waits for it still.
-            let _place = place;
-            question.solve(budget)
-        });
-        let solved = thought
-            .await
-            .map_err(|e| PreviewError::NoPlan(format!("the policy failed: {e}")))?;
-        let draft = solved.result.map_err(PreviewError::NoPlan)?;
-        let reason = draft.note.clone().unwrap_or(solved.reason);
+        let policy = input.policy.name;
+        let outcome = run_with_permit(permit, move || input.solve(budget)).await;
+        let outcome = outcome.map_err(|error| PlanningError::Panicked { policy, error })?;
+        let draft = outcome.result?;
+        let reason = match &draft.fallback {
+            Some(fallback) => fallback.to_string(),
+            None => outcome.reasons.to_string(),
+        };
         let plan = draft_view(&draft, reason);
         let none = Vec::new();
         let before = current.as_ref().map_or(&none, |plan| &plan.replicas);
@@ -209,11 +209,12 @@ impl Preview {
     }
 }
 
-/// What a change of plan starts and stops. Replicas are equal that serve the same model on the same device in the same way.
+/// Returns the difference between the replicas of two plans. Replicas are equal if they serve the same model on the same device
+/// with the same batch size and compute share.
 pub(crate) fn diff(before: &[PlacementView], after: &[PlacementView]) -> PlanDiff {
     let anonymous = |placement: &PlacementView| PlacementView {
         id: None,
-        // When it has its turn can change while it runs.
+        // The duty cycle can change while the replica runs.
         duty_cycle_ms: None,
         ..placement.clone()
     };

@@ -1,4 +1,4 @@
-//! The state as the admin API shows it.
+//! The state of the cluster in the form of the admin API.
 
 use packhorse_api::{
     DeviceView, ForecastView, ModelView, NodeState, NodeView, PlacementView, PlanView, PolicyInfo,
@@ -11,10 +11,10 @@ use tokio::time::Instant;
 
 use super::{
     cluster::{Cluster, Model},
+    draft::{DraftPlan, DraftReplica},
+    model_state::{ModelConditions, ReplicaConditions},
     models::ModelError,
     nodes::{Node, NodeError},
-    question::{Draft, Drafted},
-    state::{ReplicaStanding, Standing, model_state},
 };
 use crate::{
     driver::LinkState,
@@ -22,30 +22,33 @@ use crate::{
 };
 
 impl Cluster {
+    /// Returns all models.
     pub(super) fn model_views(&self) -> Vec<ModelView> {
         self.models
             .iter()
-            .map(|(id, model)| self.view_of(id, model))
+            .map(|(id, model)| self.registered_model_view(id, model))
             .collect()
     }
 
+    /// Returns a model.
     pub(super) fn model_view(&self, id: &ModelId) -> Result<ModelView, ModelError> {
         self.models
             .get(id)
-            .map(|model| self.view_of(id, model))
+            .map(|model| self.registered_model_view(id, model))
             .ok_or_else(|| ModelError::UnknownVersion(id.name.clone(), id.version))
     }
 
-    pub(super) fn view_of(&self, id: &ModelId, model: &Model) -> ModelView {
+    /// Returns a model in the form of the API.
+    pub(super) fn registered_model_view(&self, id: &ModelId, model: &Model) -> ModelView {
         let of_model = |replica: &&PlacedReplica| replica.program == model.program;
         let planned: Vec<&PlacedReplica> = self.plan.replicas.iter().filter(of_model).collect();
         let earlier = self.earlier.iter().map(|earlier| &earlier.replica);
         let earlier: Vec<&PlacedReplica> = earlier.filter(of_model).collect();
         let profiling = self.profiling_views(id);
         let forecast = self.plan.forecasts.get(id);
-        let standing = Standing {
+        let conditions = ModelConditions {
             failure: model.failure.as_deref(),
-            replicas: planned.iter().map(|r| self.replica_standing(r)).collect(),
+            replicas: planned.iter().map(|r| self.replica_conditions(r)).collect(),
             earlier_serving: earlier.iter().filter(|r| self.serves(r.id)).count(),
             devices: self
                 .nodes
@@ -55,12 +58,13 @@ impl Cluster {
                 .sum(),
             profiled: self.is_profiled(id),
             profiling: &profiling,
-            queued: self.waits_to_be_measured(id),
+            queued: self.waits_for_measurement(id),
             planning: self.planning.is_pending() || forecast.is_none(),
-            trouble: self.planning.trouble.as_deref(),
+            trouble: self.planning.trouble.as_ref(),
             shortfall: forecast.and_then(|forecast| forecast.shortfall.as_deref()),
         };
-        let (state, reason) = model_state(&standing);
+        let (state, reason) = conditions.state();
+        let reason = reason.map(|reason| reason.to_string());
         let spec = &model.spec;
         ModelView {
             name: id.name.clone(),
@@ -90,20 +94,21 @@ impl Cluster {
         }
     }
 
-    /// Whether there is a profile of the model on a kind of device that takes replicas.
+    /// Returns true if the model has a profile for a kind of device that accepts replicas.
     fn is_profiled(&self, id: &ModelId) -> bool {
         let nodes = self.nodes.values().filter(|node| node.takes_replicas());
         let mut devices = nodes.flat_map(|node| &node.stored.devices);
         devices.any(|device| self.profiles.get(id, &device.kind).is_some())
     }
 
-    fn replica_standing(&self, replica: &PlacedReplica) -> ReplicaStanding<'_> {
+    /// Returns the conditions of a planned replica.
+    fn replica_conditions(&self, replica: &PlacedReplica) -> ReplicaConditions<'_> {
         let node = self.nodes.get(replica.device.node());
         let status = node.and_then(|node| node.status(replica.id));
-        ReplicaStanding {
+        ReplicaConditions {
             serving: self.serves(replica.id),
             waiting: self.waiting.contains(&replica.id),
-            silent: !node.is_some_and(Node::holds_lease),
+            node_lost: !node.is_some_and(Node::holds_lease),
             state: status.map(|status| status.state),
             reason: status.and_then(|status| status.reason.as_deref()),
             link: match self.links.get(&replica.id) {
@@ -113,6 +118,7 @@ impl Cluster {
         }
     }
 
+    /// Returns a replica in the form of the API; `None` if its node or device is unknown.
     fn replica_view(&self, replica: &PlacedReplica) -> Option<ReplicaView> {
         let node = self.nodes.get(replica.device.node())?;
         let status = node.status(replica.id);
@@ -133,6 +139,7 @@ impl Cluster {
         })
     }
 
+    /// Returns all nodes.
     pub(super) fn node_views(&self) -> Vec<NodeView> {
         self.nodes
             .keys()
@@ -140,6 +147,7 @@ impl Cluster {
             .collect()
     }
 
+    /// Returns a node.
     pub(super) fn node_view(&self, name: &NodeName) -> Result<NodeView, NodeError> {
         let node = self
             .nodes
@@ -180,7 +188,7 @@ impl Cluster {
         })
     }
 
-    /// The current plan, with what is expected of it now.
+    /// Returns the current plan with its newest forecasts.
     pub(super) fn plan_view(&self) -> Option<PlanView> {
         let stored = self.plan.stored.as_ref()?;
         let mut view = plan_view(stored);
@@ -188,14 +196,14 @@ impl Cluster {
         view.models = forecasts
             .map(|f| forecast_view(f, &stored.replicas))
             .collect();
-        Some(summed(view))
+        Some(with_totals(view))
     }
 }
 
-/// A stored plan as the API shows it.
+/// Returns a stored plan in the form of the API.
 pub(crate) fn plan_view(plan: &StoredPlan) -> PlanView {
     let models = plan.models.iter();
-    summed(PlanView {
+    with_totals(PlanView {
         generation: Some(plan.generation),
         policy: plan.policy.clone(),
         created_unix_ms: Some(plan.created_ms),
@@ -209,14 +217,14 @@ pub(crate) fn plan_view(plan: &StoredPlan) -> PlanView {
     })
 }
 
-/// A draft as the API shows a plan that was not stored.
-pub(super) fn draft_view(draft: &Draft, reason: String) -> PlanView {
-    let replicas: Vec<PlacementView> = draft.replicas.iter().map(drafted_view).collect();
+/// Returns a draft in the form of the API.
+pub(super) fn draft_view(draft: &DraftPlan, reason: String) -> PlanView {
+    let replicas: Vec<PlacementView> = draft.replicas.iter().map(draft_replica_view).collect();
     let count = |forecast: &StoredForecast| {
-        let of_model = |drafted: &&Drafted| drafted.model == forecast.model;
+        let of_model = |replica: &&DraftReplica| replica.model == forecast.model;
         draft.replicas.iter().filter(of_model).count()
     };
-    summed(PlanView {
+    with_totals(PlanView {
         generation: None,
         policy: draft.policy.to_owned(),
         created_unix_ms: None,
@@ -229,7 +237,7 @@ pub(super) fn draft_view(draft: &Draft, reason: String) -> PlanView {
             .iter()
             .map(|forecast| ForecastView {
                 explanation: draft.explanations.get(&forecast.model).cloned(),
-                ..forecast_of(forecast, count(forecast))
+                ..model_forecast_view(forecast, count(forecast))
             })
             .collect(),
         unserved: Vec::new(),
@@ -237,10 +245,10 @@ pub(super) fn draft_view(draft: &Draft, reason: String) -> PlanView {
     })
 }
 
-/// Fills in what follows from replicas and forecasts.
-fn summed(mut view: PlanView) -> PlanView {
+/// Fills in the fields that follow from replicas and forecasts.
+fn with_totals(mut view: PlanView) -> PlanView {
     let goodput = view.models.iter().map(|m| m.predicted_goodput_rps);
-    // Of nothing, the sum is -0.
+    // The sum of no numbers is -0.0; adding it to 0.0 gives 0.0.
     view.predicted_goodput_rps = 0.0 + goodput.sum::<f64>();
     view.unserved = view
         .models
@@ -256,12 +264,14 @@ fn summed(mut view: PlanView) -> PlanView {
     view
 }
 
+/// Returns the forecast of a model in a stored plan.
 fn forecast_view(forecast: &StoredForecast, replicas: &[StoredReplica]) -> ForecastView {
     let of_model = |replica: &&StoredReplica| replica.model == forecast.model;
-    forecast_of(forecast, replicas.iter().filter(of_model).count())
+    model_forecast_view(forecast, replicas.iter().filter(of_model).count())
 }
 
-fn forecast_of(forecast: &StoredForecast, replicas: usize) -> ForecastView {
+/// Returns the forecast of a model with this number of replicas.
+fn model_forecast_view(forecast: &StoredForecast, replicas: usize) -> ForecastView {
     ForecastView {
         name: forecast.model.name.clone(),
         version: forecast.model.version,
@@ -273,6 +283,7 @@ fn forecast_of(forecast: &StoredForecast, replicas: usize) -> ForecastView {
     }
 }
 
+/// Returns a stored replica in the form of the API.
 pub(super) fn placement_view(replica: &StoredReplica) -> PlacementView {
     PlacementView {
         id: Some(replica.id),
@@ -286,19 +297,21 @@ pub(super) fn placement_view(replica: &StoredReplica) -> PlacementView {
     }
 }
 
-fn drafted_view(drafted: &Drafted) -> PlacementView {
+/// Returns a replica of a draft in the form of the API.
+fn draft_replica_view(replica: &DraftReplica) -> PlacementView {
     PlacementView {
         id: None,
-        model: drafted.model.name.clone(),
-        version: drafted.model.version,
-        device: drafted.device.clone(),
-        device_kind: drafted.device_kind.clone(),
-        batch_size: drafted.batch_size,
-        compute_share_pct: drafted.compute_share,
-        duty_cycle_ms: drafted.duty_cycle_ms(),
+        model: replica.model.name.clone(),
+        version: replica.model.version,
+        device: replica.device.clone(),
+        device_kind: replica.device_kind.clone(),
+        batch_size: replica.batch_size,
+        compute_share_pct: replica.compute_share,
+        duty_cycle_ms: replica.duty_cycle_ms(),
     }
 }
 
+/// Returns the policy, its options, the discipline and the available policies in the form of the API.
 pub(super) fn policy_view(
     policy: &PolicyEntry,
     options: PolicyOptions,

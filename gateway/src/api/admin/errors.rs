@@ -1,18 +1,24 @@
-//! What the refusals of the control plane and the store become over HTTP.
+//! The HTTP status of each error of the control plane and the store.
 
 use axum::http::StatusCode;
 
 use crate::{
     api::ApiError,
     controller::{
-        ExplainError, LeaseError, ModelError, NodeError, PairsError, PolicyError, PreviewError,
-        RegisterError, StatusError, Stopped, WantedError,
+        Busy, ExplainError, LeaseError, ModelError, NodeError, PairsError, PolicyError,
+        PreviewError, RegisterError, StatusError, Stopped, WantedError,
     },
     store::{OpenArtifactError, ReceiveError, StoreError},
 };
 
 impl From<Stopped> for ApiError {
     fn from(error: Stopped) -> Self {
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, error.to_string())
+    }
+}
+
+impl From<Busy> for ApiError {
+    fn from(error: Busy) -> Self {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, error.to_string())
     }
 }
@@ -90,7 +96,7 @@ impl From<PreviewError> for ApiError {
             | PreviewError::Invalid(_)
             | PreviewError::UnknownKind(_)
             | PreviewError::TooManyDevices => Self::bad_request(error.to_string()),
-            PreviewError::Busy(_) => Self::new(StatusCode::SERVICE_UNAVAILABLE, error.to_string()),
+            PreviewError::Busy(busy) => busy.into(),
             PreviewError::NoPlan(_) => {
                 Self::new(StatusCode::UNPROCESSABLE_ENTITY, error.to_string())
             }
@@ -103,7 +109,7 @@ impl From<ExplainError> for ApiError {
         match error {
             ExplainError::NoPlan => Self::not_found(error.to_string()),
             ExplainError::Outdated(_) => Self::conflict(error.to_string()),
-            ExplainError::Busy(_) => Self::new(StatusCode::SERVICE_UNAVAILABLE, error.to_string()),
+            ExplainError::Busy(busy) => busy.into(),
             ExplainError::Failed(_) => Self::internal(&error),
         }
     }
@@ -161,5 +167,178 @@ impl From<ReceiveError> for ApiError {
             ReceiveError::Write(_) => Self::internal(&error),
             ReceiveError::Store(e) => e.into(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use packhorse_cluster::{ArtifactDigest, ByteCount};
+
+    use super::*;
+
+    fn check(error: impl Into<ApiError>, status: u16, message: &str) {
+        let status = StatusCode::from_u16(status).unwrap();
+        assert_eq!(error.into(), ApiError::new(status, message));
+    }
+
+    #[test]
+    fn errors_of_models_and_artifacts_have_their_status_and_sentence() {
+        let digest = ArtifactDigest::from_sha256([0; 32]);
+        let zeros = "sha256:".to_owned() + &"0".repeat(64);
+        check(
+            RegisterError::Exists("m:2".parse().unwrap()),
+            409,
+            "model m:2 is already registered; choose another version or remove it first",
+        );
+        check(
+            RegisterError::UnknownArtifact(digest),
+            400,
+            &format!(
+                "artifact: {zeros} is not stored; upload it first with PUT /v1/artifacts/{zeros}"
+            ),
+        );
+        check(
+            RegisterError::TooMany,
+            507,
+            "at most 10000 model versions can be registered; remove one first",
+        );
+        check(
+            ModelError::UnknownName("m".parse().unwrap()),
+            404,
+            "model m is not registered",
+        );
+        check(
+            ModelError::UnknownVersion("m".parse().unwrap(), 2.try_into().unwrap()),
+            404,
+            "model m has no version 2",
+        );
+        check(
+            ReceiveError::Digest {
+                announced: digest,
+                received: ArtifactDigest::from_sha256([0x11; 32]),
+            },
+            400,
+            &format!(
+                "the received bytes have the digest sha256:{}, not {zeros}",
+                "1".repeat(64)
+            ),
+        );
+        check(
+            ReceiveError::TooLarge(ByteCount::new(1000)),
+            413,
+            "the artifact is larger than the limit of 1000 bytes (--artifact-limit-bytes)",
+        );
+        check(
+            ReceiveError::Read(std::io::Error::other("reset")),
+            408,
+            "the artifact ended early or arrived too slowly",
+        );
+        check(
+            ReceiveError::DiskFull,
+            507,
+            "no space is left on the gateway's disk",
+        );
+        check(
+            ReceiveError::NotFound,
+            400,
+            "no artifact root (--artifact-root) contains a readable file with this path",
+        );
+        check(
+            OpenArtifactError::Unknown(digest),
+            404,
+            &format!("artifact {zeros} is not stored"),
+        );
+    }
+
+    #[test]
+    fn errors_of_nodes_have_their_status_and_sentence() {
+        let node = || "n".parse().unwrap();
+        check(NodeError::Unknown(node()), 404, "no node has the name n");
+        check(
+            LeaseError::Held(node()),
+            409,
+            "another agent holds the lease of node n; \
+             start this agent with another --node, or wait until that lease expires",
+        );
+        check(
+            LeaseError::Invalid {
+                field: "instance",
+                problem: "expected 1 to 128 bytes".to_owned(),
+            },
+            400,
+            "instance: expected 1 to 128 bytes",
+        );
+        check(LeaseError::TooMany, 507, "at most 1024 nodes can join");
+        check(
+            StatusError::NotHeld(node()),
+            409,
+            "this agent does not hold the lease of node n; take the lease first",
+        );
+        check(
+            StatusError::TooMany {
+                field: "gpus",
+                limit: 64,
+            },
+            400,
+            "gpus: at most 64 entries are allowed",
+        );
+        check(
+            WantedError::NotHeld(node()),
+            409,
+            "no agent holds the lease of node n; take the lease first",
+        );
+        check(
+            WantedError::NotReported,
+            409,
+            "the node has not reported its status yet; report the status first",
+        );
+    }
+
+    #[test]
+    fn errors_of_plans_have_their_status_and_sentence() {
+        check(Stopped, 503, "the gateway is shutting down");
+        check(
+            PreviewError::Busy(Busy),
+            503,
+            "at most 4 previews and explanations run at once; retry in a few seconds",
+        );
+        check(
+            ExplainError::Busy(Busy),
+            503,
+            "at most 4 previews and explanations run at once; retry in a few seconds",
+        );
+        check(ExplainError::NoPlan, 404, "no plan has been made yet");
+        let violation = packhorse_cluster::Violation::Dangling { replica: 3 };
+        check(
+            ExplainError::Outdated(violation.clone()),
+            409,
+            &format!(
+                "the current plan no longer fits the cluster, and the new one is not made yet ({violation}); \
+                 retry in a few seconds"
+            ),
+        );
+        check(
+            PreviewError::Model {
+                field: "remove",
+                source: ModelError::UnknownName("m".parse().unwrap()),
+            },
+            400,
+            "remove: model m is not registered",
+        );
+        check(
+            PreviewError::UnknownKind("abacus".parse().unwrap()),
+            400,
+            "devices.kind: abacus is unknown: no node has such a device, and there is no built-in data sheet",
+        );
+        check(
+            PreviewError::TooManyDevices,
+            400,
+            "devices.count: at most 1024 devices can be added in one preview",
+        );
+        check(
+            PairsError::TooMany(1025),
+            400,
+            "at most 1024 pairs per kind of device are allowed, got 1025",
+        );
     }
 }

@@ -1,4 +1,4 @@
-//! `/v1/models`.
+//! `/v1/models`: registered models.
 
 use axum::{
     Json,
@@ -16,24 +16,24 @@ use utoipa::IntoParams;
 use super::Admin;
 use crate::api::error::{ApiError, JsonBody, Path, Query};
 
-/// Which version of a model is meant.
+/// The version of a model.
 #[derive(Clone, Copy, Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct WhichVersion {
-    /// A version of the model.
+    /// The version of the model.
     #[param(value_type = Option<u32>, minimum = 1)]
     version: Option<ModelVersion>,
 }
 
-/// Registers a version of a model. With the answer it is stored durably; where it is on its way then, `GET` tells.
+/// Registers a version of a model. The registration is durable once it is answered; `GET` then returns the state of the model.
 #[utoipa::path(
     post, path = "/v1/models", tag = "models", security(("admin" = [])),
     request_body = ModelRegistration,
     responses(
-        (status = 201, description = "Registered", body = ModelView, headers(("location" = String, description = "Where it is to be read"))),
+        (status = 201, description = "Registered", body = ModelView, headers(("location" = String, description = "The path of the model"))),
         (status = 400, description = "A field is out of its limits, or the artifact is not stored", body = ErrorBody),
-        (status = 409, description = "The version is registered already", body = ErrorBody),
+        (status = 409, description = "The version is already registered", body = ErrorBody),
         (status = "default", description = "Any other failure", body = ErrorBody),
     )
 )]
@@ -41,9 +41,9 @@ pub(super) async fn register(
     State(admin): State<Admin>,
     JsonBody(registration): JsonBody<ModelRegistration>,
 ) -> Result<impl IntoResponse, ApiError> {
-    let (spec, path) = spec_of(registration)?;
+    let (spec, path) = parse_registration(registration)?;
     let spec = match path {
-        Some(path) => from_path(&admin, spec, &path).await?,
+        Some(path) => with_file(&admin, spec, &path).await?,
         None => spec,
     };
     let view = admin.controller.register(spec).await??;
@@ -55,7 +55,7 @@ pub(super) async fn register(
     ))
 }
 
-/// All versions of all models, each with where it is on its way and why.
+/// Returns all versions of all models, each with its state and the reason for it.
 #[utoipa::path(
     get, path = "/v1/models", tag = "models", security(("admin" = [])),
     responses((status = 200, body = [ModelView]), (status = "default", description = "Any failure", body = ErrorBody))
@@ -64,13 +64,13 @@ pub(super) async fn list(State(admin): State<Admin>) -> Result<Json<Vec<ModelVie
     Ok(Json(admin.controller.models().await?))
 }
 
-/// A version of a model, the newest if none is named.
+/// Returns a version of a model, the newest if none is given.
 #[utoipa::path(
     get, path = "/v1/models/{name}", tag = "models", security(("admin" = [])),
     params(("name" = String, Path, description = "The model's name"), WhichVersion),
     responses(
         (status = 200, body = ModelView),
-        (status = 404, description = "No such model or version", body = ErrorBody),
+        (status = 404, description = "The model or version is not registered", body = ErrorBody),
         (status = "default", description = "Any other failure", body = ErrorBody),
     )
 )]
@@ -82,7 +82,7 @@ pub(super) async fn show(
     Ok(Json(admin.controller.model(name, which.version).await??))
 }
 
-/// Changes SLO, rate or queue limit of a version of a model, the newest if none is named.
+/// Changes the SLO, rate or queue limit of a version of a model, the newest if none is given.
 #[utoipa::path(
     patch, path = "/v1/models/{name}", tag = "models", security(("admin" = [])),
     params(("name" = String, Path, description = "The model's name"), WhichVersion),
@@ -90,7 +90,7 @@ pub(super) async fn show(
     responses(
         (status = 200, body = ModelView),
         (status = 400, description = "A field is out of its limits", body = ErrorBody),
-        (status = 404, description = "No such model or version", body = ErrorBody),
+        (status = 404, description = "The model or version is not registered", body = ErrorBody),
         (status = "default", description = "Any other failure", body = ErrorBody),
     )
 )]
@@ -104,13 +104,13 @@ pub(super) async fn change(
     Ok(Json(changed.await??))
 }
 
-/// Removes a version of a model with its profiles, or all versions if none is named.
+/// Removes a version of a model with its profiles, or all versions if none is given.
 #[utoipa::path(
     delete, path = "/v1/models/{name}", tag = "models", security(("admin" = [])),
     params(("name" = String, Path, description = "The model's name"), WhichVersion),
     responses(
-        (status = 204, description = "Removed; its workers end by themselves"),
-        (status = 404, description = "No such model or version", body = ErrorBody),
+        (status = 204, description = "Removed; the workers end by themselves"),
+        (status = 404, description = "The model or version is not registered", body = ErrorBody),
         (status = "default", description = "Any other failure", body = ErrorBody),
     )
 )]
@@ -123,16 +123,18 @@ pub(super) async fn remove(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// What is registered, within its limits, and the path of its file where that is given instead of a digest. The digest of a
-/// file that is yet to be read is all zeros.
-fn spec_of(registration: ModelRegistration) -> Result<(ModelSpec, Option<String>), ApiError> {
+/// Converts and checks a registration. Returns the path of the model's file too if it is given in place of a digest; the digest
+/// is all zeros then.
+fn parse_registration(
+    registration: ModelRegistration,
+) -> Result<(ModelSpec, Option<String>), ApiError> {
     let unread = ArtifactDigest::from_sha256([0; 32]);
     let (artifact, path) = match (registration.artifact, registration.artifact_path) {
         (Some(digest), None) => (digest, None),
         (None, Some(path)) => (unread, Some(path)),
         _ => {
             return Err(ApiError::bad_request(
-                "artifact: give either artifact, the digest of an uploaded file, or artifact_path",
+                "artifact: give exactly one of artifact, the digest of an uploaded file, and artifact_path",
             ));
         }
     };
@@ -147,7 +149,7 @@ fn spec_of(registration: ModelRegistration) -> Result<(ModelSpec, Option<String>
             inputs: registration.inputs,
             outputs: registration.outputs,
         },
-        slo: crate::controller::slo_of_ms(registration.slo_ms).map_err(invalid)?,
+        slo: crate::controller::slo_from_ms(registration.slo_ms).map_err(invalid)?,
         rate: registration.rate_rps,
         queue_limit: registration.queue_limit,
     };
@@ -160,9 +162,10 @@ fn invalid(error: ModelSpecError) -> ApiError {
     ApiError::bad_request(error.to_string())
 }
 
-async fn from_path(admin: &Admin, mut spec: ModelSpec, path: &str) -> Result<ModelSpec, ApiError> {
+/// Stores the file at this path, and returns the specification with its digest.
+async fn with_file(admin: &Admin, mut spec: ModelSpec, path: &str) -> Result<ModelSpec, ApiError> {
     let received = admin.artifacts.import(path).await;
-    let received = received.map_err(|e| ApiError::from(e).about("artifact_path"))?;
+    let received = received.map_err(|e| ApiError::from(e).with_field("artifact_path"))?;
     spec.program.artifact = received.digest;
     Ok(spec)
 }

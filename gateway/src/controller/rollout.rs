@@ -1,4 +1,5 @@
-//! Moves what runs towards the plan: tells nodes what is wanted of them and the data plane what to serve, as `control` decides.
+//! The rollout of the current plan: publishes the wanted states of the nodes and the target of the data plane, as `control`
+//! decides.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -6,7 +7,9 @@ use std::{
 };
 
 use packhorse_cluster::{NodeName, ReplicaId, WantedState};
-use packhorse_control::rollout::{LinkPhase, ObservedNode, NodeWanted, ServedReplica, RolloutInput};
+use packhorse_control::rollout::{
+    LinkPhase, NodeWanted, ObservedNode, RolloutInput, ServedReplica,
+};
 
 use super::{
     cluster::Cluster,
@@ -17,14 +20,15 @@ use crate::{
     store::StoredReplica,
 };
 
-/// What the data plane was told last.
-pub(super) struct Published {
+/// The target that was last published to the data plane.
+pub(super) struct PublishedTarget {
+    /// The replicas in the target.
     serve: BTreeMap<ReplicaId, ServedReplica>,
-    /// Models, profiles or the discipline are others than it was told.
+    /// True if models, profiles or the discipline have changed since.
     pub(super) outdated: bool,
 }
 
-impl Default for Published {
+impl Default for PublishedTarget {
     fn default() -> Self {
         Self {
             serve: BTreeMap::new(),
@@ -35,30 +39,34 @@ impl Default for Published {
 
 impl Cluster {
     /// Takes one step of the rollout.
-    pub(super) fn roll(&mut self) {
-        let situation = RolloutInput {
+    pub(super) fn advance_rollout(&mut self) {
+        let input = RolloutInput {
             plan: self.plan.replicas.clone(),
             earlier: std::mem::take(&mut self.earlier),
             nodes: self
                 .nodes
                 .iter()
-                .map(|(name, node)| (name.clone(), self.seen(node)))
+                .map(|(name, node)| (name.clone(), self.observed(node)))
                 .collect(),
-            links: self.links.iter().map(|(id, s)| (*id, link(s))).collect(),
+            links: self
+                .links
+                .iter()
+                .map(|(id, s)| (*id, link_phase(s)))
+                .collect(),
             profiles: self.wanted_profiles(),
         };
-        let rollout = situation.step();
-        self.earlier = rollout.earlier;
-        self.waiting = rollout.waiting;
-        for (name, wanted) in rollout.nodes {
+        let outcome = input.step();
+        self.earlier = outcome.earlier;
+        self.waiting = outcome.waiting;
+        for (name, wanted) in outcome.nodes {
             self.publish_wanted(&name, wanted);
         }
-        self.publish_target(rollout.serve);
+        self.publish_target(outcome.serve);
     }
 
-    /// How a node looks to the rollout. Where an agent is silent, its workers may well go on: as long as they answer, they are
-    /// taken at their last word.
-    fn seen(&self, node: &Node) -> ObservedNode {
+    /// Returns the state of a node for the rollout. The workers of a node whose lease has expired may still run: as long as they
+    /// answer, the last report counts.
+    fn observed(&self, node: &Node) -> ObservedNode {
         match (&node.lease, &node.report) {
             (Lease::Held { .. }, Some(report)) => ObservedNode::Reporting(report.replicas.clone()),
             (Lease::Held { .. } | Lease::Awaited { .. }, _) => ObservedNode::Awaited,
@@ -82,6 +90,7 @@ impl Cluster {
         }
     }
 
+    /// Publishes the wanted state of a node as a new revision, if it has changed.
     fn publish_wanted(&mut self, name: &NodeName, wanted: NodeWanted) {
         let Some(node) = self.nodes.get(name) else {
             return;
@@ -100,12 +109,13 @@ impl Cluster {
         });
         let revision = node.wanted.borrow().as_ref().map(|state| state.revision);
         if let Some(revision) = revision {
-            self.measuring.published(name, revision);
+            self.measurements.published(name, revision);
         }
     }
 
+    /// Publishes the target of the data plane, if it has changed.
     fn publish_target(&mut self, mut serve: BTreeMap<ReplicaId, ServedReplica>) {
-        // A model that was removed, or registered anew as another, is not what these replicas serve.
+        // Replicas of a model that was removed, or registered again with another program, no longer serve a model.
         serve.retain(|_, served| {
             let program = &served.replica.program;
             let model = self.models.get(&program.model);
@@ -115,10 +125,10 @@ impl Cluster {
             return;
         }
         let stored = self.plan.stored.iter().flat_map(|plan| &plan.replicas);
-        let shared_in_time = |replica: &&StoredReplica| replica.duty_cycle_ms.is_some();
-        let shared_in_time: BTreeSet<_> = stored.filter(shared_in_time).map(|r| r.id).collect();
+        let is_time_shared = |replica: &&StoredReplica| replica.duty_cycle_ms.is_some();
+        let time_shared: BTreeSet<_> = stored.filter(is_time_shared).map(|r| r.id).collect();
         let target_replica = |id: &ReplicaId, served: &ServedReplica| {
-            let replica = self.target_replica(served, shared_in_time.contains(id))?;
+            let replica = self.target_replica(served, time_shared.contains(id))?;
             Some((*id, replica))
         };
         let target = Target {
@@ -134,13 +144,14 @@ impl Cluster {
             discipline: self.discipline,
         };
         self.data_plane.set_target(target);
-        self.published = Published {
+        self.published = PublishedTarget {
             serve,
             outdated: false,
         };
     }
 
-    fn target_replica(&self, served: &ServedReplica, takes_turns: bool) -> Option<TargetReplica> {
+    /// Converts a served replica into one of the target; `None` if its node, device or profile is unknown.
+    fn target_replica(&self, served: &ServedReplica, time_shared: bool) -> Option<TargetReplica> {
         let replica = &served.replica;
         let node = self.nodes.get(replica.device.node())?;
         let kind = &node.device(replica.device.local())?.kind;
@@ -152,14 +163,15 @@ impl Cluster {
             capacity: served.capacity,
             compute_share: replica.compute_share,
             device: replica.device.clone(),
-            takes_turns,
+            time_shared,
             profile: Arc::new(profile.clone()),
             draining: served.draining,
         })
     }
 }
 
-fn link(state: &LinkState) -> LinkPhase {
+/// Returns the phase of a link for the rollout.
+fn link_phase(state: &LinkState) -> LinkPhase {
     match state {
         LinkState::Connecting { .. } => LinkPhase::Connecting,
         LinkState::Serving => LinkPhase::Serving,

@@ -1,4 +1,4 @@
-//! What a policy is asked, and what its answer comes to once it is judged.
+//! The input of a placement policy, made from the state of the cluster, and the validated outcome.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -6,80 +6,69 @@ use std::{
 };
 
 use packhorse_cluster::{
-    ByteCount, ComputeShare, Conditions, DemandedModel, Device, DeviceId, DeviceIndex, DeviceKind,
-    Dim, Explanation, ModelId, ModelIndex, ModelSpec, NetworkModel, Plan, PlannedReplica, Problem,
-    ProfileTable, ReplicaId, RequestsPerSecond,
+    ByteCount, Conditions, DemandedModel, Device, DeviceId, DeviceIndex, Dim, Explanation, ModelId,
+    ModelIndex, ModelSpec, NetworkModel, Plan, PlannedReplica, PolicyOptions, Problem,
+    ProfileTable, RequestsPerSecond,
 };
-use packhorse_placement::{Budget, FALLBACK_POLICY, PolicyEntry, PolicyOptions};
+use packhorse_placement::{Budget, FALLBACK_POLICY, PolicyEntry};
 
-use super::{cluster::Cluster, nodes::Node};
-use crate::store::{Scheduling, StoredForecast, StoredReplica};
+use super::{
+    cluster::Cluster,
+    draft::{DraftPlan, DraftReplica},
+    nodes::Node,
+    plan_reason::PlanReasons,
+    planning_trouble::{Fallback, PlanningError},
+};
+use crate::store::{Scheduling, StoredForecast};
 
-/// What a variable dimension is taken for when the size of a request is estimated.
+/// The size that is assumed of a variable dimension when the size of a request is estimated.
 const ASSUMED_DIMENSION: u64 = 128;
-/// How long a replica is taken to need until it is ready.
+/// The time that a replica is assumed to need until it is ready.
 const ASSUMED_LOAD_TIME: Duration = Duration::from_secs(2);
 
-/// What a policy is asked, with the names behind the problem's indices.
+/// The input of a placement policy, with the names behind the problem's indices.
 #[derive(Clone)]
-pub(super) struct Question {
+pub(super) struct PlanningInput {
+    /// The policy to plan with.
     pub(super) policy: &'static PolicyEntry,
+    /// The policy's options.
     pub(super) options: PolicyOptions,
-    pub(super) reason: String,
-    /// All but what runs now, which follows from `current`.
+    /// The reasons for which the plan is made.
+    pub(super) reasons: PlanReasons,
+    /// The problem, without the current replicas, which are computed from `current`.
     pub(super) problem: Problem,
     /// The replicas of the current plan.
-    pub(super) current: Vec<Drafted>,
-    /// The names of the problem's devices, in its order.
+    pub(super) current: Vec<DraftReplica>,
+    /// The names of the problem's devices, in the problem's order.
     pub(super) devices: Vec<DeviceId>,
-    /// The models to forecast, whether the policy is asked about them or not, with their full rates.
+    /// The full rates of all models to forecast, including those that are not in the problem.
     pub(super) rates: BTreeMap<ModelId, RequestsPerSecond>,
-    /// Replicas that stay whatever the policy says: those of cordoned nodes.
-    pub(super) pinned: Vec<Drafted>,
-    /// Replicas that stay where the policy has nothing better: those that still answer on nodes whose agent is silent.
-    pub(super) unattended: Vec<Drafted>,
-    /// Whether the answer is to be explained.
+    /// The replicas that stay whatever the policy decides: those of cordoned nodes.
+    pub(super) pinned: Vec<DraftReplica>,
+    /// The replicas that stay unless the policy places their model: those that still serve on nodes whose lease has expired.
+    pub(super) unattended: Vec<DraftReplica>,
+    /// True to explain the plan.
     pub(super) explain: bool,
 }
 
-/// A policy's answer to a question, judged.
-pub(super) struct Solved {
-    pub(super) reason: String,
-    pub(super) result: Result<Draft, String>,
-}
-
-/// A plan with names, before its replicas have identities.
-pub(super) struct Draft {
-    pub(super) policy: &'static str,
-    pub(super) solve_ms: f64,
-    /// By model, then device.
-    pub(super) replicas: Vec<Drafted>,
-    pub(super) models: Vec<StoredForecast>,
-    /// Why it is by another policy than was asked.
-    pub(super) note: Option<String>,
-    /// Of the models that the policy was asked about, if that was wanted.
-    pub(super) explanations: BTreeMap<ModelId, Explanation>,
-}
-
-/// A replica of a draft.
-#[derive(Clone, Debug, PartialEq)]
-pub(super) struct Drafted {
-    pub(super) model: ModelId,
-    pub(super) device: DeviceId,
-    pub(super) device_kind: DeviceKind,
-    pub(super) device_memory: ByteCount,
-    pub(super) batch_size: u32,
-    pub(super) compute_share: Option<ComputeShare>,
-    pub(super) duty_cycle: Option<Duration>,
-    pub(super) memory: ByteCount,
+/// The validated outcome of a policy.
+pub(super) struct PlanningOutcome {
+    /// The reasons for which the plan was made.
+    pub(super) reasons: PlanReasons,
+    /// The plan, or the reason why there is none.
+    pub(super) result: Result<DraftPlan, PlanningError>,
 }
 
 impl Cluster {
-    /// What a policy is to be asked now.
-    pub(super) fn question(&self, policy: &'static PolicyEntry, reason: String) -> Question {
+    /// Returns the input of a policy for the cluster as it is now.
+    pub(super) fn planning_input(
+        &self,
+        policy: &'static PolicyEntry,
+        reasons: PlanReasons,
+    ) -> PlanningInput {
         let mut devices = Vec::new();
         let mut problem = Problem {
-            profiles: self.fitting.of_what_fits(&self.profiles),
+            profiles: self.memory_limits.apply(&self.profiles),
             discipline: self.discipline,
             network: NetworkModel::default(),
             conditions: Conditions {
@@ -101,13 +90,14 @@ impl Cluster {
                 });
             }
         }
-        let pinned = self
-            .kept_on(|node| node.holds_lease() && node.stored.scheduling == Scheduling::Cordoned);
-        let mut unattended = self.kept_on(|node| !node.holds_lease());
-        unattended.retain(|drafted| {
+        let pinned = self.planned_on(|node| {
+            node.holds_lease() && node.stored.scheduling == Scheduling::Cordoned
+        });
+        let mut unattended = self.planned_on(|node| !node.holds_lease());
+        unattended.retain(|draft| {
             let mut placed = self.plan.replicas.iter();
             placed.any(|r| {
-                r.program.model == drafted.model && r.device == drafted.device && self.serves(r.id)
+                r.program.model == draft.model && r.device == draft.device && self.serves(r.id)
             })
         });
         let mut rates = BTreeMap::new();
@@ -116,24 +106,24 @@ impl Cluster {
                 continue;
             }
             rates.insert(id.clone(), model.spec.rate);
-            let spared = throughput(&pinned, id, &self.profiles);
-            if spared == 0.0 || spared < model.spec.rate.get() {
-                let rate = RequestsPerSecond::new(model.spec.rate.get() - spared);
+            let pinned_rate = throughput(&pinned, id, &self.profiles);
+            if pinned_rate == 0.0 || pinned_rate < model.spec.rate.get() {
+                let rate = RequestsPerSecond::new(model.spec.rate.get() - pinned_rate);
                 let rate = rate.unwrap_or(RequestsPerSecond::ZERO);
                 let kinds = problem.devices.iter().map(|device| &device.kind);
-                let mut demanded = demand(&model.spec, rate);
-                if let Some(rows) = self.fitting.limit(id, kinds) {
+                let mut demanded = demanded_model(&model.spec, rate);
+                if let Some(rows) = self.memory_limits.batch_limit(id, kinds) {
                     demanded.max_batch_size = demanded.max_batch_size.min(rows);
                 }
                 problem.models.push(demanded);
             }
         }
-        Question {
+        PlanningInput {
             policy,
-            options: self.options.clone(),
-            reason,
+            options: self.options,
+            reasons,
             problem,
-            current: self.kept_on(|_| true),
+            current: self.planned_on(|_| true),
             devices,
             rates,
             pinned,
@@ -142,18 +132,18 @@ impl Cluster {
         }
     }
 
-    /// The replicas of the current plan on certain nodes.
-    fn kept_on(&self, keeps: impl Fn(&Node) -> bool) -> Vec<Drafted> {
+    /// Returns the replicas of the current plan on the nodes for which the predicate holds.
+    fn planned_on(&self, predicate: impl Fn(&Node) -> bool) -> Vec<DraftReplica> {
         let stored = self.plan.stored.iter().flat_map(|plan| &plan.replicas);
         let placed: BTreeMap<_, _> = self.plan.replicas.iter().map(|r| (r.id, r)).collect();
         stored
             .filter(|replica| {
                 let node = self.nodes.get(replica.device.node());
-                node.is_some_and(&keeps)
+                node.is_some_and(&predicate)
             })
             .filter_map(|replica| {
                 let placed = placed.get(&replica.id)?;
-                Some(Drafted {
+                Some(DraftReplica {
                     model: replica.model.clone(),
                     device: replica.device.clone(),
                     device_kind: replica.device_kind.clone(),
@@ -170,56 +160,56 @@ impl Cluster {
     }
 }
 
-impl Question {
-    /// Asks the policy, and the fallback where that one finds nothing in time. A plan with violations is no plan.
+impl PlanningInput {
+    /// Plans with the policy, and with the fallback policy if that one finds no plan in time. A plan with violations is an error.
     #[expect(
         clippy::disallowed_methods,
-        reason = "policies read no clock; who asks them keeps their time"
+        reason = "policies read no clock; their caller limits their time"
     )]
-    pub(super) fn solve(mut self, budget: Duration) -> Solved {
+    pub(super) fn solve(mut self, budget: Duration) -> PlanningOutcome {
         self.problem.current = self.current_replicas();
         let start = std::time::Instant::now();
         let late = || start.elapsed() > budget;
-        let name = self.policy.name;
-        let asked = self.policy.place_with(
+        let policy = self.policy.name;
+        let options = self.options.into();
+        let planned = self.policy.place_with(
             &self.problem,
-            &self.options,
+            &options,
             &mut Budget::new(u64::MAX, &late).with_time_limit(budget),
         );
-        let (answer, note) = match asked {
-            Err(e) if name != FALLBACK_POLICY => {
-                let note = format!(
-                    "{name} found no plan within {} ms ({e})",
-                    budget.as_millis()
-                );
-                let fallback = packhorse_placement::policy(FALLBACK_POLICY)
+        let (planned, fallback) = match planned {
+            Err(error) if policy != FALLBACK_POLICY => {
+                let entry = packhorse_placement::policy(FALLBACK_POLICY)
                     .expect("the fallback is in the table");
-                (
-                    fallback.place_with(&self.problem, &self.options, &mut Budget::unlimited()),
-                    Some(note),
-                )
+                let planned = entry.place_with(&self.problem, &options, &mut Budget::unlimited());
+                let fallback = Fallback {
+                    policy,
+                    budget,
+                    error,
+                };
+                (planned, Some(fallback))
             }
-            asked => (asked, None),
+            planned => (planned, None),
         };
         let solve_ms = start.elapsed().as_secs_f64() * 1e3;
-        let result = match answer {
-            Ok(plan) => self.judged(&plan, solve_ms, note).map(|draft| {
-                let planner = packhorse_placement::policy(plan.policy);
-                let planner = planner.expect("plans name their policy");
-                Draft {
-                    explanations: self.explanations(planner, &plan, budget),
+        let result = match planned {
+            Ok(plan) => self.draft(&plan, solve_ms, fallback).map(|draft| {
+                let entry = packhorse_placement::policy(plan.policy);
+                let entry = entry.expect("plans name their policy");
+                DraftPlan {
+                    explanations: self.explanations(entry, &plan, budget),
                     ..draft
                 }
             }),
-            Err(e) => Err(format!("{name} found no plan: {e}")),
+            Err(error) => Err(PlanningError::NoPlan { policy, error }),
         };
-        Solved {
-            reason: self.reason,
+        PlanningOutcome {
+            reasons: self.reasons,
             result,
         }
     }
 
-    /// What runs now of the problem's models on its devices.
+    /// Returns the current replicas of the problem's models on its devices.
     pub(super) fn current_replicas(&self) -> Vec<PlannedReplica> {
         let known = self.current.iter().filter_map(|replica| {
             let mut models = self.problem.models.iter();
@@ -236,40 +226,47 @@ impl Question {
         known.collect()
     }
 
-    fn judged(&self, plan: &Plan, solve_ms: f64, note: Option<String>) -> Result<Draft, String> {
+    /// Converts a plan into a draft with names, together with the replicas that stay. A plan with violations is an error.
+    fn draft(
+        &self,
+        plan: &Plan,
+        solve_ms: f64,
+        fallback: Option<Fallback>,
+    ) -> Result<DraftPlan, PlanningError> {
         let violations = plan.violations(&self.problem);
         if let Some(first) = violations.first() {
-            let count = violations.len();
-            return Err(format!(
-                "{} made a plan with {count} violations, the first: {first}",
-                plan.policy
-            ));
+            return Err(PlanningError::Violations {
+                policy: plan.policy,
+                count: violations.len(),
+                first: first.clone(),
+            });
         }
-        let mut replicas: Vec<Drafted> = plan.replicas.iter().map(|r| self.drafted(r)).collect();
+        let replicas = plan.replicas.iter();
+        let mut replicas: Vec<DraftReplica> = replicas.map(|r| self.draft_replica(r)).collect();
         let placed: BTreeSet<ModelId> = replicas.iter().map(|r| r.model.clone()).collect();
         let unattended = self.unattended.iter();
         replicas.extend(
             unattended
-                .filter(|drafted| !placed.contains(&drafted.model))
+                .filter(|draft| !placed.contains(&draft.model))
                 .cloned(),
         );
         replicas.extend(self.pinned.iter().cloned());
         replicas.sort_by(|a, b| (&a.model, &a.device).cmp(&(&b.model, &b.device)));
-        Ok(Draft {
+        Ok(DraftPlan {
             policy: plan.policy,
             solve_ms,
             models: self.forecasts(plan),
             replicas,
-            note,
+            fallback,
             explanations: BTreeMap::new(),
         })
     }
 
-    /// What a plan comes to for each model, if that is asked for, and by which changes the policy would serve it; as far as it is
-    /// found within the budget.
+    /// Explains what limits each model in a plan and which changes would make the policy serve it, as far as the explanations are
+    /// found within the budget. Returns nothing if no explanation was requested.
     #[expect(
         clippy::disallowed_methods,
-        reason = "policies read no clock; who asks them keeps their time"
+        reason = "policies read no clock; their caller limits their time"
     )]
     pub(super) fn explanations(
         &self,
@@ -282,22 +279,23 @@ impl Question {
         }
         let start = std::time::Instant::now();
         let late = || start.elapsed() > budget;
-        let found = packhorse_placement::explain(
+        let explanations = packhorse_placement::explain(
             policy,
             &self.problem,
             plan,
-            &self.options,
+            &self.options.into(),
             &mut Budget::new(u64::MAX, &late).with_time_limit(budget),
         );
-        let found = found.expect("a policy has planned for the problem");
+        let explanations = explanations.expect("a policy has planned for the problem");
         let ids = self.problem.models.iter().map(|model| model.id.clone());
-        ids.zip(found).collect()
+        ids.zip(explanations).collect()
     }
 
-    fn drafted(&self, replica: &PlannedReplica) -> Drafted {
+    /// Converts a planned replica into one with names.
+    fn draft_replica(&self, replica: &PlannedReplica) -> DraftReplica {
         let device = &self.problem.devices[replica.device.0];
         let profile = self.problem.profile(replica.model, replica.device);
-        Drafted {
+        DraftReplica {
             model: self.problem.models[replica.model.0].id.clone(),
             device: self.devices[replica.device.0].clone(),
             device_kind: device.kind.clone(),
@@ -311,8 +309,9 @@ impl Question {
         }
     }
 
+    /// Returns the forecasts of a plan and the replicas that stay, for all models.
     fn forecasts(&self, plan: &Plan) -> Vec<StoredForecast> {
-        let asked: BTreeMap<&ModelId, _> = self
+        let planned: BTreeMap<&ModelId, _> = self
             .problem
             .models
             .iter()
@@ -322,39 +321,24 @@ impl Question {
         self.rates
             .iter()
             .map(|(model, rate)| {
-                let forecast = asked.get(model);
+                let forecast = planned.get(model);
                 let pinned = throughput(&self.pinned, model, &self.problem.profiles);
                 let goodput = forecast.map_or(0.0, |forecast| forecast.goodput.get()) + pinned;
                 StoredForecast {
                     model: model.clone(),
                     rate: *rate,
                     goodput: RequestsPerSecond::new(goodput.min(rate.get())).unwrap_or(*rate),
-                    shortfall: forecast.and_then(|forecast| forecast.shortfall.clone()),
+                    shortfall: forecast
+                        .and_then(|forecast| forecast.shortfall.as_ref())
+                        .map(ToString::to_string),
                 }
             })
             .collect()
     }
 }
 
-impl Drafted {
-    pub(super) fn stored(&self, id: ReplicaId) -> StoredReplica {
-        StoredReplica {
-            id,
-            model: self.model.clone(),
-            device: self.device.clone(),
-            device_kind: self.device_kind.clone(),
-            batch_size: self.batch_size,
-            compute_share: self.compute_share,
-            duty_cycle_ms: self.duty_cycle_ms(),
-        }
-    }
-
-    pub(super) fn duty_cycle_ms(&self) -> Option<f64> {
-        self.duty_cycle.map(|cycle| cycle.as_secs_f64() * 1e3)
-    }
-}
-
-fn demand(spec: &ModelSpec, rate: RequestsPerSecond) -> DemandedModel {
+/// Returns the demand for a model at this rate.
+fn demanded_model(spec: &ModelSpec, rate: RequestsPerSecond) -> DemandedModel {
     DemandedModel {
         id: spec.program.model.clone(),
         rate,
@@ -366,7 +350,7 @@ fn demand(spec: &ModelSpec, rate: RequestsPerSecond) -> DemandedModel {
     }
 }
 
-/// About how many bytes one request's inputs have.
+/// Estimates the size of one request's inputs.
 fn payload(spec: &ModelSpec) -> ByteCount {
     let batches = spec.program.batches();
     let bytes = spec.program.inputs.iter().map(|input| {
@@ -383,8 +367,8 @@ fn payload(spec: &ModelSpec) -> ByteCount {
     bytes.sum()
 }
 
-/// Rows per second that replicas of a model compute with full batches.
-fn throughput(replicas: &[Drafted], model: &ModelId, profiles: &ProfileTable) -> f64 {
+/// Returns the rows per second that the replicas of a model compute with full batches.
+fn throughput(replicas: &[DraftReplica], model: &ModelId, profiles: &ProfileTable) -> f64 {
     replicas
         .iter()
         .filter(|replica| replica.model == *model)
@@ -424,8 +408,8 @@ mod tests {
         }
     }
 
-    fn drafted(model: &str, device: &str) -> Drafted {
-        Drafted {
+    fn replica(model: &str, device: &str) -> DraftReplica {
+        DraftReplica {
             model: model.parse().unwrap(),
             device: device.parse().unwrap(),
             device_kind: "T4".parse().unwrap(),
@@ -437,8 +421,8 @@ mod tests {
         }
     }
 
-    /// Two models, `a` and `b`, and as many devices of one kind as asked for.
-    fn question(policy_name: &str, devices: usize) -> Question {
+    /// The input for two models, `a` and `b`, and this number of devices of one kind.
+    fn input(policy_name: &str, devices: usize) -> PlanningInput {
         let csv = "\na,T4,1,,2,,100,,,\na,T4,4,,4,,100,,,\nb,T4,1,,2,,100,,,\nb,T4,4,,4,,100,,,\n";
         let csv = format!("{}{csv}", ProfileTable::CSV_HEADER);
         let models = [spec("a", 10.0), spec("b", 10.0)];
@@ -449,13 +433,16 @@ mod tests {
             node: "n".parse().unwrap(),
             cost_per_hour: None,
         };
-        Question {
+        PlanningInput {
             policy: policy(policy_name).unwrap(),
             options: PolicyOptions::default(),
-            reason: "a test".to_owned(),
+            reasons: PlanReasons::default(),
             problem: Problem {
                 devices: vec![device; devices],
-                models: models.iter().map(|spec| demand(spec, spec.rate)).collect(),
+                models: models
+                    .iter()
+                    .map(|spec| demanded_model(spec, spec.rate))
+                    .collect(),
                 profiles: ProfileTable::from_csv(&csv).unwrap(),
                 ..Problem::default()
             },
@@ -473,11 +460,11 @@ mod tests {
         }
     }
 
-    fn draft(question: Question, budget: Duration) -> Draft {
-        question.solve(budget).result.unwrap()
+    fn draft(input: PlanningInput, budget: Duration) -> DraftPlan {
+        input.solve(budget).result.unwrap()
     }
 
-    fn placed(draft: &Draft) -> Vec<String> {
+    fn placed(draft: &DraftPlan) -> Vec<String> {
         let replicas = draft.replicas.iter();
         replicas
             .map(|r| format!("{} on {}", r.model, r.device))
@@ -486,22 +473,22 @@ mod tests {
 
     #[test]
     fn where_a_policy_takes_too_long_the_fallback_plans() {
-        let late = draft(question("exclusive", 2), Duration::ZERO);
+        let late = draft(input("exclusive", 2), Duration::ZERO);
         assert_eq!(late.policy, FALLBACK_POLICY);
-        assert!(late.note.unwrap().contains("exclusive"));
-        let timely = draft(question("exclusive", 2), Duration::from_mins(1));
-        assert_eq!((timely.policy, timely.note), ("exclusive", None));
+        assert_eq!(late.fallback.unwrap().policy, "exclusive");
+        let timely = draft(input("exclusive", 2), Duration::from_mins(1));
+        assert_eq!((timely.policy, timely.fallback), ("exclusive", None));
     }
 
     #[test]
     fn what_is_pinned_stays_and_its_throughput_counts() {
-        let mut question = question("exclusive", 1);
-        question.pinned = vec![drafted("a:1", "cordoned/sim0")];
-        question
+        let mut input = input("exclusive", 1);
+        input.pinned = vec![replica("a:1", "cordoned/sim0")];
+        input
             .problem
             .models
             .retain(|model| model.id.name.as_str() == "b");
-        let draft = draft(question, Duration::from_mins(1));
+        let draft = draft(input, Duration::from_mins(1));
         assert_eq!(placed(&draft), ["a:1 on cordoned/sim0", "b:1 on n/sim0"]);
         let forecasts: Vec<f64> = draft.models.iter().map(|f| f.goodput.get()).collect();
         assert_eq!(forecasts, [10.0, 10.0]);
@@ -509,17 +496,17 @@ mod tests {
 
     #[test]
     fn replicas_of_silent_nodes_stay_only_where_there_is_no_other() {
-        let silent = ["a:1", "b:1"].map(|model| drafted(model, "silent/sim0"));
-        let mut nowhere_else = question("exclusive", 0);
+        let silent = ["a:1", "b:1"].map(|model| replica(model, "silent/sim0"));
+        let mut nowhere_else = input("exclusive", 0);
         nowhere_else.unattended = silent.to_vec();
-        let draft_of = |question| placed(&draft(question, Duration::from_mins(1)));
+        let placement = |input| placed(&draft(input, Duration::from_mins(1)));
         assert_eq!(
-            draft_of(nowhere_else),
+            placement(nowhere_else),
             ["a:1 on silent/sim0", "b:1 on silent/sim0"]
         );
-        let mut elsewhere = question("exclusive", 1);
+        let mut elsewhere = input("exclusive", 1);
         elsewhere.unattended = silent.to_vec();
-        let placed = draft_of(elsewhere);
+        let placed = placement(elsewhere);
         assert_eq!(placed.len(), 2, "{placed:?}");
         assert_eq!(
             placed.iter().filter(|text| text.contains("silent")).count(),
@@ -528,7 +515,7 @@ mod tests {
     }
 
     #[test]
-    fn variable_dimensions_are_taken_for_something() {
+    fn variable_dimensions_have_an_assumed_size() {
         assert_eq!(payload(&spec("a", 1.0)).as_u64(), ASSUMED_DIMENSION * 3 * 4);
     }
 }
