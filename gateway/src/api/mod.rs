@@ -1,4 +1,4 @@
-//! HTTP: the inference protocol and the admin API.
+//! The HTTP listeners: the inference protocol and the admin API.
 
 pub mod admin;
 pub mod error;

@@ -1,4 +1,4 @@
-//! `/v1/agents`: what agents say and ask.
+//! `/v1/agents`: leases, wanted states and statuses of nodes.
 
 use std::time::Duration;
 
@@ -14,28 +14,29 @@ use utoipa::IntoParams;
 use super::Admin;
 use crate::api::error::{ApiError, JsonBody, Path, Query};
 
-/// What an agent knows already, and how long it waits for news.
+/// The wanted state that an agent has, and its patience.
 #[derive(Clone, Copy, Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct Known {
-    /// The epoch of the wanted state it knows; 0 if it knows none.
+    /// The epoch of the wanted state that the agent has; 0 for none.
     #[serde(default)]
     epoch: u64,
-    /// The revision of it.
+    /// The revision of the wanted state that the agent has.
     #[serde(default)]
     revision: u64,
-    /// How long it waits for a newer one, in milliseconds; at most 30000.
+    /// The time to wait for a newer wanted state, in milliseconds; at most 30000.
     #[param(maximum = 30000)]
     #[serde(default)]
     wait_ms: u64,
 }
 
 impl Known {
+    /// The largest `wait_ms`.
     const MAX_WAIT_MS: u64 = 30_000;
 }
 
-/// Takes or renews the lease of a node, and says what it has.
+/// Takes or renews the lease of a node, and reports the node's devices.
 #[utoipa::path(
     put, path = "/v1/agents/{node}/lease", tag = "agents", security(("agent" = []), ("admin" = [])),
     params(("node" = String, Path, description = "The node's name")),
@@ -43,7 +44,7 @@ impl Known {
     responses(
         (status = 200, body = LeaseGrant),
         (status = 400, description = "A field is out of its limits", body = ErrorBody),
-        (status = 409, description = "Another agent holds it", body = ErrorBody),
+        (status = 409, description = "Another agent holds the lease", body = ErrorBody),
         (status = "default", description = "Any other failure", body = ErrorBody),
     )
 )]
@@ -55,13 +56,13 @@ pub(super) async fn lease(
     Ok(Json(admin.controller.lease(node, request).await??))
 }
 
-/// What is wanted of a node: at once if that is newer than what the agent knows, else as soon as it is, else after `wait_ms`.
+/// Returns the wanted state of a node as soon as it is newer than the agent's, at the latest after `wait_ms`.
 #[utoipa::path(
     get, path = "/v1/agents/{node}/wanted", tag = "agents", security(("agent" = []), ("admin" = [])),
     params(("node" = String, Path, description = "The node's name"), Known),
     responses(
         (status = 200, body = WantedState),
-        (status = 409, description = "The lease is not held, or the node has not reported its status yet", body = ErrorBody),
+        (status = 409, description = "No agent holds the lease, or the node has not reported its status yet", body = ErrorBody),
         (status = "default", description = "Any other failure", body = ErrorBody),
     )
 )]
@@ -81,13 +82,13 @@ pub(super) async fn wanted(
     Ok(Json(admin.controller.wanted(node, newest, wait).await??))
 }
 
-/// The full state of a node.
+/// Reports the whole state of a node.
 #[utoipa::path(
     put, path = "/v1/agents/{node}/status", tag = "agents", security(("agent" = []), ("admin" = [])),
     params(("node" = String, Path, description = "The node's name")),
     request_body = AgentStatus,
     responses(
-        (status = 204, description = "Taken"),
+        (status = 204, description = "Accepted"),
         (status = 409, description = "This agent does not hold the lease", body = ErrorBody),
         (status = "default", description = "Any other failure", body = ErrorBody),
     )

@@ -1,4 +1,4 @@
-//! `/v1/artifacts`.
+//! `/v1/artifacts`: model files.
 
 use std::io;
 
@@ -20,20 +20,20 @@ use crate::{
     store::ReceiveError,
 };
 
-/// How much of a file is read at a time.
+/// The number of bytes of a file that are read at a time.
 const READ_BYTES: usize = 256 << 10;
 
-/// Stores a model file, whatever its `Content-Type`. Storing it again changes nothing.
+/// Stores a model file, with any `Content-Type`. Storing the same file again changes nothing.
 #[utoipa::path(
     put, path = "/v1/artifacts/{digest}", tag = "artifacts", security(("admin" = [])),
-    params(("digest" = String, Path, description = "sha256: and 64 hexadecimal digits", example = "sha256:0123…")),
+    params(("digest" = String, Path, description = "`sha256:` and 64 hexadecimal digits", example = "sha256:0123…")),
     request_body(content = Vec<u8>, content_type = "application/octet-stream", description = "The file"),
     responses(
-        (status = 200, description = "It was stored already", body = ArtifactView),
-        (status = 201, description = "Stored, durably", body = ArtifactView),
-        (status = 400, description = "The bytes have another digest", body = ErrorBody),
-        (status = 413, description = "The file is over the limit", body = ErrorBody),
-        (status = 507, description = "The disk is full", body = ErrorBody),
+        (status = 200, description = "The file was already stored", body = ArtifactView),
+        (status = 201, description = "The file is stored durably", body = ArtifactView),
+        (status = 400, description = "The file has another digest", body = ErrorBody),
+        (status = 413, description = "The file is larger than the limit `--artifact-limit-bytes`", body = ErrorBody),
+        (status = 507, description = "The gateway's disk is full", body = ErrorBody),
         (status = "default", description = "Any other failure", body = ErrorBody),
     )
 )]
@@ -63,13 +63,13 @@ pub(super) async fn put(
     Ok((status, Json(view)))
 }
 
-/// A stored model file.
+/// Returns a stored model file.
 #[utoipa::path(
     get, path = "/v1/artifacts/{digest}", tag = "artifacts", security(("admin" = []), ("agent" = [])),
-    params(("digest" = String, Path, description = "sha256: and 64 hexadecimal digits")),
+    params(("digest" = String, Path, description = "`sha256:` and 64 hexadecimal digits")),
     responses(
         (status = 200, description = "The file", body = Vec<u8>, content_type = "application/octet-stream"),
-        (status = 404, description = "It is not stored", body = ErrorBody),
+        (status = 404, description = "The file is not stored", body = ErrorBody),
         (status = "default", description = "Any other failure", body = ErrorBody),
     )
 )]
@@ -86,7 +86,7 @@ pub(super) async fn show(
     Ok((headers, body))
 }
 
-/// All stored model files.
+/// Returns all stored model files.
 #[utoipa::path(
     get, path = "/v1/artifacts", tag = "artifacts", security(("admin" = [])),
     responses((status = 200, body = [ArtifactView]), (status = "default", description = "Any failure", body = ErrorBody))

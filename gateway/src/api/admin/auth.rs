@@ -1,4 +1,4 @@
-//! Who may ask what: bearer tokens, compared in constant time.
+//! Authorisation by bearer tokens, which are compared in constant time.
 
 use std::sync::Arc;
 
@@ -13,18 +13,18 @@ use subtle::ConstantTimeEq as _;
 
 use crate::api::ApiError;
 
-/// The tokens of a gateway. Only their hashes are kept.
+/// The tokens of a gateway, as hashes.
 #[derive(Clone, Debug)]
 pub struct Credentials {
     admin: TokenHash,
     agent: TokenHash,
 }
 
-/// What a token is compared by: hashes have one length and share no prefixes, so that a comparison tells nothing of the token.
+/// The hash of a token. Comparing hashes, which have equal length, in constant time reveals nothing about the token.
 #[derive(Clone, Debug)]
 struct TokenHash(Arc<[u8; 32]>);
 
-/// Whose token a request carries.
+/// The owner of a request's token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Role {
     Admin,
@@ -32,7 +32,7 @@ enum Role {
 }
 
 impl TokenHash {
-    fn of(token: &str) -> Self {
+    fn new(token: &str) -> Self {
         Self(Arc::new(Sha256::digest(token).into()))
     }
 
@@ -42,31 +42,32 @@ impl TokenHash {
 }
 
 impl Credentials {
-    /// From the tokens' texts.
+    /// Creates the credentials from the tokens.
     pub fn new(admin: &str, agent: &str) -> Self {
         Self {
-            admin: TokenHash::of(admin),
-            agent: TokenHash::of(agent),
+            admin: TokenHash::new(admin),
+            agent: TokenHash::new(agent),
         }
     }
 
+    /// Returns the owner of the token in the headers.
     fn role(&self, headers: &HeaderMap) -> Result<Role, ApiError> {
         let refused = |message| Err(ApiError::new(StatusCode::UNAUTHORIZED, message));
         let Some(token) = bearer(headers) else {
-            return refused("this route wants a token: Authorization: Bearer TOKEN");
+            return refused("this route requires a token: Authorization: Bearer TOKEN");
         };
-        let given = TokenHash::of(token);
+        let given = TokenHash::new(token);
         if self.admin.matches(&given) {
             Ok(Role::Admin)
         } else if self.agent.matches(&given) {
             Ok(Role::Agent)
         } else {
-            refused("the token is not valid")
+            refused("the token is invalid")
         }
     }
 }
 
-/// Lets only the admin through.
+/// Middleware that accepts the admin token only.
 pub(super) async fn admin_only(
     State(credentials): State<Credentials>,
     request: Request,
@@ -75,15 +76,15 @@ pub(super) async fn admin_only(
     match credentials.role(request.headers()) {
         Ok(Role::Admin) => next.run(request).await,
         Ok(Role::Agent) => {
-            let message = "an agent's token does not open this route";
+            let message = "this route requires the admin token; an agent token was given";
             ApiError::new(StatusCode::FORBIDDEN, message).into_response()
         }
         Err(e) => e.into_response(),
     }
 }
 
-/// Lets agents and the admin through.
-pub(super) async fn agents_too(
+/// Middleware that accepts the agent token and the admin token.
+pub(super) async fn agent_or_admin(
     State(credentials): State<Credentials>,
     request: Request,
     next: Next,
@@ -94,7 +95,7 @@ pub(super) async fn agents_too(
     }
 }
 
-/// The token of `Authorization: Bearer TOKEN`; the scheme is spelt in any case.
+/// Returns the token of `Authorization: Bearer TOKEN`. The case of the scheme does not matter.
 fn bearer(headers: &HeaderMap) -> Option<&str> {
     let value = headers.get(header::AUTHORIZATION)?.to_str().ok()?;
     let (scheme, token) = value.split_once(' ')?;
@@ -115,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn tokens_open_what_they_are_for_and_nothing_else_is_one() {
+    fn each_token_has_its_role_and_nothing_else_is_a_token() {
         assert_eq!(role("Bearer admin-secret"), Some(Role::Admin));
         assert_eq!(role("bearer agent-secret"), Some(Role::Agent));
         for bad in [

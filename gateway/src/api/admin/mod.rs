@@ -1,5 +1,5 @@
-//! The admin listener: the API under `/v1`, metrics, and the documentation of it all. A handler parses, asks the control plane
-//! and answers; what it asks for is in `api`, what it may refuse in `errors`.
+//! The admin listener: the API under `/v1`, the metrics, and the API's documentation. A handler parses a request, calls the
+//! control plane and answers. The messages are in `packhorse_api`, the statuses of errors in `errors`.
 
 mod agents;
 mod artifacts;
@@ -13,7 +13,7 @@ mod profiles;
 use std::{any::Any, time::Duration};
 
 use axum::{
-    Router,
+    Extension, Router,
     extract::{DefaultBodyLimit, State},
     http::{StatusCode, header},
     middleware,
@@ -32,7 +32,10 @@ use utoipa_axum::{
 };
 use utoipa_swagger_ui::SwaggerUi;
 
-use super::ApiError;
+use super::{
+    ApiError,
+    error::{BodyLimit, INTERNAL_ERROR},
+};
 use crate::{
     controller::Controller,
     driver::DataPlane,
@@ -42,15 +45,15 @@ use crate::{
 
 pub use auth::Credentials;
 
-/// The most bytes of a JSON body.
+/// The largest number of bytes of a JSON body.
 const JSON_LIMIT: usize = 1 << 20;
-/// The most bytes of profiles, and of an agent's status, which may hold some.
+/// The largest number of bytes of profiles, and of an agent's status, which may contain profiles.
 const PROFILES_LIMIT: usize = 16 << 20;
 
-/// What the handlers share.
+/// The state that the handlers share.
 #[derive(Clone, Debug)]
 pub struct Admin {
-    /// Who may ask.
+    /// The tokens.
     pub credentials: Credentials,
     /// The control plane.
     pub controller: Controller,
@@ -58,36 +61,36 @@ pub struct Admin {
     pub data_plane: DataPlane,
     /// The stored model files.
     pub artifacts: ArtifactFiles,
-    /// The database, for history that only it has.
+    /// The database, for the history of plans.
     pub store: Store,
-    /// A body that sends nothing for so long is given up.
+    /// The time without a byte after which a body is given up.
     pub body_timeout: Duration,
 }
 
-/// What stands at the head of the document.
+/// The general part of the OpenAPI document.
 #[derive(OpenApi)]
 #[openapi(
     info(
         title = "Packhorse",
-        description = "The inference listener speaks the Open Inference Protocol under `/v2`; the admin listener has everything \
-            under `/v1`. Every answer that is no success is `{\"error\": ...}`.",
+        description = "The inference listener serves the Open Inference Protocol under `/v2`; the admin listener serves all routes \
+            under `/v1`. The body of every error is `{\"error\": ...}`.",
         license(name = "Apache-2.0", identifier = "Apache-2.0"),
     ),
     tags(
         (name = "inference", description = "The Open Inference Protocol, on the inference listener"),
-        (name = "models", description = "Registering models and watching them on their way"),
+        (name = "models", description = "Registered models and their state"),
         (name = "artifacts", description = "Model files"),
-        (name = "profiles", description = "What was measured of models"),
+        (name = "profiles", description = "Measurements of models"),
         (name = "nodes", description = "Machines and their devices"),
-        (name = "plans", description = "What runs where, how that is decided, and how it fares"),
-        (name = "metrics", description = "Everything that is measured"),
-        (name = "agents", description = "What agents say and ask"),
+        (name = "plans", description = "Plans, placement policies and goodput"),
+        (name = "metrics", description = "Metrics of the gateway"),
+        (name = "agents", description = "Messages of agents"),
     ),
     modifiers(&Tokens)
 )]
-struct Head;
+struct ApiDocument;
 
-/// The two tokens.
+/// Adds the two tokens to the document's security schemes.
 struct Tokens;
 
 impl Modify for Tokens {
@@ -100,7 +103,8 @@ impl Modify for Tokens {
     }
 }
 
-/// The routes of the admin listener. `inference` is the documentation of the other one: one document speaks of both.
+/// Returns the routes of the admin listener. `inference` is the document of the inference listener; the served document describes
+/// both.
 pub fn router(admin: Admin, inference: utoipa::openapi::OpenApi) -> Router {
     let credentials = admin.credentials.clone();
     let telemetry = admin.data_plane.telemetry().clone();
@@ -111,9 +115,9 @@ pub fn router(admin: Admin, inference: utoipa::openapi::OpenApi) -> Router {
     ));
     let agents = agent_routes().route_layer(middleware::from_fn_with_state(
         credentials,
-        auth::agents_too,
+        auth::agent_or_admin,
     ));
-    let (routes, mut document) = OpenApiRouter::with_openapi(Head::openapi())
+    let (routes, mut document) = OpenApiRouter::with_openapi(ApiDocument::openapi())
         .merge(guarded)
         .merge(agents)
         .routes(routes!(metrics))
@@ -128,13 +132,18 @@ pub fn router(admin: Admin, inference: utoipa::openapi::OpenApi) -> Router {
         .merge(docs)
         .method_not_allowed_fallback(method_not_allowed)
         .fallback(not_found)
-        .layer(DefaultBodyLimit::max(JSON_LIMIT))
+        .layer(body_limit(JSON_LIMIT))
         .layer(RequestBodyTimeoutLayer::new(body_timeout))
-        .layer(CatchPanicLayer::custom(panicked))
+        .layer(CatchPanicLayer::custom(panic_response))
         .layer(middleware::from_fn_with_state(telemetry, measure_http))
 }
 
-/// The routes that want the admin's token.
+/// Limits the body of a route to this number of bytes.
+fn body_limit(bytes: usize) -> (DefaultBodyLimit, Extension<BodyLimit>) {
+    (DefaultBodyLimit::max(bytes), Extension(BodyLimit(bytes)))
+}
+
+/// Returns the routes that require the admin token.
 fn admin_routes() -> OpenApiRouter<Admin> {
     let profiles = routes!(profiles::export, profiles::import);
     OpenApiRouter::new()
@@ -142,7 +151,7 @@ fn admin_routes() -> OpenApiRouter<Admin> {
         .routes(routes!(models::show, models::change, models::remove))
         .routes(routes!(artifacts::list))
         .routes(routes!(artifacts::put).layer(DefaultBodyLimit::disable()))
-        .routes(profiles.layer(DefaultBodyLimit::max(PROFILES_LIMIT)))
+        .routes(profiles.layer(body_limit(PROFILES_LIMIT)))
         .routes(routes!(profiles::kernels))
         .routes(routes!(profiles::pairs, profiles::import_pairs))
         .routes(routes!(nodes::list))
@@ -158,16 +167,16 @@ fn admin_routes() -> OpenApiRouter<Admin> {
         .routes(routes!(plans::goodput))
 }
 
-/// The routes that an agent's token opens as well.
+/// Returns the routes that accept the agent token and the admin token.
 fn agent_routes() -> OpenApiRouter<Admin> {
     OpenApiRouter::new()
         .routes(routes!(artifacts::show))
         .routes(routes!(agents::lease))
         .routes(routes!(agents::wanted))
-        .routes(routes!(agents::status).layer(DefaultBodyLimit::max(PROFILES_LIMIT)))
+        .routes(routes!(agents::status).layer(body_limit(PROFILES_LIMIT)))
 }
 
-/// Everything that is measured, in the Prometheus text format.
+/// Returns the metrics, in the Prometheus text format.
 #[utoipa::path(
     get, path = "/metrics", tag = "metrics",
     responses((status = 200, description = "The metrics", body = String, content_type = "text/plain"))
@@ -184,13 +193,13 @@ async fn openapi(State(document): State<Bytes>) -> impl IntoResponse {
 }
 
 async fn not_found() -> ApiError {
-    ApiError::not_found("there is no such path on the admin listener")
+    ApiError::not_found("the admin listener has no such path")
 }
 
 async fn method_not_allowed() -> ApiError {
     ApiError::new(
         StatusCode::METHOD_NOT_ALLOWED,
-        "this path does not know this method",
+        "this path does not support this method",
     )
 }
 
@@ -198,13 +207,9 @@ async fn method_not_allowed() -> ApiError {
     clippy::needless_pass_by_value,
     reason = "the layer hands it over like this"
 )]
-fn panicked(cause: Box<dyn Any + Send>) -> Response {
+fn panic_response(cause: Box<dyn Any + Send>) -> Response {
     let text = cause.downcast_ref::<String>().map(String::as_str);
     let text = text.or_else(|| cause.downcast_ref::<&str>().copied());
     tracing::error!(error = text.unwrap_or("no message"), "a handler panicked");
-    ApiError::new(
-        StatusCode::INTERNAL_SERVER_ERROR,
-        "the gateway failed inside; its log says why",
-    )
-    .into_response()
+    ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, INTERNAL_ERROR).into_response()
 }

@@ -1,4 +1,4 @@
-//! `/v1/nodes`.
+//! `/v1/nodes`: nodes and their scheduling.
 
 use axum::{Json, extract::State};
 use packhorse_api::{ErrorBody, NodeView};
@@ -10,7 +10,7 @@ use crate::{
     store::Scheduling,
 };
 
-/// All nodes with their devices.
+/// Returns all nodes with their devices.
 #[utoipa::path(
     get, path = "/v1/nodes", tag = "nodes", security(("admin" = [])),
     responses((status = 200, body = [NodeView]), (status = "default", description = "Any failure", body = ErrorBody))
@@ -19,13 +19,13 @@ pub(super) async fn list(State(admin): State<Admin>) -> Result<Json<Vec<NodeView
     Ok(Json(admin.controller.nodes().await?))
 }
 
-/// Places nothing new on a node; what it serves stays.
+/// Cordons a node: it keeps its replicas and gets no new ones.
 #[utoipa::path(
     post, path = "/v1/nodes/{node}/cordon", tag = "nodes", security(("admin" = [])),
     params(("node" = String, Path, description = "The node's name")),
     responses(
         (status = 200, body = NodeView),
-        (status = 404, description = "No such node", body = ErrorBody),
+        (status = 404, description = "No node has this name", body = ErrorBody),
         (status = "default", description = "Any other failure", body = ErrorBody),
     )
 )]
@@ -36,13 +36,13 @@ pub(super) async fn cordon(
     schedule(admin, node, Scheduling::Cordoned).await
 }
 
-/// Lets a node take replicas again.
+/// Uncordons a node: it gets replicas again.
 #[utoipa::path(
     post, path = "/v1/nodes/{node}/uncordon", tag = "nodes", security(("admin" = [])),
     params(("node" = String, Path, description = "The node's name")),
     responses(
         (status = 200, body = NodeView),
-        (status = 404, description = "No such node", body = ErrorBody),
+        (status = 404, description = "No node has this name", body = ErrorBody),
         (status = "default", description = "Any other failure", body = ErrorBody),
     )
 )]
@@ -53,13 +53,13 @@ pub(super) async fn uncordon(
     schedule(admin, node, Scheduling::Open).await
 }
 
-/// Moves a node's replicas elsewhere, and places nothing new on it.
+/// Drains a node: its replicas move to other nodes, and it gets no new ones.
 #[utoipa::path(
     post, path = "/v1/nodes/{node}/drain", tag = "nodes", security(("admin" = [])),
     params(("node" = String, Path, description = "The node's name")),
     responses(
         (status = 200, body = NodeView),
-        (status = 404, description = "No such node", body = ErrorBody),
+        (status = 404, description = "No node has this name", body = ErrorBody),
         (status = "default", description = "Any other failure", body = ErrorBody),
     )
 )]

@@ -1,4 +1,4 @@
-//! `/v1/plan`, `/v1/plans`, `/v1/policy` and `/v1/goodput`.
+//! `/v1/plan`, `/v1/plans`, `/v1/policy` and `/v1/goodput`: plans, policies and goodput.
 
 use std::time::Duration;
 
@@ -18,20 +18,20 @@ use crate::{
     telemetry::LONGEST_WINDOW,
 };
 
-/// Which stored plans are listed.
+/// The stored plans to list.
 #[derive(Clone, Copy, Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-pub(super) struct WhichPlans {
-    /// Only plans with a smaller generation.
+pub(super) struct PlanRange {
+    /// Lists only plans with a smaller generation.
     before: Option<u64>,
-    /// At most so many: 1 to 1000.
+    /// The largest number of plans to list, 1 to 1000.
     #[param(minimum = 1, maximum = 1000)]
-    #[serde(default = "WhichPlans::default_limit")]
+    #[serde(default = "PlanRange::default_limit")]
     limit: u32,
 }
 
-impl WhichPlans {
+impl PlanRange {
     const MAX_LIMIT: u32 = 1000;
 
     fn default_limit() -> u32 {
@@ -39,12 +39,12 @@ impl WhichPlans {
     }
 }
 
-/// Over how long a time goodput is told.
+/// The time window of goodput.
 #[derive(Clone, Copy, Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct Window {
-    /// The window's length in seconds, 1 to 300; it ends now.
+    /// The length of the window that ends now, in seconds; 1 to 300.
     #[param(minimum = 1, maximum = 300)]
     #[serde(default = "Window::default_s")]
     window_s: u64,
@@ -56,32 +56,32 @@ impl Window {
     }
 }
 
-/// How the current plan is told.
+/// The parts of the current plan to return.
 #[derive(Clone, Copy, Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-pub(super) struct HowTold {
-    /// Whether to explain what bounds each model that is not fully served, and what it would take; that takes up to as long as
-    /// planning may.
+pub(super) struct PlanParts {
+    /// True to explain what limits each model that is not fully served, and what would serve it. The explanation may take as long
+    /// as planning.
     #[serde(default)]
     explain: bool,
 }
 
-/// The current plan.
+/// Returns the current plan.
 #[utoipa::path(
     get, path = "/v1/plan", tag = "plans", security(("admin" = [])),
-    params(HowTold),
+    params(PlanParts),
     responses(
         (status = 200, body = PlanView),
-        (status = 404, description = "There is none yet", body = ErrorBody),
-        (status = 409, description = "To be explained: it does not fit the cluster any more, and a new one is not there yet", body = ErrorBody),
-        (status = 503, description = "To be explained: too many explanations and previews are asked for at a time", body = ErrorBody),
+        (status = 404, description = "No plan has been made yet", body = ErrorBody),
+        (status = 409, description = "The plan cannot be explained: it no longer fits the cluster, and the new one is not made yet", body = ErrorBody),
+        (status = 503, description = "The plan cannot be explained now: too many explanations and previews run at once", body = ErrorBody),
         (status = "default", description = "Any other failure", body = ErrorBody),
     )
 )]
 pub(super) async fn current(
     State(admin): State<Admin>,
-    Query(HowTold { explain }): Query<HowTold>,
+    Query(PlanParts { explain }): Query<PlanParts>,
 ) -> Result<Json<PlanView>, ApiError> {
     if explain {
         return Ok(Json(admin.controller.explained_plan().await??));
@@ -91,32 +91,32 @@ pub(super) async fn current(
         .ok_or_else(|| ApiError::not_found("no plan has been made yet"))
 }
 
-/// The stored plans, newest first.
+/// Returns stored plans, the newest first.
 #[utoipa::path(
     get, path = "/v1/plans", tag = "plans", security(("admin" = [])),
-    params(WhichPlans),
+    params(PlanRange),
     responses((status = 200, body = [PlanView]), (status = "default", description = "Any failure", body = ErrorBody))
 )]
 pub(super) async fn list(
     State(admin): State<Admin>,
-    Query(which): Query<WhichPlans>,
+    Query(range): Query<PlanRange>,
 ) -> Result<Json<Vec<PlanView>>, ApiError> {
-    if which.limit == 0 || which.limit > WhichPlans::MAX_LIMIT {
-        let max = WhichPlans::MAX_LIMIT;
+    if range.limit == 0 || range.limit > PlanRange::MAX_LIMIT {
+        let max = PlanRange::MAX_LIMIT;
         return Err(ApiError::bad_request(format!("limit: expected 1 to {max}")));
     }
-    let before = which.before.map(Generation);
-    let plans = admin.store.plans(before, which.limit).await?;
+    let before = range.before.map(Generation);
+    let plans = admin.store.plans(before, range.limit).await?;
     Ok(Json(plans.iter().map(plan_view).collect()))
 }
 
-/// A stored plan.
+/// Returns a stored plan.
 #[utoipa::path(
     get, path = "/v1/plans/{generation}", tag = "plans", security(("admin" = [])),
-    params(("generation" = u64, Path, description = "Its number")),
+    params(("generation" = u64, Path, description = "The plan's number")),
     responses(
         (status = 200, body = PlanView),
-        (status = 404, description = "It is not stored", body = ErrorBody),
+        (status = 404, description = "The plan is not stored", body = ErrorBody),
         (status = "default", description = "Any other failure", body = ErrorBody),
     )
 )]
@@ -127,16 +127,16 @@ pub(super) async fn show(
     Ok(Json(stored(&admin, generation).await?))
 }
 
-/// What a stored plan starts and stops where another one ran.
+/// Returns the replicas that start and stop when a stored plan replaces another one.
 #[utoipa::path(
     get, path = "/v1/plans/{before}/diff/{after}", tag = "plans", security(("admin" = [])),
     params(
-        ("before" = u64, Path, description = "The number of the plan that ran"),
-        ("after" = u64, Path, description = "The number of the plan that takes its place"),
+        ("before" = u64, Path, description = "The number of the replaced plan"),
+        ("after" = u64, Path, description = "The number of the plan that replaces it"),
     ),
     responses(
         (status = 200, body = PlanDiff),
-        (status = 404, description = "One of them is not stored", body = ErrorBody),
+        (status = 404, description = "One of the plans is not stored", body = ErrorBody),
         (status = "default", description = "Any other failure", body = ErrorBody),
     )
 )]
@@ -151,19 +151,19 @@ pub(super) async fn difference(
 
 async fn stored(admin: &Admin, generation: Generation) -> Result<PlanView, ApiError> {
     let plan = admin.store.plan(generation).await?;
-    let missing = || ApiError::not_found(format!("no plan {generation} is stored"));
+    let missing = || ApiError::not_found(format!("plan {generation} is not stored"));
     plan.as_ref().map(plan_view).ok_or_else(missing)
 }
 
-/// What would be planned if something were different. Changes nothing.
+/// Returns the plan that a policy would make if the cluster were different. Changes nothing.
 #[utoipa::path(
     post, path = "/v1/plans/preview", tag = "plans", security(("admin" = [])),
     request_body = PlanPreviewRequest,
     responses(
         (status = 200, body = PlanPreview),
-        (status = 400, description = "It names what does not exist", body = ErrorBody),
+        (status = 400, description = "A field is out of its limits, or names something that does not exist", body = ErrorBody),
         (status = 422, description = "The policy found no plan", body = ErrorBody),
-        (status = 503, description = "Too many explanations and previews are asked for at a time", body = ErrorBody),
+        (status = 503, description = "Too many explanations and previews run at once", body = ErrorBody),
         (status = "default", description = "Any other failure", body = ErrorBody),
     )
 )]
@@ -174,7 +174,7 @@ pub(super) async fn preview(
     Ok(Json(admin.controller.preview(request).await??))
 }
 
-/// How models are placed and requests dispatched.
+/// Returns the placement policy, its options and the dispatch discipline.
 #[utoipa::path(
     get, path = "/v1/policy", tag = "plans", security(("admin" = [])),
     responses((status = 200, body = PolicyView), (status = "default", description = "Any failure", body = ErrorBody))
@@ -183,13 +183,13 @@ pub(super) async fn policy(State(admin): State<Admin>) -> Result<Json<PolicyView
     Ok(Json(admin.controller.policy().await?))
 }
 
-/// Changes how models are placed and requests dispatched; absent fields stay.
+/// Changes the placement policy, its options or the dispatch discipline; absent fields stay unchanged.
 #[utoipa::path(
     put, path = "/v1/policy", tag = "plans", security(("admin" = [])),
     request_body = PolicyChange,
     responses(
         (status = 200, body = PolicyView),
-        (status = 400, description = "There is no such policy, option or discipline", body = ErrorBody),
+        (status = 400, description = "The policy, option or discipline does not exist", body = ErrorBody),
         (status = "default", description = "Any other failure", body = ErrorBody),
     )
 )]
@@ -200,7 +200,7 @@ pub(super) async fn change_policy(
     Ok(Json(admin.controller.change_policy(change).await??))
 }
 
-/// How all models fared in a window of time that ends now.
+/// Returns the goodput and latency of all models in a time window that ends now.
 #[utoipa::path(
     get, path = "/v1/goodput", tag = "plans", security(("admin" = [])),
     params(Window),

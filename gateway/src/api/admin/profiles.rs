@@ -1,4 +1,4 @@
-//! `/v1/profiles`.
+//! `/v1/profiles`: profiles, recorded kernels and measured pairs.
 
 use axum::{
     extract::State,
@@ -14,20 +14,20 @@ use utoipa::IntoParams;
 use super::Admin;
 use crate::api::error::{ApiError, Body, Query};
 
-/// Whose profiles are meant.
+/// The model whose profiles to return.
 #[derive(Clone, Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-pub(super) struct WhichModel {
-    /// Only profiles of this model, in all its versions.
+pub(super) struct ProfileFilter {
+    /// Returns only the profiles of this model, in all its versions.
     #[param(value_type = Option<String>)]
     model: Option<ModelName>,
 }
 
-/// What was measured or imported, as CSV: a row per model version, device kind, compute share and batch size.
+/// Returns the measured and imported profiles as CSV, with a row per model version, device kind, compute share and batch size.
 #[utoipa::path(
     get, path = "/v1/profiles", tag = "profiles", security(("admin" = [])),
-    params(WhichModel),
+    params(ProfileFilter),
     responses(
         (status = 200, description = "The profiles", body = String, content_type = "text/csv"),
         (status = "default", description = "Any failure", body = ErrorBody),
@@ -35,32 +35,33 @@ pub(super) struct WhichModel {
 )]
 pub(super) async fn export(
     State(admin): State<Admin>,
-    Query(which): Query<WhichModel>,
+    Query(filter): Query<ProfileFilter>,
 ) -> Result<impl IntoResponse, ApiError> {
     let all = admin.controller.profiles().await?;
     let mut table = ProfileTable::default();
     for (model, kind, profile) in all.iter() {
-        if which.model.as_ref().is_none_or(|name| *name == model.name) {
+        if filter.model.as_ref().is_none_or(|name| *name == model.name) {
             table.insert(model.clone(), kind.clone(), profile.clone());
         }
     }
     Ok(csv(table.to_csv()))
 }
 
-/// Whose kernels are meant.
+/// The model whose kernels to return.
 #[derive(Clone, Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-pub(super) struct OfModel {
+pub(super) struct KernelFilter {
     /// The model, in all its versions.
     #[param(value_type = String)]
     model: ModelName,
 }
 
-/// The GPU kernels that were recorded when a model was measured, as CSV: those of one batch of every size. Empty where none run.
+/// Returns the GPU kernels that were recorded when a model was measured, as CSV, for one batch of every size. Empty for models
+/// without recorded kernels.
 #[utoipa::path(
     get, path = "/v1/profiles/kernels", tag = "profiles", security(("admin" = [])),
-    params(OfModel),
+    params(KernelFilter),
     responses(
         (status = 200, description = "The kernels, with a header line unless there are none", body = String,
          content_type = "text/csv"),
@@ -69,18 +70,19 @@ pub(super) struct OfModel {
 )]
 pub(super) async fn kernels(
     State(admin): State<Admin>,
-    Query(of): Query<OfModel>,
+    Query(filter): Query<KernelFilter>,
 ) -> Result<impl IntoResponse, ApiError> {
-    let table = admin.controller.kernels(of.model).await??;
+    let table = admin.controller.kernels(filter.model).await??;
     Ok(csv(table.to_csv()))
 }
 
-/// Adds profiles from CSV, replacing those there are for the same model version and device kind. All or none.
+/// Imports profiles from CSV. They replace existing ones of the same model version and device kind. If a line cannot be read,
+/// none is imported.
 #[utoipa::path(
     put, path = "/v1/profiles", tag = "profiles", security(("admin" = [])),
-    request_body(content = String, content_type = "text/csv", description = "Profiles, with a header line"),
+    request_body(content = String, content_type = "text/csv", description = "The profiles, with a header line"),
     responses(
-        (status = 204, description = "Stored, durably"),
+        (status = 204, description = "The table is stored durably"),
         (status = 400, description = "A line cannot be read", body = ErrorBody),
         (status = "default", description = "Any other failure", body = ErrorBody),
     )
@@ -95,29 +97,31 @@ pub(super) async fn import(
     Ok(StatusCode::NO_CONTENT)
 }
 
+/// Returns a table with its content type.
 fn csv(table: String) -> impl IntoResponse {
     ([(header::CONTENT_TYPE, "text/csv; charset=utf-8")], table)
 }
 
+/// Returns a body as text.
 fn text(csv: &[u8]) -> Result<&str, ApiError> {
     let text = str::from_utf8(csv);
-    text.map_err(|e| ApiError::bad_request(format!("the CSV is no UTF-8 text: {e}")))
+    text.map_err(|e| ApiError::bad_request(format!("the CSV is not UTF-8 text: {e}")))
 }
 
-/// Which pairs are meant.
+/// The key of a table of pairs.
 #[derive(Clone, Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-pub(super) struct OfKind {
-    /// The kind of device that they were measured on.
+pub(super) struct PairTableKey {
+    /// The kind of device that the pairs were measured on.
     #[param(value_type = String)]
     device_kind: DeviceKind,
 }
 
-/// How models slow each other that share a device, as it was measured in pairs on a kind of device, as CSV.
+/// Returns the measured slowdowns of pairs of models that share a device, for a kind of device, as CSV.
 #[utoipa::path(
     get, path = "/v1/profiles/pairs", tag = "profiles", security(("admin" = [])),
-    params(OfKind),
+    params(PairTableKey),
     responses(
         (status = 200, description = "The pairs, with a header line unless there are none", body = String,
          content_type = "text/csv"),
@@ -126,34 +130,34 @@ pub(super) struct OfKind {
 )]
 pub(super) async fn pairs(
     State(admin): State<Admin>,
-    Query(of): Query<OfKind>,
+    Query(key): Query<PairTableKey>,
 ) -> Result<impl IntoResponse, ApiError> {
-    let table = admin.controller.pairs(of.device_kind).await?;
+    let table = admin.controller.pairs(key.device_kind).await?;
     Ok(csv(table.to_csv()))
 }
 
-/// Takes pairs that were measured on a kind of device from CSV, in the place of those there are. Policies that learn how models slow
-/// each other plan with them.
+/// Imports the measured pairs of a kind of device from CSV. They replace all existing ones of that kind. Policies that learn how
+/// models slow each other plan with them.
 #[utoipa::path(
     put, path = "/v1/profiles/pairs", tag = "profiles", security(("admin" = [])),
-    params(OfKind),
-    request_body(content = String, content_type = "text/csv", description = "Pairs, with a header line"),
+    params(PairTableKey),
+    request_body(content = String, content_type = "text/csv", description = "The pairs, with a header line"),
     responses(
-        (status = 204, description = "Stored, durably"),
-        (status = 400, description = "A line cannot be read, or there are too many", body = ErrorBody),
+        (status = 204, description = "The table is stored durably"),
+        (status = 400, description = "A line cannot be read, or the table has more than 1024 pairs", body = ErrorBody),
         (status = "default", description = "Any other failure", body = ErrorBody),
     )
 )]
 pub(super) async fn import_pairs(
     State(admin): State<Admin>,
-    Query(of): Query<OfKind>,
+    Query(key): Query<PairTableKey>,
     Body(csv): Body,
 ) -> Result<StatusCode, ApiError> {
     let pairs =
         PairTable::from_csv(text(&csv)?).map_err(|e| ApiError::bad_request(e.to_string()))?;
     admin
         .controller
-        .import_pairs(of.device_kind, pairs)
+        .import_pairs(key.device_kind, pairs)
         .await??;
     Ok(StatusCode::NO_CONTENT)
 }
