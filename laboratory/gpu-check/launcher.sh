@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Finds a Python with PyTorch 2.11, shows the programs beside this file its libraries, and runs the check with the flags given.
-# PYTHON=/path/to/python names another Python than the one on the PATH.
+# Finds a Python with PyTorch 2.11, gives its libraries to the programs beside this file, and runs the check with the given flags.
+# PYTHON=/path/to/python selects another Python than the one on the PATH.
 set -euo pipefail
 
 here=$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")
@@ -10,14 +10,14 @@ fail() {
     exit 1
 }
 
-# Without importing it, which takes long: its version, and the folder that its package lies in.
+# Prints the version of PyTorch and the folder of its package, without importing it, which takes long.
 find_torch='
 import importlib.metadata, importlib.util, os
 print(importlib.metadata.version("torch"))
 print(os.path.dirname(os.path.dirname(importlib.util.find_spec("torch").origin)))'
 
-said=$("$here/bin/gpu-check" --version 2>&1) ||
-    fail "the programs do not run on this host ($(uname -m), $(getconf GNU_LIBC_VERSION || true)): $said"
+output=$("$here/bin/gpu-check" --version 2>&1) ||
+    fail "the programs do not run on this host ($(uname -m), $(getconf GNU_LIBC_VERSION || true)): $output"
 
 found=
 for python in ${PYTHON:+"$PYTHON"} python3 python; do
@@ -30,20 +30,20 @@ for python in ${PYTHON:+"$PYTHON"} python3 python; do
     python=
 done
 [[ -n $python ]] ||
-    fail "a Python with PyTorch 2.11 is needed (PYTHON=/path/to/python names one);${found:- none with PyTorch was found}"
+    fail "a Python with PyTorch 2.11 is needed (PYTHON=/path/to/python selects one);${found:- no Python with PyTorch was found}"
 
 libraries=$packages/torch/lib
 for folder in "$packages"/nvidia/*/lib; do
     [[ -d $folder ]] && libraries+=:$folder
 done
-# Where containers have the driver, often without saying so.
+# Containers have the driver in this folder, often without having it on their paths.
 driver=/usr/local/nvidia
 [[ -d $driver/bin ]] && PATH+=:$driver/bin
 for folder in "$driver"/lib64 "$driver"/lib; do
     [[ -d $folder ]] && libraries+=:$folder
 done
 export LD_LIBRARY_PATH=$libraries${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
-said=$("$here/bin/packhorse-worker" --version 2>&1) ||
-    fail "the worker does not run with the libtorch of $python: $said"
+output=$("$here/bin/packhorse-worker" --version 2>&1) ||
+    fail "the worker does not run with the libtorch of $python: $output"
 
 exec "$here/bin/gpu-check" --programs "$here/bin" --python "$python" "$@"

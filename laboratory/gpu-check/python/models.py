@@ -2,9 +2,9 @@
 
     python models.py FOLDER --device cuda resnet50 bert
 
-Writes FOLDER/NAME/model.pt (TorchScript) and FOLDER/NAME/model.json (a registration) for every name. With --rows, also what eager
-PyTorch answers to so many rows at a time: FOLDER/NAME/example-ROWS-input.bin and -output.bin, little-endian. A model that cannot
-be made is left out; the last line printed is a JSON object of names and why they are missing.
+Writes FOLDER/NAME/model.pt (TorchScript) and FOLDER/NAME/model.json (a registration) for every name. With --rows, also writes an
+input with this number of rows and the output of eager PyTorch: FOLDER/NAME/example-ROWS-input.bin and -output.bin, little-endian. A
+model that cannot be made is left out; the last printed line is a JSON object of the missing names and the reasons.
 """
 
 import argparse
@@ -23,13 +23,13 @@ from torch import nn
 CLASSES = 1000
 TOKENS = 512
 TINY_TOKENS = 16
-# A whole configuration in the shape of a small network.
+# A BERT configuration of a small network.
 TINY_BERT = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 128, "vocab_size": 1000}
 
 
 @dataclass
 class Made:
-    """A module in evaluation mode, and a maker of random inputs for so many rows."""
+    """A module in evaluation mode, and a function that makes random inputs for a number of rows."""
 
     module: nn.Module
     inputs: Callable[[int], torch.Tensor]
@@ -54,7 +54,7 @@ class Classifier(nn.Module):
 
 
 def language(name: str, tiny: bool) -> Made:
-    """One of the thesis' language models (its table 6.3), for sequences of 512 tokens."""
+    """Makes one of the thesis' language models (its table 6.3), for sequences of 512 tokens."""
     import transformers as t
 
     t.logging.set_verbosity_error()
@@ -76,7 +76,7 @@ def language(name: str, tiny: bool) -> Made:
     config = configurations[name]()
     transformer = t.AutoModel.from_config(config)
     if name == "bloom_560":
-        # Its own is a Python function with a derivative of its own, which cannot be written down in a trace.
+        # Its own GELU is a Python function with its own derivative, which cannot be traced.
         for block in transformer.h:
             block.mlp.gelu_impl = nn.GELU(approximate="tanh")
     tokens = TINY_TOKENS if tiny else TOKENS
@@ -89,7 +89,7 @@ def language(name: str, tiny: bool) -> Made:
 
 
 def vision(name: str, tiny: bool) -> Made:
-    """One of the thesis' vision models (its table 6.2), for images of 224 x 224."""
+    """Makes one of the thesis' vision models (its table 6.2), for images of 224 x 224."""
     from torchvision import models
     from torchvision.models.resnet import Bottleneck, ResNet
 
@@ -105,7 +105,7 @@ def vision(name: str, tiny: bool) -> Made:
     def inputs(rows: int) -> torch.Tensor:
         return torch.randn(rows, 3, side, side)
 
-    settle(module, inputs(8))
+    set_normalisation_statistics(module, inputs(8))
     return Made(
         module.eval(),
         inputs,
@@ -114,9 +114,9 @@ def vision(name: str, tiny: bool) -> Made:
     )
 
 
-def settle(module: nn.Module, images: torch.Tensor) -> None:
-    """Gives normalisations the statistics of random images: with those they begin with, activations of deep networks vanish or grow
-    out of all bounds, and every answer is equal to every other."""
+def set_normalisation_statistics(module: nn.Module, images: torch.Tensor) -> None:
+    """Sets the statistics of normalisations from random images: with the initial ones, activations of deep networks vanish or grow
+    without bound, and all answers are equal."""
     normalisations = [layer for layer in module.modules() if isinstance(layer, nn.BatchNorm2d)]
     for layer in normalisations:
         layer.momentum = 1.0
@@ -139,7 +139,7 @@ VISION = (
 
 
 def write(folder: Path, name: str, device: str, tiny: bool, max_batch_size: int, rows: list[int]) -> None:
-    """Makes one model, traced on the device it is for: constants of a trace stay where they were made."""
+    """Makes one model, traced on its device, because constants of a trace stay on the device of tracing."""
     torch.manual_seed(1)
     made = (language if name in LANGUAGE else vision)(name, tiny)
     module = made.module.to(device)
@@ -160,7 +160,7 @@ def write(folder: Path, name: str, device: str, tiny: bool, max_batch_size: int,
         "outputs": [made.output_spec],
     }
     (folder / "model.json").write_text(json.dumps(registration, indent=2))
-    # Last, and whole: who finds it finds everything.
+    # Written last and atomically: if this file exists, all files of the model are complete.
     partial = folder / "model.partial"
     torch.jit.save(traced, str(partial))
     os.replace(partial, folder / "model.pt")
@@ -171,9 +171,9 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("names", nargs="+", choices=LANGUAGE + VISION)
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
-    parser.add_argument("--tiny", action="store_true", help="networks of the same kind that a CPU runs in milliseconds")
+    parser.add_argument("--tiny", action="store_true", help="make small networks of the same kind, which a CPU runs in milliseconds")
     parser.add_argument("--max-batch-size", type=int, default=128)
-    parser.add_argument("--rows", type=int, action="append", default=[], help="write an example with so many rows")
+    parser.add_argument("--rows", type=int, action="append", default=[], help="write an example with this number of rows")
     given = parser.parse_args()
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)
@@ -183,7 +183,7 @@ def main() -> None:
             write(given.folder / name, name, given.device, given.tiny, given.max_batch_size, given.rows)
         except ImportError as e:
             missing[name] = f"{e.name or e} is not installed"
-        except Exception as e:  # Another version of a library, or no memory: the other models are worth having.
+        except Exception as e:  # For example another version of a library, or too little memory: go on with the other models.
             lines = [line for line in f"{type(e).__name__}: {e}".splitlines() if line.strip()]
             missing[name] = " ".join(lines[:2])
         if given.device != "cpu":

@@ -1,9 +1,9 @@
-"""What gpu-check asks of PyTorch itself. Prints one JSON object.
+"""Probes of PyTorch and CUDA for gpu-check. Prints one JSON object.
 
-    python probe.py facts                    versions, and whether a GPU can be used
-    python probe.py copies cuda BYTES        how fast pinned memory is copied to the device, in bytes/s
-    python probe.py multiprocessors          how many multiprocessors a process with this environment gets
-    python probe.py fault                    writes to an address that is nobody's, on the GPU
+    python probe.py facts                    versions, and the number of usable GPUs
+    python probe.py copies cuda BYTES        the speed of copies from pinned memory to the device, in bytes/s
+    python probe.py multiprocessors          the number of multiprocessors of a process with this environment
+    python probe.py fault                    causes a fault on the GPU
 """
 
 import ctypes
@@ -41,26 +41,26 @@ def facts() -> dict:
 
 
 def copies(device: str, size: int) -> dict:
-    """Nothing but copies of one pinned buffer, so many at a time."""
+    """Copies one pinned buffer repeatedly, several copies at a time."""
     source = torch.ones(size, dtype=torch.uint8, pin_memory=device != "cpu")
     target = torch.empty(size, dtype=torch.uint8, device=device)
 
-    def some() -> None:
+    def copy_several() -> None:
         for _ in range(COPIES_AT_A_TIME):
             target.copy_(source, non_blocking=True)
         if device != "cpu":
             torch.cuda.synchronize()
 
-    some()
+    copy_several()
     copied, started = 0, time.perf_counter()
     while time.perf_counter() - started < SECONDS:
-        some()
+        copy_several()
         copied += COPIES_AT_A_TIME * size
     return {"bytes_per_s": copied / (time.perf_counter() - started)}
 
 
 def multiprocessors() -> dict:
-    """As the driver tells this process: a client of MPS is told what its share comes to."""
+    """Returns the number that the driver reports to this process, which for a client of MPS is that of its share."""
     torch.zeros(1, device="cuda").item()
     count = ctypes.c_int()
     error = ctypes.CDLL("libcuda.so.1").cuDeviceGetAttribute(ctypes.byref(count), MULTIPROCESSOR_COUNT, 0)
@@ -70,11 +70,11 @@ def multiprocessors() -> dict:
 
 
 def fault() -> dict:
-    """Faults as a faulty model would; `fault` tells how the process learned of it."""
+    """Causes a fault like that of a faulty model; `fault` is the error that the process received."""
     x = torch.zeros(8, device="cuda")
     torch.cuda.synchronize()
     try:
-        # Its kernel asserts on the device that indices are in range.
+        # The kernel asserts on the device that indices are in range.
         x[torch.full((1,), 1 << 40, device="cuda")] = 1.0
         torch.cuda.synchronize()
     except RuntimeError as e:
@@ -83,16 +83,16 @@ def fault() -> dict:
 
 
 def main() -> None:
-    what, arguments = sys.argv[1], sys.argv[2:]
-    answers = {
+    probe, arguments = sys.argv[1], sys.argv[2:]
+    probes = {
         "facts": facts,
         "copies": lambda: copies(arguments[0], int(arguments[1])),
         "multiprocessors": multiprocessors,
         "fault": fault,
     }
-    sys.stdout.write(json.dumps(answers[what]()) + "\n")
+    sys.stdout.write(json.dumps(probes[probe]()) + "\n")
     sys.stdout.flush()
-    # What CUDA does at the end of a process that faulted on the GPU is no answer.
+    # Skip the end of the process, at which CUDA may fail after a fault on the GPU.
     os._exit(0)
 
 

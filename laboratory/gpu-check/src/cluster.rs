@@ -1,4 +1,4 @@
-//! A gateway and an agent on this host, asked as any client would.
+//! A gateway and an agent on this host, used like any client does.
 
 use std::{
     fs,
@@ -22,20 +22,21 @@ use tokio::runtime::Runtime;
 use crate::{
     host::{Backend, Host},
     models::{Model, floats},
-    process::{Running, now, wait_for},
+    mps_daemon,
+    process::{RunningProgram, now, wait_for},
 };
 
-/// Longest for gateway and agent to be there.
+/// The time limit for gateway and agent to start.
 const START_LIMIT: Duration = Duration::from_mins(1);
-/// A policy that wants something else than is placed has said so by then.
+/// The time after which a policy without a new plan is taken to keep the present replicas.
 const SAME_PLAN: Duration = Duration::from_secs(15);
-/// How often the gateway is asked whether something has happened.
+/// The time between two requests for the gateway's state.
 const POLL: Duration = Duration::from_millis(50);
 
-/// Running programs; dropping it ends them, the agent with its workers first.
+/// The running programs. Dropping it ends them, first the agent with its workers.
 pub(crate) struct Cluster {
-    agent: Running,
-    gateway: Running,
+    agent: RunningProgram,
+    gateway: RunningProgram,
     runtime: Runtime,
     admin: AdminClient,
     inference: InferenceClient,
@@ -43,7 +44,7 @@ pub(crate) struct Cluster {
     folder: PathBuf,
 }
 
-/// What the gateway writes once it listens.
+/// The file that the gateway writes once it listens.
 #[derive(Clone, Copy, Deserialize)]
 struct Endpoints {
     inference: SocketAddr,
@@ -51,25 +52,25 @@ struct Endpoints {
     pid: u32,
 }
 
-/// What a model is registered for.
+/// The demand with which a model is registered.
 #[derive(Clone, Copy)]
 pub(crate) struct Demand {
     pub(crate) rate_rps: f64,
     pub(crate) slo_ms: f64,
-    /// The most rows of a batch; the model's own where there is none.
+    /// The largest number of rows in a batch; `None` for the model's own limit.
     pub(crate) max_batch_size: Option<u32>,
 }
 
 impl Cluster {
-    /// Starts both with their files in a folder of this name, the agent with more in its environment. A measurement begins no further batch
-    /// size after `profile_time`.
+    /// Starts gateway and agent with their files in a folder of this name, the agent with an additional environment. A measurement begins
+    /// no further batch size after `profile_time`.
     pub(crate) fn start(
         host: &Host,
         name: &str,
         profile_time: Duration,
         environment: &[(&str, &str)],
     ) -> anyhow::Result<Self> {
-        let folder = host.folder(name)?;
+        let folder = host.create_folder(name)?;
         let state = folder.join("gateway");
         let mut gateway = host.program("packhorse-gateway");
         gateway.arg("--state-dir").arg(&state);
@@ -79,9 +80,9 @@ impl Cluster {
             &profile_time.as_millis().to_string(),
         ]);
         gateway.args(batch_limit(host, 90));
-        let mut gateway = Running::start("gateway", &mut gateway, &folder)?;
+        let mut gateway = RunningProgram::start("gateway", &mut gateway, &folder)?;
         let endpoints = wait_for("the gateway to listen", START_LIMIT, || {
-            gateway.check()?;
+            gateway.check_running()?;
             let text = fs::read(state.join("endpoints.json")).unwrap_or_default();
             let endpoints = serde_json::from_slice::<Endpoints>(&text).ok();
             Ok(endpoints.filter(|endpoints| endpoints.pid == gateway.pid()))
@@ -101,11 +102,11 @@ impl Cluster {
         ]);
         agent.args(batch_limit(host, 60));
         agent.envs(environment.iter().copied());
-        if host.mps_takes_no_clients() {
-            // Which an agent only finds by its workers: none starts.
+        if mps_daemon::refuses_clients(host) {
+            // The agent would notice only that no worker starts.
             agent.args(["--mps", "off"]);
         }
-        let agent = Running::start("agent", &mut agent, &folder)?;
+        let agent = RunningProgram::start("agent", &mut agent, &folder)?;
 
         let token =
             fs::read_to_string(state.join("admin-token")).context("read the admin token")?;
@@ -122,30 +123,30 @@ impl Cluster {
             endpoints,
             folder,
         };
-        cluster.wait("the node to join", START_LIMIT, |cluster| {
-            let nodes = cluster.ask(cluster.admin.nodes())?;
+        cluster.wait_while_running("the node to join", START_LIMIT, |cluster| {
+            let nodes = cluster.block_on(cluster.admin.nodes())?;
             Ok((!nodes.is_empty()).then_some(()))
         })?;
         Ok(cluster)
     }
 
-    fn ask<T, E: Into<anyhow::Error>>(
+    fn block_on<T, E: Into<anyhow::Error>>(
         &self,
         call: impl Future<Output = Result<T, E>>,
     ) -> anyhow::Result<T> {
         self.runtime.block_on(call).map_err(Into::into)
     }
 
-    /// Waits while both programs run.
-    fn wait<T>(
+    /// Waits until `ready` has a value. An error if one of the programs ends.
+    fn wait_while_running<T>(
         &mut self,
         what: &str,
         limit: Duration,
         mut ready: impl FnMut(&Self) -> anyhow::Result<Option<T>>,
     ) -> anyhow::Result<T> {
         wait_for(what, limit, || {
-            self.gateway.check()?;
-            self.agent.check()?;
+            self.gateway.check_running()?;
+            self.agent.check_running()?;
             let value = ready(self)?;
             if value.is_none() {
                 std::thread::sleep(POLL);
@@ -154,14 +155,14 @@ impl Cluster {
         })
     }
 
-    /// The node's devices.
+    /// Returns the node's devices.
     pub(crate) fn devices(&self) -> anyhow::Result<Vec<DeviceView>> {
-        let nodes = self.ask(self.admin.nodes())?;
+        let nodes = self.block_on(self.admin.nodes())?;
         Ok(nodes.into_iter().flat_map(|node| node.devices).collect())
     }
 
     /// Uploads and registers a model.
-    pub(crate) fn register(&self, model: &Model, demand: Demand) -> anyhow::Result<()> {
+    pub(crate) fn register_model(&self, model: &Model, demand: Demand) -> anyhow::Result<()> {
         let registered = async {
             let file = ArtifactFile::hash(&model.artifact(), |_| {}).await?;
             self.admin.upload_artifact(&file, |_| {}).await?;
@@ -176,23 +177,23 @@ impl Cluster {
             self.admin.register_model(&registration).await?;
             anyhow::Ok(())
         };
-        self.ask(registered)
+        self.block_on(registered)
             .with_context(|| format!("register {}", model.name))
     }
 
     /// Removes a model.
-    pub(crate) fn remove(&self, model: &Model) -> anyhow::Result<()> {
-        self.ask(self.admin.remove_model(&model.registration.name, None))
+    pub(crate) fn remove_model(&self, model: &Model) -> anyhow::Result<()> {
+        self.block_on(self.admin.remove_model(&model.registration.name, None))
             .with_context(|| format!("remove {}", model.name))
     }
 
-    /// Where a model is.
-    pub(crate) fn view(&self, model: &Model) -> anyhow::Result<ModelView> {
+    /// Returns a model's state and replicas.
+    pub(crate) fn model_view(&self, model: &Model) -> anyhow::Result<ModelView> {
         let name = &model.registration.name;
-        self.ask(self.admin.model(name, None))
+        self.block_on(self.admin.model(name, None))
     }
 
-    /// Waits until a model is as wanted; fails when it cannot be served.
+    /// Waits until a model is in a state, described by `what`. An error if the model cannot be served.
     pub(crate) fn wait_for_model(
         &mut self,
         model: &Model,
@@ -200,8 +201,8 @@ impl Cluster {
         limit: Duration,
         is_so: impl Fn(&ModelView) -> bool,
     ) -> anyhow::Result<ModelView> {
-        self.wait(&format!("{} to be {what}", model.name), limit, |cluster| {
-            let view = cluster.view(model)?;
+        self.wait_while_running(&format!("{} to be {what}", model.name), limit, |cluster| {
+            let view = cluster.model_view(model)?;
             if view.state == ModelState::Failed {
                 bail!(
                     "{} cannot be served: {}",
@@ -213,7 +214,7 @@ impl Cluster {
         })
     }
 
-    /// Asks a model with so many rows: its only output.
+    /// Sends a request with a number of rows, and returns the model's only output.
     pub(crate) fn infer(&self, model: &Model, rows: u32, input: &[u8]) -> anyhow::Result<Vec<f32>> {
         let tensor = tensor(&model.registration.inputs[0], rows, input)?;
         let request = RequestMessage {
@@ -222,11 +223,11 @@ impl Cluster {
             ..RequestMessage::default()
         };
         let name = &model.registration.name;
-        let answer = self.ask(self.inference.infer(name, None, &request))?;
-        let output = answer
+        let response = self.block_on(self.inference.infer(name, None, &request))?;
+        let output = response
             .outputs
             .first()
-            .context("an answer without outputs")?;
+            .context("the response has no output")?;
         Ok(floats(&output.data().to_bytes()))
     }
 
@@ -236,18 +237,18 @@ impl Cluster {
             policy: Some(policy.to_owned()),
             ..PolicyChange::default()
         };
-        self.ask(self.admin.change_policy(&change)).map(drop)
+        self.block_on(self.admin.change_policy(&change)).map(drop)
     }
 
-    /// Changes the policy and waits until its plan serves: every planned replica, and none of an earlier plan.
-    pub(crate) fn plan_by(&mut self, policy: &str, limit: Duration) -> anyhow::Result<()> {
+    /// Changes the policy and waits until all replicas of its plan serve, and no others.
+    pub(crate) fn roll_out_policy(&mut self, policy: &str, limit: Duration) -> anyhow::Result<()> {
         self.set_policy(policy)?;
         let changed = now();
-        self.wait(
+        self.wait_while_running(
             &format!("the plan of {policy} to serve"),
             limit,
             |cluster| {
-                let Some(plan) = cluster.ask(cluster.admin.plan())? else {
+                let Some(plan) = cluster.block_on(cluster.admin.plan())? else {
                     return Ok(None);
                 };
                 if plan.policy != policy {
@@ -256,7 +257,7 @@ impl Cluster {
                     }
                     cluster.check_same_plan(policy)?;
                 }
-                let models = cluster.ask(cluster.admin.models())?;
+                let models = cluster.block_on(cluster.admin.models())?;
                 let replicas = || models.iter().flat_map(|model| &model.replicas);
                 let serves = replicas().count() == plan.replicas.len()
                     && replicas().all(|replica| replica.serving);
@@ -265,23 +266,23 @@ impl Cluster {
         )
     }
 
-    /// Fails unless this policy places what is placed already: then the plan stays, under the name of the policy that made it.
+    /// Fails unless a policy would place the present replicas. In this case the plan keeps the name of the policy that made it.
     fn check_same_plan(&self, policy: &str) -> anyhow::Result<()> {
-        let preview = self.ask(self.admin.preview_plan(&PlanPreviewRequest::default()))?;
+        let preview = self.block_on(self.admin.preview_plan(&PlanPreviewRequest::default()))?;
         let same = preview.diff.added.is_empty() && preview.diff.removed.is_empty();
         ensure!(
             preview.plan.policy == policy && same,
-            "the gateway does not follow {policy}"
+            "the gateway does not plan with {policy}"
         );
         Ok(())
     }
 
-    /// What was measured of all models.
+    /// Returns the measured profiles of all models.
     pub(crate) fn profiles(&self) -> anyhow::Result<ProfileTable> {
-        self.ask(self.admin.profiles(None))
+        self.block_on(self.admin.profiles(None))
     }
 
-    /// Drives a scenario against the gateway: the report of `packhorse bench`.
+    /// Runs a scenario against the gateway, and returns the report of `packhorse bench`.
     pub(crate) fn bench<T: serde::de::DeserializeOwned>(
         &self,
         host: &Host,
@@ -295,17 +296,17 @@ impl Cluster {
         bench
             .arg("--token-file")
             .arg(self.folder.join("gateway/admin-token"));
-        let printed = Running::start("bench", &mut bench, &self.folder)?.finish(limit)?;
+        let printed = RunningProgram::start("bench", &mut bench, &self.folder)?.finish(limit)?;
         serde_json::from_str(&printed).context("read what packhorse bench printed")
     }
 
-    /// The folder of its files.
+    /// Returns the folder of the programs' files.
     pub(crate) fn folder(&self) -> &Path {
         &self.folder
     }
 }
 
-/// So many seconds for a batch on a CPU, where the larger models take longer than any may that is to be of use.
+/// Returns the option that raises the limit of a batch's time on a CPU, where the larger models need longer than the default.
 fn batch_limit(host: &Host, seconds: u32) -> Option<String> {
     (host.backend == Backend::Cpu).then(|| format!("--batch-limit-ms={seconds}000"))
 }

@@ -1,10 +1,9 @@
-//! The host that is checked: its programs, its Python, its devices, and how much time there is.
+//! The checked host: its programs, its Python, its devices, and the time limit.
 
 use std::{
     fs,
     path::{Path, PathBuf},
     process::Command,
-    sync::OnceLock,
     time::{Duration, Instant},
 };
 
@@ -18,22 +17,21 @@ use packhorse_worker_agent::{
 use serde::{Deserialize, de::DeserializeOwned};
 
 use crate::{
-    mps_daemon::{self, MpsDaemon},
-    process::{Running, now},
+    process::{RunningProgram, now},
     report::Target,
 };
 
-/// What models run on.
+/// The devices that models run on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Backend {
-    /// The GPUs that the NVIDIA driver knows.
+    /// The GPUs that the NVIDIA driver reports.
     Nvidia,
-    /// The CPU: shows that the check itself works.
+    /// The CPU, as a test of the check itself.
     Cpu,
 }
 
 impl Backend {
-    /// As the agent's `--devices` takes it.
+    /// Returns the name for the agent's `--devices`.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Nvidia => "nvidia",
@@ -42,7 +40,7 @@ impl Backend {
     }
 }
 
-/// What PyTorch says of itself and of the host.
+/// The versions of PyTorch and its libraries, and the GPUs that it finds.
 #[derive(Clone, Debug, Deserialize)]
 pub(crate) struct Torch {
     #[serde(rename = "torch")]
@@ -54,25 +52,24 @@ pub(crate) struct Torch {
     pub(crate) gpus: u32,
 }
 
-/// The host.
+/// The checked host.
 pub(crate) struct Host {
     pub(crate) backend: Backend,
-    /// At least one.
+    /// The devices, at least one.
     pub(crate) devices: Vec<Device>,
-    /// Small models and short runs, whose speed is not judged.
+    /// True for small models and short runs, whose speeds have no target.
     pub(crate) quick: bool,
     pub(crate) torch: Torch,
-    /// Where the report goes; what belongs beside it is named after it.
+    /// The file of the report. Other result files are named after it.
     pub(crate) report: PathBuf,
     programs: PathBuf,
     python: PathBuf,
     work: PathBuf,
     deadline: Instant,
-    mps_takes_no_clients: OnceLock<bool>,
 }
 
-/// How the host is found.
-pub(crate) struct Search {
+/// The options from which the host is set up.
+pub(crate) struct HostOptions {
     pub(crate) backend: Backend,
     pub(crate) quick: bool,
     pub(crate) report: PathBuf,
@@ -82,7 +79,8 @@ pub(crate) struct Search {
     pub(crate) time: Duration,
 }
 
-/// Keeps NVIDIA's libraries from rounding FP32 to the 10 bits of TF32, for comparisons: in deep networks that adds up to some hundredths.
+/// The environment variable that keeps NVIDIA's libraries from rounding FP32 to the 10 bits of TF32, for comparisons: in deep networks
+/// the rounding adds up to some hundredths.
 pub(crate) const FP32_ONLY: (&str, &str) = ("NVIDIA_TF32_OVERRIDE", "0");
 const PROBE: &str = include_str!("../python/probe.py");
 const PROGRAMS: [&str; 4] = [
@@ -91,20 +89,20 @@ const PROGRAMS: [&str; 4] = [
     "packhorse-agent",
     "packhorse-worker",
 ];
-/// How long a look at the host may take: importing PyTorch alone can take half a minute on a cold disk.
+/// The time limit of a probe: importing PyTorch alone can take half a minute on a cold disk.
 pub(crate) const PROBE_LIMIT: Duration = Duration::from_mins(3);
 
-impl Search {
-    /// Looks at the host.
+impl HostOptions {
+    /// Finds the host's programs, devices and PyTorch. The inner error is the reason why there is no usable device.
     ///
     /// # Errors
-    /// If a program or PyTorch is missing. No devices are no error: `Err` inside says why there are none.
-    pub(crate) fn run(self) -> anyhow::Result<Result<Host, String>> {
+    /// If a program or PyTorch is missing.
+    pub(crate) fn find_host(self) -> anyhow::Result<Result<Host, String>> {
         for program in PROGRAMS {
             let path = self.programs.join(program);
             if !path.is_file() {
                 bail!(
-                    "{} is not there: build it, or name its folder with --programs",
+                    "{} does not exist: build it, or give its folder with --programs",
                     path.display()
                 );
             }
@@ -113,7 +111,7 @@ impl Search {
         let choice: DeviceChoice = self.backend.name().parse().expect("a known choice");
         let devices = match choice.discover(&ProfileTable::default()) {
             Ok(devices) if devices.is_empty() => {
-                return Ok(Err("the driver knows no GPU".to_owned()));
+                return Ok(Err("the NVIDIA driver reports no GPU".to_owned()));
             }
             Ok(devices) => devices,
             Err(e) => return Ok(Err(e.to_string())),
@@ -135,14 +133,13 @@ impl Search {
             python: self.python,
             work: self.work,
             deadline: now() + self.time,
-            mps_takes_no_clients: OnceLock::new(),
         };
         host.torch = host
-            .probe(&["facts"], &[])
-            .context("ask PyTorch (another Python is named with --python)")?;
+            .run_probe(&["facts"], &[])
+            .context("run PyTorch (give another Python with --python)")?;
         if host.backend == Backend::Nvidia && host.torch.gpus == 0 {
             return Ok(Err(format!(
-                "PyTorch {} does not find the GPU that the driver knows",
+                "PyTorch {} does not find the GPU that the NVIDIA driver reports",
                 host.torch.version
             )));
         }
@@ -151,12 +148,12 @@ impl Search {
 }
 
 impl Host {
-    /// A program of Packhorse.
+    /// Returns the command of a program of Packhorse.
     pub(crate) fn program(&self, name: &str) -> Command {
         Command::new(self.programs.join(name))
     }
 
-    /// A script of ours with this host's Python.
+    /// Returns the command that runs a script with this host's Python.
     pub(crate) fn script(&self, script: &Path) -> Command {
         let mut python = Command::new(&self.python);
         python
@@ -166,21 +163,22 @@ impl Host {
         python
     }
 
-    /// Asks PyTorch; see `python/probe.py`.
-    pub(crate) fn probe<T: DeserializeOwned>(
+    /// Runs `python/probe.py` and returns its result.
+    pub(crate) fn run_probe<T: DeserializeOwned>(
         &self,
         arguments: &[&str],
         environment: &[(String, String)],
     ) -> anyhow::Result<T> {
         let mut probe = self.script(&self.work.join("probe.py"));
         probe.args(arguments).envs(environment.iter().cloned());
-        let printed = Running::start("probe", &mut probe, &self.work)?.finish(PROBE_LIMIT)?;
+        let printed =
+            RunningProgram::start("probe", &mut probe, &self.work)?.finish(PROBE_LIMIT)?;
         serde_json::from_str(&printed)
             .with_context(|| format!("read what probe.py printed: {printed}"))
     }
 
-    /// A folder of this name for a part's files, new and empty.
-    pub(crate) fn folder(&self, name: &str) -> anyhow::Result<PathBuf> {
+    /// Creates an empty folder for a part's files.
+    pub(crate) fn create_folder(&self, name: &str) -> anyhow::Result<PathBuf> {
         let folder = self.work.join(name);
         if folder.exists() {
             fs::remove_dir_all(&folder).with_context(|| format!("empty {}", folder.display()))?;
@@ -189,13 +187,13 @@ impl Host {
         Ok(folder)
     }
 
-    /// Where models are kept, also from one run to the next if the work folder is.
+    /// Returns the folder of the models, which later runs with the same work folder use again.
     pub(crate) fn models_folder(&self) -> PathBuf {
         let kind = if self.quick { "tiny" } else { "models" };
         self.work.join(format!("{kind}-{}", self.torch_device()))
     }
 
-    /// As PyTorch names it.
+    /// Returns the name of the device in PyTorch.
     pub(crate) fn torch_device(&self) -> &'static str {
         match self.backend {
             Backend::Nvidia => "cuda",
@@ -203,7 +201,7 @@ impl Host {
         }
     }
 
-    /// What shows a program the first device alone.
+    /// Returns the environment in which a program sees only the first device.
     pub(crate) fn first_device(&self) -> Vec<(String, String)> {
         match self.backend {
             Backend::Nvidia => vec![(
@@ -214,7 +212,7 @@ impl Host {
         }
     }
 
-    /// Threads that a batch may use: a GPU needs one that feeds it.
+    /// Returns the number of threads that a batch may use: one on a GPU, which launches the kernels.
     pub(crate) fn threads(&self) -> u32 {
         match self.backend {
             Backend::Nvidia => 1,
@@ -222,7 +220,7 @@ impl Host {
         }
     }
 
-    /// How an agent has its workers' batches follow each other.
+    /// Returns the pipeline settings that an agent gives its workers.
     pub(crate) fn pipeline(&self) -> PipelineSettings {
         PipelineSettings {
             streams: self.backend == Backend::Nvidia,
@@ -230,7 +228,7 @@ impl Host {
         }
     }
 
-    /// What a worker of our own on the first device is started with.
+    /// Returns the environment of a worker on the first device that this program starts itself.
     pub(crate) fn worker_environment(&self) -> Vec<(String, String)> {
         let named = |(name, value): (&str, String)| (name.to_owned(), value);
         let mut environment: Vec<_> = worker_environment(self.threads())
@@ -241,20 +239,12 @@ impl Host {
         environment
     }
 
-    /// A target for a speed, where speeds are judged: on GPUs, with models of full size.
-    pub(crate) fn judged(&self, target: Target) -> Option<Target> {
+    /// Returns the target of a speed, which exists only on GPUs with models of full size.
+    pub(crate) fn speed_target(&self, target: Target) -> Option<Target> {
         (self.backend == Backend::Nvidia && !self.quick).then_some(target)
     }
 
-    /// Whether there is MPS, and CUDA does not start or go through it.
-    pub(crate) fn mps_takes_no_clients(&self) -> bool {
-        let look = || mps_daemon::find().is_ok() && !matches!(MpsDaemon::start(self), Ok(Ok(_)));
-        *self
-            .mps_takes_no_clients
-            .get_or_init(|| self.backend == Backend::Nvidia && look())
-    }
-
-    /// Whether the time for everything is over.
+    /// Returns true if the time limit of the whole check is over.
     pub(crate) fn is_out_of_time(&self) -> bool {
         now() >= self.deadline
     }

@@ -1,4 +1,4 @@
-//! The models that are served: made on the spot by `python/models.py`, once per run.
+//! The served models, which `python/models.py` makes once per run.
 
 use std::{collections::BTreeMap, fs, path::PathBuf, time::Duration};
 
@@ -7,13 +7,13 @@ use packhorse_api::ModelRegistration;
 
 use crate::{
     host::{FP32_ONLY, Host},
-    process::Running,
+    process::RunningProgram,
 };
 
-/// One of each sort: residual, depthwise, transformer.
-pub(crate) const SORTS: [&str; 3] = ["resnet50", "mobilenet_v2", "bert"];
-/// The other models of the thesis' table A.1, the smaller ones first.
-pub(crate) const OTHERS: [&str; 10] = [
+/// One model of each kind: residual, depthwise, transformer.
+pub(crate) const MAIN_MODELS: [&str; 3] = ["resnet50", "mobilenet_v2", "bert"];
+/// The other models of the thesis' table A.1, smaller ones first.
+pub(crate) const OTHER_MODELS: [&str; 10] = [
     "alexnet",
     "densenet121",
     "vgg19",
@@ -27,40 +27,40 @@ pub(crate) const OTHERS: [&str; 10] = [
 ];
 
 const SCRIPT: &str = include_str!("../python/models.py");
-/// Making one of the larger models takes a minute on a slow disk.
+/// The time limit for making models: one of the larger models takes a minute on a slow disk.
 const LIMIT: Duration = Duration::from_mins(10);
-/// The most rows of one batch of the thesis' profiles, and of the small models.
+/// The largest batch size of the thesis' profiles, and of the small models.
 const MAX_BATCH_SIZES: [u32; 2] = [128, 8];
-/// The rows of the examples of what eager PyTorch answers.
+/// The numbers of rows of the examples.
 pub(crate) const EXAMPLE_ROWS: [u32; 2] = [1, 4];
 
 /// A model's files.
 pub(crate) struct Model {
-    /// As the thesis calls it.
+    /// The model's name in the thesis.
     pub(crate) name: &'static str,
-    /// Signature and limits.
+    /// The signature and the limits.
     pub(crate) registration: ModelRegistration,
     folder: PathBuf,
 }
 
-/// An input and what eager PyTorch answers to it.
+/// An input with the output of eager PyTorch.
 pub(crate) struct Example {
     pub(crate) input: Vec<u8>,
     pub(crate) output: Vec<f32>,
 }
 
 impl Model {
-    /// The TorchScript file.
+    /// Returns the path of the TorchScript file.
     pub(crate) fn artifact(&self) -> PathBuf {
         self.folder.join("model.pt")
     }
 
-    /// The registration as a file.
+    /// Returns the path of the registration.
     pub(crate) fn registration_file(&self) -> PathBuf {
         self.folder.join("model.json")
     }
 
-    /// With so many rows, one of [`EXAMPLE_ROWS`].
+    /// Reads the example with a number of rows, one of [`EXAMPLE_ROWS`].
     pub(crate) fn example(&self, rows: u32) -> anyhow::Result<Example> {
         let read = |what: &str| {
             let path = self.folder.join(format!("example-{rows}-{what}.bin"));
@@ -73,7 +73,7 @@ impl Model {
     }
 }
 
-/// Little-endian FP32.
+/// Decodes little-endian FP32.
 pub(crate) fn floats(bytes: &[u8]) -> Vec<f32> {
     let (values, _) = bytes.as_chunks::<4>();
     values
@@ -82,8 +82,8 @@ pub(crate) fn floats(bytes: &[u8]) -> Vec<f32> {
         .collect()
 }
 
-/// Makes those that are not there yet: the models, and of those that could not be made why.
-pub(crate) fn make(
+/// Makes the models that do not exist yet. Returns the models, and the reasons why others could not be made.
+pub(crate) fn make_models(
     host: &Host,
     names: &[&'static str],
 ) -> anyhow::Result<(Vec<Model>, BTreeMap<String, String>)> {
@@ -107,7 +107,7 @@ pub(crate) fn make(
         }
         python.args(&missing).envs(host.first_device());
         python.envs([FP32_ONLY]);
-        let printed = Running::start("models", &mut python, &folder)?.finish(LIMIT)?;
+        let printed = RunningProgram::start("models", &mut python, &folder)?.finish(LIMIT)?;
         failed = serde_json::from_str(&printed)
             .with_context(|| format!("read what models.py printed: {printed}"))?;
     }
@@ -118,9 +118,9 @@ pub(crate) fn make(
     Ok((models, failed))
 }
 
-/// Makes one that a part cannot do without.
-pub(crate) fn make_one(host: &Host, name: &'static str) -> anyhow::Result<Model> {
-    let (mut models, failed) = make(host, &[name])?;
+/// Makes a model. An error if it cannot be made.
+pub(crate) fn make_model(host: &Host, name: &'static str) -> anyhow::Result<Model> {
+    let (mut models, failed) = make_models(host, &[name])?;
     match models.pop() {
         Some(model) => Ok(model),
         None => bail!("{name} cannot be made: {failed:?}"),

@@ -1,10 +1,11 @@
-//! NVIDIA's MPS for processes that this program starts itself: one daemon for the first GPU, ended with its part.
+//! NVIDIA's MPS for processes that this program starts itself: one daemon for the first GPU, which ends with its part.
 
 use std::{
     env, fs,
     io::Write as _,
     path::{Path, PathBuf},
     process::{Command, Stdio},
+    sync::OnceLock,
     time::Duration,
 };
 
@@ -12,46 +13,54 @@ use anyhow::{Context as _, ensure};
 
 use crate::{
     host::{Backend, Host},
-    process::{Running, wait_for},
+    part::NO_GPU,
+    process::{RunningProgram, wait_for},
 };
 
 const PROGRAM: &str = "nvidia-cuda-mps-control";
 const START_LIMIT: Duration = Duration::from_secs(10);
 
-/// Where its program is, or why there is none.
-pub(crate) fn find() -> Result<PathBuf, String> {
+/// Returns the path of the daemon's program, or the reason why there is none.
+pub(crate) fn find_program() -> Result<PathBuf, String> {
     let path = env::var_os("PATH").unwrap_or_default();
-    let mut places = env::split_paths(&path).map(|folder| folder.join(PROGRAM));
-    places
-        .find(|place| place.is_file())
+    let mut candidates = env::split_paths(&path).map(|folder| folder.join(PROGRAM));
+    candidates
+        .find(|candidate| candidate.is_file())
         .ok_or_else(|| format!("{PROGRAM} is not on the PATH"))
 }
 
-/// A running daemon; dropping it ends it.
+/// Returns true if the host has MPS, but CUDA does not start through it or ignores it. Tested once.
+pub(crate) fn refuses_clients(host: &Host) -> bool {
+    static REFUSES: OnceLock<bool> = OnceLock::new();
+    let refuses = || find_program().is_ok() && !matches!(MpsDaemon::start(host), Ok(Ok(_)));
+    *REFUSES.get_or_init(|| host.backend == Backend::Nvidia && refuses())
+}
+
+/// A running daemon, which ends when it is dropped.
 pub(crate) struct MpsDaemon {
     program: PathBuf,
     environment: Vec<(String, String)>,
     folder: PathBuf,
-    process: Running,
+    process: RunningProgram,
 }
 
 impl MpsDaemon {
-    /// Starts it for the first GPU and sees that CUDA uses it. The inner error says why there is no MPS here.
+    /// Starts a daemon for the first GPU and checks that CUDA uses it. The inner error is the reason why there is no MPS.
     pub(crate) fn start(host: &Host) -> anyhow::Result<Result<Self, String>> {
         if host.backend == Backend::Cpu {
-            return Ok(Err("the device is no GPU".to_owned()));
+            return Ok(Err(NO_GPU.to_owned()));
         }
-        let program = match find() {
+        let program = match find_program() {
             Ok(program) => program,
             Err(reason) => return Ok(Err(reason)),
         };
-        let folder = host.folder("mps")?;
-        let serving = Self::spawn(program, host.first_device(), &folder)
-            .and_then(|daemon| daemon.serves(host).map(|()| daemon));
-        Ok(serving.map_err(|e| format!("{e:#}")))
+        let folder = host.create_folder("mps")?;
+        let daemon = Self::spawn(program, host.first_device(), &folder)
+            .and_then(|daemon| daemon.check_client(host).map(|()| daemon));
+        Ok(daemon.map_err(|e| format!("{e:#}")))
     }
 
-    /// Starts it in a folder for what this environment shows, and waits until it answers.
+    /// Starts a daemon with its files in a folder, for the devices that the environment shows, and waits until it answers.
     fn spawn(
         program: PathBuf,
         mut environment: Vec<(String, String)>,
@@ -72,32 +81,33 @@ impl MpsDaemon {
             program,
             environment,
             folder: folder.to_owned(),
-            process: Running::start("mps", &mut command, folder)?,
+            process: RunningProgram::start("mps", &mut command, folder)?,
         };
         wait_for("the MPS daemon to answer", START_LIMIT, || {
-            daemon.process.check()?;
-            Ok(daemon.tell("get_server_list").ok())
+            daemon.process.check_running()?;
+            Ok(daemon.send_command("get_server_list").ok())
         })?;
         Ok(daemon)
     }
 
-    /// CUDA goes without MPS silently when it cannot reach the daemon, and there are hosts on which no client starts.
-    fn serves(&self, host: &Host) -> anyhow::Result<()> {
+    /// Checks that a client starts and uses MPS: CUDA silently runs without MPS if it cannot reach the daemon, and on some hosts no
+    /// client starts.
+    fn check_client(&self, host: &Host) -> anyhow::Result<()> {
         let _: serde_json::Value = host
-            .probe(&["multiprocessors"], &self.environment)
+            .run_probe(&["multiprocessors"], &self.environment)
             .context("a client of MPS does not start")?;
-        let servers = self.tell("get_server_list")?;
-        // A server may end with its last client; the daemon has written of it.
+        let servers = self.send_command("get_server_list")?;
+        // The server may have ended with its last client; then the daemon's log mentions the client.
         let log = fs::read_to_string(self.folder.join("log/control.log")).unwrap_or_default();
         ensure!(
             !servers.trim().is_empty() || log.to_lowercase().contains("client"),
-            "CUDA does not use MPS here"
+            "CUDA does not use MPS on this host"
         );
         Ok(())
     }
 
-    /// What makes a process a client with this share of the multiprocessors, in percent.
-    pub(crate) fn client(&self, share_pct: Option<u32>) -> Vec<(String, String)> {
+    /// Returns the environment of a client with a share of the multiprocessors, in percent; `None` for no limit.
+    pub(crate) fn client_environment(&self, share_pct: Option<u32>) -> Vec<(String, String)> {
         let share = share_pct.map(|share| {
             let name = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE".to_owned();
             (name, share.to_string())
@@ -105,8 +115,8 @@ impl MpsDaemon {
         self.environment.iter().cloned().chain(share).collect()
     }
 
-    /// Gives it a command, through the same program: its answer.
-    fn tell(&self, command: &str) -> anyhow::Result<String> {
+    /// Sends a command to the daemon through the same program, and returns the answer.
+    fn send_command(&self, command: &str) -> anyhow::Result<String> {
         let mut child = Command::new(&self.program)
             .envs(self.environment.iter().cloned())
             .stdin(Stdio::piped())
@@ -115,7 +125,7 @@ impl MpsDaemon {
             .spawn()
             .context("talk to the MPS daemon")?;
         let mut stdin = child.stdin.take().expect("piped");
-        // A program that ends without reading says so by its status.
+        // A program that ends without reading fails with its exit status below.
         let _ = writeln!(stdin, "{command}");
         drop(stdin);
         let output = child.wait_with_output().context("talk to the MPS daemon")?;
@@ -126,8 +136,8 @@ impl MpsDaemon {
 
 impl Drop for MpsDaemon {
     fn drop(&mut self) {
-        // Its servers end with it then; otherwise the process is ended all the same.
-        let _ = self.tell("quit");
+        // This also ends the daemon's servers. If it fails, dropping the process ends the daemon.
+        let _ = self.send_command("quit");
     }
 }
 
@@ -135,20 +145,20 @@ impl Drop for MpsDaemon {
 mod tests {
     use super::*;
 
-    /// The one that the agent is tested with.
+    /// Returns the stand-in that the agent's tests use.
     fn fake() -> PathBuf {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
         root.join("worker-agent/tests/stand-ins/mps-control")
     }
 
     #[test]
-    fn a_daemon_is_of_one_gpu_and_its_clients_are_led_to_it_with_their_share() {
+    fn clients_reach_the_daemon_of_their_gpu_with_their_share() {
         let folder = tempfile::tempdir().unwrap();
         let device = vec![("CUDA_VISIBLE_DEVICES".to_owned(), "GPU-1".to_owned())];
         let daemon = MpsDaemon::spawn(fake(), device, folder.path()).unwrap();
         let pipe = folder.path().join("pipe");
         assert_eq!(fs::read_to_string(pipe.join("device")).unwrap(), "GPU-1\n");
-        let client = daemon.client(Some(25));
+        let client = daemon.client_environment(Some(25));
         for (name, value) in [
             ("CUDA_VISIBLE_DEVICES", "GPU-1"),
             ("CUDA_MPS_PIPE_DIRECTORY", pipe.to_str().unwrap()),
@@ -159,17 +169,17 @@ mod tests {
                 "{client:?}"
             );
         }
-        assert_eq!(daemon.client(None).len(), client.len() - 1);
+        assert_eq!(daemon.client_environment(None).len(), client.len() - 1);
         drop(daemon);
-        let told = fs::read_to_string(pipe.join("commands")).unwrap();
-        assert!(told.trim_end().ends_with("quit"), "{told}");
+        let commands = fs::read_to_string(pipe.join("commands")).unwrap();
+        assert!(commands.trim_end().ends_with("quit"), "{commands}");
     }
 
     #[test]
-    fn a_daemon_that_does_not_come_up_says_why() {
+    fn the_error_of_a_daemon_that_does_not_start_has_the_reason() {
         let folder = tempfile::tempdir().unwrap();
         let Err(error) = MpsDaemon::spawn("/bin/false".into(), Vec::new(), folder.path()) else {
-            panic!("/bin/false is no daemon");
+            panic!("/bin/false is not a daemon");
         };
         assert!(
             error.to_string().starts_with("mps ended: exit status: 1"),

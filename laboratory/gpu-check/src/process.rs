@@ -1,4 +1,4 @@
-//! Programs that are run to their end, or beside this one, each with a limit on its time.
+//! Programs that this program runs, each with a time limit.
 
 use std::{
     fs::{self, File},
@@ -14,17 +14,18 @@ use nix::{
     unistd::Pid,
 };
 
+/// The time between two checks of a condition.
 const POLL: Duration = Duration::from_millis(10);
-/// How long a program that was asked to end may take.
+/// The time limit for a program to end after SIGTERM.
 const STOP_LIMIT: Duration = Duration::from_secs(20);
 
-/// The time, for limits and for what is measured.
+/// Returns the time, for limits and measurements.
 #[expect(clippy::disallowed_methods, reason = "a tool that waits and measures")]
 pub(crate) fn now() -> Instant {
     Instant::now()
 }
 
-/// Calls `ready` until it has a value, at most for `limit`.
+/// Calls `ready` until it returns a value. An error after `limit`.
 pub(crate) fn wait_for<T>(
     what: &str,
     limit: Duration,
@@ -42,21 +43,21 @@ pub(crate) fn wait_for<T>(
     }
 }
 
-/// A started program. Dropping it ends it: asked first, then killed.
-pub(crate) struct Running {
+/// A started program. Dropping it ends the program by SIGTERM, then by SIGKILL.
+pub(crate) struct RunningProgram {
     name: String,
     child: Child,
     output: PathBuf,
     log: PathBuf,
 }
 
-impl Running {
+impl RunningProgram {
     /// Starts a program that writes to `NAME.out` and `NAME.log` in `folder`.
     pub(crate) fn start(name: &str, command: &mut Command, folder: &Path) -> anyhow::Result<Self> {
         Self::spawn(name, command.stdin(Stdio::null()), folder)
     }
 
-    /// The same, with a standard input that says nothing until [`Self::end_input`].
+    /// Starts a program like [`Self::start`], with an empty standard input that stays open until [`Self::end_input`].
     pub(crate) fn start_with_input(
         name: &str,
         command: &mut Command,
@@ -83,59 +84,59 @@ impl Running {
         })
     }
 
-    /// Waits until it has written a line for people.
+    /// Waits until the program has written a line to its log.
     pub(crate) fn wait_for_line(&mut self, line: &str, limit: Duration) -> anyhow::Result<()> {
-        wait_for(&format!("{} to say {line:?}", self.name), limit, || {
-            self.check()?;
+        wait_for(&format!("{} to write {line:?}", self.name), limit, || {
+            self.check_running()?;
             let log = fs::read_to_string(&self.log).unwrap_or_default();
             Ok(log.lines().any(|written| written == line).then_some(()))
         })
     }
 
-    /// Ends its standard input.
+    /// Closes the program's standard input.
     pub(crate) fn end_input(&mut self) {
         drop(self.child.stdin.take());
     }
 
-    /// Its process.
+    /// Returns the process id.
     pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// How it ended, if it has.
-    pub(crate) fn ended(&mut self) -> anyhow::Result<Option<ExitStatus>> {
+    /// Returns the exit status; `None` while the program runs.
+    pub(crate) fn exit_status(&mut self) -> anyhow::Result<Option<ExitStatus>> {
         self.child
             .try_wait()
-            .with_context(|| format!("look after {}", self.name))
+            .with_context(|| format!("wait for {}", self.name))
     }
 
-    /// Fails if it has ended.
-    pub(crate) fn check(&mut self) -> anyhow::Result<()> {
-        match self.ended()? {
+    /// Fails if the program has ended.
+    pub(crate) fn check_running(&mut self) -> anyhow::Result<()> {
+        match self.exit_status()? {
             None => Ok(()),
-            Some(status) => bail!("{} ended: {status}: {}", self.name, self.last_words()),
+            Some(status) => bail!("{} ended: {status}: {}", self.name, self.last_log_line()),
         }
     }
 
-    /// Waits until it has ended with success: what it printed.
+    /// Waits until the program has ended successfully, and returns its standard output.
     pub(crate) fn finish(mut self, limit: Duration) -> anyhow::Result<String> {
         let name = self.name.clone();
-        let status = wait_for(&format!("{name} to end"), limit, || self.ended())?;
+        let status = wait_for(&format!("{name} to end"), limit, || self.exit_status())?;
         if !status.success() {
-            bail!("{name}: {status}: {}", self.last_words());
+            bail!("{name}: {status}: {}", self.last_log_line());
         }
         fs::read_to_string(&self.output).with_context(|| format!("read what {name} printed"))
     }
 
-    /// The last that it wrote for people.
-    pub(crate) fn last_words(&self) -> String {
+    /// Returns the last line of the program's log.
+    pub(crate) fn last_log_line(&self) -> String {
         let text = fs::read_to_string(&self.log).unwrap_or_default();
         let mut lines = text.lines().rev().filter(|line| !line.trim().is_empty());
-        lines.next().unwrap_or("without a word").trim().to_owned()
+        lines.next().unwrap_or("no log").trim().to_owned()
     }
 }
 
-impl Drop for Running {
+impl Drop for RunningProgram {
     fn drop(&mut self) {
         if matches!(self.child.try_wait(), Ok(Some(_))) {
             return;
@@ -156,12 +157,12 @@ impl Drop for Running {
 mod tests {
     use super::*;
 
-    fn shell(script: &str, folder: &Path) -> Running {
-        Running::start("shell", Command::new("sh").args(["-c", script]), folder).unwrap()
+    fn shell(script: &str, folder: &Path) -> RunningProgram {
+        RunningProgram::start("shell", Command::new("sh").args(["-c", script]), folder).unwrap()
     }
 
     #[test]
-    fn what_a_program_printed_is_returned_and_its_last_words_say_why_it_failed() {
+    fn a_program_returns_its_output_and_fails_with_its_last_log_line() {
         let folder = tempfile::tempdir().unwrap();
         let limit = Duration::from_secs(30);
         let printed = shell("echo yes", folder.path()).finish(limit).unwrap();
@@ -177,9 +178,10 @@ mod tests {
         let limit = Duration::from_secs(30);
         let mut script = Command::new("sh");
         script.args(["-c", "echo ready >&2; cat; echo went on"]);
-        let mut running = Running::start_with_input("shell", &mut script, folder.path()).unwrap();
+        let mut running =
+            RunningProgram::start_with_input("shell", &mut script, folder.path()).unwrap();
         running.wait_for_line("ready", limit).unwrap();
-        assert!(running.ended().unwrap().is_none());
+        assert!(running.exit_status().unwrap().is_none());
         running.end_input();
         assert_eq!(running.finish(limit).unwrap(), "went on\n");
         let mut gone = shell("echo over >&2", folder.path());
@@ -188,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_goes_on_is_ended_at_its_limit() {
+    fn a_program_is_ended_at_its_time_limit() {
         let folder = tempfile::tempdir().unwrap();
         let running = shell("sleep 600", folder.path());
         let pid = Pid::from_raw(running.pid().cast_signed());

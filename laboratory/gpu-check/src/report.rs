@@ -1,93 +1,100 @@
-//! What comes of a check: sections of rows, each with a value, a target where there is one, and a verdict; printed as tables and
-//! written as JSON.
+//! The report: sections of rows, each with a value, possibly a target, and a verdict. It is printed as tables and written as JSON.
 
 use std::{fmt, path::Path};
 
 use anyhow::Context as _;
-use comfy_table::{ContentArrangement, Table as Printed, presets::NOTHING};
+use comfy_table::{ContentArrangement, Table as PrintedTable, presets::NOTHING};
 use serde::{Serialize, Serializer};
 use serde_json::Value;
 
-/// Everything that was checked.
+/// The results of all parts.
 #[derive(Serialize)]
 pub(crate) struct Report {
-    /// This program's version.
+    /// The version of this program.
     pub(crate) version: &'static str,
-    /// What was checked: `nvidia` or `cpu`.
+    /// The checked devices: `nvidia` or `cpu`.
     pub(crate) device: String,
-    /// Small models and short runs, whose speed is not judged.
+    /// True for small models and short runs, whose speeds have no target.
     pub(crate) quick: bool,
-    /// In the order of the parts.
+    /// The sections, in the order of the parts.
     pub(crate) sections: Vec<Section>,
 }
 
-/// What came of one part.
+/// The results of one part.
 #[derive(Serialize)]
 pub(crate) struct Section {
-    /// The part's name, as `--only` takes it.
+    /// The part's name for `--only`.
     pub(crate) part: &'static str,
-    /// How long it took.
+    /// The time of the part, in seconds.
     pub(crate) seconds: f64,
     rows: Vec<Row>,
     tables: Vec<Table>,
 }
 
-/// One thing that was looked at.
+/// The result of one check or measurement.
 #[derive(Serialize)]
 struct Row {
     what: String,
-    value: Measure,
+    value: RowValue,
     unit: &'static str,
     target: Option<Target>,
     #[serde(flatten)]
     verdict: Verdict,
 }
 
-/// What was found.
+/// The value of a row.
 #[derive(Serialize)]
 #[serde(untagged)]
-enum Measure {
+enum RowValue {
     Number(f64),
     Text(String),
     Absent,
 }
 
-/// What a value has to be.
+/// The target of a value.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Target {
-    /// This, or more.
+    /// At least this number.
     AtLeast(f64),
-    /// This, or less.
+    /// At most this number.
     AtMost(f64),
-    /// True, in words.
-    Holds(&'static str),
+    /// A condition, described in words.
+    Condition(&'static str),
 }
 
-/// How it went.
+/// The verdict of a row.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(tag = "verdict", content = "reason", rename_all = "snake_case")]
 pub(crate) enum Verdict {
     /// The target is met.
     Met,
-    /// It is not.
+    /// The target is not met.
     Missed,
-    /// There is no target: a fact, or a speed that nobody judges.
+    /// There is no target: a fact, or a speed without a target.
     Measured,
-    /// It could not be looked at here, and why.
+    /// It cannot be checked on this host, for this reason.
     Unavailable(String),
-    /// Looking at it failed, and how.
+    /// The check failed with this error.
     Failed(String),
 }
 
-/// Figures that belong beside each other.
+/// A table of numbers.
 #[derive(Serialize)]
 pub(crate) struct Table {
-    /// What they are.
+    /// The title of the table.
     pub(crate) title: &'static str,
-    /// What stands in each column, with its unit.
+    /// The headers of the columns, with their units.
     pub(crate) columns: Vec<&'static str>,
-    /// As many cells as columns in each; null where there is no figure.
+    /// The rows, with one cell per column; null for no number.
     pub(crate) rows: Vec<Vec<Value>>,
+}
+
+/// The numbers of rows by verdict.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct VerdictCounts {
+    pub(crate) met: usize,
+    pub(crate) missed_or_failed: usize,
+    pub(crate) unavailable: usize,
 }
 
 impl Serialize for Target {
@@ -99,9 +106,9 @@ impl Serialize for Target {
 impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::AtLeast(value) => write!(f, "≥ {}", number(*value)),
-            Self::AtMost(value) => write!(f, "≤ {}", number(*value)),
-            Self::Holds(text) => f.write_str(text),
+            Self::AtLeast(value) => write!(f, "≥ {}", format_number(*value)),
+            Self::AtMost(value) => write!(f, "≤ {}", format_number(*value)),
+            Self::Condition(text) => f.write_str(text),
         }
     }
 }
@@ -119,18 +126,18 @@ impl fmt::Display for Verdict {
 }
 
 impl Target {
-    /// Whether a value meets it; no number meets one in words.
+    /// Returns true if a number meets the target; a condition is met by no number.
     fn is_met_by(self, value: f64) -> bool {
         match self {
             Self::AtLeast(limit) => value >= limit,
             Self::AtMost(limit) => value <= limit,
-            Self::Holds(_) => false,
+            Self::Condition(_) => false,
         }
     }
 }
 
 impl Section {
-    /// Without anything yet.
+    /// Creates an empty section.
     pub(crate) fn new(part: &'static str) -> Self {
         Self {
             part,
@@ -143,7 +150,7 @@ impl Section {
     fn add(
         &mut self,
         what: impl Into<String>,
-        (value, unit): (Measure, &'static str),
+        (value, unit): (RowValue, &'static str),
         target: Option<Target>,
         verdict: Verdict,
     ) {
@@ -156,13 +163,13 @@ impl Section {
         });
     }
 
-    /// Something that is as it is.
+    /// Adds a fact.
     pub(crate) fn fact(&mut self, what: impl Into<String>, text: impl Into<String>) {
-        let value = (Measure::Text(text.into()), "");
+        let value = (RowValue::Text(text.into()), "");
         self.add(what, value, None, Verdict::Measured);
     }
 
-    /// A number, and whether it meets its target if it has one.
+    /// Adds a number, with the verdict of its target if it has one.
     pub(crate) fn number(
         &mut self,
         what: impl Into<String>,
@@ -175,52 +182,56 @@ impl Section {
             Some(target) if target.is_met_by(value) => Verdict::Met,
             Some(_) => Verdict::Missed,
         };
-        self.add(what, (Measure::Number(value), unit), target, verdict);
+        self.add(what, (RowValue::Number(value), unit), target, verdict);
     }
 
-    /// Something that has to be true, with what was seen of it.
-    pub(crate) fn holds(
+    /// Adds a condition, with the observation and its verdict.
+    pub(crate) fn condition(
         &mut self,
         what: impl Into<String>,
         target: &'static str,
-        holds: bool,
-        seen: impl Into<String>,
+        is_met: bool,
+        observation: impl Into<String>,
     ) {
-        let verdict = if holds { Verdict::Met } else { Verdict::Missed };
-        let value = (Measure::Text(seen.into()), "");
-        self.add(what, value, Some(Target::Holds(target)), verdict);
+        let verdict = if is_met {
+            Verdict::Met
+        } else {
+            Verdict::Missed
+        };
+        let value = (RowValue::Text(observation.into()), "");
+        self.add(what, value, Some(Target::Condition(target)), verdict);
     }
 
-    /// Something that cannot be looked at here.
+    /// Adds a check that is not possible on this host.
     pub(crate) fn unavailable(&mut self, what: impl Into<String>, reason: impl Into<String>) {
         let verdict = Verdict::Unavailable(reason.into());
-        self.add(what, (Measure::Absent, ""), None, verdict);
+        self.add(what, (RowValue::Absent, ""), None, verdict);
     }
 
-    /// Something that was not begun.
+    /// Adds a check that was not started before the time limit.
     pub(crate) fn out_of_time(&mut self, what: impl Into<String>) {
-        self.unavailable(what, "the time is over (--minutes)");
+        self.unavailable(what, "the time limit of --minutes is over");
     }
 
-    /// Something that should have worked.
+    /// Adds a check that failed with an error.
     pub(crate) fn failed(&mut self, what: impl Into<String>, reason: impl Into<String>) {
         let verdict = Verdict::Failed(reason.into());
-        self.add(what, (Measure::Absent, ""), None, verdict);
+        self.add(what, (RowValue::Absent, ""), None, verdict);
     }
 
-    /// Figures beside the rows.
+    /// Adds a table.
     pub(crate) fn table(&mut self, table: Table) {
         self.tables.push(table);
     }
 
-    /// As it is printed.
+    /// Formats the section for the terminal.
     pub(crate) fn render(&self) -> String {
-        let mut rows = plain(["", "value", "target", "verdict"]);
+        let mut rows = new_table(["", "value", "target", "verdict"]);
         for row in &self.rows {
             let value = match &row.value {
-                Measure::Number(value) => format!("{} {}", number(*value), row.unit),
-                Measure::Text(text) => text.clone(),
-                Measure::Absent => String::new(),
+                RowValue::Number(value) => format!("{} {}", format_number(*value), row.unit),
+                RowValue::Text(text) => text.clone(),
+                RowValue::Absent => String::new(),
             };
             let target = row.target.map(|target| target.to_string());
             let target = target.unwrap_or_default();
@@ -233,9 +244,9 @@ impl Section {
         }
         let mut text = format!("\n{} ({:.0} s)\n{rows}\n", self.part, self.seconds);
         for table in &self.tables {
-            let mut printed = plain(table.columns.iter().copied());
+            let mut printed = new_table(table.columns.iter().copied());
             for row in &table.rows {
-                printed.add_row(row.iter().map(cell));
+                printed.add_row(row.iter().map(format_cell));
             }
             text.extend([table.title, "\n", &printed.to_string(), "\n"]);
         }
@@ -243,8 +254,8 @@ impl Section {
     }
 }
 
-fn plain<'a>(header: impl IntoIterator<Item = &'a str>) -> Printed {
-    let mut table = Printed::new();
+fn new_table<'a>(header: impl IntoIterator<Item = &'a str>) -> PrintedTable {
+    let mut table = PrintedTable::new();
     table
         .load_preset(NOTHING)
         .set_content_arrangement(ContentArrangement::Dynamic)
@@ -252,17 +263,17 @@ fn plain<'a>(header: impl IntoIterator<Item = &'a str>) -> Printed {
     table
 }
 
-fn cell(value: &Value) -> String {
+fn format_cell(value: &Value) -> String {
     match value {
         Value::Null => String::new(),
         Value::String(text) => text.clone(),
-        Value::Number(value) => value.as_f64().map(number).unwrap_or_default(),
+        Value::Number(value) => value.as_f64().map(format_number).unwrap_or_default(),
         other => other.to_string(),
     }
 }
 
-/// Four digits that count, and no more than three after the point.
-fn number(value: f64) -> String {
+/// Formats a number with four significant digits and at most three decimal places.
+fn format_number(value: f64) -> String {
     let magnitude = value.abs();
     if value.fract() == 0.0 && magnitude < 1e6 {
         format!("{value}")
@@ -275,22 +286,24 @@ fn number(value: f64) -> String {
 }
 
 impl Report {
-    /// Writes it as JSON.
+    /// Writes the report as JSON.
     pub(crate) fn write(&self, path: &Path) -> anyhow::Result<()> {
         let text = serde_json::to_vec_pretty(self).context("write the report")?;
         std::fs::write(path, text).with_context(|| format!("write {}", path.display()))
     }
 
-    /// How many rows came out so: met, missed or failed, unavailable.
-    pub(crate) fn tally(&self) -> [usize; 3] {
+    /// Counts the rows by verdict.
+    pub(crate) fn count_verdicts(&self) -> VerdictCounts {
         let rows = || self.sections.iter().flat_map(|section| &section.rows);
         let count =
             |wanted: fn(&Verdict) -> bool| rows().filter(|row| wanted(&row.verdict)).count();
-        [
-            count(|verdict| *verdict == Verdict::Met),
-            count(|verdict| matches!(verdict, Verdict::Missed | Verdict::Failed(_))),
-            count(|verdict| matches!(verdict, Verdict::Unavailable(_))),
-        ]
+        VerdictCounts {
+            met: count(|verdict| *verdict == Verdict::Met),
+            missed_or_failed: count(|verdict| {
+                matches!(verdict, Verdict::Missed | Verdict::Failed(_))
+            }),
+            unavailable: count(|verdict| matches!(verdict, Verdict::Unavailable(_))),
+        }
     }
 }
 
@@ -299,7 +312,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_target_is_met_at_its_very_limit_and_missed_beyond() {
+    fn a_target_is_met_at_its_limit_and_missed_beyond_it() {
         let verdict = |value, target| {
             let mut section = Section::new("p");
             section.number("w", value, "", target);
@@ -317,10 +330,10 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missed_or_has_failed_counts_against_a_run_and_what_is_unavailable_does_not() {
+    fn verdicts_are_counted_by_kind() {
         let mut section = Section::new("p");
-        section.holds("a", "answers", true, "yes");
-        section.holds("b", "answers", false, "no");
+        section.condition("a", "answers", true, "yes");
+        section.condition("b", "answers", false, "no");
         section.failed("c", "broke");
         section.unavailable("d", "no MPS here");
         section.fact("e", "a fact");
@@ -330,11 +343,16 @@ mod tests {
             quick: true,
             sections: vec![section],
         };
-        assert_eq!(report.tally(), [1, 2, 1]);
+        let expected = VerdictCounts {
+            met: 1,
+            missed_or_failed: 2,
+            unavailable: 1,
+        };
+        assert_eq!(report.count_verdicts(), expected);
     }
 
     #[test]
-    fn a_row_says_in_json_what_it_says_in_print() {
+    fn a_row_is_the_same_in_json_and_in_print() {
         let mut section = Section::new("copies");
         section.number(
             "host to device",
@@ -355,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_have_the_digits_that_count() {
+    fn numbers_have_four_significant_digits() {
         for (value, text) in [
             (0.0, "0"),
             (128.0, "128"),
@@ -365,7 +383,7 @@ mod tests {
             (0.000_012_3, "1.23e-5"),
             (2.5e10, "2.50e10"),
         ] {
-            assert_eq!(number(value), text);
+            assert_eq!(format_number(value), text);
         }
     }
 }

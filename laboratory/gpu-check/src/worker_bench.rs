@@ -1,4 +1,4 @@
-//! `packhorse-worker bench`: how much a worker computes when there is always another batch.
+//! Runs of `packhorse-worker bench`, which measures a saturated worker.
 
 use std::{path::Path, time::Duration};
 
@@ -8,51 +8,51 @@ use serde::Deserialize;
 use crate::{
     host::{Backend, Host},
     models::Model,
-    process::Running,
+    process::RunningProgram,
 };
 
-/// Loading a model for the first time compiles or finds its kernels.
+/// The time limit for loading a model, which compiles or selects its kernels the first time.
 const LOAD_LIMIT: Duration = Duration::from_mins(4);
-/// The batches in flight at the end take what they take; on a CPU, a minute each.
-const BEYOND: Duration = Duration::from_mins(4);
+/// The time limit for the end of a run: batches in flight are finished, which takes up to a minute each on a CPU.
+const FINISH_LIMIT: Duration = Duration::from_mins(4);
 
-/// What is measured, and how.
+/// The parameters of a run.
 #[derive(Clone, Copy)]
 pub(crate) struct Bench<'a> {
     pub(crate) model: &'a Model,
     pub(crate) batch_size: u32,
     pub(crate) mode: Mode,
-    /// Beside what shows the process the first device.
+    /// The environment in addition to that of a worker on the first device.
     pub(crate) environment: &'a [(String, String)],
 }
 
-/// How batches follow each other.
+/// The mode in which batches are run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
-    /// Nothing but the program, on one batch that stays on the device.
+    /// Only the model, on one batch that stays on the device.
     Tight,
-    /// One batch copied while another is computed, or one thing after the other.
+    /// The worker's pipeline. With streams, one batch is copied while another is computed.
     Pipeline { streams: bool },
-    /// The pipeline with streams, playing recorded work.
+    /// The pipeline with streams and CUDA graphs.
     Graphs,
 }
 
-/// What we read of what it prints.
+/// The part of the program's output that is read.
 #[derive(Deserialize)]
-pub(crate) struct Measured {
+pub(crate) struct Measurement {
     pub(crate) requests_per_s: f64,
     pub(crate) input_bytes: u64,
-    /// Null on a CPU, and in a tight loop.
+    /// The speed of copies to the device; null on a CPU, and in a tight loop.
     pub(crate) h2d_bytes_per_s: Option<f64>,
-    /// The batch sizes of recorded work.
+    /// The batch sizes with a recorded graph.
     pub(crate) graphs: Vec<u32>,
-    /// Why there are none.
+    /// The reason why there are no graphs.
     pub(crate) without_graphs: Option<String>,
 }
 
 impl Bench<'_> {
-    /// Starts it, with its files in a folder; it waits once it is warm.
-    fn start(&self, host: &Host, name: &str, folder: &Path) -> anyhow::Result<Running> {
+    /// Starts the program with its files in a folder. It waits after warming up.
+    fn start(&self, host: &Host, name: &str, folder: &Path) -> anyhow::Result<RunningProgram> {
         let mut worker = host.program("packhorse-worker");
         worker
             .arg("bench")
@@ -76,36 +76,36 @@ impl Bench<'_> {
         };
         worker.envs(host.worker_environment());
         worker.envs(self.environment.iter().cloned());
-        Running::start_with_input(name, &mut worker, folder)
+        RunningProgram::start_with_input(name, &mut worker, folder)
     }
 
-    /// Runs it to its end.
-    pub(crate) fn run(&self, host: &Host) -> anyhow::Result<Measured> {
+    /// Runs the program, and returns its measurement.
+    pub(crate) fn run(&self, host: &Host) -> anyhow::Result<Measurement> {
         let mut measured = run_together(host, std::slice::from_ref(self))?;
         Ok(measured.remove(0))
     }
 }
 
-/// Runs several at the same time: none begins before all are warm.
-pub(crate) fn run_together(host: &Host, benches: &[Bench<'_>]) -> anyhow::Result<Vec<Measured>> {
-    let folder = host.folder("bench")?;
+/// Runs several programs at the same time. None begins to measure before all are warm.
+pub(crate) fn run_together(host: &Host, benches: &[Bench<'_>]) -> anyhow::Result<Vec<Measurement>> {
+    let folder = host.create_folder("bench")?;
     let start = |(i, bench): (usize, &Bench<'_>)| bench.start(host, &format!("bench{i}"), &folder);
     let running = benches.iter().enumerate().map(start);
     let mut running = running.collect::<anyhow::Result<Vec<_>>>()?;
     for worker in &mut running {
         worker.wait_for_line("warm", LOAD_LIMIT)?;
     }
-    running.iter_mut().for_each(Running::end_input);
+    running.iter_mut().for_each(RunningProgram::end_input);
     running.into_iter().map(finish).collect()
 }
 
-/// Waits for its end: what it measured.
-fn finish(bench: Running) -> anyhow::Result<Measured> {
-    let printed = bench.finish(BEYOND)?;
+/// Waits for the end of a program, and returns its measurement.
+fn finish(bench: RunningProgram) -> anyhow::Result<Measurement> {
+    let printed = bench.finish(FINISH_LIMIT)?;
     serde_json::from_str(&printed).context("read what packhorse-worker bench printed")
 }
 
-/// How long is measured.
+/// Returns the measured time in seconds.
 fn seconds(host: &Host) -> u64 {
     if host.quick { 1 } else { 5 }
 }

@@ -1,21 +1,22 @@
-//! How fast inputs reach the device in the worker's pipeline, against the fastest there is: copies of one pinned buffer and nothing
-//! else.
+//! The speed of copies to the device in the worker's pipeline, relative to the largest possible speed, which is that of copying only one
+//! pinned buffer.
 
 use anyhow::Context as _;
 use serde::Deserialize;
 
-use super::Part;
 use crate::{
     host::{Backend, Host},
     models,
+    part::{NO_GPU, Part},
     report::{Section, Target},
     worker_bench::{Bench, Mode},
 };
 
 pub(crate) struct Copies;
 
-/// 64 images are 38.5 MB.
+/// The batch size: 64 images are 38.5 MB.
 const BATCH_SIZE: u32 = 64;
+/// The target of the pipeline's speed over the largest speed.
 const TARGET: f64 = 0.9;
 
 #[derive(Deserialize)]
@@ -28,16 +29,16 @@ impl Part for Copies {
         "copies"
     }
 
-    fn about(&self) -> &'static str {
+    fn description(&self) -> &'static str {
         "the worker's copies to the device against the bandwidth of pinned memory"
     }
 
     fn run(&self, host: &Host, section: &mut Section) -> anyhow::Result<()> {
         if host.backend == Backend::Cpu {
-            section.unavailable("copies to the device", "the device is no GPU");
+            section.unavailable("copies to the device", NO_GPU);
             return Ok(());
         }
-        let model = models::make_one(host, "resnet50")?;
+        let model = models::make_model(host, "resnet50")?;
         let bench = Bench {
             model: &model,
             batch_size: if host.quick { 8 } else { BATCH_SIZE },
@@ -47,9 +48,9 @@ impl Part for Copies {
         let measured = bench.run(host)?;
         let ours = measured
             .h2d_bytes_per_s
-            .context("the worker does not say how fast it copies")?;
+            .context("the worker does not report the speed of its copies")?;
         let size = measured.input_bytes.to_string();
-        let pinned: Bandwidth = host.probe(&["copies", "cuda", &size], &host.first_device())?;
+        let pinned: Bandwidth = host.run_probe(&["copies", "cuda", &size], &host.first_device())?;
         section.number(
             "pinned memory to the device",
             pinned.bytes_per_s,
@@ -62,7 +63,7 @@ impl Part for Copies {
             "bytes/s",
             None,
         );
-        let target = host.judged(Target::AtLeast(TARGET));
+        let target = host.speed_target(Target::AtLeast(TARGET));
         section.number(
             "the worker's copies",
             ours / pinned.bytes_per_s,

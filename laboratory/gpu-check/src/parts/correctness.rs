@@ -1,47 +1,47 @@
-//! Whether what comes back over HTTP, through gateway, agent and worker, is what eager PyTorch computes on the same device.
+//! Comparison of answers over HTTP, through gateway, agent and worker, with eager PyTorch on the same device.
 
 use std::time::Duration;
 
-use super::Part;
 use crate::{
     cluster::{Cluster, Demand},
     host::{Backend, FP32_ONLY, Host},
-    models::{self, EXAMPLE_ROWS, Model, OTHERS, SORTS},
+    models::{self, EXAMPLE_ROWS, MAIN_MODELS, Model, OTHER_MODELS},
+    part::Part,
     report::{Section, Target},
 };
 
 pub(crate) struct Correctness {
     name: &'static str,
-    about: &'static str,
+    description: &'static str,
     models: &'static [&'static str],
-    /// Whether they are also looked at as small ones.
+    /// True if the part also runs with `--quick`, with small models.
     quick: bool,
 }
 
 pub(crate) const CORRECTNESS: Correctness = Correctness {
     name: "correctness",
-    about: "answers over HTTP against eager PyTorch on the same device",
-    models: &SORTS,
+    description: "answers over HTTP against eager PyTorch on the same device",
+    models: &MAIN_MODELS,
     quick: true,
 };
 
 pub(crate) const MODELS: Correctness = Correctness {
     name: "models",
-    about: "the same for the other models of the thesis",
-    models: &OTHERS,
+    description: "answers of the thesis' other models over HTTP against eager PyTorch",
+    models: &OTHER_MODELS,
     quick: false,
 };
-/// Loading a model for the first time compiles or finds its kernels.
+/// The time limit for a model to be ready, as loading it the first time compiles or selects its kernels.
 const READY_LIMIT: Duration = Duration::from_mins(4);
-/// An objective that is not in the way, and a rate that wants the largest batches.
+/// The demand of a model, with an SLO that every batch meets.
 const DEMAND: Demand = Demand {
     rate_rps: 1.0,
     slo_ms: 20_000.0,
     max_batch_size: Some(EXAMPLE_ROWS[1]),
 };
 
-/// How far an answer may be from PyTorch's, as part of the largest number in it. Both compute in FP32; a GPU has several algorithms for a
-/// convolution, and which one is taken depends on what it is merged with.
+/// Returns the largest allowed difference between an answer and PyTorch's, relative to the largest number in the answer. Both compute in
+/// FP32, but a GPU has several algorithms for a convolution, and the choice depends on the fusion of kernels.
 fn tolerance(backend: Backend) -> f64 {
     match backend {
         Backend::Nvidia => 1e-3,
@@ -54,35 +54,35 @@ impl Part for Correctness {
         self.name
     }
 
-    fn about(&self) -> &'static str {
-        self.about
+    fn description(&self) -> &'static str {
+        self.description
     }
 
     fn run(&self, host: &Host, section: &mut Section) -> anyhow::Result<()> {
         if host.quick && !self.quick {
-            section.unavailable("all of them", "not with --quick");
+            section.unavailable("all models", "skipped with --quick");
             return Ok(());
         }
         let seconds = if host.quick { 1 } else { 5 };
         let mut cluster =
             Cluster::start(host, self.name, Duration::from_secs(seconds), &[FP32_ONLY])?;
-        // One after the other: all together they may be more than fit.
+        // One model at a time, since all together may not fit into memory.
         for &name in self.models {
             if host.is_out_of_time() {
                 section.out_of_time(name);
                 continue;
             }
-            let (models, missing) = models::make(host, &[name])?;
+            let (models, missing) = models::make_models(host, &[name])?;
             let Some(model) = models.first() else {
                 let reason = missing.get(name).cloned().unwrap_or_default();
                 section.unavailable(name, reason);
                 continue;
             };
-            cluster.register(model, DEMAND)?;
+            cluster.register_model(model, DEMAND)?;
             if let Err(e) = compare(host, &mut cluster, model, section) {
                 section.failed(name, format!("{e:#}"));
             }
-            cluster.remove(model)?;
+            cluster.remove_model(model)?;
         }
         Ok(())
     }
@@ -110,7 +110,7 @@ fn compare(
     Ok(())
 }
 
-/// The largest difference as part of the largest number in `expected`; infinite if they cannot be compared.
+/// Returns the largest difference relative to the largest number in `expected`; infinite if the lengths differ or a number is NaN.
 fn difference(answer: &[f32], expected: &[f32]) -> f64 {
     if answer.len() != expected.len() {
         return f64::INFINITY;
@@ -118,7 +118,7 @@ fn difference(answer: &[f32], expected: &[f32]) -> f64 {
     let largest = expected.iter().fold(0.0, |max: f32, x| max.max(x.abs()));
     let pairs = answer.iter().zip(expected);
     let differences = pairs.map(|(a, b)| f64::from((a - b).abs()));
-    // What is no number is as far off as can be.
+    // A NaN counts as an infinite difference.
     let differences = differences.map(|x| if x.is_nan() { f64::INFINITY } else { x });
     differences.fold(0.0, f64::max) / f64::from(largest)
 }
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_compared_is_never_close() {
+    fn different_lengths_and_nan_are_infinitely_different() {
         assert!(difference(&[2.0], &[2.0, 3.0]).is_infinite());
         assert!(difference(&[1.0, f32::NAN, 2.0], &[1.0, 1.0, 2.0]).is_infinite());
     }

@@ -1,14 +1,14 @@
-//! What the host has: its GPUs as the driver tells, PyTorch, MPS.
+//! Facts about the host: its GPUs as the driver reports them, PyTorch and MPS.
 
 use std::process::Command;
 
 use packhorse_api::agent::GpuStatus;
 use packhorse_worker_agent::devices::{self, Device, Monitor};
 
-use super::Part;
 use crate::{
     host::{Backend, Host},
     mps_daemon,
+    part::Part,
     report::Section,
 };
 
@@ -19,8 +19,8 @@ impl Part for Devices {
         "devices"
     }
 
-    fn about(&self) -> &'static str {
-        "GPUs, driver, PyTorch and MPS, as they say themselves"
+    fn description(&self) -> &'static str {
+        "GPUs, driver, PyTorch and MPS, as they report themselves"
     }
 
     fn run(&self, host: &Host, section: &mut Section) -> anyhow::Result<()> {
@@ -42,37 +42,37 @@ impl Part for Devices {
                 None => section.unavailable(package, "not installed: its models are left out"),
             }
         }
-        match mps_daemon::find() {
+        match mps_daemon::find_program() {
             Ok(path) => section.fact("MPS", path.display().to_string()),
             Err(reason) => section.unavailable("MPS", reason),
         }
         if Command::new("ncu").arg("--version").output().is_ok() {
-            section.fact("ncu", "there");
+            section.fact("ncu", "installed");
         } else {
             section.unavailable("ncu", "not on the PATH");
         }
         for device in &host.devices {
-            describe(device, section);
+            add_device(device, section);
         }
         if host.backend == Backend::Nvidia {
             let monitor = Monitor::start();
             for device in &host.devices {
-                readings(&monitor.read(&device.name), section);
+                add_readings(&monitor.read(&device.name), section);
             }
         }
         Ok(())
     }
 }
 
-fn describe(device: &Device, section: &mut Section) {
-    let what = match device.backend {
+fn add_device(device: &Device, section: &mut Section) {
+    let unit = match device.backend {
         devices::Backend::Cpu => "threads",
         _ => "multiprocessors",
     };
     let count = device.multiprocessors;
     let count = count.map_or_else(|| "unknown".to_owned(), |count| count.to_string());
     let text = format!(
-        "{} (kind {}), {:.0} MiB, {what}: {count}",
+        "{} (kind {}), {:.0} MiB, {unit}: {count}",
         device.description,
         device.kind,
         device.memory.as_mib_f64()
@@ -80,9 +80,9 @@ fn describe(device: &Device, section: &mut Section) {
     section.fact(&device.name, text);
 }
 
-/// What NVML tells and what it does not.
-fn readings(gpu: &GpuStatus, section: &mut Section) {
-    let of = |what: &str| format!("{} {what}", gpu.device);
+/// Adds the values of NVML, and those that it does not report.
+fn add_readings(gpu: &GpuStatus, section: &mut Section) {
+    let label = |what: &str| format!("{} {what}", gpu.device);
     let mebibytes = |bytes: u64| bytes as f64 / f64::from(1 << 20);
     let numbers = [
         ("memory in use", gpu.memory_used_bytes.map(mebibytes), "MiB"),
@@ -100,8 +100,8 @@ fn readings(gpu: &GpuStatus, section: &mut Section) {
     ];
     for (what, value, unit) in numbers {
         match value {
-            Some(value) => section.number(of(what), value, unit, None),
-            None => section.unavailable(of(what), "NVML does not tell"),
+            Some(value) => section.number(label(what), value, unit, None),
+            None => section.unavailable(label(what), "NVML does not report it"),
         }
     }
     let reasons = if gpu.throttle_reasons.is_empty() {
@@ -109,6 +109,6 @@ fn readings(gpu: &GpuStatus, section: &mut Section) {
     } else {
         gpu.throttle_reasons.join(", ")
     };
-    section.fact(of("throttle reasons"), reasons);
-    section.fact(of("processes"), gpu.processes.len().to_string());
+    section.fact(label("throttle reasons"), reasons);
+    section.fact(label("processes"), gpu.processes.len().to_string());
 }

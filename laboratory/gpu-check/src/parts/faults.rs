@@ -1,7 +1,7 @@
-//! What is left of a device when one of its workers dies, and when one faults on the GPU.
+//! The recovery after a killed worker, and after a fault on a GPU.
 //!
-//! A worker that is killed takes nobody with it. A fault under MPS reaches every client of the GPU's server: all replicas of that
-//! GPU are started again, and those of other GPUs serve on.
+//! A killed worker affects no other. A fault under MPS affects every client of the GPU's server: all replicas of that GPU are restarted,
+//! and those of other GPUs continue to serve.
 
 use std::{
     fs,
@@ -16,24 +16,25 @@ use nix::{
 use packhorse_api::{ModelView, ReplicaView};
 use serde::Deserialize;
 
-use super::Part;
 use crate::{
     cluster::{Cluster, Demand},
     host::Host,
     models::{self, Model},
+    part::{NO_GPU, Part},
     process::now,
     report::{Section, Target},
 };
 
 pub(crate) struct Faults;
 
+/// The time limit for a model to be ready.
 const READY_LIMIT: Duration = Duration::from_mins(4);
-/// Within this a replica that was lost answers again: noticing, the back-off, loading.
-const BACK_LIMIT: Duration = Duration::from_mins(1);
-/// What the design promises beside the time to load, which is seconds for these models.
-const BACK_TARGET_S: f64 = 30.0;
-/// What leads a process to an MPS daemon and confines it to a GPU.
-const CLIENT: [&str; 3] = [
+/// The time limit for a lost replica to answer again: detection, back-off and loading.
+const RECOVERY_LIMIT: Duration = Duration::from_mins(1);
+/// The target of the recovery time in seconds, which includes a few seconds of loading for these models.
+const RECOVERY_TARGET_S: f64 = 30.0;
+/// The environment variables that connect a process to an MPS daemon and confine it to a GPU.
+const CLIENT_VARIABLES: [&str; 3] = [
     "CUDA_MPS_PIPE_DIRECTORY",
     "CUDA_MPS_LOG_DIRECTORY",
     "CUDA_VISIBLE_DEVICES",
@@ -44,7 +45,7 @@ const DEMAND: Demand = Demand {
     max_batch_size: Some(4),
 };
 
-/// What `probe.py fault` says.
+/// The output of `probe.py fault`.
 #[derive(Deserialize)]
 struct Fault {
     fault: Option<String>,
@@ -55,87 +56,92 @@ impl Part for Faults {
         "faults"
     }
 
-    fn about(&self) -> &'static str {
-        "what a killed worker and a fault on the GPU take with them"
+    fn description(&self) -> &'static str {
+        "recovery after a killed worker and after a fault on the GPU"
     }
 
     fn run(&self, host: &Host, section: &mut Section) -> anyhow::Result<()> {
-        let victim = models::make_one(host, "bert")?;
-        let other = models::make_one(host, "mobilenet_v2")?;
+        let victim = models::make_model(host, "bert")?;
+        let other = models::make_model(host, "mobilenet_v2")?;
         let mut cluster = Cluster::start(host, "faults", Duration::from_secs(1), &[])?;
-        // Apart where there are several devices, so that one is not the fault's.
+        // On a host with several devices the models are on different ones, so that one device has no fault.
         let apart = host.devices.len() > 1;
         cluster.set_policy(if apart { "exclusive" } else { "first-fit" })?;
         for model in [&victim, &other] {
-            cluster.register(model, DEMAND)?;
+            cluster.register_model(model, DEMAND)?;
             cluster.wait_for_model(model, "ready", READY_LIMIT, |view| serving(view).is_some())?;
         }
-        killed(&mut cluster, &victim, &other, section)?;
-        faulted(host, &mut cluster, &victim, &other, section)
+        check_killed_worker(&mut cluster, &victim, &other, section)?;
+        check_gpu_fault(host, &mut cluster, &victim, &other, section)
     }
 }
 
-/// The replica that answers.
+/// Returns a replica that serves.
 fn serving(view: &ModelView) -> Option<&ReplicaView> {
     let mut replicas = view.replicas.iter();
     replicas.find(|replica| replica.serving && replica.pid.is_some())
 }
 
-fn pid(cluster: &Cluster, model: &Model) -> anyhow::Result<u32> {
-    let view = cluster.view(model)?;
+fn worker_pid(cluster: &Cluster, model: &Model) -> anyhow::Result<u32> {
+    let view = cluster.model_view(model)?;
     let pid = serving(&view).and_then(|replica| replica.pid);
     pid.with_context(|| format!("{} has no worker", model.name))
 }
 
-/// Waits until a model answers from another process than this: how many seconds that took since `lost`.
-fn back(cluster: &mut Cluster, model: &Model, before: u32, lost: Instant) -> anyhow::Result<f64> {
-    cluster.wait_for_model(model, "back", BACK_LIMIT, |view| {
+/// Waits until a model answers from another process, and returns the seconds since `lost`.
+fn wait_for_recovery(
+    cluster: &mut Cluster,
+    model: &Model,
+    before: u32,
+    lost: Instant,
+) -> anyhow::Result<f64> {
+    cluster.wait_for_model(model, "restarted", RECOVERY_LIMIT, |view| {
         serving(view).is_some_and(|replica| replica.pid != Some(before))
     })?;
-    ask(cluster, model)?;
+    send_request(cluster, model)?;
     Ok((now() - lost).as_secs_f64())
 }
 
-fn ask(cluster: &Cluster, model: &Model) -> anyhow::Result<()> {
+fn send_request(cluster: &Cluster, model: &Model) -> anyhow::Result<()> {
     cluster.infer(model, 1, &model.example(1)?.input).map(drop)
 }
 
-fn killed(
+fn check_killed_worker(
     cluster: &mut Cluster,
     victim: &Model,
     other: &Model,
     section: &mut Section,
 ) -> anyhow::Result<()> {
-    let (dies, stays) = (pid(cluster, victim)?, pid(cluster, other)?);
-    kill(Pid::from_raw(dies.cast_signed()), Signal::SIGKILL).context("kill a worker")?;
+    let (victim_pid, other_pid) = (worker_pid(cluster, victim)?, worker_pid(cluster, other)?);
+    kill(Pid::from_raw(victim_pid.cast_signed()), Signal::SIGKILL).context("kill a worker")?;
     let lost = now();
-    let meanwhile = ask(cluster, other);
-    let seconds = back(cluster, victim, dies, lost)?;
+    let answered = send_request(cluster, other);
+    let seconds = wait_for_recovery(cluster, victim, victim_pid, lost)?;
     section.number(
         "a worker is killed: answers again after",
         seconds,
         "s",
-        Some(Target::AtMost(BACK_TARGET_S)),
+        Some(Target::AtMost(RECOVERY_TARGET_S)),
     );
-    let untouched = pid(cluster, other)? == stays;
-    section.holds(
+    let same_process = worker_pid(cluster, other)? == other_pid;
+    section.condition(
         "a worker is killed: its neighbour",
         "answers from the same process",
-        meanwhile.is_ok() && untouched,
-        outcome(&meanwhile, untouched),
+        answered.is_ok() && same_process,
+        describe_outcome(&answered, same_process),
     );
     Ok(())
 }
 
-fn outcome(answered: &anyhow::Result<()>, untouched: bool) -> String {
-    match (answered, untouched) {
+fn describe_outcome(answered: &anyhow::Result<()>, same_process: bool) -> String {
+    match (answered, same_process) {
         (Err(e), _) => format!("did not answer: {e:#}"),
         (Ok(()), true) => "answered".to_owned(),
-        (Ok(()), false) => "was started again".to_owned(),
+        (Ok(()), false) => "was restarted".to_owned(),
     }
 }
 
-fn faulted(
+fn check_gpu_fault(
     host: &Host,
     cluster: &mut Cluster,
     victim: &Model,
@@ -143,17 +149,17 @@ fn faulted(
     section: &mut Section,
 ) -> anyhow::Result<()> {
     const WHAT: &str = "a fault on the GPU";
-    let (first, second) = (pid(cluster, victim)?, pid(cluster, other)?);
+    let (victim_pid, other_pid) = (worker_pid(cluster, victim)?, worker_pid(cluster, other)?);
     let device = |view: &ModelView| serving(view).map(|replica| replica.device.clone());
-    let home = device(&cluster.view(victim)?);
-    let apart = device(&cluster.view(other)?) != home;
+    let victim_device = device(&cluster.model_view(victim)?);
+    let on_other_device = device(&cluster.model_view(other)?) != victim_device;
     let devices = cluster.devices()?;
     let gpu = devices
         .iter()
-        .find(|device| Some(&device.id) == home.as_ref());
+        .find(|device| Some(&device.id) == victim_device.as_ref());
     match gpu.and_then(|device| device.gpu.as_ref()) {
         None => {
-            section.unavailable(WHAT, "the device is no GPU");
+            section.unavailable(WHAT, NO_GPU);
             return Ok(());
         }
         Some(gpu) if !gpu.mps => {
@@ -163,32 +169,32 @@ fn faulted(
         }
         Some(_) => {}
     }
-    let fault: Fault = host.probe(&["fault"], &environment(first)?)?;
-    let Some(said) = fault.fault else {
-        bail!("the fault that was to be injected did not come about");
+    let fault: Fault = host.run_probe(&["fault"], &mps_environment(victim_pid)?)?;
+    let Some(message) = fault.fault else {
+        bail!("the injected fault had no effect");
     };
-    section.fact("a client of the GPU's MPS server faults", said);
+    section.fact("a client of the GPU's MPS server faults", message);
     let lost = now();
-    // A neighbour on the same GPU answers when it is back.
-    let meanwhile = apart.then(|| ask(cluster, other));
-    let seconds = back(cluster, victim, first, lost)?;
-    let target = Some(Target::AtMost(BACK_TARGET_S));
+    // A neighbour on the same GPU answers only after its restart.
+    let answered = on_other_device.then(|| send_request(cluster, other));
+    let seconds = wait_for_recovery(cluster, victim, victim_pid, lost)?;
+    let target = Some(Target::AtMost(RECOVERY_TARGET_S));
     section.number(
         format!("{WHAT}: its replicas answer again after"),
         seconds,
         "s",
         target,
     );
-    if let Some(meanwhile) = meanwhile {
-        let untouched = pid(cluster, other)? == second;
-        section.holds(
+    if let Some(answered) = answered {
+        let same_process = worker_pid(cluster, other)? == other_pid;
+        section.condition(
             format!("{WHAT}: replicas of another GPU"),
             "answer from the same process",
-            meanwhile.is_ok() && untouched,
-            outcome(&meanwhile, untouched),
+            answered.is_ok() && same_process,
+            describe_outcome(&answered, same_process),
         );
     } else {
-        let seconds = back(cluster, other, second, lost)?;
+        let seconds = wait_for_recovery(cluster, other, other_pid, lost)?;
         section.number(
             format!("{WHAT}: its neighbour answers again after"),
             seconds,
@@ -197,20 +203,20 @@ fn faulted(
         );
         section.unavailable(
             format!("{WHAT}: replicas of another GPU"),
-            "there is one GPU",
+            "the host has only one GPU",
         );
     }
     Ok(())
 }
 
-/// What makes a process a client of the same MPS server as this one.
-fn environment(pid: u32) -> anyhow::Result<Vec<(String, String)>> {
+/// Returns the environment of a client of the same MPS server as a process.
+fn mps_environment(pid: u32) -> anyhow::Result<Vec<(String, String)>> {
     let path = format!("/proc/{pid}/environ");
     let text = fs::read(&path).with_context(|| format!("read {path}"))?;
     let text = String::from_utf8_lossy(&text);
     let all = text.split('\0').filter_map(|entry| entry.split_once('='));
     Ok(all
-        .filter(|(name, _)| CLIENT.contains(name))
+        .filter(|(name, _)| CLIENT_VARIABLES.contains(name))
         .map(|(name, value)| (name.to_owned(), value.to_owned()))
         .collect())
 }

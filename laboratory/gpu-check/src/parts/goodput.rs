@@ -1,4 +1,4 @@
-//! A small scenario of the thesis with real models: what is answered in time under three policies, end to end over HTTP.
+//! A scenario of the thesis with real models: the goodput of three policies, end to end over HTTP.
 
 use std::{collections::BTreeMap, fmt::Write as _, fs, path::PathBuf, time::Duration};
 
@@ -8,31 +8,31 @@ use packhorse_cluster::ProfileTable;
 use serde::Deserialize;
 use serde_json::json;
 
-use super::Part;
 use crate::{
     cluster::{Cluster, Demand},
     host::Host,
-    models::{self, Model, SORTS},
+    models::{self, MAIN_MODELS, Model},
+    part::Part,
     report::{Section, Table, Target},
 };
 
 pub(crate) struct Goodput;
 
-/// The baseline, the thesis' best and ours.
+/// The policies: the baseline, the thesis' best and Packhorse's.
 const POLICIES: [&str; 3] = ["exclusive", "wsm-milp", "goodput"];
 
-/// What is asked for.
+/// The demand of the scenario.
 struct Setting {
     name: &'static str,
     models: &'static [&'static str],
-    /// Of each model.
+    /// The rate of each model.
     rate_rps: f64,
     slo_ms: f64,
     warmup_s: f64,
     window_s: f64,
 }
 
-/// Figure 6.1 of the thesis, on as many GPUs as the host has.
+/// The setting of the thesis' figure 6.1, on all GPUs of the host.
 const THESIS: Setting = Setting {
     name: "thesis-6.1",
     models: &[
@@ -47,10 +47,10 @@ const THESIS: Setting = Setting {
     warmup_s: 1.0,
     window_s: 8.0,
 };
-/// The same with less of everything.
+/// The setting of `--quick`.
 const QUICK: Setting = Setting {
     name: "quick",
-    models: &SORTS,
+    models: &MAIN_MODELS,
     rate_rps: 10.0,
     slo_ms: 500.0,
     warmup_s: 0.5,
@@ -60,19 +60,19 @@ const QUICK: Setting = Setting {
 const PROFILED_LIMIT: Duration = Duration::from_mins(6);
 const SERVES_LIMIT: Duration = Duration::from_mins(2);
 const BENCH_LIMIT: Duration = Duration::from_mins(2);
-/// What ours may fall short of another by noise.
-const NOISE: f64 = 0.98;
+/// The least goodput of `goodput` over that of another policy: runs differ by about two percent.
+const MIN_RATIO: f64 = 0.98;
 
-/// What we read of the report of `packhorse bench`.
+/// The part of the report of `packhorse bench` that is read.
 #[derive(Deserialize)]
-struct Bench {
-    models: Vec<Fared>,
+struct BenchReport {
+    models: Vec<ModelResult>,
     totals: Totals,
     client: Client,
 }
 
 #[derive(Deserialize)]
-struct Fared {
+struct ModelResult {
     name: String,
     offered_rps: f64,
     goodput_rps: f64,
@@ -96,13 +96,13 @@ impl Part for Goodput {
         "goodput"
     }
 
-    fn about(&self) -> &'static str {
+    fn description(&self) -> &'static str {
         "a scenario of the thesis end to end under exclusive, wsm-milp and goodput"
     }
 
     fn run(&self, host: &Host, section: &mut Section) -> anyhow::Result<()> {
         let setting = if host.quick { &QUICK } else { &THESIS };
-        let (models, missing) = models::make(host, setting.models)?;
+        let (models, missing) = models::make_models(host, setting.models)?;
         if !missing.is_empty() {
             for (name, reason) in missing {
                 section.unavailable(name, reason);
@@ -111,17 +111,17 @@ impl Part for Goodput {
         }
         let profile_time = Duration::from_secs(if host.quick { 1 } else { 20 });
         let mut cluster = Cluster::start(host, "goodput", profile_time, &[])?;
-        register(&mut cluster, setting, &models)?;
+        register_models(&mut cluster, setting, &models)?;
         let profiles = cluster.profiles()?;
         let scenario = write_scenario(host, &cluster, setting, &models, &profiles)?;
-        let mut reached = BTreeMap::new();
+        let mut goodput = BTreeMap::new();
         let mut table = Table {
             title: "Requests/s answered within the SLO",
             columns: vec!["policy", "model", "goodput", "offered"],
             rows: Vec::new(),
         };
         for policy in POLICIES {
-            if policy == "wsm-milp" && !knows_utilization(&profiles) {
+            if policy == "wsm-milp" && !have_utilization(&profiles) {
                 let reason = "the profiles measured here have no SM utilisation";
                 section.unavailable(format!("goodput under {policy}"), reason);
                 continue;
@@ -130,30 +130,34 @@ impl Part for Goodput {
                 section.out_of_time(format!("goodput under {policy}"));
                 continue;
             }
-            match drive(host, &mut cluster, policy, &scenario) {
+            match run_scenario(host, &mut cluster, policy, &scenario) {
                 Ok(bench) => {
-                    say(policy, &bench, section, &mut table);
-                    reached.insert(policy, bench.totals.goodput_rps);
+                    add_results(policy, &bench, section, &mut table);
+                    goodput.insert(policy, bench.totals.goodput_rps);
                 }
                 Err(e) => section.failed(format!("goodput under {policy}"), format!("{e:#}")),
             }
         }
-        compare(host, &reached, section);
+        compare_policies(host, &goodput, section);
         section.table(table);
         Ok(())
     }
 }
 
-/// Registers one model after the other, each when what came before it has been measured and started: a replica that warms up would
-/// disturb the measurement.
-fn register(cluster: &mut Cluster, setting: &Setting, models: &[Model]) -> anyhow::Result<()> {
+/// Registers one model after the other, each when the one before is measured and started, because a replica that warms up would disturb
+/// the measurement.
+fn register_models(
+    cluster: &mut Cluster,
+    setting: &Setting,
+    models: &[Model],
+) -> anyhow::Result<()> {
     let demand = Demand {
         rate_rps: setting.rate_rps,
         slo_ms: setting.slo_ms,
         max_batch_size: None,
     };
     for model in models {
-        cluster.register(model, demand)?;
+        cluster.register_model(model, demand)?;
         cluster.wait_for_model(model, "measured and started", PROFILED_LIMIT, |view| {
             use ModelState::{Failed, Ready, Unplaced};
             matches!(view.state, Ready | Unplaced | Failed)
@@ -162,12 +166,12 @@ fn register(cluster: &mut Cluster, setting: &Setting, models: &[Model]) -> anyho
     Ok(())
 }
 
-fn knows_utilization(profiles: &ProfileTable) -> bool {
+fn have_utilization(profiles: &ProfileTable) -> bool {
     let mut rows = profiles.iter().flat_map(|(.., profile)| profile.rows());
     rows.any(|row| row.sm_utilization.is_some())
 }
 
-/// The scenario as a file, with the profiles that were measured.
+/// Writes the scenario with the measured profiles, and returns its path.
 fn write_scenario(
     host: &Host,
     cluster: &Cluster,
@@ -178,16 +182,16 @@ fn write_scenario(
     let folder = cluster.folder();
     fs::write(folder.join("profiles.csv"), profiles.to_csv()).context("write the profiles")?;
     let path = folder.join("scenario.toml");
-    fs::write(&path, toml(host, setting, models)).context("write the scenario")?;
+    fs::write(&path, scenario_toml(host, setting, models)).context("write the scenario")?;
     Ok(path)
 }
 
-fn toml(host: &Host, setting: &Setting, models: &[Model]) -> String {
+fn scenario_toml(host: &Host, setting: &Setting, models: &[Model]) -> String {
     let mut text = format!(
         "name = \"{}\"\nprofiles = [\"profiles.csv\"]\n",
         setting.name
     );
-    let mut add = |line: String| writeln!(text, "{line}").expect("a string takes everything");
+    let mut add = |line: String| writeln!(text, "{line}").expect("writing to a string cannot fail");
     for device in &host.devices {
         add(format!(
             "[[devices]]\nkind = \"{}\"\ncount = 1",
@@ -214,32 +218,37 @@ fn toml(host: &Host, setting: &Setting, models: &[Model]) -> String {
     text
 }
 
-fn drive(
+fn run_scenario(
     host: &Host,
     cluster: &mut Cluster,
     policy: &str,
     scenario: &std::path::Path,
-) -> anyhow::Result<Bench> {
-    cluster.plan_by(policy, SERVES_LIMIT)?;
+) -> anyhow::Result<BenchReport> {
+    cluster.roll_out_policy(policy, SERVES_LIMIT)?;
     cluster.bench(host, scenario, BENCH_LIMIT)
 }
 
-fn say(policy: &str, bench: &Bench, section: &mut Section, table: &mut Table) {
-    let of = |what: &str| format!("{what} under {policy}");
-    section.number(of("goodput"), bench.totals.goodput_rps, "requests/s", None);
+fn add_results(policy: &str, bench: &BenchReport, section: &mut Section, table: &mut Table) {
+    let label = |what: &str| format!("{what} under {policy}");
+    section.number(
+        label("goodput"),
+        bench.totals.goodput_rps,
+        "requests/s",
+        None,
+    );
     let offered = bench.totals.offered_rps;
     section.number(
-        of("answered in time"),
+        label("answered in time"),
         bench.totals.goodput_rps / offered,
         "of all",
         None,
     );
     if bench.client.sent_late > 0 {
         let late = bench.client.sent_late as f64 / bench.client.sent as f64;
-        section.number(of("sent late by the client"), late, "of all", None);
+        section.number(label("sent late by the client"), late, "of all", None);
     }
-    section.holds(
-        of("requests that failed"),
+    section.condition(
+        label("requests that failed"),
         "none",
         bench.client.failed == 0,
         bench.client.failed.to_string(),
@@ -255,13 +264,13 @@ fn say(policy: &str, bench: &Bench, section: &mut Section, table: &mut Table) {
     }
 }
 
-/// Ours against each of the others.
-fn compare(host: &Host, reached: &BTreeMap<&str, f64>, section: &mut Section) {
-    let Some(ours) = reached.get("goodput") else {
+/// Adds the goodput of `goodput` over that of each other policy.
+fn compare_policies(host: &Host, goodput: &BTreeMap<&str, f64>, section: &mut Section) {
+    let Some(ours) = goodput.get("goodput") else {
         return;
     };
-    for (policy, theirs) in reached.iter().filter(|(policy, _)| **policy != "goodput") {
-        let target = host.judged(Target::AtLeast(NOISE));
+    for (policy, theirs) in goodput.iter().filter(|(policy, _)| **policy != "goodput") {
+        let target = host.speed_target(Target::AtLeast(MIN_RATIO));
         section.number(
             format!("goodput's over {policy}'s"),
             ours / theirs,

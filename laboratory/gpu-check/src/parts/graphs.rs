@@ -1,12 +1,12 @@
-//! What it brings to record a GPU's work for a batch size once and to play it again (CUDA graphs): most for small batches, whose
-//! kernels take hardly longer than launching them.
+//! The gain of CUDA graphs, which record a GPU's work for a batch size once and replay it. It is largest for small batches, whose kernels
+//! take hardly longer than their launch.
 
-use super::Part;
 use crate::{
     host::{Backend, Host},
     models,
+    part::{NO_GPU, Part},
     report::Section,
-    worker_bench::{Bench, Measured, Mode},
+    worker_bench::{Bench, Measurement, Mode},
 };
 
 pub(crate) struct Graphs;
@@ -19,16 +19,16 @@ impl Part for Graphs {
         "graphs"
     }
 
-    fn about(&self) -> &'static str {
-        "what CUDA graphs bring"
+    fn description(&self) -> &'static str {
+        "the gain of CUDA graphs"
     }
 
     fn run(&self, host: &Host, section: &mut Section) -> anyhow::Result<()> {
         if host.backend == Backend::Cpu {
-            section.unavailable("gain of CUDA graphs", "the device is no GPU");
+            section.unavailable("gain of CUDA graphs", NO_GPU);
             return Ok(());
         }
-        let (models, missing) = models::make(host, &MODELS)?;
+        let (models, missing) = models::make_models(host, &MODELS)?;
         for (name, reason) in missing {
             section.unavailable(name, reason);
         }
@@ -49,7 +49,7 @@ impl Part for Graphs {
                     continue;
                 }
                 match (run(Mode::Pipeline { streams: true }), run(Mode::Graphs)) {
-                    (Ok(without), Ok(with)) => say(section, what, &without, &with),
+                    (Ok(without), Ok(with)) => add_gain(section, what, &without, &with),
                     (Err(e), _) | (_, Err(e)) => section.failed(what, format!("{e:#}")),
                 }
             }
@@ -58,13 +58,13 @@ impl Part for Graphs {
     }
 }
 
-fn say(section: &mut Section, what: String, without: &Measured, with: &Measured) {
+fn add_gain(section: &mut Section, what: String, without: &Measurement, with: &Measurement) {
     match &with.without_graphs {
         None if !with.graphs.is_empty() => {
             let gain = with.requests_per_s / without.requests_per_s;
             section.number(what, gain, "times", None);
         }
-        None => section.unavailable(what, "the worker recorded none"),
+        None => section.unavailable(what, "the worker recorded no graph"),
         Some(reason) => section.unavailable(what, reason),
     }
 }

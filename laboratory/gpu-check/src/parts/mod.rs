@@ -1,4 +1,4 @@
-//! What is checked: one trait, one file per subject, and the table that lists them.
+//! The parts of the check, one file each, and their table.
 
 mod copies;
 mod correctness;
@@ -11,24 +11,9 @@ mod profiles;
 mod streams;
 mod throughput;
 
-use crate::{host::Host, report::Section};
+use crate::part::Part;
 
-/// One subject.
-pub(crate) trait Part: Sync {
-    /// As `--only` takes it.
-    fn name(&self) -> &'static str;
-
-    /// What is looked at, for people.
-    fn about(&self) -> &'static str;
-
-    /// Looks at it and says in the section what came of it.
-    ///
-    /// # Errors
-    /// If nothing more can come of it.
-    fn run(&self, host: &Host, section: &mut Section) -> anyhow::Result<()>;
-}
-
-/// All of them, in the order in which they run: what others rest on first, and last what can be cut short.
+/// All parts, in the order in which they run: first those that others depend on, last those that the time limit may cut short.
 pub(crate) const PARTS: [&dyn Part; 11] = [
     &devices::Devices,
     &correctness::CORRECTNESS,

@@ -1,5 +1,5 @@
-//! How two replicas share a GPU through MPS: which multiprocessors a share comes to, and how much slower each is beside the other
-//! than alone, under shares of one half each and of a quarter and three.
+//! Two replicas that share a GPU through MPS: the multiprocessors of a share, and the slowdown of each replica by the other, with shares of
+//! 50 % each and of 25 and 75 %.
 
 use std::time::Duration;
 
@@ -7,22 +7,23 @@ use anyhow::Context as _;
 use serde::Deserialize;
 use serde_json::json;
 
-use super::Part;
 use crate::{
     host::{Backend, Host},
     models,
     mps_daemon::MpsDaemon,
-    process::Running,
+    part::{NO_GPU, Part},
+    process::RunningProgram,
     report::{Section, Table},
 };
 
 pub(crate) struct Mps;
 
 const MODEL: &str = "resnet50";
-/// Those of the two, in percent; the first are without limits.
+/// The shares of the two replicas, in percent; 100/100 is without limits.
 const SHARES: &str = "100/100,50/50,25/75";
+/// The time limit of the measurement.
 const LIMIT: Duration = Duration::from_mins(5);
-/// The hardware gives out multiprocessors in twos, fours or more, and rounds down: so many a share may fall short.
+/// The largest number of multiprocessors that a share may lack: the hardware allocates them in groups and rounds down.
 const GRANULARITY: f64 = 8.0;
 
 const COLUMNS: [&str; 6] = [
@@ -34,7 +35,7 @@ const COLUMNS: [&str; 6] = [
     "slowdown against the whole device",
 ];
 
-/// What we read of what `packhorse profile pairs` prints of one of two.
+/// The part of the output of `packhorse profile pairs` about one replica that is read.
 #[derive(Deserialize)]
 struct Member {
     compute_share_pct: f64,
@@ -53,20 +54,20 @@ impl Part for Mps {
         "mps"
     }
 
-    fn about(&self) -> &'static str {
-        "two replicas that share the device, by halves and by quarters"
+    fn description(&self) -> &'static str {
+        "two replicas that share the device, with 50/50 and 25/75 %"
     }
 
     fn run(&self, host: &Host, section: &mut Section) -> anyhow::Result<()> {
         if host.backend == Backend::Cpu {
-            section.unavailable("multiprocessors of a share", "the device is no GPU");
-            // There a share is one of the threads.
-            return pairs(host, &[], section);
+            section.unavailable("multiprocessors of a share", NO_GPU);
+            // On a CPU a compute share is a share of the threads.
+            return measure_pairs(host, &[], section);
         }
         match MpsDaemon::start(host)? {
             Ok(daemon) => {
-                multiprocessors(host, &daemon, section)?;
-                pairs(host, &daemon.client(None), section)
+                check_multiprocessors(host, &daemon, section)?;
+                measure_pairs(host, &daemon.client_environment(None), section)
             }
             Err(reason) => {
                 section.unavailable("multiprocessors of a share", &reason);
@@ -77,36 +78,41 @@ impl Part for Mps {
     }
 }
 
-/// Which multiprocessors took effect, as the driver tells a client.
-fn multiprocessors(host: &Host, daemon: &MpsDaemon, section: &mut Section) -> anyhow::Result<()> {
+/// Checks the number of multiprocessors of each share, as the driver reports it to a client.
+fn check_multiprocessors(
+    host: &Host,
+    daemon: &MpsDaemon,
+    section: &mut Section,
+) -> anyhow::Result<()> {
     let granted = |share| -> anyhow::Result<f64> {
-        let granted: Granted = host.probe(&["multiprocessors"], &daemon.client(share))?;
+        let granted: Granted =
+            host.run_probe(&["multiprocessors"], &daemon.client_environment(share))?;
         Ok(f64::from(granted.multiprocessors))
     };
     let all = granted(None)?;
     section.number("multiprocessors without a limit", all, "", None);
     for share in [25, 50, 75] {
         let count = granted(Some(share))?;
-        let asked = all * f64::from(share) / 100.0;
+        let expected = all * f64::from(share) / 100.0;
         section.number(format!("multiprocessors at {share} %"), count, "", None);
-        section.holds(
+        section.condition(
             format!("multiprocessors at {share} %: took effect"),
-            "no more than the share, and little less",
-            count <= asked.ceil() && count >= asked - GRANULARITY,
-            format!("{count} of {asked:.0}"),
+            "at most the share, and at most 8 fewer",
+            count <= expected.ceil() && count >= expected - GRANULARITY,
+            format!("{count} of {expected:.0}"),
         );
     }
     Ok(())
 }
 
-/// Both replicas alone and beside each other.
-fn pairs(
+/// Measures both replicas alone and together.
+fn measure_pairs(
     host: &Host,
     environment: &[(String, String)],
     section: &mut Section,
 ) -> anyhow::Result<()> {
-    let model = models::make_one(host, MODEL)?;
-    let folder = host.folder("pairs")?;
+    let model = models::make_model(host, MODEL)?;
+    let folder = host.create_folder("pairs")?;
     let mut files = model.registration_file().into_os_string();
     files.push("=");
     files.push(model.artifact());
@@ -123,35 +129,37 @@ fn pairs(
         pairs.args(["--runs", "1", "--seconds", "0.5"]);
     }
     pairs.envs(environment.iter().cloned());
-    let printed = Running::start("pairs", &mut pairs, &folder)?.finish(LIMIT)?;
+    let printed = RunningProgram::start("pairs", &mut pairs, &folder)?.finish(LIMIT)?;
     let measured: Vec<[Member; 2]> =
         serde_json::from_str(&printed).context("read what packhorse profile pairs printed")?;
-    say(&measured, section);
+    add_slowdowns(&measured, section);
     Ok(())
 }
 
-fn say(measured: &[[Member; 2]], section: &mut Section) {
+fn add_slowdowns(measured: &[[Member; 2]], section: &mut Section) {
     let mut table = Table {
         title: "Two replicas of resnet50 on one device",
         columns: COLUMNS.to_vec(),
         rows: Vec::new(),
     };
-    let whole = measured.iter().flatten();
-    let whole = whole.filter(|of| of.compute_share_pct >= 100.0);
-    let whole_ms = whole.filter_map(|of| of.alone_ms).reduce(f64::min);
+    let without_limit = measured.iter().flatten();
+    let without_limit = without_limit.filter(|member| member.compute_share_pct >= 100.0);
+    let whole_device_ms = without_limit
+        .filter_map(|member| member.alone_ms)
+        .reduce(f64::min);
     for [a, b] in measured {
-        for (which, of, beside) in [("first", a, b), ("second", b, a)] {
-            let (share, other) = (of.compute_share_pct, beside.compute_share_pct);
+        for (which, member, neighbour) in [("first", a, b), ("second", b, a)] {
+            let (share, other) = (member.compute_share_pct, neighbour.compute_share_pct);
             table.rows.push(vec![
                 json!(share),
                 json!(other),
-                json!(of.alone_ms),
-                json!(of.latency_ms),
-                json!(of.slowdown),
-                json!(whole_ms.map(|whole| of.latency_ms / whole)),
+                json!(member.alone_ms),
+                json!(member.latency_ms),
+                json!(member.slowdown),
+                json!(whole_device_ms.map(|alone| member.latency_ms / alone)),
             ]);
             let what = format!("{share} % beside {other} %: slowdown of the {which}");
-            match of.slowdown {
+            match member.slowdown {
                 Some(slowdown) => section.number(what, slowdown, "times", None),
                 None => section.failed(what, "it was not measured alone"),
             }

@@ -1,4 +1,4 @@
-//! The thesis' models on this host's first device, measured by the worker as it measures any model, beside the thesis' V100.
+//! Profiles of the thesis' models on this host's first device, measured by the worker, compared with the thesis' V100.
 
 use std::{
     fs,
@@ -13,11 +13,11 @@ use packhorse_worker_agent::handoff::{
 };
 use serde_json::{Value, json};
 
-use super::Part;
 use crate::{
     host::{Backend, Host},
-    models::{self, Model, OTHERS, SORTS},
-    process::{Running, wait_for},
+    models::{self, MAIN_MODELS, Model, OTHER_MODELS},
+    part::Part,
+    process::{RunningProgram, wait_for},
     report::{Section, Table},
 };
 
@@ -25,33 +25,33 @@ pub(crate) struct Profiles;
 
 const THESIS: &str = include_str!("../../../../profiles/v100-thesis.csv");
 const THESIS_KIND: &str = "V100-SXM2-16GB";
-/// Loading, warming up, and the last batch size, beyond the time in which sizes are begun.
-const BEYOND: Duration = Duration::from_mins(2);
+/// The time limit for loading, warming up and the last batch size, in addition to the time in which batch sizes are begun.
+const FINISH_LIMIT: Duration = Duration::from_mins(2);
 
 impl Part for Profiles {
     fn name(&self) -> &'static str {
         "profiles"
     }
 
-    fn about(&self) -> &'static str {
-        "latency, memory and occupancy of the thesis' models, beside its V100"
+    fn description(&self) -> &'static str {
+        "latency, memory and occupancy of the thesis' models, compared with its V100"
     }
 
     fn run(&self, host: &Host, section: &mut Section) -> anyhow::Result<()> {
-        let others: &[&str] = if host.quick { &[] } else { &OTHERS };
+        let others: &[&str] = if host.quick { &[] } else { &OTHER_MODELS };
         let thesis = ProfileTable::from_csv(THESIS).context("read the thesis' profiles")?;
         let mut table = Table {
-            title: "Beside the thesis' V100 (PyTorch 2.4, FP32, eager)",
+            title: "Comparison with the thesis' V100 (PyTorch 2.4, FP32, eager)",
             columns: COLUMNS.to_vec(),
             rows: Vec::new(),
         };
         let mut measured = ProfileTable::default();
-        for &name in SORTS.iter().chain(others) {
+        for &name in MAIN_MODELS.iter().chain(others) {
             if host.is_out_of_time() {
                 section.out_of_time(name);
                 continue;
             }
-            let (models, missing) = models::make(host, &[name])?;
+            let (models, missing) = models::make_models(host, &[name])?;
             let Some(model) = models.first() else {
                 let reason = missing.get(name).cloned().unwrap_or_default();
                 section.unavailable(name, reason);
@@ -67,9 +67,12 @@ impl Part for Profiles {
                     );
                     let kind = THESIS_KIND.parse().expect("a kind");
                     let theirs = thesis.get(&name.parse()?, &kind);
-                    table
-                        .rows
-                        .extend(profile.whole().iter().map(|row| beside(name, row, theirs)));
+                    table.rows.extend(
+                        profile
+                            .whole()
+                            .iter()
+                            .map(|row| comparison_row(name, row, theirs)),
+                    );
                     measured.insert(name.parse()?, host.devices[0].kind.clone(), profile);
                 }
                 Err(e) => section.failed(name, format!("{e:#}")),
@@ -79,22 +82,22 @@ impl Part for Profiles {
         let path = csv_path(&host.report);
         fs::write(&path, measured.to_csv()).with_context(|| format!("write {}", path.display()))?;
         section.fact(
-            "as profiles for plan and simulate",
+            "profiles for packhorse plan and simulate",
             path.display().to_string(),
         );
         Ok(())
     }
 }
 
-/// Beside the report: what is measured may be planned with.
+/// Returns the path of the measured profiles, which lie beside the report.
 fn csv_path(report: &Path) -> PathBuf {
     let stem = report.file_stem().unwrap_or_default().to_string_lossy();
     report.with_file_name(format!("{stem}-profiles.csv"))
 }
 
-/// Has the worker measure a model on the first device.
+/// Measures a model on the first device with the worker.
 fn measure(host: &Host, model: &Model) -> anyhow::Result<Profile> {
-    let folder = host.folder("profile")?;
+    let folder = host.create_folder("profile")?;
     let handoff = Handoff::new(&folder);
     let time_limit = Duration::from_secs(if host.quick { 2 } else { 20 });
     let given = &model.registration;
@@ -126,20 +129,23 @@ fn measure(host: &Host, model: &Model) -> anyhow::Result<Profile> {
         .arg(&folder)
         .envs(host.worker_environment())
         .env("TMPDIR", handoff.temporary_dir());
-    let mut worker = Running::start("worker", &mut worker, &folder)?;
-    wait_for("the measurement", time_limit + BEYOND, || worker.ended())?;
+    let mut worker = RunningProgram::start("worker", &mut worker, &folder)?;
+    wait_for("the measurement", time_limit + FINISH_LIMIT, || {
+        worker.exit_status()
+    })?;
     let status = handoff.read_status()?;
     match status.map(|status| status.phase) {
         Some(WorkerReport::Measured { csv, .. }) => {
             let table = ProfileTable::from_csv(&csv).context("read the measurement")?;
             let profile = table.get(&id, &kind).cloned();
-            profile.context("the measurement is of something else")
+            profile.context("the measurement has another model or device kind")
         }
         Some(WorkerReport::Failed { reason, .. }) => bail!(reason),
-        _ => bail!("the worker ended: {}", worker.last_words()),
+        _ => bail!("the worker ended: {}", worker.last_log_line()),
     }
 }
 
+/// The columns of the comparison.
 const COLUMNS: [&str; 11] = [
     "model",
     "batch",
@@ -154,14 +160,15 @@ const COLUMNS: [&str; 11] = [
     "SM % V100",
 ];
 
-/// A line of the table: ours, and what the thesis has for the same batch size.
-fn beside(name: &str, ours: &ProfileRow, theirs: Option<&Profile>) -> Vec<Value> {
+/// Returns a row of the comparison: the measured values and those of the thesis for the same batch size.
+fn comparison_row(name: &str, ours: &ProfileRow, theirs: Option<&Profile>) -> Vec<Value> {
     let same = |row: &&ProfileRow| row.batch_size == ours.batch_size;
     let theirs = theirs.and_then(|profile| profile.whole().iter().find(same));
     let ms = |row: &ProfileRow| row.latency.as_secs_f64() * 1e3;
     let mib = |row: &ProfileRow| row.memory.map(ByteCount::as_mib_f64);
     let percent = |percent: Option<Percent>| percent.map(Percent::get);
-    let of_theirs = |value: fn(&ProfileRow) -> Option<Percent>| percent(theirs.and_then(value));
+    let thesis_percent =
+        |value: fn(&ProfileRow) -> Option<Percent>| percent(theirs.and_then(value));
     vec![
         json!(name),
         json!(ours.batch_size),
@@ -171,9 +178,9 @@ fn beside(name: &str, ours: &ProfileRow, theirs: Option<&Profile>) -> Vec<Value>
         json!(mib(ours)),
         json!(theirs.and_then(mib)),
         json!(percent(ours.achieved_occupancy)),
-        json!(of_theirs(|row| row.achieved_occupancy)),
+        json!(thesis_percent(|row| row.achieved_occupancy)),
         json!(percent(ours.sm_utilization)),
-        json!(of_theirs(|row| row.sm_utilization)),
+        json!(thesis_percent(|row| row.sm_utilization)),
     ]
 }
 
@@ -182,20 +189,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_row_stands_beside_the_thesis_row_of_its_batch_size_or_beside_nothing() {
+    fn a_row_is_compared_with_the_thesis_row_of_its_batch_size_if_there_is_one() {
         let thesis = ProfileTable::from_csv(THESIS).unwrap();
         let kind = THESIS_KIND.parse().unwrap();
         let v100 = thesis.get(&"alexnet".parse().unwrap(), &kind).unwrap();
         let mut row = v100.whole()[0];
         row.latency /= 2;
-        let line = beside("alexnet", &row, Some(v100));
+        let line = comparison_row("alexnet", &row, Some(v100));
         assert_eq!(line.len(), COLUMNS.len());
         assert_eq!(line[1], 4);
         assert!((line[3].as_f64().unwrap() - 1.427_679).abs() < 1e-5);
         assert!((line[4].as_f64().unwrap() - 2.0).abs() < 1e-5);
         assert_eq!(line[10], 47.07);
         row.batch_size = 5;
-        assert_eq!(beside("alexnet", &row, Some(v100))[3], Value::Null);
+        assert_eq!(comparison_row("alexnet", &row, Some(v100))[3], Value::Null);
     }
 
     #[test]
@@ -206,7 +213,7 @@ mod tests {
             .map(|(model, ..)| model.name.to_string())
             .collect();
         theirs.sort();
-        let mut ours = [&SORTS[..], &OTHERS].concat();
+        let mut ours = [&MAIN_MODELS[..], &OTHER_MODELS].concat();
         ours.sort_unstable();
         assert_eq!(ours, theirs);
     }

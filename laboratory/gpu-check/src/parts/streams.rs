@@ -1,11 +1,11 @@
-//! What it brings to copy one batch while another computes: for one replica, and with the thesis' four configurations, streams or
-//! not and compute shares or not, for two that share a GPU through MPS (its section 4.5.2).
+//! The gain of copying one batch while another computes: for one replica, and for two that share a GPU through MPS in the thesis' four
+//! configurations, with or without streams and compute shares (its section 4.5.2).
 
-use super::Part;
 use crate::{
     host::Host,
     models::{self, Model},
     mps_daemon::MpsDaemon,
+    part::Part,
     report::Section,
     worker_bench::{self, Bench, Mode},
 };
@@ -14,7 +14,7 @@ type Environment = Vec<(String, String)>;
 
 pub(crate) struct Streams;
 
-/// Whose inputs are large beside what is computed of them.
+/// The model, whose inputs are large relative to its computation.
 const MODEL: &str = "mobilenet_v2";
 
 impl Part for Streams {
@@ -22,23 +22,28 @@ impl Part for Streams {
         "streams"
     }
 
-    fn about(&self) -> &'static str {
-        "what overlapping copies and computation brings, with one replica and with two"
+    fn description(&self) -> &'static str {
+        "the gain of overlapping copies and computation, with one replica and with two"
     }
 
     fn run(&self, host: &Host, section: &mut Section) -> anyhow::Result<()> {
-        let model = models::make_one(host, MODEL)?;
+        let model = models::make_model(host, MODEL)?;
         let batch_size = if host.quick { 4 } else { 32 };
         let what = format!("{MODEL} at {batch_size}");
         let compare = |section: &mut Section, how: &str, clients: &[Environment]| {
-            let run = |streams| together(host, &model, batch_size, streams, clients);
-            say(section, &format!("{what}, {how}"), run(false)?, run(true)?);
+            let run = |streams| total_throughput(host, &model, batch_size, streams, clients);
+            add_gain(section, &format!("{what}, {how}"), run(false)?, run(true)?);
             anyhow::Ok(())
         };
         compare(section, "one replica", &[Vec::new()])?;
         match MpsDaemon::start(host)? {
             Ok(daemon) => {
-                let two = |share| [daemon.client(share), daemon.client(share)];
+                let two = |share| {
+                    [
+                        daemon.client_environment(share),
+                        daemon.client_environment(share),
+                    ]
+                };
                 compare(section, "two through MPS without shares", &two(None))?;
                 compare(section, "two through MPS with half each", &two(Some(50)))
             }
@@ -50,14 +55,24 @@ impl Part for Streams {
     }
 }
 
-fn say(section: &mut Section, what: &str, off: f64, on: f64) {
-    section.number(format!("{what}: without streams"), off, "requests/s", None);
-    section.number(format!("{what}: with streams"), on, "requests/s", None);
-    section.number(format!("{what}: gain of streams"), on / off, "times", None);
+fn add_gain(section: &mut Section, what: &str, without: f64, with: f64) {
+    section.number(
+        format!("{what}: without streams"),
+        without,
+        "requests/s",
+        None,
+    );
+    section.number(format!("{what}: with streams"), with, "requests/s", None);
+    section.number(
+        format!("{what}: gain of streams"),
+        with / without,
+        "times",
+        None,
+    );
 }
 
-/// Requests/s of workers with these environments at the same time, added up.
-fn together(
+/// Returns the sum of the requests/s of workers that run at the same time, one per environment.
+fn total_throughput(
     host: &Host,
     model: &Model,
     batch_size: u32,
@@ -70,7 +85,7 @@ fn together(
         mode: Mode::Pipeline { streams },
         environment,
     };
-    let benches: Vec<Bench<'_>> = clients.iter().map(|of_one| bench(of_one)).collect();
+    let benches: Vec<Bench<'_>> = clients.iter().map(|client| bench(client)).collect();
     let measured = worker_bench::run_together(host, &benches)?;
     Ok(measured.iter().map(|one| one.requests_per_s).sum())
 }

@@ -1,9 +1,9 @@
-//! How much of what libtorch could do the worker does: its pipeline, saturated, against a loop that does nothing but compute.
+//! The throughput of the saturated worker relative to a loop of libtorch that only computes.
 
-use super::Part;
 use crate::{
     host::Host,
-    models::{self, Model, SORTS},
+    models::{self, MAIN_MODELS, Model},
+    part::Part,
     report::{Section, Target},
     worker_bench::{Bench, Mode},
 };
@@ -11,7 +11,7 @@ use crate::{
 pub(crate) struct Throughput;
 
 const BATCH_SIZES: [u32; 2] = [8, 32];
-/// What receiving, copying and answering may cost.
+/// The target of the worker's throughput over the loop's: receiving, copying and answering may cost 3 %.
 const TARGET: f64 = 0.97;
 
 impl Part for Throughput {
@@ -19,12 +19,12 @@ impl Part for Throughput {
         "throughput"
     }
 
-    fn about(&self) -> &'static str {
+    fn description(&self) -> &'static str {
         "the saturated worker against a tight loop of libtorch"
     }
 
     fn run(&self, host: &Host, section: &mut Section) -> anyhow::Result<()> {
-        let (models, missing) = models::make(host, &SORTS)?;
+        let (models, missing) = models::make_models(host, &MAIN_MODELS)?;
         for (name, reason) in missing {
             section.unavailable(name, reason);
         }
@@ -40,10 +40,10 @@ impl Part for Throughput {
                     section.out_of_time(what);
                     continue;
                 }
-                match ratio(host, model, batch_size) {
+                match measure(host, model, batch_size) {
                     Ok([worker, tight]) => {
                         section.number(format!("{what}: tight loop"), tight, "requests/s", None);
-                        let target = host.judged(Target::AtLeast(TARGET));
+                        let target = host.speed_target(Target::AtLeast(TARGET));
                         section.number(format!("{what}: worker"), worker / tight, "of it", target);
                     }
                     Err(e) => section.failed(what, format!("{e:#}")),
@@ -54,12 +54,12 @@ impl Part for Throughput {
     }
 }
 
-/// Requests/s of the worker and of the loop, one right after the other.
-fn ratio(host: &Host, model: &Model, batch_size: u32) -> anyhow::Result<[f64; 2]> {
+/// Returns the requests/s of the worker and of the loop, measured one right after the other.
+fn measure(host: &Host, model: &Model, batch_size: u32) -> anyhow::Result<[f64; 2]> {
     let mut measured = [0.0; 2];
     let streams = host.pipeline().streams;
-    let ways = [Mode::Pipeline { streams }, Mode::Tight];
-    for (value, mode) in measured.iter_mut().zip(ways) {
+    let modes = [Mode::Pipeline { streams }, Mode::Tight];
+    for (value, mode) in measured.iter_mut().zip(modes) {
         let bench = Bench {
             model,
             batch_size,
