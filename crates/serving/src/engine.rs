@@ -112,7 +112,7 @@ impl Engine {
             Event::ReplicaDraining { replica } => self.replica_draining(now, replica),
             Event::ReplicaLost { replica } => self.replica_lost(now, replica),
             Event::BatchLimitLowered { replica, rows } => {
-                self.batch_limit_lowered(now, replica, rows)
+                self.batch_limit_lowered(now, replica, rows);
             }
             Event::RequestArrived(request) => self.arrive(now, request),
             Event::RequestCancelled { request } => self.cancel(request),

@@ -7,7 +7,7 @@ use crate::{
     RequestOutcome,
 };
 
-/// Something that happened.
+/// An event of the world around the engine.
 ///
 /// Events about a replica, batch or request that the engine no longer has are ignored: they were on their way when it ended.
 #[derive(Clone, Debug, PartialEq)]
@@ -80,10 +80,10 @@ pub enum Event {
     },
 }
 
-/// Something that the driver shall do.
+/// An action that the driver shall carry out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Send these requests as one batch, in this order.
+    /// Sends these requests as one batch, in this order.
     Dispatch {
         /// The batch's number.
         batch: BatchKey,
@@ -92,7 +92,7 @@ pub enum Action {
         /// The batch's requests, at least one.
         requests: Vec<RequestKey>,
     },
-    /// Tell the client that there will be no answer, and why. A request gets at most one of these.
+    /// Tells the client that there will be no answer, and why. A request gets at most one of these.
     Finish {
         /// The request.
         request: RequestKey,

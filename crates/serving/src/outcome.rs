@@ -5,22 +5,22 @@
 pub enum RequestOutcome {
     /// The model answered it.
     Answered,
-    /// It was never accepted.
+    /// The request was never accepted.
     Refused(Refusal),
-    /// It was accepted, and then could no longer make its deadline.
+    /// The request was accepted, and then could no longer make its deadline.
     Expired,
-    /// It was accepted, but its worker failed with no time or attempts left for another one, or its model was removed.
+    /// The request was accepted, but its worker failed with no time or attempts left for another one, or its model was removed.
     Lost,
-    /// Its batch failed with an error of the model; there was no other try.
+    /// The request's batch failed with an error of the model; there was no other try.
     Failed,
-    /// Its client stopped waiting.
+    /// The request's client stopped waiting.
     Cancelled,
 }
 
 /// The reason why a request was refused at once. The last two are the driver's own; the engine never gives them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// There is no such model.
+    /// The model does not exist.
     #[error("there is no such model")]
     UnknownModel,
     /// No replica of the model is ready: not started yet, or being replaced.
@@ -32,7 +32,7 @@ pub enum Refusal {
         /// The most requests that may wait.
         limit: usize,
     },
-    /// By the estimate no replica can answer before the deadline.
+    /// No replica can answer before the deadline, by the estimate.
     #[error("no replica can answer before the deadline")]
     CannotMeetDeadline,
     /// The driver holds as many requests as its limit allows.

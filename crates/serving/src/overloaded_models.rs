@@ -9,7 +9,7 @@ use crate::{DeviceKey, ModelKey};
 /// The time for which a model counts as overloaded after it was marked.
 const OVERLOAD_TIME: Duration = Duration::from_secs(1);
 
-/// By device, the overloaded models that have replicas there, and the time until which each counts as overloaded.
+/// The overloaded models that have replicas on each device, with the time until which each counts as overloaded.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct OverloadedModels {
     by_device: BTreeMap<DeviceKey, BTreeMap<ModelKey, Time>>,

@@ -50,7 +50,7 @@ pub enum DecodeError {
     /// The shape is outside its limits.
     #[error(transparent)]
     Shape(#[from] ShapeError),
-    /// There are more tensors than a message may have.
+    /// The message has more tensors than allowed.
     #[error("{0} tensors are over the limit of {MAX_TENSORS}")]
     Tensors(u8),
     /// The number stands for no kind of failure.

@@ -44,7 +44,7 @@ pub enum HandshakeError {
     /// The peer does not have the secret.
     #[error("the peer has another link secret")]
     Proof,
-    /// Another worker than expected listens at the address.
+    /// A worker other than the expected one listens at the address.
     #[error("expected {expected}, found {found}")]
     Identity {
         /// The worker that should listen there.
@@ -114,7 +114,7 @@ pub struct ClientHandshake {
 /// The gateway's next step.
 #[derive(Debug, PartialEq, Eq)]
 pub enum ClientStep {
-    /// Send this and wait for the answer.
+    /// Sends this and waits for the answer.
     Send(ToWorker),
     /// The worker takes batches.
     Accepted,
@@ -182,9 +182,9 @@ pub struct ServerHandshake {
 /// The worker's next step.
 #[derive(Debug, PartialEq, Eq)]
 pub enum ServerStep {
-    /// Send this and wait for the answer.
+    /// Sends this and waits for the answer.
     Send(ToGateway),
-    /// Send this; the gateway may now send batches.
+    /// Sends this, after which the gateway may send batches.
     Accept(ToGateway),
 }
 

@@ -23,6 +23,6 @@ pub(super) enum DriverMessage {
     GetWork(oneshot::Sender<BTreeMap<ReplicaId, ComputedWork>>),
     /// A link reported an event.
     Link(ReplicaKey, LinkEvent),
-    /// Take no further requests, and end when the last one is answered or this time has passed.
+    /// Ends the task once the last request is answered, or this time has passed; no further request is taken.
     Shutdown(Duration),
 }

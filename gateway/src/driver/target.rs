@@ -1,4 +1,4 @@
-//! What the control plane wants of the data plane, and the state that the data plane reports.
+//! The target that the control plane sets, and the states that the data plane reports.
 
 use std::{collections::BTreeMap, net::SocketAddr, sync::Arc};
 
@@ -6,7 +6,7 @@ use packhorse_cluster::{
     Capacity, ComputeShare, DeviceId, Discipline, ModelId, ModelSpec, Profile, ReplicaId,
 };
 
-/// Everything that shall be served now. A later target replaces an earlier one; replicas that are equal in both are not touched.
+/// The models and replicas that shall be served now. A later target replaces an earlier one; replicas that are equal in both are not touched.
 #[derive(Clone, Debug, Default)]
 pub struct Target {
     /// The registered models.

@@ -19,11 +19,11 @@ use crate::clock::Clock;
 /// A stage of a request between arrival and answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stage {
-    /// From the head of the HTTP request to the complete, valid request.
+    /// The time from the head of the HTTP request to the complete, valid request.
     Receive,
-    /// Until the last request of its batch arrived.
+    /// The time from then until the last request of its batch arrived.
     Batch,
-    /// From then until the batch was sent.
+    /// The time from then until the batch was sent.
     Queue,
     /// The transmission to the worker and back.
     Network,
@@ -215,7 +215,7 @@ impl ModelTelemetry {
         self.with_window(|window| match outcome {
             RequestOutcome::Answered => window.answered(now, latency, in_time),
             RequestOutcome::Refused(_) | RequestOutcome::Expired => {
-                window.count(now, |counts| counts.dropped += 1)
+                window.count(now, |counts| counts.dropped += 1);
             }
             RequestOutcome::Lost | RequestOutcome::Failed | RequestOutcome::Cancelled => {}
         });

@@ -25,6 +25,6 @@ pub(crate) enum LinkEvent {
     BatchFailed(FailureHeader),
     /// The worker takes no more batches, but answers those that it has.
     Draining,
-    /// There is no connection, or no longer one, for this reason. Batches that were not answered are void.
+    /// The connection could not be made, or was lost, for this reason. Batches that were not answered are void.
     Down(String),
 }

@@ -27,7 +27,11 @@ use std::time::Duration;
 
 use packhorse_cluster::Time;
 
-use super::{CandidateBatch, Decision, Discipline, ModelView};
+use super::{
+    decision::Decision,
+    interface::Discipline,
+    model_view::{CandidateBatch, ModelView},
+};
 use crate::{
     DeadlineOptions, Refusal, ReplicaKey, Request, queue::QueuedRequest, replica::Replica,
 };

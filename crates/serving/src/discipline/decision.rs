@@ -1,38 +1,19 @@
-//! The interface of the dispatch disciplines: how waiting requests become batches, and which replica takes them.
-//!
-//! A discipline decides and keeps no state: it reads the [`ModelView`] and returns a [`Decision`], which the engine carries out
-//! and checks.
-
-use std::fmt::Debug;
+//! The decision of a discipline.
 
 use packhorse_cluster::Time;
 
-use super::ModelView;
-use crate::{Refusal, ReplicaKey, Request, queue::Ticket};
+use crate::{ReplicaKey, queue::Ticket};
 
 /// The next step for the requests of a model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Decision {
-    /// Dispatch these requests as one batch: one shape class, no more rows than the replica takes.
+    /// Dispatches these requests as one batch: one shape class, no more rows than the replica takes.
     Dispatch {
         replica: ReplicaKey,
         tickets: Vec<Ticket>,
     },
-    /// End this request, which can no longer make its deadline.
+    /// Ends this request, which can no longer make its deadline.
     Expire(Ticket),
-    /// Do nothing until the next event, or until this time, which lies in the future.
+    /// Waits until the next event, or until this time, which lies in the future.
     Wait(Option<Time>),
-}
-
-/// A dispatch discipline.
-pub(crate) trait Discipline: Debug + Send {
-    /// Returns the rank of a request in its queue: the smallest rank is first, equal ranks are ordered by arrival.
-    fn rank(&self, request: &Request) -> u64;
-
-    /// Decides if a request may wait. The queue has room for it, and a replica of its model is serving.
-    fn admit(&self, view: ModelView<'_>, request: &Request) -> Result<(), Refusal>;
-
-    /// Decides the next step. The engine calls it again after every decision except to wait, and after every event that concerns
-    /// the model.
-    fn decide(&self, view: ModelView<'_>) -> Decision;
 }

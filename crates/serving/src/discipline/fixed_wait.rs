@@ -9,7 +9,11 @@
 
 use std::time::Duration;
 
-use super::{CandidateBatch, Decision, Discipline, ModelView};
+use super::{
+    decision::Decision,
+    interface::Discipline,
+    model_view::{CandidateBatch, ModelView},
+};
 use crate::{Refusal, ReplicaKey, Request, queue::QueuedRequest, replica::Replica};
 
 #[derive(Debug)]

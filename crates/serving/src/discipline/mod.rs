@@ -3,10 +3,11 @@
 mod deadline;
 mod decision;
 mod fixed_wait;
+mod interface;
 mod model_view;
 
-pub(crate) use decision::{Decision, Discipline};
-use model_view::CandidateBatch;
+pub(crate) use decision::Decision;
+pub(crate) use interface::Discipline;
 pub(crate) use model_view::ModelView;
 
 use packhorse_cluster::Discipline as Name;

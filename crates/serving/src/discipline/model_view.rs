@@ -2,7 +2,7 @@
 
 use packhorse_cluster::Time;
 
-use super::Decision;
+use super::decision::Decision;
 use crate::{
     ModelLimits, ReplicaKey,
     overloaded_models::OverloadedModels,

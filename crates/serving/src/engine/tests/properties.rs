@@ -271,19 +271,7 @@ impl CheckedDriver {
             }
             Step::CancelWaiting(index) => self.cancel(nth(&self.waiting, index)),
             Step::CancelComputing(index) => self.cancel(nth(&self.computing, index)),
-            Step::Done { batch, compute } => {
-                let Some((batch, requests)) = self.return_batch(batch) else {
-                    return;
-                };
-                for request in requests {
-                    self.books.answered += u64::from(self.computing.remove(&request).is_some());
-                }
-                self.handle(Event::BatchCompleted {
-                    batch,
-                    queue_wait: Duration::ZERO,
-                    compute: ms(compute),
-                });
-            }
+            Step::Done { batch, compute } => self.complete(batch, compute),
             Step::Fail(batch) => {
                 if let Some((batch, _)) = self.return_batch(batch) {
                     self.handle(Event::BatchFailed { batch });
@@ -293,6 +281,20 @@ impl CheckedDriver {
             Step::Fits { replica, rows } => self.fits(replica, rows),
             Step::Switch(discipline) => self.switch(discipline),
         }
+    }
+
+    fn complete(&mut self, index: usize, compute: u64) {
+        let Some((batch, requests)) = self.return_batch(index) else {
+            return;
+        };
+        for request in requests {
+            self.books.answered += u64::from(self.computing.remove(&request).is_some());
+        }
+        self.handle(Event::BatchCompleted {
+            batch,
+            queue_wait: Duration::ZERO,
+            compute: ms(compute),
+        });
     }
 
     fn give_back(&mut self, index: usize) {
