@@ -59,7 +59,7 @@ impl Recording {
     /// Returns the use of the GPU by the kernels of a batch size; `None` without a recording of it.
     ///
     /// # Errors
-    /// As [`KernelProfile::new`].
+    /// The errors of [`KernelProfile::new`].
     pub fn profile(&self, batch_size: u32) -> Option<Result<KernelProfile, KernelProfileError>> {
         let kernels = self.batches.get(&batch_size)?;
         Some(KernelProfile::new(&self.gpu, kernels))

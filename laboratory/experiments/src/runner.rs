@@ -151,10 +151,10 @@ impl Runner {
         let tried = wanted.into_par_iter().map(|(key, dispatch)| {
             let scenario = &scenarios[&(key.setting, key.calibration)];
             let planner = &planners[key.planner];
-            let planned = &plans[&self.plan_key(planner, key)];
+            let plan = &plans[&self.plan_key(planner, key)];
             Ok((
                 key,
-                self.run_trial(scenario, planner, planned, dispatch, &bar)?,
+                self.run_trial(scenario, planner, plan, dispatch, &bar)?,
             ))
         });
         let trials = tried.collect::<anyhow::Result<_>>();
@@ -190,10 +190,10 @@ impl Runner {
         let plans = wanted.into_par_iter().map(|key| {
             let scenario = &scenarios[&(key.setting, key.calibration)];
             let planner = &planners[key.planner];
-            let planned = planner.plan(scenario, key.discipline, &self.plans);
+            let plan = planner.plan(scenario, key.discipline, &self.plans);
             bar.inc(1);
             let context = || format!("{} in {}", planner.label, scenario.name);
-            Ok((key, planned.with_context(context)?))
+            Ok((key, plan.with_context(context)?))
         });
         let plans = plans.collect::<anyhow::Result<_>>();
         bar.finish_and_clear();
@@ -204,13 +204,13 @@ impl Runner {
         &self,
         scenario: &Scenario,
         planner: &Planner,
-        planned: &Planned,
+        plan: &Planned,
         dispatch: DispatchOptions,
         bar: &ProgressBar,
     ) -> anyhow::Result<Trial> {
         let mut reports: Vec<Report> = Vec::new();
         for &seed in &self.seeds {
-            let mut report = planner.run(scenario, planned, dispatch, seed)?;
+            let mut report = planner.run(scenario, plan, dispatch, seed)?;
             if !reports.is_empty() {
                 // Figures show the curves of the first seed only; those of all seeds would need too much memory.
                 for model in &mut report.models {
@@ -221,7 +221,7 @@ impl Runner {
             bar.inc(1);
         }
         Ok(Trial {
-            plan: planned.report.clone(),
+            plan: plan.report.clone(),
             reports,
         })
     }

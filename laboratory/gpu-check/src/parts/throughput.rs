@@ -58,8 +58,8 @@ impl Part for Throughput {
 fn measure(host: &Host, model: &Model, batch_size: u32) -> anyhow::Result<[f64; 2]> {
     let mut measured = [0.0; 2];
     let streams = host.pipeline().streams;
-    let modes = [Mode::Pipeline { streams }, Mode::Tight];
-    for (value, mode) in measured.iter_mut().zip(modes) {
+    let pipeline = Mode::Pipeline { streams };
+    for (value, mode) in measured.iter_mut().zip([pipeline, Mode::Tight]) {
         let bench = Bench {
             model,
             batch_size,
