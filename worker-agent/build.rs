@@ -1,4 +1,4 @@
-//! Builds the libtorch shim and links the worker with libtorch, where the feature `torch` is on.
+//! Builds the libtorch shim and links the worker with libtorch, if the feature `torch` is on.
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
@@ -11,14 +11,14 @@ mod torch {
     use std::path::{Path, PathBuf};
 
     pub(super) fn build() {
-        // torch-sys tells where it found libtorch only to those that depend on it directly.
+        // torch-sys passes the path of libtorch only to packages that depend on it directly.
         let lib = std::env::var_os("DEP_TCH_LIBTORCH_LIB").map(PathBuf::from);
-        let lib = lib.expect("torch-sys says where libtorch is");
+        let lib = lib.expect("torch-sys passes the path of libtorch");
         let shim = compile_shim(lib.parent().expect("libtorch's lib folder has a parent"));
         link(&lib, &shim);
     }
 
-    /// Where the archive is.
+    /// Compiles the shim and returns the path of its archive.
     fn compile_shim(torch: &Path) -> PathBuf {
         println!("cargo:rerun-if-changed=csrc");
         let mut compiler = cc::Build::new();
@@ -28,26 +28,23 @@ mod torch {
             .warnings(false)
             .include(torch.join("include"))
             .include(torch.join("include/torch/csrc/api/include"))
-            .files([
-                "csrc/shim.cpp",
-                "csrc/lane.cpp",
-                "csrc/graph.cpp",
-                "csrc/kineto.cpp",
-            ])
-            // Cargo would give it to the library, which the agent uses too.
+            .file("csrc/shim.cpp")
+            // Cargo would link the archive with the library, which the agent uses too.
             .cargo_metadata(false);
-        // Beside libtorch in the virtual environment. What else a header of CUDA includes is a package of its own, without
-        // which none of them compiles.
+        // The headers are beside libtorch in the virtual environment. Those that they include are a package of their own, without which none
+        // of them compiles.
         let cuda = torch.join("../nvidia/cu13/include");
         if torch.join("lib/libtorch_cuda.so").exists() && cuda.join("crt/host_defines.h").exists() {
             compiler
                 .include(cuda)
                 .define("PACKHORSE_CUDA_HEADERS", None);
         } else {
-            println!("cargo:warning=without headers of CUDA, workers record no CUDA graphs");
+            println!(
+                "cargo:warning=without the headers of CUDA, workers cannot record CUDA graphs"
+            );
         }
         compiler.compile("packhorse_shim");
-        let out = std::env::var_os("OUT_DIR").expect("cargo says where to build");
+        let out = std::env::var_os("OUT_DIR").expect("cargo sets OUT_DIR");
         Path::new(&out).join("libpackhorse_shim.a")
     }
 
@@ -55,13 +52,13 @@ mod torch {
         let arg = |arg: &str| println!("cargo:rustc-link-arg-bin=packhorse-worker={arg}");
         arg(&shim.display().to_string());
         arg(&format!("-L{}", lib.display()));
-        // Programs that are to run elsewhere are told by their launcher where libtorch is.
+        // Programs for another machine get the path of libtorch from their launcher.
         println!("cargo:rerun-if-env-changed=PACKHORSE_RPATH");
         if std::env::var_os("PACKHORSE_RPATH").is_none_or(|rpath| rpath != "off") {
             arg(&format!("-Wl,-rpath,{}", lib.display()));
         }
-        // Operators register themselves when their library is loaded. No symbol of libtorch_cuda is ever named, so that the
-        // linker would leave it out, and with it every GPU.
+        // Operators register themselves when their library is loaded. No symbol of libtorch_cuda is ever referenced, so that the linker
+        // would omit it, and with it all GPUs.
         let mut libraries = vec!["torch", "torch_cpu", "c10", "stdc++"];
         if lib.join("libtorch_cuda.so").exists() {
             libraries.extend(["torch_cuda", "c10_cuda"]);

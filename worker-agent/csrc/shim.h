@@ -1,5 +1,6 @@
-// What the worker needs of libtorch and tch does not offer. No exception leaves a function: each says how it went, and gives
-// the exception's text in `message`, which is to be given back with packhorse_message_free.
+// The C interface of the shim: functions of libtorch that the worker needs and tch does not offer. No exception leaves a function. A function
+// with a `message` returns one of the codes below; if the code is not PACKHORSE_OK, it writes the exception's text to `message`, which the
+// caller must free with packhorse_message_free.
 
 #pragma once
 
@@ -12,125 +13,151 @@ extern "C" {
 
 enum {
   PACKHORSE_OK = 0,
+  // libtorch or the program threw an exception.
   PACKHORSE_THREW = 1,
+  // There was not enough memory.
   PACKHORSE_OUT_OF_MEMORY = 2,
   // The program's result is neither a tensor nor a tuple or list of tensors.
   PACKHORSE_NO_TENSORS = 3,
-  // The device cannot compute any more, whatever it is given.
+  // The device failed and cannot compute anything any more.
   PACKHORSE_DEVICE_FAILED = 4,
 };
 
-// How much is done to a program before it runs.
+// The optimization of a program before it runs.
 enum {
+  // None.
   PACKHORSE_PLAIN = 0,
-  // Parameters become constants, and what follows from them is computed once.
+  // Parameters become constants, and expressions of constants are computed once.
   PACKHORSE_FROZEN = 1,
   // Frozen, and rewritten to the operators that are fastest on the device.
   PACKHORSE_OPTIMIZED = 2,
-  // Nothing: the file is an AOTInductor package, not TorchScript.
+  // None, because the file is an AOTInductor package, which was compiled ahead of time.
   PACKHORSE_COMPILED = 3,
 };
 
 typedef struct packhorse_module packhorse_module;
-typedef struct packhorse_tensor packhorse_tensor;  // an at::Tensor, as tch has it
-// A queue of work: a stream of a CUDA device, or on the CPU the calling thread.
-typedef struct packhorse_lane packhorse_lane;
-// A point in a lane's work.
-typedef struct packhorse_mark packhorse_mark;
+typedef struct packhorse_tensor packhorse_tensor;  // an at::Tensor, as in tch
+// A stream of a CUDA device; on the CPU the calling thread.
+typedef struct packhorse_stream packhorse_stream;
+// An event in a stream: a point in the stream's work, with its time.
+typedef struct packhorse_event packhorse_event;
+// A CUDA graph: the recorded work of one run of a program.
+typedef struct packhorse_graph packhorse_graph;
 
 void packhorse_message_free(char *message);
 
-// Loads a TorchScript file in evaluation mode, or a package, which unpacks itself into TMPDIR. `cuda_device` is an index, or -1 for the CPU.
-// `program` is the name of one in a package: its files are `data/aotinductor/PROGRAM/…`.
-int packhorse_module_load(const char *path, const char *program, int cuda_device, int treatment, packhorse_module **module,
+// Programs (program.cpp).
+
+// Loads a TorchScript file in evaluation mode, or a package, which is unpacked into TMPDIR. `cuda_device` is an index, or -1 for the CPU.
+// `program` is the name of a program in a package, whose files are `data/aotinductor/PROGRAM/…`.
+int packhorse_module_load(const char *path, const char *program, int cuda_device, int optimization, packhorse_module **module,
                           char **message);
 
-// How many arguments `forward` must and may be given. A package does not look how many it is given.
+// The least and the largest number of arguments of `forward`. A package does not check the number of its arguments.
 int packhorse_module_arity(const packhorse_module *module, size_t *required, size_t *accepted, char **message);
 
-// Runs `forward` on a lane. Writes at most `capacity` outputs, which then are the caller's and nobody else's, and how many there
-// are; with more than `capacity` none is written.
-int packhorse_module_forward(packhorse_module *module, const packhorse_lane *lane, packhorse_tensor *const *inputs,
+// Runs `forward` in a stream. Writes at most `capacity` outputs, which then belong to the caller alone, and their number; if there are more
+// than `capacity`, none is written.
+int packhorse_module_forward(packhorse_module *module, const packhorse_stream *stream, packhorse_tensor *const *inputs,
                              size_t input_count, packhorse_tensor **outputs, size_t capacity, size_t *output_count,
                              char **message);
 
 void packhorse_module_free(packhorse_module *module);
 
-// As in c10::ScalarType.
-int packhorse_tensor_scalar_type(const packhorse_tensor *tensor);
+// Recorded runs (graph.cpp).
 
-// Ends the process without running the destructors of libraries, some of whose threads may be at work.
-void packhorse_exit_now(int code);
+// Records the work of one run of a program in a stream, which can be replayed for inputs of the same shapes without launching each kernel. The
+// program must have run with such inputs before, and nothing else may run meanwhile. If `pool_owner` is not null, the graph computes in that
+// graph's memory, and the two must never be replayed at the same time.
+int packhorse_graph_record(packhorse_module *module, const packhorse_stream *stream, packhorse_tensor *const *inputs,
+                           size_t input_count, packhorse_graph *pool_owner, packhorse_graph **graph, char **message);
 
-// What C++ does where an exception gets out of a destructor, as many of libtorch's do once a CUDA device has failed: `last_words` is told
-// of the exception, by its code and its message, and the process ends with `code`.
-void packhorse_on_terminate(void (*last_words)(int kind, const char *message), int code);
+// Like packhorse_module_forward. The stream must be the one of the recording.
+int packhorse_graph_replay(packhorse_graph *graph, const packhorse_stream *stream, packhorse_tensor *const *inputs,
+                           size_t input_count, packhorse_tensor **outputs, size_t capacity, size_t *output_count,
+                           char **message);
 
-// Lanes and marks (lane.cpp). A lane works in the order in which it is told; what it is told to do is done when a mark set
-// behind it is past.
+void packhorse_graph_free(packhorse_graph *graph);
+
+// Streams and events (stream.cpp). A stream executes its work in order; the work is done when an event recorded after it is complete.
 
 // `cuda_device` is an index, or -1 for the CPU.
-int packhorse_lane_new(int cuda_device, packhorse_lane **lane, char **message);
-void packhorse_lane_free(packhorse_lane *lane);
+int packhorse_stream_new(int cuda_device, packhorse_stream **stream, char **message);
 
-// Marks what the lane has been told so far.
-int packhorse_lane_mark(const packhorse_lane *lane, packhorse_mark **mark, char **message);
+void packhorse_stream_free(packhorse_stream *stream);
 
-// What the lane is told from now on waits for the mark, of whatever lane of its device. Does not wait itself.
-int packhorse_lane_follow(const packhorse_lane *lane, const packhorse_mark *mark, char **message);
+// Records an event after the work that the stream has so far.
+int packhorse_stream_record_event(const packhorse_stream *stream, packhorse_event **event, char **message);
 
-// Whether the device has got there.
-int packhorse_mark_is_past(const packhorse_mark *mark, int *past, char **message);
+// Makes the stream's later work wait for an event of any stream of the same device. Does not block the caller.
+int packhorse_stream_wait_event(const packhorse_stream *stream, const packhorse_event *event, char **message);
 
-// The time between two marks that are past.
-int packhorse_mark_since(const packhorse_mark *mark, const packhorse_mark *earlier, uint64_t *nanoseconds, char **message);
-void packhorse_mark_free(packhorse_mark *mark);
+// Writes 1 to `complete` if the device has reached the event, else 0.
+int packhorse_event_query(const packhorse_event *event, int *complete, char **message);
 
-// Memory of the host, as a tensor of bytes that holds anything; pinned, so that a device copies from and to it by itself.
+// Writes the time between two events that are complete.
+int packhorse_event_elapsed(const packhorse_event *start, const packhorse_event *end, uint64_t *nanoseconds, char **message);
+
+void packhorse_event_free(packhorse_event *event);
+
+// Copies a tensor to the stream's device. Returns `source` itself if it is there already.
+int packhorse_stream_to_device(const packhorse_stream *stream, const packhorse_tensor *source, packhorse_tensor **tensor,
+                               char **message);
+
+// Makes a tensor contiguous on its device. Returns `source` itself if it is contiguous already.
+int packhorse_stream_contiguous(const packhorse_stream *stream, const packhorse_tensor *source, packhorse_tensor **tensor,
+                                char **message);
+
+// Overwrites a tensor with another of the same shape.
+int packhorse_stream_copy(const packhorse_stream *stream, packhorse_tensor *destination, const packhorse_tensor *source,
+                          char **message);
+
+// Tensors and memory (memory.cpp).
+
+// The tensor's datatype, a number of c10::ScalarType.
+int packhorse_tensor_scalar_type(const packhorse_tensor *tensor);
+
+// Allocates host memory as a tensor of bytes with undefined content; pinned, so that a device copies from and to it asynchronously.
 int packhorse_buffer_new(uint64_t size, int pinned, packhorse_tensor **buffer, char **message);
 
-// Whether another tensor uses the buffer's memory.
+// 1 if another tensor uses the buffer's memory, else 0.
 int packhorse_buffer_is_shared(const packhorse_tensor *buffer);
 
-// A tensor in the buffer's memory from `offset` on, a multiple of 64 inside it.
+// Creates a tensor in the buffer's memory at `offset`, a multiple of 64.
 int packhorse_buffer_view(const packhorse_tensor *buffer, uint64_t offset, int scalar_type, const int64_t *dims, size_t rank,
                           packhorse_tensor **tensor, char **message);
 
-// The same elements in the memory of the lane's device: `source` itself where it is there already.
-int packhorse_lane_bring(const packhorse_lane *lane, const packhorse_tensor *source, packhorse_tensor **tensor, char **message);
-
-// The same elements without gaps, on the device where they are: `source` itself where it is so already.
-int packhorse_lane_straighten(const packhorse_lane *lane, const packhorse_tensor *source, packhorse_tensor **tensor,
-                              char **message);
-
-// Overwrites a tensor.
-int packhorse_lane_copy(const packhorse_lane *lane, packhorse_tensor *destination, const packhorse_tensor *source,
-                        char **message);
-
-// The most memory that the allocator of a CUDA device held at any time, in bytes.
+// The most memory that the allocator of a CUDA device has held so far, in bytes.
 int packhorse_cuda_peak_memory(int cuda_device, uint64_t *bytes, char **message);
 
-// Gives the memory that the allocators of CUDA devices keep for later back.
+// Returns the memory that the allocators of CUDA devices keep in reserve to the devices.
 int packhorse_cuda_release_memory(char **message);
 
-// How many multiprocessors of a CUDA device this process may use.
+// The number of multiprocessors of a CUDA device that this process may use.
 int packhorse_cuda_multiprocessors(int cuda_device, uint32_t *count, char **message);
 
-// Recorded runs (graph.cpp).
+// libtorch's profiler, Kineto (profiler.cpp).
 
-typedef struct packhorse_graph packhorse_graph;
+// Sets up the profiler, for kernels if `cuda` is not 0, else for operators. Part of the set-up happens with the first work after it.
+int packhorse_profiler_prepare(int cuda, char **message);
 
-// Records what a lane's device does in one run of a program, to be done again for inputs of the same shapes without telling it
-// kernel by kernel. The program has run with such inputs before. Nothing else may run meanwhile. It shares the memory in which it computes
-// with `beside`, unless that is null: they are never replayed at the same time.
-int packhorse_graph_record(packhorse_module *module, const packhorse_lane *lane, packhorse_tensor *const *inputs,
-                           size_t input_count, packhorse_graph *beside, packhorse_graph **graph, char **message);
+// Starts to record the work of this thread. There is one recording at a time; the same thread must stop it.
+int packhorse_profiler_start(int cuda, char **message);
 
-// As packhorse_module_forward, on the lane of the recording.
-int packhorse_graph_replay(packhorse_graph *graph, const packhorse_lane *lane, packhorse_tensor *const *inputs,
-                           size_t input_count, packhorse_tensor **outputs, size_t capacity, size_t *output_count,
-                           char **message);
-void packhorse_graph_free(packhorse_graph *graph);
+// Stops the recording. Unless `path` is null, writes it to a file in Chrome's trace format.
+int packhorse_profiler_stop(const char *path, char **message);
+
+// Marks the begin (1) or the end (0) of the range for a profiler around this process, such as ncu. Does nothing without CUDA.
+void packhorse_profiler_range(int begin);
+
+// The end of the process (process.cpp).
+
+// Ends the process without running the destructors of libraries, whose threads may still work.
+void packhorse_exit_now(int code);
+
+// Sets the handler for exceptions that leave a destructor, as in many of libtorch's once a CUDA device has failed: `report` is called with the
+// exception's code and message, and the process ends with `code`.
+void packhorse_on_terminate(void (*report)(int kind, const char *message), int code);
 
 #ifdef __cplusplus
 }

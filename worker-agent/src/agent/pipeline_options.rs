@@ -47,7 +47,7 @@ pub(super) struct PipelineOptions {
 
 impl PipelineOptions {
     /// Returns the settings of a pipeline on a device with this backend.
-    pub(super) fn for_backend(&self, backend: Backend) -> PipelineSettings {
+    pub(super) fn for_backend(self, backend: Backend) -> PipelineSettings {
         let is_gpu = backend == Backend::Cuda;
         PipelineSettings {
             in_flight: self.in_flight,

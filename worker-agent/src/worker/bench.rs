@@ -1,4 +1,4 @@
-//! `packhorse-worker bench`: how much a worker computes when there is always another batch, without a gateway and its network.
+//! `packhorse-worker bench`: measures the throughput of a worker that always has another batch, without a gateway and its network.
 
 use std::{
     fs,
@@ -11,80 +11,80 @@ use std::{
 
 use clap::{Args, ValueEnum, value_parser};
 use packhorse_cluster::{ArtifactDigest, ByteCount, Program, TensorSpec};
-use packhorse_wire::{FailureKind, StageDurations, TensorHeader};
-use packhorse_worker_agent::handoff::{Execution, ExecutorChoice, PipelineSettings as Options};
+use packhorse_wire::{StageDurations, TensorHeader};
+use packhorse_worker_agent::handoff::{Execution, ExecutorChoice, PipelineSettings};
 use serde::{Deserialize, Serialize};
 
-use super::{
-    now,
-    pipeline::{DeviceFailed, Job, Pipeline, Sender},
-};
-use crate::executor::{
-    self, Executor, OutputTensor, Repeated, Sizes, Started,
-    sample::{self, Fill},
+use crate::{
+    clock::now,
+    executor::{
+        self, ExecutionError, Executor, OutputTensor, RepeatedStage, Started, WarmUpSizes,
+        synthetic::{self, Fill},
+    },
+    pipeline::{BatchReply, Pipeline, ReceivedBatch},
 };
 
 const EXAMPLES: &str = "\
 Examples:
   packhorse-worker bench --model resnet50.pt --signature model.json --batch-size 16 --cuda-device 0
-      The pipeline, saturated, on the first GPU.
+      The pipeline under full load on the first GPU.
   packhorse-worker bench --model resnet50.pt --signature model.json --batch-size 16 --cuda-device 0 --tight
-      What libtorch does with the same batch when it is given nothing else to do: the most there is.
+      libtorch alone with the same batch: the upper bound.
   packhorse-worker bench --model resnet50.pt --signature model.json --streams off --in-flight 1
       One batch at a time, on the CPU.";
 
-/// How long copies alone are measured beside a tight loop.
+/// The time for which copies alone are measured with `--tight`.
 const TIGHT_COPIES: Duration = Duration::from_secs(1);
 
-/// The code to exit with where nothing was measured.
+/// The exit code of a failed measurement.
 const FAILED: u8 = 1;
 
-/// What is measured, and how.
+/// The flags of a measurement.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct BenchOptions {
-    /// The TorchScript program, or the package
+    /// File with the TorchScript program or the package
     #[arg(long, value_name = "FILE")]
     model: PathBuf,
 
-    /// JSON with the model's `inputs` and `outputs`; the file it is registered with will do
+    /// JSON file with the model's `inputs` and `outputs`, such as the file of its registration
     #[arg(long, value_name = "FILE")]
     signature: PathBuf,
 
-    /// Rows of a batch
+    /// Number of rows in a batch
     #[arg(long, value_name = "ROWS", default_value_t = 1, value_parser = value_parser!(u32).range(1..=65_536))]
     batch_size: u32,
 
-    /// The GPU's index [default: the CPU]
+    /// Index of the GPU [default: the CPU]
     #[arg(long, value_name = "INDEX")]
     cuda_device: Option<u32>,
 
-    /// Threads that a batch may use on the CPU
+    /// Number of threads that a batch may use on the CPU
     #[arg(long, default_value_t = 1, value_parser = value_parser!(u32).range(1..=1024))]
     threads: u32,
 
-    /// How long is measured, in seconds
+    /// Duration of the measurement, in seconds
     #[arg(long, default_value_t = 5, value_parser = value_parser!(u64).range(1..=3600))]
     seconds: u64,
 
-    /// Batches in flight
-    #[arg(long, value_name = "BATCHES", default_value_t = Options::DEFAULT_IN_FLIGHT,
-        value_parser = value_parser!(u32).range(1..=i64::from(Options::MAX_IN_FLIGHT)))]
+    /// Number of batches in flight
+    #[arg(long, value_name = "BATCHES", default_value_t = PipelineSettings::DEFAULT_IN_FLIGHT,
+        value_parser = value_parser!(u32).range(1..=i64::from(PipelineSettings::MAX_IN_FLIGHT)))]
     in_flight: u32,
 
-    /// Whether one batch is copied in or out while another is computed [default: on for a GPU]
+    /// Overlap of copying one batch with computing another [default: on for a GPU]
     #[arg(long, value_enum)]
     streams: Option<Switch>,
 
-    /// Record what a GPU does once, and play it again
+    /// Record the GPU's work once and replay it (CUDA graphs)
     #[arg(long)]
     graphs: bool,
 
-    /// Only compute, again and again, one batch that stays on the device
+    /// Only compute, repeatedly, one batch that stays on the device
     #[arg(long)]
     tight: bool,
 
-    /// Once warm, write `warm` to standard error, and begin when standard input ends: so several begin at the same time
+    /// When warm, write `warm` to standard error and wait for the end of standard input, so that several workers can begin together
     #[arg(long)]
     wait: bool,
 }
@@ -95,39 +95,40 @@ enum Switch {
     Off,
 }
 
-/// The part of a model's description that is needed here.
+/// The part of a registration that is needed here.
 #[derive(Deserialize)]
 struct Signature {
     inputs: Vec<TensorSpec>,
     outputs: Vec<TensorSpec>,
 }
 
-/// What is printed, as one JSON object.
+/// The outcome, printed as one JSON object.
 #[derive(Debug, Serialize)]
 struct Report {
     /// `pipeline` or `tight`.
     mode: &'static str,
-    /// The GPU's index; null is the CPU.
+    /// The index of the GPU; null is the CPU.
     cuda_device: Option<u32>,
     batch_size: u32,
     in_flight: u32,
     streams: bool,
-    /// The batch sizes of recorded runs.
+    /// The batch sizes with a CUDA graph.
     graphs: Vec<u32>,
-    /// Why there are none.
+    /// The reason why there are no graphs.
     without_graphs: Option<String>,
     batches: u64,
     seconds: f64,
     batches_per_s: f64,
-    /// Requests of one row.
+    /// The rate of requests with one row each.
     requests_per_s: f64,
+    /// The bytes of a batch's inputs.
     input_bytes: u64,
-    /// The stages of a batch, in milliseconds; null in a tight loop, which has none.
+    /// The durations of a batch's stages, in milliseconds; null with `--tight`, which has no stages.
     stages_ms: Option<Stages>,
-    /// While it copies in; beside a tight loop, of the same copies one after the other.
+    /// The rate of copies to the device while it copies; with `--tight`, of the same copies one after the other.
     h2d_bytes_per_s: Option<f64>,
     memory_bytes: Option<u64>,
-    /// Multiprocessors of the GPU that this process may use.
+    /// The number of the GPU's multiprocessors that this process may use.
     multiprocessors: Option<u32>,
 }
 
@@ -147,9 +148,9 @@ struct Summary {
     p99: f64,
 }
 
-/// Measures and prints the outcome: the code to exit with.
+/// Measures, prints the outcome and returns the exit code.
 pub(crate) fn bench(options: &BenchOptions) -> u8 {
-    executor::on_terminate(|error| say_why(&error.to_string()), FAILED);
+    executor::on_terminate(|error| print_error(&error.to_string()), FAILED);
     let outcome = run(options).and_then(|report| {
         let json = serde_json::to_string_pretty(&report).expect("the report is JSON");
         writeln!(io::stdout(), "{json}").map_err(|e| e.to_string())
@@ -157,33 +158,34 @@ pub(crate) fn bench(options: &BenchOptions) -> u8 {
     match outcome {
         Ok(()) => 0,
         Err(reason) => {
-            say_why(&reason);
+            print_error(&reason);
             FAILED
         }
     }
 }
 
-fn say_why(reason: &str) {
+fn print_error(reason: &str) {
     let _ = writeln!(io::stderr(), "packhorse-worker bench: {reason}");
 }
 
 fn run(options: &BenchOptions) -> Result<Report, String> {
     let execution = execution(options)?;
     let program = &execution.program;
-    let inputs = sample::inputs(program, options.batch_size).map_err(|e| e.to_string())?;
-    let measured = if options.tight {
-        tight(options, &execution)?
+    let inputs =
+        synthetic::input_headers(program, options.batch_size).map_err(|e| e.to_string())?;
+    let measurement = if options.tight {
+        measure_tight(options, &execution)?
     } else {
-        saturated(options, &execution, &inputs)?
+        measure_pipeline(options, &execution, &inputs)?
     };
-    let Measured {
+    let Measurement {
         executor,
         took,
         batches,
         stages,
         copies,
         copying,
-    } = measured;
+    } = measurement;
     let seconds = took.as_secs_f64();
     let input_bytes: u64 = inputs.iter().map(TensorHeader::byte_len).sum();
     let copied = input_bytes as f64 * copies as f64;
@@ -201,7 +203,7 @@ fn run(options: &BenchOptions) -> Result<Report, String> {
         batches_per_s: batches as f64 / seconds,
         requests_per_s: batches as f64 * f64::from(options.batch_size) / seconds,
         input_bytes,
-        stages_ms: (!stages.is_empty()).then(|| Stages::of(&stages)),
+        stages_ms: (!stages.is_empty()).then(|| Stages::summarize(&stages)),
         h2d_bytes_per_s: (options.cuda_device.is_some() && !copying.is_zero())
             .then(|| copied / copying.as_secs_f64()),
         memory_bytes: executor.memory(options.batch_size).map(ByteCount::as_u64),
@@ -210,13 +212,14 @@ fn run(options: &BenchOptions) -> Result<Report, String> {
 }
 
 fn execution(options: &BenchOptions) -> Result<Execution, String> {
-    let named = |path: &Path, error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
-    let text = fs::read(&options.signature).map_err(|e| named(&options.signature, &e))?;
+    let at_path =
+        |path: &Path, error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
+    let text = fs::read(&options.signature).map_err(|e| at_path(&options.signature, &e))?;
     let signature: Signature =
-        serde_json::from_slice(&text).map_err(|e| named(&options.signature, &e))?;
+        serde_json::from_slice(&text).map_err(|e| at_path(&options.signature, &e))?;
     let program = Program {
         model: "bench:1".parse().expect("a model's name"),
-        // Nobody asks for it here.
+        // The digest is not used here.
         artifact: ArtifactDigest::from_sha256([0; 32]),
         max_batch_size: options.batch_size,
         inputs: signature.inputs,
@@ -230,7 +233,7 @@ fn execution(options: &BenchOptions) -> Result<Execution, String> {
             cuda_device: options.cuda_device,
         },
         threads: options.threads,
-        pipeline: Options {
+        pipeline: PipelineSettings {
             in_flight: options.in_flight,
             streams: streams.unwrap_or(options.cuda_device.is_some()),
             graphs: options.graphs,
@@ -238,19 +241,19 @@ fn execution(options: &BenchOptions) -> Result<Execution, String> {
     })
 }
 
-struct Measured {
+struct Measurement {
     executor: Arc<dyn Executor>,
     took: Duration,
     batches: u64,
-    /// Of every batch.
+    /// The stages of every batch.
     stages: Vec<StageDurations>,
-    /// How often the inputs were copied in.
+    /// The number of copies of the inputs to the device.
     copies: u64,
-    /// And how long that took.
+    /// The total duration of these copies.
     copying: Duration,
 }
 
-/// The executor, with room for batches of the size that is measured, and what its inputs may be.
+/// Starts the executor for batches of the requested size. Also returns the content of synthetic inputs that the program accepts.
 fn start(
     options: &BenchOptions,
     execution: &Execution,
@@ -259,42 +262,43 @@ fn start(
         executor,
         batch_size,
         fill,
-    } = executor::start(execution, options.batch_size, Sizes::Doubling)
+    } = executor::start(execution, options.batch_size, WarmUpSizes::PowersOfTwo)
         .map_err(|e| e.to_string())?;
     if batch_size < options.batch_size {
         return Err(format!(
-            "--batch-size: {} do not fit into memory; {batch_size} do",
+            "--batch-size: {} does not fit into memory; {batch_size} does",
             options.batch_size
         ));
     }
     if options.wait {
-        wait_to_begin().map_err(|e| format!("--wait: {e}"))?;
+        wait_for_stdin().map_err(|e| format!("--wait: {e}"))?;
     }
     Ok((executor, fill))
 }
 
-/// Until standard input ends.
-fn wait_to_begin() -> io::Result<()> {
+/// Waits for the end of standard input.
+fn wait_for_stdin() -> io::Result<()> {
     writeln!(io::stderr(), "warm")?;
     io::copy(&mut io::stdin().lock(), &mut io::sink()).map(drop)
 }
 
-fn tight(options: &BenchOptions, execution: &Execution) -> Result<Measured, String> {
+/// Measures libtorch alone, with one batch that stays on the device.
+fn measure_tight(options: &BenchOptions, execution: &Execution) -> Result<Measurement, String> {
     let (executor, fill) = start(options, execution)?;
     let (program, rows) = (&execution.program, options.batch_size);
-    let say = |e: executor::ExecutionError| e.to_string();
-    let batch = sample::batch(&*executor, program, rows, fill).map_err(say)?;
-    let loaded = batch.copy_in().map_err(say)?;
-    let measure = |what, limit: Duration| {
+    let text = |e: ExecutionError| e.to_string();
+    let batch = synthetic::prepare_batch(&*executor, program, rows, fill).map_err(text)?;
+    let loaded = batch.copy_in().map_err(text)?;
+    let measure = |stage, limit: Duration| {
         let started = now();
         let end = started + limit;
-        let times = loaded.repeat(what, &mut || now() < end)?;
+        let times = loaded.repeat(stage, &mut || now() < end)?;
         Ok((times, now() - started))
     };
-    let (copies, copying) = measure(Repeated::CopyIn, TIGHT_COPIES).map_err(say)?;
-    let (batches, took) =
-        measure(Repeated::Compute, Duration::from_secs(options.seconds)).map_err(say)?;
-    Ok(Measured {
+    let (copies, copying) = measure(RepeatedStage::CopyIn, TIGHT_COPIES).map_err(text)?;
+    let seconds = Duration::from_secs(options.seconds);
+    let (batches, took) = measure(RepeatedStage::Compute, seconds).map_err(text)?;
+    Ok(Measurement {
         executor,
         took,
         batches,
@@ -304,15 +308,15 @@ fn tight(options: &BenchOptions, execution: &Execution) -> Result<Measured, Stri
     })
 }
 
-/// Gives the pipeline another batch as soon as there is memory for it.
-fn saturated(
+/// Measures the pipeline, which gets another batch as soon as there is memory for it.
+fn measure_pipeline(
     options: &BenchOptions,
     execution: &Execution,
     inputs: &[TensorHeader],
-) -> Result<Measured, String> {
+) -> Result<Measurement, String> {
     let pipeline = Pipeline::new(execution.pipeline);
     let (ready, started) = mpsc::channel();
-    let (done, answers) = mpsc::channel();
+    let (outcome_sender, outcomes) = mpsc::channel();
     thread::scope(|scope| {
         let compute = scope.spawn(|| {
             let started = start(options, execution);
@@ -322,9 +326,9 @@ fn saturated(
             };
             pipeline.run(&*executor, &execution.program)
         });
-        let (executor, fill) = started.recv().expect("the thread says how it went")?;
-        let collector = scope.spawn(|| collect(answers));
-        let load = Feed {
+        let (executor, fill) = started.recv().expect("the thread sends the outcome")?;
+        let collector = scope.spawn(|| collect(outcomes));
+        let load = LoadGenerator {
             pipeline: &pipeline,
             executor: &*executor,
             inputs,
@@ -333,17 +337,18 @@ fn saturated(
             rows: options.batch_size,
         };
         let began = now();
-        let fed = load.until(began + Duration::from_secs(options.seconds), &done);
+        let end = began + Duration::from_secs(options.seconds);
+        let generated = load.run_until(end, &outcome_sender);
         pipeline.close();
-        drop(done);
+        drop(outcome_sender);
         let computed = compute
             .join()
             .expect("a stage that panics ends the process");
-        let collected = collector.join().expect("it only collects");
-        computed.map_err(|DeviceFailed(reason)| format!("the device failed: {reason}"))?;
-        fed?;
+        let collected = collector.join().expect("the collector does not panic");
+        computed.map_err(|e| e.to_string())?;
+        generated?;
         let (stages, last) = collected?;
-        Ok(Measured {
+        Ok(Measurement {
             executor: Arc::clone(&executor),
             took: last.unwrap_or(began) - began,
             batches: stages.len() as u64,
@@ -354,8 +359,8 @@ fn saturated(
     })
 }
 
-/// In place of the threads that receive.
-struct Feed<'a> {
+/// Produces batches, in place of the receiving threads.
+struct LoadGenerator<'a> {
     pipeline: &'a Pipeline,
     executor: &'a dyn Executor,
     inputs: &'a [TensorHeader],
@@ -364,63 +369,64 @@ struct Feed<'a> {
     rows: u32,
 }
 
-impl Feed<'_> {
-    fn until(&self, end: Instant, done: &mpsc::Sender<Answer>) -> Result<(), String> {
-        let say = |e: executor::ExecutionError| e.to_string();
-        // Like bytes from a socket, they are copied into every batch.
-        let mut source = self.executor.prepare(self.inputs).map_err(say)?;
-        sample::fill_inputs(&mut *source, self.program, self.fill);
+impl LoadGenerator<'_> {
+    fn run_until(&self, end: Instant, outcomes: &mpsc::Sender<Outcome>) -> Result<(), String> {
+        let text = |e: ExecutionError| e.to_string();
+        // The inputs are copied into every batch, like bytes from a socket.
+        let mut source = self.executor.prepare(self.inputs).map_err(text)?;
+        synthetic::fill_inputs(&mut *source, self.program, self.fill);
         let bytes: Vec<Vec<u8>> = (0..self.inputs.len())
             .map(|i| source.input_mut(i).to_vec())
             .collect();
         drop(source);
         while now() < end {
-            let mut batch = self.executor.prepare(self.inputs).map_err(say)?;
+            let mut batch = self.executor.prepare(self.inputs).map_err(text)?;
             let started = now();
             for (i, bytes) in bytes.iter().enumerate() {
                 batch.input_mut(i).copy_from_slice(bytes);
             }
             let received_at = now();
-            self.pipeline.push(Job {
+            self.pipeline.push(ReceivedBatch {
                 batch,
                 rows: self.rows,
                 receive: received_at - started,
                 received_at,
-                sender: Box::new(Collector(done.clone())),
+                reply: Box::new(BenchReply(outcomes.clone())),
             });
         }
         Ok(())
     }
 }
 
-type Answer = Result<(StageDurations, Instant), String>;
+/// The stages of a batch and the time of its end, or the text of its failure.
+type Outcome = Result<(StageDurations, Instant), String>;
 
-/// In place of a connection.
-struct Collector(mpsc::Sender<Answer>);
+/// The reply to a batch, in place of a connection.
+struct BenchReply(mpsc::Sender<Outcome>);
 
-impl Sender for Collector {
-    fn is_there(&self) -> bool {
+impl BatchReply for BenchReply {
+    fn is_wanted(&self) -> bool {
         true
     }
 
-    fn result(self: Box<Self>, outputs: Vec<OutputTensor>, stages: StageDurations) {
-        // Their memory goes to the next batch, as when they were sent.
+    fn send_result(self: Box<Self>, outputs: Vec<OutputTensor>, stages: StageDurations) {
+        // The memory of the outputs is free for the next batch, as after they were sent.
         drop(outputs);
         let _ = self.0.send(Ok((stages, now())));
     }
 
-    fn failure(self: Box<Self>, _kind: FailureKind, message: &str) {
-        let _ = self.0.send(Err(message.to_owned()));
+    fn send_failure(self: Box<Self>, error: ExecutionError) {
+        let _ = self.0.send(Err(error.to_string()));
     }
 }
 
-/// All stages, and when the last batch was done; the first failure.
+/// Collects the stages of all batches and the end of the last, or the first failure.
 fn collect(
-    answers: mpsc::Receiver<Answer>,
+    outcomes: mpsc::Receiver<Outcome>,
 ) -> Result<(Vec<StageDurations>, Option<Instant>), String> {
     let (mut all, mut last, mut failure) = (Vec::new(), None, None);
-    for answer in answers {
-        match answer {
+    for outcome in outcomes {
+        match outcome {
             Ok((stages, at)) => {
                 all.push(stages);
                 last = Some(at);
@@ -432,7 +438,7 @@ fn collect(
 }
 
 impl Stages {
-    fn of(all: &[StageDurations]) -> Self {
+    fn summarize(all: &[StageDurations]) -> Self {
         let summary = |stage: fn(&StageDurations) -> Duration| {
             let mut ms: Vec<f64> = all.iter().map(|s| stage(s).as_secs_f64() * 1e3).collect();
             ms.sort_by(f64::total_cmp);

@@ -1,4 +1,4 @@
-//! One connection of a gateway: a thread that receives, and one that answers.
+//! A connection of a gateway: a thread that receives batches, and one that answers them.
 
 use std::{
     collections::BTreeMap,
@@ -19,75 +19,82 @@ use packhorse_wire::{
     MAX_PAYLOAD, ResultHeader, ServerHandshake, ServerStep, StageDurations, ToGateway, ToWorker,
     WorkerIdentity,
 };
-use packhorse_worker_agent::handoff;
+use packhorse_worker_agent::handoff::PipelineSettings;
 use socket2::{SockRef, TcpKeepalive};
 
-use super::{
-    fitting::Fitting,
-    gate::{Gate, Pass},
-    now,
-    pipeline::{Job, Pipeline, Sender},
+use crate::{
+    batch_limit::BatchLimit,
+    clock::now,
+    executor::{ExecutionError, Executor, OutputTensor, check_batch},
+    pipeline::{BatchReply, Pipeline, ReceivedBatch},
+    semaphore::{Permit, Semaphore},
 };
-use crate::executor::{ExecutionError, Executor, OutputTensor, check_batch};
 
-/// A gateway that has not proved itself after this long is sent away.
+/// The time limit of the handshake.
 const HANDSHAKE_LIMIT: Duration = Duration::from_secs(5);
-/// A gateway that takes nothing for this long is given up.
+/// The time without progress after which a gateway that receives an answer is given up.
 const WRITE_LIMIT: Duration = Duration::from_secs(30);
-/// A gateway that stops in the middle of a batch for this long is given up: its batch has memory that others wait for.
+/// The time without progress after which a gateway that sends a batch is given up: the batch holds memory for which others wait.
 const READ_LIMIT: Duration = Duration::from_secs(30);
-/// A silent connection is probed after this long, to notice a gateway's machine that is gone.
+/// The idle time after which a connection is probed, to notice that the gateway's machine is gone.
 const KEEPALIVE: Duration = Duration::from_secs(10);
-/// After saying why a connection is closed, its rest is read for so long: closing it with bytes unread would discard the
-/// reason on its way.
+/// The time for which the rest of a connection is read after the reason of its close was sent: closing it with unread bytes would discard
+/// the reason.
 const LINGER: Duration = Duration::from_secs(1);
-/// Batches of one connection that are not answered yet, in whatever stage. Memory sets a lower limit for those of all connections.
-const BATCHES_PER_CONNECTION: usize = handoff::PipelineSettings::MAX_IN_FLIGHT as usize + 1;
-/// What is read at once where it is not known how much will come; larger inputs are read past it.
+/// The most unanswered batches of one connection, in any stage. Memory limits the batches of all connections further.
+const BATCHES_PER_CONNECTION: usize = PipelineSettings::MAX_IN_FLIGHT as usize + 1;
+/// The size of the buffer for headers, in bytes. Larger inputs are read without it.
 const READ_BUFFER: usize = 16 << 10;
 
-/// What all connections of a worker share.
+/// The state that all connections of a worker share.
 pub(super) struct Link {
+    /// The identity that the worker proves to gateways.
     pub(super) identity: WorkerIdentity,
+    /// The secret shared with gateways.
     pub(super) secret: LinkSecret,
+    /// The program.
     pub(super) program: Program,
-    pub(super) fitting: Arc<Fitting>,
+    /// The most rows that fit into memory.
+    pub(super) batch_limit: Arc<BatchLimit>,
+    /// The executor, which provides the memory for inputs.
     pub(super) executor: Arc<dyn Executor>,
+    /// The pipeline, which computes the batches.
     pub(super) pipeline: Arc<Pipeline>,
-    /// Batches of all connections, from the header to the answer.
-    pub(super) batches: Arc<Gate>,
+    /// The semaphore of the batches of all connections, from the header to the answer.
+    pub(super) batches: Arc<Semaphore>,
+    /// The connections that have completed their handshake.
     pub(super) open: OpenConnections,
 }
 
-/// The connections that are past their handshake.
+/// The connections that have completed their handshake.
 #[derive(Default)]
 pub(super) struct OpenConnections(Mutex<Open>);
 
 #[derive(Default)]
 struct Open {
     draining: bool,
-    next: u64,
+    next_key: u64,
     answers: BTreeMap<u64, mpsc::Sender<Answer>>,
 }
 
 impl OpenConnections {
-    /// Asks all gateways to send no more; later ones are refused.
+    /// Tells all gateways to send no more batches. Later connections are refused.
     pub(super) fn drain(&self) {
         let mut open = self.0.lock().expect("no holder panics");
         open.draining = true;
         for answers in open.answers.values() {
-            let _ = answers.send(Answer::of(ToGateway::Draining));
+            let _ = answers.send(Answer::without_batch(ToGateway::Draining));
         }
     }
 
-    /// `None` if the worker takes no more connections.
+    /// Adds a connection and returns its key; `None` if the worker is draining.
     fn add(&self, answers: mpsc::Sender<Answer>) -> Option<u64> {
         let mut open = self.0.lock().expect("no holder panics");
         if open.draining {
             return None;
         }
-        let key = open.next;
-        open.next += 1;
+        let key = open.next_key;
+        open.next_key += 1;
         open.answers.insert(key, answers);
         Some(key)
     }
@@ -101,41 +108,42 @@ impl OpenConnections {
     }
 }
 
-/// Something to send; the batch it answers is over once it is sent.
+/// A message to the gateway, with the permits of the batch that it answers. They are released when it is sent.
 struct Answer {
     message: ToGateway,
     outputs: Vec<OutputTensor>,
-    _passes: Option<Passes>,
+    _permits: Option<BatchPermits>,
 }
 
-type Passes = (Pass, Pass);
+/// A batch's permits of its connection and of the worker.
+type BatchPermits = (Permit, Permit);
 
 impl Answer {
-    fn of(message: ToGateway) -> Self {
+    fn without_batch(message: ToGateway) -> Self {
         Self {
             message,
             outputs: Vec::new(),
-            _passes: None,
+            _permits: None,
         }
     }
 }
 
-/// Where the answer to one batch goes.
-struct Reply {
+/// The reply to a batch of a connection.
+struct ConnectionReply {
     batch: BatchHeader,
-    fitting: Arc<Fitting>,
+    batch_limit: Arc<BatchLimit>,
     answers: mpsc::Sender<Answer>,
-    passes: Passes,
-    /// The connection is broken: nobody waits for the answer any more.
+    permits: BatchPermits,
+    /// True if the connection is broken, so that nothing can be sent any more.
     broken: Arc<AtomicBool>,
 }
 
-impl Sender for Reply {
-    fn is_there(&self) -> bool {
+impl BatchReply for ConnectionReply {
+    fn is_wanted(&self) -> bool {
         !self.broken.load(Ordering::Relaxed)
     }
 
-    fn result(self: Box<Self>, outputs: Vec<OutputTensor>, stages: StageDurations) {
+    fn send_result(self: Box<Self>, outputs: Vec<OutputTensor>, stages: StageDurations) {
         let headers = outputs.iter().map(|output| output.header.clone()).collect();
         let message = ToGateway::Result(ResultHeader {
             id: self.batch.id,
@@ -145,35 +153,54 @@ impl Sender for Reply {
         self.send(message, outputs);
     }
 
-    fn failure(self: Box<Self>, kind: FailureKind, message: &str) {
+    fn send_failure(self: Box<Self>, error: ExecutionError) {
+        let kind = failure_kind(&error);
         if kind == FailureKind::OutOfMemory {
-            self.fitting.lacked(self.batch.rows, &self.batch.inputs);
+            self.report_shortage();
         }
-        self.fail(kind, message);
+        self.send_failure_kind(kind, error.to_string());
     }
 }
 
-impl Reply {
-    fn fail(self, kind: FailureKind, message: &str) {
+impl ConnectionReply {
+    fn report_shortage(&self) {
+        self.batch_limit
+            .report_shortage(self.batch.rows, &self.batch.inputs);
+    }
+
+    fn send_failure_kind(self, kind: FailureKind, message: String) {
         let message = ToGateway::Failure(FailureHeader {
             id: self.batch.id,
             kind,
-            message: message.to_owned(),
+            message,
         });
         self.send(message, Vec::new());
     }
 
     fn send(self, message: ToGateway, outputs: Vec<OutputTensor>) {
-        // The answering thread outlives all replies; if its gateway is gone, it drops what it gets.
+        // The answering thread outlives all replies. If the connection is broken, it drops the answers.
         let _ = self.answers.send(Answer {
             message,
             outputs,
-            _passes: Some(self.passes),
+            _permits: Some(self.permits),
         });
     }
 }
 
-/// Why a connection ends before its gateway ends it.
+/// Returns the protocol's kind of a failure.
+fn failure_kind(error: &ExecutionError) -> FailureKind {
+    match error {
+        ExecutionError::ModuleThrew(_) => FailureKind::ModuleThrew,
+        ExecutionError::WrongOutput(_) => FailureKind::WrongOutput,
+        ExecutionError::OutOfMemory(_) => FailureKind::OutOfMemory,
+        ExecutionError::TimedOut(_) => FailureKind::TimedOut,
+        ExecutionError::DeviceFailed(_) => {
+            unreachable!("the pipeline does not answer batches of a failed device")
+        }
+    }
+}
+
+/// The reason why the worker ends a connection.
 #[derive(Debug, thiserror::Error)]
 enum ConnectionError {
     #[error("the connection broke: {0}")]
@@ -192,9 +219,9 @@ enum ConnectionError {
 
 /// Serves one connection until it ends.
 pub(super) fn serve(stream: &TcpStream, link: &Link) {
-    let outcome = prepare_socket(stream)
+    let outcome = configure_socket(stream)
         .map_err(ConnectionError::Io)
-        .and_then(|()| talk(stream, link));
+        .and_then(|()| try_serve(stream, link));
     match outcome {
         Ok(()) => tracing::debug!("the gateway closed the connection"),
         Err(error) => {
@@ -204,28 +231,28 @@ pub(super) fn serve(stream: &TcpStream, link: &Link) {
     }
 }
 
-fn prepare_socket(stream: &TcpStream) -> io::Result<()> {
+fn configure_socket(stream: &TcpStream) -> io::Result<()> {
     stream.set_nodelay(true)?;
     stream.set_write_timeout(Some(WRITE_LIMIT))?;
     SockRef::from(stream).set_tcp_keepalive(&TcpKeepalive::new().with_time(KEEPALIVE))
 }
 
-fn talk(stream: &TcpStream, link: &Link) -> Result<(), ConnectionError> {
+fn try_serve(stream: &TcpStream, link: &Link) -> Result<(), ConnectionError> {
     let mut receiver = Receiver::new(stream);
-    // Said last: what came before the error is answered.
+    // Sent last: the batches before the error are answered.
     let close = |error: ConnectionError| {
         let _ = send(stream, &ToGateway::Close(error.to_string()), &[]);
         error
     };
-    handshake(&mut receiver, stream, link).map_err(close)?;
+    shake_hands(&mut receiver, stream, link).map_err(close)?;
     let (answers, to_answer) = mpsc::channel();
     let Some(key) = link.open.add(answers.clone()) else {
         return Err(close(ConnectionError::Draining));
     };
     let broken = Arc::new(AtomicBool::new(false));
     let outcome = thread::scope(|scope| {
-        scope.spawn(|| answer(stream, to_answer, &broken));
-        let outcome = receive(&mut receiver, link, &answers, &broken);
+        scope.spawn(|| send_answers(stream, to_answer, &broken));
+        let outcome = receive_batches(&mut receiver, link, &answers, &broken);
         if matches!(outcome, Err(ConnectionError::Io(_))) {
             broken.store(true, Ordering::Relaxed);
         }
@@ -237,7 +264,7 @@ fn talk(stream: &TcpStream, link: &Link) -> Result<(), ConnectionError> {
     outcome.map_err(close)
 }
 
-/// Takes messages off a connection.
+/// Receives the messages of a connection.
 struct Receiver<'a> {
     reader: BufReader<&'a TcpStream>,
     decoder: Decoder<ToWorker>,
@@ -251,12 +278,15 @@ impl<'a> Receiver<'a> {
         }
     }
 
-    /// `None` at the connection's end.
-    fn message(&mut self, deadline: Option<Instant>) -> Result<Option<ToWorker>, ConnectionError> {
+    /// Returns the next message; `None` at the end of the connection.
+    fn next_message(
+        &mut self,
+        deadline: Option<Instant>,
+    ) -> Result<Option<ToWorker>, ConnectionError> {
         loop {
             if let Some(deadline) = deadline {
                 let left = deadline.saturating_duration_since(now());
-                // Zero would mean no limit.
+                // Zero is not a valid limit.
                 let left = left.max(Duration::from_millis(1));
                 self.reader.get_ref().set_read_timeout(Some(left))?;
             }
@@ -279,17 +309,17 @@ impl<'a> Receiver<'a> {
     }
 }
 
-fn handshake(
+fn shake_hands(
     receiver: &mut Receiver<'_>,
     stream: &TcpStream,
     link: &Link,
 ) -> Result<(), ConnectionError> {
-    // From the thread's cryptographic generator, which the system seeds.
+    // The thread's generator is cryptographic and seeded by the operating system.
     let nonce = rand::random();
     let mut handshake = ServerHandshake::new(link.secret.clone(), nonce, link.identity);
     let deadline = now() + HANDSHAKE_LIMIT;
     loop {
-        let Some(message) = receiver.message(Some(deadline))? else {
+        let Some(message) = receiver.next_message(Some(deadline))? else {
             return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
         };
         match handshake.handle(&message)? {
@@ -303,23 +333,23 @@ fn handshake(
 }
 
 /// Receives batches until the gateway shuts down its side.
-fn receive(
+fn receive_batches(
     receiver: &mut Receiver<'_>,
     link: &Link,
     answers: &mpsc::Sender<Answer>,
     broken: &Arc<AtomicBool>,
 ) -> Result<(), ConnectionError> {
-    let unanswered = Gate::new(BATCHES_PER_CONNECTION);
-    while let Some(message) = receiver.message(None)? {
+    let unanswered = Semaphore::new(BATCHES_PER_CONNECTION);
+    while let Some(message) = receiver.next_message(None)? {
         let ToWorker::Batch(header) = message else {
             return Err(ConnectionError::NoBatch);
         };
         let started = now();
-        let reply = Reply {
+        let reply = ConnectionReply {
             batch: header,
-            fitting: Arc::clone(&link.fitting),
+            batch_limit: Arc::clone(&link.batch_limit),
             answers: answers.clone(),
-            passes: (unanswered.enter(), link.batches.enter()),
+            permits: (unanswered.acquire(), link.batches.acquire()),
             broken: Arc::clone(broken),
         };
         receive_batch(&mut receiver.reader, link, started, reply)?;
@@ -331,7 +361,7 @@ fn receive_batch(
     reader: &mut BufReader<&TcpStream>,
     link: &Link,
     started: Instant,
-    reply: Reply,
+    reply: ConnectionReply,
 ) -> Result<(), ConnectionError> {
     let header = &reply.batch;
     check_batch(&link.program, header).map_err(|problem| {
@@ -339,10 +369,10 @@ fn receive_batch(
         ConnectionError::Batch { id, problem }
     })?;
     let rows = header.rows;
-    let too_many = link.fitting.limit().filter(|limit| rows > *limit);
-    let prepared = match too_many {
+    let exceeded = link.batch_limit.rows().filter(|limit| rows > *limit);
+    let prepared = match exceeded {
         Some(limit) => Err(ExecutionError::OutOfMemory(format!(
-            "a batch of {rows}; there is memory for {limit}"
+            "a batch of {rows} rows; the memory suffices for {limit}"
         ))),
         None => link.executor.prepare(&header.inputs),
     };
@@ -351,12 +381,10 @@ fn receive_batch(
         Err(error) => {
             let payload = ToWorker::Batch(header.clone()).payload_len();
             io::copy(&mut reader.take(payload), &mut io::sink())?;
-            let reason = error.to_string();
-            match too_many {
-                // Known already.
-                Some(_) => reply.fail(FailureKind::OutOfMemory, &reason),
-                None => Box::new(reply).failure(FailureKind::OutOfMemory, &reason),
+            if exceeded.is_none() {
+                reply.report_shortage();
             }
+            reply.send_failure_kind(FailureKind::OutOfMemory, error.to_string());
             return Ok(());
         }
     };
@@ -366,24 +394,24 @@ fn receive_batch(
     }
     reader.get_ref().set_read_timeout(None)?;
     let received_at = now();
-    link.pipeline.push(Job {
+    link.pipeline.push(ReceivedBatch {
         batch,
         rows,
         receive: received_at - started,
         received_at,
-        sender: Box::new(reply),
+        reply: Box::new(reply),
     });
     Ok(())
 }
 
-/// Sends answers until nobody can send any more.
-fn answer(stream: &TcpStream, answers: mpsc::Receiver<Answer>, broken: &AtomicBool) {
+/// Sends answers until all of their senders are gone.
+fn send_answers(stream: &TcpStream, answers: mpsc::Receiver<Answer>, broken: &AtomicBool) {
     for answer in answers {
         if broken.load(Ordering::Relaxed) {
             continue;
         }
         if let Err(error) = send(stream, &answer.message, &answer.outputs) {
-            tracing::warn!(%error, "the gateway takes no answers");
+            tracing::warn!(%error, "an answer cannot be sent to the gateway");
             // The receiving thread notices, and ends.
             let _ = stream.shutdown(Shutdown::Both);
             broken.store(true, Ordering::Relaxed);
@@ -391,7 +419,7 @@ fn answer(stream: &TcpStream, answers: mpsc::Receiver<Answer>, broken: &AtomicBo
     }
 }
 
-/// One vectored write of header, metadata and tensors, if the socket takes it all at once.
+/// Sends a message with header, metadata and tensors, in one vectored write if the socket accepts all of it.
 fn send(mut stream: &TcpStream, message: &ToGateway, outputs: &[OutputTensor]) -> io::Result<()> {
     let mut head = Vec::new();
     message.encode(&mut head);
@@ -401,7 +429,7 @@ fn send(mut stream: &TcpStream, message: &ToGateway, outputs: &[OutputTensor]) -
         .map(IoSlice::new)
         .collect();
     let mut rest = &mut slices[..];
-    // Leaves out empty tensors at the front, which would look like a socket that takes nothing.
+    // Skips empty tensors at the front, with which a write of 0 bytes would look like a closed socket.
     IoSlice::advance_slices(&mut rest, 0);
     while !rest.is_empty() {
         match stream.write_vectored(rest) {
@@ -414,6 +442,7 @@ fn send(mut stream: &TcpStream, message: &ToGateway, outputs: &[OutputTensor]) -
     Ok(())
 }
 
+/// Reads the rest of a connection for a limited time, so that the gateway receives the reason of its close.
 fn linger(stream: &TcpStream) {
     let end = now() + LINGER;
     let _ = stream.shutdown(Shutdown::Write);

@@ -1,26 +1,32 @@
-//! The Packhorse worker: runs one replica or one measurement. Started by the agent, with a hand-over folder that says what to
-//! do and in which it says what became of it; or by hand, to measure itself.
+//! The Packhorse worker: a process that runs one replica, or one measurement, until it is told to stop.
+//!
+//! This room is separate from the agent's because only this program links libtorch: a model that crashes, hangs or leaks affects its own
+//! process only. The agent starts the worker with a hand-over folder, from which it reads its task and to which it writes its status. A
+//! person can start it to measure a program by hand.
+//!
+//! There are blocking threads and no async runtime. Each connection has one thread that receives batches straight into the memory of their
+//! inputs, and one that answers; between them are the stages of the pipeline. While one batch computes, the next is received and the last is
+//! answered. A watchdog ends the process when a program does not return.
 
+mod batch_limit;
 mod bench;
+mod clock;
 mod connection;
-mod drive;
 mod executor;
-mod fitting;
-mod gate;
-mod kernels;
+mod kernel_recorder;
+mod measure;
 mod pipeline;
 mod profile;
+mod semaphore;
 mod serve;
+mod status_reporter;
 
-use std::{panic, path::PathBuf, process, time::Instant};
+use std::{panic, path::PathBuf, process};
 
 use clap::{Args, Parser, Subcommand};
-use packhorse_worker_agent::handoff::{
-    Handoff, ProcessIdentity, WorkerReport, WorkerStatus, exit_code,
-};
+use packhorse_worker_agent::handoff::Handoff;
 
 use bench::BenchOptions;
-use executor::ExecutionError;
 
 #[derive(Parser)]
 #[command(version, about, max_term_width = 100)]
@@ -29,98 +35,56 @@ struct Cli {
     command: Command,
 }
 
+/// The Packhorse worker: runs one replica or one measurement.
 #[derive(Subcommand)]
 enum Command {
-    /// Runs a replica: loads a program, then answers batches until SIGTERM
-    Serve(Folder),
-    /// Measures a program's latency and memory, then exits
-    Profile(Folder),
-    /// Measures how much the pipeline computes when there is always another batch, and prints it as JSON
+    /// Run a replica: load a program, then answer batches until SIGTERM
+    Serve(HandoffOptions),
+    /// Measure the latency and memory of a program, then exit
+    Profile(HandoffOptions),
+    /// Measure the throughput of the pipeline under full load, and print it as JSON
     Bench(BenchOptions),
-    /// Runs batches of a program as standard input says, one JSON command a line, and answers on standard output
-    Drive(Driven),
+    /// Run batches of a program by JSON commands on standard input, one per line, with replies on standard output
+    Measure(MeasureOptions),
 }
 
 #[derive(Args)]
-struct Folder {
-    /// The hand-over folder: task.json says what to do, status.json is written here
+struct HandoffOptions {
+    /// The hand-over folder, with the task in task.json; the status is written to status.json
     #[arg(long)]
     dir: PathBuf,
 }
 
 #[derive(Args)]
-struct Driven {
-    /// What is driven, as JSON; temporary files are written beside it
+struct MeasureOptions {
+    /// File with the task as JSON; temporary files are written to its folder
     #[arg(long)]
     task: PathBuf,
-    /// The environment is what a worker's must be
+    /// The environment is already that of a worker
     #[arg(long, hide = true)]
     prepared: bool,
 }
 
 fn main() {
     let cli = Cli::parse();
-    // Read in a file, never on a terminal.
+    // The log goes to a file and not to a terminal.
     tracing_subscriber::fmt()
         .with_ansi(false)
         .with_writer(std::io::stderr)
         .init();
-    // The kernel may end a sleep 50 µs late, which is more than a look at a device takes. Threads take it over.
+    // By default the kernel may end a sleep 50 µs late, longer than a query of a CUDA event. Threads inherit the setting.
     let _ = nix::sys::prctl::set_timerslack(1_000);
-    // A thread that is gone leaves batches without an answer: better the whole process, which the agent starts again.
+    // A thread that ends leaves batches without an answer, so that the whole process ends. The agent restarts it.
     let report = panic::take_hook();
     panic::set_hook(Box::new(move |info| {
         report(info);
         process::abort();
     }));
     let code = match cli.command {
-        Command::Serve(folder) => serve::serve(&Handoff::new(folder.dir)),
-        Command::Profile(folder) => profile::profile(&Handoff::new(folder.dir)),
+        Command::Serve(options) => serve::serve(&Handoff::new(options.dir)),
+        Command::Profile(options) => profile::profile(&Handoff::new(options.dir)),
         Command::Bench(options) => bench::bench(&options),
-        Command::Drive(driven) => drive::drive(&driven.task, driven.prepared),
+        Command::Measure(options) => measure::measure(&options.task, options.prepared),
     };
     executor::exit_now(code);
-}
-
-#[expect(
-    clippy::disallowed_methods,
-    reason = "a worker measures the stages of its batches and watches over their limits"
-)]
-fn now() -> Instant {
-    Instant::now()
-}
-
-/// Tells the agent where this process is.
-struct Reporter<'a> {
-    handoff: &'a Handoff,
-    process: ProcessIdentity,
-}
-
-impl<'a> Reporter<'a> {
-    fn new(handoff: &'a Handoff) -> Self {
-        let process = ProcessIdentity::current();
-        Self { handoff, process }
-    }
-
-    fn report(&self, phase: WorkerReport) {
-        tracing::info!(?phase, "status");
-        let process = self.process;
-        if let Err(error) = self.handoff.write_status(&WorkerStatus { process, phase }) {
-            tracing::error!(%error, "the agent cannot be told");
-        }
-    }
-
-    /// Has the agent told why, where libtorch ends the process.
-    fn on_terminate(&self) {
-        let handoff = self.handoff.clone();
-        let last_words = move |error: ExecutionError| {
-            Reporter::new(&handoff).failed(error.to_string(), false);
-        };
-        executor::on_terminate(last_words, exit_code::FAILED);
-    }
-
-    fn failed(&self, reason: impl Into<String>, permanent: bool) {
-        let reason = reason.into();
-        self.report(WorkerReport::Failed { reason, permanent });
-    }
 }

@@ -8,40 +8,41 @@ use std::{
 use packhorse_cluster::{
     ComputeShare, DeviceKind, ModelId, Profile, ProfileRow, ProfileTable, Program,
 };
-
 use packhorse_worker_agent::handoff::{Handoff, ProfileTask, WorkerReport, exit_code};
 
-use crate::executor::{
-    self, ExecutionError, Executor, Sizes, StartError,
-    sample::{self, Fill},
+use crate::{
+    clock::now,
+    executor::{
+        self, ExecutionError, Executor, LOAD_LIMIT, StartError, WarmUpSizes,
+        synthetic::{self, Fill},
+    },
+    kernel_recorder::KernelRecorder,
+    status_reporter::StatusReporter,
 };
-use crate::{Reporter, kernels::Recorder, now, serve::LOAD_LIMIT};
 
-/// Batches of one size that are measured at least, the time limit notwithstanding.
+/// The least number of measured batches of a size, even if they exceed the time limit.
 const MIN_RUNS: usize = 3;
-/// Batches of one size that are measured at most.
+/// The largest number of measured batches of a size.
 const MAX_RUNS: usize = 200;
-/// Time spent on one size, where the minimum of runs does not take longer.
+/// The measuring time of a size, unless the least number of batches takes longer.
 const TIME_PER_SIZE: Duration = Duration::from_secs(1);
 
-/// Runs the measurement to its end: the code to exit with. The caller exits at once.
+/// Runs the measurement to its end, and returns the exit code. The caller must exit at once.
 pub(crate) fn profile(handoff: &Handoff) -> u8 {
-    let reporter = Reporter::new(handoff);
-    reporter.on_terminate();
+    let reporter = StatusReporter::new(handoff);
     match run(handoff, &reporter) {
         Ok(()) => exit_code::DONE,
         Err(StartError { reason, permanent }) => {
-            reporter.failed(reason, permanent);
+            reporter.report_failure(reason, permanent);
             exit_code::FAILED
         }
     }
 }
 
-fn run(handoff: &Handoff, reporter: &Reporter<'_>) -> Result<(), StartError> {
-    let task: ProfileTask = handoff.read_task().map_err(|e| StartError {
-        reason: e.to_string(),
-        permanent: true,
-    })?;
+fn run(handoff: &Handoff, reporter: &StatusReporter) -> Result<(), StartError> {
+    let task: ProfileTask = handoff
+        .read_task()
+        .map_err(|e| StartError::permanent(e.to_string()))?;
     reporter.report(WorkerReport::Loading);
     let program = &task.execution.program;
     if let Some(known) = executor::known_profile(&task.execution)? {
@@ -57,12 +58,12 @@ fn run(handoff: &Handoff, reporter: &Reporter<'_>) -> Result<(), StartError> {
         return Ok(());
     }
     let time_limit = Duration::from_millis(task.time_limit_ms);
-    spawn_watchdog(handoff.clone(), time_limit + LOAD_LIMIT);
-    let executor = executor::start(&task.execution, 1, Sizes::Doubling)?.executor;
-    let sizes = sample::batch_sizes(program.rows_limit());
+    spawn_watchdog(reporter.clone(), time_limit + LOAD_LIMIT);
+    let executor = executor::start(&task.execution, 1, WarmUpSizes::PowersOfTwo)?.executor;
+    let sizes = synthetic::batch_sizes(program.rows_limit());
     let total = u32::try_from(sizes.len()).unwrap_or(u32::MAX);
     let progress = |done| reporter.report(WorkerReport::Measuring { done, total });
-    let mut recorder = Recorder::new(&task.execution.executor, handoff);
+    let mut recorder = KernelRecorder::new(&task.execution.executor, handoff);
     let deadline = now() + time_limit;
     let rows = measure(
         &*executor,
@@ -80,7 +81,7 @@ fn run(handoff: &Handoff, reporter: &Reporter<'_>) -> Result<(), StartError> {
 }
 
 fn report_measured(
-    reporter: &Reporter<'_>,
+    reporter: &StatusReporter,
     model: &ModelId,
     device_kind: &DeviceKind,
     profile: Profile,
@@ -99,28 +100,28 @@ fn report_measured(
     });
 }
 
-/// Ends a measurement whose program does not come back.
-fn spawn_watchdog(handoff: Handoff, limit: Duration) {
+/// Starts a thread that ends the process if the program does not return in time.
+fn spawn_watchdog(reporter: StatusReporter, limit: Duration) {
     thread::spawn(move || {
         thread::sleep(limit);
-        let reason = format!("the measurement was not done after {} s", limit.as_secs());
-        Reporter::new(&handoff).failed(reason, true);
+        let reason = format!("the measurement did not end within {} s", limit.as_secs());
+        reporter.report_failure(reason, true);
         executor::exit_now(exit_code::FAILED);
     });
 }
 
-/// Measures the sizes in ascending order, so that the largest memory so far is that of the size just measured. Begins no
-/// size after `deadline`, apart from the first; stops without an error where memory ends.
+/// Measures the batch sizes in ascending order, so that the peak memory so far belongs to the size just measured. Begins no size after
+/// `deadline`, except the first, and ends without an error at a size that does not fit into memory.
 fn measure(
     executor: &dyn Executor,
     program: &Program,
     sizes: &[u32],
     deadline: Instant,
-    recorder: &mut Recorder<'_>,
+    recorder: &mut KernelRecorder<'_>,
     progress: impl Fn(u32),
 ) -> Result<Vec<ProfileRow>, ExecutionError> {
     progress(0);
-    let (fill, _) = sample::warm_up(executor, program, &sizes[..1])?;
+    let (fill, _) = synthetic::warm_up(executor, program, &sizes[..1])?;
     let mut rows = Vec::new();
     for &size in sizes {
         if !rows.is_empty() && now() >= deadline {
@@ -129,14 +130,15 @@ fn measure(
         match measure_size(executor, program, size, fill) {
             Ok(row) => rows.push(row),
             Err(ExecutionError::OutOfMemory(_)) if !rows.is_empty() => break,
-            Err(error) => return Err(at_size(error, size)),
+            Err(error) => return Err(error.at_batch_size(size)),
         }
         progress(rows.len() as u32);
     }
-    // At the end: what the profiler attaches to stays slower.
+    // The kernels are recorded after all measurements, because the profiler slows the process down for good.
     for row in &mut rows {
-        if recorder.wants_batches() {
-            recorder.record(sample::batch(executor, program, row.batch_size, fill)?, row);
+        if recorder.is_active() {
+            let batch = synthetic::prepare_batch(executor, program, row.batch_size, fill)?;
+            recorder.record(batch, row);
         }
     }
     Ok(rows)
@@ -148,12 +150,12 @@ fn measure_size(
     size: u32,
     fill: Fill,
 ) -> Result<ProfileRow, ExecutionError> {
-    // The first run of a size allocates what the others use again.
-    sample::run(executor, program, size, fill)?;
+    // The first run of a size allocates memory that the others reuse.
+    synthetic::run_batch(executor, program, size, fill)?;
     let end = now() + TIME_PER_SIZE;
     let mut latencies = Vec::new();
     while latencies.len() < MIN_RUNS || (latencies.len() < MAX_RUNS && now() < end) {
-        let batch = sample::batch(executor, program, size, fill)?;
+        let batch = synthetic::prepare_batch(executor, program, size, fill)?;
         let started = now();
         batch.run()?;
         latencies.push(now() - started);
@@ -163,7 +165,7 @@ fn measure_size(
     Ok(ProfileRow {
         batch_size: size,
         compute_share: ComputeShare::WHOLE,
-        // A clock may be too coarse for a program that does nothing.
+        // The clock may be too coarse for an empty program.
         latency: quantile(50).max(Duration::from_nanos(1)),
         latency_p99: Some(quantile(99).max(Duration::from_nanos(1))),
         memory: executor.memory(size),
@@ -171,14 +173,4 @@ fn measure_size(
         mean_occupancy: None,
         sm_utilization: None,
     })
-}
-
-fn at_size(error: ExecutionError, size: u32) -> ExecutionError {
-    let at = |text: String| format!("{text} (batch size {size})");
-    match error {
-        ExecutionError::ModuleThrew(text) => ExecutionError::ModuleThrew(at(text)),
-        ExecutionError::WrongOutput(text) => ExecutionError::WrongOutput(at(text)),
-        ExecutionError::OutOfMemory(text) => ExecutionError::OutOfMemory(at(text)),
-        ExecutionError::DeviceFailed(text) => ExecutionError::DeviceFailed(at(text)),
-    }
 }

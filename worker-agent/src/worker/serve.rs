@@ -17,44 +17,45 @@ use packhorse_cluster::{ArtifactDigest, Capacity};
 use packhorse_wire::{LinkSecret, WorkerIdentity};
 use packhorse_worker_agent::handoff::{Handoff, ServeTask, WorkerReport, exit_code};
 
-use super::{
-    Reporter,
+use crate::{
+    batch_limit::{BatchLimit, BatchLimitSearch, MemoryShortage},
     connection::{self, Link, OpenConnections},
-    fitting::{Fitting, Search, Shortage},
-    gate::Gate,
+    executor::{self, LOAD_LIMIT, StartError, Started, WarmUpSizes},
     pipeline::{DeviceFailed, Pipeline},
+    semaphore::Semaphore,
+    status_reporter::StatusReporter,
 };
-use crate::executor::{self, Sizes, StartError, Started};
 
-/// A program that is not loaded and warm after this long never will be.
-pub(super) const LOAD_LIMIT: Duration = Duration::from_mins(5);
-/// Connections at the same time, those without a finished handshake included.
+/// The most connections at the same time, including those in their handshake.
 const MAX_CONNECTIONS: usize = 32;
-/// A draining worker whose gateways are silent for so long has nothing in flight.
+/// The time without a new batch after which a draining worker assumes that its gateways have none in flight.
 const DRAIN_QUIET: Duration = Duration::from_millis(500);
-/// How long the answers about a hung batch may take to get out.
-const LAST_WORDS: Duration = Duration::from_secs(1);
+/// The time limit for the answers to a hung batch and those behind it.
+const FINAL_ANSWERS_LIMIT: Duration = Duration::from_secs(1);
 
-/// What the main thread waits for.
+/// An event for the main thread.
 enum Event {
+    /// The executor has started, or has failed to.
     Started(Result<Started, StartError>),
-    /// There is memory for batches of so many rows only.
-    Fits(u32),
+    /// Only batches of up to this number of rows fit into memory.
+    BatchLimitFound(u32),
+    /// The process was told to end.
     Terminate,
+    /// A batch exceeded its time limit; with the reason.
     BatchTimedOut(String),
-    DeviceFailed(String),
+    /// The device failed.
+    DeviceFailed(DeviceFailed),
 }
 
-/// Runs the worker to its end: the code to exit with. The caller exits at once; threads may still be at work.
+/// Runs the worker to its end, and returns the exit code. The caller must exit at once, because threads may still work.
 pub(crate) fn serve(handoff: &Handoff) -> u8 {
-    let reporter = Reporter::new(handoff);
-    reporter.on_terminate();
-    let (events, happened) = mpsc::channel();
-    await_signals(events.clone());
-    match run(handoff, &reporter, &events, &happened) {
+    let reporter = StatusReporter::new(handoff);
+    let (event_sender, events) = mpsc::channel();
+    forward_signals(event_sender.clone());
+    match run(handoff, &reporter, &event_sender, &events) {
         Ok(code) => code,
         Err(StartError { reason, permanent }) => {
-            reporter.failed(reason, permanent);
+            reporter.report_failure(reason, permanent);
             exit_code::FAILED
         }
     }
@@ -62,54 +63,54 @@ pub(crate) fn serve(handoff: &Handoff) -> u8 {
 
 fn run(
     handoff: &Handoff,
-    reporter: &Reporter<'_>,
-    events: &Sender<Event>,
-    happened: &mpsc::Receiver<Event>,
+    reporter: &StatusReporter,
+    event_sender: &Sender<Event>,
+    events: &mpsc::Receiver<Event>,
 ) -> Result<u8, StartError> {
-    let task: ServeTask = handoff.read_task().map_err(|e| StartError {
-        reason: e.to_string(),
-        permanent: true,
-    })?;
+    let task: ServeTask = handoff
+        .read_task()
+        .map_err(|e| StartError::permanent(e.to_string()))?;
     reporter.report(WorkerReport::Loading);
-    let passing = |reason: String| StartError {
-        reason,
-        permanent: false,
-    };
-    let secret = read_secret(task.link_secret_file.as_deref()).map_err(passing)?;
+    let secret = read_secret(task.link_secret_file.as_deref()).map_err(StartError::transient)?;
     let listener = TcpListener::bind(task.listen)
-        .map_err(|e| passing(format!("cannot listen on {}: {e}", task.listen)))?;
-    let address = listener.local_addr().map_err(|e| passing(e.to_string()))?;
+        .map_err(|e| StartError::transient(format!("cannot listen on {}: {e}", task.listen)))?;
+    let address = listener
+        .local_addr()
+        .map_err(|e| StartError::transient(e.to_string()))?;
 
     let pipeline = Arc::new(Pipeline::new(task.execution.pipeline));
-    spawn_compute(&task, Arc::clone(&pipeline), events.clone());
+    spawn_compute(&task, Arc::clone(&pipeline), event_sender.clone());
     let Started {
         executor,
         batch_size,
         fill,
-    } = match happened.recv_timeout(LOAD_LIMIT) {
+    } = match events.recv_timeout(LOAD_LIMIT) {
         Ok(Event::Started(started)) => started?,
         Ok(Event::Terminate) => return Ok(exit_code::DONE),
-        Ok(Event::Fits(_) | Event::BatchTimedOut(_) | Event::DeviceFailed(_))
+        Ok(Event::BatchLimitFound(_) | Event::BatchTimedOut(_) | Event::DeviceFailed(_))
         | Err(RecvTimeoutError::Disconnected) => {
             unreachable!("nothing runs yet, and this function holds a sender")
         }
         Err(RecvTimeoutError::Timeout) => {
-            let seconds = LOAD_LIMIT.as_secs();
-            return Err(passing(format!("not loaded and warm after {seconds} s")));
+            return Err(StartError::transient(format!(
+                "the program was not loaded and warm after {} s",
+                LOAD_LIMIT.as_secs()
+            )));
         }
     };
 
-    let (fitting, shortages) = Fitting::new((batch_size < task.batch_size).then_some(batch_size));
-    let batches = Gate::new(usize::MAX);
-    let search = Search {
+    let (batch_limit, shortages) =
+        BatchLimit::new((batch_size < task.batch_size).then_some(batch_size));
+    let batches = Semaphore::new(usize::MAX);
+    let search = BatchLimitSearch {
         executor: Arc::clone(&executor),
         pipeline: Arc::clone(&pipeline),
         program: task.execution.program.clone(),
         fill,
-        fitting: Arc::clone(&fitting),
+        limit: Arc::clone(&batch_limit),
         batches: Arc::clone(&batches),
     };
-    spawn_search(search, shortages, events.clone());
+    spawn_search(search, shortages, event_sender.clone());
     let ready = {
         let executor = Arc::clone(&executor);
         move |batch_size: u32| WorkerReport::Ready {
@@ -122,12 +123,12 @@ fn run(
             }),
         }
     };
-    let connections = Gate::new(MAX_CONNECTIONS);
+    let connections = Semaphore::new(MAX_CONNECTIONS);
     let link = Arc::new(Link {
         identity: identity(&task),
         secret,
         program: task.execution.program,
-        fitting,
+        batch_limit,
         executor,
         pipeline: Arc::clone(&pipeline),
         batches: Arc::clone(&batches),
@@ -137,19 +138,19 @@ fn run(
     spawn_watchdog(
         pipeline,
         Duration::from_millis(task.batch_limit_ms),
-        events.clone(),
+        event_sender.clone(),
     );
     reporter.report(ready(batch_size));
 
     let mut draining = false;
     loop {
         let event = if draining {
-            if drained(&batches, &connections) {
+            if wait_until_drained(&batches, &connections) {
                 return Ok(exit_code::DONE);
             }
-            happened.try_recv().ok()
+            events.try_recv().ok()
         } else {
-            happened.recv().ok()
+            events.recv().ok()
         };
         match event {
             Some(Event::Terminate) if !draining => {
@@ -157,13 +158,15 @@ fn run(
                 reporter.report(WorkerReport::Draining);
                 link.open.drain();
             }
-            Some(Event::Fits(rows)) if !draining => reporter.report(ready(rows)),
+            Some(Event::BatchLimitFound(rows)) if !draining => reporter.report(ready(rows)),
             Some(Event::BatchTimedOut(reason)) => {
-                reporter.failed(reason, false);
-                batches.wait_until_empty(LAST_WORDS);
+                reporter.report_failure(reason, false);
+                batches.wait_until_idle(FINAL_ANSWERS_LIMIT);
                 return Ok(exit_code::BATCH_TIMED_OUT);
             }
-            Some(Event::DeviceFailed(reason)) => return Err(passing(reason)),
+            Some(Event::DeviceFailed(failure)) => {
+                return Err(StartError::transient(failure.to_string()));
+            }
             _ => {}
         }
     }
@@ -185,17 +188,17 @@ fn read_secret(file: Option<&Path>) -> Result<LinkSecret, String> {
     let content = fs::read(file).map_err(|e| format!("link secret file: {e}"))?;
     let secret = LinkSecret::from_file_content(&content);
     if secret == LinkSecret::none() {
-        return Err("link secret file: it is empty".to_owned());
+        return Err("link secret file: the file is empty".to_owned());
     }
     Ok(secret)
 }
 
-/// Blocks SIGTERM and SIGINT in this thread, and so in all that it starts; one thread waits for them.
-fn await_signals(events: Sender<Event>) {
+/// Blocks SIGTERM and SIGINT in this thread and in all threads that it starts, and starts a thread that waits for them.
+fn forward_signals(events: Sender<Event>) {
     let signals = SigSet::from_iter([Signal::SIGTERM, Signal::SIGINT]);
     signals
         .thread_block()
-        .expect("blocking signals of one's own cannot fail");
+        .expect("a thread can block its signals");
     thread::spawn(move || {
         while signals.wait().is_ok() {
             let _ = events.send(Event::Terminate);
@@ -203,44 +206,48 @@ fn await_signals(events: Sender<Event>) {
     });
 }
 
-/// The thread that computes. It also loads the program: libtorch keeps threads and settings per thread.
+/// Starts the thread that computes. It also loads the program, because libtorch keeps threads and settings per thread.
 fn spawn_compute(task: &ServeTask, pipeline: Arc<Pipeline>, events: Sender<Event>) {
     let (execution, batch_size) = (task.execution.clone(), task.batch_size);
     thread::spawn(move || {
-        let started = executor::start(&execution, batch_size, Sizes::Every);
+        let started = executor::start(&execution, batch_size, WarmUpSizes::All);
         let executor = started.as_ref().ok().map(|s| Arc::clone(&s.executor));
         let _ = events.send(Event::Started(started));
         let Some(executor) = executor else {
             return;
         };
-        if let Err(DeviceFailed(reason)) = pipeline.run(&*executor, &execution.program) {
-            let _ = events.send(Event::DeviceFailed(format!("the device failed: {reason}")));
+        if let Err(failure) = pipeline.run(&*executor, &execution.program) {
+            let _ = events.send(Event::DeviceFailed(failure));
         }
     });
 }
 
-fn spawn_search(search: Search, shortages: mpsc::Receiver<Shortage>, events: Sender<Event>) {
+fn spawn_search(
+    search: BatchLimitSearch,
+    shortages: mpsc::Receiver<MemoryShortage>,
+    events: Sender<Event>,
+) {
     thread::spawn(move || {
         search.run(shortages, |rows| {
-            let _ = events.send(Event::Fits(rows));
+            let _ = events.send(Event::BatchLimitFound(rows));
         });
     });
 }
 
-fn spawn_accept(listener: TcpListener, link: Arc<Link>, connections: Arc<Gate>) {
+fn spawn_accept(listener: TcpListener, link: Arc<Link>, connections: Arc<Semaphore>) {
     thread::spawn(move || {
         loop {
-            let pass = connections.enter();
+            let permit = connections.acquire();
             match listener.accept() {
                 Ok((stream, _)) => {
                     let link = Arc::clone(&link);
                     thread::spawn(move || {
                         connection::serve(&stream, &link);
-                        drop(pass);
+                        drop(permit);
                     });
                 }
                 Err(error) => {
-                    // Out of descriptors, most likely, which only time can mend.
+                    // Most likely there are no free file descriptors, and a later attempt succeeds.
                     tracing::error!(%error, "cannot accept a connection");
                     thread::sleep(Duration::from_millis(100));
                 }
@@ -256,12 +263,13 @@ fn spawn_watchdog(pipeline: Arc<Pipeline>, limit: Duration, events: Sender<Event
     });
 }
 
-/// Whether everything is answered and the gateways have hung up, or at least fallen silent. Waits a moment for it.
-fn drained(batches: &Gate, connections: &Gate) -> bool {
-    if !batches.wait_until_empty(DRAIN_QUIET) {
+/// Waits a moment until everything is answered and the gateways have closed their connections, or have sent nothing for a while. Returns
+/// false if they have not.
+fn wait_until_drained(batches: &Semaphore, connections: &Semaphore) -> bool {
+    if !batches.wait_until_idle(DRAIN_QUIET) {
         return false;
     }
-    let entered = batches.entered();
-    connections.wait_until_empty(DRAIN_QUIET)
-        || (batches.entered() == entered && batches.wait_until_empty(Duration::ZERO))
+    let acquired = batches.acquired();
+    connections.wait_until_idle(DRAIN_QUIET)
+        || (batches.acquired() == acquired && batches.wait_until_idle(Duration::ZERO))
 }

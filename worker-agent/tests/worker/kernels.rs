@@ -42,7 +42,7 @@ impl Driven {
         let file = folder.path().join("task.json");
         fs::write(&file, serde_json::to_vec(&task).unwrap()).unwrap();
         let mut child = Command::new(env!("CARGO_BIN_EXE_packhorse-worker"))
-            .args(["drive", "--task"])
+            .args(["measure", "--task"])
             .arg(file)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -126,7 +126,10 @@ fn driven_batches_are_measured_within_their_window() {
     let MeasureReply::Failed { reason } = worker.ask(&run(600_000)) else {
         panic!("it runs for longer than allowed");
     };
-    assert_eq!(reason, "a run of over 600000 ms: the limit");
+    assert_eq!(
+        reason,
+        "before_ms, window_ms and after_ms add up to more than the limit of 600000 ms"
+    );
 }
 
 #[test]
@@ -161,7 +164,7 @@ fn the_profile_of_a_cpu_has_no_occupancy_and_says_why() {
         assert_eq!(metrics, (None, None, None));
     }
     let log = fs::read_to_string(worker.handoff().log_path()).unwrap();
-    assert!(log.contains("a CPU runs none"), "{log}");
+    assert!(log.contains("a CPU runs no kernels"), "{log}");
     let left = fs::read_dir(worker.handoff().temporary_dir()).unwrap();
     assert_eq!(left.count(), 0, "the trace is gone");
 }

@@ -135,6 +135,6 @@ fn a_package_is_refused_where_its_largest_program_is_too_small() {
     ));
     assert_eq!(
         reason,
-        "the package takes batches of up to 4 rows; 8 are declared"
+        "the package accepts batches of at most 4 rows; max_batch_size is 8"
     );
 }

@@ -193,7 +193,7 @@ fn the_batch_size_that_fits_is_found_reported_and_kept_to() {
     assert_eq!(failure.kind, FailureKind::OutOfMemory);
     assert_eq!(
         failure.message,
-        "out of memory: a batch of 3; there is memory for 2"
+        "out of memory: a batch of 3 rows; the memory suffices for 2"
     );
     assert_eq!(link.result().1, rows(1));
 }
@@ -236,7 +236,7 @@ fn where_memory_runs_out_while_serving_the_batch_size_that_fits_is_found_anew() 
         assert_eq!(kind, FailureKind::OutOfMemory);
         assert!(message.starts_with("out of memory: "), "{message}");
         wait_for_batch_size(4);
-        let refused = "out of memory: a batch of 8; there is memory for 4".to_owned();
+        let refused = "out of memory: a batch of 8 rows; the memory suffices for 4".to_owned();
         assert_eq!(ask(8, 3), Err((FailureKind::OutOfMemory, refused)));
         assert_eq!(ask(4, 64), Ok(()));
         // One of the sizes below does not fit either.
@@ -326,5 +326,8 @@ fn bench_measures_the_pipeline_and_the_tight_loop() {
     }
     assert_eq!(bench(&["--streams", "on"])["streams"], true);
     let refused = bench(&["--graphs"]);
-    assert_eq!(refused["without_graphs"], "only CUDA devices record");
+    assert_eq!(
+        refused["without_graphs"],
+        "only CUDA devices can record graphs"
+    );
 }

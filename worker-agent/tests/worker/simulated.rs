@@ -279,7 +279,7 @@ fn a_simulation_without_a_profile_is_refused_for_good() {
     assert_eq!(
         failure,
         (
-            "no profile of other:2 on V100-SXM2-16GB to simulate".to_owned(),
+            "no profile of other:2 on V100-SXM2-16GB for the simulated device".to_owned(),
             true
         )
     );

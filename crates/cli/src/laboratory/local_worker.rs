@@ -140,7 +140,7 @@ impl LocalWorker {
     /// Starts the worker without waiting until it is ready.
     pub(super) fn start(options: &LocalWorkerOptions<'_>) -> anyhow::Result<Self> {
         let folder = tempfile::Builder::new()
-            .prefix("packhorse-drive-")
+            .prefix("packhorse-measure-")
             .tempdir()
             .context("cannot create a folder for the worker")?;
         let task = MeasureTask {
@@ -158,7 +158,7 @@ impl LocalWorker {
         let mut line = options.profiler.clone();
         line.extend([
             options.worker.into(),
-            "drive".into(),
+            "measure".into(),
             "--task".into(),
             file.into(),
         ]);

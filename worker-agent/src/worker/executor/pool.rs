@@ -1,41 +1,41 @@
-//! A fixed number of things that are used again and again.
+//! A pool of a fixed number of reusable items.
 
 use std::{
     ops::{Deref, DerefMut},
     sync::{Arc, Condvar, Mutex, MutexGuard},
 };
 
-/// So many things and never more: who takes one when all are taken waits for one to come back.
+/// A fixed number of items. If all of them are in use, the next caller waits until one is returned.
 pub(crate) struct Pool<T> {
     free: Mutex<Vec<T>>,
     returned: Condvar,
 }
 
-/// One of a pool's things, which goes back when this is dropped.
-pub(crate) struct Taken<T> {
-    thing: Option<T>,
+/// An item in use. It returns to its pool when this is dropped.
+pub(crate) struct Pooled<T> {
+    item: Option<T>,
     pool: Arc<Pool<T>>,
 }
 
 impl<T> Pool<T> {
-    /// Of these things.
-    pub(super) fn new(things: Vec<T>) -> Arc<Self> {
+    /// Creates a pool of these items.
+    pub(crate) fn new(items: Vec<T>) -> Arc<Self> {
         Arc::new(Self {
-            free: Mutex::new(things),
+            free: Mutex::new(items),
             returned: Condvar::new(),
         })
     }
 
-    /// Takes one, the one that came back last: its memory is the warmest.
-    pub(super) fn take(self: &Arc<Self>) -> Taken<T> {
-        let empty = |free: &mut Vec<T>| free.is_empty();
+    /// Waits for a free item and returns the one that was returned last, whose memory is most likely in a cache.
+    pub(crate) fn acquire(self: &Arc<Self>) -> Pooled<T> {
+        let is_empty = |free: &mut Vec<T>| free.is_empty();
         let mut free = self
             .returned
-            .wait_while(self.lock(), empty)
+            .wait_while(self.lock(), is_empty)
             .expect("no holder panics");
-        let thing = free.pop();
+        let item = free.pop();
         let pool = Arc::clone(self);
-        Taken { thing, pool }
+        Pooled { item, pool }
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<T>> {
@@ -43,23 +43,23 @@ impl<T> Pool<T> {
     }
 }
 
-impl<T> Deref for Taken<T> {
+impl<T> Deref for Pooled<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
-        self.thing.as_ref().expect("there until the drop")
+        self.item.as_ref().expect("there until the drop")
     }
 }
 
-impl<T> DerefMut for Taken<T> {
+impl<T> DerefMut for Pooled<T> {
     fn deref_mut(&mut self) -> &mut T {
-        self.thing.as_mut().expect("there until the drop")
+        self.item.as_mut().expect("there until the drop")
     }
 }
 
-impl<T> Drop for Taken<T> {
+impl<T> Drop for Pooled<T> {
     fn drop(&mut self) {
-        self.pool.lock().extend(self.thing.take());
+        self.pool.lock().extend(self.item.take());
         self.pool.returned.notify_one();
     }
 }
@@ -71,16 +71,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_empty_pool_waits_for_what_comes_back_and_makes_nothing_new() {
+    fn an_empty_pool_waits_for_an_item_and_creates_none() {
         let pool = Pool::new(vec![1, 2]);
-        let (first, second) = (pool.take(), pool.take());
+        let (first, second) = (pool.acquire(), pool.acquire());
         let other = Arc::clone(&pool);
-        let (took, waiting) = mpsc::channel();
-        let thread = thread::spawn(move || took.send(*other.take()));
+        let (acquired, waiting) = mpsc::channel();
+        let thread = thread::spawn(move || acquired.send(*other.acquire()));
         assert!(waiting.try_recv().is_err());
-        let came_back = *first;
+        let returned = *first;
         drop(first);
-        assert_eq!(waiting.recv().unwrap(), came_back);
+        assert_eq!(waiting.recv().unwrap(), returned);
         thread.join().unwrap().unwrap();
         drop(second);
         let all: BTreeSet<i32> = pool.lock().iter().copied().collect();

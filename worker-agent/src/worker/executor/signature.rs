@@ -1,15 +1,15 @@
-//! Whether what arrives and what comes out is what the model was registered with.
+//! The check of inputs and outputs against the model's signature.
 
 use packhorse_cluster::{Program, TensorSpec};
 use packhorse_wire::{BatchHeader, MAX_PAYLOAD, TensorHeader};
 
-use super::{ExecutionError, OutputTensor};
+use super::{error::ExecutionError, stages::OutputTensor};
 
-/// Whether a batch may be given to the program. A gateway checks requests against the same signature, so that a batch that
-/// does not fit means that gateway and worker disagree about the model.
+/// Checks a batch from the gateway. The gateway checks requests against the same signature, so that a failure means that gateway and
+/// worker disagree about the model.
 ///
 /// # Errors
-/// What does not fit, and what would.
+/// The found and the declared properties, if they differ.
 pub(crate) fn check_batch(program: &Program, batch: &BatchHeader) -> Result<(), String> {
     let limit = program.rows_limit();
     if batch.rows == 0 || batch.rows > limit {
@@ -27,10 +27,10 @@ pub(crate) fn check_batch(program: &Program, batch: &BatchHeader) -> Result<(), 
     )
 }
 
-/// Whether the program kept to its declared outputs.
+/// Checks the outputs of the program.
 ///
 /// # Errors
-/// What it answered, and what was declared.
+/// The found and the declared properties, if they differ.
 pub(crate) fn check_outputs(
     program: &Program,
     rows: u32,
@@ -41,12 +41,13 @@ pub(crate) fn check_outputs(
         .map_err(ExecutionError::WrongOutput)?;
     let bytes: u64 = headers.iter().map(TensorHeader::byte_len).sum();
     if bytes > MAX_PAYLOAD {
-        let problem = format!("{bytes} bytes, over the limit of {MAX_PAYLOAD}");
+        let problem = format!("{bytes} bytes; the limit is {MAX_PAYLOAD}");
         return Err(ExecutionError::WrongOutput(problem));
     }
     Ok(())
 }
 
+/// Checks the inputs or the outputs of a batch; `side` is their name in the error.
 fn check_side(
     side: &str,
     program: &Program,

@@ -1,11 +1,7 @@
-//! An executor without a device: a batch takes as long as its profile says and answers zeros. Whole clusters of real processes
-//! and sockets run with it on a laptop.
+//! The executor of a simulated device: a batch takes as long as its profile says, and its outputs are zero. It lets whole clusters of real
+//! processes and sockets run on a laptop.
 
-use std::{
-    sync::Arc,
-    thread,
-    time::{Duration, Instant},
-};
+use std::{sync::Arc, thread, time::Duration};
 
 use packhorse_cluster::{
     ByteCount, DeviceKind, Dim, ModelId, Profile, ProfileTable, Program, Shape, TensorSpec,
@@ -13,16 +9,22 @@ use packhorse_cluster::{
 use packhorse_wire::{MAX_PAYLOAD, TensorHeader};
 
 use super::{
-    ComputedBatch, Executed, ExecutionError, Executor, LoadedBatch, OutputTensor, PreparedBatch,
-    Repeated, StartError,
-    pool::{Pool, Taken},
+    error::{ExecutionError, StartError},
+    pool::{Pool, Pooled},
+    stages::{
+        ComputedBatch, Executed, Executor, LoadedBatch, OutputTensor, PreparedBatch, RepeatedStage,
+    },
 };
+use crate::clock::now;
 
-/// A sleeping thread may wake up so much late: the rest is waited for awake.
+/// The delay with which a sleeping thread may wake up. The thread spins for the last part of a batch's time instead.
 const WAKE_UP_SLACK: Duration = Duration::from_micros(300);
 
-/// Where the program's profile stands in the table that came with the task.
-pub(super) fn profile(
+/// Reads the program's profile from the table in the task.
+///
+/// # Errors
+/// If the table is malformed or contains no profile of the program.
+pub(super) fn read_profile(
     model: &ModelId,
     device_kind: &DeviceKind,
     csv: &str,
@@ -31,13 +33,13 @@ pub(super) fn profile(
         .map_err(|e| StartError::permanent(format!("the simulated device's profiles: {e}")))?;
     table.get(model, device_kind).cloned().ok_or_else(|| {
         StartError::permanent(format!(
-            "no profile of {model} on {device_kind} to simulate"
+            "no profile of {model} on {device_kind} for the simulated device"
         ))
     })
 }
 
-/// Takes its time from a profile.
-pub(super) struct Simulated {
+/// An executor that takes its times from a profile.
+pub(super) struct SimulatedExecutor {
     shared: Arc<Shared>,
     buffers: Arc<Pool<Vec<u8>>>,
 }
@@ -49,18 +51,19 @@ struct Shared {
 
 struct SimulatedBatch {
     shared: Arc<Shared>,
-    /// The inputs, one after the other.
-    buffer: Taken<Vec<u8>>,
+    /// The bytes of the inputs, one after the other.
+    buffer: Pooled<Vec<u8>>,
     inputs: Vec<TensorHeader>,
 }
 
-/// Its outputs, and how long they took.
+/// The outputs of a batch, and the time of its computation.
 struct SimulatedOutputs {
     outputs: Vec<OutputTensor>,
     compute: Duration,
 }
 
-impl Simulated {
+impl SimulatedExecutor {
+    /// Creates an executor with memory for `buffers` batches.
     pub(super) fn new(program: &Program, profile: Profile, buffers: usize) -> Self {
         let program = program.clone();
         Self {
@@ -70,9 +73,9 @@ impl Simulated {
     }
 }
 
-impl Executor for Simulated {
+impl Executor for SimulatedExecutor {
     fn prepare(&self, inputs: &[TensorHeader]) -> Result<Box<dyn PreparedBatch>, ExecutionError> {
-        let mut buffer = self.buffers.take();
+        let mut buffer = self.buffers.acquire();
         let bytes: u64 = inputs.iter().map(TensorHeader::byte_len).sum();
         buffer.resize(bytes as usize, 0);
         Ok(Box::new(SimulatedBatch {
@@ -101,13 +104,10 @@ impl PreparedBatch for SimulatedBatch {
 }
 
 impl SimulatedBatch {
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "an executor is what takes real time"
-    )]
-    fn take_time(&self) -> Result<SimulatedOutputs, ExecutionError> {
+    /// Waits for the latency of the profile.
+    fn simulate(&self) -> Result<SimulatedOutputs, ExecutionError> {
         let Shared { program, profile } = &*self.shared;
-        let started = Instant::now();
+        let started = now();
         let first = self.inputs.first().map(TensorHeader::shape);
         let rows = first
             .filter(|_| program.batches())
@@ -116,31 +116,31 @@ impl SimulatedBatch {
         let outputs = program
             .outputs
             .iter()
-            .map(|spec| output(spec, first))
+            .map(|spec| zeros(spec, first))
             .collect::<Result<Vec<_>, _>>()?;
         thread::sleep(latency.saturating_sub(WAKE_UP_SLACK));
-        while started.elapsed() < latency {
+        while now() - started < latency {
             std::hint::spin_loop();
         }
-        let compute = started.elapsed();
+        let compute = now() - started;
         Ok(SimulatedOutputs { outputs, compute })
     }
 }
 
 impl LoadedBatch for SimulatedBatch {
     fn compute(self: Box<Self>) -> Result<Box<dyn ComputedBatch>, ExecutionError> {
-        Ok(Box::new(self.take_time()?))
+        Ok(Box::new(self.simulate()?))
     }
 
     fn repeat(
         &self,
-        what: Repeated,
+        stage: RepeatedStage,
         go_on: &mut dyn FnMut() -> bool,
     ) -> Result<u64, ExecutionError> {
         let mut times = 0;
         while go_on() {
-            if what == Repeated::Compute {
-                self.take_time()?;
+            if stage == RepeatedStage::Compute {
+                self.simulate()?;
             }
             times += 1;
         }
@@ -159,8 +159,8 @@ impl ComputedBatch for SimulatedOutputs {
     }
 }
 
-/// Zeros of the declared shape. A variable dimension is as large as the first input's at the same place, else 1.
-fn output(spec: &TensorSpec, first_input: Option<&Shape>) -> Result<OutputTensor, ExecutionError> {
+/// Returns zeros of the declared shape. A variable dimension has the size of the first input's dimension of the same index, else 1.
+fn zeros(spec: &TensorSpec, first_input: Option<&Shape>) -> Result<OutputTensor, ExecutionError> {
     let size = |(axis, dim): (usize, &Dim)| match dim {
         Dim::Any => first_input
             .and_then(|shape| shape.dims().get(axis))
@@ -174,7 +174,7 @@ fn output(spec: &TensorSpec, first_input: Option<&Shape>) -> Result<OutputTensor
     let shape = Shape::new(&dims).map_err(|e| too_large(&e))?;
     let header = TensorHeader::new(spec.datatype, shape).map_err(|e| too_large(&e))?;
     if header.byte_len() > MAX_PAYLOAD {
-        return Err(too_large(&format!("over {MAX_PAYLOAD} bytes")));
+        return Err(too_large(&format!("more than {MAX_PAYLOAD} bytes")));
     }
     let bytes = Box::new(vec![0_u8; header.byte_len() as usize]);
     Ok(OutputTensor { header, bytes })

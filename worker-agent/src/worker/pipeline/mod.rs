@@ -1,8 +1,8 @@
-//! From received batches to answers: the stages, and the watch over what is in them.
+//! The pipeline from received batches to answers: the stages, and the watch over the batches in them.
 //!
-//! Batches keep their order. So many as may be in flight are in the stages at a time, whichever those are: where the copies of one
-//! batch overlap with the computing of another, every stage has a thread of its own and hands on what it has told the device;
-//! otherwise one thread does one stage after the other.
+//! Batches keep their order. The number of batches in the stages is limited to those that may be in flight, whichever stages they are in. If
+//! the copies of one batch overlap with the computation of another, each stage has a thread of its own and passes a batch on when its work
+//! is enqueued on the device; otherwise one thread runs one stage after the other.
 
 #[cfg(test)]
 mod tests;
@@ -15,86 +15,94 @@ use std::{
 };
 
 use packhorse_cluster::Program;
-use packhorse_wire::{FailureKind, StageDurations};
-use packhorse_worker_agent::handoff;
+use packhorse_wire::StageDurations;
+use packhorse_worker_agent::handoff::PipelineSettings;
 
-use super::now;
-use crate::executor::{
-    ComputedBatch, Executed, ExecutionError, Executor, LoadedBatch, OutputTensor, PreparedBatch,
-    check_outputs,
+use crate::{
+    clock::now,
+    executor::{
+        ComputedBatch, Executed, ExecutionError, Executor, LoadedBatch, OutputTensor,
+        PreparedBatch, check_outputs,
+    },
 };
 
-/// Who sent a batch, and waits for the answer.
-pub(super) trait Sender: Send {
-    /// Whether there is still somebody: a batch that is no longer wanted is not computed.
-    fn is_there(&self) -> bool;
+/// The reply to a batch: the way back to its sender.
+pub(crate) trait BatchReply: Send {
+    /// Returns false if the sender no longer waits, so that the batch need not be computed.
+    fn is_wanted(&self) -> bool;
 
-    /// Answers with the outputs.
-    fn result(self: Box<Self>, outputs: Vec<OutputTensor>, stages: StageDurations);
+    /// Sends the outputs.
+    fn send_result(self: Box<Self>, outputs: Vec<OutputTensor>, stages: StageDurations);
 
-    /// Answers that there are none.
-    fn failure(self: Box<Self>, kind: FailureKind, message: &str);
+    /// Sends the failure of the batch.
+    fn send_failure(self: Box<Self>, error: ExecutionError);
 }
 
-/// A batch with all its inputs.
-pub(super) struct Job {
-    pub(super) batch: Box<dyn PreparedBatch>,
-    pub(super) rows: u32,
-    /// From its header to its last byte.
-    pub(super) receive: Duration,
-    /// When the last byte was there.
-    pub(super) received_at: Instant,
-    pub(super) sender: Box<dyn Sender>,
+/// A batch whose inputs are complete.
+pub(crate) struct ReceivedBatch {
+    /// The inputs.
+    pub(crate) batch: Box<dyn PreparedBatch>,
+    /// The number of rows.
+    pub(crate) rows: u32,
+    /// The time from the header to the last byte.
+    pub(crate) receive: Duration,
+    /// The time at which the last byte was received.
+    pub(crate) received_at: Instant,
+    /// The reply.
+    pub(crate) reply: Box<dyn BatchReply>,
 }
 
 /// The batches of a worker, from the last byte to the answer.
-pub(super) struct Pipeline {
-    options: handoff::PipelineSettings,
+pub(crate) struct Pipeline {
+    settings: PipelineSettings,
     state: Mutex<State>,
     changed: Condvar,
 }
 
 struct State {
-    /// How many there are is limited by the executor's memory for inputs.
-    waiting: VecDeque<Job>,
-    /// In the stages, in order.
-    running: VecDeque<Running>,
-    /// Since when the first of those has the device to itself.
+    /// The batches that wait. Their number is limited by the executor's memory for inputs.
+    waiting: VecDeque<ReceivedBatch>,
+    /// The batches in the stages, in order.
+    in_flight: VecDeque<BatchInFlight>,
+    /// The time since which the first batch in flight has the device to itself.
     first_since: Instant,
     phase: Phase,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Phase {
+    /// Batches are accepted and computed.
     Open,
-    /// What is there is computed, and then no more.
+    /// The batches that have been accepted are computed.
     Closing,
-    /// Nothing will be computed any more: a batch did not end.
+    /// Nothing is computed any more, because a batch did not end.
     Hung,
-    /// The same: the device has failed.
+    /// Nothing is computed any more, because the device failed.
     Failed,
 }
 
-/// What is kept of a job while its batch is in the stages. The sender stays here, so that the watch can answer.
-struct Running {
+/// The part of a batch that is kept here while it is in the stages, so that the watch can answer it.
+struct BatchInFlight {
     rows: u32,
     receive: Duration,
     received_at: Instant,
-    sender: Box<dyn Sender>,
+    reply: Box<dyn BatchReply>,
 }
 
-/// The device computes nothing any more. What was in flight, or comes until the process ends, is not answered: its gateways find
-/// that out with the connection, and send it elsewhere.
-#[derive(Debug)]
-pub(super) struct DeviceFailed(pub(super) String);
+/// The failure of the device. Batches in flight, and those received before the process ends, are not answered: their gateways notice the
+/// closed connection and send them to another replica.
+#[derive(Debug, thiserror::Error)]
+#[error("the device failed: {0}")]
+pub(crate) struct DeviceFailed(pub(crate) String);
 
 impl Pipeline {
-    pub(super) fn new(options: handoff::PipelineSettings) -> Self {
+    /// Creates an open pipeline, which computes nothing until [`Pipeline::run`].
+    pub(crate) fn new(settings: PipelineSettings) -> Self {
         Self {
-            options,
+            settings,
             state: Mutex::new(State {
                 waiting: VecDeque::new(),
-                running: VecDeque::new(),
+                in_flight: VecDeque::new(),
                 first_since: now(),
                 phase: Phase::Open,
             }),
@@ -102,49 +110,51 @@ impl Pipeline {
         }
     }
 
-    /// Has a batch computed.
-    pub(super) fn push(&self, job: Job) {
+    /// Accepts a batch.
+    pub(crate) fn push(&self, batch: ReceivedBatch) {
         let mut state = self.lock();
         match state.phase {
             Phase::Open | Phase::Closing => {
-                state.waiting.push_back(job);
+                state.waiting.push_back(batch);
                 self.changed.notify_all();
             }
             Phase::Hung => {
                 drop(state);
-                let sender = job.sender;
-                sender.failure(FailureKind::TimedOut, BEHIND_A_HUNG_BATCH);
+                batch.reply.send_failure(behind_a_hung_batch());
             }
-            // As what was in flight: no answer.
+            // Like the batches in flight, it gets no answer.
             Phase::Failed => {}
         }
     }
 
-    /// Computes what there is, and then no more.
-    pub(super) fn close(&self) {
+    /// Ends the pipeline after the batches that have been accepted.
+    pub(crate) fn close(&self) {
         self.lock().phase = Phase::Closing;
         self.changed.notify_all();
     }
 
-    /// Computes batches until there will be no more. To be called on the thread on which the executor was started.
-    pub(super) fn run(
+    /// Computes batches until there will be no more. Must be called on the thread on which the executor was started.
+    ///
+    /// # Errors
+    /// If the device fails.
+    pub(crate) fn run(
         &self,
         executor: &dyn Executor,
         program: &Program,
     ) -> Result<(), DeviceFailed> {
-        if !self.options.streams {
-            while let Some(batch) = self.take() {
-                self.finish(batch.run(), executor, program)?;
+        if !self.settings.streams {
+            while let Some(batch) = self.next_batch() {
+                self.answer_first(batch.run(), executor, program)?;
             }
             return Ok(());
         }
-        let capacity = self.options.in_flight as usize;
-        let (load, loaded) = mpsc::sync_channel(capacity);
-        let (hand_on, computed) = mpsc::sync_channel::<Result<_, _>>(capacity);
+        let capacity = self.settings.in_flight as usize;
+        let (load_sender, loaded) = mpsc::sync_channel(capacity);
+        let (compute_sender, computed) = mpsc::sync_channel::<Result<_, _>>(capacity);
         thread::scope(|scope| {
             scope.spawn(move || {
-                while let Some(batch) = self.take() {
-                    if load.send(batch.copy_in()).is_err() {
+                while let Some(batch) = self.next_batch() {
+                    if load_sender.send(batch.copy_in()).is_err() {
                         return;
                     }
                 }
@@ -152,53 +162,53 @@ impl Pipeline {
             let copy_out = scope.spawn(move || {
                 for batch in computed {
                     let outcome = batch.and_then(|batch: Box<dyn ComputedBatch>| batch.copy_out());
-                    self.finish(outcome, executor, program)?;
+                    self.answer_first(outcome, executor, program)?;
                 }
                 Ok(())
             });
             for batch in loaded {
                 let computed = batch.and_then(|batch: Box<dyn LoadedBatch>| batch.compute());
-                if hand_on.send(computed).is_err() {
+                if compute_sender.send(computed).is_err() {
                     break;
                 }
             }
-            drop(hand_on);
+            drop(compute_sender);
             copy_out
                 .join()
                 .expect("a stage that panics ends the process")
         })
     }
 
-    /// Waits for a batch, and for room for it in the stages; `None` if there will be none.
-    fn take(&self) -> Option<Box<dyn PreparedBatch>> {
-        let in_flight = self.options.in_flight as usize;
-        let nothing = |state: &mut State| {
-            state.waiting.retain(|job| job.sender.is_there());
+    /// Waits for a batch, and for room for it in the stages. Returns `None` if there will be none.
+    fn next_batch(&self) -> Option<Box<dyn PreparedBatch>> {
+        let limit = self.settings.in_flight as usize;
+        let must_wait = |state: &mut State| {
+            state.waiting.retain(|batch| batch.reply.is_wanted());
             match state.phase {
-                Phase::Open => state.waiting.is_empty() || state.running.len() >= in_flight,
-                Phase::Closing => !state.waiting.is_empty() && state.running.len() >= in_flight,
+                Phase::Open => state.waiting.is_empty() || state.in_flight.len() >= limit,
+                Phase::Closing => !state.waiting.is_empty() && state.in_flight.len() >= limit,
                 Phase::Hung | Phase::Failed => false,
             }
         };
         let mut state = self
             .changed
-            .wait_while(self.lock(), nothing)
+            .wait_while(self.lock(), must_wait)
             .expect("no holder panics");
-        let job = state.waiting.pop_front()?;
-        if state.running.is_empty() {
+        let received = state.waiting.pop_front()?;
+        if state.in_flight.is_empty() {
             state.first_since = now();
         }
-        state.running.push_back(Running {
-            rows: job.rows,
-            receive: job.receive,
-            received_at: job.received_at,
-            sender: job.sender,
+        state.in_flight.push_back(BatchInFlight {
+            rows: received.rows,
+            receive: received.receive,
+            received_at: received.received_at,
+            reply: received.reply,
         });
-        Some(job.batch)
+        Some(received.batch)
     }
 
-    /// Answers the first of the batches in the stages.
-    fn finish(
+    /// Answers the first batch in flight.
+    fn answer_first(
         &self,
         outcome: Result<Executed, ExecutionError>,
         executor: &dyn Executor,
@@ -207,70 +217,73 @@ impl Pipeline {
         let first = {
             let mut state = self.lock();
             state.first_since = now();
-            state.running.pop_front()
+            state.in_flight.pop_front()
         };
         self.changed.notify_all();
         let Some(batch) = first else {
-            // The watch gave up on it.
+            // The watch has already answered it.
             return Ok(());
         };
         let checked = outcome.and_then(|executed| {
             check_outputs(program, batch.rows, &executed.outputs)?;
             Ok(executed)
         });
-        let error = match checked {
+        match checked {
             Ok(executed) => {
                 let stages = batch.stages(&executed);
-                batch.sender.result(executed.outputs, stages);
-                return Ok(());
+                batch.reply.send_result(executed.outputs, stages);
             }
-            Err(error) => error,
-        };
-        let kind = match &error {
-            ExecutionError::ModuleThrew(_) => FailureKind::ModuleThrew,
-            ExecutionError::WrongOutput(_) => FailureKind::WrongOutput,
-            ExecutionError::OutOfMemory(_) => {
-                executor.release_memory();
-                FailureKind::OutOfMemory
-            }
-            ExecutionError::DeviceFailed(reason) => {
+            Err(ExecutionError::DeviceFailed(reason)) => {
                 drop(self.stop(&mut self.lock(), Phase::Failed));
-                return Err(DeviceFailed(reason.clone()));
+                return Err(DeviceFailed(reason));
             }
-        };
-        batch.sender.failure(kind, &error.to_string());
+            Err(error) => {
+                if matches!(error, ExecutionError::OutOfMemory(_)) {
+                    executor.release_memory();
+                }
+                batch.reply.send_failure(error);
+            }
+        }
         Ok(())
     }
 
-    /// Gives up what is there: nobody will compute it.
-    fn stop(&self, state: &mut State, phase: Phase) -> (VecDeque<Running>, VecDeque<Job>) {
+    /// Ends the pipeline, and returns the batches that will not be computed.
+    fn stop(
+        &self,
+        state: &mut State,
+        phase: Phase,
+    ) -> (VecDeque<BatchInFlight>, VecDeque<ReceivedBatch>) {
         state.phase = phase;
         self.changed.notify_all();
-        let running = std::mem::take(&mut state.running);
-        (running, std::mem::take(&mut state.waiting))
+        let in_flight = std::mem::take(&mut state.in_flight);
+        (in_flight, std::mem::take(&mut state.waiting))
     }
 
-    /// Waits for a batch that has the device to itself for longer than `limit`, answers it and all behind it, and says why.
-    pub(super) fn watch(&self, limit: Duration) -> String {
-        let (mut running, waiting) = loop {
+    /// Waits for a batch that has the device to itself for longer than `limit`, and answers it and all batches behind it. Returns the reason.
+    pub(crate) fn watch(&self, limit: Duration) -> String {
+        let (mut in_flight, waiting) = loop {
             let mut state = self.lock();
-            let first = state.running.front();
+            let first = state.in_flight.front();
             let age = first.map(|_| now() - state.first_since);
             let left = limit.saturating_sub(age.unwrap_or_default());
             if left.is_zero() {
                 break self.stop(&mut state, Phase::Hung);
             }
             drop(state);
-            // Whatever becomes the first meanwhile is due later than this thread wakes.
+            // A batch that becomes the first meanwhile reaches the limit after this thread wakes.
             thread::sleep(left);
         };
-        let hung = running.pop_front().expect("its time is over");
-        let (rows, limit) = (hung.rows, limit.as_millis());
-        let reason = format!("a batch of {rows} was still running after {limit} ms");
-        hung.sender.failure(FailureKind::TimedOut, &reason);
-        let behind = running.into_iter().map(|running| running.sender);
-        for sender in behind.chain(waiting.into_iter().map(|job| job.sender)) {
-            sender.failure(FailureKind::TimedOut, BEHIND_A_HUNG_BATCH);
+        let hung = in_flight.pop_front().expect("its time is over");
+        let reason = format!(
+            "a batch of {} was still running after {} ms",
+            hung.rows,
+            limit.as_millis()
+        );
+        hung.reply
+            .send_failure(ExecutionError::TimedOut(reason.clone()));
+        let behind = in_flight.into_iter().map(|batch| batch.reply);
+        for reply in behind.chain(waiting.into_iter().map(|batch| batch.reply)) {
+            reply.send_failure(behind_a_hung_batch());
         }
         reason
     }
@@ -280,7 +293,7 @@ impl Pipeline {
     }
 }
 
-impl Running {
+impl BatchInFlight {
     fn stages(&self, executed: &Executed) -> StageDurations {
         let Executed {
             copy_in,
@@ -299,4 +312,6 @@ impl Running {
     }
 }
 
-const BEHIND_A_HUNG_BATCH: &str = "waited behind a batch that did not end";
+fn behind_a_hung_batch() -> ExecutionError {
+    ExecutionError::TimedOut("waited behind a batch that did not end".to_owned())
+}

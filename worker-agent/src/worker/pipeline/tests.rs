@@ -1,4 +1,4 @@
-//! The pipeline with stages that say when they begin and end when they are told to: which of them overlap is decided, not timed.
+//! The pipeline with stages that report their begin and end on command, so that the overlap of stages is tested without timing.
 
 use std::{
     collections::BTreeMap,
@@ -10,9 +10,9 @@ use packhorse_cluster::{ByteCount, Program};
 use packhorse_wire::TensorHeader;
 
 use super::*;
-use crate::executor::Repeated;
+use crate::executor::RepeatedStage;
 
-/// Far above what anything here takes: only a test that has failed waits so long.
+/// A time limit far above what any step takes.
 const LIMIT: Duration = Duration::from_mins(1);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -24,19 +24,19 @@ enum Stage {
 
 type Outcome = Result<(), ExecutionError>;
 
-/// How the stages of the batches end.
+/// The outcomes of the stages, which the test sends.
 type Ends = Arc<Mutex<BTreeMap<(u32, Stage), mpsc::Receiver<Outcome>>>>;
 
-/// A batch whose stages wait to be told how they end.
-struct Told {
+/// A batch whose stages wait for their outcome.
+struct ScriptedBatch {
     number: u32,
     stage: Stage,
     began: mpsc::Sender<(u32, Stage)>,
     ends: Ends,
 }
 
-impl Told {
-    fn at(mut self: Box<Self>, stage: Stage) -> Result<Box<Self>, ExecutionError> {
+impl ScriptedBatch {
+    fn run_stage(mut self: Box<Self>, stage: Stage) -> Result<Box<Self>, ExecutionError> {
         self.stage = stage;
         self.began.send((self.number, stage)).unwrap();
         let end = self.ends.lock().unwrap().remove(&(self.number, stage));
@@ -47,29 +47,29 @@ impl Told {
     }
 }
 
-impl PreparedBatch for Told {
+impl PreparedBatch for ScriptedBatch {
     fn input_mut(&mut self, _index: usize) -> &mut [u8] {
         &mut []
     }
 
     fn copy_in(self: Box<Self>) -> Result<Box<dyn LoadedBatch>, ExecutionError> {
-        Ok(self.at(Stage::CopyIn)?)
+        Ok(self.run_stage(Stage::CopyIn)?)
     }
 }
 
-impl LoadedBatch for Told {
+impl LoadedBatch for ScriptedBatch {
     fn compute(self: Box<Self>) -> Result<Box<dyn ComputedBatch>, ExecutionError> {
-        Ok(self.at(Stage::Compute)?)
+        Ok(self.run_stage(Stage::Compute)?)
     }
 
-    fn repeat(&self, _: Repeated, _: &mut dyn FnMut() -> bool) -> Result<u64, ExecutionError> {
+    fn repeat(&self, _: RepeatedStage, _: &mut dyn FnMut() -> bool) -> Result<u64, ExecutionError> {
         Ok(0)
     }
 }
 
-impl ComputedBatch for Told {
+impl ComputedBatch for ScriptedBatch {
     fn copy_out(self: Box<Self>) -> Result<Executed, ExecutionError> {
-        self.at(Stage::CopyOut)?;
+        self.run_stage(Stage::CopyOut)?;
         Ok(Executed {
             outputs: Vec::new(),
             copy_in: Duration::ZERO,
@@ -79,26 +79,26 @@ impl ComputedBatch for Told {
     }
 }
 
-/// What a batch's sender was told.
-type Answer = (u32, Result<(), FailureKind>);
+/// The answer to a batch.
+type Answer = (u32, Result<(), ExecutionError>);
 
-struct Asking {
+struct TestReply {
     number: u32,
     answers: mpsc::Sender<Answer>,
-    there: bool,
+    wanted: bool,
 }
 
-impl Sender for Asking {
-    fn is_there(&self) -> bool {
-        self.there
+impl BatchReply for TestReply {
+    fn is_wanted(&self) -> bool {
+        self.wanted
     }
 
-    fn result(self: Box<Self>, _outputs: Vec<OutputTensor>, _stages: StageDurations) {
+    fn send_result(self: Box<Self>, _outputs: Vec<OutputTensor>, _stages: StageDurations) {
         self.answers.send((self.number, Ok(()))).unwrap();
     }
 
-    fn failure(self: Box<Self>, kind: FailureKind, _message: &str) {
-        self.answers.send((self.number, Err(kind))).unwrap();
+    fn send_failure(self: Box<Self>, error: ExecutionError) {
+        self.answers.send((self.number, Err(error))).unwrap();
     }
 }
 
@@ -116,25 +116,26 @@ impl Executor for NoExecutor {
     }
 }
 
-struct Stand {
+/// A pipeline with a controlled executor.
+struct TestBench {
     pipeline: Arc<Pipeline>,
     running: Option<JoinHandle<Result<(), DeviceFailed>>>,
     starting: mpsc::Sender<(u32, Stage)>,
     began: mpsc::Receiver<(u32, Stage)>,
     ends: Ends,
-    tell: BTreeMap<(u32, Stage), mpsc::Sender<Outcome>>,
+    outcomes: BTreeMap<(u32, Stage), mpsc::Sender<Outcome>>,
     answer: mpsc::Sender<Answer>,
     answers: mpsc::Receiver<Answer>,
 }
 
-impl Stand {
+impl TestBench {
     fn new(streams: bool, in_flight: u32) -> Self {
-        let options = handoff::PipelineSettings {
+        let settings = PipelineSettings {
             in_flight,
             streams,
             graphs: false,
         };
-        let pipeline = Arc::new(Pipeline::new(options));
+        let pipeline = Arc::new(Pipeline::new(settings));
         let program = Program {
             model: "m:1".parse().unwrap(),
             artifact: format!("sha256:{}", "ab".repeat(32)).parse().unwrap(),
@@ -152,49 +153,49 @@ impl Stand {
             starting,
             began,
             ends: Arc::default(),
-            tell: BTreeMap::new(),
+            outcomes: BTreeMap::new(),
             answer,
             answers,
         }
     }
 
     fn push(&mut self, number: u32) {
-        self.push_from(number, true);
+        self.push_with(number, true);
     }
 
-    fn push_from(&mut self, number: u32, there: bool) {
+    fn push_with(&mut self, number: u32, wanted: bool) {
         for stage in [Stage::CopyIn, Stage::Compute, Stage::CopyOut] {
-            let (tell, end) = mpsc::channel();
-            self.tell.insert((number, stage), tell);
+            let (outcome, end) = mpsc::channel();
+            self.outcomes.insert((number, stage), outcome);
             self.ends.lock().unwrap().insert((number, stage), end);
         }
-        let batch = Told {
+        let batch = ScriptedBatch {
             number,
             stage: Stage::CopyIn,
             began: self.starting.clone(),
             ends: Arc::clone(&self.ends),
         };
-        let sender = Asking {
+        let reply = TestReply {
             number,
             answers: self.answer.clone(),
-            there,
+            wanted,
         };
-        self.pipeline.push(Job {
+        self.pipeline.push(ReceivedBatch {
             batch: Box::new(batch),
             rows: 1,
             receive: Duration::ZERO,
             received_at: now(),
-            sender: Box::new(sender),
+            reply: Box::new(reply),
         });
     }
 
-    /// Waits until it computes no more: how that came.
+    /// Waits until the pipeline has ended.
     fn ended(&mut self) -> Result<(), DeviceFailed> {
         self.running.take().unwrap().join().unwrap()
     }
 
-    /// Waits until these stages have begun, in whatever order.
-    fn begun<const N: usize>(&self, expected: [(u32, Stage); N]) {
+    /// Waits until these stages have begun, in any order.
+    fn await_begin<const N: usize>(&self, expected: [(u32, Stage); N]) {
         let mut begun = [(); N].map(|()| self.began.recv_timeout(LIMIT).unwrap());
         begun.sort_unstable();
         assert_eq!(begun, expected);
@@ -205,10 +206,10 @@ impl Stand {
     }
 
     fn end_with(&self, number: u32, stage: Stage, outcome: Outcome) {
-        self.tell[&(number, stage)].send(outcome).unwrap();
+        self.outcomes[&(number, stage)].send(outcome).unwrap();
     }
 
-    /// Lets all stages of a batch end when they begin.
+    /// Makes all stages of a batch end when they begin.
     fn end_all(&self, number: u32) {
         for stage in [Stage::CopyIn, Stage::Compute, Stage::CopyOut] {
             self.end(number, stage);
@@ -219,185 +220,181 @@ impl Stand {
         self.answers.recv_timeout(LIMIT).unwrap()
     }
 
-    fn nothing_else_has_begun(&self) {
+    fn assert_nothing_else_began(&self) {
         assert_eq!(self.began.try_recv(), Err(mpsc::TryRecvError::Empty));
     }
 }
 
 #[test]
 fn with_streams_one_batch_is_copied_while_another_is_computed() {
-    let mut stand = Stand::new(true, 3);
+    let mut bench = TestBench::new(true, 3);
     for number in 1..=3 {
-        stand.push(number);
+        bench.push(number);
     }
-    stand.begun([(1, Stage::CopyIn)]);
-    stand.end(1, Stage::CopyIn);
-    stand.begun([(1, Stage::Compute), (2, Stage::CopyIn)]);
-    stand.end(2, Stage::CopyIn);
-    stand.begun([(3, Stage::CopyIn)]);
-    stand.end(1, Stage::Compute);
-    stand.begun([(1, Stage::CopyOut), (2, Stage::Compute)]);
-    stand.end(3, Stage::CopyIn);
-    stand.end(2, Stage::Compute);
-    stand.begun([(3, Stage::Compute)]);
+    bench.await_begin([(1, Stage::CopyIn)]);
+    bench.end(1, Stage::CopyIn);
+    bench.await_begin([(1, Stage::Compute), (2, Stage::CopyIn)]);
+    bench.end(2, Stage::CopyIn);
+    bench.await_begin([(3, Stage::CopyIn)]);
+    bench.end(1, Stage::Compute);
+    bench.await_begin([(1, Stage::CopyOut), (2, Stage::Compute)]);
+    bench.end(3, Stage::CopyIn);
+    bench.end(2, Stage::Compute);
+    bench.await_begin([(3, Stage::Compute)]);
     for (number, stage) in [
         (3, Stage::Compute),
         (1, Stage::CopyOut),
         (2, Stage::CopyOut),
         (3, Stage::CopyOut),
     ] {
-        stand.end(number, stage);
+        bench.end(number, stage);
     }
     for number in 1..=3 {
-        assert_eq!(stand.answer(), (number, Ok(())));
+        assert_eq!(bench.answer(), (number, Ok(())));
     }
 }
 
 #[test]
 fn no_more_batches_than_may_be_in_flight_are_in_the_stages() {
-    let mut stand = Stand::new(true, 2);
+    let mut bench = TestBench::new(true, 2);
     for number in 1..=3 {
-        stand.push(number);
+        bench.push(number);
     }
-    stand.begun([(1, Stage::CopyIn)]);
-    stand.end(1, Stage::CopyIn);
-    stand.begun([(1, Stage::Compute), (2, Stage::CopyIn)]);
-    stand.end(2, Stage::CopyIn);
-    stand.end(1, Stage::Compute);
-    stand.begun([(1, Stage::CopyOut), (2, Stage::Compute)]);
-    // Nothing but the third's copy could begin, and it would at once.
-    stand.nothing_else_has_begun();
-    stand.end(1, Stage::CopyOut);
-    assert_eq!(stand.answer(), (1, Ok(())));
-    stand.begun([(3, Stage::CopyIn)]);
-    stand.end(2, Stage::Compute);
-    stand.end(2, Stage::CopyOut);
-    stand.end_all(3);
-    assert_eq!(stand.answer(), (2, Ok(())));
-    assert_eq!(stand.answer(), (3, Ok(())));
+    bench.await_begin([(1, Stage::CopyIn)]);
+    bench.end(1, Stage::CopyIn);
+    bench.await_begin([(1, Stage::Compute), (2, Stage::CopyIn)]);
+    bench.end(2, Stage::CopyIn);
+    bench.end(1, Stage::Compute);
+    bench.await_begin([(1, Stage::CopyOut), (2, Stage::Compute)]);
+    // Only the copy of the third batch could begin, and it would begin at once.
+    bench.assert_nothing_else_began();
+    bench.end(1, Stage::CopyOut);
+    assert_eq!(bench.answer(), (1, Ok(())));
+    bench.await_begin([(3, Stage::CopyIn)]);
+    bench.end(2, Stage::Compute);
+    bench.end(2, Stage::CopyOut);
+    bench.end_all(3);
+    assert_eq!(bench.answer(), (2, Ok(())));
+    assert_eq!(bench.answer(), (3, Ok(())));
 }
 
 #[test]
 fn without_streams_a_batch_begins_when_the_one_before_it_has_ended() {
-    let mut stand = Stand::new(false, 2);
-    stand.push(1);
-    stand.push(2);
+    let mut bench = TestBench::new(false, 2);
+    bench.push(1);
+    bench.push(2);
     for number in [1, 2] {
         for stage in [Stage::CopyIn, Stage::Compute, Stage::CopyOut] {
-            stand.begun([(number, stage)]);
-            stand.nothing_else_has_begun();
-            stand.end(number, stage);
+            bench.await_begin([(number, stage)]);
+            bench.assert_nothing_else_began();
+            bench.end(number, stage);
         }
-        assert_eq!(stand.answer(), (number, Ok(())));
+        assert_eq!(bench.answer(), (number, Ok(())));
     }
 }
 
 #[test]
-fn a_failure_in_any_stage_is_that_batchs_alone_and_keeps_its_place() {
+fn a_failure_in_any_stage_affects_that_batch_only_and_keeps_its_place() {
     for streams in [true, false] {
         for stage in [Stage::CopyIn, Stage::Compute, Stage::CopyOut] {
-            for (error, kind) in [
-                (
-                    ExecutionError::ModuleThrew(String::new()),
-                    FailureKind::ModuleThrew,
-                ),
-                (
-                    ExecutionError::OutOfMemory(String::new()),
-                    FailureKind::OutOfMemory,
-                ),
+            for error in [
+                ExecutionError::ModuleThrew(String::new()),
+                ExecutionError::OutOfMemory(String::new()),
             ] {
-                let mut stand = Stand::new(streams, 2);
+                let mut bench = TestBench::new(streams, 2);
                 for number in 1..=3 {
-                    stand.push(number);
+                    bench.push(number);
                 }
-                stand.end_all(1);
+                bench.end_all(1);
                 for earlier in [Stage::CopyIn, Stage::Compute, Stage::CopyOut] {
                     let outcome = if earlier == stage {
                         Err(error.clone())
                     } else {
                         Ok(())
                     };
-                    stand.end_with(2, earlier, outcome);
+                    bench.end_with(2, earlier, outcome);
                 }
-                stand.end_all(3);
-                let answers = [stand.answer(), stand.answer(), stand.answer()];
-                assert_eq!(answers, [(1, Ok(())), (2, Err(kind)), (3, Ok(()))]);
+                bench.end_all(3);
+                let answers = [bench.answer(), bench.answer(), bench.answer()];
+                assert_eq!(answers, [(1, Ok(())), (2, Err(error)), (3, Ok(()))]);
             }
         }
     }
 }
 
 #[test]
-fn what_is_there_when_it_closes_is_answered() {
+fn accepted_batches_are_answered_after_the_close() {
     for streams in [true, false] {
-        let mut stand = Stand::new(streams, 2);
+        let mut bench = TestBench::new(streams, 2);
         for number in 1..=4 {
-            stand.push(number);
+            bench.push(number);
         }
-        stand.begun([(1, Stage::CopyIn)]);
-        stand.pipeline.close();
+        bench.await_begin([(1, Stage::CopyIn)]);
+        bench.pipeline.close();
         for number in 1..=4 {
-            stand.end_all(number);
+            bench.end_all(number);
         }
         for number in 1..=4 {
-            assert_eq!(stand.answer(), (number, Ok(())));
+            assert_eq!(bench.answer(), (number, Ok(())));
         }
-        assert!(stand.ended().is_ok());
+        assert!(bench.ended().is_ok());
     }
 }
 
 #[test]
-fn a_batch_that_nobody_waits_for_any_more_is_not_computed() {
-    let mut stand = Stand::new(true, 1);
-    stand.push(1);
-    stand.begun([(1, Stage::CopyIn)]);
-    stand.push_from(2, false);
-    stand.push(3);
-    stand.end_all(1);
-    stand.end_all(3);
-    stand.begun([(1, Stage::Compute), (1, Stage::CopyOut), (3, Stage::CopyIn)]);
-    assert_eq!(stand.answer(), (1, Ok(())));
-    assert_eq!(stand.answer(), (3, Ok(())));
+fn a_batch_that_is_no_longer_wanted_is_not_computed() {
+    let mut bench = TestBench::new(true, 1);
+    bench.push(1);
+    bench.await_begin([(1, Stage::CopyIn)]);
+    bench.push_with(2, false);
+    bench.push(3);
+    bench.end_all(1);
+    bench.end_all(3);
+    bench.await_begin([(1, Stage::Compute), (1, Stage::CopyOut), (3, Stage::CopyIn)]);
+    assert_eq!(bench.answer(), (1, Ok(())));
+    assert_eq!(bench.answer(), (3, Ok(())));
 }
 
 #[test]
-fn a_device_that_fails_ends_it_and_nothing_in_flight_is_answered() {
+fn a_failed_device_ends_the_pipeline_and_nothing_in_flight_is_answered() {
     for streams in [true, false] {
-        let mut stand = Stand::new(streams, 2);
+        let mut bench = TestBench::new(streams, 2);
         for number in 1..=3 {
-            stand.push(number);
+            bench.push(number);
         }
         for number in 1..=3 {
-            stand.end(number, Stage::CopyIn);
+            bench.end(number, Stage::CopyIn);
         }
         let failed = ExecutionError::DeviceFailed("an illegal access".to_owned());
-        // The third one may have begun by the time at which the first one's failure is known.
+        // The third batch may have begun when the failure of the first is known.
         for number in 1..=3 {
-            stand.end_with(number, Stage::Compute, Err(failed.clone()));
+            bench.end_with(number, Stage::Compute, Err(failed.clone()));
         }
-        let DeviceFailed(reason) = stand.ended().unwrap_err();
+        let DeviceFailed(reason) = bench.ended().unwrap_err();
         assert_eq!(reason, "an illegal access");
-        // Nor is what comes before the process has ended.
-        stand.push(4);
-        drop(stand.answer);
-        assert_eq!(stand.answers.try_iter().count(), 0);
+        // Batches that come later are not answered, either.
+        bench.push(4);
+        drop(bench.answer);
+        assert_eq!(bench.answers.try_iter().count(), 0);
     }
 }
 
 #[test]
 fn the_watch_answers_a_hung_batch_and_all_behind_it() {
-    let mut stand = Stand::new(true, 2);
+    let mut bench = TestBench::new(true, 2);
     for number in 1..=3 {
-        stand.push(number);
+        bench.push(number);
     }
-    stand.end(1, Stage::CopyIn);
-    stand.end(2, Stage::CopyIn);
-    stand.begun([(1, Stage::CopyIn), (1, Stage::Compute), (2, Stage::CopyIn)]);
-    let reason = stand.pipeline.watch(Duration::from_millis(1));
+    bench.end(1, Stage::CopyIn);
+    bench.end(2, Stage::CopyIn);
+    bench.await_begin([(1, Stage::CopyIn), (1, Stage::Compute), (2, Stage::CopyIn)]);
+    let reason = bench.pipeline.watch(Duration::from_millis(1));
     assert_eq!(reason, "a batch of 1 was still running after 1 ms");
-    for number in 1..=3 {
-        assert_eq!(stand.answer(), (number, Err(FailureKind::TimedOut)));
-    }
-    stand.push(4);
-    assert_eq!(stand.answer(), (4, Err(FailureKind::TimedOut)));
+    let hung = ExecutionError::TimedOut(reason);
+    assert_eq!(bench.answer(), (1, Err(hung)));
+    let behind = || Err(behind_a_hung_batch());
+    assert_eq!(bench.answer(), (2, behind()));
+    assert_eq!(bench.answer(), (3, behind()));
+    bench.push(4);
+    assert_eq!(bench.answer(), (4, behind()));
 }

@@ -1,184 +1,159 @@
-//! The stages of a batch. Every stage tells a lane of the device what to do, sets marks around it, and goes on; only the last one
-//! waits, for the last mark. What the device reads or writes is held until then.
+//! A batch in its three stages. Each stage enqueues work in a stream, records events before and after it, and returns; only the last stage
+//! waits, for the last event. Until then the memory that the device reads or writes is held.
 
-use std::{ops::Range, sync::Arc};
+use std::{ops::Range, sync::Arc, time::Duration};
 
-use packhorse_cluster::Shape;
 use packhorse_wire::TensorHeader;
 use tch::Tensor;
 
 use super::{
-    Buffers, Device,
-    shim::{Graph, HostTensor, Lane, Mark, Thrown, ThrownKind, header_of},
+    device::{BatchBuffers, Device},
+    error::TorchError,
+    graphs::InputShapes,
+    row_padding::RowPadding,
+    shim::{Graph, HostTensor, StageStream, StreamEvent, header_of},
 };
 use crate::executor::{
-    ComputedBatch, Executed, ExecutionError, LoadedBatch, OutputTensor, PreparedBatch, Repeated,
-    pool::Taken,
+    error::ExecutionError,
+    pool::Pooled,
+    stages::{ComputedBatch, Executed, LoadedBatch, OutputTensor, PreparedBatch, RepeatedStage},
 };
 
-/// Where a tensor begins in a buffer is a multiple of this.
+/// The alignment of tensors in a buffer, in bytes.
 const ALIGNMENT: usize = 64;
 
+/// A batch whose inputs are being filled.
 pub(super) struct Prepared {
     device: Arc<Device>,
-    buffers: Taken<Buffers>,
-    /// As the program gets them.
-    inputs: Vec<Place>,
-    padded: Option<Rows>,
+    buffers: Pooled<BatchBuffers>,
+    /// The inputs as the program gets them.
+    inputs: Vec<BufferedTensor>,
+    padding: Option<RowPadding>,
 }
 
-/// A tensor in a buffer.
-struct Place {
-    header: TensorHeader,
-    start: usize,
-}
-
-impl Place {
-    fn range(&self) -> Range<usize> {
-        self.start..self.start + self.header.byte_len() as usize
-    }
-}
-
+/// A batch whose inputs are on the device, or are being copied there.
 struct Loaded {
-    /// The first to be dropped.
-    held: Held,
-    places: Vec<Place>,
+    /// The first field, because it must be dropped first.
+    buffers: HeldBuffers,
+    layout: Vec<BufferedTensor>,
     inputs: Vec<Tensor>,
-    copied_in: Span,
-    padded: Option<Rows>,
+    copy_in: Interval,
+    padding: Option<RowPadding>,
 }
 
+/// A batch whose outputs are on the device, or are being computed.
 struct Computed {
     loaded: Loaded,
     outputs: Vec<Tensor>,
-    took: Span,
+    compute: Interval,
 }
 
-/// What a lane did, between two marks.
-struct Span(Mark, Mark);
+/// A tensor in a buffer.
+struct BufferedTensor {
+    header: TensorHeader,
+    offset: usize,
+}
 
-/// The buffers of a batch. Where it comes to nothing, they are given back only when the device has done with them.
-struct Held {
+impl BufferedTensor {
+    fn range(&self) -> Range<usize> {
+        self.offset..self.offset + self.header.byte_len() as usize
+    }
+}
+
+/// The interval between two events of a stream.
+struct Interval {
+    start: StreamEvent,
+    end: StreamEvent,
+}
+
+impl Interval {
+    /// Returns the time between the events, both of which must be complete.
+    fn duration(&self) -> Result<Duration, TorchError> {
+        self.end.elapsed_since(&self.start)
+    }
+}
+
+/// The buffers of a batch that is on the device. If the batch is dropped, they are returned only when the device no longer uses them.
+struct HeldBuffers {
     device: Arc<Device>,
-    buffers: Option<Taken<Buffers>>,
+    buffers: Option<Pooled<BatchBuffers>>,
 }
 
-impl Held {
-    /// The inputs on the device, or on their way.
-    fn bring(&self, inputs: &[Place]) -> Result<Vec<Tensor>, Thrown> {
+impl HeldBuffers {
+    /// Copies the inputs to the device.
+    fn copy_to_device(&self, inputs: &[BufferedTensor]) -> Result<Vec<Tensor>, TorchError> {
         let buffers = self.buffers.as_ref().expect("not released");
-        let tensor = |place: &Place| buffers.inputs.tensor(place.start, &place.header);
-        let lane = &self.device.lanes.copy_in;
-        let bring = |place| lane.bring(&tensor(place)?);
-        inputs.iter().map(bring).collect()
+        let stream = &self.device.streams.copy_in;
+        let copy = |input: &BufferedTensor| {
+            stream.to_device(&buffers.inputs.tensor(input.offset, &input.header)?)
+        };
+        inputs.iter().map(copy).collect()
     }
 
-    /// The device has done with them.
-    fn release(mut self) -> Taken<Buffers> {
+    /// Returns the buffers, which the device must no longer use.
+    fn release(mut self) -> Pooled<BatchBuffers> {
         self.buffers.take().expect("released once")
     }
 }
 
-impl Drop for Held {
+impl Drop for HeldBuffers {
     fn drop(&mut self) {
         if self.buffers.is_some() {
-            self.device.settle();
+            self.device.synchronize();
         }
     }
 }
 
-/// One behind the other; with the size of the whole.
-fn places(headers: impl IntoIterator<Item = TensorHeader>) -> (Vec<Place>, usize) {
+/// Places tensors in a buffer, one after the other. Also returns the size of the buffer in bytes.
+fn lay_out(headers: impl IntoIterator<Item = TensorHeader>) -> (Vec<BufferedTensor>, usize) {
     let mut end = 0_usize;
     let mut place = |header: TensorHeader| {
-        let start = end.next_multiple_of(ALIGNMENT);
-        end = start + header.byte_len() as usize;
-        Place { header, start }
+        let offset = end.next_multiple_of(ALIGNMENT);
+        end = offset + header.byte_len() as usize;
+        BufferedTensor { header, offset }
     };
-    let places = headers.into_iter().map(&mut place).collect();
-    (places, end)
+    let tensors = headers.into_iter().map(&mut place).collect();
+    (tensors, end)
 }
 
-/// How many rows a batch has, and how many the program gets: the rest is its first row again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Rows {
-    of_batch: u64,
-    given: u64,
-}
-
-impl Rows {
-    /// `None` where both are the same, or the inputs have no rows in common.
-    fn padded(device: &Device, inputs: &[TensorHeader]) -> Option<Self> {
-        let rows = |input: &TensorHeader| input.shape().dims().first().copied();
-        let of_batch = rows(inputs.first()?)?;
-        let given = device.programs.rows_given(of_batch);
-        let common = inputs.iter().all(|input| rows(input) == Some(of_batch));
-        (given != of_batch && of_batch > 0 && common).then_some(Self { of_batch, given })
-    }
-
-    /// The same tensor with the rows that are given.
-    fn header(self, header: &TensorHeader) -> Result<TensorHeader, Thrown> {
-        let dims = header.shape().dims().iter().map(|d| d.cast_signed());
-        let mut dims: Vec<i64> = dims.collect();
-        dims[0] = self.given.cast_signed();
-        let too_large = |e: &dyn std::fmt::Display| Thrown {
-            text: e.to_string(),
-            kind: ThrownKind::Exception,
-        };
-        let shape = Shape::new(&dims).map_err(|e| too_large(&e))?;
-        TensorHeader::new(header.datatype(), shape).map_err(|e| too_large(&e))
-    }
-
-    /// How many of a tensor's bytes are the batch's.
-    fn bytes(self, all: usize) -> usize {
-        all / self.given as usize * self.of_batch as usize
-    }
-
-    /// Writes the first row of a tensor to where rows lack.
-    fn fill(self, tensor: &mut [u8]) {
-        let row = tensor.len() / self.given as usize;
-        let (batch, lacking) = tensor.split_at_mut(self.bytes(tensor.len()));
-        for other in lacking.chunks_exact_mut(row.max(1)) {
-            other.copy_from_slice(&batch[..row]);
-        }
-    }
-}
-
-/// So much memory do the inputs of a batch take.
-pub(super) fn input_size(inputs: &[TensorHeader]) -> usize {
-    places(inputs.iter().cloned()).1
+/// Returns the size of the buffer for these inputs, in bytes.
+pub(super) fn input_buffer_size(inputs: &[TensorHeader]) -> usize {
+    lay_out(inputs.iter().cloned()).1
 }
 
 impl Prepared {
-    pub(super) fn new(device: &Arc<Device>, inputs: &[TensorHeader]) -> Result<Self, Thrown> {
-        let padded = Rows::padded(device, inputs);
-        let given = inputs.iter().map(|input| match padded {
-            Some(rows) => rows.header(input),
+    /// Waits for free buffers and prepares a batch in them.
+    pub(super) fn new(device: &Arc<Device>, inputs: &[TensorHeader]) -> Result<Self, TorchError> {
+        let padding = RowPadding::for_batch(&device.programs, inputs);
+        let padded = inputs.iter().map(|input| match padding {
+            Some(padding) => padding.padded_header(input),
             None => Ok(input.clone()),
         });
-        let given: Vec<TensorHeader> = given.collect::<Result<_, _>>()?;
-        let (inputs, size) = places(given);
-        let mut buffers = device.buffers.take();
+        let padded: Vec<TensorHeader> = padded.collect::<Result<_, _>>()?;
+        let (inputs, size) = lay_out(padded);
+        let mut buffers = device.buffers.acquire();
         buffers.inputs.reserve(size)?;
         Ok(Self {
             device: Arc::clone(device),
             buffers,
             inputs,
-            padded,
+            padding,
         })
     }
-}
 
-impl Prepared {
-    /// Records a run with these inputs, in the memory of another recording if there is one; with their shapes.
-    pub(super) fn record(self, beside: Option<&Graph>) -> Result<(Vec<Vec<i64>>, Graph), Thrown> {
-        let held = Held {
+    /// Records a run with these inputs, in the memory of `pool_owner` if there is one. Also returns the inputs' shapes.
+    pub(super) fn record(
+        self,
+        pool_owner: Option<&Graph>,
+    ) -> Result<(InputShapes, Graph), TorchError> {
+        let buffers = HeldBuffers {
             device: self.device,
             buffers: Some(self.buffers),
         };
-        let inputs = held.bring(&self.inputs)?;
-        held.device.lanes.copy_in.mark()?.wait()?;
-        let graph = held.device.record(&inputs, beside)?;
+        let inputs = buffers.copy_to_device(&self.inputs)?;
+        let stream = &buffers.device.streams.copy_in;
+        stream.record_event()?.wait_until_complete()?;
+        let graph = buffers.device.record(&inputs, pool_owner)?;
         Ok((inputs.iter().map(Tensor::size).collect(), graph))
     }
 }
@@ -187,8 +162,8 @@ impl PreparedBatch for Prepared {
     fn input_mut(&mut self, index: usize) -> &mut [u8] {
         let range = self.inputs[index].range();
         let len = self
-            .padded
-            .map_or(range.len(), |rows| rows.bytes(range.len()));
+            .padding
+            .map_or(range.len(), |padding| padding.batch_bytes(range.len()));
         self.buffers.inputs.bytes_mut(range.start, len)
     }
 
@@ -196,28 +171,28 @@ impl PreparedBatch for Prepared {
         let Self {
             device,
             mut buffers,
-            inputs,
-            padded,
+            inputs: layout,
+            padding,
         } = *self;
-        if let Some(rows) = padded {
-            for Range { start, end } in inputs.iter().map(Place::range) {
-                rows.fill(buffers.inputs.bytes_mut(start, end - start));
+        if let Some(padding) = padding {
+            for Range { start, end } in layout.iter().map(BufferedTensor::range) {
+                padding.fill(buffers.inputs.bytes_mut(start, end - start));
             }
         }
-        let held = Held {
+        let buffers = HeldBuffers {
             device,
             buffers: Some(buffers),
         };
-        let lane = &held.device.lanes.copy_in;
-        let began = lane.mark()?;
-        let brought = held.bring(&inputs)?;
-        let copied_in = Span(began, lane.mark()?);
+        let stream = &buffers.device.streams.copy_in;
+        let start = stream.record_event()?;
+        let inputs = buffers.copy_to_device(&layout)?;
+        let end = stream.record_event()?;
         Ok(Box::new(Loaded {
-            held,
-            places: inputs,
-            inputs: brought,
-            copied_in,
-            padded,
+            buffers,
+            layout,
+            inputs,
+            copy_in: Interval { start, end },
+            padding,
         }))
     }
 }
@@ -225,45 +200,45 @@ impl PreparedBatch for Prepared {
 impl LoadedBatch for Loaded {
     fn compute(self: Box<Self>) -> Result<Box<dyn ComputedBatch>, ExecutionError> {
         let loaded = *self;
-        let device = &loaded.held.device;
-        let lane = &device.lanes.compute;
-        lane.follow(&loaded.copied_in.1)?;
-        let began = lane.mark()?;
-        let outputs = device.run(lane, &loaded.inputs)?;
-        let took = Span(began, lane.mark()?);
+        let device = &loaded.buffers.device;
+        let stream = &device.streams.compute;
+        stream.wait_event(&loaded.copy_in.end)?;
+        let start = stream.record_event()?;
+        let outputs = device.run(stream, &loaded.inputs)?;
+        let end = stream.record_event()?;
         Ok(Box::new(Computed {
             loaded,
             outputs,
-            took,
+            compute: Interval { start, end },
         }))
     }
 
     fn repeat(
         &self,
-        what: Repeated,
+        stage: RepeatedStage,
         go_on: &mut dyn FnMut() -> bool,
     ) -> Result<u64, ExecutionError> {
-        let device = &self.held.device;
-        let lane = match what {
-            Repeated::CopyIn => &device.lanes.copy_in,
-            Repeated::Compute => &device.lanes.compute,
+        let device = &self.buffers.device;
+        let stream = match stage {
+            RepeatedStage::CopyIn => &device.streams.copy_in,
+            RepeatedStage::Compute => &device.streams.compute,
         };
-        lane.follow(&self.copied_in.1)?;
-        // One is waited for while the device has the next.
-        let mut before: Option<Mark> = None;
+        stream.wait_event(&self.copy_in.end)?;
+        // The device has one repetition enqueued while this thread waits for the one before it.
+        let mut previous: Option<StreamEvent> = None;
         let mut times = 0;
         while go_on() {
-            match what {
-                Repeated::CopyIn => drop(self.held.bring(&self.places)?),
-                Repeated::Compute => drop(device.run(lane, &self.inputs)?),
+            match stage {
+                RepeatedStage::CopyIn => drop(self.buffers.copy_to_device(&self.layout)?),
+                RepeatedStage::Compute => drop(device.run(stream, &self.inputs)?),
             }
             times += 1;
-            if let Some(mark) = before.replace(lane.mark()?) {
-                mark.wait()?;
+            if let Some(event) = previous.replace(stream.record_event()?) {
+                event.wait_until_complete()?;
             }
         }
-        if let Some(mark) = before {
-            mark.wait()?;
+        if let Some(event) = previous {
+            event.wait_until_complete()?;
         }
         Ok(times)
     }
@@ -272,108 +247,88 @@ impl LoadedBatch for Loaded {
 impl ComputedBatch for Computed {
     fn copy_out(self: Box<Self>) -> Result<Executed, ExecutionError> {
         let mut batch = *self;
-        let device = Arc::clone(&batch.loaded.held.device);
-        let lane = &device.lanes.copy_out;
-        lane.follow(&batch.took.1)?;
-        let began = lane.mark()?;
-        let straight = batch.straight_outputs(lane)?;
-        let headers: Vec<TensorHeader> =
-            straight.iter().map(header_of).collect::<Result<_, _>>()?;
-        let places = if device.cuda.is_none() {
+        let device = Arc::clone(&batch.loaded.buffers.device);
+        let stream = &device.streams.copy_out;
+        stream.wait_event(&batch.compute.end)?;
+        let start = stream.record_event()?;
+        let outputs = batch.contiguous_outputs(stream)?;
+        let headers: Vec<TensorHeader> = outputs.iter().map(header_of).collect::<Result<_, _>>()?;
+        let layout = if device.cuda_index.is_none() {
             None
         } else {
-            Some(copy_to_host(
-                lane,
-                &mut batch.loaded.held,
-                &straight,
-                &headers,
-            )?)
+            let buffers = &mut batch.loaded.buffers;
+            Some(copy_to_host(stream, buffers, &outputs, &headers)?)
         };
-        let copied_out = Span(began, lane.mark()?);
-        copied_out.1.wait()?;
-        let time_of = |span: &Span| span.1.since(&span.0);
-        let copy_in = time_of(&batch.loaded.copied_in)?;
-        let compute = time_of(&batch.took)?;
-        let buffers = batch.loaded.held.release();
+        let end = stream.record_event()?;
+        end.wait_until_complete()?;
+        let copy_in = batch.loaded.copy_in.duration()?;
+        let compute = batch.compute.duration()?;
+        let copy_out = Interval { start, end }.duration()?;
+        let buffers = batch.loaded.buffers.release();
         Ok(Executed {
-            outputs: match places {
-                Some(places) => in_buffer(places, buffers),
-                None => in_own_memory(straight, headers),
+            outputs: match layout {
+                Some(layout) => buffered_outputs(layout, buffers),
+                None => unbuffered_outputs(outputs, headers),
             },
             copy_in,
             compute,
-            copy_out: time_of(&copied_out)?,
+            copy_out,
         })
     }
 }
 
 impl Computed {
-    /// The outputs without gaps, and without the rows that the program was given beside the batch's.
-    fn straight_outputs(&self, lane: &Lane) -> Result<Vec<Tensor>, Thrown> {
-        let straighten = |output: &Tensor| match self.loaded.padded {
-            Some(rows) => lane.straighten(&output.f_narrow(0, 0, rows.of_batch.cast_signed())?),
-            None => lane.straighten(output),
+    /// Returns the outputs without gaps and without the rows of the padding.
+    fn contiguous_outputs(&self, stream: &StageStream) -> Result<Vec<Tensor>, TorchError> {
+        let contiguous = |output: &Tensor| match self.loaded.padding {
+            Some(padding) => stream.contiguous(&output.f_narrow(0, 0, padding.batch_rows())?),
+            None => stream.contiguous(output),
         };
-        self.outputs.iter().map(straighten).collect()
+        self.outputs.iter().map(contiguous).collect()
     }
 }
 
-/// Has the outputs copied into the batch's buffer for them.
+/// Copies the outputs to the batch's output buffer.
 fn copy_to_host(
-    lane: &Lane,
-    held: &mut Held,
+    stream: &StageStream,
+    held: &mut HeldBuffers,
     outputs: &[Tensor],
     headers: &[TensorHeader],
-) -> Result<Vec<Place>, Thrown> {
-    let (places, size) = places(headers.iter().cloned());
+) -> Result<Vec<BufferedTensor>, TorchError> {
+    let (layout, size) = lay_out(headers.iter().cloned());
     let buffers = held.buffers.as_mut().expect("not released");
     buffers.outputs.reserve(size)?;
-    for (output, place) in outputs.iter().zip(&places) {
-        let host = buffers.outputs.tensor(place.start, &place.header)?;
-        lane.copy(&host, output)?;
+    for (output, place) in outputs.iter().zip(&layout) {
+        let host = buffers.outputs.tensor(place.offset, &place.header)?;
+        stream.copy(&host, output)?;
     }
-    Ok(places)
+    Ok(layout)
 }
 
-/// Outputs in the buffer of their batch, which goes back to the pool when the last of them is dropped.
-fn in_buffer(places: Vec<Place>, buffers: Taken<Buffers>) -> Vec<OutputTensor> {
-    struct InBuffer(Arc<Taken<Buffers>>, Range<usize>);
-    impl AsRef<[u8]> for InBuffer {
+/// Returns outputs in their batch's buffer, which returns to the pool when the last of them is dropped.
+fn buffered_outputs(
+    layout: Vec<BufferedTensor>,
+    buffers: Pooled<BatchBuffers>,
+) -> Vec<OutputTensor> {
+    struct BufferedBytes(Arc<Pooled<BatchBuffers>>, Range<usize>);
+    impl AsRef<[u8]> for BufferedBytes {
         fn as_ref(&self) -> &[u8] {
             self.0.outputs.bytes(self.1.start, self.1.len())
         }
     }
     let buffers = Arc::new(buffers);
-    let output = |place: Place| OutputTensor {
-        bytes: Box::new(InBuffer(Arc::clone(&buffers), place.range())),
-        header: place.header,
+    let output = |tensor: BufferedTensor| OutputTensor {
+        bytes: Box::new(BufferedBytes(Arc::clone(&buffers), tensor.range())),
+        header: tensor.header,
     };
-    places.into_iter().map(output).collect()
+    layout.into_iter().map(output).collect()
 }
 
-/// Outputs where the program has left them.
-fn in_own_memory(outputs: Vec<Tensor>, headers: Vec<TensorHeader>) -> Vec<OutputTensor> {
+/// Returns outputs in the memory where the program has left them.
+fn unbuffered_outputs(outputs: Vec<Tensor>, headers: Vec<TensorHeader>) -> Vec<OutputTensor> {
     let output = |(tensor, header): (Tensor, TensorHeader)| OutputTensor {
-        bytes: Box::new(HostTensor::new(tensor, &header).expect("it was straightened on the CPU")),
+        bytes: Box::new(HostTensor::new(tensor, &header).expect("contiguous and on the CPU")),
         header,
     };
     outputs.into_iter().zip(headers).map(output).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn rows_that_lack_are_the_first_one_again() {
-        let rows = Rows {
-            of_batch: 2,
-            given: 4,
-        };
-        let mut tensor = *b"abcdxxxx";
-        assert_eq!(rows.bytes(tensor.len()), 4);
-        rows.fill(&mut tensor);
-        assert_eq!(&tensor, b"abcdabab");
-        rows.fill(&mut []);
-    }
 }

@@ -1,87 +1,91 @@
-//! The programs of a model's file. TorchScript is one. A package has one for any number of rows, named `model`; or some that were compiled
-//! for a fixed number of rows each, named `rows-1`, `rows-8` and so on; or both. A batch goes to the program of exactly its rows; else to the
-//! one for any; else to the smallest that takes it, with its first row again in the place of those that lack.
+//! The programs of a model's file, and the choice among them. A TorchScript file has one program. A package has one for any number of rows,
+//! named `model`; or several that were compiled for a fixed number of rows each, named `rows-1`, `rows-8` and so on; or both. A batch is
+//! computed by the program for exactly its rows; else by the one for any number; else by the smallest that accepts it, with copies of its
+//! first row as padding.
 
 use std::collections::BTreeMap;
 
-/// What the program of a package for any number of rows is called.
+/// The name of a package's program for any number of rows.
 const ANY_ROWS: &str = "model";
+/// The prefix of the name of a package's program for a fixed number of rows.
 const FIXED_ROWS: &str = "rows-";
 
-/// Programs, or the names of them, by the rows that they take.
+/// Programs, or their names, by the number of rows that they accept.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Programs<T> {
     variable: Option<T>,
     fixed: BTreeMap<u64, T>,
-    /// PyTorch compiles programs with a variable dimension for sizes from 2: what it knows of 0 and 1 is only that they are special. So a
-    /// batch of one row is computed as two.
-    doubles_single: bool,
+    /// True if a batch of one row is computed as two by the program for any number. PyTorch compiles programs with a variable dimension for
+    /// sizes from 2 on, and treats 0 and 1 specially.
+    pads_single_row: bool,
 }
 
 impl<T> Programs<T> {
-    /// One for whatever it is given.
-    pub(super) fn of(program: T) -> Self {
+    /// Creates a set with a single program, for any number of rows.
+    pub(super) fn from_single(program: T) -> Self {
         Self {
             variable: Some(program),
             fixed: BTreeMap::new(),
-            doubles_single: false,
+            pads_single_row: false,
         }
     }
 
-    /// How many rows the program gets that runs a batch of so many.
-    pub(super) fn rows_given(&self, rows: u64) -> u64 {
+    /// Returns the number of rows, including padding, that the program for a batch of `rows` rows gets.
+    pub(super) fn padded_rows(&self, rows: u64) -> u64 {
         if self.fixed.contains_key(&rows) {
             return rows;
         }
         if self.variable.is_some() {
-            return if self.doubles_single {
+            return if self.pads_single_row {
                 rows.max(2)
             } else {
                 rows
             };
         }
         let larger = self.fixed.range(rows..).next();
-        larger.map_or(rows, |(taken, _)| *taken)
+        larger.map_or(rows, |(accepted, _)| *accepted)
     }
 
-    /// The program for so many rows, as [`Programs::rows_given`] gave them; `None` if they are more than any takes.
+    /// Returns the program for a number of rows from [`Programs::padded_rows`]; `None` if no program accepts as many.
     pub(super) fn for_rows(&self, rows: u64) -> Option<&T> {
         self.fixed.get(&rows).or(self.variable.as_ref())
     }
 
-    /// The most rows that it takes; `None` if there is no limit.
-    pub(super) fn most_rows(&self) -> Option<u64> {
+    /// Returns the most rows that a program accepts; `None` if there is no limit.
+    pub(super) fn max_rows(&self) -> Option<u64> {
         if self.variable.is_some() {
             return None;
         }
         Some(self.fixed.keys().next_back().copied().unwrap_or(0))
     }
 
+    /// Returns all programs.
     pub(super) fn iter(&self) -> impl Iterator<Item = &T> {
         self.variable.iter().chain(self.fixed.values())
     }
 
-    /// The same with something else in the place of each.
+    /// Converts each program.
     pub(super) fn try_map<U, E>(
         self,
-        mut f: impl FnMut(T) -> Result<U, E>,
+        mut convert: impl FnMut(T) -> Result<U, E>,
     ) -> Result<Programs<U>, E> {
         let fixed = self.fixed.into_iter();
         Ok(Programs {
-            variable: self.variable.map(&mut f).transpose()?,
+            variable: self.variable.map(&mut convert).transpose()?,
             fixed: fixed
-                .map(|(rows, of)| Ok((rows, f(of)?)))
+                .map(|(rows, program)| Ok((rows, convert(program)?)))
                 .collect::<Result<_, E>>()?,
-            doubles_single: self.doubles_single,
+            pads_single_row: self.pads_single_row,
         })
     }
 }
 
 impl Programs<String> {
-    /// Those of a package with these names in it, for a model whose batches have at most so many rows; 0 is one without batches.
-    pub(super) fn named(names: impl IntoIterator<Item = String>, max_batch_size: u32) -> Self {
+    /// Creates the set of a package with programs of these names, for a model with this `max_batch_size`, which is 0 for a model without
+    /// batches.
+    pub(super) fn from_names(names: impl IntoIterator<Item = String>, max_batch_size: u32) -> Self {
         let mut programs = Self {
-            doubles_single: max_batch_size > 1,
+            pads_single_row: max_batch_size > 1,
             ..Self::default()
         };
         for name in names {
@@ -104,13 +108,13 @@ impl Programs<String> {
 mod tests {
     use super::*;
 
-    fn named(names: &[&str], max_batch_size: u32) -> Programs<String> {
-        Programs::named(names.iter().map(ToString::to_string), max_batch_size)
+    fn from_names(names: &[&str], max_batch_size: u32) -> Programs<String> {
+        Programs::from_names(names.iter().map(ToString::to_string), max_batch_size)
     }
 
     #[test]
     fn a_batch_goes_to_the_program_of_its_rows_then_to_any_then_to_a_larger_one() {
-        for (names, rows, given, program) in [
+        for (names, rows, padded, program) in [
             (&["model"][..], 3, 3, "model"),
             (&["model"], 1, 2, "model"),
             (&["rows-1", "rows-4", "model"], 1, 1, "rows-1"),
@@ -118,30 +122,30 @@ mod tests {
             (&["rows-1", "rows-4"], 2, 4, "rows-4"),
             (&["rows-2", "model"], 1, 2, "rows-2"),
         ] {
-            let programs = named(names, 8);
-            assert_eq!(programs.rows_given(rows), given, "{names:?} {rows}");
-            let found = programs.for_rows(given).map(String::as_str);
+            let programs = from_names(names, 8);
+            assert_eq!(programs.padded_rows(rows), padded, "{names:?} {rows}");
+            let found = programs.for_rows(padded).map(String::as_str);
             assert_eq!(found, Some(program), "{names:?} {rows}");
         }
     }
 
     #[test]
     fn without_a_program_for_any_number_there_is_a_limit() {
-        assert_eq!(named(&["rows-1", "rows-16"], 32).most_rows(), Some(16));
-        assert_eq!(named(&["rows-1", "model"], 32).most_rows(), None);
+        assert_eq!(from_names(&["rows-1", "rows-16"], 32).max_rows(), Some(16));
+        assert_eq!(from_names(&["rows-1", "model"], 32).max_rows(), None);
         assert_eq!(
-            named(&["other", "rows-0", "rows-x"], 32).most_rows(),
+            from_names(&["other", "rows-0", "rows-x"], 32).max_rows(),
             Some(0)
         );
-        let programs = named(&["rows-4"], 8);
-        assert_eq!(programs.for_rows(programs.rows_given(5)), None);
+        let programs = from_names(&["rows-4"], 8);
+        assert_eq!(programs.for_rows(programs.padded_rows(5)), None);
     }
 
     #[test]
     fn a_model_without_batches_has_one_program_and_its_first_dimension_is_no_batch() {
-        let programs = named(&["rows-1", "model"], 0);
-        assert_eq!(programs.rows_given(1), 1);
+        let programs = from_names(&["rows-1", "model"], 0);
+        assert_eq!(programs.padded_rows(1), 1);
         assert_eq!(programs.for_rows(1).map(String::as_str), Some("model"));
-        assert_eq!(Programs::of("script").rows_given(1), 1);
+        assert_eq!(Programs::from_single("script").padded_rows(1), 1);
     }
 }

@@ -1,4 +1,4 @@
-//! Memory of the host that tensors come and go in.
+//! Host memory for tensors.
 
 use std::{ffi::c_int, slice};
 
@@ -6,24 +6,27 @@ use packhorse_cluster::{Datatype, Shape};
 use packhorse_wire::TensorHeader;
 use tch::Tensor;
 
-use super::{Thrown, ThrownKind, ffi, make_tensor, scalar_type};
+use super::{
+    call::{create_tensor, scalar_type},
+    ffi,
+};
+use crate::executor::torch::error::{TorchError, TorchErrorKind};
 
-/// Memory of the host that is used again and again, for one batch after the other. Pinned, a device copies from and to it by
-/// itself.
-pub(in super::super) struct Buffer {
+/// Host memory that is reused for one batch after the other. A device copies from and to pinned memory asynchronously.
+pub(in crate::executor::torch) struct Buffer {
     bytes: Tensor,
     size: usize,
     pinned: bool,
 }
 
-// SAFETY: through a shared reference its bytes are only read and its handle, whose count is atomic, only copied.
+// SAFETY: through a shared reference the bytes are only read, and the handle, whose reference count is atomic, is only copied.
 unsafe impl Sync for Buffer {}
 
 impl Buffer {
-    /// What it holds is not said.
-    pub(in super::super) fn new(size: usize, pinned: bool) -> Result<Self, Thrown> {
-        // SAFETY: the arguments are places to write to.
-        let bytes = make_tensor(|tensor, message| unsafe {
+    /// Allocates memory with undefined content.
+    pub(in crate::executor::torch) fn new(size: usize, pinned: bool) -> Result<Self, TorchError> {
+        // SAFETY: the pointers are valid for writes during the call.
+        let bytes = create_tensor(|tensor, message| unsafe {
             ffi::packhorse_buffer_new(size as u64, c_int::from(pinned), tensor, message)
         })?;
         Ok(Self {
@@ -33,9 +36,9 @@ impl Buffer {
         })
     }
 
-    /// Makes room for `size` bytes that nobody else has, and forgets what was there. A program may have kept an input, whose
-    /// memory is then left to it.
-    pub(in super::super) fn reserve(&mut self, size: usize) -> Result<(), Thrown> {
+    /// Makes room for `size` bytes that nothing else uses; the content is lost. If a program has kept an input, the memory is left to the
+    /// program and replaced here.
+    pub(in crate::executor::torch) fn reserve(&mut self, size: usize) -> Result<(), TorchError> {
         // SAFETY: the tensor lives as long as `self`.
         let shared = unsafe { ffi::packhorse_buffer_is_shared(self.bytes.as_ptr()) } != 0;
         if shared || size > self.size {
@@ -44,35 +47,38 @@ impl Buffer {
         Ok(())
     }
 
-    pub(in super::super) fn size(&self) -> usize {
+    /// Returns the size in bytes.
+    pub(in crate::executor::torch) fn size(&self) -> usize {
         self.size
     }
 
-    pub(in super::super) fn bytes(&self, start: usize, len: usize) -> &[u8] {
+    /// Returns `len` bytes at `start`.
+    pub(in crate::executor::torch) fn bytes(&self, start: usize, len: usize) -> &[u8] {
         assert!(start + len <= self.size, "the buffer was reserved for this");
         if len == 0 {
             return &[];
         }
-        // SAFETY: so many bytes are there, and nobody writes to them while they are borrowed: tensors in them are only
-        // written to before they are handed out.
+        // SAFETY: the buffer has these bytes, and nothing writes to them while they are borrowed: tensors in the buffer are written before
+        // they are passed on.
         unsafe { slice::from_raw_parts(self.bytes.data_ptr().cast::<u8>().add(start), len) }
     }
 
-    pub(in super::super) fn bytes_mut(&mut self, start: usize, len: usize) -> &mut [u8] {
+    /// Returns `len` bytes at `start`.
+    pub(in crate::executor::torch) fn bytes_mut(&mut self, start: usize, len: usize) -> &mut [u8] {
         assert!(start + len <= self.size, "the buffer was reserved for this");
         if len == 0 {
             return &mut [];
         }
-        // SAFETY: so many bytes are there, this is the only reference, and every byte pattern is a `u8`.
+        // SAFETY: the buffer has these bytes, this is the only reference, and every byte pattern is a `u8`.
         unsafe { slice::from_raw_parts_mut(self.bytes.data_ptr().cast::<u8>().add(start), len) }
     }
 
-    /// A tensor in the bytes from `start` on, a multiple of 64.
-    pub(in super::super) fn tensor(
+    /// Returns a tensor in the buffer at `start`, a multiple of 64.
+    pub(in crate::executor::torch) fn tensor(
         &self,
         start: usize,
         header: &TensorHeader,
-    ) -> Result<Tensor, Thrown> {
+    ) -> Result<Tensor, TorchError> {
         assert!(
             start + header.byte_len() as usize <= self.size,
             "the buffer was reserved for this"
@@ -80,9 +86,8 @@ impl Buffer {
         let dims = header.shape().dims().iter();
         let dims: Vec<i64> = dims.map(|dim| dim.cast_signed()).collect();
         let scalar_type = scalar_type(header.datatype()).expect("headers have a sized datatype");
-        // SAFETY: as many dimensions are there as we say, the buffer lives across the call, and the others are places to write
-        // to.
-        make_tensor(|tensor, message| unsafe {
+        // SAFETY: `dims` has `dims.len()` elements, the buffer lives during the call, and the pointers are valid for writes.
+        create_tensor(|tensor, message| unsafe {
             ffi::packhorse_buffer_view(
                 self.bytes.as_ptr(),
                 start as u64,
@@ -96,34 +101,36 @@ impl Buffer {
     }
 }
 
-/// Datatype and shape of a program's output.
-pub(in super::super) fn header_of(tensor: &Tensor) -> Result<TensorHeader, Thrown> {
-    let no_tensor = |text: String| Thrown {
+/// Returns the datatype and shape of a program's output.
+pub(in crate::executor::torch) fn header_of(tensor: &Tensor) -> Result<TensorHeader, TorchError> {
+    let unsupported = |text: String| TorchError {
         text,
-        kind: ThrownKind::NoTensors,
+        kind: TorchErrorKind::NoTensors,
     };
-    // SAFETY: the tensor lives.
+    // SAFETY: the tensor lives during the call.
     let code = unsafe { ffi::packhorse_tensor_scalar_type(tensor.as_ptr()) };
     let datatype = Datatype::ALL
         .into_iter()
         .find(|datatype| scalar_type(*datatype) == Some(code))
-        .ok_or_else(|| no_tensor("a tensor of a datatype that the protocol lacks".to_owned()))?;
-    let shape = Shape::new(&tensor.size()).map_err(|e| no_tensor(e.to_string()))?;
-    TensorHeader::new(datatype, shape).map_err(|e| no_tensor(e.to_string()))
+        .ok_or_else(|| {
+            unsupported("a tensor of a datatype that the protocol does not support".to_owned())
+        })?;
+    let shape = Shape::new(&tensor.size()).map_err(|e| unsupported(e.to_string()))?;
+    TensorHeader::new(datatype, shape).map_err(|e| unsupported(e.to_string()))
 }
 
-/// A tensor without gaps in the host's memory that nobody writes to any more.
-pub(in super::super) struct HostTensor {
+/// A contiguous tensor in host memory that nothing writes to any more.
+pub(in crate::executor::torch) struct HostTensor {
     tensor: Tensor,
     byte_len: usize,
 }
 
 impl HostTensor {
-    /// `None` if it has gaps, or is elsewhere.
-    pub(in super::super) fn new(tensor: Tensor, header: &TensorHeader) -> Option<Self> {
-        let plain = tensor.device() == tch::Device::Cpu && tensor.is_contiguous();
+    /// Returns `None` if the tensor is not contiguous or not in host memory.
+    pub(in crate::executor::torch) fn new(tensor: Tensor, header: &TensorHeader) -> Option<Self> {
+        let readable = tensor.device() == tch::Device::Cpu && tensor.is_contiguous();
         let byte_len = header.byte_len() as usize;
-        plain.then_some(Self { tensor, byte_len })
+        readable.then_some(Self { tensor, byte_len })
     }
 }
 
@@ -132,7 +139,7 @@ impl AsRef<[u8]> for HostTensor {
         if self.byte_len == 0 {
             return &[];
         }
-        // SAFETY: a contiguous CPU tensor of this many bytes starts here, and nobody writes to it (see the type).
+        // SAFETY: a contiguous CPU tensor of this many bytes starts here, and nothing writes to it (see the type).
         unsafe { slice::from_raw_parts(self.tensor.data_ptr().cast(), self.byte_len) }
     }
 }

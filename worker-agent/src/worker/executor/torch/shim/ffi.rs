@@ -1,4 +1,4 @@
-//! The functions of `csrc/shim.h`, one to one.
+//! The declarations of `csrc/shim.h`.
 
 use std::ffi::{c_char, c_int};
 
@@ -7,25 +7,25 @@ pub(super) const OUT_OF_MEMORY: c_int = 2;
 pub(super) const NO_TENSORS: c_int = 3;
 pub(super) const DEVICE_FAILED: c_int = 4;
 
-/// `packhorse_module`, only ever seen through a pointer.
+/// The opaque type `packhorse_module`.
 #[repr(C)]
 pub(super) struct Module {
     opaque: [u8; 0],
 }
 
-/// `packhorse_lane`, only ever seen through a pointer.
+/// The opaque type `packhorse_stream`.
 #[repr(C)]
-pub(super) struct Lane {
+pub(super) struct Stream {
     opaque: [u8; 0],
 }
 
-/// `packhorse_mark`, only ever seen through a pointer.
+/// The opaque type `packhorse_event`.
 #[repr(C)]
-pub(super) struct Mark {
+pub(super) struct Event {
     opaque: [u8; 0],
 }
 
-/// `packhorse_graph`, only ever seen through a pointer.
+/// The opaque type `packhorse_graph`.
 #[repr(C)]
 pub(super) struct Graph {
     opaque: [u8; 0],
@@ -41,7 +41,7 @@ unsafe extern "C" {
         path: *const c_char,
         name: *const c_char,
         cuda_device: c_int,
-        treatment: c_int,
+        optimization: c_int,
         module: *mut *mut Module,
         message: Message,
     ) -> c_int;
@@ -53,7 +53,7 @@ unsafe extern "C" {
     ) -> c_int;
     pub(super) fn packhorse_module_forward(
         module: *mut Module,
-        lane: *const Lane,
+        stream: *const Stream,
         inputs: *const TensorPtr,
         input_count: usize,
         outputs: *mut TensorPtr,
@@ -64,16 +64,16 @@ unsafe extern "C" {
     pub(super) fn packhorse_module_free(module: *mut Module);
     pub(super) fn packhorse_graph_record(
         module: *mut Module,
-        lane: *const Lane,
+        stream: *const Stream,
         inputs: *const TensorPtr,
         input_count: usize,
-        beside: *mut Graph,
+        pool_owner: *mut Graph,
         graph: *mut *mut Graph,
         message: Message,
     ) -> c_int;
     pub(super) fn packhorse_graph_replay(
         graph: *mut Graph,
-        lane: *const Lane,
+        stream: *const Stream,
         inputs: *const TensorPtr,
         input_count: usize,
         outputs: *mut TensorPtr,
@@ -83,34 +83,34 @@ unsafe extern "C" {
     ) -> c_int;
     pub(super) fn packhorse_graph_free(graph: *mut Graph);
     pub(super) fn packhorse_tensor_scalar_type(tensor: ConstTensorPtr) -> c_int;
-    pub(super) fn packhorse_lane_new(
+    pub(super) fn packhorse_stream_new(
         cuda_device: c_int,
-        lane: *mut *mut Lane,
+        stream: *mut *mut Stream,
         message: Message,
     ) -> c_int;
-    pub(super) fn packhorse_lane_free(lane: *mut Lane);
-    pub(super) fn packhorse_lane_mark(
-        lane: *const Lane,
-        mark: *mut *mut Mark,
+    pub(super) fn packhorse_stream_free(stream: *mut Stream);
+    pub(super) fn packhorse_stream_record_event(
+        stream: *const Stream,
+        event: *mut *mut Event,
         message: Message,
     ) -> c_int;
-    pub(super) fn packhorse_lane_follow(
-        lane: *const Lane,
-        mark: *const Mark,
+    pub(super) fn packhorse_stream_wait_event(
+        stream: *const Stream,
+        event: *const Event,
         message: Message,
     ) -> c_int;
-    pub(super) fn packhorse_mark_is_past(
-        mark: *const Mark,
-        past: *mut c_int,
+    pub(super) fn packhorse_event_query(
+        event: *const Event,
+        complete: *mut c_int,
         message: Message,
     ) -> c_int;
-    pub(super) fn packhorse_mark_since(
-        mark: *const Mark,
-        earlier: *const Mark,
+    pub(super) fn packhorse_event_elapsed(
+        start: *const Event,
+        end: *const Event,
         nanoseconds: *mut u64,
         message: Message,
     ) -> c_int;
-    pub(super) fn packhorse_mark_free(mark: *mut Mark);
+    pub(super) fn packhorse_event_free(event: *mut Event);
     pub(super) fn packhorse_buffer_new(
         size: u64,
         pinned: c_int,
@@ -127,20 +127,20 @@ unsafe extern "C" {
         tensor: *mut TensorPtr,
         message: Message,
     ) -> c_int;
-    pub(super) fn packhorse_lane_bring(
-        lane: *const Lane,
+    pub(super) fn packhorse_stream_to_device(
+        stream: *const Stream,
         source: ConstTensorPtr,
         tensor: *mut TensorPtr,
         message: Message,
     ) -> c_int;
-    pub(super) fn packhorse_lane_straighten(
-        lane: *const Lane,
+    pub(super) fn packhorse_stream_contiguous(
+        stream: *const Stream,
         source: ConstTensorPtr,
         tensor: *mut TensorPtr,
         message: Message,
     ) -> c_int;
-    pub(super) fn packhorse_lane_copy(
-        lane: *const Lane,
+    pub(super) fn packhorse_stream_copy(
+        stream: *const Stream,
         destination: TensorPtr,
         source: ConstTensorPtr,
         message: Message,
@@ -156,9 +156,13 @@ unsafe extern "C" {
         count: *mut u32,
         message: Message,
     ) -> c_int;
+    pub(super) fn packhorse_profiler_prepare(cuda: c_int, message: Message) -> c_int;
+    pub(super) fn packhorse_profiler_start(cuda: c_int, message: Message) -> c_int;
+    pub(super) fn packhorse_profiler_stop(path: *const c_char, message: Message) -> c_int;
+    pub(super) fn packhorse_profiler_range(begin: c_int);
     pub(super) fn packhorse_exit_now(code: c_int) -> !;
     pub(super) fn packhorse_on_terminate(
-        last_words: extern "C" fn(kind: c_int, message: *const c_char),
+        report: extern "C" fn(kind: c_int, message: *const c_char),
         code: c_int,
     );
 }

@@ -1,5 +1,5 @@
-//! `packhorse-worker drive`: runs batches of one program as its standard input says. For measurements by hand, in which several programs
-//! may share a device: the CLI starts them, and lets them run at the same time.
+//! `packhorse-worker measure`: runs batches of one program by commands on its standard input. It is for measurements by hand, in which
+//! several programs may share a device: the CLI starts a worker for each, and lets them run at the same time.
 
 use std::{
     fs,
@@ -18,50 +18,52 @@ use packhorse_worker_agent::handoff::{
     Execution, ExecutorChoice, PipelineSettings, exit_code, worker_environment,
 };
 
-use super::now;
-use crate::executor::{
-    self, ExecutionError, Executor, Sizes, recording,
-    sample::{self, Fill},
+use crate::{
+    clock::now,
+    executor::{
+        self, ExecutionError, Executor, PreparedBatch, WarmUpSizes, recording,
+        synthetic::{self, Fill},
+    },
 };
 
-/// The longest that one command runs batches.
+/// The longest time for which a command runs batches.
 const LONGEST_RUN: Duration = Duration::from_mins(10);
 
-/// Drives the program to the end of the input: the code to exit with. The caller exits at once.
-pub(crate) fn drive(task_file: &Path, prepared: bool) -> u8 {
-    executor::on_terminate(|error| say_why(error.to_string()), exit_code::FAILED);
-    let outcome = read(task_file).and_then(|task| {
+/// Executes commands until the end of the input, and returns the exit code. The caller must exit at once.
+pub(crate) fn measure(task_file: &Path, prepared: bool) -> u8 {
+    executor::on_terminate(|error| reply_failure(error.to_string()), exit_code::FAILED);
+    let outcome = read_task(task_file).and_then(|task| {
         if prepared {
             run(&task)
         } else {
-            Err(prepare(&task, task_file))
+            Err(restart_prepared(&task, task_file))
         }
     });
     match outcome {
         Ok(()) => exit_code::DONE,
         Err(reason) => {
-            say_why(reason);
+            reply_failure(reason);
             exit_code::FAILED
         }
     }
 }
 
-fn say_why(reason: String) {
-    let _ = reply(&MeasureReply::Failed { reason });
+fn reply_failure(reason: String) {
+    let _ = send_reply(&MeasureReply::Failed { reason });
 }
 
-fn read(task_file: &Path) -> Result<MeasureTask, String> {
+fn read_task(task_file: &Path) -> Result<MeasureTask, String> {
     let text = fs::read(task_file).map_err(|e| format!("--task: {e}"))?;
     serde_json::from_slice(&text).map_err(|e| format!("--task: {e}"))
 }
 
-/// Starts this program again with the environment that an agent gives to workers, much of which counts only when a process starts.
-/// Comes back only where that fails.
-fn prepare(task: &MeasureTask, task_file: &Path) -> String {
+/// Restarts this program with the environment that an agent gives to workers, much of which has an effect only when a process starts.
+/// Returns only if that fails, with the reason.
+fn restart_prepared(task: &MeasureTask, task_file: &Path) -> String {
     let folder = task_file.parent().unwrap_or(Path::new("."));
     let mut command = Command::new("/proc/self/exe");
     command
-        .args(["drive", "--prepared", "--task"])
+        .args(["measure", "--prepared", "--task"])
         .arg(task_file)
         .envs(worker_environment(threads(task)))
         .env("TMPDIR", folder);
@@ -71,10 +73,10 @@ fn prepare(task: &MeasureTask, task_file: &Path) -> String {
             .env("CUDA_VISIBLE_DEVICES", device)
             .env("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", share);
     }
-    format!("the worker cannot be started again: {}", command.exec())
+    format!("the worker cannot be restarted: {}", command.exec())
 }
 
-/// A share of the CPU is a share of its threads, at least one.
+/// Returns the number of CPU threads: on the CPU the share of its threads, at least one; on a GPU one.
 fn threads(task: &MeasureTask) -> u32 {
     if task.cuda_device.is_some() {
         return 1;
@@ -84,17 +86,17 @@ fn threads(task: &MeasureTask) -> u32 {
 }
 
 fn run(task: &MeasureTask) -> Result<(), String> {
-    let driven = Driven::load(task)?;
-    reply(&MeasureReply::Ready)?;
+    let program = LoadedProgram::load(task)?;
+    send_reply(&MeasureReply::Ready)?;
     for line in io::stdin().lock().lines() {
         let line = line.map_err(|e| format!("standard input: {e}"))?;
         let command = serde_json::from_str(&line).map_err(|e| format!("{line:?}: {e}"))?;
-        reply(&driven.obey(&command)?)?;
+        send_reply(&program.execute(&command)?)?;
     }
     Ok(())
 }
 
-fn reply(reply: &MeasureReply) -> Result<(), String> {
+fn send_reply(reply: &MeasureReply) -> Result<(), String> {
     let mut line = serde_json::to_vec(reply).expect("replies are JSON");
     line.push(b'\n');
     let mut out = io::stdout().lock();
@@ -102,14 +104,15 @@ fn reply(reply: &MeasureReply) -> Result<(), String> {
     written.map_err(|e| format!("standard output: {e}"))
 }
 
-struct Driven {
+/// The program of the task, loaded and warm.
+struct LoadedProgram {
     execution: Execution,
     batch_size: u32,
     executor: Arc<dyn Executor>,
     fill: Fill,
 }
 
-impl Driven {
+impl LoadedProgram {
     fn load(task: &MeasureTask) -> Result<Self, String> {
         let limit = task.program.rows_limit();
         if !(1..=limit).contains(&task.batch_size) {
@@ -122,17 +125,17 @@ impl Driven {
             program: task.program.clone(),
             executor: ExecutorChoice::Torch {
                 artifact: task.artifact.clone(),
-                // The environment shows this one only.
+                // The environment contains this device only.
                 cuda_device: task.cuda_device.as_ref().map(|_| 0),
             },
             threads: threads(task),
             pipeline: PipelineSettings::default(),
         };
-        let started =
-            executor::start(&execution, task.batch_size, Sizes::Doubling).map_err(|e| e.reason)?;
+        let started = executor::start(&execution, task.batch_size, WarmUpSizes::PowersOfTwo)
+            .map_err(|e| e.reason)?;
         if started.batch_size < task.batch_size {
             return Err(format!(
-                "out of memory at batch size {}: {} fits",
+                "out of memory at batch size {}; batch size {} fits",
                 task.batch_size, started.batch_size
             ));
         }
@@ -144,13 +147,13 @@ impl Driven {
         })
     }
 
-    fn batch(&self) -> Result<Box<dyn executor::PreparedBatch>, ExecutionError> {
+    fn prepare_batch(&self) -> Result<Box<dyn PreparedBatch>, ExecutionError> {
         let program = &self.execution.program;
-        sample::batch(&*self.executor, program, self.batch_size, self.fill)
+        synthetic::prepare_batch(&*self.executor, program, self.batch_size, self.fill)
     }
 
-    fn obey(&self, command: &MeasureCommand) -> Result<MeasureReply, String> {
-        let on = &self.execution.executor;
+    fn execute(&self, command: &MeasureCommand) -> Result<MeasureReply, String> {
+        let executor = &self.execution.executor;
         match command {
             MeasureCommand::Run {
                 before_ms,
@@ -161,26 +164,28 @@ impl Driven {
                     [before_ms, window_ms, after_ms].map(|ms| Duration::from_millis(*ms));
                 if before.saturating_add(window).saturating_add(after) > LONGEST_RUN {
                     let limit = LONGEST_RUN.as_millis();
-                    return Err(format!("a run of over {limit} ms: the limit"));
+                    return Err(format!(
+                        "before_ms, window_ms and after_ms add up to more than the limit of {limit} ms"
+                    ));
                 }
-                let latencies = self.batches(before, window, after);
-                Ok(summary(latencies.map_err(|e| e.to_string())?))
+                let latencies = self.run_batches(before, window, after);
+                Ok(summarize(latencies.map_err(|e| e.to_string())?))
             }
             MeasureCommand::Record { trace } => {
-                let batch = self.batch().map_err(|e| e.to_string())?;
-                recording::write_trace(on, batch, trace).map_err(|e| e.to_string())?;
+                let batch = self.prepare_batch().map_err(|e| e.to_string())?;
+                recording::write_trace(executor, batch, trace).map_err(|e| e.to_string())?;
                 Ok(MeasureReply::Done)
             }
             MeasureCommand::UnderProfiler => {
-                let batch = self.batch().map_err(|e| e.to_string())?;
-                recording::under_profiler(on, batch).map_err(|e| e.to_string())?;
+                let batch = self.prepare_batch().map_err(|e| e.to_string())?;
+                recording::run_under_profiler(executor, batch).map_err(|e| e.to_string())?;
                 Ok(MeasureReply::Done)
             }
         }
     }
 
-    /// The latencies of the batches that begin in the window.
-    fn batches(
+    /// Runs batches, and returns the latencies of those that begin in the window.
+    fn run_batches(
         &self,
         before: Duration,
         window: Duration,
@@ -189,7 +194,7 @@ impl Driven {
         let begin = now();
         let mut latencies = Vec::new();
         loop {
-            let batch = self.batch()?;
+            let batch = self.prepare_batch()?;
             let started = now();
             let since = started - begin;
             if since >= before + window + after {
@@ -203,7 +208,7 @@ impl Driven {
     }
 }
 
-fn summary(mut latencies: Vec<Duration>) -> MeasureReply {
+fn summarize(mut latencies: Vec<Duration>) -> MeasureReply {
     latencies.sort_unstable();
     let count = latencies.len();
     let millis = |latency: &Duration| latency.as_secs_f64() * 1e3;
@@ -223,16 +228,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_run_is_told_by_its_median_and_spread() {
+    fn a_run_is_summarized_by_median_and_standard_deviation() {
         let millis = |values: &[u64]| values.iter().map(|ms| Duration::from_millis(*ms)).collect();
-        let of = |values: &[u64]| summary(millis(values));
+        let summary = |values: &[u64]| summarize(millis(values));
         let ran = |batches, median_ms, std_ms| MeasureReply::Ran {
             batches,
             median_ms,
             std_ms,
         };
-        assert_eq!(of(&[]), ran(0, 0.0, 0.0));
-        assert_eq!(of(&[3]), ran(1, 3.0, 0.0));
-        assert_eq!(of(&[6, 2, 4, 4]), ran(4, 4.0, 2.0_f64.sqrt()));
+        assert_eq!(summary(&[]), ran(0, 0.0, 0.0));
+        assert_eq!(summary(&[3]), ran(1, 3.0, 0.0));
+        assert_eq!(summary(&[6, 2, 4, 4]), ran(4, 4.0, 2.0_f64.sqrt()));
     }
 }

@@ -1,24 +1,27 @@
-//! Made-up batches: to warm a program up, to find out whether it can be served at all, and to measure it.
+//! Synthetic batches, which warm up a program, show if it can be served, and measure it.
 
 use packhorse_cluster::{Datatype, Dim, Program, Shape, TensorSpec};
 use packhorse_wire::TensorHeader;
 
-use super::{Executed, ExecutionError, Executor, PreparedBatch, check_outputs};
+use super::{
+    error::ExecutionError,
+    signature::check_outputs,
+    stages::{Executed, Executor, PreparedBatch},
+};
 
-/// The size of a variable dimension other than the batch. The signature does not say what is usual; a short sentence has so
-/// many tokens.
-pub(crate) const VARIABLE_DIM: u64 = 16;
+/// The size of a variable dimension other than the batch: the tokens of a short sentence. The signature contains no usual size.
+const VARIABLE_DIM: i64 = 16;
 
-/// What made-up inputs hold. Floating point numbers are zero always.
+/// The content of synthetic inputs. Floating-point numbers are always zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fill {
-    /// Integers and booleans are one: lengths and masks are usually not zero.
+    /// Integers and booleans are one, because lengths and masks are usually not zero.
     Ones,
-    /// Everything is zero: some index is out of range otherwise.
+    /// All elements are zero, for programs to which a one is an index out of range.
     Zeros,
 }
 
-/// The batch sizes that are warmed up and measured: 1, 2, 4, … and `limit` itself.
+/// Returns the batch sizes that are warmed up and measured: 1, 2, 4, … and `limit` itself.
 pub(crate) fn batch_sizes(limit: u32) -> Vec<u32> {
     let mut sizes: Vec<u32> = (0..32)
         .map(|exponent| 1 << exponent)
@@ -28,49 +31,49 @@ pub(crate) fn batch_sizes(limit: u32) -> Vec<u32> {
     sizes
 }
 
-/// A made-up batch, ready to run.
+/// Returns a synthetic batch that is ready to run.
 ///
 /// # Errors
-/// Out of memory.
-pub(crate) fn batch(
+/// If there is not enough memory.
+pub(crate) fn prepare_batch(
     executor: &dyn Executor,
     program: &Program,
     rows: u32,
     fill: Fill,
 ) -> Result<Box<dyn PreparedBatch>, ExecutionError> {
-    let mut batch = executor.prepare(&inputs(program, rows)?)?;
+    let mut batch = executor.prepare(&input_headers(program, rows)?)?;
     fill_inputs(&mut *batch, program, fill);
     Ok(batch)
 }
 
-/// Makes the inputs of a batch up.
+/// Fills the inputs of a batch.
 pub(crate) fn fill_inputs(batch: &mut dyn PreparedBatch, program: &Program, fill: Fill) {
     for (i, spec) in program.inputs.iter().enumerate() {
         write(batch.input_mut(i), spec.datatype, fill);
     }
 }
 
-/// Runs a made-up batch and checks its outputs against the signature.
+/// Runs a synthetic batch and checks its outputs against the signature.
 ///
 /// # Errors
-/// The program cannot be served as it is registered.
-pub(crate) fn run(
+/// If the program cannot be served as it is registered.
+pub(crate) fn run_batch(
     executor: &dyn Executor,
     program: &Program,
     rows: u32,
     fill: Fill,
 ) -> Result<Executed, ExecutionError> {
-    let executed = batch(executor, program, rows, fill)?.run()?;
+    let executed = prepare_batch(executor, program, rows, fill)?.run()?;
     check_outputs(program, rows, &executed.outputs)?;
     Ok(executed)
 }
 
-/// Runs made-up batches of all these sizes, the first one more often: a program is analysed in its first run, and optimised
-/// in its second. Gives the fill that works and the largest size that there is memory for: the sizes are in ascending order, and
-/// those behind the first that does not fit are not tried.
+/// Runs synthetic batches of these sizes, the first size twice, because libtorch analyses a program in its first run and optimises it in its
+/// second. Returns the fill that the program accepts and the largest size that fits into memory. The sizes are in ascending order, and no
+/// size after the first that does not fit is tried.
 ///
 /// # Errors
-/// The program runs with neither fill, or not even the first size fits.
+/// If the program fails with either fill, or not even the first size fits into memory.
 pub(crate) fn warm_up(
     executor: &dyn Executor,
     program: &Program,
@@ -79,13 +82,13 @@ pub(crate) fn warm_up(
     let try_with = |fill| {
         let mut largest = None;
         for &rows in sizes.iter().take(1).chain(sizes) {
-            match (run(executor, program, rows, fill), largest) {
+            match (run_batch(executor, program, rows, fill), largest) {
                 (Ok(_), _) => largest = Some(rows),
                 (Err(ExecutionError::OutOfMemory(reason)), Some(fitting)) => {
                     tracing::warn!(
                         batch.size = rows,
                         reason,
-                        "no memory for batches of this size"
+                        "not enough memory for batches of this size"
                     );
                     executor.release_memory();
                     return Ok((fill, fitting));
@@ -98,19 +101,29 @@ pub(crate) fn warm_up(
     try_with(Fill::Ones).or_else(|error| try_with(Fill::Zeros).map_err(|_| error))
 }
 
-/// What the inputs of a made-up batch are.
+/// Returns the datatypes and shapes of a synthetic batch's inputs.
 ///
 /// # Errors
-/// They are too large.
-pub(crate) fn inputs(program: &Program, rows: u32) -> Result<Vec<TensorHeader>, ExecutionError> {
+/// If an input is too large.
+pub(crate) fn input_headers(
+    program: &Program,
+    rows: u32,
+) -> Result<Vec<TensorHeader>, ExecutionError> {
     let specs = program.inputs.iter();
-    specs.map(|spec| input(program, spec, rows)).collect()
+    specs
+        .map(|spec| input_header(program, spec, rows))
+        .collect()
 }
 
-fn input(program: &Program, spec: &TensorSpec, rows: u32) -> Result<TensorHeader, ExecutionError> {
+fn input_header(
+    program: &Program,
+    spec: &TensorSpec,
+    rows: u32,
+) -> Result<TensorHeader, ExecutionError> {
     let size = |(axis, dim): (usize, &Dim)| match dim {
         Dim::Any if axis == 0 && program.batches() => i64::from(rows),
-        Dim::Any => VARIABLE_DIM.cast_signed(),
+        Dim::Any => VARIABLE_DIM,
+
         Dim::Fixed(_) => i64::from(*dim),
     };
     let dims: Vec<i64> = spec.shape.iter().enumerate().map(size).collect();

@@ -1,4 +1,5 @@
-//! The kernels of a measurement: one batch of every size is recorded, its metrics go into the profile, and the kernels along with it.
+//! The recording of a measurement's kernels: one batch of each size is recorded, for its metrics in the profile and for the list of its
+//! kernels.
 
 use std::path::PathBuf;
 
@@ -8,54 +9,55 @@ use packhorse_worker_agent::handoff::{ExecutorChoice, Handoff};
 
 use crate::executor::{PreparedBatch, recording};
 
-/// The most kernels that go along with a profile, about 2 MB as CSV: the batch sizes beyond are left out.
+/// The most kernels in a profile's list, about 2 MB as CSV. Further batch sizes are omitted.
 const MAX_KERNELS: usize = 16_384;
 
-/// Records batches until it finds that there is nothing to be recorded.
-pub(super) struct Recorder<'a> {
+/// Records batches until the first failure.
+pub(super) struct KernelRecorder<'a> {
     executor: &'a ExecutorChoice,
     trace: PathBuf,
-    done: bool,
+    failed: bool,
     recording: Option<Recording>,
 }
 
-impl<'a> Recorder<'a> {
+impl<'a> KernelRecorder<'a> {
+    /// Creates a recorder with temporary files in the hand-over folder.
     pub(super) fn new(executor: &'a ExecutorChoice, handoff: &Handoff) -> Self {
         Self {
             executor,
             trace: handoff.temporary_dir().join("kernels.json"),
-            done: false,
+            failed: false,
             recording: None,
         }
     }
 
-    /// Whether there may be something to record.
-    pub(super) fn wants_batches(&self) -> bool {
-        !self.done
+    /// Returns false after a failure.
+    pub(super) fn is_active(&self) -> bool {
+        !self.failed
     }
 
-    /// Records a batch and writes its metrics into the row of its size. A measurement is good without, so that failures are only told.
+    /// Records a batch and writes its metrics to the row of its size. A failure is only logged, because a profile is useful without them.
     pub(super) fn record(&mut self, batch: Box<dyn PreparedBatch>, row: &mut ProfileRow) {
-        let recorded = recording::kernels(self.executor, batch, &self.trace)
+        let recorded = recording::record(self.executor, batch, &self.trace)
             .map_err(|e| e.to_string())
-            .and_then(|trace| self.take(trace, row));
+            .and_then(|trace| self.add_trace(trace, row));
         if let Err(reason) = recorded {
-            self.done = true;
+            self.failed = true;
             tracing::info!(batch.size = row.batch_size, reason, "no kernels recorded");
         }
     }
 
-    fn take(&mut self, mut trace: KinetoTrace, row: &mut ProfileRow) -> Result<(), String> {
+    fn add_trace(&mut self, mut trace: KinetoTrace, row: &mut ProfileRow) -> Result<(), String> {
         let ExecutorChoice::Torch {
             cuda_device: Some(device),
             ..
         } = self.executor
         else {
-            return Err("a CPU runs none".to_owned());
+            return Err("a CPU runs no kernels".to_owned());
         };
         let kernels: Vec<Kernel> = trace.kernels.remove(device).unwrap_or_default();
         let gpu = trace.gpus.get(device);
-        let gpu = *gpu.ok_or("the trace does not say what the GPU is")?;
+        let gpu = *gpu.ok_or("the trace does not describe the GPU")?;
         let mut batch = Recording::new(gpu);
         batch.insert(row.batch_size, kernels.clone());
         let profile = batch.profile(row.batch_size).expect("it was just inserted");
@@ -65,7 +67,7 @@ impl<'a> Recorder<'a> {
             let size = row.batch_size;
             tracing::info!(
                 batch.size = size,
-                "too many kernels to go along with the profile"
+                "the kernels of this batch size exceed the limit of a profile and are omitted"
             );
         } else {
             recording.insert(row.batch_size, kernels);
@@ -73,7 +75,7 @@ impl<'a> Recorder<'a> {
         Ok(())
     }
 
-    /// The recorded kernels as CSV, if there are any.
+    /// Returns the recorded kernels as CSV; `None` if there are none.
     pub(super) fn into_csv(self, model: &ModelId, device_kind: &DeviceKind) -> Option<String> {
         let recording = self.recording.filter(|recording| recording.kernels() > 0)?;
         let mut table = KernelTable::default();

@@ -1,17 +1,36 @@
-//! What of an exception's text is for the world.
+//! The exceptions of libtorch, and the part of their text that is passed on.
 
-use super::{
-    ExecutionError,
-    shim::{Thrown, ThrownKind},
-};
+use crate::executor::error::ExecutionError;
 
-/// The most of a message that is passed on, in bytes.
+/// The most bytes of a text that is passed on.
 const MAX_SUMMARY: usize = 400;
 
-impl Thrown {
-    /// One line that says what went wrong, without stack traces and paths.
+/// An exception that libtorch or a program threw.
+#[derive(Debug)]
+pub(super) struct TorchError {
+    /// The whole text, with stack traces and paths. Only its summary is passed on.
+    pub(super) text: String,
+    /// The kind.
+    pub(super) kind: TorchErrorKind,
+}
+
+/// The kind of a [`TorchError`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum TorchErrorKind {
+    /// libtorch or the program threw an exception.
+    Exception,
+    /// There was not enough memory.
+    OutOfMemory,
+    /// The program's result is neither a tensor nor a tuple or list of tensors.
+    NoTensors,
+    /// The device failed and cannot compute anything any more.
+    DeviceFailed,
+}
+
+impl TorchError {
+    /// Returns one line with the reason, without stack traces and paths.
     pub(super) fn summary(&self) -> String {
-        let line = meaningful_line(&self.text);
+        let line = reason_line(&self.text);
         let without_paths: Vec<_> = line.split_whitespace().map(hide_path).collect();
         let mut summary = without_paths.join(" ");
         summary.truncate(summary.floor_char_boundary(MAX_SUMMARY));
@@ -19,38 +38,38 @@ impl Thrown {
     }
 }
 
-impl From<Thrown> for ExecutionError {
-    fn from(thrown: Thrown) -> Self {
-        let summary = thrown.summary();
-        match thrown.kind {
-            ThrownKind::Exception => Self::ModuleThrew(summary),
-            ThrownKind::OutOfMemory => Self::OutOfMemory(summary),
-            ThrownKind::DeviceFailed => Self::DeviceFailed(summary),
-            ThrownKind::NoTensors if thrown.text.is_empty() => {
+impl From<TorchError> for ExecutionError {
+    fn from(error: TorchError) -> Self {
+        let summary = error.summary();
+        match error.kind {
+            TorchErrorKind::Exception => Self::ModuleThrew(summary),
+            TorchErrorKind::OutOfMemory => Self::OutOfMemory(summary),
+            TorchErrorKind::DeviceFailed => Self::DeviceFailed(summary),
+            TorchErrorKind::NoTensors if error.text.is_empty() => {
                 Self::WrongOutput("neither a tensor nor a tuple or list of tensors".to_owned())
             }
-            ThrownKind::NoTensors => Self::WrongOutput(summary),
+            TorchErrorKind::NoTensors => Self::WrongOutput(summary),
         }
     }
 }
 
-impl From<tch::TchError> for Thrown {
+impl From<tch::TchError> for TorchError {
     fn from(error: tch::TchError) -> Self {
         let text = match error {
             tch::TchError::Torch(text) => text,
             other => other.to_string(),
         };
         let kind = if text.contains("out of memory") {
-            ThrownKind::OutOfMemory
+            TorchErrorKind::OutOfMemory
         } else {
-            ThrownKind::Exception
+            TorchErrorKind::Exception
         };
         Self { text, kind }
     }
 }
 
-/// The interpreter puts a traceback before what happened, and the C++ stack after it.
-fn meaningful_line(text: &str) -> &str {
+/// Returns the line with the reason. The interpreter puts a traceback before it and the C++ stack after it.
+fn reason_line(text: &str) -> &str {
     let is_error = |line: &&str| {
         let name = line.split_once(": ").map_or("", |(name, _)| name);
         let is_name = name
@@ -86,15 +105,15 @@ mod tests {
     use super::*;
 
     fn summary(text: &str) -> String {
-        let thrown = Thrown {
+        let error = TorchError {
             text: text.to_owned(),
-            kind: ThrownKind::Exception,
+            kind: TorchErrorKind::Exception,
         };
-        thrown.summary()
+        error.summary()
     }
 
     #[test]
-    fn of_an_interpreter_error_the_error_is_left() {
+    fn the_summary_of_an_interpreter_error_is_the_error() {
         let text = "The following operation failed in the TorchScript interpreter.\n\
             Traceback of TorchScript, serialized code (most recent call last):\n  \
               File \"code/__torch__.py\", line 7, in forward\n    \
@@ -111,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_and_emptiness_do_not_get_out() {
+    fn a_summary_has_no_paths_and_is_never_empty() {
         assert_eq!(
             summary("open file failed, file path: /var/lib/packhorse/ab.pt"),
             "open file failed, file path: <path>"

@@ -4,12 +4,12 @@ use std::fs;
 
 use packhorse_cluster::ByteCount;
 
-/// Resident now.
+/// Returns the resident memory.
 pub(super) fn resident() -> Option<ByteCount> {
     field(&status()?, "VmRSS:")
 }
 
-/// Resident at the most so far.
+/// Returns the largest resident memory so far.
 pub(super) fn peak_resident() -> Option<ByteCount> {
     field(&status()?, "VmHWM:")
 }
@@ -33,7 +33,8 @@ mod tests {
         let status = "Name:\tx\nVmHWM:\t    2048 kB\nVmRSS:\t 1024 kB\n";
         assert_eq!(field(status, "VmHWM:"), Some(ByteCount::new(2 << 20)));
         assert_eq!(field(status, "VmSwap:"), None);
-        // One reading: between two of them, the other tests' threads take memory.
+        // Both fields are from one reading, because other tests allocate memory meanwhile.
+
         let ours = super::status().unwrap();
         let (peak, now) = (field(&ours, "VmHWM:"), field(&ours, "VmRSS:"));
         assert!(now.is_some() && peak >= now, "{peak:?} {now:?}");

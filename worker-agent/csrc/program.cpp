@@ -1,0 +1,208 @@
+// Programs: TorchScript and packages that were compiled ahead of time.
+
+#include "program.h"
+
+#include <cstdlib>
+#include <fstream>
+#include <stdexcept>
+#include <string>
+
+#include <ATen/DeviceAccelerator.h>
+#include <caffe2/serialize/inline_container.h>
+#include <torch/csrc/jit/codegen/fuser/interface.h>
+
+namespace {
+
+// Returns the tensors of a program's result; nothing if it is neither a tensor nor a tuple or list of tensors.
+std::optional<std::vector<at::Tensor>> tensors_of(const torch::jit::IValue &value) {
+  if (value.isTensor()) {
+    return std::vector<at::Tensor>{value.toTensor()};
+  }
+  if (value.isTensorList()) {
+    return value.toTensorVector();
+  }
+  std::vector<torch::jit::IValue> elements;
+  if (value.isTuple()) {
+    elements = value.toTupleRef().elements().vec();
+  } else if (value.isList()) {
+    elements = value.toListRef().vec();
+  } else {
+    return std::nullopt;
+  }
+  std::vector<at::Tensor> tensors;
+  for (const auto &element : elements) {
+    if (!element.isTensor()) {
+      return std::nullopt;
+    }
+    tensors.push_back(element.toTensor());
+  }
+  return tensors;
+}
+
+// Returns the value of `key` in a JSON object of strings.
+std::string member_of(const std::string &json, const std::string &key) {
+  const auto at = json.find("\"" + key + "\":");
+  const auto begin = at == std::string::npos ? at : json.find('"', at + key.size() + 3);
+  const auto end = begin == std::string::npos ? begin : json.find('"', begin + 1);
+  return end == std::string::npos ? "" : json.substr(begin + 1, end - begin - 1);
+}
+
+// Creates a folder in the environment's folder for temporary files.
+std::string temporary_folder() {
+  const char *parent = std::getenv("TMPDIR");
+  std::string folder = std::string(parent != nullptr ? parent : "/tmp") + "/package-XXXXXX";
+  if (mkdtemp(folder.data()) == nullptr) {
+    throw std::runtime_error("no folder can be created to unpack the package into");
+  }
+  return folder;
+}
+
+// Loads a program of a package. libtorch's own loader unpacks into /tmp, whatever the environment says, and leaves the files there if the
+// process is killed.
+std::unique_ptr<Package> load_package(const char *path, const std::string &program, int cuda_device) {
+  caffe2::serialize::PyTorchStreamReader archive{std::string(path)};
+  const std::string folder = temporary_folder();
+  const std::string members = "data/aotinductor/" + program + "/";
+  std::string library;
+  std::string compiled;
+  for (const auto &name : archive.getAllRecords()) {
+    const std::string file = name.substr(name.rfind('/') + 1);
+    if (name.rfind(members, 0) != 0 || file.empty() || file == "." || file == "..") {
+      continue;
+    }
+    const auto [bytes, size] = archive.getRecord(name);
+    const auto *begin = static_cast<const char *>(bytes.get());
+    std::ofstream out(folder + "/" + file, std::ios::binary);
+    if (!out.write(begin, static_cast<std::streamsize>(size)).flush()) {
+      throw std::runtime_error("the package cannot be unpacked");
+    }
+    if (file.size() > 3 && file.compare(file.size() - 3, 3, ".so") == 0) {
+      library = folder + "/" + file;
+    } else if (file.find("wrapper_metadata.json") != std::string::npos) {
+      compiled = member_of(std::string(begin, size), "AOTI_DEVICE_KEY");
+    }
+  }
+  const std::string device = cuda_device < 0 ? "cpu" : "cuda";
+  if (library.empty()) {
+    throw std::runtime_error("the package contains no compiled program");
+  }
+  if (compiled != device) {
+    throw std::runtime_error("the package was compiled for " + compiled + ", not for " + device);
+  }
+  const auto &runners = torch::inductor::getAOTIModelRunnerRegistry();
+  const auto runner = runners.find(device);
+  if (runner == runners.end()) {
+    throw std::runtime_error("this libtorch cannot run packages on " + device);
+  }
+  const std::string index = cuda_device < 0 ? "" : ":" + std::to_string(cuda_device);
+  // One instance without locks, because batches run one after the other.
+  return runner->second(library, 1, device + index, folder, true);
+}
+
+// Returns the number of a package's tensor arguments: the leaves of the tree that it stores as JSON.
+size_t argument_count(Package &package) {
+  const auto spec = package.get_call_spec();
+  const std::string leaf = "\"type\": null";
+  size_t count = 0;
+  if (!spec.empty()) {
+    for (size_t at = spec[0].find(leaf); at != std::string::npos; at = spec[0].find(leaf, at + leaf.size())) {
+      ++count;
+    }
+  }
+  return count;
+}
+
+std::optional<std::vector<at::Tensor>> run_program(packhorse_module &module, std::vector<at::Tensor> inputs) {
+  if (module.package) {
+    return module.package->boxed_run(std::move(inputs));
+  }
+  std::vector<torch::jit::IValue> arguments(inputs.begin(), inputs.end());
+  inputs.clear();
+  return tensors_of(module.module.forward(std::move(arguments)));
+}
+
+}  // namespace
+
+extern "C" {
+
+int packhorse_module_load(const char *path, const char *program, int cuda_device, int optimization, packhorse_module **module,
+                          char **message) {
+  return guarded(message, [&] {
+    if (optimization == PACKHORSE_COMPILED) {
+      *module = new packhorse_module{{}, load_package(path, program, cuda_device)};
+      return PACKHORSE_OK;
+    }
+    // The interpreter's own compiler generates kernels when it first sees a shape, which happens while the worker serves. Fused kernels need a
+    // package, which is compiled ahead of time.
+    torch::jit::overrideCanFuseOnGPU(false);
+    torch::jit::Module loaded = torch::jit::load(path, device_of(cuda_device));
+    loaded.eval();
+    if (optimization >= PACKHORSE_FROZEN) {
+      loaded = torch::jit::freeze(loaded);
+    }
+    if (optimization >= PACKHORSE_OPTIMIZED) {
+      loaded = torch::jit::optimize_for_inference(loaded);
+    }
+    *module = new packhorse_module{std::move(loaded), nullptr};
+    if (cuda_device >= 0) {
+      // The parameters were copied in the default stream, for which the worker's streams do not wait.
+      at::accelerator::synchronizeDevice(static_cast<c10::DeviceIndex>(cuda_device));
+    }
+    return PACKHORSE_OK;
+  });
+}
+
+int packhorse_module_arity(const packhorse_module *module, size_t *required, size_t *accepted, char **message) {
+  return guarded(message, [&] {
+    if (module->package) {
+      *required = *accepted = argument_count(*module->package);
+      return PACKHORSE_OK;
+    }
+    const auto &arguments = module->module.get_method("forward").function().getSchema().arguments();
+    *required = 0;
+    *accepted = arguments.size() - 1;  // without `self`
+    for (size_t i = 1; i < arguments.size(); ++i) {
+      *required += arguments[i].default_value().has_value() ? 0 : 1;
+    }
+    return PACKHORSE_OK;
+  });
+}
+
+int packhorse_module_forward(packhorse_module *module, const packhorse_stream *stream, packhorse_tensor *const *inputs,
+                             size_t input_count, packhorse_tensor **outputs, size_t capacity, size_t *output_count,
+                             char **message) {
+  return guarded(message, [&]() -> int {
+    const CurrentStream current(*stream);
+    std::vector<at::Tensor> arguments;
+    for (size_t i = 0; i < input_count; ++i) {
+      arguments.push_back(*unwrap(inputs[i]));
+    }
+    std::optional<std::vector<at::Tensor>> tensors = run_program(*module, std::move(arguments));
+    if (!tensors) {
+      return PACKHORSE_NO_TENSORS;
+    }
+    *output_count = tensors->size();
+    if (tensors->size() > capacity) {
+      return PACKHORSE_OK;
+    }
+    for (auto &output : *tensors) {
+      if (output.layout() != c10::kStrided) {
+        set_message(message, "a sparse tensor");
+        return PACKHORSE_NO_TENSORS;
+      }
+      // A program may return an input, or a buffer that its next run overwrites, and that run may begin before this output is copied
+      // out.
+      if (output.use_count() > 1 || output.storage().use_count() > 1) {
+        output = output.clone(at::MemoryFormat::Contiguous);
+      }
+    }
+    for (size_t i = 0; i < tensors->size(); ++i) {
+      outputs[i] = wrap(std::move((*tensors)[i]));
+    }
+    return PACKHORSE_OK;
+  });
+}
+
+void packhorse_module_free(packhorse_module *module) { delete module; }
+
+}  // extern "C"

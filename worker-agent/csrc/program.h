@@ -1,0 +1,27 @@
+// The type of a loaded program.
+
+#pragma once
+
+#include "stream.h"
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include <torch/csrc/inductor/aoti_runner/model_container_runner.h>
+#include <torch/script.h>
+
+using Package = torch::inductor::AOTIModelContainerRunner;
+
+struct packhorse_module {
+  torch::jit::Module module;
+  // If not null, the program was compiled ahead of time, and `module` is empty.
+  std::unique_ptr<Package> package;
+};
+
+namespace {
+
+// Runs a program; returns nothing if its result is neither a tensor nor a tuple or list of tensors.
+std::optional<std::vector<at::Tensor>> run_program(packhorse_module &module, std::vector<at::Tensor> inputs);
+
+}  // namespace

@@ -1,0 +1,100 @@
+//! The seam between the worker and its executors: a trait for the executor, and one for a batch in each stage.
+
+use std::time::Duration;
+
+use packhorse_cluster::ByteCount;
+use packhorse_wire::TensorHeader;
+
+use super::error::ExecutionError;
+
+/// Runs batches of one program on one device.
+pub(crate) trait Executor: Send + Sync {
+    /// Returns memory for the inputs of a batch. May be called from any thread, also while batches run. There is memory for
+    /// [`PipelineSettings::buffers`](packhorse_worker_agent::handoff::PipelineSettings::buffers) batches; a further call waits until
+    /// the outputs of one of them, or the batch itself, are dropped.
+    ///
+    /// # Errors
+    /// If there is not enough memory.
+    fn prepare(&self, inputs: &[TensorHeader]) -> Result<Box<dyn PreparedBatch>, ExecutionError>;
+
+    /// Returns the memory that a replica with batches of this size has needed so far, or is known to need.
+    fn memory(&self, batch_size: u32) -> Option<ByteCount>;
+
+    /// Returns the number of multiprocessors that the process may use; `None` if the device has none.
+    fn multiprocessors(&self) -> Option<u32> {
+        None
+    }
+
+    /// Returns the batch sizes whose runs are recorded as CUDA graphs, or the reason why none is, as text for people.
+    fn graphs(&self) -> Result<Vec<u32>, String> {
+        Err("not requested".to_owned())
+    }
+
+    /// Releases unused memory after a batch for which there was not enough.
+    fn release_memory(&self) {}
+}
+
+/// A batch whose inputs are being filled.
+pub(crate) trait PreparedBatch: Send {
+    /// Returns the bytes of an input, [`TensorHeader::byte_len`] of them: little-endian, row-major, without gaps. Their content is
+    /// undefined until it is written.
+    fn input_mut(&mut self, index: usize) -> &mut [u8];
+
+    /// Copies the inputs to the device, or enqueues the copies.
+    fn copy_in(self: Box<Self>) -> Result<Box<dyn LoadedBatch>, ExecutionError>;
+
+    /// Runs all stages, one after the other.
+    fn run(self: Box<Self>) -> Result<Executed, ExecutionError> {
+        self.copy_in()?.compute()?.copy_out()
+    }
+}
+
+/// A batch whose inputs are on the device, or will be there when the enqueued copies are done.
+pub(crate) trait LoadedBatch: Send {
+    /// Runs the program, or enqueues its run. The batches of an executor are computed one after the other, preferably on the thread on
+    /// which it was started.
+    fn compute(self: Box<Self>) -> Result<Box<dyn ComputedBatch>, ExecutionError>;
+
+    /// Repeats one stage of the batch while `go_on` returns true, and drops the results. Returns the number of repetitions. This measures the
+    /// most that the device can do.
+    fn repeat(
+        &self,
+        stage: RepeatedStage,
+        go_on: &mut dyn FnMut() -> bool,
+    ) -> Result<u64, ExecutionError>;
+}
+
+/// A stage that [`LoadedBatch::repeat`] repeats.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RepeatedStage {
+    /// Copying the inputs to the device.
+    CopyIn,
+    /// Running the program.
+    Compute,
+}
+
+/// A batch whose outputs are on the device, or will be there when the enqueued run is done.
+pub(crate) trait ComputedBatch: Send {
+    /// Copies the outputs to host memory, and waits until they are there.
+    fn copy_out(self: Box<Self>) -> Result<Executed, ExecutionError>;
+}
+
+/// A batch that has run.
+pub(crate) struct Executed {
+    /// The outputs in the order of the program's results, not yet checked against the signature.
+    pub(crate) outputs: Vec<OutputTensor>,
+    /// The duration of the copy from host to device memory.
+    pub(crate) copy_in: Duration,
+    /// The duration of the program's run.
+    pub(crate) compute: Duration,
+    /// The duration of making the outputs contiguous and copying them from device to host memory.
+    pub(crate) copy_out: Duration,
+}
+
+/// An output in host memory.
+pub(crate) struct OutputTensor {
+    /// The datatype and shape.
+    pub(crate) header: TensorHeader,
+    /// The elements, [`TensorHeader::byte_len`] bytes.
+    pub(crate) bytes: Box<dyn AsRef<[u8]> + Send>,
+}

@@ -1,0 +1,95 @@
+//! The choice and the start of an executor, and the end of its process.
+
+use std::{sync::Arc, time::Duration};
+
+use packhorse_cluster::Profile;
+use packhorse_worker_agent::handoff::{Execution, ExecutorChoice};
+
+#[cfg(feature = "torch")]
+use super::torch;
+use super::{
+    error::{ExecutionError, StartError},
+    simulated,
+    started::{Started, WarmUpSizes},
+    synthetic::Fill,
+};
+
+/// The time limit for loading and warming up a program. A program that takes longer never gets ready.
+pub(crate) const LOAD_LIMIT: Duration = Duration::from_mins(5);
+
+/// Loads the program and warms up for all batch sizes up to `batch_size`, or up to the largest that fits into memory. Must be called on
+/// the thread that will compute the batches, because libtorch keeps threads and settings per thread.
+///
+/// # Errors
+/// If the program cannot be served as it is registered, or the device cannot be used.
+pub(crate) fn start(
+    execution: &Execution,
+    batch_size: u32,
+    sizes: WarmUpSizes,
+) -> Result<Started, StartError> {
+    match &execution.executor {
+        ExecutorChoice::Simulated {
+            device_kind,
+            profile_csv,
+        } => {
+            // The simulated executor has nothing to warm up.
+            let _ = sizes;
+            let program = &execution.program;
+            let profile = simulated::read_profile(&program.model, device_kind, profile_csv)?;
+            let buffers = execution.pipeline.buffers();
+            Ok(Started {
+                executor: Arc::new(simulated::SimulatedExecutor::new(program, profile, buffers)),
+                batch_size,
+                fill: Fill::Ones,
+            })
+        }
+        #[cfg(feature = "torch")]
+        ExecutorChoice::Torch {
+            artifact,
+            cuda_device,
+        } => torch::start(&torch::StartOptions {
+            program: &execution.program,
+            artifact,
+            cuda_device: *cuda_device,
+            threads: execution.threads,
+            batch_size,
+            sizes,
+            pipeline: execution.pipeline,
+        }),
+        #[cfg(not(feature = "torch"))]
+        ExecutorChoice::Torch { .. } => Err(StartError::permanent(
+            "this worker was built without libtorch",
+        )),
+    }
+}
+
+/// Returns the profile of a program if its executor has one and needs no measurement.
+///
+/// # Errors
+/// If a simulated device has no profile of the program.
+pub(crate) fn known_profile(execution: &Execution) -> Result<Option<Profile>, StartError> {
+    match &execution.executor {
+        ExecutorChoice::Simulated {
+            device_kind,
+            profile_csv,
+        } => simulated::read_profile(&execution.program.model, device_kind, profile_csv).map(Some),
+        ExecutorChoice::Torch { .. } => Ok(None),
+    }
+}
+
+/// Sets a function that is called with the cause if libtorch terminates the process, which then exits with `code`. Once a device has failed,
+/// many of libtorch's destructors throw and terminate the process.
+pub(crate) fn on_terminate(report: impl Fn(ExecutionError) + Send + Sync + 'static, code: u8) {
+    #[cfg(feature = "torch")]
+    torch::on_terminate(report, code);
+    #[cfg(not(feature = "torch"))]
+    let _ = (report, code);
+}
+
+/// Exits at once. A hung program may still be computing, and libtorch's destructors must not run meanwhile.
+pub(crate) fn exit_now(code: u8) -> ! {
+    #[cfg(feature = "torch")]
+    torch::exit_now(code);
+    #[cfg(not(feature = "torch"))]
+    std::process::exit(i32::from(code))
+}

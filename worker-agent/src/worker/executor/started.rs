@@ -1,0 +1,24 @@
+//! The outcome of an executor's start.
+
+use std::sync::Arc;
+
+use super::{stages::Executor, synthetic::Fill};
+
+/// The batch sizes that a GPU runs before the first batch that counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum WarmUpSizes {
+    /// The sizes 1, 2, 4, … and the largest, which suffice to find the largest size that fits into memory.
+    PowersOfTwo,
+    /// All sizes, so that no size runs for the first time while a request waits.
+    All,
+}
+
+/// An executor that is ready.
+pub(crate) struct Started {
+    /// The executor.
+    pub(crate) executor: Arc<dyn Executor>,
+    /// The largest batch size that fits into memory, at most the requested one.
+    pub(crate) batch_size: u32,
+    /// The content of synthetic inputs that the program accepts.
+    pub(crate) fill: Fill,
+}

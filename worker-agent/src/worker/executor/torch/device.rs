@@ -1,0 +1,114 @@
+//! A device with a loaded program: the programs, streams and buffers that the stages of all batches use.
+
+use std::sync::{Arc, OnceLock};
+
+use tch::Tensor;
+
+use super::{
+    error::{TorchError, TorchErrorKind},
+    graphs::{Graphs, InputShapes},
+    programs::Programs,
+    shim::{Buffer, Graph, Module, StageStream},
+};
+use crate::executor::pool::Pool;
+
+/// A device with a loaded program.
+pub(super) struct Device {
+    /// The loaded programs.
+    pub(super) programs: Programs<Module>,
+    /// The recorded runs, or the reason why there are none; unset unless recording was requested.
+    pub(super) graphs: OnceLock<Result<Graphs, String>>,
+    /// The index of the CUDA device; `None` is the CPU.
+    pub(super) cuda_index: Option<u32>,
+    /// The streams of the stages.
+    pub(super) streams: Streams,
+    /// The buffers for batches in flight.
+    pub(super) buffers: Arc<Pool<BatchBuffers>>,
+}
+
+/// The streams of the three stages. They work at the same time, unless all are the same stream.
+pub(super) struct Streams {
+    pub(super) copy_in: Arc<StageStream>,
+    pub(super) compute: Arc<StageStream>,
+    pub(super) copy_out: Arc<StageStream>,
+}
+
+/// The host memory of one batch.
+pub(super) struct BatchBuffers {
+    /// The memory of the inputs.
+    pub(super) inputs: Buffer,
+    /// The memory of the outputs, on a CUDA device. Outputs on the CPU are answered from where the program has left them.
+    pub(super) outputs: Buffer,
+}
+
+impl Streams {
+    /// Creates three streams, or a single one for all stages.
+    pub(super) fn new(cuda_device: Option<u32>, separate: bool) -> Result<Self, TorchError> {
+        let compute = Arc::new(StageStream::new(cuda_device)?);
+        let copy_stream = || -> Result<_, TorchError> {
+            if separate {
+                Ok(Arc::new(StageStream::new(cuda_device)?))
+            } else {
+                Ok(Arc::clone(&compute))
+            }
+        };
+        Ok(Self {
+            copy_in: copy_stream()?,
+            copy_out: copy_stream()?,
+            compute,
+        })
+    }
+}
+
+impl Device {
+    /// Runs the program in a stream, by replaying a graph if there is one for inputs of these shapes.
+    pub(super) fn run(
+        &self,
+        stream: &StageStream,
+        inputs: &[Tensor],
+    ) -> Result<Vec<Tensor>, TorchError> {
+        if let Some(Ok(graphs)) = self.graphs.get() {
+            let shapes: InputShapes = inputs.iter().map(Tensor::size).collect();
+            if let Some(graph) = graphs.for_shapes(&shapes) {
+                return graph.replay(stream, inputs);
+            }
+        }
+        self.module(inputs)?.forward(stream, inputs)
+    }
+
+    /// Records a run with these inputs. The graph shares the memory of `pool_owner`.
+    pub(super) fn record(
+        &self,
+        inputs: &[Tensor],
+        pool_owner: Option<&Graph>,
+    ) -> Result<Graph, TorchError> {
+        let module = self.module(inputs)?;
+        Graph::record(module, &self.streams.compute, inputs, pool_owner)
+    }
+
+    /// Returns the program for inputs with this number of rows.
+    fn module(&self, inputs: &[Tensor]) -> Result<&Module, TorchError> {
+        let rows = inputs
+            .first()
+            .and_then(|input| input.size().first().copied());
+        let rows = u64::try_from(rows.unwrap_or(1)).unwrap_or(1);
+        self.programs.for_rows(rows).ok_or_else(|| TorchError {
+            text: format!("{rows} rows are more than the package accepts"),
+            kind: TorchErrorKind::Exception,
+        })
+    }
+
+    /// Waits until the streams have done all their work. A device that fails does none any more, either.
+    pub(super) fn synchronize(&self) {
+        let Streams {
+            copy_in,
+            compute,
+            copy_out,
+        } = &self.streams;
+        for stream in [copy_in, compute, copy_out] {
+            let _ = stream
+                .record_event()
+                .and_then(|event| event.wait_until_complete());
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! The executor that runs a loaded program.
+
+use std::sync::{Arc, OnceLock};
+
+use packhorse_cluster::{ByteCount, Program};
+use packhorse_wire::TensorHeader;
+
+use super::{
+    batch::{Prepared, input_buffer_size},
+    device::{BatchBuffers, Device, Streams},
+    error::{TorchError, TorchErrorKind},
+    options::StartOptions,
+    process_memory,
+    programs::Programs,
+    shim::{self, Buffer, Module, Optimization},
+};
+use crate::executor::{
+    error::{ExecutionError, StartError},
+    pool::Pool,
+    stages::{Executor, PreparedBatch},
+    synthetic,
+};
+
+/// Runs a program with libtorch.
+pub(super) struct TorchExecutor {
+    /// The device with the program.
+    pub(super) device: Arc<Device>,
+    buffers: usize,
+    /// The resident memory of the process before the program was loaded.
+    resident_before: Option<ByteCount>,
+}
+
+impl TorchExecutor {
+    /// Loads the programs with these names, which only a package has, and allocates the buffers.
+    ///
+    /// # Errors
+    /// If a program cannot be loaded or has another number of inputs than declared, or there is not enough memory.
+    pub(super) fn load(
+        options: &StartOptions<'_>,
+        names: &Programs<String>,
+        optimization: Optimization,
+    ) -> Result<Self, StartError> {
+        let resident_before = process_memory::resident();
+        let load_error = |error: TorchError| {
+            let transient = matches!(
+                error.kind,
+                TorchErrorKind::OutOfMemory | TorchErrorKind::DeviceFailed
+            );
+            let format = match optimization {
+                Optimization::Compiled => "an AOTInductor package",
+                Optimization::Plain | Optimization::Frozen | Optimization::Optimized => {
+                    "TorchScript"
+                }
+            };
+            let reason = format!("cannot be loaded as {format}: {}", error.summary());
+            StartError {
+                reason,
+                permanent: !transient,
+            }
+        };
+        let (program, cuda_device) = (options.program, options.cuda_device);
+        let load = |name: String| Module::load(options.artifact, &name, cuda_device, optimization);
+        let programs = names.clone().try_map(load).map_err(load_error)?;
+        for module in programs.iter() {
+            check_arity(program, module.arity().map_err(load_error)?)?;
+        }
+        let pinned = cuda_device.is_some();
+        let largest = input_buffer_size(&synthetic::input_headers(program, options.batch_size)?);
+        let buffers = options.pipeline.buffers();
+        let allocate = || -> Result<BatchBuffers, TorchError> {
+            Ok(BatchBuffers {
+                inputs: Buffer::new(largest, pinned)?,
+                outputs: Buffer::new(0, pinned)?,
+            })
+        };
+        let allocated = (0..buffers).map(|_| allocate()).collect::<Result<_, _>>();
+        let streams = Streams::new(cuda_device, options.pipeline.streams);
+        Ok(Self {
+            device: Arc::new(Device {
+                programs,
+                graphs: OnceLock::new(),
+                cuda_index: cuda_device,
+                streams: streams.map_err(ExecutionError::from)?,
+                buffers: Pool::new(allocated.map_err(ExecutionError::from)?),
+            }),
+            buffers,
+            resident_before,
+        })
+    }
+
+    /// Enlarges all buffers to the size of the largest, because a device pauses while memory is pinned.
+    pub(super) fn equalize_buffers(&self) -> Result<(), ExecutionError> {
+        let mut all: Vec<_> = (0..self.buffers)
+            .map(|_| self.device.buffers.acquire())
+            .collect();
+        let largest = |size: fn(&BatchBuffers) -> usize| all.iter().map(|b| size(b)).max();
+        let inputs = largest(|buffers| buffers.inputs.size()).unwrap_or(0);
+        let outputs = largest(|buffers| buffers.outputs.size()).unwrap_or(0);
+        for buffers in &mut all {
+            buffers.inputs.reserve(inputs)?;
+            buffers.outputs.reserve(outputs)?;
+        }
+        Ok(())
+    }
+}
+
+fn check_arity(program: &Program, (required, accepted): (usize, usize)) -> Result<(), StartError> {
+    let declared = program.inputs.len();
+    if (required..=accepted).contains(&declared) {
+        return Ok(());
+    }
+    let expected = if required == accepted {
+        required.to_string()
+    } else {
+        format!("{required} to {accepted}")
+    };
+    Err(StartError::permanent(format!(
+        "the program takes {expected} arguments; {declared} inputs are declared"
+    )))
+}
+
+impl Executor for TorchExecutor {
+    fn prepare(&self, inputs: &[TensorHeader]) -> Result<Box<dyn PreparedBatch>, ExecutionError> {
+        Ok(Box::new(Prepared::new(&self.device, inputs)?))
+    }
+
+    /// Returns the memory of the executor so far. On the CPU it is the growth of the process's largest resident memory since just before the
+    /// program was loaded: weights, activations, and what libtorch itself first used for them. On a CUDA device it is the most memory that
+    /// libtorch's allocator has held, without the CUDA context.
+    fn memory(&self, _batch_size: u32) -> Option<ByteCount> {
+        match self.device.cuda_index {
+            Some(index) => shim::cuda_peak_memory(index).map(ByteCount::new),
+            None => Some(process_memory::peak_resident()?.saturating_sub(self.resident_before?)),
+        }
+    }
+
+    fn multiprocessors(&self) -> Option<u32> {
+        shim::cuda_multiprocessors(self.device.cuda_index?)
+    }
+
+    fn graphs(&self) -> Result<Vec<u32>, String> {
+        match self.device.graphs.get() {
+            Some(Ok(graphs)) => Ok(graphs.batch_sizes().to_vec()),
+            Some(Err(reason)) => Err(reason.clone()),
+            None => Err("not requested".to_owned()),
+        }
+    }
+
+    fn release_memory(&self) {
+        if self.device.cuda_index.is_some() {
+            shim::release_cuda_memory();
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! Loaded programs.
+
+use std::{
+    ffi::{CString, c_int},
+    path::Path,
+    ptr::{self, NonNull},
+};
+
+use tch::Tensor;
+
+use super::{
+    call::{call, device_code, pointers, run_program},
+    ffi,
+    stream::StageStream,
+};
+use crate::executor::torch::error::TorchError;
+
+/// The optimization of a program before it runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::executor::torch) enum Optimization {
+    /// None.
+    Plain = 0,
+    /// Parameters become constants, and expressions of constants are computed once.
+    Frozen = 1,
+    /// Frozen, and rewritten to the operators that are fastest on the device.
+    Optimized = 2,
+    /// None, because the file is a package, which was compiled ahead of time.
+    Compiled = 3,
+}
+
+/// A loaded program.
+pub(in crate::executor::torch) struct Module(NonNull<ffi::Module>);
+
+// SAFETY: a torch::jit::Module belongs to no thread.
+unsafe impl Send for Module {}
+// SAFETY: several threads may run one module, because the interpreter keeps its state per run. A program that writes to its own buffers, and a
+// package, must run one batch after the other, which `LoadedBatch::compute` requires of its callers.
+unsafe impl Sync for Module {}
+
+impl Module {
+    /// Loads a file. `name` is the name of the program in a package, and is empty for TorchScript.
+    pub(in crate::executor::torch) fn load(
+        path: &Path,
+        name: &str,
+        cuda_device: Option<u32>,
+        optimization: Optimization,
+    ) -> Result<Self, TorchError> {
+        let path = CString::new(path.as_os_str().as_encoded_bytes())
+            .expect("a path from the operating system has no NUL");
+        let name = CString::new(name).expect("the name of a program has no NUL");
+        let mut module = ptr::null_mut();
+        // SAFETY: path and name are C strings that live during the call, and the pointers are valid for writes.
+        call(|message| unsafe {
+            let device = device_code(cuda_device);
+            ffi::packhorse_module_load(
+                path.as_ptr(),
+                name.as_ptr(),
+                device,
+                optimization as c_int,
+                &raw mut module,
+                message,
+            )
+        })?;
+        Ok(Self(NonNull::new(module).expect("a loaded module")))
+    }
+
+    pub(super) fn as_ptr(&self) -> *mut ffi::Module {
+        self.0.as_ptr()
+    }
+
+    /// Returns the least and the largest number of arguments of `forward`.
+    pub(in crate::executor::torch) fn arity(&self) -> Result<(usize, usize), TorchError> {
+        let (mut required, mut accepted) = (0, 0);
+        // SAFETY: the module lives as long as `self`, and the pointers are valid for writes during the call.
+        call(|message| unsafe {
+            ffi::packhorse_module_arity(
+                self.as_ptr(),
+                &raw mut required,
+                &raw mut accepted,
+                message,
+            )
+        })?;
+        Ok((required, accepted))
+    }
+
+    /// Runs `forward` in a stream. The outputs, whose memory belongs to the caller alone, are complete when the stream has done its work.
+    pub(in crate::executor::torch) fn forward(
+        &self,
+        stream: &StageStream,
+        inputs: &[Tensor],
+    ) -> Result<Vec<Tensor>, TorchError> {
+        let inputs = pointers(inputs);
+        run_program(|outputs, capacity, count, message| {
+            // SAFETY: module, stream and inputs live during the call, which does not change the inputs' handles; there is room for `capacity`
+            // outputs.
+            unsafe {
+                ffi::packhorse_module_forward(
+                    self.as_ptr(),
+                    stream.as_ptr(),
+                    inputs.as_ptr(),
+                    inputs.len(),
+                    outputs,
+                    capacity,
+                    count,
+                    message,
+                )
+            }
+        })
+    }
+}
+
+impl Drop for Module {
+    fn drop(&mut self) {
+        // SAFETY: this is the only owner of the module.
+        unsafe { ffi::packhorse_module_free(self.as_ptr()) }
+    }
+}
