@@ -218,16 +218,18 @@ fn joined(kinds: &[DeviceKind]) -> String {
 mod tests {
     use super::*;
 
-    fn rate(per_second: f64) -> RequestsPerSecond {
-        RequestsPerSecond::new(per_second).unwrap()
+    const SLO: Duration = Duration::from_millis(5);
+
+    fn check(rows: &[(Shortfall, &str)]) {
+        for (shortfall, sentence) in rows {
+            assert_eq!(shortfall.to_string(), *sentence);
+        }
     }
 
     #[test]
-    fn every_reason_has_its_sentence() {
-        let (goodput, rate) = (rate(60.61), rate(70.0));
+    fn the_sentences_for_models_that_no_device_can_serve() {
         let kind = |name: &str| name.parse::<DeviceKind>().unwrap();
-        let slo = Duration::from_millis(5);
-        let rows = [
+        check(&[
             (Shortfall::NoDevices, "there is no device"),
             (
                 Shortfall::NoProfile {
@@ -237,7 +239,7 @@ mod tests {
             ),
             (
                 Shortfall::BatchOverSlo {
-                    slo,
+                    slo: SLO,
                     batch_size: 4,
                     latency: Duration::from_micros(34_089),
                     kind: kind("V100"),
@@ -269,7 +271,7 @@ mod tests {
                 "no device of a kind with coefficients has the memory for a batch within its SLO",
             ),
             (
-                Shortfall::BatchOverHalfSlo { slo },
+                Shortfall::BatchOverHalfSlo { slo: SLO },
                 "no batch size takes less than half of the SLO of 5ms",
             ),
             (
@@ -277,7 +279,7 @@ mod tests {
                 "no batch takes less than half of its SLO, even on a whole device",
             ),
             (
-                Shortfall::NoBatchWithinHalfSlo { slo },
+                Shortfall::NoBatchWithinHalfSlo { slo: SLO },
                 "no batch that a device has the memory for takes less than half of the SLO of 5ms",
             ),
             (
@@ -287,7 +289,7 @@ mod tests {
             (
                 Shortfall::RequestOverSlo {
                     latency: 0.005_432_1,
-                    slo,
+                    slo: SLO,
                 },
                 "with the way there and back a request takes 5.432 ms, over the SLO of 5ms",
             ),
@@ -298,6 +300,12 @@ mod tests {
                 },
                 "it needs 5 replicas or a multiple, and there are 4 devices",
             ),
+        ]);
+    }
+
+    #[test]
+    fn the_sentences_for_models_without_a_replica() {
+        check(&[
             (Shortfall::NoDeviceLeft, "no device is left"),
             (
                 Shortfall::NoDeviceWithMemoryLeft,
@@ -327,6 +335,14 @@ mod tests {
                 Shortfall::NoReplicaPays,
                 "no device has the memory or the time for it, or others would lose more",
             ),
+        ]);
+    }
+
+    #[test]
+    fn the_sentences_for_models_with_too_few_replicas() {
+        let rate = |per_second| RequestsPerSecond::new(per_second).unwrap();
+        let (goodput, rate) = (rate(60.61), rate(70.0));
+        check(&[
             (
                 Shortfall::Throughput {
                     replicas: 2,
@@ -380,9 +396,6 @@ mod tests {
                 Shortfall::Unexplained { goodput, rate },
                 "60.61 of 70 requests/s",
             ),
-        ];
-        for (shortfall, sentence) in rows {
-            assert_eq!(shortfall.to_string(), sentence);
-        }
+        ]);
     }
 }

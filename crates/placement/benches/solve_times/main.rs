@@ -58,7 +58,7 @@ fn main() {
     fs::write(&path, lines).expect("cargo makes the folder");
 }
 
-/// Returns true if the policy is measured with a setting: the linear programs only with small problems and with HiGHS, and iGniter
+/// Returns true if the policy is measured with a setting: the linear programs only with small problems and with `HiGHS`, and iGniter
 /// only with coefficients.
 fn is_measured(entry: &PolicyEntry, setting: &Setting) -> bool {
     let size = setting.problem.devices.len() * setting.problem.models.len();
