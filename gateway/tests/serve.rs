@@ -1,4 +1,4 @@
-//! The listener: what a slow, greedy or late client gets.
+//! The HTTP listener, with slow, greedy and late clients.
 
 #![expect(clippy::unwrap_used, reason = "a test that is surprised fails")]
 
@@ -16,7 +16,7 @@ use tokio::{
 const PATIENCE: Duration = Duration::from_secs(10);
 const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n";
 
-/// A server whose only handler says that it was reached and answers when it is told to.
+/// A server whose only handler notifies the test, and answers once the test notifies it.
 async fn server(limits: ConnectionLimits) -> (Server, Arc<Notify>, Arc<Notify>) {
     let (reached, go) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
     let (tell, wait) = (Arc::clone(&reached), Arc::clone(&go));
@@ -70,7 +70,7 @@ async fn what_is_in_flight_is_answered_before_the_server_ends() {
     stream.write_all(REQUEST).await.unwrap();
     timeout(PATIENCE, reached.notified()).await.unwrap();
     let ending = tokio::spawn(server.shutdown(PATIENCE));
-    // Nobody listens there any more once the shutdown has begun.
+    // The listener is closed once the shutdown has begun.
     while TcpStream::connect(address).await.is_ok() {
         tokio::task::yield_now().await;
     }

@@ -1,4 +1,4 @@
-//! The store against SQLite: what is written is read back, what must not be cannot be, and another opening finds it all.
+//! The store with SQLite: rows are read back as they were written, also after the database is opened again, and constraints hold.
 
 #![expect(clippy::unwrap_used, reason = "a test that is surprised fails")]
 
@@ -90,7 +90,7 @@ async fn everything_is_read_back_as_it_was_written_also_by_another_opening() {
     let csv = format!("{header}\nm:2,T4,1,100,7.5,8,100,10,,50\nm:2,cpu-x,1,100,3,,,,,\n");
     let profiles = ProfileTable::from_csv(&csv).unwrap();
     store
-        .put_profiles(&profiles, &KernelTable::default())
+        .upsert_profiles(&profiles, &KernelTable::default())
         .await
         .unwrap();
     let node = StoredNode {
@@ -105,7 +105,7 @@ async fn everything_is_read_back_as_it_was_written_also_by_another_opening() {
         }],
         scheduling: Scheduling::Draining,
     };
-    store.put_node(&node).await.unwrap();
+    store.upsert_node(&node).await.unwrap();
     store.insert_plan(&plan(1)).await.unwrap();
     store.close().await;
 
@@ -173,7 +173,7 @@ async fn models_change_fail_and_go_with_their_profiles() {
     );
     let profiles = ProfileTable::from_csv(&csv).unwrap();
     store
-        .put_profiles(&profiles, &KernelTable::default())
+        .upsert_profiles(&profiles, &KernelTable::default())
         .await
         .unwrap();
     let rate = RequestsPerSecond::new(9.0).unwrap();
@@ -259,7 +259,7 @@ async fn settings_change_one_by_one() {
         policy: Some("exclusive".to_owned()),
         ..Settings::default()
     };
-    store.put_settings(&policy).await.unwrap();
+    store.update_settings(&policy).await.unwrap();
     let options = Settings {
         options: Some(PolicyOptions {
             compute_metric: Some(ComputeMetric::Mean),
@@ -267,12 +267,12 @@ async fn settings_change_one_by_one() {
         }),
         ..Settings::default()
     };
-    store.put_settings(&options).await.unwrap();
+    store.update_settings(&options).await.unwrap();
     let discipline = Settings {
         discipline: Some(Discipline::Deadline),
         ..Settings::default()
     };
-    store.put_settings(&discipline).await.unwrap();
+    store.update_settings(&discipline).await.unwrap();
     let all = Settings {
         policy: policy.policy,
         options: options.options,

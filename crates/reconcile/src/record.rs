@@ -174,11 +174,12 @@ impl TaskRecord {
     /// Returns the time limit that the process has exceeded, as the reason to kill it; none if it has not.
     pub(crate) fn exceeded_limit(&self, now: Time, limits: &Limits) -> Option<Reason> {
         let limit = self.time_limit(limits);
-        let late = self.deadline(limits).is_some_and(|at| at <= now);
-        late.then(|| match self.task {
+        let deadline = self.deadline(limits)?;
+        let reason = match self.task {
             Task::Serve(_) => Reason::NotReady(limit),
             Task::Measure(_) => Reason::NotMeasured(limit),
-        })
+        };
+        (deadline <= now).then_some(reason)
     }
 
     fn time_limit(&self, limits: &Limits) -> Duration {

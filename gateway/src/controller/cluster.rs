@@ -107,7 +107,7 @@ impl Cluster {
             options: None,
             discipline: config.discipline,
         };
-        store.put_settings(&given).await?;
+        store.update_settings(&given).await?;
         let settings = store.settings().await?;
         let policy = stored_policy(settings.policy.as_deref());
         let epoch = store.begin_epoch().await?;

@@ -193,7 +193,7 @@ impl Cluster {
     async fn store_measurement(&mut self, key: &MeasurementKey, measurement: Measurement) {
         let Measurement { profile, kernels } = measurement;
         let (model, kind) = key;
-        if let Err(e) = self.store.put_profiles(&profile, &kernels).await {
+        if let Err(e) = self.store.upsert_profiles(&profile, &kernels).await {
             // The node reports the result again as long as it is wanted.
             tracing::error!(error = %e, model.name = %model, "cannot store a profile");
             return;

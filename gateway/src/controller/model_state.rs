@@ -50,7 +50,7 @@ pub(super) struct ReplicaConditions<'a> {
 }
 
 /// The reason for the state of a model. The API shows its `Display` text.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub(super) enum StateReason<'a> {
     /// The model cannot be served as it is registered.
     Failure(&'a str),
@@ -244,13 +244,8 @@ impl<'a> ReplicaConditions<'a> {
 mod tests {
     use super::*;
 
-    macro_rules! check {
-        ($conditions:expr, $state:ident, $reason:pat) => {
-            let conditions = $conditions;
-            let (state, reason) = conditions.state();
-            assert_eq!(state, ModelState::$state, "{conditions:?}");
-            assert!(matches!(reason, $reason), "{reason:?} of {conditions:?}");
-        };
+    fn check(conditions: &ModelConditions<'_>, state: ModelState, reason: Option<StateReason<'_>>) {
+        assert_eq!(conditions.state(), (state, reason), "{conditions:?}");
     }
 
     fn replica(state: ReplicaState) -> ReplicaConditions<'static> {
@@ -271,21 +266,29 @@ mod tests {
 
     #[test]
     fn before_it_is_placed() {
-        check!(
-            ModelConditions::default(),
-            Registered,
-            Some(StateReason::WaitsForNode)
+        check(
+            &ModelConditions::default(),
+            ModelState::Registered,
+            Some(StateReason::WaitsForNode),
         );
         let devices = ModelConditions {
             devices: 1,
             ..ModelConditions::default()
         };
-        check!(devices.clone(), Unplaced, Some(StateReason::Unmeasurable));
+        check(
+            &devices,
+            ModelState::Unplaced,
+            Some(StateReason::Unmeasurable),
+        );
         let queued = ModelConditions {
             queued: true,
             ..devices.clone()
         };
-        check!(queued, Profiling, Some(StateReason::WaitsForMeasurement));
+        check(
+            &queued,
+            ModelState::Profiling,
+            Some(StateReason::WaitsForMeasurement),
+        );
         let profiling = [ProfilingView {
             device_kind: "cpu-x".parse().unwrap(),
             done: 3,
@@ -295,14 +298,14 @@ mod tests {
             profiling: &profiling,
             ..devices.clone()
         };
-        check!(
-            measured,
-            Profiling,
+        check(
+            &measured,
+            ModelState::Profiling,
             Some(StateReason::Measured {
+                kind: &profiling[0].device_kind,
                 done: 3,
                 total: 5,
-                ..
-            })
+            }),
         );
         let profiled = ModelConditions {
             profiled: true,
@@ -312,28 +315,28 @@ mod tests {
             planning: true,
             ..profiled.clone()
         };
-        check!(planning, Planning, None);
+        check(&planning, ModelState::Planning, None);
         let trouble = PlanningTrouble::NotStored;
         let shortfall = ModelConditions {
             shortfall: Some("no memory"),
             trouble: Some(&trouble),
             ..profiled.clone()
         };
-        check!(
-            shortfall,
-            Unplaced,
-            Some(StateReason::UnplacedShortfall("no memory"))
+        check(
+            &shortfall,
+            ModelState::Unplaced,
+            Some(StateReason::UnplacedShortfall("no memory")),
         );
         let troubled = ModelConditions {
             trouble: Some(&trouble),
             ..profiled.clone()
         };
-        check!(
-            troubled,
-            Unplaced,
-            Some(StateReason::UnplacedTrouble(PlanningTrouble::NotStored))
+        check(
+            &troubled,
+            ModelState::Unplaced,
+            Some(StateReason::UnplacedTrouble(&trouble)),
         );
-        check!(profiled, Unplaced, Some(StateReason::Unplaced));
+        check(&profiled, ModelState::Unplaced, Some(StateReason::Unplaced));
     }
 
     #[test]
@@ -345,58 +348,66 @@ mod tests {
             replicas,
             ..ModelConditions::default()
         };
-        check!(
-            with(vec![ReplicaConditions::default()]),
-            Loading,
-            Some(StateReason::WaitsForWorker)
+        check(
+            &with(vec![ReplicaConditions::default()]),
+            ModelState::Loading,
+            Some(StateReason::WaitsForWorker),
         );
         let waiting = ReplicaConditions {
             waiting: true,
             ..ReplicaConditions::default()
         };
-        check!(
-            with(vec![waiting]),
-            Loading,
-            Some(StateReason::WaitsForMemory)
+        check(
+            &with(vec![waiting]),
+            ModelState::Loading,
+            Some(StateReason::WaitsForMemory),
         );
-        check!(
-            with(vec![replica(ReplicaState::Fetching)]),
-            Fetching,
-            Some(StateReason::Fetching(None))
+        check(
+            &with(vec![replica(ReplicaState::Fetching)]),
+            ModelState::Fetching,
+            Some(StateReason::Fetching(None)),
         );
         let both = vec![
             replica(ReplicaState::Fetching),
             replica(ReplicaState::Loading),
         ];
-        check!(with(both), Loading, Some(StateReason::Loading(None)));
+        check(
+            &with(both),
+            ModelState::Loading,
+            Some(StateReason::Loading(None)),
+        );
         let dead = ReplicaConditions {
             reason: Some("exit code 1"),
             ..replica(ReplicaState::BackingOff)
         };
-        check!(
-            with(vec![dead]),
-            Loading,
-            Some(StateReason::BackingOff(Some("exit code 1")))
+        check(
+            &with(vec![dead]),
+            ModelState::Loading,
+            Some(StateReason::BackingOff(Some("exit code 1"))),
         );
-        check!(
-            with(vec![replica(ReplicaState::Failed)]),
-            Loading,
-            Some(StateReason::WorkerFailed(None))
+        check(
+            &with(vec![replica(ReplicaState::Failed)]),
+            ModelState::Loading,
+            Some(StateReason::WorkerFailed(None)),
         );
         let refused = ReplicaConditions {
             link: Some("connection refused"),
             ..replica(ReplicaState::Ready)
         };
-        check!(
-            with(vec![refused]),
-            Loading,
-            Some(StateReason::Connecting(Some("connection refused")))
+        check(
+            &with(vec![refused]),
+            ModelState::Loading,
+            Some(StateReason::Connecting(Some("connection refused"))),
         );
         let lost = ReplicaConditions {
             node_lost: true,
             ..replica(ReplicaState::Ready)
         };
-        check!(with(vec![lost]), Loading, Some(StateReason::NodeLost));
+        check(
+            &with(vec![lost]),
+            ModelState::Loading,
+            Some(StateReason::NodeLost),
+        );
     }
 
     #[test]
@@ -405,52 +416,60 @@ mod tests {
             replicas: vec![SERVING],
             ..ModelConditions::default()
         };
-        check!(conditions.clone(), Ready, None);
+        check(&conditions, ModelState::Ready, None);
         let half = ModelConditions {
             replicas: vec![SERVING, replica(ReplicaState::BackingOff)],
             ..conditions.clone()
         };
-        check!(
-            half,
-            Ready,
+        check(
+            &half,
+            ModelState::Ready,
             Some(StateReason::ReplicasServing {
                 serving: 1,
-                planned: 2
-            })
+                planned: 2,
+            }),
         );
         let short = ModelConditions {
             shortfall: Some("40 of 50 requests/s"),
             ..conditions.clone()
         };
-        check!(
-            short,
-            Ready,
-            Some(StateReason::Shortfall("40 of 50 requests/s"))
+        check(
+            &short,
+            ModelState::Ready,
+            Some(StateReason::Shortfall("40 of 50 requests/s")),
         );
         let earlier = ModelConditions {
             replicas: vec![replica(ReplicaState::Loading)],
             earlier_serving: 1,
             ..conditions.clone()
         };
-        check!(
-            earlier,
-            Ready,
+        check(
+            &earlier,
+            ModelState::Ready,
             Some(StateReason::ReplicasServing {
                 serving: 0,
-                planned: 1
-            })
+                planned: 1,
+            }),
         );
         let unplanned = ModelConditions {
             replicas: Vec::new(),
             earlier_serving: 1,
             ..conditions.clone()
         };
-        check!(unplanned, Ready, Some(StateReason::EarlierReplicasServe));
+        check(
+            &unplanned,
+            ModelState::Ready,
+            Some(StateReason::EarlierReplicasServe),
+        );
         let failed = ModelConditions {
             failure: Some("it throws"),
             ..conditions
         };
-        check!(failed, Failed, Some(StateReason::Failure("it throws")));
+        check(
+            &failed,
+            ModelState::Failed,
+            Some(StateReason::Failure("it throws")),
+        );
     }
 
     #[test]

@@ -203,7 +203,7 @@ impl Cluster {
         profiles: ProfileTable,
     ) -> Result<(), StoreError> {
         self.store
-            .put_profiles(&profiles, &KernelTable::default())
+            .upsert_profiles(&profiles, &KernelTable::default())
             .await?;
         for (model, kind, profile) in profiles.iter() {
             self.profiles

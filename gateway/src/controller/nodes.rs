@@ -214,7 +214,7 @@ impl Cluster {
         let joins = !node.is_some_and(Node::holds_lease);
         let differs = node.is_none_or(|node| node.stored != stored);
         if differs {
-            self.store.put_node(&stored).await?;
+            self.store.upsert_node(&stored).await?;
         }
         let until = now + self.config.lease;
         let node = self
@@ -324,7 +324,7 @@ impl Cluster {
                 scheduling,
                 ..node.stored.clone()
             };
-            self.store.put_node(&stored).await?;
+            self.store.upsert_node(&stored).await?;
             node.stored = stored;
             self.request_plan(PlanReason::NodeScheduled(name.clone(), scheduling));
         }

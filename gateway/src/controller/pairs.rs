@@ -30,7 +30,7 @@ impl Cluster {
         if pairs.pairs.len() > MAX_PAIRS {
             return Err(PairsError::TooMany(pairs.pairs.len()));
         }
-        self.store.put_pairs(&kind, &pairs).await?;
+        self.store.upsert_pairs(&kind, &pairs).await?;
         let reason = PlanReason::PairsImported(kind.clone());
         self.pairs.insert(kind, pairs);
         self.learn_from_pairs();

@@ -115,11 +115,11 @@ impl Cluster {
         };
         let outcome = solve.await;
         self.planning.solve = None;
-        outcome.unwrap_or_else(|error| PlanningOutcome {
+        outcome.unwrap_or_else(|e| PlanningOutcome {
             reasons: PlanReasons::default(),
             result: Err(PlanningError::Panicked {
                 policy: self.policy.name,
-                error,
+                error: e.to_string(),
             }),
         })
     }
@@ -253,7 +253,7 @@ impl Cluster {
             options: change.options,
             discipline: change.discipline,
         };
-        self.store.put_settings(&settings).await?;
+        self.store.update_settings(&settings).await?;
         if policy.name != self.policy.name {
             self.policy = policy;
             self.request_plan(PlanReason::PolicyChanged(policy.name));

@@ -221,6 +221,7 @@ impl PlanningInput {
                 batch_size: replica.batch_size,
                 compute_share: replica.compute_share,
                 duty_cycle: replica.duty_cycle,
+                memory: None,
             })
         });
         known.collect()

@@ -4,10 +4,9 @@ use std::{fmt, time::Duration};
 
 use packhorse_cluster::Violation;
 use packhorse_placement::{FALLBACK_POLICY, PlaceError};
-use tokio::task::JoinError;
 
 /// The reason why planning gave no plan.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, PartialEq, thiserror::Error)]
 pub enum PlanningError {
     /// The policy found no plan.
     #[error("policy {policy} found no plan: {error}")]
@@ -32,8 +31,8 @@ pub enum PlanningError {
     Panicked {
         /// The name of the policy.
         policy: &'static str,
-        /// The end of its task.
-        error: JoinError,
+        /// The message of the panic.
+        error: String,
     },
 }
 
@@ -49,7 +48,7 @@ pub(super) struct Fallback {
 }
 
 /// The trouble of the last attempt to plan.
-#[derive(Debug)]
+#[derive(Debug, PartialEq)]
 pub(super) enum PlanningTrouble {
     /// There is no new plan.
     Failed(PlanningError),
@@ -117,6 +116,13 @@ mod tests {
                 format!(
                     "policy usher found no plan within 2000 ms ({stopped}), so policy first-fit made the plan"
                 ),
+            ),
+            (
+                PlanningTrouble::Failed(PlanningError::Panicked {
+                    policy: "usher",
+                    error: "task 7 panicked".to_owned(),
+                }),
+                "policy usher failed: task 7 panicked".to_owned(),
             ),
             (
                 PlanningTrouble::NotStored,

@@ -192,7 +192,10 @@ impl PreviewInput {
         } = self;
         let policy = input.policy.name;
         let outcome = run_with_permit(permit, move || input.solve(budget)).await;
-        let outcome = outcome.map_err(|error| PlanningError::Panicked { policy, error })?;
+        let outcome = outcome.map_err(|e| PlanningError::Panicked {
+            policy,
+            error: e.to_string(),
+        })?;
         let draft = outcome.result?;
         let reason = match &draft.fallback {
             Some(fallback) => fallback.to_string(),

@@ -38,7 +38,7 @@ impl Store {
     ///
     /// # Errors
     /// If the database fails.
-    pub async fn put_node(&self, node: &StoredNode) -> Result<(), StoreError> {
+    pub async fn upsert_node(&self, node: &StoredNode) -> Result<(), StoreError> {
         sqlx::query(
             "INSERT INTO nodes (name, agent_version, devices, scheduling) VALUES ($1, $2, $3, $4) \
              ON CONFLICT (name) DO UPDATE SET agent_version = excluded.agent_version, devices = excluded.devices, \

@@ -13,7 +13,11 @@ impl Store {
     ///
     /// # Errors
     /// If the database fails.
-    pub async fn put_pairs(&self, kind: &DeviceKind, pairs: &PairTable) -> Result<(), StoreError> {
+    pub async fn upsert_pairs(
+        &self,
+        kind: &DeviceKind,
+        pairs: &PairTable,
+    ) -> Result<(), StoreError> {
         sqlx::query(
             "INSERT INTO pairs (device_kind, csv, created_ms) VALUES ($1, $2, $3) \
              ON CONFLICT (device_kind) DO UPDATE SET csv = excluded.csv, created_ms = excluded.created_ms",

@@ -12,7 +12,7 @@ impl Store {
     ///
     /// # Errors
     /// If the database fails.
-    pub async fn put_profiles(
+    pub async fn upsert_profiles(
         &self,
         profiles: &ProfileTable,
         kernels: &KernelTable,

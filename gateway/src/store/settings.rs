@@ -58,7 +58,7 @@ impl Store {
     ///
     /// # Errors
     /// If the database fails.
-    pub async fn put_settings(&self, settings: &Settings) -> Result<(), StoreError> {
+    pub async fn update_settings(&self, settings: &Settings) -> Result<(), StoreError> {
         let options = settings.options.as_ref().map(|options| {
             serde_json::to_string(options).expect("words and truth values are JSON")
         });

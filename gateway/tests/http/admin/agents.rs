@@ -1,6 +1,5 @@
 //! `/v1/agents` and `/v1/nodes`: leases, statuses, and what is wanted.
 
-
 use packhorse_api::agent::GpuStatus;
 use packhorse_cluster::{Capacity, ReplicaState, ReplicaStatus};
 use reqwest::Method;
@@ -168,7 +167,7 @@ async fn a_measurement_of_an_earlier_model_of_the_same_name_does_not_count() {
     };
     gateway.delete("/v1/models/m").await;
     gateway.register("m").await;
-    // It still speaks of the revision that asked for the earlier one.
+    // The report is for the revision that wanted the measurement of the earlier model.
     let answer = agent.try_report(&gateway, vec![], vec![stale]).await;
     assert_eq!(answer.status, 204);
     let view = gateway.get("/v1/models/m").await.ok(200);
@@ -244,7 +243,7 @@ async fn what_did_not_fit_is_planned_no_more_until_there_is_a_new_profile() {
         planned.batch_size
     );
     assert_eq!(plan["reason"], reason);
-    // What is measured is shown as it is; and what is measured anew is believed again.
+    // The profiles are returned without the limit, and importing them again removes it.
     let profiles = gateway.get("/v1/profiles").await.body;
     let shown = String::from_utf8(profiles.clone()).unwrap();
     assert_eq!(shown.lines().count(), 5, "{shown}");
@@ -280,7 +279,11 @@ async fn a_model_tells_what_its_replica_waits_for() {
             "fetching",
             "the node is fetching the artifact",
         ),
-        (ReplicaState::Loading, "loading", "the worker is loading the model"),
+        (
+            ReplicaState::Loading,
+            "loading",
+            "the worker is loading the model",
+        ),
         (
             ReplicaState::BackingOff,
             "loading",

@@ -1,4 +1,4 @@
-//! Who may ask what.
+//! Authorisation: the routes that each token opens.
 
 use reqwest::Method;
 use serde_json::Value;

@@ -65,7 +65,7 @@ async fn a_preview_answers_and_changes_nothing() {
     let preview = gateway.post("/v1/plans/preview", &nothing).await.ok(200);
     assert_eq!(preview["plan"]["predicted_goodput_rps"].to_string(), "0.0");
 
-    // With one device, `exclusive` serves one of the two; with a second of the kind, both.
+    // `exclusive` serves one of the two models with one device, and both with two.
     let more = json!({"policy": "exclusive", "devices": [{"kind": "T4", "count": 1}]});
     let preview = gateway.post("/v1/plans/preview", &more).await.ok(200);
     assert_eq!(preview["plan"]["unserved"], json!([]));
@@ -324,7 +324,7 @@ async fn the_plan_in_force_is_explained() {
     }
 }
 
-/// What part of the requests of a model in full batches of 8 is in time, where the discipline is `fixed-wait`.
+/// The fraction of a model's requests in full batches of 8 that is in time with the discipline `fixed-wait`.
 async fn served_by_fixed_wait(max_batch_wait_ms: u32) -> f64 {
     let wait = format!("--max-batch-wait-ms={max_batch_wait_ms}");
     let flags = ["--policy=exclusive", "--discipline=fixed-wait", &wait];

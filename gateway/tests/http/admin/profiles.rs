@@ -163,7 +163,7 @@ async fn less_is_promised_of_models_that_were_measured_to_slow_each_other() {
 
 const ON_T4: &str = "/v1/profiles/pairs?device_kind=T4";
 
-/// So many measurements of two models at 8 rows, which take 18 ms alone.
+/// This number of measurements of two models at 8 rows, which take 18 ms alone.
 fn pairs(a: &str, b: &str, together_ms: f64, count: usize) -> String {
     let header = "model_a,model_b,batch_a,batch_b,share_a_pct,share_b_pct,latency_a_ms,latency_b_ms,std_a_ms,std_b_ms,\
                   alone_a_ms,alone_b_ms\n";

@@ -1,4 +1,4 @@
-//! What a gateway knows after another start, and what goes on meanwhile.
+//! Restarts of the gateway: the restored state, and the workers that run meanwhile.
 
 use packhorse_gateway::app::{App, StartError};
 use serde_json::json;

@@ -1,4 +1,4 @@
-//! From plan to replicas that serve: made before broken, lost nodes, silent agents.
+//! The rollout of plans: make before break, lost nodes, silent agents.
 
 use serde_json::json;
 

@@ -190,7 +190,7 @@ async fn all_bodies_together_have_a_budget() {
     let refused = gateway.post(INFER, vec![b' '; 200_000]).await;
     assert!(refused.error(503).contains("memory"));
     assert!(refused.headers.contains_key("retry-after"));
-    // What it had is given back.
+    // The budget is returned.
     for _ in 0..5 {
         gateway.post(INFER, vec![b' '; 90_000]).await.error(400);
     }

@@ -54,7 +54,7 @@ async fn a_worker_that_comes_back_is_connected_to_again() {
     let (gateway, worker) = InferenceGateway::with_double().await;
     let request = gateway.begin_double(1, 3.0);
     let batch = worker.batch().await;
-    // What ends the connection here is the answer to a batch that was never sent.
+    // The answer to a batch that was never sent ends the connection.
     batch
         .answer_as(packhorse_wire::BatchId(999), double(&batch))
         .await;

@@ -1,4 +1,4 @@
-//! How the data plane follows its target.
+//! Changes of the target, and the links that follow it.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -188,7 +188,7 @@ async fn what_was_in_a_batch_that_was_too_large_is_answered_from_smaller_ones() 
             multiprocessors: None,
         });
         gateway.data_plane.set_target(gateway.target.clone());
-        // What the driver connects to later it has been told later.
+        // The driver handles targets in order: once this worker is connected, the capacity is known.
         let mut other = double_model();
         other.program.model = format!("other{batch_size}:1").parse().unwrap();
         let name = other.program.model.to_string();

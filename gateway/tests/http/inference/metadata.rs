@@ -1,4 +1,4 @@
-//! What is said of server and models.
+//! Metadata of server and models.
 
 use packhorse_gateway::driver::LinkState;
 use serde_json::{Value, json};

@@ -1,4 +1,4 @@
-//! What is counted.
+//! Statistics, metrics and goodput.
 
 use std::time::Duration;
 

@@ -83,7 +83,7 @@ impl Worker {
         }
     }
 
-    /// How often somebody connected.
+    /// The number of connections so far.
     pub(crate) fn connections(&self) -> usize {
         self.connections.load(SeqCst)
     }
@@ -96,12 +96,12 @@ impl Worker {
             .expect("the worker runs")
     }
 
-    /// Whether it was sent a batch that nobody took yet.
+    /// Returns true if there is a batch that the test has not taken yet.
     pub(crate) async fn has_batch(&self) -> bool {
         !self.batches.lock().await.is_empty()
     }
 
-    /// Answers every batch from now on with what `compute` makes of it.
+    /// Answers every batch from now on with the result of `compute`.
     pub(crate) fn answer_all(
         self: &Arc<Self>,
         compute: impl Fn(&Batch) -> Vec<(TensorHeader, Vec<u8>)> + Send + 'static,
@@ -115,7 +115,7 @@ impl Worker {
         });
     }
 
-    /// The process is gone: its listener and its connections with it.
+    /// Closes the listener and the connections, like a process that dies.
     pub(crate) fn kill(&self) {
         self.accepting.abort();
     }
@@ -143,7 +143,7 @@ impl Batch {
         self.answer_as(self.header.id, outputs).await;
     }
 
-    /// Answers under another number.
+    /// Answers with another batch id.
     pub(crate) async fn answer_as(&self, id: BatchId, outputs: Vec<(TensorHeader, Vec<u8>)>) {
         let (headers, payload): (Vec<_>, Vec<_>) = outputs.into_iter().unzip();
         self.send(
@@ -166,7 +166,7 @@ impl Batch {
         self.send(&ToGateway::Failure(failure), &[]).await;
     }
 
-    /// Says that it wants no more batches.
+    /// Announces that the worker drains.
     pub(crate) async fn drain(&self) {
         self.send(&ToGateway::Draining, &[]).await;
     }
@@ -175,7 +175,7 @@ impl Batch {
         let mut bytes = Vec::new();
         message.encode(&mut bytes);
         bytes.extend_from_slice(payload);
-        // Whoever does not listen any more has given the worker up, which is what some tests are about.
+        // Some tests are about gateways that no longer listen.
         let _ = self.connection.lock().await.write_all(&bytes).await;
     }
 }
@@ -190,7 +190,7 @@ pub(crate) fn output<T: Element>(shape: &[i64], values: &[T]) -> (TensorHeader, 
     (header, bytes)
 }
 
-/// What the model `double` computes: `y = 2 x`.
+/// Computes the outputs of the model `double`: `y = 2 x`.
 pub(crate) fn double(batch: &Batch) -> Vec<(TensorHeader, Vec<u8>)> {
     let header = batch.header.inputs[0].clone();
     assert_eq!(header.datatype(), Datatype::Fp32);
