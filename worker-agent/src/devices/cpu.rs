@@ -6,7 +6,7 @@ use packhorse_cluster::{ByteCount, DeviceKind};
 
 use super::{Backend, Device};
 
-/// The CPU with all threads and all memory that this process may use.
+/// Returns the CPU, with all threads and all memory that this process may use.
 pub(super) fn discover() -> Device {
     let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
     let description = model_name(&read("/proc/cpuinfo"));
@@ -24,7 +24,7 @@ pub(super) fn discover() -> Device {
     }
 }
 
-/// The first `model name` of /proc/cpuinfo; some architectures have none.
+/// Returns the first `model name` of /proc/cpuinfo; empty on architectures without one.
 fn model_name(cpuinfo: &str) -> String {
     cpuinfo
         .lines()
@@ -34,14 +34,14 @@ fn model_name(cpuinfo: &str) -> String {
         .unwrap_or_default()
 }
 
-/// `MemTotal` of /proc/meminfo, in bytes.
+/// Returns `MemTotal` of /proc/meminfo, in bytes.
 fn mem_total(meminfo: &str) -> Option<u64> {
     let line = meminfo.lines().find_map(|l| l.strip_prefix("MemTotal:"))?;
     let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
     kib.checked_mul(1024)
 }
 
-/// The smallest limit of this process' control group (version 2) and those around it, in bytes.
+/// Returns the smallest memory limit of this process's control group (version 2) and its ancestors, in bytes.
 fn memory_limit(cgroup: &str) -> Option<u64> {
     let own = cgroup.lines().find_map(|line| line.strip_prefix("0::/"))?;
     Path::new(own)
@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_kernel_is_read_as_it_writes() {
+    fn the_files_of_the_kernel_are_parsed() {
         let cpuinfo =
             "processor\t: 0\nmodel name\t: Intel(R) Xeon(R) CPU @ 2.70GHz\n\nmodel name\t: x\n";
         assert_eq!(model_name(cpuinfo), "Intel(R) Xeon(R) CPU @ 2.70GHz");

@@ -1,4 +1,4 @@
-//! What the node has to run replicas on: NVIDIA GPUs, the CPU, or simulated devices. One file per source.
+//! The devices of the node: NVIDIA GPUs, the CPU, or simulated devices. One file per source.
 
 mod cpu;
 mod nvidia;
@@ -14,33 +14,33 @@ use packhorse_cluster::{ByteCount, DeviceKind, IdError, ProfileTable};
 /// A device of this node.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Device {
-    /// Its name within the node: an NVIDIA UUID, `cpu0`, `sim0`.
+    /// The name within the node: an NVIDIA UUID, `cpu0`, `sim0`.
     pub name: String,
-    /// What it is, as profiles know it.
+    /// The kind, which profiles refer to.
     pub kind: DeviceKind,
-    /// Memory that replicas may use.
+    /// The memory that replicas may use.
     pub memory: ByteCount,
-    /// Streaming multiprocessors of a GPU, threads of a CPU.
+    /// The number of streaming multiprocessors of a GPU, or of threads of a CPU; `None` if it is unknown.
     pub multiprocessors: Option<u32>,
-    /// What the driver or operating system calls it.
+    /// The name that the driver or the operating system gives.
     pub description: String,
-    /// What runs programs on it.
+    /// The backend that runs programs on it.
     pub backend: Backend,
 }
 
-/// What runs programs on a device.
+/// A backend that runs programs on a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Backend {
     /// libtorch on the CPU.
     Cpu,
-    /// libtorch on an NVIDIA GPU, known by the device's name.
+    /// libtorch on an NVIDIA GPU, which the device's name identifies.
     Cuda,
-    /// A clock that follows the profiles.
+    /// A simulation that takes its times from profiles.
     Simulated,
 }
 
 impl Device {
-    /// As the gateway is told of it.
+    /// Returns the message about the device to the gateway.
     pub fn report(&self) -> DeviceReport {
         DeviceReport {
             name: self.name.clone(),
@@ -52,7 +52,7 @@ impl Device {
     }
 }
 
-/// Which devices to announce: `auto`, `cpu`, `nvidia`, or `simulated:KIND:COUNT`, several separated by commas.
+/// The devices to offer: `auto`, `cpu`, `nvidia`, `simulated:KIND:COUNT`, separated by commas.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DeviceChoice(Vec<Source>);
 
@@ -67,21 +67,21 @@ enum Source {
 /// The most simulated devices of one kind.
 const MAX_SIMULATED: u32 = 256;
 
-/// A text that chooses no devices.
+/// A malformed choice of devices.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DeviceChoiceError {
-    /// It names no source of devices.
-    #[error("{0:?} is no device: expected auto, cpu, nvidia or simulated:KIND:COUNT")]
+    /// An entry is no source of devices.
+    #[error("{0:?} is not a device: expected auto, cpu, nvidia or simulated:KIND:COUNT")]
     Unknown(String),
-    /// The kind is no name.
+    /// The kind of a simulated device is malformed.
     #[error(transparent)]
     Kind(#[from] IdError),
-    /// No, or absurdly many devices.
+    /// The number of simulated devices is out of range.
     #[error("{0:?}: expected 1 to {MAX_SIMULATED} simulated devices")]
     Count(String),
-    /// A source is named twice, or `auto` beside another.
-    #[error("{0:?} cannot stand beside the devices before it")]
-    Twice(String),
+    /// A source occurs twice, or `auto` together with another.
+    #[error("{0:?} cannot be combined with the devices before it")]
+    Conflict(String),
 }
 
 impl FromStr for Source {
@@ -125,7 +125,7 @@ impl FromStr for DeviceChoice {
                 (a, b) => a == b,
             };
             if sources.iter().any(clashes) {
-                return Err(DeviceChoiceError::Twice(part.trim().to_owned()));
+                return Err(DeviceChoiceError::Conflict(part.trim().to_owned()));
             }
             sources.push(source);
         }
@@ -133,24 +133,24 @@ impl FromStr for DeviceChoice {
     }
 }
 
-/// Why the chosen devices are not there.
+/// A failure to find the chosen devices.
 #[derive(Debug, thiserror::Error)]
 pub enum DiscoverError {
-    /// There is no NVIDIA driver, or it does not answer.
+    /// The NVIDIA driver is not installed, or does not answer.
     #[error("--devices nvidia: the NVIDIA driver does not answer: {0}")]
     Nvidia(String),
-    /// A simulated device follows profiles.
+    /// There is no profile for a simulated device.
     #[error(
-        "--devices simulated:{0}: there is no profile of that kind; give a file that has one with --profiles"
+        "--devices simulated:{0}: there is no profile of this kind; give a file with one by --profiles"
     )]
     NoProfiles(DeviceKind),
 }
 
 impl DeviceChoice {
-    /// Looks for the chosen devices.
+    /// Finds the chosen devices.
     ///
     /// # Errors
-    /// If one that was asked for by name is not there.
+    /// If a source that was chosen by name has no devices.
     pub fn discover(&self, profiles: &ProfileTable) -> Result<Vec<Device>, DiscoverError> {
         let mut devices: Vec<Device> = Vec::new();
         for source in &self.0 {
@@ -207,11 +207,11 @@ mod tests {
     }
 
     #[test]
-    fn a_choice_that_cannot_be_met_says_what_to_do() {
+    fn an_impossible_choice_is_refused_with_advice() {
         for (choice, message) in [
             (
                 "gpu",
-                "\"gpu\" is no device: expected auto, cpu, nvidia or simulated:KIND:COUNT",
+                "\"gpu\" is not a device: expected auto, cpu, nvidia or simulated:KIND:COUNT",
             ),
             (
                 "simulated:T4:0",
@@ -219,19 +219,19 @@ mod tests {
             ),
             (
                 "simulated:T4",
-                "\"simulated:T4\" is no device: expected auto, cpu, nvidia or simulated:KIND:COUNT",
+                "\"simulated:T4\" is not a device: expected auto, cpu, nvidia or simulated:KIND:COUNT",
             ),
             (
                 "cpu,auto",
-                "\"auto\" cannot stand beside the devices before it",
+                "\"auto\" cannot be combined with the devices before it",
             ),
             (
                 "cpu,cpu",
-                "\"cpu\" cannot stand beside the devices before it",
+                "\"cpu\" cannot be combined with the devices before it",
             ),
             (
                 "simulated:T4:1",
-                "--devices simulated:T4: there is no profile of that kind; give a file that has one with --profiles",
+                "--devices simulated:T4: there is no profile of this kind; give a file with one by --profiles",
             ),
         ] {
             assert_eq!(names(choice, "").unwrap_err(), message);

@@ -1,4 +1,4 @@
-//! NVIDIA GPUs, as NVML sees them. The library is loaded at run time: without a driver there are none.
+//! NVIDIA GPUs, through NVML, which is loaded at run time: without a driver there are no GPUs.
 
 use std::sync::Arc;
 
@@ -15,23 +15,27 @@ use packhorse_cluster::{ByteCount, DeviceKind, known_kind};
 
 use super::{Backend, Device};
 
-/// All GPUs of this machine, each MIG instance as one of its own; or why none can be seen.
+/// Returns all GPUs of this machine, each MIG instance as a device of its own.
+///
+/// # Errors
+/// The reason why no GPU can be found, as text.
 pub(super) fn discover() -> Result<Vec<Device>, String> {
     let nvml = Nvml::init().map_err(|e| e.to_string())?;
     let count = nvml.device_count().map_err(|e| e.to_string())?;
     let mut devices = Vec::new();
     for index in 0..count {
-        devices.extend(of_gpu(&nvml, index).map_err(|e| format!("GPU {index}: {e}"))?);
+        devices.extend(gpu_devices(&nvml, index).map_err(|e| format!("GPU {index}: {e}"))?);
     }
     Ok(devices)
 }
 
-fn of_gpu(nvml: &Nvml, index: u32) -> Result<Vec<Device>, NvmlError> {
+/// Returns the GPU with this index, or its MIG instances.
+fn gpu_devices(nvml: &Nvml, index: u32) -> Result<Vec<Device>, NvmlError> {
     let gpu = nvml.device_by_index(index)?;
     if !gpu.mig_mode().is_ok_and(|mode| mode.current == 1) {
         return Ok(vec![device(&gpu)?]);
     }
-    // Numbers without an instance are errors, and so is a count that the driver does not know.
+    // NVML fails for a number without an instance, and some drivers fail to return the count.
     let instances = (0..gpu.mig_device_count().unwrap_or(0))
         .filter_map(|number| gpu.mig_device_by_index(number).ok());
     instances.map(|instance| mig_instance(&instance)).collect()
@@ -54,7 +58,7 @@ fn device(gpu: &nvml_wrapper::Device<'_>) -> Result<Device, NvmlError> {
     })
 }
 
-/// A part of a GPU that is a device for CUDA. What it can do is not what its GPU can: neither is its kind.
+/// Returns a MIG instance, which is a device for CUDA. Its kind differs from that of the whole GPU, because its performance does.
 fn mig_instance(instance: &nvml_wrapper::Device<'_>) -> Result<Device, NvmlError> {
     let attributes = instance.attributes()?;
     let description = mig_name(&instance.name()?, attributes.gpu_instance_slice_count);
@@ -68,7 +72,7 @@ fn mig_instance(instance: &nvml_wrapper::Device<'_>) -> Result<Device, NvmlError
     })
 }
 
-/// Some drivers give an instance its own name, others that of its GPU.
+/// Returns the name of an instance: some drivers return its own name, others that of its GPU.
 fn mig_name(name: &str, slices: u32) -> String {
     if name.contains(" MIG ") {
         name.to_owned()
@@ -77,7 +81,7 @@ fn mig_name(name: &str, slices: u32) -> String {
     }
 }
 
-/// NVML counts cores; how many make a multiprocessor depends on the architecture.
+/// Returns the number of multiprocessors. NVML counts cores, whose number per multiprocessor depends on the architecture.
 /// Source: CUDA C++ Programming Guide, "Compute Capabilities", arithmetic instructions (32-bit floating-point cores).
 fn count_multiprocessors(gpu: &nvml_wrapper::Device<'_>) -> Option<u32> {
     let capability = gpu.cuda_compute_capability().ok()?;
@@ -89,12 +93,12 @@ fn count_multiprocessors(gpu: &nvml_wrapper::Device<'_>) -> Option<u32> {
     Some(gpu.num_cores().ok()? / cores_each)
 }
 
-/// Reads how GPUs are at the moment. Without a driver there is nothing to read.
+/// A reader of the current state of GPUs. Without a driver its readings are empty.
 #[derive(Clone, Debug, Default)]
 pub struct Monitor(Option<Arc<Nvml>>);
 
 impl Monitor {
-    /// With the driver, if there is one.
+    /// Connects to the driver, if there is one.
     pub fn start() -> Self {
         match Nvml::init() {
             Ok(nvml) => Self(Some(Arc::new(nvml))),
@@ -105,7 +109,8 @@ impl Monitor {
         }
     }
 
-    /// How the GPU of this UUID is. What the driver does not tell, of an older GPU or a MIG instance, say, is left out.
+    /// Reads the state of the GPU with this UUID. Readings that the driver does not support, for instance on an older GPU or a MIG instance, are
+    /// omitted.
     pub fn read(&self, uuid: &str) -> GpuStatus {
         let gpu = self
             .0
@@ -120,7 +125,7 @@ impl Monitor {
 }
 
 fn readings(gpu: &nvml_wrapper::Device<'_>) -> GpuStatus {
-    // An instance has no clocks and no temperature of its own. Its power is nobody's: it would count once for every instance.
+    // An instance has no clocks and no temperature of its own. Its power is omitted, because the GPU's would count once per instance.
     let board = gpu.mig_parent_device().ok();
     let board = board.as_ref().unwrap_or(gpu);
     let memory = gpu.memory_info().ok();
@@ -147,7 +152,7 @@ fn readings(gpu: &nvml_wrapper::Device<'_>) -> GpuStatus {
         throttle_reasons: throttle_reasons.map_or_else(|_| Vec::new(), throttle_names),
         ecc_corrected_errors: ecc(MemoryError::Corrected),
         ecc_uncorrected_errors: ecc(MemoryError::Uncorrected),
-        processes: named_once(processes),
+        processes: unique_processes(processes),
         ..GpuStatus::default()
     }
 }
@@ -156,7 +161,7 @@ fn from_milli(value: u32) -> f64 {
     f64::from(value) / 1000.0
 }
 
-/// What keeps clocks down, in words. An idle GPU lowers them itself.
+/// Returns the names of the reasons for low clocks, except idleness.
 fn throttle_names(reasons: ThrottleReasons) -> Vec<String> {
     const NAMES: [(ThrottleReasons, &str); 8] = [
         (
@@ -181,8 +186,8 @@ fn throttle_names(reasons: ThrottleReasons) -> Vec<String> {
     names.map(|(_, name)| (*name).to_owned()).collect()
 }
 
-/// Processes in the order of their numbers; those of MPS clients may be listed twice.
-fn named_once(mut processes: Vec<ProcessInfo>) -> Vec<GpuProcess> {
+/// Returns the processes by ascending id, without duplicates: NVML may list MPS clients twice.
+fn unique_processes(mut processes: Vec<ProcessInfo>) -> Vec<GpuProcess> {
     processes.sort_by_key(|process| process.pid);
     processes.dedup_by_key(|process| process.pid);
     let process = |process: ProcessInfo| GpuProcess {
@@ -230,7 +235,7 @@ mod tests {
             gpu_instance_id: None,
             compute_instance_id: None,
         };
-        let processes = named_once(vec![
+        let processes = unique_processes(vec![
             process(7, UsedGpuMemory::Used(5)),
             process(3, UsedGpuMemory::Unavailable),
             process(7, UsedGpuMemory::Used(5)),

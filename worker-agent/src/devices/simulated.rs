@@ -1,13 +1,14 @@
-//! Devices that are only announced: their workers take as long as the profiles say.
+//! Simulated devices, whose workers take their times from profiles.
 
 use packhorse_cluster::{ByteCount, DeviceKind, known_kind};
 
 use super::{Backend, Device};
 
-/// What a kind without a built-in data sheet gets.
+/// The memory of a device whose kind has no built-in data sheet.
 const DEFAULT_MEMORY: ByteCount = ByteCount::new(16 << 30);
 
-/// So many devices of a kind, named `sim` and a number that counts from `first`.
+/// Returns `count` devices of a kind, with the names `simN` for numbers from `first` on.
+
 pub(super) fn devices(kind: &DeviceKind, first: usize, count: u32) -> impl Iterator<Item = Device> {
     let known = known_kind(kind);
     (first..).take(count as usize).map(move |number| Device {

@@ -28,14 +28,14 @@ use packhorse_worker_agent::handoff::Handoff;
 
 use bench::BenchOptions;
 
+/// The Packhorse worker: runs one replica, or one measurement.
 #[derive(Parser)]
-#[command(version, about, max_term_width = 100)]
+#[command(name = "packhorse-worker", version, max_term_width = 100)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
 }
 
-/// The Packhorse worker: runs one replica or one measurement.
 #[derive(Subcommand)]
 enum Command {
     /// Run a replica: load a program, then answer batches until SIGTERM
