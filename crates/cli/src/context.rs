@@ -28,8 +28,8 @@ pub(crate) struct GlobalArgs {
         help_heading = "Gateway"
     )]
     admin_url: BaseUrl,
-    /// File with the admin token [default: ~/.local/share/packhorse/admin-token; a build in a source checkout falls back to the
-    /// token of `cargo xtask demo`]
+    /// File with the admin token [default: ~/.local/share/packhorse/admin-token, or else that of the demo if this program lies in
+    /// a source checkout]
     #[arg(
         long,
         global = true,

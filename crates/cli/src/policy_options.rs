@@ -14,14 +14,14 @@ pub(crate) struct PolicyOptionArgs {
     /// Let `nexus` calculate like its published code, in which a batch of b waits (b-1)/rate
     #[arg(long)]
     nexus_published: bool,
-    /// Which of equally good plans the MILP policies choose [default: the first that they find]
+    /// Choice of the MILP policies among equally good plans [default: the first that they find]
     #[arg(long, value_name = "PREFERENCE", value_parser = ["small-batch"])]
     prefer: Option<String>,
-    /// When `goodput` limits replicas to a share of their GPU, which needs MPS: never, or auto (where it raises goodput)
+    /// Limit replicas of `goodput` to a share of their GPU, which requires MPS: never, or auto for where it raises goodput
     /// [default: never]
     #[arg(long, value_name = "WHEN")]
     compute_shares: Option<ComputeShareMode>,
-    /// How many times as many steps as usual `goodput` searches, 1 to 1000 [default: 1]
+    /// Search steps of `goodput`, as a multiple of the usual number, 1 to 1000 [default: 1]
     #[arg(long, value_name = "TIMES")]
     effort: Option<Effort>,
 }

@@ -97,6 +97,10 @@ impl ScenarioPlanArgs {
         self.min_devices || values.into_iter().any(Option::is_some)
     }
 
+    #[expect(
+        clippy::unused_self,
+        reason = "the laboratory's function reads its flags"
+    )]
     pub(crate) fn run(
         &self,
         _context: &Context,

@@ -1,4 +1,4 @@
-//! `packhorse plan --scenario` and `packhorse simulate`: no gateway is asked.
+//! `packhorse plan --scenario`, `packhorse simulate` and `packhorse predict`, which need no gateway.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot set itself up fails")]
 
@@ -131,7 +131,7 @@ fn igniter_reads_the_coefficients_that_the_scenario_names() {
 }
 
 #[test]
-fn what_is_repeated_stands_side_by_side() {
+fn repeated_flags_are_compared() {
     let (_folder, scenario) = folder();
     let options = [
         "--policy",
@@ -145,16 +145,16 @@ fn what_is_repeated_stands_side_by_side() {
     ];
     let seeds = ["--seed", "1", "--seed", "2"];
     let reports = json("simulate", &scenario, &[&options[..], &seeds].concat());
-    let told = |report: &Value| {
+    let key = |report: &Value| {
         format!(
             "{} {} {}",
             report["plan"]["policy"], report["discipline"], report["seed"]
         )
     };
-    let told: Vec<String> = reports.as_array().unwrap().iter().map(told).collect();
-    assert_eq!(told.len(), 8);
-    assert_eq!(told[0], "\"exclusive\" \"fixed-wait\" 1");
-    assert_eq!(told[7], "\"first-fit\" \"deadline\" 2");
+    let keys: Vec<String> = reports.as_array().unwrap().iter().map(key).collect();
+    assert_eq!(keys.len(), 8);
+    assert_eq!(keys[0], "\"exclusive\" \"fixed-wait\" 1");
+    assert_eq!(keys[7], "\"first-fit\" \"deadline\" 2");
 }
 
 #[test]
@@ -218,7 +218,6 @@ fn the_report_for_people_counts_what_faults_lost() {
     );
 }
 
-/// What is wrong with a plan file, by what the command says of it.
 #[test]
 fn a_plan_file_that_does_not_fit_is_named_with_field_and_limit() {
     let (folder, scenario) = folder();
@@ -260,7 +259,6 @@ fn a_plan_file_that_does_not_fit_is_named_with_field_and_limit() {
     }
 }
 
-/// What is wrong with a scenario or a file that it names, by what the command says of it.
 #[test]
 fn a_scenario_that_does_not_fit_is_named_with_field_and_line() {
     let (folder, scenario) = folder();
@@ -291,7 +289,7 @@ fn a_scenario_that_does_not_fit_is_named_with_field_and_line() {
 }
 
 #[test]
-fn a_file_without_an_end_is_given_up_at_the_limit() {
+fn an_endless_file_is_refused_at_the_limit() {
     let (_folder, scenario) = folder();
     let limit = "the file is over the limit of 268435456 bytes\n";
     let error = refused("plan", Path::new("/dev/zero"), &[]);
@@ -364,7 +362,7 @@ fn a_load_that_ramps_from_one_model_to_another_is_followed_by_replanning() {
 }
 
 #[test]
-fn replanning_wants_a_period_and_a_policy() {
+fn replanning_needs_a_period_and_a_policy() {
     let (folder, scenario) = folder();
     let plan = folder.path().join("plan.json");
     fs::write(&plan, json("plan", &scenario, &[]).to_string()).unwrap();
@@ -411,7 +409,7 @@ fn repository(path: &str) -> PathBuf {
         .join(path)
 }
 
-/// What can be read of a failed command.
+/// Returns the standard error of a failed command.
 fn refused(command: &str, scenario: &Path, options: &[&str]) -> String {
     let output = packhorse(command, scenario, options);
     assert!(!output.status.success(), "{output:?}");
@@ -419,7 +417,7 @@ fn refused(command: &str, scenario: &Path, options: &[&str]) -> String {
 }
 
 #[test]
-fn predicted_latencies_stand_in_the_plans_order() {
+fn predicted_latencies_are_in_the_plans_order() {
     let scenario = repository("scenarios/igniter/readme.toml");
     let folder = TempDir::new().unwrap();
     let plan = json("plan", &scenario, &["--policy", "igniter"]);
@@ -499,7 +497,7 @@ fn the_smallest_cluster_ignores_how_many_devices_there_are() {
 }
 
 #[test]
-fn people_see_who_sits_where_and_why_a_model_is_unserved() {
+fn the_text_shows_replicas_by_device_and_the_reason_for_a_model_without_replicas() {
     let scenario = repository("scenarios/thesis/5.7.toml");
     let output = packhorse("plan", &scenario, &["--policy", "usher"]);
     let text = String::from_utf8(output.stdout).unwrap();
@@ -515,7 +513,7 @@ fn people_see_who_sits_where_and_why_a_model_is_unserved() {
 }
 
 #[test]
-fn an_explained_plan_says_what_bounds_whom_and_keeps_its_shape_otherwise() {
+fn an_explained_plan_names_the_limit_of_each_model_and_keeps_its_shape() {
     let (_folder, scenario) = folder();
     let text = fs::read_to_string(&scenario).unwrap();
     // A device carries about 8200 requests/s of alexnet.

@@ -23,7 +23,7 @@ pub(crate) enum Command {
     /// Show, export, import and record measurements of models
     #[command(subcommand)]
     Profile(profile::ProfileCommand),
-    /// Show which model runs where, and the goodput that is expected of it
+    /// Show which model runs where, and its expected goodput
     Plan(Box<plan::PlanArgs>),
     #[command(flatten)]
     Laboratory(LaboratoryCommand),

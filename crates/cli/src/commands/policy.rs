@@ -16,7 +16,7 @@ pub(crate) struct PolicyArgs {
 enum PolicyCommand {
     /// Set the placement policy, its options, or the dispatch discipline
     #[command(after_help = "\
-The options of a policy (--creq, --objective, --nexus-published, --prefer, --compute-shares, --effort)
+The options of a policy (--creq, --objective, --nexus-published, --prefer, --compute-shares, --effort) \
 are set together: an option that is not given returns to its default.
 
 Examples:

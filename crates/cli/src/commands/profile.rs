@@ -46,8 +46,8 @@ pub(crate) struct ExportArgs {
 
 #[derive(clap::Args)]
 #[command(after_help = "\
-The columns are model,device_kind,batch_size,compute_share_pct,latency_ms,latency_p99_ms,memory_mib,
-achieved_occupancy_pct,mean_occupancy_pct,sm_utilization_pct; the cell of an unknown value is empty. With --pairs the file
+The columns are model, device_kind, batch_size, compute_share_pct, latency_ms, latency_p99_ms, memory_mib, \
+achieved_occupancy_pct, mean_occupancy_pct and sm_utilization_pct; the cell of an unknown value is empty. With --pairs the file \
 is one that `packhorse profile pairs --output` wrote; the policy `goodput` learns from it how models slow each other.
 
 Examples:
@@ -63,8 +63,8 @@ pub(crate) struct ImportArgs {
 
 #[derive(clap::Args)]
 #[command(after_help = "\
-OCCUPANCY is the highest estimated achieved occupancy of any kernel; MEAN and SM are the means of achieved occupancy and SM
-utilisation, weighted by duration. CPUs have none of them. --plot draws occupancy and SM utilisation over the time of a batch, for
+OCCUPANCY is the highest estimated achieved occupancy of any kernel; MEAN and SM are the means of achieved occupancy and SM \
+utilisation, weighted by duration. CPUs have none of them. --plot draws occupancy and SM utilisation over the time of a batch, for \
 every batch size whose kernels were recorded when the model was measured.
 
 Examples:
@@ -124,16 +124,13 @@ impl ProfileCommand {
 impl ExportArgs {
     async fn run(self, context: &Context) -> anyhow::Result<()> {
         let admin = context.admin()?;
-        let (csv, number, noun) = match &self.pairs {
-            Some(kind) => {
-                let csv = admin.pairs(kind).await?;
-                let number = csv.lines().skip(1).count();
-                (csv, number, "pair")
-            }
-            None => {
-                let profiles = admin.profiles(None).await?;
-                (profiles.to_csv(), profiles.len(), "profile")
-            }
+        let (csv, number, noun) = if let Some(kind) = &self.pairs {
+            let csv = admin.pairs(kind).await?;
+            let number = csv.lines().skip(1).count();
+            (csv, number, "pair")
+        } else {
+            let profiles = admin.profiles(None).await?;
+            (profiles.to_csv(), profiles.len(), "profile")
         };
         let Some(file) = &self.file else {
             return Ok(output::print_bytes(csv.as_bytes())?);

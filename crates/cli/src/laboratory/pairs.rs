@@ -27,13 +27,13 @@ const MAX_MEASUREMENTS: usize = 10_000;
 
 #[derive(clap::Args)]
 #[command(after_help = "\
-The command starts two workers that load a pair of models on the device. Each runs batches of synthetic inputs for some seconds
-alone, then both run at the same time. A latency of the table is the median over the runs of the runs' medians. SPEC.json is that
+The command starts two workers that load a pair of models on the device. Each runs batches of synthetic inputs for some seconds \
+alone, then both run at the same time. A latency of the table is the median over the runs of the runs' medians. SPEC.json is that \
 of `packhorse model register`. Shares are shares of a GPU's multiprocessors, which requires MPS, or of the CPU's threads.
 
-The table has the columns model_a, model_b, batch_a, batch_b, share_a_pct, share_b_pct, latency_a_ms, latency_b_ms,
-std_a_ms, std_b_ms, alone_a_ms and alone_b_ms. `packhorse profile import --pairs KIND` imports it into a gateway, and a scenario
-names it under measured_pairs; the policy `goodput` learns from it how models slow each other. `packhorse predict --measured`
+The table has the columns model_a, model_b, batch_a, batch_b, share_a_pct, share_b_pct, latency_a_ms, latency_b_ms, \
+std_a_ms, std_b_ms, alone_a_ms and alone_b_ms. `packhorse profile import --pairs KIND` imports it into a gateway, and a scenario \
+names it under measured_pairs; the policy `goodput` learns from it how models slow each other. `packhorse predict --measured` \
 compares the predictions of a policy with it.
 
 Examples:
@@ -44,7 +44,7 @@ pub(crate) struct PairsArgs {
     /// Models, each with its TorchScript or `.pt2` file
     #[arg(value_name = "SPEC.json=FILE", required = true)]
     models: Vec<ModelFiles>,
-    /// Pair to measure, by the models' names; may be repeated [default: every pair of different models]
+    /// Pair to measure, by the models' names; may be repeated [default: every pair of different models, or a single model with itself]
     #[arg(long, value_name = "A,B")]
     pair: Vec<NamePair>,
     /// Batch sizes: every combination of a size for each of the two models is measured

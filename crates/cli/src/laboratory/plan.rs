@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use anyhow::Context as _;
 use packhorse_cluster::{DeviceIndex, Discipline, PlannedReplica, Problem};
 use packhorse_figures::plans;
-use packhorse_placement::{SmallestCluster, DEFAULT_POLICY};
+use packhorse_placement::{DEFAULT_POLICY, SmallestCluster};
 use packhorse_simulator::{PlanReport, Scenario};
 use serde::Serialize;
 
@@ -175,7 +175,7 @@ fn smallest_line(cluster: &SmallestCluster) -> String {
         .map(|(device, count)| format!("{count} x {}", device.kind))
         .collect();
     let cost = cost_per_hour(&cluster.problem)
-        .map_or(String::new(), |cost| format!(" at {cost:.2} an hour"));
+        .map_or(String::new(), |cost| format!(" at {cost:.2} per hour"));
     let certainty = if cluster.exhaustive {
         "no smaller cluster serves every model with this policy"
     } else {

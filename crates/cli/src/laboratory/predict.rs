@@ -24,8 +24,8 @@ use crate::{
 
 #[derive(clap::Args)]
 #[command(after_help = "\
---measured reads a CSV file with the columns model_a, model_b, batch_a, batch_b, share_a_pct, share_b_pct, latency_a_ms
-and latency_b_ms. A row is two replicas that were measured together on the scenario's first device;
+--measured reads a CSV file with the columns model_a, model_b, batch_a, batch_b, share_a_pct, share_b_pct, latency_a_ms \
+and latency_b_ms. A row is two replicas that were measured together on the scenario's first device; \
 `packhorse profile pairs` writes such files.
 
 Examples:

@@ -21,8 +21,8 @@ use crate::{context::Context, files::read_text, output};
 
 #[derive(clap::Args)]
 #[command(after_help = "\
-The command starts a worker for the model, warms it up, and records the kernels of one batch of synthetic inputs. SPEC.json is
-that of `packhorse model register`. With --ncu the batch runs a second time under NVIDIA Nsight Compute, which measures the
+The command starts a worker for the model, warms it up, and records the kernels of one batch of synthetic inputs. SPEC.json is \
+that of `packhorse model register`. With --ncu the batch runs a second time under NVIDIA Nsight Compute, which measures the \
 occupancy that is estimated otherwise; this requires permission to read the GPU's performance counters.
 
 Examples:

@@ -5,8 +5,8 @@ use std::{path::Path, str::FromStr, time::Instant};
 use anyhow::Context as _;
 use packhorse_cluster::{Device, Discipline, Explanation, Plan, PlannedReplica, Problem};
 use packhorse_placement::{
-    Budget, SmallestCluster, IgniterCoefficients, PlanningOptions, PolicyEntry, UnknownPolicy, policy,
-    smallest_cluster,
+    Budget, IgniterCoefficients, PlanningOptions, PolicyEntry, SmallestCluster, UnknownPolicy,
+    policy, smallest_cluster,
 };
 use packhorse_simulator::{PlanReport, ReplicaReport, Scenario};
 use serde::Deserialize;

@@ -24,16 +24,16 @@ use crate::{
 #[command(after_help = "\
 Repeat --policy, --discipline or --seed to compare several runs.
 
-Offered load and goodput count the requests that arrive in the scenario's window, per second of the
-window. Throughput counts the answers to these requests, per second until the last answer, so that it
+Offered load and goodput count the requests that arrive in the scenario's window, per second of the \
+window. Throughput counts the answers to these requests, per second until the last answer, so that it \
 can be below the goodput.
 
---csv prints one header, and for each run a row per model and a row for the sums, whose model is
+--csv prints one header, and for each run a row per model and a row for the sums, whose model is \
 (total). The cell of an unknown value is empty.
 
-With --replan-every the first plan is for the scenario's rates. A new plan starts its replicas beside
-the old ones if memory allows; each is ready after its model's load_ms. Replicas of both plans keep
-running. The policy gets a new rate when the smoothed rate has changed by a tenth and by more than
+With --replan-every the first plan is for the scenario's rates. A new plan starts its replicas beside \
+the old ones if memory allows; each is ready after its model's load_ms. Replicas of both plans keep \
+running. The policy gets a new rate when the smoothed rate has changed by a tenth and by more than \
 chance explains.
 
 Examples:

@@ -1,4 +1,4 @@
-//! How the API's answers are printed: as text for people, and where the form is our own as JSON.
+//! Prints the API's responses as text, and plans also as the JSON of `packhorse plan --json`.
 
 pub(crate) mod cluster;
 pub(crate) mod explanation;

@@ -98,7 +98,7 @@ impl<'a> PlanReport<'a> {
     }
 }
 
-/// Prints a plan. The JSON form asks the gateway for the devices.
+/// Prints a plan. The JSON form requests the devices from the gateway.
 pub(crate) async fn print_plan(
     context: &Context,
     admin: &AdminClient,

@@ -45,7 +45,7 @@ async fn recorded_kernels_become_metrics_and_a_figure() {
     assert_eq!(other.json()["sm_utilization_pct"], 62.5);
 }
 
-/// As ncu prints it, of the kernels of [`TRACE`].
+/// The output of ncu for the kernels of [`TRACE`].
 const NCU: &str = r#"==PROF== Connected to process 7
 "ID","Process ID","Process Name","Host Name","Kernel Name","Context","Stream","Block Size","Grid Size","Device","CC","Section Name","Metric Name","Metric Unit","Metric Value"
 "0","7","w","h","a","1","7","(1024, 1, 1)","(40, 1, 1)","0","7.0","Command line profiler metrics","gpu__time_duration.sum","us","30.00"

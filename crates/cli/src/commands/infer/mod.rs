@@ -61,9 +61,9 @@ pub(crate) struct InferArgs {
     #[arg(long, value_name = "P", default_value_t = 0, hide_default_value = true)]
     priority: u64,
     #[command(flatten)]
-    classes: TopClassesArgs,
-    #[command(flatten)]
     image: ImageArgs,
+    #[command(flatten)]
+    classes: TopClassesArgs,
 }
 
 impl InferArgs {

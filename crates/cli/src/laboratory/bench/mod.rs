@@ -34,15 +34,15 @@ const MAX_FAILURES: usize = 8;
 
 #[derive(clap::Args)]
 #[command(after_help = "\
-The models of the scenario must be registered with the gateway of --url; the scenario's devices and
-profiles are ignored. A model with `requests` is sent that number of requests; any other model is sent
-the requests that arrive until the window ends. A request has one row of zeros in the shape that the
-gateway declares; dimensions that vary are as long as payload_bytes allows. Its deadline is the
-scenario's slo_ms. The report has the live cluster's plan and discipline if --admin-url and
+The models of the scenario must be registered with the gateway of --url; the scenario's devices and \
+profiles are ignored. A model with `requests` is sent that number of requests; any other model is sent \
+the requests that arrive until the window ends. A request has one row of zeros in the shape that the \
+gateway declares; dimensions that vary are as long as payload_bytes allows. Its deadline is the \
+scenario's slo_ms. The report has the live cluster's plan and discipline if --admin-url and \
 --token-file give access to them.
 
-Latency counts from the time at which a request is due, so that it includes the delay of a slow
-client. Requests that are sent more than 10 ms late are counted; if there are many, the client
+Latency counts from the time at which a request is due, so that it includes the delay of a slow \
+client. Requests that are sent more than 10 ms late are counted; if there are many, the client \
 limits the results.
 
 Examples:

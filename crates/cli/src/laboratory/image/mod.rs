@@ -196,8 +196,8 @@ impl Preprocessing {
             Layout::Chw => vec![3, height, width],
             Layout::Hwc => vec![height, width, 3],
         };
-        let shape: Vec<i64> = shape.into_iter().map(|dim| dim as i64).collect();
-        let shape = Shape::new(&shape)?;
+        let dims = shape.into_iter().map(i64::try_from);
+        let shape = Shape::new(&dims.collect::<Result<Vec<_>, _>>()?)?;
         let bytes = match layout {
             Layout::Nhwc | Layout::Hwc => image.interleaved(),
             Layout::Nchw | Layout::Chw => image.planar(),
@@ -267,17 +267,17 @@ impl Preprocessing {
 }
 
 /// Returns width and height after `--resize`.
-fn scaled_size(size: Size, (width, height): (usize, usize)) -> (usize, usize) {
-    let side = match size {
+fn scaled_size(target: Size, (width, height): (usize, usize)) -> (usize, usize) {
+    let shorter = match target {
         Size::Exact { height, width } => return (width, height),
-        Size::Square(side) => side,
+        Size::Square(shorter) => shorter,
     };
     // The limit keeps a narrow strip from becoming larger than memory allows.
-    let longer = |long: usize, short: usize| (side * long / short.max(1)).min(16 * Size::LIMIT);
+    let longer = |long: usize, short: usize| (shorter * long / short.max(1)).min(16 * Size::LIMIT);
     if width <= height {
-        (side, longer(height, width))
+        (shorter, longer(height, width))
     } else {
-        (longer(width, height), side)
+        (longer(width, height), shorter)
     }
 }
 
