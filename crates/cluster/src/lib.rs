@@ -10,6 +10,7 @@ mod discipline;
 mod explanation;
 mod id;
 mod model;
+mod node_state;
 mod observation;
 mod plan;
 mod policy_options;
@@ -28,18 +29,19 @@ pub use id::{
     NodeName, ReplicaId,
 };
 pub use model::{ModelSpec, ModelSpecError, Program};
+pub use node_state::{
+    Capacity, ProfileProgress, ReplicaState, ReplicaStatus, WantedProfile, WantedReplica,
+    WantedState,
+};
 pub use observation::{DeviceObservation, ReplicaObservation};
-pub use plan::{ModelForecast, Plan, PlannedReplica, Violation};
+pub use plan::{ModelForecast, Plan, Violation};
 pub use policy_options::{
     ComputeMetric, ComputeShareMode, Effort, EffortError, Objective, PolicyOptions,
     UnknownOptionValue,
 };
 pub use problem::{Conditions, DemandedModel, ModelIndex, NetworkModel, Problem, ProblemError};
 pub use profile::{Profile, ProfileError, ProfileRow, ProfileTable};
-pub use replica::{
-    Capacity, ProfileProgress, ReplicaState, ReplicaStatus, WantedProfile, WantedReplica,
-    WantedState,
-};
+pub use replica::{PlannedReplica, Replica, ReplicaPhase, ReplicaSpec};
 pub use shortfall::Shortfall;
 pub use tensor::{Datatype, Dim, Padding, Shape, ShapeError, TensorSpec, UnknownDatatype};
 pub use units::{ByteCount, ComputeShare, Percent, RequestsPerSecond, Time, UnitError};

@@ -3,24 +3,9 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use crate::{
-    ByteCount, ComputeShare, DeviceIndex, ModelId, ModelIndex, Problem, RequestsPerSecond,
+    ByteCount, ComputeShare, DeviceIndex, ModelId, PlannedReplica, Problem, RequestsPerSecond,
     Shortfall,
 };
-
-/// A replica as planned: one model on one device.
-#[derive(Clone, Debug, PartialEq)]
-pub struct PlannedReplica {
-    /// The model, by its index in the problem.
-    pub model: ModelIndex,
-    /// The device, by its index in the problem.
-    pub device: DeviceIndex,
-    /// The largest number of rows in one batch.
-    pub batch_size: u32,
-    /// The share of the multiprocessors that the replica may use; `None` sets no limit.
-    pub compute_share: Option<ComputeShare>,
-    /// The period in which a time-shared device gives this replica one turn; `None` if the device is not time-shared.
-    pub duty_cycle: Option<Duration>,
-}
 
 /// The goodput and latency that a plan forecasts for a model.
 #[derive(Clone, Debug, PartialEq)]

@@ -1,152 +1,72 @@
-//! The wanted state of a node and the status that it reports: the two messages of the level-triggered loop between gateway and agent.
+//! A replica: the specification that a plan gives it, and its identity while it exists.
 
-use std::net::SocketAddr;
+use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
+use crate::{ByteCount, ComputeShare, DeviceId, DeviceIndex, ModelId, ModelIndex, ReplicaId};
 
-use crate::{ByteCount, ComputeShare, DeviceKind, Program, ReplicaId};
-
-/// A replica that a node shall run.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct WantedReplica {
-    /// The replica's identity while it exists.
-    #[cfg_attr(feature = "openapi", schema(value_type = String))]
-    pub id: ReplicaId,
-    /// The program that the replica runs.
-    pub program: Program,
-    /// The device, by its name within the node.
-    pub device: String,
-    /// The largest number of rows in one batch, at most the program's limit.
+/// The specification of a replica: one model on one device, as a plan decides it. Model and device are indices of a problem in the output
+/// of a policy, and names everywhere else.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ReplicaSpec<M = ModelId, D = DeviceId> {
+    /// The model that the replica serves.
+    pub model: M,
+    /// The device that the replica runs on.
+    pub device: D,
+    /// The largest number of rows in one batch.
     pub batch_size: u32,
-    /// The share of the multiprocessors that the replica may use, in percent; none sets no limit.
-    #[cfg_attr(feature = "openapi", schema(value_type = Option<f64>))]
-    pub compute_share_pct: Option<ComputeShare>,
-    /// The device memory that the plan sets aside for the replica, in bytes, without the device's own overhead per process; none if
-    /// unknown.
-    #[serde(default)]
-    #[cfg_attr(feature = "openapi", schema(value_type = Option<u64>))]
-    pub memory_bytes: Option<ByteCount>,
+    /// The share of the multiprocessors that the replica may use; `None` sets no limit.
+    pub compute_share: Option<ComputeShare>,
+    /// The period in which a time-shared device gives this replica one turn; `None` if the device is not time-shared.
+    pub duty_cycle: Option<Duration>,
+    /// The device memory that the replica needs according to its profile; `None` if unknown.
+    pub memory: Option<ByteCount>,
 }
 
-impl WantedReplica {
-    /// Returns true if a worker that runs this replica can run the other unchanged. Only the planned memory may differ: it changes with a
-    /// new profile, which is no reason to stop a worker.
-    pub fn runs_as(&self, other: &Self) -> bool {
-        let memory_bytes = self.memory_bytes;
-        *self
-            == Self {
-                memory_bytes,
-                ..other.clone()
-            }
+/// A replica in the output of a placement policy.
+pub type PlannedReplica = ReplicaSpec<ModelIndex, DeviceIndex>;
+
+impl<M, D> ReplicaSpec<M, D> {
+    /// Creates a specification without compute share, duty cycle and known memory.
+    pub fn new(model: M, device: D, batch_size: u32) -> Self {
+        Self {
+            model,
+            device,
+            batch_size,
+            compute_share: None,
+            duty_cycle: None,
+            memory: None,
+        }
+    }
+
+    /// Returns the same specification with another model and device.
+    pub fn with_names<N, E>(&self, model: N, device: E) -> ReplicaSpec<N, E> {
+        ReplicaSpec {
+            model,
+            device,
+            batch_size: self.batch_size,
+            compute_share: self.compute_share,
+            duty_cycle: self.duty_cycle,
+            memory: self.memory,
+        }
     }
 }
 
-/// A measurement that a node shall make: the program's latency and memory for batch sizes 1, 2, 4, … on a device.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct WantedProfile {
-    /// The program that is measured.
-    pub program: Program,
-    /// The device, by its name within the node.
-    pub device: String,
-    /// The kind of the device.
-    #[cfg_attr(feature = "openapi", schema(value_type = String))]
-    pub device_kind: DeviceKind,
-    /// The time after which no further batch size is begun, in milliseconds.
-    pub time_limit_ms: u64,
-}
-
-/// The whole wanted state of a node. A later revision replaces an earlier one of the same epoch; a later epoch replaces all.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct WantedState {
-    /// The number of the gateway's start, which is a fencing token: an agent ignores messages of an older epoch.
-    pub epoch: u64,
-    /// The number of the change within the epoch.
-    pub revision: u64,
-    /// The replicas that shall run, and no others.
-    pub replicas: Vec<WantedReplica>,
-    /// The measurements that shall be made.
-    pub profiles: Vec<WantedProfile>,
-}
-
-/// The state of a replica's worker.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-#[serde(rename_all = "snake_case")]
-pub enum ReplicaState {
-    /// The agent fetches the artifact.
-    Fetching,
-    /// The worker process starts, loads the program and warms up.
-    Loading,
-    /// The worker takes batches at its address.
-    Ready,
-    /// The worker finishes what it has and ends.
-    Draining,
-    /// The worker died; the agent waits before it starts it again.
-    BackingOff,
-    /// The program cannot be served as it is registered, and a restart would not help.
-    Failed,
-}
-
-/// The status that a node reports of one replica.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct ReplicaStatus {
-    /// The replica.
-    #[cfg_attr(feature = "openapi", schema(value_type = String))]
+/// A replica with its identity. `M` is the model's name, or its program where the replica is to be run.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Replica<M = ModelId> {
+    /// The identity of the replica while it exists.
     pub id: ReplicaId,
-    /// The state of the replica's worker.
-    pub state: ReplicaState,
-    /// The address on which the worker listens; none before it does.
-    #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
-    pub address: Option<SocketAddr>,
-    /// The process id of the worker; none while there is no process.
-    pub pid: Option<u32>,
-    /// The number of times that the worker was restarted.
-    pub restarts: u32,
-    /// The reason why the replica is not ready, as text for people.
-    pub reason: Option<String>,
-    /// The memory that the replica needs, in bytes; none while unknown.
-    #[cfg_attr(feature = "openapi", schema(value_type = Option<u64>))]
-    pub memory_bytes: Option<ByteCount>,
-    /// The capacity that the worker reported; none before it takes batches.
-    #[serde(default)]
-    pub capacity: Option<Capacity>,
+    /// The specification of the replica.
+    pub spec: ReplicaSpec<M>,
+    /// The phase of the replica's life.
+    pub phase: ReplicaPhase,
 }
 
-/// The limits that a worker found on its device and in its memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct Capacity {
-    /// The largest number of rows in one batch that there is memory for, at most the wanted batch size.
-    pub batch_size: u32,
-    /// The number of batches that the worker accepts before it has answered the first.
-    pub in_flight: u32,
-    /// The number of multiprocessors that the worker may use; none if the device has none.
-    pub multiprocessors: Option<u32>,
-}
-
-/// The progress that a node reports of one measurement.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct ProfileProgress {
-    /// The model that is measured.
-    #[cfg_attr(feature = "openapi", schema(value_type = String))]
-    pub model: crate::ModelId,
-    /// The kind of device that it is measured on.
-    #[cfg_attr(feature = "openapi", schema(value_type = String))]
-    pub device_kind: DeviceKind,
-    /// The number of batch sizes measured so far.
-    pub done: u32,
-    /// The number of batch sizes to measure.
-    pub total: u32,
-    /// The finished measurement, in the CSV format of profiles; none while it is not finished.
-    pub csv: Option<String>,
-    /// The recorded kernels, as CSV; none on a device without kernels.
-    #[serde(default)]
-    pub kernels: Option<String>,
-    /// The reason why there is no measurement: the program cannot be served as it is registered.
-    pub error: Option<String>,
+/// The phase of a replica's life, as the control plane decides it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ReplicaPhase {
+    /// The replica shall serve: it gets batches as soon as its worker is ready.
+    Serving,
+    /// The replica gets no further batch. It is stopped once it has answered its last one. This is never revoked.
+    Draining,
 }

@@ -64,13 +64,8 @@ impl Policy for Exclusive {
             let chosen = enough_for(&choices, rate.get());
             for &(device, candidate) in chosen {
                 free.remove(&device);
-                plan.replicas.push(PlannedReplica {
-                    model,
-                    device,
-                    batch_size: candidate.batch_size,
-                    compute_share: None,
-                    duty_cycle: None,
-                });
+                plan.replicas
+                    .push(PlannedReplica::new(model, device, candidate.batch_size));
             }
             let throughputs = chosen.iter().map(|(_, candidate)| candidate.throughput);
             plan.models[model.0] = forecast(

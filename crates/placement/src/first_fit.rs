@@ -374,16 +374,9 @@ impl<'a> Packing<'a> {
             .models()
             .map(|(model, _)| self.forecast(model))
             .collect();
-        let replicas = self
-            .placed
-            .iter()
-            .map(|(&(model, device), candidate)| PlannedReplica {
-                model,
-                device,
-                batch_size: candidate.batch_size,
-                compute_share: None,
-                duty_cycle: None,
-            });
+        let replicas = self.placed.iter().map(|(&(model, device), candidate)| {
+            PlannedReplica::new(model, device, candidate.batch_size)
+        });
         Plan {
             policy: NAME,
             replicas: replicas.collect(),

@@ -292,6 +292,8 @@ fn search_without_current_finds(
     let requested = |mut replicas: Vec<PlannedReplica>| {
         replicas.retain(|replica| problem.models[replica.model.0].rate.get() > 0.0);
         sort(&mut replicas);
+        // The search does not fill it in.
+        replicas.iter_mut().for_each(|replica| replica.memory = None);
         replicas
     };
     search_whole(&without_current, options, limits, budget)
@@ -361,6 +363,7 @@ fn planned_replicas(estimate: &PlacementEstimate<'_, '_>) -> Vec<PlannedReplica>
         batch_size: replica.batch,
         compute_share: replica.share,
         duty_cycle: None,
+        memory: None,
     };
     estimate.replicas().iter().map(planned).collect()
 }

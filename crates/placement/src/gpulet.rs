@@ -529,5 +529,6 @@ fn planned(number: usize, device: &PartitionedDevice, member: &Member) -> Planne
         duty_cycle: device
             .time_shared
             .then(|| planned_duration(member.schedule.duty)),
+        memory: None,
     }
 }

@@ -373,6 +373,7 @@ impl<'a> Packing<'a> {
             // A whole device needs no limit.
             compute_share: (point.share < WHOLE).then_some(share),
             duty_cycle: None,
+            memory: None,
         });
     }
 

@@ -347,6 +347,7 @@ impl<'a> Placement<'a> {
                     batch_size: sized.workload.batch,
                     compute_share: ComputeShare::new(sized.share.min(100.0)).ok(),
                     duty_cycle: None,
+                    memory: None,
                 });
             }
         }

@@ -323,5 +323,6 @@ fn planned(node: &Node, turn: &Turn, device: DeviceIndex) -> PlannedReplica {
         batch_size: turn.batch_size,
         compute_share: None,
         duty_cycle: Some(planned_duration(node.duty)),
+        memory: None,
     }
 }

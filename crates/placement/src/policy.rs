@@ -55,7 +55,11 @@ impl PolicyEntry {
         budget: &mut Budget<'_>,
     ) -> Result<Plan, PlaceError> {
         problem.validate().map_err(PlaceError::Invalid)?;
-        let plan = self.policy.place(problem, options, budget)?;
+        let mut plan = self.policy.place(problem, options, budget)?;
+        for replica in &mut plan.replicas {
+            let profile = problem.profile(replica.model, replica.device);
+            replica.memory = profile.and_then(|profile| profile.memory(replica.batch_size));
+        }
         debug_assert_eq!(plan.policy, self.name);
         debug_assert_eq!(plan.violations(problem), []);
         Ok(plan)

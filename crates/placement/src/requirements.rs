@@ -25,13 +25,7 @@ pub(crate) struct Requirement {
 impl Requirement {
     /// Returns the replica with this batch size, without a compute share.
     pub(crate) fn replica(&self, model: ModelIndex, device: DeviceIndex) -> PlannedReplica {
-        PlannedReplica {
-            model,
-            device,
-            batch_size: self.batch_size,
-            compute_share: None,
-            duty_cycle: None,
-        }
+        PlannedReplica::new(model, device, self.batch_size)
     }
 }
 

@@ -98,13 +98,7 @@ fn v100s(count: usize, models: &[(&str, f64, u64)]) -> Problem {
 }
 
 fn replica(model: usize, device: usize, batch_size: u32) -> PlannedReplica {
-    PlannedReplica {
-        model: ModelIndex(model),
-        device: DeviceIndex(device),
-        batch_size,
-        compute_share: None,
-        duty_cycle: None,
-    }
+    PlannedReplica::new(ModelIndex(model), DeviceIndex(device), batch_size)
 }
 
 fn place(name: &str, problem: &Problem) -> Plan {

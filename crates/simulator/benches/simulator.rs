@@ -29,13 +29,11 @@ fn scenario(name: &str, models: &Models, window_s: f64) -> (Scenario, Vec<Planne
             "[[models]]\nname = \"{model}\"\nrate_rps = {rate}\nslo_ms = 200\npayload_bytes = 602112\n"
         );
         for _ in 0..*devices {
-            replicas.push(PlannedReplica {
-                model: ModelIndex(index),
-                device: DeviceIndex(replicas.len()),
-                batch_size: *batch_size,
-                compute_share: None,
-                duty_cycle: None,
-            });
+            replicas.push(PlannedReplica::new(
+                ModelIndex(index),
+                DeviceIndex(replicas.len()),
+                *batch_size,
+            ));
         }
     }
     let scenario = Scenario::parse(&text, &mut |_| Ok(PROFILES.to_owned()));

@@ -267,6 +267,7 @@ impl Scenario {
             batch_size: report.batch_size,
             compute_share,
             duty_cycle: None,
+            memory: None,
         })
     }
 

@@ -39,12 +39,8 @@ fn plan(scenario: &Scenario, replicas: &[(&str, usize, u32)]) -> Vec<PlannedRepl
             .position(|model| model.id.name.as_str() == name)
             .unwrap()
     };
-    let planned = |&(name, device, batch_size): &(&str, usize, u32)| PlannedReplica {
-        model: ModelIndex(index(name)),
-        device: DeviceIndex(device),
-        batch_size,
-        compute_share: None,
-        duty_cycle: None,
+    let planned = |&(name, device, batch_size): &(&str, usize, u32)| {
+        PlannedReplica::new(ModelIndex(index(name)), DeviceIndex(device), batch_size)
     };
     replicas.iter().map(planned).collect()
 }

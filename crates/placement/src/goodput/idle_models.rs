@@ -43,13 +43,7 @@ pub(super) fn place_idle_models(
         });
         if let Some((_, rest, Reverse(device), batch_size)) = places.max() {
             left[device.0] = rest;
-            replicas.push(PlannedReplica {
-                model,
-                device,
-                batch_size,
-                compute_share: None,
-                duty_cycle: None,
-            });
+            replicas.push(PlannedReplica::new(model, device, batch_size));
         }
     }
 }

@@ -77,7 +77,16 @@ fn scarce_devices_are_divided_by_the_objective() {
 fn current_replicas_move_only_for_a_sufficient_gain() {
     let mut problem = v100s(2, &[("alexnet", 300.0, 200), ("bert", 60.0, 300)]);
     // A plan for an empty cluster would be different, but these replicas serve everything.
-    problem.current = vec![replica(0, 1, 16), replica(1, 0, 8)];
+    let with_memory = |replica: PlannedReplica| PlannedReplica {
+        memory: problem
+            .profile(replica.model, replica.device)
+            .unwrap()
+            .memory(replica.batch_size),
+        ..replica
+    };
+    problem.current = [replica(0, 1, 16), replica(1, 0, 8)]
+        .map(with_memory)
+        .to_vec();
     assert_eq!(place("goodput", &problem).replicas, problem.current);
     // Four times the rate needs a further replica, and the current ones stay.
     problem.models[1].rate = RequestsPerSecond::new(200.0).unwrap();

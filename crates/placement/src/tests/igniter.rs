@@ -77,6 +77,7 @@ fn measured_pairs_are_predicted_within_five_percent() {
             batch_size: cells[cell + 2].parse().unwrap(),
             compute_share: ComputeShare::new(number(cell + 4)).ok(),
             duty_cycle: None,
+            memory: None,
         };
         let predicted = predicted(&problem, &[replica(0), replica(1)]).unwrap();
         for (predicted, measured) in predicted.iter().zip([number(6), number(7)]) {

@@ -122,6 +122,7 @@ fn possible_replicas(
                         batch_size: row.batch_size,
                         compute_share: share.map(|share| ComputeShare::new(share).unwrap()),
                         duty_cycle: None,
+                        memory: None,
                     });
                     all.push((left.saturating_sub(memory), free - taken, more));
                 }

@@ -60,13 +60,7 @@ prop_compose! {
             profiles: profiles(&profiled.concat()),
             current: current
                 .into_iter()
-                .map(|(model, device, batch_size)| PlannedReplica {
-                    model: ModelIndex(model),
-                    device: DeviceIndex(device),
-                    batch_size,
-                    compute_share: None,
-                    duty_cycle: None,
-                })
+                .map(|(model, device, batch_size)| PlannedReplica::new(ModelIndex(model), DeviceIndex(device), batch_size))
                 .collect(),
             ..Problem::default()
         }

@@ -340,13 +340,7 @@ proptest! {
                 calls += 1;
                 let chosen = plans[calls % plans.len()].iter();
                 let there = problem.devices.len();
-                let replicas = chosen.map(|&(model, device, batch_size)| PlannedReplica {
-                    model: ModelIndex(model),
-                    device: DeviceIndex(device % there),
-                    batch_size,
-                    compute_share: None,
-                    duty_cycle: None,
-                });
+                let replicas = chosen.map(|&(model, device, batch_size)| PlannedReplica::new(ModelIndex(model), DeviceIndex(device % there), batch_size));
                 Some(plan_with(problem, replicas.collect()))
             };
             let replanning = Replanning {

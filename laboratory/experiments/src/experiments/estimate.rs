@@ -117,12 +117,12 @@ fn random_plan(
         random.choose(&VARIATIONS),
     )?;
     let mut plan: Vec<PlannedReplica> = (0..count.max(devices) + random.choose(&[0, 1, 2]))
-        .map(|i| PlannedReplica {
-            model: ModelIndex(i % count),
-            device: DeviceIndex(i % devices),
-            batch_size: random.choose(&[1, 2, 4, 8, 16, 32]),
-            compute_share: None,
-            duty_cycle: None,
+        .map(|i| {
+            PlannedReplica::new(
+                ModelIndex(i % count),
+                DeviceIndex(i % devices),
+                random.choose(&[1, 2, 4, 8, 16, 32]),
+            )
         })
         .collect();
     for replica in &mut plan {
