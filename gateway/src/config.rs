@@ -145,9 +145,11 @@ pub struct Options {
         value_parser = value_parser!(u64).range(0..=600_000))]
     pub shutdown_grace_ms: u64,
 
+    /// The flags of the log.
     #[command(flatten)]
     pub log: LogOptions,
 
+    /// The environment variables of the user's data folder.
     #[command(flatten)]
     pub data_home: DataHome,
 }

@@ -1,4 +1,4 @@
-//! A gateway that only an agent talks to, and agents as processes.
+//! A stand-in for the gateway with the agent API only, and agents as processes.
 
 use std::{
     collections::BTreeMap,
@@ -25,29 +25,29 @@ use tokio::{
     time::timeout,
 };
 
-/// Nothing that is waited for here takes nearly as long, on however busy a machine.
+/// A time limit far above what any step takes, even on a busy machine.
 pub(crate) const LIMIT: Duration = Duration::from_secs(30);
 pub(crate) const TOKEN: &str = "an-agents-token";
 pub(crate) const ARTIFACT: &[u8] = b"simulated devices do not look into their artifact";
 
-/// What the gateway knows and says.
+/// The state of the stand-in gateway.
 #[derive(Clone, Default)]
-pub(crate) struct Book {
+pub(crate) struct FakeState {
     pub(crate) epoch: u64,
     pub(crate) wanted: WantedState,
     pub(crate) artifacts: BTreeMap<String, Vec<u8>>,
     pub(crate) leases: Vec<LeaseRequest>,
     pub(crate) status: Option<AgentStatus>,
-    /// Long polls answered so far.
+    /// The number of long polls answered so far.
     pub(crate) polls: u64,
-    /// Answer long polls at once, whatever was asked.
+    /// If true, long polls are answered at once.
     pub(crate) hasty: bool,
 }
 
 /// A gateway with one node.
 pub(crate) struct FakeGateway {
     pub(crate) address: SocketAddr,
-    pub(crate) book: watch::Sender<Book>,
+    pub(crate) state: watch::Sender<FakeState>,
     server: JoinHandle<()>,
 }
 
@@ -59,23 +59,24 @@ impl Drop for FakeGateway {
 
 impl FakeGateway {
     pub(crate) async fn start() -> Self {
-        let mut book = Book {
+        let mut state = FakeState {
             epoch: 1,
-            ..Book::default()
+            ..FakeState::default()
         };
-        book.artifacts
+        state
+            .artifacts
             .insert(digest().to_string(), ARTIFACT.to_vec());
-        Self::start_at("127.0.0.1:0".parse().unwrap(), book).await
+        Self::start_at("127.0.0.1:0".parse().unwrap(), state).await
     }
 
-    /// With the memory of another one, for instance of the one that was at this address before.
-    pub(crate) async fn start_at(address: SocketAddr, book: Book) -> Self {
+    /// Starts a gateway with the state of another, for instance of the one that was at this address before.
+    pub(crate) async fn start_at(address: SocketAddr, state: FakeState) -> Self {
         let listener = TcpListener::bind(address).await.unwrap();
         let address = listener.local_addr().unwrap();
-        let book = watch::Sender::new(book);
-        let shared = book.clone();
+        let state = watch::Sender::new(state);
+        let shared = state.clone();
         let server = tokio::spawn(async move {
-            // Connections end with the server, as those of a killed process do.
+            // Connections end with the server, like those of a killed process.
             let mut connections = tokio::task::JoinSet::new();
             while let Ok((stream, _)) = listener.accept().await {
                 connections.spawn(serve(stream, shared.clone()));
@@ -83,45 +84,45 @@ impl FakeGateway {
         });
         Self {
             address,
-            book,
+            state,
             server,
         }
     }
 
-    /// Wants exactly this from now on.
+    /// Sets the wanted state.
     pub(crate) fn want(&self, replicas: Vec<WantedReplica>, profiles: Vec<WantedProfile>) {
-        self.book.send_modify(|book| {
-            book.wanted = WantedState {
-                epoch: book.epoch,
-                revision: book.wanted.revision + 1,
+        self.state.send_modify(|state| {
+            state.wanted = WantedState {
+                epoch: state.epoch,
+                revision: state.wanted.revision + 1,
                 replicas,
                 profiles,
             };
         });
     }
 
-    /// Waits for something to become true of the book.
-    pub(crate) async fn until<T>(&self, what: &str, look: impl Fn(&Book) -> Option<T>) -> T {
-        let mut book = self.book.subscribe();
+    /// Waits until `look` returns something for the state.
+    pub(crate) async fn until<T>(&self, what: &str, look: impl Fn(&FakeState) -> Option<T>) -> T {
+        let mut state = self.state.subscribe();
         let waited = timeout(LIMIT, async {
             loop {
-                if let Some(found) = look(&book.borrow_and_update()) {
+                if let Some(found) = look(&state.borrow_and_update()) {
                     return found;
                 }
-                book.changed().await.unwrap();
+                state.changed().await.unwrap();
             }
         });
         waited.await.unwrap_or_else(|_| {
             panic!(
                 "{what} within {LIMIT:?}; the last status: {:#?}",
-                self.book.borrow().status
+                self.state.borrow().status
             )
         })
     }
 
     /// Waits until the node's only replica is in this state.
     pub(crate) async fn until_state(&self, state: ReplicaState) -> ReplicaStatus {
-        let only = |book: &Book| match book.status.as_ref()?.replicas.as_slice() {
+        let only = |gateway: &FakeState| match gateway.status.as_ref()?.replicas.as_slice() {
             [replica] if replica.state == state => Some(replica.clone()),
             _ => None,
         };
@@ -129,14 +130,14 @@ impl FakeGateway {
     }
 
     pub(crate) async fn until_empty(&self) {
-        self.until("no replica", |book| {
-            book.status.as_ref()?.replicas.is_empty().then_some(())
+        self.until("no replica", |state| {
+            state.status.as_ref()?.replicas.is_empty().then_some(())
         })
         .await;
     }
 }
 
-async fn serve(stream: TcpStream, book: watch::Sender<Book>) -> Option<()> {
+async fn serve(stream: TcpStream, state: watch::Sender<FakeState>) -> Option<()> {
     let mut stream = BufReader::new(stream);
     loop {
         let mut head = Vec::new();
@@ -157,7 +158,7 @@ async fn serve(stream: TcpStream, book: watch::Sender<Book>) -> Option<()> {
         let mut body = vec![0; length];
         stream.read_exact(&mut body).await.ok()?;
         let (status, body) = if field("authorization") == Some(format!("Bearer {TOKEN}")) {
-            answer(&method, &target, &body, &book).await
+            answer(&method, &target, &body, &state).await
         } else {
             (401, br#"{"error":"who are you?"}"#.to_vec())
         };
@@ -174,22 +175,22 @@ async fn answer(
     method: &str,
     target: &str,
     body: &[u8],
-    book: &watch::Sender<Book>,
+    state: &watch::Sender<FakeState>,
 ) -> (u16, Vec<u8>) {
     let (path, query) = target.split_once('?').unwrap_or((target, ""));
     match (method, path) {
         ("PUT", "/v1/agents/here/lease") => {
             let lease: LeaseRequest = serde_json::from_slice(body).unwrap();
-            book.send_modify(|book| book.leases.push(lease));
+            state.send_modify(|state| state.leases.push(lease));
             let grant = LeaseGrant {
-                epoch: book.borrow().epoch,
+                epoch: state.borrow().epoch,
                 lease_ms: 600,
             };
             (200, serde_json::to_vec(&grant).unwrap())
         }
         ("PUT", "/v1/agents/here/status") => {
             let status: AgentStatus = serde_json::from_slice(body).unwrap();
-            let known = book
+            let known = state
                 .borrow()
                 .leases
                 .last()
@@ -197,7 +198,7 @@ async fn answer(
             if !known {
                 return (409, br#"{"error":"no lease"}"#.to_vec());
             }
-            book.send_modify(|book| book.status = Some(status));
+            state.send_modify(|state| state.status = Some(status));
             (204, Vec::new())
         }
         ("GET", "/v1/agents/here/wanted") => {
@@ -212,16 +213,17 @@ async fn answer(
             };
             let known = (number("epoch"), number("revision"));
             let wait = Duration::from_millis(number("wait_ms"));
-            let mut changes = book.subscribe();
-            let newer = changes
-                .wait_for(|book| book.hasty || (book.wanted.epoch, book.wanted.revision) > known);
+            let mut changes = state.subscribe();
+            let newer = changes.wait_for(|state| {
+                state.hasty || (state.wanted.epoch, state.wanted.revision) > known
+            });
             let _ = timeout(wait, newer).await;
-            book.send_modify(|book| book.polls += 1);
-            (200, serde_json::to_vec(&book.borrow().wanted).unwrap())
+            state.send_modify(|state| state.polls += 1);
+            (200, serde_json::to_vec(&state.borrow().wanted).unwrap())
         }
         ("GET", path) => {
             let digest = path.strip_prefix("/v1/artifacts/").unwrap_or_default();
-            match book.borrow().artifacts.get(digest) {
+            match state.borrow().artifacts.get(digest) {
                 Some(bytes) => (200, bytes.clone()),
                 None => (404, br#"{"error":"no such artifact"}"#.to_vec()),
             }
@@ -230,7 +232,7 @@ async fn answer(
     }
 }
 
-/// The digest of the one artifact.
+/// Returns the digest of the only artifact.
 pub(crate) fn digest() -> ArtifactDigest {
     ArtifactDigest::from_sha256(Sha256::digest(ARTIFACT).into())
 }
@@ -271,7 +273,7 @@ pub(crate) fn profile() -> WantedProfile {
     }
 }
 
-/// The folder of an agent; when it goes, so does every worker in it.
+/// The folder of an agent. When it is dropped, its workers and daemons are killed.
 pub(crate) struct Home {
     dir: TempDir,
 }
@@ -301,7 +303,7 @@ impl Home {
         self.dir.path().join(name)
     }
 
-    /// An executable shell script.
+    /// Creates an executable shell script.
     pub(crate) fn script(&self, name: &str, text: &str) -> PathBuf {
         let path = self.path(name);
         fs::write(&path, format!("#!/bin/sh\n{text}")).unwrap();
@@ -309,14 +311,14 @@ impl Home {
         path
     }
 
-    /// An agent of node `here` with two simulated devices.
+    /// Starts an agent of node `here` with two simulated devices.
     pub(crate) fn agent(&self, gateway: SocketAddr, flags: &[&str]) -> Agent {
         let mut command = self.agent_command(gateway);
         command.args(["--devices", "simulated:T4:2"]).args(flags);
         Agent(command.spawn().unwrap())
     }
 
-    /// The same, with devices still to be named.
+    /// Returns the command of an agent without its devices.
     pub(crate) fn agent_command(&self, gateway: SocketAddr) -> Command {
         let log = fs::File::options()
             .create(true)
@@ -334,7 +336,7 @@ impl Home {
         command
     }
 
-    /// The MPS daemons that an agent has started here, alive or not.
+    /// Returns the MPS daemons that an agent has started in this folder, alive or not.
     pub(crate) fn mps_daemons(&self) -> Vec<MpsDaemon> {
         let folders = fs::read_dir(self.path("state/mps")).into_iter().flatten();
         let daemon = |folder: PathBuf| {
@@ -349,7 +351,7 @@ impl Home {
             .collect()
     }
 
-    /// The processes that were handed one of our folders.
+    /// Returns the processes with a hand-over folder in this folder.
     pub(crate) fn workers(&self) -> Vec<u32> {
         let here = self.dir.path().to_str().unwrap();
         let running = fs::read_dir("/proc").unwrap().filter_map(|entry| {
@@ -362,7 +364,7 @@ impl Home {
     }
 }
 
-/// What stands in for an MPS daemon, by its own account.
+/// A stand-in for an MPS daemon, by its own files.
 pub(crate) struct MpsDaemon {
     pub(crate) pid: u32,
     pub(crate) device: String,

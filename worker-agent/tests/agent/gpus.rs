@@ -1,20 +1,20 @@
-//! The agent on a node with GPUs, as far as that goes without one: NVML and MPS' control program are stand-ins, and the workers write
-//! down what they were started with.
+//! The agent on a node with GPUs, tested without one: NVML and the MPS control program are stand-ins, and the workers only write down their
+//! environment.
 
 use std::{collections::BTreeMap, fs, path::Path, process::Command};
 
 use packhorse_api::agent::{GpuProcess, GpuStatus};
 use packhorse_cluster::{ByteCount, ComputeShare, ReplicaState, ReplicaStatus, WantedReplica};
 
-use crate::common::{Agent, Book, FakeGateway, Home, replica, signal};
+use crate::common::{Agent, FakeGateway, FakeState, Home, replica, signal};
 
 const V100: &str = "GPU-5d1bd0b0-0e4b-4a4d-a0ea-000000000001";
 const THREE_SLICES: &str = "MIG-5d1bd0b0-0e4b-4a4d-a0ea-000000000003";
 const ONE_SLICE: &str = "MIG-5d1bd0b0-0e4b-4a4d-a0ea-000000000004";
-/// What MPS allows.
+/// The most clients that MPS allows.
 const CLIENTS: usize = 48;
 
-/// An agent that sees the GPUs of the stand-in for NVML.
+/// Starts an agent with the GPUs of the stand-in for NVML.
 fn agent(home: &Home, gateway: &FakeGateway) -> Agent {
     let stand_ins = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/stand-ins");
     let built = Command::new(stand_ins.join("build.sh"))
@@ -22,7 +22,7 @@ fn agent(home: &Home, gateway: &FakeGateway) -> Agent {
         .arg(home.path(""))
         .status();
     assert!(built.unwrap().success(), "the stand-in for NVML is built");
-    // It waits on a pipe that nobody writes to until it is told to end.
+    // The worker waits on a pipe to which nothing is written until it gets a signal.
     let worker = home.script(
         "worker",
         "env >\"$3/environment.new\"\nmv \"$3/environment.new\" \"$3/environment\"\nmkfifo \"$3/hold\"\nread -r _ <\"$3/hold\"\n",
@@ -45,8 +45,8 @@ fn on(device: &str, id: &str) -> WantedReplica {
     }
 }
 
-fn gpu<'b>(book: &'b Book, device: &str) -> Option<&'b GpuStatus> {
-    let mut gpus = book.status.as_ref()?.gpus.iter();
+fn gpu<'b>(state: &'b FakeState, device: &str) -> Option<&'b GpuStatus> {
+    let mut gpus = state.status.as_ref()?.gpus.iter();
     gpus.find(|gpu| gpu.device == device)
 }
 
@@ -54,9 +54,11 @@ fn gpu<'b>(book: &'b Book, device: &str) -> Option<&'b GpuStatus> {
 async fn gpus_and_their_instances_are_devices_with_readings() {
     let (gateway, home) = (FakeGateway::start().await, Home::new());
     let _agent = agent(&home, &gateway);
-    let status = gateway.until("a status", |book| book.status.clone()).await;
+    let status = gateway
+        .until("a status", |state| state.status.clone())
+        .await;
 
-    let devices = gateway.book.borrow().leases[0].devices.clone();
+    let devices = gateway.state.borrow().leases[0].devices.clone();
     let seen: Vec<(&str, &str, u64, Option<u32>)> = devices
         .iter()
         .map(|device| {
@@ -70,7 +72,7 @@ async fn gpus_and_their_instances_are_devices_with_readings() {
         .collect();
     let expected = [
         (V100, "V100-SXM2-16GB", 16_384, Some(80)),
-        // The GPU that is cut is no device, and what has been destroyed none either.
+        // Neither the GPU that is partitioned nor a destroyed instance is a device.
         (
             THREE_SLICES,
             "NVIDIA-A100-SXM4-40GB-MIG-3g.20gb",
@@ -103,7 +105,7 @@ async fn gpus_and_their_instances_are_devices_with_readings() {
         }],
     };
     assert_eq!(status.gpus[0], whole);
-    // An instance has its memory; temperature and clocks are the board's, and what the board takes is not counted twice.
+    // Memory is the instance's, temperature and clocks are the board's, and the board's power is not counted twice.
     let instance = GpuStatus {
         device: ONE_SLICE.to_owned(),
         mps: true,
@@ -137,12 +139,12 @@ async fn a_worker_is_confined_to_its_gpu_and_what_it_was_given_of_it() {
         Some(owned.collect::<BTreeMap<String, String>>())
     };
     let both = || Some((environment("1-0")?, environment("2-0")?));
-    // Statuses come several times a second.
+    // The agent reports its status several times a second.
     let (first, second) = gateway.until("both workers", |_| both()).await;
     let value = |name: &str| first.get(name).map(String::as_str);
     assert_eq!(value("CUDA_VISIBLE_DEVICES"), Some(V100));
     assert_eq!(value("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"), Some("25"));
-    // With a quarter and a GiB of room.
+    // The limit is the plan's memory, a quarter more, and one GiB.
     assert_eq!(value("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"), Some("0=6144M"));
     assert_eq!(second["CUDA_VISIBLE_DEVICES"], ONE_SLICE);
     assert!(!second.contains_key("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"));
@@ -164,8 +166,8 @@ async fn a_gpu_has_as_many_workers_as_mps_allows_and_the_next_when_one_has_gone(
     let running = |status: &&ReplicaStatus| status.pid.is_some();
     gateway.want(wanted.clone(), vec![]);
     let left_out = gateway
-        .until("all but one", |book| {
-            let replicas = &book.status.as_ref()?.replicas;
+        .until("all but one", |state| {
+            let replicas = &state.status.as_ref()?.replicas;
             let count = replicas.iter().filter(running).count();
             let left_out = replicas.iter().find(|replica| replica.reason.is_some())?;
             (count == CLIENTS).then(|| left_out.clone())
@@ -176,14 +178,14 @@ async fn a_gpu_has_as_many_workers_as_mps_allows_and_the_next_when_one_has_gone(
         left_out.reason.as_deref(),
         Some("the device already has 48 workers, the most that MPS allows")
     );
-    assert!(gpu(&gateway.book.borrow(), V100).unwrap().mps);
+    assert!(gpu(&gateway.state.borrow(), V100).unwrap().mps);
 
     let last = wanted.iter().position(|replica| replica.id == left_out.id);
     let gone = wanted.remove((last.unwrap() + 1) % wanted.len());
     gateway.want(wanted, vec![]);
     gateway
-        .until("the one left out, for the one that has gone", |book| {
-            let replicas = &book.status.as_ref()?.replicas;
+        .until("the one left out, for the one that has gone", |state| {
+            let replicas = &state.status.as_ref()?.replicas;
             let all = replicas.iter().all(|replica| replica.pid.is_some());
             let gone = replicas.iter().all(|replica| replica.id != gone.id);
             (all && gone && replicas.len() == CLIENTS).then_some(())
@@ -197,8 +199,8 @@ async fn where_a_daemon_dies_all_workers_of_its_gpu_start_again_and_no_others() 
     let _agent = agent(&home, &gateway);
     let wanted = vec![on(V100, "1-0"), on(V100, "1-1"), on(ONE_SLICE, "2-0")];
     gateway.want(wanted, vec![]);
-    let all_run = |book: &Book| {
-        let replicas = &book.status.as_ref()?.replicas;
+    let all_run = |state: &FakeState| {
+        let replicas = &state.status.as_ref()?.replicas;
         let pids: BTreeMap<String, u32> = replicas
             .iter()
             .filter_map(|replica| Some((replica.id.to_string(), replica.pid?)))
@@ -210,14 +212,14 @@ async fn where_a_daemon_dies_all_workers_of_its_gpu_start_again_and_no_others() 
     let of_v100 = daemons.into_iter().find(|daemon| daemon.device == V100);
     signal(of_v100.unwrap().pid, "KILL");
     let after = gateway
-        .until("other workers on the GPU", |book| {
-            let pids = all_run(book)?;
+        .until("other workers on the GPU", |state| {
+            let pids = all_run(state)?;
             let changed = |id: &str| pids[id] != before[id];
             (changed("1-0") && changed("1-1")).then_some(pids)
         })
         .await;
     assert_eq!(after["2-0"], before["2-0"]);
     gateway
-        .until("MPS again", |book| gpu(book, V100)?.mps.then_some(()))
+        .until("MPS again", |state| gpu(state, V100)?.mps.then_some(()))
         .await;
 }

@@ -1,5 +1,4 @@
-//! The real agent with a gateway that only says what is wanted: with real workers on simulated devices, and on GPUs that only seem to
-//! be there.
+//! The real agent with a stand-in for the gateway: with real workers on simulated devices, and on GPUs of stand-in libraries.
 
 #![expect(clippy::unwrap_used, reason = "a test ends where an unwrap does")]
 
@@ -24,7 +23,7 @@ async fn a_wanted_replica_gets_ready_and_goes_with_everything_of_it_when_it_is_n
     let ready = gateway.until_state(ReplicaState::Ready).await;
     assert_eq!(home.workers(), [ready.pid.unwrap()]);
     TcpStream::connect(ready.address.unwrap()).await.unwrap();
-    let devices = gateway.book.borrow().leases[0].devices.clone();
+    let devices = gateway.state.borrow().leases[0].devices.clone();
     let names: Vec<&str> = devices.iter().map(|device| device.name.as_str()).collect();
     assert_eq!(names, ["sim0", "sim1"]);
     let artifact = home.path("state/artifacts").join(digest().to_hex());
@@ -62,13 +61,13 @@ async fn a_killed_agents_worker_lives_on_and_the_next_agent_adopts_it() {
     gateway.want(vec![replica("1-0")], vec![]);
     let before = gateway.until_state(ReplicaState::Ready).await;
     agent.kill();
-    gateway.book.send_modify(|book| book.status = None);
+    gateway.state.send_modify(|state| state.status = None);
     TcpStream::connect(before.address.unwrap()).await.unwrap();
 
     let _next = home.agent(gateway.address, &[]);
     let after = gateway.until_state(ReplicaState::Ready).await;
     assert_eq!(after, before);
-    let leases = gateway.book.borrow().leases.clone();
+    let leases = gateway.state.borrow().leases.clone();
     let instances = leases.iter().map(|lease| &lease.instance);
     assert!(
         instances.is_sorted_by(|a, b| a == b),
@@ -76,8 +75,8 @@ async fn a_killed_agents_worker_lives_on_and_the_next_agent_adopts_it() {
     );
     signal(after.pid.unwrap(), "KILL");
     let restarted = gateway
-        .until("a restarted replica", |book| {
-            let replica = book.status.as_ref()?.replicas.first()?.clone();
+        .until("a restarted replica", |state| {
+            let replica = state.status.as_ref()?.replicas.first()?.clone();
             (replica.restarts == 1 && replica.state == ReplicaState::Ready).then_some(replica)
         })
         .await;
@@ -103,20 +102,20 @@ async fn an_orphan_that_nobody_wants_is_stopped() {
 #[tokio::test]
 async fn a_wanted_state_of_an_older_epoch_is_not_obeyed() {
     let (gateway, home) = (FakeGateway::start().await, Home::new());
-    gateway.book.send_modify(|book| book.epoch = 2);
+    gateway.state.send_modify(|state| state.epoch = 2);
     let _agent = home.agent(gateway.address, &[]);
     gateway.want(vec![replica("1-0")], vec![]);
     let before = gateway.until_state(ReplicaState::Ready).await;
-    gateway.book.send_modify(|book| book.epoch = 1);
+    gateway.state.send_modify(|state| state.epoch = 1);
     gateway.want(vec![], vec![]);
-    gateway.book.send_modify(|book| book.hasty = true);
-    let polls = gateway.book.borrow().polls;
+    gateway.state.send_modify(|state| state.hasty = true);
+    let polls = gateway.state.borrow().polls;
     gateway
-        .until("some stale answers", |book| {
-            (book.polls > polls + 3).then_some(())
+        .until("some stale answers", |state| {
+            (state.polls > polls + 3).then_some(())
         })
         .await;
-    let status = gateway.book.borrow().status.clone().unwrap();
+    let status = gateway.state.borrow().status.clone().unwrap();
     assert_eq!(status.epoch, 2);
     assert_eq!(status.replicas, [before]);
 }
@@ -127,16 +126,16 @@ async fn workers_serve_while_the_gateway_is_away_and_are_reported_when_it_is_bac
     let _agent = home.agent(gateway.address, &[]);
     gateway.want(vec![replica("1-0")], vec![]);
     let before = gateway.until_state(ReplicaState::Ready).await;
-    let (address, mut book) = (gateway.address, gateway.book.borrow().clone());
+    let (address, mut state) = (gateway.address, gateway.state.borrow().clone());
     drop(gateway);
     TcpStream::connect(before.address.unwrap()).await.unwrap();
-    book.epoch = 2;
-    book.wanted.epoch = 2;
-    book.status = None;
-    let gateway = FakeGateway::start_at(address, book).await;
+    state.epoch = 2;
+    state.wanted.epoch = 2;
+    state.status = None;
+    let gateway = FakeGateway::start_at(address, state).await;
     gateway
-        .until("the new epoch", |book| {
-            (book.status.as_ref()?.epoch == 2).then_some(())
+        .until("the new epoch", |state| {
+            (state.status.as_ref()?.epoch == 2).then_some(())
         })
         .await;
     assert_eq!(gateway.until_state(ReplicaState::Ready).await, before);
@@ -146,23 +145,23 @@ async fn workers_serve_while_the_gateway_is_away_and_are_reported_when_it_is_bac
 async fn an_artifact_with_another_digest_is_refused_with_a_reason_and_tried_again() {
     let (gateway, home) = (FakeGateway::start().await, Home::new());
     let name = digest().to_string();
-    let right = gateway.book.borrow().artifacts[&name].clone();
-    gateway.book.send_modify(|book| {
-        book.artifacts.insert(name.clone(), b"wrong".to_vec());
+    let right = gateway.state.borrow().artifacts[&name].clone();
+    gateway.state.send_modify(|state| {
+        state.artifacts.insert(name.clone(), b"wrong".to_vec());
     });
     let _agent = home.agent(gateway.address, &[]);
     gateway.want(vec![replica("1-0")], vec![]);
     let reason = gateway
-        .until("a reason", |book| {
-            book.status.as_ref()?.replicas.first()?.reason.clone()
+        .until("a reason", |state| {
+            state.status.as_ref()?.replicas.first()?.reason.clone()
         })
         .await;
     assert!(
         reason.starts_with("the artifact's digest does not match: got sha256:"),
         "{reason}"
     );
-    gateway.book.send_modify(|book| {
-        book.artifacts.insert(name.clone(), right.clone());
+    gateway.state.send_modify(|state| {
+        state.artifacts.insert(name.clone(), right.clone());
     });
     gateway.until_state(ReplicaState::Ready).await;
 }
@@ -177,8 +176,8 @@ async fn a_worker_that_cannot_start_backs_off_and_says_why() {
     let _agent = home.agent(gateway.address, &["--worker", script.to_str().unwrap()]);
     gateway.want(vec![replica("1-0")], vec![]);
     let failing = gateway
-        .until("restarts", |book| {
-            let replica = book.status.as_ref()?.replicas.first()?.clone();
+        .until("restarts", |state| {
+            let replica = state.status.as_ref()?.replicas.first()?.clone();
             (replica.restarts >= 2 && replica.state == ReplicaState::BackingOff).then_some(replica)
         })
         .await;
@@ -192,8 +191,8 @@ async fn a_measurement_is_made_and_its_result_kept_until_it_is_not_wanted() {
     let _agent = home.agent(gateway.address, &[]);
     gateway.want(vec![], vec![profile()]);
     let csv = gateway
-        .until("a measurement", |book| {
-            book.status.as_ref()?.profiles.first()?.csv.clone()
+        .until("a measurement", |state| {
+            state.status.as_ref()?.profiles.first()?.csv.clone()
         })
         .await;
     let table = ProfileTable::from_csv(&csv).unwrap();
@@ -204,8 +203,8 @@ async fn a_measurement_is_made_and_its_result_kept_until_it_is_not_wanted() {
     assert_eq!(sizes, [1, 2, 4]);
     gateway.want(vec![], vec![]);
     gateway
-        .until("no measurement", |book| {
-            book.status.as_ref()?.profiles.is_empty().then_some(())
+        .until("no measurement", |state| {
+            state.status.as_ref()?.profiles.is_empty().then_some(())
         })
         .await;
 }
@@ -215,8 +214,8 @@ async fn an_agent_leaves_its_workers_or_takes_them_along_as_it_is_told() {
     let (gateway, home) = (FakeGateway::start().await, Home::new());
     let agent = home.agent(gateway.address, &[]);
     gateway.want(vec![replica("1-0"), replica("1-1")], vec![]);
-    let all_ready = |book: &common::Book| {
-        let replicas = &book.status.as_ref()?.replicas;
+    let all_ready = |state: &common::FakeState| {
+        let replicas = &state.status.as_ref()?.replicas;
         let ready = replicas
             .iter()
             .all(|replica| replica.state == ReplicaState::Ready);
@@ -226,7 +225,7 @@ async fn an_agent_leaves_its_workers_or_takes_them_along_as_it_is_told() {
     assert!(agent.stop().success());
     assert_eq!(home.workers().len(), 2);
 
-    gateway.book.send_modify(|book| book.status = None);
+    gateway.state.send_modify(|state| state.status = None);
     let agent = home.agent(gateway.address, &["--stop-workers-on-exit"]);
     gateway.until("two replicas", all_ready).await;
     let pids = home.workers();
@@ -245,7 +244,7 @@ async fn a_second_agent_on_the_same_folder_is_refused() {
     let (gateway, home) = (FakeGateway::start().await, Home::new());
     let _agent = home.agent(gateway.address, &[]);
     gateway
-        .until("a lease", |book| (!book.leases.is_empty()).then_some(()))
+        .until("a lease", |state| (!state.leases.is_empty()).then_some(()))
         .await;
     let second = Command::new(env!("CARGO_BIN_EXE_packhorse-agent"))
         .args([
@@ -276,7 +275,7 @@ async fn the_death_of_a_worker_is_reported_within_a_tenth_of_a_second_or_so() {
     gateway.want(vec![replica("1-0")], vec![]);
     let ready = gateway.until_state(ReplicaState::Ready).await;
     signal(ready.pid.unwrap(), "KILL");
-    // The design's bound is 100 ms; this machine may have other things to do, but not for a second.
+    // The design's bound is 100 ms; the test allows for a busy machine.
     let noticed = gateway.until_state(ReplicaState::BackingOff);
     timeout(Duration::from_secs(1), noticed).await.unwrap();
 }

@@ -1,12 +1,12 @@
-// A stand-in for the CUDA runtime: libtorch's own allocator, streams, events, copies and graphs run against it without a GPU, and with
-// them the worker's lanes, buffers and recordings. It computes nothing but the few kernels below and refuses every other.
+// A stand-in for the CUDA runtime: libtorch's own allocator, streams, events, copies and graphs run on it without a GPU, and with them the
+// worker's streams, buffers and graphs. It computes only the few kernels below and refuses all others.
 //
-// The device is one thread that takes the next operation of any stream that is not waiting, at random: whatever the host has not ordered
-// by an event happens in the wrong order sooner or later. Its memory is nothing that the host may touch.
+// The device is one thread that executes the next operation of a random stream that is not waiting: work that the host has not ordered by
+// an event sooner or later happens in the wrong order. The host cannot access the device's memory.
 //
-// FAKE_CUDA_SEED is what the order comes from, FAKE_CUDA_MEMORY_MIB how much memory the device has, FAKE_CUDA_LOG a file that every call
-// is written to that copies, starts, waits, allocates or frees, and FAKE_CUDA_FAULTS a folder: once a file there has the name that
-// CUDA_VISIBLE_DEVICES gives the device, or 0, the device fails.
+// FAKE_CUDA_SEED is the seed of the order, FAKE_CUDA_MEMORY_MIB the size of the device's memory, FAKE_CUDA_LOG a file to which every call
+// that copies, launches, waits, allocates or frees is written, and FAKE_CUDA_FAULTS a folder: the device fails when the folder contains a file
+// with the device's name in CUDA_VISIBLE_DEVICES, or 0.
 
 #include <algorithm>
 #include <chrono>
@@ -56,7 +56,7 @@ std::string fault_of_this_device() {
 
 struct Event {
   bool timed;
-  // How often it was recorded, and how many of these the device has passed.
+  // The number of times it was recorded, and the number of these that the device has reached.
   uint64_t recorded = 0;
   uint64_t passed = 0;
   bool captured = false;
@@ -65,7 +65,7 @@ struct Event {
 
 struct Operation {
   std::function<void()> run;
-  // What must have been passed before it runs, and how often.
+  // The event that must have been reached before it runs, and the number of times.
   std::shared_ptr<Event> after;
   uint64_t passed = 0;
 };
@@ -74,7 +74,7 @@ struct Stream {
   int id;
   std::deque<Operation> queue;
   bool busy = false;
-  // What is recorded instead of done.
+  // The operations that are recorded instead of executed.
   std::optional<std::vector<Operation>> capture;
   cudaStreamCaptureMode mode = cudaStreamCaptureModeGlobal;
   std::thread::id capturing_thread;
@@ -127,7 +127,7 @@ class Device {
     }
   }
 
-  // Success, unless the device has failed for good.
+  // Returns success unless the device has failed.
   cudaError_t health() {
     static const std::string fault = fault_of_this_device();
     if (!fault.empty() && access(fault.c_str(), F_OK) == 0) {
@@ -162,7 +162,7 @@ class Device {
 
   void tell(Stream *stream, Compute compute) { tell(stream, Operation{std::move(compute), nullptr, 0}); }
 
-  // Waits for the device; false if it fails first.
+  // Waits for the device. Returns false if it fails.
   bool wait(const std::function<bool()> &done) {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return failed_ || done(); });
@@ -224,7 +224,7 @@ class Device {
     return at >= address_ && at < address_ + size_;
   }
 
-  // Where the device itself finds what is at an address.
+  // Returns the memory behind an address of the device.
   template <typename T>
   T *inside(const T *address) const {
     const auto *at = reinterpret_cast<const char *>(address);
@@ -314,7 +314,7 @@ Device &device() {
   return *the;
 }
 
-// Kernels by the function that stands for them on the host.
+// The kernels, by their functions on the host.
 std::unordered_map<const void *, const char *> &kernels() {
   static auto *all = new std::unordered_map<const void *, const char *>();
   return *all;
@@ -332,13 +332,13 @@ cudaError_t answer(cudaError_t error) {
 
 thread_local int captures_of_thread = 0;
 
-// Success where the calling thread may do what it must not while it records, unless it says that it knows.
+// Returns success if the calling thread may execute an operation that is forbidden while it records, unless it has relaxed this rule.
 cudaError_t unsafe_call() {
   const bool forbidden = captures_of_thread > 0 && thread_mode != cudaStreamCaptureModeRelaxed;
   return forbidden ? cudaErrorStreamCaptureUnsupported : device().health();
 }
 
-// The kernels that are computed: element by element.
+// The kernels that are computed, element by element.
 Compute compute_of(const std::string &name, void **arguments) {
   const auto has = [&](const char *part) { return name.find(part) != std::string::npos; };
   if (!has("vectorized_elementwise_kernel")) {
@@ -359,7 +359,7 @@ Compute compute_of(const std::string &name, void **arguments) {
   float factor = 1;
   float summand = 0;
   if (has("MulFunctorIf")) {
-    // Behind an empty functor.
+    // The arguments follow an empty functor.
     factor = constants[1];
   } else if (has("CUDAFunctorOnSelf_addIf")) {
     summand = constants[0] * constants[1];
@@ -401,7 +401,7 @@ cudaError_t copy(void *to, const void *from, size_t size, Stream *stream, bool w
   const char *kind = in && out ? "host" : in ? "in" : out ? "out" : "within";
   device().log("copy-%s%s %d %zu", kind, pageable ? "-pageable" : "", stream->id, size);
   if (pageable && in) {
-    // The host may write to it when the call is back.
+    // The host may overwrite the source when the call returns.
     const auto *bytes = static_cast<const char *>(from);
     auto staged = std::make_shared<std::vector<char>>(bytes, bytes + size);
     device().tell(stream, [=] { std::memcpy(device().inside(static_cast<char *>(to)), staged->data(), size); });
@@ -422,7 +422,7 @@ Event *event_of(cudaEvent_t handle) { return reinterpret_cast<EventHandle *>(han
 
 extern "C" {
 
-// Registration, by the initialisers of the libraries with kernels in them.
+// Registration of kernels, called by the initialisers of the libraries that contain them.
 
 void **__cudaRegisterFatBinary(void *) {
   static void *handle = nullptr;
@@ -842,7 +842,7 @@ cudaError_t cudaGraphExecDestroy(cudaGraphExec_t executable) {
   return cudaSuccess;
 }
 
-// Of the driver.
+// Functions of the driver.
 
 int cuDeviceGetAttribute(int *value, int attribute, int) {
   constexpr int invalid_value = 1;
@@ -859,7 +859,7 @@ int cuDevicePrimaryCtxGetState(int, unsigned *flags, int *active) {
   return 0;
 }
 
-// What libtorch and its libraries name beside these: it must be there for them to load.
+// Further functions that libtorch and its libraries reference, without which they do not load.
 
 #define REFUSED(name)                                                                 \
   cudaError_t refused_##name() __asm__(#name);                                        \

@@ -1,5 +1,5 @@
-// Stands in for NVML where there is no NVIDIA driver: a whole V100, and an A100 cut into MIG instances of which the second has been
-// destroyed. Signatures, sizes and codes are those of nvml.h of driver 570; values are what such GPUs report.
+// A stand-in for NVML without an NVIDIA driver: a whole V100, and an A100 partitioned into MIG instances, of which the second has been
+// destroyed. Signatures, sizes and codes are those of nvml.h of driver 570; the values are those of such GPUs.
 
 #include <stdio.h>
 #include <string.h>
@@ -18,7 +18,7 @@ static const struct gpu gpus[ALL] = {
     [V100] = {"Tesla V100-SXM2-16GB", "GPU-5d1bd0b0-0e4b-4a4d-a0ea-000000000001", 17179869184ull, 3221225472ull, 80, 0},
     [A100] = {"NVIDIA A100-SXM4-40GB", "GPU-5d1bd0b0-0e4b-4a4d-a0ea-000000000002", 42949672960ull, 0, 108, 0},
     [THREE_SLICES] = {"NVIDIA A100-SXM4-40GB MIG 3g.20gb", "MIG-5d1bd0b0-0e4b-4a4d-a0ea-000000000003", 20937965568ull, 1048576, 42, 3},
-    // Older drivers give an instance the name of its GPU.
+    // Older drivers return the name of the GPU for an instance.
     [ONE_SLICE] = {"NVIDIA A100-SXM4-40GB", "MIG-5d1bd0b0-0e4b-4a4d-a0ea-000000000004", 5100273664ull, 1048576, 14, 1},
 };
 
@@ -167,7 +167,7 @@ struct process {
     unsigned gpu_instance, compute_instance;
 };
 
-// As NVML does: without room it says how much there must be.
+// As in NVML, a call without room returns the required size.
 int nvmlDeviceGetComputeRunningProcesses_v3(device_t gpu, unsigned *count, struct process *processes) {
     unsigned room = *count;
     *count = gpu == &gpus[V100];

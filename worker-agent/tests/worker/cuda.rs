@@ -1,5 +1,5 @@
-//! The worker on a CUDA device, as far as that goes without one: libtorch is the real one, and the CUDA runtime below it a stand-in
-//! (`stand-ins/cudart.cpp`) that does what is not ordered by events in any order.
+//! The worker on a CUDA device, tested without one: with the real libtorch on a stand-in for the CUDA runtime (`stand-ins/cudart.cpp`), which
+//! does work that no event orders in any order.
 
 use std::{
     collections::BTreeSet,
@@ -23,7 +23,7 @@ use crate::{
     torch::{connect, made_once, modules},
 };
 
-/// A node with a device.
+/// A node with a stand-in device.
 struct Node {
     dir: TempDir,
     environment: Vec<(&'static str, String)>,
@@ -55,7 +55,7 @@ impl Node {
         Worker::serve_with(task, &self.environment)
     }
 
-    /// What the device was told since, as `WHAT [STREAM [BYTES]]`, from the so-manieth line on.
+    /// Returns the device's log from this line on: `WHAT [STREAM [BYTES]]`.
     fn log(&self, since: usize) -> Vec<String> {
         let log = fs::read_to_string(self.dir.path().join("log")).unwrap();
         log.lines().skip(since).map(str::to_owned).collect()
@@ -66,7 +66,7 @@ impl Node {
     }
 }
 
-/// The stand-in for the runtime.
+/// Returns the path of the stand-in for the CUDA runtime.
 fn stand_in() -> PathBuf {
     let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/stand-ins");
     let build = sources.join("build.sh");
@@ -104,7 +104,7 @@ fn rows_of_three() -> TensorSpec {
     tensor("x", "FP32", &[-1, 3])
 }
 
-/// Every combination that a device can have.
+/// Returns all combinations of pipeline settings on a device.
 fn every_way() -> impl Iterator<Item = PipelineSettings> {
     let ways = [(false, 1), (false, 3), (true, 1), (true, 2), (true, 4)];
     ways.into_iter().flat_map(|(streams, in_flight)| {
@@ -135,7 +135,7 @@ fn ready(worker: &Worker) -> WorkerReport {
 }
 
 #[test]
-fn batches_in_flight_are_told_apart_by_events_alone() {
+fn batches_in_flight_are_ordered_by_events_alone() {
     for (seed, pipeline) in (1..).zip(every_way()) {
         let node = Node::new(&[("FAKE_CUDA_SEED", &format!("{seed}"))]);
         let task = task("Twice", 4, &rows_of_three(), pipeline);
@@ -151,7 +151,7 @@ fn batches_in_flight_are_told_apart_by_events_alone() {
         }
         sending.join().unwrap();
 
-        // While it serves, it neither waits for the device as a whole nor takes or gives memory.
+        // While it serves, the worker neither synchronizes the whole device nor allocates or frees memory.
         let (mut streams, mut told) = (BTreeSet::new(), BTreeSet::new());
         for line in node.log(warm) {
             let mut words = line.split(' ');
@@ -161,7 +161,7 @@ fn batches_in_flight_are_told_apart_by_events_alone() {
         let compute = if pipeline.graphs { "replay" } else { "compute" };
         let mut expected = BTreeSet::from(["copy-in", "copy-out", compute].map(str::to_owned));
         if pipeline.graphs {
-            // To where the recorded kernels read, and from where they write.
+            // Inputs are copied to the memory that the graph reads, and outputs from the memory that it writes.
             expected.insert("copy-within".to_owned());
         }
         assert_eq!(told, expected, "{pipeline:?}");
@@ -170,7 +170,7 @@ fn batches_in_flight_are_told_apart_by_events_alone() {
 }
 
 #[test]
-fn what_a_device_has_and_takes_is_reported() {
+fn capacity_and_memory_of_a_device_are_reported() {
     let node = Node::new(&[("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "25")]);
     let pipeline = PipelineSettings {
         in_flight: 2,
@@ -190,7 +190,7 @@ fn what_a_device_has_and_takes_is_reported() {
         multiprocessors: Some(33),
     };
     assert_eq!(capacity, Some(expected));
-    // What was allocated at the most, of which nothing was given back.
+    // The peak memory is all that was allocated, because nothing was freed.
     let allocated = node.log(0).into_iter().filter_map(|line| {
         let bytes = line.strip_prefix("allocate ")?;
         Some(bytes.parse::<u64>().unwrap())
@@ -200,7 +200,7 @@ fn what_a_device_has_and_takes_is_reported() {
 
 #[test]
 fn the_batch_size_that_fits_into_the_device_is_found() {
-    // Rows of 4 MiB, in and out.
+    // Rows have 4 MiB of inputs and 4 MiB of outputs.
     let node = Node::new(&[("FAKE_CUDA_MEMORY_MIB", "100")]);
     let rows = tensor("x", "FP32", &[-1, 1 << 20]);
     for streams in [false, true] {
@@ -234,7 +234,7 @@ fn a_device_that_fails_ends_the_worker() {
         let task = task("Twice", 4, &rows_of_three(), pipeline);
         let mut worker = node.serve(&task);
         let mut link = connect(&worker, &task);
-        // Whatever it is at then.
+        // The device fails at an arbitrary point of these batches.
         for id in 1..=40 {
             link.send(id.into(), 1, &[batch(id, 1)]);
         }

@@ -1,4 +1,4 @@
-//! The gateway's side of a link, as plainly as it can be written.
+//! A simple implementation of the gateway's side of a link.
 
 use std::{
     io::{Read, Write},
@@ -20,7 +20,7 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    /// A connection without a handshake.
+    /// Connects without a handshake.
     pub(crate) fn raw(address: SocketAddr) -> Self {
         let stream = TcpStream::connect(address).unwrap();
         stream.set_nodelay(true).unwrap();
@@ -42,11 +42,11 @@ impl Link {
         };
         let secret = LinkSecret::from_file_content(secret);
         let mut handshake = ClientHandshake::new(secret, [7; 32], identity);
-        link.say(&handshake.hello());
+        link.send_message(&handshake.hello());
         loop {
             let message = link.message().expect("an answer");
             match handshake.handle(message)? {
-                ClientStep::Send(message) => link.say(&message),
+                ClientStep::Send(message) => link.send_message(&message),
                 ClientStep::Accepted => return Ok(link),
             }
         }
@@ -56,7 +56,7 @@ impl Link {
         self.stream.write_all(bytes).unwrap();
     }
 
-    fn say(&mut self, message: &ToWorker) {
+    fn send_message(&mut self, message: &ToWorker) {
         let mut bytes = Vec::new();
         message.encode(&mut bytes);
         self.write(&bytes);
@@ -68,19 +68,19 @@ impl Link {
         self.write(&bytes);
     }
 
-    /// The same connection, for another thread to send on.
+    /// Returns the same connection for another thread that sends.
     pub(crate) fn clone_for_sending(&self) -> Self {
         let stream = self.stream.try_clone().unwrap();
         let decoder = Decoder::new(0);
         Self { stream, decoder }
     }
 
-    /// Says that nothing more comes.
+    /// Ends the sending side of the connection.
     pub(crate) fn finish(&self) {
         self.stream.shutdown(Shutdown::Write).unwrap();
     }
 
-    /// The next message; `None` if the worker closed the connection.
+    /// Receives the next message; `None` if the worker closed the connection.
     pub(crate) fn message(&mut self) -> Option<ToGateway> {
         loop {
             let mut byte = [0];
@@ -103,7 +103,7 @@ impl Link {
         }
     }
 
-    /// What follows a result's header.
+    /// Receives the outputs after a result's header.
     pub(crate) fn outputs_of(&mut self, header: &ResultHeader) -> Vec<Tensor> {
         header
             .outputs
@@ -126,7 +126,7 @@ impl Link {
         }
     }
 
-    /// Why the worker closes the connection, which it does.
+    /// Receives the reason for which the worker closes the connection, and the close.
     pub(crate) fn close_reason(&mut self) -> String {
         let reason = match self.message() {
             Some(ToGateway::Close(reason)) => reason,

@@ -1,4 +1,4 @@
-//! What libtorch's profiler records of real programs, without a GPU.
+//! Recordings of libtorch's profiler with real programs, without a GPU.
 
 use std::{
     fs,
@@ -22,14 +22,14 @@ fn affine() -> Program {
     program(4, vec![x], vec![y])
 }
 
-/// A worker on the CPU that does as it is told.
-struct Driven {
+/// A worker on the CPU that executes the test's commands.
+struct LocalWorker {
     folder: TempDir,
     child: Child,
     replies: BufReader<ChildStdout>,
 }
 
-impl Driven {
+impl LocalWorker {
     fn start(program: Program, module: &str, batch_size: u32) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let task = MeasureTask {
@@ -63,14 +63,14 @@ impl Driven {
         serde_json::from_str(&line).unwrap()
     }
 
-    fn ask(&mut self, command: &MeasureCommand) -> MeasureReply {
+    fn execute(&mut self, command: &MeasureCommand) -> MeasureReply {
         let line = serde_json::to_string(command).unwrap();
         writeln!(self.child.stdin.as_mut().unwrap(), "{line}").unwrap();
         self.reply()
     }
 }
 
-impl Drop for Driven {
+impl Drop for LocalWorker {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -79,15 +79,15 @@ impl Drop for Driven {
 
 #[test]
 fn a_recorded_batch_of_a_cpu_has_operators_and_no_kernels() {
-    let mut worker = Driven::start(affine(), "Affine", 2);
+    let mut worker = LocalWorker::start(affine(), "Affine", 2);
     assert_eq!(worker.reply(), MeasureReply::Ready);
-    // Twice: a recording leaves nothing behind that another would trip over.
+    // The second recording shows that the first leaves no state behind.
     for name in ["first.json", "second.json"] {
         let trace = worker.folder.path().join(name);
         let command = MeasureCommand::Record {
             trace: trace.clone(),
         };
-        assert_eq!(worker.ask(&command), MeasureReply::Done);
+        assert_eq!(worker.execute(&command), MeasureReply::Done);
         let json = fs::read_to_string(trace).unwrap();
         assert_eq!(
             KinetoTrace::from_json(&json).unwrap(),
@@ -99,14 +99,14 @@ fn a_recorded_batch_of_a_cpu_has_operators_and_no_kernels() {
         );
     }
     assert_eq!(
-        worker.ask(&MeasureCommand::UnderProfiler),
+        worker.execute(&MeasureCommand::UnderProfiler),
         MeasureReply::Done
     );
 }
 
 #[test]
-fn driven_batches_are_measured_within_their_window() {
-    let mut worker = Driven::start(affine(), "Affine", 4);
+fn batches_are_measured_within_their_window() {
+    let mut worker = LocalWorker::start(affine(), "Affine", 4);
     assert_eq!(worker.reply(), MeasureReply::Ready);
     let run = |window_ms| MeasureCommand::Run {
         before_ms: 5,
@@ -115,16 +115,16 @@ fn driven_batches_are_measured_within_their_window() {
     };
     let MeasureReply::Ran {
         batches, median_ms, ..
-    } = worker.ask(&run(200))
+    } = worker.execute(&run(200))
     else {
-        panic!("it does not run");
+        panic!("the command fails");
     };
     assert!(
         batches > 0 && median_ms > 0.0,
         "{batches} of {median_ms} ms"
     );
-    let MeasureReply::Failed { reason } = worker.ask(&run(600_000)) else {
-        panic!("it runs for longer than allowed");
+    let MeasureReply::Failed { reason } = worker.execute(&run(600_000)) else {
+        panic!("the command succeeds");
     };
     assert_eq!(
         reason,
@@ -134,7 +134,7 @@ fn driven_batches_are_measured_within_their_window() {
 
 #[test]
 fn a_batch_that_the_program_does_not_take_is_refused() {
-    let mut worker = Driven::start(affine(), "Affine", 5);
+    let mut worker = LocalWorker::start(affine(), "Affine", 5);
     let reason = "batch_size: expected 1 to 4, not 5".to_owned();
     assert_eq!(worker.reply(), MeasureReply::Failed { reason });
 }

@@ -1,4 +1,4 @@
-"""Writes the TorchScript programs that the worker is tested with into the folder named on the command line."""
+"""Writes the TorchScript programs of the worker's tests to the folder on the command line."""
 
 import sys
 import warnings
@@ -24,7 +24,7 @@ class Affine(torch.nn.Module):
 
 
 class Moody(torch.nn.Module):
-    """The first element of a batch decides what happens to it."""
+    """The first element of a batch decides its outcome."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         mood = float(x[0, 0])
@@ -49,7 +49,7 @@ class SumAndDifference(torch.nn.Module):
 
 
 class Echo(torch.nn.Module):
-    """Answers its input itself."""
+    """Returns its input itself."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x
@@ -61,14 +61,14 @@ class Twice(torch.nn.Module):
 
 
 class Chain(torch.nn.Module):
-    """What a compiler would make one kernel of."""
+    """Operators that a compiler would fuse into one kernel."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return (x * 2.0 + 1.0) * 4.0
 
 
 class Counter(torch.nn.Module):
-    """Answers its own state, which the next run changes in place."""
+    """Returns its own state, which the next run changes in place."""
 
     def __init__(self):
         super().__init__()
@@ -85,14 +85,14 @@ class Dictionary(torch.nn.Module):
 
 
 class Transposed(torch.nn.Module):
-    """Answers a view that is not contiguous."""
+    """Returns a view that is not contiguous."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x.transpose(1, 2)
 
 
 class Lookup(torch.nn.Module):
-    """Takes only index 0: integers of made-up batches must not be one."""
+    """Accepts only index 0, so that synthetic batches of ones fail."""
 
     def __init__(self):
         super().__init__()
@@ -103,7 +103,7 @@ class Lookup(torch.nn.Module):
 
 
 class Keeper(torch.nn.Module):
-    """Answers what it was given the time before, which it keeps."""
+    """Returns the input of the previous run, which it keeps."""
 
     def __init__(self):
         super().__init__()
@@ -116,7 +116,7 @@ class Keeper(torch.nn.Module):
 
 
 class Greedy(torch.nn.Module):
-    """Wants more memory than there is for batches of more than two."""
+    """Requires more memory than there is for batches of more than two rows."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         size = 1 << 50 if x.size(0) > 2 else 1
@@ -124,7 +124,7 @@ class Greedy(torch.nn.Module):
 
 
 class Glutton(torch.nn.Module):
-    """Wants more memory than there is for more than 256 elements."""
+    """Requires more memory than there is for more than 256 elements."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         size = 1 << 50 if x.numel() > 256 else 1

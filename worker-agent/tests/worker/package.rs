@@ -28,7 +28,7 @@ fn of_package(file: &str, program: Program) -> ServeTask {
     serve_task(execution(program, executor))
 }
 
-/// As it was compiled: batches of at most four.
+/// Returns the program as the package was compiled, for batches of at most four rows.
 fn declared() -> Program {
     let (x, y) = (
         tensor("x", "FP32", &[-1, 1, 8, 8]),
@@ -37,7 +37,7 @@ fn declared() -> Program {
     program(4, vec![x], vec![y])
 }
 
-/// What eager PyTorch answers to four rows.
+/// The outputs of eager PyTorch for four rows.
 #[derive(Deserialize)]
 struct Eager {
     x: Vec<f32>,
@@ -49,7 +49,7 @@ fn a_package_answers_what_eager_pytorch_computes_at_every_batch_size() {
     answers_like_eager("Net.pt2");
 }
 
-/// It has programs of one row and of four: two and three are filled up.
+/// The package has programs for one and for four rows, so that batches of two and three are padded.
 #[test]
 fn a_package_with_a_program_per_batch_size_answers_the_same() {
     answers_like_eager("Sizes.pt2");

@@ -1,4 +1,4 @@
-"""Writes AOTInductor packages, and what eager PyTorch answers in its place, into the folder named on the command line."""
+"""Writes AOTInductor packages, and the outputs of eager PyTorch, to the folder on the command line."""
 
 import json
 import sys
@@ -11,7 +11,7 @@ from export_package import export_package  # noqa: E402
 
 
 class Net(torch.nn.Module):
-    """A convolution, a normalisation with statistics that are not the trivial ones, and a linear layer."""
+    """A convolution, a normalisation with non-trivial statistics, and a linear layer."""
 
     def __init__(self):
         super().__init__()

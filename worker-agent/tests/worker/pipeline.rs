@@ -19,7 +19,7 @@ use crate::{
     torch::{affine, connect, modules, moody, one_to_one, task},
 };
 
-/// The task with every pipeline that a CPU can have.
+/// Returns the task with all pipeline settings of a CPU.
 fn every_way(task: &ServeTask) -> Vec<ServeTask> {
     let pipelines = [(false, 1), (false, 2), (true, 1), (true, 2), (true, 4)];
     let with = |(streams, in_flight)| {
@@ -38,7 +38,7 @@ fn row(x: [f32; 3]) -> [Tensor; 1] {
     [Tensor::fp32(&[1, 3], &x)]
 }
 
-/// Sends batches as fast as the worker takes them, and receives the answers meanwhile.
+/// Sends batches as fast as the worker accepts them, on a thread of their own.
 pub(crate) fn send_all(link: &Link, inputs: Vec<[Tensor; 1]>) -> JoinHandle<()> {
     let mut sender = link.clone_for_sending();
     thread::spawn(move || {
@@ -131,7 +131,7 @@ fn a_worker_drains_with_batches_in_all_stages() {
     for task in every_way(&affine()) {
         let mut worker = Worker::serve(&task);
         let mut link = connect(&worker, &task);
-        // So many that some are in the socket still.
+        // There are so many batches that some are still in the socket.
         for id in 0..12 {
             link.send(id, 1, &row([1.0, 0.0, 0.0]));
         }
@@ -201,7 +201,7 @@ fn the_batch_size_that_fits_is_found_reported_and_kept_to() {
 #[test]
 fn where_memory_runs_out_while_serving_the_batch_size_that_fits_is_found_anew() {
     let spec = |name| tensor(name, "FP32", &[-1, -1]);
-    // Which is warmed up with 16 columns.
+    // The warm-up uses 16 columns.
     let batches = task("Glutton", program(8, vec![spec("x")], vec![spec("y")]));
     for task in every_way(&batches) {
         let worker = Worker::serve(&task);
@@ -239,11 +239,11 @@ fn where_memory_runs_out_while_serving_the_batch_size_that_fits_is_found_anew() 
         let refused = "out of memory: a batch of 8 rows; the memory suffices for 4".to_owned();
         assert_eq!(ask(8, 3), Err((FailureKind::OutOfMemory, refused)));
         assert_eq!(ask(4, 64), Ok(()));
-        // One of the sizes below does not fit either.
+        // One of the sizes below does not fit, either.
         assert_eq!(ask(4, 150).unwrap_err().0, FailureKind::OutOfMemory);
         wait_for_batch_size(1);
         assert_eq!(ask(1, 150), Ok(()));
-        // Of one row there is nothing less, and others fit.
+        // No size is below one row, and other batches of one row fit.
         assert_eq!(ask(1, 300).unwrap_err().0, FailureKind::OutOfMemory);
         assert_eq!(ask(1, 256), Ok(()));
     }
@@ -279,7 +279,7 @@ fn a_program_that_fits_at_no_batch_size_is_out_of_memory_and_may_be_tried_again(
     assert_eq!(worker.exit_code(), Some(i32::from(exit_code::FAILED)));
 }
 
-/// One second of batches of four rows of three numbers, to rows of so many; with a file in `folder`.
+/// Returns a command that measures a module for one second in batches of four rows of three numbers, with a file in `folder`.
 pub(crate) fn bench_of(module: &str, answered: u32, folder: &Path) -> Command {
     let signature = folder.join("model.json");
     let spec = format!(

@@ -21,7 +21,7 @@ use packhorse_worker_agent::handoff::{
 use serde::Serialize;
 use tempfile::TempDir;
 
-/// Far above what anything here takes: only a test that has failed waits so long.
+/// A time limit far above what any step takes.
 pub(crate) const LIMIT: Duration = Duration::from_mins(2);
 
 pub(crate) struct Worker {
@@ -34,7 +34,7 @@ impl Worker {
         Self::serve_with(task, &[])
     }
 
-    /// With more in its environment.
+    /// Starts the worker with additional environment variables.
     pub(crate) fn serve_with(task: &ServeTask, environment: &[(&str, String)]) -> Self {
         Self::spawn("serve", task, environment)
     }
@@ -43,7 +43,7 @@ impl Worker {
         Self::profile_with(task, &[])
     }
 
-    /// With more in its environment.
+    /// Starts the worker with additional environment variables.
     pub(crate) fn profile_with(task: &ProfileTask, environment: &[(&str, String)]) -> Self {
         Self::spawn("profile", task, environment)
     }
@@ -77,7 +77,7 @@ impl Worker {
         self.child.id()
     }
 
-    /// Waits until the status is one that `pick` picks.
+    /// Waits for a report for which `pick` returns something.
     pub(crate) fn wait_for<T>(&self, pick: impl Fn(WorkerReport) -> Option<T>) -> T {
         let phase = || {
             let status = self.handoff().read_status().unwrap()?;
@@ -85,7 +85,7 @@ impl Worker {
             Some(status.phase)
         };
         let log = || fs::read_to_string(self.handoff().log_path()).unwrap();
-        await_some(|| pick(phase()?)).unwrap_or_else(|| panic!("{:?}\n{}", phase(), log()))
+        wait_for_some(|| pick(phase()?)).unwrap_or_else(|| panic!("{:?}\n{}", phase(), log()))
     }
 
     pub(crate) fn address(&self) -> SocketAddr {
@@ -96,7 +96,7 @@ impl Worker {
         })
     }
 
-    /// Reason, and whether it is permanent.
+    /// Waits for a failure. Returns the reason, and true if it is permanent.
     pub(crate) fn failure(&self) -> (String, bool) {
         self.wait_for(|phase| match phase {
             WorkerReport::Failed { reason, permanent } => Some((reason, permanent)),
@@ -105,7 +105,7 @@ impl Worker {
         })
     }
 
-    /// Page faults so far that needed no disk (field 10 of `/proc/PID/stat`).
+    /// Returns the number of minor page faults so far (field 10 of `/proc/PID/stat`).
     #[cfg(feature = "torch")]
     pub(crate) fn page_faults(&self) -> u64 {
         let stat = fs::read_to_string(format!("/proc/{}/stat", self.pid())).unwrap();
@@ -125,7 +125,7 @@ impl Worker {
 
     pub(crate) fn exit_code(&mut self) -> Option<i32> {
         let exited = || self.child.try_wait().unwrap();
-        await_some(exited).map(|status: ExitStatus| status.code().unwrap())
+        wait_for_some(exited).map(|status: ExitStatus| status.code().unwrap())
     }
 }
 
@@ -136,7 +136,7 @@ impl Drop for Worker {
     }
 }
 
-fn await_some<T>(mut attempt: impl FnMut() -> Option<T>) -> Option<T> {
+fn wait_for_some<T>(mut attempt: impl FnMut() -> Option<T>) -> Option<T> {
     let end = Instant::now() + LIMIT;
     loop {
         if let Some(found) = attempt() {
@@ -195,7 +195,7 @@ pub(crate) fn serve_task(execution: Execution) -> ServeTask {
     }
 }
 
-/// A file that lives as long as the folder.
+/// Creates a file in the folder.
 pub(crate) fn file(dir: &TempDir, name: &str, content: &[u8]) -> PathBuf {
     let path = dir.path().join(name);
     fs::write(&path, content).unwrap();

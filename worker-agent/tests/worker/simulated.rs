@@ -1,4 +1,4 @@
-//! What holds of every worker, shown with the simulated executor.
+//! The behaviour of all workers, tested with the simulated executor.
 
 use std::{collections::BTreeSet, thread, time::Duration};
 
@@ -13,7 +13,7 @@ use crate::{
     process::{Worker, execution, file, program, serve_task, tensor},
 };
 
-/// Batches of this many rows and more take `ms` milliseconds.
+/// Returns an executor whose batches take `ms` milliseconds.
 fn simulated(ms: u32) -> ExecutorChoice {
     let rows = format!("m,V100-SXM2-16GB,1,,{ms},,512,,,\nm,V100-SXM2-16GB,4,,{ms},,1024,,,\n");
     ExecutorChoice::Simulated {
@@ -22,7 +22,7 @@ fn simulated(ms: u32) -> ExecutorChoice {
     }
 }
 
-/// Four rows at most of [-1, 3] to [-1, 2, -1].
+/// Returns a task of at most four rows with an input of [-1, 3] and an output of [-1, 2, -1].
 fn task(ms: u32) -> ServeTask {
     let inputs = vec![tensor("x", "FP32", &[-1, 3])];
     let outputs = vec![tensor("y", "INT16", &[-1, 2, -1])];

@@ -18,12 +18,12 @@ use crate::{
     process::{Worker, execution, file, program, serve_task, tensor},
 };
 
-/// The programs of `modules.py`.
+/// Returns the folder with the programs of `modules.py`.
 pub(crate) fn modules() -> PathBuf {
     written_by("modules.py")
 }
 
-/// The folder with what a Python script beside this file writes.
+/// Returns the folder with the output of a Python script in this folder.
 pub(crate) fn written_by(script: &str) -> PathBuf {
     let project = Path::new(env!("CARGO_MANIFEST_DIR"));
     let name = script.trim_end_matches(".py");
@@ -39,11 +39,11 @@ pub(crate) fn written_by(script: &str) -> PathBuf {
     })
 }
 
-/// The folder with what is made from some files, once per build folder and content of the files.
+/// Returns a folder with the output of `make`, which runs once per build folder and content of the source files.
 pub(crate) fn made_once(name: &str, sources: &[&Path], make: impl FnOnce(&Path)) -> PathBuf {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     fs::create_dir_all(&folder).unwrap();
-    // Tests run in several processes at a time.
+    // Tests run in several processes at the same time.
     let lock = File::create(folder.join("lock")).unwrap();
     lock.lock().unwrap();
     let made_from = folder.join("made-from");
@@ -67,7 +67,7 @@ pub(crate) fn task(module: &str, program: Program) -> ServeTask {
     serve_task(execution(program, torch(module)))
 }
 
-/// One input and one output, in batches of at most four.
+/// Returns a program with one input and one output, in batches of at most four rows.
 pub(crate) fn one_to_one(input: TensorSpec, output: TensorSpec) -> Program {
     program(4, vec![input], vec![output])
 }
@@ -181,7 +181,7 @@ fn memory_of_batches_is_used_again_instead_of_faulted_in_anew() {
     };
     let before = run(20);
     let per_batch = (run(50) - before) / 50;
-    // A batch and its answer are 294 pages.
+    // A batch and its answer have 294 pages.
     assert!(per_batch < 30, "{per_batch} page faults per batch");
 }
 
@@ -294,7 +294,7 @@ fn on_sigterm_the_worker_answers_and_exits_cleanly() {
     assert_eq!(worker.exit_code(), Some(i32::from(exit_code::DONE)));
 }
 
-/// What a worker says of a program that cannot be served: always for good, and without paths.
+/// Returns the reason for which a worker refuses a program, which must be permanent and have no paths.
 fn refusal(task: &ServeTask) -> String {
     let mut worker = Worker::serve(task);
     let (reason, permanent) = worker.failure();
