@@ -146,7 +146,7 @@ impl KernelPlotArgs {
 /// The flags of `packhorse infer` for images.
 #[derive(clap::Args)]
 pub(crate) struct ImageArgs {
-    #[arg(long, hide = true)]
+    #[arg(long, hide = true, value_parser = refuse_image)]
     image: Option<OsString>,
     #[arg(long, hide = true, requires = "image")]
     input_name: Option<OsString>,
@@ -175,11 +175,18 @@ struct Preprocessing {
     datatype: Option<OsString>,
 }
 
+/// Refuses an image while the arguments are parsed, before any request to the gateway.
+fn refuse_image(_path: &str) -> Result<OsString, WithoutLaboratory> {
+    Err(WithoutLaboratory("packhorse infer --image"))
+}
+
 impl ImageArgs {
+    #[expect(
+        clippy::unnecessary_wraps,
+        reason = "the laboratory's function can fail"
+    )]
     pub(crate) fn tensor(&self, _inputs: &[TensorMetadata]) -> anyhow::Result<Option<Tensor>> {
-        match &self.image {
-            Some(_) => fail("packhorse infer --image"),
-            None => Ok(None),
-        }
+        assert!(self.image.is_none(), "images are refused");
+        Ok(None)
     }
 }

@@ -35,4 +35,8 @@ async fn commands_and_flags_of_the_laboratory_say_that_they_are_not_in_this_buil
         );
         assert!(ran.error().starts_with(&expected), "{ran:?}");
     }
+    let image = gateway.run_bare(&["infer", "m", "--image", "cat.jpg", "--resize", "256"]);
+    assert_eq!(image.code, 2, "{image:?}");
+    let expected = "without the feature `laboratory`, which packhorse infer --image needs";
+    assert!(image.stderr.contains(expected), "{image:?}");
 }
