@@ -1,4 +1,4 @@
-//! Tells the programs and tests of a package where set-up puts the solver HiGHS. The packages whose programs or tests may contain it
+//! Tells the programs and tests of a package where set-up puts the solver `HiGHS`. The packages whose programs or tests may contain it
 //! share this script.
 
 fn main() {

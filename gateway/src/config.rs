@@ -224,13 +224,11 @@ impl Options {
         if !self.admin_listen.ip().is_loopback() && self.admin_token_file.is_none() {
             return Err(ConfigError::OpenAdmin(self.admin_listen));
         }
-        let state_dir = match self.state_dir {
-            Some(path) => path,
-            None => {
-                let data_home = self.data_home.path().ok_or(ConfigError::NoStateDir)?;
-                data_home.join("packhorse")
-            }
-        };
+        let default_state_dir = || self.data_home.path().map(|path| path.join("packhorse"));
+        let state_dir = self
+            .state_dir
+            .or_else(default_state_dir)
+            .ok_or(ConfigError::NoStateDir)?;
         Ok(Settings {
             state_dir,
             listen: self.listen,

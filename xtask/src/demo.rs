@@ -154,8 +154,12 @@ fn print_addresses(endpoints: &Endpoints, state_dir: &Path) {
     let state_dir = state_dir.display();
     println!("\nServing until Ctrl-C:");
     println!("  inference   http://{inference}/v2");
-    println!("  admin       http://{admin}/v1  (token in {state_dir}/gateway/admin-token)");
+    println!("  admin       http://{admin}/v1");
     println!("  API docs    http://{admin}/docs");
     println!("  metrics     http://{admin}/metrics");
     println!("  logs        {state_dir}/*.log");
+    println!("\nIn another terminal, to use target/debug/packhorse:");
+    println!("  export PACKHORSE_TOKEN_FILE={state_dir}/gateway/admin-token");
+    println!("  export PACKHORSE_URL=http://{inference} PACKHORSE_ADMIN_URL=http://{admin}");
+    println!("  target/debug/packhorse status");
 }

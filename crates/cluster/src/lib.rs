@@ -28,7 +28,7 @@ pub use id::{
     ArtifactDigest, DeviceId, DeviceKind, Generation, IdError, ModelId, ModelName, ModelVersion,
     NodeName, ReplicaId,
 };
-pub use model::{ModelSpec, ModelSpecError, Program};
+pub use model::{ModelIndex, ModelSpec, ModelSpecError, Program};
 pub use node_state::{
     Capacity, ProfileProgress, ReplicaState, ReplicaStatus, WantedProfile, WantedReplica,
     WantedState,
@@ -39,7 +39,7 @@ pub use policy_options::{
     ComputeMetric, ComputeShareMode, Effort, EffortError, Objective, PolicyOptions,
     UnknownOptionValue,
 };
-pub use problem::{Conditions, DemandedModel, ModelIndex, NetworkModel, Problem, ProblemError};
+pub use problem::{Conditions, DemandedModel, NetworkModel, Problem, ProblemError};
 pub use profile::{Profile, ProfileError, ProfileRow, ProfileTable};
 pub use replica::{PlannedReplica, Replica, ReplicaPhase, ReplicaSpec};
 pub use shortfall::Shortfall;

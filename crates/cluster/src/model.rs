@@ -6,6 +6,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::{ArtifactDigest, Dim, ModelId, RequestsPerSecond, Shape, TensorSpec};
 
+/// The index of a model in a [`Problem`](crate::Problem).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ModelIndex(pub usize);
+
 /// The program that a replica runs: a TorchScript file with its signature. A worker needs no other information about a model.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]

@@ -3,13 +3,9 @@
 use std::{collections::BTreeSet, time::Duration};
 
 use crate::{
-    ByteCount, Device, DeviceIndex, DeviceObservation, Discipline, ModelId, PlannedReplica,
-    Profile, ProfileTable, RequestsPerSecond,
+    ByteCount, Device, DeviceIndex, DeviceObservation, Discipline, ModelId, ModelIndex,
+    PlannedReplica, Profile, ProfileTable, RequestsPerSecond,
 };
-
-/// The index of a model in a [`Problem`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ModelIndex(pub usize);
 
 /// A model with the demand to plan for.
 #[derive(Clone, Debug, PartialEq)]

@@ -293,7 +293,9 @@ fn search_without_current_finds(
         replicas.retain(|replica| problem.models[replica.model.0].rate.get() > 0.0);
         sort(&mut replicas);
         // The search does not fill it in.
-        replicas.iter_mut().for_each(|replica| replica.memory = None);
+        for replica in &mut replicas {
+            replica.memory = None;
+        }
         replicas
     };
     search_whole(&without_current, options, limits, budget)

@@ -6,7 +6,7 @@ use packhorse_cluster::{Program, Shape, ShapeError, TensorSpec};
 use packhorse_protocol::Tensor;
 use packhorse_wire::{MAX_PAYLOAD, TensorHeader, UnsizedDatatype};
 
-use super::{padding::padded, request::OutputRows};
+use super::padding::padded;
 
 /// The inputs of a batch for a worker.
 #[derive(Debug, PartialEq, Eq)]
@@ -15,6 +15,15 @@ pub(super) struct BatchInputs {
     pub(super) headers: Vec<TensorHeader>,
     /// The bytes of all inputs, one after the other.
     pub(super) payload: Vec<Bytes>,
+}
+
+/// A request's rows of one output. They agree with the model's declaration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct OutputRows {
+    /// The rows' shape.
+    pub(crate) shape: Shape,
+    /// The rows' bytes: a slice of the worker's result.
+    pub(crate) data: Bytes,
 }
 
 /// The reason why requests cannot form a batch.

@@ -18,10 +18,11 @@ mod target;
 mod task;
 mod time_slicer;
 
+pub(crate) use batch::OutputRows;
 pub(crate) use batch_failure::BatchFailure;
 pub(crate) use catalog::{Catalog, FindModelError, ServedModel};
 pub use computed_work::ComputedWork;
 pub use config::DataPlaneConfig;
 pub use data_plane::DataPlane;
-pub(crate) use request::{OutputRows, Submission, UnansweredRequest};
+pub(crate) use request::{Submission, UnansweredRequest};
 pub use target::{LinkState, Target, TargetReplica};

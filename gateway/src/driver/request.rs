@@ -2,13 +2,12 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
-use packhorse_cluster::{Shape, Time};
+use packhorse_cluster::Time;
 use packhorse_protocol::Tensor;
 use packhorse_serving::{RequestKey, RequestOutcome};
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
-use super::{batch_failure::BatchFailure, catalog::ServedModel};
+use super::{batch::OutputRows, batch_failure::BatchFailure, catalog::ServedModel};
 
 /// A valid request.
 #[derive(Debug)]
@@ -36,15 +35,6 @@ pub(super) struct SubmittedRequest {
     pub(super) answer: oneshot::Sender<RequestResult>,
     /// The request's share of the request limit, held until it ends.
     pub(super) permit: OwnedSemaphorePermit,
-}
-
-/// A request's rows of one output. They agree with the model's declaration.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct OutputRows {
-    /// The rows' shape.
-    pub(crate) shape: Shape,
-    /// The rows' bytes: a slice of the worker's result.
-    pub(crate) data: Bytes,
 }
 
 /// The end of a request without an answer.

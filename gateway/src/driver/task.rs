@@ -204,7 +204,10 @@ impl Driver {
     }
 
     fn publish_catalog(&self) {
-        let catalog = Catalog::new(self.models.values().cloned(), self.shutdown_deadline.is_none());
+        let catalog = Catalog::new(
+            self.models.values().cloned(),
+            self.shutdown_deadline.is_none(),
+        );
         self.catalog_sender.send_replace(Arc::new(catalog));
     }
 
@@ -314,7 +317,9 @@ impl Driver {
     }
 
     fn update_queue_length(&self, model: &ServedModel) {
-        model.telemetry.set_queue_length(self.engine.queued(model.key));
+        model
+            .telemetry
+            .set_queue_length(self.engine.queued(model.key));
     }
 
     fn handle_link_event(&mut self, now: Time, replica: ReplicaKey, event: LinkEvent) {

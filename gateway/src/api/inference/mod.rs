@@ -103,9 +103,5 @@ fn panicked(cause: Box<dyn Any + Send>) -> Response {
         .map(String::as_str)
         .or_else(|| cause.downcast_ref::<&str>().copied());
     tracing::error!(error = text.unwrap_or("no message"), "a handler panicked");
-    InferenceError::new(
-        StatusCode::INTERNAL_SERVER_ERROR,
-        INTERNAL_ERROR,
-    )
-    .into_response()
+    InferenceError::new(StatusCode::INTERNAL_SERVER_ERROR, INTERNAL_ERROR).into_response()
 }

@@ -15,9 +15,8 @@ use super::{
 };
 use crate::{
     driver::{
-        batch::{assemble, split},
+        batch::{OutputRows, assemble, split},
         batch_failure::BatchFailure,
-        request::OutputRows,
         time_slicer::TimeSlice,
     },
     telemetry::BatchTimes,
