@@ -15,7 +15,8 @@ struct {
   std::atomic<bool> reported{false};
 } termination;
 
-// Several threads may call this; the first one reports, and the others wait for the end of the process. The report itself may call it again.
+// Several threads may call this; the first one reports, and the others wait for the end of the process. The report itself may call it
+// again.
 [[noreturn]] void terminate() {
   thread_local bool reporting = false;
   if (!reporting && termination.reported.exchange(true)) {

@@ -132,8 +132,8 @@ int packhorse_module_load(const char *path, const char *program, int cuda_device
       *module = new packhorse_module{{}, load_package(path, program, cuda_device)};
       return PACKHORSE_OK;
     }
-    // The interpreter's own compiler generates kernels when it first sees a shape, which happens while the worker serves. Fused kernels need a
-    // package, which is compiled ahead of time.
+    // The interpreter's own compiler generates kernels when it first sees a shape, which happens while the worker serves. Fused kernels
+    // need a package, which is compiled ahead of time.
     torch::jit::overrideCanFuseOnGPU(false);
     torch::jit::Module loaded = torch::jit::load(path, device_of(cuda_device));
     loaded.eval();

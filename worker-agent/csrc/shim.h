@@ -1,6 +1,6 @@
-// The C interface of the shim: functions of libtorch that the worker needs and tch does not offer. No exception leaves a function. A function
-// with a `message` returns one of the codes below; if the code is not PACKHORSE_OK, it writes the exception's text to `message`, which the
-// caller must free with packhorse_message_free.
+// The C interface of the shim: functions of libtorch that the worker needs and tch does not offer. No exception leaves a function. A
+// function with a `message` returns one of the codes below; if the code is not PACKHORSE_OK, it writes the exception's text to
+// `message`, which the caller must free with packhorse_message_free.
 
 #pragma once
 
@@ -66,9 +66,9 @@ void packhorse_module_free(packhorse_module *module);
 
 // Recorded runs (graph.cpp).
 
-// Records the work of one run of a program in a stream, which can be replayed for inputs of the same shapes without launching each kernel. The
-// program must have run with such inputs before, and nothing else may run meanwhile. If `pool_owner` is not null, the graph computes in that
-// graph's memory, and the two must never be replayed at the same time.
+// Records the work of one run of a program in a stream, which can be replayed for inputs of the same shapes without launching each
+// kernel. The program must have run with such inputs before, and nothing else may run meanwhile. If `pool_owner` is not null, the graph
+// computes in that graph's memory, and the two must never be replayed at the same time.
 int packhorse_graph_record(packhorse_module *module, const packhorse_stream *stream, packhorse_tensor *const *inputs,
                            size_t input_count, packhorse_graph *pool_owner, packhorse_graph **graph, char **message);
 
@@ -155,8 +155,8 @@ void packhorse_profiler_range(int begin);
 // Ends the process without running the destructors of libraries, whose threads may still work.
 void packhorse_exit_now(int code);
 
-// Sets the handler for exceptions that leave a destructor, as in many of libtorch's once a CUDA device has failed: `report` is called with the
-// exception's code and message, and the process ends with `code`.
+// Sets the handler for exceptions that leave a destructor, as in many of libtorch's once a CUDA device has failed: `report` is called
+// with the exception's code and message, and the process ends with `code`.
 void packhorse_on_terminate(void (*report)(int kind, const char *message), int code);
 
 #ifdef __cplusplus

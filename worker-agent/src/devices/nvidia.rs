@@ -109,8 +109,8 @@ impl Monitor {
         }
     }
 
-    /// Reads the state of the GPU with this UUID. Readings that the driver does not support, for instance on an older GPU or a MIG instance, are
-    /// omitted.
+    /// Reads the state of the GPU with this UUID. Readings that the driver does not support, for instance on an older GPU or a MIG
+    /// instance, are omitted.
     pub fn read(&self, uuid: &str) -> GpuStatus {
         let gpu = self
             .0

@@ -8,7 +8,6 @@ use super::{Backend, Device};
 const DEFAULT_MEMORY: ByteCount = ByteCount::new(16 << 30);
 
 /// Returns `count` devices of a kind, with the names `simN` for numbers from `first` on.
-
 pub(super) fn devices(kind: &DeviceKind, first: usize, count: u32) -> impl Iterator<Item = Device> {
     let known = known_kind(kind);
     (first..).take(count as usize).map(move |number| Device {

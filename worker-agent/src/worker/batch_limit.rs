@@ -1,8 +1,9 @@
 //! The batch size that fits into memory, which a worker may find again while it serves.
 //!
-//! At its start a worker finds the sizes that fit with synthetic inputs. While it serves, inputs that are longer in a variable dimension, or a
-//! neighbour that has allocated memory since, can make a batch fail. The worker then limits batches to the next smaller size at once, and
-//! tries that size and those below it in the shapes of the failed batch, in the same pipeline as all batches, until one fits.
+//! At its start a worker finds the sizes that fit with synthetic inputs. While it serves, inputs that are longer in a variable
+//! dimension, or a neighbour that has allocated memory since, can make a batch fail. The worker then limits batches to the next smaller
+//! size at once, and tries that size and those below it in the shapes of the failed batch, in the same pipeline as all batches, until
+//! one fits.
 
 use std::{
     sync::{
@@ -86,8 +87,8 @@ pub(crate) struct BatchLimitSearch {
     pub(crate) fill: Fill,
     /// The limit that the search lowers.
     pub(crate) limit: Arc<BatchLimit>,
-    /// The semaphore of the worker's batches. A process that drains waits for the batches of the search, too, because an MPS client must not
-    /// end with work on the GPU.
+    /// The semaphore of the worker's batches. A process that drains waits for the batches of the search, too, because an MPS client
+    /// must not end with work on the GPU.
     pub(crate) batches: Arc<Semaphore>,
 }
 

@@ -4,9 +4,9 @@
 //! process only. The agent starts the worker with a hand-over folder, from which it reads its task and to which it writes its status. A
 //! person can start it to measure a program by hand.
 //!
-//! There are blocking threads and no async runtime. Each connection has one thread that receives batches straight into the memory of their
-//! inputs, and one that answers; between them are the stages of the pipeline. While one batch computes, the next is received and the last is
-//! answered. A watchdog ends the process when a program does not return.
+//! There are blocking threads and no async runtime. Each connection has one thread that receives batches straight into the memory of
+//! their inputs, and one that answers; between them are the stages of the pipeline. While one batch computes, the next is received and
+//! the last is answered. A watchdog ends the process when a program does not return.
 
 mod batch_limit;
 mod bench;

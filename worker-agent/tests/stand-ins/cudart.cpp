@@ -4,9 +4,9 @@
 // The device is one thread that executes the next operation of a random stream that is not waiting: work that the host has not ordered by
 // an event sooner or later happens in the wrong order. The host cannot access the device's memory.
 //
-// FAKE_CUDA_SEED is the seed of the order, FAKE_CUDA_MEMORY_MIB the size of the device's memory, FAKE_CUDA_LOG a file to which every call
-// that copies, launches, waits, allocates or frees is written, and FAKE_CUDA_FAULTS a folder: the device fails when the folder contains a file
-// with the device's name in CUDA_VISIBLE_DEVICES, or 0.
+// FAKE_CUDA_SEED is the seed of the order, FAKE_CUDA_MEMORY_MIB the size of the device's memory, FAKE_CUDA_LOG a file to which every
+// call that copies, launches, waits, allocates or frees is written, and FAKE_CUDA_FAULTS a folder: the device fails when the folder
+// contains a file with the device's name in CUDA_VISIBLE_DEVICES, or 0.
 
 #include <algorithm>
 #include <chrono>

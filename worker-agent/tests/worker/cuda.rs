@@ -1,5 +1,5 @@
-//! The worker on a CUDA device, tested without one: with the real libtorch on a stand-in for the CUDA runtime (`stand-ins/cudart.cpp`), which
-//! does work that no event orders in any order.
+//! The worker on a CUDA device, tested without one: with the real libtorch on a stand-in for the CUDA runtime (`stand-ins/cudart.cpp`),
+//! which does work that no event orders in any order.
 
 use std::{
     collections::BTreeSet,

@@ -135,8 +135,8 @@ impl MpsDevice {
         environment
     }
 
-    /// Detaches a client from the server before it is killed: a client that dies with work on the GPU may take the server with it. A failure
-    /// means that the process is no client, or that the server does not answer; then there is nothing to detach.
+    /// Detaches a client from the server before it is killed: a client that dies with work on the GPU may take the server with it. A
+    /// failure means that the process is no client, or that the server does not answer; then there is nothing to detach.
     pub(crate) async fn detach(&self, pid: u32) {
         if let Err(e) = self.control.terminate_client(pid).await {
             tracing::debug!(pid, error = %e, "MPS client not detached");
@@ -185,8 +185,8 @@ impl ObservedShare {
     }
 }
 
-/// Returns the memory limit of a client whose profile says that it needs `needed` bytes. The allocator's fragmentation and a second batch in
-/// flight may take a quarter more. Memory that CUDA itself occupies counts towards the limit, too.
+/// Returns the memory limit of a client whose profile says that it needs `needed` bytes. The allocator's fragmentation and a second
+/// batch in flight may take a quarter more. Memory that CUDA itself occupies counts towards the limit, too.
 fn memory_limit_mib(needed: ByteCount) -> u64 {
     let mib = 1 << 20;
     let (needed, context) = (needed.as_u64(), CONTEXT.as_u64());

@@ -55,8 +55,8 @@ pub(crate) trait LoadedBatch: Send {
     /// which it was started.
     fn compute(self: Box<Self>) -> Result<Box<dyn ComputedBatch>, ExecutionError>;
 
-    /// Repeats one stage of the batch while `go_on` returns true, and drops the results. Returns the number of repetitions. This measures the
-    /// most that the device can do.
+    /// Repeats one stage of the batch while `go_on` returns true, and drops the results. Returns the number of repetitions. This
+    /// measures the most that the device can do.
     fn repeat(
         &self,
         stage: RepeatedStage,

@@ -77,8 +77,8 @@ pub(crate) fn known_profile(execution: &Execution) -> Result<Option<Profile>, St
     }
 }
 
-/// Sets a function that is called with the cause if libtorch terminates the process, which then exits with `code`. Once a device has failed,
-/// many of libtorch's destructors throw and terminate the process.
+/// Sets a function that is called with the cause if libtorch terminates the process, which then exits with `code`. Once a device has
+/// failed, many of libtorch's destructors throw and terminate the process.
 pub(crate) fn on_terminate(report: impl Fn(ExecutionError) + Send + Sync + 'static, code: u8) {
     #[cfg(feature = "torch")]
     torch::on_terminate(report, code);

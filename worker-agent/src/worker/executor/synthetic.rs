@@ -68,9 +68,9 @@ pub(crate) fn run_batch(
     Ok(executed)
 }
 
-/// Runs synthetic batches of these sizes, the first size twice, because libtorch analyses a program in its first run and optimises it in its
-/// second. Returns the fill that the program accepts and the largest size that fits into memory. The sizes are in ascending order, and no
-/// size after the first that does not fit is tried.
+/// Runs synthetic batches of these sizes, the first size twice, because libtorch analyses a program in its first run and optimises it
+/// in its second. Returns the fill that the program accepts and the largest size that fits into memory. The sizes are in ascending
+/// order, and no size after the first that does not fit is tried.
 ///
 /// # Errors
 /// If the program fails with either fill, or not even the first size fits into memory.

@@ -1,8 +1,8 @@
 //! The pipeline from received batches to answers: the stages, and the watch over the batches in them.
 //!
-//! Batches keep their order. The number of batches in the stages is limited to those that may be in flight, whichever stages they are in. If
-//! the copies of one batch overlap with the computation of another, each stage has a thread of its own and passes a batch on when its work
-//! is enqueued on the device; otherwise one thread runs one stage after the other.
+//! Batches keep their order. The number of batches in the stages is limited to those that may be in flight, whichever stages they are
+//! in. If the copies of one batch overlap with the computation of another, each stage has a thread of its own and passes a batch on
+//! when its work is enqueued on the device; otherwise one thread runs one stage after the other.
 
 #[cfg(test)]
 mod tests;
@@ -259,7 +259,8 @@ impl Pipeline {
         (in_flight, std::mem::take(&mut state.waiting))
     }
 
-    /// Waits for a batch that has the device to itself for longer than `limit`, and answers it and all batches behind it. Returns the reason.
+    /// Waits for a batch that has the device to itself for longer than `limit`, and answers it and all batches behind it. Returns the
+    /// reason.
     pub(crate) fn watch(&self, limit: Duration) -> String {
         let (mut in_flight, waiting) = loop {
             let mut state = self.lock();

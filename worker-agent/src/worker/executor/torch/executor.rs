@@ -124,9 +124,9 @@ impl Executor for TorchExecutor {
         Ok(Box::new(Prepared::new(&self.device, inputs)?))
     }
 
-    /// Returns the memory of the executor so far. On the CPU it is the growth of the process's largest resident memory since just before the
-    /// program was loaded: weights, activations, and what libtorch itself first used for them. On a CUDA device it is the most memory that
-    /// libtorch's allocator has held, without the CUDA context.
+    /// Returns the memory of the executor so far. On the CPU it is the growth of the process's largest resident memory since just
+    /// before the program was loaded: weights, activations, and what libtorch itself first used for them. On a CUDA device it is the
+    /// most memory that libtorch's allocator has held, without the CUDA context.
     fn memory(&self, _batch_size: u32) -> Option<ByteCount> {
         match self.device.cuda_index {
             Some(index) => shim::cuda_peak_memory(index).map(ByteCount::new),

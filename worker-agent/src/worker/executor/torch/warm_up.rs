@@ -19,8 +19,9 @@ use crate::{
 /// The time limit for the runs of the batch sizes between 1, 2, 4, …
 const INTERMEDIATE_SIZES_LIMIT: Duration = Duration::from_secs(10);
 
-/// Runs synthetic batches of the sizes between those in `sizes`, the largest first, until the time limit: with the first batch of a size the
-/// GPU's libraries choose among their kernels, which takes longer than the batch. Returns all sizes that have run, in ascending order.
+/// Runs synthetic batches of the sizes between those in `sizes`, the largest first, until the time limit: with the first batch of a
+/// size the GPU's libraries choose among their kernels, which takes longer than the batch. Returns all sizes that have run, in
+/// ascending order.
 pub(super) fn run_intermediate_sizes(
     executor: &TorchExecutor,
     program: &Program,
@@ -49,8 +50,8 @@ pub(super) fn run_intermediate_sizes(
     all
 }
 
-/// Records the program at these batch sizes, the largest first, whose memory the others share. If a size cannot be recorded, the sizes below it
-/// are not tried. If no size can be recorded, the reason is kept.
+/// Records the program at these batch sizes, the largest first, whose memory the others share. If a size cannot be recorded, the sizes
+/// below it are not tried. If no size can be recorded, the reason is kept.
 pub(super) fn record_graphs(
     executor: &TorchExecutor,
     program: &Program,

@@ -21,8 +21,8 @@ unsafe impl Send for Graph {}
 unsafe impl Sync for Graph {}
 
 impl Graph {
-    /// Records a run. The program must have run with inputs of these shapes before, and nothing else may run meanwhile. Intermediate results
-    /// are in the memory of `pool_owner`, if there is one, which is never replayed at the same time.
+    /// Records a run. The program must have run with inputs of these shapes before, and nothing else may run meanwhile. Intermediate
+    /// results are in the memory of `pool_owner`, if there is one, which is never replayed at the same time.
     pub(in crate::executor::torch) fn record(
         module: &Module,
         stream: &StageStream,

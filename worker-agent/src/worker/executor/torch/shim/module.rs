@@ -33,8 +33,8 @@ pub(in crate::executor::torch) struct Module(NonNull<ffi::Module>);
 
 // SAFETY: a torch::jit::Module belongs to no thread.
 unsafe impl Send for Module {}
-// SAFETY: several threads may run one module, because the interpreter keeps its state per run. A program that writes to its own buffers, and a
-// package, must run one batch after the other, which `LoadedBatch::compute` requires of its callers.
+// SAFETY: several threads may run one module, because the interpreter keeps its state per run. A program that writes to its own
+// buffers, and a package, must run one batch after the other, which `LoadedBatch::compute` requires of its callers.
 unsafe impl Sync for Module {}
 
 impl Module {
@@ -91,8 +91,8 @@ impl Module {
     ) -> Result<Vec<Tensor>, TorchError> {
         let inputs = pointers(inputs);
         run_program(|outputs, capacity, count, message| {
-            // SAFETY: module, stream and inputs live during the call, which does not change the inputs' handles; there is room for `capacity`
-            // outputs.
+            // SAFETY: module, stream and inputs live during the call, which does not change the inputs' handles; there is room for
+            // `capacity` outputs.
             unsafe {
                 ffi::packhorse_module_forward(
                     self.as_ptr(),

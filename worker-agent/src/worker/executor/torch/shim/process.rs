@@ -18,8 +18,8 @@ pub(in crate::executor) fn exit_now(code: u8) -> ! {
     unsafe { ffi::packhorse_exit_now(c_int::from(code)) }
 }
 
-/// Sets a function that is called with an exception that cannot be caught, after which the process exits with `code`. Only the first call in a
-/// process has an effect.
+/// Sets a function that is called with an exception that cannot be caught, after which the process exits with `code`. Only the first
+/// call in a process has an effect.
 pub(in crate::executor::torch) fn on_terminate(report: Report, code: u8) {
     extern "C" fn call_report(kind: c_int, message: *const c_char) {
         // SAFETY: the shim passes a C string that lives during this call.
