@@ -159,7 +159,7 @@ A, B = sized("a", 64), sized("b", 64)
     {
         "truncated": (*binary({"inputs": [A, B]}, bytes(127)), ["b", "binary_data_size"]),
         "nothing behind the JSON": (*binary({"inputs": [A, B]}, b""), ["a", "binary_data_size"]),
-        "bytes left over": (*binary({"inputs": [A, B]}, bytes(129)), ["left"]),
+        "bytes left over": (*binary({"inputs": [A, B]}, bytes(129)), ["no bytes after"]),
         "a header length past the body": (*binary({"inputs": [A, B]}, bytes(128), 10_000), ["Header"]),
         "a header length within the JSON": (*binary({"inputs": [A, B]}, bytes(128), 10), ["byte 10"]),
         "a negative header length": (*binary({"inputs": [A, B]}, bytes(128), -1), ["Header"]),

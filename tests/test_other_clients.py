@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from cluster import wait_until
 from conftest import Served
 from http_admin import request
 
@@ -56,7 +57,8 @@ def test_an_index_of_what_is_ready_leaves_out_what_is_not(served: Served):
     served.admin.register({**served.models["double"].registration, "name": "not-ready"}, b"no program")
     try:
         index = lambda body: {entry["name"] for entry in request(served.address, "POST", "/v2/repository/index", body).json()}
-        assert "not-ready" in index(b"")
+        # The data plane learns of a registration after it was acknowledged.
+        wait_until(lambda: "not-ready" in index(b""), "the registered model to be listed")
         ready = index(b'{"ready": true}')
         assert "double" in ready and "not-ready" not in ready
     finally:
