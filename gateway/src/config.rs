@@ -1,4 +1,4 @@
-//! How a gateway is configured: flags and environment variables, parsed once into [`Settings`].
+//! The configuration of a gateway: flags and environment variables, parsed once into [`Settings`].
 
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
@@ -10,12 +10,12 @@ use packhorse_serving::ModelLimits;
 const EXAMPLES: &str = "\
 Examples:
   packhorse-gateway
-      Serves on 127.0.0.1:8080 (inference) and 127.0.0.1:8081 (admin); state under ~/.local/share/packhorse.
+      Listens on 127.0.0.1:8080 (inference) and 127.0.0.1:8081 (admin), with its state in ~/.local/share/packhorse.
   packhorse-gateway --state-dir /var/lib/packhorse --listen 0.0.0.0:8080
-      Inference for everyone, admin for this machine only.
+      Inference from all machines, admin from this machine only.
   packhorse-gateway --admin-listen 0.0.0.0:8081 --admin-token-file /etc/packhorse/admin-token \\
       --link-secret-file /etc/packhorse/link-secret
-      Agents and admins on other machines.";
+      Agents and admins on other machines too.";
 
 /// The Packhorse gateway: answers inference requests and decides which model runs where.
 #[derive(Clone, Debug, Parser)]
@@ -25,7 +25,7 @@ pub struct Options {
     #[arg(long, env = "PACKHORSE_STATE_DIR", value_name = "DIR")]
     pub state_dir: Option<PathBuf>,
 
-    /// Where clients send inference requests; port 0 takes a free one
+    /// Address of the inference listener; port 0 chooses a free port
     #[arg(
         long,
         env = "PACKHORSE_LISTEN",
@@ -34,7 +34,7 @@ pub struct Options {
     )]
     pub listen: SocketAddr,
 
-    /// Where admins and agents connect; an address other machines can reach needs --admin-token-file
+    /// Address of the listener for admins and agents; other addresses than loopback require --admin-token-file
     #[arg(
         long,
         env = "PACKHORSE_ADMIN_LISTEN",
@@ -43,15 +43,15 @@ pub struct Options {
     )]
     pub admin_listen: SocketAddr,
 
-    /// File with the admin's bearer token [default: admin-token in the state folder, made on the first start]
+    /// File with the admin's bearer token [default: admin-token in the state folder, created on the first start]
     #[arg(long, env = "PACKHORSE_ADMIN_TOKEN_FILE", value_name = "FILE")]
     pub admin_token_file: Option<PathBuf>,
 
-    /// File with the agents' bearer token [default: agent-token in the state folder, made on the first start]
+    /// File with the agents' bearer token [default: agent-token in the state folder, created on the first start]
     #[arg(long, env = "PACKHORSE_AGENT_TOKEN_FILE", value_name = "FILE")]
     pub agent_token_file: Option<PathBuf>,
 
-    /// File with the secret that gateway and workers prove to each other; needed where workers are on other machines
+    /// File with the secret that gateway and workers prove to each other; required if workers are on other machines
     #[arg(long, env = "PACKHORSE_LINK_SECRET_FILE", value_name = "FILE")]
     pub link_secret_file: Option<PathBuf>,
 
@@ -64,46 +64,46 @@ pub struct Options {
     )]
     pub artifact_root: Vec<PathBuf>,
 
-    /// Placement policy [default: what was set last over the API, else goodput]
+    /// Placement policy [default: the one last set over the API, else goodput]
     #[arg(long, env = "PACKHORSE_POLICY", value_name = "NAME")]
     pub policy: Option<String>,
 
-    /// Dispatch discipline [default: what was set last over the API, else deadline]
+    /// Dispatch discipline [default: the one last set over the API, else deadline]
     #[arg(long, env = "PACKHORSE_DISCIPLINE", value_name = "NAME")]
     pub discipline: Option<Discipline>,
 
-    /// Milliseconds that the discipline fixed-wait holds an open batch at most; deadline does without
+    /// Longest time that the discipline fixed-wait holds an open batch, in milliseconds; deadline ignores it
     #[arg(long, env = "PACKHORSE_MAX_BATCH_WAIT_MS", value_name = "MS", default_value_t = 100,
         value_parser = value_parser!(u64).range(0..=60_000))]
     pub max_batch_wait_ms: u64,
 
-    /// The most requests that wait for a model that was registered without a limit of its own; one more is refused
+    /// Largest number of waiting requests of a model without a queue_limit of its own; further ones are refused
     #[arg(long, env = "PACKHORSE_QUEUE_LIMIT", value_name = "COUNT", default_value_t = ModelLimits::DEFAULT_QUEUE_LIMIT as u64,
         value_parser = value_parser!(u64).range(1..=u64::from(ModelSpec::MAX_QUEUE_LIMIT)))]
     pub queue_limit: u64,
 
-    /// Milliseconds after which a worker that has not answered a batch is given up, and its requests are tried elsewhere or
-    /// refused; more than the agents' --batch-limit-ms
+    /// Time after which a worker that has not answered a batch is disconnected, in milliseconds; its requests are sent to other
+    /// workers or refused. It must be longer than the agents' --batch-limit-ms
     #[arg(long, env = "PACKHORSE_BATCH_LIMIT_MS", value_name = "MS", default_value_t = 15_000,
         value_parser = value_parser!(u64).range(100..=3_600_000))]
     pub batch_limit_ms: u64,
 
-    /// Milliseconds without a word from an agent after which its node counts as lost
+    /// Time without a renewal by its agent after which a node counts as lost, in milliseconds
     #[arg(long, env = "PACKHORSE_LEASE_MS", value_name = "MS", default_value_t = 5000,
         value_parser = value_parser!(u64).range(100..=600_000))]
     pub lease_ms: u64,
 
-    /// Milliseconds after which the measurement of a model begins no further batch size
+    /// Time after which the measurement of a model begins no further batch size, in milliseconds
     #[arg(long, env = "PACKHORSE_PROFILE_TIME_LIMIT_MS", value_name = "MS", default_value_t = 20_000,
         value_parser = value_parser!(u64).range(100..=3_600_000))]
     pub profile_time_limit_ms: u64,
 
-    /// Milliseconds a policy may think about a plan before the current one stays
+    /// Time limit of a policy for one plan, in milliseconds; afterwards the fallback policy plans
     #[arg(long, env = "PACKHORSE_SOLVE_BUDGET_MS", value_name = "MS", default_value_t = 2000,
         value_parser = value_parser!(u64).range(10..=600_000))]
     pub solve_budget_ms: u64,
 
-    /// The most bytes of an inference request's body, before and after inflating
+    /// Largest body of an inference request in bytes, before and after decompression
     #[arg(
         long,
         env = "PACKHORSE_BODY_LIMIT_BYTES",
@@ -112,7 +112,7 @@ pub struct Options {
     )]
     pub body_limit_bytes: u64,
 
-    /// The most bytes of all inference requests' bodies together that are in memory
+    /// Memory budget for the bodies of all inference requests together, in bytes
     #[arg(
         long,
         env = "PACKHORSE_PAYLOAD_BUDGET_BYTES",
@@ -121,7 +121,7 @@ pub struct Options {
     )]
     pub payload_budget_bytes: u64,
 
-    /// The most bytes of a model file
+    /// Largest model file, in bytes
     #[arg(
         long,
         env = "PACKHORSE_ARTIFACT_LIMIT_BYTES",
@@ -130,17 +130,17 @@ pub struct Options {
     )]
     pub artifact_limit_bytes: u64,
 
-    /// The most connections at a time, for each listener
+    /// Largest number of connections of each listener
     #[arg(long, env = "PACKHORSE_MAX_CONNECTIONS", value_name = "COUNT", default_value_t = 4096,
         value_parser = value_parser!(u32).range(1..=1_000_000))]
     pub max_connections: u32,
 
-    /// Milliseconds within which a request's head must arrive, and within which its body must go on
+    /// Time within which the head of a request must arrive, and longest pause within its body, in milliseconds
     #[arg(long, env = "PACKHORSE_CLIENT_TIMEOUT_MS", value_name = "MS", default_value_t = 10_000,
         value_parser = value_parser!(u64).range(100..=600_000))]
     pub client_timeout_ms: u64,
 
-    /// Milliseconds that requests in flight have to end when the gateway is stopped
+    /// Time for requests in flight to end when the gateway is stopped, in milliseconds
     #[arg(long, env = "PACKHORSE_SHUTDOWN_GRACE_MS", value_name = "MS", default_value_t = 10_000,
         value_parser = value_parser!(u64).range(0..=600_000))]
     pub shutdown_grace_ms: u64,
@@ -154,60 +154,60 @@ pub struct Options {
     pub data_home: DataHome,
 }
 
-/// What a gateway is started with.
+/// The settings that a gateway starts with.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// The folder for everything that is kept.
+    /// The folder of the database, the model files and the tokens.
     pub state_dir: PathBuf,
     /// The inference listener.
     pub listen: SocketAddr,
     /// The admin listener.
     pub admin_listen: SocketAddr,
-    /// The admin's token, if it is not in the state folder.
+    /// The file of the admin's token; `None` if it is in the state folder.
     pub admin_token_file: Option<PathBuf>,
-    /// The agents' token, if it is not in the state folder.
+    /// The file of the agents' token; `None` if it is in the state folder.
     pub agent_token_file: Option<PathBuf>,
-    /// The secret shared with workers.
+    /// The file of the secret shared with workers.
     pub link_secret_file: Option<PathBuf>,
-    /// Folders from which models may be registered by path.
+    /// The folders from which models may be registered by path.
     pub artifact_roots: Vec<PathBuf>,
     /// The placement policy's name, if it was given.
     pub policy: Option<String>,
     /// The dispatch discipline, if it was given.
     pub discipline: Option<Discipline>,
-    /// How long `fixed-wait` holds an open batch at most.
+    /// The longest time that `fixed-wait` holds an open batch.
     pub max_batch_wait: Duration,
-    /// The most requests that wait for a model without a limit of its own.
+    /// The largest number of waiting requests of a model without a limit of its own.
     pub queue_limit: usize,
-    /// How long a worker may have a batch before it is given up.
+    /// The time after which a worker that has not answered a batch is disconnected.
     pub batch_limit: Duration,
-    /// How long a node counts as there without a word from its agent.
+    /// The time for which a node counts as present after a renewal by its agent.
     pub lease: Duration,
-    /// After this long a measurement begins no further batch size.
+    /// The time after which a measurement begins no further batch size.
     pub profile_time_limit: Duration,
-    /// How long a policy may think.
+    /// The time limit of a policy for one plan.
     pub solve_budget: Duration,
-    /// The most bytes of one inference request's body.
+    /// The largest body of an inference request.
     pub body_limit: ByteCount,
-    /// The most bytes of all such bodies together.
+    /// The memory budget for all such bodies together.
     pub payload_budget: ByteCount,
-    /// The most bytes of a model file.
+    /// The largest model file.
     pub artifact_limit: ByteCount,
-    /// The most connections at a time, for each listener.
+    /// The largest number of connections of each listener.
     pub max_connections: usize,
-    /// Within this a request's head must arrive, and its body must go on.
+    /// The time within which the head of a request must arrive, and the longest pause within its body.
     pub client_timeout: Duration,
-    /// How long requests in flight have to end when the gateway is stopped.
+    /// The time for requests in flight to end when the gateway is stopped.
     pub shutdown_grace: Duration,
 }
 
-/// Why a configuration is refused.
+/// The reason why a configuration is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConfigError {
-    /// Neither a state folder nor a home is known.
+    /// No state folder is given, and the user's home is unknown.
     #[error("--state-dir: give a folder, because neither XDG_DATA_HOME nor HOME is set")]
     NoStateDir,
-    /// The admin listener would be open to other machines with a token that nobody chose.
+    /// The admin listener is open to other machines without a token file.
     #[error(
         "--admin-listen: {0} can be reached from other machines; give the token to protect it with --admin-token-file, or use \
          a loopback address"
@@ -216,10 +216,10 @@ pub enum ConfigError {
 }
 
 impl Options {
-    /// Checks what single flags cannot say, and gives everything its type.
+    /// Converts the flags into settings, and checks them together.
     ///
     /// # Errors
-    /// If flags do not go together.
+    /// If flags contradict each other.
     pub fn settings(self) -> Result<Settings, ConfigError> {
         if !self.admin_listen.ip().is_loopback() && self.admin_token_file.is_none() {
             return Err(ConfigError::OpenAdmin(self.admin_listen));
@@ -271,7 +271,7 @@ mod tests {
         let guarded = [&open[..], &["--admin-token-file", "/t"]].concat();
         assert!(settings(&guarded).is_ok());
         assert!(settings(&["--state-dir", "/s", "--admin-listen", "[::1]:0"]).is_ok());
-        // Inference has no token: its clients are public.
+        // The inference listener has no token: its clients are public.
         assert!(settings(&["--state-dir", "/s", "--listen", "0.0.0.0:8080"]).is_ok());
     }
 

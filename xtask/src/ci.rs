@@ -1,4 +1,4 @@
-//! What CI runs.
+//! The steps of CI.
 
 use std::process::Command;
 

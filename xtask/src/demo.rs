@@ -15,10 +15,10 @@ use crate::{
     workspace::{python, root},
 };
 
-/// How the demo runs.
+/// The flags of the demo.
 #[derive(clap::Args)]
 pub(crate) struct Options {
-    /// Where models, store and logs are kept; a second run finds them there
+    /// Folder of models, store and logs; a second run finds them there
     #[arg(long, default_value = ".packhorse/demo")]
     state_dir: PathBuf,
     /// The inference listener's port on 127.0.0.1; 0 takes a free one

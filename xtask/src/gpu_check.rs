@@ -29,7 +29,7 @@ const PACKAGES: [&str; 4] = [
     "packhorse-gateway",
     "packhorse-worker-agent",
 ];
-/// What lies beside them: where it is in the repository, and in the folder.
+/// The files beside them: path in the repository, and in the folder.
 const BESIDE: [(&str, &str); 3] = [
     ("laboratory/gpu-check/launcher.sh", "gpu-check"),
     ("docs/gpu-check.md", "README.md"),
@@ -37,7 +37,7 @@ const BESIDE: [(&str, &str); 3] = [
 ];
 const ARCHIVE_LIMIT: u64 = 60_000_000;
 
-/// How it is run or packed.
+/// The flags of gpu-check.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:

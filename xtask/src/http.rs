@@ -1,4 +1,4 @@
-//! As much of HTTP/1.1 as it takes to ask a gateway on this machine: one connection, kept alive, bodies with a length.
+//! The part of HTTP/1.1 that requests to a gateway on this machine need: one kept connection, bodies with a length.
 
 use std::{
     io::{self, BufRead as _, BufReader, Read as _, Write as _},
@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-/// The most a header section or a body may have.
+/// The largest header section and the largest body, in bytes.
 const LIMIT: u64 = 1 << 26;
 
 /// A connection to one address.
@@ -14,7 +14,7 @@ pub(crate) struct Connection {
     stream: BufReader<TcpStream>,
 }
 
-/// An answer.
+/// A response.
 pub(crate) struct Response {
     /// The status code.
     pub(crate) status: u16,
@@ -22,7 +22,7 @@ pub(crate) struct Response {
     pub(crate) body: Vec<u8>,
 }
 
-/// The bytes of a request.
+/// Returns the bytes of a request.
 pub(crate) fn message(method: &str, path: &str, headers: &str, body: &[u8]) -> Vec<u8> {
     let length = body.len();
     let head = format!(
@@ -32,7 +32,7 @@ pub(crate) fn message(method: &str, path: &str, headers: &str, body: &[u8]) -> V
 }
 
 impl Connection {
-    /// Connects; every later read and write has the same time limit.
+    /// Connects. Every later read and write has the same time limit.
     pub(crate) fn open(address: SocketAddr, limit: Duration) -> io::Result<Self> {
         let stream = TcpStream::connect_timeout(&address, limit)?;
         stream.set_nodelay(true)?;
@@ -43,7 +43,7 @@ impl Connection {
         })
     }
 
-    /// Sends a request, made by [`message`], and reads its answer.
+    /// Sends a request, made by [`message`], and reads the response.
     pub(crate) fn exchange(&mut self, message: &[u8]) -> io::Result<Response> {
         self.stream.get_mut().write_all(message)?;
         self.answer()

@@ -21,12 +21,12 @@ use crate::{
     workspace::{program, root},
 };
 
-/// Whether somebody wants us to end: Ctrl-C, SIGTERM, or a closed terminal.
+/// A request to end: Ctrl-C, SIGTERM, or a closed terminal.
 #[derive(Clone)]
 pub(crate) struct Interrupt(Arc<AtomicBool>);
 
 impl Interrupt {
-    /// Listens from now on; to be called once.
+    /// Listens from now on. It must be called only once.
     pub(crate) fn listen() -> anyhow::Result<Self> {
         let raised = Arc::new(AtomicBool::new(false));
         let flag = Arc::clone(&raised);
@@ -35,12 +35,12 @@ impl Interrupt {
         Ok(Self(raised))
     }
 
-    /// Whether it has come.
+    /// Returns true if the request has come.
     pub(crate) fn is_raised(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// Runs a command at the repository's root to its end. Fails when that is no success, and at an interrupt.
+    /// Runs a command at the repository's root to its end. Fails if the command does, and at an interrupt.
     pub(crate) fn run(&self, command: &mut Command) -> anyhow::Result<()> {
         let name = command.get_program().display().to_string();
         let mut child = command
@@ -60,14 +60,14 @@ impl Interrupt {
     }
 }
 
-/// What the gateway writes once it listens.
+/// The file that the gateway writes when it listens.
 #[derive(Clone, Copy, Deserialize)]
 pub(crate) struct Endpoints {
-    /// Where inference requests go.
+    /// The address of the inference listener.
     pub(crate) inference: SocketAddr,
-    /// Where admins and agents go.
+    /// The address of the admin listener.
     pub(crate) admin: SocketAddr,
-    /// The gateway's process.
+    /// The process id of the gateway.
     pub(crate) pid: u32,
 }
 
@@ -80,7 +80,7 @@ pub(crate) struct IndexEntry {
 
 /// Running programs; dropping it ends them.
 pub(crate) struct LocalCluster {
-    /// Where it is asked.
+    /// The addresses of the gateway.
     pub(crate) endpoints: Endpoints,
     state_dir: PathBuf,
     services: Services,
@@ -105,7 +105,7 @@ impl LocalCluster {
             &admin,
         ]);
         let pid = services.start("gateway", &mut gateway)?;
-        // A file of an earlier run may be there: its process is another.
+        // A file of an earlier run may exist; it names another process.
         let listening = || {
             let text = fs::read(gateway_dir.join("endpoints.json")).unwrap_or_default();
             Ok(serde_json::from_slice::<Endpoints>(&text)
@@ -152,7 +152,7 @@ impl LocalCluster {
         Ok(cluster)
     }
 
-    /// Registers a model with the command that anybody would use, unless an earlier run has, and waits until it is ready.
+    /// Registers a model by the command `packhorse model register`, unless an earlier run has, and waits until it is ready.
     pub(crate) fn serve(
         &mut self,
         name: &str,
@@ -206,7 +206,7 @@ impl LocalCluster {
     }
 }
 
-/// Waits while all services run. Fails when one ends, at an interrupt, and after the limit.
+/// Waits while all services run. Fails if one of them ends, at an interrupt, and after the limit.
 fn wait<T>(
     services: &mut Services,
     interrupt: &Interrupt,

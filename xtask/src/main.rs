@@ -52,11 +52,11 @@ enum Chore {
 
 #[derive(Subcommand)]
 enum Bench {
-    /// What gateway and worker add over calling libtorch directly.
+    /// Measures what gateway and worker add over calling libtorch directly.
     Gateway(bench::Options),
-    /// How long each placement policy takes to solve, up to 6,000 devices and 2,000 models.
+    /// Measures the solve time of each placement policy, up to 6,000 devices and 2,000 models.
     Placement(bench::placement::Options),
-    /// How fast the serving engine decides, and the simulator around it runs.
+    /// Measures the decisions per second of the serving engine, and the speed of the simulator.
     Engine(bench::engine::Options),
 }
 

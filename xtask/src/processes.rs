@@ -1,4 +1,4 @@
-//! Programs that run beside this one, and that none of them is left.
+//! Programs that run beside this one, and their end.
 
 use std::{
     fs::{self, File},
@@ -19,7 +19,7 @@ use crate::workspace::now;
 
 const POLL: Duration = Duration::from_millis(20);
 
-/// Calls `ready` until it has a value, at most for `limit`.
+/// Calls `ready` until it returns a value, at most for `limit`.
 pub(crate) fn wait_for<T>(
     limit: Duration,
     mut ready: impl FnMut() -> anyhow::Result<Option<T>>,
@@ -49,7 +49,7 @@ struct Service {
 }
 
 impl Services {
-    /// No program yet. `state_dir` is absolute and stands in the arguments of all of them: that is how they are found.
+    /// Creates an empty list. `state_dir` is absolute; it is in the arguments of all programs, by which they are found.
     pub(crate) fn new(state_dir: PathBuf) -> Self {
         Self {
             state_dir,
@@ -57,7 +57,7 @@ impl Services {
         }
     }
 
-    /// Starts a program in a process group of its own, so that Ctrl-C at the terminal reaches only us; it writes to
+    /// Starts a program in a process group of its own, so that Ctrl-C at the terminal reaches only xtask. It writes to
     /// `NAME.log` in the state folder.
     pub(crate) fn start(
         &mut self,
@@ -81,7 +81,7 @@ impl Services {
         Ok(pid)
     }
 
-    /// The first program that has ended by itself: its name, how, and the end of its log.
+    /// Returns the first program that has ended by itself: its name, its status, and the end of its log.
     pub(crate) fn ended(&mut self) -> anyhow::Result<Option<String>> {
         for Service { name, child, log } in &mut self.running {
             if let Some(status) = child
@@ -99,7 +99,7 @@ impl Drop for Services {
     fn drop(&mut self) {
         for service in self.running.iter_mut().rev() {
             if service.stop(Duration::from_secs(12)).is_none() {
-                // It is past help: the killing below does not wait for it.
+                // The killing below does not wait for it.
                 let _ = service.child.kill();
                 let _ = service.child.wait();
             }
@@ -109,7 +109,7 @@ impl Drop for Services {
 }
 
 impl Service {
-    /// Asks it to end. `None` if it has not within the limit.
+    /// Sends SIGTERM and waits. Returns `None` if the program has not ended within the limit.
     fn stop(&mut self, limit: Duration) -> Option<ExitStatus> {
         let pid = Pid::from_raw(i32::try_from(self.child.id()).ok()?);
         let _ = kill(pid, Signal::SIGTERM);
@@ -119,7 +119,7 @@ impl Service {
     }
 }
 
-/// Ends whatever programs of Packhorse still run with this state folder: asked first, then killed.
+/// Ends all programs of Packhorse that still run with this state folder: by SIGTERM, then by SIGKILL.
 pub(crate) fn stop_remains(state_dir: &Path) {
     for signal in [Signal::SIGTERM, Signal::SIGKILL] {
         for pid in remains(state_dir) {
@@ -143,7 +143,7 @@ fn remains(state_dir: &Path) -> Vec<Pid> {
         .collect()
 }
 
-/// The CPU seconds that the programs of Packhorse with this state folder have spent, their threads included.
+/// Returns the CPU seconds of the programs of Packhorse with this state folder, including their threads.
 pub(crate) fn cpu_seconds(state_dir: &Path) -> anyhow::Result<f64> {
     let ticks_per_second =
         sysconf(SysconfVar::CLK_TCK)?.context("the system has no clock ticks")?;
@@ -167,7 +167,7 @@ fn belongs_to(pid: i32, state_dir: &Path) -> bool {
     let Ok(program) = fs::read_link(format!("/proc/{pid}/exe")) else {
         return false;
     };
-    // " (deleted)" is appended when the program was built anew meanwhile.
+    // " (deleted)" is appended if the program was built again meanwhile.
     let name = program
         .file_name()
         .unwrap_or_default()

@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use crate::{setup, workspace::root};
 
-/// What `cargo build --unit-graph` prints.
+/// The output of `cargo build --unit-graph`.
 #[derive(Deserialize)]
 struct UnitGraph {
     units: Vec<Unit>,

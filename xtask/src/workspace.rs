@@ -1,4 +1,4 @@
-//! Where things are in the repository.
+//! The places of things in the repository.
 
 use std::{
     path::{Path, PathBuf},

@@ -1,10 +1,10 @@
-//! Who may use whom: the arrows between the crates, and what pure crates may not know.
+//! The allowed dependencies between the crates, and the libraries that pure crates may not use.
 
 use std::{collections::BTreeMap, process::Command};
 
 use serde::Deserialize;
 
-/// What each crate of the workspace may depend on, tests included.
+/// The crates on which each crate of the workspace may depend, tests included.
 const ARROWS: [(&str, &[&str]); 19] = [
     ("cluster", &[]),
     ("contention", &["cluster"]),
@@ -28,7 +28,7 @@ const ARROWS: [(&str, &[&str]); 19] = [
             "reconcile",
         ],
     ),
-    ("figures", &["cluster", "placement", "simulator"]),
+    ("figures", &["cluster", "simulator"]),
     (
         "experiments",
         &["cluster", "placement", "simulator", "figures"],
@@ -100,7 +100,7 @@ const PURE: [&str; 12] = [
     "figures",
 ];
 
-/// What brings a runtime, sockets, a file system or a clock with it.
+/// The libraries with a runtime, sockets, a file system or a clock.
 const IMPURE: [&str; 9] = [
     "tokio",
     "tokio-util",

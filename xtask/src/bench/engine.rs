@@ -1,4 +1,4 @@
-//! How fast the serving engine decides, and the simulator around it runs.
+//! The decisions per second of the serving engine, and the speed of the simulator around it.
 
 use std::{fmt::Write as _, fs, path::PathBuf, process::Command};
 
@@ -8,15 +8,15 @@ use serde::Deserialize;
 use super::machine;
 use crate::workspace::root;
 
-/// How it is measured.
+/// The flags of the benchmark.
 #[derive(clap::Args)]
 pub(crate) struct Options {
-    /// Where the report is written
+    /// File of the report
     #[arg(long, default_value = "docs/benchmarks/engine.md")]
     report: PathBuf,
 }
 
-/// What `crates/serving/benches/engine.rs` prints per line.
+/// A line of `crates/serving/benches/engine.rs`.
 #[derive(Deserialize)]
 struct Engine {
     discipline: String,
@@ -27,7 +27,7 @@ struct Engine {
     allocations_per_request: f64,
 }
 
-/// What `crates/simulator/benches/simulator.rs` prints per line.
+/// A line of `crates/simulator/benches/simulator.rs`.
 #[derive(Deserialize)]
 struct Simulator {
     scenario: String,

@@ -1,5 +1,5 @@
-//! What gateway and worker add over calling libtorch directly: the same model on the same machine, in turns within one run, so
-//! that whatever else the machine does hits both.
+//! The time that gateway and worker add over calling libtorch directly: the same model on the same machine, in turns within one run, so
+//! that other load of the machine affects both.
 
 pub(crate) mod engine;
 mod load;
@@ -28,16 +28,16 @@ use crate::{
 
 const CONCURRENCIES: [usize; 3] = [1, 8, 32];
 
-/// How it is measured.
+/// The flags of the benchmark.
 #[derive(clap::Args)]
 pub(crate) struct Options {
     /// Seconds of one measurement
     #[arg(long, default_value_t = 3.0)]
     seconds: f64,
-    /// How often each is measured
+    /// Number of measurements of each
     #[arg(long, default_value_t = 3)]
     rounds: usize,
-    /// Where the report is written
+    /// File of the report
     #[arg(long, default_value = "docs/benchmarks/gateway.md")]
     report: PathBuf,
 }
@@ -83,7 +83,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     fs::create_dir_all(&dir).with_context(|| format!("create {}", dir.display()))?;
     let mut report = introduction(options)?;
     for subject in &SUBJECTS {
-        // A cluster of its own: no other worker takes memory or cores.
+        // A separate cluster, so that no other worker uses memory or cores.
         measure(
             subject,
             options,
@@ -180,7 +180,7 @@ fn row(
     Ok(())
 }
 
-/// What the one costs more than the other; less than nothing where sharing batches saves more than the way costs.
+/// Returns the cost of one over the other; negative if shared batches save more than the transport costs.
 fn added(
     report: &mut String,
     concurrency: usize,
@@ -198,7 +198,7 @@ fn added(
     Ok(())
 }
 
-/// An inference request with the input as zeros in binary, and a binary answer.
+/// Returns an inference request with zeros as binary input, which asks for binary output.
 fn request(subject: &Subject) -> Vec<u8> {
     let bytes = 4 * subject.shape.iter().product::<usize>();
     let head = serde_json::json!({
@@ -236,7 +236,7 @@ impl Direct {
             .arg(model)
             .arg("--input")
             .args(shape.iter().map(ToString::to_string))
-            // As the worker is started: memory is kept instead of given back after every call.
+            // The worker is started in the same way: memory is kept instead of returned after every call.
             .env("MALLOC_ARENA_MAX", "1")
             .env("MALLOC_MMAP_MAX_", "0")
             .env("MALLOC_TRIM_THRESHOLD_", "70368744177664")
@@ -266,7 +266,7 @@ impl Direct {
 
 impl Drop for Direct {
     fn drop(&mut self) {
-        // Killed, since nothing of it is kept.
+        // It may be killed, since it keeps no state.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
@@ -291,7 +291,7 @@ fn introduction(options: &Options) -> anyhow::Result<String> {
     ))
 }
 
-/// What a report says of the machine it was made on.
+/// Returns the description of the machine for a report.
 fn machine() -> anyhow::Result<String> {
     let cpu = fs::read_to_string("/proc/cpuinfo").context("read /proc/cpuinfo")?;
     let name = cpu

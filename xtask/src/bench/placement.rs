@@ -1,5 +1,5 @@
-//! How long each placement policy takes to solve, and how much of the fluid bound its plan promises: criterion's medians as a
-//! report; and what the default policy loses against a long run of itself.
+//! The solve time of each placement policy, the part of the fluid bound that its plan promises, and the loss of the default policy against a
+//! long run of itself. Times are criterion's medians.
 
 mod long_run;
 
@@ -10,20 +10,20 @@ use anyhow::{Context as _, ensure};
 use super::machine;
 use crate::{setup, workspace::root};
 
-/// The paper's time for its own policy on 24 devices and 20 models.
+/// The paper's time for its own policy on 24 devices and 20 models, in milliseconds.
 const USHER_PAPER_MS: f64 = 510.0;
 const USHER_PAPER_SETTING: &str = "24-devices-20-models";
 
-/// How it is measured.
+/// The flags of the benchmark.
 #[derive(clap::Args)]
 pub(crate) struct Options {
-    /// Without the solver `HiGHS`, which needs cmake and libclang: leaves the policies out that are programs
+    /// Leaves out the MILP policies, which need the solver `HiGHS`
     #[arg(long)]
     without_highs: bool,
-    /// Measures only what is lost against a long run, which takes some minutes, and leaves the rest of the report as it is
+    /// Measures only the loss against a long run, which takes some minutes, and keeps the rest of the report
     #[arg(long)]
     only_long_run: bool,
-    /// Where the report is written
+    /// File of the report
     #[arg(long, default_value = "docs/benchmarks/placement.md")]
     report: PathBuf,
 }
@@ -34,11 +34,11 @@ struct Solve {
     policy: String,
     setting: String,
     once_ms: f64,
-    /// None if it was stopped.
+    /// The goodput of the plan, in requests per second; `None` if planning was stopped.
     goodput: Option<f64>,
     offered: f64,
     bound: f64,
-    /// Criterion's median, of those that it took.
+    /// Criterion's median, in milliseconds; `None` if it did not time this one.
     median_ms: Option<f64>,
 }
 
@@ -59,7 +59,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// All of the report but its last section.
+/// Returns the report without its last section.
 fn solve_times(options: &Options) -> anyhow::Result<String> {
     let mut features: &[&str] = &[];
     if !options.without_highs {
@@ -80,7 +80,7 @@ fn solve_times(options: &Options) -> anyhow::Result<String> {
     report(options, &solves)
 }
 
-/// Runs a benchmark, and reads what it writes to cargo's folder for such files.
+/// Runs a benchmark and returns the file that it writes to cargo's folder for such files.
 fn measured(package: &str, bench: &str, arguments: &[&str], file: &str) -> anyhow::Result<String> {
     let mut command = Command::new("cargo");
     command
@@ -118,7 +118,7 @@ impl Solve {
             .join("new/estimates.json");
         let goodput: Option<f64> = (!goodput.is_empty()).then(|| goodput.parse()).transpose()?;
         let once_ms: f64 = once_ms.parse()?;
-        // What was timed once may have estimates of an earlier run.
+        // A solve that was timed once may have estimates of an earlier run.
         let median_ms = match fs::read(&estimates) {
             Ok(json) if goodput.is_some() && once_ms <= 500.0 => {
                 let json: serde_json::Value = serde_json::from_slice(&json)?;
@@ -138,7 +138,7 @@ impl Solve {
         })
     }
 
-    /// In milliseconds; in brackets where it is of one run.
+    /// Returns the time in milliseconds, in brackets if it is of a single run.
     fn time(&self) -> String {
         match (self.median_ms, self.goodput) {
             (Some(median), _) => format!("{median:.3}"),
@@ -221,7 +221,7 @@ fn ratios(solves: &[Solve]) -> String {
     ratios.join(", ")
 }
 
-/// A row per policy, a column per setting, both in the order of the solves.
+/// Returns a table with a row per policy and a column per setting, both in the order of the solves.
 fn table(
     text: &mut String,
     solves: &[Solve],

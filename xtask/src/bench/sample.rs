@@ -1,24 +1,24 @@
-//! Latencies of many requests, and what they cost.
+//! Latencies of many requests, and their CPU time.
 
 use serde::Deserialize;
 
-/// What was measured in one round.
+/// The measurements of one round.
 #[derive(Deserialize)]
 pub(crate) struct Sample {
-    /// One per request, in microseconds.
+    /// The latency of each request, in microseconds.
     pub(crate) latencies_us: Vec<f64>,
     /// CPU time of the serving side, in seconds.
     pub(crate) cpu_s: f64,
 }
 
-/// What all rounds of one kind say together.
+/// The summary of all rounds of one kind.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Summary {
     /// Requests per second of wall time.
     pub(crate) rate: f64,
     /// Median latency in microseconds.
     pub(crate) p50_us: f64,
-    /// The lowest and the highest median of a round: how much the machine wavered.
+    /// The lowest and the highest median of a round, in microseconds: the noise of the machine.
     pub(crate) p50_range_us: (f64, f64),
     /// 99th percentile in microseconds.
     pub(crate) p99_us: f64,
@@ -27,7 +27,7 @@ pub(crate) struct Summary {
 }
 
 impl Summary {
-    /// Puts the rounds together; each took `seconds`.
+    /// Summarises the rounds; each took `seconds`.
     pub(crate) fn new(mut rounds: Vec<Sample>, seconds: f64) -> Option<Self> {
         for round in &mut rounds {
             round.latencies_us.sort_by(f64::total_cmp);
@@ -55,7 +55,7 @@ impl Summary {
     }
 }
 
-/// Element floor(p·n) of a sorted list.
+/// Returns element floor(p·n) of a sorted list.
 fn quantile(sorted: &[f64], p: f64) -> Option<f64> {
     sorted.get((sorted.len() as f64 * p) as usize).copied()
 }

@@ -1,13 +1,13 @@
-//! What the usual search of `goodput` loses against one that is many times as long: a section of the report.
+//! The loss of the default search of `goodput` against one that is many times as long: a section of the report.
 
 use std::fmt::Write as _;
 
 use super::{machine, measured};
 
-/// What the section begins with.
+/// The heading of the section.
 pub(super) const HEADING: &str = "\n## Against a long run\n";
 
-/// Measures, and writes the section.
+/// Measures, and returns the section.
 pub(super) fn section() -> anyhow::Result<String> {
     let text = measured("packhorse-simulator", "long_run", &[], "long-run.csv")?;
     let mut section = format!(
@@ -28,7 +28,7 @@ pub(super) fn section() -> anyhow::Result<String> {
     Ok(section)
 }
 
-/// A line of what the benchmark writes, as one of the table.
+/// Converts a line of the benchmark into a row of the table.
 fn row(line: &str) -> anyhow::Result<String> {
     let cells: Vec<&str> = line.split(',').collect();
     let [
@@ -57,7 +57,7 @@ fn row(line: &str) -> anyhow::Result<String> {
             continue;
         }
         let (usual, long) = (100.0 * usual.parse::<f64>()?, 100.0 * long.parse::<f64>()?);
-        // Rounded first: nothing lost is no negative number.
+        // Rounding first keeps a loss of zero from being printed as -0.
         let lost = ((long - usual) * 100.0).round() / 100.0 + 0.0;
         write!(row, " {usual:.2} | {long:.2} | {lost:.2} |")?;
     }
