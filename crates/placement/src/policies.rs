@@ -113,6 +113,41 @@ pub struct UnknownPolicy {
 ///
 /// # Errors
 /// If there is none; the message lists the names.
+///
+/// # Example
+/// ```
+/// use std::time::Duration;
+///
+/// use packhorse_cluster::{ByteCount, DemandedModel, Device, Problem, ProfileTable, RequestsPerSecond};
+/// use packhorse_placement::{Budget, policy};
+///
+/// // Batches of 8 rows take 50 ms, so that one device serves 160 requests/s.
+/// let rows = "resnet,T4,8,,50,,1000,,,\n";
+/// let problem = Problem {
+///     devices: vec![Device {
+///         kind: "T4".parse()?,
+///         memory: ByteCount::from_mib(15_360).unwrap(),
+///         multiprocessors: None,
+///         node: "a".parse()?,
+///         cost_per_hour: None,
+///     }],
+///     models: vec![DemandedModel {
+///         id: "resnet".parse()?,
+///         rate: RequestsPerSecond::new(100.0)?,
+///         slo: Duration::from_millis(200),
+///         max_batch_size: 8,
+///         payload: ByteCount::new(602_112),
+///         load_time: Duration::ZERO,
+///         latency_scale: 1.0,
+///     }],
+///     profiles: ProfileTable::from_csv(&format!("{}\n{rows}", ProfileTable::CSV_HEADER))?,
+///     ..Problem::default()
+/// };
+/// let plan = policy("first-fit")?.place(&problem, &mut Budget::unlimited())?;
+/// assert_eq!(plan.replicas[0].batch_size, 8);
+/// assert_eq!(plan.models[0].goodput.get(), 100.0);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub fn policy(name: &str) -> Result<&'static PolicyEntry, UnknownPolicy> {
     // The length of quoted input is limited.
     let unknown = || UnknownPolicy {

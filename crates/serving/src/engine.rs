@@ -31,6 +31,42 @@ use crate::{
 ///
 /// Every request that arrives ends exactly once: with an [`Action::Finish`], with the [`Event::BatchCompleted`] of the last batch
 /// that it was dispatched in (answered), or with its [`Event::RequestCancelled`].
+///
+/// # Example
+/// ```
+/// use std::time::Duration;
+///
+/// use packhorse_cluster::Time;
+/// use packhorse_contention::ServiceTimes;
+/// use packhorse_serving::*;
+///
+/// let mut engine = Engine::new(EngineConfig::default());
+/// let (model, replica) = (ModelKey(0), ReplicaKey(0));
+/// let limits = ModelLimits { max_batch_rows: 2, queue_limit: 100 };
+/// engine.handle(Time::ZERO, Event::ModelUpdated { model, limits });
+/// let parameters = ReplicaParameters {
+///     model,
+///     batch_size: 2,
+///     credits: ReplicaParameters::DEFAULT_CREDITS,
+///     // One row takes 10 ms, two take 12 ms.
+///     service: ServiceTimes::from_times([10, 12].map(Duration::from_millis).to_vec()),
+///     device: DeviceKey(0),
+/// };
+/// engine.handle(Time::ZERO, Event::ReplicaReady { replica, parameters });
+/// let request = Request {
+///     id: RequestKey(7),
+///     model,
+///     rows: 1,
+///     class: ShapeClass(0),
+///     priority: 0,
+///     deadline: Time::ZERO + Duration::from_millis(100),
+/// };
+/// engine.handle(Time::ZERO, Event::RequestArrived(request));
+/// // The replica is idle, so the request is sent at once.
+/// let action = engine.poll(Time::ZERO);
+/// assert!(matches!(action, Some(Action::Dispatch { requests, .. }) if requests == [RequestKey(7)]));
+/// assert_eq!(engine.poll(Time::ZERO), None);
+/// ```
 #[derive(Debug)]
 pub struct Engine {
     config: EngineConfig,

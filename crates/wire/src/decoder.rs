@@ -12,6 +12,18 @@ use crate::{
 ///
 /// A message with a payload is returned before its payload: the caller takes the next `payload_len` bytes of the connection; only
 /// the bytes after them are for the decoder again. After an error the connection is of no further use.
+///
+/// # Example
+/// ```
+/// use packhorse_wire::{Decoder, ToGateway};
+///
+/// let mut sent = Vec::new();
+/// ToGateway::Accept.encode(&mut sent);
+/// let (first, second) = sent.split_at(5);
+/// let mut decoder = Decoder::<ToGateway>::new(1 << 20);
+/// assert_eq!(decoder.feed(&mut &first[..]), Ok(None));
+/// assert_eq!(decoder.feed(&mut &second[..]), Ok(Some(ToGateway::Accept)));
+/// ```
 #[derive(Debug)]
 pub struct Decoder<M> {
     payload_limit: u64,
