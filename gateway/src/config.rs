@@ -77,7 +77,7 @@ pub struct Options {
         value_parser = value_parser!(u64).range(0..=60_000))]
     pub max_batch_wait_ms: u64,
 
-    /// Largest number of waiting requests of a model without a queue_limit of its own; further ones are refused
+    /// Largest number of waiting requests of a model without a queue limit of its own; further ones are refused
     #[arg(long, env = "PACKHORSE_QUEUE_LIMIT", value_name = "COUNT", default_value_t = ModelLimits::DEFAULT_QUEUE_LIMIT as u64,
         value_parser = value_parser!(u64).range(1..=u64::from(ModelSpec::MAX_QUEUE_LIMIT)))]
     pub queue_limit: u64,
