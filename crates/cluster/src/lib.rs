@@ -41,7 +41,7 @@ pub use policy_options::{
 };
 pub use problem::{Conditions, DemandedModel, NetworkModel, Problem, ProblemError};
 pub use profile::{Profile, ProfileError, ProfileRow, ProfileTable};
-pub use replica::{PlannedReplica, Replica, ReplicaPhase, ReplicaSpec};
+pub use replica::{PlannedReplica, ReplicaSpec};
 pub use shortfall::Shortfall;
 pub use tensor::{Datatype, Dim, Padding, Shape, ShapeError, TensorSpec, UnknownDatatype};
 pub use units::{ByteCount, ComputeShare, Percent, RequestsPerSecond, Time, UnitError};

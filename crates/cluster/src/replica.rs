@@ -1,8 +1,8 @@
-//! A replica: the specification that a plan gives it, and its identity while it exists.
+//! The specification of a replica, as a plan decides it.
 
 use std::time::Duration;
 
-use crate::{ByteCount, ComputeShare, DeviceId, DeviceIndex, ModelId, ModelIndex, ReplicaId};
+use crate::{ByteCount, ComputeShare, DeviceId, DeviceIndex, ModelId, ModelIndex};
 
 /// The specification of a replica: one model on one device, as a plan decides it. Model and device are indices of a problem in the output
 /// of a policy, and names everywhere else.
@@ -37,36 +37,4 @@ impl<M, D> ReplicaSpec<M, D> {
             memory: None,
         }
     }
-
-    /// Returns the same specification with another model and device.
-    pub fn with_names<N, E>(&self, model: N, device: E) -> ReplicaSpec<N, E> {
-        ReplicaSpec {
-            model,
-            device,
-            batch_size: self.batch_size,
-            compute_share: self.compute_share,
-            duty_cycle: self.duty_cycle,
-            memory: self.memory,
-        }
-    }
-}
-
-/// A replica with its identity. `M` is the model's name, or its program where the replica is to be run.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Replica<M = ModelId> {
-    /// The identity of the replica while it exists.
-    pub id: ReplicaId,
-    /// The specification of the replica.
-    pub spec: ReplicaSpec<M>,
-    /// The phase of the replica's life.
-    pub phase: ReplicaPhase,
-}
-
-/// The phase of a replica's life, as the control plane decides it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum ReplicaPhase {
-    /// The replica shall serve: it gets batches as soon as its worker is ready.
-    Serving,
-    /// The replica gets no further batch. It is stopped once it has answered its last one. This is never revoked.
-    Draining,
 }

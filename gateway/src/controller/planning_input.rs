@@ -295,7 +295,6 @@ impl PlanningInput {
     /// Converts a planned replica into one with names.
     fn draft_replica(&self, replica: &PlannedReplica) -> DraftReplica {
         let device = &self.problem.devices[replica.device.0];
-        let profile = self.problem.profile(replica.model, replica.device);
         DraftReplica {
             model: self.problem.models[replica.model.0].id.clone(),
             device: self.devices[replica.device.0].clone(),
@@ -304,9 +303,7 @@ impl PlanningInput {
             batch_size: replica.batch_size,
             compute_share: replica.compute_share,
             duty_cycle: replica.duty_cycle,
-            memory: profile
-                .and_then(|profile| profile.memory(replica.batch_size))
-                .unwrap_or_default(),
+            memory: replica.memory.unwrap_or_default(),
         }
     }
 
