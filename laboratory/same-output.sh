@@ -26,7 +26,8 @@ outputs() { # PROGRAM FOLDER
         done
     done
     print "$1" "$2/replan" simulate --scenario scenarios/ramp/evening.toml --policy goodput --replan-every 2 --json
-    print "$1" "$2/predict" predict --scenario scenarios/igniter/pairs.toml --policy igniter --json
+    print "$1" "$2/predict" predict --scenario scenarios/igniter/pairs.toml --policy igniter \
+        --measured scenarios/igniter/pairs.csv --json
 }
 
 print() { # PROGRAM FILE ARGUMENTS; a refusal is an output like any other
