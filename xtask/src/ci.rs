@@ -1,6 +1,6 @@
 //! The steps of CI.
 
-use std::process::Command;
+use std::{path::PathBuf, process::Command};
 
 use crate::{setup, steps::Steps, test, units, workspace::root};
 
@@ -38,22 +38,28 @@ pub(crate) fn run() -> anyhow::Result<()> {
 
 /// Licences, sources, duplicates, advisories and unused dependencies.
 fn dependencies(steps: &mut Steps) {
-    if let Some(mut deny) = tool(steps, "cargo-deny", CARGO_DENY) {
-        deny.args(["check", "bans", "licenses", "sources"]);
-        steps.run("licences, duplicates and sources", &mut deny);
-    }
-    if let Some(mut deny) = tool(steps, "cargo-deny", CARGO_DENY) {
-        deny.args(["check", "advisories"]);
+    if let Some(deny) = tool(steps, "cargo-deny", CARGO_DENY) {
+        steps.run(
+            "licences, duplicates and sources",
+            Command::new(&deny).args(["check", "bans", "licenses", "sources"]),
+        );
         // The database of advisories is a public repository, which not every machine can reach.
-        steps.run_if_reachable("advisories", &mut deny, "failed to fetch advisory database");
+        steps.run_if_reachable(
+            "advisories",
+            Command::new(&deny).args(["check", "advisories"]),
+            "failed to fetch advisory database",
+        );
     }
-    if let Some(mut machete) = tool(steps, "cargo-machete", CARGO_MACHETE) {
-        steps.run("unused dependencies", machete.arg("--with-metadata"));
+    if let Some(machete) = tool(steps, "cargo-machete", CARGO_MACHETE) {
+        steps.run(
+            "unused dependencies",
+            Command::new(machete).arg("--with-metadata"),
+        );
     }
 }
 
-/// A command of this version, compiled here where it is not there yet. `None` if it cannot be compiled.
-fn tool(steps: &mut Steps, name: &'static str, version: &str) -> Option<Command> {
+/// Returns the path of a program of this version, compiled here where it is not there yet. `None` if it cannot be compiled.
+fn tool(steps: &mut Steps, name: &str, version: &str) -> Option<PathBuf> {
     let folder = root().join("target/tools");
     let program = folder.join("bin").join(name);
     let installed = Command::new(&program).arg("--version").output();
@@ -72,13 +78,9 @@ fn tool(steps: &mut Steps, name: &'static str, version: &str) -> Option<Command>
             .env("CARGO_PROFILE_RELEASE_LTO", "off")
             .env("CARGO_PROFILE_RELEASE_OPT_LEVEL", "0")
             .env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16");
-        let step = match name {
-            "cargo-deny" => "installation of cargo-deny",
-            _ => "installation of cargo-machete",
-        };
-        if !steps.run(step, &mut install) {
+        if !steps.run(format!("installation of {name}"), &mut install) {
             return None;
         }
     }
-    Some(Command::new(program))
+    Some(program)
 }

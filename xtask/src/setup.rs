@@ -126,8 +126,12 @@ impl Environment {
             &highs.join("pkg-config"),
             &format!("../{packages}/pkgconf/.bin/pkgconf"),
         )?;
+        let version = chosen
+            .iter()
+            .find_map(|line| line.strip_prefix("highspy=="));
+        let version = version.context("highspy is one of them")?;
         let description = format!(
-            "Name: HiGHS\nDescription: linear optimisation\nVersion: 1.15.1\nLibs: -L{0} -lhighs\nCflags: -I{0}/include\n",
+            "Name: HiGHS\nDescription: linear optimisation\nVersion: {version}\nLibs: -L{0} -lhighs\nCflags: -I{0}/include\n",
             highs.display()
         );
         let file = highs.join("highs.pc");

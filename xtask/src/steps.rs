@@ -13,7 +13,7 @@ pub(crate) struct Steps {
 }
 
 struct Step {
-    name: &'static str,
+    name: String,
     took: Duration,
     outcome: Outcome,
 }
@@ -27,7 +27,7 @@ enum Outcome {
 
 impl Steps {
     /// Runs a command at the repository's root with its output to the terminal. Returns true if it succeeded.
-    pub(crate) fn run(&mut self, name: &'static str, command: &mut Command) -> bool {
+    pub(crate) fn run(&mut self, name: impl Into<String>, command: &mut Command) -> bool {
         self.step(name, || match command.current_dir(root()).status() {
             Ok(status) if status.success() => Outcome::Succeeded,
             Ok(status) => Outcome::Failed(status.to_string()),
@@ -38,7 +38,7 @@ impl Steps {
     /// Runs a command like [`Self::run`], and skips it where its error output contains `unreachable`.
     pub(crate) fn run_if_reachable(
         &mut self,
-        name: &'static str,
+        name: impl Into<String>,
         command: &mut Command,
         unreachable: &str,
     ) -> bool {
@@ -59,7 +59,7 @@ impl Steps {
     /// Calls a function. Returns true if it succeeded.
     pub(crate) fn call(
         &mut self,
-        name: &'static str,
+        name: impl Into<String>,
         function: impl FnOnce() -> anyhow::Result<()>,
     ) -> bool {
         self.step(name, || match function() {
@@ -71,7 +71,8 @@ impl Steps {
         })
     }
 
-    fn step(&mut self, name: &'static str, run: impl FnOnce() -> Outcome) -> bool {
+    fn step(&mut self, name: impl Into<String>, run: impl FnOnce() -> Outcome) -> bool {
+        let name = name.into();
         println!("\n── {name}");
         let start = now();
         let outcome = run();
