@@ -92,7 +92,7 @@ impl App {
         )
         .await
         .map_err(StartError::Artifacts)?;
-        let data_plane = DataPlane::spawn(DataPlaneConfig {
+        let (data_plane, links) = DataPlane::spawn(DataPlaneConfig {
             link_secret,
             queue_limit: settings.queue_limit,
             max_batch_wait: settings.max_batch_wait,
@@ -107,7 +107,8 @@ impl App {
             policy,
             discipline: settings.discipline,
         };
-        let controller = Controller::start(config, store.clone(), data_plane.clone()).await?;
+        let controller =
+            Controller::start(config, store.clone(), data_plane.clone(), links).await?;
 
         let limits = InferenceLimits {
             body_bytes: settings.body_limit.as_u64(),

@@ -4,16 +4,13 @@
 
 use std::{path::Path, time::Duration};
 
-use packhorse_api::agent::DeviceReport;
 use packhorse_cluster::{
-    ArtifactDigest, ByteCount, ComputeMetric, Datatype, Dim, Discipline, Generation, ModelId,
-    ModelSpec, Padding, PolicyOptions, ProfileTable, Program, ReplicaId, RequestsPerSecond,
-    TensorSpec,
+    ArtifactDigest, ByteCount, ComputeMetric, Datatype, DeviceReport, Dim, Discipline, Generation,
+    ModelId, ModelSpec, Padding, PolicyOptions, ProfileTable, Program, RateMode, Replica,
+    ReplicaId, ReplicaPhase, ReplicaSpec, RequestsPerSecond, Scheduling, TensorSpec,
 };
-use packhorse_gateway::store::{
-    InsertModelError, Scheduling, Settings, Store, StoredForecast, StoredNode, StoredPlan,
-    StoredReplica,
-};
+use packhorse_control::record::{Forecast, NodeRecord, PlanRecord, Settings};
+use packhorse_gateway::store::{InsertModelError, Store};
 use packhorse_kernels::KernelTable;
 
 async fn open(folder: &Path) -> Store {
@@ -45,31 +42,33 @@ fn spec(model: &str, artifact: ArtifactDigest) -> ModelSpec {
         },
         slo: Duration::from_micros(150_500),
         rate: RequestsPerSecond::new(12.25).unwrap(),
+        rate_mode: RateMode::Measured,
         queue_limit: Some(77),
     }
 }
 
-fn plan(generation: u64) -> StoredPlan {
+fn plan(generation: u64) -> PlanRecord {
     let model: ModelId = "m:2".parse().unwrap();
-    StoredPlan {
+    PlanRecord {
         generation: Generation(generation),
         policy: "first-fit".to_owned(),
         reason: "node n joined".to_owned(),
         solve_ms: 1.5,
         created_ms: 1_700_000_000_123,
-        replicas: vec![StoredReplica {
+        replicas: vec![Replica {
             id: ReplicaId {
                 generation: Generation(1),
                 number: 0,
             },
-            model: model.clone(),
-            device: "n/sim0".parse().unwrap(),
-            device_kind: "T4".parse().unwrap(),
-            batch_size: 8,
-            compute_share: Some(12.5.try_into().unwrap()),
-            duty_cycle_ms: None,
+            spec: ReplicaSpec {
+                compute_share: Some(12.5.try_into().unwrap()),
+                duty_cycle: Some(Duration::from_micros(12_500)),
+                ..ReplicaSpec::new(model.clone(), "n/sim0".parse().unwrap(), 8)
+            },
+            phase: ReplicaPhase::Planned,
         }],
-        models: vec![StoredForecast {
+        device_kinds: [("n/sim0".parse().unwrap(), "T4".parse().unwrap())].into(),
+        forecasts: vec![Forecast {
             model,
             rate: RequestsPerSecond::new(5.0).unwrap(),
             goodput: RequestsPerSecond::new(4.5).unwrap(),
@@ -93,7 +92,7 @@ async fn everything_is_read_back_as_it_was_written_also_by_another_opening() {
         .upsert_profiles(&profiles, &KernelTable::default())
         .await
         .unwrap();
-    let node = StoredNode {
+    let node = NodeRecord {
         name: "n".parse().unwrap(),
         agent_version: "0.1.0".to_owned(),
         devices: vec![DeviceReport {
@@ -181,6 +180,7 @@ async fn models_change_fail_and_go_with_their_profiles() {
     let changed = ModelSpec {
         slo,
         rate,
+        rate_mode: RateMode::Min,
         queue_limit: None,
         ..spec("m:1", digest(1))
     };
@@ -233,7 +233,7 @@ async fn the_newest_plans_are_kept_and_listed_newest_first() {
         store.insert_plan(&plan(generation)).await.unwrap();
     }
     let generations =
-        |plans: Vec<StoredPlan>| plans.iter().map(|p| p.generation.0).collect::<Vec<_>>();
+        |plans: Vec<PlanRecord>| plans.iter().map(|p| p.generation.0).collect::<Vec<_>>();
     assert_eq!(
         generations(store.plans(None, 10).await.unwrap()),
         [newest, 4]

@@ -8,7 +8,7 @@ use serde::Deserialize;
 const ARROWS: [(&str, &[&str]); 19] = [
     ("cluster", &[]),
     ("contention", &["cluster"]),
-    ("control", &["cluster"]),
+    ("control", &["cluster", "contention"]),
     ("kernels", &["cluster"]),
     ("protocol", &["cluster"]),
     ("reconcile", &["cluster"]),

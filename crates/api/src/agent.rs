@@ -1,8 +1,8 @@
 //! The messages between an agent and the gateway. The wanted state and the statuses of replicas and measurements are types of
 //! `cluster`.
 
-pub use packhorse_cluster::WantedState;
-use packhorse_cluster::{ByteCount, DeviceKind, ProfileProgress, ReplicaStatus};
+pub use packhorse_cluster::{DeviceReport, WantedState};
+use packhorse_cluster::{ProfileProgress, ReplicaStatus};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -16,24 +16,6 @@ pub struct LeaseRequest {
     pub agent_version: String,
     /// The node's devices.
     pub devices: Vec<DeviceReport>,
-}
-
-/// A device as its agent reports it.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub struct DeviceReport {
-    /// The device's name within the node: the UUID of an NVIDIA GPU, `cpu0`, `sim0`.
-    pub name: String,
-    /// The kind of device, as in profiles.
-    #[schema(value_type = String)]
-    pub kind: DeviceKind,
-    /// The memory that replicas may use, in bytes.
-    #[schema(value_type = u64)]
-    pub memory_bytes: ByteCount,
-    /// The number of streaming multiprocessors of a GPU, or of threads of a CPU; null if unknown.
-    pub multiprocessors: Option<u32>,
-    /// The device's name in its driver or the operating system.
-    pub description: String,
 }
 
 /// The granted lease of a node.

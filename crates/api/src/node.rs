@@ -1,24 +1,11 @@
 //! Nodes and their devices.
 
+pub use packhorse_cluster::NodeState;
 use packhorse_cluster::{ByteCount, DeviceId, DeviceKind, NodeName, ReplicaId};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::agent::GpuStatus;
-
-/// The state of a node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum NodeState {
-    /// The node's agent holds the lease, and replicas are placed on the node.
-    Ready,
-    /// The node keeps its replicas and gets no new ones.
-    Cordoned,
-    /// The node's replicas move to other nodes.
-    Draining,
-    /// The node's agent has lost the lease, and no replicas are placed on the node.
-    Lost,
-}
 
 /// A machine with an agent.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]

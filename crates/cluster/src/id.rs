@@ -106,6 +106,8 @@ pub struct ModelVersion(u32);
 impl ModelVersion {
     /// The version of a registration that names none.
     pub const FIRST: Self = Self(1);
+    /// The largest version.
+    pub const LAST: Self = Self(i32::MAX.cast_unsigned());
 
     /// Creates a version. Zero and numbers that the store cannot hold are errors.
     pub fn new(version: u32) -> Result<Self, IdError> {

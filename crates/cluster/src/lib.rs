@@ -10,6 +10,7 @@ mod discipline;
 mod explanation;
 mod id;
 mod model;
+mod model_state;
 mod node_state;
 mod observation;
 mod plan;
@@ -28,10 +29,11 @@ pub use id::{
     ArtifactDigest, DeviceId, DeviceKind, Generation, IdError, ModelId, ModelName, ModelVersion,
     NodeName, ReplicaId,
 };
-pub use model::{ModelIndex, ModelSpec, ModelSpecError, Program};
+pub use model::{ModelIndex, ModelSpec, ModelSpecError, Program, RateMode, UnknownRateMode};
+pub use model_state::ModelState;
 pub use node_state::{
-    Capacity, ProfileProgress, ReplicaState, ReplicaStatus, WantedProfile, WantedReplica,
-    WantedState,
+    Capacity, DeviceReport, NodeState, ProfileProgress, ReplicaState, ReplicaStatus, Scheduling,
+    WantedProfile, WantedReplica, WantedState,
 };
 pub use observation::{DeviceObservation, ReplicaObservation};
 pub use plan::{ModelForecast, Plan, Violation};
@@ -41,7 +43,7 @@ pub use policy_options::{
 };
 pub use problem::{Conditions, DemandedModel, NetworkModel, Problem, ProblemError};
 pub use profile::{Profile, ProfileError, ProfileRow, ProfileTable};
-pub use replica::{PlannedReplica, ReplicaSpec};
+pub use replica::{PlannedReplica, Replica, ReplicaPhase, ReplicaSpec};
 pub use shortfall::Shortfall;
 pub use tensor::{Datatype, Dim, Padding, Shape, ShapeError, TensorSpec, UnknownDatatype};
 pub use units::{ByteCount, ComputeShare, Percent, RequestsPerSecond, Time, UnitError};

@@ -150,3 +150,52 @@ pub struct ProfileProgress {
     /// The reason why there is no measurement: the program cannot be served as it is registered.
     pub error: Option<String>,
 }
+
+/// A device as its agent reports it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct DeviceReport {
+    /// The device's name within the node: the UUID of an NVIDIA GPU, `cpu0`, `sim0`.
+    pub name: String,
+    /// The kind of device, as in profiles.
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
+    pub kind: DeviceKind,
+    /// The memory that replicas may use, in bytes.
+    #[cfg_attr(feature = "openapi", schema(value_type = u64))]
+    pub memory_bytes: ByteCount,
+    /// The number of streaming multiprocessors of a GPU, or of threads of a CPU; null if unknown.
+    pub multiprocessors: Option<u32>,
+    /// The device's name in its driver or the operating system.
+    pub description: String,
+}
+
+/// The scheduling of a node, which an admin controls.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+#[serde(rename_all = "snake_case")]
+pub enum Scheduling {
+    /// Replicas are placed on the node.
+    #[default]
+    Open,
+    /// The node keeps its replicas and gets no new ones.
+    Cordoned,
+    /// The node's replicas move to other nodes.
+    Draining,
+}
+
+/// The state of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum NodeState {
+    /// The node's agent holds the lease, and replicas are placed on the node.
+    Ready,
+    /// The node keeps its replicas and gets no new ones.
+    Cordoned,
+    /// The node's replicas move to other nodes.
+    Draining,
+    /// The node's agent has lost the lease, and no replicas are placed on the node.
+    Lost,
+}

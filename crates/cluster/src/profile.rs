@@ -1,6 +1,6 @@
 //! Profiles, which are the measurements of models on kinds of devices, and their CSV format.
 
-use std::{cmp::Ordering, collections::BTreeMap, time::Duration};
+use std::{cmp::Ordering, collections::BTreeMap, sync::Arc, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
@@ -222,7 +222,7 @@ fn interpolate(
 /// The profiles of many models on many kinds of devices.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ProfileTable {
-    profiles: BTreeMap<(ModelId, DeviceKind), Profile>,
+    profiles: BTreeMap<ModelId, BTreeMap<DeviceKind, Arc<Profile>>>,
 }
 
 /// A row of the CSV format.
@@ -316,25 +316,42 @@ impl ProfileTable {
 
     /// Returns the profile of a model on a kind of device.
     pub fn get(&self, model: &ModelId, kind: &DeviceKind) -> Option<&Profile> {
-        // A map with a tuple key needs the tuple: cloning two short names costs less than a second map level.
-        self.profiles.get(&(model.clone(), kind.clone()))
+        self.profiles.get(model)?.get(kind).map(Arc::as_ref)
+    }
+
+    /// Returns the profile of a model on a kind of device, to be kept beside the table.
+    pub fn get_shared(&self, model: &ModelId, kind: &DeviceKind) -> Option<Arc<Profile>> {
+        self.profiles.get(model)?.get(kind).map(Arc::clone)
     }
 
     /// Adds a profile, or replaces the present one of the same model and kind.
-    pub fn insert(&mut self, model: ModelId, kind: DeviceKind, profile: Profile) {
-        self.profiles.insert((model, kind), profile);
+    pub fn insert(&mut self, model: ModelId, kind: DeviceKind, profile: impl Into<Arc<Profile>>) {
+        let kinds = self.profiles.entry(model).or_default();
+        kinds.insert(kind, profile.into());
+    }
+
+    /// Removes all profiles of a model.
+    pub fn remove_model(&mut self, model: &ModelId) {
+        self.profiles.remove(model);
+    }
+
+    /// Returns the profiles of a model, ordered by kind of device.
+    pub fn of_model(&self, model: &ModelId) -> impl Iterator<Item = (&DeviceKind, &Arc<Profile>)> {
+        self.profiles.get(model).into_iter().flatten()
     }
 
     /// Returns all profiles, ordered by model, then kind.
     pub fn iter(&self) -> impl Iterator<Item = (&ModelId, &DeviceKind, &Profile)> {
-        self.profiles
-            .iter()
-            .map(|((model, kind), profile)| (model, kind, profile))
+        self.profiles.iter().flat_map(|(model, kinds)| {
+            kinds
+                .iter()
+                .map(move |(kind, profile)| (model, kind, profile.as_ref()))
+        })
     }
 
     /// Returns the number of profiles.
     pub fn len(&self) -> usize {
-        self.profiles.len()
+        self.profiles.values().map(BTreeMap::len).sum()
     }
 
     /// Returns true if there are no profiles.
@@ -362,11 +379,11 @@ impl ProfileTable {
             let (model, kind, row) = row.parse().map_err(|e| csv_error(line, e.to_string()))?;
             groups.entry((model, kind)).or_default().push(row);
         }
-        let mut profiles = BTreeMap::new();
-        for (key, rows) in groups {
-            profiles.insert(key, Profile::new(rows)?);
+        let mut table = Self::default();
+        for ((model, kind), rows) in groups {
+            table.insert(model, kind, Profile::new(rows)?);
         }
-        Ok(Self { profiles })
+        Ok(table)
     }
 
     /// Writes the CSV format, ordered by model, kind, share and batch size. [`ProfileTable::from_csv`] reads it.

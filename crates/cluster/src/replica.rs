@@ -1,8 +1,8 @@
-//! The specification of a replica, as a plan decides it.
+//! The specification of a replica, as a plan decides it, and a replica with an identity.
 
 use std::time::Duration;
 
-use crate::{ByteCount, ComputeShare, DeviceId, DeviceIndex, ModelId, ModelIndex};
+use crate::{ByteCount, ComputeShare, DeviceId, DeviceIndex, ModelId, ModelIndex, ReplicaId};
 
 /// The specification of a replica: one model on one device, as a plan decides it. Model and device are indices of a problem in the output
 /// of a policy, and names everywhere else.
@@ -25,6 +25,35 @@ pub struct ReplicaSpec<M = ModelId, D = DeviceId> {
 /// A replica in the output of a placement policy.
 pub type PlannedReplica = ReplicaSpec<ModelIndex, DeviceIndex>;
 
+/// A replica with an identity, from the plan that introduces it until its worker has ended.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Replica<M = ModelId> {
+    /// The identity of the replica while it exists.
+    pub id: ReplicaId,
+    /// The specification of the replica.
+    pub spec: ReplicaSpec<M>,
+    /// The phase of the replica.
+    pub phase: ReplicaPhase,
+}
+
+/// The phase of a replica between the plan that introduces it and its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum ReplicaPhase {
+    /// The newest plan has the replica.
+    Planned,
+    /// Only an earlier plan has the replica. It serves until its successors do.
+    Superseded,
+    /// The replica gets no further batches, which is never revoked, and ends once it has answered those that it has.
+    Draining,
+}
+
+impl<M> Replica<M> {
+    /// Returns true if the newest plan has the replica.
+    pub fn is_planned(&self) -> bool {
+        self.phase == ReplicaPhase::Planned
+    }
+}
+
 impl<M, D> ReplicaSpec<M, D> {
     /// Creates a specification without compute share, duty cycle and known memory.
     pub fn new(model: M, device: D, batch_size: u32) -> Self {
@@ -35,6 +64,21 @@ impl<M, D> ReplicaSpec<M, D> {
             compute_share: None,
             duty_cycle: None,
             memory: None,
+        }
+    }
+
+    /// Returns the specification with another notion of the model.
+    pub fn with_model<N>(&self, model: N) -> ReplicaSpec<N, D>
+    where
+        D: Clone,
+    {
+        ReplicaSpec {
+            model,
+            device: self.device.clone(),
+            batch_size: self.batch_size,
+            compute_share: self.compute_share,
+            duty_cycle: self.duty_cycle,
+            memory: self.memory,
         }
     }
 }

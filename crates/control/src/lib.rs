@@ -1,10 +1,78 @@
-//! The gateway's decisions between a plan and serving replicas, sans-io.
+//! The control plane's decisions, sans-io.
 //!
-//! [`rollout`] turns the newest plan and the nodes' reports into the wanted state of every node and the replicas that the data
-//! plane serves. It is level-triggered: it compares the current state with the planned one and keeps no history that it could not
-//! lose.
+//! The [`Controller`] decides everything between the commands of admins, the reports of nodes and the counts of the data plane on the
+//! one side, and the wanted states of the nodes and the targets of the data plane on the other: which models are measured where,
+//! when a plan is made and for which rates, whether it is worth its cost, and in which order it is rolled out. It handles an
+//! [`Event`] and asks its driver for an [`Effect`]. The gateway drives it with a store, policies on threads, agents over HTTP and the
+//! serving engine; the simulator drives it with simulated ones.
+//!
+//! It is level-triggered: it compares the current state with the planned one and keeps no history that it could not lose. What must
+//! not be lost are the [`record`]s, and every change of them is durable before it takes effect.
+//!
+//! [`rates`] measures the request rates of models, and says what to plan for and when a plan is out of date.
 //!
 //! The crate is pure: it has no clock, file system or randomness and uses ordered maps only, so that equal input gives equal
 //! output.
 
-pub mod rollout;
+mod adoption;
+mod agent_message;
+mod agents;
+mod announcements;
+mod arrival_rates;
+mod assumptions;
+mod command;
+mod commands;
+mod controller;
+mod device_observer;
+mod drains;
+mod effect;
+mod event;
+mod exclusions;
+mod finding;
+mod findings;
+mod keys;
+mod limits;
+mod measurements;
+mod memory_limits;
+mod model_state;
+mod models;
+mod nodes;
+mod notice;
+mod pending;
+mod plan_reason;
+mod planning;
+mod planning_input;
+mod planning_problem;
+mod planning_trouble;
+mod predictions;
+mod publications;
+pub mod rates;
+mod reads;
+pub mod record;
+mod restore;
+mod rollout;
+mod sampling;
+mod settle;
+mod state;
+mod status;
+mod worth;
+
+pub use agent_message::{LeaseClaim, NodeReport};
+pub use assumptions::Assumptions;
+pub use command::{Command, CommandError, ModelSpecChange, WriteError};
+pub use controller::{Config, Controller};
+pub use effect::{Effect, ServeChange, Target, Write};
+pub use event::{
+    Comparison, ComputedWork, Event, LinkState, RequestCounts, Sample, Solution, SolveError,
+};
+pub use finding::{Finding, Problem, Severity, Subject};
+pub use keys::{Receipt, RequestKey, SolveKey};
+pub use model_state::MeasurementProgress;
+pub use models::Model;
+pub use nodes::Node;
+pub use notice::{DeviceNotice, Drift, FindingNotice, Notice, PlanNotice, ReplicaNotice};
+pub use plan_reason::{PlanReason, PlanReasons};
+pub use planning_input::{DraftPlan, PlanningInput};
+pub use planning_trouble::PlanningError;
+pub use predictions::PredictedGoodput;
+pub use status::ModelStatus;

@@ -25,7 +25,7 @@ pub use arrival_schedule::{ArrivalSchedule, ArrivalScheduleError};
 pub use bench_counters::BenchCounters;
 pub use csv_report::reports_to_csv;
 pub use curves::Curves;
-pub use options::{DispatchOptions, Replanning};
+pub use options::{DispatchOptions, Estimate, Replanning};
 pub use packhorse_serving::DeadlineOptions;
 pub use rate::Rate;
 pub use report::{

@@ -91,8 +91,10 @@ pub struct ReplanningReport {
     pub asked: u64,
     /// The number of calls that returned no plan or one with violations.
     pub unanswered: u64,
-    /// The number of plans that differed from the plan before.
+    /// The number of plans that differed from the plan before and were adopted.
     pub changed: u64,
+    /// The number of plans that were not worth the cost of moving to them.
+    pub rejected: u64,
     /// The number of replicas that were started.
     pub started: u64,
     /// The number of replicas that were stopped.

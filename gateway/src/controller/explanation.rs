@@ -1,16 +1,18 @@
 //! The explanation of the current plan: what limits each model, and what would serve it. It reads the state, computes beside it and
 //! changes nothing.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use packhorse_api::PlanView;
-use packhorse_cluster::Violation;
-use packhorse_cluster::{ModelForecast, Plan, RequestsPerSecond};
-use tokio::{sync::OwnedSemaphorePermit, task::JoinError};
+use packhorse_cluster::{ModelForecast, ModelId, Plan, RequestsPerSecond, Violation};
+use packhorse_control::{PlanReasons, PlanningInput};
+use packhorse_placement::{DEFAULT_POLICY, PolicyEntry};
+use tokio::sync::OwnedSemaphorePermit;
 
 use super::{
-    Busy, cluster::Cluster, plan_reason::PlanReasons, planning_input::PlanningInput,
-    run_with_permit,
+    permits::{Busy, run_with_permit},
+    solver::explanations,
+    task::Task,
 };
 
 /// The reason why the current plan is not explained.
@@ -28,76 +30,78 @@ pub enum ExplainError {
     #[error(transparent)]
     Busy(#[from] Busy),
     /// The policy panicked.
-    #[error("the policy failed")]
-    Failed(#[source] JoinError),
+    #[error("the policy failed: {0}")]
+    Failed(String),
 }
 
 /// The input of an explanation.
 pub(super) struct ExplanationInput {
     input: PlanningInput,
     plan: PlanView,
-    budget: Duration,
 }
 
-impl Cluster {
+impl Task {
     /// Returns the current plan, and the planning input that it is checked against.
     pub(super) fn explanation_input(&self) -> Result<ExplanationInput, ExplainError> {
+        let policy = self.controller().policy().to_owned();
         Ok(ExplanationInput {
             plan: self.plan_view().ok_or(ExplainError::NoPlan)?,
-            input: self.planning_input(self.policy, PlanReasons::default()),
-            budget: self.config.solve_budget,
+            input: self
+                .controller()
+                .planning_input(policy, PlanReasons::default()),
         })
     }
 }
 
 impl ExplanationInput {
     /// Explains the plan on a thread of its own, within the time limit of planning.
-    pub(super) async fn run(self, permit: OwnedSemaphorePermit) -> Result<PlanView, ExplainError> {
-        let explained = run_with_permit(permit, || self.explain()).await;
+    pub(super) async fn run(
+        self,
+        permit: OwnedSemaphorePermit,
+        budget: Duration,
+    ) -> Result<PlanView, ExplainError> {
+        let explained = run_with_permit(permit, move || self.explain(budget)).await;
         explained.map_err(ExplainError::Failed)?
     }
 
-    fn explain(self) -> Result<PlanView, ExplainError> {
-        let Self {
-            mut input,
-            mut plan,
-            budget,
-        } = self;
-        let current = input.current_plan(&plan);
+    fn explain(self, budget: Duration) -> Result<PlanView, ExplainError> {
+        let Self { input, mut plan } = self;
+        let current = current_plan(&input, &plan);
         if let Some(first) = current.violations(&input.problem).first() {
             return Err(ExplainError::Outdated(first.clone()));
         }
-        input.explain = true;
-        let mut explanations = input.explanations(input.policy, &current, budget);
+        let ids = input.problem.models.iter().map(|model| model.id.clone());
+        let mut explained: BTreeMap<ModelId, _> =
+            ids.zip(explanations(&input, &current, budget)).collect();
         for model in &mut plan.models {
-            model.explanation = explanations.remove(&model.id());
+            model.explanation = explained.remove(&model.id());
         }
         Ok(plan)
     }
 }
 
-impl PlanningInput {
-    /// Returns the current replicas as a plan for the problem.
-    fn current_plan(&mut self, view: &PlanView) -> Plan {
-        self.problem.current = self.current_replicas();
-        let mut replicas = self.problem.current.clone();
-        replicas.sort_by_key(|replica| (replica.model, replica.device));
-        let forecasts = self.problem.models.iter().map(|model| {
-            let forecast = view
-                .models
-                .iter()
-                .find(|forecast| forecast.id() == model.id);
-            let goodput = forecast.map_or(0.0, |forecast| forecast.predicted_goodput_rps);
-            ModelForecast {
-                goodput: RequestsPerSecond::new(goodput).unwrap_or(RequestsPerSecond::ZERO),
-                latency: None,
-                shortfall: None,
-            }
-        });
-        Plan {
-            policy: self.policy.name,
-            models: forecasts.collect(),
-            replicas,
+/// Returns the current replicas as a plan for the problem.
+fn current_plan(input: &PlanningInput, view: &PlanView) -> Plan {
+    let mut replicas = input.problem.current.clone();
+    replicas.sort_by_key(|replica| (replica.model, replica.device));
+    let goodput: BTreeMap<ModelId, f64> = view
+        .models
+        .iter()
+        .map(|forecast| (forecast.id(), forecast.predicted_goodput_rps))
+        .collect();
+    let forecasts = input.problem.models.iter().map(|model| {
+        let goodput = goodput.get(&model.id).copied().unwrap_or_default();
+        ModelForecast {
+            goodput: RequestsPerSecond::new(goodput).unwrap_or(RequestsPerSecond::ZERO),
+            latency: None,
+            shortfall: None,
         }
+    });
+    let default = || packhorse_placement::policy(DEFAULT_POLICY);
+    let entry = packhorse_placement::policy(&input.policy).or_else(|_| default());
+    Plan {
+        policy: entry.map_or(DEFAULT_POLICY, |entry: &'static PolicyEntry| entry.name),
+        models: forecasts.collect(),
+        replicas,
     }
 }

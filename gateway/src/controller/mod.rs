@@ -1,109 +1,69 @@
-//! The control plane: one task owns the state of the cluster and executes the commands of HTTP handlers and agents. On every
-//! change it plans again and rolls the plan out.
+//! The control plane: one task owns the state machine of `packhorse-control` and carries out its effects.
 //!
-//! The state is [`Cluster`]; each file here implements one subject of it. The decisions themselves are in pure crates: placement
-//! policies in `placement`, the rollout in `control`. Policies run on threads of their own, so that a slow policy delays plans and
-//! nothing else.
+//! Commands of HTTP handlers and agents, states of the data plane's links, solved plans and stored writes reach the task as messages.
+//! It never waits for what takes long: writes are carried out by a task of their own, policies run on threads of their own.
 
-mod cluster;
-mod device_observer;
-mod draft;
 mod explanation;
-mod measurements;
-mod memory_limits;
-mod model_state;
-mod models;
-mod nodes;
-mod pairs;
-mod plan_reason;
-mod planning;
-mod planning_input;
-mod planning_trouble;
+mod outcome;
+mod permits;
 mod preview;
-mod rollout;
+mod settings;
+mod solver;
+mod task;
 mod views;
+mod wanted;
+mod writer;
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
-use futures_util::future::BoxFuture;
 use packhorse_api::{
-    ModelChange, ModelView, NodeView, PlanPreview, PlanPreviewRequest, PlanView, PolicyChange,
-    PolicyView,
-    agent::{AgentStatus, LeaseGrant, LeaseRequest},
+    ModelView, NodeView, PlanPreview, PlanPreviewRequest, PlanView, PolicyView,
+    agent::{GpuStatus, LeaseGrant},
 };
 use packhorse_cluster::{
-    DeviceKind, Discipline, ModelName, ModelSpec, ModelVersion, NodeName, ProfileTable, ReplicaId,
-    WantedState,
+    DeviceKind, ModelName, ModelSpec, ModelVersion, NodeName, ProfileTable, Scheduling, WantedState,
 };
 use packhorse_contention::PairTable;
-use packhorse_kernels::KernelTable;
-use packhorse_placement::PolicyEntry;
-use tokio::{
-    sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch},
-    task::JoinError,
+use packhorse_control::{
+    Command, CommandError, Finding, LeaseClaim, ModelSpecChange, NodeReport, record::Settings,
 };
+use packhorse_placement::UnknownPolicy;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    driver::{DataPlane, LinkState},
-    store::{Scheduling, Store, StoreError},
+    driver::{DataPlane, LinkChange},
+    store::{Store, StoreError},
 };
-use cluster::Cluster;
+use permits::MAX_PREVIEWS;
+use task::{Message, Task};
 
 pub use explanation::ExplainError;
-pub(crate) use models::slo_from_ms;
-pub use models::{ModelError, RegisterError};
-pub use nodes::{LeaseError, NodeError, StatusError, WantedError};
-pub use pairs::PairsError;
-pub use planning::PolicyError;
-pub use planning_trouble::PlanningError;
+pub use permits::Busy;
 pub use preview::PreviewError;
 pub(crate) use preview::diff;
+pub use settings::ControllerConfig;
+pub(crate) use settings::slo_from_ms;
 pub(crate) use views::plan_view;
+pub use wanted::WantedError;
 
-/// The number of commands that may wait before their senders wait.
-const COMMAND_QUEUE: usize = 256;
-/// The largest number of previews and explanations that run at once. Each keeps a core busy for seconds, beside planning itself.
-const MAX_PREVIEWS: usize = 4;
-
-/// The settings of the control plane.
-#[derive(Clone, Copy)]
-pub struct ControllerConfig {
-    /// The duration of a node's lease.
-    pub lease: Duration,
-    /// The time after which a measurement begins no further batch size.
-    pub profile_time_limit: Duration,
-    /// The time limit of a policy.
-    pub solve_budget: Duration,
-    /// The longest time for which the discipline `fixed-wait` holds an open batch.
-    pub max_batch_wait: Duration,
-    /// The placement policy; none for the stored one.
-    pub policy: Option<&'static PolicyEntry>,
-    /// The dispatch discipline; none for the stored one.
-    pub discipline: Option<Discipline>,
-}
-
+/// The number of messages that may wait before their senders wait.
+const MESSAGE_QUEUE: usize = 1024;
 /// A handle to the control plane. Clones share one control plane.
 #[derive(Clone, Debug)]
 pub struct Controller {
-    commands: mpsc::Sender<Command>,
+    messages: mpsc::Sender<Message>,
+    solve_budget: Duration,
     /// One permit for each preview or explanation that may run.
     preview_permits: Arc<Semaphore>,
     stop: CancellationToken,
+    ended: CancellationToken,
 }
 
 /// The control plane has ended, or is about to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the gateway is shutting down")]
 pub struct Stopped;
-
-/// Too many previews and explanations run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("at most {MAX_PREVIEWS} previews and explanations run at once; retry in a few seconds")]
-pub struct Busy;
-
-/// A command that the owner of the state executes. It answers over a channel of its own.
-type Command = Box<dyn for<'a> FnOnce(&'a mut Cluster) -> BoxFuture<'a, ()> + Send>;
 
 impl Controller {
     /// Restores the stored state, begins a new epoch, and starts the task.
@@ -114,14 +74,22 @@ impl Controller {
         config: ControllerConfig,
         store: Store,
         data_plane: DataPlane,
+        links: mpsc::UnboundedReceiver<LinkChange>,
     ) -> Result<Self, StoreError> {
-        let links = data_plane.links();
-        let cluster = Cluster::restore(config, store, data_plane).await?;
-        let (commands, received) = mpsc::channel(COMMAND_QUEUE);
         let stop = CancellationToken::new();
-        tokio::spawn(run(cluster, received, links, stop.clone()));
+        let (messages, received) = mpsc::channel(MESSAGE_QUEUE);
+        let task = Task::restore(&config, store, data_plane).await?;
+        let ended = CancellationToken::new();
+        let running = task.run(received, links, stop.clone());
+        let guard = ended.clone().drop_guard();
+        tokio::spawn(async move {
+            let _guard = guard;
+            running.await;
+        });
         Ok(Self {
-            commands,
+            messages,
+            ended,
+            solve_budget: config.solve_budget,
             preview_permits: Arc::new(Semaphore::new(MAX_PREVIEWS)),
             stop,
         })
@@ -130,21 +98,29 @@ impl Controller {
     /// Ends the task. Everything that it has acknowledged is stored. Nodes and workers continue unchanged.
     pub async fn shutdown(&self) {
         self.stop.cancel();
-        self.commands.closed().await;
+        self.ended.cancelled().await;
     }
 
-    /// Registers a version of a model, durably.
+    /// Completes when the task has ended: after a shutdown, or because it panicked.
+    pub async fn ended(&self) {
+        self.ended.cancelled().await;
+    }
+
+    /// Registers a version of a model, durably. `artifact_bytes` is the size of its file.
     pub async fn register(
         &self,
         spec: ModelSpec,
-    ) -> Result<Result<ModelView, RegisterError>, Stopped> {
-        self.execute(move |cluster| Box::pin(cluster.register(spec)))
+        artifact_bytes: u64,
+    ) -> Result<Result<ModelView, CommandError>, Stopped> {
+        let id = spec.program.model.clone();
+        let command = Command::Register(Box::new(spec), artifact_bytes);
+        self.command(command, move |task| task.model_view(&id))
             .await
     }
 
     /// Returns all models.
     pub async fn models(&self) -> Result<Vec<ModelView>, Stopped> {
-        self.read(|cluster| cluster.model_views()).await
+        self.read(Task::model_views).await
     }
 
     /// Returns a version of a model, the newest if none is given.
@@ -152,22 +128,20 @@ impl Controller {
         &self,
         name: ModelName,
         version: Option<ModelVersion>,
-    ) -> Result<Result<ModelView, ModelError>, Stopped> {
-        self.read(move |cluster| {
-            let id = cluster.find_model(&name, version)?;
-            cluster.model_view(&id)
-        })
-        .await
+    ) -> Result<Result<ModelView, CommandError>, Stopped> {
+        self.read(move |task| task.find_model_view(&name, version))
+            .await
     }
 
-    /// Changes the SLO, rate or queue limit of a version of a model, the newest if none is given.
+    /// Changes a version of a model, the newest if none is given.
     pub async fn change_model(
         &self,
         name: ModelName,
         version: Option<ModelVersion>,
-        change: ModelChange,
-    ) -> Result<Result<ModelView, ModelError>, Stopped> {
-        self.execute(move |cluster| Box::pin(cluster.change_model(name, version, change)))
+        change: ModelSpecChange,
+    ) -> Result<Result<ModelView, CommandError>, Stopped> {
+        let command = Command::ChangeModel(name.clone(), version, change);
+        self.command(command, move |task| task.find_model_view(&name, version))
             .await
     }
 
@@ -176,37 +150,28 @@ impl Controller {
         &self,
         name: ModelName,
         version: Option<ModelVersion>,
-    ) -> Result<Result<(), ModelError>, Stopped> {
-        self.execute(move |cluster| Box::pin(cluster.remove_model(name, version)))
-            .await
+    ) -> Result<Result<(), CommandError>, Stopped> {
+        let command = Command::RemoveModel(name, version);
+        self.command(command, |_| Ok(())).await
     }
 
     /// Returns all profiles.
     pub async fn profiles(&self) -> Result<ProfileTable, Stopped> {
-        self.read(|cluster| cluster.profiles.clone()).await
-    }
-
-    /// Returns the recorded kernels of a model, in all its versions.
-    pub async fn kernels(
-        &self,
-        model: ModelName,
-    ) -> Result<Result<KernelTable, StoreError>, Stopped> {
-        self.execute(move |cluster| Box::pin(async move { cluster.store.kernels(&model).await }))
-            .await
+        self.read(|task| task.controller().profiles().clone()).await
     }
 
     /// Adds profiles. They replace existing ones of the same model and kind of device.
     pub async fn import_profiles(
         &self,
         profiles: ProfileTable,
-    ) -> Result<Result<(), StoreError>, Stopped> {
-        self.execute(move |cluster| Box::pin(cluster.import_profiles(profiles)))
+    ) -> Result<Result<(), CommandError>, Stopped> {
+        self.command(Command::ImportProfiles(profiles), |_| Ok(()))
             .await
     }
 
     /// Returns the measured pairs of a kind of device.
     pub async fn pairs(&self, kind: DeviceKind) -> Result<PairTable, Stopped> {
-        self.read(move |cluster| cluster.pairs.get(&kind).cloned().unwrap_or_default())
+        self.read(move |task| task.controller().pairs(&kind).cloned().unwrap_or_default())
             .await
     }
 
@@ -215,29 +180,43 @@ impl Controller {
         &self,
         kind: DeviceKind,
         pairs: PairTable,
-    ) -> Result<Result<(), PairsError>, Stopped> {
-        self.execute(move |cluster| Box::pin(cluster.import_pairs(kind, pairs)))
+    ) -> Result<Result<(), CommandError>, Stopped> {
+        self.command(Command::ImportPairs(kind, pairs), |_| Ok(()))
             .await
     }
 
     /// Returns all nodes.
     pub async fn nodes(&self) -> Result<Vec<NodeView>, Stopped> {
-        self.read(|cluster| cluster.node_views()).await
+        self.read(Task::node_views).await
     }
 
-    /// Changes the scheduling of a node.
+    /// Changes the scheduling of a node. A drain may be given a time after which it no longer waits for models that have no place
+    /// elsewhere.
     pub async fn schedule_node(
         &self,
         node: NodeName,
         scheduling: Scheduling,
-    ) -> Result<Result<NodeView, NodeError>, Stopped> {
-        self.execute(move |cluster| Box::pin(cluster.schedule_node(node, scheduling)))
+        time: Option<Duration>,
+    ) -> Result<Result<NodeView, CommandError>, Stopped> {
+        let command = Command::ScheduleNode(node.clone(), scheduling, time);
+        self.command(command, move |task| task.node_view(&node))
             .await
+    }
+
+    /// Removes a node that holds no lease.
+    pub async fn remove_node(&self, node: NodeName) -> Result<Result<(), CommandError>, Stopped> {
+        self.command(Command::RemoveNode(node), |_| Ok(())).await
     }
 
     /// Returns the current plan, if there is one.
     pub async fn plan(&self) -> Result<Option<PlanView>, Stopped> {
-        self.read(|cluster| cluster.plan_view()).await
+        self.read(Task::plan_view).await
+    }
+
+    /// Returns the findings: what is wrong in the cluster.
+    pub async fn findings(&self) -> Result<Vec<Finding>, Stopped> {
+        self.read(|task| task.controller().findings().to_vec())
+            .await
     }
 
     /// Returns the current plan with an explanation of what limits each model and what would serve it.
@@ -246,8 +225,8 @@ impl Controller {
             Ok(permit) => permit,
             Err(busy) => return Ok(Err(busy.into())),
         };
-        match self.read(|cluster| cluster.explanation_input()).await? {
-            Ok(input) => Ok(input.run(permit).await),
+        match self.read(Task::explanation_input).await? {
+            Ok(input) => Ok(input.run(permit, self.solve_budget).await),
             Err(e) => Ok(Err(e)),
         }
     }
@@ -261,9 +240,9 @@ impl Controller {
             Ok(permit) => permit,
             Err(busy) => return Ok(Err(busy.into())),
         };
-        let input = self.read(move |cluster| cluster.preview_input(&request));
+        let input = self.read(move |task| task.preview_input(&request));
         match input.await? {
-            Ok(input) => Ok(input.run(permit).await),
+            Ok(input) => Ok(input.run(permit, self.solve_budget).await),
             Err(e) => Ok(Err(e)),
         }
     }
@@ -275,36 +254,47 @@ impl Controller {
 
     /// Returns the policy, its options and the discipline.
     pub async fn policy(&self) -> Result<PolicyView, Stopped> {
-        self.read(|cluster| cluster.policy_view()).await
+        self.read(Task::policy_view).await
     }
 
     /// Changes the policy, its options or the discipline.
     pub async fn change_policy(
         &self,
-        change: PolicyChange,
-    ) -> Result<Result<PolicyView, PolicyError>, Stopped> {
-        self.execute(move |cluster| Box::pin(cluster.change_policy(change)))
-            .await
+        change: Settings,
+    ) -> Result<Result<Result<PolicyView, CommandError>, UnknownPolicy>, Stopped> {
+        if let Some(name) = &change.policy
+            && let Err(e) = packhorse_placement::policy(name)
+        {
+            return Ok(Err(e));
+        }
+        let command = Command::ChangeSettings(change);
+        let changed = self.command(command, |task| Ok(task.policy_view()));
+        Ok(Ok(changed.await?))
     }
 
     /// Grants or renews the lease of a node.
     pub async fn lease(
         &self,
         node: NodeName,
-        request: LeaseRequest,
-    ) -> Result<Result<LeaseGrant, LeaseError>, Stopped> {
-        self.execute(move |cluster| Box::pin(cluster.lease(node, request)))
-            .await
+        claim: LeaseClaim,
+    ) -> Result<Result<LeaseGrant, CommandError>, Stopped> {
+        let command = Command::TakeLease(node, claim);
+        self.command(command, |task| Ok(task.grant())).await
     }
 
-    /// Takes the status of a node.
-    pub async fn status(
+    /// Takes the report of a node, and the readings of its GPUs.
+    pub async fn report(
         &self,
         node: NodeName,
-        status: AgentStatus,
-    ) -> Result<Result<(), StatusError>, Stopped> {
-        self.execute(move |cluster| Box::pin(cluster.status(node, status)))
-            .await
+        report: NodeReport,
+        gpus: Vec<GpuStatus>,
+    ) -> Result<Result<(), CommandError>, Stopped> {
+        let command = Command::Report(node.clone(), report);
+        self.command(command, move |task| {
+            task.set_gpus(&node, gpus);
+            Ok(())
+        })
+        .await
     }
 
     /// Waits until the wanted state of a node is newer than `known` (epoch and revision), at most for `wait`, and returns it.
@@ -313,9 +303,9 @@ impl Controller {
         node: NodeName,
         known: (u64, u64),
         wait: Duration,
-    ) -> Result<Result<WantedState, WantedError>, Stopped> {
-        let subscribed = self.read(move |cluster| cluster.subscribe_wanted(&node));
-        let mut wanted = match subscribed.await? {
+    ) -> Result<Result<Arc<WantedState>, WantedError>, Stopped> {
+        let subscribed = self.read(move |task| task.subscribe_wanted(&node));
+        let mut wanted: watch::Receiver<Option<Arc<WantedState>>> = match subscribed.await? {
             Ok(wanted) => wanted,
             Err(e) => return Ok(Err(e)),
         };
@@ -331,71 +321,33 @@ impl Controller {
         Ok(state.ok_or(WantedError::NotReported))
     }
 
+    /// Has the task execute a command, and reads the state once its change is durable. The command is executed even if the caller no
+    /// longer waits for the answer.
+    async fn command<T: Send + 'static>(
+        &self,
+        command: Command,
+        read: impl FnOnce(&Task) -> Result<T, CommandError> + Send + 'static,
+    ) -> Result<Result<T, CommandError>, Stopped> {
+        let (answer, answered) = oneshot::channel();
+        let then = Box::new(move |task: &Task, result: Result<(), CommandError>| {
+            // The caller may no longer wait.
+            let _ = answer.send(result.and_then(|()| read(task)));
+        });
+        let message = Message::Command(command, then);
+        self.messages.send(message).await.map_err(|_| Stopped)?;
+        answered.await.map_err(|_| Stopped)
+    }
+
     /// Reads the state.
     async fn read<T: Send + 'static>(
         &self,
-        read: impl FnOnce(&mut Cluster) -> T + Send + 'static,
-    ) -> Result<T, Stopped> {
-        self.execute(move |cluster| {
-            let result = read(cluster);
-            Box::pin(std::future::ready(result))
-        })
-        .await
-    }
-
-    /// Has the owner of the state execute a command. The command runs to its end even if the caller no longer waits for the answer.
-    async fn execute<T: Send + 'static>(
-        &self,
-        execute: impl for<'a> FnOnce(&'a mut Cluster) -> BoxFuture<'a, T> + Send + 'static,
+        read: impl FnOnce(&Task) -> T + Send + 'static,
     ) -> Result<T, Stopped> {
         let (answer, answered) = oneshot::channel();
-        let command: Command = Box::new(move |cluster| {
-            Box::pin(async move {
-                // The caller may no longer wait.
-                let _ = answer.send(execute(cluster).await);
-            })
-        });
-        self.commands.send(command).await.map_err(|_| Stopped)?;
+        let message = Message::Read(Box::new(move |task: &Task| {
+            let _ = answer.send(read(task));
+        }));
+        self.messages.send(message).await.map_err(|_| Stopped)?;
         answered.await.map_err(|_| Stopped)
     }
-}
-
-/// Executes commands and everything that falls due, until the controller stops.
-async fn run(
-    mut cluster: Cluster,
-    mut commands: mpsc::Receiver<Command>,
-    mut links: watch::Receiver<BTreeMap<ReplicaId, LinkState>>,
-    stop: CancellationToken,
-) {
-    loop {
-        cluster.advance();
-        let (wake, period_end) = (cluster.next_wake(), cluster.observer.period_end());
-        tokio::select! {
-            () = stop.cancelled() => return,
-            command = commands.recv() => match command {
-                Some(command) => command(&mut cluster).await,
-                None => return,
-            },
-            Ok(()) = links.changed() => {
-                let now = links.borrow_and_update().clone();
-                cluster.links_changed(now);
-            }
-            outcome = cluster.next_outcome() => cluster.adopt(outcome).await,
-            () = tokio::time::sleep_until(period_end) => cluster.observe().await,
-            () = tokio::time::sleep_until(wake) => cluster.tick(),
-        }
-    }
-}
-
-/// Runs a computation on a thread of its own, which holds the permit until the computation ends, even if the caller no longer
-/// waits.
-async fn run_with_permit<T: Send + 'static>(
-    permit: OwnedSemaphorePermit,
-    compute: impl FnOnce() -> T + Send + 'static,
-) -> Result<T, JoinError> {
-    let task = tokio::task::spawn_blocking(move || {
-        let _permit = permit;
-        compute()
-    });
-    task.await
 }

@@ -5,20 +5,20 @@ use std::time::Duration;
 
 use packhorse_api::{PlacementView, PlanDiff, PlanPreview, PlanPreviewRequest, PlanView};
 use packhorse_cluster::{
-    ByteCount, Device, DeviceId, DeviceKind, ModelSpec, ModelSpecError, NodeName,
+    ByteCount, Device, DeviceId, DeviceKind, ModelName, ModelSpec, ModelSpecError, NodeName,
     RequestsPerSecond, known_kind,
+};
+use packhorse_control::{
+    CommandError, PlanReason, PlanReasons, PlanningError, PlanningInput, SolveError,
 };
 use packhorse_placement::UnknownPolicy;
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::{
-    Busy,
-    cluster::Cluster,
-    models::{ModelError, slo_from_ms},
-    plan_reason::{PlanReason, PlanReasons},
-    planning_input::PlanningInput,
-    planning_trouble::PlanningError,
-    run_with_permit,
+    permits::{Busy, run_with_permit},
+    settings::slo_from_ms,
+    solver::{explanations, solve},
+    task::Task,
     views::draft_view,
 };
 
@@ -39,7 +39,7 @@ pub enum PreviewError {
         /// The field that names the model.
         field: &'static str,
         /// The error with the model's name.
-        source: ModelError,
+        source: CommandError,
     },
     /// A changed model is out of its limits.
     #[error("models.{0}")]
@@ -63,22 +63,23 @@ pub enum PreviewError {
 /// The input of a preview, and the plan that it is compared with.
 pub(super) struct PreviewInput {
     input: PlanningInput,
-    budget: Duration,
+    explain: bool,
     current: Option<PlanView>,
 }
 
-impl Cluster {
+impl Task {
     /// Returns the input of a policy for the cluster with the requested changes.
     pub(super) fn preview_input(
         &self,
         request: &PlanPreviewRequest,
     ) -> Result<PreviewInput, PreviewError> {
+        let controller = self.controller();
         let policy = match &request.policy {
-            Some(name) => packhorse_placement::policy(name)?,
-            None => self.policy,
+            Some(name) => packhorse_placement::policy(name)?.name,
+            None => controller.policy(),
         };
-        let mut input = self.planning_input(policy, PlanReasons::from(PlanReason::Preview));
-        input.explain = request.explain;
+        let reasons = PlanReasons::from(PlanReason::Preview);
+        let mut input = controller.planning_input(policy.to_owned(), reasons);
         if let Some(options) = request.options {
             input.options = options;
         }
@@ -86,13 +87,16 @@ impl Cluster {
             input.problem.discipline = discipline;
         }
         for change in &request.models {
-            let id = self
+            let id = controller
                 .find_model(&change.name, change.version)
                 .map_err(|source| PreviewError::Model {
                     field: "models.name",
                     source,
                 })?;
-            let spec = ModelSpec::clone(&self.models[&id].spec);
+            let Some(model) = controller.model(&id) else {
+                continue;
+            };
+            let spec = ModelSpec::clone(&model.spec);
             let slo = change.slo_ms.map(slo_from_ms).transpose()?;
             let changed = ModelSpec {
                 slo: slo.unwrap_or(spec.slo),
@@ -100,18 +104,19 @@ impl Cluster {
                 ..spec
             };
             changed.validate()?;
-            input.change_model(&changed);
+            change_model(&mut input, &changed, change.rate_rps.is_some());
         }
         for name in &request.remove {
-            self.find_model(name, None)
+            controller
+                .find_model(name, None)
                 .map_err(|source| PreviewError::Model {
                     field: "remove",
                     source,
                 })?;
-            input.problem.models.retain(|model| model.id.name != *name);
+            remove_model(&mut input, name);
             input.rates.retain(|id, _| id.name != *name);
-            input.pinned.retain(|draft| draft.model.name != *name);
-            input.unattended.retain(|draft| draft.model.name != *name);
+            input.pinned.retain(|spec| spec.model.name != *name);
+            input.retained.retain(|spec| spec.model.name != *name);
         }
         let mut added: u32 = 0;
         for devices in &request.devices {
@@ -120,20 +125,21 @@ impl Cluster {
                 if added >= MAX_DEVICES {
                     return Err(PreviewError::TooManyDevices);
                 }
-                input.add_device(added, &devices.kind, memory, multiprocessors);
+                add_device(&mut input, added, &devices.kind, memory, multiprocessors);
                 added += 1;
             }
         }
         Ok(PreviewInput {
             input,
-            budget: self.config.solve_budget,
+            explain: request.explain,
             current: self.plan_view(),
         })
     }
 
     /// Returns the memory and the multiprocessors of a kind of device: those of a device in the cluster, else of the data sheet.
     fn data_sheet(&self, kind: &DeviceKind) -> Result<(ByteCount, Option<u32>), PreviewError> {
-        let mut devices = self.nodes.values().flat_map(|node| &node.stored.devices);
+        let nodes = self.controller().nodes();
+        let mut devices = nodes.flat_map(|(_, node)| &node.record.devices);
         if let Some(device) = devices.find(|device| device.kind == *kind) {
             return Ok((device.memory_bytes, device.multiprocessors));
         }
@@ -143,40 +149,64 @@ impl Cluster {
     }
 }
 
-impl PlanningInput {
-    /// Changes the rate and the SLO of a model.
-    fn change_model(&mut self, spec: &ModelSpec) {
-        let id = &spec.program.model;
-        let before = self.rates.insert(id.clone(), spec.rate);
-        let Some(model) = self.problem.models.iter_mut().find(|model| model.id == *id) else {
-            return;
-        };
+/// Removes the versions of a model.
+fn remove_model(input: &mut PlanningInput, name: &ModelName) {
+    let models = input.problem.models.iter().enumerate();
+    let removed = models.filter(|(_, model)| model.id.name == *name);
+    let removed: Vec<usize> = removed.map(|(index, _)| index).collect();
+    // The indices of the current replicas follow those of the models.
+    input
+        .problem
+        .current
+        .retain(|replica| !removed.contains(&replica.model.0));
+    for replica in &mut input.problem.current {
+        replica.model.0 -= removed
+            .iter()
+            .filter(|index| **index < replica.model.0)
+            .count();
+    }
+    input.problem.models.retain(|model| model.id.name != *name);
+}
+
+/// Changes the SLO of a model, and its rate if `with_rate`.
+fn change_model(input: &mut PlanningInput, spec: &ModelSpec, with_rate: bool) {
+    let id = &spec.program.model;
+    let before = input.rates.get(id).copied();
+    if with_rate {
+        input.rates.insert(id.clone(), spec.rate);
+    }
+    let mut models = input.problem.models.iter_mut();
+    let Some(model) = models.find(|model| model.id == *id) else {
+        return;
+    };
+    model.slo = spec.slo;
+    if with_rate {
         // The part of the rate that pinned replicas serve stays theirs.
         let pinned = before.map_or(0.0, |before| before.get() - model.rate.get());
         let rate = (spec.rate.get() - pinned).max(0.0);
         model.rate = RequestsPerSecond::new(rate).unwrap_or(spec.rate);
-        model.slo = spec.slo;
     }
+}
 
-    /// Adds a device.
-    fn add_device(
-        &mut self,
-        number: u32,
-        kind: &DeviceKind,
-        memory: ByteCount,
-        multiprocessors: Option<u32>,
-    ) {
-        let node: NodeName = PREVIEW_NODE.parse().expect("a valid name");
-        let id = DeviceId::new(node.clone(), &format!("new{number}"));
-        self.devices.push(id.expect("a valid name"));
-        self.problem.devices.push(Device {
-            kind: kind.clone(),
-            memory,
-            multiprocessors,
-            node,
-            cost_per_hour: None,
-        });
-    }
+/// Adds a device.
+fn add_device(
+    input: &mut PlanningInput,
+    number: u32,
+    kind: &DeviceKind,
+    memory: ByteCount,
+    multiprocessors: Option<u32>,
+) {
+    let node: NodeName = PREVIEW_NODE.parse().expect("a valid name");
+    let id = DeviceId::new(node.clone(), &format!("new{number}")).expect("a valid name");
+    input.kinds.insert(id.clone(), kind.clone());
+    input.devices.push(id);
+    input.problem.devices.push(Device {
+        kind: kind.clone(),
+        memory,
+        multiprocessors,
+        node,
+        cost_per_hour: None,
+    });
 }
 
 impl PreviewInput {
@@ -184,24 +214,38 @@ impl PreviewInput {
     pub(super) async fn run(
         self,
         permit: OwnedSemaphorePermit,
+        budget: Duration,
     ) -> Result<PlanPreview, PreviewError> {
+        let policy = self.input.policy.clone();
+        let planned = run_with_permit(permit, move || self.plan(budget)).await;
+        planned.unwrap_or_else(|error| {
+            let panicked = SolveError::Panicked { policy, error };
+            Err(PlanningError::from(panicked).into())
+        })
+    }
+
+    fn plan(self, budget: Duration) -> Result<PlanPreview, PreviewError> {
         let Self {
             input,
-            budget,
+            explain,
             current,
         } = self;
-        let policy = input.policy.name;
-        let outcome = run_with_permit(permit, move || input.solve(budget)).await;
-        let outcome = outcome.map_err(|e| PlanningError::Panicked {
-            policy,
-            error: e.to_string(),
-        })?;
-        let draft = outcome.result?;
+        let solution = solve(&input, budget);
+        let draft = input.draft(solution.as_ref())?;
         let reason = match &draft.fallback {
-            Some(fallback) => fallback.to_string(),
-            None => outcome.reasons.to_string(),
+            Some(fallback) => fallback.clone(),
+            None => input.reasons.to_string(),
         };
-        let plan = draft_view(&draft, reason);
+        let mut plan = draft_view(&draft, reason);
+        if let (true, Ok(solution)) = (explain, &solution) {
+            let explanations = explanations(&input, &solution.plan, budget);
+            for (model, explanation) in input.problem.models.iter().zip(explanations) {
+                let forecast = plan.models.iter_mut().find(|view| view.id() == model.id);
+                if let Some(forecast) = forecast {
+                    forecast.explanation = Some(explanation);
+                }
+            }
+        }
         let none = Vec::new();
         let before = current.as_ref().map_or(&none, |plan| &plan.replicas);
         Ok(PlanPreview {

@@ -64,7 +64,7 @@ pub(crate) enum FindModelError {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Catalog {
     models: BTreeMap<ModelName, BTreeMap<ModelVersion, Arc<ServedModel>>>,
-    /// True if there is a target and the data plane is not ending.
+    /// True if the control plane has opened the data plane and it is not ending.
     open: bool,
 }
 

@@ -11,16 +11,16 @@ use std::{
 
 use packhorse_api::ModelGoodput;
 use packhorse_cluster::ReplicaId;
+use packhorse_control::{ComputedWork, ServeChange};
 use packhorse_serving::{Refusal, RequestKey, RequestOutcome};
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 
 use super::{
     catalog::Catalog,
-    computed_work::ComputedWork,
     config::DataPlaneConfig,
+    link_change::LinkChange,
     message::DriverMessage,
     request::{RequestResult, Submission, SubmittedRequest},
-    target::{LinkState, Target},
     task::Driver,
 };
 use crate::{clock::Clock, telemetry::Telemetry};
@@ -37,7 +37,6 @@ struct Shared {
     telemetry: Telemetry,
     inbox: mpsc::UnboundedSender<DriverMessage>,
     catalog: watch::Receiver<Arc<Catalog>>,
-    links: watch::Receiver<BTreeMap<ReplicaId, LinkState>>,
     /// Limits the number of requests, and with it the length of the inbox.
     permits: Arc<Semaphore>,
     request_limit: usize,
@@ -45,13 +44,14 @@ struct Shared {
 }
 
 impl DataPlane {
-    /// Starts the data plane's task on the current tokio runtime. It serves nothing before the first [`DataPlane::set_target`].
-    pub fn spawn(config: DataPlaneConfig) -> Self {
+    /// Starts the data plane's task on the current tokio runtime. It serves nothing before the first [`DataPlane::serve`]. The
+    /// receiver gets every change of a link's state.
+    pub fn spawn(config: DataPlaneConfig) -> (Self, mpsc::UnboundedReceiver<LinkChange>) {
         let clock = Clock::start();
         let telemetry = Telemetry::new(clock);
         let (inbox, messages) = mpsc::unbounded_channel();
         let (catalog_sender, catalog) = watch::channel(Arc::default());
-        let (links_sender, links) = watch::channel(BTreeMap::new());
+        let (links_sender, links) = mpsc::unbounded_channel();
         let request_limit = config.request_limit.min(Semaphore::MAX_PERMITS);
         let driver = Driver::new(
             config,
@@ -62,39 +62,32 @@ impl DataPlane {
             links_sender,
         );
         tokio::spawn(driver.run(messages));
-        Self {
-            shared: Arc::new(Shared {
-                clock,
-                telemetry,
-                inbox,
-                catalog,
-                links,
-                permits: Arc::new(Semaphore::new(request_limit)),
-                request_limit,
-                next_request: AtomicU64::new(0),
-            }),
-        }
+        let shared = Shared {
+            clock,
+            telemetry,
+            inbox,
+            catalog,
+            permits: Arc::new(Semaphore::new(request_limit)),
+            request_limit,
+            next_request: AtomicU64::new(0),
+        };
+        let shared = Arc::new(shared);
+        (Self { shared }, links)
     }
 
-    /// Replaces the target. Returns at once; [`DataPlane::links`] shows the progress. Replicas that are equal in the earlier
-    /// target are not touched.
-    pub fn set_target(&self, target: Target) {
-        self.send(DriverMessage::SetTarget(target));
+    /// Changes what is served. Returns at once; the changes of the links show the progress.
+    pub fn serve(&self, changes: Vec<ServeChange>) {
+        self.send(DriverMessage::Serve(changes));
     }
 
-    /// Returns a receiver of the link state of every replica of the target.
-    pub fn links(&self) -> watch::Receiver<BTreeMap<ReplicaId, LinkState>> {
-        self.shared.links.clone()
-    }
-
-    /// Returns the work of every replica of the target; nothing once the data plane has ended.
+    /// Returns the work of every replica; nothing once the data plane has ended.
     pub async fn work(&self) -> BTreeMap<ReplicaId, ComputedWork> {
         let (answer, answered) = oneshot::channel();
         self.send(DriverMessage::GetWork(answer));
         answered.await.unwrap_or_default()
     }
 
-    /// Returns the goodput of the target's models in the last `window`, at most [`crate::telemetry::LONGEST_WINDOW`].
+    /// Returns the goodput of the models in the last `window`, at most [`crate::telemetry::LONGEST_WINDOW`].
     pub fn goodput(&self, window: Duration) -> Vec<ModelGoodput> {
         self.shared.telemetry.goodput(window)
     }
@@ -110,7 +103,7 @@ impl DataPlane {
         self.shared.inbox.closed().await;
     }
 
-    /// Returns true if requests are taken: there is a target, and the data plane is not ending.
+    /// Returns true if requests are taken: the control plane has opened the data plane, and it is not ending.
     pub(crate) fn is_ready(&self) -> bool {
         !self.shared.inbox.is_closed() && self.shared.catalog.borrow().is_open()
     }

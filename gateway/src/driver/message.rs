@@ -3,23 +3,24 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use packhorse_cluster::ReplicaId;
+use packhorse_control::{ComputedWork, ServeChange};
 use packhorse_serving::{ReplicaKey, RequestKey};
 use tokio::sync::oneshot;
 
-use super::{computed_work::ComputedWork, request::SubmittedRequest, target::Target};
+use super::request::SubmittedRequest;
 use crate::workers::LinkEvent;
 
 /// A message to the driver's task. The inbox needs no limit of its own: a request sends at most two messages, a link at most one
 /// per batch that it was given.
 #[derive(Debug)]
 pub(super) enum DriverMessage {
-    /// The target was replaced.
-    SetTarget(Target),
+    /// The control plane changed what shall be served.
+    Serve(Vec<ServeChange>),
     /// A request arrived.
     Submit(Box<SubmittedRequest>),
     /// The client of a request stopped waiting.
     Cancel(RequestKey),
-    /// Asks for the work of the target's replicas.
+    /// Asks for the work of the replicas.
     GetWork(oneshot::Sender<BTreeMap<ReplicaId, ComputedWork>>),
     /// A link reported an event.
     Link(ReplicaKey, LinkEvent),

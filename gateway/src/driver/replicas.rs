@@ -1,25 +1,25 @@
-//! The replicas of the target: their links, the states of these, and the events for the engine that follow.
+//! The replicas that shall be served: their links, the states of these, and the events for the engine that follow.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
 
-use packhorse_cluster::{Capacity, DeviceId, ModelId, ReplicaId};
+use packhorse_cluster::{Capacity, DeviceId, ReplicaId, ReplicaPhase};
 use packhorse_contention::{Interference, ServiceTimes};
+use packhorse_control::{ComputedWork, LinkState, Target};
 use packhorse_serving::{DeviceKey, Event, ModelKey, ReplicaKey, ReplicaParameters};
 use packhorse_wire::WorkerIdentity;
 use tokio::sync::mpsc;
 
-use super::{
-    catalog::ServedModel,
-    computed_work::ComputedWork,
-    target::{LinkState, Target, TargetReplica},
-};
+use super::{catalog::ServedModel, link_change::LinkChange};
 use crate::workers::{Endpoint, OutgoingBatch, WorkerLink};
 
-/// A replica of the target, or one that still answers its last batches.
+/// A replica that shall be served, or one that still answers its last batches.
 #[derive(Debug)]
 struct LinkedReplica {
-    id: ReplicaId,
-    target: TargetReplica,
+    target: Target,
     device: DeviceKey,
     model: ModelKey,
     /// The most rows of one request.
@@ -32,11 +32,19 @@ struct LinkedReplica {
     /// The expected compute times of its batches; present since the first connection.
     service: Option<ServiceTimes>,
     work: ComputedWork,
-    /// False once the target no longer contains the replica. Such a replica answers its last batches and is removed.
+    /// False once the replica shall no longer be served. Such a replica answers its last batches and is removed.
     wanted: bool,
 }
 
 impl LinkedReplica {
+    fn id(&self) -> ReplicaId {
+        self.target.replica.id
+    }
+
+    fn is_draining(&self) -> bool {
+        self.target.replica.phase == ReplicaPhase::Draining
+    }
+
     fn is_in_engine(&self) -> bool {
         matches!(self.state, LinkState::Serving | LinkState::Draining)
     }
@@ -55,8 +63,15 @@ pub(super) enum Effect {
 #[derive(Debug, Default)]
 pub(super) struct Replicas {
     by_key: BTreeMap<ReplicaKey, LinkedReplica>,
+    /// The replicas that shall be served.
+    wanted: BTreeMap<ReplicaId, ReplicaKey>,
+    by_model: BTreeMap<ModelKey, BTreeSet<ReplicaKey>>,
+    /// The engine's keys of the devices with replicas, and the numbers of these.
+    devices: BTreeMap<DeviceId, (DeviceKey, usize)>,
     next_key: u32,
     next_device: u32,
+    /// The replicas whose states may have changed since they were taken, with their models.
+    touched: BTreeMap<ReplicaId, ModelKey>,
 }
 
 /// Opens the link of a replica under this key.
@@ -71,76 +86,60 @@ impl<F: Fn(ReplicaKey, Endpoint) -> WorkerLink> OpenLink for F {
 }
 
 impl Replicas {
-    /// Makes the replicas those of the target; `models` are its models.
-    pub(super) fn set_target(
+    /// Adds a replica of this model, or changes it.
+    pub(super) fn serve(
         &mut self,
-        target: &Target,
-        models: &BTreeMap<ModelId, Arc<ServedModel>>,
-        links: &impl OpenLink,
-    ) -> Vec<Effect> {
-        let mut effects = Vec::new();
-        let wanted = |replica: &LinkedReplica| {
-            target
-                .replicas
-                .get(&replica.id)
-                .filter(|t| models.contains_key(&t.model))
-        };
-        let keys: Vec<ReplicaKey> = self
-            .by_key
-            .iter()
-            .filter(|(_, r)| r.wanted)
-            .map(|(key, _)| *key)
-            .collect();
-        for key in keys {
-            let replica = &self.by_key[&key];
-            match wanted(replica) {
-                Some(t)
-                    if models[&t.model].key == replica.model
-                        && is_same_worker(t, &replica.target) =>
-                {
-                    let starts_to_drain = t.draining && !replica.target.draining;
-                    effects.extend(self.update(key, t));
-                    if starts_to_drain {
-                        effects.extend(self.drain(key));
-                    }
-                }
-                // Another worker has the identity: the batches of the former one are lost.
-                Some(_) => effects.extend(self.remove(key)),
-                None => {
-                    if let Some(replica) = self.by_key.get_mut(&key) {
-                        replica.wanted = false;
-                    }
-                    effects.extend(self.drain(key));
-                }
-            }
-        }
-        for (id, t) in &target.replicas {
-            let known = self
-                .by_key
-                .values()
-                .any(|replica| replica.wanted && replica.id == *id);
-            if let Some(model) = models.get(&t.model).filter(|_| !known) {
-                self.add(*id, t.clone(), model, links);
-            }
-        }
-        effects
-    }
-
-    fn add(
-        &mut self,
-        id: ReplicaId,
-        target: TargetReplica,
+        target: Target,
         model: &ServedModel,
         links: &impl OpenLink,
-    ) {
+    ) -> Vec<Effect> {
+        let id = target.replica.id;
+        let Some(&key) = self.wanted.get(&id) else {
+            self.add(target, model, links);
+            return Vec::new();
+        };
+        let replica = &self.by_key[&key];
+        if replica.model == model.key && is_same_worker(&target, &replica.target) {
+            let drains = target.replica.phase == ReplicaPhase::Draining;
+            let starts_to_drain = drains && !replica.is_draining();
+            let mut effects = Vec::from_iter(self.update(key, target));
+            if starts_to_drain {
+                effects.extend(self.drain(key));
+            }
+            return effects;
+        }
+        // Another worker has the identity: the batches of the former one are lost.
+        let lost = self.remove(key);
+        self.add(target, model, links);
+        Vec::from_iter(lost)
+    }
+
+    /// Ends a replica that shall no longer be served, once it has answered what it has.
+    pub(super) fn end(&mut self, id: ReplicaId) -> Option<Effect> {
+        let key = self.wanted.remove(&id)?;
+        let replica = self.by_key.get_mut(&key)?;
+        replica.wanted = false;
+        self.touched.insert(id, replica.model);
+        self.drain(key)
+    }
+
+    /// Ends the replicas of a model that was removed.
+    pub(super) fn end_model(&mut self, model: ModelKey) -> Vec<Effect> {
+        let keys = self.by_model.get(&model).into_iter().flatten();
+        let ids: Vec<ReplicaId> = keys.map(|key| self.by_key[key].id()).collect();
+        ids.into_iter().filter_map(|id| self.end(id)).collect()
+    }
+
+    fn add(&mut self, target: Target, model: &ServedModel, links: &impl OpenLink) {
         let key = ReplicaKey(self.next_key);
         self.next_key += 1;
+        let id = target.replica.id;
         let identity = WorkerIdentity {
             replica: id,
             artifact: model.spec.program.artifact,
-            batch_size: target.batch_size,
+            batch_size: target.replica.spec.batch_size,
         };
-        let drained = target.draining;
+        let drained = target.replica.phase == ReplicaPhase::Draining;
         let link = (!drained).then(|| {
             links.open(
                 key,
@@ -157,9 +156,8 @@ impl Replicas {
         } else {
             LinkState::Connecting { reason: None }
         };
-        let device = self.device_key(&target.device);
+        let device = self.enter_device(&target.replica.spec.device);
         let replica = LinkedReplica {
-            id,
             target,
             device,
             model: model.key,
@@ -172,26 +170,53 @@ impl Replicas {
             wanted: true,
         };
         self.by_key.insert(key, replica);
+        self.wanted.insert(id, key);
+        self.by_model.entry(model.key).or_default().insert(key);
+        self.touched.insert(id, model.key);
     }
 
-    /// Returns the engine's key of a device, which is valid as long as there are replicas on the device.
-    fn device_key(&mut self, device: &DeviceId) -> DeviceKey {
-        let mut replicas = self.by_key.values();
-        if let Some(neighbour) = replicas.find(|replica| replica.target.device == *device) {
-            return neighbour.device;
+    /// Returns the engine's key of a device for one more replica. It is valid as long as there are replicas on the device.
+    fn enter_device(&mut self, device: &DeviceId) -> DeviceKey {
+        let next = DeviceKey(self.next_device);
+        let (key, replicas) = self.devices.entry(device.clone()).or_insert((next, 0));
+        if *key == next {
+            self.next_device += 1;
         }
-        let key = DeviceKey(self.next_device);
-        self.next_device += 1;
-        key
+        *replicas += 1;
+        *key
+    }
+
+    /// Removes a replica from all indices.
+    fn take(&mut self, key: ReplicaKey) -> Option<LinkedReplica> {
+        let replica = self.by_key.remove(&key)?;
+        let id = replica.id();
+        self.touched.insert(id, replica.model);
+        if self.wanted.get(&id) == Some(&key) {
+            self.wanted.remove(&id);
+        }
+        if let Some(keys) = self.by_model.get_mut(&replica.model) {
+            keys.remove(&key);
+            if keys.is_empty() {
+                self.by_model.remove(&replica.model);
+            }
+        }
+        let device = &replica.target.replica.spec.device;
+        if let Some((_, replicas)) = self.devices.get_mut(device) {
+            *replicas -= 1;
+            if *replicas == 0 {
+                self.devices.remove(device);
+            }
+        }
+        Some(replica)
     }
 
     /// Updates the profile, time sharing and capacity of a replica. Time sharing changes with the next batch. A new profile
     /// counts from the next connection on: it is not worth breaking the present one, for the engine's observations of the replica
     /// are nearer to the truth than either profile. A smaller capacity lowers the batch limit at once.
-    fn update(&mut self, key: ReplicaKey, target: &TargetReplica) -> Option<Effect> {
+    fn update(&mut self, key: ReplicaKey, target: Target) -> Option<Effect> {
         let replica = self.by_key.get_mut(&key)?;
         replica.target.profile = Arc::clone(&target.profile);
-        replica.target.time_shared = target.time_shared;
+        replica.target.replica.spec.duty_cycle = target.replica.spec.duty_cycle;
         let before = std::mem::replace(&mut replica.target.capacity, target.capacity);
         let rows = target.capacity?.batch_size;
         let less = before.is_some_and(|before| rows < before.batch_size);
@@ -217,14 +242,16 @@ impl Replicas {
 
     /// Returns the device that the replica shares in time with others, if it does.
     pub(super) fn time_shared_device(&self, key: ReplicaKey) -> Option<&DeviceId> {
-        let target = &self.by_key.get(&key)?.target;
-        target.time_shared.then_some(&target.device)
+        let spec = &self.by_key.get(&key)?.target.replica.spec;
+        spec.duty_cycle.is_some().then_some(&spec.device)
     }
 
-    /// Gives a replica no further batches, for good: the target drains it, or no longer contains it.
+    /// Gives a replica no further batches, for good: it shall drain, or no longer be served.
     fn drain(&mut self, key: ReplicaKey) -> Option<Effect> {
         let replica = self.by_key.get_mut(&key)?;
-        replica.target.draining = true;
+        replica.target.replica.phase = ReplicaPhase::Draining;
+        self.touched
+            .insert(replica.target.replica.id, replica.model);
         if replica.is_in_engine() {
             self.stop_batches(key)
         } else {
@@ -240,20 +267,24 @@ impl Replicas {
             return None;
         }
         replica.state = LinkState::Draining;
+        self.touched
+            .insert(replica.target.replica.id, replica.model);
         Some(Effect::Event(Event::ReplicaDraining { replica: key }))
     }
 
-    /// Ends a replica's connection, after which the engine no longer has the replica: removes it if the target no longer contains
-    /// it, marks it as drained if the target drains it, and otherwise waits for the next connection.
+    /// Ends a replica's connection, after which the engine no longer has the replica: removes it if it shall no longer be served,
+    /// marks it as drained if it drains, and otherwise waits for the next connection.
     fn end_connection(&mut self, key: ReplicaKey, reason: Option<String>) {
         let Some(replica) = self.by_key.get_mut(&key) else {
             return;
         };
         // The worker sees the end of the channel.
         replica.batches = None;
+        self.touched
+            .insert(replica.target.replica.id, replica.model);
         if !replica.wanted {
-            self.by_key.remove(&key);
-        } else if replica.target.draining {
+            self.take(key);
+        } else if replica.is_draining() {
             replica.state = LinkState::Drained;
             replica.link = None;
         } else {
@@ -263,7 +294,7 @@ impl Replicas {
 
     /// Removes a replica at once.
     fn remove(&mut self, key: ReplicaKey) -> Option<Effect> {
-        let replica = self.by_key.remove(&key)?;
+        let replica = self.take(key)?;
         replica.is_in_engine().then_some(Effect::ReplicaLost(key))
     }
 
@@ -277,10 +308,13 @@ impl Replicas {
         if !matches!(replica.state, LinkState::Connecting { .. }) {
             return None;
         }
-        tracing::info!(replica.id = %replica.id, model.name = %replica.target.model, "connected to a worker");
+        let spec = &replica.target.replica.spec;
+        tracing::info!(replica.id = %replica.id(), model.name = %spec.model.model, "connected to a worker");
+        let (planned, compute_share) = (spec.batch_size, spec.compute_share);
         replica.state = LinkState::Serving;
         replica.batches = Some(batches);
-        let planned = replica.target.batch_size;
+        self.touched
+            .insert(replica.target.replica.id, replica.model);
         let capacity = replica.target.capacity.unwrap_or(Capacity {
             batch_size: planned,
             in_flight: ReplicaParameters::DEFAULT_CREDITS,
@@ -296,7 +330,7 @@ impl Replicas {
         let service = ServiceTimes::new(
             &replica.target.profile,
             rows_limit,
-            replica.target.compute_share,
+            compute_share,
             Interference::default(),
         );
         replica.service = Some(service.clone());
@@ -323,7 +357,8 @@ impl Replicas {
         let replica = self.by_key.get(&key)?;
         let was_in_engine = replica.is_in_engine();
         if was_in_engine {
-            tracing::warn!(replica.id = %replica.id, model.name = %replica.target.model, reason, "lost the connection to a worker");
+            let model = &replica.target.replica.spec.model.model;
+            tracing::warn!(replica.id = %replica.id(), model.name = %model, reason, "lost the connection to a worker");
         }
         self.end_connection(key, Some(reason));
         was_in_engine.then_some(Effect::ReplicaLost(key))
@@ -354,26 +389,28 @@ impl Replicas {
         }
     }
 
-    /// Returns the work of the target's replicas.
+    /// Returns the work of the replicas that shall be served.
     pub(super) fn work(&self) -> BTreeMap<ReplicaId, ComputedWork> {
-        let wanted = self.by_key.values().filter(|replica| replica.wanted);
-        wanted.map(|replica| (replica.id, replica.work)).collect()
+        let wanted = self.wanted.iter();
+        wanted
+            .map(|(id, key)| (*id, self.by_key[key].work))
+            .collect()
     }
 
-    /// Returns the link states of the target's replicas.
-    pub(super) fn states(&self) -> BTreeMap<ReplicaId, LinkState> {
-        let wanted = self.by_key.values().filter(|replica| replica.wanted);
-        wanted
-            .map(|replica| (replica.id, replica.state.clone()))
-            .collect()
+    /// Returns the replicas whose states may have changed since the last call: their links, and the models that they serve.
+    pub(super) fn take_changes(&mut self) -> (Vec<LinkChange>, BTreeSet<ModelKey>) {
+        let touched = std::mem::take(&mut self.touched);
+        let models = touched.values().copied().collect();
+        let state = |id: &ReplicaId| Some(self.by_key[self.wanted.get(id)?].state.clone());
+        let links = touched.keys().map(|id| (*id, state(id))).collect();
+        (links, models)
     }
 
     /// Returns two flags: a replica of the model takes batches, and a replica of the model is being connected to.
     pub(super) fn readiness(&self, model: ModelKey) -> (bool, bool) {
         let of_model = || {
-            self.by_key
-                .values()
-                .filter(|replica| replica.model == model)
+            let keys = self.by_model.get(&model).into_iter().flatten();
+            keys.map(|key| &self.by_key[key])
         };
         let ready = of_model().any(|replica| replica.state == LinkState::Serving);
         let loading =
@@ -382,24 +419,14 @@ impl Replicas {
     }
 }
 
-/// Returns true if both describe the same worker with the same parameters. Draining, time sharing, profile and capacity may
-/// differ, but a replica that has begun to drain is not the one that shall serve again.
-fn is_same_worker(now: &TargetReplica, before: &TargetReplica) -> bool {
-    let TargetReplica {
-        model,
-        address,
-        batch_size,
-        capacity: _,
-        // The device of one worker never changes.
-        device: _,
-        compute_share,
-        time_shared: _,
-        profile: _,
-        draining,
-    } = now;
-    *model == before.model
-        && *address == before.address
-        && *batch_size == before.batch_size
-        && *compute_share == before.compute_share
-        && (*draining || !before.draining)
+/// Returns true if both describe the same worker with the same parameters. Draining, duty cycle, profile and capacity may differ,
+/// but a replica that has begun to drain is not the one that shall serve again.
+fn is_same_worker(now: &Target, before: &Target) -> bool {
+    let (one, other) = (&now.replica.spec, &before.replica.spec);
+    let draining = |target: &Target| target.replica.phase == ReplicaPhase::Draining;
+    one.model == other.model
+        && now.address == before.address
+        && one.batch_size == other.batch_size
+        && one.compute_share == other.compute_share
+        && (draining(now) || !draining(before))
 }

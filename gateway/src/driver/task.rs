@@ -8,7 +8,8 @@ use std::{
     sync::{Arc, atomic::Ordering::Relaxed},
 };
 
-use packhorse_cluster::{ModelId, ReplicaId, Time};
+use packhorse_cluster::{ModelId, ModelSpec, Time};
+use packhorse_control::ServeChange;
 use packhorse_serving::{
     Action, BatchKey, Engine, EngineConfig, Event, ModelKey, ModelLimits, Refusal, ReplicaKey,
     Request, RequestKey, RequestOutcome,
@@ -22,11 +23,11 @@ use self::pending::{InFlightBatch, PendingRequest};
 use super::{
     catalog::{Catalog, Readiness, ServedModel},
     config::DataPlaneConfig,
+    link_change::LinkChange,
     message::DriverMessage,
     replicas::{Effect, Replicas},
     request::{SubmittedRequest, UnansweredRequest},
     shape_class::ShapeClasses,
-    target::{LinkState, Target},
     time_slicer::TimeSlicer,
 };
 use crate::{
@@ -46,13 +47,14 @@ pub(super) struct Driver {
     /// The sender for the links' reports. Weak, so that the data plane ends with its last handle.
     inbox: mpsc::WeakUnboundedSender<DriverMessage>,
     catalog_sender: watch::Sender<Arc<Catalog>>,
-    links_sender: watch::Sender<BTreeMap<ReplicaId, LinkState>>,
+    links_sender: mpsc::UnboundedSender<LinkChange>,
     engine: Engine,
     models: BTreeMap<ModelId, Arc<ServedModel>>,
+    models_by_key: BTreeMap<ModelKey, Arc<ServedModel>>,
     next_model: u32,
     replicas: Replicas,
-    /// True if `replicas` has changed since its states were published.
-    states_changed: bool,
+    /// True once the control plane has opened the data plane.
+    open: bool,
     requests: HashMap<RequestKey, PendingRequest>,
     batches: HashMap<BatchKey, InFlightBatch>,
     time_slicer: TimeSlicer<OutgoingBatch>,
@@ -68,7 +70,7 @@ impl Driver {
         telemetry: Telemetry,
         inbox: mpsc::WeakUnboundedSender<DriverMessage>,
         catalog_sender: watch::Sender<Arc<Catalog>>,
-        links_sender: watch::Sender<BTreeMap<ReplicaId, LinkState>>,
+        links_sender: mpsc::UnboundedSender<LinkChange>,
     ) -> Self {
         let engine_config = EngineConfig {
             max_batch_wait: config.max_batch_wait,
@@ -83,9 +85,10 @@ impl Driver {
             links_sender,
             engine: Engine::new(engine_config),
             models: BTreeMap::new(),
+            models_by_key: BTreeMap::new(),
             next_model: 0,
             replicas: Replicas::default(),
-            states_changed: false,
+            open: false,
             requests: HashMap::new(),
             batches: HashMap::new(),
             time_slicer: TimeSlicer::default(),
@@ -134,7 +137,7 @@ impl Driver {
 
     fn handle_message(&mut self, now: Time, message: DriverMessage) {
         match message {
-            DriverMessage::SetTarget(target) => self.set_target(now, &target),
+            DriverMessage::Serve(changes) => self.serve(now, changes),
             DriverMessage::Submit(submitted) => self.submit(now, *submitted),
             DriverMessage::Cancel(request) => self.cancel(now, request),
             DriverMessage::Link(replica, event) => self.handle_link_event(now, replica, event),
@@ -163,16 +166,12 @@ impl Driver {
                 Action::Finish { request, outcome } => self.finish(request, outcome),
                 Action::ReplicaDrained { replica } => {
                     self.replicas.drained(replica);
-                    self.states_changed = true;
                 }
             }
         }
     }
 
-    fn set_target(&mut self, now: Time, target: &Target) {
-        self.engine.set_discipline(now, target.discipline);
-        self.run_actions(now);
-        self.update_models(now, target);
+    fn serve(&mut self, now: Time, changes: Vec<ServeChange>) {
         let inbox = self.inbox.clone();
         let config = LinkConfig {
             secret: self.config.link_secret.clone(),
@@ -187,64 +186,100 @@ impl Driver {
                 }
             })
         };
-        for effect in self.replicas.set_target(target, &self.models, &open) {
-            self.apply(now, Some(effect));
+        let mut catalog_changed = false;
+        for change in changes {
+            match change {
+                ServeChange::Model(spec) => {
+                    catalog_changed = true;
+                    self.update_model(now, spec);
+                }
+                ServeChange::RemoveModel(id) => {
+                    catalog_changed = true;
+                    self.remove_model(now, &id);
+                }
+                ServeChange::Replica(target) => {
+                    let model = &target.replica.spec.model.model;
+                    if let Some(model) = self.models.get(model).cloned() {
+                        let effects = self.replicas.serve(*target, &model, &open);
+                        self.apply_all(now, effects);
+                    }
+                }
+                ServeChange::RemoveReplica(id) => {
+                    let effect = self.replicas.end(id);
+                    self.apply(now, effect);
+                }
+                ServeChange::Discipline(discipline) => {
+                    self.engine.set_discipline(now, discipline);
+                    self.run_actions(now);
+                }
+                ServeChange::Open => {
+                    catalog_changed = true;
+                    self.open = true;
+                }
+            }
         }
-        self.states_changed = true;
         self.publish_states();
         // After the states, so that a model appears in the catalog with its readiness.
-        self.publish_catalog();
+        if catalog_changed {
+            self.publish_catalog();
+        }
     }
 
     /// Takes no request from now on. The catalog stays, so that questions about models are still answered.
     fn begin_shutdown(&mut self, deadline: Time) {
         self.shutdown_deadline = Some(deadline);
-        self.states_changed = true;
+        for model in self.models.values() {
+            model.readiness.ready.store(false, Relaxed);
+        }
         self.publish_catalog();
     }
 
     fn publish_catalog(&self) {
-        let catalog = Catalog::new(
-            self.models.values().cloned(),
-            self.shutdown_deadline.is_none(),
-        );
+        let open = self.open && self.shutdown_deadline.is_none();
+        let catalog = Catalog::new(self.models.values().cloned(), open);
         self.catalog_sender.send_replace(Arc::new(catalog));
     }
 
-    fn update_models(&mut self, now: Time, target: &Target) {
-        let gone = |model: &ServedModel| match target.models.get(model.id()) {
-            // The same name with another program is another model.
-            Some(spec) => spec.program != model.spec.program,
-            None => true,
+    fn remove_model(&mut self, now: Time, id: &ModelId) {
+        let Some(model) = self.models.remove(id) else {
+            return;
         };
-        let removed: Vec<_> = self.models.extract_if(.., |_, model| gone(model)).collect();
-        for (id, model) in removed {
-            self.telemetry.remove_model(&id);
-            self.handle_event(now, Event::ModelRemoved { model: model.key });
+        self.models_by_key.remove(&model.key);
+        self.telemetry.remove_model(id);
+        self.handle_event(now, Event::ModelRemoved { model: model.key });
+        let effects = self.replicas.end_model(model.key);
+        self.apply_all(now, effects);
+    }
+
+    fn update_model(&mut self, now: Time, spec: Arc<ModelSpec>) {
+        let id = spec.program.model.clone();
+        // The same name with another program is another model.
+        if let Some(model) = self.models.get(&id)
+            && model.spec.program != spec.program
+        {
+            self.remove_model(now, &id);
         }
-        for (id, spec) in &target.models {
-            let (key, readiness) = match self.models.get(id) {
-                Some(model) if model.spec == *spec => continue,
-                Some(model) => (model.key, Arc::clone(&model.readiness)),
-                None => (self.new_model_key(), Arc::new(Readiness::default())),
-            };
-            let limits = ModelLimits {
-                max_batch_rows: spec.program.rows_limit(),
-                queue_limit: spec
-                    .queue_limit
-                    .and_then(|limit| usize::try_from(limit).ok())
-                    .unwrap_or(self.config.queue_limit),
-            };
-            self.handle_event(now, Event::ModelUpdated { model: key, limits });
-            let telemetry = self.telemetry.model(id);
-            let model = ServedModel {
-                key,
-                spec: Arc::clone(spec),
-                telemetry,
-                readiness,
-            };
-            self.models.insert(id.clone(), Arc::new(model));
-        }
+        let (key, readiness) = match self.models.get(&id) {
+            Some(model) if model.spec == spec => return,
+            Some(model) => (model.key, Arc::clone(&model.readiness)),
+            None => (self.new_model_key(), Arc::new(Readiness::default())),
+        };
+        let limits = ModelLimits {
+            max_batch_rows: spec.program.rows_limit(),
+            queue_limit: spec
+                .queue_limit
+                .and_then(|limit| usize::try_from(limit).ok())
+                .unwrap_or(self.config.queue_limit),
+        };
+        self.handle_event(now, Event::ModelUpdated { model: key, limits });
+        let model = Arc::new(ServedModel {
+            key,
+            telemetry: self.telemetry.model(&id),
+            spec,
+            readiness,
+        });
+        self.models_by_key.insert(key, Arc::clone(&model));
+        self.models.insert(id, model);
     }
 
     fn new_model_key(&mut self) -> ModelKey {
@@ -332,8 +367,13 @@ impl Driver {
             LinkEvent::Draining => self.replicas.link_draining(replica),
             LinkEvent::Down(reason) => self.replicas.link_down(replica, reason),
         };
-        self.states_changed = true;
         self.apply(now, effect);
+    }
+
+    fn apply_all(&mut self, now: Time, effects: Vec<Effect>) {
+        for effect in effects {
+            self.apply(now, Some(effect));
+        }
     }
 
     /// Applies the effect of a change of a replica.
@@ -350,19 +390,20 @@ impl Driver {
         }
     }
 
-    /// Publishes the states of the replicas to the control plane, and the readiness of their models to the handlers.
+    /// Publishes the changed states of the replicas to the control plane, and the readiness of their models to the handlers.
     fn publish_states(&mut self) {
-        if !std::mem::take(&mut self.states_changed) {
-            return;
+        let (links, models) = self.replicas.take_changes();
+        for key in models {
+            if let Some(model) = self.models_by_key.get(&key) {
+                let (ready, loading) = self.replicas.readiness(key);
+                let ready = ready && self.shutdown_deadline.is_none();
+                model.readiness.ready.store(ready, Relaxed);
+                model.readiness.loading.store(loading, Relaxed);
+            }
         }
-        for model in self.models.values() {
-            let (ready, loading) = self.replicas.readiness(model.key);
-            model
-                .readiness
-                .ready
-                .store(ready && self.shutdown_deadline.is_none(), Relaxed);
-            model.readiness.loading.store(loading, Relaxed);
+        for link in links {
+            // Without a control plane, nobody follows the links.
+            let _ = self.links_sender.send(link);
         }
-        self.links_sender.send_replace(self.replicas.states());
     }
 }

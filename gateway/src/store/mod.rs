@@ -26,10 +26,7 @@ use sqlx::{
 };
 
 pub use files::{ArtifactFiles, OpenArtifactError, ReceiveError, Received};
-pub use models::{InsertModelError, StoredModel};
-pub use nodes::{Scheduling, StoredNode};
-pub use plans::{StoredForecast, StoredPlan, StoredReplica};
-pub use settings::Settings;
+pub use models::InsertModelError;
 
 /// A handle to the database. Clones share one pool of connections.
 #[derive(Clone, Debug)]

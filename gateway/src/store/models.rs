@@ -3,20 +3,10 @@
 use std::time::Duration;
 
 use packhorse_cluster::{Generation, ModelId, ModelSpec, Program, RequestsPerSecond};
+use packhorse_control::record::ModelRecord;
 use sqlx::{Row as _, any::AnyRow, error::ErrorKind};
 
 use super::{Store, StoreError, json, parsed, to_json, unix_ms, unsigned};
-
-/// A registered model as it is stored.
-#[derive(Clone, Debug, PartialEq)]
-pub struct StoredModel {
-    /// The registered specification.
-    pub spec: ModelSpec,
-    /// The reason why the model cannot be served as it is registered, if it cannot.
-    pub failure: Option<String>,
-    /// The newest plan at the time of the registration. Plans up to this one refer to an earlier model of the same name.
-    pub after_plan: Generation,
-}
 
 /// The reason why a model cannot be added.
 #[derive(Debug, thiserror::Error)]
@@ -40,9 +30,9 @@ impl Store {
     pub async fn insert_model(&self, spec: &ModelSpec) -> Result<(), InsertModelError> {
         let program = &spec.program;
         let done = sqlx::query(
-            "INSERT INTO models (name, version, artifact, max_batch_size, inputs, outputs, slo_ms, rate_rps, queue_limit, \
-             failure, after_plan, created_ms) \
-             SELECT $1, $2, $3, $4, $5, $6, $7, $8, $9, NULL, COALESCE(MAX(generation), 0), $10 FROM plans",
+            "INSERT INTO models (name, version, artifact, max_batch_size, inputs, outputs, slo_ms, rate_rps, rate_mode, \
+             queue_limit, failure, after_plan, created_ms) \
+             SELECT $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, NULL, COALESCE(MAX(generation), 0), $11 FROM plans",
         )
         .bind(program.model.name.to_string())
         .bind(i64::from(program.model.version.get()))
@@ -52,6 +42,7 @@ impl Store {
         .bind(to_json(&program.outputs))
         .bind(millis(spec.slo))
         .bind(spec.rate.get())
+        .bind(spec.rate_mode.as_str())
         .bind(spec.queue_limit.map(i64::from))
         .bind(unix_ms())
         .execute(&self.pool)
@@ -72,27 +63,29 @@ impl Store {
     ///
     /// # Errors
     /// If the database fails.
-    pub async fn models(&self) -> Result<Vec<StoredModel>, StoreError> {
+    pub async fn models(&self) -> Result<Vec<ModelRecord>, StoreError> {
         let rows = sqlx::query(
-            "SELECT name, version, artifact, max_batch_size, inputs, outputs, slo_ms, rate_rps, queue_limit, failure, \
-             after_plan FROM models ORDER BY name, version",
+            "SELECT m.name, m.version, m.artifact, m.max_batch_size, m.inputs, m.outputs, m.slo_ms, m.rate_rps, m.rate_mode, \
+             m.queue_limit, m.failure, m.after_plan, COALESCE(a.bytes, 0) AS artifact_bytes \
+             FROM models m LEFT JOIN artifacts a ON a.digest = m.artifact ORDER BY m.name, m.version",
         )
         .fetch_all(&self.pool)
         .await?;
         rows.iter().map(read).collect()
     }
 
-    /// Replaces the SLO, rate and queue limit of a model.
+    /// Replaces the SLO, rate, rate mode and queue limit of a model.
     ///
     /// # Errors
     /// If the database fails.
     pub async fn update_model(&self, spec: &ModelSpec) -> Result<(), StoreError> {
         let model = &spec.program.model;
         sqlx::query(
-            "UPDATE models SET slo_ms = $1, rate_rps = $2, queue_limit = $3 WHERE name = $4 AND version = $5",
+            "UPDATE models SET slo_ms = $1, rate_rps = $2, rate_mode = $3, queue_limit = $4 WHERE name = $5 AND version = $6",
         )
         .bind(millis(spec.slo))
         .bind(spec.rate.get())
+        .bind(spec.rate_mode.as_str())
         .bind(spec.queue_limit.map(i64::from))
         .bind(model.name.to_string())
         .bind(i64::from(model.version.get()))
@@ -143,7 +136,7 @@ fn millis(duration: Duration) -> f64 {
     duration.as_nanos() as f64 / 1e6
 }
 
-fn read(row: &AnyRow) -> Result<StoredModel, StoreError> {
+fn read(row: &AnyRow) -> Result<ModelRecord, StoreError> {
     const TABLE: &str = "models";
     let version: u32 = unsigned(row, TABLE, "version")?;
     let slo = Duration::try_from_secs_f64(row.try_get::<f64, _>("slo_ms")? / 1e3)
@@ -155,7 +148,7 @@ fn read(row: &AnyRow) -> Result<StoredModel, StoreError> {
         .map(u32::try_from)
         .transpose()
         .map_err(|e| StoreError::unreadable(TABLE, "queue_limit")(e.into()))?;
-    Ok(StoredModel {
+    Ok(ModelRecord {
         spec: ModelSpec {
             program: Program {
                 model: ModelId {
@@ -173,8 +166,10 @@ fn read(row: &AnyRow) -> Result<StoredModel, StoreError> {
             },
             slo,
             rate,
+            rate_mode: parsed(row, TABLE, "rate_mode")?,
             queue_limit,
         },
+        artifact_bytes: unsigned(row, "artifacts", "artifact_bytes")?,
         failure: row.try_get("failure")?,
         after_plan: Generation(unsigned(row, TABLE, "after_plan")?),
     })

@@ -1,44 +1,17 @@
 //! Nodes with their last reported devices and their scheduling.
 
-use packhorse_api::agent::DeviceReport;
 use packhorse_cluster::NodeName;
-use serde::{Deserialize, Serialize};
+use packhorse_control::record::NodeRecord;
 use sqlx::{Row as _, any::AnyRow};
 
 use super::{Store, StoreError, json, parsed, to_json};
-
-/// The scheduling of a node, which an admin controls.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Scheduling {
-    /// Replicas are placed on the node.
-    #[default]
-    Open,
-    /// The node keeps its replicas and gets no new ones.
-    Cordoned,
-    /// The node's replicas move to other nodes.
-    Draining,
-}
-
-/// A node as it is stored.
-#[derive(Clone, Debug, PartialEq)]
-pub struct StoredNode {
-    /// The node's name.
-    pub name: NodeName,
-    /// The version of the node's agent.
-    pub agent_version: String,
-    /// The devices that the agent last reported.
-    pub devices: Vec<DeviceReport>,
-    /// The scheduling of the node.
-    pub scheduling: Scheduling,
-}
 
 impl Store {
     /// Adds or replaces a node.
     ///
     /// # Errors
     /// If the database fails.
-    pub async fn upsert_node(&self, node: &StoredNode) -> Result<(), StoreError> {
+    pub async fn upsert_node(&self, node: &NodeRecord) -> Result<(), StoreError> {
         sqlx::query(
             "INSERT INTO nodes (name, agent_version, devices, scheduling) VALUES ($1, $2, $3, $4) \
              ON CONFLICT (name) DO UPDATE SET agent_version = excluded.agent_version, devices = excluded.devices, \
@@ -53,17 +26,29 @@ impl Store {
         Ok(())
     }
 
+    /// Removes a node, if it exists.
+    ///
+    /// # Errors
+    /// If the database fails.
+    pub async fn delete_node(&self, name: &NodeName) -> Result<(), StoreError> {
+        sqlx::query("DELETE FROM nodes WHERE name = $1")
+            .bind(name.to_string())
+            .execute(&self.pool)
+            .await?;
+        Ok(())
+    }
+
     /// Returns all nodes, ordered by name.
     ///
     /// # Errors
     /// If the database fails.
-    pub async fn nodes(&self) -> Result<Vec<StoredNode>, StoreError> {
+    pub async fn nodes(&self) -> Result<Vec<NodeRecord>, StoreError> {
         let rows =
             sqlx::query("SELECT name, agent_version, devices, scheduling FROM nodes ORDER BY name")
                 .fetch_all(&self.pool)
                 .await?;
         let read = |row: &AnyRow| {
-            Ok(StoredNode {
+            Ok(NodeRecord {
                 name: parsed(row, "nodes", "name")?,
                 agent_version: row.try_get("agent_version")?,
                 devices: json(row, "nodes", "devices")?,

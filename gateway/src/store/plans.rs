@@ -1,62 +1,36 @@
 //! Adopted plans.
 
+use std::{collections::BTreeMap, time::Duration};
+
 use packhorse_cluster::{
-    ComputeShare, DeviceId, DeviceKind, Generation, ModelId, ReplicaId, RequestsPerSecond,
+    ComputeShare, DeviceId, DeviceKind, Generation, ModelId, Replica, ReplicaId, ReplicaPhase,
+    ReplicaSpec, RequestsPerSecond,
 };
+use packhorse_control::record::{Forecast, PlanRecord};
 use serde::{Deserialize, Serialize};
 use sqlx::{Row as _, any::AnyRow};
 
-use super::{Store, StoreError, json, to_json, unix_ms, unsigned};
+use super::{Store, StoreError, json, to_json, unsigned};
 
-/// An adopted plan, with names in place of the problem's indices.
-#[derive(Clone, Debug, PartialEq)]
-pub struct StoredPlan {
-    /// The plan's number.
-    pub generation: Generation,
-    /// The policy that made the plan.
-    pub policy: String,
-    /// The reason why the plan was made, as text for people.
-    pub reason: String,
-    /// The time that the policy took, in milliseconds.
-    pub solve_ms: f64,
-    /// The time at which the plan was stored, in milliseconds since 1970.
-    pub created_ms: i64,
-    /// The replicas, ordered by model, then device.
-    pub replicas: Vec<StoredReplica>,
-    /// The forecasts, ordered by model.
-    pub models: Vec<StoredForecast>,
+/// A replica of an adopted plan, as it is stored.
+#[derive(Serialize, Deserialize)]
+struct ReplicaRow {
+    id: ReplicaId,
+    model: ModelId,
+    device: DeviceId,
+    device_kind: DeviceKind,
+    batch_size: u32,
+    compute_share: Option<ComputeShare>,
+    duty_cycle_ms: Option<f64>,
 }
 
-/// A replica of an adopted plan.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct StoredReplica {
-    /// The replica's identity. A replica of the plan before keeps its identity.
-    pub id: ReplicaId,
-    /// The model that the replica serves.
-    pub model: ModelId,
-    /// The device that the replica runs on.
-    pub device: DeviceId,
-    /// The kind of the device.
-    pub device_kind: DeviceKind,
-    /// The largest number of rows in one batch.
-    pub batch_size: u32,
-    /// The share of the multiprocessors that the replica may use; none sets no limit.
-    pub compute_share: Option<ComputeShare>,
-    /// The duty cycle of a time-shared replica, in milliseconds.
-    pub duty_cycle_ms: Option<f64>,
-}
-
-/// The forecast of an adopted plan for a model.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct StoredForecast {
-    /// The model.
-    pub model: ModelId,
-    /// The request rate that was planned for.
-    pub rate: RequestsPerSecond,
-    /// The predicted requests per second within the SLO, by the policy's own estimate.
-    pub goodput: RequestsPerSecond,
-    /// The reason why the model is not, or not fully, served, as text for people.
-    pub shortfall: Option<String>,
+/// The forecast of an adopted plan for a model, as it is stored.
+#[derive(Serialize, Deserialize)]
+struct ForecastRow {
+    model: ModelId,
+    rate: RequestsPerSecond,
+    goodput: RequestsPerSecond,
+    shortfall: Option<String>,
 }
 
 impl Store {
@@ -67,7 +41,7 @@ impl Store {
     ///
     /// # Errors
     /// If the database fails, or the generation exists.
-    pub async fn insert_plan(&self, plan: &StoredPlan) -> Result<(), StoreError> {
+    pub async fn insert_plan(&self, plan: &PlanRecord) -> Result<(), StoreError> {
         let generation = i64::try_from(plan.generation.0).unwrap_or(i64::MAX);
         let mut transaction = self.pool.begin().await?;
         sqlx::query(
@@ -79,8 +53,8 @@ impl Store {
         .bind(plan.reason.clone())
         .bind(plan.solve_ms)
         .bind(plan.created_ms)
-        .bind(to_json(&plan.replicas))
-        .bind(to_json(&plan.models))
+        .bind(to_json(&replica_rows(plan)))
+        .bind(to_json(&forecast_rows(plan)))
         .execute(&mut *transaction)
         .await?;
         sqlx::query("DELETE FROM plans WHERE generation <= $1")
@@ -95,7 +69,7 @@ impl Store {
     ///
     /// # Errors
     /// If the database fails.
-    pub async fn newest_plan(&self) -> Result<Option<StoredPlan>, StoreError> {
+    pub async fn newest_plan(&self) -> Result<Option<PlanRecord>, StoreError> {
         sqlx::query("SELECT * FROM plans ORDER BY generation DESC LIMIT 1")
             .fetch_optional(&self.pool)
             .await?
@@ -108,7 +82,7 @@ impl Store {
     ///
     /// # Errors
     /// If the database fails.
-    pub async fn plan(&self, generation: Generation) -> Result<Option<StoredPlan>, StoreError> {
+    pub async fn plan(&self, generation: Generation) -> Result<Option<PlanRecord>, StoreError> {
         let Ok(generation) = i64::try_from(generation.0) else {
             return Ok(None);
         };
@@ -129,7 +103,7 @@ impl Store {
         &self,
         before: Option<Generation>,
         limit: u32,
-    ) -> Result<Vec<StoredPlan>, StoreError> {
+    ) -> Result<Vec<PlanRecord>, StoreError> {
         let before = before
             .and_then(|generation| i64::try_from(generation.0).ok())
             .unwrap_or(i64::MAX);
@@ -144,21 +118,62 @@ impl Store {
     }
 }
 
-impl StoredPlan {
-    /// Returns the current time for [`StoredPlan::created_ms`].
-    pub fn now_ms() -> i64 {
-        unix_ms()
-    }
+fn replica_rows(plan: &PlanRecord) -> Vec<ReplicaRow> {
+    let row = |replica: &Replica| {
+        let spec = &replica.spec;
+        Some(ReplicaRow {
+            id: replica.id,
+            model: spec.model.clone(),
+            device: spec.device.clone(),
+            device_kind: plan.device_kinds.get(&spec.device)?.clone(),
+            batch_size: spec.batch_size,
+            compute_share: spec.compute_share,
+            duty_cycle_ms: spec.duty_cycle.map(|cycle| cycle.as_secs_f64() * 1e3),
+        })
+    };
+    plan.replicas.iter().filter_map(row).collect()
 }
 
-fn read(row: &AnyRow) -> Result<StoredPlan, StoreError> {
-    Ok(StoredPlan {
+fn forecast_rows(plan: &PlanRecord) -> Vec<ForecastRow> {
+    let row = |forecast: &Forecast| ForecastRow {
+        model: forecast.model.clone(),
+        rate: forecast.rate,
+        goodput: forecast.goodput,
+        shortfall: forecast.shortfall.clone(),
+    };
+    plan.forecasts.iter().map(row).collect()
+}
+
+fn read(row: &AnyRow) -> Result<PlanRecord, StoreError> {
+    let replicas: Vec<ReplicaRow> = json(row, "plans", "replicas")?;
+    let forecasts: Vec<ForecastRow> = json(row, "plans", "models")?;
+    let kinds = replicas.iter();
+    let kinds = kinds.map(|replica| (replica.device.clone(), replica.device_kind.clone()));
+    let device_kinds: BTreeMap<DeviceId, DeviceKind> = kinds.collect();
+    let cycle = |ms: f64| Duration::try_from_secs_f64(ms / 1e3).ok();
+    let replicas = replicas.into_iter().map(|replica| Replica {
+        id: replica.id,
+        spec: ReplicaSpec {
+            compute_share: replica.compute_share,
+            duty_cycle: replica.duty_cycle_ms.and_then(cycle),
+            ..ReplicaSpec::new(replica.model, replica.device, replica.batch_size)
+        },
+        phase: ReplicaPhase::Planned,
+    });
+    let forecasts = forecasts.into_iter().map(|forecast| Forecast {
+        model: forecast.model,
+        rate: forecast.rate,
+        goodput: forecast.goodput,
+        shortfall: forecast.shortfall,
+    });
+    Ok(PlanRecord {
         generation: Generation(unsigned(row, "plans", "generation")?),
         policy: row.try_get("policy")?,
         reason: row.try_get("reason")?,
         solve_ms: row.try_get("solve_ms")?,
         created_ms: row.try_get("created_ms")?,
-        replicas: json(row, "plans", "replicas")?,
-        models: json(row, "plans", "models")?,
+        replicas: replicas.collect(),
+        device_kinds,
+        forecasts: forecasts.collect(),
     })
 }

@@ -1,20 +1,9 @@
 //! The settings that an admin changes at run time.
 
-use packhorse_cluster::{Discipline, PolicyOptions};
+use packhorse_control::record::Settings;
 use sqlx::Row as _;
 
 use super::{Store, StoreError};
-
-/// The settings that an admin changes at run time; none where the default applies.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Settings {
-    /// The name of the placement policy.
-    pub policy: Option<String>,
-    /// The policy's options; stored as JSON.
-    pub options: Option<PolicyOptions>,
-    /// The dispatch discipline.
-    pub discipline: Option<Discipline>,
-}
 
 impl Store {
     /// Returns the stored settings.

@@ -112,6 +112,12 @@ const METRICS: [(&str, &str, MetricType, ReadGauge); 15] = [
 ];
 
 impl GpuMetrics {
+    /// Returns the last readings of a node's GPUs.
+    pub(super) fn get(&self, node: &NodeName) -> Vec<GpuStatus> {
+        let nodes = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        nodes.get(node).cloned().unwrap_or_default()
+    }
+
     /// Replaces the readings of a node's GPUs; an empty list removes them.
     pub(super) fn set(&self, node: &NodeName, gpus: Vec<GpuStatus>) {
         let mut all = self.0.write().unwrap_or_else(PoisonError::into_inner);

@@ -1,9 +1,10 @@
 //! The handle to all measurements.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use packhorse_api::{ModelGoodput, agent::GpuStatus};
 use packhorse_cluster::{ModelId, NodeName};
+use packhorse_control::RequestCounts;
 use prometheus_client::{encoding::text, registry::Registry};
 
 use super::{
@@ -59,9 +60,23 @@ impl Telemetry {
         self.shared.models.remove(model);
     }
 
+    /// Returns the counts of the requests of all models.
+    pub(crate) fn request_counts(&self) -> BTreeMap<ModelId, RequestCounts> {
+        let models = self.shared.models.all();
+        let counts = models.iter();
+        counts
+            .map(|model| (model.model.clone(), model.request_counts()))
+            .collect()
+    }
+
     /// Replaces the readings of a node's GPUs.
     pub(crate) fn set_gpus(&self, node: &NodeName, gpus: Vec<GpuStatus>) {
         self.shared.gpus.set(node, gpus);
+    }
+
+    /// Returns the last readings of a node's GPUs.
+    pub(crate) fn gpus(&self, node: &NodeName) -> Vec<GpuStatus> {
+        self.shared.gpus.get(node)
     }
 
     /// Returns the models' goodput in the last `window`, at most [`super::LONGEST_WINDOW`].

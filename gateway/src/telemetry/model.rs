@@ -10,6 +10,7 @@ use std::{
 
 use packhorse_api::ModelGoodput;
 use packhorse_cluster::{ModelId, Time};
+use packhorse_control::RequestCounts;
 use packhorse_serving::RequestOutcome;
 use prometheus_client::metrics::histogram::Histogram;
 
@@ -91,6 +92,8 @@ pub struct ModelTelemetry {
     /// The stages' durations, by [`Stage::ALL`].
     pub(super) stages: [Histogram; Stage::ALL.len()],
     last_inference: AtomicU64,
+    /// The requests that arrived.
+    arrived: AtomicU64,
     window: Mutex<SlidingWindow>,
 }
 
@@ -118,6 +121,7 @@ impl ModelTelemetry {
             slo_missed: Default::default(),
             stages: std::array::from_fn(|_| Histogram::new(STAGE_BUCKETS)),
             last_inference: AtomicU64::new(0),
+            arrived: AtomicU64::new(0),
             window: Mutex::new(SlidingWindow::new(clock.now())),
         }
     }
@@ -125,6 +129,7 @@ impl ModelTelemetry {
     /// Begins a valid request whose head arrived at `arrived`.
     pub(crate) fn begin_request(self: &Arc<Self>, arrived: Time, slo: Duration) -> RequestMeter {
         let now = self.clock.now();
+        self.arrived.fetch_add(1, Relaxed);
         self.observe(Stage::Receive, now.saturating_since(arrived));
         self.with_window(|window| window.count(now, |counts| counts.offered += 1));
         RequestMeter {
@@ -132,6 +137,14 @@ impl ModelTelemetry {
             arrived,
             slo,
             ended: false,
+        }
+    }
+
+    /// Returns the numbers of requests that arrived, and that were answered within the SLO.
+    pub(super) fn request_counts(&self) -> RequestCounts {
+        RequestCounts {
+            arrived: self.arrived.load(Relaxed),
+            within_slo: self.slo_met.load(Relaxed),
         }
     }
 

@@ -210,6 +210,7 @@ impl Planner {
         };
         let replanning = Replanning {
             every,
+            estimate: Some(packhorse_placement::estimate),
             policy: &mut replan,
         };
         Ok(simulate_replanning(

@@ -157,6 +157,7 @@ impl SimulateArgs {
                 let mut policy = scenario::replanner(scenario, policy, &self.options)?;
                 let replanning = Replanning {
                     every,
+                    estimate: Some(packhorse_placement::estimate),
                     policy: &mut policy,
                 };
                 simulate_replanning(
@@ -185,10 +186,12 @@ fn print_run(report: &Report) -> anyhow::Result<()> {
     print_models(&report.models, totals)?;
     if let Some(replanning) = &report.replanning {
         output::print_line(format!(
-            "replanned {} times, every {} s: {} new plans, {} times without a plan; {} replicas started, {} stopped",
+            "replanned {} times, every {} s: {} new plans, {} not worth their cost, {} times without a plan; \
+             {} replicas started, {} stopped",
             replanning.asked,
             replanning.every_s,
             replanning.changed,
+            replanning.rejected,
             replanning.unanswered,
             replanning.started,
             replanning.stopped

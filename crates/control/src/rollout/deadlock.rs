@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use packhorse_cluster::{ModelId, ReplicaId, ReplicaState};
 
-use super::{EarlierReplica, PlacedReplica, RolloutInput};
+use super::observed::{EarlierReplica, ObservedReplica, StepInput};
 
 /// The progress of the plan's started replicas of one model.
 #[derive(Clone, Copy, Debug, Default)]
@@ -19,46 +19,54 @@ struct Progress {
 ///
 /// Started replicas are assumed to serve at some time, and superseded ones to go. If every replica of the plan can start under this
 /// assumption, there is no victim. Otherwise an earlier replica on the device of the first replica that cannot start is chosen,
-/// preferably one whose model is served without it. It is drained only if no other replica of its model is starting.
+/// preferably one whose model is served without it, and then the one whose model loses least. It is drained only if no other replica of its model is starting.
 pub(super) fn victims(
-    input: &RolloutInput,
-    earlier: &[EarlierReplica],
+    input: &StepInput<'_>,
+    earlier: &[EarlierReplica<'_>],
     started: &BTreeSet<ReplicaId>,
 ) -> BTreeSet<ReplicaId> {
     let progress = progress(input, started);
-    let progress_of =
-        |e: &EarlierReplica| progress.get(e.replica.model()).copied().unwrap_or_default();
+    let progress_of = |e: &EarlierReplica<'_>| {
+        progress
+            .get(e.observed.model())
+            .copied()
+            .unwrap_or_default()
+    };
     let mut gone: BTreeSet<ReplicaId> = earlier
         .iter()
         .filter(|e| e.draining)
-        .map(|e| e.replica.id)
+        .map(|e| e.id())
         .collect();
     let mut victims = BTreeSet::new();
     let mut given_up = BTreeSet::new();
     loop {
         let will_serve = project(input, earlier, &mut gone);
         let Some(stuck) = input
-            .plan
+            .planned
             .iter()
-            .filter(|p| !will_serve.contains(&p.id) && !given_up.contains(&p.id))
-            .min_by_key(|p| p.id)
+            .filter(|p| !will_serve.contains(&p.replica.id) && !given_up.contains(&p.replica.id))
+            .min_by_key(|p| p.replica.id)
         else {
             return victims;
         };
         let victim = earlier
             .iter()
-            .filter(|e| e.replica.device == stuck.device)
-            .filter(|e| !gone.contains(&e.replica.id) && !progress_of(e).failing)
-            .min_by_key(|e| (is_only_server(input, earlier, &gone, e), e.replica.id));
+            .filter(|e| e.observed.device() == stuck.device())
+            .filter(|e| !gone.contains(&e.id()) && !progress_of(e).failing)
+            .min_by_key(|e| {
+                let loss = input.losses.get(e.observed.model()).copied();
+                let only = is_only_server(input, earlier, &gone, e);
+                (only, loss.unwrap_or_default(), e.id())
+            });
         match victim {
             Some(victim) => {
-                gone.insert(victim.replica.id);
+                gone.insert(victim.id());
                 if !progress_of(victim).starting {
-                    victims.insert(victim.replica.id);
+                    victims.insert(victim.id());
                 }
             }
             None => {
-                given_up.insert(stuck.id);
+                given_up.insert(stuck.replica.id);
             }
         }
     }
@@ -66,15 +74,19 @@ pub(super) fn victims(
 
 /// Returns the progress of each model with a started replica in the plan.
 fn progress<'a>(
-    input: &'a RolloutInput,
+    input: &'a StepInput<'_>,
     started: &BTreeSet<ReplicaId>,
 ) -> BTreeMap<&'a ModelId, Progress> {
     let mut models: BTreeMap<&ModelId, Progress> = BTreeMap::new();
-    for p in input.plan.iter().filter(|p| started.contains(&p.id)) {
+    for p in input
+        .planned
+        .iter()
+        .filter(|p| started.contains(&p.replica.id))
+    {
         let model = models.entry(p.model()).or_default();
-        match input.status(p).map(|status| status.state) {
+        match p.status().map(|status| status.state) {
             Some(ReplicaState::Failed | ReplicaState::BackingOff) => model.failing = true,
-            _ if input.serves(p) => {}
+            _ if p.serves() => {}
             _ => model.starting = true,
         }
     }
@@ -84,24 +96,24 @@ fn progress<'a>(
 /// Returns the replicas of the plan that will serve if all started replicas do, and adds the earlier replicas that will have gone
 /// by then to `gone`.
 fn project(
-    input: &RolloutInput,
-    earlier: &[EarlierReplica],
+    input: &StepInput<'_>,
+    earlier: &[EarlierReplica<'_>],
     gone: &mut BTreeSet<ReplicaId>,
 ) -> BTreeSet<ReplicaId> {
     loop {
         let will_serve = input.started(earlier, gone);
         let kept: BTreeSet<&ModelId> = input
-            .plan
+            .planned
             .iter()
-            .filter(|p| !will_serve.contains(&p.id))
-            .map(PlacedReplica::model)
+            .filter(|p| !will_serve.contains(&p.replica.id))
+            .map(ObservedReplica::model)
             .collect();
         let before = gone.len();
         gone.extend(
             earlier
                 .iter()
-                .filter(|e| !kept.contains(e.replica.model()))
-                .map(|e| e.replica.id),
+                .filter(|e| !kept.contains(e.observed.model()))
+                .map(|e| e.id()),
         );
         if gone.len() == before {
             return will_serve;
@@ -111,19 +123,19 @@ fn project(
 
 /// Returns true if no other replica serves the replica's model.
 fn is_only_server(
-    input: &RolloutInput,
-    earlier: &[EarlierReplica],
+    input: &StepInput<'_>,
+    earlier: &[EarlierReplica<'_>],
     gone: &BTreeSet<ReplicaId>,
-    victim: &EarlierReplica,
+    victim: &EarlierReplica<'_>,
 ) -> bool {
-    let model = victim.replica.model();
+    let model = victim.observed.model();
     let stays = earlier
         .iter()
-        .filter(|e| e.replica.id != victim.replica.id && !gone.contains(&e.replica.id))
-        .map(|e| &e.replica);
+        .filter(|e| e.id() != victim.id() && !gone.contains(&e.id()))
+        .map(|e| &e.observed);
     !input
-        .plan
+        .planned
         .iter()
         .chain(stays)
-        .any(|replica| replica.model() == model && input.serves(replica))
+        .any(|replica| replica.model() == model && replica.serves())
 }

@@ -1,10 +1,10 @@
-//! The rollout of a plan: from the plan to the wanted state of every node and the replicas that the data plane serves, with new
+//! The rollout of a plan: from the plan to the wanted replicas of every node and the replicas that the data plane serves, with new
 //! replicas made before old ones are broken.
 //!
 //! A replica of an earlier plan continues to serve until all replicas of its model in the newest plan serve. Then the data plane
 //! drains it, and only when it is drained it is no longer wanted. New replicas start beside it if the device's memory holds both.
 //! Otherwise they wait until the earlier replicas have gone. Only if replicas would wait for each other forever, an earlier
-//! replica is broken before its successor is made.
+//! replica is broken before its successor is made: the one whose model loses least.
 //!
 //! Replicas that the new plan keeps are not touched. A new replica that fails takes no earlier one down. If the nodes cannot
 //! execute a plan any more, because a node is lost or a program fails, the planner makes a plan without them, as it does for
@@ -12,316 +12,344 @@
 //!
 //! The wanted replicas of a device never exceed its memory if each plan alone does not. A replica that an agent
 //! is still stopping counts as gone here, because agents start nothing on a device until its unwanted processes have ended.
+//!
+//! A step costs time in proportion to the touched replicas and those that depend on them: replicas depend on each other if they
+//! share a model, or a device, on which there is a replica of an earlier plan. Without such a replica nothing waits for anything.
 
 mod deadlock;
 mod identity;
+mod observed;
+mod step;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
     net::SocketAddr,
-    sync::Arc,
 };
 
 use packhorse_cluster::{
-    ByteCount, Capacity, ComputeShare, DeviceId, ModelId, NodeName, Program, ReplicaId,
-    ReplicaState, ReplicaStatus, WantedProfile, WantedReplica, WantedState,
+    ByteCount, DeviceId, ModelId, NodeName, Program, ReplicaId, ReplicaPhase, ReplicaStatus,
+    WantedReplica,
 };
 
-pub use identity::{Placement, assign_ids, replan};
+pub(crate) use identity::assign_ids;
+use observed::{EarlierReplica, ObservedReplica, StepInput};
+pub(crate) use observed::{LinkPhase, NodePhase, PlacedReplica};
 
-/// A replica with its identity and the parameters that its node needs.
-#[derive(Clone, Debug, PartialEq)]
-pub struct PlacedReplica {
-    /// The replica's identity while it exists.
-    pub id: ReplicaId,
-    /// The program that the replica runs.
-    pub program: Arc<Program>,
-    /// The device that the replica runs on.
-    pub device: DeviceId,
-    /// The total memory of the device.
-    pub device_memory: ByteCount,
-    /// The largest number of rows in one batch.
-    pub batch_size: u32,
-    /// The share of the multiprocessors that the replica may use; `None` sets no limit.
-    pub compute_share: Option<ComputeShare>,
-    /// The device memory that the replica needs according to its profile; zero if unknown.
-    pub memory: ByteCount,
+/// The observations that a rollout depends on.
+pub(crate) trait Observations {
+    /// Returns the memory of a device; zero if it is unknown.
+    fn memory(&self, device: &DeviceId) -> ByteCount;
+    /// Returns the phase of the node of a replica. It may depend on the replica: the last report of a lost node counts for the
+    /// replicas that still answer.
+    fn node(&self, replica: &PlacedReplica) -> NodePhase;
+    /// Returns the status of a replica that its node last reported, if it did.
+    fn status(&self, replica: &PlacedReplica) -> Option<&ReplicaStatus>;
+    /// Returns the phase of the link to a replica; `None` if the data plane was not told to serve it.
+    fn link(&self, replica: ReplicaId) -> Option<LinkPhase>;
+    /// Returns the requests per second that a model loses with one of its replicas, in thousandths.
+    fn loss(&self, model: &ModelId) -> u64;
 }
 
-/// A replica of an earlier plan that the newest plan does not have, while it is still wanted.
-#[derive(Clone, Debug, PartialEq)]
-pub struct EarlierReplica {
-    /// The replica.
-    pub replica: PlacedReplica,
-    /// True once the replica was told to drain, which is never revoked.
-    pub draining: bool,
-}
-
-/// The state of a node as the control plane observes it.
-#[derive(Clone, Debug, PartialEq)]
-pub enum ObservedNode {
-    /// The node has not reported since the gateway started, and its lease has not expired: its replicas are unknown.
-    Awaited,
-    /// The node holds its lease; with the replicas of its last report.
-    Reporting(BTreeMap<ReplicaId, ReplicaStatus>),
-    /// The node's lease has expired. Nodes without an entry count as lost.
-    Lost,
-}
-
-/// The phase of the data plane's link to a replica that it was told to serve.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum LinkPhase {
-    /// There is no connection.
-    Connecting,
-    /// The replica gets batches.
-    Serving,
-    /// The replica gets no further batches, and has not answered all it got.
-    Draining,
-    /// The replica has answered all batches and gets no further ones.
-    Drained,
-}
-
-/// The input of a rollout step.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct RolloutInput {
-    /// The replicas of the newest plan.
-    pub plan: Vec<PlacedReplica>,
-    /// The remaining replicas of earlier plans: [`RolloutOutcome::earlier`] of the step before, or the result of [`replan`] when
-    /// the plan changes. After a start of the gateway: the replicas of stored plans that the newest does not have, not draining;
-    /// the next step removes those that no node reports as ready.
-    pub earlier: Vec<EarlierReplica>,
-    /// The nodes, by name.
-    pub nodes: BTreeMap<NodeName, ObservedNode>,
-    /// The data plane's links; a replica that it was not told to serve yet has none.
-    pub links: BTreeMap<ReplicaId, LinkPhase>,
-    /// The measurements to make, by node name.
-    pub profiles: BTreeMap<NodeName, Vec<WantedProfile>>,
-}
-
-/// The result of a rollout step.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct RolloutOutcome {
-    /// The wanted state of every node that reports. A node without an entry must report before it gets one.
-    pub nodes: BTreeMap<NodeName, NodeWanted>,
-    /// The replicas that the data plane connects to.
-    pub serve: BTreeMap<ReplicaId, ServedReplica>,
-    /// The remaining replicas of earlier plans, for the next [`RolloutInput`]. Empty once the rollout is complete.
-    pub earlier: Vec<EarlierReplica>,
+/// The replicas of the newest plan, and those of earlier plans that are still wanted.
+#[derive(Debug, Default)]
+pub(crate) struct Rollout {
+    replicas: BTreeMap<ReplicaId, PlacedReplica>,
+    by_model: BTreeMap<ModelId, BTreeSet<ReplicaId>>,
+    by_device: BTreeMap<NodeName, BTreeMap<DeviceId, BTreeSet<ReplicaId>>>,
+    /// The replicas of earlier plans.
+    earlier: BTreeSet<ReplicaId>,
     /// The replicas of the plan that wait for memory which replicas of earlier plans hold.
-    pub waiting: BTreeSet<ReplicaId>,
+    waiting: BTreeSet<ReplicaId>,
+    /// The replicas that have changed, or whose observations have, since the last step.
+    touched: BTreeSet<ReplicaId>,
+    /// The nodes whose wanted replicas have changed, because a replica was removed, since the last step.
+    touched_nodes: BTreeSet<NodeName>,
 }
 
-/// The replicas and measurements that are wanted of one node.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct NodeWanted {
-    /// The replicas that shall run, and no others, ordered by identity.
-    pub replicas: Vec<WantedReplica>,
-    /// The measurements that shall be made.
-    pub profiles: Vec<WantedProfile>,
+/// The changes of a step.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct RolloutChange {
+    /// The nodes whose wanted replicas may have changed.
+    pub(crate) nodes: BTreeSet<NodeName>,
+    /// The replicas that were looked at, because they or their observations changed. Some may no longer exist.
+    pub(crate) replicas: BTreeSet<ReplicaId>,
+    /// The replicas that drain although their successors do not serve yet.
+    pub(crate) broken: BTreeSet<ReplicaId>,
 }
 
-/// A replica whose worker accepts batches.
-#[derive(Clone, Debug, PartialEq)]
-pub struct ServedReplica {
-    /// The replica.
-    pub replica: PlacedReplica,
-    /// The address on which the replica's worker listens.
-    pub address: SocketAddr,
-    /// The limits that the worker reported; none if it has not.
-    pub capacity: Option<Capacity>,
-    /// True if the replica gets no further batches.
-    pub draining: bool,
-}
-
-impl NodeWanted {
-    /// Converts this into the message to the node.
-    pub fn into_state(self, epoch: u64, revision: u64) -> WantedState {
-        WantedState {
-            epoch,
-            revision,
-            replicas: self.replicas,
-            profiles: self.profiles,
+impl Rollout {
+    /// Restores the replicas of stored plans: those of the newest, and those of earlier ones that may still run.
+    pub(crate) fn restore(replicas: impl IntoIterator<Item = PlacedReplica>) -> Self {
+        let mut rollout = Self::default();
+        for replica in replicas {
+            rollout.insert(replica);
         }
+        rollout
     }
-}
 
-impl PlacedReplica {
-    fn wanted(&self) -> WantedReplica {
-        WantedReplica {
-            id: self.id,
-            program: Program::clone(&self.program),
-            device: self.device.local().to_owned(),
-            batch_size: self.batch_size,
-            compute_share_pct: self.compute_share,
-            memory_bytes: (self.memory > ByteCount::ZERO).then_some(self.memory),
+    /// Makes these the replicas of the newest plan. The others become superseded.
+    pub(crate) fn adopt(&mut self, plan: Vec<PlacedReplica>) {
+        let kept: BTreeSet<ReplicaId> = plan.iter().map(|replica| replica.id).collect();
+        for (id, replica) in &mut self.replicas {
+            if replica.is_planned() && !kept.contains(id) {
+                replica.phase = ReplicaPhase::Superseded;
+                self.earlier.insert(*id);
+                self.waiting.remove(id);
+                self.touched.insert(*id);
+            }
+        }
+        for replica in plan {
+            self.insert(replica);
         }
     }
 
-    fn model(&self) -> &ModelId {
-        &self.program.model
+    fn insert(&mut self, replica: PlacedReplica) {
+        let id = replica.id;
+        self.touched.insert(id);
+        if replica.is_planned() {
+            self.earlier.remove(&id);
+        } else {
+            self.earlier.insert(id);
+        }
+        let model = replica.spec.model.model.clone();
+        self.by_model.entry(model).or_default().insert(id);
+        let device = replica.spec.device.clone();
+        let devices = self.by_device.entry(device.node().clone()).or_default();
+        devices.entry(device).or_default().insert(id);
+        self.replicas.insert(id, replica);
     }
-}
 
-impl RolloutInput {
-    /// Computes the next step. Equal input gives equal output, and a second step with [`RolloutOutcome::earlier`] as its only
-    /// change of input gives the same output.
-    pub fn step(&self) -> RolloutOutcome {
-        let mut earlier = self.earlier.clone();
-        earlier.retain(|e| self.plan.iter().all(|p| p.id != e.replica.id));
-        earlier.sort_by_key(|e| e.replica.id);
-        let started = loop {
-            earlier.retain(|e| self.still_needed(e));
-            let started = self.started(&earlier, &BTreeSet::new());
-            let mut leaving = self.superseded(&earlier);
-            leaving.extend(deadlock::victims(self, &earlier, &started));
-            let mut changed = false;
-            for e in &mut earlier {
-                if leaving.contains(&e.replica.id) && !e.draining {
-                    e.draining = true;
-                    changed = true;
+    fn remove(&mut self, id: ReplicaId) {
+        let Some(replica) = self.replicas.remove(&id) else {
+            return;
+        };
+        self.earlier.remove(&id);
+        self.waiting.remove(&id);
+        remove_from(&mut self.by_model, &replica.spec.model.model, id);
+        let node = replica.spec.device.node();
+        if let Some(devices) = self.by_device.get_mut(node) {
+            remove_from(devices, &replica.spec.device, id);
+            if devices.is_empty() {
+                self.by_device.remove(node);
+            }
+        }
+        self.touched_nodes.insert(node.clone());
+    }
+
+    /// Notes that the observations of a replica have changed.
+    pub(crate) fn touch(&mut self, id: ReplicaId) {
+        if self.replicas.contains_key(&id) {
+            self.touched.insert(id);
+        }
+    }
+
+    /// Notes that a node has changed in a way that concerns all its replicas.
+    pub(crate) fn touch_node(&mut self, node: &NodeName) {
+        let ids: Vec<ReplicaId> = self.on_node(node).map(|replica| replica.id).collect();
+        self.touched.extend(ids);
+        self.touched_nodes.insert(node.clone());
+    }
+
+    /// Notes that a model has changed in a way that concerns all its replicas.
+    pub(crate) fn touch_model(&mut self, model: &ModelId) {
+        let ids = self.by_model.get(model).into_iter().flatten();
+        self.touched.extend(ids);
+    }
+
+    /// Takes one step.
+    pub(crate) fn step(&mut self, observations: &impl Observations) -> RolloutChange {
+        let mut change = RolloutChange {
+            nodes: std::mem::take(&mut self.touched_nodes),
+            ..RolloutChange::default()
+        };
+        if self.touched.is_empty() {
+            return change;
+        }
+        let ids = self.dependents();
+        let input = self.step_input(&ids, observations);
+        let outcome = input.step();
+        change.broken = outcome.broken;
+        for id in ids {
+            let Some(replica) = self.replicas.get_mut(&id) else {
+                continue;
+            };
+            let node = replica.spec.device.node();
+            if replica.is_planned() {
+                let changed = if outcome.started.contains(&id) {
+                    self.waiting.remove(&id)
+                } else {
+                    self.waiting.insert(id)
+                };
+                if changed || self.touched.contains(&id) {
+                    change.nodes.insert(node.clone());
+                }
+            } else {
+                match outcome.earlier.get(&id) {
+                    Some(true) => replica.phase = ReplicaPhase::Draining,
+                    Some(false) => {}
+                    None => self.remove(id),
                 }
             }
-            if !changed {
-                break started;
+            change.replicas.insert(id);
+        }
+        self.touched.clear();
+        change.nodes.append(&mut self.touched_nodes);
+        change
+    }
+
+    /// Returns the touched replicas and those that depend on them.
+    fn dependents(&self) -> BTreeSet<ReplicaId> {
+        let mut found: BTreeSet<ReplicaId> = self.touched.clone();
+        let mut open: Vec<ReplicaId> = found.iter().copied().collect();
+        let mut seen_models: BTreeSet<&ModelId> = BTreeSet::new();
+        let mut seen_devices: BTreeSet<&DeviceId> = BTreeSet::new();
+        while let Some(id) = open.pop() {
+            let Some(replica) = self.replicas.get(&id) else {
+                continue;
+            };
+            let model = &replica.spec.model.model;
+            let device = &replica.spec.device;
+            let mut groups = Vec::new();
+            if seen_models.insert(model) {
+                groups.extend(self.by_model.get(model));
             }
-        };
-        RolloutOutcome {
-            nodes: self.wanted(&earlier, &started),
-            serve: self.serve(&earlier),
-            waiting: self
-                .plan
-                .iter()
-                .map(|p| p.id)
-                .filter(|id| !started.contains(id))
-                .collect(),
-            earlier,
-        }
-    }
-
-    /// Returns the status that the replica's node reported, if it did.
-    fn status(&self, replica: &PlacedReplica) -> Option<&ReplicaStatus> {
-        match self.nodes.get(replica.device.node())? {
-            ObservedNode::Reporting(replicas) => replicas.get(&replica.id),
-            ObservedNode::Awaited | ObservedNode::Lost => None,
-        }
-    }
-
-    /// Returns the address on which the replica accepts batches, if it does.
-    fn ready_address(&self, replica: &PlacedReplica) -> Option<SocketAddr> {
-        let status = self.status(replica)?;
-        status
-            .address
-            .filter(|_| status.state == ReplicaState::Ready)
-    }
-
-    /// Returns true if the replica gets batches.
-    fn serves(&self, replica: &PlacedReplica) -> bool {
-        self.ready_address(replica).is_some()
-            && self.links.get(&replica.id) == Some(&LinkPhase::Serving)
-    }
-
-    /// Returns true if an earlier replica is still wanted. It is kept only while it answers requests; one that is not ready is
-    /// not waited for.
-    fn still_needed(&self, earlier: &EarlierReplica) -> bool {
-        let replica = &earlier.replica;
-        if self.nodes.get(replica.device.node()) == Some(&ObservedNode::Awaited) {
-            return true;
-        }
-        let link = self.links.get(&replica.id);
-        let computes = matches!(link, Some(LinkPhase::Serving | LinkPhase::Draining));
-        self.ready_address(replica).is_some() && (computes || !earlier.draining)
-    }
-
-    /// Returns the earlier replicas of the models whose replicas in the plan all serve, and of those without a replica in the plan.
-    fn superseded(&self, earlier: &[EarlierReplica]) -> BTreeSet<ReplicaId> {
-        let incomplete: BTreeSet<&ModelId> = self
-            .plan
-            .iter()
-            .filter(|p| !self.serves(p))
-            .map(PlacedReplica::model)
-            .collect();
-        earlier
-            .iter()
-            .filter(|e| !incomplete.contains(e.replica.model()))
-            .map(|e| e.replica.id)
-            .collect()
-    }
-
-    /// Returns the replicas of the plan that may run beside the earlier ones without `gone`. Each device starts its replicas in a
-    /// fixed order, first those that run already, then the others by identity, so that a started replica stays started.
-    fn started(
-        &self,
-        earlier: &[EarlierReplica],
-        gone: &BTreeSet<ReplicaId>,
-    ) -> BTreeSet<ReplicaId> {
-        let mut held: BTreeMap<&DeviceId, ByteCount> = BTreeMap::new();
-        for e in earlier.iter().filter(|e| !gone.contains(&e.replica.id)) {
-            let sum = held.entry(&e.replica.device).or_default();
-            *sum = sum.saturating_add(e.replica.memory);
-        }
-        let mut order: Vec<&PlacedReplica> = self.plan.iter().collect();
-        order.sort_by_key(|p| (self.status(p).is_none(), p.id));
-        let mut full: BTreeSet<&DeviceId> = BTreeSet::new();
-        let mut started = BTreeSet::new();
-        for p in order {
-            // Without earlier replicas no memory comes free later, and the plan itself keeps to the device's memory.
-            if let Some(sum) = held.get_mut(&p.device) {
-                let with = sum.saturating_add(p.memory);
-                let fits = with <= p.device_memory && !full.contains(&p.device);
-                if self.status(p).is_none() && !fits {
-                    full.insert(&p.device);
+            if seen_devices.insert(device) {
+                groups.extend(self.ids_on_device(device));
+            }
+            for group in groups {
+                if group.is_disjoint(&self.earlier) {
                     continue;
                 }
-                *sum = with;
+                open.extend(group.iter().filter(|id| found.insert(**id)));
             }
-            started.insert(p.id);
         }
-        started
+        found
     }
 
-    /// Returns the wanted state of each reporting node.
-    fn wanted(
-        &self,
-        earlier: &[EarlierReplica],
-        started: &BTreeSet<ReplicaId>,
-    ) -> BTreeMap<NodeName, NodeWanted> {
-        let mut nodes: BTreeMap<NodeName, NodeWanted> = self
-            .nodes
-            .iter()
-            .filter(|(_, view)| matches!(view, ObservedNode::Reporting(_)))
-            .map(|(name, _)| {
-                let profiles = self.profiles.get(name).cloned().unwrap_or_default();
-                let replicas = Vec::new();
-                (name.clone(), NodeWanted { replicas, profiles })
-            })
+    fn step_input<'a>(
+        &'a self,
+        ids: &BTreeSet<ReplicaId>,
+        observations: &'a impl Observations,
+    ) -> StepInput<'a> {
+        let mut input = StepInput::default();
+        for replica in ids.iter().filter_map(|id| self.replicas.get(id)) {
+            let observed = ObservedReplica {
+                replica,
+                node: observations.node(replica),
+                status: observations.status(replica),
+                link: observations.link(replica.id),
+            };
+            if replica.is_planned() {
+                input.planned.push(observed);
+                continue;
+            }
+            let device = &replica.spec.device;
+            input.memory.insert(device, observations.memory(device));
+            let model = &replica.spec.model.model;
+            input.losses.insert(model, observations.loss(model));
+            input.earlier.push(EarlierReplica {
+                observed,
+                draining: replica.phase == ReplicaPhase::Draining,
+            });
+        }
+        input
+    }
+
+    /// Returns a replica.
+    pub(crate) fn get(&self, id: ReplicaId) -> Option<&PlacedReplica> {
+        self.replicas.get(&id)
+    }
+
+    /// Returns all replicas, by identity.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &PlacedReplica> {
+        self.replicas.values()
+    }
+
+    /// Returns the replicas of the newest plan, by identity.
+    pub(crate) fn planned(&self) -> impl Iterator<Item = &PlacedReplica> {
+        self.replicas
+            .values()
+            .filter(|replica| replica.is_planned())
+    }
+
+    /// Returns the number of the replicas of earlier plans that are still wanted; 0 once the plan is rolled out.
+    pub(crate) fn earlier_count(&self) -> usize {
+        self.earlier.len()
+    }
+
+    /// Returns the replicas of a model, by identity.
+    pub(crate) fn of_model(&self, model: &ModelId) -> impl Iterator<Item = &PlacedReplica> {
+        let ids = self.by_model.get(model).into_iter().flatten();
+        ids.filter_map(|id| self.replicas.get(id))
+    }
+
+    /// Returns the replicas of a device, by identity.
+    pub(crate) fn on_device(&self, device: &DeviceId) -> impl Iterator<Item = &PlacedReplica> {
+        let ids = self.ids_on_device(device).into_iter().flatten();
+        ids.filter_map(|id| self.replicas.get(id))
+    }
+
+    fn ids_on_device(&self, device: &DeviceId) -> Option<&BTreeSet<ReplicaId>> {
+        self.by_device.get(device.node())?.get(device)
+    }
+
+    /// Returns the replicas of a node, by device and identity.
+    pub(crate) fn on_node(&self, node: &NodeName) -> impl Iterator<Item = &PlacedReplica> {
+        let devices = self.by_device.get(node).into_iter().flatten();
+        devices
+            .flat_map(|(_, ids)| ids)
+            .filter_map(|id| self.replicas.get(id))
+    }
+
+    /// Returns true if a replica of the plan waits for memory which replicas of earlier plans hold.
+    pub(crate) fn waits(&self, id: ReplicaId) -> bool {
+        self.waiting.contains(&id)
+    }
+
+    /// Returns the replicas that a node shall run, ordered by identity.
+    pub(crate) fn wanted(&self, node: &NodeName) -> Vec<WantedReplica> {
+        let mut wanted: Vec<WantedReplica> = self
+            .on_node(node)
+            .filter(|replica| !self.waiting.contains(&replica.id))
+            .map(wanted_replica)
             .collect();
-        let new = self.plan.iter().filter(|p| started.contains(&p.id));
-        for replica in new.chain(earlier.iter().map(|e| &e.replica)) {
-            if let Some(node) = nodes.get_mut(replica.device.node()) {
-                node.replicas.push(replica.wanted());
-            }
-        }
-        for node in nodes.values_mut() {
-            node.replicas.sort_by_key(|replica| replica.id);
-        }
-        nodes
+        wanted.sort_by_key(|replica| replica.id);
+        wanted
     }
 
-    /// Returns the replicas that the data plane serves.
-    fn serve(&self, earlier: &[EarlierReplica]) -> BTreeMap<ReplicaId, ServedReplica> {
-        let new = self.plan.iter().map(|p| (p, false));
-        let old = earlier.iter().map(|e| (&e.replica, e.draining));
-        new.chain(old)
-            .filter_map(|(replica, draining)| {
-                let served = ServedReplica {
-                    replica: replica.clone(),
-                    address: self.ready_address(replica)?,
-                    capacity: self.status(replica).and_then(|status| status.capacity),
-                    draining,
-                };
-                Some((replica.id, served))
-            })
-            .collect()
+    /// Returns the address on which a replica accepts batches, if it does.
+    pub(crate) fn ready_address(
+        replica: &PlacedReplica,
+        observations: &impl Observations,
+    ) -> Option<SocketAddr> {
+        let observed = ObservedReplica {
+            replica,
+            node: observations.node(replica),
+            status: observations.status(replica),
+            link: None,
+        };
+        observed.ready_address()
+    }
+}
+
+fn remove_from<K: Ord>(index: &mut BTreeMap<K, BTreeSet<ReplicaId>>, key: &K, id: ReplicaId) {
+    if let Some(ids) = index.get_mut(key) {
+        ids.remove(&id);
+        if ids.is_empty() {
+            index.remove(key);
+        }
+    }
+}
+
+fn wanted_replica(replica: &PlacedReplica) -> WantedReplica {
+    let spec = &replica.spec;
+    WantedReplica {
+        id: replica.id,
+        program: Program::clone(&spec.model),
+        device: spec.device.local().to_owned(),
+        batch_size: spec.batch_size,
+        compute_share_pct: spec.compute_share,
+        memory_bytes: spec.memory.filter(|memory| *memory > ByteCount::ZERO),
     }
 }
 

@@ -1,8 +1,10 @@
 //! Scenarios of one rollout, and random histories of plans, crashes and lost nodes.
 
-use std::collections::VecDeque;
+use std::{collections::VecDeque, sync::Arc};
 
-use packhorse_cluster::{ArtifactDigest, Generation};
+use packhorse_cluster::{
+    ArtifactDigest, ComputeShare, Generation, ReplicaSpec, ReplicaState, ReplicaStatus,
+};
 use proptest::prelude::*;
 
 use super::*;
@@ -19,15 +21,50 @@ fn program(model: &str) -> Arc<Program> {
     })
 }
 
+type Placement = ReplicaSpec<Arc<Program>>;
+
 /// `device` as NODE/DEVICE, `memory` out of ten.
 fn placement(model: &str, device: &str, memory: u64) -> Placement {
-    Placement {
-        program: program(model),
-        device: device.parse().unwrap(),
-        device_memory: ByteCount::new(MEMORY),
-        batch_size: 4,
-        compute_share: None,
-        memory: ByteCount::new(memory),
+    ReplicaSpec {
+        memory: Some(ByteCount::new(memory)),
+        ..ReplicaSpec::new(program(model), device.parse().unwrap(), 4)
+    }
+}
+
+/// The nodes and links of a simulated cluster, as the rollout observes them.
+#[derive(Clone, Default)]
+struct SimObservations {
+    nodes: BTreeMap<NodeName, SimNode>,
+    links: BTreeMap<ReplicaId, LinkPhase>,
+}
+
+#[derive(Clone)]
+struct SimNode {
+    phase: NodePhase,
+    statuses: BTreeMap<ReplicaId, ReplicaStatus>,
+}
+
+impl Observations for SimObservations {
+    fn memory(&self, _: &DeviceId) -> ByteCount {
+        ByteCount::new(MEMORY)
+    }
+
+    fn node(&self, replica: &PlacedReplica) -> NodePhase {
+        self.nodes[replica.spec.device.node()].phase
+    }
+
+    fn status(&self, replica: &PlacedReplica) -> Option<&ReplicaStatus> {
+        self.nodes[replica.spec.device.node()]
+            .statuses
+            .get(&replica.id)
+    }
+
+    fn link(&self, replica: ReplicaId) -> Option<LinkPhase> {
+        self.links.get(&replica).copied()
+    }
+
+    fn loss(&self, _: &ModelId) -> u64 {
+        0
     }
 }
 
@@ -36,8 +73,12 @@ fn placement(model: &str, device: &str, memory: u64) -> Placement {
 #[derive(Default)]
 struct SimCluster {
     generation: u64,
-    input: RolloutInput,
-    outcome: RolloutOutcome,
+    rollout: Rollout,
+    observed: SimObservations,
+    /// The wanted replicas that each node was last told.
+    published: BTreeMap<NodeName, Vec<WantedReplica>>,
+    /// The replicas that the data plane was told to serve, with true for those that drain.
+    serve: BTreeMap<ReplicaId, bool>,
     /// The replicas that never start.
     broken: BTreeSet<ReplicaId>,
 }
@@ -46,43 +87,85 @@ impl SimCluster {
     fn with_nodes(names: &[&str]) -> Self {
         let mut cluster = Self::default();
         for name in names {
-            let view = ObservedNode::Reporting(BTreeMap::new());
-            cluster.input.nodes.insert(name.parse().unwrap(), view);
+            let node = SimNode {
+                phase: NodePhase::Reporting,
+                statuses: BTreeMap::new(),
+            };
+            cluster.observed.nodes.insert(name.parse().unwrap(), node);
         }
         cluster
     }
 
     fn plan(&mut self, placements: &[Placement]) {
         self.generation += 1;
-        let (plan, earlier) = replan(
+        let existing = self.rollout.iter();
+        let plan = assign_ids(
             Generation(self.generation),
-            placements,
-            &self.input.plan,
-            &self.input.earlier,
+            placements.to_vec(),
+            existing.filter(|replica| replica.phase != ReplicaPhase::Draining),
         );
-        self.input.plan = plan;
-        self.input.earlier = earlier;
+        self.rollout.adopt(plan);
         self.step();
     }
 
     fn step(&mut self) {
-        self.outcome = self.input.step();
-        self.input.earlier.clone_from(&self.outcome.earlier);
-        assert_eq!(
-            self.input.step(),
-            self.outcome,
-            "a second step changed the outcome"
-        );
-        let mut wanted: BTreeMap<(&NodeName, &str), u64> = BTreeMap::new();
-        let known = self.input.plan.iter();
-        let known: BTreeMap<ReplicaId, u64> = known
-            .chain(self.outcome.earlier.iter().map(|e| &e.replica))
-            .map(|replica| (replica.id, replica.memory.as_u64()))
-            .collect();
-        for (node, state) in &self.outcome.nodes {
-            for replica in &state.replicas {
-                let sum = wanted.entry((node, &replica.device)).or_default();
-                *sum += known[&replica.id];
+        let change = self.rollout.step(&self.observed);
+        for node in &change.nodes {
+            if self.observed.nodes[node].phase == NodePhase::Reporting {
+                let wanted = self.rollout.wanted(node);
+                self.published.insert(node.clone(), wanted);
+            }
+        }
+        for id in &change.replicas {
+            let served = self
+                .rollout
+                .get(*id)
+                .filter(|replica| Rollout::ready_address(replica, &self.observed).is_some());
+            match served {
+                Some(replica) => {
+                    let draining = replica.phase == ReplicaPhase::Draining;
+                    self.serve.insert(*id, draining);
+                }
+                None => {
+                    self.serve.remove(id);
+                }
+            }
+        }
+        self.check();
+    }
+
+    /// Asserts that a step over everything changes nothing, and that no memory is overcommitted.
+    fn check(&mut self) {
+        let phases = |rollout: &Rollout| -> Vec<(ReplicaId, ReplicaPhase)> {
+            rollout.iter().map(|r| (r.id, r.phase)).collect()
+        };
+        let (before, waiting) = (phases(&self.rollout), self.rollout.waiting.clone());
+        let all: Vec<ReplicaId> = self.rollout.iter().map(|replica| replica.id).collect();
+        self.rollout.touched.extend(all);
+        self.rollout.step(&self.observed);
+        assert_eq!(phases(&self.rollout), before, "another step changed phases");
+        assert_eq!(self.rollout.waiting, waiting, "another step started others");
+        for (name, node) in &self.observed.nodes {
+            if node.phase == NodePhase::Reporting {
+                let wanted = self.rollout.wanted(name);
+                let published = self.published.get(name).cloned().unwrap_or_default();
+                assert_eq!(published, wanted, "{name} was not told");
+            }
+        }
+        for replica in self.rollout.iter() {
+            let ready = Rollout::ready_address(replica, &self.observed).is_some();
+            let draining = replica.phase == ReplicaPhase::Draining;
+            let served = self.serve.get(&replica.id).copied();
+            assert_eq!(served, ready.then_some(draining), "{}", replica.id);
+        }
+        let mut held: BTreeMap<(&NodeName, &str), u64> = BTreeMap::new();
+        for (node, replicas) in &self.published {
+            for replica in replicas {
+                let Some(placed) = self.rollout.get(replica.id) else {
+                    continue;
+                };
+                let sum = held.entry((node, &replica.device)).or_default();
+                *sum += placed.spec.memory.unwrap().as_u64();
                 assert!(*sum <= MEMORY, "{node}/{} holds {sum}", replica.device);
             }
         }
@@ -90,16 +173,19 @@ impl SimCluster {
 
     /// The node takes one step towards its wanted state.
     fn step_node(&mut self, name: &NodeName) {
-        let Some(wanted) = self.outcome.nodes.get(name) else {
+        let Some(wanted) = self.published.get(name) else {
             return;
         };
-        let Some(ObservedNode::Reporting(replicas)) = self.input.nodes.get_mut(name) else {
+        let wanted: BTreeSet<ReplicaId> = wanted.iter().map(|r| r.id).collect();
+        let node = self.observed.nodes.get_mut(name).unwrap();
+        if node.phase != NodePhase::Reporting {
             return;
-        };
-        let wanted: BTreeSet<ReplicaId> = wanted.replicas.iter().map(|r| r.id).collect();
-        replicas.retain(|id, _| wanted.contains(id));
+        }
+        let stopped = node.statuses.extract_if(.., |id, _| !wanted.contains(id));
+        let mut changed: Vec<ReplicaId> = stopped.map(|(id, _)| id).collect();
         for id in wanted {
-            let status = replicas.entry(id).or_insert_with(|| ReplicaStatus {
+            changed.push(id);
+            let status = node.statuses.entry(id).or_insert_with(|| ReplicaStatus {
                 id,
                 state: ReplicaState::Fetching,
                 address: None,
@@ -118,28 +204,32 @@ impl SimCluster {
             let ready = status.state == ReplicaState::Ready;
             status.address = ready.then(|| "127.0.0.1:1".parse().unwrap());
         }
+        for id in changed {
+            self.rollout.touch(id);
+        }
         self.step();
     }
 
     /// The data plane takes one step towards its target.
     fn step_links(&mut self) {
-        let links = &mut self.input.links;
-        links.retain(|id, _| self.outcome.serve.contains_key(id));
-        for (id, served) in &self.outcome.serve {
+        let links = &mut self.observed.links;
+        links.retain(|id, _| self.serve.contains_key(id));
+        for (id, draining) in &self.serve {
             let link = links.entry(*id).or_insert(LinkPhase::Connecting);
-            *link = match (*link, served.draining) {
+            *link = match (*link, draining) {
                 (LinkPhase::Serving, true) => LinkPhase::Draining,
                 (LinkPhase::Connecting, false) => LinkPhase::Serving,
                 (_, true) => LinkPhase::Drained,
                 (link, false) => link,
             };
+            self.rollout.touch(*id);
         }
         self.step();
     }
 
     fn advance(&mut self, rounds: usize) {
         for _ in 0..rounds {
-            let names: Vec<NodeName> = self.input.nodes.keys().cloned().collect();
+            let names: Vec<NodeName> = self.observed.nodes.keys().cloned().collect();
             for name in names {
                 self.step_node(&name);
             }
@@ -147,28 +237,45 @@ impl SimCluster {
         }
     }
 
+    fn set_phase(&mut self, node: &str, phase: NodePhase) {
+        let name: NodeName = node.parse().unwrap();
+        self.observed.nodes.get_mut(&name).unwrap().phase = phase;
+        self.rollout.touch_node(&name);
+        self.step();
+    }
+
     fn wanted(&self) -> Vec<String> {
-        let replicas = self.outcome.nodes.values().flat_map(|node| &node.replicas);
+        let replicas = self.published.values().flatten();
         replicas.map(|replica| replica.id.to_string()).collect()
+    }
+
+    /// The replicas of earlier plans.
+    fn earlier(&self) -> Vec<String> {
+        let earlier = self.rollout.iter().filter(|replica| !replica.is_planned());
+        earlier.map(|replica| replica.id.to_string()).collect()
+    }
+
+    fn is_draining(&self, id: &str) -> bool {
+        let replica = self.rollout.get(id.parse().unwrap());
+        replica.unwrap().phase == ReplicaPhase::Draining
     }
 
     /// The replicas that get batches.
     fn served(&self) -> Vec<String> {
-        let served = self.outcome.serve.iter().filter(|(id, served)| {
-            !served.draining && self.input.links.get(id) == Some(&LinkPhase::Serving)
+        let served = self.serve.iter().filter(|(id, draining)| {
+            !**draining && self.observed.links.get(id) == Some(&LinkPhase::Serving)
         });
         served.map(|(id, _)| id.to_string()).collect()
     }
 
     fn set_state(&mut self, id: &str, state: ReplicaState) {
         let id: ReplicaId = id.parse().unwrap();
-        for view in self.input.nodes.values_mut() {
-            if let ObservedNode::Reporting(replicas) = view
-                && let Some(status) = replicas.get_mut(&id)
-            {
+        for node in self.observed.nodes.values_mut() {
+            if let Some(status) = node.statuses.get_mut(&id) {
                 status.state = state;
             }
         }
+        self.rollout.touch(id);
         self.step();
     }
 }
@@ -201,7 +308,7 @@ fn an_old_replica_serves_until_the_new_one_does_and_goes_only_when_drained() {
     );
     cluster.step_links();
     assert_eq!(cluster.wanted(), ["2-0"]);
-    assert_eq!(cluster.outcome.earlier, []);
+    assert!(cluster.earlier().is_empty());
 }
 
 #[test]
@@ -215,17 +322,17 @@ fn a_replica_that_the_new_plan_has_too_keeps_its_identity() {
         placement("m", "n/b", 3),
     ]);
     assert_eq!(cluster.wanted(), ["1-0", "1-1", "2-0"]);
-    assert_eq!(cluster.outcome.earlier, []);
+    assert!(cluster.earlier().is_empty());
     assert_eq!(cluster.served(), ["1-0", "1-1"]);
 }
 
 #[test]
 fn twins_are_matched_once_each_and_changed_replicas_not_at_all() {
     let twin = placement("m", "n/a", 1);
-    let first = assign_ids(Generation(1), &[twin.clone(), twin.clone()], []);
+    let first = assign_ids(Generation(1), vec![twin.clone(), twin.clone()], []);
     let second = assign_ids(
         Generation(2),
-        &[twin.clone(), twin.clone(), twin.clone()],
+        vec![twin.clone(), twin.clone(), twin.clone()],
         &first,
     );
     let ids = |plan: &[PlacedReplica]| plan.iter().map(|r| r.id.to_string()).collect::<Vec<_>>();
@@ -244,18 +351,21 @@ fn twins_are_matched_once_each_and_changed_replicas_not_at_all() {
             ..twin.clone()
         },
         Placement {
-            program: program("m:2"),
+            model: program("m:2"),
             ..twin.clone()
         },
     ] {
-        assert_eq!(ids(&assign_ids(Generation(2), &[changed], &first)), ["2-0"]);
+        assert_eq!(
+            ids(&assign_ids(Generation(2), vec![changed], &first)),
+            ["2-0"]
+        );
     }
     let remeasured = Placement {
-        memory: ByteCount::new(2),
+        memory: Some(ByteCount::new(2)),
         ..twin
     };
     assert_eq!(
-        ids(&assign_ids(Generation(2), &[remeasured], &first)),
+        ids(&assign_ids(Generation(2), vec![remeasured], &first)),
         ["1-0"]
     );
 }
@@ -270,8 +380,8 @@ fn where_memory_does_not_hold_both_the_old_one_goes_first() {
         ..placement("m", "n/a", 6)
     }]);
     assert_eq!(cluster.wanted(), ["1-0"]);
-    assert!(cluster.outcome.serve[&"1-0".parse().unwrap()].draining);
-    assert_eq!(cluster.outcome.waiting.len(), 1);
+    assert!(cluster.is_draining("1-0"));
+    assert_eq!(cluster.rollout.waiting.len(), 1);
     cluster.step_links();
     cluster.step_links();
     assert_eq!(cluster.wanted(), ["2-0"]);
@@ -287,7 +397,7 @@ fn a_replica_is_not_broken_for_memory_that_comes_free_by_itself() {
     // x needs the memory of m, and m moves to where there is room for it.
     cluster.plan(&[placement("x", "n/a", 6), placement("m", "n/b", 6)]);
     assert_eq!(cluster.wanted(), ["1-0", "2-1"]);
-    assert!(!cluster.outcome.serve[&"1-0".parse().unwrap()].draining);
+    assert!(!cluster.is_draining("1-0"));
     cluster.advance(8);
     assert_eq!(cluster.served(), ["2-0", "2-1"]);
 }
@@ -298,13 +408,9 @@ fn of_two_models_that_swap_full_devices_only_one_is_interrupted() {
     cluster.plan(&[placement("x", "n/a", 6), placement("y", "n/b", 6)]);
     cluster.advance(3);
     cluster.plan(&[placement("x", "n/b", 6), placement("y", "n/a", 6)]);
-    let draining: Vec<String> = cluster
-        .outcome
-        .earlier
-        .iter()
-        .filter(|e| e.draining)
-        .map(|e| e.replica.model().to_string())
-        .collect();
+    let is_draining = |replica: &&PlacedReplica| replica.phase == ReplicaPhase::Draining;
+    let draining = cluster.rollout.iter().filter(is_draining);
+    let draining: Vec<String> = draining.map(|r| r.spec.model.model.to_string()).collect();
     assert_eq!(
         draining,
         ["y:1"],
@@ -312,13 +418,11 @@ fn of_two_models_that_swap_full_devices_only_one_is_interrupted() {
     );
     for _ in 0..12 {
         cluster.advance(1);
-        assert!(
-            cluster
-                .outcome
-                .serve
-                .values()
-                .any(|s| !s.draining && s.replica.model().name.as_str() == "x")
-        );
+        let mut served = cluster.serve.iter().filter(|(_, draining)| !**draining);
+        assert!(served.any(|(id, _)| {
+            let replica = cluster.rollout.get(*id).unwrap();
+            replica.spec.model.model.name.as_str() == "x"
+        }));
     }
     assert_eq!(cluster.served(), ["2-0", "2-1"]);
 }
@@ -373,15 +477,12 @@ fn a_lost_nodes_replicas_are_not_connected_and_nothing_waits_for_them() {
     let mut cluster = SimCluster::with_nodes(&["n", "o"]);
     cluster.plan(&[placement("m", "n/a", 4), placement("m", "o/a", 4)]);
     cluster.advance(3);
-    cluster
-        .input
-        .nodes
-        .insert("n".parse().unwrap(), ObservedNode::Lost);
-    cluster.step();
+    cluster.set_phase("n", NodePhase::Lost);
     assert_eq!(cluster.served(), ["1-1"]);
     cluster.plan(&[placement("m", "o/a", 4)]);
-    assert_eq!(cluster.outcome.earlier, []);
-    assert_eq!(cluster.wanted(), ["1-1"]);
+    assert!(cluster.earlier().is_empty());
+    let wanted = |node: &str| cluster.rollout.wanted(&node.parse().unwrap());
+    assert_eq!((wanted("n").len(), wanted("o").len()), (0, 1));
 }
 
 #[test]
@@ -390,21 +491,16 @@ fn a_node_is_told_nothing_before_it_has_reported_after_a_start_of_the_gateway() 
     cluster.plan(&[placement("m", "n/a", 4)]);
     cluster.advance(3);
     cluster.plan(&[placement("m", "n/b", 4)]);
-    let name: NodeName = "n".parse().unwrap();
-    let report = cluster
-        .input
-        .nodes
-        .insert(name.clone(), ObservedNode::Awaited);
-    cluster.input.links.clear();
-    cluster.step();
-    assert!(cluster.outcome.nodes.is_empty());
+    let told = cluster.published.clone();
+    cluster.observed.links.clear();
+    cluster.set_phase("n", NodePhase::Awaited);
+    assert_eq!(cluster.published, told);
     assert_eq!(
-        cluster.outcome.earlier.len(),
-        1,
+        cluster.earlier(),
+        ["1-0"],
         "what was served before is not given up"
     );
-    cluster.input.nodes.insert(name, report.unwrap());
-    cluster.step();
+    cluster.set_phase("n", NodePhase::Reporting);
     assert_eq!(cluster.wanted(), ["1-0", "2-0"]);
     cluster.advance(8);
     assert_eq!(cluster.served(), ["2-0"]);
@@ -472,28 +568,20 @@ impl SimCluster {
             SimEvent::StepNode(node) => self.step_node(&NODES[node].parse().unwrap()),
             SimEvent::StepLinks => self.step_links(),
             SimEvent::Crash(which) => {
-                let served: Vec<ReplicaId> = self.outcome.serve.keys().copied().collect();
+                let served: Vec<ReplicaId> = self.serve.keys().copied().collect();
                 if !served.is_empty() {
                     let id = served[which % served.len()];
-                    self.input.links.insert(id, LinkPhase::Connecting);
+                    self.observed.links.insert(id, LinkPhase::Connecting);
                     self.set_state(&id.to_string(), ReplicaState::BackingOff);
                 }
             }
-            SimEvent::NodeLost(node) => {
-                self.input
-                    .nodes
-                    .insert(NODES[node].parse().unwrap(), ObservedNode::Lost);
-                self.step();
-            }
+            SimEvent::NodeLost(node) => self.set_phase(NODES[node], NodePhase::Lost),
             SimEvent::NodeBack(node) => {
-                let view = self
-                    .input
-                    .nodes
-                    .get_mut(&NODES[node].parse().unwrap())
-                    .unwrap();
-                if *view == ObservedNode::Lost {
-                    *view = ObservedNode::Reporting(BTreeMap::new());
-                    self.step();
+                let name: NodeName = NODES[node].parse().unwrap();
+                let node = self.observed.nodes.get_mut(&name).unwrap();
+                if node.phase == NodePhase::Lost {
+                    node.statuses.clear();
+                    self.set_phase(name.as_str(), NodePhase::Reporting);
                 }
             }
         }
@@ -501,19 +589,20 @@ impl SimCluster {
 
     /// The models with a replica that gets batches.
     fn models_served(&self) -> BTreeSet<ModelId> {
-        let served = self.outcome.serve.values();
+        let served = self.serve.iter().filter(|(_, draining)| !**draining);
         served
-            .filter(|s| !s.draining && self.input.serves(&s.replica))
-            .map(|s| s.replica.model().clone())
+            .filter(|(id, _)| self.observed.links.get(id) == Some(&LinkPhase::Serving))
+            .filter_map(|(id, _)| self.rollout.get(*id))
+            .map(|replica| replica.spec.model.model.clone())
             .collect()
     }
 
     /// Returns true if every device has the memory for the plan and the remaining replicas of earlier ones.
     fn memory_allows_both(&self) -> bool {
         let mut sums: BTreeMap<&DeviceId, u64> = BTreeMap::new();
-        let left = self.input.earlier.iter().map(|e| &e.replica);
-        for replica in self.input.plan.iter().chain(left) {
-            *sums.entry(&replica.device).or_default() += replica.memory.as_u64();
+        for replica in self.rollout.iter() {
+            let memory = replica.spec.memory.unwrap().as_u64();
+            *sums.entry(&replica.spec.device).or_default() += memory;
         }
         sums.values().all(|&sum| sum <= MEMORY)
     }
@@ -531,13 +620,13 @@ proptest! {
             cluster.apply(SimEvent::NodeBack(node));
         }
         cluster.advance(60);
-        let planned: BTreeSet<ReplicaId> = cluster.input.plan.iter().map(|p| p.id).collect();
-        let served: BTreeSet<ReplicaId> = cluster.outcome.serve.keys().copied().collect();
+        let planned: BTreeSet<ReplicaId> = cluster.rollout.planned().map(|p| p.id).collect();
+        let served: BTreeSet<ReplicaId> = cluster.serve.keys().copied().collect();
         let wanted: VecDeque<String> = cluster.wanted().into();
         prop_assert_eq!(wanted.len(), planned.len());
         prop_assert_eq!(served, planned);
         prop_assert_eq!(cluster.served().len(), wanted.len());
-        prop_assert!(cluster.outcome.earlier.is_empty() && cluster.outcome.waiting.is_empty());
+        prop_assert!(cluster.earlier().is_empty() && cluster.rollout.waiting.is_empty());
     }
 
     /// Without crashes and losses, a model that is served and that the new plan has stays served while memory allows it.
@@ -552,7 +641,7 @@ proptest! {
             cluster.apply(event);
             if cluster.memory_allows_both() {
                 let after = cluster.models_served();
-                for model in cluster.input.plan.iter().map(PlacedReplica::model) {
+                for model in cluster.rollout.planned().map(|p| &p.spec.model.model) {
                     prop_assert!(!before.contains(model) || after.contains(model), "{model} is interrupted");
                 }
             }

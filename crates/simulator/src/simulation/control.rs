@@ -1,56 +1,65 @@
-//! The control plane of a run that replans: its view of the cluster, the calls of its policy, and the rollout of plans.
+//! The control plane of a run that replans: the gateway's [`Controller`], driven by simulated time.
 //!
-//! At fixed intervals the policy makes a plan for the scenario's problem as the gateway would see it at that time: without the
-//! devices of nodes whose lease has ended, with the measured rates, with the current plan, and with the observations of devices.
-//! The call takes no simulated time. A plan with violations changes nothing, and neither does a call without a plan.
+//! Its driver here is a node for each node of the scenario, whose agent renews its lease, starts and stops workers as it is told and
+//! reports at once, a store that stores at once, and a policy whose calls take no simulated time. The messages take none either. A
+//! worker that starts is ready after its model's load time.
 //!
-//! The rollout of a plan is that of the gateway ([`packhorse_control::rollout`]): make before break where memory allows, and replicas
-//! that both plans contain keep running. A replica that starts is ready after its model's load time. The control plane and its messages
-//! take no time either.
+//! At the interval of the run, the data plane's counts are sampled and the policy is called. It gets the problem as the gateway would
+//! see it: without the devices of nodes whose lease has ended, with the measured rates, with the current plan, and with the
+//! observations of devices.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    net::{IpAddr, Ipv4Addr, SocketAddr},
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use packhorse_cluster::{
-    ArtifactDigest, DemandedModel, Device, DeviceId, DeviceIndex, Generation, NodeName, Plan,
-    PlannedReplica, Problem, Program, ReplicaId, ReplicaState, ReplicaStatus, RequestsPerSecond,
-    Time,
+    ArtifactDigest, DemandedModel, Device, DeviceId, DeviceIndex, DeviceReport, Discipline,
+    Generation, ModelForecast, ModelId, ModelIndex, ModelSpec, NodeName, Plan, PlannedReplica,
+    Problem, Program, RateMode, Replica, ReplicaId, ReplicaPhase, RequestsPerSecond, Scheduling,
+    Time, WantedState,
 };
-use packhorse_control::rollout::{
-    LinkPhase, ObservedNode, PlacedReplica, Placement, RolloutInput, RolloutOutcome, assign_ids,
-    replan,
+use packhorse_control::{
+    Assumptions, Command, Comparison, ComputedWork, Config, Controller, Event, PlanningInput,
+    RequestKey, Sample, Solution, SolveError,
+    record::{Forecast, ModelRecord, NodeRecord, PlanRecord, Settings, StoredCluster},
 };
-use packhorse_serving::Event;
 
-use super::{
-    SimEvent, Simulation,
-    feedback::{Feedback, Subject},
-    replica::{SimulatedReplica, WorkerState},
-    replica_key,
+use crate::{
+    Scenario,
+    options::{Estimate, Replanning},
+    report::ReplanningReport,
 };
-use crate::{FaultKind, Scenario, options::Replanning, report::ReplanningReport};
 
-/// The address in the status of each worker. Nothing connects to it.
-const ADDRESS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9);
+/// The lease of a node: the time after which the gateway gives up a silent node.
+pub(super) const LEASE: Duration = Duration::from_secs(5);
+/// The epoch of the only gateway.
+const EPOCH: u64 = 1;
 
+/// The control plane of a run, and the simulated nodes that it controls.
 pub(super) struct Control<'a> {
-    replanning: Replanning<'a>,
-    programs: Vec<Arc<Program>>,
-    devices: Vec<DeviceId>,
-    generation: Generation,
-    situation: RolloutInput,
-    /// The planned replicas of the newest plan, and those of earlier plans that are left.
-    planned: BTreeMap<ReplicaId, PlannedReplica>,
-    /// The index in the simulation of each of these replicas that was started.
-    started: BTreeMap<ReplicaId, usize>,
-    /// The faults by which nodes were lost, as far as the gateway has noticed.
-    pub(super) lost: BTreeSet<usize>,
-    pub(super) feedback: Feedback,
+    pub(super) controller: Controller,
+    pub(super) replanning: Replanning<'a>,
+    pub(super) nodes: BTreeMap<NodeName, SimulatedNode>,
+    /// The index in the scenario of each device.
+    pub(super) devices: BTreeMap<DeviceId, DeviceIndex>,
+    /// The index in the scenario of each model.
+    pub(super) models: BTreeMap<ModelId, ModelIndex>,
+    /// The index in the simulation of each replica that was started.
+    pub(super) started: BTreeMap<ReplicaId, usize>,
+    /// The counts of the data plane.
+    pub(super) counts: Sample,
+    /// The time of the end of arrivals.
+    pub(super) until: Time,
+    /// The commands so far.
+    pub(super) commands: u64,
     pub(super) report: ReplanningReport,
+}
+
+/// A node, as its agent knows it.
+pub(super) struct SimulatedNode {
+    pub(super) devices: Vec<DeviceReport>,
+    /// The wanted state that the agent was last told.
+    pub(super) wanted: Arc<WantedState>,
+    /// True while the agent does not reach the gateway.
+    pub(super) silent: bool,
 }
 
 impl<'a> Control<'a> {
@@ -58,316 +67,286 @@ impl<'a> Control<'a> {
     pub(super) fn new(
         scenario: &Scenario,
         plan: &[PlannedReplica],
+        discipline: Discipline,
         replanning: Replanning<'a>,
     ) -> Self {
         let problem = &scenario.problem;
-        let program = |model: &DemandedModel| {
-            Arc::new(Program {
-                model: model.id.clone(),
-                artifact: ArtifactDigest::from_sha256([0; 32]),
-                max_batch_size: model.max_batch_size,
-                inputs: Vec::new(),
-                outputs: Vec::new(),
-            })
-        };
-        let device = |(i, device): (usize, &Device)| {
+        let device_id = |(i, device): (usize, &Device)| {
             DeviceId::new(device.node.clone(), &i.to_string()).expect("digits are a name")
+        };
+        let ids: Vec<DeviceId> = problem.devices.iter().enumerate().map(device_id).collect();
+        let mut nodes: BTreeMap<NodeName, SimulatedNode> = BTreeMap::new();
+        for (device, id) in problem.devices.iter().zip(&ids) {
+            let node = nodes.entry(device.node.clone());
+            let node = node.or_insert_with(|| SimulatedNode {
+                devices: Vec::new(),
+                wanted: Arc::default(),
+                silent: false,
+            });
+            node.devices.push(DeviceReport {
+                name: id.local().to_owned(),
+                kind: device.kind.clone(),
+                memory_bytes: device.memory,
+                multiprocessors: device.multiprocessors,
+                description: String::new(),
+            });
+        }
+        let config = config(scenario, &replanning);
+        let record = stored_plan(scenario, plan, &ids);
+        let started = record
+            .replicas
+            .iter()
+            .map(|replica| replica.id)
+            .zip(0..)
+            .collect();
+        let stored = StoredCluster {
+            epoch: EPOCH,
+            models: problem
+                .models
+                .iter()
+                .map(|model| model_record(scenario, model))
+                .collect(),
+            nodes: nodes
+                .iter()
+                .map(|(name, node)| NodeRecord {
+                    name: name.clone(),
+                    agent_version: String::new(),
+                    devices: node.devices.clone(),
+                    scheduling: Scheduling::Open,
+                })
+                .collect(),
+            plans: vec![record],
+            profiles: problem.profiles.clone(),
+            pairs: BTreeMap::new(),
+            settings: Settings {
+                discipline: Some(discipline),
+                ..Settings::default()
+            },
         };
         let report = ReplanningReport {
             every_s: replanning.every.as_secs_f64(),
             ..ReplanningReport::default()
         };
-        let mut control = Self {
+        let models = problem
+            .models()
+            .map(|(index, model)| (model.id.clone(), index));
+        Self {
+            controller: Controller::new(Time::ZERO, config, stored),
             replanning,
-            programs: problem.models.iter().map(program).collect(),
-            devices: problem.devices.iter().enumerate().map(device).collect(),
-            generation: Generation(1),
-            situation: RolloutInput::default(),
-            planned: BTreeMap::new(),
-            started: BTreeMap::new(),
-            lost: BTreeSet::new(),
-            feedback: Feedback::new(
-                problem
-                    .models
-                    .iter()
-                    .map(|model| reachable_rate(scenario, model.rate)),
-            ),
+            nodes,
+            devices: ids.into_iter().zip((0..).map(DeviceIndex)).collect(),
+            models: models.collect(),
+            started,
+            counts: Sample::default(),
+            until: Time::ZERO + scenario.simulation.warmup + scenario.simulation.window,
+            commands: 0,
             report,
-        };
-        let placements = control.placements(scenario, plan);
-        control.situation.plan = assign_ids(control.generation, &placements, []);
-        let ids = control.situation.plan.iter().map(|replica| replica.id);
-        control.started = ids.clone().zip(0..).collect();
-        control.planned = ids.zip(plan.iter().cloned()).collect();
-        control
+        }
     }
 
-    /// The time between two calls of the policy.
-    pub(super) fn every(&self) -> Duration {
-        self.replanning.every
+    /// Returns the report of the changes of the plan.
+    pub(super) fn report(&self) -> ReplanningReport {
+        self.report
     }
 
-    fn placements(&self, scenario: &Scenario, plan: &[PlannedReplica]) -> Vec<Placement> {
-        let problem = &scenario.problem;
-        let placement = |replica: &PlannedReplica| {
-            let profile = problem.profile(replica.model, replica.device);
-            Placement {
-                program: Arc::clone(&self.programs[replica.model.0]),
-                device: self.devices[replica.device.0].clone(),
-                device_memory: problem.devices[replica.device.0].memory,
-                batch_size: replica.batch_size,
-                compute_share: replica.compute_share,
-                memory: profile
-                    .and_then(|profile| profile.memory(replica.batch_size))
-                    .unwrap_or_default(),
-            }
-        };
-        plan.iter().map(placement).collect()
+    /// Returns the time at which the control plane must act even without an event.
+    pub(super) fn timeout(&self) -> Time {
+        self.controller.poll_timeout()
     }
 
-    /// Makes this plan the newest one.
-    fn adopt(&mut self, scenario: &Scenario, plan: Vec<PlannedReplica>) {
-        self.generation = Generation(self.generation.0 + 1);
-        let placements = self.placements(scenario, &plan);
-        let RolloutInput {
-            plan: before,
-            earlier,
-            ..
-        } = &self.situation;
-        let (next, left) = replan(self.generation, &placements, before, earlier);
-        let ids = |plan: &[PlacedReplica]| -> BTreeSet<ReplicaId> {
-            plan.iter().map(|replica| replica.id).collect()
+    /// Counts the arrival of a request.
+    pub(super) fn arrived(&mut self, model: &ModelId) {
+        let counts = self.counts.models.entry(model.clone()).or_default();
+        counts.arrived += 1;
+    }
+
+    /// Counts an answered batch of a replica that computed for `compute`, of which `within_slo` requests were answered in time. Alone
+    /// on its device it would have taken `alone`.
+    pub(super) fn computed(
+        &mut self,
+        model: &ModelId,
+        replica: usize,
+        rows: usize,
+        within_slo: u64,
+        (compute, alone): (Duration, Duration),
+    ) {
+        let counts = self.counts.models.entry(model.clone()).or_default();
+        counts.within_slo += within_slo;
+        let mut started = self.started.iter();
+        if let Some((id, _)) = started.find(|(_, index)| **index == replica) {
+            let work: &mut ComputedWork = self.counts.work.entry(*id).or_default();
+            let rows = u32::try_from(rows).expect("a batch is small");
+            work.add_batch(rows, compute, alone);
+        }
+    }
+
+    pub(super) fn handle(&mut self, now: Time, event: Event) {
+        self.controller.handle(now, event);
+    }
+
+    pub(super) fn command(&mut self, now: Time, command: Command) {
+        self.commands += 1;
+        let request = RequestKey(self.commands);
+        self.handle(now, Event::Requested(request, command));
+    }
+
+    /// Calls the policy.
+    pub(super) fn solve(
+        &mut self,
+        now: Time,
+        input: &PlanningInput,
+    ) -> Result<Solution, SolveError> {
+        let none = || SolveError::NoPlan {
+            policy: input.policy.clone(),
+            error: "it returned none".to_owned(),
         };
-        self.report.changed += u64::from(ids(&next) != ids(before));
-        let kept: BTreeSet<ReplicaId> = left.iter().map(|earlier| earlier.replica.id).collect();
-        self.planned.retain(|id, _| kept.contains(id));
-        self.planned
-            .extend(next.iter().map(|replica| replica.id).zip(plan));
-        (self.situation.plan, self.situation.earlier) = (next, left);
+        if now < Time::ZERO + self.replanning.every || now >= self.until {
+            // The plan at the start of the run was made before it, and after its last arrival the policy is not called.
+            return Ok(solution(
+                current_plan(&input.problem, self.replanning.estimate),
+                None,
+            ));
+        }
+        self.report.asked += 1;
+        // Policies require at least one device.
+        let plan = if input.problem.devices.is_empty() {
+            None
+        } else {
+            (self.replanning.policy)(&input.problem)
+        };
+        let plan = plan.filter(|plan| plan.violations(&input.problem).is_empty());
+        let Some(plan) = plan else {
+            self.report.unanswered += 1;
+            return Err(none());
+        };
+        let comparison = self.replanning.estimate.map(|estimate| Comparison {
+            proposed: estimate(&input.problem, &plan.replicas),
+            current: estimate(&input.problem, &input.problem.current),
+        });
+        Ok(solution(plan, comparison))
     }
 }
 
-impl Simulation<'_> {
-    /// Calls the policy, and rolls its plan out.
-    pub(super) fn replan(&mut self, now: Time) {
-        let Some(mut control) = self.control.take() else {
-            return;
-        };
-        let subject = |replica: usize| subject(self.scenario, &self.replicas[replica]);
-        control.feedback.end_period(now, subject);
-        let (problem, devices) = self.problem(&control);
-        control.report.asked += 1;
-        match valid_plan(&mut control.replanning, &problem) {
-            Some(mut plan) => {
-                for replica in &mut plan.replicas {
-                    replica.device = devices[replica.device.0];
-                }
-                control.adopt(self.scenario, plan.replicas);
-            }
-            None => control.report.unanswered += 1,
-        }
-        let next = now + control.replanning.every;
-        self.control = Some(control);
-        if next < self.counters.window_end() {
-            self.schedule(next, SimEvent::Replan);
-        }
-        self.roll_out(now);
+fn solution(plan: Plan, comparison: Option<Comparison>) -> Solution {
+    Solution {
+        plan,
+        solve_ms: 0.0,
+        fallback: None,
+        comparison,
     }
+}
 
-    /// Returns the problem of this time, and the index in the scenario of each of its devices.
-    fn problem(&self, control: &Control<'_>) -> (Problem, Vec<DeviceIndex>) {
-        let mut problem = self.scenario.problem.clone();
-        problem.discipline = self.discipline;
-        // The measured rates already include the clients' own work.
-        problem.conditions.client_overhead = Duration::ZERO;
-        problem.observations = control.feedback.observations();
-        for (i, model) in problem.models.iter_mut().enumerate() {
-            model.rate = control.feedback.rate(i);
-        }
-        let lost = self.lost_nodes(control);
-        let devices: Vec<DeviceIndex> = problem
-            .devices()
-            .filter(|(_, device)| !lost.contains(&device.node))
-            .map(|(i, _)| i)
-            .collect();
-        problem
-            .devices
-            .retain(|device| !lost.contains(&device.node));
-        let plan = control.situation.plan.iter();
-        let current = plan.filter_map(|replica| {
-            let planned = control.planned[&replica.id].clone();
-            let device = devices.binary_search(&planned.device).ok()?;
-            Some(PlannedReplica {
-                device: DeviceIndex(device),
-                ..planned
-            })
-        });
-        problem.current = current.collect();
-        (problem, devices)
+/// Returns the settings of the control plane of a run.
+fn config(scenario: &Scenario, replanning: &Replanning<'_>) -> Config {
+    let problem = &scenario.problem;
+    let models = problem.models.iter();
+    let by_model = |value: fn(&DemandedModel) -> f64| -> BTreeMap<ModelId, f64> {
+        models
+            .clone()
+            .map(|model| (model.id.clone(), value(model)))
+            .collect()
+    };
+    let mut conditions = problem.conditions;
+    // The measured rates already include the clients' own work.
+    conditions.client_overhead = Duration::ZERO;
+    Config {
+        lease: LEASE,
+        profile_time_limit: Duration::ZERO,
+        sample_period: replanning.every,
+        replan_interval: Some(replanning.every),
+        default_policy: "simulated".to_owned(),
+        assumptions: Assumptions {
+            network: problem.network,
+            conditions,
+            default_load_time: Duration::from_secs(1),
+            load_times: models
+                .clone()
+                .map(|m| (m.id.clone(), m.load_time))
+                .collect(),
+            latency_scales: by_model(|model| model.latency_scale),
+            payloads: models.clone().map(|m| (m.id.clone(), m.payload)).collect(),
+        },
+        unix_start_ms: 0,
     }
+}
 
-    /// Takes steps of the rollout until there is nothing to do.
-    pub(super) fn roll_out(&mut self, now: Time) {
-        let Some(mut control) = self.control.take() else {
-            return;
-        };
-        while self.step(now, &mut control) {}
-        self.control = Some(control);
+fn model_record(scenario: &Scenario, model: &DemandedModel) -> ModelRecord {
+    ModelRecord {
+        spec: ModelSpec {
+            program: program(model),
+            slo: model.slo,
+            rate: reachable_rate(scenario, model.rate),
+            rate_mode: RateMode::Measured,
+            queue_limit: None,
+        },
+        artifact_bytes: 0,
+        failure: None,
+        after_plan: Generation(0),
     }
+}
 
-    /// Takes one step of the rollout. Returns false if there was nothing to do.
-    fn step(&mut self, now: Time, control: &mut Control<'_>) -> bool {
-        control.situation.nodes = self.nodes(control);
-        let link = |(id, replica): (&ReplicaId, &usize)| Some((*id, self.replicas[*replica].link?));
-        control.situation.links = control.started.iter().filter_map(link).collect();
-        let rollout = control.situation.step();
-        let mut changed = false;
-        for (id, served) in &rollout.serve {
-            let replica = control.started[id];
-            match (self.replicas[replica].link, served.draining) {
-                (None, false) => self.serve_replica(now, replica),
-                (Some(LinkPhase::Serving), true) => self.drain(now, replica),
-                _ => continue,
-            }
-            changed = true;
-        }
-        changed |= self.start_and_stop(now, control, &rollout);
-        control.situation.earlier = rollout.earlier;
-        changed
+fn program(model: &DemandedModel) -> Program {
+    Program {
+        model: model.id.clone(),
+        artifact: ArtifactDigest::from_sha256([0; 32]),
+        max_batch_size: model.max_batch_size,
+        inputs: Vec::new(),
+        outputs: Vec::new(),
     }
+}
 
-    fn start_and_stop(
-        &mut self,
-        now: Time,
-        control: &mut Control<'_>,
-        rollout: &RolloutOutcome,
-    ) -> bool {
-        let of_nodes = rollout.nodes.values().flat_map(|node| &node.replicas);
-        let wanted: BTreeSet<ReplicaId> = of_nodes.map(|replica| replica.id).collect();
-        let node_reports = |replica: &SimulatedReplica| {
-            let device = &self.scenario.problem.devices[replica.device];
-            rollout.nodes.contains_key(&device.node)
-        };
-        let unwanted: Vec<ReplicaId> = control
-            .started
-            .iter()
-            .filter(|(id, replica)| !wanted.contains(id) && node_reports(&self.replicas[**replica]))
-            .map(|(id, _)| *id)
-            .collect();
-        let new: Vec<ReplicaId> = wanted
-            .into_iter()
-            .filter(|id| !control.started.contains_key(id))
-            .collect();
-        for id in &unwanted {
-            let replica = control.started.remove(id).expect("it was started");
-            self.stop(replica);
-        }
-        for id in &new {
-            let replica = self.add_replica(&control.planned[id]);
-            control.started.insert(*id, replica);
-            self.load(now, replica);
-        }
-        control.report.stopped += unwanted.len() as u64;
-        control.report.started += new.len() as u64;
-        !(unwanted.is_empty() && new.is_empty())
+/// Returns the plan at the start of a run as it would be stored.
+fn stored_plan(scenario: &Scenario, plan: &[PlannedReplica], ids: &[DeviceId]) -> PlanRecord {
+    let problem = &scenario.problem;
+    let generation = Generation(1);
+    let replicas = plan.iter().zip(0..).map(|(planned, number)| Replica {
+        id: ReplicaId { generation, number },
+        spec: packhorse_cluster::ReplicaSpec {
+            model: problem.models[planned.model.0].id.clone(),
+            device: ids[planned.device.0].clone(),
+            batch_size: planned.batch_size,
+            compute_share: planned.compute_share,
+            duty_cycle: planned.duty_cycle,
+            memory: None,
+        },
+        phase: ReplicaPhase::Planned,
+    });
+    let kinds = ids.iter().zip(&problem.devices);
+    let forecasts = problem.models.iter().map(|model| Forecast {
+        model: model.id.clone(),
+        rate: reachable_rate(scenario, model.rate),
+        goodput: RequestsPerSecond::ZERO,
+        shortfall: None,
+    });
+    PlanRecord {
+        generation,
+        policy: "simulated".to_owned(),
+        reason: String::new(),
+        solve_ms: 0.0,
+        created_ms: 0,
+        replicas: replicas.collect(),
+        device_kinds: kinds
+            .map(|(id, device)| (id.clone(), device.kind.clone()))
+            .collect(),
+        forecasts: forecasts.collect(),
     }
+}
 
-    /// Returns the nodes as the gateway observes them.
-    fn nodes(&self, control: &Control<'_>) -> BTreeMap<NodeName, ObservedNode> {
-        let mut reports: BTreeMap<&NodeName, BTreeMap<ReplicaId, ReplicaStatus>> = BTreeMap::new();
-        for device in &self.scenario.problem.devices {
-            reports.entry(&device.node).or_default();
-        }
-        for (&id, &replica) in &control.started {
-            let replica = &self.replicas[replica];
-            let node = &self.scenario.problem.devices[replica.device].node;
-            let report = reports.entry(node).or_default();
-            report.insert(id, self.status(id, replica));
-        }
-        let lost = self.lost_nodes(control);
-        let view = |(node, report): (&NodeName, _)| {
-            let view = if lost.contains(node) {
-                ObservedNode::Lost
-            } else {
-                ObservedNode::Reporting(report)
-            };
-            (node.clone(), view)
-        };
-        reports.into_iter().map(view).collect()
-    }
-
-    /// Returns the status of a replica that its node reports. A node that does not answer has reported it before.
-    fn status(&self, id: ReplicaId, replica: &SimulatedReplica) -> ReplicaStatus {
-        let worker_dies = FaultKind::WorkerDies(DeviceIndex(replica.device));
-        let dead = self.active_faults().any(|fault| fault == worker_dies);
-        let state = match replica.worker {
-            _ if dead => ReplicaState::BackingOff,
-            WorkerState::Loading(_) => ReplicaState::Loading,
-            WorkerState::Ready => ReplicaState::Ready,
-            WorkerState::Stopped => {
-                unreachable!("a stopped replica is no longer among the started")
-            }
-        };
-        ReplicaStatus {
-            id,
-            state,
-            address: (state == ReplicaState::Ready).then_some(ADDRESS),
-            pid: None,
-            restarts: 0,
-            reason: None,
-            memory_bytes: None,
-            capacity: None,
-        }
-    }
-
-    fn lost_nodes(&self, control: &Control<'_>) -> BTreeSet<NodeName> {
-        let devices = control
-            .lost
-            .iter()
-            .flat_map(|fault| self.devices_down(*fault));
-        let node = |device: usize| self.scenario.problem.devices[device].node.clone();
-        devices.map(node).collect()
-    }
-
-    /// Has a replica's worker load its model, at once or, if its device is down, when that is back.
-    pub(super) fn load(&mut self, now: Time, replica: usize) {
-        let loading = &mut self.replicas[replica];
-        let attempt = match loading.worker {
-            WorkerState::Loading(attempt) => attempt + 1,
-            WorkerState::Ready | WorkerState::Stopped => 0,
-        };
-        loading.worker = WorkerState::Loading(attempt);
-        let (model, device) = (loading.model, loading.device);
-        if self.down[device] == 0 {
-            let ready = now + self.scenario.problem.models[model].load_time;
-            self.schedule(ready, SimEvent::ModelLoaded { replica, attempt });
-        }
-    }
-
-    /// Makes a worker ready that has loaded its model, unless the attempt is outdated.
-    pub(super) fn model_loaded(&mut self, now: Time, replica: usize, attempt: u32) {
-        let loading = &mut self.replicas[replica];
-        if loading.worker == WorkerState::Loading(attempt) && self.down[loading.device] == 0 {
-            loading.worker = WorkerState::Ready;
-            self.roll_out(now);
-        }
-    }
-
-    fn drain(&mut self, now: Time, replica: usize) {
-        self.replicas[replica].link = Some(LinkPhase::Draining);
-        let replica = replica_key(replica);
-        self.engine.handle(now, Event::ReplicaDraining { replica });
-    }
-
-    fn stop(&mut self, replica: usize) {
-        let stopped = &mut self.replicas[replica];
-        debug_assert!(
-            !stopped.is_registered(),
-            "{stopped:?} is stopped while it serves"
-        );
-        stopped.worker = WorkerState::Stopped;
-        // The replica keeps its index; only its memory is freed.
-        stopped.batch_costs = Vec::new();
+/// Returns the current replicas of a problem as a plan.
+fn current_plan(problem: &Problem, estimate: Option<Estimate>) -> Plan {
+    let unknown = ModelForecast {
+        goodput: RequestsPerSecond::ZERO,
+        latency: None,
+        shortfall: None,
+    };
+    let models = match estimate {
+        Some(estimate) => estimate(problem, &problem.current),
+        None => vec![unknown; problem.models.len()],
+    };
+    Plan {
+        policy: "simulated",
+        models,
+        replicas: problem.current.clone(),
     }
 }
 
@@ -376,22 +355,4 @@ fn reachable_rate(scenario: &Scenario, rate: RequestsPerSecond) -> RequestsPerSe
     let overhead = scenario.simulation.client_overhead.as_secs_f64();
     let reached = rate.get() / (1.0 + rate.get() * overhead);
     RequestsPerSecond::new(reached).expect("at most the rate itself")
-}
-
-/// Calls the policy, and returns its plan if it has no violations.
-fn valid_plan(replanning: &mut Replanning<'_>, problem: &Problem) -> Option<Plan> {
-    // Policies require at least one device.
-    if problem.devices.is_empty() {
-        return None;
-    }
-    (replanning.policy)(problem).filter(|plan| plan.violations(problem).is_empty())
-}
-
-fn subject(scenario: &Scenario, replica: &SimulatedReplica) -> Subject {
-    Subject {
-        device: replica.device,
-        kind: scenario.problem.devices[replica.device].kind.clone(),
-        model: scenario.problem.models[replica.model].id.clone(),
-        compute_share: replica.compute_share,
-    }
 }

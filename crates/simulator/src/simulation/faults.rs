@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use packhorse_cluster::Time;
+use packhorse_cluster::{NodeName, Time};
+use packhorse_control::LinkState;
 use packhorse_serving::Event;
 
-use super::{SimEvent, Simulation, replica::WorkerState, replica_key};
+use super::{
+    control::LEASE, event::SimEvent, keys::replica_key, replica::WorkerState, world::Simulation,
+};
 use crate::FaultKind;
-
-/// The lease of a node: the time after which the gateway gives up a silent node.
-const LEASE: Duration = Duration::from_secs(5);
 
 impl Simulation<'_> {
     pub(super) fn fault_begins(&mut self, now: Time, index: usize) {
@@ -18,6 +18,11 @@ impl Simulation<'_> {
         for device in self.devices_down(index) {
             self.down[device] += 1;
             self.devices[device].clear(now);
+        }
+        if let FaultKind::NodeLost(node) = fault.kind
+            && let Some(node) = self.node(node)
+        {
+            self.set_silent(now, &node, true);
         }
         match fault.kind {
             FaultKind::WorkerDies(_) => self.fault_noticed(now, index),
@@ -31,17 +36,10 @@ impl Simulation<'_> {
 
     /// Has the gateway notice that the workers of a fault's devices are gone.
     pub(super) fn fault_noticed(&mut self, now: Time, fault: usize) {
-        self.lose_replicas_of(now, fault);
-        let node_lost = matches!(
-            self.scenario.simulation.faults[fault].kind,
-            FaultKind::NodeLost(_)
-        );
-        if let Some(control) = &mut self.control
-            && node_lost
-        {
-            control.lost.insert(fault);
+        for device in self.devices_down(fault) {
+            self.report_device(now, device);
         }
-        self.roll_out(now);
+        self.lose_replicas_of(now, fault);
     }
 
     /// Ends the links to all replicas on the devices that are down during a fault.
@@ -59,16 +57,20 @@ impl Simulation<'_> {
         self.fault_active[fault] = false;
         // The batches that were sent before are lost, also where the gateway has not noticed the fault.
         self.lose_replicas_of(now, fault);
-        if let Some(control) = &mut self.control {
-            control.lost.remove(&fault);
-        }
         for device in self.devices_down(fault) {
             self.down[device] -= 1;
             if self.down[device] == 0 {
                 self.restore_device(now, device);
             }
         }
-        self.roll_out(now);
+        if let FaultKind::NodeLost(node) = self.scenario.simulation.faults[fault].kind
+            && let Some(node) = self.node(node)
+        {
+            self.set_silent(now, &node, false);
+        }
+        for device in self.devices_down(fault) {
+            self.report_device(now, device);
+        }
         self.update_delays(now);
     }
 
@@ -85,6 +87,14 @@ impl Simulation<'_> {
                 WorkerState::Ready | WorkerState::Stopped => {}
             }
         }
+    }
+
+    /// Returns the name of the node of this index among the scenario's nodes.
+    fn node(&self, index: usize) -> Option<NodeName> {
+        let devices = &self.scenario.problem.devices;
+        let mut nodes: Vec<_> = devices.iter().map(|device| &device.node).collect();
+        nodes.dedup();
+        nodes.get(index).map(|node| (*node).clone())
     }
 
     /// The devices that are down during a fault.
@@ -131,7 +141,10 @@ impl Simulation<'_> {
     }
 
     fn lose_replica(&mut self, now: Time, replica: usize) {
-        self.replicas[replica].link = None;
+        self.replicas[replica].link = self
+            .control
+            .is_some()
+            .then_some(LinkState::Connecting { reason: None });
         for batch in &mut self.batches.entries {
             batch.ended |= batch.replica == replica;
         }
@@ -141,5 +154,6 @@ impl Simulation<'_> {
                 replica: replica_key(replica),
             },
         );
+        self.link_changed(now, replica);
     }
 }

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use packhorse_cluster::{ComputeShare, PlannedReplica, Program, Time};
+use packhorse_cluster::{PlannedReplica, Program, Time};
 use packhorse_contention::{ComputeDemand, ServiceTimes};
-use packhorse_control::rollout::LinkPhase;
+use packhorse_control::LinkState;
 use packhorse_serving::{DeviceKey, ReplicaParameters};
 
-use super::model_key;
+use super::keys::model_key;
 use crate::Scenario;
 
 /// The reason why a plan cannot be simulated in a scenario.
@@ -59,10 +59,9 @@ pub(super) struct SimulatedReplica {
     pub(super) parameters: ReplicaParameters,
     /// The solo time on the whole device and the compute demand of each batch; entry `i` is a batch of `i + 1` rows.
     pub(super) batch_costs: Vec<(Duration, ComputeDemand)>,
-    pub(super) compute_share: Option<ComputeShare>,
     pub(super) worker: WorkerState,
     /// The replica's link in the engine; `None` before it serves and after it was lost.
-    pub(super) link: Option<LinkPhase>,
+    pub(super) link: Option<LinkState>,
     /// The number of batches that were sent and not answered.
     pub(super) used_credits: u32,
     /// The time since which the replica has had a free credit.
@@ -105,7 +104,6 @@ impl SimulatedReplica {
                 ),
             },
             batch_costs: (1..=planned.batch_size).map(cost).collect(),
-            compute_share: planned.compute_share,
             worker: WorkerState::Loading(0),
             link: None,
             used_credits: 0,
@@ -124,7 +122,7 @@ impl SimulatedReplica {
 
     /// Returns true if the engine has the replica.
     pub(super) fn is_registered(&self) -> bool {
-        matches!(self.link, Some(LinkPhase::Serving | LinkPhase::Draining))
+        matches!(self.link, Some(LinkState::Serving | LinkState::Draining))
     }
 }
 

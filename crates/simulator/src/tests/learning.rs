@@ -14,6 +14,7 @@ fn observe(scenario: &Scenario, replicas: &[PlannedReplica]) -> Vec<DeviceObserv
     };
     let replanning = Replanning {
         every: Duration::from_secs(1),
+        estimate: None,
         policy: &mut policy,
     };
     let plan = PlanReport::from_replicas(scenario, replicas);

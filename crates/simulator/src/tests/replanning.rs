@@ -32,6 +32,7 @@ fn run_replanning(
     let plan = PlanReport::from_replicas(scenario, replicas);
     let replanning = Replanning {
         every: Duration::from_secs(1),
+        estimate: None,
         policy,
     };
     let progress = &mut |_| {};
@@ -166,11 +167,10 @@ fn the_problem_of_the_policy_has_measured_rates_and_observations() {
     };
     let report = run_replanning(&scenario, &replicas, Discipline::Deadline, &mut policy);
     assert_eq!(counts(&report), (8, 8, 0, 0, 0));
-    let steady = rates[..4]
-        .iter()
-        .all(|rates| (rates - 100.0).abs() < f64::EPSILON);
+    let steady = rates[..4].iter().all(|rates| (95.0..120.0).contains(rates));
     assert!(steady, "{rates:?}");
-    assert!((rates[7] / 400.0 - 1.0).abs() < 0.15, "{rates:?}");
+    // The rate to plan for has a headroom above the measured one.
+    assert!((390.0..470.0).contains(&rates[7]), "{rates:?}");
     assert_eq!(observed.len(), 8, "one device was busy in every second");
     let last = &observed[7].replicas[0];
     assert_eq!(last.model, scenario.problem.models[0].id);
@@ -196,8 +196,8 @@ fn a_plan_with_violations_is_not_rolled_out() {
     assert_eq!(counts(&report), (8, 8, 0, 0, 0));
 }
 
-/// One of two nodes is lost at second 2, given up at 7, and back at 8.5. The plan of second 7 moves its model to the other node, and
-/// that of second 9 back.
+/// One of two nodes is lost at second 2. Its lease, renewed at 1.7, ends at 6.7: the plan made then moves its model to the other node.
+/// It is back at 8.5, and the plan made then moves the model back.
 #[test]
 fn a_lost_node_is_left_out_of_the_problem_when_its_lease_has_ended() {
     let mut scenario = alexnet_only(2, 200.0);
@@ -221,19 +221,18 @@ fn a_lost_node_is_left_out_of_the_problem_when_its_lease_has_ended() {
             Some(plan_with(problem, replicas))
         };
         let report = run_replanning(&scenario, &replicas, discipline, &mut policy);
-        let mut expected = vec![(2, 1); 10];
-        // At 7 the end of the lease was scheduled before the call of the policy.
-        expected[6] = (1, 0);
-        expected[7] = (1, 1);
+        let mut expected = vec![(2, 1); 6];
+        expected.extend([(1, 0), (1, 1), (1, 1)]);
+        expected.extend([(2, 1); 3]);
         assert_eq!(seen, expected, "{discipline}");
         // To the second node, and back to the first, where the old worker is stopped.
         let (asked, unanswered, changed, started, stopped) = counts(&report);
-        assert_eq!((asked, unanswered, changed), (10, 0, 2));
+        assert_eq!((asked, unanswered, changed), (12, 0, 2));
         assert_eq!((started, stopped), (2, 2));
         let served = report.totals.goodput_rps / report.totals.offered_rps;
         assert!(
-            (served - 0.5).abs() < 0.05,
-            "{served}: five of ten seconds are lost"
+            (0.51..0.58).contains(&served),
+            "{served}: 4.7 of ten seconds are lost"
         );
     }
 }
@@ -345,6 +344,7 @@ proptest! {
             };
             let replanning = Replanning {
                 every: Duration::from_millis(every_ms),
+                estimate: None,
                 policy: &mut policy,
             };
             let report = PlanReport::from_replicas(&scenario, &initial);

@@ -1,18 +1,28 @@
 //! `/v1/agents`: leases, wanted states and statuses of nodes.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use axum::{Json, extract::State, http::StatusCode};
 use packhorse_api::{
     ErrorBody,
-    agent::{AgentStatus, LeaseGrant, LeaseRequest, WantedState},
+    agent::{AgentStatus, GpuStatus, LeaseGrant, LeaseRequest, WantedState},
 };
-use packhorse_cluster::NodeName;
+use packhorse_cluster::{NodeName, ReplicaId, ReplicaStatus};
+use packhorse_control::{CommandError, LeaseClaim, NodeReport};
 use serde::Deserialize;
 use utoipa::IntoParams;
 
 use super::Admin;
 use crate::api::error::{ApiError, JsonBody, Path, Query};
+
+/// The largest number of replicas, and of measurements, in one status.
+const MAX_STATUSES: usize = 4096;
+/// The largest number of GPUs in one status.
+const MAX_GPUS: usize = 64;
+/// The largest number of processes, and of reasons for reduced clocks, of one GPU.
+const MAX_PER_GPU: usize = 1024;
+/// The largest number of characters that are kept of a text from an agent.
+const MAX_TEXT: usize = 2000;
 
 /// The wanted state that an agent has, and its patience.
 #[derive(Clone, Copy, Debug, Deserialize, IntoParams)]
@@ -53,7 +63,12 @@ pub(super) async fn lease(
     Path(node): Path<NodeName>,
     JsonBody(request): JsonBody<LeaseRequest>,
 ) -> Result<Json<LeaseGrant>, ApiError> {
-    Ok(Json(admin.controller.lease(node, request).await??))
+    let claim = LeaseClaim {
+        instance: request.instance,
+        agent_version: request.agent_version,
+        devices: request.devices,
+    };
+    Ok(Json(admin.controller.lease(node, claim).await??))
 }
 
 /// Returns the wanted state of a node as soon as it is newer than the agent's, at the latest after `wait_ms`.
@@ -70,7 +85,7 @@ pub(super) async fn wanted(
     State(admin): State<Admin>,
     Path(node): Path<NodeName>,
     Query(known): Query<Known>,
-) -> Result<Json<WantedState>, ApiError> {
+) -> Result<Json<Arc<WantedState>>, ApiError> {
     if known.wait_ms > Known::MAX_WAIT_MS {
         let max = Known::MAX_WAIT_MS;
         return Err(ApiError::bad_request(format!(
@@ -98,6 +113,69 @@ pub(super) async fn status(
     Path(node): Path<NodeName>,
     JsonBody(status): JsonBody<AgentStatus>,
 ) -> Result<StatusCode, ApiError> {
-    admin.controller.status(node, status).await??;
+    let (report, gpus) = checked(status)?;
+    admin.controller.report(node, report, gpus).await??;
     Ok(StatusCode::NO_CONTENT)
+}
+
+/// Checks a status, and separates the readings of the GPUs, which only telemetry uses, from the report.
+fn checked(status: AgentStatus) -> Result<(NodeReport, Vec<GpuStatus>), CommandError> {
+    let invalid = |field, problem: String| Err(CommandError::InvalidField { field, problem });
+    let processes = |gpu: &GpuStatus| gpu.processes.len().max(gpu.throttle_reasons.len());
+    for (field, count, limit) in [
+        ("replicas", status.replicas.len(), MAX_STATUSES),
+        ("profiles", status.profiles.len(), MAX_STATUSES),
+        ("gpus", status.gpus.len(), MAX_GPUS),
+        (
+            "gpus.processes and gpus.throttle_reasons",
+            status.gpus.iter().map(processes).max().unwrap_or(0),
+            MAX_PER_GPU,
+        ),
+    ] {
+        if count > limit {
+            return invalid(field, format!("at most {limit} entries are allowed"));
+        }
+    }
+    let mut replicas: BTreeMap<ReplicaId, ReplicaStatus> = BTreeMap::new();
+    for mut replica in status.replicas {
+        if let Some(capacity) = replica.capacity {
+            if capacity.batch_size == 0 {
+                return invalid(
+                    "replicas.capacity.batch_size",
+                    "expected at least 1".to_owned(),
+                );
+            }
+            if capacity.in_flight == 0 {
+                return invalid(
+                    "replicas.capacity.in_flight",
+                    "expected at least 1".to_owned(),
+                );
+            }
+        }
+        replica.reason = replica.reason.as_deref().map(truncated);
+        let id = replica.id;
+        if replicas.insert(id, replica).is_some() {
+            return invalid("replicas.id", format!("{id} appears twice"));
+        }
+    }
+    let mut gpus = status.gpus;
+    for gpu in &mut gpus {
+        gpu.mps_reason = gpu.mps_reason.as_deref().map(truncated);
+        for reason in &mut gpu.throttle_reasons {
+            *reason = truncated(reason);
+        }
+    }
+    let report = NodeReport {
+        instance: status.instance,
+        epoch: status.epoch,
+        revision: status.revision,
+        replicas,
+        profiles: status.profiles,
+    };
+    Ok((report, gpus))
+}
+
+/// Returns the first [`MAX_TEXT`] characters of a text.
+fn truncated(text: &str) -> String {
+    text.chars().take(MAX_TEXT).collect()
 }

@@ -1,13 +1,12 @@
 //! The HTTP status of each error of the control plane and the store.
 
 use axum::http::StatusCode;
+use packhorse_control::{CommandError, WriteError};
+use packhorse_placement::UnknownPolicy;
 
 use crate::{
     api::ApiError,
-    controller::{
-        Busy, ExplainError, LeaseError, ModelError, NodeError, PairsError, PolicyError,
-        PreviewError, RegisterError, StatusError, Stopped, WantedError,
-    },
+    controller::{Busy, ExplainError, PreviewError, Stopped, WantedError},
     store::{OpenArtifactError, ReceiveError, StoreError},
 };
 
@@ -34,57 +33,33 @@ impl From<StoreError> for ApiError {
     }
 }
 
-impl From<RegisterError> for ApiError {
-    fn from(error: RegisterError) -> Self {
-        match error {
-            RegisterError::Invalid(_) | RegisterError::UnknownArtifact(_) => {
-                Self::bad_request(error.to_string())
-            }
-            RegisterError::Exists(_) => Self::conflict(error.to_string()),
-            RegisterError::TooMany => {
-                Self::new(StatusCode::INSUFFICIENT_STORAGE, error.to_string())
-            }
-            RegisterError::Store(e) => e.into(),
-        }
+impl From<CommandError> for ApiError {
+    fn from(error: CommandError) -> Self {
+        let status = match &error {
+            CommandError::InvalidModel(_)
+            | CommandError::InvalidField { .. }
+            | CommandError::UnknownArtifact(_)
+            | CommandError::TooManyPairs(_) => StatusCode::BAD_REQUEST,
+            CommandError::UnknownModel(_)
+            | CommandError::UnknownVersion(..)
+            | CommandError::UnknownNode(_) => StatusCode::NOT_FOUND,
+            CommandError::ModelExists(_)
+            | CommandError::NodeInUse(_)
+            | CommandError::LeaseHeld(_)
+            | CommandError::LeaseNotHeld(_) => StatusCode::CONFLICT,
+            CommandError::TooManyModels
+            | CommandError::TooManyNodes
+            | CommandError::NotStored(WriteError::DiskFull) => StatusCode::INSUFFICIENT_STORAGE,
+            CommandError::Busy => StatusCode::SERVICE_UNAVAILABLE,
+            CommandError::NotStored(_) => return Self::internal(&error),
+        };
+        Self::new(status, error.to_string())
     }
 }
 
-impl From<PairsError> for ApiError {
-    fn from(error: PairsError) -> Self {
-        match error {
-            PairsError::TooMany(_) => Self::bad_request(error.to_string()),
-            PairsError::Store(e) => e.into(),
-        }
-    }
-}
-
-impl From<ModelError> for ApiError {
-    fn from(error: ModelError) -> Self {
-        match error {
-            ModelError::UnknownName(_) | ModelError::UnknownVersion(..) => {
-                Self::not_found(error.to_string())
-            }
-            ModelError::Invalid(_) => Self::bad_request(error.to_string()),
-            ModelError::Store(e) => e.into(),
-        }
-    }
-}
-
-impl From<NodeError> for ApiError {
-    fn from(error: NodeError) -> Self {
-        match error {
-            NodeError::Unknown(_) => Self::not_found(error.to_string()),
-            NodeError::Store(e) => e.into(),
-        }
-    }
-}
-
-impl From<PolicyError> for ApiError {
-    fn from(error: PolicyError) -> Self {
-        match error {
-            PolicyError::Unknown(_) => Self::bad_request(error.to_string()),
-            PolicyError::Store(e) => e.into(),
-        }
+impl From<UnknownPolicy> for ApiError {
+    fn from(error: UnknownPolicy) -> Self {
+        Self::bad_request(format!("policy: {error}"))
     }
 }
 
@@ -111,26 +86,6 @@ impl From<ExplainError> for ApiError {
             ExplainError::Outdated(_) => Self::conflict(error.to_string()),
             ExplainError::Busy(busy) => busy.into(),
             ExplainError::Failed(_) => Self::internal(&error),
-        }
-    }
-}
-
-impl From<LeaseError> for ApiError {
-    fn from(error: LeaseError) -> Self {
-        match error {
-            LeaseError::Held(_) => Self::conflict(error.to_string()),
-            LeaseError::Invalid { .. } => Self::bad_request(error.to_string()),
-            LeaseError::TooMany => Self::new(StatusCode::INSUFFICIENT_STORAGE, error.to_string()),
-            LeaseError::Store(e) => e.into(),
-        }
-    }
-}
-
-impl From<StatusError> for ApiError {
-    fn from(error: StatusError) -> Self {
-        match error {
-            StatusError::NotHeld(_) => Self::conflict(error.to_string()),
-            StatusError::TooMany { .. } => Self::bad_request(error.to_string()),
         }
     }
 }
@@ -186,29 +141,29 @@ mod tests {
         let digest = ArtifactDigest::from_sha256([0; 32]);
         let zeros = "sha256:".to_owned() + &"0".repeat(64);
         check(
-            RegisterError::Exists("m:2".parse().unwrap()),
+            CommandError::ModelExists("m:2".parse().unwrap()),
             409,
             "model m:2 is already registered; choose another version or remove it first",
         );
         check(
-            RegisterError::UnknownArtifact(digest),
+            CommandError::UnknownArtifact(digest),
             400,
             &format!(
                 "artifact: {zeros} is not stored; upload it first with PUT /v1/artifacts/{zeros}"
             ),
         );
         check(
-            RegisterError::TooMany,
+            CommandError::TooManyModels,
             507,
             "at most 10000 model versions can be registered; remove one first",
         );
         check(
-            ModelError::UnknownName("m".parse().unwrap()),
+            CommandError::UnknownModel("m".parse().unwrap()),
             404,
             "model m is not registered",
         );
         check(
-            ModelError::UnknownVersion("m".parse().unwrap(), 2.try_into().unwrap()),
+            CommandError::UnknownVersion("m".parse().unwrap(), 2.try_into().unwrap()),
             404,
             "model m has no version 2",
         );
@@ -253,31 +208,44 @@ mod tests {
     #[test]
     fn errors_of_nodes_have_their_status_and_sentence() {
         let node = || "n".parse().unwrap();
-        check(NodeError::Unknown(node()), 404, "no node has the name n");
         check(
-            LeaseError::Held(node()),
+            CommandError::UnknownNode(node()),
+            404,
+            "no node has the name n",
+        );
+        check(
+            CommandError::LeaseHeld(node()),
             409,
             "another agent holds the lease of node n; \
              start this agent with another --node, or wait until that lease expires",
         );
         check(
-            LeaseError::Invalid {
+            CommandError::InvalidField {
                 field: "instance",
                 problem: "expected 1 to 128 bytes".to_owned(),
             },
             400,
             "instance: expected 1 to 128 bytes",
         );
-        check(LeaseError::TooMany, 507, "at most 1024 nodes can join");
         check(
-            StatusError::NotHeld(node()),
+            CommandError::TooManyNodes,
+            507,
+            "at most 1024 nodes can join; remove one with DELETE /v1/nodes/NAME first",
+        );
+        check(
+            CommandError::NodeInUse(node()),
+            409,
+            "the agent of node n holds the lease; stop the agent first",
+        );
+        check(
+            CommandError::LeaseNotHeld(node()),
             409,
             "this agent does not hold the lease of node n; take the lease first",
         );
         check(
-            StatusError::TooMany {
+            CommandError::InvalidField {
                 field: "gpus",
-                limit: 64,
+                problem: "at most 64 entries are allowed".to_owned(),
             },
             400,
             "gpus: at most 64 entries are allowed",
@@ -320,7 +288,7 @@ mod tests {
         check(
             PreviewError::Model {
                 field: "remove",
-                source: ModelError::UnknownName("m".parse().unwrap()),
+                source: CommandError::UnknownModel("m".parse().unwrap()),
             },
             400,
             "remove: model m is not registered",
@@ -336,9 +304,19 @@ mod tests {
             "devices.count: at most 1024 devices can be added in one preview",
         );
         check(
-            PairsError::TooMany(1025),
+            CommandError::TooManyPairs(1025),
             400,
             "at most 1024 pairs per kind of device are allowed, got 1025",
+        );
+        check(
+            CommandError::NotStored(WriteError::DiskFull),
+            507,
+            "no space is left on the disk of the database",
+        );
+        check(
+            CommandError::Busy,
+            503,
+            "1024 commands wait for the database; retry in a few seconds",
         );
     }
 }

@@ -158,6 +158,7 @@ fn admin_routes() -> OpenApiRouter<Admin> {
         .routes(routes!(nodes::cordon))
         .routes(routes!(nodes::uncordon))
         .routes(routes!(nodes::drain))
+        .routes(routes!(nodes::remove))
         .routes(routes!(plans::current))
         .routes(routes!(plans::list))
         .routes(routes!(plans::show))

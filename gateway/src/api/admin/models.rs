@@ -10,11 +10,15 @@ use packhorse_api::{ErrorBody, ModelChange, ModelRegistration, ModelView};
 use packhorse_cluster::{
     ArtifactDigest, ModelId, ModelName, ModelSpec, ModelSpecError, ModelVersion, Program,
 };
+use packhorse_control::{CommandError, ModelSpecChange};
 use serde::Deserialize;
 use utoipa::IntoParams;
 
 use super::Admin;
-use crate::api::error::{ApiError, JsonBody, Path, Query};
+use crate::{
+    api::error::{ApiError, JsonBody, Path, Query},
+    controller::slo_from_ms,
+};
 
 /// The version of a model.
 #[derive(Clone, Copy, Debug, Deserialize, IntoParams)]
@@ -46,7 +50,10 @@ pub(super) async fn register(
         Some(path) => with_file(&admin, spec, &path).await?,
         None => spec,
     };
-    let view = admin.controller.register(spec).await??;
+    let digest = spec.program.artifact;
+    let bytes = admin.store.artifact(digest).await?;
+    let bytes = bytes.ok_or(CommandError::UnknownArtifact(digest))?;
+    let view = admin.controller.register(spec, bytes).await??;
     let location = format!("/v1/models/{}?version={}", view.name, view.version);
     Ok((
         StatusCode::CREATED,
@@ -82,7 +89,7 @@ pub(super) async fn show(
     Ok(Json(admin.controller.model(name, which.version).await??))
 }
 
-/// Changes the SLO, rate or queue limit of a version of a model, the newest if none is given.
+/// Changes the SLO, rate, rate mode or queue limit of a version of a model, the newest if none is given.
 #[utoipa::path(
     patch, path = "/v1/models/{name}", tag = "models", security(("admin" = [])),
     params(("name" = String, Path, description = "The model's name"), WhichVersion),
@@ -100,6 +107,16 @@ pub(super) async fn change(
     Query(which): Query<WhichVersion>,
     JsonBody(change): JsonBody<ModelChange>,
 ) -> Result<Json<ModelView>, ApiError> {
+    let change = ModelSpecChange {
+        slo: change
+            .slo_ms
+            .map(slo_from_ms)
+            .transpose()
+            .map_err(invalid)?,
+        rate: change.rate_rps,
+        rate_mode: change.rate,
+        queue_limit: change.queue_limit,
+    };
     let changed = admin.controller.change_model(name, which.version, change);
     Ok(Json(changed.await??))
 }
@@ -149,8 +166,9 @@ fn parse_registration(
             inputs: registration.inputs,
             outputs: registration.outputs,
         },
-        slo: crate::controller::slo_from_ms(registration.slo_ms).map_err(invalid)?,
+        slo: slo_from_ms(registration.slo_ms).map_err(invalid)?,
         rate: registration.rate_rps,
+        rate_mode: registration.rate.unwrap_or_default(),
         queue_limit: registration.queue_limit,
     };
     spec.validate().map_err(invalid)?;

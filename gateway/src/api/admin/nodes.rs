@@ -1,14 +1,31 @@
 //! `/v1/nodes`: nodes and their scheduling.
 
-use axum::{Json, extract::State};
+use std::time::Duration;
+
+use axum::{Json, extract::State, http::StatusCode};
 use packhorse_api::{ErrorBody, NodeView};
-use packhorse_cluster::NodeName;
+use packhorse_cluster::{NodeName, Scheduling};
+use serde::Deserialize;
+use utoipa::IntoParams;
 
 use super::Admin;
-use crate::{
-    api::error::{ApiError, Path},
-    store::Scheduling,
-};
+use crate::api::error::{ApiError, Path, Query};
+
+/// The time that a drain is given.
+#[derive(Clone, Copy, Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct DrainTime {
+    /// The time in seconds after which models that have no place elsewhere lose their replicas on the node, 0 to 86400. Without it
+    /// the drain waits for them.
+    #[param(maximum = 86400)]
+    deadline_s: Option<u64>,
+}
+
+impl DrainTime {
+    /// The largest `deadline_s`.
+    const MAX_S: u64 = 86_400;
+}
 
 /// Returns all nodes with their devices.
 #[utoipa::path(
@@ -33,7 +50,7 @@ pub(super) async fn cordon(
     admin: State<Admin>,
     node: Path<NodeName>,
 ) -> Result<Json<NodeView>, ApiError> {
-    schedule(admin, node, Scheduling::Cordoned).await
+    schedule(admin, node, Scheduling::Cordoned, None).await
 }
 
 /// Uncordons a node: it gets replicas again.
@@ -50,15 +67,17 @@ pub(super) async fn uncordon(
     admin: State<Admin>,
     node: Path<NodeName>,
 ) -> Result<Json<NodeView>, ApiError> {
-    schedule(admin, node, Scheduling::Open).await
+    schedule(admin, node, Scheduling::Open, None).await
 }
 
-/// Drains a node: its replicas move to other nodes, and it gets no new ones.
+/// Drains a node: its replicas move to other nodes, and it gets no new ones. A replica stays until its model is served elsewhere;
+/// `GET /v1/findings` says which models the drain waits for.
 #[utoipa::path(
     post, path = "/v1/nodes/{node}/drain", tag = "nodes", security(("admin" = [])),
-    params(("node" = String, Path, description = "The node's name")),
+    params(("node" = String, Path, description = "The node's name"), DrainTime),
     responses(
         (status = 200, body = NodeView),
+        (status = 400, description = "deadline_s is out of its limits", body = ErrorBody),
         (status = 404, description = "No node has this name", body = ErrorBody),
         (status = "default", description = "Any other failure", body = ErrorBody),
     )
@@ -66,15 +85,43 @@ pub(super) async fn uncordon(
 pub(super) async fn drain(
     admin: State<Admin>,
     node: Path<NodeName>,
+    Query(DrainTime { deadline_s }): Query<DrainTime>,
 ) -> Result<Json<NodeView>, ApiError> {
-    schedule(admin, node, Scheduling::Draining).await
+    if deadline_s.is_some_and(|seconds| seconds > DrainTime::MAX_S) {
+        let max = DrainTime::MAX_S;
+        return Err(ApiError::bad_request(format!(
+            "deadline_s: expected at most {max}"
+        )));
+    }
+    let time = deadline_s.map(Duration::from_secs);
+    schedule(admin, node, Scheduling::Draining, time).await
+}
+
+/// Removes a node that holds no lease. It may come back, as a new node.
+#[utoipa::path(
+    delete, path = "/v1/nodes/{node}", tag = "nodes", security(("admin" = [])),
+    params(("node" = String, Path, description = "The node's name")),
+    responses(
+        (status = 204, description = "Removed"),
+        (status = 404, description = "No node has this name", body = ErrorBody),
+        (status = 409, description = "The node's agent holds the lease", body = ErrorBody),
+        (status = "default", description = "Any other failure", body = ErrorBody),
+    )
+)]
+pub(super) async fn remove(
+    State(admin): State<Admin>,
+    Path(node): Path<NodeName>,
+) -> Result<StatusCode, ApiError> {
+    admin.controller.remove_node(node).await??;
+    Ok(StatusCode::NO_CONTENT)
 }
 
 async fn schedule(
     State(admin): State<Admin>,
     Path(node): Path<NodeName>,
     scheduling: Scheduling,
+    time: Option<Duration>,
 ) -> Result<Json<NodeView>, ApiError> {
-    let view = admin.controller.schedule_node(node, scheduling);
+    let view = admin.controller.schedule_node(node, scheduling, time);
     Ok(Json(view.await??))
 }

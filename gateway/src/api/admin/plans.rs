@@ -8,6 +8,7 @@ use packhorse_api::{
     PolicyView,
 };
 use packhorse_cluster::Generation;
+use packhorse_control::record::Settings;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
@@ -197,7 +198,12 @@ pub(super) async fn change_policy(
     State(admin): State<Admin>,
     JsonBody(change): JsonBody<PolicyChange>,
 ) -> Result<Json<PolicyView>, ApiError> {
-    Ok(Json(admin.controller.change_policy(change).await??))
+    let settings = Settings {
+        policy: change.policy,
+        options: change.options,
+        discipline: change.discipline,
+    };
+    Ok(Json(admin.controller.change_policy(settings).await???))
 }
 
 /// Returns the goodput and latency of all models in a time window that ends now.

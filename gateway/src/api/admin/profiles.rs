@@ -72,7 +72,7 @@ pub(super) async fn kernels(
     State(admin): State<Admin>,
     Query(filter): Query<KernelFilter>,
 ) -> Result<impl IntoResponse, ApiError> {
-    let table = admin.controller.kernels(filter.model).await??;
+    let table = admin.store.kernels(&filter.model).await?;
     Ok(csv(table.to_csv()))
 }
 

@@ -90,6 +90,12 @@ async fn recorded_kernels_are_kept_until_the_profile_is_another() {
     };
     let answer = agent.try_report(&gateway, vec![], vec![measured]).await;
     assert_eq!(answer.status, 204);
+    // A report is answered before its measurements are stored.
+    gateway
+        .wait_for("m", "the stored profile", |view| {
+            view["profiled_on"] == serde_json::json!([kind])
+        })
+        .await;
     assert_eq!(csv(&gateway, "/kernels?model=m").await, kernels);
     assert_eq!(csv(&gateway, "/kernels?model=other").await, "");
     let gateway = gateway.restarted().await;

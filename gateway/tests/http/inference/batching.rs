@@ -1,11 +1,13 @@
 //! Requests that share a batch.
 
+use std::time::Duration;
+
 use packhorse_cluster::{Datatype, Discipline, Padding};
 use serde_json::json;
 
 use crate::support::{
     answer::Answer,
-    inference_gateway::{InferenceGateway, double_request, model, numbers, replica_id, tensor},
+    inference_gateway::{InferenceGateway, double_request, model, numbers, tensor},
     until,
     worker::{double, output},
 };
@@ -128,10 +130,10 @@ async fn replicas_that_share_a_device_in_time_take_turns_and_hold_nobody_up_when
     }
     // The third has the device beside them.
     for number in 0..2 {
-        let replica = gateway.target.replicas.get_mut(&replica_id(number));
-        replica.unwrap().time_shared = true;
+        let cycle = Some(Duration::from_millis(10));
+        gateway.replica(number).replica.spec.duty_cycle = cycle;
     }
-    gateway.data_plane.set_target(gateway.target.clone());
+    gateway.apply();
     let ask = |version: u32| {
         let path = format!("/v2/models/double/versions/{version}/infer");
         gateway.begin(&path, &double_request(1, 1.0))
@@ -164,7 +166,7 @@ async fn replicas_that_share_a_device_in_time_take_turns_and_hold_nobody_up_when
 async fn the_discipline_follows_the_target_and_a_worker_is_not_flooded_by_any() {
     let (mut gateway, worker) = InferenceGateway::with_double().await;
     gateway.target.discipline = Discipline::FixedWait;
-    gateway.data_plane.set_target(gateway.target.clone());
+    gateway.apply();
     // Full batches, all of which this discipline sends at once.
     let requests: Vec<_> = (0..6).map(|_| gateway.begin_double(8, 1.0)).collect();
     let dispatched = "packhorse_stage_duration_seconds_count{model=\"double\",version=\"1\",stage=\"queue\"} 6\n";

@@ -2,10 +2,8 @@
 
 use std::time::Duration;
 
-use packhorse_gateway::{
-    api::inference::InferenceLimits,
-    driver::{DataPlaneConfig, LinkState},
-};
+use packhorse_control::LinkState;
+use packhorse_gateway::{api::inference::InferenceLimits, driver::DataPlaneConfig};
 use packhorse_wire::FailureKind;
 use serde_json::json;
 

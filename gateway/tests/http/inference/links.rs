@@ -3,10 +3,8 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use packhorse_cluster::{Capacity, Profile};
-use packhorse_gateway::{
-    api::inference::InferenceLimits,
-    driver::{DataPlaneConfig, LinkState},
-};
+use packhorse_control::LinkState;
+use packhorse_gateway::{api::inference::InferenceLimits, driver::DataPlaneConfig};
 use packhorse_wire::{FailureKind, LinkSecret};
 
 use crate::support::{
@@ -24,7 +22,7 @@ async fn what_is_equal_in_both_targets_is_not_touched() {
     let mut model = double_model();
     model.slo *= 2;
     gateway.add_model(model);
-    let replica = gateway.target.replicas.get_mut(&replica_id(0)).unwrap();
+    let replica = gateway.replica(0);
     let mut rows = replica.profile.rows().to_vec();
     rows[0].latency *= 2;
     replica.profile = Arc::new(Profile::new(rows).unwrap());
@@ -40,13 +38,7 @@ async fn a_draining_replica_answers_what_it_has_and_gets_nothing_more() {
     let request = gateway.begin_double(1, 1.0);
     let batch = worker.batch().await;
     let other = gateway.add_worker("double:1", 1).await;
-    gateway
-        .target
-        .replicas
-        .get_mut(&replica_id(0))
-        .unwrap()
-        .draining = true;
-    gateway.data_plane.set_target(gateway.target.clone());
+    gateway.drain(0);
     gateway
         .wait_for_link(0, |state| *state == LinkState::Draining)
         .await;
@@ -66,13 +58,7 @@ async fn a_draining_replica_answers_what_it_has_and_gets_nothing_more() {
 #[tokio::test]
 async fn an_idle_replica_is_drained_at_once() {
     let (mut gateway, _worker) = InferenceGateway::with_double().await;
-    gateway
-        .target
-        .replicas
-        .get_mut(&replica_id(0))
-        .unwrap()
-        .draining = true;
-    gateway.data_plane.set_target(gateway.target.clone());
+    gateway.drain(0);
     gateway
         .wait_for_link(0, |state| *state == LinkState::Drained)
         .await;
@@ -104,7 +90,7 @@ async fn a_removed_model_answers_what_is_computed_and_refuses_what_waits() {
     gateway.wait_for_queued(1).await;
     gateway.target.models.clear();
     gateway.target.replicas.clear();
-    gateway.data_plane.set_target(gateway.target.clone());
+    gateway.apply();
     waiting.await.unwrap().error(503);
     for batch in &batches {
         batch.answer(double(batch)).await;
@@ -112,7 +98,7 @@ async fn a_removed_model_answers_what_is_computed_and_refuses_what_waits() {
     for request in computed {
         assert_eq!(numbers(&request.await.unwrap()), [2.0, 2.0]);
     }
-    let mut links = gateway.data_plane.links();
+    let mut links = gateway.links.clone();
     crate::support::within("the end of the link", links.wait_for(BTreeMap::is_empty))
         .await
         .unwrap();
@@ -122,14 +108,14 @@ async fn a_removed_model_answers_what_is_computed_and_refuses_what_waits() {
 async fn a_worker_gets_no_more_rows_and_batches_than_it_is_capable_of() {
     let (mut gateway, _former) = InferenceGateway::with_double().await;
     let worker = Worker::start(gateway.identity("double:1", 0), LinkSecret::none()).await;
-    let replica = gateway.target.replicas.get_mut(&replica_id(0)).unwrap();
+    let replica = gateway.replica(0);
     replica.address = worker.address;
     replica.capacity = Some(Capacity {
         batch_size: 2,
         in_flight: 3,
         multiprocessors: None,
     });
-    gateway.data_plane.set_target(gateway.target.clone());
+    gateway.apply();
     until("the new link", || worker.connections() == 1).await;
     gateway
         .wait_for_link(0, |state| *state == LinkState::Serving)
@@ -181,13 +167,13 @@ async fn what_was_in_a_batch_that_was_too_large_is_answered_from_smaller_ones() 
     assert_eq!(smaller.header.rows, 2);
     // Meanwhile the worker has found out that not even those fit.
     for batch_size in [4, 1] {
-        let replica = gateway.target.replicas.get_mut(&replica_id(0)).unwrap();
+        let replica = gateway.replica(0);
         replica.capacity = Some(Capacity {
             batch_size,
             in_flight: 2,
             multiprocessors: None,
         });
-        gateway.data_plane.set_target(gateway.target.clone());
+        gateway.apply();
         // The driver handles targets in order: once this worker is connected, the capacity is known.
         let mut other = double_model();
         other.program.model = format!("other{batch_size}:1").parse().unwrap();
@@ -289,6 +275,6 @@ async fn what_a_replica_computes_is_counted_beside_what_its_profile_says() {
     assert_eq!(work.compute, 3 * STAGES.compute);
     assert_eq!(work.alone, 3 * STAGES.compute);
     gateway.target.replicas.clear();
-    gateway.data_plane.set_target(gateway.target.clone());
+    gateway.apply();
     assert!(gateway.data_plane.work().await.is_empty());
 }

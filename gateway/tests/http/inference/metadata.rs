@@ -1,6 +1,6 @@
 //! Metadata of server and models.
 
-use packhorse_gateway::driver::LinkState;
+use packhorse_control::LinkState;
 use serde_json::{Value, json};
 
 use crate::support::{

@@ -130,7 +130,7 @@ async fn a_removed_model_is_forgotten() {
     assert_eq!(gateway.double(1, 1.0).await.status, 200);
     gateway.target.models.clear();
     gateway.target.replicas.clear();
-    gateway.data_plane.set_target(gateway.target.clone());
+    gateway.apply();
     until("forgetting", || {
         !gateway.metrics().contains("nv_inference_count{")
     })

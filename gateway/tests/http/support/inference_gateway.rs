@@ -4,12 +4,14 @@ use std::{collections::BTreeMap, net::SocketAddr, sync::Arc, time::Duration};
 
 use axum::Router;
 use packhorse_cluster::{
-    ArtifactDigest, Datatype, Dim, Discipline, Generation, ModelSpec, Padding, Profile, Program,
-    ReplicaId, RequestsPerSecond, TensorSpec,
+    ArtifactDigest, Datatype, Dim, Discipline, Generation, ModelId, ModelSpec, Padding, Profile,
+    Program, RateMode, Replica, ReplicaId, ReplicaPhase, ReplicaSpec, RequestsPerSecond,
+    TensorSpec,
 };
+use packhorse_control::{LinkState, ServeChange, Target};
 use packhorse_gateway::{
     api::inference::{InferenceLimits, router},
-    driver::{DataPlane, DataPlaneConfig, LinkState, Target, TargetReplica},
+    driver::{DataPlane, DataPlaneConfig},
     serve::{ConnectionLimits, Server},
 };
 use packhorse_wire::{LinkSecret, WorkerIdentity};
@@ -17,6 +19,7 @@ use serde_json::{Value, json};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
+    sync::watch,
 };
 
 use super::{
@@ -25,11 +28,22 @@ use super::{
     worker::{Worker, double},
 };
 
-/// The data plane of a gateway behind an inference listener. The test sets its target.
+/// The models and replicas that shall be served.
+#[derive(Clone, Default)]
+pub(crate) struct Served {
+    pub(crate) models: BTreeMap<ModelId, Arc<ModelSpec>>,
+    pub(crate) replicas: BTreeMap<ReplicaId, Target>,
+    pub(crate) discipline: Discipline,
+}
+
+/// The data plane of a gateway behind an inference listener. The test changes `target` and applies it.
 pub(crate) struct InferenceGateway {
     pub(crate) data_plane: DataPlane,
     pub(crate) address: SocketAddr,
-    pub(crate) target: Target,
+    pub(crate) target: Served,
+    /// The target that was last applied.
+    applied: Served,
+    pub(crate) links: watch::Receiver<BTreeMap<ReplicaId, LinkState>>,
     pub(crate) client: reqwest::Client,
     pub(crate) server: Server,
 }
@@ -68,6 +82,7 @@ pub(crate) fn model(
         },
         slo: Duration::from_secs(5),
         rate: RequestsPerSecond::new(10.0).unwrap(),
+        rate_mode: RateMode::default(),
         queue_limit: None,
     };
     spec.validate().unwrap();
@@ -99,7 +114,20 @@ impl InferenceGateway {
     }
 
     pub(crate) async fn start_with(config: DataPlaneConfig, limits: InferenceLimits) -> Self {
-        let data_plane = DataPlane::spawn(config);
+        let (data_plane, mut changes) = DataPlane::spawn(config);
+        let (states, links) = watch::channel(BTreeMap::new());
+        tokio::spawn(async move {
+            while let Some((replica, state)) = changes.recv().await {
+                states.send_modify(|links| match state {
+                    Some(state) => {
+                        links.insert(replica, state);
+                    }
+                    None => {
+                        links.remove(&replica);
+                    }
+                });
+            }
+        });
         let routes: Router = router(data_plane.clone(), limits).into();
         let connections = ConnectionLimits {
             connections: 100,
@@ -108,11 +136,6 @@ impl InferenceGateway {
         let server = Server::bind("127.0.0.1:0".parse().unwrap(), routes, connections)
             .await
             .unwrap();
-        let target = Target {
-            models: BTreeMap::new(),
-            replicas: BTreeMap::new(),
-            discipline: Discipline::Deadline,
-        };
         // A client that keeps connections would hide which of them the gateway closes.
         let client = reqwest::Client::builder()
             .pool_max_idle_per_host(0)
@@ -121,7 +144,9 @@ impl InferenceGateway {
         Self {
             data_plane,
             address: server.address(),
-            target,
+            target: Served::default(),
+            applied: Served::default(),
+            links,
             client,
             server,
         }
@@ -146,7 +171,54 @@ impl InferenceGateway {
         self.target
             .models
             .insert(spec.program.model.clone(), Arc::new(spec));
-        self.data_plane.set_target(self.target.clone());
+        self.apply();
+    }
+
+    /// Has the data plane serve the target, and be open.
+    pub(crate) fn apply(&mut self) {
+        let (before, now) = (&self.applied, &self.target);
+        let mut changes = Vec::new();
+        for id in before
+            .replicas
+            .keys()
+            .filter(|id| !now.replicas.contains_key(id))
+        {
+            changes.push(ServeChange::RemoveReplica(*id));
+        }
+        for id in before
+            .models
+            .keys()
+            .filter(|id| !now.models.contains_key(id))
+        {
+            changes.push(ServeChange::RemoveModel(id.clone()));
+        }
+        for (id, spec) in &now.models {
+            if before.models.get(id) != Some(spec) {
+                changes.push(ServeChange::Model(Arc::clone(spec)));
+            }
+        }
+        for (id, target) in &now.replicas {
+            if before.replicas.get(id) != Some(target) {
+                changes.push(ServeChange::Replica(Box::new(target.clone())));
+            }
+        }
+        if before.discipline != now.discipline {
+            changes.push(ServeChange::Discipline(now.discipline));
+        }
+        changes.push(ServeChange::Open);
+        self.data_plane.serve(changes);
+        self.applied = self.target.clone();
+    }
+
+    /// Returns a replica of the target.
+    pub(crate) fn replica(&mut self, number: u32) -> &mut Target {
+        self.target.replicas.get_mut(&replica_id(number)).unwrap()
+    }
+
+    /// Has a replica drain.
+    pub(crate) fn drain(&mut self, number: u32) {
+        self.replica(number).replica.phase = ReplicaPhase::Draining;
+        self.apply();
     }
 
     /// Starts a worker of a model, and waits until it takes batches.
@@ -168,19 +240,21 @@ impl InferenceGateway {
     }
 
     pub(crate) fn add_replica(&mut self, model: &str, number: u32, address: SocketAddr) {
-        let replica = TargetReplica {
-            model: model.parse().unwrap(),
+        let program = &self.target.models[&model.parse().unwrap()].program;
+        let program = Arc::new(program.clone());
+        let id = replica_id(number);
+        let target = Target {
+            replica: Replica {
+                id,
+                spec: ReplicaSpec::new(program, "n/gpu0".parse().unwrap(), 8),
+                phase: ReplicaPhase::Planned,
+            },
             address,
-            batch_size: 8,
             capacity: None,
-            compute_share: None,
-            device: "n/gpu0".parse().unwrap(),
-            time_shared: false,
             profile: profile(),
-            draining: false,
         };
-        self.target.replicas.insert(replica_id(number), replica);
-        self.data_plane.set_target(self.target.clone());
+        self.target.replicas.insert(id, target);
+        self.apply();
     }
 
     pub(crate) async fn wait_for_link(
@@ -188,7 +262,7 @@ impl InferenceGateway {
         number: u32,
         holds: impl Fn(&LinkState) -> bool,
     ) -> LinkState {
-        let mut links = self.data_plane.links();
+        let mut links = self.links.clone();
         let found = links.wait_for(|links| links.get(&replica_id(number)).is_some_and(&holds));
         within("a state of the link", found).await.unwrap()[&replica_id(number)].clone()
     }

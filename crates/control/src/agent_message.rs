@@ -1,0 +1,31 @@
+//! The messages of agents.
+
+use std::collections::BTreeMap;
+
+use packhorse_cluster::{DeviceReport, ProfileProgress, ReplicaId, ReplicaStatus};
+
+/// The claim of an agent to the lease of a node.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LeaseClaim {
+    /// The identity of the agent's state folder. It distinguishes two agents that claim the same node.
+    pub instance: String,
+    /// The version of the agent.
+    pub agent_version: String,
+    /// The devices of the node.
+    pub devices: Vec<DeviceReport>,
+}
+
+/// The report of an agent.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct NodeReport {
+    /// The agent's instance, as in its claim to the lease.
+    pub instance: String,
+    /// The epoch of the wanted state that the agent last received.
+    pub epoch: u64,
+    /// The revision of that wanted state.
+    pub revision: u64,
+    /// The replicas on the node, wanted or not.
+    pub replicas: BTreeMap<ReplicaId, ReplicaStatus>,
+    /// The measurements that are running, or finished and still wanted.
+    pub profiles: Vec<ProfileProgress>,
+}

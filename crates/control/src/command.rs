@@ -1,0 +1,128 @@
+//! The commands of admins and agents, and the reasons why they are refused.
+
+use std::time::Duration;
+
+use packhorse_cluster::{
+    ArtifactDigest, DeviceKind, ModelId, ModelName, ModelSpec, ModelSpecError, ModelVersion,
+    NodeName, ProfileTable, RateMode, RequestsPerSecond, Scheduling,
+};
+use packhorse_contention::PairTable;
+
+use crate::{
+    agent_message::{LeaseClaim, NodeReport},
+    limits::{MAX_MODELS, MAX_NODES, MAX_PAIRS, MAX_WAITING},
+    record::Settings,
+};
+
+/// A command. The commands of admins are executed one after the other, each once its change is durable; those of agents at once.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Command {
+    /// Registers a version of a model, whose file has this size in bytes.
+    Register(Box<ModelSpec>, u64),
+    /// Changes a version of a model, the newest if none is given.
+    ChangeModel(ModelName, Option<ModelVersion>, ModelSpecChange),
+    /// Removes a version of a model, or all if none is given.
+    RemoveModel(ModelName, Option<ModelVersion>),
+    /// Adds profiles. They replace existing ones of the same model and kind of device.
+    ImportProfiles(ProfileTable),
+    /// Replaces the measured pairs of a kind of device. A table without pairs removes them.
+    ImportPairs(DeviceKind, PairTable),
+    /// Changes the scheduling of a node. A drain may be given a time after which it no longer waits for models that have no place
+    /// elsewhere.
+    ScheduleNode(NodeName, Scheduling, Option<Duration>),
+    /// Removes a node that holds no lease.
+    RemoveNode(NodeName),
+    /// Changes the policy, its options or the discipline.
+    ChangeSettings(Settings),
+    /// An agent takes or renews the lease of a node.
+    TakeLease(NodeName, LeaseClaim),
+    /// An agent reports the state of its node.
+    Report(NodeName, NodeReport),
+}
+
+/// The change of a registered model. What is absent stays unchanged.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct ModelSpecChange {
+    /// The latency objective.
+    pub slo: Option<Duration>,
+    /// The declared request rate.
+    pub rate: Option<RequestsPerSecond>,
+    /// The part that the declared rate has beside the measured one.
+    pub rate_mode: Option<RateMode>,
+    /// The largest number of requests in the queue; none inside restores the gateway's limit.
+    pub queue_limit: Option<Option<u32>>,
+}
+
+/// The reason why a write failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum WriteError {
+    /// A row with the same key exists.
+    #[error("the row exists already")]
+    Exists,
+    /// A row that this one refers to does not exist.
+    #[error("a row that this one refers to does not exist")]
+    Dangling,
+    /// The disk is full.
+    #[error("no space is left on the disk of the database")]
+    DiskFull,
+    /// The database failed otherwise. The driver has logged the cause.
+    #[error("the database failed")]
+    Failed,
+}
+
+/// The reason why a command is refused.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum CommandError {
+    /// A field of a model is out of its limits.
+    #[error(transparent)]
+    InvalidModel(#[from] ModelSpecError),
+    /// A field of an agent's message is out of its limits.
+    #[error("{field}: {problem}")]
+    InvalidField {
+        /// The field.
+        field: &'static str,
+        /// The violated limit.
+        problem: String,
+    },
+    /// The version is already registered.
+    #[error("model {0} is already registered; choose another version or remove it first")]
+    ModelExists(ModelId),
+    /// The model's file is not stored.
+    #[error("artifact: {0} is not stored; upload it first with PUT /v1/artifacts/{0}")]
+    UnknownArtifact(ArtifactDigest),
+    /// Too many model versions are registered.
+    #[error("at most {MAX_MODELS} model versions can be registered; remove one first")]
+    TooManyModels,
+    /// No model has this name.
+    #[error("model {0} is not registered")]
+    UnknownModel(ModelName),
+    /// The model of this name does not have this version.
+    #[error("model {0} has no version {1}")]
+    UnknownVersion(ModelName, ModelVersion),
+    /// No node has this name.
+    #[error("no node has the name {0}")]
+    UnknownNode(NodeName),
+    /// The node's agent holds the lease.
+    #[error("the agent of node {0} holds the lease; stop the agent first")]
+    NodeInUse(NodeName),
+    /// There are too many nodes.
+    #[error("at most {MAX_NODES} nodes can join; remove one with DELETE /v1/nodes/NAME first")]
+    TooManyNodes,
+    /// Another agent holds the lease.
+    #[error(
+        "another agent holds the lease of node {0}; start this agent with another --node, or wait until that lease expires"
+    )]
+    LeaseHeld(NodeName),
+    /// The agent does not hold the lease.
+    #[error("this agent does not hold the lease of node {0}; take the lease first")]
+    LeaseNotHeld(NodeName),
+    /// The table has too many pairs.
+    #[error("at most {MAX_PAIRS} pairs per kind of device are allowed, got {0}")]
+    TooManyPairs(usize),
+    /// Too many commands wait for the store.
+    #[error("{MAX_WAITING} commands wait for the database; retry in a few seconds")]
+    Busy,
+    /// The change cannot be made durable.
+    #[error(transparent)]
+    NotStored(WriteError),
+}

@@ -1,0 +1,382 @@
+//! The commands of admins: checked, stored, and then applied.
+
+use std::{collections::BTreeSet, time::Duration};
+
+use packhorse_cluster::{ModelId, ModelName, ModelSpec, ModelVersion, NodeName, Scheduling, Time};
+
+use crate::{
+    command::{Command, CommandError, ModelSpecChange, WriteError},
+    controller::Controller,
+    effect::{Effect, ServeChange, Write},
+    keys::RequestKey,
+    limits::{MAX_MODELS, MAX_PAIRS},
+    models::Model,
+    nodes::Node,
+    notice::Notice,
+    pending::{Change, Pending},
+    plan_reason::PlanReason,
+    record::{NodeRecord, Settings},
+};
+
+/// The largest number of characters that are kept of a text from an agent.
+const MAX_TEXT: usize = 2000;
+
+impl Controller {
+    /// Executes a command. Returns true if its change has to be stored first, and false if nothing changes.
+    pub(crate) fn execute(
+        &mut self,
+        now: Time,
+        request: RequestKey,
+        command: Command,
+    ) -> Result<bool, CommandError> {
+        let stored = match command {
+            Command::Register(spec, bytes) => Some(self.register(spec, bytes)?),
+            Command::ChangeModel(name, version, change) => {
+                self.change_model(&name, version, change)?
+            }
+            Command::RemoveModel(name, version) => Some(self.remove_model(&name, version)?),
+            Command::ImportProfiles(profiles) if profiles.is_empty() => None,
+            Command::ImportProfiles(profiles) => Some((
+                Write::UpsertProfiles(profiles.clone(), None),
+                Change::Profiles(profiles),
+            )),
+            Command::ImportPairs(_, pairs) if pairs.pairs.len() > MAX_PAIRS => {
+                return Err(CommandError::TooManyPairs(pairs.pairs.len()));
+            }
+            Command::ImportPairs(kind, pairs) => Some((
+                Write::UpsertPairs(kind.clone(), pairs.clone()),
+                Change::Pairs(kind, pairs),
+            )),
+            Command::ScheduleNode(name, scheduling, time) => {
+                self.schedule_node(now, &name, scheduling, time)?
+            }
+            Command::RemoveNode(name) => Some(self.remove_node(name)?),
+            Command::ChangeSettings(settings) => Some((
+                Write::UpdateSettings(settings.clone()),
+                Change::Settings(settings),
+            )),
+            Command::TakeLease(..) | Command::Report(..) => {
+                unreachable!("agents' commands are executed at once")
+            }
+        };
+        let Some((write, change)) = stored else {
+            return Ok(false);
+        };
+        self.store(write, Pending::Command(request, change));
+        Ok(true)
+    }
+
+    fn register(
+        &mut self,
+        spec: Box<ModelSpec>,
+        bytes: u64,
+    ) -> Result<(Write, Change), CommandError> {
+        spec.validate()?;
+        let id = &spec.program.model;
+        if self.state.models.len() >= MAX_MODELS {
+            return Err(CommandError::TooManyModels);
+        }
+        if self.state.models.get(id).is_some() {
+            return Err(CommandError::ModelExists(id.clone()));
+        }
+        let write = Write::InsertModel(spec.clone());
+        Ok((write, Change::Registered(spec, bytes)))
+    }
+
+    fn change_model(
+        &mut self,
+        name: &ModelName,
+        version: Option<ModelVersion>,
+        change: ModelSpecChange,
+    ) -> Result<Option<(Write, Change)>, CommandError> {
+        let id = self.state.models.find(name, version)?;
+        let model = self.state.models.get(&id).expect("it was just found");
+        let mut spec = ModelSpec::clone(&model.spec);
+        spec.slo = change.slo.unwrap_or(spec.slo);
+        spec.rate = change.rate.unwrap_or(spec.rate);
+        spec.rate_mode = change.rate_mode.unwrap_or(spec.rate_mode);
+        spec.queue_limit = change.queue_limit.unwrap_or(spec.queue_limit);
+        spec.validate()?;
+        if spec == *model.spec {
+            return Ok(None);
+        }
+        let spec = Box::new(spec);
+        let write = Write::UpdateModel(spec.clone());
+        Ok(Some((write, Change::Changed(spec))))
+    }
+
+    fn remove_model(
+        &mut self,
+        name: &ModelName,
+        version: Option<ModelVersion>,
+    ) -> Result<(Write, Change), CommandError> {
+        let ids: Vec<ModelId> = match version {
+            Some(_) => vec![self.state.models.find(name, version)?],
+            None => self.state.models.versions(name).cloned().collect(),
+        };
+        if ids.is_empty() {
+            return Err(CommandError::UnknownModel(name.clone()));
+        }
+        Ok((Write::DeleteModels(ids.clone()), Change::Removed(ids)))
+    }
+
+    fn schedule_node(
+        &mut self,
+        now: Time,
+        name: &NodeName,
+        scheduling: Scheduling,
+        time: Option<Duration>,
+    ) -> Result<Option<(Write, Change)>, CommandError> {
+        let node = self.state.nodes.get(name);
+        let node = node.ok_or_else(|| CommandError::UnknownNode(name.clone()))?;
+        if node.record.scheduling == scheduling && time.is_none() {
+            return Ok(None);
+        }
+        let record = Box::new(NodeRecord {
+            scheduling,
+            ..node.record.clone()
+        });
+        let deadline = time.map(|time| now + time);
+        let write = Write::UpsertNode(record.clone());
+        Ok(Some((
+            write,
+            Change::Scheduled(record, scheduling, deadline),
+        )))
+    }
+
+    fn remove_node(&mut self, name: NodeName) -> Result<(Write, Change), CommandError> {
+        match self.state.nodes.get(&name) {
+            None => Err(CommandError::UnknownNode(name)),
+            Some(node) if node.holds_lease() => Err(CommandError::NodeInUse(name)),
+            Some(_) => Ok((Write::DeleteNode(name.clone()), Change::NodeRemoved(name))),
+        }
+    }
+
+    /// Continues what waited for a write.
+    pub(crate) fn apply(&mut self, now: Time, pending: Pending, result: Result<(), WriteError>) {
+        match pending {
+            Pending::Command(request, change) => {
+                let result = match result {
+                    Ok(()) => {
+                        self.apply_change(now, change);
+                        Ok(())
+                    }
+                    Err(error) => Err(refusal(&change, error)),
+                };
+                self.effect(Effect::Acknowledge(request, result));
+            }
+            Pending::Plan {
+                record,
+                replicas,
+                reasons,
+            } => match result {
+                Ok(()) => self.adopt(now, record, replicas),
+                Err(_) => self.planning.not_stored(now, reasons),
+            },
+            Pending::Measured(model, kind, measurement) => match result {
+                Ok(()) => self.measured(now, &model, &kind, &measurement),
+                // The node reports the result again as long as it is wanted.
+                Err(_) => self.state.measurements.set_storing(&model, &kind, false),
+            },
+            Pending::Behind => {}
+        }
+    }
+
+    fn apply_change(&mut self, now: Time, change: Change) {
+        match change {
+            Change::Registered(spec, bytes) => self.registered(now, *spec, bytes),
+            Change::Changed(spec) => self.model_changed(now, *spec),
+            Change::Removed(ids) => {
+                for id in ids {
+                    self.model_removed(now, id);
+                }
+            }
+            Change::Profiles(profiles) => {
+                for (model, kind, profile) in profiles.iter() {
+                    let table = &mut self.state.profiles;
+                    table.insert(model.clone(), kind.clone(), profile.clone());
+                    self.profile_changed(model, kind);
+                }
+                self.request_plan(now, PlanReason::ProfilesImported);
+            }
+            Change::Pairs(kind, pairs) => {
+                self.state.pairs.insert(kind.clone(), pairs);
+                self.state.learn_from_pairs();
+                self.request_plan(now, PlanReason::PairsImported(kind));
+            }
+            Change::Scheduled(record, scheduling, deadline) => {
+                self.node_scheduled(now, &record.name, scheduling, deadline);
+            }
+            Change::NodeRemoved(name) => self.node_removed(now, name),
+            Change::Settings(settings) => self.settings_changed(now, settings),
+        }
+    }
+
+    fn registered(&mut self, now: Time, spec: ModelSpec, bytes: u64) {
+        let id = spec.program.model.clone();
+        self.rates.add(now, &spec);
+        let model = Model::new(spec, bytes, None);
+        self.serve(ServeChange::Model(model.spec.clone()));
+        self.state.models.insert(model);
+        let profiles = &self.state.profiles;
+        let profiled = |kind: &_| profiles.get(&id, kind).is_some();
+        self.state.measurements.add_model(&id, profiled);
+        self.announcements.model(&id);
+        self.request_plan(now, PlanReason::ModelRegistered(id));
+    }
+
+    fn model_changed(&mut self, now: Time, spec: ModelSpec) {
+        let id = spec.program.model.clone();
+        let demand = (spec.slo, spec.rate, spec.rate_mode);
+        let Some(before) = self.state.models.change(spec) else {
+            return;
+        };
+        let Some(model) = self.state.models.get(&id) else {
+            return;
+        };
+        if model.spec.rate != before.rate {
+            // The declared rate is the prior of the measured one.
+            self.rates.add(now, &model.spec);
+        }
+        let change = ServeChange::Model(model.spec.clone());
+        self.serve(change);
+        self.announcements.changed_model(&id);
+        if demand != (before.slo, before.rate, before.rate_mode) {
+            self.request_plan(now, PlanReason::ModelChanged(id));
+        }
+    }
+
+    fn model_removed(&mut self, now: Time, id: ModelId) {
+        if !self.state.models.remove(&id) {
+            return;
+        }
+        self.state.measurements.remove_model(&id);
+        self.state.memory_limits.remove_model(&id);
+        self.state.exclusions.remove_model(&id);
+        self.state.profiles.remove_model(&id);
+        self.state.plan.forecasts.remove(&id);
+        self.state.rollout.touch_model(&id);
+        self.rates.remove(&id);
+        self.serve(ServeChange::RemoveModel(id.clone()));
+        self.announcements.remove_model(&id);
+        self.tell(Notice::Model(id.clone(), None, None));
+        self.request_plan(now, PlanReason::ModelRemoved(id));
+    }
+
+    /// Notes that a model cannot be served as it is registered.
+    pub(crate) fn fail_model(&mut self, now: Time, id: &ModelId, reason: &str) {
+        let reason = match reason.chars().take(MAX_TEXT).collect::<String>() {
+            reason if reason.is_empty() => "the worker gave no reason".to_owned(),
+            reason => reason,
+        };
+        if self.state.models.fail(id, &reason) {
+            // If it cannot be stored, the model fails again after a restart.
+            self.store(Write::FailModel(id.clone(), reason), Pending::Behind);
+            self.state.measurements.remove_model(id);
+            self.announcements.model(id);
+            self.request_plan(now, PlanReason::ModelFailed(id.clone()));
+        }
+    }
+
+    /// Updates what depends on the profile of a model on a kind of device.
+    pub(crate) fn profile_changed(
+        &mut self,
+        model: &ModelId,
+        kind: &packhorse_cluster::DeviceKind,
+    ) {
+        self.state.measurements.remove(model, kind);
+        self.state.memory_limits.remove(model, kind);
+        // A model that was removed and registered again keeps its replicas, and with them the plan, but not the profile.
+        self.state.rollout.touch_model(model);
+        self.announcements.model(model);
+    }
+
+    fn node_scheduled(
+        &mut self,
+        now: Time,
+        name: &NodeName,
+        scheduling: Scheduling,
+        deadline: Option<Time>,
+    ) {
+        match scheduling {
+            Scheduling::Draining => self.drains.begin(name, deadline),
+            Scheduling::Open | Scheduling::Cordoned => self.drains.end(name),
+        }
+        if self.state.nodes.schedule(name, scheduling) {
+            self.node_changed(name);
+            self.announcements.node(name);
+            let reason = PlanReason::NodeScheduled(name.clone(), scheduling);
+            self.request_plan(now, reason);
+        }
+    }
+
+    fn node_removed(&mut self, now: Time, name: NodeName) {
+        self.state.rollout.touch_node(&name);
+        if !self.state.nodes.remove(&name) {
+            return;
+        }
+        self.drains.end(&name);
+        self.node_changed(&name);
+        self.publications.remove_node(&name);
+        self.announcements.remove_node(&name);
+        self.tell(Notice::Node(name.clone(), None, "was removed".to_owned()));
+        self.request_plan(now, PlanReason::NodeRemoved(name));
+    }
+
+    /// Updates what depends on the devices of a node that accept replicas.
+    pub(crate) fn node_changed(&mut self, name: &NodeName) {
+        let node = self
+            .state
+            .nodes
+            .get(name)
+            .filter(|node| node.takes_replicas());
+        let devices = node.into_iter().flat_map(Node::devices);
+        let devices = devices
+            .map(|(id, device)| (id, device.kind.clone()))
+            .collect();
+        let (models, profiles) = (&self.state.models, &self.state.profiles);
+        self.state.measurements.set_devices(name, devices, |kind| {
+            let servable = models.iter().filter(|(_, model)| model.failure.is_none());
+            let missing = servable.filter(|(id, _)| profiles.get(id, kind).is_none());
+            missing
+                .map(|(id, _)| id.clone())
+                .collect::<BTreeSet<ModelId>>()
+        });
+        self.announcements.all_unserved();
+    }
+
+    fn settings_changed(&mut self, now: Time, settings: Settings) {
+        if let Some(policy) = settings.policy
+            && policy != self.state.policy
+        {
+            self.state.policy.clone_from(&policy);
+            self.request_plan(now, PlanReason::PolicyChanged(policy));
+        }
+        if let Some(options) = settings.options
+            && options != self.state.options
+        {
+            self.state.options = options;
+            self.request_plan(now, PlanReason::OptionsChanged);
+        }
+        if let Some(discipline) = settings.discipline
+            && discipline != self.state.discipline
+        {
+            self.state.discipline = discipline;
+            self.serve(ServeChange::Discipline(discipline));
+            self.request_plan(now, PlanReason::DisciplineChanged(discipline));
+        }
+    }
+}
+
+/// Returns the refusal of a command whose change could not be stored.
+fn refusal(change: &Change, error: WriteError) -> CommandError {
+    match (change, error) {
+        (Change::Registered(spec, _), WriteError::Exists) => {
+            CommandError::ModelExists(spec.program.model.clone())
+        }
+        (Change::Registered(spec, _), WriteError::Dangling) => {
+            CommandError::UnknownArtifact(spec.program.artifact)
+        }
+        (_, error) => CommandError::NotStored(error),
+    }
+}

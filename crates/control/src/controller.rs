@@ -1,0 +1,448 @@
+//! The controller: the state machine of the control plane.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    sync::Arc,
+    time::Duration,
+};
+
+use packhorse_cluster::{ModelId, NodeName, RequestsPerSecond, Time};
+
+use crate::{
+    announcements::Announcements,
+    arrival_rates::ArrivalRates,
+    assumptions::Assumptions,
+    command::{Command, CommandError, WriteError},
+    device_observer::DeviceObserver,
+    drains::Drains,
+    effect::{Effect, ServeChange, Target, Write},
+    event::Event,
+    exclusions::{Exclusions, StartFailures},
+    keys::{Receipt, RequestKey},
+    limits::MAX_WAITING,
+    measurements::Measurements,
+    memory_limits::MemoryLimits,
+    models::{Model, Models},
+    nodes::Nodes,
+    notice::Notice,
+    pending::Pending,
+    plan_reason::{PlanReason, PlanReasons},
+    planning::Planning,
+    planning_input::PlanningInput,
+    predictions::Predictions,
+    publications::Publications,
+    record::StoredCluster,
+    restore::restored_rollout,
+    rollout::{PlacedReplica, Rollout},
+    state::{CurrentPlan, State},
+};
+
+/// The longest time between two calls of the controller while nothing happens.
+const HEARTBEAT: Duration = Duration::from_secs(1);
+/// The time beyond the heartbeat after which a silence of the driver is a pause of the whole gateway.
+const PAUSE: Duration = Duration::from_millis(500);
+
+/// The settings of the control plane.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The duration of a node's lease.
+    pub lease: Duration,
+    /// The time after which a measurement begins no further batch size.
+    pub profile_time_limit: Duration,
+    /// The time between two samples of the data plane's counts.
+    pub sample_period: Duration,
+    /// The time after which a new plan is requested even if nothing has changed; none for never.
+    pub replan_interval: Option<Duration>,
+    /// The name of the placement policy where none is stored.
+    pub default_policy: String,
+    /// The assumptions of planning that no one measures.
+    pub assumptions: Assumptions,
+    /// The wall clock at [`Time::ZERO`], in milliseconds since 1970.
+    pub unix_start_ms: i64,
+}
+
+/// The state machine of the control plane. It owns no task, socket or clock.
+///
+/// The driver passes events to [`Controller::handle`], then carries out the effects that [`Controller::poll`] returns until there is
+/// none, and then waits for the next event, at most until [`Controller::poll_timeout`]. Times never go back. A driver that is silent
+/// for longer was paused, and the controller forgives the nodes what they could not do meanwhile.
+///
+/// Equal events at equal times give equal effects, so that a recorded history can be replayed.
+#[derive(Debug)]
+pub struct Controller {
+    pub(crate) config: Config,
+    /// The number of the gateway's start.
+    pub(crate) epoch: u64,
+    pub(crate) state: State,
+    pub(crate) rates: ArrivalRates,
+    pub(crate) predictions: Predictions,
+    pub(crate) planning: Planning,
+    pub(crate) publications: Publications,
+    pub(crate) announcements: Announcements,
+    effects: VecDeque<Effect>,
+    /// The commands that wait until the present one is stored.
+    waiting: VecDeque<(RequestKey, Command)>,
+    /// The writes that are not stored yet.
+    pub(crate) pending: BTreeMap<Receipt, Pending>,
+    next_receipt: u64,
+    /// The time of the next sample.
+    sample_due: Time,
+    /// The time at which the next plan is requested even if nothing has changed.
+    interval_due: Option<Time>,
+    /// The time until which planning waits for the nodes of the current plan.
+    settled_by: Time,
+    /// The number of nodes that have lost their leases within the present lease time, and its begin.
+    recent_losses: (Time, usize),
+    pub(crate) drains: Drains,
+    /// True once the replicas of the stored plan serve, or had the time to.
+    is_open: bool,
+    /// The time of the driver's last call.
+    last_call: Time,
+}
+
+impl Controller {
+    /// Restores the stored state.
+    pub fn new(now: Time, config: Config, stored: StoredCluster) -> Self {
+        let settled_by = now + config.lease;
+        let rollout = restored_rollout(&stored);
+        let horizon = config.sample_period * 2 + config.assumptions.default_load_time;
+        let mut rates = ArrivalRates::new(horizon);
+        let mut models = Models::default();
+        for record in stored.models {
+            rates.add(now, &record.spec);
+            models.insert(Model::new(
+                record.spec,
+                record.artifact_bytes,
+                record.failure,
+            ));
+        }
+        let plan = CurrentPlan::restore(stored.plans.into_iter().next());
+        rates.assume(&plan.rates());
+        let settings = stored.settings;
+        let mut state = State {
+            models,
+            nodes: Nodes::restore(stored.nodes, settled_by),
+            profiles: stored.profiles,
+            pairs: stored.pairs,
+            policy: settings
+                .policy
+                .unwrap_or_else(|| config.default_policy.clone()),
+            options: settings.options.unwrap_or_default(),
+            discipline: settings.discipline.unwrap_or_default(),
+            assumptions: config.assumptions.clone(),
+            plan,
+            rollout,
+            links: BTreeMap::new(),
+            measurements: Measurements::default(),
+            memory_limits: MemoryLimits::default(),
+            exclusions: Exclusions::default(),
+            start_failures: StartFailures::default(),
+            observer: DeviceObserver::new(now),
+        };
+        state.learn_from_pairs();
+        let mut controller = Self {
+            epoch: stored.epoch,
+            state,
+            rates,
+            predictions: Predictions::default(),
+            planning: Planning::default(),
+            publications: Publications::default(),
+            announcements: Announcements::default(),
+            effects: VecDeque::new(),
+            waiting: VecDeque::new(),
+            pending: BTreeMap::new(),
+            next_receipt: 0,
+            sample_due: now + config.sample_period,
+            interval_due: config.replan_interval.map(|interval| now + interval),
+            settled_by,
+            recent_losses: (now, 0),
+            drains: Drains::default(),
+            is_open: false,
+            last_call: now,
+            config,
+        };
+        controller.serve_restored();
+        controller.request_plan(now, PlanReason::GatewayStarted);
+        controller.settle(now);
+        controller
+    }
+
+    /// Has the data plane know the restored models before it is ready.
+    fn serve_restored(&mut self) {
+        let discipline = ServeChange::Discipline(self.state.discipline);
+        self.effects.push_back(Effect::Serve(discipline));
+        let models = self.state.models.iter();
+        let changes: Vec<Effect> = models
+            .map(|(_, model)| Effect::Serve(ServeChange::Model(model.spec.clone())))
+            .collect();
+        self.effects.extend(changes);
+    }
+
+    /// Handles an event.
+    pub fn handle(&mut self, now: Time, event: Event) {
+        self.note_call(now);
+        match event {
+            Event::Requested(request, command) => self.requested(now, request, command),
+            Event::LinkChanged(replica, link) => self.link_changed(now, replica, link),
+            Event::Sampled(sample) => self.sampled(now, &sample),
+            Event::Solved(key, result) => self.solved(now, key, &result),
+            Event::Stored(receipt, result) => self.stored(now, receipt, result),
+        }
+        self.settle(now);
+    }
+
+    /// Returns the next effect; `None` once there is nothing to do before [`Controller::poll_timeout`] or the next event.
+    pub fn poll(&mut self, now: Time) -> Option<Effect> {
+        if let Some(effect) = self.effects.pop_front() {
+            return Some(effect);
+        }
+        self.note_call(now);
+        self.do_due(now);
+        self.settle(now);
+        self.effects.pop_front()
+    }
+
+    /// Returns the time at which [`Controller::poll`] must be called even without an event.
+    pub fn poll_timeout(&self) -> Time {
+        [
+            Some(self.last_call + HEARTBEAT),
+            Some(self.sample_due),
+            self.interval_due,
+            self.state.nodes.next_expiry(),
+            self.state.exclusions.next_end(),
+            self.drains.next_end(),
+            self.planning_due(),
+            (!self.is_open).then_some(self.settled_by),
+        ]
+        .into_iter()
+        .flatten()
+        .min()
+        .unwrap_or(Time::MAX)
+    }
+
+    /// Notes that the driver called. After a pause of the whole gateway the leases are extended, because the agents' renewals could
+    /// not be taken.
+    fn note_call(&mut self, now: Time) {
+        let silent = now.saturating_since(self.last_call);
+        self.last_call = now.max(self.last_call);
+        if silent > HEARTBEAT + PAUSE {
+            self.state.nodes.extend_leases(now + self.config.lease);
+            self.tell(Notice::Paused(silent.saturating_sub(HEARTBEAT)));
+        }
+    }
+
+    /// Does what is due.
+    fn do_due(&mut self, now: Time) {
+        self.expire_leases(now);
+        self.end_exclusions(now);
+        self.end_drains(now);
+        if now >= self.sample_due {
+            self.sample_due = now + self.config.sample_period;
+            self.effects.push_back(Effect::Sample);
+        }
+        if let (Some(due), Some(interval)) = (self.interval_due, self.config.replan_interval)
+            && now >= due
+        {
+            self.interval_due = Some(now + interval);
+            self.request_plan(now, PlanReason::Interval);
+        }
+        if self.planning_due().is_some_and(|due| due <= now) {
+            let reasons = self.planning.take_reasons();
+            let input = Arc::new(self.planning_input(self.state.policy.clone(), reasons));
+            self.rates.assume(&input.rates);
+            self.state.observer.plan_requested();
+            let key = self.planning.begin(Arc::clone(&input));
+            self.effects.push_back(Effect::Solve(key, input));
+        }
+        self.open_if_due(now);
+    }
+
+    /// Returns the input of a policy for the cluster as it is now.
+    pub fn planning_input(&self, policy: String, reasons: PlanReasons) -> PlanningInput {
+        let servable = self.state.models.iter();
+        let servable = servable.filter(|(_, model)| model.failure.is_none());
+        let rates: BTreeMap<ModelId, RequestsPerSecond> = servable
+            .map(|(id, model)| (id.clone(), self.rates.planned(&model.spec)))
+            .collect();
+        PlanningInput::new(&self.state, policy, reasons, rates, self.drains.overdue())
+    }
+
+    /// Returns the time of the next plan, which waits until the nodes of the current plan have reported.
+    fn planning_due(&self) -> Option<Time> {
+        let due = self.planning.due()?;
+        if due >= self.settled_by || self.is_settled() {
+            Some(due)
+        } else {
+            Some(self.settled_by)
+        }
+    }
+
+    /// Returns true if the nodes of the current plan have reported since the gateway's start, or are lost. A plan made earlier
+    /// would move replicas that may still run.
+    fn is_settled(&self) -> bool {
+        if self.recent_losses.1 > 1 && self.recent_losses.1 > self.state.nodes.count_held() {
+            return false;
+        }
+        let mut used: BTreeSet<&NodeName> = BTreeSet::new();
+        let planned = self.state.rollout.planned();
+        used.extend(planned.map(|replica| replica.spec.device.node()));
+        used.into_iter().all(|node| {
+            let node = self.state.nodes.get(node);
+            node.is_none_or(|node| node.report.is_some() || node.is_lost())
+        })
+    }
+
+    /// Ends the leases that are over. If most nodes lose theirs at once, planning waits for them: a plan for those that are left
+    /// would move everything there and back.
+    fn expire_leases(&mut self, now: Time) {
+        let expired = self.state.nodes.expire(now);
+        if expired.is_empty() {
+            return;
+        }
+        let (begin, count) = self.recent_losses;
+        let held = expired.iter().filter(|(_, held)| *held).count();
+        self.recent_losses = if now.saturating_since(begin) > self.config.lease {
+            (now, held)
+        } else {
+            (begin, count + held)
+        };
+        let before = self.state.nodes.count_held() + held;
+        if held > 1 && held * 2 > before {
+            self.settled_by = now + self.config.lease;
+        }
+        for (name, _) in expired {
+            self.node_changed(&name);
+            self.state.rollout.touch_node(&name);
+            self.announcements.node(&name);
+            self.request_plan(now, PlanReason::NodeLost(name));
+        }
+    }
+
+    fn end_exclusions(&mut self, now: Time) {
+        if self.state.exclusions.next_end().is_none_or(|end| end > now) {
+            return;
+        }
+        for (device, model) in self.state.exclusions.end_due(now) {
+            self.announcements.device_ready(&device, &model);
+            self.request_plan(now, PlanReason::Retry { model, device });
+        }
+    }
+
+    fn end_drains(&mut self, now: Time) {
+        for node in self.drains.end_due(now) {
+            self.request_plan(now, PlanReason::DrainOverdue(node));
+        }
+    }
+
+    /// Opens the gateway once the replicas of the stored plan serve, or had the time to.
+    fn open_if_due(&mut self, now: Time) {
+        if self.is_open {
+            return;
+        }
+        let serves = |replica: &PlacedReplica| self.state.serves(replica.id);
+        if now >= self.settled_by || self.state.rollout.planned().all(serves) {
+            self.is_open = true;
+            self.effects.push_back(Effect::Serve(ServeChange::Open));
+        }
+    }
+
+    /// Requests a plan, because something has changed that plans depend on.
+    pub(crate) fn request_plan(&mut self, now: Time, reason: PlanReason) {
+        if !self.planning.is_pending() {
+            self.announcements.all_unserved();
+        }
+        self.planning.request(now, reason);
+    }
+
+    /// Returns the time of the driver's last call.
+    pub(crate) fn last_call(&self) -> Time {
+        self.last_call
+    }
+
+    /// Has the store write, and remembers what follows.
+    pub(crate) fn store(&mut self, write: Write, pending: Pending) {
+        let receipt = Receipt(self.next_receipt);
+        self.next_receipt += 1;
+        self.pending.insert(receipt, pending);
+        self.effects.push_back(Effect::Store(receipt, write));
+    }
+
+    pub(crate) fn effect(&mut self, effect: Effect) {
+        self.effects.push_back(effect);
+    }
+
+    pub(crate) fn tell(&mut self, notice: Notice) {
+        self.effects.push_back(Effect::Tell(notice));
+    }
+
+    pub(crate) fn serve(&mut self, change: ServeChange) {
+        self.effects.push_back(Effect::Serve(change));
+    }
+
+    /// Takes a command: those of agents are executed at once, those of admins one after the other.
+    fn requested(&mut self, now: Time, request: RequestKey, command: Command) {
+        match command {
+            Command::TakeLease(node, claim) => {
+                let result = self.take_lease(now, &node, claim);
+                self.effect(Effect::Acknowledge(request, result));
+            }
+            Command::Report(node, report) => {
+                let result = self.report(now, &node, report);
+                self.effect(Effect::Acknowledge(request, result));
+            }
+            _ if self.waiting.len() >= MAX_WAITING => {
+                self.effect(Effect::Acknowledge(request, Err(CommandError::Busy)));
+            }
+            command => {
+                self.waiting.push_back((request, command));
+                self.execute_waiting(now);
+            }
+        }
+    }
+
+    /// Executes the waiting commands of admins until one has to be stored first.
+    fn execute_waiting(&mut self, now: Time) {
+        while !self.pending.values().any(Pending::is_command)
+            && let Some((request, command)) = self.waiting.pop_front()
+        {
+            match self.execute(now, request, command) {
+                Ok(true) => {}
+                Ok(false) => self.effect(Effect::Acknowledge(request, Ok(()))),
+                Err(error) => self.effect(Effect::Acknowledge(request, Err(error))),
+            }
+        }
+    }
+
+    /// Continues what waited for a write.
+    fn stored(&mut self, now: Time, receipt: Receipt, result: Result<(), WriteError>) {
+        let Some(pending) = self.pending.remove(&receipt) else {
+            return;
+        };
+        self.apply(now, pending, result);
+        self.execute_waiting(now);
+    }
+
+    /// Returns the replica as the data plane connects to it; `None` while its worker does not listen, or if nothing more is known of
+    /// its model or device.
+    pub(crate) fn target(&self, replica: &PlacedReplica) -> Option<Target> {
+        let observed = self.state.observed();
+        let address = Rollout::ready_address(replica, &observed)?;
+        // A model that was removed, or registered again with another program, is not served by the replicas of the former one.
+        let model = self.state.models.get(&replica.spec.model.model)?;
+        if *model.program != *replica.spec.model {
+            return None;
+        }
+        let kind = self.state.kind(&replica.spec.device)?;
+        let profile = self
+            .state
+            .profiles
+            .get_shared(&replica.spec.model.model, kind)?;
+        let status = self.state.status(replica)?;
+        Some(Target {
+            replica: replica.clone(),
+            address,
+            capacity: status.capacity,
+            profile,
+        })
+    }
+}

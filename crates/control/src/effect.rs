@@ -1,0 +1,92 @@
+//! The effects that the controller asks its driver for.
+
+use std::{net::SocketAddr, sync::Arc};
+
+use packhorse_cluster::{
+    Capacity, DeviceKind, Discipline, ModelId, ModelSpec, NodeName, Profile, ProfileTable, Program,
+    Replica, ReplicaId, WantedState,
+};
+use packhorse_contention::PairTable;
+
+use crate::{
+    command::CommandError,
+    keys::{Receipt, RequestKey, SolveKey},
+    notice::Notice,
+    planning_input::PlanningInput,
+    record::{NodeRecord, PlanRecord, Settings},
+};
+
+/// An effect. The driver carries effects out in the order in which [`Controller::poll`](crate::Controller::poll) returns them; it may
+/// carry out those that take time, which are `Store`, `Solve` and `Sample`, beside the others.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Effect {
+    /// Answers a command.
+    Acknowledge(RequestKey, Result<(), CommandError>),
+    /// Writes to the store. Writes are carried out in order, each once, and end with an [`Event::Stored`](crate::Event::Stored).
+    Store(Receipt, Write),
+    /// Has a policy make a plan, which ends with an [`Event::Solved`](crate::Event::Solved).
+    Solve(SolveKey, Arc<PlanningInput>),
+    /// Reads the counts of the data plane, which ends with an [`Event::Sampled`](crate::Event::Sampled).
+    Sample,
+    /// Publishes the wanted state of a node. It replaces the earlier one.
+    Publish(NodeName, Arc<WantedState>),
+    /// Changes what the data plane serves.
+    Serve(ServeChange),
+    /// Tells people what happened.
+    Tell(Notice),
+}
+
+/// A write to the store. Each is carried out as a whole or not at all.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Write {
+    /// Adds a model.
+    InsertModel(Box<ModelSpec>),
+    /// Replaces what may change of a model.
+    UpdateModel(Box<ModelSpec>),
+    /// Notes the reason why a model cannot be served as it is registered.
+    FailModel(ModelId, String),
+    /// Removes models and their profiles.
+    DeleteModels(Vec<ModelId>),
+    /// Adds or replaces profiles, with the recorded kernels of a measurement as CSV.
+    UpsertProfiles(ProfileTable, Option<String>),
+    /// Replaces the measured pairs of a kind of device.
+    UpsertPairs(DeviceKind, PairTable),
+    /// Adds or replaces a node.
+    UpsertNode(Box<NodeRecord>),
+    /// Removes a node.
+    DeleteNode(NodeName),
+    /// Stores the settings that are present.
+    UpdateSettings(Settings),
+    /// Adds a plan.
+    InsertPlan(Arc<PlanRecord>),
+}
+
+/// A change of what the data plane serves.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ServeChange {
+    /// Adds a model, or changes it.
+    Model(Arc<ModelSpec>),
+    /// Removes a model.
+    RemoveModel(ModelId),
+    /// Adds a replica, or changes it.
+    Replica(Box<Target>),
+    /// Removes a replica, once it has answered what it has.
+    RemoveReplica(ReplicaId),
+    /// Changes the dispatch discipline.
+    Discipline(Discipline),
+    /// From now on the gateway is ready: after a start, the replicas of the stored plan serve, or had the time to.
+    Open,
+}
+
+/// A replica whose worker listens, as the data plane connects to it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Target {
+    /// The replica, with the program that it runs.
+    pub replica: Replica<Arc<Program>>,
+    /// The address that the replica's worker listens on.
+    pub address: SocketAddr,
+    /// The limits that the worker reported; none if it has not.
+    pub capacity: Option<Capacity>,
+    /// The profile of the model on the kind of the device.
+    pub profile: Arc<Profile>,
+}

@@ -1,0 +1,63 @@
+//! A finding: what is wrong in the cluster, with cause and cure, for people.
+
+use packhorse_cluster::{DeviceId, ModelId, NodeName};
+
+/// The severity of a finding.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Severity {
+    /// Requests fail now.
+    Critical,
+    /// Requests will fail if nothing changes, or some do now.
+    Warning,
+    /// Nothing fails, but an admin should know.
+    Notice,
+}
+
+/// The subject of a finding.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Subject {
+    /// A model.
+    Model(ModelId),
+    /// A node.
+    Node(NodeName),
+    /// A device.
+    Device(DeviceId),
+    /// The whole cluster.
+    Cluster,
+}
+
+/// A finding.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Finding {
+    /// The severity.
+    pub severity: Severity,
+    /// The subject.
+    pub subject: Subject,
+    /// The kind of problem.
+    pub problem: Problem,
+    /// The sentence that says what is wrong.
+    pub text: String,
+    /// The reason, if it is known.
+    pub cause: Option<String>,
+    /// The cure, if there is one.
+    pub cure: Option<String>,
+}
+
+/// The kind of problem. A subject has at most one finding of each kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Problem {
+    /// A model cannot be served as it is registered.
+    ModelFailed,
+    /// No replica of a model serves.
+    ModelNotServed,
+    /// A model is served below its rate.
+    ModelShort,
+    /// A model cannot start on a device.
+    CannotStart,
+    /// The lease of a node has expired.
+    NodeLost,
+    /// A draining node still has replicas.
+    DrainWaits,
+    /// Planning has trouble.
+    Planning,
+}

@@ -1,0 +1,133 @@
+//! The search for what is wrong in the cluster.
+
+use std::collections::BTreeMap;
+
+use packhorse_cluster::{ModelId, Scheduling};
+
+use crate::{
+    finding::{Finding, Problem, Severity, Subject},
+    planning::Planning,
+    state::State,
+};
+
+/// The part of a model's rate that may be unserved before it is a finding.
+const TOLERATED_SHORTFALL: f64 = 0.02;
+
+/// Returns all findings, by severity, then subject.
+pub(crate) fn findings(state: &State, planning: &Planning) -> Vec<Finding> {
+    let mut all = Vec::new();
+    of_models(state, &mut all);
+    of_nodes(state, &mut all);
+    for (device, model, reason) in state.exclusions.iter() {
+        all.push(Finding {
+            severity: Severity::Warning,
+            subject: Subject::Device(device.clone()),
+            problem: Problem::CannotStart,
+            text: format!("model {model} does not start on {device}"),
+            cause: Some(reason.to_owned()),
+            cure: Some("it is tried again later; the plan works around the device".to_owned()),
+        });
+    }
+    if let Some(trouble) = planning.trouble() {
+        all.push(Finding {
+            severity: Severity::Warning,
+            subject: Subject::Cluster,
+            problem: Problem::Planning,
+            text: "planning has trouble; the current plan stays as far as there is no better one"
+                .to_owned(),
+            cause: Some(trouble.to_string()),
+            cure: None,
+        });
+    }
+    all.sort_by(|a, b| {
+        (a.severity, &a.subject, a.problem).cmp(&(b.severity, &b.subject, b.problem))
+    });
+    all
+}
+
+fn of_models(state: &State, all: &mut Vec<Finding>) {
+    for (id, model) in state.models.iter() {
+        let finding =
+            |severity, problem, text, cause: Option<&str>, cure: Option<String>| Finding {
+                severity,
+                subject: Subject::Model(id.clone()),
+                problem,
+                text,
+                cause: cause.map(ToOwned::to_owned),
+                cure,
+            };
+        if let Some(failure) = &model.failure {
+            let cure = "register a corrected version, or remove this one".to_owned();
+            all.push(finding(
+                Severity::Critical,
+                Problem::ModelFailed,
+                format!("model {id} cannot be served as it is registered"),
+                Some(failure),
+                Some(cure),
+            ));
+            continue;
+        }
+        let Some(forecast) = state.plan.forecasts.get(id) else {
+            continue;
+        };
+        let missing = forecast.rate.get() - forecast.goodput.get();
+        let shortfall = forecast.shortfall.as_deref();
+        if state.rollout.of_model(id).next().is_none() && forecast.rate.get() > 0.0 {
+            all.push(finding(
+                Severity::Critical,
+                Problem::ModelNotServed,
+                format!("the plan has no replica of model {id}"),
+                shortfall,
+                Some("add a device, lower the rate or raise the SLO".to_owned()),
+            ));
+        } else if missing > TOLERATED_SHORTFALL * forecast.rate.get() {
+            all.push(finding(
+                Severity::Warning,
+                Problem::ModelShort,
+                format!("model {id} is short by {missing:.1} requests/s"),
+                shortfall,
+                Some("add a device, lower the rate or raise the SLO".to_owned()),
+            ));
+        }
+    }
+}
+
+fn of_nodes(state: &State, all: &mut Vec<Finding>) {
+    for (name, node) in state.nodes.iter() {
+        if node.is_lost() {
+            let cure = format!("start its agent, or remove it with DELETE /v1/nodes/{name}");
+            all.push(Finding {
+                severity: Severity::Warning,
+                subject: Subject::Node(name.clone()),
+                problem: Problem::NodeLost,
+                text: format!("node {name} is lost"),
+                cause: Some("its agent does not renew its lease".to_owned()),
+                cure: Some(cure),
+            });
+        }
+        if node.record.scheduling != Scheduling::Draining {
+            continue;
+        }
+        let mut left: BTreeMap<&ModelId, usize> = BTreeMap::new();
+        for replica in state
+            .rollout
+            .on_node(name)
+            .filter(|replica| replica.is_planned())
+        {
+            *left.entry(&replica.spec.model.model).or_default() += 1;
+        }
+        if let Some((model, _)) = left.first_key_value() {
+            let models = left.len();
+            all.push(Finding {
+                severity: Severity::Warning,
+                subject: Subject::Node(name.clone()),
+                problem: Problem::DrainWaits,
+                text: format!(
+                    "the drain of node {name} waits for {models} models, the first is {model}"
+                ),
+                cause: Some("no other device has room for them".to_owned()),
+                cure: Some("add a device, remove models, or drain with a deadline".to_owned()),
+            });
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! The registered models.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use packhorse_cluster::{ModelId, ModelName, ModelSpec, ModelVersion, Program};
+
+use crate::command::CommandError;
+
+/// A registered model.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Model {
+    /// The registered specification.
+    pub spec: Arc<ModelSpec>,
+    /// The program of the specification.
+    pub program: Arc<Program>,
+    /// The size of the model's file, in bytes.
+    pub artifact_bytes: u64,
+    /// The reason why the model cannot be served as it is registered, if it cannot.
+    pub failure: Option<String>,
+}
+
+/// All registered models, by name and version.
+#[derive(Debug, Default)]
+pub(crate) struct Models {
+    by_id: BTreeMap<ModelId, Model>,
+}
+
+impl Model {
+    /// Creates a model.
+    pub(crate) fn new(spec: ModelSpec, artifact_bytes: u64, failure: Option<String>) -> Self {
+        Self {
+            program: Arc::new(spec.program.clone()),
+            spec: Arc::new(spec),
+            artifact_bytes,
+            failure,
+        }
+    }
+}
+
+impl Models {
+    pub(crate) fn get(&self, id: &ModelId) -> Option<&Model> {
+        self.by_id.get(id)
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&ModelId, &Model)> {
+        self.by_id.iter()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.by_id.len()
+    }
+
+    /// Adds a model, or replaces the one of the same identity.
+    pub(crate) fn insert(&mut self, model: Model) {
+        let id = model.program.model.clone();
+        self.by_id.insert(id, model);
+    }
+
+    /// Replaces the specification of a model. Returns the earlier one; `None` if the model was removed meanwhile.
+    pub(crate) fn change(&mut self, spec: ModelSpec) -> Option<Arc<ModelSpec>> {
+        let model = self.by_id.get_mut(&spec.program.model)?;
+        Some(std::mem::replace(&mut model.spec, Arc::new(spec)))
+    }
+
+    /// Removes a model. Returns false if there is none.
+    pub(crate) fn remove(&mut self, id: &ModelId) -> bool {
+        self.by_id.remove(id).is_some()
+    }
+
+    /// Notes that a model cannot be served as it is registered. Returns false if that was known, or there is no such model.
+    pub(crate) fn fail(&mut self, id: &ModelId, reason: &str) -> bool {
+        match self.by_id.get_mut(id) {
+            Some(model) if model.failure.is_none() => {
+                model.failure = Some(reason.to_owned());
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Returns true if this program is registered and can be served.
+    pub(crate) fn serves(&self, program: &Program) -> bool {
+        let model = self.by_id.get(&program.model);
+        model.is_some_and(|model| model.failure.is_none() && *model.program == *program)
+    }
+
+    /// Returns the identity of a registered model; of its newest version if none is given.
+    pub(crate) fn find(
+        &self,
+        name: &ModelName,
+        version: Option<ModelVersion>,
+    ) -> Result<ModelId, CommandError> {
+        let newest = self
+            .versions(name)
+            .next_back()
+            .ok_or_else(|| CommandError::UnknownModel(name.clone()))?;
+        let Some(version) = version else {
+            return Ok(newest.clone());
+        };
+        let id = ModelId {
+            name: name.clone(),
+            version,
+        };
+        if self.by_id.contains_key(&id) {
+            Ok(id)
+        } else {
+            Err(CommandError::UnknownVersion(name.clone(), version))
+        }
+    }
+
+    /// Returns the registered versions of a model, in ascending order.
+    pub(crate) fn versions(&self, name: &ModelName) -> impl DoubleEndedIterator<Item = &ModelId> {
+        let at = |version| ModelId {
+            name: name.clone(),
+            version,
+        };
+        let versions = self
+            .by_id
+            .range(at(ModelVersion::FIRST)..=at(ModelVersion::LAST));
+        versions.map(|(id, _)| id)
+    }
+}

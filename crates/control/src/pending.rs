@@ -1,0 +1,51 @@
+//! The continuation of a write: what the controller does once the write is stored, or could not be.
+
+use std::sync::Arc;
+
+use packhorse_cluster::{DeviceKind, ModelId, ModelSpec, NodeName, ProfileTable, Scheduling, Time};
+use packhorse_contention::PairTable;
+
+use crate::{
+    keys::RequestKey,
+    measurements::Measurement,
+    plan_reason::PlanReasons,
+    record::{NodeRecord, PlanRecord, Settings},
+    rollout::PlacedReplica,
+};
+
+/// The continuation of a write.
+#[derive(Debug)]
+pub(crate) enum Pending {
+    /// The command of an admin, whose change takes effect once it is stored.
+    Command(RequestKey, Change),
+    /// A plan, with its replicas, which is rolled out once it is stored.
+    Plan {
+        record: Arc<PlanRecord>,
+        replicas: Vec<PlacedReplica>,
+        reasons: PlanReasons,
+    },
+    /// A finished measurement, which counts once it is stored.
+    Measured(ModelId, DeviceKind, Box<Measurement>),
+    /// A record that follows the state. It is written again with the next change if it could not be stored.
+    Behind,
+}
+
+/// A change that an admin made.
+#[derive(Debug)]
+pub(crate) enum Change {
+    Registered(Box<ModelSpec>, u64),
+    Changed(Box<ModelSpec>),
+    Removed(Vec<ModelId>),
+    Profiles(ProfileTable),
+    Pairs(DeviceKind, PairTable),
+    Scheduled(Box<NodeRecord>, Scheduling, Option<Time>),
+    NodeRemoved(NodeName),
+    Settings(Settings),
+}
+
+impl Pending {
+    /// Returns true if an admin waits for the write.
+    pub(crate) fn is_command(&self) -> bool {
+        matches!(self, Self::Command(..))
+    }
+}

@@ -1,0 +1,150 @@
+//! The input of a placement policy, and the draft that its plan becomes.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use packhorse_cluster::{
+    DeviceId, DeviceKind, ModelId, Plan, PlannedReplica, PolicyOptions, Problem, ReplicaSpec,
+    RequestsPerSecond,
+};
+
+use crate::{
+    event::{Solution, SolveError},
+    plan_reason::PlanReasons,
+    planning_trouble::PlanningError,
+    record::Forecast,
+};
+
+/// The input of a placement policy, with the names behind the problem's indices.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PlanningInput {
+    /// The name of the policy to plan with.
+    pub policy: String,
+    /// The policy's options.
+    pub options: PolicyOptions,
+    /// The reasons for which the plan is made.
+    pub reasons: PlanReasons,
+    /// The problem.
+    pub problem: Problem,
+    /// The names of the problem's devices, in the problem's order.
+    pub devices: Vec<DeviceId>,
+    /// The kinds of the devices of `pinned` and `retained` and of the problem.
+    pub kinds: BTreeMap<DeviceId, DeviceKind>,
+    /// The full rates of all models to forecast, including those that are not in the problem.
+    pub rates: BTreeMap<ModelId, RequestsPerSecond>,
+    /// The replicas that stay whatever the policy decides: those of cordoned nodes.
+    pub pinned: Vec<ReplicaSpec>,
+    /// The replicas that stay unless the policy places their model: those of draining nodes, and those that still serve on nodes
+    /// whose lease has expired.
+    pub retained: Vec<ReplicaSpec>,
+}
+
+/// A plan with names, whose replicas have no identities yet.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DraftPlan {
+    /// The name of the policy that made the plan.
+    pub policy: &'static str,
+    /// The time that planning took, in milliseconds.
+    pub solve_ms: f64,
+    /// The replicas, by model, then device.
+    pub replicas: Vec<ReplicaSpec>,
+    /// The kinds of the replicas' devices.
+    pub device_kinds: BTreeMap<DeviceId, DeviceKind>,
+    /// The forecasts, by model.
+    pub forecasts: Vec<Forecast>,
+    /// The reason why the plan was made by the fallback policy; none if it was made by the requested one.
+    pub fallback: Option<String>,
+}
+
+impl PlanningInput {
+    /// Converts a policy's result into a draft with names, together with the replicas that stay. A plan with violations is an error.
+    ///
+    /// # Errors
+    /// If the policy made no plan, or one that breaks a rule.
+    pub fn draft(
+        &self,
+        solution: Result<&Solution, &SolveError>,
+    ) -> Result<DraftPlan, PlanningError> {
+        let solution = solution.map_err(Clone::clone)?;
+        let plan = &solution.plan;
+        let violations = plan.violations(&self.problem);
+        if let Some(first) = violations.first() {
+            return Err(PlanningError::Violations {
+                policy: plan.policy,
+                count: violations.len(),
+                first: first.clone(),
+            });
+        }
+        let mut replicas: Vec<ReplicaSpec> = plan.replicas.iter().map(|r| self.named(r)).collect();
+        let placed: BTreeSet<ModelId> = replicas.iter().map(|r| r.model.clone()).collect();
+        let retained = self.retained.iter();
+        replicas.extend(
+            retained
+                .filter(|spec| !placed.contains(&spec.model))
+                .cloned(),
+        );
+        replicas.extend(self.pinned.iter().cloned());
+        replicas.sort_by(|a, b| (&a.model, &a.device).cmp(&(&b.model, &b.device)));
+        let kind = |spec: &ReplicaSpec| {
+            let kind = self.kinds.get(&spec.device)?;
+            Some((spec.device.clone(), kind.clone()))
+        };
+        Ok(DraftPlan {
+            policy: plan.policy,
+            solve_ms: solution.solve_ms,
+            device_kinds: replicas.iter().filter_map(kind).collect(),
+            forecasts: self.forecasts(plan),
+            replicas,
+            fallback: solution.fallback.clone(),
+        })
+    }
+
+    /// Converts a planned replica into one with names.
+    fn named(&self, replica: &PlannedReplica) -> ReplicaSpec {
+        ReplicaSpec {
+            model: self.problem.models[replica.model.0].id.clone(),
+            device: self.devices[replica.device.0].clone(),
+            batch_size: replica.batch_size,
+            compute_share: replica.compute_share,
+            duty_cycle: replica.duty_cycle,
+            memory: replica.memory.or_else(|| {
+                let profile = self.problem.profile(replica.model, replica.device)?;
+                profile.memory(replica.batch_size)
+            }),
+        }
+    }
+
+    /// Returns the forecasts of a plan and the replicas that stay, for all models.
+    fn forecasts(&self, plan: &Plan) -> Vec<Forecast> {
+        let ids = self.problem.models.iter().map(|model| &model.id);
+        let planned: BTreeMap<&ModelId, _> = ids.zip(&plan.models).collect();
+        self.rates
+            .iter()
+            .map(|(model, rate)| {
+                let forecast = planned.get(model);
+                let pinned = self.throughput(&self.pinned, model);
+                let goodput = forecast.map_or(0.0, |forecast| forecast.goodput.get()) + pinned;
+                Forecast {
+                    model: model.clone(),
+                    rate: *rate,
+                    goodput: RequestsPerSecond::new(goodput.min(rate.get())).unwrap_or(*rate),
+                    shortfall: forecast
+                        .and_then(|forecast| forecast.shortfall.as_ref())
+                        .map(ToString::to_string),
+                }
+            })
+            .collect()
+    }
+
+    /// Returns the rows per second that the replicas of a model compute with full batches.
+    pub(crate) fn throughput(&self, replicas: &[ReplicaSpec], model: &ModelId) -> f64 {
+        let of_model = replicas.iter().filter(|spec| spec.model == *model);
+        of_model
+            .filter_map(|spec| {
+                let kind = self.kinds.get(&spec.device)?;
+                let profile = self.problem.profiles.get(model, kind)?;
+                let seconds = profile.latency(spec.batch_size).as_secs_f64();
+                Some(f64::from(spec.batch_size) / seconds)
+            })
+            .sum()
+    }
+}

@@ -1,0 +1,193 @@
+//! The input of a placement policy, made from the state of the cluster.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+
+use packhorse_cluster::{
+    ByteCount, DemandedModel, Device, DeviceId, DeviceIndex, DeviceKind, Dim, ModelId, ModelIndex,
+    ModelSpec, NodeName, PlannedReplica, Problem, ReplicaSpec, RequestsPerSecond, Scheduling,
+};
+
+use crate::{nodes::Node, plan_reason::PlanReasons, planning_input::PlanningInput, state::State};
+
+/// The size that is assumed of a variable dimension when the size of a request is estimated.
+const ASSUMED_DIMENSION: u64 = 128;
+
+impl PlanningInput {
+    /// Returns the input for a cluster with these rates.
+    pub(crate) fn new(
+        state: &State,
+        policy: String,
+        reasons: PlanReasons,
+        rates: BTreeMap<ModelId, RequestsPerSecond>,
+        overdue: &BTreeSet<NodeName>,
+    ) -> Self {
+        let mut input = Self {
+            policy,
+            options: state.options,
+            reasons,
+            problem: Problem {
+                profiles: state.memory_limits.apply(&state.profiles),
+                discipline: state.discipline,
+                network: state.assumptions.network,
+                conditions: state.assumptions.conditions,
+                observations: state.observations(),
+                ..Problem::default()
+            },
+            devices: Vec::new(),
+            kinds: BTreeMap::new(),
+            rates: BTreeMap::new(),
+            pinned: state.planned_on(|node| {
+                node.holds_lease() && node.record.scheduling == Scheduling::Cordoned
+            }),
+            retained: state
+                .planned_on(|node| is_leaving(node) && !overdue.contains(&node.record.name)),
+        };
+        // Of a lost node, only what still answers is worth keeping.
+        input.retained.retain(|spec| {
+            let node = state.nodes.get(spec.device.node());
+            node.is_some_and(Node::holds_lease) || state.serves_spec(spec)
+        });
+        for spec in input.pinned.iter().chain(&input.retained) {
+            if let Some(device) = state.nodes.device(&spec.device) {
+                input.kinds.insert(spec.device.clone(), device.kind.clone());
+            }
+        }
+        input.add_devices(state);
+        input.add_models(state, rates);
+        input.set_current(&state.planned_on(|_| true));
+        input
+    }
+
+    fn add_devices(&mut self, state: &State) {
+        let nodes = state.nodes.iter().map(|(_, node)| node);
+        for node in nodes.filter(|node| node.takes_replicas()) {
+            for (id, device) in node.devices() {
+                let kind = self.kind_without_failures(state, &id, &device.kind);
+                self.kinds.insert(id.clone(), device.kind.clone());
+                self.devices.push(id);
+                self.problem.devices.push(Device {
+                    kind,
+                    memory: device.memory_bytes,
+                    multiprocessors: device.multiprocessors,
+                    node: node.record.name.clone(),
+                    cost_per_hour: None,
+                });
+            }
+        }
+    }
+
+    /// Returns the kind of a device in the problem: its own, or, if models could not start there, a kind of its own that has the
+    /// profiles of all models but these. So every policy plans around them.
+    fn kind_without_failures(
+        &mut self,
+        state: &State,
+        device: &DeviceId,
+        kind: &DeviceKind,
+    ) -> DeviceKind {
+        let excluded = state.exclusions.of_device(device);
+        if excluded.is_empty() {
+            return kind.clone();
+        }
+        let name = format!("{:.100}-except-{}", kind.as_str(), self.devices.len());
+        let Ok(alias) = name.parse::<DeviceKind>() else {
+            return kind.clone();
+        };
+        for model in state.models.iter().map(|(id, _)| id) {
+            if let Some(profile) = self.problem.profiles.get_shared(model, kind)
+                && !excluded.contains(model)
+            {
+                let profiles = &mut self.problem.profiles;
+                profiles.insert(model.clone(), alias.clone(), profile);
+            }
+        }
+        alias
+    }
+
+    fn add_models(&mut self, state: &State, rates: BTreeMap<ModelId, RequestsPerSecond>) {
+        for (id, rate) in rates {
+            let Some(model) = state
+                .models
+                .get(&id)
+                .filter(|model| model.failure.is_none())
+            else {
+                continue;
+            };
+            let pinned_rate = self.throughput(&self.pinned, &id);
+            if pinned_rate == 0.0 || pinned_rate < rate.get() {
+                let remaining = RequestsPerSecond::new(rate.get() - pinned_rate);
+                let remaining = remaining.unwrap_or(RequestsPerSecond::ZERO);
+                let kinds = self.problem.devices.iter().map(|device| &device.kind);
+                let load_time = state.assumptions.load_time(&id);
+                let mut demanded = demanded_model(&model.spec, remaining, load_time);
+                if let Some(latency_scale) = state.assumptions.latency_scales.get(&id) {
+                    demanded.latency_scale = *latency_scale;
+                }
+                if let Some(payload) = state.assumptions.payloads.get(&id) {
+                    demanded.payload = *payload;
+                }
+                if let Some(rows) = state.memory_limits.batch_limit(&id, kinds) {
+                    demanded.max_batch_size = demanded.max_batch_size.min(rows);
+                }
+                self.problem.models.push(demanded);
+            }
+            self.rates.insert(id, rate);
+        }
+    }
+
+    /// Sets the current replicas of the problem: those of its models on its devices.
+    fn set_current(&mut self, current: &[ReplicaSpec]) {
+        let models: BTreeMap<&ModelId, usize> = (self.problem.models.iter().map(|model| &model.id))
+            .zip(0..)
+            .collect();
+        let devices: BTreeMap<&DeviceId, usize> = self.devices.iter().zip(0..).collect();
+        let known = current.iter().filter_map(|spec| {
+            Some(PlannedReplica {
+                model: ModelIndex(*models.get(&spec.model)?),
+                device: DeviceIndex(*devices.get(&spec.device)?),
+                batch_size: spec.batch_size,
+                compute_share: spec.compute_share,
+                duty_cycle: spec.duty_cycle,
+                memory: None,
+            })
+        });
+        self.problem.current = known.collect();
+    }
+}
+
+/// Returns true if the replicas of a node stay only until their models are served elsewhere.
+fn is_leaving(node: &Node) -> bool {
+    !node.holds_lease() || node.record.scheduling == Scheduling::Draining
+}
+
+/// Returns the demand for a model at this rate.
+fn demanded_model(spec: &ModelSpec, rate: RequestsPerSecond, load_time: Duration) -> DemandedModel {
+    DemandedModel {
+        id: spec.program.model.clone(),
+        rate,
+        slo: spec.slo,
+        max_batch_size: spec.program.rows_limit(),
+        payload: payload(spec),
+        load_time,
+        latency_scale: 1.0,
+    }
+}
+
+/// Estimates the size of one request's inputs.
+fn payload(spec: &ModelSpec) -> ByteCount {
+    let batches = spec.program.batches();
+    let bytes = spec.program.inputs.iter().map(|input| {
+        let dims = input.shape.iter().skip(usize::from(batches));
+        let elements = dims.fold(1_u64, |product, dim| {
+            product.saturating_mul(match dim {
+                Dim::Any => ASSUMED_DIMENSION,
+                Dim::Fixed(size) => *size,
+            })
+        });
+        let width = input.datatype.width().unwrap_or(1) as u64;
+        ByteCount::new(elements.saturating_mul(width))
+    });
+    bytes.sum()
+}

@@ -1,0 +1,171 @@
+//! Predicted goodput beside observed goodput, per model, over the last hour.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    time::Duration,
+};
+
+use packhorse_cluster::{ModelId, Time};
+
+use crate::{event::RequestCounts, record::Forecast};
+
+/// The length of a bucket.
+const BUCKET: Duration = Duration::from_mins(5);
+/// The number of buckets of a model: one hour.
+const BUCKETS: usize = 12;
+
+/// The predicted and observed goodput of all models.
+#[derive(Debug, Default)]
+pub(crate) struct Predictions {
+    models: BTreeMap<ModelId, History>,
+    /// The time of the last sample.
+    sampled: Time,
+}
+
+#[derive(Debug, Default)]
+struct History {
+    counted: Option<RequestCounts>,
+    buckets: VecDeque<Bucket>,
+    last: Option<PredictedGoodput>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Bucket {
+    begin: Time,
+    observed: f64,
+    predicted: f64,
+}
+
+/// The goodput of a model, predicted for the requests that arrived, and observed.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct PredictedGoodput {
+    /// The requests per second that arrived in the last period.
+    pub offered_rps: f64,
+    /// The requests per second that the plan expected to be answered within the SLO, of those that arrived in the last period.
+    pub predicted_rps: f64,
+    /// The requests per second that were answered within the SLO in the last period.
+    pub observed_rps: f64,
+    /// The observed goodput of the last hour over the predicted one, minus 1; 0 is unbiased, negative is worse than predicted. None
+    /// while there is nothing to compare.
+    pub bias: Option<f64>,
+}
+
+impl Predictions {
+    /// Takes the counts at the end of a period.
+    pub(crate) fn sample(
+        &mut self,
+        now: Time,
+        counts: &BTreeMap<ModelId, RequestCounts>,
+        forecasts: &BTreeMap<ModelId, Forecast>,
+    ) {
+        let seconds = now.saturating_since(self.sampled).as_secs_f64();
+        self.sampled = now;
+        if seconds <= 0.0 {
+            return;
+        }
+        self.models.retain(|model, _| counts.contains_key(model));
+        for (model, count) in counts {
+            let history = self.models.entry(model.clone()).or_default();
+            let before = history.counted.replace(*count);
+            // The first reading may be of more than the period.
+            let (Some(before), Some(forecast)) = (before, forecasts.get(model)) else {
+                continue;
+            };
+            history.add(now, seconds, count.since(before), forecast);
+        }
+    }
+
+    /// Returns the goodput of a model; `None` before it was sampled under a plan.
+    pub(crate) fn of(&self, model: &ModelId) -> Option<PredictedGoodput> {
+        self.models.get(model)?.last
+    }
+
+    /// Returns the bias over all models in the last hour.
+    pub(crate) fn total_bias(&self) -> Option<f64> {
+        bias(self.models.values().flat_map(|history| &history.buckets))
+    }
+}
+
+impl History {
+    fn add(&mut self, now: Time, seconds: f64, counts: RequestCounts, forecast: &Forecast) {
+        let arrived = counts.arrived as f64;
+        let (rate, goodput) = (forecast.rate.get(), forecast.goodput.get());
+        let share = if rate > 0.0 { goodput / rate } else { 0.0 };
+        // Beyond the rate that was planned for, the plan promises no more than its goodput.
+        let predicted = (arrived * share).min(goodput * seconds);
+        let observed = counts.within_slo as f64;
+        match self.buckets.back_mut() {
+            Some(bucket) if now.saturating_since(bucket.begin) < BUCKET => {
+                bucket.observed += observed;
+                bucket.predicted += predicted;
+            }
+            _ => self.buckets.push_back(Bucket {
+                begin: now,
+                observed,
+                predicted,
+            }),
+        }
+        while self.buckets.len() > BUCKETS {
+            self.buckets.pop_front();
+        }
+        self.last = Some(PredictedGoodput {
+            offered_rps: arrived / seconds,
+            predicted_rps: predicted / seconds,
+            observed_rps: observed / seconds,
+            bias: bias(&self.buckets),
+        });
+    }
+}
+
+fn bias<'a>(buckets: impl IntoIterator<Item = &'a Bucket>) -> Option<f64> {
+    let (mut observed, mut predicted) = (0.0, 0.0);
+    for bucket in buckets {
+        observed += bucket.observed;
+        predicted += bucket.predicted;
+    }
+    (predicted > 0.0).then(|| observed / predicted - 1.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use packhorse_cluster::RequestsPerSecond;
+
+    use super::*;
+
+    #[test]
+    fn the_bias_is_of_the_last_hour_and_a_rate_above_the_planned_one_promises_no_more() {
+        let model: ModelId = "m".parse().unwrap();
+        let rate = |rps| RequestsPerSecond::new(rps).unwrap();
+        let forecast = Forecast {
+            model: model.clone(),
+            rate: rate(100.0),
+            goodput: rate(80.0),
+            shortfall: None,
+        };
+        let forecasts = BTreeMap::from([(model.clone(), forecast)]);
+        let mut predictions = Predictions::default();
+        let mut counts = RequestCounts::default();
+        let mut now = Time::ZERO;
+        let mut pass = |predictions: &mut Predictions, arrived: u64, within_slo: u64| {
+            now += Duration::from_secs(10);
+            counts.arrived += arrived;
+            counts.within_slo += within_slo;
+            let counts = BTreeMap::from([(model.clone(), counts)]);
+            predictions.sample(now, &counts, &forecasts);
+            predictions.of(&model)
+        };
+        assert_eq!(pass(&mut predictions, 5, 5), None);
+        let goodput = pass(&mut predictions, 500, 300).unwrap();
+        assert!((goodput.offered_rps - 50.0).abs() < 1e-9);
+        assert!((goodput.predicted_rps - 40.0).abs() < 1e-9);
+        assert!((goodput.observed_rps - 30.0).abs() < 1e-9);
+        assert!((goodput.bias.unwrap() + 0.25).abs() < 1e-9);
+        let above = pass(&mut predictions, 2000, 800).unwrap();
+        assert!((above.predicted_rps - 80.0).abs() < 1e-9);
+        // After an hour as predicted, the beginning is forgotten.
+        for _ in 0..370 {
+            pass(&mut predictions, 100, 80);
+        }
+        assert!(predictions.total_bias().unwrap().abs() < 1e-9);
+    }
+}

@@ -1,0 +1,58 @@
+//! The wanted states and the targets that were last published: only changes are published again.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use packhorse_cluster::{NodeName, ReplicaId, WantedProfile, WantedReplica, WantedState};
+
+use crate::effect::{ServeChange, Target};
+
+/// The wanted states of the nodes and the targets of the data plane, as they were last published.
+#[derive(Debug, Default)]
+pub(crate) struct Publications {
+    wanted: BTreeMap<NodeName, Arc<WantedState>>,
+    served: BTreeMap<ReplicaId, Target>,
+}
+
+impl Publications {
+    /// Returns the next revision of a node's wanted state, if it has changed.
+    pub(crate) fn publish(
+        &mut self,
+        epoch: u64,
+        node: &NodeName,
+        replicas: Vec<WantedReplica>,
+        profiles: Vec<WantedProfile>,
+    ) -> Option<Arc<WantedState>> {
+        let before = self.wanted.get(node);
+        if before.is_some_and(|old| old.replicas == replicas && old.profiles == profiles) {
+            return None;
+        }
+        let state = Arc::new(WantedState {
+            epoch,
+            revision: before.map_or(1, |old| old.revision + 1),
+            replicas,
+            profiles,
+        });
+        self.wanted.insert(node.clone(), Arc::clone(&state));
+        Some(state)
+    }
+
+    /// Forgets a node that was removed. Its wanted state begins again if it comes back.
+    pub(crate) fn remove_node(&mut self, node: &NodeName) {
+        self.wanted.remove(node);
+    }
+
+    /// Returns the change of the data plane for a replica with this target, if it has changed.
+    pub(crate) fn serve(&mut self, id: ReplicaId, target: Option<Target>) -> Option<ServeChange> {
+        match target {
+            Some(target) if self.served.get(&id) == Some(&target) => None,
+            Some(target) => {
+                self.served.insert(id, target.clone());
+                Some(ServeChange::Replica(Box::new(target)))
+            }
+            None => {
+                self.served.remove(&id)?;
+                Some(ServeChange::RemoveReplica(id))
+            }
+        }
+    }
+}

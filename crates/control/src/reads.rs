@@ -1,0 +1,181 @@
+//! What a driver reads of the controller's state, to show it.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use packhorse_cluster::{
+    DeviceId, DeviceKind, Discipline, ModelId, ModelName, ModelVersion, NodeName, PolicyOptions,
+    ProfileTable, Program, Replica, ReplicaId, ReplicaStatus, RequestsPerSecond, Time,
+};
+use packhorse_contention::PairTable;
+
+use crate::{
+    command::CommandError,
+    controller::Controller,
+    event::LinkState,
+    finding::Finding,
+    models::Model,
+    nodes::Node,
+    predictions::PredictedGoodput,
+    rates::RateEstimate,
+    record::{Forecast, PlanRecord},
+    status::{ModelStatus, model_status},
+};
+
+impl Controller {
+    /// Returns the number of the gateway's start.
+    pub fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// Returns the time of the last call, which is the time of what is read.
+    pub fn now(&self) -> Time {
+        self.last_call()
+    }
+
+    /// Returns the registered models, by name and version.
+    pub fn models(&self) -> impl Iterator<Item = (&ModelId, &Model)> {
+        self.state.models.iter()
+    }
+
+    /// Returns a registered model.
+    pub fn model(&self, id: &ModelId) -> Option<&Model> {
+        self.state.models.get(id)
+    }
+
+    /// Returns the identity of a registered model; of its newest version if none is given.
+    ///
+    /// # Errors
+    /// If no model has this name, or it does not have this version.
+    pub fn find_model(
+        &self,
+        name: &ModelName,
+        version: Option<ModelVersion>,
+    ) -> Result<ModelId, CommandError> {
+        self.state.models.find(name, version)
+    }
+
+    /// Returns the state of a registered model, with its reason; `None` if it is not registered.
+    pub fn model_status(&self, id: &ModelId) -> Option<ModelStatus> {
+        model_status(&self.state, &self.planning, id)
+    }
+
+    /// Returns the goodput of a model, predicted and observed; `None` before it was sampled under a plan.
+    pub fn predicted_goodput(&self, id: &ModelId) -> Option<PredictedGoodput> {
+        self.predictions.of(id)
+    }
+
+    /// Returns the observed goodput of the last hour over the predicted one, minus 1, over all models; `None` while there is nothing
+    /// to compare.
+    pub fn total_bias(&self) -> Option<f64> {
+        self.predictions.total_bias()
+    }
+
+    /// Returns the rate of a model that the next plan is made for; `None` if it is not registered.
+    pub fn planned_rate(&self, id: &ModelId) -> Option<RequestsPerSecond> {
+        let model = self.state.models.get(id)?;
+        Some(self.rates.planned(&model.spec))
+    }
+
+    /// Returns the measured rate of a model, with its interval; `None` if it is not registered.
+    pub fn measured_rate(&self, id: &ModelId) -> Option<RateEstimate> {
+        self.rates.measured(id)
+    }
+
+    /// Returns the replicas of a model: those of the newest plan first, then those of earlier plans that are still wanted.
+    pub fn replicas_of<'a>(
+        &'a self,
+        model: &'a ModelId,
+    ) -> impl Iterator<Item = &'a Replica<Arc<Program>>> {
+        let replicas = || self.state.rollout.of_model(model);
+        let planned = replicas().filter(|replica| replica.is_planned());
+        planned.chain(replicas().filter(|replica| !replica.is_planned()))
+    }
+
+    /// Returns the replicas of a device: those of the newest plan, and those of earlier plans that are still wanted.
+    pub fn replicas_on<'a>(
+        &'a self,
+        device: &'a DeviceId,
+    ) -> impl Iterator<Item = &'a Replica<Arc<Program>>> {
+        self.state.rollout.on_device(device)
+    }
+
+    /// Returns a replica that is wanted.
+    pub fn replica(&self, id: ReplicaId) -> Option<&Replica<Arc<Program>>> {
+        self.state.rollout.get(id)
+    }
+
+    /// Returns the number of replicas of earlier plans that are still wanted; 0 once the plan is rolled out.
+    pub fn earlier_replicas(&self) -> usize {
+        self.state.rollout.earlier_count()
+    }
+
+    /// Returns the status of a replica that its node last reported, if it did.
+    pub fn replica_status(&self, replica: &Replica<Arc<Program>>) -> Option<&ReplicaStatus> {
+        self.state.status(replica)
+    }
+
+    /// Returns the state of the data plane's link to a replica; `None` if the data plane was not told to serve it.
+    pub fn link(&self, replica: ReplicaId) -> Option<&LinkState> {
+        self.state.links.get(&replica)
+    }
+
+    /// Returns the nodes, by name.
+    pub fn nodes(&self) -> impl Iterator<Item = (&NodeName, &Node)> {
+        self.state.nodes.iter()
+    }
+
+    /// Returns a node.
+    pub fn node(&self, name: &NodeName) -> Option<&Node> {
+        self.state.nodes.get(name)
+    }
+
+    /// Returns the kind of a device; `None` if its node no longer reports it.
+    pub fn device_kind(&self, device: &DeviceId) -> Option<&DeviceKind> {
+        self.state.kind(device)
+    }
+
+    /// Returns the current plan; `None` before the first.
+    pub fn plan(&self) -> Option<&PlanRecord> {
+        self.state.plan.record.as_deref()
+    }
+
+    /// Returns the newest forecasts of the current plan, by model.
+    pub fn forecasts(&self) -> &BTreeMap<ModelId, Forecast> {
+        &self.state.plan.forecasts
+    }
+
+    /// Returns the name of the placement policy.
+    pub fn policy(&self) -> &str {
+        &self.state.policy
+    }
+
+    /// Returns the options of the placement policy.
+    pub fn options(&self) -> PolicyOptions {
+        self.state.options
+    }
+
+    /// Returns the dispatch discipline.
+    pub fn discipline(&self) -> Discipline {
+        self.state.discipline
+    }
+
+    /// Returns all profiles.
+    pub fn profiles(&self) -> &ProfileTable {
+        &self.state.profiles
+    }
+
+    /// Returns the measured pairs of a kind of device.
+    pub fn pairs(&self, kind: &DeviceKind) -> Option<&PairTable> {
+        self.state.pairs.get(kind)
+    }
+
+    /// Returns the findings of the last sample.
+    pub fn findings(&self) -> &[Finding] {
+        self.announcements.present_findings()
+    }
+
+    /// Returns the number of measurements that are assigned to a device, and of those that wait for one.
+    pub fn measurements(&self) -> (usize, usize) {
+        self.state.measurements.counts()
+    }
+}

@@ -1,0 +1,100 @@
+//! The durable records of the control plane, as the store keeps them. The control plane writes every one of them through
+//! [`Write`](crate::Write) and reads them once, at its start.
+
+use std::collections::BTreeMap;
+
+use packhorse_cluster::{
+    DeviceId, DeviceKind, DeviceReport, Discipline, Generation, ModelId, ModelSpec, NodeName,
+    PolicyOptions, ProfileTable, Replica, RequestsPerSecond, Scheduling,
+};
+use packhorse_contention::PairTable;
+
+/// A registered model.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ModelRecord {
+    /// The registered specification.
+    pub spec: ModelSpec,
+    /// The size of the model's file, in bytes.
+    pub artifact_bytes: u64,
+    /// The reason why the model cannot be served as it is registered, if it cannot.
+    pub failure: Option<String>,
+    /// The newest plan at the time of the registration. Plans up to this one refer to an earlier model of the same name.
+    pub after_plan: Generation,
+}
+
+/// A node with its last reported devices and its scheduling.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NodeRecord {
+    /// The node's name.
+    pub name: NodeName,
+    /// The version of the node's agent.
+    pub agent_version: String,
+    /// The devices that the agent last reported.
+    pub devices: Vec<DeviceReport>,
+    /// The scheduling of the node.
+    pub scheduling: Scheduling,
+}
+
+/// An adopted plan, with names in place of the problem's indices.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PlanRecord {
+    /// The plan's number.
+    pub generation: Generation,
+    /// The policy that made the plan.
+    pub policy: String,
+    /// The reason why the plan was made, as text for people.
+    pub reason: String,
+    /// The time that the policy took, in milliseconds.
+    pub solve_ms: f64,
+    /// The time at which the plan was adopted, in milliseconds since 1970.
+    pub created_ms: i64,
+    /// The replicas, ordered by model, then device. All are planned.
+    pub replicas: Vec<Replica>,
+    /// The kinds of the devices that the replicas run on.
+    pub device_kinds: BTreeMap<DeviceId, DeviceKind>,
+    /// The forecasts, ordered by model.
+    pub forecasts: Vec<Forecast>,
+}
+
+/// The forecast of a plan for a model.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Forecast {
+    /// The model.
+    pub model: ModelId,
+    /// The request rate that was planned for.
+    pub rate: RequestsPerSecond,
+    /// The predicted requests per second within the SLO, by the policy's own estimate.
+    pub goodput: RequestsPerSecond,
+    /// The reason why the model is not, or not fully, served, as text for people.
+    pub shortfall: Option<String>,
+}
+
+/// The settings that an admin changes at run time; none where the default, or the present value, applies.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Settings {
+    /// The name of the placement policy.
+    pub policy: Option<String>,
+    /// The policy's options.
+    pub options: Option<PolicyOptions>,
+    /// The dispatch discipline.
+    pub discipline: Option<Discipline>,
+}
+
+/// The stored state of a cluster.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct StoredCluster {
+    /// The number of the gateway's start, above that of every earlier start.
+    pub epoch: u64,
+    /// The registered models.
+    pub models: Vec<ModelRecord>,
+    /// The nodes.
+    pub nodes: Vec<NodeRecord>,
+    /// The newest plans, the newest first.
+    pub plans: Vec<PlanRecord>,
+    /// All profiles.
+    pub profiles: ProfileTable,
+    /// The measured pairs of models that share a device, by kind of device.
+    pub pairs: BTreeMap<DeviceKind, PairTable>,
+    /// The settings.
+    pub settings: Settings,
+}

@@ -1,0 +1,52 @@
+//! The samples of the data plane's counts: rates, slowdowns and goodput, compared with what the plan assumes.
+
+use packhorse_cluster::Time;
+
+use crate::{
+    controller::Controller,
+    device_observer::ObservedReplica,
+    event::Sample,
+    findings::findings,
+    notice::{Drift, Notice},
+    plan_reason::PlanReason,
+};
+
+impl Controller {
+    /// Takes a sample, and requests a plan for the models that deviate from what the current one assumes.
+    pub(crate) fn sampled(&mut self, now: Time, sample: &Sample) {
+        self.rates.sample(now, &sample.models);
+        let forecasts = &self.state.plan.forecasts;
+        self.predictions.sample(now, &sample.models, forecasts);
+        let replicas = self.state.rollout.iter();
+        let observed = replicas.filter_map(|replica| {
+            Some(ObservedReplica {
+                id: replica.id,
+                model: replica.spec.model.model.clone(),
+                device: replica.spec.device.clone(),
+                kind: self.state.kind(&replica.spec.device)?.clone(),
+                compute_share: replica.spec.compute_share,
+            })
+        });
+        let observed: Vec<ObservedReplica> = observed.collect();
+        let (observer, profiles) = (&mut self.state.observer, &self.state.profiles);
+        let mut reasons = observer.end_period(now, &observed, &sample.work, profiles);
+        if self.state.plan.record.is_some() && !self.planning.is_pending() {
+            reasons.extend(self.rates.drifted(&self.state.models));
+        }
+        for reason in reasons {
+            let drift = match &reason {
+                PlanReason::Rate { model, .. } => Some((model.clone(), Drift::Rate)),
+                PlanReason::Drift { model, .. } => Some((model.clone(), Drift::Slowdown)),
+                _ => None,
+            };
+            if let Some((model, drift)) = drift {
+                self.tell(Notice::Drift(model, drift, reason.to_string()));
+            }
+            self.request_plan(now, reason);
+        }
+        let findings = findings(&self.state, &self.planning);
+        for (change, finding) in self.announcements.findings(findings) {
+            self.tell(Notice::Finding(change, finding));
+        }
+    }
+}

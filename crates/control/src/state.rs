@@ -1,0 +1,209 @@
+//! The state of the cluster: everything that the control plane knows. Each part is changed through its own methods.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use packhorse_cluster::{
+    ByteCount, DeviceId, DeviceKind, DeviceObservation, Discipline, ModelId, PolicyOptions,
+    ProfileTable, ReplicaId, ReplicaSpec, ReplicaStatus, RequestsPerSecond,
+};
+use packhorse_contention::PairTable;
+
+use crate::{
+    assumptions::Assumptions,
+    device_observer::DeviceObserver,
+    event::LinkState,
+    exclusions::{Exclusions, StartFailures},
+    measurements::Measurements,
+    memory_limits::MemoryLimits,
+    models::Models,
+    nodes::{Node, Nodes},
+    record::{Forecast, PlanRecord},
+    rollout::{LinkPhase, NodePhase, Observations, PlacedReplica, Rollout},
+};
+
+/// The state of the cluster.
+#[derive(Debug)]
+pub(crate) struct State {
+    pub(crate) models: Models,
+    pub(crate) nodes: Nodes,
+    pub(crate) profiles: ProfileTable,
+    /// The measured pairs of models that share a device, by kind of device.
+    pub(crate) pairs: BTreeMap<DeviceKind, PairTable>,
+    /// The name of the placement policy.
+    pub(crate) policy: String,
+    pub(crate) options: PolicyOptions,
+    pub(crate) discipline: Discipline,
+    pub(crate) assumptions: Assumptions,
+    pub(crate) plan: CurrentPlan,
+    pub(crate) rollout: Rollout,
+    /// The data plane's links.
+    pub(crate) links: BTreeMap<ReplicaId, LinkState>,
+    pub(crate) measurements: Measurements,
+    pub(crate) memory_limits: MemoryLimits,
+    pub(crate) exclusions: Exclusions,
+    pub(crate) start_failures: StartFailures,
+    pub(crate) observer: DeviceObserver,
+}
+
+/// The current plan.
+#[derive(Debug, Default)]
+pub(crate) struct CurrentPlan {
+    /// The plan as it is stored; none before the first.
+    pub(crate) record: Option<Arc<PlanRecord>>,
+    /// The plan's forecasts; newer than the stored ones if planning again gave the same placement.
+    pub(crate) forecasts: BTreeMap<ModelId, Forecast>,
+}
+
+impl CurrentPlan {
+    /// Restores the newest stored plan.
+    pub(crate) fn restore(record: Option<PlanRecord>) -> Self {
+        record.map(Arc::new).map(Self::new).unwrap_or_default()
+    }
+
+    pub(crate) fn new(record: Arc<PlanRecord>) -> Self {
+        Self {
+            forecasts: by_model(&record.forecasts),
+            record: Some(record),
+        }
+    }
+
+    /// Returns the rates that the plan assumes.
+    pub(crate) fn rates(&self) -> BTreeMap<ModelId, RequestsPerSecond> {
+        let forecasts = self.forecasts.iter();
+        forecasts
+            .map(|(model, f)| (model.clone(), f.rate))
+            .collect()
+    }
+}
+
+/// Returns the forecasts by model.
+pub(crate) fn by_model(forecasts: &[Forecast]) -> BTreeMap<ModelId, Forecast> {
+    let forecasts = forecasts.iter();
+    forecasts
+        .map(|forecast| (forecast.model.clone(), forecast.clone()))
+        .collect()
+}
+
+/// The nodes, links and forecasts, as the rollout observes them.
+pub(crate) struct ObservedCluster<'a> {
+    pub(crate) nodes: &'a Nodes,
+    pub(crate) links: &'a BTreeMap<ReplicaId, LinkState>,
+    pub(crate) forecasts: &'a BTreeMap<ModelId, Forecast>,
+}
+
+impl State {
+    /// Returns true if a replica gets batches.
+    pub(crate) fn serves(&self, replica: ReplicaId) -> bool {
+        self.links.get(&replica) == Some(&LinkState::Serving)
+    }
+
+    /// Returns true if a planned replica with this specification gets batches.
+    pub(crate) fn serves_spec(&self, spec: &ReplicaSpec) -> bool {
+        let mut replicas = self.rollout.on_device(&spec.device);
+        replicas.any(|r| r.is_planned() && r.spec.model.model == spec.model && self.serves(r.id))
+    }
+
+    /// Returns true if a replica of the model gets batches.
+    pub(crate) fn is_served(&self, model: &ModelId) -> bool {
+        self.rollout.of_model(model).any(|r| self.serves(r.id))
+    }
+
+    /// Returns the replicas of the current plan on the nodes for which the predicate holds.
+    pub(crate) fn planned_on(&self, predicate: impl Fn(&Node) -> bool) -> Vec<ReplicaSpec> {
+        let planned = self.rollout.planned().filter(|replica| {
+            let node = self.nodes.get(replica.spec.device.node());
+            node.is_some_and(&predicate)
+        });
+        planned
+            .map(|replica| replica.spec.with_model(replica.spec.model.model.clone()))
+            .collect()
+    }
+
+    /// Returns the status of a replica that its node last reported, if it did.
+    pub(crate) fn status(&self, replica: &PlacedReplica) -> Option<&ReplicaStatus> {
+        let node = self.nodes.get(replica.spec.device.node())?;
+        node.status(replica.id)
+    }
+
+    /// Returns the kind of a device; `None` if its node no longer reports it.
+    pub(crate) fn kind(&self, device: &DeviceId) -> Option<&DeviceKind> {
+        Some(&self.nodes.device(device)?.kind)
+    }
+
+    /// Returns true if the model has a profile for a kind of device that accepts replicas.
+    pub(crate) fn is_profiled(&self, model: &ModelId) -> bool {
+        let mut kinds = self.measurements.kinds();
+        kinds.any(|kind| self.profiles.get(model, kind).is_some())
+    }
+
+    /// Returns the measured pairs as observations.
+    pub(crate) fn measured_pairs(&self) -> impl Iterator<Item = DeviceObservation> {
+        let tables = self.pairs.iter();
+        tables.flat_map(|(kind, pairs)| pairs.observations(kind, &self.profiles))
+    }
+
+    /// Returns the observations for policies, the oldest first: the measured pairs, then those of the current run.
+    pub(crate) fn observations(&self) -> Vec<DeviceObservation> {
+        self.measured_pairs()
+            .chain(self.observer.history())
+            .collect()
+    }
+
+    /// Learns the slowdowns again, from the current pairs and then from the observations.
+    pub(crate) fn learn_from_pairs(&mut self) {
+        let measured: Vec<DeviceObservation> = self.measured_pairs().collect();
+        self.observer.relearn(&measured, &self.profiles);
+    }
+
+    /// Returns the nodes, links and forecasts, as the rollout observes them.
+    pub(crate) fn observed(&self) -> ObservedCluster<'_> {
+        ObservedCluster {
+            nodes: &self.nodes,
+            links: &self.links,
+            forecasts: &self.plan.forecasts,
+        }
+    }
+}
+
+impl Observations for ObservedCluster<'_> {
+    fn memory(&self, device: &DeviceId) -> ByteCount {
+        let device = self.nodes.device(device);
+        device.map_or(ByteCount::ZERO, |device| device.memory_bytes)
+    }
+
+    fn node(&self, replica: &PlacedReplica) -> NodePhase {
+        let Some(node) = self.nodes.get(replica.spec.device.node()) else {
+            return NodePhase::Lost;
+        };
+        // The workers of a node whose lease has expired may still run: as long as they answer, the last report counts.
+        let answers = || {
+            let link = self.links.get(&replica.id);
+            matches!(link, Some(LinkState::Serving | LinkState::Draining))
+        };
+        match &node.report {
+            Some(_) if !node.is_lost() || answers() => NodePhase::Reporting,
+            _ if node.is_lost() => NodePhase::Lost,
+            _ => NodePhase::Awaited,
+        }
+    }
+
+    fn status(&self, replica: &PlacedReplica) -> Option<&ReplicaStatus> {
+        let node = self.nodes.get(replica.spec.device.node())?;
+        node.status(replica.id)
+    }
+
+    fn link(&self, replica: ReplicaId) -> Option<LinkPhase> {
+        let phase = match self.links.get(&replica)? {
+            LinkState::Connecting { .. } => LinkPhase::Connecting,
+            LinkState::Serving => LinkPhase::Serving,
+            LinkState::Draining => LinkPhase::Draining,
+            LinkState::Drained => LinkPhase::Drained,
+        };
+        Some(phase)
+    }
+
+    fn loss(&self, model: &ModelId) -> u64 {
+        let forecast = self.forecasts.get(model);
+        forecast.map_or(0, |forecast| (forecast.goodput.get() * 1e3) as u64)
+    }
+}

@@ -1,0 +1,261 @@
+//! The loop of a simulation, and the way of requests and batches through it.
+
+use std::{cmp::Reverse, time::Duration};
+
+use packhorse_cluster::{Discipline, Time};
+use packhorse_control::LinkState;
+use packhorse_serving::{Action, BatchKey, Event, Request, RequestKey, ShapeClass};
+
+use super::{
+    control::Control,
+    event::SimEvent,
+    keys::model_key,
+    world::{InFlightBatch, PendingRequest, Simulation},
+};
+use crate::{
+    counters::{RunCounters, Stages},
+    device::QueuedBatch,
+    report::ReplanningReport,
+};
+
+impl Simulation<'_> {
+    /// Runs until every request has ended. Calls `progress` with the simulated time every 65,536 steps.
+    pub(crate) fn run(
+        mut self,
+        progress: &mut dyn FnMut(Time),
+    ) -> (RunCounters, Option<ReplanningReport>) {
+        let mut steps = 0_u64;
+        loop {
+            let timeout = self.next_timeout();
+            let next = self.events.peek().map(|Reverse((at, ..))| *at);
+            let now = match (next, timeout) {
+                (Some(next), timeout) if timeout.is_none_or(|timeout| next <= timeout) => {
+                    let Reverse((now, _, event)) = self.events.pop().expect("just peeked");
+                    self.handle(now, event);
+                    now
+                }
+                (_, Some(timeout)) => timeout,
+                (_, None) => break,
+            };
+            self.drive_control(now);
+            while let Some(action) = self.engine.poll(now) {
+                self.execute(now, action);
+            }
+            steps += 1;
+            if steps.is_multiple_of(1 << 16) {
+                progress(now);
+            }
+        }
+        let books = self.engine.books();
+        assert!(
+            books.is_balanced() && books.queued == 0 && books.in_flight == 0,
+            "a request did not end: {books:?}"
+        );
+        let report = self.control.as_ref().map(Control::report);
+        (self.counters, report)
+    }
+
+    /// Returns the time at which the engine or the control plane must act even without an event. The control plane has no say once the
+    /// last request has arrived.
+    fn next_timeout(&self) -> Option<Time> {
+        let control = self.control.as_ref().map(Control::timeout);
+        let control = control.filter(|timeout| *timeout < self.counters.window_end());
+        self.engine.poll_timeout().into_iter().chain(control).min()
+    }
+
+    fn handle(&mut self, now: Time, event: SimEvent) {
+        match event {
+            SimEvent::RequestArrives(model) => self.request_arrives(now, model),
+            SimEvent::BatchAtWorker(batch) => self.batch_at_worker(now, batch),
+            SimEvent::DeviceCompletes { device, revision } => {
+                self.device_completes(now, device, revision);
+            }
+            SimEvent::BatchAnswered(batch) => self.batch_answered(now, batch),
+            SimEvent::FaultBegins(fault) => self.fault_begins(now, fault),
+            SimEvent::FaultNoticed(fault) => self.fault_noticed(now, fault),
+            SimEvent::FaultEnds(fault) => self.fault_ends(now, fault),
+            SimEvent::AgentRenews(node) => self.agent_renews(now, node),
+            SimEvent::ModelLoaded { replica, attempt } => self.model_loaded(now, replica, attempt),
+        }
+    }
+
+    fn request_arrives(&mut self, now: Time, model: usize) {
+        self.counters.request_arrived(model, now);
+        if let Some(control) = &mut self.control {
+            control.arrived(&self.scenario.problem.models[model].id);
+        }
+        let id = RequestKey(self.requests.push(PendingRequest {
+            model,
+            arrived: now,
+            ended: false,
+        }));
+        let request = Request {
+            id,
+            model: model_key(model),
+            rows: 1,
+            class: ShapeClass(0),
+            priority: 0,
+            deadline: now + self.scenario.problem.models[model].slo,
+        };
+        self.engine.handle(now, Event::RequestArrived(request));
+        self.schedule_arrival(model);
+    }
+
+    fn execute(&mut self, now: Time, action: Action) {
+        match action {
+            Action::Dispatch {
+                batch,
+                replica,
+                requests,
+            } => self.send_batch(now, batch, replica.0 as usize, requests),
+            Action::Finish { request, outcome } => {
+                let pending = self
+                    .requests
+                    .get_mut(request.0)
+                    .expect("a request ends once");
+                pending.ended = true;
+                self.counters.request_ended(pending.model, outcome);
+                self.requests.remove_ended(|pending| pending.ended);
+            }
+            Action::ReplicaDrained { replica } => {
+                let replica = replica.0 as usize;
+                self.replicas[replica].link = Some(LinkState::Drained);
+                self.link_changed(now, replica);
+                self.drive_control(now);
+            }
+        }
+    }
+
+    fn send_batch(
+        &mut self,
+        now: Time,
+        batch: BatchKey,
+        replica_index: usize,
+        requests: Vec<RequestKey>,
+    ) {
+        let settings = &self.scenario.simulation;
+        let replica = &mut self.replicas[replica_index];
+        replica.used_credits += 1;
+        let model = replica.model;
+        let bytes =
+            self.scenario.problem.models[model].payload.as_u64() as f64 * requests.len() as f64;
+        let transmission = Duration::from_secs_f64(bytes / settings.network.bytes_per_second);
+        let reached_worker = now
+            + settings.router_overhead
+            + settings.network.base
+            + transmission
+            + self.network_delay;
+        self.counters.batch_sent(model, now, requests.len());
+        let number = self.batches.push(InFlightBatch {
+            replica: replica_index,
+            requests,
+            free_since: replica.free_since,
+            dispatched: now,
+            reached_worker,
+            started: reached_worker,
+            computed: reached_worker,
+            ended: false,
+        });
+        assert_eq!(number, batch.0, "the engine counts its batches from 0");
+        self.schedule(reached_worker, SimEvent::BatchAtWorker(number));
+    }
+
+    fn batch_at_worker(&mut self, now: Time, number: u64) {
+        let batch = self.batches.get_mut(number);
+        let Some(batch) = batch.filter(|batch| !batch.ended) else {
+            return;
+        };
+        let replica = &self.replicas[batch.replica];
+        if self.down[replica.device] > 0 {
+            return;
+        }
+        let (solo_time, demand) = replica.batch_costs[batch.requests.len() - 1];
+        #[cfg(test)]
+        let solo_time = match &mut self.time_factor {
+            Some(factor) => solo_time.mul_f64(factor()),
+            None => solo_time,
+        };
+        let (device, index) = (replica.device, replica.index_on_device);
+        let queued = QueuedBatch {
+            batch: BatchKey(number),
+            solo_time,
+            demand,
+        };
+        self.devices[device].enqueue(now, index, queued);
+        self.schedule_completion(device);
+    }
+
+    fn device_completes(&mut self, now: Time, device: usize, revision: u64) {
+        let mut completed = std::mem::take(&mut self.completed);
+        self.devices[device].complete(now, revision, &mut completed);
+        if !completed.is_empty() {
+            let answered = now + self.scenario.simulation.return_time + self.network_delay;
+            for done in completed.drain(..) {
+                let batch = self
+                    .batches
+                    .get_mut(done.batch.0)
+                    .expect("a batch on a device has not ended");
+                (batch.started, batch.computed) = (done.started, now);
+                self.schedule(answered, SimEvent::BatchAnswered(done.batch.0));
+            }
+            self.schedule_completion(device);
+        }
+        self.completed = completed;
+    }
+
+    fn batch_answered(&mut self, now: Time, number: u64) {
+        let batch = self.batches.get_mut(number);
+        let Some(batch) = batch.filter(|batch| !batch.ended) else {
+            return;
+        };
+        batch.ended = true;
+        let replica = &mut self.replicas[batch.replica];
+        if self.discipline != Discipline::FixedWait
+            && replica.used_credits == replica.parameters.credits
+        {
+            replica.free_since = now;
+        }
+        replica.used_credits -= 1;
+        let compute = batch.computed.saturating_since(batch.started);
+        let stages = Stages {
+            network: batch.reached_worker.saturating_since(batch.dispatched)
+                + now.saturating_since(batch.computed),
+            worker_queue: batch.started.saturating_since(batch.reached_worker),
+            compute,
+        };
+        let model = &self.scenario.problem.models[replica.model];
+        let slo = model.slo;
+        let mut within_slo = 0;
+        let requests = batch.requests.iter().map(|request| {
+            let pending = self
+                .requests
+                .get_mut(request.0)
+                .expect("a request ends once");
+            pending.ended = true;
+            within_slo += u64::from(now.saturating_since(pending.arrived) <= slo);
+            let waited = batch.dispatched.saturating_since(pending.arrived);
+            let queue = batch
+                .free_since
+                .saturating_since(pending.arrived)
+                .min(waited);
+            (pending.arrived, queue, waited.saturating_sub(queue))
+        });
+        self.counters
+            .batch_answered(replica.model, now, slo, stages, requests);
+        if let Some(control) = &mut self.control {
+            let rows = batch.requests.len();
+            let alone = replica.solo_time(rows, self.scenario);
+            control.computed(&model.id, batch.replica, rows, within_slo, (compute, alone));
+        }
+        self.requests.remove_ended(|pending| pending.ended);
+        self.batches.remove_ended(|batch| batch.ended);
+        self.engine.handle(
+            now,
+            Event::BatchCompleted {
+                batch: BatchKey(number),
+                queue_wait: stages.worker_queue,
+                compute,
+            },
+        );
+    }
+}

@@ -1,0 +1,125 @@
+//! The calls of placement policies, on threads of their own.
+
+use std::{fmt, time::Duration};
+
+use packhorse_cluster::{Explanation, ModelForecast, Plan};
+use packhorse_control::{Comparison, PlanningInput, Solution, SolveError};
+use packhorse_placement::{Budget, FALLBACK_POLICY, PlaceError};
+
+/// The reason why the fallback policy made a plan in place of the requested one.
+#[derive(Debug, PartialEq)]
+struct Fallback<'a> {
+    /// The name of the requested policy.
+    policy: &'a str,
+    /// The time that the requested policy had.
+    budget: Duration,
+    /// The error of the requested policy.
+    error: PlaceError,
+}
+
+impl fmt::Display for Fallback<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            policy,
+            budget,
+            error,
+        } = self;
+        let budget = budget.as_millis();
+        write!(
+            f,
+            "policy {policy} found no plan within {budget} ms ({error}), so policy {FALLBACK_POLICY} made the plan"
+        )
+    }
+}
+
+/// Plans with the requested policy, and with the fallback policy if that one finds no plan in time. The fallback has the same time
+/// again.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "policies read no clock; their caller limits their time"
+)]
+pub(super) fn solve(input: &PlanningInput, budget: Duration) -> Result<Solution, SolveError> {
+    let start = std::time::Instant::now();
+    let place = |name: &str, limit: Duration| {
+        let begin = std::time::Instant::now();
+        let late = || begin.elapsed() > limit;
+        let entry =
+            packhorse_placement::policy(name).map_err(|e| PlaceError::Solver(e.to_string()))?;
+        entry.place_with(
+            &input.problem,
+            &input.options.into(),
+            &mut Budget::new(u64::MAX, &late).with_time_limit(limit),
+        )
+    };
+    let policy = input.policy.as_str();
+    let (planned, fallback) = match place(policy, budget) {
+        Err(error) if policy != FALLBACK_POLICY => {
+            let fallback = Fallback {
+                policy,
+                budget,
+                error,
+            };
+            (place(FALLBACK_POLICY, budget), Some(fallback.to_string()))
+        }
+        planned => (planned, None),
+    };
+    let plan = planned.map_err(|error| SolveError::NoPlan {
+        policy: policy.to_owned(),
+        error: error.to_string(),
+    })?;
+    Ok(Solution {
+        comparison: compared(input, &plan),
+        plan,
+        solve_ms: start.elapsed().as_secs_f64() * 1e3,
+        fallback,
+    })
+}
+
+/// Returns the goodput of a plan and of the current replicas by the same estimate; `None` if there are none to compare with.
+fn compared(input: &PlanningInput, plan: &Plan) -> Option<Comparison> {
+    if input.problem.current.is_empty() || !plan.violations(&input.problem).is_empty() {
+        return None;
+    }
+    let current = Plan {
+        policy: plan.policy,
+        replicas: input.problem.current.clone(),
+        models: plan.models.clone(),
+    };
+    // Where the current replicas are no longer valid, there is nothing to keep.
+    if !current.violations(&input.problem).is_empty() {
+        return None;
+    }
+    let estimate = |plan: &Plan| -> Vec<ModelForecast> {
+        packhorse_placement::estimate(&input.problem, &plan.replicas)
+    };
+    Some(Comparison {
+        proposed: estimate(plan),
+        current: estimate(&current),
+    })
+}
+
+/// Explains what limits each model in a plan and which changes would make the policy serve it, as far as the explanations are found
+/// within the budget.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "policies read no clock; their caller limits their time"
+)]
+pub(super) fn explanations(
+    input: &PlanningInput,
+    plan: &Plan,
+    budget: Duration,
+) -> Vec<Explanation> {
+    let start = std::time::Instant::now();
+    let late = || start.elapsed() > budget;
+    let Ok(entry) = packhorse_placement::policy(plan.policy) else {
+        return Vec::new();
+    };
+    packhorse_placement::explain(
+        entry,
+        &input.problem,
+        plan,
+        &input.options.into(),
+        &mut Budget::new(u64::MAX, &late).with_time_limit(budget),
+    )
+    .unwrap_or_default()
+}

@@ -1,0 +1,365 @@
+//! The task that owns the state machine: it passes messages to it as events, and carries out its effects.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+    time::Duration,
+};
+
+use packhorse_api::agent::{GpuStatus, LeaseGrant};
+use packhorse_cluster::{NodeName, NodeState, WantedState};
+use packhorse_control::{
+    Command, CommandError, Controller, Effect, Event, Notice, PlanNotice, Receipt, ReplicaNotice,
+    RequestKey, Sample, ServeChange, SolveError, Write,
+    record::{Settings, StoredCluster},
+};
+use tokio::{
+    sync::{mpsc, watch},
+    task::JoinHandle,
+};
+use tokio_util::sync::CancellationToken;
+
+use super::{outcome::Outcome, settings::ControllerConfig, solver, wanted::WantedError, writer};
+use crate::{
+    clock::Clock,
+    driver::{DataPlane, LinkChange},
+    store::{Store, StoreError},
+};
+
+/// The number of stored plans whose replicas may still run after a restart in the middle of a rollout.
+const RESTORED_PLANS: u32 = 16;
+/// The most messages that are taken at a time.
+const MESSAGES_AT_ONCE: usize = 64;
+
+/// The continuation of a command: it gets the result and reads the state.
+type Then = Box<dyn FnOnce(&Task, Result<(), CommandError>) + Send>;
+
+/// A message to the task.
+pub(super) enum Message {
+    /// Executes a command, and continues once its change is durable.
+    Command(Command, Then),
+    /// Reads the state.
+    Read(Box<dyn FnOnce(&Task) + Send>),
+}
+
+/// The owner of the state machine.
+pub(super) struct Task {
+    controller: Controller,
+    clock: Clock,
+    data_plane: DataPlane,
+    solve_budget: Duration,
+    /// The channel for the outcomes of what runs beside the task.
+    outcomes: mpsc::UnboundedSender<Outcome>,
+    received_outcomes: mpsc::UnboundedReceiver<Outcome>,
+    writes: mpsc::UnboundedSender<(Receipt, Write)>,
+    writer: JoinHandle<()>,
+    /// The commands that are not acknowledged yet.
+    unacknowledged: HashMap<RequestKey, Then>,
+    next_request: u64,
+    /// The wanted states of the nodes, for their long polls.
+    wanted: BTreeMap<NodeName, watch::Sender<Option<Arc<WantedState>>>>,
+    lease: Duration,
+}
+
+impl Task {
+    /// Restores the stored state and begins a new epoch.
+    pub(super) async fn restore(
+        config: &ControllerConfig,
+        store: Store,
+        data_plane: DataPlane,
+    ) -> Result<Self, StoreError> {
+        let given = Settings {
+            policy: config.policy.map(|policy| policy.name.to_owned()),
+            options: None,
+            discipline: config.discipline,
+        };
+        store.update_settings(&given).await?;
+        let mut settings = store.settings().await?;
+        settings.policy = settings.policy.filter(|name| {
+            let known = packhorse_placement::policy(name);
+            known
+                .inspect_err(|e| {
+                    tracing::warn!(error = %e, "the stored policy does not exist in this version; the default is used");
+                })
+                .is_ok()
+        });
+        let stored = StoredCluster {
+            epoch: store.begin_epoch().await?,
+            models: store.models().await?,
+            nodes: store.nodes().await?,
+            plans: store.plans(None, RESTORED_PLANS).await?,
+            profiles: store.profiles().await?,
+            pairs: store.pairs().await?,
+            settings,
+        };
+        let clock = data_plane.clock();
+        let controller = Controller::new(clock.now(), config.state_machine(&clock), stored);
+        tracing::info!(
+            epoch = controller.epoch(),
+            models = controller.models().count(),
+            nodes = controller.nodes().count(),
+            policy = controller.policy(),
+            "restored the state of the cluster"
+        );
+        let (outcomes, received_outcomes) = mpsc::unbounded_channel();
+        let (writes, carried_out) = mpsc::unbounded_channel();
+        let writer = tokio::spawn(writer::run(store, carried_out, outcomes.clone()));
+        Ok(Self {
+            controller,
+            clock,
+            data_plane,
+            solve_budget: config.solve_budget,
+            outcomes,
+            received_outcomes,
+            writes,
+            writer,
+            unacknowledged: HashMap::new(),
+            next_request: 0,
+            wanted: BTreeMap::new(),
+            lease: config.lease,
+        })
+    }
+
+    /// Runs until it is stopped, and then until all writes are carried out.
+    pub(super) async fn run(
+        mut self,
+        messages: mpsc::Receiver<Message>,
+        links: mpsc::UnboundedReceiver<LinkChange>,
+        stop: CancellationToken,
+    ) {
+        self.run_until_stopped(messages, links, stop).await;
+        drop(self.writes);
+        // A writer that panicked has been reported.
+        let _ = self.writer.await;
+    }
+
+    async fn run_until_stopped(
+        &mut self,
+        mut messages: mpsc::Receiver<Message>,
+        mut links: mpsc::UnboundedReceiver<LinkChange>,
+        stop: CancellationToken,
+    ) {
+        let mut received = Vec::with_capacity(MESSAGES_AT_ONCE);
+        let mut changed = Vec::with_capacity(MESSAGES_AT_ONCE);
+        loop {
+            self.carry_out_effects();
+            let wake = self.clock.instant(self.controller.poll_timeout());
+            tokio::select! {
+                () = stop.cancelled() => return,
+                _ = messages.recv_many(&mut received, MESSAGES_AT_ONCE) => {}
+                Some(outcome) = self.received_outcomes.recv() => self.take_outcome(outcome),
+                count = links.recv_many(&mut changed, MESSAGES_AT_ONCE) => {
+                    if count == 0 {
+                        return;
+                    }
+                }
+                () = tokio::time::sleep_until(wake) => {}
+            }
+            for (replica, link) in changed.drain(..) {
+                self.handle(Event::LinkChanged(replica, link));
+            }
+            for message in received.drain(..) {
+                self.take(message);
+            }
+        }
+    }
+
+    fn handle(&mut self, event: Event) {
+        self.controller.handle(self.clock.now(), event);
+    }
+
+    fn take(&mut self, message: Message) {
+        match message {
+            Message::Command(command, then) => {
+                let request = RequestKey(self.next_request);
+                self.next_request += 1;
+                self.unacknowledged.insert(request, then);
+                let leased = match &command {
+                    Command::TakeLease(node, _) => Some(node.clone()),
+                    _ => None,
+                };
+                self.handle(Event::Requested(request, command));
+                // Its agent may wait for the wanted state from now on.
+                if let Some(node) = leased.filter(|node| self.controller.node(node).is_some()) {
+                    self.wanted_sender(&node);
+                }
+            }
+            Message::Read(read) => {
+                // What was commanded before is carried out before it is read.
+                self.carry_out_effects();
+                read(self);
+            }
+        }
+    }
+
+    fn take_outcome(&mut self, outcome: Outcome) {
+        self.handle(match outcome {
+            Outcome::Stored(receipt, result) => Event::Stored(receipt, result),
+            Outcome::Solved(key, result) => Event::Solved(key, result),
+            Outcome::Sampled(sample) => Event::Sampled(sample),
+        });
+    }
+
+    /// Carries out effects until there is none. The changes of what is served reach the data plane together.
+    fn carry_out_effects(&mut self) {
+        let now = self.clock.now();
+        let mut served = Vec::new();
+        while let Some(effect) = self.controller.poll(now) {
+            self.carry_out(effect, &mut served);
+        }
+        if !served.is_empty() {
+            self.data_plane.serve(served);
+        }
+    }
+
+    fn carry_out(&mut self, effect: Effect, served: &mut Vec<ServeChange>) {
+        match effect {
+            Effect::Acknowledge(request, result) => {
+                if !served.is_empty() {
+                    // A client may use the model as soon as its registration is answered.
+                    self.data_plane.serve(std::mem::take(served));
+                }
+                if let Some(then) = self.unacknowledged.remove(&request) {
+                    then(self, result);
+                }
+            }
+            Effect::Store(receipt, write) => {
+                // The writer ends only after this task.
+                let _ = self.writes.send((receipt, write));
+            }
+            Effect::Solve(key, input) => {
+                let (outcomes, budget) = (self.outcomes.clone(), self.solve_budget);
+                let policy = input.policy.clone();
+                tokio::spawn(async move {
+                    let solved = tokio::task::spawn_blocking(move || solver::solve(&input, budget));
+                    let result = solved.await.unwrap_or_else(|e| {
+                        Err(SolveError::Panicked {
+                            policy,
+                            error: e.to_string(),
+                        })
+                    });
+                    let _ = outcomes.send(Outcome::Solved(key, result));
+                });
+            }
+            Effect::Sample => {
+                let (outcomes, data_plane) = (self.outcomes.clone(), self.data_plane.clone());
+                tokio::spawn(async move {
+                    let sample = Sample {
+                        models: data_plane.telemetry().request_counts(),
+                        work: data_plane.work().await,
+                    };
+                    let _ = outcomes.send(Outcome::Sampled(sample));
+                });
+            }
+            Effect::Publish(node, state) => {
+                self.wanted_sender(&node).send_replace(Some(state));
+            }
+            Effect::Serve(change) => served.push(change),
+            Effect::Tell(notice) => self.tell(&notice),
+        }
+    }
+
+    fn wanted_sender(&mut self, node: &NodeName) -> &watch::Sender<Option<Arc<WantedState>>> {
+        let new = || watch::Sender::new(None);
+        self.wanted.entry(node.clone()).or_insert_with(new)
+    }
+
+    /// Logs what happened.
+    fn tell(&mut self, notice: &Notice) {
+        match notice {
+            Notice::Model(id, state, reason) => {
+                let (name, version) = (&id.name, id.version.get());
+                let state = state.map(|state| format!("{state:?}").to_lowercase());
+                let state = state.as_deref().unwrap_or("removed");
+                let reason = reason.as_deref();
+                tracing::info!(model.name = %name, model.version = version, state, reason, "the state of a model changed");
+            }
+            Notice::Node(name, state, text) => {
+                if state.is_none_or(|state| state == NodeState::Lost) {
+                    self.data_plane.telemetry().set_gpus(name, Vec::new());
+                }
+                if state.is_none() {
+                    self.wanted.remove(name);
+                }
+                tracing::info!(node.name = %name, "node: {text}");
+            }
+            Notice::Replica(id, model, notice, reason) => {
+                let reason = reason.as_deref();
+                if *notice == ReplicaNotice::Lost {
+                    tracing::warn!(replica.id = %id, model.name = %model, reason, "a replica does not answer");
+                } else {
+                    tracing::debug!(replica.id = %id, model.name = %model, state = ?notice, reason, "the state of a replica changed");
+                }
+            }
+            Notice::Device(id, _, text) => tracing::warn!(device.id = %id, "{text}"),
+            Notice::Plan(generation, notice, text) => {
+                let generation = generation.map(|generation| generation.0);
+                match notice {
+                    PlanNotice::Proposed => {}
+                    PlanNotice::Adopted => {
+                        tracing::info!(plan.generation = generation, "adopted a new plan: {text}");
+                    }
+                    PlanNotice::Completed => {
+                        tracing::info!(plan.generation = generation, "the plan is rolled out");
+                    }
+                    PlanNotice::Rejected => tracing::warn!("{text}"),
+                    PlanNotice::Degraded => {
+                        tracing::warn!(plan.generation = generation, "{text}");
+                    }
+                }
+            }
+            Notice::Drift(id, _, text) => tracing::info!(model.name = %id, "{text}"),
+            Notice::Finding(change, finding) => {
+                tracing::info!(severity = ?finding.severity, cause = finding.cause, "finding {change:?}: {}", finding.text);
+            }
+            Notice::Paused(duration) => {
+                let duration_ms = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
+                tracing::warn!(
+                    duration_ms,
+                    "the gateway was paused; the leases of all nodes are extended"
+                );
+            }
+        }
+    }
+
+    /// Returns a receiver of the wanted state of a node.
+    pub(super) fn subscribe_wanted(
+        &self,
+        name: &NodeName,
+    ) -> Result<watch::Receiver<Option<Arc<WantedState>>>, WantedError> {
+        let node = self.controller.node(name);
+        if !node.is_some_and(packhorse_control::Node::holds_lease) {
+            return Err(WantedError::NotHeld(name.clone()));
+        }
+        let sender = self.wanted.get(name);
+        sender
+            .map(watch::Sender::subscribe)
+            .ok_or(WantedError::NotReported)
+    }
+
+    /// Keeps the readings of a node's GPUs, as far as the node has these devices.
+    pub(super) fn set_gpus(&self, name: &NodeName, mut gpus: Vec<GpuStatus>) {
+        if let Some(node) = self.controller.node(name) {
+            gpus.retain(|gpu| node.device(&gpu.device).is_some());
+            self.data_plane.telemetry().set_gpus(name, gpus);
+        }
+    }
+
+    /// Returns the grant of a lease.
+    pub(super) fn grant(&self) -> LeaseGrant {
+        LeaseGrant {
+            epoch: self.controller.epoch(),
+            lease_ms: u64::try_from(self.lease.as_millis()).unwrap_or(u64::MAX),
+        }
+    }
+
+    /// Returns the state machine.
+    pub(super) fn controller(&self) -> &Controller {
+        &self.controller
+    }
+
+    /// Returns the data plane.
+    pub(super) fn data_plane(&self) -> &DataPlane {
+        &self.data_plane
+    }
+}

@@ -1,0 +1,84 @@
+//! The writes of the control plane: carried out one after the other, beside the task that decides.
+
+use packhorse_cluster::ProfileTable;
+use packhorse_control::{Receipt, Write, WriteError};
+use packhorse_kernels::KernelTable;
+use tokio::sync::mpsc;
+
+use super::outcome::Outcome;
+use crate::store::{InsertModelError, Store, StoreError};
+
+/// Carries out writes in order, until the sender is dropped, and reports the end of each.
+pub(super) async fn run(
+    store: Store,
+    mut writes: mpsc::UnboundedReceiver<(Receipt, Write)>,
+    outcomes: mpsc::UnboundedSender<Outcome>,
+) {
+    while let Some((receipt, write)) = writes.recv().await {
+        let result = carry_out(&store, write).await;
+        // Once the task is stopped, nobody waits for the result, and the remaining writes are carried out all the same.
+        let _ = outcomes.send(Outcome::Stored(receipt, result));
+    }
+}
+
+async fn carry_out(store: &Store, write: Write) -> Result<(), WriteError> {
+    let (what, result) = match write {
+        Write::InsertModel(spec) => {
+            let error = match store.insert_model(&spec).await {
+                Ok(()) => return Ok(()),
+                Err(InsertModelError::Exists) => return Err(WriteError::Exists),
+                Err(InsertModelError::UnknownArtifact) => return Err(WriteError::Dangling),
+                Err(InsertModelError::Store(error)) => error,
+            };
+            ("a registration", Err(error))
+        }
+        Write::UpdateModel(spec) => ("a change of a model", store.update_model(&spec).await),
+        Write::FailModel(id, reason) => (
+            "the failure of a model",
+            store.fail_model(&id, &reason).await,
+        ),
+        Write::DeleteModels(ids) => ("the removal of a model", store.delete_models(&ids).await),
+        Write::UpsertProfiles(profiles, kernels) => {
+            let kernels = recorded_kernels(&profiles, kernels.as_deref());
+            let stored = store.upsert_profiles(&profiles, &kernels).await;
+            ("profiles", stored)
+        }
+        Write::UpsertPairs(kind, pairs) => {
+            ("measured pairs", store.upsert_pairs(&kind, &pairs).await)
+        }
+        Write::UpsertNode(node) => ("a node", store.upsert_node(&node).await),
+        Write::DeleteNode(name) => ("the removal of a node", store.delete_node(&name).await),
+        Write::UpdateSettings(settings) => ("settings", store.update_settings(&settings).await),
+        Write::InsertPlan(plan) => ("a plan", store.insert_plan(&plan).await),
+    };
+    result.map_err(|error: StoreError| {
+        let error_text = error_chain(&error);
+        tracing::error!(error = error_text, "cannot store {what}");
+        match error {
+            StoreError::DiskFull(_) => WriteError::DiskFull,
+            StoreError::Database(_) | StoreError::Unreadable { .. } => WriteError::Failed,
+        }
+    })
+}
+
+/// Returns the text of an error and of its sources.
+fn error_chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(error) = source {
+        text.push_str(": ");
+        text.push_str(&error.to_string());
+        source = error.source();
+    }
+    text
+}
+
+/// Returns the kernels that were recorded with a measurement; none if they cannot be read, because the profile is valid without
+/// them.
+fn recorded_kernels(profiles: &ProfileTable, csv: Option<&str>) -> KernelTable {
+    KernelTable::from_csv(csv.unwrap_or_default()).unwrap_or_else(|e| {
+        let model = profiles.iter().next().map(|(model, ..)| model.to_string());
+        tracing::warn!(error = %e, model.name = model, "the recorded kernels cannot be read");
+        KernelTable::default()
+    })
+}
