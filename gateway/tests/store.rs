@@ -7,8 +7,8 @@ use std::{path::Path, time::Duration};
 use packhorse_api::agent::DeviceReport;
 use packhorse_cluster::{
     ArtifactDigest, ByteCount, ComputeMetric, Datatype, Dim, Discipline, Generation, ModelId,
-    ModelSpec, Padding, PolicyOptions, ProfileTable, Program, ReplicaId, RequestsPerSecond,
-    TensorSpec,
+    ModelSpec, Padding, PolicyOptions, ProfileTable, Program, RateMode, ReplicaId,
+    RequestsPerSecond, TensorSpec,
 };
 use packhorse_gateway::store::{
     InsertModelError, Scheduling, Settings, Store, StoredForecast, StoredNode, StoredPlan,
@@ -45,6 +45,7 @@ fn spec(model: &str, artifact: ArtifactDigest) -> ModelSpec {
         },
         slo: Duration::from_micros(150_500),
         rate: RequestsPerSecond::new(12.25).unwrap(),
+        rate_mode: RateMode::Measured,
         queue_limit: Some(77),
     }
 }
@@ -181,6 +182,7 @@ async fn models_change_fail_and_go_with_their_profiles() {
     let changed = ModelSpec {
         slo,
         rate,
+        rate_mode: RateMode::Min,
         queue_limit: None,
         ..spec("m:1", digest(1))
     };

@@ -2,7 +2,7 @@
 
 use packhorse_cluster::{
     ArtifactDigest, ByteCount, Capacity, ComputeShare, DeviceId, DeviceKind, ModelName,
-    ModelVersion, ReplicaId, ReplicaState, RequestsPerSecond, TensorSpec,
+    ModelVersion, RateMode, ReplicaId, ReplicaState, RequestsPerSecond, TensorSpec,
 };
 use serde::{Deserialize, Deserializer, Serialize};
 use utoipa::ToSchema;
@@ -32,9 +32,13 @@ pub struct ModelRegistration {
     /// The latency objective (SLO) in milliseconds, end to end at the gateway; above 0 and at most 60000.
     #[schema(exclusive_minimum = 0, maximum = 60000, example = 200)]
     pub slo_ms: f64,
-    /// The request rate to plan for, in requests per second.
+    /// The declared request rate, in requests per second.
     #[schema(value_type = f64, minimum = 0, example = 50)]
     pub rate_rps: RequestsPerSecond,
+    /// The rate to plan for: `declared`, `measured` (the declared rate counts only until enough is measured), `max` (the larger of the
+    /// two) or `min` (the smaller); `max` if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rate: Option<RateMode>,
     /// The largest number of requests in the model's queue, 1 to 1000000; further requests are refused. If absent, the gateway's
     /// `--queue-limit` applies.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -46,7 +50,7 @@ pub struct ModelRegistration {
     pub outputs: Vec<TensorSpec>,
 }
 
-/// Changes the SLO, rate or queue limit of a model. Absent fields stay unchanged.
+/// Changes the SLO, rate, rate mode or queue limit of a model. Absent fields stay unchanged.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ModelChange {
@@ -54,10 +58,13 @@ pub struct ModelChange {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(exclusive_minimum = 0, maximum = 60000)]
     pub slo_ms: Option<f64>,
-    /// The request rate to plan for, in requests per second.
+    /// The declared request rate, in requests per second.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<f64>, minimum = 0)]
     pub rate_rps: Option<RequestsPerSecond>,
+    /// The rate to plan for: `declared`, `measured`, `max` or `min`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rate: Option<RateMode>,
     /// The largest number of requests in the model's queue, 1 to 1000000; null restores the gateway's `--queue-limit`.
     #[serde(
         default,
@@ -119,9 +126,12 @@ pub struct ModelView {
     pub max_batch_size: u32,
     /// The latency objective (SLO) in milliseconds.
     pub slo_ms: f64,
-    /// The request rate that is planned for, in requests per second.
+    /// The declared request rate, in requests per second.
     #[schema(value_type = f64)]
     pub rate_rps: RequestsPerSecond,
+    /// The rate to plan for: `declared`, `measured`, `max` or `min`.
+    #[serde(default)]
+    pub rate: RateMode,
     /// The largest number of requests in the model's queue; null if the gateway's `--queue-limit` applies.
     #[serde(default)]
     pub queue_limit: Option<u32>,

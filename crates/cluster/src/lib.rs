@@ -28,7 +28,7 @@ pub use id::{
     ArtifactDigest, DeviceId, DeviceKind, Generation, IdError, ModelId, ModelName, ModelVersion,
     NodeName, ReplicaId,
 };
-pub use model::{ModelIndex, ModelSpec, ModelSpecError, Program};
+pub use model::{ModelIndex, ModelSpec, ModelSpecError, Program, RateMode, UnknownRateMode};
 pub use node_state::{
     Capacity, ProfileProgress, ReplicaState, ReplicaStatus, WantedProfile, WantedReplica,
     WantedState,

@@ -1,6 +1,6 @@
 //! Registered models.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::{collections::BTreeSet, fmt, str::FromStr, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
@@ -36,10 +36,71 @@ pub struct ModelSpec {
     pub program: Program,
     /// The latency objective (SLO), end to end at the gateway.
     pub slo: Duration,
-    /// The expected request rate, which placement plans for.
+    /// The declared request rate.
     pub rate: RequestsPerSecond,
+    /// The part that the declared rate has beside the measured one in the rate that placement plans for.
+    pub rate_mode: RateMode,
     /// The largest number of waiting requests; one more is refused. With `None` the gateway's limit for any model holds.
     pub queue_limit: Option<u32>,
+}
+
+/// The part that a model's declared rate has beside the measured one in the rate that placement plans for.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(rename_all = "lowercase")]
+pub enum RateMode {
+    /// The declared rate is planned for, whatever is measured.
+    Declared,
+    /// The measured rate is planned for; the declared one counts only until enough requests are measured.
+    Measured,
+    /// The larger of the two is planned for: the declared rate is the floor.
+    #[default]
+    Max,
+    /// The smaller of the two is planned for: the declared rate is the ceiling.
+    Min,
+}
+
+/// A text that names no rate mode.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("unknown rate mode {given:?}: expected one of {}", RateMode::ALL.map(RateMode::as_str).join(", "))]
+pub struct UnknownRateMode {
+    given: String,
+}
+
+impl RateMode {
+    /// All rate modes.
+    pub const ALL: [Self; 4] = [Self::Declared, Self::Measured, Self::Max, Self::Min];
+
+    /// Returns the name in the API and in reports.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Declared => "declared",
+            Self::Measured => "measured",
+            Self::Max => "max",
+            Self::Min => "min",
+        }
+    }
+}
+
+impl FromStr for RateMode {
+    type Err = UnknownRateMode;
+
+    fn from_str(text: &str) -> Result<Self, UnknownRateMode> {
+        Self::ALL
+            .into_iter()
+            .find(|mode| mode.as_str() == text)
+            .ok_or_else(|| UnknownRateMode {
+                given: text.chars().take(64).collect(),
+            })
+    }
+}
+
+impl fmt::Display for RateMode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
 }
 
 /// The error for a field of a model that is out of its limits.
@@ -237,6 +298,7 @@ mod tests {
             },
             slo: Duration::from_millis(100),
             rate: RequestsPerSecond::new(10.0).unwrap(),
+            rate_mode: RateMode::default(),
             queue_limit: None,
         }
     }
@@ -245,6 +307,20 @@ mod tests {
         let mut spec = spec();
         change(&mut spec);
         spec.validate().unwrap_err().field
+    }
+
+    #[test]
+    fn rate_modes_are_read_back_as_they_are_written_and_errors_list_them() {
+        for mode in RateMode::ALL {
+            assert_eq!(mode.as_str().parse(), Ok(mode));
+            let json = serde_json::to_string(&mode).unwrap();
+            assert_eq!(json, format!("\"{mode}\""));
+            assert_eq!(serde_json::from_str::<RateMode>(&json).unwrap(), mode);
+        }
+        assert_eq!(
+            "Max".parse::<RateMode>().unwrap_err().to_string(),
+            r#"unknown rate mode "Max": expected one of declared, measured, max, min"#
+        );
     }
 
     #[test]

@@ -80,7 +80,7 @@ impl Cluster {
         Ok(self.registered_model_view(&id, &self.models[&id]))
     }
 
-    /// Changes the SLO, the rate or the queue limit of a model.
+    /// Changes the SLO, the rate, the rate mode or the queue limit of a model.
     pub(super) async fn change_model(
         &mut self,
         name: ModelName,
@@ -94,6 +94,7 @@ impl Cluster {
             spec.slo = slo_from_ms(slo_ms)?;
         }
         spec.rate = change.rate_rps.unwrap_or(spec.rate);
+        spec.rate_mode = change.rate.unwrap_or(spec.rate_mode);
         spec.queue_limit = change.queue_limit.unwrap_or(spec.queue_limit);
         spec.validate()?;
         if spec != *model.spec {

@@ -380,7 +380,7 @@ fn throughput(replicas: &[DraftReplica], model: &ModelId, profiles: &ProfileTabl
 
 #[cfg(test)]
 mod tests {
-    use packhorse_cluster::{ArtifactDigest, Datatype, Program, TensorSpec};
+    use packhorse_cluster::{ArtifactDigest, Datatype, Program, RateMode, TensorSpec};
     use packhorse_placement::policy;
 
     use super::*;
@@ -402,6 +402,7 @@ mod tests {
             },
             slo: Duration::from_millis(200),
             rate: RequestsPerSecond::new(rate).unwrap(),
+            rate_mode: RateMode::default(),
             queue_limit: None,
         }
     }

@@ -76,6 +76,7 @@ impl Cluster {
             max_batch_size: spec.program.max_batch_size,
             slo_ms: spec.slo.as_nanos() as f64 / 1e6,
             rate_rps: spec.rate,
+            rate: spec.rate_mode,
             queue_limit: spec.queue_limit,
             inputs: spec.program.inputs.clone(),
             outputs: spec.program.outputs.clone(),

@@ -40,9 +40,9 @@ impl Store {
     pub async fn insert_model(&self, spec: &ModelSpec) -> Result<(), InsertModelError> {
         let program = &spec.program;
         let done = sqlx::query(
-            "INSERT INTO models (name, version, artifact, max_batch_size, inputs, outputs, slo_ms, rate_rps, queue_limit, \
-             failure, after_plan, created_ms) \
-             SELECT $1, $2, $3, $4, $5, $6, $7, $8, $9, NULL, COALESCE(MAX(generation), 0), $10 FROM plans",
+            "INSERT INTO models (name, version, artifact, max_batch_size, inputs, outputs, slo_ms, rate_rps, rate_mode, \
+             queue_limit, failure, after_plan, created_ms) \
+             SELECT $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, NULL, COALESCE(MAX(generation), 0), $11 FROM plans",
         )
         .bind(program.model.name.to_string())
         .bind(i64::from(program.model.version.get()))
@@ -52,6 +52,7 @@ impl Store {
         .bind(to_json(&program.outputs))
         .bind(millis(spec.slo))
         .bind(spec.rate.get())
+        .bind(spec.rate_mode.as_str())
         .bind(spec.queue_limit.map(i64::from))
         .bind(unix_ms())
         .execute(&self.pool)
@@ -74,25 +75,26 @@ impl Store {
     /// If the database fails.
     pub async fn models(&self) -> Result<Vec<StoredModel>, StoreError> {
         let rows = sqlx::query(
-            "SELECT name, version, artifact, max_batch_size, inputs, outputs, slo_ms, rate_rps, queue_limit, failure, \
-             after_plan FROM models ORDER BY name, version",
+            "SELECT name, version, artifact, max_batch_size, inputs, outputs, slo_ms, rate_rps, rate_mode, queue_limit, \
+             failure, after_plan FROM models ORDER BY name, version",
         )
         .fetch_all(&self.pool)
         .await?;
         rows.iter().map(read).collect()
     }
 
-    /// Replaces the SLO, rate and queue limit of a model.
+    /// Replaces the SLO, rate, rate mode and queue limit of a model.
     ///
     /// # Errors
     /// If the database fails.
     pub async fn update_model(&self, spec: &ModelSpec) -> Result<(), StoreError> {
         let model = &spec.program.model;
         sqlx::query(
-            "UPDATE models SET slo_ms = $1, rate_rps = $2, queue_limit = $3 WHERE name = $4 AND version = $5",
+            "UPDATE models SET slo_ms = $1, rate_rps = $2, rate_mode = $3, queue_limit = $4 WHERE name = $5 AND version = $6",
         )
         .bind(millis(spec.slo))
         .bind(spec.rate.get())
+        .bind(spec.rate_mode.as_str())
         .bind(spec.queue_limit.map(i64::from))
         .bind(model.name.to_string())
         .bind(i64::from(model.version.get()))
@@ -173,6 +175,7 @@ fn read(row: &AnyRow) -> Result<StoredModel, StoreError> {
             },
             slo,
             rate,
+            rate_mode: parsed(row, TABLE, "rate_mode")?,
             queue_limit,
         },
         failure: row.try_get("failure")?,

@@ -1,7 +1,7 @@
 //! Registered models as text.
 
 use packhorse_api::{ModelView, ProfilingView, ReplicaView};
-use packhorse_cluster::{ReplicaState, TensorSpec};
+use packhorse_cluster::{RateMode, ReplicaState, TensorSpec};
 
 use super::versioned_name;
 use crate::{
@@ -49,8 +49,12 @@ pub(crate) fn print_details(context: &Context, model: &ModelView) -> anyhow::Res
     };
     table.add_row(["SLO", &format!("{} ms", format_number(model.slo_ms))]);
     table.add_row([
-        "planned rate",
-        &format!("{} requests/s", format_number(model.rate_rps.get())),
+        "rate",
+        &format!(
+            "{} requests/s declared; planned for: {}",
+            format_number(model.rate_rps.get()),
+            rate_mode_text(model.rate)
+        ),
     ]);
     table.add_row(["batch", &batch]);
     let queue = model.queue_limit.map_or_else(
@@ -77,6 +81,16 @@ pub(crate) fn print_details(context: &Context, model: &ModelView) -> anyhow::Res
         table.add_row(["replica", &replica_text(replica)]);
     }
     Ok(output::print_table(&table, "")?)
+}
+
+/// Returns the rate that a mode plans for, in words.
+fn rate_mode_text(mode: RateMode) -> &'static str {
+    match mode {
+        RateMode::Declared => "declared",
+        RateMode::Measured => "measured",
+        RateMode::Max => "max (of declared and measured)",
+        RateMode::Min => "min (of declared and measured)",
+    }
 }
 
 fn tensor_text(spec: &TensorSpec) -> String {

@@ -119,6 +119,7 @@ async fn flags_win_over_the_specification() {
     let mut expected = spec();
     expected["slo_ms"] = json!(150.0);
     expected["rate_rps"] = json!(80.0);
+    expected["rate"] = json!("measured");
     expected["queue_limit"] = json!(64);
     expected["artifact_path"] = json!("/models/m.pt");
     let registration = admin("POST", "/v1/models").and(body_json(&expected));
@@ -140,6 +141,8 @@ async fn flags_win_over_the_specification() {
         "150",
         "--rate-rps",
         "80",
+        "--rate-mode",
+        "measured",
         "--queue-limit",
         "64",
     ]);
@@ -286,6 +289,14 @@ async fn show_update_and_remove_name_the_version_they_mean() {
         let args = ["model", "update", "m", "--queue-limit", limit];
         assert_eq!(gateway.run(&args).code, 0);
     }
+    admin("PATCH", "/v1/models/m")
+        .and(body_json(json!({"rate": "min"})))
+        .respond_with(view.clone())
+        .expect(1)
+        .mount(&gateway.server)
+        .await;
+    let args = ["model", "update", "m", "--rate-mode", "min"];
+    assert_eq!(gateway.run(&args).code, 0);
     let removal = admin("DELETE", "/v1/models/m").and(query_param("version", "1"));
     removal
         .respond_with(ResponseTemplate::new(204))

@@ -82,7 +82,7 @@ pub(super) async fn show(
     Ok(Json(admin.controller.model(name, which.version).await??))
 }
 
-/// Changes the SLO, rate or queue limit of a version of a model, the newest if none is given.
+/// Changes the SLO, rate, rate mode or queue limit of a version of a model, the newest if none is given.
 #[utoipa::path(
     patch, path = "/v1/models/{name}", tag = "models", security(("admin" = [])),
     params(("name" = String, Path, description = "The model's name"), WhichVersion),
@@ -151,6 +151,7 @@ fn parse_registration(
         },
         slo: crate::controller::slo_from_ms(registration.slo_ms).map_err(invalid)?,
         rate: registration.rate_rps,
+        rate_mode: registration.rate.unwrap_or_default(),
         queue_limit: registration.queue_limit,
     };
     spec.validate().map_err(invalid)?;

@@ -201,6 +201,35 @@ async fn a_queue_limit_is_shown_changed_given_up_and_there_after_a_restart() {
 }
 
 #[tokio::test]
+async fn a_rate_mode_is_max_until_it_is_changed_and_there_after_a_restart() {
+    let gateway = Gateway::start().await;
+    assert_eq!(gateway.register("m").await["rate"], "max");
+    let mut declared = registration("n", gateway.upload(b"a file").await);
+    declared["rate"] = json!("declared");
+    let view = gateway.post("/v1/models", &declared).await.ok(201);
+    assert_eq!(view["rate"], "declared");
+
+    for (change, expected) in [
+        (json!({"rate": "measured"}), "measured"),
+        (json!({"rate_rps": 7}), "measured"),
+        (json!({"rate": "min"}), "min"),
+    ] {
+        let view = gateway.patch("/v1/models/m", &change).await.ok(200);
+        assert_eq!(view["rate"], expected, "{change}");
+    }
+    for bad in [json!("Max"), json!(1)] {
+        let change = json!({"rate": bad});
+        let message = gateway.patch("/v1/models/m", &change).await.error(400);
+        assert!(message.starts_with("rate: "), "{message}");
+    }
+    let gateway = gateway.restarted().await;
+    for (model, mode) in [("m", "min"), ("n", "declared")] {
+        let view = gateway.get(&format!("/v1/models/{model}")).await.ok(200);
+        assert_eq!(view["rate"], mode);
+    }
+}
+
+#[tokio::test]
 async fn versions_stand_beside_each_other_and_the_newest_is_meant() {
     let gateway = Gateway::start().await;
     let digest = gateway.upload(b"a file").await;

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, net::SocketAddr, sync::Arc, time::Duration};
 use axum::Router;
 use packhorse_cluster::{
     ArtifactDigest, Datatype, Dim, Discipline, Generation, ModelSpec, Padding, Profile, Program,
-    ReplicaId, RequestsPerSecond, TensorSpec,
+    RateMode, ReplicaId, RequestsPerSecond, TensorSpec,
 };
 use packhorse_gateway::{
     api::inference::{InferenceLimits, router},
@@ -68,6 +68,7 @@ pub(crate) fn model(
         },
         slo: Duration::from_secs(5),
         rate: RequestsPerSecond::new(10.0).unwrap(),
+        rate_mode: RateMode::default(),
         queue_limit: None,
     };
     spec.validate().unwrap();

@@ -3,7 +3,7 @@
 mod register;
 
 use packhorse_api::ModelChange;
-use packhorse_cluster::{ModelName, ModelVersion, RequestsPerSecond};
+use packhorse_cluster::{ModelName, ModelVersion, RateMode, RequestsPerSecond};
 
 use self::register::RegisterArgs;
 use super::arguments::parse_rate;
@@ -27,7 +27,7 @@ pub(crate) enum ModelCommand {
     /// Show a model: its signature, its replicas, and the reason if it is not ready
     #[command(after_help = "Example:\n  packhorse model show minilm --version 2")]
     Show(ModelRef),
-    /// Change the SLO, the planned rate or the queue limit of a model
+    /// Change the SLO, the expected rate, the rate mode or the queue limit of a model
     #[command(after_help = "Example:\n  packhorse model update minilm --slo-ms 150 --rate-rps 80")]
     Update(UpdateArgs),
     /// Remove a model or one of its versions
@@ -48,16 +48,19 @@ pub(crate) struct ModelRef {
 }
 
 #[derive(clap::Args)]
-#[group(id = "change", required = true, multiple = true, args = ["slo_ms", "rate_rps", "queue_limit"])]
+#[group(id = "change", required = true, multiple = true, args = ["slo_ms", "rate_rps", "rate_mode", "queue_limit"])]
 pub(crate) struct UpdateArgs {
     #[command(flatten)]
     model: ModelRef,
     /// Latency objective (SLO) in milliseconds, at most 60000
     #[arg(long, value_name = "MS")]
     slo_ms: Option<f64>,
-    /// Rate to plan for, in requests per second
+    /// Expected rate, in requests per second
     #[arg(long, value_name = "RATE", value_parser = parse_rate)]
     rate_rps: Option<RequestsPerSecond>,
+    /// Rate to plan for: declared, measured, max (the larger of the two) or min (the smaller)
+    #[arg(long, value_name = "MODE")]
+    rate_mode: Option<RateMode>,
     /// Most requests that may wait for the model; `default` is the gateway's --queue-limit
     #[arg(long, value_name = "N|default", value_parser = parse_queue_limit)]
     queue_limit: Option<QueueLimit>,
@@ -90,6 +93,7 @@ impl ModelCommand {
                 let change = ModelChange {
                     slo_ms: args.slo_ms,
                     rate_rps: args.rate_rps,
+                    rate: args.rate_mode,
                     queue_limit: args.queue_limit.map(|QueueLimit(limit)| limit),
                 };
                 let view = context

@@ -5,7 +5,7 @@ use std::{path::PathBuf, time::Duration};
 use anyhow::{Context as _, anyhow, bail, ensure};
 use packhorse_api::{ModelRegistration, ModelState, ModelView};
 use packhorse_client::{AdminClient, ArtifactFile};
-use packhorse_cluster::RequestsPerSecond;
+use packhorse_cluster::{RateMode, RequestsPerSecond};
 use serde_json::{Map, Value};
 
 use crate::{
@@ -43,9 +43,12 @@ pub(crate) struct RegisterArgs {
     /// Latency objective (SLO) in milliseconds; replaces that of SPEC.json
     #[arg(long, value_name = "MS")]
     slo_ms: Option<f64>,
-    /// Rate to plan for, in requests per second; replaces that of SPEC.json
+    /// Expected rate, in requests per second; replaces that of SPEC.json
     #[arg(long, value_name = "RATE", value_parser = parse_rate)]
     rate_rps: Option<RequestsPerSecond>,
+    /// Rate to plan for: declared, measured, max (the larger of the two) or min; replaces that of SPEC.json [default: max]
+    #[arg(long, value_name = "MODE")]
+    rate_mode: Option<RateMode>,
     /// Most requests that may wait for the model; replaces that of SPEC.json [default: the gateway's --queue-limit]
     #[arg(long, value_name = "N")]
     queue_limit: Option<u32>,
@@ -97,6 +100,9 @@ impl RegisterArgs {
         }
         if let Some(rate) = self.rate_rps {
             spec.insert("rate_rps".to_owned(), rate.get().into());
+        }
+        if let Some(mode) = self.rate_mode {
+            spec.insert("rate".to_owned(), mode.as_str().into());
         }
         if let Some(limit) = self.queue_limit {
             spec.insert("queue_limit".to_owned(), limit.into());
