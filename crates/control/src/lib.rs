@@ -1,10 +1,13 @@
-//! The gateway's decisions between a plan and serving replicas, sans-io.
+//! The gateway's decisions about rates, and those between a plan and serving replicas, sans-io.
 //!
 //! [`rollout`] turns the newest plan and the nodes' reports into the wanted state of every node and the replicas that the data
 //! plane serves. It is level-triggered: it compares the current state with the planned one and keeps no history that it could not
 //! lose.
 //!
+//! [`rates`] measures the request rates of models, and says what to plan for and when a plan is out of date.
+//!
 //! The crate is pure: it has no clock, file system or randomness and uses ordered maps only, so that equal input gives equal
 //! output.
 
+pub mod rates;
 pub mod rollout;
