@@ -10,7 +10,7 @@
 //! * The **forecast** continues the trend, damped: over a long horizon by no more than the time for which it was observed.
 //! * The **declared rate** is the prior, as if a few requests had arrived at it.
 //!
-//! `docs/experiments/rates.md` compares the estimator with others and shows the effect of its parts.
+//! `docs/experiments/rates.md` compares the estimator with others on synthetic and recorded arrivals.
 //!
 //! ```
 //! use std::time::Duration;
