@@ -31,7 +31,7 @@ const ARROWS: [(&str, &[&str]); 19] = [
     ("figures", &["cluster", "simulator"]),
     (
         "experiments",
-        &["cluster", "placement", "simulator", "figures"],
+        &["cluster", "control", "placement", "simulator", "figures"],
     ),
     ("client", &["cluster", "kernels", "protocol", "api"]),
     (

@@ -10,7 +10,7 @@
 //! * The **forecast** continues the trend, damped: over a long horizon by no more than the time for which it was observed.
 //! * The **declared rate** is the prior, as if a few requests had arrived at it.
 //!
-//! `docs/experiments/rates.md` compares the estimator with others and shows the effect of its parts.
+//! `docs/experiments/rates.md` compares the estimator with others on synthetic and recorded arrivals.
 //!
 //! ```
 //! use std::time::Duration;
@@ -254,12 +254,25 @@ struct Prediction {
 impl Prediction {
     /// Returns the rate this many standard deviations above the mean, or below it if they are negative.
     ///
-    /// Source: E. B. Wilson, "Probable inference, the law of succession, and statistical inference", JASA 22(158), 1927, for counts: the
-    /// variance is that of the returned rate and not that of the mean, so that the result is right for few arrivals too.
+    /// Sources: E. B. Wilson, "Probable inference, the law of succession, and statistical inference", JASA 22(158), 1927, for the estimate:
+    /// its variance is that of the returned rate and not that of the mean, so that the result is right for few arrivals too. E. B. Wilson
+    /// and M. M. Hilferty, "The distribution of chi-square", PNAS 17(12), 1931, for the noise, which has a gamma distribution: with rare large
+    /// bursts most of the time is quiet.
     fn quantile(self, deviations: f64) -> f64 {
         let half = deviations * self.variance_per_rate / 2.0;
-        let variance = self.rate * self.variance_per_rate + self.noise + half * half;
-        self.rate + deviations * (half + variance.sqrt())
+        let variance = self.rate * self.variance_per_rate + half * half;
+        let of_estimate = deviations * (half + variance.sqrt());
+        if self.noise <= 0.0 || self.rate <= 0.0 {
+            return self.rate + of_estimate;
+        }
+        let variation = self.noise.sqrt() / self.rate;
+        let root = 1.0 + variation / 3.0 * (deviations - variation / 3.0);
+        let of_noise = self.rate * (root.max(0.0).powi(3) - 1.0);
+        if deviations > 0.0 {
+            self.rate + of_estimate.hypot(of_noise.max(0.0))
+        } else {
+            self.rate - of_estimate.hypot(of_noise.min(0.0))
+        }
     }
 
     /// Returns the standard deviation of the estimate, in requests/s, as if half an arrival more had been seen.
