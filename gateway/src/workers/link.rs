@@ -3,7 +3,7 @@
 use std::{net::SocketAddr, time::Duration};
 
 use packhorse_serving::ReplicaParameters;
-use packhorse_wire::{ClientHandshake, LinkSecret, WorkerIdentity};
+use packhorse_wire::{ClientHandshake, Hello, LinkSecret, WorkerIdentity};
 use tokio::{
     sync::mpsc,
     task::JoinHandle,
@@ -92,7 +92,11 @@ async fn open(endpoint: Endpoint, config: &LinkConfig) -> Result<Connection, Con
     let stream = timeout(OPEN_TIME, connect(endpoint.address))
         .await
         .map_err(|_| ConnectionError::ConnectTimeout(OPEN_TIME))??;
-    let handshake = ClientHandshake::new(config.secret.clone(), rand::random(), endpoint.identity);
+    let handshake = ClientHandshake::new(
+        config.secret.clone(),
+        Hello::new(rand::random()),
+        endpoint.identity,
+    );
     timeout(
         OPEN_TIME,
         Connection::open(
