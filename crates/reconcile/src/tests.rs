@@ -39,6 +39,7 @@ fn replica(id: &str, model: &str, device: &str) -> WantedReplica {
         batch_size: 4,
         compute_share_pct: None,
         memory_bytes: None,
+        attempt: 0,
     }
 }
 
@@ -313,6 +314,98 @@ fn nothing_older_than_the_newest_seen_is_obeyed() {
         [Action::Terminate(id("1-0"))]
     );
     assert_eq!(node.reconciler.applied(), (2, 0));
+}
+
+#[test]
+fn a_worker_that_the_gateway_finds_broken_is_told_to_finish_and_started_anew() {
+    let mut node = TestNode::serving();
+    let again = |attempt| WantedReplica {
+        attempt,
+        ..replica("1-0", "m", "a")
+    };
+    let ended = |node: &mut TestNode| node.on(Event::Exited(id("1-0"), ExitCause::Ended));
+    assert_eq!(
+        node.on(wanted(2, &[again(1)], &[])),
+        [Action::Terminate(id("1-0"))]
+    );
+    assert_eq!(node.status().state, ReplicaState::Draining);
+    assert_eq!(node.reason(), Reason::RestartRequested.to_string());
+    assert_eq!(
+        ended(&mut node),
+        [Action::Start(Task::Serve(again(1)))],
+        "nothing else has to be waited for"
+    );
+    node.on(Event::Started(id("1-0"), 78));
+    node.on(Event::Reported(id("1-0"), ready()));
+    assert_eq!(node.status().state, ReplicaState::Ready);
+    assert_eq!(node.status().restarts, 1);
+
+    // The same number again is no reason to restart, nor is the lower one of a gateway that has lost its count.
+    assert_eq!(node.on(wanted(3, &[again(1)], &[])), []);
+    assert_eq!(node.on(wanted(4, &[again(0)], &[])), []);
+    assert_eq!(
+        node.on(wanted(5, &[again(1)], &[])),
+        [Action::Terminate(id("1-0"))]
+    );
+    // A worker that does not finish is killed.
+    assert_eq!(node.after(LIMITS.drain), [Action::Kill(id("1-0"))]);
+    assert_eq!(starts(&ended(&mut node)), [id("1-0")]);
+}
+
+#[test]
+fn an_attempt_that_rises_while_there_is_no_worker_is_the_one_that_starts_anyway() {
+    let mut node = TestNode::serving();
+    node.on(Event::Exited(id("1-0"), ExitCause::Signal(9)));
+    let again = WantedReplica {
+        attempt: 1,
+        ..replica("1-0", "m", "a")
+    };
+    assert_eq!(node.on(wanted(2, std::slice::from_ref(&again), &[])), []);
+    let actions = node.after(Duration::from_millis(100));
+    assert_eq!(actions, [Action::Start(Task::Serve(again))]);
+    node.on(Event::Started(id("1-0"), 78));
+    assert_eq!(node.on(Event::Reported(id("1-0"), ready())), []);
+
+    // One that had failed for good is tried once more.
+    let report = WorkerReport::Failed {
+        reason: "no such file".to_owned(),
+        permanent: true,
+    };
+    node.on(Event::Reported(id("1-0"), report));
+    node.on(Event::Exited(id("1-0"), ExitCause::Ended));
+    assert_eq!(node.status().state, ReplicaState::Failed);
+    let last = WantedReplica {
+        attempt: 2,
+        ..replica("1-0", "m", "a")
+    };
+    let actions = node.on(wanted(3, std::slice::from_ref(&last), &[]));
+    assert_eq!(actions, [Action::Start(Task::Serve(last))]);
+}
+
+#[test]
+fn the_gateway_of_another_cluster_is_obeyed_from_a_lower_epoch_on_and_the_workers_wait_for_it() {
+    let mut node = TestNode::serving();
+    node.on(Event::Leased { epoch: 9 });
+    let message = |epoch, replicas: &[WantedReplica]| {
+        Event::Wanted(WantedState {
+            epoch,
+            revision: 1,
+            replicas: replicas.to_vec(),
+            profiles: Vec::new(),
+        })
+    };
+    assert_eq!(node.on(message(1, &[])), [], "older than the lease");
+    assert_eq!(node.on(Event::ClusterChanged { epoch: 1 }), []);
+    assert_eq!(node.reconciler.applied(), (0, 0));
+    assert_eq!(node.status().state, ReplicaState::Ready);
+    let kept = replica("1-0", "m", "a");
+    assert_eq!(
+        node.on(message(1, &[kept])),
+        [],
+        "the same worker serves on"
+    );
+    assert_eq!(node.reconciler.applied(), (1, 1));
+    assert_eq!(node.on(message(2, &[])), [Action::Terminate(id("1-0"))]);
 }
 
 #[test]

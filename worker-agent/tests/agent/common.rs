@@ -261,6 +261,7 @@ pub(crate) fn replica(id: &str) -> WantedReplica {
         batch_size: 4,
         compute_share_pct: None,
         memory_bytes: None,
+        attempt: 0,
     }
 }
 

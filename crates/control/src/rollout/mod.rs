@@ -154,6 +154,7 @@ impl PlacedReplica {
             batch_size: self.batch_size,
             compute_share_pct: self.compute_share,
             memory_bytes: (self.memory > ByteCount::ZERO).then_some(self.memory),
+            attempt: 0,
         }
     }
 
