@@ -78,12 +78,15 @@ impl App {
         let policy = settings.policy.as_deref().map(packhorse_placement::policy);
         let policy = policy.transpose().map_err(StartError::Policy)?;
         let state = GatewayDir::open(&settings.state_dir)?;
-        let credentials = credentials(&settings, &state)?;
+        let (admin_token, agent_token) = tokens(&settings, &state)?;
         let link_secret = match &settings.link_secret_file {
             Some(file) => LinkSecret::from_file_content(read_secret(file)?.as_bytes()),
             None => LinkSecret::none(),
         };
         let store = Store::open(&state.database()).await?;
+        let node_tokens = store.node_tokens().await?;
+        let credentials =
+            Credentials::new(&admin_token, &agent_token, node_tokens, link_secret.clone());
         let artifacts = ArtifactFiles::open(
             state.artifacts(),
             settings.artifact_roots.clone(),
@@ -124,6 +127,7 @@ impl App {
                 artifacts,
                 store: store.clone(),
                 body_timeout: settings.client_timeout,
+                worker_networks: settings.worker_networks.into(),
             },
             document,
         );
@@ -177,12 +181,13 @@ impl App {
     }
 }
 
-fn credentials(settings: &Settings, state: &GatewayDir) -> Result<Credentials, SecretError> {
+/// Returns the admin's token and the agents' common one.
+fn tokens(settings: &Settings, state: &GatewayDir) -> Result<(String, String), SecretError> {
     let secret = |file: &Option<std::path::PathBuf>, name| match file {
         Some(file) => read_secret(file),
         None => state.own_secret(name),
     };
     let admin = secret(&settings.admin_token_file, "admin-token")?;
     let agent = secret(&settings.agent_token_file, "agent-token")?;
-    Ok(Credentials::new(&admin, &agent))
+    Ok((admin, agent))
 }

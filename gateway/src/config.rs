@@ -7,6 +7,8 @@ use packhorse_cluster::{ByteCount, Discipline, ModelSpec};
 use packhorse_service::{DataHome, LogOptions};
 use packhorse_serving::ModelLimits;
 
+use crate::ip_network::IpNetwork;
+
 const EXAMPLES: &str = "\
 Examples:
   packhorse-gateway
@@ -54,6 +56,16 @@ pub struct Options {
     /// File with the secret that gateway and workers prove to each other; required if workers are on other machines
     #[arg(long, env = "PACKHORSE_LINK_SECRET_FILE", value_name = "FILE")]
     pub link_secret_file: Option<PathBuf>,
+
+    /// Networks on which workers may listen that are not at the address that their agent talks from, such as 10.1.0.0/16, separated
+    /// by commas
+    #[arg(
+        long,
+        env = "PACKHORSE_WORKER_NETWORKS",
+        value_name = "NETWORKS",
+        value_delimiter = ','
+    )]
+    pub worker_networks: Vec<IpNetwork>,
 
     /// Folder from which models may be registered by path; may be given more than once
     #[arg(
@@ -169,6 +181,8 @@ pub struct Settings {
     pub agent_token_file: Option<PathBuf>,
     /// The file of the secret shared with workers.
     pub link_secret_file: Option<PathBuf>,
+    /// The networks on which workers may listen that are not at their agent's address.
+    pub worker_networks: Vec<IpNetwork>,
     /// The folders from which models may be registered by path.
     pub artifact_roots: Vec<PathBuf>,
     /// The placement policy's name, if it was given.
@@ -236,6 +250,7 @@ impl Options {
             admin_token_file: self.admin_token_file,
             agent_token_file: self.agent_token_file,
             link_secret_file: self.link_secret_file,
+            worker_networks: self.worker_networks,
             artifact_roots: self.artifact_root,
             policy: self.policy,
             discipline: self.discipline,

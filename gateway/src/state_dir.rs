@@ -79,10 +79,7 @@ impl GatewayDir {
     pub fn own_secret(&self, name: &str) -> Result<String, SecretError> {
         let path = self.dir.path().join(name);
         if !path.exists() {
-            let mut bits = [0; 32];
-            let filled = SysRng.try_fill_bytes(&mut bits);
-            filled.map_err(|e| SecretError::Random(e.to_string()))?;
-            let text = format!("{}\n", hex::encode(bits));
+            let text = format!("{}\n", random_secret()?);
             self.dir.write(name, text.as_bytes())?;
         }
         read_secret(&path)
@@ -115,6 +112,17 @@ impl Drop for GatewayDir {
     fn drop(&mut self) {
         self.remove_endpoints();
     }
+}
+
+/// Makes a secret: 256 random bits of the operating system, in hexadecimal digits.
+///
+/// # Errors
+/// If the operating system has no random numbers.
+pub fn random_secret() -> Result<String, SecretError> {
+    let mut bits = [0; 32];
+    let filled = SysRng.try_fill_bytes(&mut bits);
+    filled.map_err(|e| SecretError::Random(e.to_string()))?;
+    Ok(hex::encode(bits))
 }
 
 /// Reads a secret from a file, without the white space around it.

@@ -17,7 +17,7 @@ pub use model::{
     ArtifactView, ModelChange, ModelGoodput, ModelRegistration, ModelState, ModelView,
     ProfilingView, ReplicaView,
 };
-pub use node::{DeviceView, NodeState, NodeView};
+pub use node::{DeviceView, NodeState, NodeTokenView, NodeView};
 pub use plan::{
     ForecastView, GoodputView, PlacementView, PlanDiff, PlanPreview, PlanPreviewRequest, PlanView,
     PolicyChange, PolicyInfo, PolicyView, PreviewDevices, PreviewModel,

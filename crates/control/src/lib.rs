@@ -4,7 +4,10 @@
 //! plane serves. It is level-triggered: it compares the current state with the planned one and keeps no history that it could not
 //! lose.
 //!
+//! [`fencing`] says when the gateway must raise its epoch before an agent obeys it.
+//!
 //! The crate is pure: it has no clock, file system or randomness and uses ordered maps only, so that equal input gives equal
 //! output.
 
+pub mod fencing;
 pub mod rollout;

@@ -34,6 +34,17 @@ impl LinkSecret {
     }
 }
 
+impl LinkSecret {
+    /// Returns true if there is no secret.
+    pub fn is_none(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub(crate) fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
 impl fmt::Debug for LinkSecret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("LinkSecret(..)")

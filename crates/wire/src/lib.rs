@@ -26,6 +26,7 @@
 //! ```
 //! In place of any message the worker may send `Close` with a reason, and close the connection.
 
+mod cluster_proof;
 mod codec;
 mod decoder;
 mod error;
@@ -37,6 +38,7 @@ mod limits;
 mod message;
 mod tensor;
 
+pub use cluster_proof::ClusterKey;
 pub use decoder::Decoder;
 pub use error::DecodeError;
 pub use frame::{BatchId, HEADER_LEN};

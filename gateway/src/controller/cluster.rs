@@ -11,7 +11,10 @@ use packhorse_cluster::{
     ProfileTable, Program, ReplicaId,
 };
 use packhorse_contention::PairTable;
-use packhorse_control::rollout::{EarlierReplica, PlacedReplica};
+use packhorse_control::{
+    fencing::EpochFence,
+    rollout::{EarlierReplica, PlacedReplica},
+};
 use packhorse_placement::PolicyEntry;
 use tokio::time::Instant;
 
@@ -33,8 +36,8 @@ pub(super) struct Cluster {
     pub(super) config: ControllerConfig,
     pub(super) store: Store,
     pub(super) data_plane: DataPlane,
-    /// The number of the gateway's start.
-    pub(super) epoch: u64,
+    /// The number of the gateway's start, and the agents that have it.
+    pub(super) fence: EpochFence,
     pub(super) models: BTreeMap<ModelId, Model>,
     pub(super) nodes: BTreeMap<NodeName, Node>,
     pub(super) profiles: ProfileTable,
@@ -131,7 +134,7 @@ impl Cluster {
             .collect();
         let plans = store.plans(None, RESTORED_PLANS).await?;
         let mut cluster = Self {
-            epoch,
+            fence: EpochFence::new(store.cluster_id().await?, epoch),
             models,
             nodes,
             profiles: store.profiles().await?,

@@ -170,7 +170,7 @@ impl Cluster {
             |progress: &ProfileProgress| (progress.model.clone(), progress.device_kind.clone());
         let is_assigned = |progress: &&ProfileProgress| {
             let assignment = self.measurements.assigned.get(&key(progress));
-            epoch == self.epoch
+            epoch == self.fence.epoch()
                 && assignment.is_some_and(|assignment| {
                     assignment.device.node() == name
                         && assignment.since.is_some_and(|since| since <= revision)

@@ -7,12 +7,13 @@ use std::{
 
 use packhorse_api::{
     NodeView,
-    agent::{AgentStatus, DeviceReport, GpuStatus, LeaseGrant, LeaseRequest},
+    agent::{AgentStatus, DeviceReport, GpuStatus, LeaseGrant, LeaseRequest, ProtocolRange},
 };
 use packhorse_cluster::{
     DeviceId, ModelId, NodeName, ProfileProgress, ReplicaId, ReplicaState, ReplicaStatus,
     WantedState,
 };
+use packhorse_control::fencing::EpochClaim;
 use tokio::{sync::watch, time::Instant};
 
 use super::{cluster::Cluster, plan_reason::PlanReason};
@@ -205,6 +206,22 @@ impl Cluster {
         if node.is_none() && self.nodes.len() >= MAX_NODES {
             return Err(LeaseError::TooMany);
         }
+        let required = self.fence.required_epoch(EpochClaim {
+            node: &name,
+            instance: &request.instance,
+            cluster_id: request.cluster_id.as_ref(),
+            highest_epoch: request.highest_epoch,
+        });
+        if let Some(epoch) = required.map_err(|e| LeaseError::Invalid {
+            field: "highest_epoch",
+            problem: e.to_string(),
+        })? {
+            self.store.begin_epoch_at(epoch).await?;
+            tracing::warn!(epoch, node.name = %name, "agents have seen a later epoch than this gateway's, whose store was \
+                restored from a backup; the epoch is raised");
+            self.fence.raise(epoch);
+            self.changed = true;
+        }
         let stored = StoredNode {
             name: name.clone(),
             agent_version: request.agent_version,
@@ -221,6 +238,7 @@ impl Cluster {
             .nodes
             .entry(name.clone())
             .or_insert_with(|| Node::awaited(stored.clone(), until));
+        self.fence.granted(&name, &request.instance);
         node.lease = Lease::Held {
             instance: request.instance,
             until,
@@ -236,8 +254,11 @@ impl Cluster {
             self.request_plan(PlanReason::DevicesChanged(name));
         }
         Ok(LeaseGrant {
-            epoch: self.epoch,
+            epoch: self.fence.epoch(),
             lease_ms: u64::try_from(self.config.lease.as_millis()).unwrap_or(u64::MAX),
+            protocol: ProtocolRange::SUPPORTED,
+            cluster_id: Some(self.fence.cluster_id().clone()),
+            proof: None,
         })
     }
 

@@ -95,10 +95,12 @@ impl Cluster {
         let Some(node) = self.nodes.get(name) else {
             return;
         };
-        let epoch = self.epoch;
+        let epoch = self.fence.epoch();
         node.wanted.send_if_modified(|state| {
             let same = |old: &WantedState| {
-                old.replicas == wanted.replicas && old.profiles == wanted.profiles
+                old.epoch == epoch
+                    && old.replicas == wanted.replicas
+                    && old.profiles == wanted.profiles
             };
             if state.as_ref().is_some_and(same) {
                 return false;

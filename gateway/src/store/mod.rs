@@ -5,9 +5,11 @@
 //! loss. The control plane writes a few rows per minute, for which the additional fsync costs nothing.
 
 mod artifacts;
+mod cluster;
 mod files;
 mod migrations;
 mod models;
+mod node_tokens;
 mod nodes;
 mod pairs;
 mod plans;
@@ -133,20 +135,6 @@ impl Store {
             .await
             .map_err(OpenStoreError::Migrate)?;
         Ok(Self { pool })
-    }
-
-    /// Begins the next epoch and returns its number, which is above that of every earlier start and durable.
-    ///
-    /// # Errors
-    /// If the database fails.
-    pub async fn begin_epoch(&self) -> Result<u64, StoreError> {
-        let row = sqlx::query(
-            "INSERT INTO epochs (epoch, started_ms) SELECT COALESCE(MAX(epoch), 0) + 1, $1 FROM epochs RETURNING epoch",
-        )
-        .bind(unix_ms())
-        .fetch_one(&self.pool)
-        .await?;
-        unsigned(&row, "epochs", "epoch")
     }
 
     /// Closes all connections.

@@ -89,6 +89,10 @@ async fn run(endpoint: Endpoint, config: LinkConfig, report: impl Fn(LinkEvent) 
 }
 
 async fn open(endpoint: Endpoint, config: &LinkConfig) -> Result<Connection, ConnectionError> {
+    // Without a secret anyone at the address could take the requests and make up the answers.
+    if config.secret.is_none() && !endpoint.address.ip().to_canonical().is_loopback() {
+        return Err(ConnectionError::NoSecret(endpoint.address));
+    }
     let stream = timeout(OPEN_TIME, connect(endpoint.address))
         .await
         .map_err(|_| ConnectionError::ConnectTimeout(OPEN_TIME))??;

@@ -1,8 +1,12 @@
 //! `/v1/agents`: leases, wanted states and statuses of nodes.
 
-use std::time::Duration;
+use std::{net::SocketAddr, time::Duration};
 
-use axum::{Json, extract::State, http::StatusCode};
+use axum::{
+    Json,
+    extract::{ConnectInfo, State},
+    http::{HeaderMap, StatusCode},
+};
 use packhorse_api::{
     ErrorBody,
     agent::{AgentStatus, LeaseGrant, LeaseRequest, WantedState},
@@ -11,12 +15,11 @@ use packhorse_cluster::NodeName;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
-use super::Admin;
+use super::{Admin, worker_addresses};
 use crate::api::error::{ApiError, JsonBody, Path, Query};
 
 /// The wanted state that an agent has, and its patience.
 #[derive(Clone, Copy, Debug, Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct Known {
     /// The epoch of the wanted state that the agent has; 0 for none.
@@ -51,9 +54,18 @@ impl Known {
 pub(super) async fn lease(
     State(admin): State<Admin>,
     Path(node): Path<NodeName>,
+    headers: HeaderMap,
     JsonBody(request): JsonBody<LeaseRequest>,
 ) -> Result<Json<LeaseGrant>, ApiError> {
-    Ok(Json(admin.controller.lease(node, request).await??))
+    request.validate()?;
+    let (cluster_id, nonce) = (request.cluster_id.clone(), request.nonce.clone());
+    let mut grant = admin.controller.lease(node, request).await??;
+    if let (Some(ours), Some(nonce)) = (&grant.cluster_id, nonce)
+        && cluster_id.as_ref() != Some(ours)
+    {
+        grant.proof = Some(admin.credentials.prove_cluster(&headers, &nonce, ours));
+    }
+    Ok(Json(grant))
 }
 
 /// Returns the wanted state of a node as soon as it is newer than the agent's, at the latest after `wait_ms`.
@@ -89,6 +101,7 @@ pub(super) async fn wanted(
     request_body = AgentStatus,
     responses(
         (status = 204, description = "Accepted"),
+        (status = 400, description = "A field is out of its limits, or an address is not the node's", body = ErrorBody),
         (status = 409, description = "This agent does not hold the lease", body = ErrorBody),
         (status = "default", description = "Any other failure", body = ErrorBody),
     )
@@ -96,8 +109,11 @@ pub(super) async fn wanted(
 pub(super) async fn status(
     State(admin): State<Admin>,
     Path(node): Path<NodeName>,
+    ConnectInfo(peer): ConnectInfo<SocketAddr>,
     JsonBody(status): JsonBody<AgentStatus>,
 ) -> Result<StatusCode, ApiError> {
+    status.validate()?;
+    worker_addresses::check(&status, peer.ip(), &admin.worker_networks)?;
     admin.controller.status(node, status).await??;
     Ok(StatusCode::NO_CONTENT)
 }

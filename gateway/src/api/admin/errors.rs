@@ -1,6 +1,7 @@
 //! The HTTP status of each error of the control plane and the store.
 
 use axum::http::StatusCode;
+use packhorse_api::agent::InvalidField;
 
 use crate::{
     api::ApiError,
@@ -123,6 +124,12 @@ impl From<LeaseError> for ApiError {
             LeaseError::TooMany => Self::new(StatusCode::INSUFFICIENT_STORAGE, error.to_string()),
             LeaseError::Store(e) => e.into(),
         }
+    }
+}
+
+impl From<InvalidField> for ApiError {
+    fn from(error: InvalidField) -> Self {
+        Self::bad_request(error.to_string())
     }
 }
 

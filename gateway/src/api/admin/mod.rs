@@ -6,11 +6,13 @@ mod artifacts;
 mod auth;
 mod errors;
 mod models;
+mod node_tokens;
 mod nodes;
 mod plans;
 mod profiles;
+mod worker_addresses;
 
-use std::{any::Any, time::Duration};
+use std::{any::Any, sync::Arc, time::Duration};
 
 use axum::{
     Extension, Router,
@@ -39,6 +41,7 @@ use super::{
 use crate::{
     controller::Controller,
     driver::DataPlane,
+    ip_network::IpNetwork,
     store::{ArtifactFiles, Store},
     telemetry::{METRICS_CONTENT_TYPE, measure_http},
 };
@@ -65,6 +68,8 @@ pub struct Admin {
     pub store: Store,
     /// The time without a byte after which a body is given up.
     pub body_timeout: Duration,
+    /// The networks on which workers may listen that are not at their agent's address.
+    pub worker_networks: Arc<[IpNetwork]>,
 }
 
 /// The general part of the OpenAPI document.
@@ -158,6 +163,7 @@ fn admin_routes() -> OpenApiRouter<Admin> {
         .routes(routes!(nodes::cordon))
         .routes(routes!(nodes::uncordon))
         .routes(routes!(nodes::drain))
+        .routes(routes!(node_tokens::create))
         .routes(routes!(plans::current))
         .routes(routes!(plans::list))
         .routes(routes!(plans::show))
