@@ -5,6 +5,10 @@ use std::{io, net::SocketAddr, time::Duration};
 use packhorse_placement::UnknownPolicy;
 use packhorse_service::StateDirError;
 use packhorse_wire::LinkSecret;
+use tokio::{
+    task::JoinHandle,
+    time::{MissedTickBehavior, interval},
+};
 
 use crate::{
     api::{
@@ -22,6 +26,11 @@ use crate::{
 /// The time for which agents and admins get their last answers; by then all inference requests are answered.
 const ADMIN_GRACE: Duration = Duration::from_secs(1);
 
+/// The shortest time between two looks for unused model files.
+const SHORTEST_SWEEP: Duration = Duration::from_millis(100);
+/// The longest time between two looks for unused model files.
+const LONGEST_SWEEP: Duration = Duration::from_mins(10);
+
 /// A running gateway.
 #[derive(Debug)]
 pub struct App {
@@ -30,6 +39,7 @@ pub struct App {
     controller: Controller,
     data_plane: DataPlane,
     store: Store,
+    sweeper: JoinHandle<()>,
     grace: Duration,
     // The last field: the lock on the folder is released when nothing writes there any more.
     _state: GatewayDir,
@@ -95,6 +105,8 @@ impl App {
         )
         .await
         .map_err(StartError::Artifacts)?;
+        artifacts.delete_orphans().await?;
+        let sweeper = tokio::spawn(sweep(artifacts.clone(), settings.artifact_retention));
         let data_plane = DataPlane::spawn(DataPlaneConfig {
             link_secret,
             queue_limit: settings.queue_limit,
@@ -128,6 +140,7 @@ impl App {
                 store: store.clone(),
                 body_timeout: settings.client_timeout,
                 worker_networks: settings.worker_networks.into(),
+                token_files: state.token_files().into(),
             },
             document,
         );
@@ -153,6 +166,7 @@ impl App {
             controller,
             data_plane,
             store,
+            sweeper,
             grace: settings.shutdown_grace,
             _state: state,
         })
@@ -176,8 +190,21 @@ impl App {
         self.data_plane.shutdown(self.grace).await;
         self.controller.shutdown().await;
         self.admin.shutdown(ADMIN_GRACE).await;
+        self.sweeper.abort();
         self.store.close().await;
         tracing::info!("stopped");
+    }
+}
+
+/// Deletes the model files that no model uses, again and again.
+async fn sweep(artifacts: ArtifactFiles, retention: Duration) {
+    let mut ticks = interval((retention / 4).clamp(SHORTEST_SWEEP, LONGEST_SWEEP));
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        if let Err(e) = artifacts.delete_unused(retention).await {
+            tracing::warn!(error = %e, "unused model files are not deleted");
+        }
     }
 }
 
@@ -187,7 +214,7 @@ fn tokens(settings: &Settings, state: &GatewayDir) -> Result<(String, String), S
         Some(file) => read_secret(file),
         None => state.own_secret(name),
     };
-    let admin = secret(&settings.admin_token_file, "admin-token")?;
-    let agent = secret(&settings.agent_token_file, "agent-token")?;
+    let admin = secret(&settings.admin_token_file, GatewayDir::ADMIN_TOKEN)?;
+    let agent = secret(&settings.agent_token_file, GatewayDir::AGENT_TOKEN)?;
     Ok((admin, agent))
 }

@@ -142,6 +142,11 @@ pub struct Options {
     )]
     pub artifact_limit_bytes: u64,
 
+    /// Time for which a model file is kept that no model uses, in milliseconds
+    #[arg(long, env = "PACKHORSE_ARTIFACT_RETENTION_MS", value_name = "MS", default_value_t = 3_600_000,
+        value_parser = value_parser!(u64).range(100..=31_536_000_000))]
+    pub artifact_retention_ms: u64,
+
     /// Largest number of connections of each listener
     #[arg(long, env = "PACKHORSE_MAX_CONNECTIONS", value_name = "COUNT", default_value_t = 4096,
         value_parser = value_parser!(u32).range(1..=1_000_000))]
@@ -207,6 +212,8 @@ pub struct Settings {
     pub payload_budget: ByteCount,
     /// The largest model file.
     pub artifact_limit: ByteCount,
+    /// The time for which a model file is kept that no model uses.
+    pub artifact_retention: Duration,
     /// The largest number of connections of each listener.
     pub max_connections: usize,
     /// The time within which the head of a request must arrive, and the longest pause within its body.
@@ -263,6 +270,7 @@ impl Options {
             body_limit: ByteCount::new(self.body_limit_bytes),
             payload_budget: ByteCount::new(self.payload_budget_bytes),
             artifact_limit: ByteCount::new(self.artifact_limit_bytes),
+            artifact_retention: Duration::from_millis(self.artifact_retention_ms),
             max_connections: usize::try_from(self.max_connections).unwrap_or(usize::MAX),
             client_timeout: Duration::from_millis(self.client_timeout_ms),
             shutdown_grace: Duration::from_millis(self.shutdown_grace_ms),

@@ -49,6 +49,11 @@ const SECRET_MINIMUM: usize = 16;
 const SECRET_FILE_LIMIT: u64 = 4096;
 
 impl GatewayDir {
+    /// The name of the file with the admin's token.
+    pub const ADMIN_TOKEN: &str = "admin-token";
+    /// The name of the file with the agents' common token.
+    pub const AGENT_TOKEN: &str = "agent-token";
+
     /// Opens and locks the folder. If it does not exist, it is created for its owner only.
     ///
     /// # Errors
@@ -69,6 +74,11 @@ impl GatewayDir {
     /// Returns the path of the folder of model files.
     pub fn artifacts(&self) -> PathBuf {
         self.dir.path().join("artifacts")
+    }
+
+    /// Returns the paths of the tokens that are created here if no other files are given.
+    pub fn token_files(&self) -> [PathBuf; 2] {
+        [Self::ADMIN_TOKEN, Self::AGENT_TOKEN].map(|name| self.dir.path().join(name))
     }
 
     /// Returns the secret in the file `name` of this folder. If the file does not exist, it is created with 256 random bits in hexadecimal

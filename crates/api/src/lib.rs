@@ -19,8 +19,8 @@ pub use model::{
 };
 pub use node::{DeviceView, NodeState, NodeTokenView, NodeView};
 pub use plan::{
-    ForecastView, GoodputView, PlacementView, PlanDiff, PlanPreview, PlanPreviewRequest, PlanView,
-    PolicyChange, PolicyInfo, PolicyView, PreviewDevices, PreviewModel,
+    ForecastView, GoodputView, PlacementView, PlanDiff, PlanPreview, PlanPreviewRequest,
+    PlanSummary, PlanView, PolicyChange, PolicyInfo, PolicyView, PreviewDevices, PreviewModel,
 };
 
 /// The body of every response that is not a success.

@@ -5,6 +5,7 @@
 //! loss. The control plane writes a few rows per minute, for which the additional fsync costs nothing.
 
 mod artifacts;
+mod backup;
 mod cluster;
 mod files;
 mod migrations;
@@ -27,10 +28,11 @@ use sqlx::{
     any::{AnyConnectOptions, AnyPoolOptions, AnyRow},
 };
 
+pub use backup::{Snapshot, SnapshotError};
 pub use files::{ArtifactFiles, OpenArtifactError, ReceiveError, Received};
 pub use models::{InsertModelError, StoredModel};
 pub use nodes::{Scheduling, StoredNode};
-pub use plans::{StoredForecast, StoredPlan, StoredReplica};
+pub use plans::{PlanTotals, StoredForecast, StoredPlan, StoredPlanSummary, StoredReplica};
 pub use settings::Settings;
 
 /// A handle to the database. Clones share one pool of connections.
@@ -54,6 +56,9 @@ pub enum OpenStoreError {
     /// The tables cannot be migrated, for example because a newer version wrote them.
     #[error("cannot migrate the database to this version; it may have been written by a newer one")]
     Migrate(#[source] sqlx::migrate::MigrateError),
+    /// The rows of an earlier version cannot be brought to this one.
+    #[error("cannot bring the rows of the database to this version")]
+    Rows(#[source] StoreError),
 }
 
 /// The reason why a query failed.
@@ -134,7 +139,12 @@ impl Store {
             .run(&pool)
             .await
             .map_err(OpenStoreError::Migrate)?;
-        Ok(Self { pool })
+        let store = Self { pool };
+        store
+            .summarize_plans()
+            .await
+            .map_err(OpenStoreError::Rows)?;
+        Ok(store)
     }
 
     /// Closes all connections.

@@ -89,6 +89,43 @@ async fn a_killed_agents_worker_lives_on_and_the_next_agent_adopts_it() {
 }
 
 #[tokio::test]
+async fn a_process_that_only_names_the_folder_is_neither_adopted_nor_killed_nor_instead_of_the_worker()
+ {
+    let (gateway, home) = (FakeGateway::start().await, Home::new());
+    let mut agent = home.agent(gateway.address, &[]);
+    gateway.want(vec![replica("1-0")], vec![]);
+    let before = gateway.until_state(ReplicaState::Ready).await;
+    agent.kill();
+    gateway.state.send_modify(|state| state.status = None);
+
+    // Its process id may be below or above the worker's: either way it is found, too.
+    let folder = home.path("state/replicas/1-0");
+    let mut other = Command::new("sh")
+        .args(["-c", "read line", "--dir"])
+        .arg(&folder)
+        .stdin(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let _next = home.agent(gateway.address, &[]);
+    let after = gateway.until_state(ReplicaState::Ready).await;
+    assert_eq!(after, before);
+    assert_eq!(other.try_wait().unwrap(), None, "it is left alone");
+
+    // Without the worker it is still no worker: another one is started beside it.
+    signal(after.pid.unwrap(), "KILL");
+    let restarted = gateway
+        .until("a restarted replica", |state| {
+            let replica = state.status.as_ref()?.replicas.first()?.clone();
+            (replica.restarts == 1 && replica.state == ReplicaState::Ready).then_some(replica)
+        })
+        .await;
+    assert_ne!(restarted.pid, Some(other.id()));
+    assert_eq!(other.try_wait().unwrap(), None);
+    other.kill().unwrap();
+    other.wait().unwrap();
+}
+
+#[tokio::test]
 async fn an_orphan_that_nobody_wants_is_stopped() {
     let (gateway, home) = (FakeGateway::start().await, Home::new());
     let mut agent = home.agent(gateway.address, &[]);

@@ -1,6 +1,6 @@
 //! `/v1/agents`: leases, wanted states and statuses of nodes.
 
-use std::{net::SocketAddr, time::Duration};
+use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use axum::{
     Json,
@@ -16,7 +16,10 @@ use serde::Deserialize;
 use utoipa::IntoParams;
 
 use super::{Admin, worker_addresses};
-use crate::api::error::{ApiError, JsonBody, Path, Query};
+use crate::api::error::{ApiError, Body, JsonBody, Path, Query, off_reactor, parse_json};
+
+/// The largest status that is read where it is received, in bytes.
+const INLINE_STATUS: usize = 64 << 10;
 
 /// The wanted state that an agent has, and its patience.
 #[derive(Clone, Copy, Debug, Deserialize, IntoParams)]
@@ -110,10 +113,21 @@ pub(super) async fn status(
     State(admin): State<Admin>,
     Path(node): Path<NodeName>,
     ConnectInfo(peer): ConnectInfo<SocketAddr>,
-    JsonBody(status): JsonBody<AgentStatus>,
+    Body(body): Body,
 ) -> Result<StatusCode, ApiError> {
-    status.validate()?;
-    worker_addresses::check(&status, peer.ip(), &admin.worker_networks)?;
+    let networks = Arc::clone(&admin.worker_networks);
+    let inline = body.len() <= INLINE_STATUS;
+    let read = move || {
+        let status: AgentStatus = parse_json(&body)?;
+        status.validate()?;
+        worker_addresses::check(&status, peer.ip(), &networks)?;
+        Ok::<_, ApiError>(status)
+    };
+    // A status with the results of measurements may be megabytes, one without them is read in microseconds.
+    let status = match inline {
+        true => read()?,
+        false => off_reactor(read).await??,
+    };
     admin.controller.status(node, status).await??;
     Ok(StatusCode::NO_CONTENT)
 }

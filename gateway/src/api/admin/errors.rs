@@ -9,7 +9,7 @@ use crate::{
         Busy, ExplainError, LeaseError, ModelError, NodeError, PairsError, PolicyError,
         PreviewError, RegisterError, StatusError, Stopped, WantedError,
     },
-    store::{OpenArtifactError, ReceiveError, StoreError},
+    store::{OpenArtifactError, ReceiveError, SnapshotError, StoreError},
 };
 
 impl From<Stopped> for ApiError {
@@ -145,6 +145,19 @@ impl From<StatusError> for ApiError {
 impl From<WantedError> for ApiError {
     fn from(error: WantedError) -> Self {
         Self::conflict(error.to_string())
+    }
+}
+
+impl From<SnapshotError> for ApiError {
+    fn from(error: SnapshotError) -> Self {
+        match error {
+            SnapshotError::Busy => Self::new(StatusCode::SERVICE_UNAVAILABLE, error.to_string()),
+            SnapshotError::DiskFull => {
+                Self::new(StatusCode::INSUFFICIENT_STORAGE, error.to_string())
+            }
+            SnapshotError::Write(_) => Self::internal(&error),
+            SnapshotError::Store(e) => e.into(),
+        }
     }
 }
 

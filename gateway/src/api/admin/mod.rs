@@ -4,6 +4,7 @@
 mod agents;
 mod artifacts;
 mod auth;
+mod backup;
 mod errors;
 mod models;
 mod node_tokens;
@@ -12,7 +13,7 @@ mod plans;
 mod profiles;
 mod worker_addresses;
 
-use std::{any::Any, sync::Arc, time::Duration};
+use std::{any::Any, path::PathBuf, sync::Arc, time::Duration};
 
 use axum::{
     Extension, Router,
@@ -70,6 +71,8 @@ pub struct Admin {
     pub body_timeout: Duration,
     /// The networks on which workers may listen that are not at their agent's address.
     pub worker_networks: Arc<[IpNetwork]>,
+    /// The files with the tokens that a backup contains, as far as they exist.
+    pub token_files: Arc<[PathBuf]>,
 }
 
 /// The general part of the OpenAPI document.
@@ -90,6 +93,7 @@ pub struct Admin {
         (name = "plans", description = "Plans, placement policies and goodput"),
         (name = "metrics", description = "Metrics of the gateway"),
         (name = "agents", description = "Messages of agents"),
+        (name = "backup", description = "Backups of the gateway's state"),
     ),
     modifiers(&Tokens)
 )]
@@ -171,6 +175,7 @@ fn admin_routes() -> OpenApiRouter<Admin> {
         .routes(routes!(plans::preview))
         .routes(routes!(plans::policy, plans::change_policy))
         .routes(routes!(plans::goodput))
+        .routes(routes!(backup::download))
 }
 
 /// Returns the routes that accept the agent token and the admin token.
