@@ -6,7 +6,7 @@ use serde_json::json;
 
 use crate::support::{
     gateway::{Gateway, digest_of},
-    poll,
+    poll, until,
 };
 
 #[tokio::test]
@@ -125,16 +125,20 @@ async fn a_file_that_no_model_uses_is_deleted_some_time_after_its_last_use() {
     };
     only(used).await;
     let folder = gateway.folder.path().join("state/artifacts");
-    assert!(!folder.join(unused.to_hex()).exists());
+    let gone = |digest: ArtifactDigest| {
+        let file = folder.join(digest.to_hex());
+        until("the removal of the file", move || !file.exists())
+    };
+    gone(unused).await;
     assert!(folder.join(used.to_hex()).exists());
 
-    gateway.delete("/v1/models/m").await.ok(204);
+    assert_eq!(gateway.delete("/v1/models/m").await.status, 204);
     poll("the deletion", async || match stored(&gateway).await {
         files if files.is_empty() => Ok(()),
         files => Err(format!("stored: {files:?}")),
     })
     .await;
-    assert!(!folder.join(used.to_hex()).exists());
+    gone(used).await;
     // It can be stored and used again.
     gateway.register("m").await;
 }
