@@ -623,6 +623,7 @@ enum SimEvent {
     Die(usize, bool),
     EndTerminated,
     FailDevice(bool),
+    AskForRestarts,
 }
 
 fn sim_event() -> impl Strategy<Value = SimEvent> {
@@ -636,6 +637,7 @@ fn sim_event() -> impl Strategy<Value = SimEvent> {
         2 => (any::<usize>(), any::<bool>()).prop_map(|(which, permanent)| SimEvent::Die(which, permanent)),
         2 => Just(SimEvent::EndTerminated),
         1 => any::<bool>().prop_map(SimEvent::FailDevice),
+        1 => Just(SimEvent::AskForRestarts),
     ]
 }
 
@@ -643,6 +645,8 @@ fn sim_event() -> impl Strategy<Value = SimEvent> {
 struct SimDriver {
     node: TestNode,
     revision: u64,
+    /// The attempt of every wanted replica.
+    attempt: u32,
     wanted: BTreeMap<TaskId, Task>,
     fetching: BTreeSet<ArtifactDigest>,
     cached: BTreeSet<ArtifactDigest>,
@@ -656,6 +660,7 @@ impl SimDriver {
         Self {
             node: TestNode::new(),
             revision: 0,
+            attempt: 0,
             wanted: BTreeMap::new(),
             fetching: BTreeSet::new(),
             cached: BTreeSet::new(),
@@ -713,9 +718,11 @@ impl SimDriver {
         for (id, other) in self.running.iter().chain(&self.launching) {
             assert_ne!(*id, task.id(), "two processes for one task");
             if other.device() == task.device() {
-                assert_eq!(
-                    self.wanted.get(id),
-                    Some(other),
+                // One that is to be restarted leaves its memory to its own successor.
+                assert!(
+                    self.wanted
+                        .get(id)
+                        .is_some_and(|wanted| wanted.runs_as(other)),
                     "starts beside what still leaves"
                 );
                 assert!(
@@ -746,7 +753,10 @@ impl SimDriver {
                         if measure {
                             Task::Measure(profile(&model, device(on)))
                         } else {
-                            Task::Serve(replica(&id, &model, device(on)))
+                            Task::Serve(WantedReplica {
+                                attempt: self.attempt,
+                                ..replica(&id, &model, device(on))
+                            })
                         }
                     })
                     .map(|task| (task.id(), task))
@@ -761,6 +771,14 @@ impl SimDriver {
                 if self.revision > 0 {
                     self.on(stale);
                 }
+            }
+            SimEvent::AskForRestarts => {
+                self.revision += 1;
+                self.attempt += 1;
+                for task in self.wanted.values_mut() {
+                    task.set_attempt(self.attempt);
+                }
+                self.on(self.message(self.revision));
             }
             SimEvent::PassTime(millis) => {
                 let actions = self.node.after(Duration::from_millis(millis));
