@@ -242,20 +242,17 @@ mod tests {
             // The highest epoch that each agent had when this gateway started.
             let mut before = [0; 3];
             for (step, agent, back) in steps {
-                match step {
-                    0 => {
-                        // A restart, with the store of some epochs ago.
-                        store = store.saturating_sub(back) + 1;
-                        gateway = EpochFence::new(cluster("a"), store);
-                        before = [agents[0].highest, agents[1].highest, agents[2].highest];
-                    }
-                    _ => {
-                        let i = usize::from(agent);
-                        agents[i].lease(&mut gateway);
-                        store = gateway.epoch();
-                        prop_assert!(gateway.epoch() > before[i]);
-                        prop_assert_eq!(agents[i].highest, gateway.epoch());
-                    }
+                if step == 0 {
+                    // A restart, with the store of some epochs ago.
+                    store = store.saturating_sub(back) + 1;
+                    gateway = EpochFence::new(cluster("a"), store);
+                    before = [agents[0].highest, agents[1].highest, agents[2].highest];
+                } else {
+                    let i = usize::from(agent);
+                    agents[i].lease(&mut gateway);
+                    store = gateway.epoch();
+                    prop_assert!(gateway.epoch() > before[i]);
+                    prop_assert_eq!(agents[i].highest, gateway.epoch());
                 }
             }
         }

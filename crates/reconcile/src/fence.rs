@@ -66,9 +66,10 @@ impl Fence {
                 cluster_id: cluster_id.cloned(),
                 highest_epoch: epoch,
             };
-            return match proven {
-                true => Ok((fence, Event::ClusterChanged { epoch })),
-                false => Err(FenceError::Unproven),
+            return if proven {
+                Ok((fence, Event::ClusterChanged { epoch }))
+            } else {
+                Err(FenceError::Unproven)
             };
         }
         if epoch < self.highest_epoch {

@@ -772,14 +772,7 @@ impl SimDriver {
                     self.on(stale);
                 }
             }
-            SimEvent::AskForRestarts => {
-                self.revision += 1;
-                self.attempt += 1;
-                for task in self.wanted.values_mut() {
-                    task.set_attempt(self.attempt);
-                }
-                self.on(self.message(self.revision));
-            }
+            SimEvent::AskForRestarts => self.ask_for_restarts(),
             SimEvent::PassTime(millis) => {
                 let actions = self.node.after(Duration::from_millis(millis));
                 self.execute(actions);
@@ -848,6 +841,15 @@ impl SimDriver {
                 }
             }
         }
+    }
+
+    fn ask_for_restarts(&mut self) {
+        self.revision += 1;
+        self.attempt += 1;
+        for task in self.wanted.values_mut() {
+            task.set_attempt(self.attempt);
+        }
+        self.on(self.message(self.revision));
     }
 
     fn message(&self, revision: u64) -> Event {

@@ -23,9 +23,10 @@ impl std::fmt::Debug for ClusterKey {
 impl ClusterKey {
     /// Creates the key from the link secret, or from the agent's token if there is no secret.
     pub fn new(secret: &LinkSecret, token: &str) -> Self {
-        match secret.is_none() {
-            true => Self(Sha256::digest(token).to_vec()),
-            false => Self(secret.as_bytes().to_vec()),
+        if secret.is_none() {
+            Self(Sha256::digest(token).to_vec())
+        } else {
+            Self(secret.as_bytes().to_vec())
         }
     }
 

@@ -165,8 +165,8 @@ fn fence(home: &Home) -> Fence {
     serde_json::from_slice(&text).unwrap()
 }
 
-fn cluster(id: &str) -> Option<ClusterId> {
-    Some(id.parse().unwrap())
+fn cluster(id: &str) -> ClusterId {
+    id.parse().unwrap()
 }
 
 #[tokio::test]
@@ -174,7 +174,7 @@ async fn the_epoch_that_an_agent_has_seen_is_told_and_outlives_the_agent() {
     let (gateway, home) = (FakeGateway::start().await, Home::new());
     gateway.state.send_modify(|state| {
         state.epoch = 7;
-        state.cluster = cluster("c1");
+        state.cluster = Some(cluster("c1"));
         state.proves = true;
     });
     let mut agent = home.agent(gateway.address, &[]);
@@ -195,7 +195,10 @@ async fn the_epoch_that_an_agent_has_seen_is_told_and_outlives_the_agent() {
     let lease = gateway
         .until("a lease request", |state| state.leases.first().cloned())
         .await;
-    assert_eq!((lease.cluster_id, lease.highest_epoch), (cluster("c1"), 7));
+    assert_eq!(
+        (lease.cluster_id, lease.highest_epoch),
+        (Some(cluster("c1")), 7)
+    );
     gateway
         .until("a second try", |state| state.leases.get(1).cloned())
         .await;
@@ -225,7 +228,7 @@ async fn the_gateway_of_another_cluster_is_obeyed_only_after_its_proof_and_from_
     let (gateway, home) = (FakeGateway::start().await, Home::new());
     gateway.state.send_modify(|state| {
         state.epoch = 7;
-        state.cluster = cluster("c1");
+        state.cluster = Some(cluster("c1"));
         state.proves = true;
     });
     let _agent = home.agent(gateway.address, &[]);
@@ -234,7 +237,7 @@ async fn the_gateway_of_another_cluster_is_obeyed_only_after_its_proof_and_from_
 
     gateway.state.send_modify(|state| {
         state.epoch = 1;
-        state.cluster = cluster("c2");
+        state.cluster = Some(cluster("c2"));
         state.proves = false;
         state.hasty = true;
         state.wanted.epoch = 99;
@@ -245,7 +248,7 @@ async fn the_gateway_of_another_cluster_is_obeyed_only_after_its_proof_and_from_
         .until("some tries", |state| state.leases.get(2).cloned())
         .await;
     assert_eq!(home.workers(), [before.pid.unwrap()]);
-    assert_eq!(fence(&home).cluster_id, cluster("c1"));
+    assert_eq!(fence(&home).cluster_id, Some(cluster("c1")));
 
     gateway.state.send_modify(|state| {
         state.proves = true;
@@ -262,7 +265,7 @@ async fn the_gateway_of_another_cluster_is_obeyed_only_after_its_proof_and_from_
     assert_eq!(gateway.until_state(ReplicaState::Ready).await, before);
     assert_eq!(
         (fence(&home).cluster_id, fence(&home).highest_epoch),
-        (cluster("c2"), 1)
+        (Some(cluster("c2")), 1)
     );
     gateway.want(vec![], vec![]);
     gateway.until_empty().await;

@@ -10,6 +10,7 @@ use std::{
 };
 
 use anyhow::{Context as _, bail, ensure};
+use packhorse_cluster::ArtifactDigest;
 use packhorse_service::StateDir;
 use sha2::{Digest as _, Sha256};
 
@@ -23,6 +24,8 @@ const ARTIFACTS: &str = "artifacts";
 const TOKENS: [&str; 2] = ["admin-token", "agent-token"];
 /// The files of a state folder that belong to its database.
 const DATABASE_FILES: [&str; 3] = [DATABASE, "packhorse.db-wal", "packhorse.db-shm"];
+/// The largest number of earlier states that a folder keeps.
+const MAX_REPLACED: u32 = 1000;
 /// The folder into which a backup is unpacked before anything of the state folder is replaced.
 const UNPACKED: &str = "restore.part";
 
@@ -123,10 +126,12 @@ impl RestoreArgs {
 /// Moves what was unpacked to its place in the state folder, and what was there before aside. The database comes last: without it, the
 /// folder is an empty one.
 fn put_in_place(folder: &Path, unpacked: &Path) -> anyhow::Result<()> {
-    let aside = (1..)
+    let aside = (1..=MAX_REPLACED)
         .map(|number| folder.join(format!("replaced-{number}")))
         .find(|path| !path.exists())
-        .context("no name is left for the replaced files")?;
+        .with_context(|| {
+            format!("{MAX_REPLACED} replaced states are in the folder; remove some")
+        })?;
     // A log of the replaced database would be applied to the restored one.
     let names = DATABASE_FILES.iter().chain(&TOKENS).chain([&ARTIFACTS]);
     for name in names {
@@ -211,11 +216,7 @@ fn read_archive(
         let digest = read(&name, &mut counted).with_context(|| format!("cannot unpack {name}"))?;
         ensure!(counted.bytes == size, "the backup is cut off in {name}");
         if let Some(digits) = digits {
-            let right = digest
-                .iter()
-                .map(|byte| format!("{byte:02x}"))
-                .collect::<String>()
-                == digits;
+            let right = ArtifactDigest::from_sha256(digest).to_hex() == digits;
             ensure!(right, "the backup is damaged: {name} has another digest");
         }
         found.insert(name, digest);
@@ -230,10 +231,7 @@ fn read_archive(
 }
 
 fn is_digest(digits: &str) -> bool {
-    digits.len() == 64
-        && digits
-            .bytes()
-            .all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
+    format!("sha256:{digits}").parse::<ArtifactDigest>().is_ok()
 }
 
 /// Counts the bytes that are read.
@@ -308,10 +306,7 @@ mod tests {
     }
 
     fn digest_of(content: &[u8]) -> String {
-        Sha256::digest(content)
-            .iter()
-            .map(|byte| format!("{byte:02x}"))
-            .collect()
+        ArtifactDigest::from_sha256(Sha256::digest(content).into()).to_hex()
     }
 
     #[test]

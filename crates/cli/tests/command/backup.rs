@@ -2,6 +2,7 @@
 
 use std::{fs, os::unix::fs::PermissionsExt as _, path::Path};
 
+use packhorse_cluster::ArtifactDigest;
 use serde_json::json;
 use sha2::{Digest as _, Sha256};
 use wiremock::ResponseTemplate;
@@ -11,10 +12,7 @@ use crate::gateway::{Gateway, admin};
 /// A backup with a model file, as the gateway sends it.
 fn archive() -> Vec<u8> {
     let mut builder = tar::Builder::new(Vec::new());
-    let digits: String = Sha256::digest(b"a model")
-        .iter()
-        .map(|byte| format!("{byte:02x}"))
-        .collect();
+    let digits = ArtifactDigest::from_sha256(Sha256::digest(b"a model").into()).to_hex();
     let model = format!("artifacts/{digits}");
     for (name, content) in [
         ("packhorse.db", &b"the database"[..]),

@@ -124,9 +124,10 @@ pub(super) async fn status(
         Ok::<_, ApiError>(status)
     };
     // A status with the results of measurements may be megabytes, one without them is read in microseconds.
-    let status = match inline {
-        true => read()?,
-        false => off_reactor(read).await??,
+    let status = if inline {
+        read()?
+    } else {
+        off_reactor(read).await??
     };
     admin.controller.status(node, status).await??;
     Ok(StatusCode::NO_CONTENT)

@@ -164,9 +164,15 @@ impl Credentials {
         } else {
             let nodes = self.nodes.read().unwrap_or_else(PoisonError::into_inner);
             // All are compared, so that the time says nothing of which one it is.
-            let owners = nodes.iter().filter(|(_, hash)| hash.matches(&given));
-            match owners.last() {
-                Some((node, _)) => Ok(Role::Node(node.clone())),
+            let owner = nodes.iter().rfold(None, |found, (node, hash)| {
+                if hash.matches(&given) {
+                    Some(node)
+                } else {
+                    found
+                }
+            });
+            match owner {
+                Some(node) => Ok(Role::Node(node.clone())),
                 None => refused("the token is invalid"),
             }
         }
