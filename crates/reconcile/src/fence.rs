@@ -51,7 +51,7 @@ impl std::error::Error for FenceError {}
 
 impl Fence {
     /// Returns the fence after a grant and the event for the reconciler. `proven` is true if the grant has a valid proof for its
-    /// cluster. A grant without a cluster is that of a gateway that has no identity yet.
+    /// cluster, which the first one does not need. A grant without a cluster is that of a gateway that has no identity yet.
     ///
     /// # Errors
     /// If the grant is not to be obeyed.
@@ -61,28 +61,35 @@ impl Fence {
         epoch: u64,
         proven: bool,
     ) -> Result<(Self, Event), FenceError> {
-        if cluster_id.is_some() && cluster_id != self.cluster_id.as_ref() {
-            let fence = Self {
-                cluster_id: cluster_id.cloned(),
-                highest_epoch: epoch,
-            };
-            return if proven {
-                Ok((fence, Event::ClusterChanged { epoch }))
-            } else {
-                Err(FenceError::Unproven)
-            };
-        }
-        if epoch < self.highest_epoch {
-            return Err(FenceError::Older {
-                granted: epoch,
-                highest: self.highest_epoch,
-            });
-        }
-        let fence = Self {
-            cluster_id: self.cluster_id.clone(),
+        let granted = Self {
+            cluster_id: cluster_id.cloned(),
             highest_epoch: epoch,
         };
-        Ok((fence, Event::Leased { epoch }))
+        match (cluster_id, &self.cluster_id) {
+            // The first cluster with an identity is the one that the agent was pointed at, unless it has already seen a later epoch.
+            (Some(_), None) if epoch >= self.highest_epoch => {
+                Ok((granted, Event::Leased { epoch }))
+            }
+            (Some(theirs), ours) if ours.as_ref() != Some(theirs) => {
+                if proven {
+                    Ok((granted, Event::ClusterChanged { epoch }))
+                } else {
+                    Err(FenceError::Unproven)
+                }
+            }
+            _ if epoch < self.highest_epoch => Err(FenceError::Older {
+                granted: epoch,
+                highest: self.highest_epoch,
+            }),
+            (_, ours) => {
+                let cluster_id = ours.clone();
+                let fence = Self {
+                    cluster_id,
+                    ..granted
+                };
+                Ok((fence, Event::Leased { epoch }))
+            }
+        }
     }
 }
 
@@ -117,13 +124,24 @@ mod tests {
 
     #[test]
     fn another_cluster_is_obeyed_from_any_epoch_on_if_it_proves_that_it_may() {
-        for ours in [fence("a", 7), Fence::default()] {
+        // The second has obeyed a gateway without an identity.
+        let nameless = Fence {
+            cluster_id: None,
+            highest_epoch: 7,
+        };
+        for ours in [fence("a", 7), nameless] {
             let unproven = ours.grant(Some(&id("b")), 1, false);
             assert_eq!(unproven, Err(FenceError::Unproven));
             let proven = ours.grant(Some(&id("b")), 1, true);
             let event = Event::ClusterChanged { epoch: 1 };
             assert_eq!(proven, Ok((fence("b", 1), event)));
         }
+    }
+
+    #[test]
+    fn the_first_cluster_is_the_one_that_the_agent_was_pointed_at() {
+        let granted = Fence::default().grant(Some(&id("a")), 3, false);
+        assert_eq!(granted, Ok((fence("a", 3), Event::Leased { epoch: 3 })));
     }
 
     #[test]
