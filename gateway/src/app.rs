@@ -5,6 +5,10 @@ use std::{io, net::SocketAddr, time::Duration};
 use packhorse_placement::UnknownPolicy;
 use packhorse_service::StateDirError;
 use packhorse_wire::LinkSecret;
+use tokio::{
+    task::JoinHandle,
+    time::{MissedTickBehavior, interval},
+};
 
 use crate::{
     api::{
@@ -22,6 +26,11 @@ use crate::{
 /// The time for which agents and admins get their last answers; by then all inference requests are answered.
 const ADMIN_GRACE: Duration = Duration::from_secs(1);
 
+/// The shortest time between two looks for unused model files.
+const SHORTEST_SWEEP: Duration = Duration::from_millis(100);
+/// The longest time between two looks for unused model files.
+const LONGEST_SWEEP: Duration = Duration::from_mins(10);
+
 /// A running gateway.
 #[derive(Debug)]
 pub struct App {
@@ -30,6 +39,7 @@ pub struct App {
     controller: Controller,
     data_plane: DataPlane,
     store: Store,
+    sweeper: JoinHandle<()>,
     grace: Duration,
     // The last field: the lock on the folder is released when nothing writes there any more.
     _state: GatewayDir,
@@ -78,12 +88,15 @@ impl App {
         let policy = settings.policy.as_deref().map(packhorse_placement::policy);
         let policy = policy.transpose().map_err(StartError::Policy)?;
         let state = GatewayDir::open(&settings.state_dir)?;
-        let credentials = credentials(&settings, &state)?;
+        let (admin_token, agent_token) = tokens(&settings, &state)?;
         let link_secret = match &settings.link_secret_file {
             Some(file) => LinkSecret::from_file_content(read_secret(file)?.as_bytes()),
             None => LinkSecret::none(),
         };
         let store = Store::open(&state.database()).await?;
+        let node_tokens = store.node_tokens().await?;
+        let credentials =
+            Credentials::new(&admin_token, &agent_token, node_tokens, link_secret.clone());
         let artifacts = ArtifactFiles::open(
             state.artifacts(),
             settings.artifact_roots.clone(),
@@ -92,6 +105,8 @@ impl App {
         )
         .await
         .map_err(StartError::Artifacts)?;
+        artifacts.delete_orphans().await?;
+        let sweeper = tokio::spawn(sweep(artifacts.clone(), settings.artifact_retention));
         let (data_plane, links) = DataPlane::spawn(DataPlaneConfig {
             link_secret,
             queue_limit: settings.queue_limit,
@@ -125,6 +140,8 @@ impl App {
                 artifacts,
                 store: store.clone(),
                 body_timeout: settings.client_timeout,
+                worker_networks: settings.worker_networks.into(),
+                token_files: state.token_files().into(),
             },
             document,
         );
@@ -150,6 +167,7 @@ impl App {
             controller,
             data_plane,
             store,
+            sweeper,
             grace: settings.shutdown_grace,
             _state: state,
         })
@@ -173,17 +191,31 @@ impl App {
         self.data_plane.shutdown(self.grace).await;
         self.controller.shutdown().await;
         self.admin.shutdown(ADMIN_GRACE).await;
+        self.sweeper.abort();
         self.store.close().await;
         tracing::info!("stopped");
     }
 }
 
-fn credentials(settings: &Settings, state: &GatewayDir) -> Result<Credentials, SecretError> {
+/// Deletes the model files that no model uses, again and again.
+async fn sweep(artifacts: ArtifactFiles, retention: Duration) {
+    let mut ticks = interval((retention / 4).clamp(SHORTEST_SWEEP, LONGEST_SWEEP));
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        if let Err(e) = artifacts.delete_unused(retention).await {
+            tracing::warn!(error = %e, "unused model files are not deleted");
+        }
+    }
+}
+
+/// Returns the admin's token and the agents' common one.
+fn tokens(settings: &Settings, state: &GatewayDir) -> Result<(String, String), SecretError> {
     let secret = |file: &Option<std::path::PathBuf>, name| match file {
         Some(file) => read_secret(file),
         None => state.own_secret(name),
     };
-    let admin = secret(&settings.admin_token_file, "admin-token")?;
-    let agent = secret(&settings.agent_token_file, "agent-token")?;
-    Ok(Credentials::new(&admin, &agent))
+    let admin = secret(&settings.admin_token_file, GatewayDir::ADMIN_TOKEN)?;
+    let agent = secret(&settings.agent_token_file, GatewayDir::AGENT_TOKEN)?;
+    Ok((admin, agent))
 }

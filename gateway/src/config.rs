@@ -7,6 +7,8 @@ use packhorse_cluster::{ByteCount, Discipline, ModelSpec};
 use packhorse_service::{DataHome, LogOptions};
 use packhorse_serving::ModelLimits;
 
+use crate::ip_network::IpNetwork;
+
 const EXAMPLES: &str = "\
 Examples:
   packhorse-gateway
@@ -54,6 +56,16 @@ pub struct Options {
     /// File with the secret that gateway and workers prove to each other; required if workers are on other machines
     #[arg(long, env = "PACKHORSE_LINK_SECRET_FILE", value_name = "FILE")]
     pub link_secret_file: Option<PathBuf>,
+
+    /// Networks on which workers may listen that are not at the address that their agent talks from, such as 10.1.0.0/16, separated
+    /// by commas
+    #[arg(
+        long,
+        env = "PACKHORSE_WORKER_NETWORKS",
+        value_name = "NETWORKS",
+        value_delimiter = ','
+    )]
+    pub worker_networks: Vec<IpNetwork>,
 
     /// Folder from which models may be registered by path; may be given more than once
     #[arg(
@@ -130,6 +142,11 @@ pub struct Options {
     )]
     pub artifact_limit_bytes: u64,
 
+    /// Time for which a model file is kept that no model uses, in milliseconds
+    #[arg(long, env = "PACKHORSE_ARTIFACT_RETENTION_MS", value_name = "MS", default_value_t = 3_600_000,
+        value_parser = value_parser!(u64).range(100..=31_536_000_000))]
+    pub artifact_retention_ms: u64,
+
     /// Largest number of connections of each listener
     #[arg(long, env = "PACKHORSE_MAX_CONNECTIONS", value_name = "COUNT", default_value_t = 4096,
         value_parser = value_parser!(u32).range(1..=1_000_000))]
@@ -169,6 +186,8 @@ pub struct Settings {
     pub agent_token_file: Option<PathBuf>,
     /// The file of the secret shared with workers.
     pub link_secret_file: Option<PathBuf>,
+    /// The networks on which workers may listen that are not at their agent's address.
+    pub worker_networks: Vec<IpNetwork>,
     /// The folders from which models may be registered by path.
     pub artifact_roots: Vec<PathBuf>,
     /// The placement policy's name, if it was given.
@@ -193,6 +212,8 @@ pub struct Settings {
     pub payload_budget: ByteCount,
     /// The largest model file.
     pub artifact_limit: ByteCount,
+    /// The time for which a model file is kept that no model uses.
+    pub artifact_retention: Duration,
     /// The largest number of connections of each listener.
     pub max_connections: usize,
     /// The time within which the head of a request must arrive, and the longest pause within its body.
@@ -236,6 +257,7 @@ impl Options {
             admin_token_file: self.admin_token_file,
             agent_token_file: self.agent_token_file,
             link_secret_file: self.link_secret_file,
+            worker_networks: self.worker_networks,
             artifact_roots: self.artifact_root,
             policy: self.policy,
             discipline: self.discipline,
@@ -248,6 +270,7 @@ impl Options {
             body_limit: ByteCount::new(self.body_limit_bytes),
             payload_budget: ByteCount::new(self.payload_budget_bytes),
             artifact_limit: ByteCount::new(self.artifact_limit_bytes),
+            artifact_retention: Duration::from_millis(self.artifact_retention_ms),
             max_connections: usize::try_from(self.max_connections).unwrap_or(usize::MAX),
             client_timeout: Duration::from_millis(self.client_timeout_ms),
             shutdown_grace: Duration::from_millis(self.shutdown_grace_ms),

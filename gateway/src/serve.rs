@@ -2,8 +2,13 @@
 
 use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
-use axum::Router;
-use hyper::server::conn::http1;
+use axum::{Router, extract::ConnectInfo};
+use hyper::{
+    Request,
+    body::Incoming,
+    server::conn::http1,
+    service::{Service as _, service_fn},
+};
 use hyper_util::{
     rt::{TokioIo, TokioTimer},
     server::graceful::GracefulShutdown,
@@ -93,13 +98,18 @@ async fn accept(
             let permit = permit.expect("the semaphore is never closed");
             (permit, accept_one(&listener).await)
         };
-        let (permit, stream) = tokio::select! {
+        let (permit, (stream, peer)) = tokio::select! {
             () = stop.cancelled() => return graceful,
             next = next => next,
         };
         // Answers are written in one piece; waiting to fill a segment would only delay them.
         let _ = stream.set_nodelay(true);
         let service = TowerToHyperService::new(router.clone());
+        let service = service_fn(move |mut request: Request<Incoming>| {
+            // Handlers may ask where a request comes from.
+            request.extensions_mut().insert(ConnectInfo(peer));
+            service.call(request)
+        });
         let connection = graceful.watch(http.serve_connection(TokioIo::new(stream), service));
         tokio::spawn(async move {
             if let Err(e) = connection.await {
@@ -110,10 +120,10 @@ async fn accept(
     }
 }
 
-async fn accept_one(listener: &TcpListener) -> TcpStream {
+async fn accept_one(listener: &TcpListener) -> (TcpStream, SocketAddr) {
     loop {
         match listener.accept().await {
-            Ok((stream, _)) => return stream,
+            Ok(accepted) => return accepted,
             Err(e) => {
                 // The process has no descriptor left, or the peer has gone: neither is a reason to stop serving the others.
                 tracing::warn!(error = %e, "cannot accept a connection");

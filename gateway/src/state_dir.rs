@@ -49,6 +49,11 @@ const SECRET_MINIMUM: usize = 16;
 const SECRET_FILE_LIMIT: u64 = 4096;
 
 impl GatewayDir {
+    /// The name of the file with the admin's token.
+    pub const ADMIN_TOKEN: &str = "admin-token";
+    /// The name of the file with the agents' common token.
+    pub const AGENT_TOKEN: &str = "agent-token";
+
     /// Opens and locks the folder. If it does not exist, it is created for its owner only.
     ///
     /// # Errors
@@ -71,6 +76,11 @@ impl GatewayDir {
         self.dir.path().join("artifacts")
     }
 
+    /// Returns the paths of the tokens that are created here if no other files are given.
+    pub fn token_files(&self) -> [PathBuf; 2] {
+        [Self::ADMIN_TOKEN, Self::AGENT_TOKEN].map(|name| self.dir.path().join(name))
+    }
+
     /// Returns the secret in the file `name` of this folder. If the file does not exist, it is created with 256 random bits in hexadecimal
     /// digits, readable to its owner only.
     ///
@@ -79,10 +89,7 @@ impl GatewayDir {
     pub fn own_secret(&self, name: &str) -> Result<String, SecretError> {
         let path = self.dir.path().join(name);
         if !path.exists() {
-            let mut bits = [0; 32];
-            let filled = SysRng.try_fill_bytes(&mut bits);
-            filled.map_err(|e| SecretError::Random(e.to_string()))?;
-            let text = format!("{}\n", hex::encode(bits));
+            let text = format!("{}\n", random_secret()?);
             self.dir.write(name, text.as_bytes())?;
         }
         read_secret(&path)
@@ -115,6 +122,17 @@ impl Drop for GatewayDir {
     fn drop(&mut self) {
         self.remove_endpoints();
     }
+}
+
+/// Makes a secret: 256 random bits of the operating system, in hexadecimal digits.
+///
+/// # Errors
+/// If the operating system has no random numbers.
+pub fn random_secret() -> Result<String, SecretError> {
+    let mut bits = [0; 32];
+    let filled = SysRng.try_fill_bytes(&mut bits);
+    filled.map_err(|e| SecretError::Random(e.to_string()))?;
+    Ok(hex::encode(bits))
 }
 
 /// Reads a secret from a file, without the white space around it.

@@ -10,8 +10,9 @@ use packhorse_cluster::{
     ReplicaId, ReplicaPhase, ReplicaSpec, RequestsPerSecond, Scheduling, TensorSpec,
 };
 use packhorse_control::record::{Forecast, NodeRecord, PlanRecord, Settings};
-use packhorse_gateway::store::{InsertModelError, Store};
+use packhorse_gateway::store::{ArtifactFiles, InsertModelError, Store};
 use packhorse_kernels::KernelTable;
+use sqlx::{Connection as _, Executor as _};
 
 async fn open(folder: &Path) -> Store {
     Store::open(&folder.join("packhorse.db")).await.unwrap()
@@ -141,6 +142,104 @@ async fn every_start_has_a_greater_epoch() {
         assert_eq!(store.begin_epoch().await.unwrap(), expected);
         store.close().await;
     }
+}
+
+#[tokio::test]
+async fn a_store_keeps_its_identity_and_its_raised_epochs() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path()).await;
+    let id = store.cluster_id().await.unwrap();
+    assert_eq!(store.begin_epoch().await.unwrap(), 1);
+    store.begin_epoch_at(41).await.unwrap();
+    assert!(store.begin_epoch_at(41).await.is_err());
+    store.close().await;
+    let store = open(folder.path()).await;
+    assert_eq!(store.cluster_id().await.unwrap(), id);
+    assert_eq!(store.begin_epoch().await.unwrap(), 42);
+    let other = tempfile::tempdir().unwrap();
+    assert_ne!(open(other.path()).await.cluster_id().await.unwrap(), id);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_file_is_never_deleted_under_a_registration() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path()).await;
+    let files = folder.path().join("artifacts");
+    let limit = ByteCount::new(1 << 20);
+    let files = ArtifactFiles::open(files, Vec::new(), limit, store.clone())
+        .await
+        .unwrap();
+    let (mut registered, mut refused) = (0, 0);
+    for round in 0..60_u32 {
+        let content = format!("the file of round {round}");
+        let digest = files
+            .receive(None, content.as_bytes())
+            .await
+            .unwrap()
+            .digest;
+        // Files may go as soon as they are stored: the worst time for a registration.
+        let sweep = tokio::spawn({
+            let files = files.clone();
+            async move {
+                tokio::time::sleep(Duration::from_millis(2)).await;
+                files.delete_unused(Duration::ZERO).await.unwrap();
+            }
+        });
+        let model = format!("m{round}:1");
+        tokio::time::sleep(Duration::from_micros(u64::from(round) * 80)).await;
+        let inserted = store.insert_model(&spec(&model, digest)).await;
+        sweep.await.unwrap();
+        match inserted {
+            Ok(()) => {
+                registered += 1;
+                let (_, bytes) = files.read(digest).await.unwrap();
+                assert_eq!(bytes, content.len() as u64);
+            }
+            Err(InsertModelError::UnknownArtifact) => {
+                refused += 1;
+                assert!(files.read(digest).await.is_err());
+            }
+            Err(e) => panic!("{e}"),
+        }
+    }
+    assert_eq!(registered + refused, 60);
+}
+
+#[tokio::test]
+async fn plans_are_listed_without_what_is_large_in_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path()).await;
+    let mut large = plan(2);
+    large.forecasts = (0..40)
+        .map(|number| Forecast {
+            model: format!("unserved{number}:1").parse().unwrap(),
+            ..plan(2).forecasts[0].clone()
+        })
+        .collect();
+    for plan in [&plan(1), &large] {
+        store.insert_plan(plan).await.unwrap();
+    }
+    let listed = store.plan_summaries(None, 10).await.unwrap();
+    assert_eq!(listed.len(), 2);
+    let totals = &listed[0].totals;
+    assert_eq!(listed[0].generation, Generation(2));
+    assert_eq!((totals.replicas, totals.models), (large.replicas.len(), 40));
+    assert_eq!((totals.unserved_models, totals.unserved.len()), (40, 16));
+    let before = store.plan_summaries(Some(Generation(2)), 10).await.unwrap();
+    assert_eq!(before, listed[1..]);
+    assert_eq!(store.plan_summaries(None, 1).await.unwrap(), listed[..1]);
+    store.close().await;
+
+    // A store of 0.1.0 has no summaries; they are added when it is opened.
+    let file = folder.path().join("packhorse.db");
+    let url = format!("sqlite://{}", file.display());
+    let mut old = sqlx::AnyConnection::connect(&url).await.unwrap();
+    old.execute("UPDATE plans SET summary = NULL")
+        .await
+        .unwrap();
+    old.close().await.unwrap();
+    let store = open(folder.path()).await;
+    assert_eq!(store.plan_summaries(None, 10).await.unwrap(), listed);
 }
 
 #[tokio::test]

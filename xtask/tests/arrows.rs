@@ -46,6 +46,7 @@ const ARROWS: [(&str, &[&str]); 19] = [
             "figures",
             "kernels",
             "client",
+            "service",
         ],
     ),
     (

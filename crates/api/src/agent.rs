@@ -1,14 +1,58 @@
 //! The messages between an agent and the gateway. The wanted state and the statuses of replicas and measurements are types of
 //! `cluster`.
+//!
+//! Gateway and agents are updated at different times. Therefore either side ignores fields that it does not know, new fields have
+//! defaults, and each side names the versions of the protocol that it speaks ([`ProtocolRange`]).
 
+mod validation;
+
+use std::fmt;
+
+use packhorse_cluster::{ClusterId, ProfileProgress, ReplicaStatus};
 pub use packhorse_cluster::{DeviceReport, WantedState};
-use packhorse_cluster::{ProfileProgress, ReplicaStatus};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+pub use validation::InvalidField;
+
+/// The versions of the agent protocol that a side speaks: all from the first to the last. A message without a range is of version 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ProtocolRange {
+    /// The oldest version.
+    pub first: u32,
+    /// The newest version.
+    pub last: u32,
+}
+
+impl ProtocolRange {
+    /// The versions that this build speaks.
+    pub const SUPPORTED: Self = Self { first: 1, last: 1 };
+
+    /// Returns the highest version that both sides speak; none if they have none in common.
+    pub fn highest_common(self, other: Self) -> Option<u32> {
+        let last = self.last.min(other.last);
+        (last >= self.first.max(other.first)).then_some(last)
+    }
+}
+
+impl Default for ProtocolRange {
+    fn default() -> Self {
+        Self { first: 1, last: 1 }
+    }
+}
+
+impl fmt::Display for ProtocolRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.first == self.last {
+            write!(f, "{}", self.last)
+        } else {
+            write!(f, "{} to {}", self.first, self.last)
+        }
+    }
+}
+
 /// Takes or renews the lease of a node.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
 pub struct LeaseRequest {
     /// A random identity of the agent's state folder. It distinguishes two agents that claim the same node.
     pub instance: String,
@@ -16,20 +60,45 @@ pub struct LeaseRequest {
     pub agent_version: String,
     /// The node's devices.
     pub devices: Vec<DeviceReport>,
+    /// The versions of the agent protocol that the agent speaks.
+    #[serde(default)]
+    pub protocol: ProtocolRange,
+    /// The cluster that the agent obeys; null before the first.
+    #[serde(default)]
+    #[schema(value_type = Option<String>)]
+    pub cluster_id: Option<ClusterId>,
+    /// The highest epoch of that cluster that the agent has seen. If it is not below the gateway's, the gateway's store is a
+    /// restored one, and the gateway raises its epoch.
+    #[serde(default)]
+    pub highest_epoch: u64,
+    /// Fresh random hexadecimal digits, over which the gateway of another cluster makes its proof.
+    #[serde(default)]
+    pub nonce: Option<String>,
 }
 
 /// The granted lease of a node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct LeaseGrant {
     /// The gateway's epoch. The agent ignores wanted states of older epochs.
     pub epoch: u64,
     /// The duration of the lease, in milliseconds. Agents renew it after a third of this time.
     pub lease_ms: u64,
+    /// The versions of the agent protocol that the gateway speaks.
+    #[serde(default)]
+    pub protocol: ProtocolRange,
+    /// The identity of the gateway's store; null from a gateway that has none yet.
+    #[serde(default)]
+    #[schema(value_type = Option<String>)]
+    pub cluster_id: Option<ClusterId>,
+    /// The proof that the gateway may change the agent's cluster, in hexadecimal digits: an HMAC-SHA256 over the agent's nonce and the
+    /// cluster id, keyed with the link secret, or with the SHA-256 of the agent's token where there is none. Null if the agent's
+    /// cluster is the gateway's.
+    #[serde(default)]
+    pub proof: Option<String>,
 }
 
 /// The whole state of a node, sent on every change and with every renewal of the lease.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
 pub struct AgentStatus {
     /// The agent's instance, as in its lease request.
     pub instance: String,
@@ -48,7 +117,7 @@ pub struct AgentStatus {
 
 /// The current state of a GPU. Values that its driver does not report are null.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields, default)]
+#[serde(default)]
 pub struct GpuStatus {
     /// The device's name within the node, which is the GPU's UUID.
     pub device: String,
@@ -86,7 +155,6 @@ pub struct GpuStatus {
 
 /// A process that computes on a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
 pub struct GpuProcess {
     /// The process id on the node.
     pub pid: u32,

@@ -1,7 +1,8 @@
 //! The messages of the admin API (`/v1`) between gateway, client, CLI and agent, as JSON.
 //!
 //! Field names carry their unit: `_ms` for milliseconds, `_rps` for requests per second. The body of every error is
-//! [`ErrorBody`]. Requests with unknown fields are refused, so that a misspelt field is not silently ignored.
+//! [`ErrorBody`]. Requests of people with unknown fields are refused, so that a misspelt field is not silently ignored; messages
+//! between agents and gateway ([`agent`]) may have fields that the other side does not know.
 
 pub mod agent;
 pub mod local_worker;
@@ -16,10 +17,10 @@ pub use model::{
     ArtifactView, ModelChange, ModelGoodput, ModelRegistration, ModelState, ModelView,
     ProfilingView, ReplicaView,
 };
-pub use node::{DeviceView, NodeState, NodeView};
+pub use node::{DeviceView, NodeState, NodeTokenView, NodeView};
 pub use plan::{
-    ForecastView, GoodputView, PlacementView, PlanDiff, PlanPreview, PlanPreviewRequest, PlanView,
-    PolicyChange, PolicyInfo, PolicyView, PreviewDevices, PreviewModel,
+    ForecastView, GoodputView, PlacementView, PlanDiff, PlanPreview, PlanPreviewRequest,
+    PlanSummary, PlanView, PolicyChange, PolicyInfo, PolicyView, PreviewDevices, PreviewModel,
 };
 
 /// The body of every response that is not a success.

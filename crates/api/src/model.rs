@@ -2,8 +2,9 @@
 
 pub use packhorse_cluster::ModelState;
 use packhorse_cluster::{
-    ArtifactDigest, ByteCount, Capacity, ComputeShare, DeviceId, DeviceKind, ModelName,
-    ModelVersion, RateMode, ReplicaId, ReplicaState, RequestsPerSecond, TensorSpec,
+    ArtifactDigest, ByteCount, Capacity, ComputeShare, Datatype, DeviceId, DeviceKind, Dim,
+    ModelName, ModelVersion, Padding, RateMode, ReplicaId, ReplicaState, RequestsPerSecond,
+    TensorSpec,
 };
 use serde::{Deserialize, Deserializer, Serialize};
 use utoipa::ToSchema;
@@ -46,9 +47,43 @@ pub struct ModelRegistration {
     #[schema(minimum = 1, maximum = 1_000_000)]
     pub queue_limit: Option<u32>,
     /// The inputs, in the order of the program's arguments. Shapes include the batch dimension.
+    #[serde(deserialize_with = "strict_tensors")]
     pub inputs: Vec<TensorSpec>,
     /// The outputs, in the order of the program's results. Shapes include the batch dimension.
+    #[serde(deserialize_with = "strict_tensors")]
     pub outputs: Vec<TensorSpec>,
+}
+
+/// Reads the signatures of a registration, in which an unknown field is a misspelt one. Elsewhere, between gateway and agent, unknown
+/// fields are those of a newer version.
+fn strict_tensors<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<TensorSpec>, D::Error> {
+    /// A [`TensorSpec`] without unknown fields.
+    #[derive(Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Tensor {
+        name: String,
+        datatype: Datatype,
+        shape: Vec<Dim>,
+        #[serde(default)]
+        pad: Option<Pad>,
+    }
+    /// A [`Padding`] without unknown fields.
+    #[derive(Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Pad {
+        axis: usize,
+        #[serde(default)]
+        value: f64,
+    }
+    let tensors = Vec::<Tensor>::deserialize(deserializer)?;
+    let padding = |Pad { axis, value }| Padding { axis, value };
+    let spec = |tensor: Tensor| TensorSpec {
+        name: tensor.name,
+        datatype: tensor.datatype,
+        shape: tensor.shape,
+        pad: tensor.pad.map(padding),
+    };
+    Ok(tensors.into_iter().map(spec).collect())
 }
 
 /// Changes the SLO, rate, rate mode or queue limit of a model. Absent fields stay unchanged.

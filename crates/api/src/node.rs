@@ -23,6 +23,16 @@ pub struct NodeView {
     pub devices: Vec<DeviceView>,
 }
 
+/// A new token of a node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct NodeTokenView {
+    /// The node's name.
+    #[schema(value_type = String)]
+    pub node: NodeName,
+    /// The bearer token, for the agent's `--token-file`. It is not shown again.
+    pub token: String,
+}
+
 /// A device of a node.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct DeviceView {

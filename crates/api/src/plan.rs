@@ -35,6 +35,34 @@ pub struct PlanView {
     pub devices_used: usize,
 }
 
+/// A stored plan without its replicas and forecasts, which `GET /v1/plans/{generation}` returns.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct PlanSummary {
+    /// The plan's number.
+    #[schema(value_type = u64)]
+    pub generation: Generation,
+    /// The policy that made the plan.
+    pub policy: String,
+    /// The time at which the plan was stored, in milliseconds since 1970.
+    pub created_unix_ms: i64,
+    /// The reason why the plan was made, as text for people.
+    pub reason: String,
+    /// The time that the policy took, in milliseconds.
+    pub solve_ms: f64,
+    /// The sum of the models' predicted goodput, in requests per second.
+    pub predicted_goodput_rps: f64,
+    /// The number of planned replicas.
+    pub replicas: usize,
+    /// The number of models that were planned for.
+    pub models: usize,
+    /// The number of devices with at least one replica.
+    pub devices_used: usize,
+    /// The number of models without a replica.
+    pub unserved_models: usize,
+    /// The first 16 of these models, as NAME:VERSION.
+    pub unserved: Vec<String>,
+}
+
 /// A planned replica.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct PlacementView {

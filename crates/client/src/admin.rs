@@ -1,8 +1,10 @@
 //! The client of the admin API, with one method per route.
 
+use std::io;
+
 use packhorse_api::{
-    ArtifactView, GoodputView, ModelChange, ModelRegistration, ModelView, NodeView, PlanDiff,
-    PlanPreview, PlanPreviewRequest, PlanView, PolicyChange, PolicyView,
+    ArtifactView, GoodputView, ModelChange, ModelRegistration, ModelView, NodeTokenView, NodeView,
+    PlanDiff, PlanPreview, PlanPreviewRequest, PlanSummary, PlanView, PolicyChange, PolicyView,
 };
 use packhorse_cluster::{
     DeviceKind, Generation, ModelName, ModelVersion, NodeName, ProfileError, ProfileTable,
@@ -77,6 +79,17 @@ pub enum KernelsError {
     /// The gateway's CSV is not a table of kernels.
     #[error("the gateway's kernels cannot be parsed")]
     Csv(#[source] KernelTableError),
+}
+
+/// The reason why a backup was not written.
+#[derive(Debug, thiserror::Error)]
+pub enum BackupError {
+    /// The call failed.
+    #[error(transparent)]
+    Call(#[from] CallError),
+    /// The file cannot be written.
+    #[error("the backup cannot be written")]
+    Write(#[source] io::Error),
 }
 
 impl AdminClient {
@@ -231,6 +244,29 @@ impl AdminClient {
         self.node_action(node, "drain").await
     }
 
+    /// Makes a token for the agent of one node. Other tokens do not lease the node any more.
+    pub async fn new_node_token(&self, node: &NodeName) -> Result<NodeTokenView, CallError> {
+        let route = ["v1", "nodes", node.as_str(), "token"];
+        self.caller
+            .fetch(self.caller.request(Method::POST, route))
+            .await
+    }
+
+    /// Writes a backup of the gateway's state, which is a tar archive, and returns its number of bytes.
+    ///
+    /// # Errors
+    /// If the call failed, or a part cannot be written. What was written then is no backup.
+    pub async fn backup(&self, to: &mut (dyn io::Write + Send)) -> Result<u64, BackupError> {
+        let request = self.caller.request(Method::GET, ["v1", "backup"]);
+        let mut response = self.caller.open(request).await?;
+        let mut bytes = 0;
+        while let Some(chunk) = self.caller.chunk(&mut response).await? {
+            to.write_all(&chunk).map_err(BackupError::Write)?;
+            bytes += chunk.len() as u64;
+        }
+        Ok(bytes)
+    }
+
     /// Returns the plan in force; `None` before the first plan.
     pub async fn plan(&self) -> Result<Option<PlanView>, CallError> {
         match self.get(["v1", "plan"]).await {
@@ -249,8 +285,8 @@ impl AdminClient {
         }
     }
 
-    /// Returns the stored plans, newest first.
-    pub async fn plans(&self) -> Result<Vec<PlanView>, CallError> {
+    /// Returns the stored plans without their replicas, newest first.
+    pub async fn plans(&self) -> Result<Vec<PlanSummary>, CallError> {
         self.get(["v1", "plans"]).await
     }
 

@@ -19,6 +19,9 @@ const CALL_LIMIT: Duration = Duration::from_secs(70);
 /// The largest response body that is read, in bytes.
 const RESPONSE_LIMIT: usize = 1 << 30;
 
+/// The number of bytes after which no more of the message of a refusal is read.
+const REFUSAL_LIMIT: usize = 64 << 10;
+
 /// The reason why a call to the gateway failed.
 #[derive(Debug, thiserror::Error)]
 pub enum CallError {
@@ -164,6 +167,37 @@ impl Caller {
             Ok((response, body.freeze()))
         } else {
             Err(refusal(&response, &body))
+        }
+    }
+
+    /// Sends a request and returns the response, whose body is then read with [`Caller::chunk`], if its status is a success.
+    pub(crate) async fn open(&self, request: RequestBuilder) -> Result<Response, CallError> {
+        let sent = tokio::time::timeout(CALL_LIMIT, request.send()).await;
+        let sent = sent.map_err(|_| self.timed_out())?;
+        let mut response = sent.map_err(|e| self.failure(CALL_LIMIT, &e))?;
+        if response.status().is_success() {
+            return Ok(response);
+        }
+        let mut body = BytesMut::new();
+        while body.len() < REFUSAL_LIMIT
+            && let Some(chunk) = self.chunk(&mut response).await?
+        {
+            body.extend_from_slice(&chunk);
+        }
+        Err(refusal(&response, &body))
+    }
+
+    /// Returns the next part of a body, which may be as long as it will but must not stall.
+    pub(crate) async fn chunk(&self, response: &mut Response) -> Result<Option<Bytes>, CallError> {
+        let chunk = tokio::time::timeout(CALL_LIMIT, response.chunk()).await;
+        let chunk = chunk.map_err(|_| self.timed_out())?;
+        chunk.map_err(|e| self.failure(CALL_LIMIT, &e))
+    }
+
+    fn timed_out(&self) -> CallError {
+        CallError::Timeout {
+            url: self.base.clone(),
+            limit: CALL_LIMIT,
         }
     }
 

@@ -11,7 +11,7 @@ mod base_url;
 mod call;
 mod inference;
 
-pub use admin::{AdminClient, KernelsError, ProfilesError, TokenError};
+pub use admin::{AdminClient, BackupError, KernelsError, ProfilesError, TokenError};
 pub use artifact::{ArtifactFile, HashError, UploadError};
 pub use base_url::{BaseUrl, BaseUrlError};
 pub use call::{CallError, Cause};

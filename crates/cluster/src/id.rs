@@ -94,6 +94,10 @@ name!(
     NodeName, "node name"
 );
 name!(
+    /// The random identity of a gateway's store, by which an agent tells a restored store from another one.
+    ClusterId, "cluster id"
+);
+name!(
     /// The kind of a device, for which profiles are measured: `V100-SXM2-16GB`, `H200`, `cpu-xeon-platinum-8481c`.
     DeviceKind, "device kind"
 );

@@ -26,8 +26,8 @@ pub use device::{Device, DeviceIndex, known_cost_per_hour, known_kind};
 pub use discipline::{Discipline, UnknownDiscipline};
 pub use explanation::{Bound, Change, Explanation, Remedy};
 pub use id::{
-    ArtifactDigest, DeviceId, DeviceKind, Generation, IdError, ModelId, ModelName, ModelVersion,
-    NodeName, ReplicaId,
+    ArtifactDigest, ClusterId, DeviceId, DeviceKind, Generation, IdError, ModelId, ModelName,
+    ModelVersion, NodeName, ReplicaId,
 };
 pub use model::{ModelIndex, ModelSpec, ModelSpecError, Program, RateMode, UnknownRateMode};
 pub use model_state::ModelState;

@@ -13,7 +13,6 @@ pub struct ModelIndex(pub usize);
 /// The program that a replica runs: a TorchScript file with its signature. A worker needs no other information about a model.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-#[serde(deny_unknown_fields)]
 pub struct Program {
     /// Name and version, as `NAME:VERSION`.
     #[cfg_attr(feature = "openapi", schema(value_type = String))]

@@ -27,16 +27,22 @@ pub struct WantedReplica {
     #[serde(default)]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<u64>))]
     pub memory_bytes: Option<ByteCount>,
+    /// The number of restarts that the gateway has asked for, because the replica's worker answered and was broken all the same. When
+    /// it rises, the agent restarts the worker.
+    #[serde(default)]
+    pub attempt: u32,
 }
 
 impl WantedReplica {
-    /// Returns true if a worker that runs this replica can run the other unchanged. Only the planned memory may differ: it changes with a
-    /// new profile, which is no reason to stop a worker.
+    /// Returns true if a worker that runs this replica can run the other unchanged. Only the planned memory and the attempt may differ:
+    /// the memory changes with a new profile, which is no reason to stop a worker, and a new attempt is another worker of the same
+    /// replica.
     pub fn runs_as(&self, other: &Self) -> bool {
-        let memory_bytes = self.memory_bytes;
+        let (memory_bytes, attempt) = (self.memory_bytes, self.attempt);
         *self
             == Self {
                 memory_bytes,
+                attempt,
                 ..other.clone()
             }
     }
@@ -74,11 +80,12 @@ pub struct WantedState {
 /// The state of a replica's worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-#[serde(rename_all = "snake_case")]
+#[serde(rename_all = "snake_case", from = "String")]
 pub enum ReplicaState {
     /// The agent fetches the artifact.
     Fetching,
-    /// The worker process starts, loads the program and warms up.
+    /// The worker process starts, loads the program and warms up. A state that this version does not know is read as this one: the
+    /// replica exists and gets no batches.
     Loading,
     /// The worker takes batches at its address.
     Ready,
@@ -88,6 +95,20 @@ pub enum ReplicaState {
     BackingOff,
     /// The program cannot be served as it is registered, and a restart would not help.
     Failed,
+}
+
+impl From<String> for ReplicaState {
+    fn from(word: String) -> Self {
+        match word.as_str() {
+            "fetching" => Self::Fetching,
+            "ready" => Self::Ready,
+            "draining" => Self::Draining,
+            "backing_off" => Self::BackingOff,
+            "failed" => Self::Failed,
+            // "loading", and the words of later versions.
+            _ => Self::Loading,
+        }
+    }
 }
 
 /// The status that a node reports of one replica.
@@ -154,7 +175,6 @@ pub struct ProfileProgress {
 /// A device as its agent reports it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-#[serde(deny_unknown_fields)]
 pub struct DeviceReport {
     /// The device's name within the node: the UUID of an NVIDIA GPU, `cpu0`, `sim0`.
     pub name: String,
@@ -198,4 +218,26 @@ pub enum NodeState {
     Draining,
     /// The node's agent has lost the lease, and no replicas are placed on the node.
     Lost,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_state_is_read_as_it_is_written_and_an_unknown_one_as_loading() {
+        for state in [
+            ReplicaState::Fetching,
+            ReplicaState::Loading,
+            ReplicaState::Ready,
+            ReplicaState::Draining,
+            ReplicaState::BackingOff,
+            ReplicaState::Failed,
+        ] {
+            let word = serde_json::to_string(&state).unwrap();
+            assert_eq!(serde_json::from_str::<ReplicaState>(&word).unwrap(), state);
+        }
+        let later: ReplicaState = serde_json::from_str("\"hibernating\"").unwrap();
+        assert_eq!(later, ReplicaState::Loading);
+    }
 }

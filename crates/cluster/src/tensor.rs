@@ -235,7 +235,6 @@ impl fmt::Display for Dim {
 /// The padding by which requests of different sizes along one axis share a batch: the shorter ones are filled up at their end.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-#[serde(deny_unknown_fields)]
 pub struct Padding {
     /// The padded axis, counted with the batch dimension; not 0.
     pub axis: usize,
@@ -247,7 +246,6 @@ pub struct Padding {
 /// The signature of an input or output tensor.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-#[serde(deny_unknown_fields)]
 pub struct TensorSpec {
     /// The tensor's name.
     pub name: String,

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use packhorse_cluster::{DeviceReport, ProfileProgress, ReplicaId, ReplicaStatus};
+use packhorse_cluster::{ClusterId, DeviceReport, ProfileProgress, ReplicaId, ReplicaStatus};
 
 /// The claim of an agent to the lease of a node.
 #[derive(Clone, Debug, PartialEq)]
@@ -13,6 +13,10 @@ pub struct LeaseClaim {
     pub agent_version: String,
     /// The devices of the node.
     pub devices: Vec<DeviceReport>,
+    /// The cluster that the agent obeys; none before the first.
+    pub cluster_id: Option<ClusterId>,
+    /// The highest epoch of that cluster that the agent has seen.
+    pub highest_epoch: u64,
 }
 
 /// The report of an agent.

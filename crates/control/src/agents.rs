@@ -8,8 +8,10 @@ use crate::{
     agent_message::{LeaseClaim, NodeReport},
     command::CommandError,
     controller::Controller,
-    effect::Write,
+    effect::{Effect, Write},
     event::LinkState,
+    fencing::EpochClaim,
+    keys::RequestKey,
     measurements::{Measurement, MeasurementError, result},
     nodes::{Node, ReportChange},
     notice::{DeviceNotice, Notice},
@@ -22,15 +24,59 @@ use crate::{
 const FAILED_STARTS: u32 = 3;
 
 impl Controller {
+    /// Takes a claim to the lease of a node. If the agent has seen later epochs than this gateway's, whose store was restored from a
+    /// backup, the epoch is raised first.
+    pub(crate) fn lease_requested(
+        &mut self,
+        now: Time,
+        request: RequestKey,
+        name: &NodeName,
+        claim: LeaseClaim,
+    ) {
+        let required = self.fence.required_epoch(EpochClaim {
+            node: name,
+            instance: &claim.instance,
+            cluster_id: claim.cluster_id.as_ref(),
+            highest_epoch: claim.highest_epoch,
+        });
+        let result = match required {
+            Ok(Some(epoch)) => {
+                let pending = Pending::Epoch(epoch, request, name.clone(), claim);
+                self.store(Write::BeginEpoch(epoch), pending);
+                return;
+            }
+            Ok(None) => self.take_lease(now, name, claim),
+            Err(implausible) => Err(CommandError::InvalidField {
+                field: "highest_epoch",
+                problem: implausible.to_string(),
+            }),
+        };
+        self.effect(Effect::Acknowledge(request, result));
+    }
+
+    /// Raises the epoch, and publishes everything again with it.
+    pub(crate) fn raise_epoch(&mut self, epoch: u64) {
+        if epoch > self.fence.epoch() {
+            self.fence.raise(epoch);
+            let nodes = self.state.nodes.iter();
+            let names: Vec<NodeName> = nodes.map(|(name, _)| name.clone()).collect();
+            for name in names {
+                self.state.rollout.touch_node(&name);
+            }
+        }
+    }
+
     /// Grants or renews the lease of a node.
-    pub(crate) fn take_lease(
+    fn take_lease(
         &mut self,
         now: Time,
         name: &NodeName,
         claim: LeaseClaim,
     ) -> Result<(), CommandError> {
         let until = now + self.config.lease;
+        let instance = claim.instance.clone();
         let leased = self.state.nodes.take_lease(now, name, claim, until)?;
+        self.fence.granted(name, &instance);
         if !leased.joined && !leased.changed {
             return Ok(());
         }
@@ -211,7 +257,7 @@ impl Controller {
         let Some(report) = node.and_then(|node| node.report.as_ref()) else {
             return;
         };
-        if epoch != self.epoch {
+        if epoch != self.fence.epoch() {
             return;
         }
         let measurements = &self.state.measurements;

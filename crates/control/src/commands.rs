@@ -165,6 +165,16 @@ impl Controller {
                 };
                 self.effect(Effect::Acknowledge(request, result));
             }
+            Pending::Epoch(epoch, request, node, claim) => match result {
+                Ok(()) => {
+                    self.raise_epoch(epoch);
+                    self.lease_requested(now, request, &node, claim);
+                }
+                Err(error) => {
+                    let error = Err(CommandError::NotStored(error));
+                    self.effect(Effect::Acknowledge(request, error));
+                }
+            },
             Pending::Plan {
                 record,
                 replicas,
@@ -318,6 +328,7 @@ impl Controller {
         self.drains.end(&name);
         self.node_changed(&name);
         self.publications.remove_node(&name);
+        self.fence.forget(&name);
         self.announcements.remove_node(&name);
         self.tell(Notice::Node(name.clone(), None, "was removed".to_owned()));
         self.request_plan(now, PlanReason::NodeRemoved(name));

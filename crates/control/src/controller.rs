@@ -18,6 +18,7 @@ use crate::{
     effect::{Effect, ServeChange, Target, Write},
     event::Event,
     exclusions::{Exclusions, StartFailures},
+    fencing::EpochFence,
     keys::{Receipt, RequestKey},
     limits::MAX_WAITING,
     measurements::Measurements,
@@ -71,8 +72,8 @@ pub struct Config {
 #[derive(Debug)]
 pub struct Controller {
     pub(crate) config: Config,
-    /// The number of the gateway's start.
-    pub(crate) epoch: u64,
+    /// The epoch of the gateway, and the agents that have it.
+    pub(crate) fence: EpochFence,
     pub(crate) state: State,
     pub(crate) rates: ArrivalRates,
     pub(crate) predictions: Predictions,
@@ -141,7 +142,7 @@ impl Controller {
         };
         state.learn_from_pairs();
         let mut controller = Self {
-            epoch: stored.epoch,
+            fence: EpochFence::new(stored.cluster_id, stored.epoch),
             state,
             rates,
             predictions: Predictions::default(),
@@ -383,8 +384,7 @@ impl Controller {
     fn requested(&mut self, now: Time, request: RequestKey, command: Command) {
         match command {
             Command::TakeLease(node, claim) => {
-                let result = self.take_lease(now, &node, claim);
-                self.effect(Effect::Acknowledge(request, result));
+                self.lease_requested(now, request, &node, claim);
             }
             Command::Report(node, report) => {
                 let result = self.report(now, &node, report);

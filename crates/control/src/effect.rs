@@ -39,6 +39,8 @@ pub enum Effect {
 /// A write to the store. Each is carried out as a whole or not at all.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Write {
+    /// Begins this epoch, which is above the present one.
+    BeginEpoch(u64),
     /// Adds a model.
     InsertModel(Box<ModelSpec>),
     /// Replaces what may change of a model.

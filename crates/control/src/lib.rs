@@ -11,6 +11,8 @@
 //!
 //! [`rates`] measures the request rates of models, and says what to plan for and when a plan is out of date.
 //!
+//! [`fencing`] says when the gateway must raise its epoch before an agent obeys it.
+//!
 //! The crate is pure: it has no clock, file system or randomness and uses ordered maps only, so that equal input gives equal
 //! output.
 
@@ -28,6 +30,7 @@ mod drains;
 mod effect;
 mod event;
 mod exclusions;
+pub mod fencing;
 mod finding;
 mod findings;
 mod keys;

@@ -6,6 +6,7 @@ use packhorse_cluster::{DeviceKind, ModelId, ModelSpec, NodeName, ProfileTable, 
 use packhorse_contention::PairTable;
 
 use crate::{
+    agent_message::LeaseClaim,
     keys::RequestKey,
     measurements::Measurement,
     plan_reason::PlanReasons,
@@ -18,6 +19,8 @@ use crate::{
 pub(crate) enum Pending {
     /// The command of an admin, whose change takes effect once it is stored.
     Command(RequestKey, Change),
+    /// A raised epoch, without which the agent of a node would not obey.
+    Epoch(u64, RequestKey, NodeName, LeaseClaim),
     /// A plan, with its replicas, which is rolled out once it is stored.
     Plan {
         record: Arc<PlanRecord>,

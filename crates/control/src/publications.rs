@@ -23,7 +23,9 @@ impl Publications {
         profiles: Vec<WantedProfile>,
     ) -> Option<Arc<WantedState>> {
         let before = self.wanted.get(node);
-        if before.is_some_and(|old| old.replicas == replicas && old.profiles == profiles) {
+        if before.is_some_and(|old| {
+            old.epoch == epoch && old.replicas == replicas && old.profiles == profiles
+        }) {
             return None;
         }
         let state = Arc::new(WantedState {

@@ -3,8 +3,9 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use packhorse_cluster::{
-    DeviceId, DeviceKind, Discipline, ModelId, ModelName, ModelVersion, NodeName, PolicyOptions,
-    ProfileTable, Program, Replica, ReplicaId, ReplicaStatus, RequestsPerSecond, Time,
+    ClusterId, DeviceId, DeviceKind, Discipline, ModelId, ModelName, ModelVersion, NodeName,
+    PolicyOptions, ProfileTable, Program, Replica, ReplicaId, ReplicaStatus, RequestsPerSecond,
+    Time,
 };
 use packhorse_contention::PairTable;
 
@@ -24,7 +25,12 @@ use crate::{
 impl Controller {
     /// Returns the number of the gateway's start.
     pub fn epoch(&self) -> u64 {
-        self.epoch
+        self.fence.epoch()
+    }
+
+    /// Returns the identity of the store.
+    pub fn cluster_id(&self) -> &ClusterId {
+        self.fence.cluster_id()
     }
 
     /// Returns the time of the last call, which is the time of what is read.

@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 
 use packhorse_cluster::{
-    DeviceId, DeviceKind, DeviceReport, Discipline, Generation, ModelId, ModelSpec, NodeName,
-    PolicyOptions, ProfileTable, Replica, RequestsPerSecond, Scheduling,
+    ClusterId, DeviceId, DeviceKind, DeviceReport, Discipline, Generation, ModelId, ModelSpec,
+    NodeName, PolicyOptions, ProfileTable, Replica, RequestsPerSecond, Scheduling,
 };
 use packhorse_contention::PairTable;
 
@@ -81,8 +81,10 @@ pub struct Settings {
 }
 
 /// The stored state of a cluster.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct StoredCluster {
+    /// The identity of the store.
+    pub cluster_id: ClusterId,
     /// The number of the gateway's start, above that of every earlier start.
     pub epoch: u64,
     /// The registered models.

@@ -62,7 +62,7 @@ impl Controller {
         let profiles = self.wanted_profiles(name);
         let state = self
             .publications
-            .publish(self.epoch, name, replicas, profiles);
+            .publish(self.fence.epoch(), name, replicas, profiles);
         if let Some(state) = state {
             self.state.measurements.published(name, state.revision);
             self.effect(Effect::Publish(name.clone(), state));

@@ -12,6 +12,12 @@ pub enum Event {
         /// The gateway's epoch.
         epoch: u64,
     },
+    /// The gateway of another cluster granted the lease in this epoch, and proved that it may. Its epochs have nothing to do with those
+    /// seen before. The workers serve on until it says what it wants.
+    ClusterChanged {
+        /// The gateway's epoch.
+        epoch: u64,
+    },
     /// The gateway sent a wanted state.
     Wanted(WantedState),
     /// The artifact is in the cache: it was found there at the start, or fetched.

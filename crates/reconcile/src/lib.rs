@@ -16,6 +16,7 @@
 mod artifacts;
 mod backoff;
 mod event;
+mod fence;
 mod limits;
 mod reason;
 mod reconciler;
@@ -24,6 +25,7 @@ mod report;
 mod task;
 
 pub use event::{Action, Event};
+pub use fence::{Fence, FenceError};
 pub use limits::Limits;
 pub use reason::{ExitCause, Reason};
 pub use reconciler::Reconciler;

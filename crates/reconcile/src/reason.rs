@@ -21,6 +21,8 @@ pub enum Reason {
     NotMeasured(Duration),
     /// The worker reported that it failed; with its own text.
     Reported(String),
+    /// The gateway asked for a restart, because the worker answered and was broken all the same.
+    RestartRequested,
     /// The process ended without a report of a failure.
     Exited(ExitCause),
 }
@@ -62,6 +64,7 @@ impl fmt::Display for Reason {
                 let seconds = limit.as_secs();
                 write!(f, "the measurement did not end within {seconds} s")
             }
+            Self::RestartRequested => write!(f, "the worker is restarted on the gateway's request"),
             Self::DeviceFailed(text)
             | Self::FetchFailed(text)
             | Self::StartFailed(text)
@@ -121,6 +124,10 @@ mod tests {
                 "the measurement did not end within 80 s",
             ),
             (Reason::Reported(text), "text"),
+            (
+                Reason::RestartRequested,
+                "the worker is restarted on the gateway's request",
+            ),
             (Reason::Exited(ExitCause::Ended), "the worker ended"),
             (
                 Reason::Exited(ExitCause::Signal(9)),

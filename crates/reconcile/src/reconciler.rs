@@ -67,6 +67,11 @@ impl Reconciler {
     pub fn handle(&mut self, now: Time, event: Event) {
         match event {
             Event::Leased { epoch } => self.epoch = self.epoch.max(epoch),
+            Event::ClusterChanged { epoch } => {
+                self.epoch = epoch;
+                self.applied = None;
+                self.wanted.clear();
+            }
             Event::Wanted(state) => self.set_wanted(state),
             Event::Fetched(digest) => self.artifacts.fetched(digest),
             Event::FetchFailed(digest, error) => {
@@ -176,16 +181,17 @@ impl Reconciler {
         }
     }
 
-    /// Adds a record for each wanted task that has none.
+    /// Adds a record for each wanted task that has none, and takes over the attempts of the others.
     fn add_wanted(&mut self) {
         for (id, task) in &self.wanted {
-            self.tasks.entry(id.clone()).or_insert_with(|| {
+            let record = self.tasks.entry(id.clone()).or_insert_with(|| {
                 let mut record = TaskRecord::new(task.clone());
                 if !self.devices.contains(task.device()) {
                     record.finish(Reason::NoDevice(task.device().to_owned()));
                 }
                 record
             });
+            record.take_attempt(task.attempt());
         }
     }
 
@@ -202,6 +208,8 @@ impl Reconciler {
         for (id, record) in &mut self.tasks {
             let exceeded_limit = record.exceeded_limit(now, &self.limits);
             let failed = record.failed_permanently();
+            let attempt = self.wanted.get(id).map_or(0, Task::attempt);
+            let outdated = record.is_outdated(attempt);
             let device_failure = self.failed_devices.get(record.task.device());
             let Phase::Running(run) = &mut record.phase else {
                 continue;
@@ -220,6 +228,9 @@ impl Reconciler {
                     } else if let Some(reason) = exceeded_limit {
                         run.ending = Some(Ending::killed(reason));
                         actions.push(Action::Kill(id.clone()));
+                    } else if outdated {
+                        record.restart(now + self.limits.drain);
+                        actions.push(Action::Terminate(id.clone()));
                     }
                 }
                 Some(ending) => {

@@ -115,6 +115,35 @@ impl TaskRecord {
         }
     }
 
+    /// Takes over the number of restarts that the gateway has asked for. The process of an earlier attempt is left alone: it has to end
+    /// first ([`Self::is_outdated`]). A task that had failed permanently is tried again. A lower number is that of a gateway that has
+    /// lost its count, and is no reason to restart.
+    pub(crate) fn take_attempt(&mut self, wanted: u32) {
+        let rises = wanted > self.task.attempt();
+        if rises && self.has_process() {
+            return;
+        }
+        self.task.set_attempt(wanted);
+        if rises && matches!(self.phase, Phase::Finished) {
+            self.phase = Phase::Waiting;
+            self.report = None;
+        }
+    }
+
+    /// Returns true if the task has a process that the gateway wants restarted.
+    pub(crate) fn is_outdated(&self, wanted: u32) -> bool {
+        self.has_process() && wanted > self.task.attempt()
+    }
+
+    /// Notes that the process is told to end, so that another one takes its place.
+    pub(crate) fn restart(&mut self, kill_at: Time) {
+        if let Phase::Running(run) = &mut self.phase {
+            run.ending = Some(Ending::terminated(kill_at));
+            self.restarts = self.restarts.saturating_add(1);
+            self.reason = Some(Reason::RestartRequested);
+        }
+    }
+
     /// Returns true if there is a process, or the driver was told to start one.
     pub(crate) fn has_process(&self) -> bool {
         matches!(self.phase, Phase::Starting | Phase::Running(_))

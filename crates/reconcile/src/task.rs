@@ -55,6 +55,21 @@ impl Task {
         }
     }
 
+    /// Returns the number of restarts that the gateway has asked for.
+    pub(crate) fn attempt(&self) -> u32 {
+        match self {
+            Self::Serve(replica) => replica.attempt,
+            Self::Measure(_) => 0,
+        }
+    }
+
+    /// Sets the number of restarts that the gateway has asked for.
+    pub(crate) fn set_attempt(&mut self, attempt: u32) {
+        if let Self::Serve(replica) = self {
+            replica.attempt = attempt;
+        }
+    }
+
     /// Returns true if the task is a measurement.
     pub(crate) fn measures(&self) -> bool {
         matches!(self, Self::Measure(_))

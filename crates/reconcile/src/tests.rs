@@ -39,6 +39,7 @@ fn replica(id: &str, model: &str, device: &str) -> WantedReplica {
         batch_size: 4,
         compute_share_pct: None,
         memory_bytes: None,
+        attempt: 0,
     }
 }
 
@@ -316,6 +317,98 @@ fn nothing_older_than_the_newest_seen_is_obeyed() {
 }
 
 #[test]
+fn a_worker_that_the_gateway_finds_broken_is_told_to_finish_and_started_anew() {
+    let mut node = TestNode::serving();
+    let again = |attempt| WantedReplica {
+        attempt,
+        ..replica("1-0", "m", "a")
+    };
+    let ended = |node: &mut TestNode| node.on(Event::Exited(id("1-0"), ExitCause::Ended));
+    assert_eq!(
+        node.on(wanted(2, &[again(1)], &[])),
+        [Action::Terminate(id("1-0"))]
+    );
+    assert_eq!(node.status().state, ReplicaState::Draining);
+    assert_eq!(node.reason(), Reason::RestartRequested.to_string());
+    assert_eq!(
+        ended(&mut node),
+        [Action::Start(Task::Serve(again(1)))],
+        "nothing else has to be waited for"
+    );
+    node.on(Event::Started(id("1-0"), 78));
+    node.on(Event::Reported(id("1-0"), ready()));
+    assert_eq!(node.status().state, ReplicaState::Ready);
+    assert_eq!(node.status().restarts, 1);
+
+    // The same number again is no reason to restart, nor is the lower one of a gateway that has lost its count.
+    assert_eq!(node.on(wanted(3, &[again(1)], &[])), []);
+    assert_eq!(node.on(wanted(4, &[again(0)], &[])), []);
+    assert_eq!(
+        node.on(wanted(5, &[again(1)], &[])),
+        [Action::Terminate(id("1-0"))]
+    );
+    // A worker that does not finish is killed.
+    assert_eq!(node.after(LIMITS.drain), [Action::Kill(id("1-0"))]);
+    assert_eq!(starts(&ended(&mut node)), [id("1-0")]);
+}
+
+#[test]
+fn an_attempt_that_rises_while_there_is_no_worker_is_the_one_that_starts_anyway() {
+    let mut node = TestNode::serving();
+    node.on(Event::Exited(id("1-0"), ExitCause::Signal(9)));
+    let again = WantedReplica {
+        attempt: 1,
+        ..replica("1-0", "m", "a")
+    };
+    assert_eq!(node.on(wanted(2, std::slice::from_ref(&again), &[])), []);
+    let actions = node.after(Duration::from_millis(100));
+    assert_eq!(actions, [Action::Start(Task::Serve(again))]);
+    node.on(Event::Started(id("1-0"), 78));
+    assert_eq!(node.on(Event::Reported(id("1-0"), ready())), []);
+
+    // One that had failed for good is tried once more.
+    let report = WorkerReport::Failed {
+        reason: "no such file".to_owned(),
+        permanent: true,
+    };
+    node.on(Event::Reported(id("1-0"), report));
+    node.on(Event::Exited(id("1-0"), ExitCause::Ended));
+    assert_eq!(node.status().state, ReplicaState::Failed);
+    let last = WantedReplica {
+        attempt: 2,
+        ..replica("1-0", "m", "a")
+    };
+    let actions = node.on(wanted(3, std::slice::from_ref(&last), &[]));
+    assert_eq!(actions, [Action::Start(Task::Serve(last))]);
+}
+
+#[test]
+fn the_gateway_of_another_cluster_is_obeyed_from_a_lower_epoch_on_and_the_workers_wait_for_it() {
+    let mut node = TestNode::serving();
+    node.on(Event::Leased { epoch: 9 });
+    let message = |epoch, replicas: &[WantedReplica]| {
+        Event::Wanted(WantedState {
+            epoch,
+            revision: 1,
+            replicas: replicas.to_vec(),
+            profiles: Vec::new(),
+        })
+    };
+    assert_eq!(node.on(message(1, &[])), [], "older than the lease");
+    assert_eq!(node.on(Event::ClusterChanged { epoch: 1 }), []);
+    assert_eq!(node.reconciler.applied(), (0, 0));
+    assert_eq!(node.status().state, ReplicaState::Ready);
+    let kept = replica("1-0", "m", "a");
+    assert_eq!(
+        node.on(message(1, &[kept])),
+        [],
+        "the same worker serves on"
+    );
+    assert_eq!(node.reconciler.applied(), (1, 1));
+    assert_eq!(node.on(message(2, &[])), [Action::Terminate(id("1-0"))]);
+}
+
+#[test]
 fn a_new_agent_leaves_what_it_finds_alone_until_it_knows_what_is_wanted() {
     let mut node = TestNode::new();
     let mine = Task::Serve(replica("1-0", "m", "a"));
@@ -530,6 +623,7 @@ enum SimEvent {
     Die(usize, bool),
     EndTerminated,
     FailDevice(bool),
+    AskForRestarts,
 }
 
 fn sim_event() -> impl Strategy<Value = SimEvent> {
@@ -543,6 +637,7 @@ fn sim_event() -> impl Strategy<Value = SimEvent> {
         2 => (any::<usize>(), any::<bool>()).prop_map(|(which, permanent)| SimEvent::Die(which, permanent)),
         2 => Just(SimEvent::EndTerminated),
         1 => any::<bool>().prop_map(SimEvent::FailDevice),
+        1 => Just(SimEvent::AskForRestarts),
     ]
 }
 
@@ -550,6 +645,8 @@ fn sim_event() -> impl Strategy<Value = SimEvent> {
 struct SimDriver {
     node: TestNode,
     revision: u64,
+    /// The attempt of every wanted replica.
+    attempt: u32,
     wanted: BTreeMap<TaskId, Task>,
     fetching: BTreeSet<ArtifactDigest>,
     cached: BTreeSet<ArtifactDigest>,
@@ -563,6 +660,7 @@ impl SimDriver {
         Self {
             node: TestNode::new(),
             revision: 0,
+            attempt: 0,
             wanted: BTreeMap::new(),
             fetching: BTreeSet::new(),
             cached: BTreeSet::new(),
@@ -620,9 +718,11 @@ impl SimDriver {
         for (id, other) in self.running.iter().chain(&self.launching) {
             assert_ne!(*id, task.id(), "two processes for one task");
             if other.device() == task.device() {
-                assert_eq!(
-                    self.wanted.get(id),
-                    Some(other),
+                // One that is to be restarted leaves its memory to its own successor.
+                assert!(
+                    self.wanted
+                        .get(id)
+                        .is_some_and(|wanted| wanted.runs_as(other)),
                     "starts beside what still leaves"
                 );
                 assert!(
@@ -653,7 +753,10 @@ impl SimDriver {
                         if measure {
                             Task::Measure(profile(&model, device(on)))
                         } else {
-                            Task::Serve(replica(&id, &model, device(on)))
+                            Task::Serve(WantedReplica {
+                                attempt: self.attempt,
+                                ..replica(&id, &model, device(on))
+                            })
                         }
                     })
                     .map(|task| (task.id(), task))
@@ -669,6 +772,7 @@ impl SimDriver {
                     self.on(stale);
                 }
             }
+            SimEvent::AskForRestarts => self.ask_for_restarts(),
             SimEvent::PassTime(millis) => {
                 let actions = self.node.after(Duration::from_millis(millis));
                 self.execute(actions);
@@ -737,6 +841,15 @@ impl SimDriver {
                 }
             }
         }
+    }
+
+    fn ask_for_restarts(&mut self) {
+        self.revision += 1;
+        self.attempt += 1;
+        for task in self.wanted.values_mut() {
+            task.set_attempt(self.attempt);
+        }
+        self.on(self.message(self.revision));
     }
 
     fn message(&self, revision: u64) -> Event {

@@ -2,7 +2,7 @@
 
 use packhorse_cluster::ShapeError;
 
-use crate::limits::{MAX_METADATA, MAX_TENSORS, MAX_TEXT, VERSION};
+use crate::limits::{FRAME_VERSION, MAX_METADATA, MAX_TENSORS, MAX_TEXT};
 
 /// The reason why bytes are no message. The connection that they came on cannot be used any further.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -10,8 +10,8 @@ pub enum DecodeError {
     /// The peer uses another protocol.
     #[error("this is not the Packhorse worker protocol")]
     Magic,
-    /// The peer uses another version of the protocol.
-    #[error("protocol version {0} is not supported; this side uses version {VERSION}")]
+    /// The peer uses another layout of frames.
+    #[error("frame version {0} is not supported; this side uses version {FRAME_VERSION}")]
     Version(u16),
     /// No message of this kind goes in this direction.
     #[error("message kind {0} is unknown")]

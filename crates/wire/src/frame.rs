@@ -3,7 +3,7 @@
 //! | offset | bytes | content |
 //! |---|---|---|
 //! | 0 | 4 | magic, `PKHW` |
-//! | 4 | 2 | protocol version |
+//! | 4 | 2 | version of this layout |
 //! | 6 | 1 | kind of message |
 //! | 7 | 1 | zero |
 //! | 8 | 8 | batch id; zero in a message that is about no batch |
@@ -13,7 +13,7 @@
 
 use crate::{
     error::DecodeError,
-    limits::{MAX_METADATA, VERSION},
+    limits::{FRAME_VERSION, MAX_METADATA},
 };
 
 /// The length of a frame's header, in bytes.
@@ -40,7 +40,7 @@ impl FrameHeader {
             u32::try_from(self.metadata_len).expect("encoded metadata is within MAX_METADATA");
         let mut bytes = [0; HEADER_LEN];
         bytes[0..4].copy_from_slice(&MAGIC);
-        bytes[4..6].copy_from_slice(&VERSION.to_le_bytes());
+        bytes[4..6].copy_from_slice(&FRAME_VERSION.to_le_bytes());
         bytes[6] = self.kind;
         bytes[8..16].copy_from_slice(&self.batch.0.to_le_bytes());
         bytes[16..20].copy_from_slice(&metadata_len.to_le_bytes());
@@ -62,7 +62,7 @@ impl FrameHeader {
         let u16_at = |at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
         let u32_at = |at: usize| u32::from(u16_at(at)) | (u32::from(u16_at(at + 2)) << 16);
         let u64_at = |at: usize| u64::from(u32_at(at)) | (u64::from(u32_at(at + 4)) << 32);
-        if u16_at(4) != VERSION {
+        if u16_at(4) != FRAME_VERSION {
             return Err(DecodeError::Version(u16_at(4)));
         }
         if bytes[7] != 0 || u32_at(20) != 0 {

@@ -9,12 +9,13 @@
 //!   caller then reads [`ToWorker::payload_len`] bytes to their final place in memory, and continues with the decoder.
 //!   The decoder checks lengths before it allocates memory.
 //! - A connection begins with a handshake, [`ClientHandshake`] at the gateway and [`ServerHandshake`] at the worker, in which
-//!   each side proves that it has the link's secret.
+//!   each side proves that it has the link's secret. The highest version of the protocol that both speak counts; without one the
+//!   worker closes the connection and says which versions each side speaks.
 //!
 //! ```text
 //! gateway                          worker
-//!   | -- Hello ---------------------> |   nonce
-//!   | <------------------ Challenge - |   nonce, proof, identity
+//!   | -- Hello ---------------------> |   versions, features, nonce
+//!   | <------------------ Challenge - |   versions, features, nonce, proof, identity
 //!   | -- Proof ---------------------> |
 //!   | <--------------------- Accept - |
 //!   | -- Batch, tensors ------------> |   any number, before answers or between them
@@ -25,24 +26,28 @@
 //! ```
 //! In place of any message the worker may send `Close` with a reason, and close the connection.
 
+mod cluster_proof;
 mod codec;
 mod decoder;
 mod error;
 mod frame;
 mod handshake;
+mod hello;
 mod identity;
 mod limits;
 mod message;
 mod tensor;
 
+pub use cluster_proof::ClusterKey;
 pub use decoder::Decoder;
 pub use error::DecodeError;
 pub use frame::{BatchId, HEADER_LEN};
 pub use handshake::{
     ClientHandshake, ClientStep, HandshakeError, LinkSecret, ServerHandshake, ServerStep,
 };
+pub use hello::{Agreement, Features, Hello, VersionRange};
 pub use identity::{Nonce, Proof, WorkerIdentity};
-pub use limits::{MAX_METADATA, MAX_PAYLOAD, MAX_TENSORS, MAX_TEXT, VERSION};
+pub use limits::{FRAME_VERSION, MAX_METADATA, MAX_PAYLOAD, MAX_TENSORS, MAX_TEXT};
 pub use message::{
     BatchHeader, Challenge, FailureHeader, FailureKind, Incoming, ResultHeader, StageDurations,
     ToGateway, ToWorker,

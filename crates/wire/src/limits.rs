@@ -2,8 +2,8 @@
 
 use packhorse_cluster::Program;
 
-/// The version of the protocol.
-pub const VERSION: u16 = 1;
+/// The version of the frame's layout, which is the same in all versions of the protocol that negotiate ([`crate::VersionRange`]).
+pub const FRAME_VERSION: u16 = 2;
 /// The largest metadata of a frame, in bytes: all tensors at full rank take a little over half of it.
 pub const MAX_METADATA: usize = 16 << 10;
 /// The largest payload, in bytes: the tensors that a worker takes with one batch, and a gateway with one result. Batches must be

@@ -6,7 +6,8 @@ use crate::{
     codec::{Reader, encode_duration, encode_tensors, encode_text},
     error::DecodeError,
     frame::{BatchId, FrameHeader, HEADER_LEN},
-    identity::{Nonce, Proof, WorkerIdentity},
+    hello::Hello,
+    identity::{Proof, WorkerIdentity},
     tensor::TensorHeader,
 };
 
@@ -91,8 +92,8 @@ pub struct FailureHeader {
 /// The worker's answer to [`ToWorker::Hello`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Challenge {
-    /// The worker's own nonce.
-    pub nonce: Nonce,
+    /// The worker's own hello.
+    pub hello: Hello,
     /// The proof that the worker has the secret.
     pub proof: Proof,
     /// The worker's identity.
@@ -103,7 +104,7 @@ pub struct Challenge {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ToWorker {
     /// Opens the handshake.
-    Hello(Nonce),
+    Hello(Hello),
     /// Answers the worker's challenge.
     Proof(Proof),
     /// A batch to compute.
@@ -182,8 +183,8 @@ impl ToWorker {
     pub fn encode(&self, out: &mut Vec<u8>) {
         let start = begin_frame(out);
         let (kind, batch) = match self {
-            Self::Hello(nonce) => {
-                out.extend_from_slice(nonce);
+            Self::Hello(hello) => {
+                hello.encode_metadata(out);
                 (kind::HELLO, NO_BATCH)
             }
             Self::Proof(proof) => {
@@ -216,7 +217,7 @@ impl Parse for ToWorker {
     fn parse(header: &FrameHeader, metadata: &[u8]) -> Result<Self, DecodeError> {
         let mut reader = Reader::new(metadata);
         let message = match header.kind {
-            kind::HELLO => Self::Hello(reader.array()?),
+            kind::HELLO => Self::Hello(Hello::parse(&mut reader)?),
             kind::PROOF => Self::Proof(reader.array()?),
             kind::BATCH => Self::Batch(BatchHeader {
                 id: header.batch,
@@ -318,14 +319,14 @@ impl Parse for ToGateway {
 
 impl Challenge {
     fn encode_metadata(&self, out: &mut Vec<u8>) {
-        out.extend_from_slice(&self.nonce);
+        self.hello.encode_metadata(out);
         out.extend_from_slice(&self.proof);
         self.identity.encode_metadata(out);
     }
 
     fn parse(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
         Ok(Self {
-            nonce: reader.array()?,
+            hello: Hello::parse(reader)?,
             proof: reader.array()?,
             identity: WorkerIdentity::parse(reader)?,
         })

@@ -8,9 +8,9 @@ use std::{fmt::Write, time::Duration};
 
 use packhorse_cluster::{ArtifactDigest, Datatype, Generation, ReplicaId, Shape};
 use packhorse_wire::{
-    BatchHeader, BatchId, Challenge, DecodeError, Decoder, FailureHeader, FailureKind, HEADER_LEN,
-    Incoming, MAX_METADATA, MAX_TENSORS, MAX_TEXT, ResultHeader, StageDurations, TensorHeader,
-    ToGateway, ToWorker, WorkerIdentity,
+    BatchHeader, BatchId, Challenge, DecodeError, Decoder, FailureHeader, FailureKind, Features,
+    HEADER_LEN, Hello, Incoming, MAX_METADATA, MAX_TENSORS, MAX_TEXT, ResultHeader, StageDurations,
+    TensorHeader, ToGateway, ToWorker, VersionRange, WorkerIdentity,
 };
 use proptest::{collection::vec, prelude::*};
 
@@ -61,7 +61,7 @@ fn hex_dump(bytes: &[u8]) -> String {
 #[test]
 fn a_batch_looks_like_this_on_the_wire() {
     insta::assert_snapshot!(hex_dump(&bytes_of(&ToWorker::Batch(batch()))), @r"
-    50 4b 48 57 01 00 05 00 07 00 00 00 00 00 00 00
+    50 4b 48 57 02 00 05 00 07 00 00 00 00 00 00 00
     21 00 00 00 00 00 00 00 38 00 00 00 00 00 00 00
     02 00 00 00 02 09 02 02 00 00 00 00 00 00 00 03
     00 00 00 00 00 00 00 0c 01 02 00 00 00 00 00 00
@@ -84,7 +84,7 @@ fn a_result_looks_like_this_on_the_wire() {
         },
     });
     insta::assert_snapshot!(hex_dump(&bytes_to_gateway(&result)), @r"
-    50 4b 48 57 01 00 06 00 08 07 06 05 04 03 02 01
+    50 4b 48 57 02 00 06 00 08 07 06 05 04 03 02 01
     3b 00 00 00 00 00 00 00 0a 00 00 00 00 00 00 00
     01 00 00 00 00 00 00 00 02 00 00 00 00 00 00 00
     03 00 00 00 00 00 00 00 04 00 00 00 00 00 00 00
@@ -96,7 +96,11 @@ fn a_result_looks_like_this_on_the_wire() {
 #[test]
 fn a_challenge_looks_like_this_on_the_wire() {
     let challenge = ToGateway::Challenge(Box::new(Challenge {
-        nonce: [0xaa; 32],
+        hello: Hello {
+            versions: VersionRange { first: 2, last: 3 },
+            features: Features(5),
+            nonce: [0xaa; 32],
+        },
         proof: [0xbb; 32],
         identity: WorkerIdentity {
             replica: ReplicaId {
@@ -108,15 +112,16 @@ fn a_challenge_looks_like_this_on_the_wire() {
         },
     }));
     insta::assert_snapshot!(hex_dump(&bytes_to_gateway(&challenge)), @r"
-    50 4b 48 57 01 00 02 00 00 00 00 00 00 00 00 00
-    70 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00
+    50 4b 48 57 02 00 02 00 00 00 00 00 00 00 00 00
+    76 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00
+    02 03 05 00 00 00 aa aa aa aa aa aa aa aa aa aa
     aa aa aa aa aa aa aa aa aa aa aa aa aa aa aa aa
-    aa aa aa aa aa aa aa aa aa aa aa aa aa aa aa aa
+    aa aa aa aa aa aa bb bb bb bb bb bb bb bb bb bb
     bb bb bb bb bb bb bb bb bb bb bb bb bb bb bb bb
-    bb bb bb bb bb bb bb bb bb bb bb bb bb bb bb bb
-    0c 00 00 00 00 00 00 00 03 00 00 00 cc cc cc cc
+    bb bb bb bb bb bb 0c 00 00 00 00 00 00 00 03 00
+    00 00 cc cc cc cc cc cc cc cc cc cc cc cc cc cc
     cc cc cc cc cc cc cc cc cc cc cc cc cc cc cc cc
-    cc cc cc cc cc cc cc cc cc cc cc cc 10 00 00 00
+    cc cc 10 00 00 00
     ");
 }
 
@@ -143,20 +148,20 @@ fn short_messages_look_like_this_on_the_wire() {
     writeln!(text, "Failure\n{}", hex_dump(&bytes_to_gateway(&failure))).unwrap();
     insta::assert_snapshot!(text, @r#"
     Accept
-    50 4b 48 57 01 00 04 00 00 00 00 00 00 00 00 00
+    50 4b 48 57 02 00 04 00 00 00 00 00 00 00 00 00
     00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00
 
     Draining
-    50 4b 48 57 01 00 08 00 00 00 00 00 00 00 00 00
+    50 4b 48 57 02 00 08 00 00 00 00 00 00 00 00 00
     00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00
 
     Close("why")
-    50 4b 48 57 01 00 09 00 00 00 00 00 00 00 00 00
+    50 4b 48 57 02 00 09 00 00 00 00 00 00 00 00 00
     05 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00
     03 00 77 68 79
 
     Failure
-    50 4b 48 57 01 00 07 00 09 00 00 00 00 00 00 00
+    50 4b 48 57 02 00 07 00 09 00 00 00 00 00 00 00
     05 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00
     03 02 00 c3 b6
     "#);
@@ -172,7 +177,7 @@ fn with_byte(at: usize, value: u8) -> Vec<u8> {
 #[test]
 fn every_part_of_the_header_is_checked() {
     assert_eq!(decode(&with_byte(3, b'X')), Err(DecodeError::Magic));
-    assert_eq!(decode(&with_byte(4, 2)), Err(DecodeError::Version(2)));
+    assert_eq!(decode(&with_byte(4, 1)), Err(DecodeError::Version(1)));
     assert_eq!(decode(&with_byte(6, 77)), Err(DecodeError::Kind(77)));
     // A kind of the other direction is unknown, too.
     assert_eq!(decode(&with_byte(6, 6)), Err(DecodeError::Kind(6)));
@@ -196,7 +201,7 @@ fn every_part_of_the_header_is_checked() {
             needed: 56
         })
     );
-    let mut hello = bytes_of(&ToWorker::Hello([1; 32]));
+    let mut hello = bytes_of(&ToWorker::Hello(Hello::new([1; 32])));
     hello[8] = 1;
     assert_eq!(
         decode(&hello),
@@ -278,9 +283,19 @@ fn any_tensor() -> impl Strategy<Value = TensorHeader> {
     (sized, vec(0_i64..6, 0..5)).prop_map(|(datatype, dims)| tensor(datatype, &dims))
 }
 
+fn hello() -> impl Strategy<Value = Hello> {
+    (any::<[u8; 2]>(), any::<u32>(), any::<[u8; 32]>()).prop_map(
+        |([first, last], features, nonce)| Hello {
+            versions: VersionRange { first, last },
+            features: Features(features),
+            nonce,
+        },
+    )
+}
+
 fn any_to_worker() -> impl Strategy<Value = ToWorker> {
     prop_oneof![
-        any::<[u8; 32]>().prop_map(ToWorker::Hello),
+        hello().prop_map(ToWorker::Hello),
         any::<[u8; 32]>().prop_map(ToWorker::Proof),
         (any::<u64>(), any::<u32>(), vec(any_tensor(), 0..6)).prop_map(|(id, rows, inputs)| {
             ToWorker::Batch(BatchHeader {
@@ -314,20 +329,20 @@ fn any_to_gateway() -> impl Strategy<Value = ToGateway> {
     ]);
     prop_oneof![
         (
-            any::<[u8; 32]>(),
+            hello(),
             any::<[u8; 32]>(),
             any::<u64>(),
             any::<u32>(),
             any::<u32>()
         )
-            .prop_map(|(nonce, proof, generation, number, batch_size)| {
+            .prop_map(|(hello, proof, generation, number, batch_size)| {
                 let replica = ReplicaId {
                     generation: Generation(generation),
                     number,
                 };
                 let artifact = ArtifactDigest::from_sha256(proof);
                 ToGateway::Challenge(Box::new(Challenge {
-                    nonce,
+                    hello,
                     proof,
                     identity: WorkerIdentity {
                         replica,

@@ -95,6 +95,18 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for JsonBody<T> {
     }
 }
 
+/// Runs a computation that may take milliseconds on a thread for blocking work, so that it delays no other connection.
+///
+/// # Errors
+/// If the computation panicked.
+pub(crate) async fn off_reactor<T: Send + 'static>(
+    compute: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, ApiError> {
+    tokio::task::spawn_blocking(compute)
+        .await
+        .map_err(|e| ApiError::internal(&e))
+}
+
 /// The largest number of bytes of a body. An extension of the request, beside the `DefaultBodyLimit` that enforces it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BodyLimit(pub(crate) usize);
@@ -158,7 +170,7 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Query<T> {
 }
 
 /// Parses a JSON value. An error names the field.
-fn parse_json<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
+pub(crate) fn parse_json<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
     let mut reader = serde_json::Deserializer::from_slice(bytes);
     let value = serde_path_to_error::deserialize(&mut reader).map_err(|e| {
         let path = e.path().to_string();

@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use packhorse_api::agent::{GpuStatus, LeaseGrant};
+use packhorse_api::agent::{GpuStatus, LeaseGrant, ProtocolRange};
 use packhorse_cluster::{NodeName, NodeState, WantedState};
 use packhorse_control::{
     Command, CommandError, Controller, Effect, Event, Notice, PlanNotice, Receipt, ReplicaNotice,
@@ -84,6 +84,7 @@ impl Task {
                 .is_ok()
         });
         let stored = StoredCluster {
+            cluster_id: store.cluster_id().await?,
             epoch: store.begin_epoch().await?,
             models: store.models().await?,
             nodes: store.nodes().await?,
@@ -350,6 +351,9 @@ impl Task {
         LeaseGrant {
             epoch: self.controller.epoch(),
             lease_ms: u64::try_from(self.lease.as_millis()).unwrap_or(u64::MAX),
+            protocol: ProtocolRange::SUPPORTED,
+            cluster_id: Some(self.controller.cluster_id().clone()),
+            proof: None,
         }
     }
 

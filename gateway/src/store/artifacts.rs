@@ -6,7 +6,7 @@ use sqlx::any::AnyRow;
 use super::{Store, StoreError, parsed, unix_ms, unsigned};
 
 impl Store {
-    /// Adds a file that is complete on disk. Returns true if it was not stored before.
+    /// Adds a file that is complete on disk, or notes that it was stored again. Returns true if it was not stored before.
     ///
     /// # Errors
     /// If the database fails.
@@ -21,6 +21,52 @@ impl Store {
         .bind(digest.to_string())
         .bind(i64::try_from(bytes).unwrap_or(i64::MAX))
         .bind(unix_ms())
+        .execute(&self.pool)
+        .await?;
+        let new = done.rows_affected() > 0;
+        if !new {
+            sqlx::query("UPDATE artifacts SET last_used_ms = $1 WHERE digest = $2")
+                .bind(unix_ms())
+                .bind(digest.to_string())
+                .execute(&self.pool)
+                .await?;
+        }
+        Ok(new)
+    }
+
+    /// Returns the files that no model uses, and that none has used and nobody has stored since this time, in milliseconds since 1970.
+    ///
+    /// # Errors
+    /// If the database fails.
+    pub async fn unused_artifacts(&self, since_ms: i64) -> Result<Vec<ArtifactDigest>, StoreError> {
+        let rows = sqlx::query(
+            "SELECT digest FROM artifacts WHERE COALESCE(last_used_ms, created_ms) < $1 \
+             AND NOT EXISTS (SELECT 1 FROM models WHERE models.artifact = artifacts.digest)",
+        )
+        .bind(since_ms)
+        .fetch_all(&self.pool)
+        .await?;
+        rows.iter()
+            .map(|row| parsed(row, "artifacts", "digest"))
+            .collect()
+    }
+
+    /// Removes the row of a file if it is still unused. Returns true if it was removed: no model can be registered with it any more.
+    /// A registration at the same time either comes first, and keeps the row, or finds none.
+    ///
+    /// # Errors
+    /// If the database fails.
+    pub async fn delete_unused_artifact(
+        &self,
+        digest: ArtifactDigest,
+        since_ms: i64,
+    ) -> Result<bool, StoreError> {
+        let done = sqlx::query(
+            "DELETE FROM artifacts WHERE digest = $1 AND COALESCE(last_used_ms, created_ms) < $2 \
+             AND NOT EXISTS (SELECT 1 FROM models WHERE models.artifact = artifacts.digest)",
+        )
+        .bind(digest.to_string())
+        .bind(since_ms)
         .execute(&self.pool)
         .await?;
         Ok(done.rows_affected() > 0)

@@ -1,21 +1,27 @@
 //! The model files: one per artifact, named by the hexadecimal digits of its SHA-256, in a folder beside the database.
 //!
 //! A file gets its name only when it is complete, checked and durable. Unfinished files are in `incoming/` and are removed at the
-//! next start.
+//! next start, as are files without a row. A file that no model uses is deleted some time later ([`ArtifactFiles::delete_unused`]).
+//!
+//! Files are hashed and written on threads for blocking work: a file of gigabytes must not delay anything else.
 
 use std::{
-    io,
+    collections::BTreeSet,
+    io::{self, Write as _},
     path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
 };
 
 use packhorse_cluster::{ArtifactDigest, ByteCount};
 use sha2::{Digest as _, Sha256};
 use tokio::{
     fs,
-    io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _},
+    io::{AsyncRead, AsyncReadExt as _},
+    sync::{Mutex, Semaphore},
 };
 
-use super::{Store, StoreError};
+use super::{Store, StoreError, unix_ms};
 
 /// The folder of model files, together with the rows of the complete ones.
 #[derive(Clone, Debug)]
@@ -23,7 +29,11 @@ pub struct ArtifactFiles {
     folder: PathBuf,
     roots: Vec<PathBuf>,
     limit: ByteCount,
-    store: Store,
+    pub(super) store: Store,
+    /// Held while a file and its row are brought into agreement: by one who stores it and one who deletes it.
+    pub(super) agreement: Arc<Mutex<()>>,
+    /// One permit for the snapshot that may exist.
+    pub(super) snapshots: Arc<Semaphore>,
 }
 
 /// A stored artifact.
@@ -105,7 +115,56 @@ impl ArtifactFiles {
             roots,
             limit,
             store,
+            agreement: Arc::default(),
+            snapshots: Arc::new(Semaphore::new(1)),
         })
+    }
+
+    /// Removes the files without a row, which a gateway left that was killed between the two.
+    ///
+    /// # Errors
+    /// If the folder or the database cannot be read.
+    pub async fn delete_orphans(&self) -> Result<(), StoreError> {
+        let _agreement = self.agreement.lock().await;
+        let known: BTreeSet<String> = self
+            .store
+            .artifacts()
+            .await?
+            .iter()
+            .map(|(digest, _)| digest.to_hex())
+            .collect();
+        let Ok(mut entries) = fs::read_dir(&self.folder).await else {
+            return Ok(());
+        };
+        while let Ok(Some(entry)) = entries.next_entry().await {
+            let name = entry.file_name();
+            let name = name.to_string_lossy();
+            let is_artifact = format!("sha256:{name}").parse::<ArtifactDigest>().is_ok();
+            if is_artifact && !known.contains(&*name) {
+                tracing::info!(file = %name, "a model file without a row is removed");
+                remove(&entry.path()).await;
+            }
+        }
+        Ok(())
+    }
+
+    /// Deletes the files that no model uses, and that none has used and nobody has stored for this time. Returns their digests.
+    ///
+    /// # Errors
+    /// If the database fails.
+    pub async fn delete_unused(&self, kept: Duration) -> Result<Vec<ArtifactDigest>, StoreError> {
+        let kept = i64::try_from(kept.as_millis()).unwrap_or(i64::MAX);
+        let since_ms = unix_ms().saturating_sub(kept);
+        let mut deleted = Vec::new();
+        for digest in self.store.unused_artifacts(since_ms).await? {
+            let _agreement = self.agreement.lock().await;
+            if self.store.delete_unused_artifact(digest, since_ms).await? {
+                tracing::info!(artifact = %digest, "a model file that no model uses is deleted");
+                remove(&self.path(digest)).await;
+                deleted.push(digest);
+            }
+        }
+        Ok(deleted)
     }
 
     /// Returns the largest size of one file.
@@ -122,7 +181,7 @@ impl ArtifactFiles {
         announced: Option<ArtifactDigest>,
         source: impl AsyncRead + Unpin,
     ) -> Result<Received, ReceiveError> {
-        let incoming = Incoming::create(&self.folder.join("incoming"))
+        let incoming = Incoming::create(&self.incoming())
             .await
             .map_err(write_error)?;
         let (digest, bytes) = self.copy(source, &incoming.path).await?;
@@ -132,9 +191,11 @@ impl ArtifactFiles {
                 received: digest,
             });
         }
+        let _agreement = self.agreement.lock().await;
         if self.store.artifact(digest).await? == Some(bytes)
             && self.is_complete(digest, bytes).await
         {
+            self.store.insert_artifact(digest, bytes).await?;
             return Ok(Received {
                 digest,
                 bytes,
@@ -201,12 +262,15 @@ impl ArtifactFiles {
         to: &Path,
     ) -> Result<(ArtifactDigest, u64), ReceiveError> {
         const CHUNK: usize = 1 << 20;
-        let mut file = fs::OpenOptions::new()
+        let file = fs::OpenOptions::new()
             .write(true)
             .open(to)
             .await
             .map_err(write_error)?;
-        let mut hash = Sha256::new();
+        let mut writer = HashingWriter {
+            file: file.into_std().await,
+            hash: Sha256::new(),
+        };
         let mut total: u64 = 0;
         let mut chunk = Vec::with_capacity(CHUNK);
         loop {
@@ -224,13 +288,18 @@ impl ArtifactFiles {
             if total > self.limit.as_u64() {
                 return Err(ReceiveError::TooLarge(self.limit));
             }
-            hash.update(&chunk);
-            file.write_all(&chunk).await.map_err(write_error)?;
+            let written = blocking(move || {
+                writer.hash.update(&chunk);
+                writer.file.write_all(&chunk)?;
+                Ok((writer, chunk))
+            });
+            (writer, chunk) = written.await.map_err(write_error)?;
         }
-        file.flush().await.map_err(write_error)?;
-        file.sync_all().await.map_err(write_error)?;
-        let digest = ArtifactDigest::from_sha256(hash.finalize().into());
-        Ok((digest, total))
+        let digest = blocking(move || {
+            writer.file.sync_all()?;
+            Ok(ArtifactDigest::from_sha256(writer.hash.finalize().into()))
+        });
+        Ok((digest.await.map_err(write_error)?, total))
     }
 
     /// Returns true if the file of an artifact exists and has this size.
@@ -240,9 +309,38 @@ impl ArtifactFiles {
             .is_ok_and(|m| m.len() == bytes)
     }
 
+    /// Returns the folder of unfinished files.
+    pub(super) fn incoming(&self) -> PathBuf {
+        self.folder.join("incoming")
+    }
+
     /// Returns the path of an artifact's file.
-    fn path(&self, digest: ArtifactDigest) -> PathBuf {
+    pub(super) fn path(&self, digest: ArtifactDigest) -> PathBuf {
         self.folder.join(digest.to_hex())
+    }
+}
+
+/// A file that is being written, and the hash of what was written.
+struct HashingWriter {
+    file: std::fs::File,
+    hash: Sha256,
+}
+
+/// Runs file operations on a thread for blocking work.
+async fn blocking<T: Send + 'static>(
+    operation: impl FnOnce() -> io::Result<T> + Send + 'static,
+) -> io::Result<T> {
+    tokio::task::spawn_blocking(operation)
+        .await
+        .unwrap_or_else(|e| Err(io::Error::other(e)))
+}
+
+/// Removes a file that nothing refers to any more. One that cannot be removed now is removed at the next start.
+async fn remove(file: &Path) {
+    if let Err(e) = fs::remove_file(file).await
+        && e.kind() != io::ErrorKind::NotFound
+    {
+        tracing::warn!(file = %file.display(), error = %e, "a model file is not removed");
     }
 }
 

@@ -5,9 +5,12 @@
 //! loss. The control plane writes a few rows per minute, for which the additional fsync costs nothing.
 
 mod artifacts;
+mod backup;
+mod cluster;
 mod files;
 mod migrations;
 mod models;
+mod node_tokens;
 mod nodes;
 mod pairs;
 mod plans;
@@ -25,8 +28,10 @@ use sqlx::{
     any::{AnyConnectOptions, AnyPoolOptions, AnyRow},
 };
 
+pub use backup::{Snapshot, SnapshotError};
 pub use files::{ArtifactFiles, OpenArtifactError, ReceiveError, Received};
 pub use models::InsertModelError;
+pub use plans::{PlanSummaryRecord, PlanTotals};
 
 /// A handle to the database. Clones share one pool of connections.
 #[derive(Clone, Debug)]
@@ -49,6 +54,9 @@ pub enum OpenStoreError {
     /// The tables cannot be migrated, for example because a newer version wrote them.
     #[error("cannot migrate the database to this version; it may have been written by a newer one")]
     Migrate(#[source] sqlx::migrate::MigrateError),
+    /// The rows of an earlier version cannot be brought to this one.
+    #[error("cannot bring the rows of the database to this version")]
+    Rows(#[source] StoreError),
 }
 
 /// The reason why a query failed.
@@ -129,21 +137,12 @@ impl Store {
             .run(&pool)
             .await
             .map_err(OpenStoreError::Migrate)?;
-        Ok(Self { pool })
-    }
-
-    /// Begins the next epoch and returns its number, which is above that of every earlier start and durable.
-    ///
-    /// # Errors
-    /// If the database fails.
-    pub async fn begin_epoch(&self) -> Result<u64, StoreError> {
-        let row = sqlx::query(
-            "INSERT INTO epochs (epoch, started_ms) SELECT COALESCE(MAX(epoch), 0) + 1, $1 FROM epochs RETURNING epoch",
-        )
-        .bind(unix_ms())
-        .fetch_one(&self.pool)
-        .await?;
-        unsigned(&row, "epochs", "epoch")
+        let store = Self { pool };
+        store
+            .summarize_plans()
+            .await
+            .map_err(OpenStoreError::Rows)?;
+        Ok(store)
     }
 
     /// Closes all connections.

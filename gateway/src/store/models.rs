@@ -119,6 +119,15 @@ impl Store {
         ];
         let mut transaction = self.pool.begin().await?;
         for model in models {
+            sqlx::query(
+                "UPDATE artifacts SET last_used_ms = $1 WHERE digest IN \
+                 (SELECT artifact FROM models WHERE name = $2 AND version = $3)",
+            )
+            .bind(unix_ms())
+            .bind(model.name.to_string())
+            .bind(i64::from(model.version.get()))
+            .execute(&mut *transaction)
+            .await?;
             for statement in STATEMENTS {
                 sqlx::query(statement)
                     .bind(model.name.to_string())

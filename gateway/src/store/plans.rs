@@ -1,6 +1,9 @@
 //! Adopted plans.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use packhorse_cluster::{
     ComputeShare, DeviceId, DeviceKind, Generation, ModelId, Replica, ReplicaId, ReplicaPhase,
@@ -33,6 +36,68 @@ struct ForecastRow {
     shortfall: Option<String>,
 }
 
+/// A stored plan without its replicas and forecasts.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PlanSummaryRecord {
+    /// The plan's number.
+    pub generation: Generation,
+    /// The policy that made the plan.
+    pub policy: String,
+    /// The reason why the plan was made, as text for people.
+    pub reason: String,
+    /// The time that the policy took, in milliseconds.
+    pub solve_ms: f64,
+    /// The time at which the plan was stored, in milliseconds since 1970.
+    pub created_ms: i64,
+    /// The plan's totals.
+    pub totals: PlanTotals,
+}
+
+/// The totals of a plan, stored beside it as JSON.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct PlanTotals {
+    /// The sum of the models' predicted goodput, in requests per second.
+    pub goodput_rps: f64,
+    /// The number of replicas.
+    pub replicas: usize,
+    /// The number of models.
+    pub models: usize,
+    /// The number of devices with at least one replica.
+    pub devices_used: usize,
+    /// The number of models without a replica.
+    pub unserved_models: usize,
+    /// The first of these models.
+    pub unserved: Vec<ModelId>,
+}
+
+impl PlanTotals {
+    /// The largest number of models in [`PlanTotals::unserved`].
+    const MAX_UNSERVED: usize = 16;
+
+    fn of(plan: &PlanRecord) -> Self {
+        let served: BTreeSet<&ModelId> = plan.replicas.iter().map(|r| &r.spec.model).collect();
+        let devices: BTreeSet<&DeviceId> = plan.replicas.iter().map(|r| &r.spec.device).collect();
+        let models = plan.forecasts.iter().map(|forecast| &forecast.model);
+        let unserved: Vec<&ModelId> = models.filter(|model| !served.contains(model)).collect();
+        Self {
+            goodput_rps: plan
+                .forecasts
+                .iter()
+                .map(|forecast| forecast.goodput.get())
+                .sum(),
+            replicas: plan.replicas.len(),
+            models: plan.forecasts.len(),
+            devices_used: devices.len(),
+            unserved_models: unserved.len(),
+            unserved: unserved
+                .into_iter()
+                .take(Self::MAX_UNSERVED)
+                .cloned()
+                .collect(),
+        }
+    }
+}
+
 impl Store {
     /// The number of plans that are kept.
     pub const PLANS_KEPT: u64 = 1000;
@@ -45,8 +110,8 @@ impl Store {
         let generation = i64::try_from(plan.generation.0).unwrap_or(i64::MAX);
         let mut transaction = self.pool.begin().await?;
         sqlx::query(
-            "INSERT INTO plans (generation, policy, reason, solve_ms, created_ms, replicas, models) \
-             VALUES ($1, $2, $3, $4, $5, $6, $7)",
+            "INSERT INTO plans (generation, policy, reason, solve_ms, created_ms, replicas, models, summary) \
+             VALUES ($1, $2, $3, $4, $5, $6, $7, $8)",
         )
         .bind(generation)
         .bind(plan.policy.clone())
@@ -55,6 +120,7 @@ impl Store {
         .bind(plan.created_ms)
         .bind(to_json(&replica_rows(plan)))
         .bind(to_json(&forecast_rows(plan)))
+        .bind(to_json(&PlanTotals::of(plan)))
         .execute(&mut *transaction)
         .await?;
         sqlx::query("DELETE FROM plans WHERE generation <= $1")
@@ -115,6 +181,60 @@ impl Store {
         .fetch_all(&self.pool)
         .await?;
         rows.iter().map(read).collect()
+    }
+}
+
+impl Store {
+    /// Returns the summaries of the newest plans before a generation, or of all if none is given; the newest first, at most `limit`.
+    ///
+    /// # Errors
+    /// If the database fails.
+    pub async fn plan_summaries(
+        &self,
+        before: Option<Generation>,
+        limit: u32,
+    ) -> Result<Vec<PlanSummaryRecord>, StoreError> {
+        let before = before
+            .and_then(|generation| i64::try_from(generation.0).ok())
+            .unwrap_or(i64::MAX);
+        let rows = sqlx::query(
+            "SELECT generation, policy, reason, solve_ms, created_ms, summary FROM plans \
+             WHERE generation < $1 AND summary IS NOT NULL ORDER BY generation DESC LIMIT $2",
+        )
+        .bind(before)
+        .bind(i64::from(limit))
+        .fetch_all(&self.pool)
+        .await?;
+        let read = |row: &AnyRow| {
+            Ok(PlanSummaryRecord {
+                generation: Generation(unsigned(row, "plans", "generation")?),
+                policy: row.try_get("policy")?,
+                reason: row.try_get("reason")?,
+                solve_ms: row.try_get("solve_ms")?,
+                created_ms: row.try_get("created_ms")?,
+                totals: json(row, "plans", "summary")?,
+            })
+        };
+        rows.iter().map(read).collect()
+    }
+
+    /// Adds the summaries that an earlier version did not write, one plan at a time.
+    pub(super) async fn summarize_plans(&self) -> Result<(), StoreError> {
+        let rows = sqlx::query("SELECT generation FROM plans WHERE summary IS NULL")
+            .fetch_all(&self.pool)
+            .await?;
+        for row in rows {
+            let generation = Generation(unsigned(&row, "plans", "generation")?);
+            let Some(plan) = self.plan(generation).await? else {
+                continue;
+            };
+            sqlx::query("UPDATE plans SET summary = $1 WHERE generation = $2")
+                .bind(to_json(&PlanTotals::of(&plan)))
+                .bind(row.try_get::<i64, _>("generation")?)
+                .execute(&self.pool)
+                .await?;
+        }
+        Ok(())
     }
 }
 

@@ -3,6 +3,7 @@
 use std::{
     collections::BTreeMap,
     io::{self, IoSlice},
+    net::SocketAddr,
     sync::{Mutex, PoisonError},
     time::Duration,
 };
@@ -36,6 +37,10 @@ pub(super) enum ConnectionError {
     Handshake(#[from] HandshakeError),
     #[error("handshake timed out after {0:?}")]
     HandshakeTimeout(Duration),
+    #[error(
+        "the worker at {0} is on another machine, and requests are not sent there without --link-secret-file"
+    )]
+    NoSecret(SocketAddr),
     #[error("connecting timed out after {0:?}")]
     ConnectTimeout(Duration),
     #[error("the worker answered batch {0}, which it was not sent")]

@@ -3,7 +3,7 @@
 use std::{net::SocketAddr, time::Duration};
 
 use packhorse_serving::ReplicaParameters;
-use packhorse_wire::{ClientHandshake, LinkSecret, WorkerIdentity};
+use packhorse_wire::{ClientHandshake, Hello, LinkSecret, WorkerIdentity};
 use tokio::{
     sync::mpsc,
     task::JoinHandle,
@@ -89,10 +89,18 @@ async fn run(endpoint: Endpoint, config: LinkConfig, report: impl Fn(LinkEvent) 
 }
 
 async fn open(endpoint: Endpoint, config: &LinkConfig) -> Result<Connection, ConnectionError> {
+    // Without a secret anyone at the address could take the requests and make up the answers.
+    if config.secret.is_none() && !endpoint.address.ip().to_canonical().is_loopback() {
+        return Err(ConnectionError::NoSecret(endpoint.address));
+    }
     let stream = timeout(OPEN_TIME, connect(endpoint.address))
         .await
         .map_err(|_| ConnectionError::ConnectTimeout(OPEN_TIME))??;
-    let handshake = ClientHandshake::new(config.secret.clone(), rand::random(), endpoint.identity);
+    let handshake = ClientHandshake::new(
+        config.secret.clone(),
+        Hello::new(rand::random()),
+        endpoint.identity,
+    );
     timeout(
         OPEN_TIME,
         Connection::open(

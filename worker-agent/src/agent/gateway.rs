@@ -62,6 +62,11 @@ fn root_cause(error: &reqwest::Error) -> String {
 }
 
 impl GatewayError {
+    /// Returns true if the gateway does not accept what the request says.
+    pub(super) fn is_bad_request(&self) -> bool {
+        matches!(self, Self::Refused { status, .. } if *status == StatusCode::BAD_REQUEST)
+    }
+
     /// Returns true if the gateway answers that the lease is not held.
     pub(super) fn is_conflict(&self) -> bool {
         matches!(self, Self::Refused { status, .. } if *status == StatusCode::CONFLICT)
@@ -100,20 +105,28 @@ impl GatewayClient {
             .expect("a plain word is a relative URL")
     }
 
-    /// Builds a request with the token. The token is read for every request, because it may have been replaced.
-    async fn request(&self, method: Method, url: Url) -> Result<RequestBuilder, GatewayError> {
+    /// Reads the token. It is read for every request, because it may have been replaced.
+    async fn token(&self) -> Result<String, GatewayError> {
         let token = tokio::fs::read_to_string(&self.token_file).await;
-        let token = token.map_err(GatewayError::Token)?;
-        Ok(self.http.request(method, url).bearer_auth(token.trim()))
+        Ok(token.map_err(GatewayError::Token)?.trim().to_owned())
     }
 
-    /// Acquires or renews the lease.
+    /// Builds a request with the token.
+    async fn request(&self, method: Method, url: Url) -> Result<RequestBuilder, GatewayError> {
+        let token = self.token().await?;
+        Ok(self.http.request(method, url).bearer_auth(token))
+    }
+
+    /// Acquires or renews the lease. Returns also the token that the request had.
     pub(super) async fn acquire_lease(
         &self,
         lease: &LeaseRequest,
-    ) -> Result<LeaseGrant, GatewayError> {
-        let request = self.request(Method::PUT, self.node_url("lease")).await?;
-        read_json(request.timeout(REQUEST_TIMEOUT).json(lease).send().await?).await
+    ) -> Result<(LeaseGrant, String), GatewayError> {
+        let token = self.token().await?;
+        let request = self.http.request(Method::PUT, self.node_url("lease"));
+        let request = request.bearer_auth(&token).timeout(REQUEST_TIMEOUT);
+        let grant = read_json(request.json(lease).send().await?).await?;
+        Ok((grant, token))
     }
 
     /// Returns the wanted state as soon as it is newer than the given version, or when the long poll ends.
@@ -126,7 +139,9 @@ impl GatewayClient {
             .append_pair("epoch", &epoch.to_string())
             .append_pair("revision", &revision.to_string())
             .append_pair("wait_ms", &LONG_POLL.as_millis().to_string());
-        read_json(self.request(Method::GET, url).await?.send().await?).await
+        let received: ReceivedWanted =
+            read_json(self.request(Method::GET, url).await?.send().await?).await?;
+        Ok(received.readable())
     }
 
     /// Reports the node's status.
@@ -145,6 +160,44 @@ impl GatewayClient {
         let url = url.expect("a digest is a relative URL");
         check_status(self.request(Method::GET, url).await?.send().await?).await
     }
+}
+
+/// A wanted state whose entries may be of a newer gateway.
+#[derive(Deserialize)]
+struct ReceivedWanted {
+    epoch: u64,
+    revision: u64,
+    replicas: Vec<serde_json::Value>,
+    profiles: Vec<serde_json::Value>,
+}
+
+impl ReceivedWanted {
+    /// Returns the wanted state with the entries that this agent can read. One that it cannot read, for example because of a datatype
+    /// that it does not know, must not keep the others from running.
+    fn readable(self) -> WantedState {
+        WantedState {
+            epoch: self.epoch,
+            revision: self.revision,
+            replicas: readable(self.replicas, "replica"),
+            profiles: readable(self.profiles, "measurement"),
+        }
+    }
+}
+
+fn readable<T: DeserializeOwned>(entries: Vec<serde_json::Value>, what: &str) -> Vec<T> {
+    let read = |entry: serde_json::Value| {
+        let id = entry
+            .get("id")
+            .and_then(|id| id.as_str())
+            .unwrap_or_default()
+            .to_owned();
+        serde_json::from_value(entry)
+            .inspect_err(|e| {
+                tracing::warn!(id, error = %e, "a wanted {what} cannot be read by this version of the agent");
+            })
+            .ok()
+    };
+    entries.into_iter().filter_map(read).collect()
 }
 
 /// The body of an error response.
@@ -181,4 +234,33 @@ async fn read_body(mut response: Response) -> Result<Vec<u8>, GatewayError> {
         body.extend_from_slice(&chunk);
     }
     Ok(body)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn an_entry_of_a_newer_gateway_does_not_hide_the_others() {
+        let program = |datatype: &str| {
+            let tensor = json!({"name": "x", "datatype": datatype, "shape": [-1], "new": 1});
+            json!({"model": "m:1", "artifact": format!("sha256:{}", "0".repeat(64)), "max_batch_size": 4,
+                   "inputs": [tensor], "outputs": [tensor], "also_new": true})
+        };
+        let replica = |id: &str, datatype: &str| {
+            json!({"id": id, "program": program(datatype), "device": "gpu0", "batch_size": 4, "compute_share_pct": null,
+                   "newer": {"a": 1}})
+        };
+        let profile = json!({"program": program("FP32"), "device": "gpu0", "device_kind": "T4", "time_limit_ms": 5});
+        let message = json!({"epoch": 2, "revision": 3, "unheard_of": [], "profiles": [profile],
+                             "replicas": [replica("1-0", "FP32"), replica("1-1", "FP8")]});
+        let received: ReceivedWanted = serde_json::from_value(message).unwrap();
+        let wanted = received.readable();
+        assert_eq!((wanted.epoch, wanted.revision), (2, 3));
+        let ids: Vec<String> = wanted.replicas.iter().map(|r| r.id.to_string()).collect();
+        assert_eq!(ids, ["1-0"]);
+        assert_eq!(wanted.profiles.len(), 1);
+    }
 }

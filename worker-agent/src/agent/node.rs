@@ -2,9 +2,10 @@
 
 use std::{io, time::Duration};
 
-use packhorse_api::agent::LeaseRequest;
+use packhorse_api::agent::{LeaseRequest, ProtocolRange};
 use packhorse_cluster::Time;
 use packhorse_reconcile::{Action, Event, Limits, Reconciler};
+use packhorse_wire::LinkSecret;
 use packhorse_worker_agent::devices::{Device, DiscoverError};
 use tokio::{
     signal::unix::{Signal, SignalKind, signal},
@@ -75,6 +76,18 @@ pub(super) async fn run(settings: Settings) -> Result<(), AgentError> {
         instance: folder.instance().map_err(OpenStateError::from)?,
         agent_version: env!("CARGO_PKG_VERSION").to_owned(),
         devices: devices.iter().map(Device::report).collect(),
+        protocol: ProtocolRange::SUPPORTED,
+        cluster_id: None,
+        highest_epoch: 0,
+        nonce: None,
+    };
+    let fence_file = folder.fence_file().map_err(OpenStateError::from)?;
+    let link_secret = match &settings.link_secret_file {
+        Some(file) => {
+            let content = std::fs::read(file);
+            LinkSecret::from_file_content(&content.map_err(system("reading --link-secret-file"))?)
+        }
+        None => LinkSecret::none(),
     };
     let limits = Limits {
         drain: settings.batch_limit + DRAIN_GRACE,
@@ -113,11 +126,25 @@ pub(super) async fn run(settings: Settings) -> Result<(), AgentError> {
         status: status_sender,
         signals: [interrupt, terminate],
     };
+    // Nothing older than what an earlier agent of this folder has seen is obeyed.
+    node.handle(Event::Leased {
+        epoch: fence_file.fence().highest_epoch,
+    });
     node.adopt()
         .map_err(system("looking for the workers of an earlier agent"))?;
     // The first report must already contain the adopted workers: the gateway gives up replicas that are not reported.
     node.reconcile();
-    let session = tokio::spawn(Session::new(gateway, request, event_sender, status, gpus).run());
+    let session = tokio::spawn(
+        Session::new(
+            gateway,
+            request,
+            event_sender,
+            status,
+            gpus,
+            (link_secret, fence_file),
+        )
+        .run(),
+    );
     node.run_until_signalled().await;
     if stop_workers_on_exit {
         node.stop_workers().await;

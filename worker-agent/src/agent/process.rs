@@ -7,6 +7,7 @@ use std::{
         fd::OwnedFd,
         unix::{
             ffi::OsStrExt,
+            fs::MetadataExt,
             process::{CommandExt, ExitStatusExt},
         },
     },
@@ -15,7 +16,7 @@ use std::{
     sync::Arc,
 };
 
-use packhorse_worker_agent::handoff::exit_code;
+use packhorse_worker_agent::handoff::{ProcessIdentity, exit_code};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use tokio::io::{Interest, unix::AsyncFd};
 
@@ -176,16 +177,73 @@ pub(super) fn find_by_environment(
     Ok(None)
 }
 
-/// Returns the processes with a hand-over folder (`--dir DIR`) that `is_ours` accepts: the workers of an earlier agent.
-/// They are found by their command line instead of by a stored id, because an agent may die before it can store one.
-pub(super) fn find_workers(is_ours: impl Fn(&Path) -> bool) -> io::Result<Vec<(PathBuf, Process)>> {
-    let mut found = Vec::new();
-    for (pid, fd, arguments) in list()? {
-        if let Some(dir) = handoff_dir(&arguments).filter(|dir| is_ours(dir)) {
-            found.push((dir, Process::new(pid, fd, None)?));
+/// A process with a hand-over folder on its command line, which may be the folder's worker.
+#[derive(Debug)]
+pub(super) struct Candidate {
+    /// The process id.
+    pub(super) pid: u32,
+    /// The user that the process runs as.
+    pub(super) user: Option<u32>,
+    /// The process's identity across the reuse of ids.
+    pub(super) identity: Option<ProcessIdentity>,
+    /// The program that the process executes.
+    pub(super) executable: Option<PathBuf>,
+    fd: Option<OwnedFd>,
+}
+
+impl Candidate {
+    fn read(pid: u32, fd: OwnedFd) -> Self {
+        let of = |name: &str| PathBuf::from(format!("/proc/{pid}/{name}"));
+        Self {
+            pid,
+            user: fs::metadata(of("")).ok().map(|process| process.uid()),
+            identity: ProcessIdentity::from_pid(pid),
+            executable: fs::read_link(of("exe")).ok().map(|path| replaced(&path)),
+            fd: Some(fd),
         }
     }
-    Ok(found)
+
+    /// A candidate with these properties and without a process.
+    #[cfg(test)]
+    pub(super) fn of(
+        pid: u32,
+        user: Option<u32>,
+        identity: Option<ProcessIdentity>,
+        executable: Option<PathBuf>,
+    ) -> Self {
+        Self {
+            pid,
+            user,
+            identity,
+            executable,
+            fd: None,
+        }
+    }
+
+    /// Returns the process.
+    pub(super) fn open(self) -> io::Result<Process> {
+        let fd = self.fd.ok_or(io::ErrorKind::NotFound)?;
+        Process::new(self.pid, fd, None)
+    }
+}
+
+/// Returns the path of a program without the mark of the kernel that the file has been replaced since.
+fn replaced(executable: &Path) -> PathBuf {
+    let bytes = executable.as_os_str().as_bytes();
+    let path = bytes.strip_suffix(b" (deleted)").unwrap_or(bytes);
+    PathBuf::from(OsStr::from_bytes(path))
+}
+
+/// Returns the processes with a hand-over folder (`--dir DIR`) that `is_ours` accepts. They are found by their command line instead of by
+/// a stored id, because an agent may die before it can store one.
+pub(super) fn find_candidates(
+    is_ours: impl Fn(&Path) -> bool,
+) -> io::Result<Vec<(PathBuf, Candidate)>> {
+    let candidate = |(pid, fd, arguments): (u32, OwnedFd, Vec<u8>)| {
+        let dir = handoff_dir(&arguments).filter(|dir| is_ours(dir))?;
+        Some((dir, Candidate::read(pid, fd)))
+    };
+    Ok(list()?.filter_map(candidate).collect())
 }
 
 /// Returns the argument after `--dir` in a NUL-separated command line.
@@ -231,19 +289,24 @@ mod tests {
         // The parent continues before its child's arguments can be read.
         let mut found = Vec::new();
         for _ in 0..1000 {
-            found = find_workers(|folder| folder == dir.path()).unwrap();
+            found = find_candidates(|folder| folder == dir.path()).unwrap();
             if !found.is_empty() {
                 break;
             }
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         assert_eq!(found.len(), 1);
-        let (_, mut process) = found.remove(0);
-        assert_eq!(process.pid(), child.pid());
+        let (_, candidate) = found.remove(0);
+        assert_eq!(candidate.pid, child.pid());
+        assert_eq!(candidate.user, Some(rustix::process::getuid().as_raw()));
+        assert_eq!(candidate.identity, ProcessIdentity::from_pid(child.pid()));
+        let shell = fs::canonicalize("/bin/sh").unwrap();
+        assert_eq!(candidate.executable, Some(shell));
+        let mut process = candidate.open().unwrap();
         process.signaller().kill();
         assert_eq!(process.wait().await, None, "only a parent gets the status");
         child.wait().await;
-        let left = find_workers(|folder| folder == dir.path()).unwrap();
+        let left = find_candidates(|folder| folder == dir.path()).unwrap();
         assert!(left.is_empty());
     }
 }

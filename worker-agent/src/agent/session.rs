@@ -3,15 +3,21 @@
 
 use std::time::Duration;
 
-use packhorse_api::agent::{AgentStatus, LeaseRequest};
+use packhorse_api::agent::{AgentStatus, LeaseRequest, ProtocolRange};
 use packhorse_cluster::{ProfileProgress, ReplicaStatus};
-use packhorse_reconcile::Event;
+use packhorse_reconcile::{Event, Fence, FenceError};
+use packhorse_service::StateDirError;
+use packhorse_wire::{ClusterKey, LinkSecret};
 use tokio::{
     sync::{Notify, mpsc, watch},
     time::sleep,
 };
 
-use crate::{gateway::GatewayClient, gpus::Gpus};
+use crate::{
+    fence_file::FenceFile,
+    gateway::{GatewayClient, GatewayError},
+    gpus::Gpus,
+};
 
 /// The pause before the first retry.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
@@ -40,10 +46,39 @@ pub(super) struct Session {
     events: mpsc::Sender<Event>,
     status: watch::Receiver<NodeStatus>,
     gpus: Gpus,
-    /// The number of grants of the lease.
-    grants: watch::Sender<u64>,
+    link_secret: LinkSecret,
+    fence_file: FenceFile,
+    /// The authority that the agent obeys. Whoever waits for it is woken by every grant.
+    authority: watch::Sender<Authority>,
     /// Notified when the gateway answers that the lease is not held.
     lost: Notify,
+}
+
+/// What the grants of the lease so far allow.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Authority {
+    /// The number of grants.
+    grants: u64,
+    /// The number of changes to another cluster.
+    changes: u64,
+    /// The epoch of the last grant; none before the first, and while the gateway's grants are not to be obeyed.
+    epoch: Option<u64>,
+}
+
+/// A lease that was not taken.
+#[derive(Debug, thiserror::Error)]
+enum LeaseError {
+    #[error(transparent)]
+    Gateway(#[from] GatewayError),
+    #[error(
+        "the gateway speaks version {0} of the agent protocol, this agent {ours}; update the older one",
+        ours = ProtocolRange::SUPPORTED
+    )]
+    Protocol(ProtocolRange),
+    #[error(transparent)]
+    Fence(#[from] FenceError),
+    #[error("the cluster cannot be noted: {0}")]
+    Store(#[from] StateDirError),
 }
 
 /// Exponential backoff with jitter, so that agents do not retry at the same time.
@@ -68,6 +103,7 @@ impl Session {
         events: mpsc::Sender<Event>,
         status: watch::Receiver<NodeStatus>,
         gpus: Gpus,
+        (link_secret, fence_file): (LinkSecret, FenceFile),
     ) -> Self {
         Self {
             gateway,
@@ -75,7 +111,9 @@ impl Session {
             events,
             status,
             gpus,
-            grants: watch::Sender::new(0),
+            link_secret,
+            fence_file,
+            authority: watch::Sender::default(),
             lost: Notify::new(),
         }
     }
@@ -97,27 +135,19 @@ impl Session {
     async fn keep_lease(&self) {
         let mut backoff = Backoff::new();
         let mut held = None;
-        let mut newest = 0;
         loop {
-            match self.gateway.acquire_lease(&self.request).await {
-                Ok(grant) => {
+            match self.acquire_lease().await {
+                Ok((epoch, lease)) => {
                     if held != Some(true) {
-                        tracing::info!(grant.epoch, grant.lease_ms, "lease held");
-                        if grant.epoch < newest {
-                            tracing::warn!(
-                                grant.epoch,
-                                newest,
-                                "the gateway's epoch is lower than one that this agent has seen, so the agent ignores its wanted \
-                                 state; if the gateway's state was deleted, restart the agent"
-                            );
-                        }
+                        tracing::info!(
+                            grant.epoch = epoch,
+                            grant.lease_ms = lease.as_millis(),
+                            "lease held"
+                        );
                     }
                     held = Some(true);
-                    newest = newest.max(grant.epoch);
                     backoff = Backoff::new();
-                    self.send_event(Event::Leased { epoch: grant.epoch }).await;
-                    self.grants.send_modify(|grants| *grants += 1);
-                    let renew = Duration::from_millis(grant.lease_ms / 3).max(MIN_INTERVAL);
+                    let renew = (lease / 3).max(MIN_INTERVAL);
                     tokio::select! {
                         () = sleep(renew) => {}
                         () = self.lost.notified() => sleep(MIN_INTERVAL).await,
@@ -134,28 +164,101 @@ impl Session {
         }
     }
 
+    /// Takes or renews the lease. Returns the gateway's epoch and the duration of the lease.
+    async fn acquire_lease(&self) -> Result<(u64, Duration), LeaseError> {
+        let fence = self.fence_file.fence();
+        let nonce = format!("{:032x}", rand::random::<u128>());
+        let request = LeaseRequest {
+            cluster_id: fence.cluster_id.clone(),
+            highest_epoch: fence.highest_epoch,
+            nonce: Some(nonce.clone()),
+            ..self.request.clone()
+        };
+        let (grant, token) = self.gateway.acquire_lease(&request).await?;
+        let common = grant.protocol.highest_common(ProtocolRange::SUPPORTED);
+        common.ok_or(LeaseError::Protocol(grant.protocol))?;
+        let proven = match (&grant.cluster_id, &grant.proof) {
+            (Some(cluster), Some(proof)) => {
+                let key = ClusterKey::new(&self.link_secret, &token);
+                let proof = hex::decode(proof).unwrap_or_default();
+                key.verifies(&nonce, cluster, &proof)
+            }
+            _ => false,
+        };
+        let verdict = fence.grant(grant.cluster_id.as_ref(), grant.epoch, proven);
+        let (next, event) = match verdict {
+            Ok(granted) => granted,
+            Err(e) => {
+                // What this gateway wants does not count, either.
+                self.authority
+                    .send_modify(|authority| authority.epoch = None);
+                return Err(e.into());
+            }
+        };
+        let changed = matches!(event, Event::ClusterChanged { .. });
+        if next != fence {
+            self.store_fence(&fence, next)?;
+        }
+        self.send_event(event).await;
+        self.authority.send_modify(|authority| {
+            authority.grants += 1;
+            authority.changes += u64::from(changed);
+            authority.epoch = Some(grant.epoch);
+        });
+        Ok((grant.epoch, Duration::from_millis(grant.lease_ms)))
+    }
+
+    /// Stores the fence before anything is obeyed that depends on it.
+    fn store_fence(&self, before: &Fence, next: Fence) -> Result<(), StateDirError> {
+        if next.cluster_id != before.cluster_id {
+            tracing::warn!(
+                cluster = next
+                    .cluster_id
+                    .as_ref()
+                    .map(packhorse_cluster::ClusterId::as_str),
+                epoch = next.highest_epoch,
+                "the agent obeys a cluster that it did not know"
+            );
+        }
+        self.fence_file.store(next)
+    }
+
     /// Waits until the lease has been granted once.
-    async fn wait_for_grant(&self) -> watch::Receiver<u64> {
-        let mut grants = self.grants.subscribe();
+    async fn wait_for_grant(&self) -> watch::Receiver<Authority> {
+        let mut authority = self.authority.subscribe();
         // This struct holds the sender, so that the channel is open.
-        let _ = grants.wait_for(|grants| *grants > 0).await;
-        grants
+        let _ = authority.wait_for(|authority| authority.grants > 0).await;
+        authority
     }
 
     async fn follow_wanted(&self) {
-        self.wait_for_grant().await;
+        let authority = self.wait_for_grant().await;
         let mut backoff = Backoff::new();
+        let mut changes = 0;
         let mut known = (0, 0);
         loop {
+            if changes != authority.borrow().changes {
+                changes = authority.borrow().changes;
+                known = (0, 0);
+            }
             match self.gateway.poll_wanted(known).await {
                 Ok(wanted) => {
                     backoff = Backoff::new();
                     let version = (wanted.epoch, wanted.revision);
-                    if version > known {
+                    let Authority {
+                        changes: now,
+                        epoch,
+                        ..
+                    } = *authority.borrow();
+                    if changes != now || version <= known {
+                        sleep(MIN_INTERVAL).await;
+                    } else if epoch.is_none_or(|epoch| wanted.epoch > epoch) {
+                        // Only the gateway that granted the lease is obeyed. A newer one has to be asked for it first.
+                        self.lost.notify_one();
+                        sleep(MIN_INTERVAL).await;
+                    } else {
                         known = version;
                         self.send_event(Event::Wanted(wanted)).await;
-                    } else {
-                        sleep(MIN_INTERVAL).await;
                     }
                 }
                 Err(e) => {
@@ -170,6 +273,7 @@ impl Session {
         let mut status = self.status.clone();
         let mut grants = self.wait_for_grant().await;
         let mut backoff = Backoff::new();
+        let mut refused = false;
         loop {
             grants.mark_unchanged();
             let NodeStatus {
@@ -189,6 +293,7 @@ impl Session {
             match self.gateway.report_status(&message).await {
                 Ok(()) => {
                     backoff = Backoff::new();
+                    refused = false;
                     // The senders outlive this task.
 
                     tokio::select! {
@@ -202,7 +307,13 @@ impl Session {
                     let _ = grants.changed().await;
                 }
                 Err(e) => {
-                    tracing::debug!(error = %e, "status not reported");
+                    // A gateway that is away is no news; one that refuses what this agent says never changes its mind.
+                    if e.is_bad_request() && !refused {
+                        tracing::warn!(error = %e, "the gateway does not accept the node's status");
+                    } else {
+                        tracing::debug!(error = %e, "status not reported");
+                    }
+                    refused = e.is_bad_request();
                     backoff.pause().await;
                 }
             }

@@ -1,10 +1,11 @@
 //! The agent's state folder: `artifacts/`; `replicas/ID/` and `profiles/KIND/MODEL/`, which are hand-over folders with an additional
-//! `wanted.json`, from which a later agent reads why the worker was started; and `mps/`, the folders of the MPS daemons. A folder has
-//! one agent.
+//! `wanted.json`, from which a later agent reads why the worker was started; `mps/`, the folders of the MPS daemons; and
+//! `cluster.json`, the cluster that the agent obeys. A folder has one agent.
 
 use std::{
     fs, io,
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
 use packhorse_cluster::{WantedProfile, WantedReplica};
@@ -12,6 +13,8 @@ use packhorse_reconcile::{Task, TaskId};
 use packhorse_service::{StateDir, StateDirError};
 use packhorse_worker_agent::handoff::Handoff;
 use serde::{Deserialize, Serialize};
+
+use crate::fence_file::FenceFile;
 
 const INSTANCE_DIGITS: usize = 32;
 
@@ -32,7 +35,7 @@ pub(super) enum OpenStateError {
 /// The agent's state folder, locked until this is dropped.
 #[derive(Debug)]
 pub(super) struct StateFolder {
-    dir: StateDir,
+    dir: Arc<StateDir>,
 }
 
 /// The content of `wanted.json`: what a hand-over folder's worker was started for.
@@ -50,7 +53,7 @@ impl StateFolder {
             let path = path.to_owned();
             return Err(OpenStateError::Gateway { path });
         }
-        let dir = StateDir::open(path)?;
+        let dir = Arc::new(StateDir::open(path)?);
         for folder in ["artifacts", "replicas", "profiles"] {
             let path = dir.path().join(folder);
             fs::create_dir_all(&path).map_err(|source| StateDirError::Io { path, source })?;
@@ -76,6 +79,11 @@ impl StateFolder {
         let instance = format!("{:0INSTANCE_DIGITS$x}", rand::random::<u128>());
         self.dir.write("instance", instance.as_bytes())?;
         Ok(instance)
+    }
+
+    /// Returns the file with the cluster that the agent obeys.
+    pub(super) fn fence_file(&self) -> Result<FenceFile, StateDirError> {
+        FenceFile::open(Arc::clone(&self.dir))
     }
 
     /// Returns the folder of the artifact cache.

@@ -5,6 +5,7 @@ use std::{
     fs::File,
     io,
     net::SocketAddr,
+    path::Path,
     process::{Command, Stdio},
 };
 
@@ -13,8 +14,8 @@ use packhorse_reconcile::{Event, Task, TaskId};
 use packhorse_worker_agent::{
     devices::{Backend, Device},
     handoff::{
-        Execution, ExecutorChoice, Handoff, HandoffError, ProfileTask, ServeTask, WorkerStatus,
-        worker_environment,
+        Execution, ExecutorChoice, Handoff, HandoffError, ProcessIdentity, ProfileTask, ServeTask,
+        WorkerStatus, worker_environment,
     },
 };
 use tokio::sync::mpsc;
@@ -24,7 +25,7 @@ use crate::{
     config::Settings,
     mps::{MAX_CLIENTS, Mps},
     pipeline_options::Switch,
-    process::{self, Process, Signaller},
+    process::{self, Candidate, Process, Signaller},
     state_folder::StateFolder,
     worker_watch::{WorkerWatch, current_status},
 };
@@ -134,7 +135,12 @@ impl Workers {
                 "profile"
             }
         };
-        let log = File::create(handoff.log_path()).map_err(StartError::Folder)?;
+        // The worker shortens its log while it appends to it.
+        let log = File::options()
+            .create(true)
+            .append(true)
+            .open(handoff.log_path())
+            .map_err(StartError::Folder)?;
         let error_log = log.try_clone().map_err(StartError::Folder)?;
         let mut command = Command::new(&self.settings.worker);
         command
@@ -259,10 +265,36 @@ impl Workers {
         self.folder.remove(&self.folder.handoff_dir(id));
     }
 
+    /// Returns the process if it is the worker of the hand-over folder. One that is not is left alone, whatever it is.
+    fn worker_of(&self, handoff: &Handoff, candidate: Candidate) -> Option<Process> {
+        let reporter = handoff.read_status().ok().flatten();
+        let reporter = reporter.map(|status| status.process);
+        let user = rustix::process::getuid().as_raw();
+        if !is_worker(&candidate, user, reporter, &self.settings.worker) {
+            tracing::warn!(
+                pid = candidate.pid,
+                folder = %handoff.dir().display(),
+                "a process has a hand-over folder on its command line and is not its worker; it is left alone"
+            );
+            return None;
+        }
+        match candidate.open() {
+            Ok(process) => Some(process),
+            Err(e) => {
+                tracing::warn!(error = %e, "a worker cannot be watched");
+                None
+            }
+        }
+    }
+
     /// Adopts the workers of an earlier agent, and removes hand-over folders without a worker.
     pub(super) fn adopt(&mut self) -> io::Result<Vec<Event>> {
         let mut events = Vec::new();
-        for (dir, process) in process::find_workers(|dir| self.folder.contains(dir))? {
+        for (dir, candidate) in process::find_candidates(|dir| self.folder.contains(dir))? {
+            let handoff = Handoff::new(&dir);
+            let Some(process) = self.worker_of(&handoff, candidate) else {
+                continue;
+            };
             let task = self.folder.read_task(&dir);
             let Some(task) = task.filter(|task| !self.running.contains_key(&task.id())) else {
                 tracing::warn!(pid = process.pid(), "worker without a task killed");
@@ -271,7 +303,6 @@ impl Workers {
             };
             tracing::info!(task = %label(&task), pid = process.pid(), "worker adopted");
             let pid = process.pid();
-            let handoff = Handoff::new(dir);
             let status = current_status(&handoff, pid);
             events.push(Event::Found(task.clone(), pid));
             if let Some(status) = &status {
@@ -289,6 +320,24 @@ impl Workers {
             }
         }
         Ok(events)
+    }
+}
+
+/// Returns true if a process is the worker of a hand-over folder. A command line says nothing: every process of every user can have
+/// the folder's name in it. A worker is a process of this user, and either the one that has written the folder's status, or, as long as
+/// none that still runs has, one that executes the worker program.
+fn is_worker(
+    candidate: &Candidate,
+    user: u32,
+    reporter: Option<ProcessIdentity>,
+    program: &Path,
+) -> bool {
+    if candidate.user != Some(user) {
+        return false;
+    }
+    match reporter.filter(ProcessIdentity::is_alive) {
+        Some(reporter) => candidate.identity == Some(reporter),
+        None => candidate.executable.as_deref() == Some(program),
     }
 }
 
@@ -335,6 +384,50 @@ mod tests {
     use packhorse_cluster::ByteCount;
 
     use super::*;
+
+    #[test]
+    fn a_process_is_a_worker_by_its_user_and_its_status_or_program_and_not_by_its_arguments() {
+        const PROGRAM: &str = "/opt/packhorse-worker";
+        let running = ProcessIdentity::current();
+        let ended = ProcessIdentity {
+            start_ticks: running.start_ticks + 1,
+            ..running
+        };
+        let candidate = |user, identity, program: &str| {
+            Candidate::of(
+                running.pid,
+                Some(user),
+                Some(identity),
+                Some(program.into()),
+            )
+        };
+        let is_worker = |candidate: &Candidate, reporter| {
+            super::is_worker(candidate, 7, reporter, Path::new(PROGRAM))
+        };
+        let worker = candidate(7, running, PROGRAM);
+        assert!(is_worker(&worker, Some(running)));
+        assert!(is_worker(&worker, None), "it has not written a status yet");
+        assert!(
+            is_worker(&worker, Some(ended)),
+            "the folder has the status of the worker before it"
+        );
+        assert!(
+            is_worker(
+                &candidate(7, running, "/opt/before/packhorse-worker"),
+                Some(running)
+            ),
+            "the program was updated under the worker"
+        );
+
+        let other = candidate(7, ended, PROGRAM);
+        assert!(!is_worker(&other, Some(running)), "the real worker runs");
+        assert!(!is_worker(&candidate(8, running, PROGRAM), Some(running)));
+        assert!(!is_worker(&candidate(7, running, "/usr/bin/less"), None));
+        assert!(!is_worker(
+            &candidate(7, running, "/usr/bin/less"),
+            Some(ended)
+        ));
+    }
 
     #[test]
     fn a_share_of_a_cpu_is_a_share_of_its_threads_but_at_least_one() {

@@ -7,6 +7,7 @@
 //! the batches it has and exits.
 
 mod environment;
+mod log_limit;
 mod process_identity;
 mod task;
 
@@ -16,6 +17,7 @@ use std::{
 };
 
 pub use environment::{exit_code, worker_environment};
+pub use log_limit::LOG_LIMIT;
 pub use packhorse_reconcile::WorkerReport;
 pub use process_identity::ProcessIdentity;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
@@ -78,6 +80,11 @@ impl Handoff {
     /// Returns the path of the file that receives the worker's standard output and standard error.
     pub fn log_path(&self) -> PathBuf {
         self.dir.join(LOG)
+    }
+
+    /// Keeps the log within [`LOG_LIMIT`], and what is written within a second, until the process ends. Called by the worker.
+    pub fn limit_log(&self) {
+        log_limit::watch(&self.log_path());
     }
 
     /// Returns the path of the worker's folder for temporary files. A package is unpacked there, and its files may stay.

@@ -15,9 +15,9 @@ use std::{
 
 use packhorse_cluster::Program;
 use packhorse_wire::{
-    BatchHeader, DecodeError, Decoder, FailureHeader, FailureKind, HandshakeError, LinkSecret,
-    MAX_PAYLOAD, ResultHeader, ServerHandshake, ServerStep, StageDurations, ToGateway, ToWorker,
-    WorkerIdentity,
+    BatchHeader, DecodeError, Decoder, FailureHeader, FailureKind, HandshakeError, Hello,
+    LinkSecret, MAX_PAYLOAD, ResultHeader, ServerHandshake, ServerStep, StageDurations, ToGateway,
+    ToWorker, WorkerIdentity,
 };
 use packhorse_worker_agent::handoff::PipelineSettings;
 use socket2::{SockRef, TcpKeepalive};
@@ -315,8 +315,8 @@ fn shake_hands(
     link: &Link,
 ) -> Result<(), ConnectionError> {
     // The thread's generator is cryptographic and seeded by the operating system.
-    let nonce = rand::random();
-    let mut handshake = ServerHandshake::new(link.secret.clone(), nonce, link.identity);
+    let hello = Hello::new(rand::random());
+    let mut handshake = ServerHandshake::new(link.secret.clone(), hello, link.identity);
     let deadline = now() + HANDSHAKE_LIMIT;
     loop {
         let Some(message) = receiver.next_message(Some(deadline))? else {
@@ -324,7 +324,7 @@ fn shake_hands(
         };
         match handshake.handle(&message)? {
             ServerStep::Send(challenge) => send(stream, &challenge, &[])?,
-            ServerStep::Accept(accept) => {
+            ServerStep::Accept(accept, _) => {
                 stream.set_read_timeout(None)?;
                 return Ok(send(stream, &accept, &[])?);
             }

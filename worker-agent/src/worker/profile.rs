@@ -30,6 +30,7 @@ const TIME_PER_SIZE: Duration = Duration::from_secs(1);
 /// Runs the measurement to its end, and returns the exit code. The caller must exit at once.
 pub(crate) fn profile(handoff: &Handoff) -> u8 {
     let reporter = StatusReporter::new(handoff);
+    handoff.limit_log();
     match run(handoff, &reporter) {
         Ok(()) => exit_code::DONE,
         Err(StartError { reason, permanent }) => {

@@ -10,11 +10,12 @@ use std::{
     time::Duration,
 };
 
-use packhorse_api::agent::{AgentStatus, LeaseGrant, LeaseRequest, WantedState};
+use packhorse_api::agent::{AgentStatus, LeaseGrant, LeaseRequest, ProtocolRange, WantedState};
 use packhorse_cluster::{
-    ArtifactDigest, Datatype, Dim, ProfileTable, Program, ReplicaState, ReplicaStatus, TensorSpec,
-    WantedProfile, WantedReplica,
+    ArtifactDigest, ClusterId, Datatype, Dim, ProfileTable, Program, ReplicaState, ReplicaStatus,
+    TensorSpec, WantedProfile, WantedReplica,
 };
+use packhorse_wire::{ClusterKey, LinkSecret};
 use sha2::{Digest, Sha256};
 use tempfile::TempDir;
 use tokio::{
@@ -42,6 +43,11 @@ pub(crate) struct FakeState {
     pub(crate) polls: u64,
     /// If true, long polls are answered at once.
     pub(crate) hasty: bool,
+    /// The cluster; none for a gateway that has no identity yet.
+    pub(crate) cluster: Option<ClusterId>,
+    /// True if the gateway proves that it may take over a node of another cluster.
+    pub(crate) proves: bool,
+    pub(crate) protocol: ProtocolRange,
 }
 
 /// A gateway with one node.
@@ -181,11 +187,8 @@ async fn answer(
     match (method, path) {
         ("PUT", "/v1/agents/here/lease") => {
             let lease: LeaseRequest = serde_json::from_slice(body).unwrap();
+            let grant = grant(&state.borrow(), &lease);
             state.send_modify(|state| state.leases.push(lease));
-            let grant = LeaseGrant {
-                epoch: state.borrow().epoch,
-                lease_ms: 600,
-            };
             (200, serde_json::to_vec(&grant).unwrap())
         }
         ("PUT", "/v1/agents/here/status") => {
@@ -232,6 +235,23 @@ async fn answer(
     }
 }
 
+/// Returns the grant of a gateway, with the proof for an agent of another cluster if the gateway makes it.
+fn grant(state: &FakeState, lease: &LeaseRequest) -> LeaseGrant {
+    let cluster_id = state.cluster.clone();
+    let nonce = lease.nonce.as_deref().unwrap_or_default();
+    let proof = cluster_id.as_ref().filter(|_| state.proves).map(|cluster| {
+        let key = ClusterKey::new(&LinkSecret::none(), TOKEN);
+        hex::encode(key.prove(nonce, cluster))
+    });
+    LeaseGrant {
+        epoch: state.epoch,
+        lease_ms: 600,
+        protocol: state.protocol,
+        cluster_id,
+        proof,
+    }
+}
+
 /// Returns the digest of the only artifact.
 pub(crate) fn digest() -> ArtifactDigest {
     ArtifactDigest::from_sha256(Sha256::digest(ARTIFACT).into())
@@ -261,6 +281,7 @@ pub(crate) fn replica(id: &str) -> WantedReplica {
         batch_size: 4,
         compute_share_pct: None,
         memory_bytes: None,
+        attempt: 0,
     }
 }
 

@@ -11,7 +11,9 @@ use std::{
 };
 
 use common::{FakeGateway, Home, LIMIT, digest, profile, replica, signal};
-use packhorse_cluster::{ProfileTable, ReplicaState};
+use packhorse_api::agent::ProtocolRange;
+use packhorse_cluster::{ClusterId, ProfileTable, ReplicaState, WantedReplica};
+use packhorse_reconcile::Fence;
 use packhorse_worker_agent::handoff::ProcessIdentity;
 use tokio::{net::TcpStream, time::timeout};
 
@@ -87,6 +89,43 @@ async fn a_killed_agents_worker_lives_on_and_the_next_agent_adopts_it() {
 }
 
 #[tokio::test]
+async fn a_process_that_only_names_the_folder_is_neither_adopted_nor_killed_nor_instead_of_the_worker()
+ {
+    let (gateway, home) = (FakeGateway::start().await, Home::new());
+    let mut agent = home.agent(gateway.address, &[]);
+    gateway.want(vec![replica("1-0")], vec![]);
+    let before = gateway.until_state(ReplicaState::Ready).await;
+    agent.kill();
+    gateway.state.send_modify(|state| state.status = None);
+
+    // Its process id may be below or above the worker's: either way it is found, too.
+    let folder = home.path("state/replicas/1-0");
+    let mut other = Command::new("sh")
+        .args(["-c", "read line", "--dir"])
+        .arg(&folder)
+        .stdin(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let _next = home.agent(gateway.address, &[]);
+    let after = gateway.until_state(ReplicaState::Ready).await;
+    assert_eq!(after, before);
+    assert_eq!(other.try_wait().unwrap(), None, "it is left alone");
+
+    // Without the worker it is still no worker: another one is started beside it.
+    signal(after.pid.unwrap(), "KILL");
+    let restarted = gateway
+        .until("a restarted replica", |state| {
+            let replica = state.status.as_ref()?.replicas.first()?.clone();
+            (replica.restarts == 1 && replica.state == ReplicaState::Ready).then_some(replica)
+        })
+        .await;
+    assert_ne!(restarted.pid, Some(other.id()));
+    assert_eq!(other.try_wait().unwrap(), None);
+    other.kill().unwrap();
+    other.wait().unwrap();
+}
+
+#[tokio::test]
 async fn an_orphan_that_nobody_wants_is_stopped() {
     let (gateway, home) = (FakeGateway::start().await, Home::new());
     let mut agent = home.agent(gateway.address, &[]);
@@ -118,6 +157,157 @@ async fn a_wanted_state_of_an_older_epoch_is_not_obeyed() {
     let status = gateway.state.borrow().status.clone().unwrap();
     assert_eq!(status.epoch, 2);
     assert_eq!(status.replicas, [before]);
+}
+
+/// The cluster file of an agent's folder.
+fn fence(home: &Home) -> Fence {
+    let text = std::fs::read(home.path("state/cluster.json")).unwrap();
+    serde_json::from_slice(&text).unwrap()
+}
+
+fn cluster(id: &str) -> ClusterId {
+    id.parse().unwrap()
+}
+
+#[tokio::test]
+async fn the_epoch_that_an_agent_has_seen_is_told_and_outlives_the_agent() {
+    let (gateway, home) = (FakeGateway::start().await, Home::new());
+    gateway.state.send_modify(|state| {
+        state.epoch = 7;
+        state.cluster = Some(cluster("c1"));
+        state.proves = true;
+    });
+    let mut agent = home.agent(gateway.address, &[]);
+    gateway.want(vec![replica("1-0")], vec![]);
+    let before = gateway.until_state(ReplicaState::Ready).await;
+    agent.kill();
+    assert_eq!(fence(&home).highest_epoch, 7);
+
+    // A backup was restored: the gateway has an older epoch, and wants nothing.
+    gateway.state.send_modify(|state| {
+        state.epoch = 3;
+        state.leases.clear();
+        state.status = None;
+        state.hasty = true;
+    });
+    gateway.want(vec![], vec![]);
+    let _next = home.agent(gateway.address, &[]);
+    let lease = gateway
+        .until("a lease request", |state| state.leases.first().cloned())
+        .await;
+    assert_eq!(
+        (lease.cluster_id, lease.highest_epoch),
+        (Some(cluster("c1")), 7)
+    );
+    gateway
+        .until("a second try", |state| state.leases.get(1).cloned())
+        .await;
+    assert_eq!(
+        home.workers(),
+        [before.pid.unwrap()],
+        "the worker serves on"
+    );
+    assert_eq!(
+        gateway.state.borrow().status,
+        None,
+        "nothing older is obeyed"
+    );
+
+    // The gateway raises its epoch, as the request tells it to.
+    gateway.state.send_modify(|state| {
+        state.epoch = 8;
+        state.wanted.epoch = 8;
+        state.wanted.replicas = vec![replica("1-0")];
+    });
+    assert_eq!(gateway.until_state(ReplicaState::Ready).await, before);
+    assert_eq!(fence(&home).highest_epoch, 8);
+}
+
+#[tokio::test]
+async fn the_gateway_of_another_cluster_is_obeyed_only_after_its_proof_and_from_its_own_epoch_on() {
+    let (gateway, home) = (FakeGateway::start().await, Home::new());
+    gateway.state.send_modify(|state| {
+        state.epoch = 7;
+        state.cluster = Some(cluster("c1"));
+        state.proves = true;
+    });
+    let _agent = home.agent(gateway.address, &[]);
+    gateway.want(vec![replica("1-0")], vec![]);
+    let before = gateway.until_state(ReplicaState::Ready).await;
+
+    gateway.state.send_modify(|state| {
+        state.epoch = 1;
+        state.cluster = Some(cluster("c2"));
+        state.proves = false;
+        state.hasty = true;
+        state.wanted.epoch = 99;
+        state.wanted.replicas.clear();
+        state.leases.clear();
+    });
+    gateway
+        .until("some tries", |state| state.leases.get(2).cloned())
+        .await;
+    assert_eq!(home.workers(), [before.pid.unwrap()]);
+    assert_eq!(fence(&home).cluster_id, Some(cluster("c1")));
+
+    gateway.state.send_modify(|state| {
+        state.proves = true;
+        state.wanted.epoch = 1;
+        state.wanted.revision = 1;
+        state.wanted.replicas = vec![replica("1-0")];
+    });
+    gateway
+        .until("the new cluster's state", |state| {
+            let status = state.status.as_ref()?;
+            (status.epoch == 1 && status.revision == 1).then_some(())
+        })
+        .await;
+    assert_eq!(gateway.until_state(ReplicaState::Ready).await, before);
+    assert_eq!(
+        (fence(&home).cluster_id, fence(&home).highest_epoch),
+        (Some(cluster("c2")), 1)
+    );
+    gateway.want(vec![], vec![]);
+    gateway.until_empty().await;
+}
+
+#[tokio::test]
+async fn a_gateway_one_version_ahead_is_obeyed_and_one_without_a_common_version_is_not() {
+    let (gateway, home) = (FakeGateway::start().await, Home::new());
+    gateway
+        .state
+        .send_modify(|state| state.protocol = ProtocolRange { first: 2, last: 3 });
+    let _agent = home.agent(gateway.address, &[]);
+    gateway
+        .until("some tries", |state| state.leases.get(2).cloned())
+        .await;
+    assert_eq!(gateway.state.borrow().status, None);
+    gateway
+        .state
+        .send_modify(|state| state.protocol = ProtocolRange { first: 1, last: 2 });
+    gateway.want(vec![replica("1-0")], vec![]);
+    gateway.until_state(ReplicaState::Ready).await;
+}
+
+#[tokio::test]
+async fn a_worker_is_restarted_when_the_gateway_asks_for_another_attempt() {
+    let (gateway, home) = (FakeGateway::start().await, Home::new());
+    let _agent = home.agent(gateway.address, &[]);
+    gateway.want(vec![replica("1-0")], vec![]);
+    let before = gateway.until_state(ReplicaState::Ready).await;
+    let again = WantedReplica {
+        attempt: 1,
+        ..replica("1-0")
+    };
+    gateway.want(vec![again], vec![]);
+    let after = gateway
+        .until("another worker", |state| {
+            let replica = state.status.as_ref()?.replicas.first()?.clone();
+            (replica.state == ReplicaState::Ready && replica.pid != before.pid).then_some(replica)
+        })
+        .await;
+    assert_eq!(after.restarts, 1);
+    assert_eq!(home.workers(), [after.pid.unwrap()]);
 }
 
 #[tokio::test]

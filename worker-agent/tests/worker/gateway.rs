@@ -8,7 +8,8 @@ use std::{
 use packhorse_cluster::{Datatype, Shape};
 use packhorse_wire::{
     BatchHeader, BatchId, ClientHandshake, ClientStep, Decoder, FailureHeader, HandshakeError,
-    LinkSecret, MAX_PAYLOAD, ResultHeader, TensorHeader, ToGateway, ToWorker, WorkerIdentity,
+    Hello, LinkSecret, MAX_PAYLOAD, ResultHeader, TensorHeader, ToGateway, ToWorker,
+    WorkerIdentity,
 };
 use packhorse_worker_agent::handoff::ServeTask;
 
@@ -41,13 +42,13 @@ impl Link {
             batch_size: task.batch_size,
         };
         let secret = LinkSecret::from_file_content(secret);
-        let mut handshake = ClientHandshake::new(secret, [7; 32], identity);
+        let mut handshake = ClientHandshake::new(secret, Hello::new([7; 32]), identity);
         link.send_message(&handshake.hello());
         loop {
             let message = link.message().expect("an answer");
             match handshake.handle(message)? {
                 ClientStep::Send(message) => link.send_message(&message),
-                ClientStep::Accepted => return Ok(link),
+                ClientStep::Accepted(_) => return Ok(link),
             }
         }
     }

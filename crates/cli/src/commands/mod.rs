@@ -1,6 +1,7 @@
 //! The subcommands for operators and clients of a gateway, one module each.
 
 mod arguments;
+mod backup;
 mod infer;
 mod model;
 mod node;
@@ -29,9 +30,13 @@ pub(crate) enum Command {
     Laboratory(LaboratoryCommand),
     /// Show or set the placement policy and the dispatch discipline
     Policy(policy::PolicyArgs),
-    /// List nodes and take them out of service
+    /// List nodes, take them out of service, and make tokens for them
     #[command(subcommand)]
     Node(node::NodeCommand),
+    /// Write the gateway's state to a file, while it runs
+    Backup(backup::BackupArgs),
+    /// Make a state folder of a backup, for a gateway that does not run
+    Restore(backup::RestoreArgs),
 }
 
 impl Command {
@@ -45,6 +50,8 @@ impl Command {
             Self::Laboratory(command) => command.run(context).await,
             Self::Policy(args) => args.run(context).await,
             Self::Node(command) => command.run(context).await,
+            Self::Backup(args) => args.run(context).await,
+            Self::Restore(args) => args.run(context),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! `packhorse node`: lists nodes and takes them out of service.
+//! `packhorse node`: lists nodes, takes them out of service, and makes tokens for them.
 
 use packhorse_cluster::NodeName;
 
@@ -19,6 +19,9 @@ pub(crate) enum NodeCommand {
     /// Move the replicas of a node to other nodes
     #[command(after_help = "Example:\n  packhorse node drain rack1")]
     Drain(NodeRef),
+    /// Make a token for the agent of one node, which is then leased with no other token
+    #[command(after_help = "Example:\n  packhorse node token rack1 > rack1.token")]
+    Token(NodeRef),
 }
 
 #[derive(clap::Args)]
@@ -32,6 +35,7 @@ impl NodeCommand {
         let admin = context.admin()?;
         let node = match self {
             Self::List => return list(context).await,
+            Self::Token(node) => return token(context, &node.name).await,
             Self::Cordon(node) => admin.cordon(&node.name).await?,
             Self::Uncordon(node) => admin.uncordon(&node.name).await?,
             Self::Drain(node) => admin.drain(&node.name).await?,
@@ -45,6 +49,14 @@ impl NodeCommand {
             output::state_name(&node.state)
         ))?)
     }
+}
+
+async fn token(context: &Context, node: &NodeName) -> anyhow::Result<()> {
+    let made = context.admin()?.new_node_token(node).await?;
+    if context.json() {
+        return output::print_json(&made);
+    }
+    Ok(output::print_line(made.token)?)
 }
 
 async fn list(context: &Context) -> anyhow::Result<()> {

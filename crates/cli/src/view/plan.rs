@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use packhorse_api::{PlacementView, PlanDiff, PlanPreview, PlanView};
+use packhorse_api::{PlacementView, PlanDiff, PlanPreview, PlanSummary, PlanView};
 use packhorse_client::{AdminClient, CallError};
 use packhorse_cluster::{ComputeShare, DeviceId, Explanation, Generation};
 use serde::Serialize;
@@ -234,8 +234,17 @@ fn diff_row(sign: &str, replica: &PlacementView) -> [String; 6] {
     ]
 }
 
+/// Returns the names of the models without a replica, as far as the summary has them.
+fn unserved(plan: &PlanSummary) -> String {
+    let named = plan.unserved.join(", ");
+    match plan.unserved_models.saturating_sub(plan.unserved.len()) {
+        0 => named,
+        more => format!("{named} and {more} more"),
+    }
+}
+
 /// Prints a table with one plan per line.
-pub(crate) fn print_history(plans: &[PlanView]) -> anyhow::Result<()> {
+pub(crate) fn print_history(plans: &[PlanSummary]) -> anyhow::Result<()> {
     let mut table = output::new_table(&[
         "PLAN",
         "POLICY",
@@ -247,13 +256,12 @@ pub(crate) fn print_history(plans: &[PlanView]) -> anyhow::Result<()> {
     ]);
     for plan in plans {
         table.add_row([
-            plan.generation
-                .map_or_else(|| "-".to_owned(), |generation| generation.to_string()),
+            plan.generation.to_string(),
             plan.policy.clone(),
-            plan.replicas.len().to_string(),
+            plan.replicas.to_string(),
             plan.devices_used.to_string(),
             format_number(plan.predicted_goodput_rps),
-            plan.unserved.join(", "),
+            unserved(plan),
             plan.reason.clone(),
         ]);
     }

@@ -60,3 +60,18 @@ async fn nodes_are_taken_out_of_service_and_back() {
         );
     }
 }
+
+#[tokio::test]
+async fn a_token_of_a_node_is_printed_alone_so_that_it_can_be_redirected_to_its_file() {
+    let gateway = Gateway::start().await;
+    let made = json!({"node": "rack1", "token": "0123456789abcdef"});
+    gateway
+        .answers("POST", "/v1/nodes/rack1/token", 201, made.clone())
+        .await;
+    let ran = gateway.run(&["node", "token", "rack1"]);
+    assert_eq!(ran.text(), "0123456789abcdef\n");
+    assert_eq!(
+        gateway.run(&["node", "token", "rack1", "--json"]).json(),
+        made
+    );
+}

@@ -115,18 +115,23 @@ async fn without_a_plan_there_is_nothing_to_show() {
 #[tokio::test]
 async fn earlier_plans_are_listed_and_compared() {
     let gateway = Gateway::start().await;
+    let summary = json!({
+        "generation": 7, "policy": "goodput", "created_unix_ms": 1_700_000_000_000_i64, "reason": "model cat was registered",
+        "solve_ms": 1.5, "predicted_goodput_rps": 50.0, "replicas": 3, "models": 21, "devices_used": 2, "unserved_models": 3,
+        "unserved": ["bert:1", "dog:2"],
+    });
     gateway
-        .answers("GET", "/v1/plans", 200, json!([plan()]))
+        .answers("GET", "/v1/plans", 200, json!([summary]))
         .await;
     let ran = gateway.run(&["plan", "history"]);
     assert!(
         ran.text().lines().nth(1).unwrap().starts_with("7 "),
         "{ran:?}"
     );
-    assert!(ran.stdout.contains("bert:1"), "{ran:?}");
+    assert!(ran.stdout.contains("bert:1, dog:2 and 1 more"), "{ran:?}");
     assert_eq!(
         gateway.run(&["plan", "history", "--json"]).json(),
-        json!([plan()])
+        json!([summary])
     );
 
     let diff = json!({"added": [placement("cat", 1, "a/cpu0", None)], "removed": [], "kept": 3});

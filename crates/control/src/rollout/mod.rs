@@ -350,6 +350,7 @@ fn wanted_replica(replica: &PlacedReplica) -> WantedReplica {
         batch_size: spec.batch_size,
         compute_share_pct: spec.compute_share,
         memory_bytes: spec.memory.filter(|memory| *memory > ByteCount::ZERO),
+        attempt: 0,
     }
 }
 

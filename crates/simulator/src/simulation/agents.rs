@@ -148,6 +148,8 @@ impl Simulation<'_> {
                 instance: "simulated".to_owned(),
                 agent_version: String::new(),
                 devices: control.nodes[&name].devices.clone(),
+                cluster_id: None,
+                highest_epoch: 0,
             };
             control.command(now, Command::TakeLease(name.clone(), claim));
             self.send_report(now, &mut control, &name);

@@ -100,6 +100,9 @@ impl<'a> Control<'a> {
             .zip(0..)
             .collect();
         let stored = StoredCluster {
+            cluster_id: "00000000000000000000000000000000"
+                .parse()
+                .expect("a valid identity"),
             epoch: EPOCH,
             models: problem
                 .models

@@ -1,32 +1,32 @@
 //! `/v1/agents`: leases, wanted states and statuses of nodes.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{net::SocketAddr, sync::Arc, time::Duration};
 
-use axum::{Json, extract::State, http::StatusCode};
+use axum::{
+    Json,
+    extract::{ConnectInfo, State},
+    http::{HeaderMap, StatusCode},
+};
 use packhorse_api::{
     ErrorBody,
     agent::{AgentStatus, GpuStatus, LeaseGrant, LeaseRequest, WantedState},
 };
-use packhorse_cluster::{NodeName, ReplicaId, ReplicaStatus};
-use packhorse_control::{CommandError, LeaseClaim, NodeReport};
+use packhorse_cluster::NodeName;
+use packhorse_control::{LeaseClaim, NodeReport};
 use serde::Deserialize;
 use utoipa::IntoParams;
 
-use super::Admin;
-use crate::api::error::{ApiError, JsonBody, Path, Query};
+use super::{Admin, worker_addresses};
+use crate::api::error::{ApiError, Body, JsonBody, Path, Query, off_reactor, parse_json};
 
-/// The largest number of replicas, and of measurements, in one status.
-const MAX_STATUSES: usize = 4096;
-/// The largest number of GPUs in one status.
-const MAX_GPUS: usize = 64;
-/// The largest number of processes, and of reasons for reduced clocks, of one GPU.
-const MAX_PER_GPU: usize = 1024;
+/// The largest status that is read where it is received, in bytes.
+const INLINE_STATUS: usize = 64 << 10;
+
 /// The largest number of characters that are kept of a text from an agent.
 const MAX_TEXT: usize = 2000;
 
 /// The wanted state that an agent has, and its patience.
 #[derive(Clone, Copy, Debug, Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct Known {
     /// The epoch of the wanted state that the agent has; 0 for none.
@@ -61,14 +61,24 @@ impl Known {
 pub(super) async fn lease(
     State(admin): State<Admin>,
     Path(node): Path<NodeName>,
+    headers: HeaderMap,
     JsonBody(request): JsonBody<LeaseRequest>,
 ) -> Result<Json<LeaseGrant>, ApiError> {
+    request.validate()?;
     let claim = LeaseClaim {
         instance: request.instance,
         agent_version: request.agent_version,
         devices: request.devices,
+        cluster_id: request.cluster_id.clone(),
+        highest_epoch: request.highest_epoch,
     };
-    Ok(Json(admin.controller.lease(node, claim).await??))
+    let mut grant = admin.controller.lease(node, claim).await??;
+    if let (Some(ours), Some(nonce)) = (&grant.cluster_id, request.nonce)
+        && request.cluster_id.as_ref() != Some(ours)
+    {
+        grant.proof = Some(admin.credentials.prove_cluster(&headers, &nonce, ours));
+    }
+    Ok(Json(grant))
 }
 
 /// Returns the wanted state of a node as soon as it is newer than the agent's, at the latest after `wait_ms`.
@@ -104,6 +114,7 @@ pub(super) async fn wanted(
     request_body = AgentStatus,
     responses(
         (status = 204, description = "Accepted"),
+        (status = 400, description = "A field is out of its limits, or an address is not the node's", body = ErrorBody),
         (status = 409, description = "This agent does not hold the lease", body = ErrorBody),
         (status = "default", description = "Any other failure", body = ErrorBody),
     )
@@ -111,53 +122,34 @@ pub(super) async fn wanted(
 pub(super) async fn status(
     State(admin): State<Admin>,
     Path(node): Path<NodeName>,
-    JsonBody(status): JsonBody<AgentStatus>,
+    ConnectInfo(peer): ConnectInfo<SocketAddr>,
+    Body(body): Body,
 ) -> Result<StatusCode, ApiError> {
-    let (report, gpus) = checked(status)?;
+    let networks = Arc::clone(&admin.worker_networks);
+    let inline = body.len() <= INLINE_STATUS;
+    let read = move || {
+        let status: AgentStatus = parse_json(&body)?;
+        status.validate()?;
+        worker_addresses::check(&status, peer.ip(), &networks)?;
+        Ok::<_, ApiError>(status)
+    };
+    // A status with the results of measurements may be megabytes, one without them is read in microseconds.
+    let status = if inline {
+        read()?
+    } else {
+        off_reactor(read).await??
+    };
+    let (report, gpus) = report_of(status);
     admin.controller.report(node, report, gpus).await??;
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Checks a status, and separates the readings of the GPUs, which only telemetry uses, from the report.
-fn checked(status: AgentStatus) -> Result<(NodeReport, Vec<GpuStatus>), CommandError> {
-    let invalid = |field, problem: String| Err(CommandError::InvalidField { field, problem });
-    let processes = |gpu: &GpuStatus| gpu.processes.len().max(gpu.throttle_reasons.len());
-    for (field, count, limit) in [
-        ("replicas", status.replicas.len(), MAX_STATUSES),
-        ("profiles", status.profiles.len(), MAX_STATUSES),
-        ("gpus", status.gpus.len(), MAX_GPUS),
-        (
-            "gpus.processes and gpus.throttle_reasons",
-            status.gpus.iter().map(processes).max().unwrap_or(0),
-            MAX_PER_GPU,
-        ),
-    ] {
-        if count > limit {
-            return invalid(field, format!("at most {limit} entries are allowed"));
-        }
-    }
-    let mut replicas: BTreeMap<ReplicaId, ReplicaStatus> = BTreeMap::new();
-    for mut replica in status.replicas {
-        if let Some(capacity) = replica.capacity {
-            if capacity.batch_size == 0 {
-                return invalid(
-                    "replicas.capacity.batch_size",
-                    "expected at least 1".to_owned(),
-                );
-            }
-            if capacity.in_flight == 0 {
-                return invalid(
-                    "replicas.capacity.in_flight",
-                    "expected at least 1".to_owned(),
-                );
-            }
-        }
+/// Separates the readings of the GPUs, which only telemetry uses, from the report of a checked status.
+fn report_of(status: AgentStatus) -> (NodeReport, Vec<GpuStatus>) {
+    let replicas = status.replicas.into_iter().map(|mut replica| {
         replica.reason = replica.reason.as_deref().map(truncated);
-        let id = replica.id;
-        if replicas.insert(id, replica).is_some() {
-            return invalid("replicas.id", format!("{id} appears twice"));
-        }
-    }
+        (replica.id, replica)
+    });
     let mut gpus = status.gpus;
     for gpu in &mut gpus {
         gpu.mps_reason = gpu.mps_reason.as_deref().map(truncated);
@@ -169,10 +161,10 @@ fn checked(status: AgentStatus) -> Result<(NodeReport, Vec<GpuStatus>), CommandE
         instance: status.instance,
         epoch: status.epoch,
         revision: status.revision,
-        replicas,
+        replicas: replicas.collect(),
         profiles: status.profiles,
     };
-    Ok((report, gpus))
+    (report, gpus)
 }
 
 /// Returns the first [`MAX_TEXT`] characters of a text.

@@ -1,23 +1,40 @@
 //! Authorisation by bearer tokens, which are compared in constant time.
+//!
+//! The admin's token opens every route. An agent's opens the routes of agents: the agents' common token those of every node without a
+//! token of its own, the token of a node those of this node.
 
-use std::sync::Arc;
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, PoisonError, RwLock},
+};
 
 use axum::{
-    extract::{Request, State},
+    extract::{RawPathParams, Request, State},
     http::{HeaderMap, StatusCode, header},
     middleware::Next,
     response::{IntoResponse as _, Response},
 };
+use packhorse_cluster::{ClusterId, NodeName};
+use packhorse_wire::{ClusterKey, LinkSecret};
 use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq as _;
 
-use crate::api::ApiError;
+use crate::{
+    api::ApiError,
+    state_dir::random_secret,
+    store::{Store, StoreError},
+};
 
-/// The tokens of a gateway, as hashes.
+/// The largest number of nodes with a token of their own.
+const MAX_NODE_TOKENS: usize = 4096;
+
+/// The tokens of a gateway, as hashes, and the secret that it shares with the workers.
 #[derive(Clone, Debug)]
 pub struct Credentials {
     admin: TokenHash,
     agent: TokenHash,
+    nodes: Arc<RwLock<BTreeMap<NodeName, TokenHash>>>,
+    link_secret: LinkSecret,
 }
 
 /// The hash of a token. Comparing hashes, which have equal length, in constant time reveals nothing about the token.
@@ -25,10 +42,13 @@ pub struct Credentials {
 struct TokenHash(Arc<[u8; 32]>);
 
 /// The owner of a request's token.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 enum Role {
     Admin,
+    /// An agent with the common token.
     Agent,
+    /// The agent of this node, with the node's token.
+    Node(NodeName),
 }
 
 impl TokenHash {
@@ -42,11 +62,91 @@ impl TokenHash {
 }
 
 impl Credentials {
-    /// Creates the credentials from the tokens.
-    pub fn new(admin: &str, agent: &str) -> Self {
+    /// Creates the credentials from the tokens, the hashes of the nodes' tokens, and the link secret.
+    pub fn new(
+        admin: &str,
+        agent: &str,
+        nodes: BTreeMap<NodeName, [u8; 32]>,
+        link_secret: LinkSecret,
+    ) -> Self {
+        let hashes = nodes.into_iter();
+        let hashes = hashes.map(|(node, hash)| (node, TokenHash(Arc::new(hash))));
         Self {
             admin: TokenHash::new(admin),
             agent: TokenHash::new(agent),
+            nodes: Arc::new(RwLock::new(hashes.collect())),
+            link_secret,
+        }
+    }
+
+    /// Makes and stores a new token for a node. Other tokens do not lease the node any more.
+    pub(super) async fn new_node_token(
+        &self,
+        store: &Store,
+        node: &NodeName,
+    ) -> Result<String, ApiError> {
+        let full =
+            self.with_nodes(|nodes| nodes.len() >= MAX_NODE_TOKENS && !nodes.contains_key(node));
+        if full {
+            let message = format!("at most {MAX_NODE_TOKENS} nodes can have a token of their own");
+            return Err(ApiError::new(StatusCode::INSUFFICIENT_STORAGE, message));
+        }
+        let token = random_secret().map_err(|e| ApiError::internal(&e))?;
+        let hash = TokenHash::new(&token);
+        store.set_node_token(node, *hash.0).await?;
+        self.with_nodes(|nodes| nodes.insert(node.clone(), hash));
+        Ok(token)
+    }
+
+    /// Removes the token of a node that was removed: the common token leases it again.
+    ///
+    /// # Errors
+    /// If the database fails.
+    pub async fn remove_node_token(
+        &self,
+        store: &Store,
+        node: &NodeName,
+    ) -> Result<(), StoreError> {
+        store.delete_node_token(node).await?;
+        self.with_nodes(|nodes| nodes.remove(node));
+        Ok(())
+    }
+
+    /// Returns the proof, in hexadecimal digits, by which an agent knows that this gateway may take over its node. The key is the link
+    /// secret, or the token in the headers if there is none.
+    pub(super) fn prove_cluster(
+        &self,
+        headers: &HeaderMap,
+        nonce: &str,
+        cluster: &ClusterId,
+    ) -> String {
+        let key = ClusterKey::new(&self.link_secret, bearer(headers).unwrap_or_default());
+        hex::encode(key.prove(nonce, cluster))
+    }
+
+    /// Accesses the nodes' tokens. The lock is never held over an await.
+    fn with_nodes<T>(&self, f: impl FnOnce(&mut BTreeMap<NodeName, TokenHash>) -> T) -> T {
+        f(&mut self.nodes.write().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Returns the reason why an agent may not act for a node.
+    fn refusal(&self, role: &Role, node: &str) -> Option<String> {
+        match role {
+            Role::Admin => None,
+            Role::Agent => {
+                let nodes = self.nodes.read().unwrap_or_else(PoisonError::into_inner);
+                let own = node
+                    .parse()
+                    .is_ok_and(|node: NodeName| nodes.contains_key(&node));
+                own.then(|| {
+                    format!(
+                        "node {node} has a token of its own, and the agents' common token was given"
+                    )
+                })
+            }
+            Role::Node(owner) => (owner.as_str() != node).then(|| {
+                format!("the token is that of node {owner}; this is the path of node {node}")
+            }),
         }
     }
 
@@ -62,7 +162,19 @@ impl Credentials {
         } else if self.agent.matches(&given) {
             Ok(Role::Agent)
         } else {
-            refused("the token is invalid")
+            let nodes = self.nodes.read().unwrap_or_else(PoisonError::into_inner);
+            // All are compared, so that the time says nothing of which one it is.
+            let owner = nodes.iter().rfold(None, |found, (node, hash)| {
+                if hash.matches(&given) {
+                    Some(node)
+                } else {
+                    found
+                }
+            });
+            match owner {
+                Some(node) => Ok(Role::Node(node.clone())),
+                None => refused("the token is invalid"),
+            }
         }
     }
 }
@@ -75,7 +187,7 @@ pub(super) async fn admin_only(
 ) -> Response {
     match credentials.role(request.headers()) {
         Ok(Role::Admin) => next.run(request).await,
-        Ok(Role::Agent) => {
+        Ok(Role::Agent | Role::Node(_)) => {
             let message = "this route requires the admin token; an agent token was given";
             ApiError::new(StatusCode::FORBIDDEN, message).into_response()
         }
@@ -83,15 +195,21 @@ pub(super) async fn admin_only(
     }
 }
 
-/// Middleware that accepts the agent token and the admin token.
+/// Middleware that accepts the admin's token and those of agents. On a path with a node, an agent's token must be one for this node.
 pub(super) async fn agent_or_admin(
     State(credentials): State<Credentials>,
+    parameters: RawPathParams,
     request: Request,
     next: Next,
 ) -> Response {
-    match credentials.role(request.headers()) {
-        Ok(_) => next.run(request).await,
-        Err(e) => e.into_response(),
+    let role = match credentials.role(request.headers()) {
+        Ok(role) => role,
+        Err(e) => return e.into_response(),
+    };
+    let node = parameters.iter().find(|(name, _)| *name == "node");
+    match node.and_then(|(_, node)| credentials.refusal(&role, node)) {
+        Some(refusal) => ApiError::new(StatusCode::FORBIDDEN, refusal).into_response(),
+        None => next.run(request).await,
     }
 }
 
@@ -110,15 +228,34 @@ mod tests {
     fn role(authorization: &str) -> Option<Role> {
         let mut headers = HeaderMap::new();
         headers.insert(header::AUTHORIZATION, authorization.parse().unwrap());
-        Credentials::new("admin-secret", "agent-secret")
-            .role(&headers)
-            .ok()
+        credentials().role(&headers).ok()
+    }
+
+    fn node(name: &str) -> NodeName {
+        name.parse().unwrap()
+    }
+
+    fn credentials() -> Credentials {
+        let hash = Sha256::digest("token-of-n").into();
+        let nodes = BTreeMap::from([(node("n"), hash)]);
+        Credentials::new("admin-secret", "agent-secret", nodes, LinkSecret::none())
+    }
+
+    #[test]
+    fn a_node_with_a_token_of_its_own_is_leased_with_it_only_and_it_leases_no_other() {
+        let allowed = |role: Role, node| credentials().refusal(&role, node).is_none();
+        assert!(allowed(Role::Admin, "n") && allowed(Role::Admin, "m"));
+        assert!(allowed(Role::Node(node("n")), "n"));
+        assert!(!allowed(Role::Node(node("n")), "m"));
+        assert!(!allowed(Role::Agent, "n"));
+        assert!(allowed(Role::Agent, "m"));
     }
 
     #[test]
     fn each_token_has_its_role_and_nothing_else_is_a_token() {
         assert_eq!(role("Bearer admin-secret"), Some(Role::Admin));
         assert_eq!(role("bearer agent-secret"), Some(Role::Agent));
+        assert_eq!(role("Bearer token-of-n"), Some(Role::Node(node("n"))));
         for bad in [
             "",
             "Bearer",

@@ -1,13 +1,14 @@
 //! The HTTP status of each error of the control plane and the store.
 
 use axum::http::StatusCode;
+use packhorse_api::agent::InvalidField;
 use packhorse_control::{CommandError, WriteError};
 use packhorse_placement::UnknownPolicy;
 
 use crate::{
     api::ApiError,
     controller::{Busy, ExplainError, PreviewError, Stopped, WantedError},
-    store::{OpenArtifactError, ReceiveError, StoreError},
+    store::{OpenArtifactError, ReceiveError, SnapshotError, StoreError},
 };
 
 impl From<Stopped> for ApiError {
@@ -90,9 +91,28 @@ impl From<ExplainError> for ApiError {
     }
 }
 
+impl From<InvalidField> for ApiError {
+    fn from(error: InvalidField) -> Self {
+        Self::bad_request(error.to_string())
+    }
+}
+
 impl From<WantedError> for ApiError {
     fn from(error: WantedError) -> Self {
         Self::conflict(error.to_string())
+    }
+}
+
+impl From<SnapshotError> for ApiError {
+    fn from(error: SnapshotError) -> Self {
+        match error {
+            SnapshotError::Busy => Self::new(StatusCode::SERVICE_UNAVAILABLE, error.to_string()),
+            SnapshotError::DiskFull => {
+                Self::new(StatusCode::INSUFFICIENT_STORAGE, error.to_string())
+            }
+            SnapshotError::Write(_) => Self::internal(&error),
+            SnapshotError::Store(e) => e.into(),
+        }
     }
 }
 

@@ -4,13 +4,16 @@
 mod agents;
 mod artifacts;
 mod auth;
+mod backup;
 mod errors;
 mod models;
+mod node_tokens;
 mod nodes;
 mod plans;
 mod profiles;
+mod worker_addresses;
 
-use std::{any::Any, time::Duration};
+use std::{any::Any, path::PathBuf, sync::Arc, time::Duration};
 
 use axum::{
     Extension, Router,
@@ -39,6 +42,7 @@ use super::{
 use crate::{
     controller::Controller,
     driver::DataPlane,
+    ip_network::IpNetwork,
     store::{ArtifactFiles, Store},
     telemetry::{METRICS_CONTENT_TYPE, measure_http},
 };
@@ -65,6 +69,10 @@ pub struct Admin {
     pub store: Store,
     /// The time without a byte after which a body is given up.
     pub body_timeout: Duration,
+    /// The networks on which workers may listen that are not at their agent's address.
+    pub worker_networks: Arc<[IpNetwork]>,
+    /// The files with the tokens that a backup contains, as far as they exist.
+    pub token_files: Arc<[PathBuf]>,
 }
 
 /// The general part of the OpenAPI document.
@@ -85,6 +93,7 @@ pub struct Admin {
         (name = "plans", description = "Plans, placement policies and goodput"),
         (name = "metrics", description = "Metrics of the gateway"),
         (name = "agents", description = "Messages of agents"),
+        (name = "backup", description = "Backups of the gateway's state"),
     ),
     modifiers(&Tokens)
 )]
@@ -159,6 +168,7 @@ fn admin_routes() -> OpenApiRouter<Admin> {
         .routes(routes!(nodes::uncordon))
         .routes(routes!(nodes::drain))
         .routes(routes!(nodes::remove))
+        .routes(routes!(node_tokens::create))
         .routes(routes!(plans::current))
         .routes(routes!(plans::list))
         .routes(routes!(plans::show))
@@ -166,6 +176,7 @@ fn admin_routes() -> OpenApiRouter<Admin> {
         .routes(routes!(plans::preview))
         .routes(routes!(plans::policy, plans::change_policy))
         .routes(routes!(plans::goodput))
+        .routes(routes!(backup::download))
 }
 
 /// Returns the routes that accept the agent token and the admin token.

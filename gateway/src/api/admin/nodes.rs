@@ -112,7 +112,11 @@ pub(super) async fn remove(
     State(admin): State<Admin>,
     Path(node): Path<NodeName>,
 ) -> Result<StatusCode, ApiError> {
-    admin.controller.remove_node(node).await??;
+    admin.controller.remove_node(node.clone()).await??;
+    admin
+        .credentials
+        .remove_node_token(&admin.store, &node)
+        .await?;
     Ok(StatusCode::NO_CONTENT)
 }
 

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use axum::{Json, extract::State};
 use packhorse_api::{
-    ErrorBody, GoodputView, PlanDiff, PlanPreview, PlanPreviewRequest, PlanView, PolicyChange,
-    PolicyView,
+    ErrorBody, GoodputView, PlanDiff, PlanPreview, PlanPreviewRequest, PlanSummary, PlanView,
+    PolicyChange, PolicyView,
 };
 use packhorse_cluster::Generation;
 use packhorse_control::record::Settings;
@@ -16,6 +16,7 @@ use super::Admin;
 use crate::{
     api::error::{ApiError, JsonBody, Path, Query},
     controller::{diff, plan_view},
+    store::PlanSummaryRecord,
     telemetry::LONGEST_WINDOW,
 };
 
@@ -92,23 +93,40 @@ pub(super) async fn current(
         .ok_or_else(|| ApiError::not_found("no plan has been made yet"))
 }
 
-/// Returns stored plans, the newest first.
+/// Returns stored plans without their replicas and forecasts, the newest first.
 #[utoipa::path(
     get, path = "/v1/plans", tag = "plans", security(("admin" = [])),
     params(PlanRange),
-    responses((status = 200, body = [PlanView]), (status = "default", description = "Any failure", body = ErrorBody))
+    responses((status = 200, body = [PlanSummary]), (status = "default", description = "Any failure", body = ErrorBody))
 )]
 pub(super) async fn list(
     State(admin): State<Admin>,
     Query(range): Query<PlanRange>,
-) -> Result<Json<Vec<PlanView>>, ApiError> {
+) -> Result<Json<Vec<PlanSummary>>, ApiError> {
     if range.limit == 0 || range.limit > PlanRange::MAX_LIMIT {
         let max = PlanRange::MAX_LIMIT;
         return Err(ApiError::bad_request(format!("limit: expected 1 to {max}")));
     }
     let before = range.before.map(Generation);
-    let plans = admin.store.plans(before, range.limit).await?;
-    Ok(Json(plans.iter().map(plan_view).collect()))
+    let plans = admin.store.plan_summaries(before, range.limit).await?;
+    Ok(Json(plans.into_iter().map(summary).collect()))
+}
+
+fn summary(plan: PlanSummaryRecord) -> PlanSummary {
+    let totals = plan.totals;
+    PlanSummary {
+        generation: plan.generation,
+        policy: plan.policy,
+        created_unix_ms: plan.created_ms,
+        reason: plan.reason,
+        solve_ms: plan.solve_ms,
+        predicted_goodput_rps: totals.goodput_rps,
+        replicas: totals.replicas,
+        models: totals.models,
+        devices_used: totals.devices_used,
+        unserved_models: totals.unserved_models,
+        unserved: totals.unserved.iter().map(ToString::to_string).collect(),
+    }
 }
 
 /// Returns a stored plan.

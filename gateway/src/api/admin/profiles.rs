@@ -12,7 +12,7 @@ use serde::Deserialize;
 use utoipa::IntoParams;
 
 use super::Admin;
-use crate::api::error::{ApiError, Body, Query};
+use crate::api::error::{ApiError, Body, Query, off_reactor};
 
 /// The model whose profiles to return.
 #[derive(Clone, Debug, Deserialize, IntoParams)]
@@ -38,13 +38,16 @@ pub(super) async fn export(
     Query(filter): Query<ProfileFilter>,
 ) -> Result<impl IntoResponse, ApiError> {
     let all = admin.controller.profiles().await?;
-    let mut table = ProfileTable::default();
-    for (model, kind, profile) in all.iter() {
-        if filter.model.as_ref().is_none_or(|name| *name == model.name) {
-            table.insert(model.clone(), kind.clone(), profile.clone());
+    let table = off_reactor(move || {
+        let mut table = ProfileTable::default();
+        for (model, kind, profile) in all.iter() {
+            if filter.model.as_ref().is_none_or(|name| *name == model.name) {
+                table.insert(model.clone(), kind.clone(), profile.clone());
+            }
         }
-    }
-    Ok(csv(table.to_csv()))
+        table.to_csv()
+    });
+    Ok(csv(table.await?))
 }
 
 /// The model whose kernels to return.
@@ -73,7 +76,7 @@ pub(super) async fn kernels(
     Query(filter): Query<KernelFilter>,
 ) -> Result<impl IntoResponse, ApiError> {
     let table = admin.store.kernels(&filter.model).await?;
-    Ok(csv(table.to_csv()))
+    Ok(csv(off_reactor(move || table.to_csv()).await?))
 }
 
 /// Imports profiles from CSV. They replace existing ones of the same model version and device kind. If a line cannot be read,
@@ -91,8 +94,10 @@ pub(super) async fn import(
     State(admin): State<Admin>,
     Body(csv): Body,
 ) -> Result<StatusCode, ApiError> {
-    let csv = text(&csv)?;
-    let profiles = ProfileTable::from_csv(csv).map_err(|e| ApiError::bad_request(e.to_string()))?;
+    let profiles = off_reactor(move || {
+        ProfileTable::from_csv(text(&csv)?).map_err(|e| ApiError::bad_request(e.to_string()))
+    });
+    let profiles = profiles.await??;
     admin.controller.import_profiles(profiles).await??;
     Ok(StatusCode::NO_CONTENT)
 }
@@ -133,7 +138,7 @@ pub(super) async fn pairs(
     Query(key): Query<PairTableKey>,
 ) -> Result<impl IntoResponse, ApiError> {
     let table = admin.controller.pairs(key.device_kind).await?;
-    Ok(csv(table.to_csv()))
+    Ok(csv(off_reactor(move || table.to_csv()).await?))
 }
 
 /// Imports the measured pairs of a kind of device from CSV. They replace all existing ones of that kind. Policies that learn how
@@ -153,8 +158,10 @@ pub(super) async fn import_pairs(
     Query(key): Query<PairTableKey>,
     Body(csv): Body,
 ) -> Result<StatusCode, ApiError> {
-    let pairs =
-        PairTable::from_csv(text(&csv)?).map_err(|e| ApiError::bad_request(e.to_string()))?;
+    let pairs = off_reactor(move || {
+        PairTable::from_csv(text(&csv)?).map_err(|e| ApiError::bad_request(e.to_string()))
+    });
+    let pairs = pairs.await??;
     admin
         .controller
         .import_pairs(key.device_kind, pairs)

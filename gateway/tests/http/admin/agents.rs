@@ -1,7 +1,8 @@
 //! `/v1/agents` and `/v1/nodes`: leases, statuses, and what is wanted.
 
-use packhorse_api::agent::GpuStatus;
+use packhorse_api::agent::{GpuStatus, ProtocolRange};
 use packhorse_cluster::{Capacity, ReplicaState, ReplicaStatus};
+use packhorse_wire::{ClusterKey, LinkSecret};
 use reqwest::Method;
 use serde_json::{Value, json};
 
@@ -31,6 +32,212 @@ async fn one_agent_holds_the_lease_of_a_node() {
     second.lease(&gateway).await;
     first.try_lease(&gateway).await.error(409);
     gateway.wait_for_node("n", "ready").await;
+}
+
+#[tokio::test]
+async fn an_agent_one_version_ahead_is_served_and_one_without_a_common_version_is_told() {
+    let gateway = Gateway::start().await;
+    let mut agent = Agent::new("n");
+    agent.says = json!({"protocol": {"first": 1, "last": 2}, "rack": "b7", "highest_epoch": 0});
+    agent.devices[0]["numa_node"] = json!(1);
+    let grant = agent.lease(&gateway).await;
+    assert_eq!(grant.protocol, ProtocolRange::SUPPORTED);
+    let status = json!({
+        "instance": agent.instance, "epoch": 1, "revision": 0, "profiles": [], "mood": "good",
+        "gpus": [{"device": "sim0", "fan_pct": 3, "processes": [{"pid": 1, "memory_bytes": 2, "user": "x"}]}],
+        "replicas": [{"id": "9-9", "state": "hibernating", "address": null, "pid": null, "restarts": 0, "reason": null,
+                      "memory_bytes": null, "since_ms": 5}],
+    });
+    let answer = agent
+        .send(&gateway, Method::PUT, "status", status.to_string())
+        .await;
+    assert_eq!(answer.status, 204, "{answer:?}");
+    let what = "wanted?epoch=0&revision=0&wait_ms=10&format=2";
+    let wanted = agent.send(&gateway, Method::GET, what, String::new()).await;
+    assert_eq!(wanted.ok(200)["epoch"], 1);
+
+    agent.says = json!({"protocol": {"first": 2, "last": 3}});
+    assert_eq!(
+        agent.try_lease(&gateway).await.error(400),
+        "protocol: the agent speaks version 2 to 3, this gateway 1; update the older one"
+    );
+}
+
+#[tokio::test]
+async fn an_impossible_status_is_refused_by_field_and_planning_goes_on() {
+    let gateway = Gateway::start().await;
+    let mut agent = Agent::new("n");
+    gateway.register("m").await;
+    agent.work_until_ready(&gateway, "m").await;
+    let id = *agent.workers.keys().next().unwrap();
+    let broken = ReplicaStatus {
+        address: Some(agent.workers[&id].address),
+        capacity: Some(Capacity {
+            batch_size: 0,
+            in_flight: 1,
+            multiprocessors: None,
+        }),
+        ..status(id, ReplicaState::Ready, None)
+    };
+    let twice = || vec![status(id, ReplicaState::Loading, None); 2];
+    for (replicas, problem) in [
+        (
+            vec![broken],
+            "replicas[0].capacity.batch_size: expected 1 to 4096, got 0".to_owned(),
+        ),
+        (
+            twice(),
+            format!("replicas[1].id: replica {id} appears twice"),
+        ),
+    ] {
+        let answer = agent.try_report(&gateway, replicas, vec![]).await;
+        assert_eq!(answer.error(400), problem);
+    }
+    gateway.register("other").await;
+    agent.work_until_ready(&gateway, "other").await;
+}
+
+#[tokio::test]
+async fn a_worker_that_is_not_on_its_node_is_refused() {
+    let elsewhere = |id| ReplicaStatus {
+        address: Some("192.0.2.7:9000".parse().unwrap()),
+        ..status(id, ReplicaState::Ready, None)
+    };
+    let id = "1-0".parse().unwrap();
+    let gateway = Gateway::start().await;
+    let agent = Agent::new("n");
+    agent.lease(&gateway).await;
+    let refused = agent
+        .try_report(&gateway, vec![elsewhere(id)], vec![])
+        .await;
+    let reason = refused.error(400);
+    assert!(
+        reason.starts_with("replicas[0].address: 192.0.2.7:9000 is not an address of the node"),
+        "{reason}"
+    );
+
+    let gateway = Gateway::with_flags(&["--worker-networks=192.0.2.0/24"]).await;
+    agent.lease(&gateway).await;
+    let accepted = agent
+        .try_report(&gateway, vec![elsewhere(id)], vec![])
+        .await;
+    assert_eq!(accepted.status, 204, "{accepted:?}");
+}
+
+#[tokio::test]
+async fn a_gateway_raises_its_epoch_above_what_an_agent_of_its_own_cluster_has_seen() {
+    let gateway = Gateway::start().await;
+    let (mut first, mut second) = (Agent::new("a"), Agent::new("b"));
+    for agent in [&mut first, &mut second] {
+        agent.turn(&gateway).await;
+    }
+    let cluster = first.lease(&gateway).await.cluster_id.unwrap();
+    assert_eq!(first.known.0, 1);
+
+    // A renewal says what the agent has from this gateway, and changes nothing.
+    first.says = json!({"cluster_id": cluster, "highest_epoch": 1});
+    assert_eq!(first.lease(&gateway).await.epoch, 1);
+    // The agent has seen epoch 5 before the gateway's store was restored.
+    first.says = json!({"cluster_id": cluster, "highest_epoch": 5});
+    let grant = first.lease(&gateway).await;
+    assert_eq!((grant.epoch, grant.proof), (6, None));
+    for agent in [&mut first, &mut second] {
+        agent.pull(&gateway, 10_000).await;
+        assert_eq!(
+            agent.known.0, 6,
+            "what is wanted is said again with the new epoch"
+        );
+    }
+    // Another cluster's epochs mean nothing here.
+    second.says = json!({"cluster_id": "other", "highest_epoch": 99, "nonce": "00ff"});
+    assert_eq!(second.lease(&gateway).await.epoch, 6);
+    second.says = json!({"cluster_id": cluster, "highest_epoch": u64::MAX});
+    let reason = second.try_lease(&gateway).await.error(400);
+    assert!(reason.starts_with("highest_epoch: "), "{reason}");
+
+    let gateway = gateway.restarted().await;
+    let grant = Agent::new("c").lease(&gateway).await;
+    assert_eq!(grant.epoch, 7, "the raised epoch is durable");
+    assert_eq!(grant.cluster_id, Some(cluster));
+}
+
+#[tokio::test]
+async fn an_agent_of_another_cluster_gets_a_proof_over_its_nonce() {
+    let gateway = Gateway::start().await;
+    let mut agent = Agent::new("n");
+    agent.says = json!({"cluster_id": "other", "highest_epoch": 9, "nonce": "00ff"});
+    let grant = agent.lease(&gateway).await;
+    let cluster = grant.cluster_id.unwrap();
+    let proof = hex::decode(grant.proof.unwrap()).unwrap();
+    let key = |token: &str| ClusterKey::new(&LinkSecret::none(), token);
+    assert!(key(&gateway.token("agent-token")).verifies("00ff", &cluster, &proof));
+    assert!(!key("another token").verifies("00ff", &cluster, &proof));
+    agent.says["nonce"] = json!("not hexadecimal");
+    let reason = agent.try_lease(&gateway).await.error(400);
+    assert!(reason.starts_with("nonce: "), "{reason}");
+
+    // A link secret is the key where there is one.
+    let secret = "a secret of the link";
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("secret");
+    std::fs::write(&file, secret.replace(' ', "-")).unwrap();
+    let flag = format!("--link-secret-file={}", file.display());
+    let gateway = Gateway::with_flags(&[&flag]).await;
+    agent.says["nonce"] = json!("00fe");
+    let grant = agent.lease(&gateway).await;
+    let proof = hex::decode(grant.proof.unwrap()).unwrap();
+    let shared = LinkSecret::from_file_content(secret.replace(' ', "-").as_bytes());
+    let key = ClusterKey::new(&shared, "any token");
+    assert!(key.verifies("00fe", &grant.cluster_id.unwrap(), &proof));
+}
+
+#[tokio::test]
+async fn a_node_with_a_token_of_its_own_is_leased_with_it_only() {
+    let gateway = Gateway::start().await;
+    let made = gateway.post("/v1/nodes/n/token", &json!({})).await.ok(201);
+    let own = made["token"].as_str().unwrap().to_owned();
+    assert_eq!((made["node"].as_str(), own.len()), (Some("n"), 64));
+
+    let common = Agent::new("n");
+    let reason = common.try_lease(&gateway).await.error(403);
+    assert!(reason.contains("has a token of its own"), "{reason}");
+    Agent::new("m").lease(&gateway).await;
+    let agent = Agent {
+        token: Some(own.clone()),
+        ..Agent::new("n")
+    };
+    agent.lease(&gateway).await;
+    agent.report(&gateway).await;
+    agent.try_wanted(&gateway, 0).await.ok(200);
+    let digest = gateway.upload(b"a file").await;
+    let address = gateway.app.admin_address();
+    let path = format!("/v1/artifacts/{digest}");
+    let file = gateway
+        .send(address, Method::GET, &path, Some(&own), vec![])
+        .await;
+    assert_eq!((file.status, &file.body[..]), (200, &b"a file"[..]));
+    for (method, path) in [
+        (Method::GET, "/v1/nodes"),
+        (Method::POST, "/v1/nodes/n/token"),
+    ] {
+        let refused = gateway
+            .send(address, method, path, Some(&own), vec![])
+            .await;
+        refused.error(403);
+    }
+    let elsewhere = Agent {
+        token: Some(own.clone()),
+        ..Agent::new("m")
+    };
+    let reason = elsewhere.try_lease(&gateway).await.error(403);
+    assert!(reason.contains("is that of node n"), "{reason}");
+
+    // It survives a restart, and a new one replaces it.
+    let gateway = gateway.restarted().await;
+    agent.lease(&gateway).await;
+    common.try_lease(&gateway).await.error(403);
+    gateway.post("/v1/nodes/n/token", &json!({})).await.ok(201);
+    agent.try_lease(&gateway).await.error(401);
 }
 
 #[tokio::test]

@@ -1,9 +1,13 @@
 //! `/v1/artifacts`.
 
+use packhorse_cluster::ArtifactDigest;
 use reqwest::Method;
 use serde_json::json;
 
-use crate::support::gateway::{Gateway, digest_of};
+use crate::support::{
+    gateway::{Gateway, digest_of},
+    poll, until,
+};
 
 #[tokio::test]
 async fn a_file_is_stored_once_and_read_back() {
@@ -93,4 +97,60 @@ async fn what_a_crash_left_half_written_is_gone_after_the_next_start() {
     let gateway = gateway.restarted().await;
     assert!(!leftover.exists());
     gateway.upload(b"a file").await;
+}
+
+/// The digests of the stored files.
+async fn stored(gateway: &Gateway) -> Vec<String> {
+    let list = gateway.get("/v1/artifacts").await.ok(200);
+    let files = list.as_array().unwrap().iter();
+    files
+        .map(|file| file["digest"].as_str().unwrap().to_owned())
+        .collect()
+}
+
+#[tokio::test]
+async fn a_file_that_no_model_uses_is_deleted_some_time_after_its_last_use() {
+    let gateway = Gateway::with_flags(&["--artifact-retention-ms=300"]).await;
+    let unused = gateway.upload(b"nobody registers it").await;
+    let used = digest_of(b"the file of m");
+    gateway.register("m").await;
+    let only = |digest: ArtifactDigest| {
+        let gateway = &gateway;
+        poll("the deletion", async move || {
+            let stored = stored(gateway).await;
+            (stored == [digest.to_string()])
+                .then_some(())
+                .ok_or(format!("stored: {stored:?}"))
+        })
+    };
+    only(used).await;
+    let folder = gateway.folder.path().join("state/artifacts");
+    let gone = |digest: ArtifactDigest| {
+        let file = folder.join(digest.to_hex());
+        until("the removal of the file", move || !file.exists())
+    };
+    gone(unused).await;
+    assert!(folder.join(used.to_hex()).exists());
+
+    assert_eq!(gateway.delete("/v1/models/m").await.status, 204);
+    poll("the deletion", async || match stored(&gateway).await {
+        files if files.is_empty() => Ok(()),
+        files => Err(format!("stored: {files:?}")),
+    })
+    .await;
+    gone(used).await;
+    // It can be stored and used again.
+    gateway.register("m").await;
+}
+
+#[tokio::test]
+async fn a_file_is_kept_for_an_hour_and_orphans_of_a_killed_gateway_are_not() {
+    let gateway = Gateway::start().await;
+    let uploaded = gateway.upload(b"registered soon").await;
+    let folder = gateway.folder.path().join("state/artifacts");
+    let orphan = folder.join(digest_of(b"no row").to_hex());
+    std::fs::write(&orphan, "no row").unwrap();
+    let gateway = gateway.restarted().await;
+    assert!(!orphan.exists());
+    assert_eq!(stored(&gateway).await, [uploaded.to_string()]);
 }

@@ -20,7 +20,22 @@ async fn plans_are_kept_compared_and_told_apart() {
     let generations = |plan: &Value| plan["generation"].as_u64().unwrap();
     assert!(generations(&first) < generations(&second));
     let listed = gateway.get("/v1/plans").await.ok(200);
-    assert_eq!(listed[0], second);
+    for field in [
+        "generation",
+        "policy",
+        "created_unix_ms",
+        "reason",
+        "solve_ms",
+        "predicted_goodput_rps",
+    ] {
+        assert_eq!(listed[0][field], second[field], "{field}");
+    }
+    assert_eq!(
+        (&listed[0]["replicas"], &listed[0]["models"]),
+        (&json!(2), &json!(2))
+    );
+    assert_eq!(listed[0]["devices_used"], second["devices_used"]);
+    assert_eq!(listed[0]["unserved"], json!([]));
     let path = format!("/v1/plans?limit=1&before={}", generations(&second));
     let limited = gateway.get(&path).await.ok(200);
     assert_eq!(limited.as_array().unwrap().len(), 1);

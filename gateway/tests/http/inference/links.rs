@@ -263,6 +263,23 @@ async fn only_the_right_worker_with_the_right_secret_gets_batches() {
 }
 
 #[tokio::test]
+async fn a_worker_on_another_machine_gets_nothing_without_a_link_secret() {
+    let mut gateway = InferenceGateway::start().await;
+    gateway.add_model(double_model());
+    gateway.add_replica("double:1", 0, "192.0.2.7:9000".parse().unwrap());
+    let state = gateway
+        .wait_for_link(0, |state| {
+            matches!(state, LinkState::Connecting { reason: Some(_) })
+        })
+        .await;
+    let text = format!("{state:?}");
+    assert!(
+        text.contains("is on another machine") && text.contains("--link-secret-file"),
+        "{text}"
+    );
+}
+
+#[tokio::test]
 async fn what_a_replica_computes_is_counted_beside_what_its_profile_says() {
     let (mut gateway, worker) = InferenceGateway::with_double().await;
     worker.answer_all(double);

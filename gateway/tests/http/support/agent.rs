@@ -30,6 +30,10 @@ pub(crate) struct Agent {
     pub(crate) fails: Option<String>,
     /// The GPUs that it reports.
     pub(crate) gpus: Vec<GpuStatus>,
+    /// Further fields of its lease requests.
+    pub(crate) says: Value,
+    /// Its token, if it is not the agents' common one.
+    pub(crate) token: Option<String>,
 }
 
 /// One device of a kind with this memory.
@@ -68,6 +72,8 @@ impl Agent {
             measures: true,
             fails: None,
             gpus: Vec::new(),
+            says: json!({}),
+            token: None,
         }
     }
 
@@ -85,9 +91,16 @@ impl Agent {
         agent
     }
 
-    async fn send(&self, gateway: &Gateway, method: Method, what: &str, body: String) -> Answer {
+    pub(crate) async fn send(
+        &self,
+        gateway: &Gateway,
+        method: Method,
+        what: &str,
+        body: String,
+    ) -> Answer {
         let path = format!("/v1/agents/{}/{what}", self.node);
-        let token = gateway.token("agent-token");
+        let common = || gateway.token("agent-token");
+        let token = self.token.clone().unwrap_or_else(common);
         let address = gateway.app.admin_address();
         gateway
             .send(address, method, &path, Some(&token), body.into_bytes())
@@ -95,8 +108,11 @@ impl Agent {
     }
 
     pub(crate) async fn try_lease(&self, gateway: &Gateway) -> Answer {
-        let body =
+        let mut body =
             json!({"instance": self.instance, "agent_version": "0.1.0", "devices": self.devices});
+        for (field, value) in self.says.as_object().unwrap() {
+            body[field] = value.clone();
+        }
         self.send(gateway, Method::PUT, "lease", body.to_string())
             .await
     }

@@ -12,7 +12,7 @@ use std::{
 use packhorse_cluster::{Datatype, Shape};
 use packhorse_protocol::Element;
 use packhorse_wire::{
-    BatchHeader, BatchId, Decoder, FailureHeader, FailureKind, LinkSecret, MAX_PAYLOAD,
+    BatchHeader, BatchId, Decoder, FailureHeader, FailureKind, Hello, LinkSecret, MAX_PAYLOAD,
     ResultHeader, ServerHandshake, ServerStep, StageDurations, TensorHeader, ToGateway, ToWorker,
     WorkerIdentity,
 };
@@ -214,7 +214,7 @@ async fn serve(
     let (mut read, write) = stream.into_split();
     let connection = Arc::new(Mutex::new(write));
     let mut decoder = Decoder::<ToWorker>::new(MAX_PAYLOAD);
-    let mut handshake = ServerHandshake::new(secret, [7; 32], identity);
+    let mut handshake = ServerHandshake::new(secret, Hello::new([7; 32]), identity);
     loop {
         let Some(message) = next(&mut read, &mut decoder).await else {
             return;
@@ -237,7 +237,7 @@ async fn serve(
             continue;
         }
         let answer = match handshake.handle(&message) {
-            Ok(ServerStep::Send(answer) | ServerStep::Accept(answer)) => answer,
+            Ok(ServerStep::Send(answer) | ServerStep::Accept(answer, _)) => answer,
             Err(error) => ToGateway::Close(error.to_string()),
         };
         let mut bytes = Vec::new();

@@ -1,0 +1,41 @@
+//! `/v1/nodes/{node}/token`: a token for the agent of one node.
+
+use axum::{
+    Json,
+    extract::State,
+    http::{StatusCode, header},
+    response::IntoResponse,
+};
+use packhorse_api::{ErrorBody, NodeTokenView};
+use packhorse_cluster::NodeName;
+
+use super::Admin;
+use crate::api::error::{ApiError, Path};
+
+/// Makes a token for the agent of one node, in place of an earlier one. From then on the node is leased with this token only, and no
+/// other node is. The node need not have joined yet. The token is shown here and never again.
+#[utoipa::path(
+    post, path = "/v1/nodes/{node}/token", tag = "nodes", security(("admin" = [])),
+    params(("node" = String, Path, description = "The node's name")),
+    responses(
+        (status = 201, body = NodeTokenView),
+        (status = 507, description = "Too many nodes have a token", body = ErrorBody),
+        (status = "default", description = "Any other failure", body = ErrorBody),
+    )
+)]
+pub(super) async fn create(
+    State(admin): State<Admin>,
+    Path(node): Path<NodeName>,
+) -> Result<impl IntoResponse, ApiError> {
+    let token = admin
+        .credentials
+        .new_node_token(&admin.store, &node)
+        .await?;
+    tracing::info!(node.name = %node, "a token was made for a node");
+    let secret = [(header::CACHE_CONTROL, "no-store")];
+    Ok((
+        StatusCode::CREATED,
+        secret,
+        Json(NodeTokenView { node, token }),
+    ))
+}

@@ -1,0 +1,52 @@
+//! The identity of the store, and the epochs of the gateways that used it.
+
+use packhorse_cluster::ClusterId;
+
+use super::{Store, StoreError, parsed, unix_ms, unsigned};
+
+impl Store {
+    /// Returns the random identity of this store, which is made on the first call. A backup has the identity of its original.
+    ///
+    /// # Errors
+    /// If the database fails.
+    pub async fn cluster_id(&self) -> Result<ClusterId, StoreError> {
+        sqlx::query(
+            "INSERT INTO cluster (singleton, id, created_ms) VALUES (1, $1, $2) ON CONFLICT (singleton) DO NOTHING",
+        )
+        .bind(hex::encode(rand::random::<[u8; 16]>()))
+        .bind(unix_ms())
+        .execute(&self.pool)
+        .await?;
+        let row = sqlx::query("SELECT id FROM cluster WHERE singleton = 1")
+            .fetch_one(&self.pool)
+            .await?;
+        parsed(&row, "cluster", "id")
+    }
+
+    /// Begins the next epoch and returns its number, which is above that of every earlier start and durable.
+    ///
+    /// # Errors
+    /// If the database fails.
+    pub async fn begin_epoch(&self) -> Result<u64, StoreError> {
+        let row = sqlx::query(
+            "INSERT INTO epochs (epoch, started_ms) SELECT COALESCE(MAX(epoch), 0) + 1, $1 FROM epochs RETURNING epoch",
+        )
+        .bind(unix_ms())
+        .fetch_one(&self.pool)
+        .await?;
+        unsigned(&row, "epochs", "epoch")
+    }
+
+    /// Begins the epoch with this number, durably. Agents have seen those below it from a gateway whose store had more in it.
+    ///
+    /// # Errors
+    /// If the database fails, or has this epoch already.
+    pub async fn begin_epoch_at(&self, epoch: u64) -> Result<(), StoreError> {
+        sqlx::query("INSERT INTO epochs (epoch, started_ms) VALUES ($1, $2)")
+            .bind(i64::try_from(epoch).unwrap_or(i64::MAX))
+            .bind(unix_ms())
+            .execute(&self.pool)
+            .await?;
+        Ok(())
+    }
+}

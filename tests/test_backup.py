@@ -1,0 +1,73 @@
+"""A gateway that is restored from a backup, or that has lost its state, gets its agents and workers back by itself."""
+
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import models
+from cluster import PROGRAMS, Cluster, is_running, processes_of, wait_until
+from load import Load
+
+MakeCluster = Callable[..., Cluster]
+
+
+def packhorse(cluster: Cluster, *arguments: str) -> str:
+    """Runs the command with the cluster's admin token; its standard output."""
+    command = [str(PROGRAMS / "packhorse"), *arguments, "--admin-url", f"http://{cluster.admin_address}"]
+    command += ["--token-file", str(cluster.state / "admin-token")]
+    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
+
+
+def wait_for_more(load: Load, more: int) -> None:
+    enough = load.counts().get(200, 0) + more
+    wait_until(lambda: load.counts().get(200, 0) >= enough, f"{more} more answers; so far {load.counts()}")
+
+
+def test_a_restored_backup_is_obeyed_and_the_workers_serve_on(simulated: MakeCluster, tmp_path: Path):
+    cluster = simulated({"m": 10})
+    (worker,) = cluster.worker_pids("m")
+    backup = tmp_path / "backup.tar"
+    assert "1 model files" in packhorse(cluster, "backup", str(backup))
+    assert backup.stat().st_mode & 0o777 == 0o600
+    # The agent sees later epochs than the backup knows of.
+    for _ in range(3):
+        assert cluster.gateway.stop() == 0
+        cluster.start_gateway()
+        wait_until(lambda: cluster.admin.get("/v1/nodes")[0]["state"] == "ready", "the node")
+    cluster.admin.register(models.simulated("later"), b"the file of a model that comes after the backup")
+    assert cluster.gateway.stop() == 0
+
+    restored = packhorse(cluster, "restore", str(backup), "--state-dir", str(cluster.state), "--replace")
+    assert "1 model files are restored" in restored
+    cluster.start_gateway()
+    cluster.admin.wait_for_state("m", "ready")
+    with Load(cluster.inference, "m") as load:
+        wait_for_more(load, 20)
+    assert [model["name"] for model in cluster.admin.get("/v1/models")] == ["m"]
+    assert cluster.worker_pids("m") == [worker], "nothing was loaded again"
+    assert is_running(worker)
+    # What the gateway wants from now on is obeyed, too.
+    assert cluster.admin.call("DELETE", "/v1/models/m").status == 204
+    wait_until(lambda: not is_running(worker), "the worker of the removed model to end")
+
+
+def test_a_gateway_that_lost_its_state_folder_gets_its_agents_back(simulated: MakeCluster):
+    cluster = simulated({"m": 10})
+    (worker,) = cluster.worker_pids("m")
+    agent = cluster.agents["node1"]
+    cluster.gateway.kill()
+    shutil.rmtree(cluster.state)
+    assert is_running(worker)
+    cluster.start_gateway()
+    # The agent reads its token again, by which the new gateway proves that it may take the node over.
+    wait_until(lambda: cluster.admin.get("/v1/nodes"), "the node to join")
+    wait_until(lambda: not is_running(worker), "the worker that nobody wants any more to end")
+    assert "the agent obeys a cluster that it did not know" in agent.said()
+    cluster.admin.register(models.simulated("m"), b"the file of m")
+    cluster.admin.wait_for_state("m", "ready")
+    with Load(cluster.inference, "m") as load:
+        wait_for_more(load, 20)
+    assert agent.is_running()
+    workers = [pid for pid, name in processes_of(cluster.folder).items() if name == "packhorse-worker"]
+    assert len(workers) == 1
