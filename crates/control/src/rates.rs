@@ -141,7 +141,7 @@ impl RateEstimator {
     /// Returns the rate at the end of the last period. The interval is that of the mean rate behind the arrivals: bursts make it wider,
     /// and it becomes narrow while the mean does not change.
     pub fn measured(&self) -> RateEstimate {
-        self.predict(0.0, 0.0).estimate()
+        self.predict(0.0, 0.0, 0.0).estimate()
     }
 
     /// Returns the rate after a time. The interval is that of the arrivals per second, averaged over a time as long as the horizon; it
@@ -151,14 +151,14 @@ impl RateEstimator {
     /// here the trend fades with the time for which it was observed as its time constant.
     pub fn forecast(&self, horizon: Duration) -> RateEstimate {
         let seconds = horizon.as_secs_f64();
-        self.predict(seconds, self.dispersion.at(seconds))
+        self.predict(seconds, seconds, self.dispersion.at(seconds))
             .estimate()
     }
 
     /// Returns the rate to plan for, for a model with this mode and declared rate. `horizon` is the time until a new plan serves, and
     /// on until the next one could.
     ///
-    /// The measured rate in it is the forecast with some headroom: for what is not known of the rate, and for bursts as long as the
+    /// The measured rate in it is the forecast, or the present rate where that falls, with some headroom: for what is not known of the rate, and for bursts as long as the
     /// horizon beyond those of a Poisson process, for which policies allow themselves. It is never 0, so that a model without requests
     /// keeps a replica.
     pub fn planned_rate(
@@ -209,14 +209,17 @@ impl RateEstimator {
         self.dispersion.up_to(BURST).sqrt()
     }
 
-    /// Returns the distribution of the rate that a plan must serve after the horizon.
+    /// Returns the distribution of the rate that a plan must serve until after the horizon: a rate that falls is still here.
     fn planned_for(&self, horizon: Duration) -> Prediction {
         let seconds = horizon.as_secs_f64();
-        self.predict(seconds, self.dispersion.at(seconds) - 1.0)
+        let falls = self.window.line().is_some_and(|line| line.falls());
+        let ahead = if falls { 0.0 } else { seconds };
+        self.predict(ahead, seconds, self.dispersion.at(seconds) - 1.0)
     }
 
-    /// Returns the distribution of the rate after a time, averaged over a time as long, with this dispersion of the arrivals in it.
-    fn predict(&self, seconds: f64, dispersion_ahead: f64) -> Prediction {
+    /// Returns the distribution of the rate after the time `ahead`, averaged over the time `over`, in seconds, with this dispersion of the
+    /// arrivals in it.
+    fn predict(&self, ahead: f64, over: f64, dispersion_over: f64) -> Prediction {
         let Some(line) = self.window.line() else {
             // Nothing was declared and nothing has arrived.
             return Prediction {
@@ -226,13 +229,13 @@ impl RateEstimator {
             };
         };
         let dispersion = self.dispersion.at(line.seconds.min(window::NOISE));
-        let damped = line.seconds * (1.0 - (-seconds / line.seconds).exp());
+        let damped = line.seconds * (1.0 - (-ahead / line.seconds).exp());
         let rate = line.rate_in(damped, dispersion).max(0.0);
         Prediction {
             rate,
             variance_per_rate: dispersion / line.effective_seconds(damped, dispersion),
-            noise: if seconds > 0.0 {
-                dispersion_ahead * rate / seconds
+            noise: if over > 0.0 {
+                dispersion_over * rate / over
             } else {
                 0.0
             },

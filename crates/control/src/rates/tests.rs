@@ -193,6 +193,33 @@ fn the_forecast_is_ahead_of_a_ramp_and_the_trend_ends_with_it() {
 }
 
 #[test]
+fn a_falling_rate_is_planned_as_it_is_and_not_as_it_will_be() {
+    let mut run = Run::new(90.0);
+    run.periods([450; 120]);
+    // From 90 to 30 requests/s in five minutes.
+    let ramp = (1_u32..=60).map(|i| 5.0 * (90.5 - f64::from(i)));
+    let ramp: Vec<u64> = ramp.map(|count| count as u64).collect();
+    run.periods(ramp);
+    let forecast = run.estimator.forecast(HORIZON).rate;
+    let planned = run
+        .estimator
+        .planned_rate(RateMode::Measured, run.declared, HORIZON);
+    assert!(
+        forecast.get() < 27.0 && planned.get() > 29.0,
+        "{forecast} {planned}"
+    );
+}
+
+#[test]
+fn the_first_periods_of_bursty_arrivals_are_no_trend_towards_nothing() {
+    let mut run = Run::new(35.0);
+    for arrivals in [209, 142, 81, 173] {
+        run.period(arrivals);
+        assert!(run.assumed.get() > 15.0, "{}", run.assumed);
+    }
+}
+
+#[test]
 fn a_fall_matters_later_than_a_rise_of_the_same_size() {
     let differs = |arrivals: u64| {
         let mut run = Run::new(30.0);

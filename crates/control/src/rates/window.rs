@@ -21,8 +21,11 @@ const CHANGE: f64 = 25.0;
 const TREND: f64 = 6.25;
 /// The time scale up to which changes of the rate are noise, in seconds. A plan cannot follow faster ones.
 pub(super) const NOISE: f64 = 32.0;
-/// The least number of buckets with a trend. The oldest one may be the declared rate, and two always lie on a line.
-const TREND_BUCKETS: usize = 4;
+/// The least number of buckets with a trend: the first periods after a start or a change lie on a line too easily.
+const TREND_BUCKETS: usize = 6;
+/// The least part of the mean rate to which a falling trend can have brought the rate at the end of the window. A line that describes
+/// falling arrivals well does not fall by more.
+const LEAST_NOW: f64 = 0.5;
 /// The least part of the variance of the newest arrivals that a fit must leave for a test.
 const LEAST_VARIANCE: f64 = 0.02;
 /// The least part of the mean rate that a falling line expects of the newest arrivals. Without it the line could expect less than none.
@@ -233,13 +236,19 @@ impl Line {
     }
 
     /// Returns the trend, in requests/s per second.
-    pub(super) fn trend(&self, dispersion: f64) -> f64 {
+    fn trend(&self, dispersion: f64) -> f64 {
         self.slope * self.weight(dispersion)
+    }
+
+    /// Returns true if the rate falls.
+    pub(super) fn falls(&self) -> bool {
+        self.slope < 0.0
     }
 
     /// Returns the rate at a time from the newest arrivals on, in seconds; it may be negative.
     pub(super) fn rate_in(&self, seconds: f64, dispersion: f64) -> f64 {
-        self.mean() + self.trend(dispersion) * (self.mean_age + seconds)
+        let (mean, trend) = (self.mean(), self.trend(dispersion));
+        (mean + trend * self.mean_age).max(LEAST_NOW * mean) + trend * seconds
     }
 
     /// Returns the seconds of arrivals at a constant rate that would give the rate at a time as exactly as this line does.
