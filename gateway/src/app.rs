@@ -14,6 +14,7 @@ use crate::{
     config::Settings,
     controller::{Controller, ControllerConfig},
     driver::{DataPlane, DataPlaneConfig},
+    events::{EventLog, Findings},
     serve::{ConnectionLimits, Server},
     state_dir::{GatewayDir, SecretError, read_secret},
     store::{ArtifactFiles, OpenStoreError, Store, StoreError},
@@ -29,6 +30,8 @@ pub struct App {
     admin: Server,
     controller: Controller,
     data_plane: DataPlane,
+    events: EventLog,
+    findings: Findings,
     store: Store,
     grace: Duration,
     // The last field: the lock on the folder is released when nothing writes there any more.
@@ -107,7 +110,11 @@ impl App {
             policy,
             discipline: settings.discipline,
         };
-        let controller = Controller::start(config, store.clone(), data_plane.clone()).await?;
+        let events = EventLog::open(store.clone()).await?;
+        events.report_goodput(data_plane.clone());
+        let findings = Findings::new(events.clone());
+        let controller =
+            Controller::start(config, store.clone(), data_plane.clone(), events.clone()).await?;
 
         let limits = InferenceLimits {
             body_bytes: settings.body_limit.as_u64(),
@@ -121,6 +128,8 @@ impl App {
                 credentials,
                 controller: controller.clone(),
                 data_plane: data_plane.clone(),
+                events: events.clone(),
+                findings: findings.clone(),
                 artifacts,
                 store: store.clone(),
                 body_timeout: settings.client_timeout,
@@ -148,6 +157,8 @@ impl App {
             admin,
             controller,
             data_plane,
+            events,
+            findings,
             store,
             grace: settings.shutdown_grace,
             _state: state,
@@ -164,6 +175,16 @@ impl App {
         self.admin.address()
     }
 
+    /// Returns the events of the cluster.
+    pub fn events(&self) -> &EventLog {
+        &self.events
+    }
+
+    /// Returns the findings.
+    pub fn findings(&self) -> &Findings {
+        &self.findings
+    }
+
     /// Takes no new requests, answers the present ones within the grace period, and ends. Workers keep running and wait for the next
     /// gateway.
     pub async fn shutdown(self) {
@@ -171,6 +192,7 @@ impl App {
         self.inference.shutdown(self.grace).await;
         self.data_plane.shutdown(self.grace).await;
         self.controller.shutdown().await;
+        self.events.close().await;
         self.admin.shutdown(ADMIN_GRACE).await;
         self.store.close().await;
         tracing::info!("stopped");

@@ -22,6 +22,7 @@ use super::{
 };
 use crate::{
     driver::{DataPlane, LinkState},
+    events::EventLog,
     store::{Settings, Store, StoreError, StoredForecast, StoredPlan, StoredReplica},
 };
 
@@ -33,6 +34,7 @@ pub(super) struct Cluster {
     pub(super) config: ControllerConfig,
     pub(super) store: Store,
     pub(super) data_plane: DataPlane,
+    pub(super) events: EventLog,
     /// The number of the gateway's start.
     pub(super) epoch: u64,
     pub(super) models: BTreeMap<ModelId, Model>,
@@ -101,6 +103,7 @@ impl Cluster {
         config: ControllerConfig,
         store: Store,
         data_plane: DataPlane,
+        events: EventLog,
     ) -> Result<Self, StoreError> {
         let given = Settings {
             policy: config.policy.map(|policy| policy.name.to_owned()),
@@ -153,6 +156,7 @@ impl Cluster {
             config,
             store,
             data_plane,
+            events,
         };
         cluster.learn_from_pairs();
         cluster.restore_plans(plans, &after_plan);

@@ -46,6 +46,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     driver::{DataPlane, LinkState},
+    events::EventLog,
     store::{Scheduling, Store, StoreError},
 };
 use cluster::Cluster;
@@ -114,9 +115,10 @@ impl Controller {
         config: ControllerConfig,
         store: Store,
         data_plane: DataPlane,
+        events: EventLog,
     ) -> Result<Self, StoreError> {
         let links = data_plane.links();
-        let cluster = Cluster::restore(config, store, data_plane).await?;
+        let cluster = Cluster::restore(config, store, data_plane, events).await?;
         let (commands, received) = mpsc::channel(COMMAND_QUEUE);
         let stop = CancellationToken::new();
         tokio::spawn(run(cluster, received, links, stop.clone()));

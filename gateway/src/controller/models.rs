@@ -13,7 +13,10 @@ use super::{
     nodes::truncated,
     plan_reason::PlanReason,
 };
-use crate::store::{InsertModelError, StoreError};
+use crate::{
+    events::NewEvent,
+    store::{InsertModelError, StoreError},
+};
 
 /// The largest number of registered model versions.
 const MAX_MODELS: usize = 10_000;
@@ -77,7 +80,10 @@ impl Cluster {
             .insert(id.clone(), Model::new(spec, bytes, None));
         self.published.outdated = true;
         self.request_plan(PlanReason::ModelRegistered(id.clone()));
-        Ok(self.registered_model_view(&id, &self.models[&id]))
+        let view = self.registered_model_view(&id, &self.models[&id]);
+        let text = format!("model {id} was registered");
+        self.events.append(NewEvent::model(view.clone(), text));
+        Ok(view)
     }
 
     /// Changes the SLO, the rate or the queue limit of a model.
@@ -127,6 +133,7 @@ impl Cluster {
         for id in ids {
             tracing::info!(model.name = %id.name, model.version = id.version.get(), "a model was removed");
             self.models.remove(&id);
+            self.events.append(NewEvent::model_removed(&id));
             self.measurements.remove_model(&id);
             self.memory_limits.remove_model(&id);
             self.plan.forecasts.remove(&id);

@@ -16,7 +16,10 @@ use packhorse_cluster::{
 use tokio::{sync::watch, time::Instant};
 
 use super::{cluster::Cluster, plan_reason::PlanReason};
-use crate::store::{Scheduling, StoreError, StoredNode};
+use crate::{
+    events::NewEvent,
+    store::{Scheduling, StoreError, StoredNode},
+};
 
 /// The largest number of nodes.
 const MAX_NODES: usize = 1024;
@@ -231,6 +234,7 @@ impl Cluster {
         }
         if joins {
             tracing::info!(node.name = %name, devices = node.stored.devices.len(), "a node joined");
+            self.tell_node(&name, "joined");
             self.request_plan(PlanReason::NodeJoined(name));
         } else if differs {
             self.request_plan(PlanReason::DevicesChanged(name));
@@ -345,7 +349,16 @@ impl Cluster {
         }
         for name in lost {
             self.data_plane.telemetry().set_gpus(&name, Vec::new());
+            self.tell_node(&name, "was lost: its lease expired");
             self.request_plan(PlanReason::NodeLost(name));
+        }
+    }
+
+    /// Tells what happened to a node.
+    fn tell_node(&self, name: &NodeName, what: &str) {
+        if let Ok(view) = self.node_view(name) {
+            let text = format!("node {name} {what}");
+            self.events.append(NewEvent::node(view, text));
         }
     }
 

@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use packhorse_api::{PolicyChange, PolicyView};
+use packhorse_api::{PolicyChange, PolicyView, events::EventState};
 use packhorse_cluster::Generation;
 use packhorse_control::rollout::{EarlierReplica, PlacedReplica, Placement, assign_ids};
 use packhorse_placement::UnknownPolicy;
@@ -20,7 +20,10 @@ use super::{
     planning_input::PlanningOutcome,
     planning_trouble::{PlanningError, PlanningTrouble},
 };
-use crate::store::{Settings, StoreError, StoredPlan};
+use crate::{
+    events::NewEvent,
+    store::{Settings, StoreError, StoredPlan},
+};
 
 /// The time for which changes are collected before they are planned for together.
 const DEBOUNCE: Duration = Duration::from_millis(50);
@@ -192,6 +195,11 @@ impl Cluster {
             stored: Some(stored),
             replicas,
         };
+        if let Some(view) = self.plan_view() {
+            let text = format!("plan {generation} was adopted");
+            self.events
+                .append(NewEvent::plan(view, EventState::Adopted, text));
+        }
     }
 
     /// Returns true if the stored plan has the same duty cycles as a draft.

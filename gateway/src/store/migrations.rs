@@ -15,11 +15,12 @@ macro_rules! migrations {
 }
 
 /// Each file's number, name and text.
-const FILES: [(&str, &str, &str); 4] = migrations![
+const FILES: [(&str, &str, &str); 5] = migrations![
     "0001" "cluster",
     "0002" "queue_limit",
     "0003" "kernels",
     "0004" "pairs",
+    "0005" "events",
 ];
 
 /// Brings a database to this version's tables.

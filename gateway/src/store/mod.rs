@@ -5,6 +5,7 @@
 //! loss. The control plane writes a few rows per minute, for which the additional fsync costs nothing.
 
 mod artifacts;
+mod events;
 mod files;
 mod migrations;
 mod models;
@@ -25,6 +26,7 @@ use sqlx::{
     any::{AnyConnectOptions, AnyPoolOptions, AnyRow},
 };
 
+pub use events::StoredEvent;
 pub use files::{ArtifactFiles, OpenArtifactError, ReceiveError, Received};
 pub use models::{InsertModelError, StoredModel};
 pub use nodes::{Scheduling, StoredNode};

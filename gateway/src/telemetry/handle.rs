@@ -136,7 +136,8 @@ mod tests {
         let goodput = telemetry.goodput(Duration::from_secs(10)).remove(0);
         assert!((goodput.offered_rps - 5.0).abs() < 1e-9, "{goodput:?}");
         assert!((goodput.goodput_rps - 1.0).abs() < 1e-9, "{goodput:?}");
-        assert_eq!(goodput.dropped, 1);
+        assert!((goodput.refused_rps - 1.0).abs() < 1e-9, "{goodput:?}");
+        assert!((goodput.late_rps - 1.0).abs() < 1e-9, "{goodput:?}");
     }
 
     #[test]

@@ -214,9 +214,8 @@ impl ModelTelemetry {
         }
         self.with_window(|window| match outcome {
             RequestOutcome::Answered => window.answered(now, latency, in_time),
-            RequestOutcome::Refused(_) | RequestOutcome::Expired => {
-                window.count(now, |counts| counts.dropped += 1);
-            }
+            RequestOutcome::Refused(_) => window.count(now, |counts| counts.refused += 1),
+            RequestOutcome::Expired => window.count(now, |counts| counts.expired += 1),
             RequestOutcome::Lost | RequestOutcome::Failed | RequestOutcome::Cancelled => {}
         });
     }
@@ -226,6 +225,7 @@ impl ModelTelemetry {
         let now = self.clock.now();
         let summary = self.with_window(|ring| ring.summary(now, window));
         let (counts, seconds) = (summary.counts, summary.seconds);
+        let late = counts.answered - counts.in_time + counts.expired;
         let quantile = |p| Some(summary.latencies.quantile(p)?.as_secs_f64() * 1e3);
         ModelGoodput {
             name: self.model.name.clone(),
@@ -233,7 +233,8 @@ impl ModelTelemetry {
             offered_rps: counts.offered as f64 / seconds,
             throughput_rps: counts.answered as f64 / seconds,
             goodput_rps: counts.in_time as f64 / seconds,
-            dropped: counts.dropped,
+            refused_rps: counts.refused as f64 / seconds,
+            late_rps: late as f64 / seconds,
             p50_ms: quantile(0.5),
             p95_ms: quantile(0.95),
             p99_ms: quantile(0.99),

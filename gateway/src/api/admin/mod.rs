@@ -5,6 +5,7 @@ mod agents;
 mod artifacts;
 mod auth;
 mod errors;
+mod events;
 mod models;
 mod nodes;
 mod plans;
@@ -39,6 +40,7 @@ use super::{
 use crate::{
     controller::Controller,
     driver::DataPlane,
+    events::{EventLog, Findings},
     store::{ArtifactFiles, Store},
     telemetry::{METRICS_CONTENT_TYPE, measure_http},
 };
@@ -59,6 +61,10 @@ pub struct Admin {
     pub controller: Controller,
     /// The data plane, for goodput and metrics.
     pub data_plane: DataPlane,
+    /// The events of the cluster.
+    pub events: EventLog,
+    /// What is wrong in the cluster.
+    pub findings: Findings,
     /// The stored model files.
     pub artifacts: ArtifactFiles,
     /// The database, for the history of plans.
@@ -83,6 +89,7 @@ pub struct Admin {
         (name = "profiles", description = "Measurements of models"),
         (name = "nodes", description = "Machines and their devices"),
         (name = "plans", description = "Plans, placement policies and goodput"),
+        (name = "events", description = "What happens in the cluster, and what is wrong"),
         (name = "metrics", description = "Metrics of the gateway"),
         (name = "agents", description = "Messages of agents"),
     ),
@@ -165,6 +172,8 @@ fn admin_routes() -> OpenApiRouter<Admin> {
         .routes(routes!(plans::preview))
         .routes(routes!(plans::policy, plans::change_policy))
         .routes(routes!(plans::goodput))
+        .routes(routes!(events::stream))
+        .routes(routes!(events::findings))
 }
 
 /// Returns the routes that accept the agent token and the admin token.

@@ -3,6 +3,7 @@
 mod agents;
 mod artifacts;
 mod auth;
+mod events;
 mod models;
 mod openapi;
 mod plans;

@@ -1,0 +1,37 @@
+//! The events of the cluster, for people and programs: what the control plane tells, who reads it, and what is wrong.
+//!
+//! The control plane appends events without waiting. One task gives them their numbers, stores them in batches, and then gives each to
+//! all readers. A reader sees nothing that is not stored; therefore it can read on after its connection, or the gateway, was gone, and no
+//! number that anybody has seen is ever used again.
+//!
+//! Everything is bounded: the stored events by number and bytes ([`Retention`]), what waits to be stored, and what waits for a reader.
+//! Where an event is lost at such a limit, the numbers have a gap, and readers that reach it get a new snapshot.
+
+mod findings;
+mod goodput;
+mod log;
+mod reader;
+mod retention;
+mod writer;
+
+pub use findings::Findings;
+pub(crate) use goodput::last_second;
+pub(crate) use log::{CatchUp, ReaderPermit};
+pub use log::{EventLog, NewEvent};
+pub(crate) use reader::Reader;
+
+use bytes::Bytes;
+
+/// Returns an event in the form of a `text/event-stream`. `data` is JSON and therefore contains no line end.
+fn frame(id: Option<u64>, name: &str, data: &str) -> Bytes {
+    let mut text = String::with_capacity(data.len() + name.len() + 48);
+    if let Some(id) = id {
+        text.push_str("id: ");
+        text.push_str(&id.to_string());
+        text.push('\n');
+    }
+    for part in ["event: ", name, "\ndata: ", data, "\n\n"] {
+        text.push_str(part);
+    }
+    text.into()
+}
