@@ -1,15 +1,16 @@
 //! A running gateway: its parts are started in order, and stopped in the opposite order.
 
-use std::{io, net::SocketAddr, time::Duration};
+use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
 use packhorse_placement::UnknownPolicy;
 use packhorse_service::StateDirError;
 use packhorse_wire::LinkSecret;
+use tokio::sync::Semaphore;
 
 use crate::{
     api::{
         admin::{self, Admin, Credentials},
-        inference::{self, InferenceLimits},
+        inference::{self, Inference, InferenceLimits},
     },
     config::Settings,
     controller::{Controller, ControllerConfig},
@@ -121,17 +122,19 @@ impl App {
             payload_budget_bytes: settings.payload_budget.as_u64(),
             body_timeout: settings.client_timeout,
         };
-        let (inference_routes, document) =
-            inference::router(data_plane.clone(), limits).split_for_parts();
+        let inference = Inference::new(data_plane.clone(), limits);
+        let (inference_routes, document) = inference::router(inference.clone()).split_for_parts();
         let admin_routes = admin::router(
             Admin {
                 credentials,
                 controller: controller.clone(),
                 data_plane: data_plane.clone(),
+                inference,
                 events: events.clone(),
                 findings: findings.clone(),
                 artifacts,
                 store: store.clone(),
+                traces: Arc::new(Semaphore::new(admin::MAX_TRACES)),
                 body_timeout: settings.client_timeout,
             },
             document,

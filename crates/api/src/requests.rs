@@ -205,8 +205,10 @@ pub struct BatchView {
 
 /// The answer to a request that an admin tries, with the parts of its latency.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct TryView<R: ToSchema> {
+#[schema(bound = "")]
+pub struct TryView<R> {
     /// The model's answer: an inference response of the Open Inference Protocol, with tensors as JSON.
+    #[schema(value_type = Object)]
     pub response: R,
     /// The time from the head of the request to its answer, in milliseconds.
     pub latency_ms: f64,

@@ -13,7 +13,10 @@ use super::{
     computed_work::ComputedWork,
     target::{LinkState, Target, TargetReplica},
 };
-use crate::workers::{Endpoint, OutgoingBatch, WorkerLink};
+use crate::{
+    telemetry::ReplicaNumber,
+    workers::{Endpoint, OutgoingBatch, WorkerLink},
+};
 
 /// A replica of the target, or one that still answers its last batches.
 #[derive(Debug)]
@@ -358,6 +361,12 @@ impl Replicas {
     pub(super) fn work(&self) -> BTreeMap<ReplicaId, ComputedWork> {
         let wanted = self.by_key.values().filter(|replica| replica.wanted);
         wanted.map(|replica| (replica.id, replica.work)).collect()
+    }
+
+    /// Returns the numbers, identities and devices of all replicas.
+    pub(super) fn identities(&self) -> impl Iterator<Item = (ReplicaNumber, ReplicaId, &DeviceId)> {
+        let replicas = self.by_key.iter();
+        replicas.map(|(key, r)| (ReplicaNumber(key.0), r.id, &r.target.device))
     }
 
     /// Returns the link states of the target's replicas.

@@ -31,7 +31,7 @@ use super::{
 };
 use crate::{
     clock::Clock,
-    telemetry::Telemetry,
+    telemetry::{RequestCourse, Telemetry},
     workers::{LinkConfig, LinkEvent, OutgoingBatch, WorkerLink},
 };
 
@@ -190,6 +190,8 @@ impl Driver {
         for effect in self.replicas.set_target(target, &self.models, &open) {
             self.apply(now, Some(effect));
         }
+        let requests = self.telemetry.requests();
+        requests.set_replicas(self.replicas.identities());
         self.states_changed = true;
         self.publish_states();
         // After the states, so that a model appears in the catalog with its readiness.
@@ -283,6 +285,7 @@ impl Driver {
             arrived: now,
             membership,
             failure: None,
+            course: RequestCourse::default(),
             _permit: permit,
         };
         self.requests.insert(key, pending);
@@ -305,6 +308,7 @@ impl Driver {
         let unanswered = UnansweredRequest {
             outcome,
             failure: pending.failure,
+            course: pending.course,
         };
         // A client that has stopped waiting has sent a cancellation.
         let _ = pending.answer.send(Err(unanswered));
@@ -341,7 +345,7 @@ impl Driver {
         match effect {
             Some(Effect::Event(event)) => self.handle_event(now, event),
             Some(Effect::ReplicaLost(replica)) => {
-                self.batches.retain(|_, batch| batch.replica != replica);
+                self.lose_batches(now, replica);
                 let next = self.time_slicer.remove_replica(replica);
                 self.begin_slice(now, next);
                 self.handle_event(now, Event::ReplicaLost { replica });

@@ -8,6 +8,7 @@ use prometheus_client::{encoding::text, registry::Registry};
 
 use super::{
     gpu_metrics::GpuMetrics, http_durations::HttpDurations, model::ModelTelemetry, models::Models,
+    request_log::RequestLog,
 };
 use crate::clock::Clock;
 
@@ -24,6 +25,7 @@ pub struct Telemetry {
 struct Shared {
     clock: Clock,
     models: Models,
+    requests: RequestLog,
     gpus: GpuMetrics,
     http: HttpDurations,
     registry: Registry,
@@ -42,6 +44,7 @@ impl Telemetry {
             shared: Arc::new(Shared {
                 clock,
                 models,
+                requests: RequestLog::default(),
                 gpus,
                 http,
                 registry,
@@ -51,12 +54,23 @@ impl Telemetry {
 
     /// Returns the measurements of a model; they begin at zero if there are none.
     pub(crate) fn model(&self, model: &ModelId) -> Arc<ModelTelemetry> {
-        self.shared.models.get_or_insert(model, self.shared.clock)
+        let Shared {
+            models,
+            clock,
+            requests,
+            ..
+        } = &*self.shared;
+        models.get_or_insert(model, *clock, requests)
     }
 
     /// Removes the measurements of a model.
     pub(crate) fn remove_model(&self, model: &ModelId) {
         self.shared.models.remove(model);
+    }
+
+    /// Returns the requests that ended lately.
+    pub(crate) fn requests(&self) -> &RequestLog {
+        &self.shared.requests
     }
 
     /// Replaces the readings of a node's GPUs.
@@ -82,7 +96,7 @@ impl Telemetry {
         buffer
     }
 
-    pub(super) fn clock(&self) -> Clock {
+    pub(crate) fn clock(&self) -> Clock {
         self.shared.clock
     }
 
@@ -96,7 +110,7 @@ mod tests {
     use packhorse_serving::{Refusal, RequestOutcome};
 
     use super::*;
-    use crate::telemetry::LONGEST_WINDOW;
+    use crate::telemetry::{LONGEST_WINDOW, RequestCourse};
 
     fn id(text: &str) -> ModelId {
         text.parse().unwrap()
@@ -107,14 +121,15 @@ mod tests {
         let clock = Clock::start();
         let telemetry = Telemetry::new(clock);
         let model = telemetry.model(&id("m:3"));
-        let begin = || model.begin_request(clock.now(), Duration::from_secs(10));
-        begin().end(RequestOutcome::Answered);
-        begin().end(RequestOutcome::Refused(Refusal::NoReplica));
-        begin().end(RequestOutcome::Failed);
+        let course = RequestCourse::default();
+        let begin = || model.begin_request(clock.now(), Duration::from_secs(10), 1);
+        begin().end(RequestOutcome::Answered, course);
+        begin().end(RequestOutcome::Refused(Refusal::NoReplica), course);
+        begin().end(RequestOutcome::Failed, course);
         drop(begin());
         model
-            .begin_request(clock.now(), Duration::ZERO)
-            .end(RequestOutcome::Answered);
+            .begin_request(clock.now(), Duration::ZERO, 1)
+            .end(RequestOutcome::Answered, course);
 
         let text = telemetry.metrics_text();
         let labels = r#"model="m",version="3""#;

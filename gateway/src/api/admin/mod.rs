@@ -10,8 +10,9 @@ mod models;
 mod nodes;
 mod plans;
 mod profiles;
+mod requests;
 
-use std::{any::Any, time::Duration};
+use std::{any::Any, sync::Arc, time::Duration};
 
 use axum::{
     Extension, Router,
@@ -22,6 +23,7 @@ use axum::{
     routing::get,
 };
 use bytes::Bytes;
+use tokio::sync::Semaphore;
 use tower_http::{catch_panic::CatchPanicLayer, timeout::RequestBodyTimeoutLayer};
 use utoipa::{
     Modify, OpenApi,
@@ -36,6 +38,7 @@ use utoipa_swagger_ui::SwaggerUi;
 use super::{
     ApiError,
     error::{BodyLimit, INTERNAL_ERROR},
+    inference::Inference,
 };
 use crate::{
     controller::Controller,
@@ -46,6 +49,7 @@ use crate::{
 };
 
 pub use auth::Credentials;
+pub(crate) use requests::MAX_TRACES;
 
 /// The largest number of bytes of a JSON body.
 const JSON_LIMIT: usize = 1 << 20;
@@ -61,6 +65,8 @@ pub struct Admin {
     pub controller: Controller,
     /// The data plane, for goodput and metrics.
     pub data_plane: DataPlane,
+    /// The state of the inference listener, for requests that an admin tries.
+    pub inference: Inference,
     /// The events of the cluster.
     pub events: EventLog,
     /// What is wrong in the cluster.
@@ -69,6 +75,8 @@ pub struct Admin {
     pub artifacts: ArtifactFiles,
     /// The database, for the history of plans.
     pub store: Store,
+    /// One permit for each trace that may be written.
+    pub traces: Arc<Semaphore>,
     /// The time without a byte after which a body is given up.
     pub body_timeout: Duration,
 }
@@ -90,6 +98,7 @@ pub struct Admin {
         (name = "nodes", description = "Machines and their devices"),
         (name = "plans", description = "Plans, placement policies and goodput"),
         (name = "events", description = "What happens in the cluster, and what is wrong"),
+        (name = "requests", description = "Single requests and where their time went"),
         (name = "metrics", description = "Metrics of the gateway"),
         (name = "agents", description = "Messages of agents"),
     ),
@@ -174,6 +183,9 @@ fn admin_routes() -> OpenApiRouter<Admin> {
         .routes(routes!(plans::goodput))
         .routes(routes!(events::stream))
         .routes(routes!(events::findings))
+        .routes(routes!(requests::list))
+        .routes(routes!(requests::trace))
+        .routes(routes!(requests::try_request))
 }
 
 /// Returns the routes that accept the agent token and the admin token.

@@ -8,5 +8,6 @@ mod models;
 mod openapi;
 mod plans;
 mod profiles;
+mod requests;
 mod restart;
 mod rollout;

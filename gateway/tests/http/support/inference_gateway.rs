@@ -8,7 +8,7 @@ use packhorse_cluster::{
     ReplicaId, RequestsPerSecond, TensorSpec,
 };
 use packhorse_gateway::{
-    api::inference::{InferenceLimits, router},
+    api::inference::{Inference, InferenceLimits, router},
     driver::{DataPlane, DataPlaneConfig, LinkState, Target, TargetReplica},
     serve::{ConnectionLimits, Server},
 };
@@ -100,7 +100,7 @@ impl InferenceGateway {
 
     pub(crate) async fn start_with(config: DataPlaneConfig, limits: InferenceLimits) -> Self {
         let data_plane = DataPlane::spawn(config);
-        let routes: Router = router(data_plane.clone(), limits).into();
+        let routes: Router = router(Inference::new(data_plane.clone(), limits)).into();
         let connections = ConnectionLimits {
             connections: 100,
             head_timeout: Duration::from_secs(10),
