@@ -19,6 +19,9 @@ const CALL_LIMIT: Duration = Duration::from_secs(70);
 /// The largest response body that is read, in bytes.
 const RESPONSE_LIMIT: usize = 1 << 30;
 
+/// The largest body of an error in place of a stream, in bytes.
+const ERROR_LIMIT: usize = 1 << 20;
+
 /// The reason why a call to the gateway failed.
 #[derive(Debug, thiserror::Error)]
 pub enum CallError {
@@ -167,6 +170,35 @@ impl Caller {
         }
     }
 
+    /// Sends a request whose response has no end, and returns the response if its status is a success.
+    pub(crate) async fn open(&self, request: RequestBuilder) -> Result<Response, CallError> {
+        let response = match tokio::time::timeout(CALL_LIMIT, request.send()).await {
+            Err(_) => return Err(self.silent(CALL_LIMIT)),
+            Ok(Err(error)) => return Err(self.failure(CALL_LIMIT, &error)),
+            Ok(Ok(response)) => response,
+        };
+        if response.status().is_success() {
+            return Ok(response);
+        }
+        let mut response = response;
+        let mut body = BytesMut::new();
+        while let Ok(Ok(Some(chunk))) = tokio::time::timeout(CALL_LIMIT, response.chunk()).await {
+            if body.len() + chunk.len() > ERROR_LIMIT {
+                break;
+            }
+            body.extend_from_slice(&chunk);
+        }
+        Err(refusal(&response, &body))
+    }
+
+    /// Returns the error of a gateway that has sent nothing for this long.
+    pub(crate) fn silent(&self, limit: Duration) -> CallError {
+        CallError::Timeout {
+            url: self.base.clone(),
+            limit,
+        }
+    }
+
     /// Sends a request and parses the response as JSON.
     pub(crate) async fn fetch<T: DeserializeOwned>(
         &self,
@@ -188,7 +220,7 @@ impl Caller {
         }
     }
 
-    fn failure(&self, limit: Duration, error: &reqwest::Error) -> CallError {
+    pub(crate) fn failure(&self, limit: Duration, error: &reqwest::Error) -> CallError {
         let url = self.base.clone();
         // An attempt to connect that takes too long has both properties, and counts as an error of connecting.
         if error.is_connect() {
