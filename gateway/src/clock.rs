@@ -51,7 +51,7 @@ impl Clock {
     }
 
     /// Converts milliseconds since 1970 to a time, at least [`Time::ZERO`].
-    pub(crate) fn from_unix_ms(&self, unix_ms: i64) -> Time {
+    pub(crate) fn time_of_unix_ms(&self, unix_ms: i64) -> Time {
         let unix = Duration::from_millis(u64::try_from(unix_ms).unwrap_or_default());
         Time::ZERO + unix.saturating_sub(self.unix_start)
     }

@@ -75,7 +75,7 @@ async fn a_follower_continues_after_its_last_event_and_gives_up_when_it_is_refus
     let refused = loop {
         match follower.next().await {
             Ok(Followed::Message(EventMessage::Snapshot(s))) => {
-                told.push(format!("snapshot {}", s.id))
+                told.push(format!("snapshot {}", s.id));
             }
             Ok(Followed::Message(EventMessage::Change(event))) => {
                 assert_eq!(

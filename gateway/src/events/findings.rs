@@ -5,7 +5,7 @@ use std::sync::Arc;
 use packhorse_api::events::{EventState, Finding};
 use tokio::sync::watch;
 
-use super::{EventLog, NewEvent};
+use super::{log::EventLog, new_event::NewEvent};
 
 /// A handle to the findings. Clones share them.
 #[derive(Clone, Debug)]

@@ -5,7 +5,7 @@ use std::time::Duration;
 use packhorse_api::{GoodputView, events::GOODPUT_EVENT};
 use tokio::time::{MissedTickBehavior, interval};
 
-use super::{EventLog, frame};
+use super::{frame::frame, log::EventLog};
 use crate::driver::DataPlane;
 
 /// The time between two `goodput` events, and the length of their window.

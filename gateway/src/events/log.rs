@@ -2,18 +2,14 @@
 
 use std::{
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
     time::Duration,
 };
 
 use bytes::Bytes;
-use packhorse_api::{
-    ModelView, NodeView, PlanView,
-    events::{EventKind, EventObject, EventState, Finding, SNAPSHOT_EVENT, Snapshot, Subject},
-};
-use packhorse_cluster::ModelId;
+use packhorse_api::events::{SNAPSHOT_EVENT, Snapshot};
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore, mpsc, mpsc::error::TrySendError},
     time::Instant,
@@ -21,10 +17,12 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    frame,
-    reader::{Reader, ReaderQueue},
+    frame::{frame, stored_frame},
+    new_event::{AppendedEvent, NewEvent},
+    reader::Reader,
     retention::{Position, Retention},
-    writer::{AppendedEvent, Writer},
+    shared::{Shared, SharedSnapshot, Stream},
+    writer::Writer,
 };
 use crate::store::{Store, StoreError, StoredEvent, unix_ms};
 
@@ -35,124 +33,10 @@ const MAX_READERS: usize = 1024;
 /// The time for which readers that begin share a snapshot. It is their state of the same past event; the later events follow for each.
 const SNAPSHOT_AGE: Duration = Duration::from_millis(500);
 
-/// A change, as the control plane tells it.
-#[derive(Clone, Debug, PartialEq)]
-pub struct NewEvent {
-    /// The kind of change.
-    pub kind: EventKind,
-    /// The object that has changed; none if it is the cluster.
-    pub subject: Option<Subject>,
-    /// The state of the subject after the change.
-    pub state: EventState,
-    /// The reason for the change.
-    pub reason: Option<String>,
-    /// The change in a sentence for people.
-    pub text: String,
-    /// The subject after the change; none if it no longer exists.
-    pub object: Option<EventObject>,
-}
-
-impl NewEvent {
-    /// A model was registered, or is in another state.
-    pub fn model(view: ModelView, text: impl Into<String>) -> Self {
-        Self {
-            kind: EventKind::Model,
-            subject: Some(Subject::Model(ModelId {
-                name: view.name.clone(),
-                version: view.version,
-            })),
-            state: view.state.into(),
-            reason: view.reason.clone(),
-            text: text.into(),
-            object: Some(EventObject::Model(Box::new(view))),
-        }
-    }
-
-    /// A model was removed.
-    pub fn model_removed(id: &ModelId) -> Self {
-        Self {
-            kind: EventKind::Model,
-            subject: Some(Subject::Model(id.clone())),
-            state: EventState::Removed,
-            reason: None,
-            text: format!("model {id} was removed"),
-            object: None,
-        }
-    }
-
-    /// A node joined, was lost, or is in another state.
-    pub fn node(view: NodeView, text: impl Into<String>) -> Self {
-        Self {
-            kind: EventKind::Node,
-            subject: Some(Subject::Node(view.name.clone())),
-            state: view.state.into(),
-            reason: None,
-            text: text.into(),
-            object: Some(EventObject::Node(Box::new(view))),
-        }
-    }
-
-    /// A plan is in this state.
-    pub fn plan(view: PlanView, state: EventState, text: impl Into<String>) -> Self {
-        Self {
-            kind: EventKind::Plan,
-            subject: view.generation.map(Subject::Plan),
-            state,
-            reason: Some(view.reason.clone()),
-            text: text.into(),
-            object: Some(EventObject::Plan(Box::new(view))),
-        }
-    }
-
-    /// A finding was raised or cleared.
-    pub(super) fn finding(finding: Finding, state: EventState) -> Self {
-        Self {
-            kind: EventKind::Finding,
-            subject: finding.subject.clone(),
-            state,
-            reason: Some(finding.cause.clone()),
-            text: finding.text.clone(),
-            object: Some(EventObject::Finding(Box::new(finding))),
-        }
-    }
-}
-
 /// A handle to the events. Clones share them.
 #[derive(Clone, Debug)]
 pub struct EventLog {
     shared: Arc<Shared>,
-}
-
-#[derive(Debug)]
-pub(super) struct Shared {
-    store: Store,
-    appended: mpsc::Sender<AppendedEvent>,
-    /// The number of appended events that found the queue full, since the log's task last asked.
-    lost: AtomicU64,
-    stream: Mutex<Stream>,
-    /// The permits of readers.
-    readers: Arc<Semaphore>,
-    /// One permit: stored events are read by one reader at a time, so that the control plane always finds a connection to the database.
-    history: Semaphore,
-    snapshot: tokio::sync::Mutex<Option<SharedSnapshot>>,
-    stop: CancellationToken,
-}
-
-/// The stored events and their readers.
-#[derive(Debug)]
-pub(super) struct Stream {
-    pub(super) retention: Retention,
-    readers: Vec<Arc<ReaderQueue>>,
-    /// True once the log is closed: readers end when they have read everything.
-    closed: bool,
-}
-
-/// A snapshot that readers share.
-#[derive(Debug)]
-struct SharedSnapshot {
-    id: u64,
-    made: Instant,
-    frame: Bytes,
 }
 
 /// The permission to read the stream.
@@ -182,11 +66,7 @@ impl EventLog {
             store: store.clone(),
             appended,
             lost: AtomicU64::new(0),
-            stream: Mutex::new(Stream {
-                retention,
-                readers: Vec::new(),
-                closed: false,
-            }),
+            stream: Mutex::new(Stream::new(retention)),
             readers: Arc::new(Semaphore::new(MAX_READERS)),
             history: Semaphore::new(1),
             snapshot: tokio::sync::Mutex::new(None),
@@ -286,7 +166,7 @@ impl EventLog {
         {
             return Ok((snapshot.id, snapshot.frame.clone()));
         }
-        let made = Instant::now();
+        let now = Instant::now();
         // The number is read before the state: what happens between them is in the snapshot, and follows as an event, too.
         let id = self.shared.stream().retention.last();
         let snapshot = make(id).await?;
@@ -294,7 +174,7 @@ impl EventLog {
         let frame = frame(Some(id), SNAPSHOT_EVENT, &data);
         *shared = Some(SharedSnapshot {
             id,
-            made,
+            made: now,
             frame: frame.clone(),
         });
         Ok((id, frame))
@@ -310,64 +190,4 @@ impl EventLog {
         let mut stream = self.shared.stream();
         stream.readers.retain(|reader| reader.set_goodput(goodput));
     }
-}
-
-impl Shared {
-    pub(super) fn stream(&self) -> MutexGuard<'_, Stream> {
-        // Whoever panicked has not left a change half done.
-        self.stream.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Returns the number of events that were lost since the last call.
-    pub(super) fn take_lost(&self) -> u64 {
-        self.lost.swap(0, Relaxed)
-    }
-}
-
-impl Stream {
-    fn subscribe(&mut self) -> Reader {
-        let queue = Arc::new(ReaderQueue::default());
-        if self.closed {
-            queue.close();
-        } else {
-            self.readers.push(Arc::clone(&queue));
-        }
-        Reader::new(queue)
-    }
-
-    /// Adds stored events and gives them to all readers. If a number is missing before one of them, the readers are closed: they find
-    /// the gap when they read on.
-    pub(super) fn publish(&mut self, events: &[StoredEvent]) {
-        for event in events {
-            if event.id != self.retention.last() + 1 {
-                self.close_readers();
-            }
-            self.retention.push(event.id, event.body.len());
-            let frame = stored_frame(event);
-            self.readers.retain(|reader| reader.push(&frame));
-        }
-    }
-
-    /// Notes that events were lost, which leaves a gap of as many numbers.
-    pub(super) fn lose(&mut self, events: u64) {
-        self.retention.lose(events);
-        self.close_readers();
-    }
-
-    /// Ends the streams of all readers, and of those to come.
-    pub(super) fn close(&mut self) {
-        self.closed = true;
-        self.close_readers();
-    }
-
-    fn close_readers(&mut self) {
-        for reader in self.readers.drain(..) {
-            reader.close();
-        }
-    }
-}
-
-/// Returns a stored event as an event of the stream.
-fn stored_frame(event: &StoredEvent) -> Bytes {
-    frame(Some(event.id), event.kind.name(), &event.body)
 }

@@ -8,30 +8,18 @@
 //! Where an event is lost at such a limit, the numbers have a gap, and readers that reach it get a new snapshot.
 
 mod findings;
+mod frame;
 mod goodput;
 mod log;
+mod new_event;
 mod reader;
 mod retention;
+mod shared;
 mod writer;
 
 pub use findings::Findings;
 pub(crate) use goodput::last_second;
+pub use log::EventLog;
 pub(crate) use log::{CatchUp, ReaderPermit};
-pub use log::{EventLog, NewEvent};
+pub use new_event::NewEvent;
 pub(crate) use reader::Reader;
-
-use bytes::Bytes;
-
-/// Returns an event in the form of a `text/event-stream`. `data` is JSON and therefore contains no line end.
-fn frame(id: Option<u64>, name: &str, data: &str) -> Bytes {
-    let mut text = String::with_capacity(data.len() + name.len() + 48);
-    if let Some(id) = id {
-        text.push_str("id: ");
-        text.push_str(&id.to_string());
-        text.push('\n');
-    }
-    for part in ["event: ", name, "\ndata: ", data, "\n\n"] {
-        text.push_str(part);
-    }
-    text.into()
-}

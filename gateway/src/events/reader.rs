@@ -140,8 +140,13 @@ mod tests {
         (Arc::clone(&queue), Reader::new(queue))
     }
 
-    fn next(reader: &mut Reader) -> Option<Option<Bytes>> {
-        reader.next().now_or_never()
+    /// Returns the next event; nothing if none is there yet; an error once the reader is closed.
+    fn next(reader: &mut Reader) -> Result<Option<Bytes>, &'static str> {
+        match reader.next().now_or_never() {
+            Some(Some(event)) => Ok(Some(event)),
+            Some(None) => Err("closed"),
+            None => Ok(None),
+        }
     }
 
     #[test]
@@ -153,7 +158,7 @@ mod tests {
         }
         assert!(!queue.push(&Bytes::from_static(b"x")));
         assert_eq!(queue.state().bytes, 0);
-        assert_eq!(next(&mut reader), Some(None));
+        assert_eq!(next(&mut reader), Err("closed"));
         assert!(!queue.push(&change));
     }
 
@@ -162,8 +167,8 @@ mod tests {
         let (queue, mut reader) = reader();
         let large = Bytes::from(vec![0; 3 * MAX_BEHIND]);
         assert!(queue.push(&large));
-        assert_eq!(next(&mut reader), Some(Some(large)));
-        assert_eq!(next(&mut reader), None, "nothing more is there yet");
+        assert_eq!(next(&mut reader), Ok(Some(large)));
+        assert_eq!(next(&mut reader), Ok(None), "nothing more is there yet");
     }
 
     #[test]
@@ -172,7 +177,7 @@ mod tests {
         for second in 0..10 {
             assert!(queue.set_goodput(&Bytes::from(second.to_string())));
         }
-        assert_eq!(next(&mut reader), Some(Some(Bytes::from("9"))));
+        assert_eq!(next(&mut reader), Ok(Some(Bytes::from("9"))));
         for _ in 0..MAX_UNREAD_GOODPUT {
             assert!(queue.set_goodput(&Bytes::from_static(b"g")));
         }
@@ -184,7 +189,7 @@ mod tests {
         let (queue, mut reader) = reader();
         queue.push(&Bytes::from_static(b"last"));
         queue.close();
-        assert_eq!(next(&mut reader), Some(Some(Bytes::from_static(b"last"))));
-        assert_eq!(next(&mut reader), Some(None));
+        assert_eq!(next(&mut reader), Ok(Some(Bytes::from_static(b"last"))));
+        assert_eq!(next(&mut reader), Err("closed"));
     }
 }

@@ -6,7 +6,10 @@ use packhorse_api::events::EventView;
 use tokio::{sync::mpsc, task::yield_now, time::sleep};
 use tokio_util::sync::CancellationToken;
 
-use super::log::{NewEvent, Shared};
+use super::{
+    new_event::{AppendedEvent, NewEvent},
+    shared::Shared,
+};
 use crate::store::{Store, StoredEvent};
 
 /// The time for which events are collected before they are stored together, in one transaction with one fsync.
@@ -19,14 +22,6 @@ const PUBLISHED_AT_ONCE: usize = 8;
 const RETRY: Duration = Duration::from_secs(1);
 /// The largest size of the events that wait because the database fails, in bytes. The oldest ones are lost, which leaves a gap.
 const MAX_UNSTORED_BYTES: usize = 8 << 20;
-
-/// An event on its way to the task.
-#[derive(Debug)]
-pub(super) struct AppendedEvent {
-    /// The time of the change, in milliseconds since 1970.
-    pub(super) at_ms: u64,
-    pub(super) event: NewEvent,
-}
 
 /// The task's state.
 pub(super) struct Writer {

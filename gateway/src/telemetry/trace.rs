@@ -56,9 +56,14 @@ pub(crate) fn write_trace(
         send,
     };
     let from_ms = telemetry.clock().unix_ms_f64(window.from);
-    writer.text.push_str(&format!(
-        "{{\"displayTimeUnit\":\"ms\",\"otherData\":{{\"from_unix_ms\":{from_ms}}},\"traceEvents\":["
-    ));
+    let other = json!({"from_unix_ms": from_ms}).to_string();
+    for part in [
+        "{\"displayTimeUnit\":\"ms\",\"otherData\":",
+        &other,
+        ",\"traceEvents\":[",
+    ] {
+        writer.text.push_str(part);
+    }
     trace.write(&names, &mut writer);
     writer.text.push_str("\n]}\n");
     writer.flush(0);
@@ -209,7 +214,7 @@ fn write_batch<S: FnMut(Bytes) -> bool>(
         "batch": batch.key, "model": model, "requests": batch.requests, "rows": batch.rows,
         "failed": batch.outcome == BatchOutcome::Failed,
     });
-    writer.slice(slice, &format!("{model} × {}", batch.rows), args);
+    writer.slice(slice, &format!("{model} × {}", batch.rows), &args);
     if batch.outcome == BatchOutcome::Failed {
         return;
     }
@@ -241,7 +246,7 @@ fn write_request<S: FnMut(Bytes) -> bool>(
         "request": number, "outcome": end.name(), "reason": reason_of(request), "rows": request.rows,
         "slo_ms": request.slo.as_ms(), "batch": course.batch.map(|batch| batch.key),
     });
-    writer.slice(slice, end.name(), args);
+    writer.slice(slice, end.name(), &args);
     let received = (slice.begin + Duration::from(request.receive)).min(slice.end);
     let Some(batch) = course.batch else {
         let waited = slice.end.saturating_since(received);
@@ -340,7 +345,7 @@ impl<S: FnMut(Bytes) -> bool> TraceWriter<S> {
         }
     }
 
-    fn slice(&mut self, slice: Slice, name: &str, args: Value) {
+    fn slice(&mut self, slice: Slice, name: &str, args: &Value) {
         let ts = self.micros(slice.begin);
         let dur = slice.end.saturating_since(slice.begin).as_nanos() as f64 / 1e3;
         let Slice { pid, tid, .. } = slice;
@@ -360,7 +365,7 @@ impl<S: FnMut(Bytes) -> bool> TraceWriter<S> {
                         ..whole
                     },
                     name,
-                    json!({}),
+                    &json!({}),
                 );
             }
             begin = end;

@@ -1,12 +1,14 @@
 //! The subcommands for operators and clients of a gateway, one module each.
 
 mod arguments;
+mod events;
 mod infer;
 mod model;
 mod node;
 mod plan;
 mod policy;
 mod profile;
+mod requests;
 mod status;
 
 use crate::{context::Context, laboratory::LaboratoryCommand};
@@ -32,6 +34,14 @@ pub(crate) enum Command {
     /// List nodes and take them out of service
     #[command(subcommand)]
     Node(node::NodeCommand),
+    /// Show what happened in the cluster, and follow it
+    Events(events::EventsArgs),
+    /// Show what is wrong in the cluster, with cause and cure
+    Findings(events::FindingsArgs),
+    /// Show requests that ended lately, and where their time went
+    Requests(requests::RequestsArgs),
+    /// Write a trace of the last requests and batches, for Perfetto
+    Trace(requests::TraceArgs),
 }
 
 impl Command {
@@ -45,6 +55,10 @@ impl Command {
             Self::Laboratory(command) => command.run(context).await,
             Self::Policy(args) => args.run(context).await,
             Self::Node(command) => command.run(context).await,
+            Self::Events(args) => args.run(context).await,
+            Self::Findings(args) => args.run(context).await,
+            Self::Requests(args) => args.run(context).await,
+            Self::Trace(args) => args.run(context).await,
         }
     }
 }

@@ -4,6 +4,7 @@
 #[cfg(feature = "laboratory")]
 mod bench;
 mod errors;
+mod events;
 mod gateway;
 #[cfg(feature = "laboratory")]
 mod image;
@@ -15,6 +16,7 @@ mod node;
 mod plan;
 mod policy;
 mod profile;
+mod requests;
 mod status;
 #[cfg(not(feature = "laboratory"))]
 mod without_laboratory;

@@ -188,7 +188,7 @@ fn window(traced: TracedTime, clock: Clock) -> Result<TraceWindow, ApiError> {
         if ms < 0 {
             now - Duration::from_millis(ms.unsigned_abs()).min(now.saturating_since(Time::ZERO))
         } else {
-            clock.from_unix_ms(ms)
+            clock.time_of_unix_ms(ms)
         }
     };
     let to = traced.to_ms.map_or(now, at);

@@ -146,7 +146,9 @@ async fn answer(
     } = request;
 
     if let Some(form) = form {
-        outputs.iter_mut().for_each(|output| output.form = form);
+        for output in &mut outputs {
+            output.form = form;
+        }
     }
     let slo = model.spec.slo;
     let meter = model.telemetry.begin_request(arrived, slo, rows);

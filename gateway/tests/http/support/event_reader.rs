@@ -43,9 +43,9 @@ impl EventReader {
     /// Returns the next event; `None` once the stream has ended.
     pub(crate) async fn next(&mut self) -> Option<StreamedEvent> {
         loop {
-            while let Some((block, rest)) = self.text.split_once("\n\n") {
-                let event = parse(block);
-                self.text = rest.to_owned();
+            while let Some(end) = self.text.find("\n\n") {
+                let event = parse(&self.text[..end]);
+                self.text.drain(..end + 2);
                 if let Some(event) = event {
                     self.last_id = event.id.or(self.last_id);
                     return Some(event);
