@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use packhorse_api::events::{
-    Cure, EventKind, EventState, EventView, Finding, Severity, Snapshot, Subject,
+    Cure, EventKind, EventObject, EventState, EventView, Finding, Severity, Snapshot, Subject,
 };
 use packhorse_gateway::{events::NewEvent, store::Store};
 use serde_json::{Value, json};
@@ -114,12 +114,16 @@ async fn nodes_and_plans_are_told() {
         (&json!("node n joined"), &json!("ready"))
     );
     assert_eq!(joined["object"]["devices"][0]["id"], "n/sim0");
+    let joined: EventView = serde_json::from_value(joined).unwrap();
+    assert!(matches!(joined.object, Some(EventObject::Node(_))));
     let mut plan = reader.named("plan").await.data;
     while plan["object"]["replicas"] == json!([]) {
         plan = reader.named("plan").await.data;
     }
     assert_eq!(plan["state"], "adopted");
     assert_eq!(plan["object"], gateway.get("/v1/plan").await.ok(200));
+    let plan: EventView = serde_json::from_value(plan).unwrap();
+    assert!(matches!(plan.object, Some(EventObject::Plan(_))));
     drop(agent);
     let lost = reader.named("node").await.data;
     assert_eq!(
