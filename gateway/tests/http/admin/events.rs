@@ -7,6 +7,7 @@ use packhorse_api::events::{
 };
 use packhorse_gateway::{events::NewEvent, store::Store};
 use serde_json::{Value, json};
+use sqlx::{Connection as _, Executor as _};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpSocket, TcpStream},
@@ -236,6 +237,35 @@ async fn a_client_that_has_missed_too_much_gets_a_new_snapshot() {
     let query = format!("?since={}", ids[0]);
     let mut reader = EventReader::open(&gateway, &query, None).await;
     assert_eq!(reader.change().await.unwrap().id, Some(ids[1]));
+}
+
+#[tokio::test]
+async fn events_wait_while_the_database_fails_and_none_is_lost() {
+    let gateway = Gateway::start().await;
+    let mut reader = EventReader::open(&gateway, "", None).await;
+    let mut before = reader.change().await.unwrap();
+    gateway.app.events().append(drift("before", 0));
+    while before.data["text"] != "before" {
+        before = reader.change().await.unwrap();
+    }
+    let file = gateway.folder.path().join("state/packhorse.db");
+    let url = format!("sqlite://{}", file.display());
+    let mut database = sqlx::AnyConnection::connect(&url).await.unwrap();
+    let rename = "ALTER TABLE events RENAME TO gone";
+    database.execute(rename).await.unwrap();
+    gateway.app.events().append(drift("one", 0));
+    gateway.app.events().append(drift("two", 0));
+    // More than a second passes, in which the events are tried to be stored.
+    for _ in 0..3 {
+        assert_eq!(reader.next().await.unwrap().name, "goodput");
+    }
+    let back = "ALTER TABLE gone RENAME TO events";
+    database.execute(back).await.unwrap();
+    for (text, number) in [("one", 1), ("two", 2)] {
+        let event = reader.change().await.unwrap();
+        assert_eq!(event.data["text"], text);
+        assert_eq!(event.id, before.id.map(|id| id + number));
+    }
 }
 
 #[tokio::test]
