@@ -1,11 +1,12 @@
 //! A running gateway: its parts are started in order, and stopped in the opposite order.
 
-use std::{io, net::SocketAddr, time::Duration};
+use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
 use packhorse_placement::UnknownPolicy;
 use packhorse_service::StateDirError;
 use packhorse_wire::LinkSecret;
 use tokio::{
+    sync::Semaphore,
     task::JoinHandle,
     time::{MissedTickBehavior, interval},
 };
@@ -13,11 +14,12 @@ use tokio::{
 use crate::{
     api::{
         admin::{self, Admin, Credentials},
-        inference::{self, InferenceLimits},
+        inference::{self, Inference, InferenceLimits},
     },
     config::Settings,
     controller::{Controller, ControllerConfig},
     driver::{DataPlane, DataPlaneConfig},
+    events::{EventLog, Findings},
     serve::{ConnectionLimits, Server},
     state_dir::{GatewayDir, SecretError, read_secret},
     store::{ArtifactFiles, OpenStoreError, Store, StoreError},
@@ -38,6 +40,8 @@ pub struct App {
     admin: Server,
     controller: Controller,
     data_plane: DataPlane,
+    events: EventLog,
+    findings: Findings,
     store: Store,
     sweeper: JoinHandle<()>,
     grace: Duration,
@@ -122,23 +126,37 @@ impl App {
             policy,
             discipline: settings.discipline,
         };
-        let controller =
-            Controller::start(config, store.clone(), data_plane.clone(), links).await?;
+        let events = EventLog::open(store.clone()).await?;
+        events.report_goodput(data_plane.clone());
+        let findings = Findings::new(events.clone());
+        let controller = Controller::start(
+            config,
+            store.clone(),
+            data_plane.clone(),
+            links,
+            events.clone(),
+            findings.clone(),
+        )
+        .await?;
 
         let limits = InferenceLimits {
             body_bytes: settings.body_limit.as_u64(),
             payload_budget_bytes: settings.payload_budget.as_u64(),
             body_timeout: settings.client_timeout,
         };
-        let (inference_routes, document) =
-            inference::router(data_plane.clone(), limits).split_for_parts();
+        let inference = Inference::new(data_plane.clone(), limits);
+        let (inference_routes, document) = inference::router(inference.clone()).split_for_parts();
         let admin_routes = admin::router(
             Admin {
                 credentials,
                 controller: controller.clone(),
                 data_plane: data_plane.clone(),
+                inference,
+                events: events.clone(),
+                findings: findings.clone(),
                 artifacts,
                 store: store.clone(),
+                traces: Arc::new(Semaphore::new(admin::MAX_TRACES)),
                 body_timeout: settings.client_timeout,
                 worker_networks: settings.worker_networks.into(),
                 token_files: state.token_files().into(),
@@ -166,6 +184,8 @@ impl App {
             admin,
             controller,
             data_plane,
+            events,
+            findings,
             store,
             sweeper,
             grace: settings.shutdown_grace,
@@ -183,6 +203,16 @@ impl App {
         self.admin.address()
     }
 
+    /// Returns the events of the cluster.
+    pub fn events(&self) -> &EventLog {
+        &self.events
+    }
+
+    /// Returns the findings.
+    pub fn findings(&self) -> &Findings {
+        &self.findings
+    }
+
     /// Takes no new requests, answers the present ones within the grace period, and ends. Workers keep running and wait for the next
     /// gateway.
     pub async fn shutdown(self) {
@@ -190,6 +220,7 @@ impl App {
         self.inference.shutdown(self.grace).await;
         self.data_plane.shutdown(self.grace).await;
         self.controller.shutdown().await;
+        self.events.close().await;
         self.admin.shutdown(ADMIN_GRACE).await;
         self.sweeper.abort();
         self.store.close().await;

@@ -45,6 +45,17 @@ impl Clock {
         self.start.checked_add(since).unwrap_or(far).min(far).into()
     }
 
+    /// Converts a time to milliseconds since 1970, with their fraction.
+    pub(crate) fn unix_ms_f64(&self, time: Time) -> f64 {
+        (self.unix_start + time.saturating_since(Time::ZERO)).as_secs_f64() * 1e3
+    }
+
+    /// Converts milliseconds since 1970 to a time, at least [`Time::ZERO`].
+    pub(crate) fn time_of_unix_ms(&self, unix_ms: i64) -> Time {
+        let unix = Duration::from_millis(u64::try_from(unix_ms).unwrap_or_default());
+        Time::ZERO + unix.saturating_sub(self.unix_start)
+    }
+
     /// Converts a time to milliseconds since 1970.
     pub(crate) fn unix_ms(&self, time: Time) -> u64 {
         let unix = self.unix_start + time.saturating_since(Time::ZERO);

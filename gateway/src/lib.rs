@@ -7,6 +7,7 @@ mod clock;
 pub mod config;
 pub mod controller;
 pub mod driver;
+pub mod events;
 pub mod ip_network;
 pub mod serve;
 pub mod state_dir;

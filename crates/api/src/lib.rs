@@ -5,22 +5,28 @@
 //! between agents and gateway ([`agent`]) may have fields that the other side does not know.
 
 pub mod agent;
+pub mod events;
 pub mod local_worker;
 mod model;
 mod node;
 mod plan;
+mod requests;
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 pub use model::{
     ArtifactView, ModelChange, ModelGoodput, ModelRegistration, ModelState, ModelView,
-    ProfilingView, ReplicaView,
+    ProfilingView, ReplicaView, TotalGoodput,
 };
 pub use node::{DeviceView, NodeState, NodeTokenView, NodeView};
 pub use plan::{
     ForecastView, GoodputView, PlacementView, PlanDiff, PlanPreview, PlanPreviewRequest,
     PlanSummary, PlanView, PolicyChange, PolicyInfo, PolicyView, PreviewDevices, PreviewModel,
+};
+
+pub use requests::{
+    BatchView, EndOfRequest, RequestFilter, RequestStages, RequestView, TryView, UnknownFilter,
 };
 
 /// The body of every response that is not a success.

@@ -233,8 +233,10 @@ pub struct ModelGoodput {
     pub throughput_rps: f64,
     /// The requests that were answered within the SLO, per second.
     pub goodput_rps: f64,
-    /// The number of requests that were refused or expired in the window.
-    pub dropped: u64,
+    /// The requests that were refused on arrival, per second.
+    pub refused_rps: f64,
+    /// The requests that were accepted and not answered within the SLO, per second: answered later, or expired in the queue.
+    pub late_rps: f64,
     /// The median latency of the answered requests, in milliseconds.
     pub p50_ms: Option<f64>,
     /// The 95th percentile of the latency, in milliseconds.
@@ -243,4 +245,34 @@ pub struct ModelGoodput {
     pub p99_ms: Option<f64>,
     /// The mean number of rows per batch.
     pub mean_batch: Option<f64>,
+}
+
+/// The goodput of all models together in a time window.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct TotalGoodput {
+    /// The requests that arrived, per second.
+    pub offered_rps: f64,
+    /// The requests that were answered, per second.
+    pub throughput_rps: f64,
+    /// The requests that were answered within their SLO, per second.
+    pub goodput_rps: f64,
+    /// The requests that were refused on arrival, per second.
+    pub refused_rps: f64,
+    /// The requests that were accepted and not answered within their SLO, per second: answered later, or expired in the queue.
+    pub late_rps: f64,
+}
+
+impl TotalGoodput {
+    /// Returns the sums over models.
+    pub fn of(models: &[ModelGoodput]) -> Self {
+        let mut total = Self::default();
+        for model in models {
+            total.offered_rps += model.offered_rps;
+            total.throughput_rps += model.throughput_rps;
+            total.goodput_rps += model.goodput_rps;
+            total.refused_rps += model.refused_rps;
+            total.late_rps += model.late_rps;
+        }
+        total
+    }
 }

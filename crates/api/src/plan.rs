@@ -7,7 +7,7 @@ use packhorse_cluster::{
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::ModelGoodput;
+use crate::{ModelGoodput, TotalGoodput};
 
 /// A plan: the replicas that shall run, and the goodput that the policy expects.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -256,4 +256,18 @@ pub struct GoodputView {
     pub window_s: f64,
     /// The goodput and latency of each model.
     pub models: Vec<ModelGoodput>,
+    /// The goodput of all models together.
+    pub total: TotalGoodput,
+}
+
+impl GoodputView {
+    /// Adds the total to the goodput of models.
+    pub fn new(window_s: f64, models: Vec<ModelGoodput>) -> Self {
+        let total = TotalGoodput::of(&models);
+        Self {
+            window_s,
+            models,
+            total,
+        }
+    }
 }

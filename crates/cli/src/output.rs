@@ -3,8 +3,9 @@
 //! The functions that write results report a closed pipe as an error, where `println!` would panic.
 
 use std::{
+    env,
     fmt::Display,
-    io::{self, Write},
+    io::{self, IsTerminal as _, Write},
 };
 
 use comfy_table::{ContentArrangement, Table, presets};
@@ -74,6 +75,47 @@ pub(crate) fn format_number_or_dash(value: Option<f64>) -> String {
     value.map_or_else(|| "-".to_owned(), format_number)
 }
 
+/// Formats a time in milliseconds since 1970 as UTC.
+///
+/// Source: H. Hinnant, "chrono-Compatible Low-Level Date Algorithms", `civil_from_days`.
+pub(crate) fn format_time(unix_ms: u64) -> String {
+    let (seconds, millis) = (unix_ms / 1000, unix_ms % 1000);
+    let (days, second) = (seconds / 86_400, seconds % 86_400);
+    // Days since 0000-03-01, so that a leap day is the last of its year; an era has 400 years.
+    let days = days + 719_468;
+    let (era, day) = (days / 146_097, days % 146_097);
+    let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
+    let day = day - (365 * year + year / 4 - year / 100);
+    let march_month = (5 * day + 2) / 153;
+    let day = day - (153 * march_month + 2) / 5 + 1;
+    let month = (march_month + 2) % 12 + 1;
+    let year = year + era * 400 + u64::from(month <= 2);
+    let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
+    format!("{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02}.{millis:03}Z")
+}
+
+/// A colour of text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Colour {
+    Red,
+    Green,
+    Yellow,
+}
+
+/// Returns the text in a colour if standard output is a terminal, and the environment variable `NO_COLOR` is not set.
+pub(crate) fn paint(text: &str, colour: Colour) -> String {
+    let wanted = env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+    if !wanted || !io::stdout().is_terminal() {
+        return text.to_owned();
+    }
+    let code = match colour {
+        Colour::Red => 31,
+        Colour::Green => 32,
+        Colour::Yellow => 33,
+    };
+    format!("\u{1b}[{code}m{text}\u{1b}[0m")
+}
+
 /// Returns the API's name of a state.
 pub(crate) fn state_name(state: &impl Serialize) -> String {
     match serde_json::to_value(state) {
@@ -103,6 +145,21 @@ pub(crate) fn spinner() -> ProgressBar {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn times_are_dates_in_utc() {
+        for (unix_ms, text) in [
+            (0, "1970-01-01 00:00:00.000Z"),
+            (951_782_399_999, "2000-02-28 23:59:59.999Z"),
+            (951_782_400_000, "2000-02-29 00:00:00.000Z"),
+            (951_868_800_000, "2000-03-01 00:00:00.000Z"),
+            (1_795_388_003_313, "2026-11-22 22:53:23.313Z"),
+            (4_107_542_399_000, "2100-02-28 23:59:59.000Z"),
+            (4_107_542_400_000, "2100-03-01 00:00:00.000Z"),
+        ] {
+            assert_eq!(format_time(unix_ms), text);
+        }
+    }
 
     #[test]
     fn numbers_have_at_most_one_digit_after_the_point() {

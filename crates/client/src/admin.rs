@@ -28,9 +28,9 @@ use crate::{BaseUrl, CallError, Cause, call::Caller};
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// # let gateway = MockServer::start().await;
 /// # let goodput = json!({"window_s": 60.0, "models": [{
-/// #     "name": "minilm", "version": 1, "offered_rps": 12.0, "throughput_rps": 11.5, "goodput_rps": 11.0, "dropped": 3,
+/// #     "name": "minilm", "version": 1, "offered_rps": 12.0, "throughput_rps": 11.5, "goodput_rps": 11.0, "refused_rps": 0.5, "late_rps": 0.5,
 /// #     "p50_ms": 20.0, "p95_ms": 30.5, "p99_ms": 31.0, "mean_batch": 2.5,
-/// # }]});
+/// # }], "total": {"offered_rps": 12.0, "throughput_rps": 11.5, "goodput_rps": 11.0, "refused_rps": 0.5, "late_rps": 0.5}});
 /// # Mock::given(path("/v1/goodput"))
 /// #     .and(header("authorization", "Bearer 4f7a0c"))
 /// #     .respond_with(ResponseTemplate::new(200).set_body_json(goodput))

@@ -195,9 +195,14 @@ impl Caller {
     }
 
     fn timed_out(&self) -> CallError {
+        self.silent(CALL_LIMIT)
+    }
+
+    /// Returns the error of a gateway that has sent nothing for this long.
+    pub(crate) fn silent(&self, limit: Duration) -> CallError {
         CallError::Timeout {
             url: self.base.clone(),
-            limit: CALL_LIMIT,
+            limit,
         }
     }
 
@@ -222,7 +227,7 @@ impl Caller {
         }
     }
 
-    fn failure(&self, limit: Duration, error: &reqwest::Error) -> CallError {
+    pub(crate) fn failure(&self, limit: Duration, error: &reqwest::Error) -> CallError {
         let url = self.base.clone();
         // An attempt to connect that takes too long has both properties, and counts as an error of connecting.
         if error.is_connect() {

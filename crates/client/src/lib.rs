@@ -9,10 +9,14 @@ mod admin;
 mod artifact;
 mod base_url;
 mod call;
+mod events;
 mod inference;
+mod requests;
+mod server_sent;
 
 pub use admin::{AdminClient, BackupError, KernelsError, ProfilesError, TokenError};
 pub use artifact::{ArtifactFile, HashError, UploadError};
 pub use base_url::{BaseUrl, BaseUrlError};
 pub use call::{CallError, Cause};
+pub use events::{EventFollower, EventMessage, EventStream, Followed};
 pub use inference::{InferError, InferenceClient};

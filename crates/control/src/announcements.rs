@@ -123,6 +123,7 @@ impl Announcements {
             return;
         }
         let text = match state {
+            NodeState::Ready if devices == 1 => "takes replicas on 1 device".to_owned(),
             NodeState::Ready => format!("takes replicas on {devices} devices"),
             NodeState::Cordoned => "keeps its replicas and gets no new ones".to_owned(),
             NodeState::Draining => "its replicas move to other nodes".to_owned(),

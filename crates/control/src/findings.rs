@@ -76,16 +76,19 @@ fn of_models(state: &State, all: &mut Vec<Finding>) {
             all.push(finding(
                 Severity::Critical,
                 Problem::ModelNotServed,
-                format!("the plan has no replica of model {id}"),
-                shortfall,
+                with_details(format!("the plan has no replica of model {id}"), shortfall),
+                Some("the devices have no place for it"),
                 Some("add a device, lower the rate or raise the SLO".to_owned()),
             ));
         } else if missing > TOLERATED_SHORTFALL * forecast.rate.get() {
             all.push(finding(
                 Severity::Warning,
                 Problem::ModelShort,
-                format!("model {id} is short by {missing:.1} requests/s"),
-                shortfall,
+                with_details(
+                    format!("model {id} is short by {missing:.1} requests/s"),
+                    shortfall,
+                ),
+                Some("the devices cannot serve its rate within its SLO"),
                 Some("add a device, lower the rate or raise the SLO".to_owned()),
             ));
         }
@@ -129,5 +132,13 @@ fn of_nodes(state: &State, all: &mut Vec<Finding>) {
                 cure: Some("add a device, remove models, or drain with a deadline".to_owned()),
             });
         }
+    }
+}
+
+/// Returns a text with the details that follow it, if there are any. They are no cause, since their numbers change from plan to plan.
+fn with_details(text: String, details: Option<&str>) -> String {
+    match details {
+        Some(details) => format!("{text}: {details}"),
+        None => text,
     }
 }

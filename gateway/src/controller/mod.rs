@@ -4,12 +4,14 @@
 //! It never waits for what takes long: writes are carried out by a task of their own, policies run on threads of their own.
 
 mod explanation;
+mod finding_views;
 mod outcome;
 mod permits;
 mod preview;
 mod settings;
 mod solver;
 mod task;
+mod telling;
 mod views;
 mod wanted;
 mod writer;
@@ -25,7 +27,7 @@ use packhorse_cluster::{
 };
 use packhorse_contention::PairTable;
 use packhorse_control::{
-    Command, CommandError, Finding, LeaseClaim, ModelSpecChange, NodeReport, record::Settings,
+    Command, CommandError, LeaseClaim, ModelSpecChange, NodeReport, record::Settings,
 };
 use packhorse_placement::UnknownPolicy;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
@@ -33,6 +35,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     driver::{DataPlane, LinkChange},
+    events::{EventLog, Findings},
     store::{Store, StoreError},
 };
 use permits::MAX_PREVIEWS;
@@ -75,10 +78,12 @@ impl Controller {
         store: Store,
         data_plane: DataPlane,
         links: mpsc::UnboundedReceiver<LinkChange>,
+        events: EventLog,
+        findings: Findings,
     ) -> Result<Self, StoreError> {
         let stop = CancellationToken::new();
         let (messages, received) = mpsc::channel(MESSAGE_QUEUE);
-        let task = Task::restore(&config, store, data_plane).await?;
+        let task = Task::restore(&config, store, data_plane, events, findings).await?;
         let ended = CancellationToken::new();
         let running = task.run(received, links, stop.clone());
         let guard = ended.clone().drop_guard();
@@ -211,12 +216,6 @@ impl Controller {
     /// Returns the current plan, if there is one.
     pub async fn plan(&self) -> Result<Option<PlanView>, Stopped> {
         self.read(Task::plan_view).await
-    }
-
-    /// Returns the findings: what is wrong in the cluster.
-    pub async fn findings(&self) -> Result<Vec<Finding>, Stopped> {
-        self.read(|task| task.controller().findings().to_vec())
-            .await
     }
 
     /// Returns the current plan with an explanation of what limits each model and what would serve it.

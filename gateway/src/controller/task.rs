@@ -7,10 +7,10 @@ use std::{
 };
 
 use packhorse_api::agent::{GpuStatus, LeaseGrant, ProtocolRange};
-use packhorse_cluster::{NodeName, NodeState, WantedState};
+use packhorse_cluster::{NodeName, WantedState};
 use packhorse_control::{
-    Command, CommandError, Controller, Effect, Event, Notice, PlanNotice, Receipt, ReplicaNotice,
-    RequestKey, Sample, ServeChange, SolveError, Write,
+    Command, CommandError, Controller, Effect, Event, Receipt, RequestKey, Sample, ServeChange,
+    SolveError, Write,
     record::{Settings, StoredCluster},
 };
 use tokio::{
@@ -19,10 +19,14 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{outcome::Outcome, settings::ControllerConfig, solver, wanted::WantedError, writer};
+use super::{
+    finding_views::finding_views, outcome::Outcome, settings::ControllerConfig, solver,
+    wanted::WantedError, writer,
+};
 use crate::{
     clock::Clock,
     driver::{DataPlane, LinkChange},
+    events::{EventLog, Findings},
     store::{Store, StoreError},
 };
 
@@ -47,6 +51,8 @@ pub(super) struct Task {
     controller: Controller,
     clock: Clock,
     data_plane: DataPlane,
+    events: EventLog,
+    findings: Findings,
     solve_budget: Duration,
     /// The channel for the outcomes of what runs beside the task.
     outcomes: mpsc::UnboundedSender<Outcome>,
@@ -67,6 +73,8 @@ impl Task {
         config: &ControllerConfig,
         store: Store,
         data_plane: DataPlane,
+        events: EventLog,
+        findings: Findings,
     ) -> Result<Self, StoreError> {
         let given = Settings {
             policy: config.policy.map(|policy| policy.name.to_owned()),
@@ -109,6 +117,8 @@ impl Task {
             controller,
             clock,
             data_plane,
+            events,
+            findings,
             solve_budget: config.solve_budget,
             outcomes,
             received_outcomes,
@@ -194,11 +204,14 @@ impl Task {
     }
 
     fn take_outcome(&mut self, outcome: Outcome) {
-        self.handle(match outcome {
-            Outcome::Stored(receipt, result) => Event::Stored(receipt, result),
-            Outcome::Solved(key, result) => Event::Solved(key, result),
-            Outcome::Sampled(sample) => Event::Sampled(sample),
-        });
+        match outcome {
+            Outcome::Stored(receipt, result) => self.handle(Event::Stored(receipt, result)),
+            Outcome::Solved(key, result) => self.handle(Event::Solved(key, result)),
+            Outcome::Sampled(sample) => {
+                self.handle(Event::Sampled(sample));
+                self.findings.set(finding_views(self.controller.findings()));
+            }
+        }
     }
 
     /// Carries out effects until there is none. The changes of what is served reach the data plane together.
@@ -256,71 +269,13 @@ impl Task {
                 self.wanted_sender(&node).send_replace(Some(state));
             }
             Effect::Serve(change) => served.push(change),
-            Effect::Tell(notice) => self.tell(&notice),
+            Effect::Tell(notice) => self.tell(notice),
         }
     }
 
     fn wanted_sender(&mut self, node: &NodeName) -> &watch::Sender<Option<Arc<WantedState>>> {
         let new = || watch::Sender::new(None);
         self.wanted.entry(node.clone()).or_insert_with(new)
-    }
-
-    /// Logs what happened.
-    fn tell(&mut self, notice: &Notice) {
-        match notice {
-            Notice::Model(id, state, reason) => {
-                let (name, version) = (&id.name, id.version.get());
-                let state = state.map(|state| format!("{state:?}").to_lowercase());
-                let state = state.as_deref().unwrap_or("removed");
-                let reason = reason.as_deref();
-                tracing::info!(model.name = %name, model.version = version, state, reason, "the state of a model changed");
-            }
-            Notice::Node(name, state, text) => {
-                if state.is_none_or(|state| state == NodeState::Lost) {
-                    self.data_plane.telemetry().set_gpus(name, Vec::new());
-                }
-                if state.is_none() {
-                    self.wanted.remove(name);
-                }
-                tracing::info!(node.name = %name, "node: {text}");
-            }
-            Notice::Replica(id, model, notice, reason) => {
-                let reason = reason.as_deref();
-                if *notice == ReplicaNotice::Lost {
-                    tracing::warn!(replica.id = %id, model.name = %model, reason, "a replica does not answer");
-                } else {
-                    tracing::debug!(replica.id = %id, model.name = %model, state = ?notice, reason, "the state of a replica changed");
-                }
-            }
-            Notice::Device(id, _, text) => tracing::warn!(device.id = %id, "{text}"),
-            Notice::Plan(generation, notice, text) => {
-                let generation = generation.map(|generation| generation.0);
-                match notice {
-                    PlanNotice::Proposed => {}
-                    PlanNotice::Adopted => {
-                        tracing::info!(plan.generation = generation, "adopted a new plan: {text}");
-                    }
-                    PlanNotice::Completed => {
-                        tracing::info!(plan.generation = generation, "the plan is rolled out");
-                    }
-                    PlanNotice::Rejected => tracing::warn!("{text}"),
-                    PlanNotice::Degraded => {
-                        tracing::warn!(plan.generation = generation, "{text}");
-                    }
-                }
-            }
-            Notice::Drift(id, _, text) => tracing::info!(model.name = %id, "{text}"),
-            Notice::Finding(change, finding) => {
-                tracing::info!(severity = ?finding.severity, cause = finding.cause, "finding {change:?}: {}", finding.text);
-            }
-            Notice::Paused(duration) => {
-                let duration_ms = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
-                tracing::warn!(
-                    duration_ms,
-                    "the gateway was paused; the leases of all nodes are extended"
-                );
-            }
-        }
     }
 
     /// Returns a receiver of the wanted state of a node.
@@ -355,6 +310,16 @@ impl Task {
             cluster_id: Some(self.controller.cluster_id().clone()),
             proof: None,
         }
+    }
+
+    /// Forgets the wanted state of a node that was removed.
+    pub(super) fn forget_node(&mut self, name: &NodeName) {
+        self.wanted.remove(name);
+    }
+
+    /// Returns the log of events.
+    pub(super) fn events(&self) -> &EventLog {
+        &self.events
     }
 
     /// Returns the state machine.

@@ -90,7 +90,7 @@ impl Task {
     }
 
     /// Returns a replica in the form of the API; `None` if its device is unknown.
-    fn replica_view(&self, replica: &Replica<Arc<Program>>) -> Option<ReplicaView> {
+    pub(super) fn replica_view(&self, replica: &Replica<Arc<Program>>) -> Option<ReplicaView> {
         let controller = self.controller();
         let status = controller.replica_status(replica);
         Some(ReplicaView {

@@ -14,7 +14,10 @@ use packhorse_wire::WorkerIdentity;
 use tokio::sync::mpsc;
 
 use super::{catalog::ServedModel, link_change::LinkChange};
-use crate::workers::{Endpoint, OutgoingBatch, WorkerLink};
+use crate::{
+    telemetry::ReplicaNumber,
+    workers::{Endpoint, OutgoingBatch, WorkerLink},
+};
 
 /// A replica that shall be served, or one that still answers its last batches.
 #[derive(Debug)]
@@ -395,6 +398,12 @@ impl Replicas {
         wanted
             .map(|(id, key)| (*id, self.by_key[key].work))
             .collect()
+    }
+
+    /// Returns the numbers, identities and devices of all replicas.
+    pub(super) fn identities(&self) -> impl Iterator<Item = (ReplicaNumber, ReplicaId, &DeviceId)> {
+        let replicas = self.by_key.iter();
+        replicas.map(|(key, r)| (ReplicaNumber(key.0), r.id(), &r.target.replica.spec.device))
     }
 
     /// Returns the replicas whose states may have changed since the last call: their links, and the models that they serve.

@@ -8,6 +8,7 @@ use packhorse_serving::{RequestKey, RequestOutcome};
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 use super::{batch::OutputRows, batch_failure::BatchFailure, catalog::ServedModel};
+use crate::telemetry::RequestCourse;
 
 /// A valid request.
 #[derive(Debug)]
@@ -24,8 +25,17 @@ pub(crate) struct Submission {
     pub(crate) deadline: Time,
 }
 
-/// The result of a request: its rows of each output, in the model's order.
-pub(crate) type RequestResult = Result<Vec<OutputRows>, UnansweredRequest>;
+/// The result of a request.
+pub(crate) type RequestResult = Result<AnsweredRequest, UnansweredRequest>;
+
+/// The answer to a request.
+#[derive(Debug)]
+pub(crate) struct AnsweredRequest {
+    /// Its rows of each output, in the model's order.
+    pub(crate) outputs: Vec<OutputRows>,
+    /// Its course through the data plane.
+    pub(crate) course: RequestCourse,
+}
 
 /// A request on its way to the driver.
 #[derive(Debug)]
@@ -44,6 +54,8 @@ pub(crate) struct UnansweredRequest {
     pub(crate) outcome: RequestOutcome,
     /// The reason why its batch failed, if the request ended as [`RequestOutcome::Failed`].
     pub(crate) failure: Option<Arc<BatchFailure>>,
+    /// Its course through the data plane.
+    pub(crate) course: RequestCourse,
 }
 
 impl From<RequestOutcome> for UnansweredRequest {
@@ -51,6 +63,7 @@ impl From<RequestOutcome> for UnansweredRequest {
         Self {
             outcome,
             failure: None,
+            course: RequestCourse::default(),
         }
     }
 }

@@ -32,7 +32,7 @@ use super::{
 };
 use crate::{
     clock::Clock,
-    telemetry::Telemetry,
+    telemetry::{RequestCourse, Telemetry},
     workers::{LinkConfig, LinkEvent, OutgoingBatch, WorkerLink},
 };
 
@@ -186,7 +186,7 @@ impl Driver {
                 }
             })
         };
-        let mut catalog_changed = false;
+        let (mut catalog_changed, mut replicas_changed) = (false, false);
         for change in changes {
             match change {
                 ServeChange::Model(spec) => {
@@ -198,6 +198,7 @@ impl Driver {
                     self.remove_model(now, &id);
                 }
                 ServeChange::Replica(target) => {
+                    replicas_changed = true;
                     let model = &target.replica.spec.model.model;
                     if let Some(model) = self.models.get(model).cloned() {
                         let effects = self.replicas.serve(*target, &model, &open);
@@ -217,6 +218,10 @@ impl Driver {
                     self.open = true;
                 }
             }
+        }
+        if replicas_changed {
+            let requests = self.telemetry.requests();
+            requests.set_replicas(self.replicas.identities());
         }
         self.publish_states();
         // After the states, so that a model appears in the catalog with its readiness.
@@ -318,6 +323,7 @@ impl Driver {
             arrived: now,
             membership,
             failure: None,
+            course: RequestCourse::default(),
             _permit: permit,
         };
         self.requests.insert(key, pending);
@@ -340,6 +346,7 @@ impl Driver {
         let unanswered = UnansweredRequest {
             outcome,
             failure: pending.failure,
+            course: pending.course,
         };
         // A client that has stopped waiting has sent a cancellation.
         let _ = pending.answer.send(Err(unanswered));
@@ -381,7 +388,7 @@ impl Driver {
         match effect {
             Some(Effect::Event(event)) => self.handle_event(now, event),
             Some(Effect::ReplicaLost(replica)) => {
-                self.batches.retain(|_, batch| batch.replica != replica);
+                self.lose_batches(now, replica);
                 let next = self.time_slicer.remove_replica(replica);
                 self.begin_slice(now, next);
                 self.handle_event(now, Event::ReplicaLost { replica });

@@ -15,13 +15,14 @@ macro_rules! migrations {
 }
 
 /// Each file's number, name and text.
-const FILES: [(&str, &str, &str); 6] = migrations![
+const FILES: [(&str, &str, &str); 7] = migrations![
     "0001" "cluster",
     "0002" "queue_limit",
     "0003" "kernels",
     "0004" "pairs",
     "0005" "rate_mode",
     "0006" "cluster",
+    "0007" "events",
 ];
 
 /// Brings a database to this version's tables.

@@ -7,6 +7,7 @@
 mod artifacts;
 mod backup;
 mod cluster;
+mod events;
 mod files;
 mod migrations;
 mod models;
@@ -29,6 +30,7 @@ use sqlx::{
 };
 
 pub use backup::{Snapshot, SnapshotError};
+pub use events::StoredEvent;
 pub use files::{ArtifactFiles, OpenArtifactError, ReceiveError, Received};
 pub use models::InsertModelError;
 pub use plans::{PlanSummaryRecord, PlanTotals};

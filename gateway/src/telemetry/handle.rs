@@ -9,6 +9,7 @@ use prometheus_client::{encoding::text, registry::Registry};
 
 use super::{
     gpu_metrics::GpuMetrics, http_durations::HttpDurations, model::ModelTelemetry, models::Models,
+    request_log::RequestLog,
 };
 use crate::clock::Clock;
 
@@ -25,6 +26,7 @@ pub struct Telemetry {
 struct Shared {
     clock: Clock,
     models: Models,
+    requests: RequestLog,
     gpus: GpuMetrics,
     http: HttpDurations,
     registry: Registry,
@@ -43,6 +45,7 @@ impl Telemetry {
             shared: Arc::new(Shared {
                 clock,
                 models,
+                requests: RequestLog::default(),
                 gpus,
                 http,
                 registry,
@@ -52,7 +55,13 @@ impl Telemetry {
 
     /// Returns the measurements of a model; they begin at zero if there are none.
     pub(crate) fn model(&self, model: &ModelId) -> Arc<ModelTelemetry> {
-        self.shared.models.get_or_insert(model, self.shared.clock)
+        let Shared {
+            models,
+            clock,
+            requests,
+            ..
+        } = &*self.shared;
+        models.get_or_insert(model, *clock, requests)
     }
 
     /// Removes the measurements of a model.
@@ -67,6 +76,11 @@ impl Telemetry {
         counts
             .map(|model| (model.model.clone(), model.request_counts()))
             .collect()
+    }
+
+    /// Returns the requests that ended lately.
+    pub(crate) fn requests(&self) -> &RequestLog {
+        &self.shared.requests
     }
 
     /// Replaces the readings of a node's GPUs.
@@ -97,7 +111,7 @@ impl Telemetry {
         buffer
     }
 
-    pub(super) fn clock(&self) -> Clock {
+    pub(crate) fn clock(&self) -> Clock {
         self.shared.clock
     }
 
@@ -111,7 +125,7 @@ mod tests {
     use packhorse_serving::{Refusal, RequestOutcome};
 
     use super::*;
-    use crate::telemetry::LONGEST_WINDOW;
+    use crate::telemetry::{LONGEST_WINDOW, RequestCourse};
 
     fn id(text: &str) -> ModelId {
         text.parse().unwrap()
@@ -122,14 +136,15 @@ mod tests {
         let clock = Clock::start();
         let telemetry = Telemetry::new(clock);
         let model = telemetry.model(&id("m:3"));
-        let begin = || model.begin_request(clock.now(), Duration::from_secs(10));
-        begin().end(RequestOutcome::Answered);
-        begin().end(RequestOutcome::Refused(Refusal::NoReplica));
-        begin().end(RequestOutcome::Failed);
+        let course = RequestCourse::default();
+        let begin = || model.begin_request(clock.now(), Duration::from_secs(10), 1);
+        begin().end(RequestOutcome::Answered, course);
+        begin().end(RequestOutcome::Refused(Refusal::NoReplica), course);
+        begin().end(RequestOutcome::Failed, course);
         drop(begin());
         model
-            .begin_request(clock.now(), Duration::ZERO)
-            .end(RequestOutcome::Answered);
+            .begin_request(clock.now(), Duration::ZERO, 1)
+            .end(RequestOutcome::Answered, course);
 
         let text = telemetry.metrics_text();
         let labels = r#"model="m",version="3""#;
@@ -151,7 +166,8 @@ mod tests {
         let goodput = telemetry.goodput(Duration::from_secs(10)).remove(0);
         assert!((goodput.offered_rps - 5.0).abs() < 1e-9, "{goodput:?}");
         assert!((goodput.goodput_rps - 1.0).abs() < 1e-9, "{goodput:?}");
-        assert_eq!(goodput.dropped, 1);
+        assert!((goodput.refused_rps - 1.0).abs() < 1e-9, "{goodput:?}");
+        assert!((goodput.late_rps - 1.0).abs() < 1e-9, "{goodput:?}");
     }
 
     #[test]

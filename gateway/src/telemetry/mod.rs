@@ -1,5 +1,5 @@
-//! The gateway's measurements: counters for Prometheus and Triton's statistics, sliding windows for goodput, and the agents'
-//! readings of their GPUs.
+//! The gateway's measurements: counters for Prometheus and Triton's statistics, sliding windows for goodput, the requests that ended
+//! lately, and the agents' readings of their GPUs.
 //!
 //! All label values come from registered objects: nothing that a client sends becomes a label, and a model that is removed takes
 //! its series along.
@@ -13,11 +13,17 @@ mod latency_histogram;
 mod model;
 mod model_metrics;
 mod models;
+mod request_log;
+mod request_views;
 mod sliding_window;
+mod trace;
 
 pub use count_and_time::CountAndTime;
 pub use handle::{METRICS_CONTENT_TYPE, Telemetry};
 pub use http_middleware::measure_http;
 pub use model::ModelTelemetry;
-pub(crate) use model::{BatchTimes, RequestMeter};
+pub(crate) use model::{BatchIdentity, BatchTimes, EndedRequest};
+pub(crate) use request_log::{BatchStages, ReplicaNumber, RequestBatch, RequestCourse};
+pub(crate) use request_views::{WhichRequests, batch_view, requests, stages_view};
 pub use sliding_window::LONGEST_WINDOW;
+pub(crate) use trace::{TraceWindow, write_trace};

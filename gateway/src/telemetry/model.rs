@@ -14,7 +14,14 @@ use packhorse_control::RequestCounts;
 use packhorse_serving::RequestOutcome;
 use prometheus_client::metrics::histogram::Histogram;
 
-use super::{count_and_time::CountAndTime, sliding_window::SlidingWindow};
+use super::{
+    count_and_time::CountAndTime,
+    request_log::{
+        BatchOutcome, BatchRecord, BatchStages, ModelNumber, Record, ReplicaNumber, RequestBatch,
+        RequestCourse, RequestLog, RequestRecord,
+    },
+    sliding_window::SlidingWindow,
+};
 use crate::clock::Clock;
 
 /// A stage of a request between arrival and answer.
@@ -67,6 +74,27 @@ pub(crate) struct BatchTimes {
     pub(crate) copy_out: Duration,
 }
 
+/// A batch, for the records.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct BatchIdentity {
+    /// The batch's key in the engine.
+    pub(crate) key: u64,
+    pub(crate) replica: ReplicaNumber,
+    pub(crate) dispatched: Time,
+    pub(crate) requests: u32,
+    pub(crate) rows: u32,
+}
+
+impl From<BatchIdentity> for RequestBatch {
+    fn from(batch: BatchIdentity) -> Self {
+        Self {
+            key: batch.key,
+            replica: batch.replica,
+            rows: batch.rows,
+        }
+    }
+}
+
 /// The counters, histograms and the sliding window of one model version.
 #[derive(Debug)]
 pub struct ModelTelemetry {
@@ -95,6 +123,10 @@ pub struct ModelTelemetry {
     /// The requests that arrived.
     arrived: AtomicU64,
     window: Mutex<SlidingWindow>,
+    /// The requests of all models that ended lately.
+    requests: RequestLog,
+    /// The model's number among them.
+    number: ModelNumber,
 }
 
 /// The bucket boundaries of the stages, in seconds: 0.1 ms to 60 s, the range of an SLO, in steps of about 2.5.
@@ -104,8 +136,10 @@ const STAGE_BUCKETS: [f64; 18] = [
 ];
 
 impl ModelTelemetry {
-    pub(super) fn new(model: ModelId, clock: Clock) -> Self {
+    pub(super) fn new(model: ModelId, clock: Clock, requests: RequestLog) -> Self {
         Self {
+            number: requests.add_model(&model),
+            requests,
             model,
             clock,
             success: CountAndTime::default(),
@@ -127,15 +161,23 @@ impl ModelTelemetry {
     }
 
     /// Begins a valid request whose head arrived at `arrived`.
-    pub(crate) fn begin_request(self: &Arc<Self>, arrived: Time, slo: Duration) -> RequestMeter {
+    pub(crate) fn begin_request(
+        self: &Arc<Self>,
+        arrived: Time,
+        slo: Duration,
+        rows: u32,
+    ) -> RequestMeter {
         let now = self.clock.now();
         self.arrived.fetch_add(1, Relaxed);
-        self.observe(Stage::Receive, now.saturating_since(arrived));
+        let receive = now.saturating_since(arrived);
+        self.observe(Stage::Receive, receive);
         self.with_window(|window| window.count(now, |counts| counts.offered += 1));
         RequestMeter {
             model: Arc::clone(self),
             arrived,
             slo,
+            receive,
+            rows,
             ended: false,
         }
     }
@@ -161,15 +203,30 @@ impl ModelTelemetry {
         self.observe(Stage::Queue, complete);
     }
 
-    /// Records a batch that was computed, with its numbers of requests and rows.
-    pub(crate) fn record_batch(&self, now: Time, requests: u64, rows: u64, times: BatchTimes) {
+    /// Records a batch that was computed. Returns its stages.
+    pub(crate) fn record_batch(
+        &self,
+        now: Time,
+        batch: BatchIdentity,
+        times: BatchTimes,
+    ) -> BatchStages {
+        let (requests, rows) = (u64::from(batch.requests), u64::from(batch.rows));
         self.executions.fetch_add(1, Relaxed);
         self.inferences.fetch_add(rows, Relaxed);
         self.compute_input.add(requests, times.copy_in);
         self.compute_infer.add(requests, times.compute);
         self.compute_output.add(requests, times.copy_out);
         let in_worker = times.worker_queue + times.copy_in + times.compute + times.copy_out;
-        self.observe(Stage::Network, times.round_trip.saturating_sub(in_worker));
+        let network = times.round_trip.saturating_sub(in_worker);
+        let stages = BatchStages {
+            network: network.into(),
+            worker_queue: times.worker_queue.into(),
+            copy_in: times.copy_in.into(),
+            compute: times.compute.into(),
+            copy_out: times.copy_out.into(),
+        };
+        self.record_batch_end(batch, times.round_trip, stages, BatchOutcome::Computed);
+        self.observe(Stage::Network, network);
         self.observe(Stage::WorkerQueue, times.worker_queue);
         self.observe(Stage::CopyIn, times.copy_in);
         self.observe(Stage::Compute, times.compute);
@@ -181,6 +238,37 @@ impl ModelTelemetry {
                 counts.rows += rows;
             });
         });
+        stages
+    }
+
+    /// Records a batch that did not come back, this long after it was dispatched.
+    pub(crate) fn record_failed_batch(&self, batch: BatchIdentity, after: Duration) {
+        self.record_batch_end(batch, after, BatchStages::default(), BatchOutcome::Failed);
+    }
+
+    fn record_batch_end(
+        &self,
+        batch: BatchIdentity,
+        round_trip: Duration,
+        stages: BatchStages,
+        outcome: BatchOutcome,
+    ) {
+        self.requests.record(Record::Batch(BatchRecord {
+            model: self.number,
+            key: batch.key,
+            replica: batch.replica,
+            dispatched: batch.dispatched,
+            round_trip: round_trip.into(),
+            requests: batch.requests,
+            rows: batch.rows,
+            stages,
+            outcome,
+        }));
+    }
+
+    /// Notes that the model was removed.
+    pub(super) fn forget(&self) {
+        self.requests.remove_model(self.number);
     }
 
     fn observe(&self, stage: Stage, time: Duration) {
@@ -192,10 +280,26 @@ impl ModelTelemetry {
         with(&mut self.window.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn record_end(&self, arrived: Time, slo: Duration, outcome: RequestOutcome) {
+    /// Records the end of a request. Returns its latency.
+    fn record_end(
+        &self,
+        request: &RequestMeter,
+        outcome: RequestOutcome,
+        course: RequestCourse,
+    ) -> Duration {
         let now = self.clock.now();
-        let latency = now.saturating_since(arrived);
-        let in_time = outcome == RequestOutcome::Answered && latency <= slo;
+        let latency = now.saturating_since(request.arrived);
+        let in_time = outcome == RequestOutcome::Answered && latency <= request.slo;
+        self.requests.record(Record::Request(RequestRecord {
+            model: self.number,
+            arrived: request.arrived,
+            latency: latency.into(),
+            slo: request.slo.into(),
+            receive: request.receive.into(),
+            rows: request.rows,
+            outcome,
+            course,
+        }));
         if outcome == RequestOutcome::Answered {
             self.success.add(1, latency);
         }
@@ -227,11 +331,11 @@ impl ModelTelemetry {
         }
         self.with_window(|window| match outcome {
             RequestOutcome::Answered => window.answered(now, latency, in_time),
-            RequestOutcome::Refused(_) | RequestOutcome::Expired => {
-                window.count(now, |counts| counts.dropped += 1);
-            }
+            RequestOutcome::Refused(_) => window.count(now, |counts| counts.refused += 1),
+            RequestOutcome::Expired => window.count(now, |counts| counts.expired += 1),
             RequestOutcome::Lost | RequestOutcome::Failed | RequestOutcome::Cancelled => {}
         });
+        latency
     }
 
     /// Returns the goodput of the last `window`.
@@ -239,6 +343,7 @@ impl ModelTelemetry {
         let now = self.clock.now();
         let summary = self.with_window(|ring| ring.summary(now, window));
         let (counts, seconds) = (summary.counts, summary.seconds);
+        let late = counts.answered - counts.in_time + counts.expired;
         let quantile = |p| Some(summary.latencies.quantile(p)?.as_secs_f64() * 1e3);
         ModelGoodput {
             name: self.model.name.clone(),
@@ -246,7 +351,8 @@ impl ModelTelemetry {
             offered_rps: counts.offered as f64 / seconds,
             throughput_rps: counts.answered as f64 / seconds,
             goodput_rps: counts.in_time as f64 / seconds,
-            dropped: counts.dropped,
+            refused_rps: counts.refused as f64 / seconds,
+            late_rps: late as f64 / seconds,
             p50_ms: quantile(0.5),
             p95_ms: quantile(0.95),
             p99_ms: quantile(0.99),
@@ -295,28 +401,44 @@ impl ModelTelemetry {
     }
 }
 
+/// The measured times of a request that has ended.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct EndedRequest {
+    /// The time from its head to its end.
+    pub(crate) latency: Duration,
+    /// The time from its head to the complete, valid request.
+    pub(crate) receive: Duration,
+}
+
 /// The measurement of one request until its end. If it is dropped before, the client has gone away.
 #[derive(Debug)]
 pub(crate) struct RequestMeter {
     model: Arc<ModelTelemetry>,
     arrived: Time,
     slo: Duration,
+    receive: Duration,
+    rows: u32,
     ended: bool,
 }
 
 impl RequestMeter {
     /// Ends the request now.
-    pub(crate) fn end(mut self, outcome: RequestOutcome) {
+    pub(crate) fn end(mut self, outcome: RequestOutcome, course: RequestCourse) -> EndedRequest {
         self.ended = true;
-        self.model.record_end(self.arrived, self.slo, outcome);
+        let latency = self.model.record_end(&self, outcome, course);
+        EndedRequest {
+            latency,
+            receive: self.receive,
+        }
     }
 }
 
 impl Drop for RequestMeter {
     fn drop(&mut self) {
         if !self.ended {
+            let course = RequestCourse::default();
             self.model
-                .record_end(self.arrived, self.slo, RequestOutcome::Cancelled);
+                .record_end(self, RequestOutcome::Cancelled, course);
         }
     }
 }

@@ -7,7 +7,7 @@ use std::{
 
 use packhorse_cluster::ModelId;
 
-use super::model::ModelTelemetry;
+use super::{model::ModelTelemetry, request_log::RequestLog};
 use crate::clock::Clock;
 
 /// The measurements of all models. Clones share them.
@@ -26,17 +26,22 @@ impl Models {
     }
 
     /// Returns the measurements of a model; they begin at zero if there are none.
-    pub(super) fn get_or_insert(&self, model: &ModelId, clock: Clock) -> Arc<ModelTelemetry> {
+    pub(super) fn get_or_insert(
+        &self,
+        model: &ModelId,
+        clock: Clock,
+        requests: &RequestLog,
+    ) -> Arc<ModelTelemetry> {
         let mut models = self.0.write().unwrap_or_else(PoisonError::into_inner);
-        let new = || Arc::new(ModelTelemetry::new(model.clone(), clock));
+        let new = || Arc::new(ModelTelemetry::new(model.clone(), clock, requests.clone()));
         Arc::clone(models.entry(model.clone()).or_insert_with(new))
     }
 
     /// Removes the measurements of a model.
     pub(super) fn remove(&self, model: &ModelId) {
-        self.0
-            .write()
-            .unwrap_or_else(PoisonError::into_inner)
-            .remove(model);
+        let mut models = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        if let Some(removed) = models.remove(model) {
+            removed.forget();
+        }
     }
 }

@@ -37,8 +37,10 @@ pub(super) struct WindowCounts {
     pub(super) answered: u64,
     /// The requests that were answered within the SLO.
     pub(super) in_time: u64,
-    /// The requests that were refused or expired.
-    pub(super) dropped: u64,
+    /// The requests that were refused on arrival.
+    pub(super) refused: u64,
+    /// The requests that were accepted and then expired in the queue.
+    pub(super) expired: u64,
     /// The batches that were computed.
     pub(super) batches: u64,
     /// The rows of these batches.
@@ -103,7 +105,8 @@ impl SlidingWindow {
             counts.offered += second.counts.offered;
             counts.answered += second.counts.answered;
             counts.in_time += second.counts.in_time;
-            counts.dropped += second.counts.dropped;
+            counts.refused += second.counts.refused;
+            counts.expired += second.counts.expired;
             counts.batches += second.counts.batches;
             counts.rows += second.counts.rows;
             if let Some(more) = &second.latencies {

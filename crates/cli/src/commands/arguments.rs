@@ -1,9 +1,46 @@
 //! Parsers of arguments that several commands share.
 
+use std::time::Duration;
+
 use packhorse_cluster::RequestsPerSecond;
 
 /// Parses a rate in requests per second.
 pub(super) fn parse_rate(text: &str) -> Result<RequestsPerSecond, String> {
     let rate = text.parse().map_err(|_| "expected a number".to_owned())?;
     RequestsPerSecond::new(rate).map_err(|e| e.to_string())
+}
+
+/// Parses a duration with its unit: `500ms`, `10s` or `2m`.
+pub(super) fn parse_duration(text: &str) -> Result<Duration, String> {
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let unit = match &text[digits.len()..] {
+        "ms" => 1e-3,
+        "s" => 1.0,
+        "m" => 60.0,
+        _ => return Err("expected a number with its unit: ms, s or m".to_owned()),
+    };
+    let number: f64 = digits
+        .parse()
+        .map_err(|_| "expected a number with its unit: ms, s or m".to_owned())?;
+    Duration::try_from_secs_f64(number * unit).map_err(|e| e.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_have_a_unit() {
+        for (text, millis) in [
+            ("500ms", 500),
+            ("10s", 10_000),
+            ("1.5s", 1500),
+            ("2m", 120_000),
+        ] {
+            assert_eq!(parse_duration(text), Ok(Duration::from_millis(millis)));
+        }
+        for bad in ["", "10", "s", "10 s", "-1s", "10h", "infs"] {
+            assert!(parse_duration(bad).is_err(), "{bad:?}");
+        }
+    }
 }

@@ -2,12 +2,14 @@
 
 mod arguments;
 mod backup;
+mod events;
 mod infer;
 mod model;
 mod node;
 mod plan;
 mod policy;
 mod profile;
+mod requests;
 mod status;
 
 use crate::{context::Context, laboratory::LaboratoryCommand};
@@ -37,6 +39,14 @@ pub(crate) enum Command {
     Backup(backup::BackupArgs),
     /// Make a state folder of a backup, for a gateway that does not run
     Restore(backup::RestoreArgs),
+    /// Show what happened in the cluster, and follow it
+    Events(events::EventsArgs),
+    /// Show what is wrong in the cluster, with cause and cure
+    Findings(events::FindingsArgs),
+    /// Show requests that ended lately, and where their time went
+    Requests(requests::RequestsArgs),
+    /// Write a trace of the last requests and batches, for Perfetto
+    Trace(requests::TraceArgs),
 }
 
 impl Command {
@@ -52,6 +62,10 @@ impl Command {
             Self::Node(command) => command.run(context).await,
             Self::Backup(args) => args.run(context).await,
             Self::Restore(args) => args.run(context),
+            Self::Events(args) => args.run(context).await,
+            Self::Findings(args) => args.run(context).await,
+            Self::Requests(args) => args.run(context).await,
+            Self::Trace(args) => args.run(context).await,
         }
     }
 }

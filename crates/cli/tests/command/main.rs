@@ -5,6 +5,7 @@ mod backup;
 #[cfg(feature = "laboratory")]
 mod bench;
 mod errors;
+mod events;
 mod gateway;
 #[cfg(feature = "laboratory")]
 mod image;
@@ -16,6 +17,7 @@ mod node;
 mod plan;
 mod policy;
 mod profile;
+mod requests;
 mod status;
 #[cfg(not(feature = "laboratory"))]
 mod without_laboratory;

@@ -21,9 +21,9 @@ async fn serves(gateway: &Gateway) {
         )
         .await;
     let goodput = json!({"window_s": 60.0, "models": [{
-        "name": "cat", "version": 1, "offered_rps": 12.0, "throughput_rps": 11.5, "goodput_rps": 11.0, "dropped": 3,
+        "name": "cat", "version": 1, "offered_rps": 12.0, "throughput_rps": 11.5, "goodput_rps": 11.0, "refused_rps": 0.5, "late_rps": 0.5,
         "p50_ms": 20.0, "p95_ms": 30.5, "p99_ms": null, "mean_batch": 2.5,
-    }]});
+    }], "total": {"offered_rps": 12.0, "throughput_rps": 11.5, "goodput_rps": 11.0, "refused_rps": 0.5, "late_rps": 0.5}});
     let asked = admin("GET", "/v1/goodput").and(query_param("window_s", "60"));
     asked
         .respond_with(ResponseTemplate::new(200).set_body_json(goodput))
@@ -69,7 +69,9 @@ async fn status_shows_gateway_nodes_models_and_goodput() {
         .collect();
     assert_eq!(
         last,
-        ["cat", "12", "11.5", "11", "3", "20", "30.5", "-", "2.5"]
+        [
+            "cat", "12", "11.5", "11", "0.5", "0.5", "20", "30.5", "-", "2.5"
+        ]
     );
 
     let json = gateway.run(&["status", "--json"]).json();

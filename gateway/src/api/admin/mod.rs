@@ -6,11 +6,13 @@ mod artifacts;
 mod auth;
 mod backup;
 mod errors;
+mod events;
 mod models;
 mod node_tokens;
 mod nodes;
 mod plans;
 mod profiles;
+mod requests;
 mod worker_addresses;
 
 use std::{any::Any, path::PathBuf, sync::Arc, time::Duration};
@@ -24,6 +26,7 @@ use axum::{
     routing::get,
 };
 use bytes::Bytes;
+use tokio::sync::Semaphore;
 use tower_http::{catch_panic::CatchPanicLayer, timeout::RequestBodyTimeoutLayer};
 use utoipa::{
     Modify, OpenApi,
@@ -38,16 +41,19 @@ use utoipa_swagger_ui::SwaggerUi;
 use super::{
     ApiError,
     error::{BodyLimit, INTERNAL_ERROR},
+    inference::Inference,
 };
 use crate::{
     controller::Controller,
     driver::DataPlane,
+    events::{EventLog, Findings},
     ip_network::IpNetwork,
     store::{ArtifactFiles, Store},
     telemetry::{METRICS_CONTENT_TYPE, measure_http},
 };
 
 pub use auth::Credentials;
+pub(crate) use requests::MAX_TRACES;
 
 /// The largest number of bytes of a JSON body.
 const JSON_LIMIT: usize = 1 << 20;
@@ -63,10 +69,18 @@ pub struct Admin {
     pub controller: Controller,
     /// The data plane, for goodput and metrics.
     pub data_plane: DataPlane,
+    /// The state of the inference listener, for requests that an admin tries.
+    pub inference: Inference,
+    /// The events of the cluster.
+    pub events: EventLog,
+    /// What is wrong in the cluster.
+    pub findings: Findings,
     /// The stored model files.
     pub artifacts: ArtifactFiles,
     /// The database, for the history of plans.
     pub store: Store,
+    /// One permit for each trace that may be written.
+    pub traces: Arc<Semaphore>,
     /// The time without a byte after which a body is given up.
     pub body_timeout: Duration,
     /// The networks on which workers may listen that are not at their agent's address.
@@ -91,6 +105,8 @@ pub struct Admin {
         (name = "profiles", description = "Measurements of models"),
         (name = "nodes", description = "Machines and their devices"),
         (name = "plans", description = "Plans, placement policies and goodput"),
+        (name = "events", description = "What happens in the cluster, and what is wrong"),
+        (name = "requests", description = "Single requests and where their time went"),
         (name = "metrics", description = "Metrics of the gateway"),
         (name = "agents", description = "Messages of agents"),
         (name = "backup", description = "Backups of the gateway's state"),
@@ -177,6 +193,11 @@ fn admin_routes() -> OpenApiRouter<Admin> {
         .routes(routes!(plans::policy, plans::change_policy))
         .routes(routes!(plans::goodput))
         .routes(routes!(backup::download))
+        .routes(routes!(events::stream))
+        .routes(routes!(events::findings))
+        .routes(routes!(requests::list))
+        .routes(routes!(requests::trace))
+        .routes(routes!(requests::try_request))
 }
 
 /// Returns the routes that accept the agent token and the admin token.

@@ -27,7 +27,7 @@ use crate::{
 pub(super) struct WhichVersion {
     /// The version of the model.
     #[param(value_type = Option<u32>, minimum = 1)]
-    version: Option<ModelVersion>,
+    pub(super) version: Option<ModelVersion>,
 }
 
 /// Registers a version of a model. The registration is durable once it is answered; `GET` then returns the state of the model.

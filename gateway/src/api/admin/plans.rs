@@ -241,8 +241,6 @@ pub(super) async fn goodput(
             "window_s: expected 1 to {max}"
         )));
     }
-    Ok(Json(GoodputView {
-        window_s: window.as_secs_f64(),
-        models: admin.data_plane.goodput(window),
-    }))
+    let models = admin.data_plane.goodput(window);
+    Ok(Json(GoodputView::new(window.as_secs_f64(), models)))
 }

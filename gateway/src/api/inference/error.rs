@@ -16,7 +16,7 @@ use crate::{
 
 /// A status and its message. A temporary error (503) contains the time after which to retry.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct InferenceError {
+pub(crate) struct InferenceError {
     status: StatusCode,
     message: String,
 }
@@ -116,7 +116,9 @@ impl From<FindModelError> for InferenceError {
 
 impl From<UnansweredRequest> for InferenceError {
     fn from(unanswered: UnansweredRequest) -> Self {
-        let UnansweredRequest { outcome, failure } = unanswered;
+        let UnansweredRequest {
+            outcome, failure, ..
+        } = unanswered;
         match outcome {
             // The model was removed after it was found.
             RequestOutcome::Refused(refusal @ Refusal::UnknownModel) => {
@@ -150,6 +152,7 @@ mod tests {
     use packhorse_wire::FailureKind;
 
     use super::*;
+    use crate::telemetry::RequestCourse;
 
     #[test]
     fn every_end_without_an_answer_has_a_status_and_a_sentence() {
@@ -212,6 +215,7 @@ mod tests {
             let unanswered = UnansweredRequest {
                 outcome: RequestOutcome::Failed,
                 failure: Some(BatchFailure::Worker { kind, message }.into()),
+                course: RequestCourse::default(),
             };
             InferenceError::from(unanswered).message
         };

@@ -1,6 +1,6 @@
 //! `POST /v2/models/{model}/infer`.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use axum::{
     extract::{Request, State},
@@ -8,7 +8,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use packhorse_api::ErrorBody;
-use packhorse_cluster::{ModelSpec, Time};
+use packhorse_cluster::{ModelName, ModelSpec, ModelVersion, Time};
 use packhorse_protocol::{
     ByteRope, Form, HEADER_LENGTH, InferRequest, InferResponse, Limits, Message, RequestedOutput,
     Tensor,
@@ -21,7 +21,7 @@ use super::{
 };
 use crate::{
     driver::{OutputRows, ServedModel, Submission},
-    telemetry::RequestMeter,
+    telemetry::{EndedRequest, RequestCourse},
 };
 
 /// The size from which on JSON is handled on a thread of its own, in bytes: below, the hand-over would take longer than the work.
@@ -55,13 +55,48 @@ pub(super) async fn infer(
     let arrived = inference.data_plane.clock().now();
     let (parts, body) = request.into_parts();
     let mut body = IncomingBody::new(&parts.headers, body);
-    match answer(&inference, arrived, model, &parts.headers, &mut body).await {
-        Ok(message) => response(message),
+    let model = model.map(|path| path.model);
+    match answer(&inference, arrived, model, &parts.headers, &mut body, None).await {
+        Ok(answered) => response(answered.message),
         Err(error) => {
             body.discard().await;
             error.into_response()
         }
     }
+}
+
+/// An answer, and where its time went.
+#[derive(Debug)]
+pub(crate) struct TracedAnswer {
+    /// The answer.
+    pub(crate) message: Message,
+    /// The SLO of the model.
+    pub(crate) slo: Duration,
+    /// The course of the request through the data plane.
+    pub(crate) course: RequestCourse,
+    /// The measured times of the request.
+    pub(crate) times: EndedRequest,
+}
+
+/// Runs inference like a client's request, with outputs as JSON, and returns where its time went.
+pub(crate) async fn try_model(
+    inference: &Inference,
+    name: &ModelName,
+    version: Option<ModelVersion>,
+    request: Request,
+) -> Result<TracedAnswer, InferenceError> {
+    let arrived = inference.data_plane.clock().now();
+    let (parts, body) = request.into_parts();
+    let mut body = IncomingBody::new(&parts.headers, body);
+    let catalog = inference.data_plane.catalog();
+    let model = catalog.find(name, version).cloned();
+    let model = model.map_err(InferenceError::from);
+    let json = Some(Form::Json);
+    let answered = answer(inference, arrived, model, &parts.headers, &mut body, json).await;
+    if answered.is_err() {
+        body.discard().await;
+    }
+    answered
 }
 
 /// Runs inference on a version of a model.
@@ -87,11 +122,12 @@ pub(super) async fn infer_version(
 async fn answer(
     inference: &Inference,
     arrived: Time,
-    model: Result<ModelPath, InferenceError>,
+    model: Result<Arc<ServedModel>, InferenceError>,
     headers: &HeaderMap,
     body: &mut IncomingBody,
-) -> Result<Message, InferenceError> {
-    let model = model?.model;
+    form: Option<Form>,
+) -> Result<TracedAnswer, InferenceError> {
+    let model = model?;
     let header_length = header_length(headers)?;
     // Held until the answer is complete: by then the inputs are no longer needed.
     let mut reservation = inference.budget.reservation();
@@ -103,14 +139,20 @@ async fn answer(
     let InferRequest {
         id,
         inputs,
-        outputs,
+        mut outputs,
         timeout,
         priority,
         rows,
     } = request;
 
-    let meter = model.telemetry.begin_request(arrived, model.spec.slo);
-    let time_allowed = timeout.map_or(model.spec.slo, |timeout| timeout.min(ModelSpec::MAX_SLO));
+    if let Some(form) = form {
+        for output in &mut outputs {
+            output.form = form;
+        }
+    }
+    let slo = model.spec.slo;
+    let meter = model.telemetry.begin_request(arrived, slo, rows);
+    let time_allowed = timeout.map_or(slo, |timeout| timeout.min(ModelSpec::MAX_SLO));
     let submission = Submission {
         model: Arc::clone(&model),
         inputs,
@@ -118,14 +160,26 @@ async fn answer(
         priority,
         deadline: arrived + time_allowed,
     };
-    let result = match inference.data_plane.submit(submission).await {
-        Ok(answered) => encode(&model, id, &outputs, answered).await,
+    let answered = match inference.data_plane.submit(submission).await {
+        Ok(answered) => answered,
         Err(unanswered) => {
-            meter.end(unanswered.outcome);
+            meter.end(unanswered.outcome, unanswered.course);
             return Err(unanswered.into());
         }
     };
-    finish(meter, result)
+    let course = answered.course;
+    let encoded = encode(&model, id, &outputs, answered.outputs).await;
+    let outcome = match &encoded {
+        Ok(_) => RequestOutcome::Answered,
+        Err(_) => RequestOutcome::Failed,
+    };
+    let times = meter.end(outcome, course);
+    Ok(TracedAnswer {
+        message: encoded?,
+        slo,
+        course,
+        times,
+    })
 }
 
 /// Returns the length of the JSON part if the headers contain it.
@@ -220,16 +274,4 @@ async fn run_by_size<T: Send + 'static>(json: u64, work: impl FnOnce() -> T + Se
         Ok(done) => done,
         Err(panicked) => std::panic::resume_unwind(panicked.into_panic()),
     }
-}
-
-fn finish(
-    meter: RequestMeter,
-    result: Result<Message, InferenceError>,
-) -> Result<Message, InferenceError> {
-    meter.end(if result.is_ok() {
-        RequestOutcome::Answered
-    } else {
-        RequestOutcome::Failed
-    });
-    result
 }

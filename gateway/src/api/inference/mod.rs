@@ -14,7 +14,9 @@ mod respond;
 mod server;
 mod state;
 
-pub use state::InferenceLimits;
+pub(crate) use error::InferenceError;
+pub(crate) use infer::{TracedAnswer, try_model};
+pub use state::{Inference, InferenceLimits};
 
 use std::any::Any;
 
@@ -32,13 +34,11 @@ use tower_http::{
 };
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-use self::{error::InferenceError, state::Inference};
-use crate::{api::error::INTERNAL_ERROR, driver::DataPlane, telemetry::measure_http};
+use crate::{api::error::INTERNAL_ERROR, telemetry::measure_http};
 
 /// Returns the routes of the inference listener, with their state and fallbacks. Every request is measured.
-pub fn router(data_plane: DataPlane, limits: InferenceLimits) -> OpenApiRouter {
-    let telemetry = data_plane.telemetry().clone();
-    let inference = Inference::new(data_plane, limits);
+pub fn router(inference: Inference) -> OpenApiRouter {
+    let telemetry = inference.data_plane.telemetry().clone();
     // Only answers of these routes are compressed: one widespread client advertises gzip but cannot read compressed metadata or
     // errors.
     let is_answer =

@@ -28,14 +28,15 @@ impl Default for InferenceLimits {
 
 /// The state that the handlers share.
 #[derive(Clone, Debug)]
-pub(super) struct Inference {
+pub struct Inference {
     pub(super) data_plane: DataPlane,
     pub(super) limits: InferenceLimits,
     pub(super) budget: Budget,
 }
 
 impl Inference {
-    pub(super) fn new(data_plane: DataPlane, limits: InferenceLimits) -> Self {
+    /// Creates the state, with an unused memory budget.
+    pub fn new(data_plane: DataPlane, limits: InferenceLimits) -> Self {
         Self {
             data_plane,
             limits,

@@ -17,9 +17,10 @@ use crate::{
     driver::{
         batch::{OutputRows, assemble, split},
         batch_failure::BatchFailure,
+        request::AnsweredRequest,
         time_slicer::TimeSlice,
     },
-    telemetry::BatchTimes,
+    telemetry::{BatchStages, BatchTimes},
     workers::OutgoingBatch,
 };
 
@@ -66,6 +67,7 @@ impl Driver {
                 replica,
                 requests,
                 dispatched: now,
+                last_arrival,
                 slice_wait: Duration::ZERO,
             },
         );
@@ -158,17 +160,15 @@ impl Driver {
             compute,
             copy_out,
         };
-        batch.model.telemetry.record_batch(
-            now,
-            batch.requests.len() as u64,
-            u64::from(rows),
-            times,
-        );
+        let identity = batch.identity(key);
+        let telemetry = &batch.model.telemetry;
+        let stages = telemetry.record_batch(now, identity, times);
         self.replicas.count_batch(batch.replica, rows, compute);
-        for ((request, _), outputs) in batch.requests.into_iter().zip(outputs) {
+        for ((request, _), outputs) in batch.requests.iter().zip(outputs) {
             // A request that was cancelled while it was computed is no longer there.
-            if let Some(pending) = self.remove_request(request) {
-                let _ = pending.answer.send(Ok(outputs));
+            if let Some(pending) = self.remove_request(*request) {
+                let course = batch.course(identity.into(), pending.arrived, stages);
+                let _ = pending.answer.send(Ok(AnsweredRequest { outputs, course }));
             }
         }
         self.handle_event(
@@ -191,6 +191,7 @@ impl Driver {
         let Some(batch) = self.batches.remove(&key) else {
             return;
         };
+        self.record_failed(now, key, &batch);
         let rows = batch.rows();
         tracing::warn!(model.name = %batch.model.id(), batch.size = rows, reason, "retrying a batch in smaller ones");
         let lower_limit = self.replicas.out_of_memory(batch.replica, rows);
@@ -203,6 +204,7 @@ impl Driver {
             return;
         };
         tracing::warn!(model.name = %batch.model.id(), batch.requests = batch.requests.len(), reason = %failure, "a batch failed");
+        self.record_failed(now, key, &batch);
         let failure = Arc::new(failure);
         for (request, _) in &batch.requests {
             if let Some(pending) = self.requests.get_mut(request) {
@@ -210,5 +212,26 @@ impl Driver {
             }
         }
         self.handle_event(now, Event::BatchFailed { batch: key });
+    }
+
+    /// Forgets the batches of a lost replica.
+    pub(super) fn lose_batches(&mut self, now: Time, replica: ReplicaKey) {
+        let lost = self.batches.extract_if(|_, batch| batch.replica == replica);
+        for (key, batch) in lost.collect::<Vec<_>>() {
+            self.record_failed(now, key, &batch);
+        }
+    }
+
+    /// Records a batch that did not come back, also with its requests, in case they end without another one.
+    fn record_failed(&mut self, now: Time, key: BatchKey, batch: &InFlightBatch) {
+        let identity = batch.identity(key);
+        let after = now.saturating_since(batch.dispatched);
+        batch.model.telemetry.record_failed_batch(identity, after);
+        for (request, _) in &batch.requests {
+            if let Some(pending) = self.requests.get_mut(request) {
+                let stages = BatchStages::default();
+                pending.course = batch.course(identity.into(), pending.arrived, stages);
+            }
+        }
     }
 }

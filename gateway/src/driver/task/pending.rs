@@ -3,14 +3,17 @@
 use std::{sync::Arc, time::Duration};
 
 use packhorse_cluster::Time;
-use packhorse_serving::{ReplicaKey, RequestKey};
+use packhorse_serving::{BatchKey, ReplicaKey, RequestKey};
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
-use crate::driver::{
-    batch_failure::BatchFailure,
-    catalog::ServedModel,
-    request::{RequestResult, Submission},
-    shape_class::Membership,
+use crate::{
+    driver::{
+        batch_failure::BatchFailure,
+        catalog::ServedModel,
+        request::{RequestResult, Submission},
+        shape_class::Membership,
+    },
+    telemetry::{BatchIdentity, BatchStages, ReplicaNumber, RequestBatch, RequestCourse},
 };
 
 /// A request that has not ended.
@@ -21,6 +24,8 @@ pub(super) struct PendingRequest {
     pub(super) membership: Membership,
     /// The reason why its batch failed, once it has.
     pub(super) failure: Option<Arc<BatchFailure>>,
+    /// Its course until its last batch did not come back.
+    pub(super) course: RequestCourse,
     /// The request's share of the request limit, released when the request ends.
     pub(super) _permit: OwnedSemaphorePermit,
 }
@@ -32,6 +37,8 @@ pub(super) struct InFlightBatch {
     /// The requests in their order, with the rows of each. Some may have been cancelled since.
     pub(super) requests: Vec<(RequestKey, u32)>,
     pub(super) dispatched: Time,
+    /// The time at which the last of the requests arrived.
+    pub(super) last_arrival: Time,
     /// The time for which the batch waited here for its time slice on the device.
     pub(super) slice_wait: Duration,
 }
@@ -39,5 +46,31 @@ pub(super) struct InFlightBatch {
 impl InFlightBatch {
     pub(super) fn rows(&self) -> u32 {
         self.requests.iter().map(|(_, rows)| rows).sum()
+    }
+
+    /// Returns the batch for the records.
+    pub(super) fn identity(&self, key: BatchKey) -> BatchIdentity {
+        BatchIdentity {
+            key: key.0,
+            replica: ReplicaNumber(self.replica.0),
+            dispatched: self.dispatched,
+            requests: u32::try_from(self.requests.len()).unwrap_or(u32::MAX),
+            rows: self.rows(),
+        }
+    }
+
+    /// Returns the course of a request of the batch that arrived at this time.
+    pub(super) fn course(
+        &self,
+        batch: RequestBatch,
+        arrived: Time,
+        stages: BatchStages,
+    ) -> RequestCourse {
+        RequestCourse {
+            batch: Some(batch),
+            batch_wait: self.last_arrival.saturating_since(arrived).into(),
+            queue: self.dispatched.saturating_since(self.last_arrival).into(),
+            stages,
+        }
     }
 }

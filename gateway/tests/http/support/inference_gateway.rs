@@ -10,7 +10,7 @@ use packhorse_cluster::{
 };
 use packhorse_control::{LinkState, ServeChange, Target};
 use packhorse_gateway::{
-    api::inference::{InferenceLimits, router},
+    api::inference::{Inference, InferenceLimits, router},
     driver::{DataPlane, DataPlaneConfig},
     serve::{ConnectionLimits, Server},
 };
@@ -128,7 +128,7 @@ impl InferenceGateway {
                 });
             }
         });
-        let routes: Router = router(data_plane.clone(), limits).into();
+        let routes: Router = router(Inference::new(data_plane.clone(), limits)).into();
         let connections = ConnectionLimits {
             connections: 100,
             head_timeout: Duration::from_secs(10),

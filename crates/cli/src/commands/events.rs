@@ -1,0 +1,160 @@
+//! `packhorse events` and `packhorse findings`: what happens in the cluster, and what is wrong.
+
+use packhorse_api::events::{EventState, EventView, Finding, Severity};
+use packhorse_client::{EventMessage, Followed};
+
+use crate::{
+    context::Context,
+    output::{self, Colour, format_time, paint},
+};
+
+#[derive(clap::Args)]
+#[command(
+    after_help = "Examples:\n  packhorse events\n  packhorse events --follow\n  packhorse events --since 4711 --json"
+)]
+pub(crate) struct EventsArgs {
+    /// Wait for further events and show them as they happen; reconnects by itself
+    #[arg(long, short)]
+    follow: bool,
+    /// Show only events after the one with this number
+    #[arg(long, value_name = "ID")]
+    since: Option<u64>,
+    /// Number of events to show first
+    #[arg(long, value_name = "COUNT", default_value_t = 20, value_parser = clap::value_parser!(u16).range(1..=10_000))]
+    limit: u16,
+}
+
+#[derive(clap::Args)]
+#[command(after_help = "Example:\n  packhorse findings")]
+pub(crate) struct FindingsArgs {}
+
+impl EventsArgs {
+    pub(super) async fn run(self, context: &Context) -> anyhow::Result<()> {
+        let admin = context.admin()?;
+        let stored = admin
+            .stored_events(self.since, usize::from(self.limit))
+            .await?;
+        if !self.follow {
+            if context.json() {
+                return output::print_json(&stored);
+            }
+            if stored.is_empty() {
+                output::print_line("no events")?;
+            }
+        }
+        for event in &stored {
+            print(event, context.json())?;
+        }
+        if !self.follow {
+            return Ok(());
+        }
+        let last = stored.last().map(|event| event.id).or(self.since);
+        let mut follower = admin.follow_events(Some(last.unwrap_or(0))).await?;
+        loop {
+            match follower.next().await? {
+                Followed::Message(EventMessage::Change(event)) => print(&event, context.json())?,
+                Followed::Message(EventMessage::Snapshot(snapshot)) => {
+                    if last.is_some() {
+                        eprintln!(
+                            "some events are missing here; the next one has a number above {}",
+                            snapshot.id
+                        );
+                    }
+                }
+                Followed::Message(EventMessage::Goodput(_)) => {}
+                Followed::Interrupted(Some(error)) => {
+                    eprintln!("{:#}; connecting again", anyhow::Error::from(error));
+                }
+                Followed::Interrupted(None) => {
+                    eprintln!("the gateway has ended the stream; connecting again");
+                }
+                Followed::Resumed => eprintln!("connected again"),
+            }
+        }
+    }
+}
+
+impl FindingsArgs {
+    pub(super) async fn run(self, context: &Context) -> anyhow::Result<()> {
+        let findings = context.admin()?.findings().await?;
+        if context.json() {
+            return output::print_json(&findings);
+        }
+        if findings.is_empty() {
+            return Ok(output::print_line("nothing is wrong")?);
+        }
+        for finding in &findings {
+            print_finding(finding)?;
+        }
+        Ok(())
+    }
+}
+
+/// Prints an event in one line: as JSON, or for people.
+fn print(event: &EventView, json: bool) -> anyhow::Result<()> {
+    if json {
+        return Ok(output::print_line(serde_json::to_string(event)?)?);
+    }
+    let state = format!("{:<11}", output::state_name(&event.state));
+    let reason = event.reason.as_deref().filter(|reason| !reason.is_empty());
+    let reason = reason.map_or_else(String::new, |reason| format!(" ({reason})"));
+    Ok(output::print_line(format!(
+        "{}  {:>6}  {:<7}  {}  {}{reason}",
+        format_time(event.at_ms),
+        event.id,
+        event.kind,
+        paint(&state, colour(event.state)),
+        event.text,
+    ))?)
+}
+
+/// Returns the colour of a state: what is good, what is bad, and what is on its way.
+fn colour(state: EventState) -> Colour {
+    match state {
+        EventState::Ready
+        | EventState::Serving
+        | EventState::Adopted
+        | EventState::Completed
+        | EventState::Cleared => Colour::Green,
+        EventState::Unplaced
+        | EventState::Failed
+        | EventState::Lost
+        | EventState::BackingOff
+        | EventState::Degraded
+        | EventState::Raised => Colour::Red,
+        EventState::Registered
+        | EventState::Fetching
+        | EventState::Profiling
+        | EventState::Planning
+        | EventState::Loading
+        | EventState::Cordoned
+        | EventState::Draining
+        | EventState::Removed
+        | EventState::Stopped
+        | EventState::Proposed
+        | EventState::Rejected
+        | EventState::Rate
+        | EventState::Latency
+        | EventState::Slowdown => Colour::Yellow,
+    }
+}
+
+fn print_finding(finding: &Finding) -> anyhow::Result<()> {
+    let colour = match finding.severity {
+        Severity::Critical => Colour::Red,
+        Severity::Warning => Colour::Yellow,
+        Severity::Info => Colour::Green,
+    };
+    let subject = finding.subject.as_ref();
+    let subject = subject.map_or_else(|| "cluster".to_owned(), ToString::to_string);
+    output::print_line(format!(
+        "{}  {subject}: {}",
+        paint(&finding.severity.to_string(), colour),
+        finding.text
+    ))?;
+    output::print_line(format!("  cause: {}", finding.cause))?;
+    if let Some(cure) = &finding.cure {
+        output::print_line(format!("  cure: {}", cure.text))?;
+    }
+    Ok(())
+}

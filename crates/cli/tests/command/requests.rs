@@ -1,0 +1,55 @@
+//! Requests that ended lately, and their trace.
+
+use serde_json::json;
+use wiremock::{ResponseTemplate, matchers::query_param};
+
+use crate::gateway::{Gateway, admin};
+
+#[tokio::test]
+async fn missed_requests_show_where_their_time_went() {
+    let gateway = Gateway::start().await;
+    let requests = json!([{
+        "id": 9, "at_ms": 1_795_388_003_313.25, "model": "cat", "version": 2, "outcome": "late", "reason": null,
+        "latency_ms": 250.5, "slo_ms": 200.0, "rows": 1,
+        "stages_ms": {
+            "receive": 1.0, "batch": 2.0, "queue": 200.0, "network": 3.0, "worker_queue": 4.0, "copy_in": 0.5, "compute": 39.0,
+            "copy_out": 1.0,
+        },
+        "batch": {"id": 3, "rows": 8, "replica": "1-0", "device": "n/gpu0"},
+    }]);
+    admin("GET", "/v1/requests")
+        .and(query_param("outcome", "missed"))
+        .and(query_param("model", "cat"))
+        .respond_with(ResponseTemplate::new(200).set_body_json(&requests))
+        .mount(&gateway.server)
+        .await;
+    let ran = gateway.run(&["requests", "--missed", "--model", "cat", "--json"]);
+    assert_eq!(ran.json(), requests);
+    let ran = gateway.run(&["requests", "--missed", "--model", "cat"]);
+    for part in ["cat:2", "late", "250.5", "n/gpu0", "39"] {
+        assert!(ran.text().contains(part), "{part} is not in {ran:?}");
+    }
+    let ran = gateway.run(&["requests", "--outcome", "slow"]);
+    assert!(
+        ran.stderr.contains("expected missed, answered, late"),
+        "{ran:?}"
+    );
+}
+
+#[tokio::test]
+async fn a_trace_is_written_to_a_file() {
+    let gateway = Gateway::start().await;
+    let trace = r#"{"traceEvents":[]}"#;
+    admin("GET", "/v1/trace")
+        .and(query_param("from_ms", "-2500"))
+        .respond_with(ResponseTemplate::new(200).set_body_raw(trace, "application/json"))
+        .mount(&gateway.server)
+        .await;
+    let file = gateway.path("trace.json");
+    let ran = gateway.run(&["trace", "--last", "2.5s", "-o", file.to_str().unwrap()]);
+    assert_eq!(ran.text(), "");
+    assert!(ran.stderr.contains("ui.perfetto.dev"), "{ran:?}");
+    assert_eq!(std::fs::read_to_string(file).unwrap(), trace);
+    let ran = gateway.run(&["trace", "--last", "2.5s", "-o", "-"]);
+    assert_eq!(ran.text(), trace);
+}

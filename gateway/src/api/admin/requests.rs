@@ -1,0 +1,203 @@
+//! `/v1/requests`, `/v1/trace` and `/v1/models/{name}/try`: single requests, and where their time went.
+
+use std::{convert::Infallible, time::Duration};
+
+use axum::{
+    Json,
+    body::Body,
+    extract::{Request, State},
+    http::{StatusCode, header},
+    response::{IntoResponse, Response},
+};
+use bytes::Bytes;
+use futures_util::stream;
+use packhorse_api::{ErrorBody, RequestFilter, RequestView, TryView};
+use packhorse_cluster::{ModelName, Time};
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use tokio::{runtime::Handle, sync::mpsc, time::timeout};
+use utoipa::IntoParams;
+
+use super::{Admin, models::WhichVersion};
+use crate::{
+    api::{
+        error::{ApiError, Path, Query},
+        inference::{InferenceError, TracedAnswer, try_model},
+    },
+    clock::Clock,
+    telemetry::{TraceWindow, WhichRequests, batch_view, requests, stages_view, write_trace},
+};
+
+/// The window of a trace without `from_ms`, before its end.
+const DEFAULT_WINDOW: Duration = Duration::from_secs(10);
+/// The number of pieces of a trace, of 64 KiB each, that wait for the client.
+const TRACE_PIECES: usize = 4;
+/// The time for which a client may read nothing of a trace before it is given up.
+const TRACE_PAUSE: Duration = Duration::from_secs(30);
+/// The largest number of traces that are written at once: each copies up to 16 MiB.
+pub(crate) const MAX_TRACES: usize = 2;
+
+/// The requests to list.
+#[derive(Clone, Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct ListedRequests {
+    /// The way in which the requests ended: `missed` for all that missed their SLO, or one of `answered`, `late`, `refused`, `expired`,
+    /// `lost`, `failed`, `cancelled`; all if absent.
+    #[param(value_type = Option<String>)]
+    outcome: Option<RequestFilter>,
+    /// The model's name; all models if absent.
+    #[param(value_type = Option<String>)]
+    model: Option<ModelName>,
+    /// The largest number of requests to list, 1 to 10000.
+    #[param(minimum = 1, maximum = 10_000)]
+    #[serde(default = "ListedRequests::default_limit")]
+    limit: usize,
+}
+
+impl ListedRequests {
+    const MAX_LIMIT: usize = 10_000;
+
+    fn default_limit() -> usize {
+        100
+    }
+}
+
+/// The time window of a trace.
+#[derive(Clone, Copy, Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct TracedTime {
+    /// The begin, in milliseconds since 1970; a negative number counts from now. 10 s before the end if absent.
+    from_ms: Option<i64>,
+    /// The end, in milliseconds since 1970; a negative number counts from now. Now if absent.
+    to_ms: Option<i64>,
+}
+
+/// Returns requests that ended lately, the newest first.
+///
+/// The gateway remembers 16 MiB of requests and batches, the last 160,000 of them, until it stops.
+#[utoipa::path(
+    get, path = "/v1/requests", tag = "requests", security(("admin" = [])),
+    params(ListedRequests),
+    responses((status = 200, body = [RequestView]), (status = "default", description = "Any failure", body = ErrorBody))
+)]
+pub(super) async fn list(
+    State(admin): State<Admin>,
+    Query(listed): Query<ListedRequests>,
+) -> Result<Json<Vec<RequestView>>, ApiError> {
+    if listed.limit == 0 || listed.limit > ListedRequests::MAX_LIMIT {
+        let max = ListedRequests::MAX_LIMIT;
+        return Err(ApiError::bad_request(format!("limit: expected 1 to {max}")));
+    }
+    let which = WhichRequests {
+        filter: listed.outcome,
+        model: listed.model,
+        limit: listed.limit,
+    };
+    let telemetry = admin.data_plane.telemetry().clone();
+    let found = tokio::task::spawn_blocking(move || requests(&telemetry, &which));
+    Ok(Json(found.await.map_err(|e| ApiError::internal(&e))?))
+}
+
+/// Returns a trace of the requests and batches in a time window, in Chrome's trace event format.
+///
+/// Perfetto (<https://ui.perfetto.dev>) and `chrome://tracing` open it. Each device is a process with a thread for each replica, each model a
+/// process with its requests; batches and requests are slices with their stages within, and an arrow leads from each request to its batch.
+#[utoipa::path(
+    get, path = "/v1/trace", tag = "requests", security(("admin" = [])),
+    params(TracedTime),
+    responses(
+        (status = 200, description = "The trace", body = serde_json::Value),
+        (status = 400, description = "The window ends before it begins", body = ErrorBody),
+        (status = 503, description = "Too many traces are written at once", body = ErrorBody),
+        (status = "default", description = "Any other failure", body = ErrorBody),
+    )
+)]
+pub(super) async fn trace(
+    State(admin): State<Admin>,
+    Query(traced): Query<TracedTime>,
+) -> Result<Response, ApiError> {
+    let telemetry = admin.data_plane.telemetry().clone();
+    let window = window(traced, telemetry.clock())?;
+    let Ok(permit) = admin.traces.try_acquire_owned() else {
+        return Err(ApiError::new(
+            StatusCode::SERVICE_UNAVAILABLE,
+            format!("at most {MAX_TRACES} traces are written at once; retry in a few seconds"),
+        ));
+    };
+    let (pieces, mut written) = mpsc::channel::<Bytes>(TRACE_PIECES);
+    let runtime = Handle::current();
+    tokio::task::spawn_blocking(move || {
+        let _permit = permit;
+        write_trace(&telemetry, window, |piece| {
+            let sent = runtime.block_on(timeout(TRACE_PAUSE, pieces.send(piece)));
+            matches!(sent, Ok(Ok(())))
+        });
+    });
+    let body = stream::poll_fn(move |context| {
+        let piece = written.poll_recv(context);
+        piece.map(|piece| piece.map(Ok::<_, Infallible>))
+    });
+    let headers = [(header::CONTENT_TYPE, "application/json")];
+    Ok((headers, Body::from_stream(body)).into_response())
+}
+
+/// Sends an inference request to a model like a client, and returns the answer with the parts of its latency. Without a version: the newest
+/// that is ready.
+#[utoipa::path(
+    post, path = "/v1/models/{name}/try", tag = "requests", security(("admin" = [])),
+    params(("name" = String, Path, description = "The model's name"), WhichVersion),
+    request_body(content = serde_json::Value, description = "An inference request of the Open Inference Protocol, version 2"),
+    responses(
+        (status = 200, body = TryView<serde_json::Value>),
+        (status = "default", description = "The same as for a client", body = ErrorBody),
+    )
+)]
+pub(super) async fn try_request(
+    State(admin): State<Admin>,
+    Path(name): Path<ModelName>,
+    Query(which): Query<WhichVersion>,
+    request: Request,
+) -> Response {
+    let answer = try_model(&admin.inference, &name, which.version, request).await;
+    match answer {
+        Ok(answer) => try_view(&admin, answer).into_response(),
+        Err(error) => InferenceError::into_response(error),
+    }
+}
+
+fn try_view(admin: &Admin, answer: TracedAnswer) -> Result<Json<TryView<Box<RawValue>>>, ApiError> {
+    let names = admin.data_plane.telemetry().requests().names();
+    let message = Vec::from(answer.message.into_body().to_bytes());
+    let message = String::from_utf8(message).map_err(|e| ApiError::internal(&e))?;
+    let ms = |duration: Duration| duration.as_secs_f64() * 1e3;
+    Ok(Json(TryView {
+        response: RawValue::from_string(message).map_err(|e| ApiError::internal(&e))?,
+        latency_ms: ms(answer.times.latency),
+        slo_ms: ms(answer.slo),
+        stages_ms: stages_view(ms(answer.times.receive), &answer.course),
+        batch: answer.course.batch.map(|batch| batch_view(batch, &names)),
+    }))
+}
+
+/// Returns the time window of a trace.
+fn window(traced: TracedTime, clock: Clock) -> Result<TraceWindow, ApiError> {
+    let now = clock.now();
+    let at = |ms: i64| {
+        if ms < 0 {
+            now - Duration::from_millis(ms.unsigned_abs()).min(now.saturating_since(Time::ZERO))
+        } else {
+            clock.time_of_unix_ms(ms)
+        }
+    };
+    let to = traced.to_ms.map_or(now, at);
+    let default_from = to - DEFAULT_WINDOW.min(to.saturating_since(Time::ZERO));
+    let from = traced.from_ms.map_or(default_from, at);
+    if from > to {
+        return Err(ApiError::bad_request(
+            "from_ms: expected a time before to_ms",
+        ));
+    }
+    Ok(TraceWindow { from, to })
+}
