@@ -256,10 +256,7 @@ mod tests {
             ..first
         };
         assert!(close(behind.latency_seconds(), 0.075));
-        let never = WaitingRequest {
-            rate: 0.0,
-            ..first
-        };
+        let never = WaitingRequest { rate: 0.0, ..first };
         assert_eq!(never.latency(), Duration::MAX);
     }
 }

@@ -4,6 +4,7 @@
 //! [`Plan`](packhorse_cluster::Plan) without [violations](packhorse_cluster::Plan::violations). The crate is pure: it has no clock and
 //! no randomness, and makes the same plan for the same problem. [`POLICIES`] lists the policies; each has a file of its own.
 
+mod batch_step;
 mod budget;
 mod candidates;
 mod device_classes;

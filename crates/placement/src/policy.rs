@@ -1,8 +1,8 @@
 //! The interface of the policies.
 
-use packhorse_cluster::{Plan, Problem};
+use packhorse_cluster::{BatchStep, Plan, Problem};
 
-use crate::{Budget, PlaceError, PlanningOptions, Predictor};
+use crate::{Budget, PlaceError, PlanningOptions, Predictor, batch_step};
 
 /// A placement policy.
 pub trait Policy: Sync {
@@ -56,6 +56,9 @@ impl PolicyEntry {
     ) -> Result<Plan, PlaceError> {
         problem.validate().map_err(PlaceError::Invalid)?;
         let mut plan = self.policy.place(problem, options, budget)?;
+        if options.policy.batch_step == BatchStep::Bda {
+            batch_step::decide_batches(problem, options, &mut plan);
+        }
         for replica in &mut plan.replicas {
             let profile = problem.profile(replica.model, replica.device);
             replica.memory = profile.and_then(|profile| profile.memory(replica.batch_size));

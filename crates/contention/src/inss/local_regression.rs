@@ -82,8 +82,8 @@ impl LocalRegression {
         let logs: Vec<[f64; 3]> = points.iter().map(log).collect();
         let scale = [0, 1].map(|feature| {
             let values = || logs.iter().map(|log| log[feature]);
-            let range = values().fold(f64::NEG_INFINITY, f64::max)
-                - values().fold(f64::INFINITY, f64::min);
+            let range =
+                values().fold(f64::NEG_INFINITY, f64::max) - values().fold(f64::INFINITY, f64::min);
             if range > 0.0 { range.recip() } else { 1.0 }
         });
         Ok(Self {
@@ -100,7 +100,10 @@ impl LocalRegression {
 
     /// Returns the predicted time of a batch of at least one row under a share above 0, in seconds.
     pub fn seconds(&self, batch: u32, share: f64) -> f64 {
-        let place = [f64::from(batch.max(1)).ln(), share.max(f64::MIN_POSITIVE).ln()];
+        let place = [
+            f64::from(batch.max(1)).ln(),
+            share.max(f64::MIN_POSITIVE).ln(),
+        ];
         // Relative to the place, so that the plane's value there is its constant.
         let mut near: Vec<(f64, [f64; 3])> = self
             .logs
@@ -211,8 +214,15 @@ mod tests {
         let one = LocalRegression::new(vec![point(4, 50.0, 0.010)]).unwrap();
         assert!(close(one.seconds(4, 50.0), 0.010));
         assert!(close(one.seconds(1, 100.0), 0.010));
-        assert_eq!(LocalRegression::new(Vec::new()), Err(RegressionError::Empty));
-        for bad in [point(0, 50.0, 0.01), point(1, 0.0, 0.01), point(1, 50.0, f64::NAN)] {
+        assert_eq!(
+            LocalRegression::new(Vec::new()),
+            Err(RegressionError::Empty)
+        );
+        for bad in [
+            point(0, 50.0, 0.01),
+            point(1, 0.0, 0.01),
+            point(1, 50.0, f64::NAN),
+        ] {
             assert_eq!(
                 LocalRegression::new(vec![bad]),
                 Err(RegressionError::OutOfRange)
