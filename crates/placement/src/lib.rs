@@ -19,6 +19,7 @@ mod forecast;
 mod goodput;
 mod gpulet;
 mod gslice;
+mod herd;
 mod igniter;
 mod milp;
 mod nexus;
