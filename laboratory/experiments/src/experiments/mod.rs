@@ -9,6 +9,7 @@ mod loads;
 mod long_search;
 mod max_min;
 mod mixed;
+mod published;
 mod reach;
 mod router;
 mod vision;
@@ -31,4 +32,5 @@ pub(crate) const EXPERIMENTS: &[&dyn Experiment] = &[
     &bursts::Bursts,
     &max_min::MaxMin,
     &estimate::Estimate,
+    &published::Published,
 ];
