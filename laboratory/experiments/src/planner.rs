@@ -6,9 +6,11 @@ use anyhow::Context as _;
 use packhorse_cluster::{
     BatchStep, Discipline, LatencyModel, Objective, PlannedReplica, PolicyOptions, Problem, Time,
 };
-use packhorse_placement::{Budget, IgniterCoefficients, POLICIES, PlanningOptions, policy};
+use packhorse_placement::{
+    Budget, IgniterCoefficients, POLICIES, PlanningOptions, estimate, neighbours, policy,
+};
 use packhorse_simulator::{
-    DispatchOptions, PlanReport, Replanning, ReplicaReport, Report, Scenario, simulate,
+    DispatchOptions, PlanReport, Replanning, ReplicaReport, Report, Scenario, polish, simulate,
     simulate_replanning,
 };
 use serde::Deserialize;
@@ -47,6 +49,8 @@ pub(crate) struct Planner {
     latency_model: LatencyModel,
     /// True if `herd` forms its groups by the heuristic.
     herd_greedy: bool,
+    /// The number of changes of a plan that are simulated in each round; `None` for the plan as it is.
+    polish: Option<usize>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -70,6 +74,7 @@ impl Planner {
             batch_step: BatchStep::default(),
             latency_model: LatencyModel::default(),
             herd_greedy: false,
+            polish: None,
         }
     }
 
@@ -133,6 +138,15 @@ impl Planner {
         Self {
             label: format!("{}, greedy", self.label),
             herd_greedy: true,
+            ..self
+        }
+    }
+
+    /// Improves the plans by simulating their `count` best changes, round after round.
+    pub(crate) fn polished(self, count: usize) -> Self {
+        Self {
+            label: format!("{}, polish {count}", self.label),
+            polish: Some(count),
             ..self
         }
     }
@@ -203,7 +217,15 @@ impl Planner {
                 let options = self.options(scenario)?;
                 let mut problem = scenario.problem.clone();
                 problem.discipline = discipline;
-                let (plan, solve_ms) = cache.plan(name, problem, options)?;
+                let (mut plan, solve_ms) = cache.plan(name, problem.clone(), options)?;
+                if let Some(count) = self.polish {
+                    let mut neighbours = |replicas: &[PlannedReplica]| {
+                        neighbours(&problem, replicas, self.objective, count)
+                    };
+                    plan.replicas =
+                        polish(scenario, discipline, &plan.replicas, &mut neighbours)?.replicas;
+                    plan.models = estimate(&problem, &plan.replicas);
+                }
                 let report = PlanReport::new(scenario, &plan, solve_ms);
                 (plan.replicas, report)
             }
