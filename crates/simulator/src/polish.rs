@@ -23,6 +23,9 @@ const FIRST_SEED: u64 = 1_000_001;
 /// The number of training seeds.
 const SEEDS: u64 = 6;
 
+/// The number of seeds after which a plan that was worse with each of them is given up.
+const TRIED_SEEDS: usize = 2;
+
 /// The most rounds.
 const ROUNDS: usize = 20;
 
@@ -60,14 +63,19 @@ pub fn polish(
         changes: 0,
         simulated: 1,
     };
-    let mut shares = simulated_shares(&training, dispatch, replicas)?;
+    let mut shares: Vec<f64> = seeds()
+        .map(|seed| simulated_share(&training, dispatch, replicas, seed))
+        .collect::<Result<_, _>>()?;
     for _ in 0..ROUNDS {
+        if shares.iter().all(|share| *share > 1.0 - LEAST_GAIN) {
+            break;
+        }
         let mut found: Option<(f64, Vec<PlannedReplica>, Vec<f64>)> = None;
         for candidate in neighbours(&best.replicas) {
-            let candidate_shares = simulated_shares(&training, dispatch, &candidate)?;
             best.simulated += 1;
-            let gain = certain_gain(&shares, &candidate_shares);
-            if let Some(gain) = gain
+            let candidate_shares = race(&training, dispatch, &candidate, &shares)?;
+            if let Some(candidate_shares) = candidate_shares
+                && let Some(gain) = certain_gain(&shares, &candidate_shares)
                 && found.as_ref().is_none_or(|(most, ..)| gain > *most)
             {
                 found = Some((gain, candidate, candidate_shares));
@@ -103,19 +111,38 @@ fn training_scenario(scenario: &Scenario) -> Scenario {
     training
 }
 
-/// Returns the share of the requests within their SLO, by training seed.
-fn simulated_shares(
+fn seeds() -> impl Iterator<Item = u64> {
+    FIRST_SEED..FIRST_SEED + SEEDS
+}
+
+/// Returns the shares of a changed plan by seed; `None` once it is worse with each of the first [`TRIED_SEEDS`] seeds.
+fn race(
     training: &Scenario,
     dispatch: DispatchOptions,
     replicas: &[PlannedReplica],
-) -> Result<Vec<f64>, SimulateError> {
-    let report = PlanReport::from_replicas(training, replicas);
-    let share = |seed: u64| {
-        let plan = report.clone();
-        let run = simulate(training, plan, replicas, dispatch, seed, &mut |_| {})?;
-        Ok(run.totals.goodput_rps / run.totals.offered_rps.max(f64::MIN_POSITIVE))
-    };
-    (FIRST_SEED..FIRST_SEED + SEEDS).map(share).collect()
+    before: &[f64],
+) -> Result<Option<Vec<f64>>, SimulateError> {
+    let mut shares = Vec::new();
+    for seed in seeds() {
+        shares.push(simulated_share(training, dispatch, replicas, seed)?);
+        let is_worse = |(after, before): (&f64, &f64)| after <= before;
+        if shares.len() == TRIED_SEEDS && shares.iter().zip(before).all(is_worse) {
+            return Ok(None);
+        }
+    }
+    Ok(Some(shares))
+}
+
+/// Returns the share of the requests within their SLO in a training run.
+fn simulated_share(
+    training: &Scenario,
+    dispatch: DispatchOptions,
+    replicas: &[PlannedReplica],
+    seed: u64,
+) -> Result<f64, SimulateError> {
+    let plan = PlanReport::from_replicas(training, replicas);
+    let run = simulate(training, plan, replicas, dispatch, seed, &mut |_| {})?;
+    Ok(run.totals.goodput_rps / run.totals.offered_rps.max(f64::MIN_POSITIVE))
 }
 
 /// Returns the mean gain over the seeds; `None` if it is small, or as likely chance.

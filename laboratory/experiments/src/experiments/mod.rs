@@ -9,6 +9,7 @@ mod loads;
 mod long_search;
 mod max_min;
 mod mixed;
+mod polish;
 mod published;
 mod reach;
 mod router;
@@ -33,4 +34,5 @@ pub(crate) const EXPERIMENTS: &[&dyn Experiment] = &[
     &max_min::MaxMin,
     &estimate::Estimate,
     &published::Published,
+    &polish::Polish,
 ];

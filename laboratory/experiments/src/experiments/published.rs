@@ -23,8 +23,6 @@ pub(crate) struct Published;
 const ALLOWED_POINTS: f64 = 0.5;
 /// The difference in points below which two entrants count as equal, whatever their intervals.
 const EQUAL_POINTS: f64 = 0.05;
-/// The number of changes of a plan that are simulated in each round of polishing.
-const POLISH: usize = 8;
 /// The counted time of runs with the recorded load, in seconds: it has counts of four minutes.
 const RECORDED_S: f64 = 239.0;
 
@@ -140,8 +138,6 @@ struct Results {
     /// The fluid bound, in percent of the offered requests.
     bounds: BTreeMap<SettingKey, f64>,
     not_run: BTreeMap<String, String>,
-    /// The rows of the table of polished plans, and the mean gain in points.
-    polished: (String, Vec<f64>),
 }
 
 impl Results {
@@ -300,38 +296,8 @@ impl Experiment for Published {
                 }
             }
         }
-        results.polished = polished(runner)?;
         Ok((page(self, &results, runner), None))
     }
-}
-
-/// Simulates figure 6.10 in the nominal world with plans that were improved by simulation. Returns the rows of a table, and the gains in
-/// points.
-fn polished(runner: &Runner) -> anyhow::Result<(String, Vec<f64>)> {
-    let world = Calibration::Nominal;
-    let plain = Planner::from_policy(GOODPUT);
-    let planners = [plain.clone(), plain.polished(POLISH)];
-    let labels = planners.clone().map(|planner| planner.label);
-    let dispatches = vec![Discipline::Deadline.into()];
-    let settings = gpu_settings("6.10", 8);
-    let sweeps = runner.sweeps_in(&[world], &settings, &planners, &[dispatches])?;
-    let (mut rows, mut gains) = (String::new(), Vec::new());
-    for (i, setting) in settings.iter().enumerate() {
-        let trial = |label: &str| sweeps[0].trial_in(world, i, label, Discipline::Deadline);
-        let (Some(before), Some(after)) = (trial(&labels[0]), trial(&labels[1])) else {
-            continue;
-        };
-        let gain = Interval::of_differences(&after.shares(), &before.shares()).scaled(100.0);
-        gains.push(gain.mean);
-        writeln!(
-            rows,
-            "| {} | {} | {} | {gain} |",
-            setting.name(),
-            Interval::new(&before.shares()).scaled(100.0),
-            Interval::new(&after.shares()).scaled(100.0),
-        )?;
-    }
-    Ok((rows, gains))
 }
 
 fn page(experiment: &dyn Experiment, results: &Results, runner: &Runner) -> Page {
@@ -367,29 +333,6 @@ fn page(experiment: &dyn Experiment, results: &Results, runner: &Runner) -> Page
          published GPUlet, whose batches already leave time for waiting, and both dispatchers send smaller batches than planned.",
     );
     page.table(&bda_table(results, &runner.calibrations));
-    page.heading("Polish by simulation");
-    page.paragraph(&format!(
-        "AlpaServe plans with a simulator in the loop. Here `--polish {POLISH}` simulates the {POLISH} best changes of one replica of a plan of `{GOODPUT}`, with a load of its own, and \
-         takes the best one as long as the gain is more than chance. Figure 6.10 in the nominal world:",
-    ));
-    let (rows, gains) = &results.polished;
-    page.table(&format!(
-        "| setting | `{GOODPUT}` | polished | points gained |\n|---|---:|---:|---:|\n{rows}"
-    ));
-    let mean = gains.iter().sum::<f64>() / gains.len().max(1) as f64;
-    let least = gains.iter().copied().fold(f64::INFINITY, f64::min);
-    page.targets(&[
-        Claim::new(
-            "never worse by more than 0.1 points",
-            format!("at worst {least:+.2} points"),
-            least >= -0.1,
-        ),
-        Claim::new(
-            "0.2 points better in the mean of the settings",
-            format!("{mean:+.2} points"),
-            mean >= 0.2,
-        ),
-    ]);
     page.heading("Every setting");
     for &world in &runner.calibrations {
         for ground in 0..results.names.len() {
