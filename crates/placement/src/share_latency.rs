@@ -141,6 +141,8 @@ pub(crate) fn latency_under_share(profile: &Profile, batch: u32, percent: f64) -
 
 #[cfg(test)]
 mod tests {
+    use std::fmt::Write as _;
+
     use packhorse_cluster::ProfileTable;
 
     use super::*;
@@ -159,10 +161,7 @@ mod tests {
         // 2 ms a row at any batch size, all of it in proportion to the share.
         let mut rows = String::new();
         for (batch, share) in [(1, 100), (2, 100), (4, 100), (1, 50), (2, 50), (4, 50)] {
-            rows.push_str(&format!(
-                "m,k,{batch},{share},{},,,,,\n",
-                200 * batch / share
-            ));
+            writeln!(rows, "m,k,{batch},{share},{},,,,,", 200 * batch / share).unwrap();
         }
         for model in LatencyModel::ALL {
             let seconds = |batch, percent| latency_by(model, &rows, batch, percent);

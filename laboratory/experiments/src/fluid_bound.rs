@@ -68,11 +68,11 @@ mod tests {
             let scenario = setting.scenario(Calibration::Nominal).expect("a file");
             for name in ["goodput", "wsm-milp"] {
                 let planner = Planner::from_policy(name);
-                let planned = planner
+                let plan = planner
                     .plan(&scenario, Discipline::Deadline, &PlanCache::default())
                     .expect("a plan");
                 let report = planner
-                    .run(&scenario, &planned, Discipline::Deadline.into(), 1)
+                    .run(&scenario, &plan, Discipline::Deadline.into(), 1)
                     .expect("a run");
                 let bound = fluid_bound(&scenario, &report);
                 assert!(report.totals.goodput_rps <= bound + 1e-9);

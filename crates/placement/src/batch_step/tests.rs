@@ -1,3 +1,5 @@
+use std::fmt::Write as _;
+
 use packhorse_cluster::{BatchStep, LatencyModel, PolicyOptions, RequestsPerSecond};
 use proptest::prelude::*;
 
@@ -20,11 +22,8 @@ fn problem(memory: u64, models: &[(&str, f64, u64)]) -> Problem {
     let mut rows = format!("{}\n", packhorse_cluster::ProfileTable::CSV_HEADER);
     for (name, ..) in models {
         for batch in [1, 100] {
-            rows.push_str(&format!(
-                "{name},k,{batch},,{},,{},,,\n",
-                10 + batch,
-                10 * batch
-            ));
+            let (ms, mib) = (10 + batch, 10 * batch);
+            writeln!(rows, "{name},k,{batch},,{ms},,{mib},,,").unwrap();
         }
     }
     Problem {
