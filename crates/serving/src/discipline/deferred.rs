@@ -17,7 +17,8 @@
 //!   discipline here sees one model: a batch starts beside those of other models, and the observed slowdown of its replica is a part of
 //!   `l`. The two are the same where a device has one model.
 //! - Proteus queues requests at the workers. Here they wait at the gateway until a replica is idle, and the earliest deadline goes first.
-//! - A replica gets one batch at a time, whatever its credits: a batch behind another one could not grow any more.
+//! - A replica gets one batch at a time, whatever its credits: a batch behind another one could not grow any more. Its device is therefore
+//!   idle while a batch is on its way, where the sources overlap both.
 
 use packhorse_cluster::Time;
 
