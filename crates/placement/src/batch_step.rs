@@ -22,7 +22,7 @@
 //! - A model with several replicas has its rate divided in proportion to what they carry; the paper's models have one replica.
 //! - Replicas without a compute share have the whole device.
 //!
-//! Plans of `goodput` are forecast by its own estimate; of the others, replicas carry full batches all the time.
+//! The forecast is that of replicas which carry full batches all the time, unless the policy has an estimate for any replicas.
 
 use packhorse_cluster::{
     ByteCount, ComputeShare, DeviceIndex, Plan, PlannedReplica, Problem, Shortfall,
@@ -30,11 +30,10 @@ use packhorse_cluster::{
 use packhorse_contention::WaitingRequest;
 
 use crate::{
-    PlanningOptions, candidates::largest_batch, forecast::forecast, goodput,
-    share_latency::ShareLatency,
+    PlanningOptions, candidates::largest_batch, forecast::forecast, share_latency::ShareLatency,
 };
 
-/// Chooses the batch sizes of a plan, and forecasts its goodput with them.
+/// Chooses the batch sizes of a plan, and forecasts the goodput of full batches.
 pub(crate) fn decide_batches(problem: &Problem, options: &PlanningOptions, plan: &mut Plan) {
     let mut step = Step::new(problem, options, plan);
     for index in 0..plan.replicas.len() {
@@ -44,10 +43,6 @@ pub(crate) fn decide_batches(problem: &Problem, options: &PlanningOptions, plan:
         .map(|index| step.carried(index))
         .collect();
     plan.replicas = step.replicas;
-    if plan.policy == goodput::NAME {
-        plan.models = goodput::estimate(problem, &plan.replicas);
-        return;
-    }
     for (model, demanded) in problem.models() {
         let of_model = plan.replicas.iter().zip(&carried);
         let of_model = of_model.filter(|(replica, _)| replica.model == model);

@@ -84,6 +84,14 @@ impl Policy for Goodput {
     fn predictor(&self) -> Option<&dyn Predictor> {
         Some(self)
     }
+
+    fn forecasts(
+        &self,
+        problem: &Problem,
+        replicas: &[PlannedReplica],
+    ) -> Option<Vec<ModelForecast>> {
+        Some(estimate(problem, replicas))
+    }
 }
 
 impl Predictor for Goodput {

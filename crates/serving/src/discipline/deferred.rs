@@ -17,8 +17,10 @@
 //!   discipline here sees one model: a batch starts beside those of other models, and the observed slowdown of its replica is a part of
 //!   `l`. The two are the same where a device has one model.
 //! - Proteus queues requests at the workers. Here they wait at the gateway until a replica is idle, and the earliest deadline goes first.
-//! - A replica gets one batch at a time, whatever its credits: a batch behind another one could not grow any more. Its device is therefore
-//!   idle while a batch is on its way, where the sources overlap both.
+//! - A replica counts as idle when the batch would arrive just as the one before it is done. The sources, too, send inputs ahead of the
+//!   computation; a batch that waited behind another one at the worker could not grow any more.
+
+use std::time::Duration;
 
 use packhorse_cluster::Time;
 
@@ -27,7 +29,7 @@ use super::{
     interface::Discipline,
     model_view::{CandidateBatch, ModelView},
 };
-use crate::{Refusal, ReplicaKey, Request, queue::QueuedRequest, replica::Replica};
+use crate::{DeviceKey, Refusal, ReplicaKey, Request, queue::QueuedRequest, replica::Replica};
 
 /// The choice among several idle replicas.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,35 +78,64 @@ impl Discipline for Deferred {
         {
             return Decision::Expire(leader.ticket);
         }
-        let Some((key, replica)) = self.idle_replica(view, leader) else {
-            return Decision::Wait(Some(due));
+        let possible = possible_batches(view, leader);
+        let next_idle = possible.iter().map(|possible| possible.idle_at).min();
+        let idle = possible
+            .into_iter()
+            .filter(|possible| possible.idle_at <= view.now);
+        let Some(chosen) = self.choose(idle) else {
+            return Decision::Wait(Some(next_idle.map_or(due, |idle| idle.min(due))));
         };
-        let (batch, until) = candidate(view, replica, leader);
-        if until <= view.now {
-            return view.dispatch(key, leader, batch);
+        if chosen.until <= view.now {
+            return view.dispatch(chosen.replica, leader, chosen.batch);
         }
-        Decision::Wait(Some(until.min(due)))
+        Decision::Wait(Some(chosen.until.min(due)))
     }
 }
 
+/// The candidate batch of the leader on one replica.
+struct PossibleBatch {
+    replica: ReplicaKey,
+    device: DeviceKey,
+    batch: CandidateBatch,
+    /// The time from which on no further row could join it in time.
+    until: Time,
+    /// The time from which on it would not wait at the worker.
+    idle_at: Time,
+}
+
 impl Deferred {
-    /// Returns the idle replica that gets the next batch, out of those that can answer its first request in time.
-    fn idle_replica<'a>(
-        &self,
-        view: ModelView<'a>,
-        leader: &QueuedRequest,
-    ) -> Option<(ReplicaKey, &'a Replica)> {
-        let mut idle = view
-            .pool
-            .round_robin()
-            .filter(|(_, replica)| replica.is_idle() && in_time(view, replica, leader));
+    /// Returns the batch that is next, out of those on idle replicas in turn.
+    fn choose(&self, mut idle: impl Iterator<Item = PossibleBatch>) -> Option<PossibleBatch> {
         match self.choice {
-            IdleChoice::LowestNumbered => {
-                idle.min_by_key(|(key, replica)| (replica.device(), *key))
-            }
+            IdleChoice::LowestNumbered => idle.min_by_key(|idle| (idle.device, idle.replica)),
             IdleChoice::RoundRobin => idle.next(),
         }
     }
+}
+
+/// Returns the candidate batch on each replica with a free credit that can answer the leader in time, in turn.
+fn possible_batches(view: ModelView<'_>, leader: &QueuedRequest) -> Vec<PossibleBatch> {
+    let able = view
+        .pool
+        .round_robin()
+        .filter(|(_, replica)| replica.has_credit() && in_time(view, replica, leader));
+    let possible = able.map(|(key, replica)| {
+        let (batch, until) = candidate(view, replica, leader);
+        let busy = replica.busy_until_and_overhead(view.now, batch.rows);
+        PossibleBatch {
+            replica: key,
+            device: replica.device(),
+            batch,
+            until,
+            idle_at: busy.map_or(view.now, |(free, overhead)| time_before(free, overhead)),
+        }
+    });
+    possible.collect()
+}
+
+fn time_before(time: Time, by: Duration) -> Time {
+    Time::ZERO + time.saturating_since(Time::ZERO + by)
 }
 
 fn takes(view: ModelView<'_>, replica: &Replica, rows: u32) -> bool {
@@ -141,15 +172,13 @@ fn candidate(
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use packhorse_cluster::Discipline as Name;
     use packhorse_contention::ServiceTimes;
 
     use super::*;
     use crate::{
-        Action, BatchKey, DeviceKey, Engine, EngineConfig, Event, ModelKey, ModelLimits,
-        ReplicaParameters, RequestKey, RequestOutcome, ShapeClass,
+        Action, BatchKey, Engine, EngineConfig, Event, ModelKey, ModelLimits, ReplicaParameters,
+        RequestKey, RequestOutcome, ShapeClass,
     };
 
     const MODEL: ModelKey = ModelKey(0);
@@ -226,6 +255,18 @@ mod tests {
             batches
         }
 
+        /// Returns the millisecond in which the next batch is sent, without further events, and the batch.
+        fn next_sent(&mut self) -> (u64, Vec<(u32, Vec<u64>)>) {
+            loop {
+                let at = self.engine.poll_timeout().expect("a batch waits");
+                let now = at.as_nanos().div_ceil(1_000_000);
+                let batches = self.actions(now);
+                if !batches.is_empty() {
+                    return (now, batches);
+                }
+            }
+        }
+
         fn arrive(&mut self, now: u64, deadline: u64) -> Vec<(u32, Vec<u64>)> {
             let request = Request {
                 id: RequestKey(self.requests),
@@ -288,6 +329,26 @@ mod tests {
         // Replica 2 stands on device 7, the lowest; replicas take turns in the order of their keys.
         assert_eq!(lowest.arrive(20, 31), [(2, vec![1])]);
         assert_eq!(in_turn.arrive(20, 31), [(1, vec![1])]);
+    }
+
+    #[test]
+    fn a_batch_is_sent_so_that_it_arrives_when_the_one_before_it_is_done() {
+        let mut run = Run::new(Name::Symphony, 1);
+        // The way takes 5 ms, which the engine learns.
+        for round in 0..20 {
+            let start = 100 * round;
+            run.arrive(start, start + 40);
+            let (sent, batches) = run.next_sent();
+            assert_eq!(batches, [(0, vec![round])]);
+            run.done(sent + 15, round, 10);
+        }
+        // This one must leave at once, and is computed until 2015.
+        assert_eq!(run.arrive(2_000, 2_017), [(0, vec![20])]);
+        assert_eq!(run.arrive(2_001, 2_028), []);
+        // Two rows would be late from 2028 − 17 on; the replica takes a batch that leaves from 2010 on.
+        let (sent, batches) = run.next_sent();
+        assert!((2_010..=2_012).contains(&sent), "{sent}");
+        assert_eq!(batches, [(0, vec![21])]);
     }
 
     #[test]

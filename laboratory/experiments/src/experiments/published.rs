@@ -315,10 +315,6 @@ fn page(experiment: &dyn Experiment, results: &Results, runner: &Runner) -> Page
          than ours would be a better policy. The *fluid bound* is the share that no plan and no dispatcher can exceed: requests as a fluid, the cheapest first, on devices \
          without memory limits, queues or batches that wait.",
     );
-    page.paragraph(
-        "`symphony` and `accscale` send a replica one batch at a time, so that its device is idle while the next batch is on its way (34 ms for 64 images). \
-         The published systems overlap the two: where batches are large, the numbers of these dispatchers here are too low, and no verdict on those systems.",
-    );
     page.heading("Target");
     page.targets(&targets(results, &runner.calibrations));
     page.heading("Settings in which another one does better");
