@@ -1,6 +1,8 @@
 //! The flags that choose how a placement policy decides.
 
-use packhorse_cluster::{ComputeMetric, ComputeShareMode, Effort, Objective, PolicyOptions};
+use packhorse_cluster::{
+    BatchStep, ComputeMetric, ComputeShareMode, Effort, LatencyModel, Objective, PolicyOptions,
+};
 
 /// The options of a placement policy.
 #[derive(clap::Args, Clone, Debug)]
@@ -24,6 +26,16 @@ pub(crate) struct PolicyOptionArgs {
     /// Search steps of `goodput`, as a multiple of the usual number, 1 to 1000 [default: 1]
     #[arg(long, value_name = "TIMES")]
     effort: Option<Effort>,
+    /// Choice of the batch sizes: own for the policy's, or bda for InSS' bisection under SLO, memory and rate [default: own]
+    #[arg(long, value_name = "STEP")]
+    batch_step: Option<BatchStep>,
+    /// Times of batches under compute shares in `gpulet`, `gslice` and the batch step bda: profile, or inss for InSS' model
+    /// [default: profile]
+    #[arg(long, value_name = "MODEL")]
+    latency_model: Option<LatencyModel>,
+    /// Let `herd` form its groups by a heuristic instead of an integer program
+    #[arg(long)]
+    herd_greedy: bool,
 }
 
 impl PolicyOptionArgs {
@@ -36,6 +48,9 @@ impl PolicyOptionArgs {
             nexus_published: self.nexus_published,
             compute_shares: self.compute_shares.unwrap_or_default(),
             effort: self.effort.unwrap_or_default(),
+            batch_step: self.batch_step.unwrap_or_default(),
+            latency_model: self.latency_model.unwrap_or_default(),
+            herd_greedy: self.herd_greedy,
         }
     }
 
@@ -46,7 +61,10 @@ impl PolicyOptionArgs {
             || self.nexus_published
             || self.prefer.is_some()
             || self.compute_shares.is_some()
-            || self.effort.is_some();
+            || self.effort.is_some()
+            || self.batch_step.is_some()
+            || self.latency_model.is_some()
+            || self.herd_greedy;
         is_given.then(|| self.options())
     }
 }

@@ -16,6 +16,10 @@ pub enum Discipline {
     Deadline,
     /// The thesis' router: a batch is sent when it is full or after a fixed time, replicas take turns, and no request is refused.
     FixedWait,
+    /// Deferred batching: a batch waits until no further request could join it in time, and goes to the lowest-numbered idle device.
+    Symphony,
+    /// The same moment, and the next idle replica in turn: the batching of Proteus.
+    Accscale,
 }
 
 /// A text that names no discipline.
@@ -27,13 +31,20 @@ pub struct UnknownDiscipline {
 
 impl Discipline {
     /// All disciplines.
-    pub const ALL: [Self; 2] = [Self::Deadline, Self::FixedWait];
+    pub const ALL: [Self; 4] = [
+        Self::Deadline,
+        Self::FixedWait,
+        Self::Symphony,
+        Self::Accscale,
+    ];
 
     /// Returns the name in configuration and reports.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Deadline => "deadline",
             Self::FixedWait => "fixed-wait",
+            Self::Symphony => "symphony",
+            Self::Accscale => "accscale",
         }
     }
 }

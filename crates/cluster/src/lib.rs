@@ -38,8 +38,8 @@ pub use node_state::{
 pub use observation::{DeviceObservation, ReplicaObservation};
 pub use plan::{ModelForecast, Plan, Violation};
 pub use policy_options::{
-    ComputeMetric, ComputeShareMode, Effort, EffortError, Objective, PolicyOptions,
-    UnknownOptionValue,
+    BatchStep, ComputeMetric, ComputeShareMode, Effort, EffortError, LatencyModel, Objective,
+    PolicyOptions, UnknownOptionValue,
 };
 pub use problem::{Conditions, DemandedModel, NetworkModel, Problem, ProblemError};
 pub use profile::{Profile, ProfileError, ProfileRow, ProfileTable};

@@ -33,6 +33,18 @@ pub struct PolicyOptions {
     #[cfg_attr(feature = "openapi", schema(value_type = Option<u32>, minimum = 1, maximum = 1000))]
     #[serde(deserialize_with = "null_as_default")]
     pub effort: Effort,
+    /// All policies: `bda` to choose the batch size of every planned replica once more, by InSS' bisection under SLO, memory and rate;
+    /// `own` or null for the policy's own batch sizes.
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
+    #[serde(deserialize_with = "null_as_default")]
+    pub batch_step: BatchStep,
+    /// `gpulet`, `gslice`, and every policy with `batch_step` `bda`: the way from a profile to the time of a batch under a compute share,
+    /// `profile` or `inss`; null is `profile`.
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
+    #[serde(deserialize_with = "null_as_default")]
+    pub latency_model: LatencyModel,
+    /// `herd`: true to form groups by a heuristic, which takes almost no time, instead of an integer program.
+    pub herd_greedy: bool,
 }
 
 /// Reads a value, or the default in place of null.
@@ -167,6 +179,32 @@ pub enum ComputeShareMode {
 
 option_values! { ComputeShareMode, "choice of compute shares", 2, Never => "never", Auto => "auto" }
 
+/// The choice of the batch sizes of a plan.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub enum BatchStep {
+    /// The batch sizes are the policy's own.
+    #[default]
+    Own,
+    /// The batch sizes are chosen once more after the placement, by bisection under SLO, memory and rate (InSS, section 5.3).
+    Bda,
+}
+
+option_values! { BatchStep, "batch step", 2, Own => "own", Bda => "bda" }
+
+/// The way from a profile to the time of a batch under a compute share.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub enum LatencyModel {
+    /// Measured and interpolated; below the smallest measured share by the rule of contention.
+    #[default]
+    Profile,
+    /// InSS' model: a locally weighted regression over the measurements, and the interference of neighbours as far as it was measured.
+    Inss,
+}
+
+option_values! { LatencyModel, "latency model", 2, Profile => "profile", Inss => "inss" }
+
 /// The number of changes that a policy's search tries, as a multiple of the default.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "u32", into = "u32")]
@@ -252,18 +290,20 @@ mod tests {
             nexus_published: false,
             compute_shares: ComputeShareMode::Auto,
             effort: Effort::new(10).unwrap(),
+            batch_step: BatchStep::Bda,
+            latency_model: LatencyModel::Inss,
+            herd_greedy: true,
         };
         let json = serde_json::to_string(&chosen).unwrap();
         assert_eq!(
             json,
-            r#"{"compute_metric":"mean","objective":"max-min","prefer_small_batch":true,"nexus_published":false,"compute_shares":"auto","effort":10}"#
+            r#"{"compute_metric":"mean","objective":"max-min","prefer_small_batch":true,"nexus_published":false,"compute_shares":"auto","effort":10,"batch_step":"bda","latency_model":"inss","herd_greedy":true}"#
         );
         assert_eq!(
             serde_json::from_str::<PolicyOptions>(&json).unwrap(),
             chosen
         );
-        let nulls =
-            r#"{"compute_metric":null,"objective":null,"compute_shares":null,"effort":null}"#;
+        let nulls = r#"{"compute_metric":null,"objective":null,"compute_shares":null,"effort":null,"batch_step":null,"latency_model":null}"#;
         assert_eq!(
             serde_json::from_str::<PolicyOptions>(nulls).unwrap(),
             PolicyOptions::default()

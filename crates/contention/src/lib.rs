@@ -2,14 +2,20 @@
 //!
 //! [`ServiceTimes`] has the times of a replica that has its device to itself, from its profile and its compute share.
 //! [`Interference`] has the rates of replicas that are active on one device at the same time. [`SlowdownModel`] learns from
-//! observations what neither contains, and a [`PairTable`] holds measurements for it. All are pure functions of their arguments:
+//! observations what neither contains, and a [`PairTable`] holds measurements for it. [`inss_seconds`] is the model of InSS, another way
+//! from measured batches to times. All are pure functions of their arguments:
 //! they read no clock and have no global state.
 
+mod inss;
 mod interference;
 mod pairs;
 mod service;
 mod slowdown;
 
+pub use inss::{
+    InssDevice, InssModel, InssWorkload, LocalRegression, RegressionError, RegressionPoint,
+    WaitingRequest, inss_seconds,
+};
 pub use interference::{ComputeDemand, Interference};
 pub use pairs::{PairMember, PairTable, PairTableError};
 pub use service::ServiceTimes;

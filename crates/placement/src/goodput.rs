@@ -84,6 +84,14 @@ impl Policy for Goodput {
     fn predictor(&self) -> Option<&dyn Predictor> {
         Some(self)
     }
+
+    fn forecasts(
+        &self,
+        problem: &Problem,
+        replicas: &[PlannedReplica],
+    ) -> Option<Vec<ModelForecast>> {
+        Some(estimate(problem, replicas))
+    }
 }
 
 impl Predictor for Goodput {
@@ -303,7 +311,7 @@ fn search_without_current_finds(
 }
 
 /// Sorts replicas into the order of a plan.
-fn sort(replicas: &mut [PlannedReplica]) {
+pub(crate) fn sort(replicas: &mut [PlannedReplica]) {
     let share = |replica: &PlannedReplica| replica.compute_share.map_or(0.0, ComputeShare::get);
     replicas.sort_by(|a, b| {
         (a.model, a.device, a.batch_size)
@@ -395,6 +403,21 @@ fn valid_current_replicas(problem: &Problem, inputs: &EstimateInputs<'_>) -> Vec
         is_valid
     });
     valid
+}
+
+/// Returns placements with their values by the objective function of the search.
+pub(crate) fn values(
+    problem: &Problem,
+    objective: Objective,
+    placements: Vec<Vec<PlannedReplica>>,
+) -> Vec<(f64, Vec<PlannedReplica>)> {
+    let inputs = EstimateInputs::new(problem);
+    let score = Score::new(&inputs, objective);
+    let value = |replicas: Vec<PlannedReplica>| {
+        let estimate = PlacementEstimate::from_replicas(&inputs, &replicas);
+        (score.value(&estimate), replicas)
+    };
+    placements.into_iter().map(value).collect()
 }
 
 /// Returns the largest value of some placements by the objective function of the search.

@@ -91,10 +91,10 @@ impl Policy for Gpulet {
     fn place(
         &self,
         problem: &Problem,
-        _options: &PlanningOptions,
+        options: &PlanningOptions,
         budget: &mut Budget<'_>,
     ) -> Result<Plan, PlaceError> {
-        let mut partitioning = Partitioning::new(problem);
+        let mut partitioning = Partitioning::new(problem, options);
         let mut order: Vec<ModelIndex> = problem.models().map(|(model, _)| model).collect();
         let idle = |model: ModelIndex| problem.models[model.0].rate == RequestsPerSecond::ZERO;
         let work = |model: ModelIndex| {
@@ -132,12 +132,12 @@ struct Partitioning<'a> {
 }
 
 impl<'a> Partitioning<'a> {
-    fn new(problem: &'a Problem) -> Self {
+    fn new(problem: &'a Problem, options: &PlanningOptions) -> Self {
         let classes = device_classes(problem);
         let curves = |model| {
             classes
                 .iter()
-                .map(|class| ThroughputCurve::new(problem, model, class))
+                .map(|class| ThroughputCurve::new(problem, options, model, class))
                 .collect()
         };
         Self {

@@ -50,7 +50,7 @@ use crate::{
     candidates::{Candidates, largest_batch},
     device_classes::{DeviceClass, device_classes},
     forecast::forecast,
-    share_latency::latency_under_share,
+    share_latency::ShareLatency,
     tolerance::CARRIED,
 };
 
@@ -68,7 +68,7 @@ impl Policy for Gslice {
     fn place(
         &self,
         problem: &Problem,
-        _options: &PlanningOptions,
+        options: &PlanningOptions,
         budget: &mut Budget<'_>,
     ) -> Result<Plan, PlaceError> {
         let classes = device_classes(problem);
@@ -77,7 +77,9 @@ impl Policy for Gslice {
         for (model, _) in problem.models() {
             budget.spend(problem.devices.len() as u64)?;
             let infeasible = candidates.infeasible(model);
-            tuned.push(infeasible.map_or_else(|| TunedModel::new(problem, &classes, model), Err));
+            tuned.push(
+                infeasible.map_or_else(|| TunedModel::new(problem, options, &classes, model), Err),
+            );
         }
         let mut packing = Packing::new(problem);
         for (number, class) in classes.iter().enumerate() {
@@ -104,6 +106,7 @@ struct TunedModel<'a> {
     model: ModelIndex,
     class: usize,
     profile: &'a Profile,
+    latencies: ShareLatency<'a>,
     /// The rate in requests per second.
     rate: f64,
     /// The limit `T`, in seconds.
@@ -131,12 +134,13 @@ impl<'a> TunedModel<'a> {
     /// If no batch is in time and fits the memory.
     fn new(
         problem: &'a Problem,
+        options: &PlanningOptions,
         classes: &[DeviceClass<'a>],
         model: ModelIndex,
     ) -> Result<Self, Shortfall> {
         let numbered = classes.iter().enumerate();
         let possible = numbered.filter_map(|(number, class)| {
-            let alone = Self::untuned(problem, number, class, model)?;
+            let alone = Self::untuned(problem, options, number, class, model)?;
             let per_cost = alone.target(alone.rate).throughput(alone.whole) / class.cost;
             Some((per_cost, alone))
         });
@@ -157,6 +161,7 @@ impl<'a> TunedModel<'a> {
     /// Returns the model before the loop; `None` if no batch on a whole device of the class is in time and fits the memory.
     fn untuned(
         problem: &'a Problem,
+        options: &PlanningOptions,
         number: usize,
         class: &DeviceClass<'_>,
         model: ModelIndex,
@@ -170,6 +175,7 @@ impl<'a> TunedModel<'a> {
             model,
             class: number,
             profile,
+            latencies: ShareLatency::new(options, &demanded.id, class.kind, profile),
             rate: demanded.rate.get(),
             limit: demanded.slo.as_secs_f64() / 2.0,
             max_batch,
@@ -180,18 +186,18 @@ impl<'a> TunedModel<'a> {
             },
             remainder: None,
         };
-        tuned.whole.batch = tuned.target(tuned.rate).largest_batch(max_batch, WHOLE)?;
+        let largest = tuned.target(tuned.rate).largest_batch(max_batch, WHOLE)?;
+        tuned.whole.batch = largest;
         Some(tuned)
     }
 
     /// Returns the target of the loop for a rate.
-    fn target(&self, rate: f64) -> TuningTarget<impl Fn(u32, f64) -> f64 + use<'a>> {
-        let profile = self.profile;
+    fn target(&self, rate: f64) -> TuningTarget<impl Fn(u32, f64) -> f64> {
         TuningTarget {
             limit: self.limit,
             rate,
             max_batch: self.max_batch,
-            latency: move |batch, share| latency_under_share(profile, batch, share),
+            latency: |batch, share| self.latencies.seconds(batch, share),
         }
     }
 
@@ -203,14 +209,17 @@ impl<'a> TunedModel<'a> {
         let rest = self.rate - self.full_devices as f64 * throughput;
         if rest > self.rate * (1.0 - CARRIED) && self.full_devices < devices {
             let target = self.target(rest);
-            self.remainder = target.settle(target.tune());
+            let remainder = target.settle(target.tune());
+            drop(target);
+            self.remainder = remainder;
         }
         if self.rate == 0.0 {
             let smallest = OperatingPoint {
                 batch: 1,
                 share: 1.0,
             };
-            self.remainder = self.target(0.0).settle(smallest);
+            let remainder = self.target(0.0).settle(smallest);
+            self.remainder = remainder;
         }
     }
 

@@ -52,7 +52,7 @@ use crate::{
 
 pub(crate) mod coefficients;
 mod latency;
-mod least_squares;
+pub(crate) mod least_squares;
 mod sizing;
 #[cfg(test)]
 mod tests;

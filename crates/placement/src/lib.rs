@@ -4,6 +4,7 @@
 //! [`Plan`](packhorse_cluster::Plan) without [violations](packhorse_cluster::Plan::violations). The crate is pure: it has no clock and
 //! no randomness, and makes the same plan for the same problem. [`POLICIES`] lists the policies; each has a file of its own.
 
+mod batch_step;
 mod budget;
 mod candidates;
 mod device_classes;
@@ -18,8 +19,10 @@ mod forecast;
 mod goodput;
 mod gpulet;
 mod gslice;
+mod herd;
 mod igniter;
 mod milp;
+mod neighbours;
 mod nexus;
 mod planning_options;
 mod policies;
@@ -36,6 +39,7 @@ pub use error::PlaceError;
 pub use explain::explain;
 pub use goodput::estimate;
 pub use igniter::coefficients::{CoefficientsError, IgniterCoefficients};
+pub use neighbours::neighbours;
 pub use planning_options::PlanningOptions;
 pub use policies::{DEFAULT_POLICY, FALLBACK_POLICY, POLICIES, UnknownPolicy, policy};
 pub use policy::{Policy, PolicyEntry};

@@ -48,7 +48,7 @@ use crate::{
 };
 
 mod formulation;
-mod solver;
+pub(crate) mod solver;
 
 /// The fraction by which a later program may fall below an earlier optimum, because solvers work within tolerances.
 const OPTIMUM_TOLERANCE: f64 = 1e-7;

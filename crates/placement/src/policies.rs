@@ -6,7 +6,7 @@ use packhorse_cluster::{PlannedReplica, Problem};
 
 use crate::{
     PlanningOptions, PolicyEntry, PredictError, exclusive, first_fit, goodput, gpulet, gslice,
-    igniter, milp, nexus, usher,
+    herd, igniter, milp, nexus, usher,
 };
 
 /// The table of all policies.
@@ -86,6 +86,13 @@ pub const POLICIES: &[PolicyEntry] = &[
         assumes: "half of an SLO is for filling a batch; a batch under a compute share takes what the profile or the rule of \
                   contention says; no interference",
         policy: &gslice::Gslice,
+    },
+    PolicyEntry {
+        name: herd::NAME,
+        summary: "Forms groups of devices that serve the same models, such that the rate of each model may grow by the same large factor.",
+        source: "Zhang et al., \"SHEPHERD: Serving DNNs in the Wild\", NSDI 2023, the planner Herd, from published reading notes",
+        assumes: "a device computes one batch at a time; a group's devices are interchangeable; any model may burst",
+        policy: &herd::Herd,
     },
     PolicyEntry {
         name: goodput::NAME,

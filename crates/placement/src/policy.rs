@@ -1,8 +1,8 @@
 //! The interface of the policies.
 
-use packhorse_cluster::{Plan, Problem};
+use packhorse_cluster::{BatchStep, ModelForecast, Plan, PlannedReplica, Problem};
 
-use crate::{Budget, PlaceError, PlanningOptions, Predictor};
+use crate::{Budget, PlaceError, PlanningOptions, Predictor, batch_step};
 
 /// A placement policy.
 pub trait Policy: Sync {
@@ -18,6 +18,15 @@ pub trait Policy: Sync {
 
     /// Returns the policy's own model of batch times, if it has one.
     fn predictor(&self) -> Option<&dyn Predictor> {
+        None
+    }
+
+    /// Returns the policy's own forecast of each model with any replicas, if it has one.
+    fn forecasts(
+        &self,
+        _problem: &Problem,
+        _replicas: &[PlannedReplica],
+    ) -> Option<Vec<ModelForecast>> {
         None
     }
 }
@@ -56,6 +65,12 @@ impl PolicyEntry {
     ) -> Result<Plan, PlaceError> {
         problem.validate().map_err(PlaceError::Invalid)?;
         let mut plan = self.policy.place(problem, options, budget)?;
+        if options.policy.batch_step == BatchStep::Bda {
+            batch_step::decide_batches(problem, options, &mut plan);
+            if let Some(forecasts) = self.policy.forecasts(problem, &plan.replicas) {
+                plan.models = forecasts;
+            }
+        }
         for replica in &mut plan.replicas {
             let profile = problem.profile(replica.model, replica.device);
             replica.memory = profile.and_then(|profile| profile.memory(replica.batch_size));

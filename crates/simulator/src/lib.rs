@@ -12,6 +12,7 @@ mod csv_report;
 mod curves;
 mod device;
 mod options;
+mod polish;
 mod random;
 mod rate;
 mod report;
@@ -27,6 +28,7 @@ pub use csv_report::reports_to_csv;
 pub use curves::Curves;
 pub use options::{DispatchOptions, Estimate, Replanning};
 pub use packhorse_serving::DeadlineOptions;
+pub use polish::{PolishedPlan, polish};
 pub use rate::Rate;
 pub use report::{
     ModelReport, PlanFileError, PlanFileProblem, PlanReport, PlannedModelReport, Quantiles,

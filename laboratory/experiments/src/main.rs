@@ -7,6 +7,8 @@
 mod check;
 mod experiment;
 mod experiments;
+mod fluid_bound;
+mod intervals;
 mod page;
 mod plan_cache;
 mod planner;

@@ -84,6 +84,13 @@ impl Page {
         self.files.push((file, figure.to_svg()));
     }
 
+    /// Adds a file beside the page, and a sentence that names it.
+    pub(crate) fn csv(&mut self, content: String) {
+        let file = format!("{}.csv", self.name);
+        self.paragraph(&format!("All numbers are in [{file}]({file})."));
+        self.files.push((file, content));
+    }
+
     /// Adds a table of statements of the thesis, with the results and their agreement.
     pub(crate) fn claims(&mut self, claims: &[Claim]) {
         self.claim_table(["the thesis", "here", "agrees"], claims);

@@ -3,10 +3,14 @@
 use std::{fs, time::Duration};
 
 use anyhow::Context as _;
-use packhorse_cluster::{Discipline, Objective, PlannedReplica, PolicyOptions, Problem, Time};
-use packhorse_placement::{Budget, IgniterCoefficients, POLICIES, PlanningOptions, policy};
+use packhorse_cluster::{
+    BatchStep, Discipline, LatencyModel, Objective, PlannedReplica, PolicyOptions, Problem, Time,
+};
+use packhorse_placement::{
+    Budget, IgniterCoefficients, POLICIES, PlanningOptions, estimate, neighbours, policy,
+};
 use packhorse_simulator::{
-    DispatchOptions, PlanReport, Replanning, ReplicaReport, Report, Scenario, simulate,
+    DispatchOptions, PlanReport, Replanning, ReplicaReport, Report, Scenario, polish, simulate,
     simulate_replanning,
 };
 use serde::Deserialize;
@@ -15,6 +19,9 @@ use crate::{plan_cache::PlanCache, setting::root};
 
 /// The policies whose plan depends on the calibration and the discipline. All others plan once per setting.
 const DEPEND_ON_CONDITIONS: [&str; 1] = ["goodput"];
+
+/// The policies that are compared on `published` alone: the pages of the thesis' figures have those that were there before.
+const ONLY_PUBLISHED: [&str; 1] = ["herd"];
 
 /// The budget of a policy for a plan during a run, in steps, as in `packhorse simulate --replan-every`.
 const REPLAN_STEPS: u64 = 10_000_000;
@@ -36,6 +43,14 @@ pub(crate) struct Planner {
     small_batches: bool,
     /// A model and the batch size that replaces the plan's.
     batches: Option<(&'static str, u32)>,
+    /// The choice of the batch sizes.
+    batch_step: BatchStep,
+    /// The way from profiles to times under compute shares.
+    latency_model: LatencyModel,
+    /// True if `herd` forms its groups by the heuristic.
+    herd_greedy: bool,
+    /// The number of changes of a plan that are simulated in each round; `None` for the plan as it is.
+    polish: Option<usize>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -56,6 +71,10 @@ impl Planner {
             without_shares: false,
             small_batches: false,
             batches: None,
+            batch_step: BatchStep::default(),
+            latency_model: LatencyModel::default(),
+            herd_greedy: false,
+            polish: None,
         }
     }
 
@@ -99,6 +118,39 @@ impl Planner {
         }
     }
 
+    pub(crate) fn with_batch_step(self, batch_step: BatchStep) -> Self {
+        Self {
+            label: format!("{}, {batch_step}", self.label),
+            batch_step,
+            ..self
+        }
+    }
+
+    pub(crate) fn with_latency_model(self, latency_model: LatencyModel) -> Self {
+        Self {
+            label: format!("{}, {latency_model}", self.label),
+            latency_model,
+            ..self
+        }
+    }
+
+    pub(crate) fn greedy(self) -> Self {
+        Self {
+            label: format!("{}, greedy", self.label),
+            herd_greedy: true,
+            ..self
+        }
+    }
+
+    /// Improves the plans by simulating their `count` best changes, round after round.
+    pub(crate) fn polished(self, count: usize) -> Self {
+        Self {
+            label: format!("{}, polish {count}", self.label),
+            polish: Some(count),
+            ..self
+        }
+    }
+
     pub(crate) fn replanning(self, every: Duration) -> Self {
         Self {
             label: format!("{}, replanning", self.label),
@@ -107,8 +159,16 @@ impl Planner {
         }
     }
 
-    /// Returns a planner for each policy.
+    /// Returns a planner for each policy on the pages of the thesis' figures.
     pub(crate) fn all() -> Vec<Self> {
+        let planners = Self::every_policy().into_iter();
+        planners
+            .filter(|planner| !ONLY_PUBLISHED.contains(&planner.label.as_str()))
+            .collect()
+    }
+
+    /// Returns a planner for each policy.
+    pub(crate) fn every_policy() -> Vec<Self> {
         POLICIES
             .iter()
             .map(|entry| Self::from_policy(entry.name))
@@ -137,6 +197,9 @@ impl Planner {
             policy: PolicyOptions {
                 objective: self.objective,
                 prefer_small_batch: self.small_batches,
+                batch_step: self.batch_step,
+                latency_model: self.latency_model,
+                herd_greedy: self.herd_greedy,
                 ..PolicyOptions::default()
             },
         })
@@ -154,7 +217,15 @@ impl Planner {
                 let options = self.options(scenario)?;
                 let mut problem = scenario.problem.clone();
                 problem.discipline = discipline;
-                let (plan, solve_ms) = cache.plan(name, problem, options)?;
+                let (mut plan, solve_ms) = cache.plan(name, problem.clone(), options)?;
+                if let Some(count) = self.polish {
+                    let mut neighbours = |replicas: &[PlannedReplica]| {
+                        neighbours(&problem, replicas, self.objective, count)
+                    };
+                    plan.replicas =
+                        polish(scenario, discipline, &plan.replicas, &mut neighbours)?.replicas;
+                    plan.models = estimate(&problem, &plan.replicas);
+                }
                 let report = PlanReport::new(scenario, &plan, solve_ms);
                 (plan.replicas, report)
             }

@@ -105,7 +105,7 @@ impl Runner {
                 not_run.push((planner.label.clone(), reason.to_owned()));
                 continue;
             }
-            let disciplines = DISCIPLINES.into_iter().filter(|&discipline| {
+            let disciplines = Discipline::ALL.into_iter().filter(|&discipline| {
                 lists
                     .iter()
                     .flatten()

@@ -71,6 +71,12 @@ impl Trial {
             / self.model_mean(name, |model| model.offered_rps)
     }
 
+    /// Returns the share of the offered requests that was answered within the SLO, for each seed.
+    pub(crate) fn shares(&self) -> Vec<f64> {
+        let share = |report: &Report| report.totals.goodput_rps / report.totals.offered_rps;
+        self.reports.iter().map(share).collect()
+    }
+
     pub(crate) fn runs(&self, label: impl Into<String>) -> Runs<'_> {
         Runs {
             label: label.into(),

@@ -1,7 +1,7 @@
 //! `packhorse policy`: shows and sets the placement policy and the dispatch discipline.
 
 use packhorse_api::{PolicyChange, PolicyView};
-use packhorse_cluster::{ComputeShareMode, Discipline, Effort};
+use packhorse_cluster::{BatchStep, ComputeShareMode, Discipline, Effort, LatencyModel};
 
 use crate::{context::Context, output, policy_options::PolicyOptionArgs};
 
@@ -16,8 +16,8 @@ pub(crate) struct PolicyArgs {
 enum PolicyCommand {
     /// Set the placement policy, its options, or the dispatch discipline
     #[command(after_help = "\
-The options of a policy (--creq, --objective, --nexus-published, --prefer, --compute-shares, --effort) \
-are set together: an option that is not given returns to its default.
+The options of a policy (--creq, --objective, --nexus-published, --prefer, --compute-shares, --effort, \
+--batch-step, --latency-model, --herd-greedy) are set together: an option that is not given returns to its default.
 
 Examples:
   packhorse policy set exclusive
@@ -27,11 +27,11 @@ Examples:
 }
 
 #[derive(clap::Args)]
-#[group(id = "change", required = true, multiple = true, args = ["policy", "discipline", "creq", "objective", "nexus_published", "prefer", "compute_shares", "effort"])]
+#[group(id = "change", required = true, multiple = true, args = ["policy", "discipline", "creq", "objective", "nexus_published", "prefer", "compute_shares", "effort", "batch_step", "latency_model", "herd_greedy"])]
 struct SetArgs {
     /// Placement policy; `packhorse policy` lists them
     policy: Option<String>,
-    /// Dispatch discipline: deadline or fixed-wait
+    /// Dispatch discipline: deadline, fixed-wait, symphony or accscale
     #[arg(long, value_name = "DISCIPLINE")]
     discipline: Option<Discipline>,
     #[command(flatten)]
@@ -80,6 +80,11 @@ fn print(view: &PolicyView) -> anyhow::Result<()> {
             .then(|| "nexus as published".to_owned()),
         limits_shares.then(|| format!("compute shares {}", options.compute_shares)),
         searches_longer.then(|| format!("effort {}", options.effort.get())),
+        (options.batch_step != BatchStep::Own)
+            .then(|| format!("batch step {}", options.batch_step)),
+        (options.latency_model != LatencyModel::Profile)
+            .then(|| format!("latency model {}", options.latency_model)),
+        options.herd_greedy.then(|| "herd greedy".to_owned()),
     ];
     let chosen: Vec<String> = chosen.into_iter().flatten().collect();
     output::print_line(format!("{}\n", chosen.join(", ")))?;

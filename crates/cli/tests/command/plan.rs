@@ -157,7 +157,7 @@ async fn a_policy_and_its_options_ask_for_the_plan_they_would_make() {
         "policy": "usher", "discipline": "fixed-wait",
         "options": {
             "compute_metric": "mean", "objective": "max-min", "prefer_small_batch": true, "nexus_published": true,
-            "compute_shares": "auto", "effort": 10,
+            "compute_shares": "auto", "effort": 10, "batch_step": "bda", "latency_model": "inss", "herd_greedy": true,
         },
         "models": [], "remove": [], "devices": [], "explain": false,
     });
@@ -171,7 +171,7 @@ async fn a_policy_and_its_options_ask_for_the_plan_they_would_make() {
         .mount(&gateway.server)
         .await;
     let args = "plan --policy usher --discipline fixed-wait --creq mean --objective max-min --prefer small-batch \
-                --nexus-published --compute-shares auto --effort 10";
+                --nexus-published --compute-shares auto --effort 10 --batch-step bda --latency-model inss --herd-greedy";
     let args: Vec<&str> = args.split_whitespace().collect();
     assert!(gateway.run(&args).text().starts_with("plan 7 by first-fit"));
     gateway.server.verify().await;

@@ -8,7 +8,7 @@ use crate::gateway::{Gateway, admin};
 pub(crate) fn options() -> Value {
     json!({
         "compute_metric": "mean", "objective": "goodput", "prefer_small_batch": true, "nexus_published": false,
-        "compute_shares": "never", "effort": 1,
+        "compute_shares": "never", "effort": 1, "batch_step": "own", "latency_model": "profile", "herd_greedy": false,
     })
 }
 

@@ -4,8 +4,8 @@ use packhorse_cluster::{ByteCount, ModelIndex, Problem};
 
 use super::partition_sizes::{SIZES, WHOLE, WHOLE_INDEX};
 use crate::{
-    candidates::largest_batch, device_classes::DeviceClass, duty_cycle::BatchTimes,
-    share_latency::latency_under_share, tolerance::ROUNDING,
+    PlanningOptions, candidates::largest_batch, device_classes::DeviceClass,
+    duty_cycle::BatchTimes, share_latency::ShareLatency, tolerance::ROUNDING,
 };
 
 /// The factor on measured latencies, which the published code uses because they are exceeded in practice.
@@ -52,6 +52,7 @@ pub(super) enum CurveError {
 impl ThroughputCurve {
     pub(super) fn new(
         problem: &Problem,
+        options: &PlanningOptions,
         model: ModelIndex,
         class: &DeviceClass<'_>,
     ) -> Result<Self, CurveError> {
@@ -61,9 +62,9 @@ impl ThroughputCurve {
             .get(&demanded.id, class.kind)
             .ok_or(CurveError::NoProfile)?;
         let slo = demanded.slo.as_secs_f64();
-        let latency = |batch, percent| {
-            LATENCY_MARGIN * latency_under_share(profile, batch, f64::from(percent))
-        };
+        let latencies = ShareLatency::new(options, &demanded.id, class.kind, profile);
+        let latency =
+            |batch, percent| LATENCY_MARGIN * latencies.seconds(batch, f64::from(percent));
         let in_time = |batch: &u32| 2.0 * latency(*batch, WHOLE) <= slo;
         let sizes = 1..=largest_batch(profile, demanded);
         let most = sizes.rev().find(in_time).ok_or(CurveError::TooSlow)?;

@@ -3,9 +3,15 @@
 use std::collections::BTreeMap;
 
 use packhorse_cluster::{DeviceKind, ModelId};
+use packhorse_contention::{
+    InssDevice, InssModel, LocalRegression, RegressionError, RegressionPoint,
+};
 use serde::Deserialize;
 
 use super::least_squares::{self, fit, fit_line};
+
+/// The smallest fraction of a measured time that counts as computing, where the measured copying and launching take all of it.
+const LEAST_RUNNING: f64 = 0.05;
 
 /// The coefficients of iGniter's latency model for kinds of devices and models on them. They are fitted to measurements by least squares,
 /// as in the paper and its published code.
@@ -83,6 +89,8 @@ pub(super) struct ModelCoefficients {
     pub(super) power: [f64; 2],
     /// The cache use in percent: slope by processing ability in requests/s, and intercept.
     pub(super) cache: [f64; 2],
+    /// The cache use in percent as InSS models it: slope by percent of share, and intercept.
+    cache_by_share: [f64; 2],
     /// The sensitivity to the neighbours' cache use, `α_cache`.
     pub(super) cache_sensitivity: f64,
 }
@@ -191,6 +199,42 @@ impl IgniterCoefficients {
     ) -> Option<(&Hardware, &ModelCoefficients)> {
         let fitted = self.models.get(&(model.clone(), kind.clone()))?;
         Some((self.hardware.get(kind)?, fitted))
+    }
+
+    /// Returns the coefficients of InSS' model, which needs the same measurements, if both are known. `measured` are times of batches
+    /// alone, copying and launching included.
+    ///
+    /// # Errors
+    /// If there is no measured time.
+    pub(crate) fn inss(
+        &self,
+        model: &ModelId,
+        kind: &DeviceKind,
+        measured: &[RegressionPoint],
+    ) -> Option<Result<(InssDevice, InssModel), RegressionError>> {
+        let (hardware, fitted) = self.workload(model, kind)?;
+        let device = InssDevice {
+            bus_bytes_per_second: 1e3 * hardware.bus,
+            launch: hardware.schedule.map(|ms| 1e-3 * ms),
+        };
+        let copied = fitted.input_bytes + fitted.output_bytes;
+        let fixed = |batch: u32| {
+            copied * f64::from(batch) / device.bus_bytes_per_second + 1e-3 * fitted.schedule
+        };
+        let running = |point: &RegressionPoint| RegressionPoint {
+            seconds: (point.seconds - fixed(point.batch)).max(LEAST_RUNNING * point.seconds),
+            ..*point
+        };
+        let running = LocalRegression::new(measured.iter().map(running).collect());
+        let of_model = |running| InssModel {
+            copied_bytes: copied,
+            kernels: fitted.kernels,
+            launch: 1e-3 * fitted.schedule / fitted.kernels.max(1.0),
+            running,
+            cache: fitted.cache_by_share,
+            cache_sensitivity: fitted.cache_sensitivity,
+        };
+        Some(running.map(|running| (device, of_model(running))))
     }
 }
 
@@ -326,6 +370,8 @@ impl Measurements {
             let time = self.value_at("latency_ms", batch, share)? - schedule;
             cache.push((1e3 * batch / time, used));
         }
+        let by_share = self.points("l2_pct").into_iter();
+        let by_share = by_share.map(|(_, share, used)| (share, used));
         let pair_clock = self.value("pair_clock_mhz")? / hardware.max_frequency;
         let slower = self.value("pair_ms")? * pair_clock / self.positive_value("solo_ms")? - 1.0;
         Ok(ModelCoefficients {
@@ -336,6 +382,7 @@ impl Measurements {
             active: fit_active(&active).ok_or_else(|| self.missing("latency_ms"))?,
             power: fit_line(power.into_iter()).ok_or_else(|| self.missing("draw_w"))?,
             cache: fit_line(cache.into_iter()).ok_or_else(|| self.missing("l2_pct"))?,
+            cache_by_share: fit_line(by_share).ok_or_else(|| self.missing("l2_pct"))?,
             cache_sensitivity: slower / self.positive_value("pair_l2_pct")?,
         })
     }

@@ -51,7 +51,7 @@ pub(super) fn error<const N: usize>(rows: &[([f64; N], f64)], solution: &[f64; N
 }
 
 /// Returns the slope and the intercept of the line with the smallest error; `None` if the points do not determine it.
-pub(super) fn fit_line(points: impl Iterator<Item = (f64, f64)>) -> Option<[f64; 2]> {
+pub(crate) fn fit_line(points: impl Iterator<Item = (f64, f64)>) -> Option<[f64; 2]> {
     fit(&points.map(|(x, y)| ([x, 1.0], y)).collect::<Vec<_>>())
 }
 

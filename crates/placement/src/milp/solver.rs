@@ -7,7 +7,7 @@ use good_lp::{
 use crate::{Budget, PlaceError};
 
 /// Solves a program to optimality, deterministically.
-pub(super) fn solve(
+pub(crate) fn solve(
     program: UnsolvedProblem,
     constraints: Vec<Constraint>,
     budget: &mut Budget<'_>,

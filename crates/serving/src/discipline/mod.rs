@@ -2,6 +2,7 @@
 
 mod deadline;
 mod decision;
+mod deferred;
 mod fixed_wait;
 mod interface;
 mod model_view;
@@ -22,6 +23,12 @@ pub(crate) fn configured_discipline(config: &EngineConfig) -> Box<dyn Discipline
         }),
         Name::FixedWait => Box::new(fixed_wait::FixedWait {
             max_wait: config.max_batch_wait,
+        }),
+        Name::Symphony => Box::new(deferred::Deferred {
+            choice: deferred::IdleChoice::LowestNumbered,
+        }),
+        Name::Accscale => Box::new(deferred::Deferred {
+            choice: deferred::IdleChoice::RoundRobin,
         }),
     }
 }

@@ -198,12 +198,12 @@ async fn options_stay_chosen_until_others_take_their_place() {
     let gateway = Gateway::start().await;
     let own = json!({
         "compute_metric": null, "objective": "goodput", "prefer_small_batch": false, "nexus_published": false,
-        "compute_shares": "never", "effort": 1,
+        "compute_shares": "never", "effort": 1, "batch_step": "own", "latency_model": "profile", "herd_greedy": false,
     });
     assert_eq!(gateway.get("/v1/policy").await.ok(200)["options"], own);
     let chosen = json!({
         "compute_metric": "mean", "objective": "max-min", "prefer_small_batch": true, "nexus_published": true,
-        "compute_shares": "auto", "effort": 10,
+        "compute_shares": "auto", "effort": 10, "batch_step": "bda", "latency_model": "inss", "herd_greedy": true,
     });
     let change = json!({"policy": "ao-milp", "options": chosen});
     let view = gateway.put("/v1/policy", &change).await.ok(200);

@@ -9,6 +9,8 @@ mod loads;
 mod long_search;
 mod max_min;
 mod mixed;
+mod polish;
+mod published;
 mod rates;
 mod reach;
 mod router;
@@ -33,4 +35,6 @@ pub(crate) const EXPERIMENTS: &[&dyn Experiment] = &[
     &max_min::MaxMin,
     &estimate::Estimate,
     &rates::Rates,
+    &published::Published,
+    &polish::Polish,
 ];
