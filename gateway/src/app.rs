@@ -5,6 +5,7 @@ use std::{io, net::SocketAddr, time::Duration};
 use packhorse_placement::UnknownPolicy;
 use packhorse_service::StateDirError;
 use packhorse_wire::LinkSecret;
+use tokio::time::{Instant, sleep};
 
 use crate::{
     api::{
@@ -13,6 +14,7 @@ use crate::{
     },
     config::Settings,
     controller::{Controller, ControllerConfig},
+    descriptors,
     driver::{DataPlane, DataPlaneConfig},
     serve::{ConnectionLimits, Server},
     state_dir::{GatewayDir, SecretError, read_secret},
@@ -22,6 +24,11 @@ use crate::{
 /// The time for which agents and admins get their last answers; by then all inference requests are answered.
 const ADMIN_GRACE: Duration = Duration::from_secs(1);
 
+/// The paths of the inference listener that are answered even above its limit of connections.
+const HEALTH: &str = "/v2/health/";
+/// The path of the admin listener that is answered even above its limit of connections.
+const METRICS: &str = "/metrics";
+
 /// A running gateway.
 #[derive(Debug)]
 pub struct App {
@@ -30,6 +37,7 @@ pub struct App {
     controller: Controller,
     data_plane: DataPlane,
     store: Store,
+    lame_duck: Duration,
     grace: Duration,
     // The last field: the lock on the folder is released when nothing writes there any more.
     _state: GatewayDir,
@@ -127,20 +135,36 @@ impl App {
             },
             document,
         );
-        let connections = ConnectionLimits {
-            connections: settings.max_connections,
+        let shares = descriptors::raise_and_divide(settings.max_connections);
+        let connections = |connections, always_answered| ConnectionLimits {
+            connections,
             head_timeout: settings.client_timeout,
+            idle_timeout: settings.keep_alive,
+            write_timeout: settings.client_timeout,
+            always_answered,
         };
-        let bind = |flag, address, routes| async move {
-            let bound = Server::bind(address, routes, connections).await;
+        let bind = |flag, address, routes, limits| async move {
+            let bound = Server::bind(address, routes, limits).await;
             bound.map_err(|source| StartError::Listen {
                 flag,
                 address,
                 source,
             })
         };
-        let inference = bind("listen", settings.listen, inference_routes).await?;
-        let admin = bind("admin-listen", settings.admin_listen, admin_routes).await?;
+        let inference = bind(
+            "listen",
+            settings.listen,
+            inference_routes,
+            connections(shares.inference, HEALTH),
+        )
+        .await?;
+        let admin = bind(
+            "admin-listen",
+            settings.admin_listen,
+            admin_routes,
+            connections(shares.admin, METRICS),
+        )
+        .await?;
         state.write_endpoints(inference.address(), admin.address())?;
         tracing::info!(inference = %inference.address(), admin = %admin.address(), "the gateway is up");
         Ok(Self {
@@ -149,6 +173,7 @@ impl App {
             controller,
             data_plane,
             store,
+            lame_duck: settings.lame_duck,
             grace: settings.shutdown_grace,
             _state: state,
         })
@@ -164,14 +189,22 @@ impl App {
         self.admin.address()
     }
 
-    /// Takes no new requests, answers the present ones within the grace period, and ends. Workers keep running and wait for the next
-    /// gateway.
+    /// Is no longer ready, but serves for the lame-duck time; then takes no new requests, answers the present ones within the grace
+    /// period, and ends. Workers keep running and wait for the next gateway.
     pub async fn shutdown(self) {
+        self.data_plane.begin_lame_duck();
+        if !self.lame_duck.is_zero() {
+            tracing::info!(lame_duck = ?self.lame_duck, "stopping: no longer ready, but still serving");
+            sleep(self.lame_duck).await;
+        }
         tracing::info!("stopping: answering the requests in flight");
-        self.inference.shutdown(self.grace).await;
-        self.data_plane.shutdown(self.grace).await;
+        let deadline = Instant::now() + self.grace;
+        self.inference.drain(deadline).await;
+        // The grace period is over, or nothing is in flight: what is left is refused, and these answers leave.
+        self.data_plane.shutdown(Duration::ZERO).await;
+        self.inference.shutdown(Instant::now()).await;
         self.controller.shutdown().await;
-        self.admin.shutdown(ADMIN_GRACE).await;
+        self.admin.shutdown(Instant::now() + ADMIN_GRACE).await;
         self.store.close().await;
         tracing::info!("stopped");
     }

@@ -6,6 +6,7 @@ pub mod app;
 mod clock;
 pub mod config;
 pub mod controller;
+mod descriptors;
 pub mod driver;
 pub mod serve;
 pub mod state_dir;

@@ -1,28 +1,47 @@
 //! An HTTP/1.1 server with limits on its connections.
 
+mod activity;
+mod connection;
+mod overflow;
+mod stream;
+
 use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
 use axum::Router;
 use hyper::server::conn::http1;
-use hyper_util::{
-    rt::{TokioIo, TokioTimer},
-    server::graceful::GracefulShutdown,
-    service::TowerToHyperService,
-};
 use tokio::{
     net::{TcpListener, TcpStream},
     sync::Semaphore,
-    task::JoinHandle,
+    time::Instant,
 };
-use tokio_util::sync::CancellationToken;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+pub(crate) use self::overflow::OVERFLOW_CONNECTIONS;
+use self::{connection::serve_connection, overflow::Overflow};
+
+/// The largest head of a request in bytes, and the size of a connection's buffers: what a kept connection holds while it is idle.
+/// hyper answers a longer head with 431.
+pub const HEAD_LIMIT: usize = 16 << 10;
+
+/// The time for the last answers to leave after the handlers have ended.
+const LAST_ANSWERS: Duration = Duration::from_millis(500);
+
+/// The wait before the next attempt after a connection could not be accepted.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// The limits of the connections of a listener.
 #[derive(Clone, Copy, Debug)]
 pub struct ConnectionLimits {
-    /// The most connections at a time; further ones wait in the listener's backlog.
+    /// The most connections at a time; a further one is answered 503 and closed.
     pub connections: usize,
-    /// The longest time for a request's head, from the beginning of the connection or the end of the previous request.
+    /// The longest time for a request's head, from the beginning of the connection or from the head's first byte.
     pub head_timeout: Duration,
+    /// The longest time for which a connection is kept between two requests.
+    pub idle_timeout: Duration,
+    /// The longest time for which a client may take nothing of its answer.
+    pub write_timeout: Duration,
+    /// The beginning of the paths that are answered even to connections above the limit.
+    pub always_answered: &'static str,
 }
 
 /// A server on one listener.
@@ -30,7 +49,8 @@ pub struct ConnectionLimits {
 pub struct Server {
     address: SocketAddr,
     stop: CancellationToken,
-    task: JoinHandle<GracefulShutdown>,
+    end: CancellationToken,
+    tasks: TaskTracker,
 }
 
 impl Server {
@@ -44,14 +64,22 @@ impl Server {
         limits: ConnectionLimits,
     ) -> io::Result<Self> {
         let listener = TcpListener::bind(address).await?;
-        let address = listener.local_addr()?;
-        let stop = CancellationToken::new();
-        let task = tokio::spawn(accept(listener, router, limits, stop.clone()));
-        Ok(Self {
-            address,
-            stop,
-            task,
-        })
+        let server = Self {
+            address: listener.local_addr()?,
+            stop: CancellationToken::new(),
+            end: CancellationToken::new(),
+            tasks: TaskTracker::new(),
+        };
+        let acceptor = Acceptor {
+            router,
+            limits,
+            http: http(),
+            stop: server.stop.clone(),
+            end: server.end.clone(),
+            tasks: server.tasks.clone(),
+        };
+        server.tasks.spawn(acceptor.run(listener));
+        Ok(server)
     }
 
     /// Returns the address that it listens on.
@@ -59,54 +87,78 @@ impl Server {
         self.address
     }
 
-    /// Accepts no further connection, waits at most for `grace` until the present connections have answered their requests, and
-    /// closes them.
-    pub async fn shutdown(self, grace: Duration) {
+    /// Accepts no further connection, and waits until the present ones have answered their requests and are closed, at most until
+    /// `deadline`. Returns true if none is left.
+    pub async fn drain(&self, deadline: Instant) -> bool {
         self.stop.cancel();
-        let Ok(connections) = self.task.await else {
-            return;
-        };
-        let open = connections.count();
-        if tokio::time::timeout(grace, connections.shutdown())
+        self.tasks.close();
+        tokio::time::timeout_at(deadline, self.tasks.wait())
             .await
-            .is_err()
-        {
-            tracing::warn!(listener = %self.address, connections = open, "closed connections that had unanswered requests after the grace period");
+            .is_ok()
+    }
+
+    /// Drains the connections until `deadline`, and closes those that are left.
+    pub async fn shutdown(self, deadline: Instant) {
+        if self.drain(deadline).await || self.drain(Instant::now() + LAST_ANSWERS).await {
+            return;
         }
+        tracing::warn!(listener = %self.address, connections = self.tasks.len(), "closing connections that have unanswered requests after the grace period");
+        self.end.cancel();
+        self.tasks.wait().await;
     }
 }
 
-async fn accept(
-    listener: TcpListener,
+fn http() -> http1::Builder {
+    let mut http = http1::Builder::new();
+    // The connection has its own clock, which tells an idle connection from a slow head.
+    http.header_read_timeout(None)
+        .max_buf_size(HEAD_LIMIT)
+        .max_header_size(HEAD_LIMIT);
+    http
+}
+
+struct Acceptor {
     router: Router,
     limits: ConnectionLimits,
+    http: http1::Builder,
     stop: CancellationToken,
-) -> GracefulShutdown {
-    let graceful = GracefulShutdown::new();
-    let permits = Arc::new(Semaphore::new(limits.connections));
-    let mut http = http1::Builder::new();
-    http.timer(TokioTimer::new())
-        .header_read_timeout(limits.head_timeout);
-    loop {
-        let next = async {
-            let permit = Arc::clone(&permits).acquire_owned().await;
-            let permit = permit.expect("the semaphore is never closed");
-            (permit, accept_one(&listener).await)
-        };
-        let (permit, stream) = tokio::select! {
-            () = stop.cancelled() => return graceful,
-            next = next => next,
-        };
-        // Answers are written in one piece; waiting to fill a segment would only delay them.
-        let _ = stream.set_nodelay(true);
-        let service = TowerToHyperService::new(router.clone());
-        let connection = graceful.watch(http.serve_connection(TokioIo::new(stream), service));
-        tokio::spawn(async move {
-            if let Err(e) = connection.await {
-                tracing::debug!(error = %e, "a connection ended with an error");
-            }
-            drop(permit);
-        });
+    end: CancellationToken,
+    tasks: TaskTracker,
+}
+
+impl Acceptor {
+    async fn run(self, listener: TcpListener) {
+        let permits = Arc::new(Semaphore::new(
+            self.limits.connections.min(Semaphore::MAX_PERMITS),
+        ));
+        let mut overflow = Overflow::new(self.router.clone(), self.limits, self.http.clone());
+        loop {
+            let stream = tokio::select! {
+                () = self.stop.cancelled() => return,
+                stream = accept_one(&listener) => stream,
+            };
+            // Answers are written in one piece; waiting to fill a segment would only delay them.
+            let _ = stream.set_nodelay(true);
+            let Ok(permit) = Arc::clone(&permits).try_acquire_owned() else {
+                overflow.refuse(stream);
+                continue;
+            };
+            let connection = serve_connection(
+                stream,
+                &self.http,
+                self.router.clone(),
+                self.limits,
+                self.stop.clone(),
+            );
+            let end = self.end.clone();
+            self.tasks.spawn(async move {
+                tokio::select! {
+                    () = connection => {}
+                    () = end.cancelled() => {}
+                }
+                drop(permit);
+            });
+        }
     }
 }
 
@@ -117,7 +169,7 @@ async fn accept_one(listener: &TcpListener) -> TcpStream {
             Err(e) => {
                 // The process has no descriptor left, or the peer has gone: neither is a reason to stop serving the others.
                 tracing::warn!(error = %e, "cannot accept a connection");
-                tokio::time::sleep(Duration::from_millis(50)).await;
+                tokio::time::sleep(ACCEPT_PAUSE).await;
             }
         }
     }

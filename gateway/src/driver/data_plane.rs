@@ -4,7 +4,7 @@ use std::{
     collections::BTreeMap,
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
     time::Duration,
 };
@@ -42,6 +42,8 @@ struct Shared {
     permits: Arc<Semaphore>,
     request_limit: usize,
     next_request: AtomicU64,
+    /// True once the gateway is going to stop.
+    lame_duck: AtomicBool,
 }
 
 impl DataPlane {
@@ -72,6 +74,7 @@ impl DataPlane {
                 permits: Arc::new(Semaphore::new(request_limit)),
                 request_limit,
                 next_request: AtomicU64::new(0),
+                lame_duck: AtomicBool::new(false),
             }),
         }
     }
@@ -104,15 +107,22 @@ impl DataPlane {
         &self.shared.telemetry
     }
 
+    /// Is no longer ready, but still takes requests.
+    pub fn begin_lame_duck(&self) {
+        self.shared.lame_duck.store(true, Relaxed);
+    }
+
     /// Takes no further requests, waits until the present ones are answered, at most `grace`, and ends.
     pub async fn shutdown(&self, grace: Duration) {
         self.send(DriverMessage::Shutdown(grace));
         self.shared.inbox.closed().await;
     }
 
-    /// Returns true if requests are taken: there is a target, and the data plane is not ending.
+    /// Returns true if clients shall send requests: there is a target, and the gateway is not going to stop.
     pub(crate) fn is_ready(&self) -> bool {
-        !self.shared.inbox.is_closed() && self.shared.catalog.borrow().is_open()
+        !self.shared.lame_duck.load(Relaxed)
+            && !self.shared.inbox.is_closed()
+            && self.shared.catalog.borrow().is_open()
     }
 
     /// Returns the clock of arrivals and deadlines.

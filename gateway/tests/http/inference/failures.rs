@@ -279,7 +279,9 @@ async fn what_is_under_way_is_answered_before_the_data_plane_ends() {
     within("the end", ending).await.unwrap();
     within(
         "the end of the connections",
-        gateway.server.shutdown(Duration::from_secs(10)),
+        gateway
+            .server
+            .shutdown(tokio::time::Instant::now() + Duration::from_secs(10)),
     )
     .await;
 }

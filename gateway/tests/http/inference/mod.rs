@@ -7,4 +7,5 @@ mod failures;
 mod infer;
 mod links;
 mod metadata;
+mod shutdown;
 mod telemetry;

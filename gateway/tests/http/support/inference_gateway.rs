@@ -104,6 +104,9 @@ impl InferenceGateway {
         let connections = ConnectionLimits {
             connections: 100,
             head_timeout: Duration::from_secs(10),
+            idle_timeout: Duration::from_secs(10),
+            write_timeout: Duration::from_secs(10),
+            always_answered: "/v2/health/",
         };
         let server = Server::bind("127.0.0.1:0".parse().unwrap(), routes, connections)
             .await
