@@ -64,6 +64,9 @@ pub enum StartError {
     /// The folder of model files cannot be used.
     #[error("cannot use the folder of model files")]
     Artifacts(#[source] io::Error),
+    /// The data plane's threads cannot be started.
+    #[error("cannot start the data plane")]
+    DataPlane(#[source] io::Error),
     /// A listener cannot be bound.
     #[error("cannot listen on {address} (--{flag})")]
     Listen {
@@ -106,7 +109,8 @@ impl App {
             max_batch_wait: settings.max_batch_wait,
             batch_time: settings.batch_limit,
             ..DataPlaneConfig::default()
-        });
+        })
+        .map_err(StartError::DataPlane)?;
         let config = ControllerConfig {
             lease: settings.lease,
             profile_time_limit: settings.profile_time_limit,
@@ -187,6 +191,11 @@ impl App {
     /// Returns the address of the admin API, which agents use, too.
     pub fn admin_address(&self) -> SocketAddr {
         self.admin.address()
+    }
+
+    /// Waits until the data plane has ended, which it does on its own only by a panic: a gateway without it serves nothing.
+    pub async fn failed(&self) {
+        self.data_plane.ended().await;
     }
 
     /// Is no longer ready, but serves for the lame-duck time; then takes no new requests, answers the present ones within the grace

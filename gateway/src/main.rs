@@ -22,6 +22,7 @@ async fn main() -> anyhow::Result<()> {
     tokio::select! {
         _ = interrupt.recv() => {}
         _ = terminate.recv() => {}
+        () = app.failed() => anyhow::bail!("the data plane has ended by a panic"),
     }
     tokio::select! {
         () = app.shutdown() => {}

@@ -156,12 +156,12 @@ async fn one_connection_too_many_is_answered_503_and_closed() {
     assert!(read_all(&mut third).await.starts_with("HTTP/1.1 503 "));
     go.notify_one();
     assert!(read_all(&mut first).await.ends_with("done"));
-    let served = async {
+    let room_again = async {
         while !ask(&server, "/quick").await.ends_with("quick") {
             tokio::task::yield_now().await;
         }
     };
-    timeout(PATIENCE, served).await.unwrap();
+    timeout(PATIENCE, room_again).await.unwrap();
 }
 
 #[tokio::test]
@@ -196,12 +196,12 @@ async fn clients_that_never_read_lose_their_connections() {
         never_read.push(connect(&server, "GET /large HTTP/1.1\r\nhost: x\r\n\r\n").await);
     }
     assert!(ask(&server, "/health/live").await.ends_with("alive"));
-    let served = async {
+    let room_again = async {
         while !ask(&server, "/quick").await.ends_with("quick") {
             tokio::task::yield_now().await;
         }
     };
-    timeout(PATIENCE, served).await.unwrap();
+    timeout(PATIENCE, room_again).await.unwrap();
     drop(never_read);
 }
 

@@ -2,6 +2,7 @@
 
 use std::{
     collections::BTreeMap,
+    io,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
@@ -22,6 +23,7 @@ use super::{
     request::{RequestResult, Submission, SubmittedRequest},
     target::{LinkState, Target},
     task::Driver,
+    threads,
 };
 use crate::{clock::Clock, telemetry::Telemetry};
 
@@ -47,8 +49,12 @@ struct Shared {
 }
 
 impl DataPlane {
-    /// Starts the data plane's task on the current tokio runtime. It serves nothing before the first [`DataPlane::set_target`].
-    pub fn spawn(config: DataPlaneConfig) -> Self {
+    /// Starts the data plane on threads of its own: one for the driver, a few for the links. It serves nothing before the first
+    /// [`DataPlane::set_target`].
+    ///
+    /// # Errors
+    /// The threads cannot be started.
+    pub fn spawn(config: DataPlaneConfig) -> io::Result<Self> {
         let clock = Clock::start();
         let telemetry = Telemetry::new(clock);
         let (inbox, messages) = mpsc::unbounded_channel();
@@ -63,8 +69,8 @@ impl DataPlane {
             catalog_sender,
             links_sender,
         );
-        tokio::spawn(driver.run(messages));
-        Self {
+        threads::start(driver, messages)?;
+        Ok(Self {
             shared: Arc::new(Shared {
                 clock,
                 telemetry,
@@ -76,7 +82,12 @@ impl DataPlane {
                 next_request: AtomicU64::new(0),
                 lame_duck: AtomicBool::new(false),
             }),
-        }
+        })
+    }
+
+    /// Waits until the data plane has ended: after a shutdown, or by a panic of its driver.
+    pub async fn ended(&self) {
+        self.shared.inbox.closed().await;
     }
 
     /// Replaces the target. Returns at once; [`DataPlane::links`] shows the progress. Replicas that are equal in the earlier
@@ -148,6 +159,7 @@ impl DataPlane {
         self.send(DriverMessage::Submit(Box::new(SubmittedRequest {
             key,
             submission,
+            submitted: self.shared.clock.now(),
             answer,
             permit,
         })));

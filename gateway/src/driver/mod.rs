@@ -1,4 +1,4 @@
-//! The data plane: one task owns the serving engine and drives it with the clock, the workers' links and clients' requests.
+//! The data plane: one task, on a thread of its own, owns the serving engine and drives it with the clock, the workers' links and clients' requests.
 //!
 //! The control plane sets what shall be served ([`Target`], level-triggered) and reads the state of every replica
 //! ([`LinkState`]); HTTP handlers submit requests and wait for their answer.
@@ -16,6 +16,7 @@ mod request;
 mod shape_class;
 mod target;
 mod task;
+mod threads;
 mod time_slicer;
 
 pub(crate) use batch::OutputRows;

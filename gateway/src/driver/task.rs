@@ -14,6 +14,7 @@ use packhorse_serving::{
     Request, RequestKey, RequestOutcome,
 };
 use tokio::{
+    runtime::Handle,
     sync::{mpsc, watch},
     time::sleep_until,
 };
@@ -96,7 +97,13 @@ impl Driver {
 
     /// Runs until a shutdown, or until the last handle is dropped. The clock is read once per iteration, so that everything in it
     /// happens at one time.
-    pub(super) async fn run(mut self, mut inbox: mpsc::UnboundedReceiver<DriverMessage>) {
+    pub(super) async fn run(
+        mut self,
+        mut inbox: mpsc::UnboundedReceiver<DriverMessage>,
+        links: Handle,
+    ) {
+        // The links' tasks are spawned there, and not on the driver's thread.
+        let _links = links.enter();
         let mut messages = Vec::with_capacity(MESSAGES_AT_ONCE);
         loop {
             let wake = self
@@ -137,7 +144,9 @@ impl Driver {
             DriverMessage::SetTarget(target) => self.set_target(now, &target),
             DriverMessage::Submit(submitted) => self.submit(now, *submitted),
             DriverMessage::Cancel(request) => self.cancel(now, request),
-            DriverMessage::Link(replica, event) => self.handle_link_event(now, replica, event),
+            DriverMessage::Link(replica, event, sent) => {
+                self.handle_link_event(now, sent, replica, event);
+            }
             DriverMessage::GetWork(answer) => {
                 // The caller may have stopped waiting.
                 let _ = answer.send(self.replicas.work());
@@ -173,7 +182,7 @@ impl Driver {
         self.engine.set_discipline(now, target.discipline);
         self.run_actions(now);
         self.update_models(now, target);
-        let inbox = self.inbox.clone();
+        let (inbox, clock) = (self.inbox.clone(), self.clock);
         let config = LinkConfig {
             secret: self.config.link_secret.clone(),
             payload_limit: self.config.result_limit_bytes,
@@ -183,7 +192,7 @@ impl Driver {
             let inbox = inbox.clone();
             WorkerLink::open(endpoint, config.clone(), move |event| {
                 if let Some(inbox) = inbox.upgrade() {
-                    let _ = inbox.send(DriverMessage::Link(key, event));
+                    let _ = inbox.send(DriverMessage::Link(key, event, clock.now()));
                 }
             })
         };
@@ -257,6 +266,7 @@ impl Driver {
         let SubmittedRequest {
             key,
             submission,
+            submitted,
             answer,
             permit,
         } = submitted;
@@ -266,6 +276,9 @@ impl Driver {
             return;
         }
         let model = Arc::clone(&submission.model);
+        model
+            .telemetry
+            .record_inbox(now.saturating_since(submitted));
         let membership = self
             .classes
             .enter(model.key, &model.spec.program, &submission.inputs);
@@ -322,10 +335,10 @@ impl Driver {
             .set_queue_length(self.engine.queued(model.key));
     }
 
-    fn handle_link_event(&mut self, now: Time, replica: ReplicaKey, event: LinkEvent) {
+    fn handle_link_event(&mut self, now: Time, sent: Time, replica: ReplicaKey, event: LinkEvent) {
         let effect = match event {
             LinkEvent::BatchComputed(result, payload) => {
-                return self.batch_computed(now, result, payload);
+                return self.batch_computed(now, sent, result, payload);
             }
             LinkEvent::BatchFailed(failure) => return self.batch_failed(now, failure),
             LinkEvent::Up(batches) => self.replicas.link_up(replica, batches),

@@ -21,6 +21,8 @@ use crate::clock::Clock;
 pub(crate) enum Stage {
     /// The time from the head of the HTTP request to the complete, valid request.
     Receive,
+    /// The time from then until the driver took the request from its inbox.
+    Inbox,
     /// The time from then until the last request of its batch arrived.
     Batch,
     /// The time from then until the batch was sent.
@@ -35,11 +37,14 @@ pub(crate) enum Stage {
     Compute,
     /// The copy out of the device's memory.
     CopyOut,
+    /// The time from a result's arrival until the driver took it from its inbox.
+    ResultInbox,
 }
 
 impl Stage {
-    pub(super) const ALL: [(Self, &'static str); 8] = [
+    pub(super) const ALL: [(Self, &'static str); 10] = [
         (Self::Receive, "receive"),
+        (Self::Inbox, "inbox"),
         (Self::Batch, "batch"),
         (Self::Queue, "queue"),
         (Self::Network, "network"),
@@ -47,6 +52,7 @@ impl Stage {
         (Self::CopyIn, "copy_in"),
         (Self::Compute, "compute"),
         (Self::CopyOut, "copy_out"),
+        (Self::ResultInbox, "result_inbox"),
     ];
 }
 
@@ -59,7 +65,10 @@ pub(super) const MISS_CAUSES: [&str; 5] = ["late", "refused", "expired", "lost",
 /// The times of a batch that came back: the stages by its worker's measurement, and the whole round trip.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BatchTimes {
+    /// The time from the dispatch until the result had arrived.
     pub(crate) round_trip: Duration,
+    /// The time from then until the driver took it from its inbox.
+    pub(crate) result_inbox: Duration,
     pub(crate) worker_queue: Duration,
     pub(crate) copy_in: Duration,
     pub(crate) compute: Duration,
@@ -140,6 +149,11 @@ impl ModelTelemetry {
         self.pending.store(requests as u64, Relaxed);
     }
 
+    /// Records the time that a request waited in the driver's inbox.
+    pub(crate) fn record_inbox(&self, waited: Duration) {
+        self.observe(Stage::Inbox, waited);
+    }
+
     /// Records a request whose batch was sent. It was in the queue for `queued`, and for `complete`, the last part of that, after
     /// the last request of its batch had arrived.
     pub(crate) fn record_dispatch(&self, queued: Duration, complete: Duration) {
@@ -161,6 +175,7 @@ impl ModelTelemetry {
         self.observe(Stage::CopyIn, times.copy_in);
         self.observe(Stage::Compute, times.compute);
         self.observe(Stage::CopyOut, times.copy_out);
+        self.observe(Stage::ResultInbox, times.result_inbox);
         self.last_inference.store(self.clock.unix_ms(now), Relaxed);
         self.with_window(|window| {
             window.count(now, |counts| {

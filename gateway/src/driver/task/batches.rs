@@ -103,8 +103,14 @@ impl Driver {
         self.replicas.send(slice.replica, slice.outgoing);
     }
 
-    /// Handles a worker's result of a batch; `payload` has the bytes of each output.
-    pub(super) fn batch_computed(&mut self, now: Time, result: ResultHeader, payload: Vec<Bytes>) {
+    /// Handles a worker's result of a batch, which its link reported at `sent`; `payload` has the bytes of each output.
+    pub(super) fn batch_computed(
+        &mut self,
+        now: Time,
+        sent: Time,
+        result: ResultHeader,
+        payload: Vec<Bytes>,
+    ) {
         let key = BatchKey(result.id.0);
         self.end_slice(now, key);
         let Some(batch) = self.batches.get(&key) else {
@@ -113,7 +119,7 @@ impl Driver {
         let rows: Vec<u32> = batch.requests.iter().map(|(_, rows)| *rows).collect();
         let outputs: Vec<_> = result.outputs.into_iter().zip(payload).collect();
         match split(&batch.model.spec.program, &rows, &outputs) {
-            Ok(outputs) => self.answer(now, key, outputs, result.stages),
+            Ok(outputs) => self.answer(now, sent, key, outputs, result.stages),
             Err(error) => self.fail_batch(now, key, error.into()),
         }
     }
@@ -138,6 +144,7 @@ impl Driver {
     fn answer(
         &mut self,
         now: Time,
+        sent: Time,
         key: BatchKey,
         outputs: Vec<Vec<OutputRows>>,
         stages: StageDurations,
@@ -152,7 +159,8 @@ impl Driver {
         } = stages;
         let rows = batch.rows();
         let times = BatchTimes {
-            round_trip: now.saturating_since(batch.dispatched),
+            round_trip: sent.saturating_since(batch.dispatched),
+            result_inbox: now.saturating_since(sent),
             worker_queue: queue_wait + batch.slice_wait,
             copy_in,
             compute,

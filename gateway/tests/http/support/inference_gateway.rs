@@ -99,7 +99,7 @@ impl InferenceGateway {
     }
 
     pub(crate) async fn start_with(config: DataPlaneConfig, limits: InferenceLimits) -> Self {
-        let data_plane = DataPlane::spawn(config);
+        let data_plane = DataPlane::spawn(config).unwrap();
         let routes: Router = router(data_plane.clone(), limits).into();
         let connections = ConnectionLimits {
             connections: 100,
