@@ -108,6 +108,7 @@ impl App {
             queue_limit: settings.queue_limit,
             max_batch_wait: settings.max_batch_wait,
             batch_time: settings.batch_limit,
+            memory_budget_bytes: settings.payload_budget.as_u64(),
             ..DataPlaneConfig::default()
         })
         .map_err(StartError::DataPlane)?;
@@ -123,11 +124,11 @@ impl App {
 
         let limits = InferenceLimits {
             body_bytes: settings.body_limit.as_u64(),
-            payload_budget_bytes: settings.payload_budget.as_u64(),
             body_timeout: settings.client_timeout,
         };
-        let (inference_routes, document) =
-            inference::router(data_plane.clone(), limits).split_for_parts();
+        let (inference_routes, document) = inference::router(data_plane.clone(), limits)
+            .map_err(StartError::DataPlane)?
+            .split_for_parts();
         let admin_routes = admin::router(
             Admin {
                 credentials,

@@ -103,7 +103,7 @@ pub struct Options {
         value_parser = value_parser!(u64).range(10..=600_000))]
     pub solve_budget_ms: u64,
 
-    /// Largest body of an inference request in bytes, before and after decompression
+    /// Largest body of an inference request in bytes, before and after decompression; at most half of --payload-budget-bytes counts
     #[arg(
         long,
         env = "PACKHORSE_BODY_LIMIT_BYTES",
@@ -112,7 +112,8 @@ pub struct Options {
     )]
     pub body_limit_bytes: u64,
 
-    /// Memory budget for the bodies of all inference requests together, in bytes
+    /// Memory budget for all inference requests together, from a request's first byte to the last byte of its answer, in bytes; one
+    /// model may hold at most as much of it as is free
     #[arg(
         long,
         env = "PACKHORSE_PAYLOAD_BUDGET_BYTES",
@@ -202,7 +203,7 @@ pub struct Settings {
     pub solve_budget: Duration,
     /// The largest body of an inference request.
     pub body_limit: ByteCount,
-    /// The memory budget for all such bodies together.
+    /// The memory budget for all inference requests together.
     pub payload_budget: ByteCount,
     /// The largest model file.
     pub artifact_limit: ByteCount,

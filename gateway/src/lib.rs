@@ -8,6 +8,7 @@ pub mod config;
 pub mod controller;
 mod descriptors;
 pub mod driver;
+mod memory;
 pub mod serve;
 pub mod state_dir;
 pub mod store;

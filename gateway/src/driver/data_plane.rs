@@ -25,7 +25,7 @@ use super::{
     task::Driver,
     threads,
 };
-use crate::{clock::Clock, telemetry::Telemetry};
+use crate::{clock::Clock, memory::MemoryBudget, telemetry::Telemetry};
 
 /// A handle to the data plane. Clones share one data plane.
 #[derive(Clone, Debug)]
@@ -37,6 +37,7 @@ pub struct DataPlane {
 struct Shared {
     clock: Clock,
     telemetry: Telemetry,
+    memory: MemoryBudget,
     inbox: mpsc::UnboundedSender<DriverMessage>,
     catalog: watch::Receiver<Arc<Catalog>>,
     links: watch::Receiver<BTreeMap<ReplicaId, LinkState>>,
@@ -56,7 +57,8 @@ impl DataPlane {
     /// The threads cannot be started.
     pub fn spawn(config: DataPlaneConfig) -> io::Result<Self> {
         let clock = Clock::start();
-        let telemetry = Telemetry::new(clock);
+        let memory = MemoryBudget::new(config.memory_budget_bytes);
+        let telemetry = Telemetry::new(clock, memory.clone());
         let (inbox, messages) = mpsc::unbounded_channel();
         let (catalog_sender, catalog) = watch::channel(Arc::default());
         let (links_sender, links) = watch::channel(BTreeMap::new());
@@ -65,6 +67,7 @@ impl DataPlane {
             config,
             clock,
             telemetry.clone(),
+            memory.clone(),
             inbox.downgrade(),
             catalog_sender,
             links_sender,
@@ -74,6 +77,7 @@ impl DataPlane {
             shared: Arc::new(Shared {
                 clock,
                 telemetry,
+                memory,
                 inbox,
                 catalog,
                 links,
@@ -136,6 +140,11 @@ impl DataPlane {
             && self.shared.catalog.borrow().is_open()
     }
 
+    /// Returns the memory budget of all requests.
+    pub(crate) fn memory(&self) -> &MemoryBudget {
+        &self.shared.memory
+    }
+
     /// Returns the clock of arrivals and deadlines.
     pub(crate) fn clock(&self) -> Clock {
         self.shared.clock
@@ -154,12 +163,15 @@ impl DataPlane {
             let refusal = Refusal::TooManyRequests { limit };
             return Err(RequestOutcome::Refused(refusal).into());
         };
+        let now = self.shared.clock.now();
+        let allowed = submission.deadline.saturating_since(now);
+        submission.model.load.record_patience(now, allowed);
         let key = RequestKey(self.shared.next_request.fetch_add(1, Relaxed));
         let (answer, mut answered) = oneshot::channel();
         self.send(DriverMessage::Submit(Box::new(SubmittedRequest {
             key,
             submission,
-            submitted: self.shared.clock.now(),
+            submitted: now,
             answer,
             permit,
         })));

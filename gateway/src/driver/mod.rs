@@ -9,6 +9,7 @@ mod catalog;
 mod computed_work;
 mod config;
 mod data_plane;
+mod load;
 mod message;
 mod padding;
 mod replicas;

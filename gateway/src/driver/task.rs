@@ -21,7 +21,7 @@ use tokio::{
 
 use self::pending::{InFlightBatch, PendingRequest};
 use super::{
-    catalog::{Catalog, Readiness, ServedModel},
+    catalog::{Catalog, ServedModel},
     config::DataPlaneConfig,
     message::DriverMessage,
     replicas::{Effect, Replicas},
@@ -32,6 +32,7 @@ use super::{
 };
 use crate::{
     clock::Clock,
+    memory::MemoryBudget,
     telemetry::Telemetry,
     workers::{LinkConfig, LinkEvent, OutgoingBatch, WorkerLink},
 };
@@ -43,6 +44,7 @@ const MESSAGES_AT_ONCE: usize = 64;
 pub(super) struct Driver {
     clock: Clock,
     telemetry: Telemetry,
+    memory: MemoryBudget,
     config: DataPlaneConfig,
     /// The sender for the links' reports. Weak, so that the data plane ends with its last handle.
     inbox: mpsc::WeakUnboundedSender<DriverMessage>,
@@ -67,6 +69,7 @@ impl Driver {
         config: DataPlaneConfig,
         clock: Clock,
         telemetry: Telemetry,
+        memory: MemoryBudget,
         inbox: mpsc::WeakUnboundedSender<DriverMessage>,
         catalog_sender: watch::Sender<Arc<Catalog>>,
         links_sender: watch::Sender<BTreeMap<ReplicaId, LinkState>>,
@@ -78,6 +81,7 @@ impl Driver {
         Self {
             clock,
             telemetry,
+            memory,
             config,
             inbox,
             catalog_sender,
@@ -169,7 +173,7 @@ impl Driver {
                     replica,
                     requests,
                 } => self.dispatch(now, batch, replica, &requests),
-                Action::Finish { request, outcome } => self.finish(request, outcome),
+                Action::Finish { request, outcome } => self.finish(now, request, outcome),
                 Action::ReplicaDrained { replica } => {
                     self.replicas.drained(replica);
                     self.states_changed = true;
@@ -232,10 +236,9 @@ impl Driver {
             self.handle_event(now, Event::ModelRemoved { model: model.key });
         }
         for (id, spec) in &target.models {
-            let (key, readiness) = match self.models.get(id) {
+            let known = match self.models.get(id) {
                 Some(model) if model.spec == *spec => continue,
-                Some(model) => (model.key, Arc::clone(&model.readiness)),
-                None => (self.new_model_key(), Arc::new(Readiness::default())),
+                known => known.map(|model| ServedModel::clone(model)),
             };
             let limits = ModelLimits {
                 max_batch_rows: spec.program.rows_limit(),
@@ -244,14 +247,25 @@ impl Driver {
                     .and_then(|limit| usize::try_from(limit).ok())
                     .unwrap_or(self.config.queue_limit),
             };
-            self.handle_event(now, Event::ModelUpdated { model: key, limits });
-            let telemetry = self.telemetry.model(id);
-            let model = ServedModel {
-                key,
-                spec: Arc::clone(spec),
-                telemetry,
-                readiness,
+            let queue_limit = limits.queue_limit;
+            let model = match known {
+                Some(model) => ServedModel {
+                    spec: Arc::clone(spec),
+                    queue_limit,
+                    ..model
+                },
+                None => ServedModel {
+                    key: self.new_model_key(),
+                    spec: Arc::clone(spec),
+                    telemetry: self.telemetry.model(id),
+                    memory: self.memory.model(),
+                    queue_limit,
+                    load: Arc::default(),
+                    readiness: Arc::default(),
+                },
             };
+            let key = model.key;
+            self.handle_event(now, Event::ModelUpdated { model: key, limits });
             self.models.insert(id.clone(), Arc::new(model));
         }
     }
@@ -300,21 +314,21 @@ impl Driver {
         };
         self.requests.insert(key, pending);
         self.handle_event(now, Event::RequestArrived(request));
-        self.update_queue_length(&model);
+        self.update_queue_length(now, &model);
     }
 
     fn cancel(&mut self, now: Time, request: RequestKey) {
         if let Some(pending) = self.remove_request(request) {
             self.handle_event(now, Event::RequestCancelled { request });
-            self.update_queue_length(&pending.submission.model);
+            self.update_queue_length(now, &pending.submission.model);
         }
     }
 
-    fn finish(&mut self, request: RequestKey, outcome: RequestOutcome) {
+    fn finish(&mut self, now: Time, request: RequestKey, outcome: RequestOutcome) {
         let Some(pending) = self.remove_request(request) else {
             return;
         };
-        self.update_queue_length(&pending.submission.model);
+        self.update_queue_length(now, &pending.submission.model);
         let unanswered = UnansweredRequest {
             outcome,
             failure: pending.failure,
@@ -329,10 +343,10 @@ impl Driver {
         Some(pending)
     }
 
-    fn update_queue_length(&self, model: &ServedModel) {
-        model
-            .telemetry
-            .set_queue_length(self.engine.queued(model.key));
+    fn update_queue_length(&self, now: Time, model: &ServedModel) {
+        let queued = self.engine.queued(model.key);
+        model.telemetry.set_queue_length(queued);
+        model.load.set_queued(now, queued);
     }
 
     fn handle_link_event(&mut self, now: Time, sent: Time, replica: ReplicaKey, event: LinkEvent) {

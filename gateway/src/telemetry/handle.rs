@@ -9,7 +9,7 @@ use prometheus_client::{encoding::text, registry::Registry};
 use super::{
     gpu_metrics::GpuMetrics, http_durations::HttpDurations, model::ModelTelemetry, models::Models,
 };
-use crate::clock::Clock;
+use crate::{clock::Clock, memory::MemoryBudget};
 
 /// The content type of [`Telemetry::metrics_text`].
 pub const METRICS_CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -31,12 +31,13 @@ struct Shared {
 
 impl Telemetry {
     /// Creates measurements without models.
-    pub(crate) fn new(clock: Clock) -> Self {
+    pub(crate) fn new(clock: Clock, memory: MemoryBudget) -> Self {
         let mut registry = Registry::default();
         let models = Models::default();
         registry.register_collector(Box::new(models.clone()));
         let gpus = GpuMetrics::default();
         registry.register_collector(Box::new(gpus.clone()));
+        registry.register_collector(Box::new(memory));
         let http = HttpDurations::register(&mut registry);
         Self {
             shared: Arc::new(Shared {
@@ -105,7 +106,7 @@ mod tests {
     #[test]
     fn a_request_is_counted_once_where_it_ended() {
         let clock = Clock::start();
-        let telemetry = Telemetry::new(clock);
+        let telemetry = Telemetry::new(clock, MemoryBudget::new(0));
         let model = telemetry.model(&id("m:3"));
         let begin = || model.begin_request(clock.now(), Duration::from_secs(10));
         begin().end(RequestOutcome::Answered);
@@ -141,7 +142,7 @@ mod tests {
 
     #[test]
     fn a_removed_model_takes_its_series_along() {
-        let telemetry = Telemetry::new(Clock::start());
+        let telemetry = Telemetry::new(Clock::start(), MemoryBudget::new(0));
         telemetry.model(&id("gone:1"));
         telemetry.model(&id("stays:1"));
         telemetry.remove_model(&id("gone:1"));

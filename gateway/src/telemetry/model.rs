@@ -10,7 +10,7 @@ use std::{
 
 use packhorse_api::ModelGoodput;
 use packhorse_cluster::{ModelId, Time};
-use packhorse_serving::RequestOutcome;
+use packhorse_serving::{Refusal, RequestOutcome};
 use prometheus_client::metrics::histogram::Histogram;
 
 use super::{count_and_time::CountAndTime, sliding_window::SlidingWindow};
@@ -142,6 +142,14 @@ impl ModelTelemetry {
             slo,
             ended: false,
         }
+    }
+
+    /// Records a request whose head arrived at `arrived` and that was refused before it was read.
+    pub(crate) fn record_refusal(&self, arrived: Time) {
+        let now = self.clock.now();
+        self.with_window(|window| window.count(now, |counts| counts.offered += 1));
+        let refusal = RequestOutcome::Refused(Refusal::NoReplica);
+        self.record_end(arrived, Duration::ZERO, refusal);
     }
 
     /// Sets the number of waiting requests.

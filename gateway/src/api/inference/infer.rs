@@ -1,31 +1,47 @@
 //! `POST /v2/models/{model}/infer`.
 
-use std::sync::Arc;
+use std::sync::{Arc, atomic::Ordering::Relaxed};
 
 use axum::{
     extract::{Request, State},
     http::{HeaderMap, StatusCode},
     response::{IntoResponse, Response},
 };
+use bytes::Bytes;
 use packhorse_api::ErrorBody;
-use packhorse_cluster::{ModelSpec, Time};
+use packhorse_cluster::{Dim, ModelSpec, Program, TensorSpec, Time};
 use packhorse_protocol::{
-    ByteRope, Form, HEADER_LENGTH, InferRequest, InferResponse, Limits, Message, RequestedOutput,
-    Tensor,
+    ByteRope, Form, HEADER_LENGTH, InferRequest, InferResponse, Limits, Message, NonFinite,
+    RequestedOutput, Tensor, json_list_bound,
 };
-use packhorse_serving::RequestOutcome;
+use packhorse_serving::{Refusal, RequestOutcome};
 
 use super::{
-    body::IncomingBody, budget::Reservation, error::InferenceError, model_path::ModelPath,
-    respond::response, state::Inference,
+    body::IncomingBody,
+    error::InferenceError,
+    inflate::{Encoding, inflate},
+    model_path::ModelPath,
+    respond::response,
+    state::Inference,
 };
 use crate::{
+    clock::Clock,
     driver::{OutputRows, ServedModel, Submission},
+    memory::Reservation,
     telemetry::RequestMeter,
 };
 
-/// The size from which on JSON is handled on a thread of its own, in bytes: below, the hand-over would take longer than the work.
-const LARGE_JSON: u64 = 1 << 20;
+/// The size of JSON in bytes from which on it is parsed and formatted by the pool: about 0.2 ms of work, ten times the hand-over.
+const LARGE_JSON: u64 = 64 << 10;
+/// The size of a body in bytes from which on a request that has no hope is refused without reading it.
+const LARGE_BODY: u64 = 64 << 10;
+/// The memory of a request besides its tensors, in bytes: the head, tasks, entries of tables, and outputs that are copied.
+const REQUEST_BYTES: u64 = 8 << 10;
+/// The size of an output in bytes up to which it is copied, so that a client that does not read does not keep a worker's whole result
+/// in memory.
+const SMALL_OUTPUT: usize = 4 << 10;
+/// One of so many requests that have no hope is read all the same: a client that is more patient than the others is noticed only so.
+const PROBED: u64 = 16;
 
 /// Runs inference on a model. Without a version: the newest that is ready.
 ///
@@ -52,16 +68,20 @@ pub(super) async fn infer(
     model: Result<ModelPath, InferenceError>,
     request: Request,
 ) -> Response {
-    let arrived = inference.data_plane.clock().now();
+    let clock = inference.data_plane.clock();
+    let arrived = clock.now();
     let (parts, body) = request.into_parts();
     let mut body = IncomingBody::new(&parts.headers, body);
-    match answer(&inference, arrived, model, &parts.headers, &mut body).await {
-        Ok(message) => response(message),
-        Err(error) => {
-            body.discard().await;
-            error.into_response()
-        }
-    }
+    let answered = match model {
+        Ok(path) => answer(&inference, arrived, &path, &parts.headers, &mut body)
+            .await
+            .map_err(|error| error.retry_after(path.model.retry_after(clock.now()))),
+        Err(error) => Err(error),
+    };
+    answered.unwrap_or_else(|error| {
+        body.discard();
+        error.into_response()
+    })
 }
 
 /// Runs inference on a version of a model.
@@ -87,23 +107,22 @@ pub(super) async fn infer_version(
 async fn answer(
     inference: &Inference,
     arrived: Time,
-    model: Result<ModelPath, InferenceError>,
+    path: &ModelPath,
     headers: &HeaderMap,
     body: &mut IncomingBody,
-) -> Result<Message, InferenceError> {
-    let model = model?.model;
-    let header_length = header_length(headers)?;
-    // Held until the answer is complete: by then the inputs are no longer needed.
-    let mut reservation = inference.budget.reservation();
-    let body = body
-        .receive(headers, &inference.limits, &mut reservation)
-        .await?;
-    let request = parse(&model, body, header_length).await?;
-    reserve_unpacked(&request, &mut reservation)?;
+) -> Result<Response, InferenceError> {
+    let model = &path.model;
+    let received = receive(inference, arrived, path, headers, body).await;
+    let (request, mut memory) = received.inspect_err(|error| {
+        if error.is_refusal() {
+            model.telemetry.record_refusal(arrived);
+        }
+    })?;
     let InferRequest {
         id,
         inputs,
         outputs,
+        non_finite,
         timeout,
         priority,
         rows,
@@ -112,20 +131,172 @@ async fn answer(
     let meter = model.telemetry.begin_request(arrived, model.spec.slo);
     let time_allowed = timeout.map_or(model.spec.slo, |timeout| timeout.min(ModelSpec::MAX_SLO));
     let submission = Submission {
-        model: Arc::clone(&model),
-        inputs,
+        model: Arc::clone(model),
+        inputs: hold_inputs(inputs, &mut memory),
         rows,
         priority,
         deadline: arrived + time_allowed,
     };
     let result = match inference.data_plane.submit(submission).await {
-        Ok(answered) => encode(&model, id, &outputs, answered).await,
+        Ok(answered) => {
+            let response = respond_with(model, id, &outputs, &answered);
+            // What was copied out of the worker's result does not keep it.
+            drop(answered);
+            match response {
+                Ok(response) => encode(inference, model, response, non_finite, &mut memory).await,
+                Err(error) => Err(error),
+            }
+        }
         Err(unanswered) => {
             meter.end(unanswered.outcome);
             return Err(unanswered.into());
         }
     };
-    finish(meter, result)
+    Ok(response(finish(meter, result)?, memory))
+}
+
+/// Receives and parses a request, unless it is refused before. Returns it with its memory: that of its inputs and of its answer.
+async fn receive(
+    inference: &Inference,
+    arrived: Time,
+    path: &ModelPath,
+    headers: &HeaderMap,
+    body: &mut IncomingBody,
+) -> Result<(InferRequest, Reservation), InferenceError> {
+    let model = &path.model;
+    let header_length = header_length(headers)?;
+    let encoding = Encoding::from_headers(headers)?;
+    if !path.catalog.is_open() {
+        return Err(Refusal::ShuttingDown.into());
+    }
+    if let Some(refusal) = model.refusal() {
+        return Err(refusal.into());
+    }
+    let clock = inference.data_plane.clock();
+    let is_large = body.announced().is_none_or(|bytes| bytes >= LARGE_BODY);
+    // The engine decides about a small request, with its priority and its own timeout.
+    let may_be_hopeless = is_large && !is_probe(inference, model, clock, arrived);
+    if may_be_hopeless && model.is_hopeless(clock.now(), arrived) {
+        return Err(Refusal::CannotMeetDeadline.into());
+    }
+    let mut memory = model.memory.reservation();
+    memory.grow(REQUEST_BYTES)?;
+    let body = body.receive(&inference.limits, &mut memory).await?;
+    let unparsed = UnparsedRequest {
+        json: header_length.unwrap_or(u64::MAX).min(body.len() as u64),
+        body,
+        encoding,
+        header_length,
+        body_limit: inference.limits.body_bytes,
+        model: Arc::clone(model),
+        memory,
+    };
+    if encoding == Encoding::Identity && unparsed.json < LARGE_JSON {
+        return unparsed.parse();
+    }
+    let parse = move || {
+        // The body and the pool have taken their time.
+        if let Some(refusal) = unparsed.model.refusal() {
+            return Err(refusal.into());
+        }
+        if may_be_hopeless && unparsed.model.is_hopeless(clock.now(), arrived) {
+            return Err(Refusal::CannotMeetDeadline.into());
+        }
+        unparsed.parse()
+    };
+    inference.pool.parse(model.key, parse).await?
+}
+
+/// Returns true if a hopeless request is read all the same.
+fn is_probe(inference: &Inference, model: &ServedModel, clock: Clock, arrived: Time) -> bool {
+    model.is_hopeless(clock.now(), arrived)
+        && inference
+            .hopeless
+            .fetch_add(1, Relaxed)
+            .is_multiple_of(PROBED)
+}
+
+/// A request that was received.
+struct UnparsedRequest {
+    body: ByteRope,
+    encoding: Encoding,
+    header_length: Option<u64>,
+    /// The length of the JSON part before decompression.
+    json: u64,
+    body_limit: u64,
+    model: Arc<ServedModel>,
+    memory: Reservation,
+}
+
+impl UnparsedRequest {
+    /// Decompresses and parses the request. The reservation is then that of the inputs and of the declared answer.
+    fn parse(self) -> Result<(InferRequest, Reservation), InferenceError> {
+        let Self {
+            body,
+            encoding,
+            header_length,
+            json: _,
+            body_limit,
+            model,
+            mut memory,
+        } = self;
+        let program = &model.spec.program;
+        let body = inflate(body, encoding, body_limit, &mut memory)?;
+        let json = header_length.unwrap_or(u64::MAX).min(body.len() as u64);
+        // The text is made contiguous, and an element of two bytes of text can become one of eight.
+        memory.grow(json + json * widest_input(program) / 2)?;
+        let request = InferRequest::parse(body, header_length, program, &Limits::default())?;
+        memory.resize(REQUEST_BYTES + input_bytes(&request.inputs))?;
+        memory.grow(answer_bytes(&request, program))?;
+        Ok((request, memory))
+    }
+}
+
+fn widest_input(program: &Program) -> u64 {
+    // An empty string has its length, which is four bytes.
+    let width = |spec: &TensorSpec| spec.datatype.width().unwrap_or(4) as u64;
+    program.inputs.iter().map(width).max().unwrap_or_default()
+}
+
+fn input_bytes(inputs: &[Tensor]) -> u64 {
+    inputs.iter().map(|input| input.data().len() as u64).sum()
+}
+
+/// Returns the size of a request's outputs, in the worker's form and as JSON where that was requested, as far as the model declares
+/// it.
+fn answer_bytes(request: &InferRequest, program: &Program) -> u64 {
+    let declared = |spec: &TensorSpec| {
+        let mut bytes = spec.datatype.width()? as u64;
+        for (axis, dim) in spec.shape.iter().enumerate() {
+            let size = match dim {
+                Dim::Fixed(size) => *size,
+                Dim::Any if axis == 0 && program.batches() => request.rows.into(),
+                Dim::Any => return None,
+            };
+            bytes = bytes.saturating_mul(size);
+        }
+        Some(bytes)
+    };
+    let bytes = |spec| declared(spec).unwrap_or_default();
+    let results: u64 = program.outputs.iter().map(bytes).sum();
+    let lists = request
+        .outputs
+        .iter()
+        .filter(|output| output.form == Form::Json);
+    let texts = lists.map(|output| {
+        let spec = &program.outputs[output.index];
+        json_list_bound(spec.datatype, bytes(spec))
+    });
+    results.saturating_add(texts.sum())
+}
+
+/// Moves the inputs' part of the reservation to their bytes: it lasts until these have left, whether or not the client still waits.
+fn hold_inputs(inputs: Vec<Tensor>, memory: &mut Reservation) -> Vec<Tensor> {
+    let held = Arc::new(memory.split(input_bytes(&inputs)));
+    inputs
+        .into_iter()
+        .map(|input| input.map_chunks(|chunk| held.hold(chunk)))
+        .collect()
 }
 
 /// Returns the length of the JSON part if the headers contain it.
@@ -146,53 +317,26 @@ fn header_length(headers: &HeaderMap) -> Result<Option<u64>, InferenceError> {
     }
 }
 
-async fn parse(
-    model: &Arc<ServedModel>,
-    body: ByteRope,
-    header_length: Option<u64>,
-) -> Result<InferRequest, InferenceError> {
-    let json = header_length.unwrap_or(body.len() as u64);
-    let model = Arc::clone(model);
-    let parsed = run_by_size(json, move || {
-        InferRequest::parse(body, header_length, &model.spec.program, &Limits::default())
-    });
-    Ok(parsed.await?)
-}
-
-/// Reserves the memory of JSON tensors, whose numbers can be larger in memory than in JSON; binary tensors are the body's own
-/// bytes.
-fn reserve_unpacked(
-    request: &InferRequest,
-    reservation: &mut Reservation,
-) -> Result<(), InferenceError> {
-    let json = request
-        .inputs
-        .iter()
-        .filter(|input| input.form() == Form::Json);
-    let unpacked = json.map(|input| input.data().len() as u64).sum();
-    reservation
-        .grow(unpacked)
-        .map_err(|_| InferenceError::over_budget())
-}
-
-async fn encode(
+/// Returns the response of these outputs.
+fn respond_with(
     model: &ServedModel,
     id: String,
     requested: &[RequestedOutput],
-    answered: Vec<OutputRows>,
-) -> Result<Message, InferenceError> {
-    let mut json = 0;
+    answered: &[OutputRows],
+) -> Result<InferResponse, InferenceError> {
     let mut outputs = Vec::with_capacity(requested.len());
     for RequestedOutput { index, form } in requested {
         let (spec, rows) = (&model.spec.program.outputs[*index], &answered[*index]);
-        if *form == Form::Json {
-            json += rows.data.len() as u64;
-        }
+        let data = if rows.data.len() <= SMALL_OUTPUT {
+            Bytes::copy_from_slice(&rows.data)
+        } else {
+            rows.data.clone()
+        };
         let tensor = Tensor::new(
             spec.name.clone(),
             spec.datatype,
             rows.shape.clone(),
-            rows.data.clone().into(),
+            data.into(),
         );
         // The size is right, but a BOOL may be neither 0 nor 1.
         let tensor = tensor.map_err(|e| {
@@ -202,24 +346,44 @@ async fn encode(
         outputs.push(tensor.in_form(*form));
     }
     let model_id = model.id();
-    let response = InferResponse {
+    Ok(InferResponse {
         model_name: model_id.name.to_string(),
         model_version: model_id.version.to_string(),
         id,
         outputs,
-    };
-    Ok(run_by_size(json, move || response.encode()).await?)
+    })
 }
 
-/// Runs work on large JSON on a thread where it does not delay other requests.
-async fn run_by_size<T: Send + 'static>(json: u64, work: impl FnOnce() -> T + Send + 'static) -> T {
-    if json < LARGE_JSON {
-        return work();
+/// Formats a response. The reservation is then that of its JSON part.
+async fn encode(
+    inference: &Inference,
+    model: &ServedModel,
+    response: InferResponse,
+    non_finite: NonFinite,
+    memory: &mut Reservation,
+) -> Result<Message, InferenceError> {
+    let lists = response
+        .outputs
+        .iter()
+        .filter(|output| output.form() == Form::Json);
+    let text = lists
+        .map(|output| json_list_bound(output.datatype(), output.data().len() as u64))
+        .sum::<u64>();
+    // The result has a reservation of its own by now.
+    if text < LARGE_JSON {
+        memory.resize(REQUEST_BYTES)?;
+        memory.force(text);
+    } else {
+        memory.resize(REQUEST_BYTES + text)?;
     }
-    match tokio::task::spawn_blocking(work).await {
-        Ok(done) => done,
-        Err(panicked) => std::panic::resume_unwind(panicked.into_panic()),
-    }
+    let encode = move || response.encode_with(non_finite);
+    let message = if text < LARGE_JSON {
+        encode()?
+    } else {
+        inference.pool.format(model.key, encode).await?
+    };
+    memory.resize(REQUEST_BYTES + message.head.len() as u64)?;
+    Ok(message)
 }
 
 fn finish(

@@ -4,7 +4,6 @@
 //! because clients read nothing else.
 
 mod body;
-mod budget;
 mod error;
 mod infer;
 mod inflate;
@@ -13,10 +12,11 @@ mod model_path;
 mod respond;
 mod server;
 mod state;
+mod work_pool;
 
 pub use state::InferenceLimits;
 
-use std::any::Any;
+use std::{any::Any, io};
 
 use axum::{
     Router,
@@ -36,9 +36,12 @@ use self::{error::InferenceError, state::Inference};
 use crate::{api::error::INTERNAL_ERROR, driver::DataPlane, telemetry::measure_http};
 
 /// Returns the routes of the inference listener, with their state and fallbacks. Every request is measured.
-pub fn router(data_plane: DataPlane, limits: InferenceLimits) -> OpenApiRouter {
+///
+/// # Errors
+/// The threads that parse large requests cannot be started.
+pub fn router(data_plane: DataPlane, limits: InferenceLimits) -> io::Result<OpenApiRouter> {
     let telemetry = data_plane.telemetry().clone();
-    let inference = Inference::new(data_plane, limits);
+    let inference = Inference::new(data_plane, limits)?;
     // Only answers of these routes are compressed: one widespread client advertises gzip but cannot read compressed metadata or
     // errors.
     let is_answer =
@@ -82,7 +85,7 @@ pub fn router(data_plane: DataPlane, limits: InferenceLimits) -> OpenApiRouter {
         .layer(CatchPanicLayer::custom(panicked))
         .layer(middleware::from_fn_with_state(telemetry, measure_http))
         .with_state(inference);
-    OpenApiRouter::with_openapi(api).merge(routes.into())
+    Ok(OpenApiRouter::with_openapi(api).merge(routes.into()))
 }
 
 async fn not_found() -> InferenceError {

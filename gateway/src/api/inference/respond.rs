@@ -3,6 +3,7 @@
 use std::{
     convert::Infallible,
     pin::Pin,
+    sync::Arc,
     task::{Context, Poll},
 };
 
@@ -14,6 +15,8 @@ use axum::{
 use bytes::Bytes;
 use hyper::body::{Body as HttpBody, Frame, SizeHint};
 use packhorse_protocol::{HEADER_LENGTH, Message};
+
+use crate::memory::Reservation;
 
 /// A body of known length, sent piece by piece.
 struct Pieces {
@@ -43,8 +46,13 @@ impl HttpBody for Pieces {
     }
 }
 
-/// Returns the response with a message as its body.
-pub(super) fn response(message: Message) -> Response {
+/// Returns the response with a message as its body. The reservation lasts until the JSON part, which is sent first, was passed on;
+/// binary tensors hold their own.
+pub(super) fn response(message: Message, memory: Reservation) -> Response {
+    let message = Message {
+        head: Arc::new(memory).hold(message.head),
+        ..message
+    };
     let content_type = HeaderValue::from_static(message.content_type());
     let header_length = message.header_length();
     let body = message.into_body();

@@ -57,7 +57,7 @@ impl Driver {
             .collect();
         let all_rows = rows.iter().sum();
         let assembled = assemble(&model.spec.program, all_rows, &inputs);
-        self.update_queue_length(&model);
+        self.update_queue_length(now, &model);
         let requests = requests.iter().copied().zip(rows).collect();
         self.batches.insert(
             batch,
@@ -117,6 +117,11 @@ impl Driver {
             return;
         };
         let rows: Vec<u32> = batch.requests.iter().map(|(_, rows)| *rows).collect();
+        // The whole result stays in memory for as long as any of its rows do.
+        let mut memory = batch.model.memory.reservation();
+        memory.force(payload.iter().map(|output| output.len() as u64).sum());
+        let memory = Arc::new(memory);
+        let payload = payload.into_iter().map(|output| memory.hold(output));
         let outputs: Vec<_> = result.outputs.into_iter().zip(payload).collect();
         match split(&batch.model.spec.program, &rows, &outputs) {
             Ok(outputs) => self.answer(now, sent, key, outputs, result.stages),
@@ -172,6 +177,7 @@ impl Driver {
             u64::from(rows),
             times,
         );
+        batch.model.load.record_answered(now, batch.requests.len());
         self.replicas.count_batch(batch.replica, rows, compute);
         for ((request, _), outputs) in batch.requests.into_iter().zip(outputs) {
             // A request that was cancelled while it was computed is no longer there.

@@ -100,7 +100,7 @@ impl InferenceGateway {
 
     pub(crate) async fn start_with(config: DataPlaneConfig, limits: InferenceLimits) -> Self {
         let data_plane = DataPlane::spawn(config).unwrap();
-        let routes: Router = router(data_plane.clone(), limits).into();
+        let routes: Router = router(data_plane.clone(), limits).unwrap().into();
         let connections = ConnectionLimits {
             connections: 100,
             head_timeout: Duration::from_secs(10),
