@@ -340,4 +340,31 @@ mod tests {
             );
         }
     }
+
+    #[test]
+    fn the_page_of_limits_has_the_flags_and_their_defaults() {
+        use clap::CommandFactory as _;
+
+        let command = Options::command();
+        let page = include_str!("../../docs/limits.md");
+        let mut found = 0;
+        for row in page.lines().filter(|line| line.starts_with('|')) {
+            let cells: Vec<&str> = row.split('|').map(str::trim).collect();
+            let [_, _, flags, default, ..] = cells[..] else {
+                panic!("{row}");
+            };
+            let Some(flag) = flags
+                .strip_prefix("`--")
+                .and_then(|rest| rest.split('`').next())
+            else {
+                continue;
+            };
+            let mut arguments = command.get_arguments();
+            let argument = arguments.find(|argument| argument.get_long() == Some(flag));
+            let argument = argument.unwrap_or_else(|| panic!("there is no flag --{flag}"));
+            assert_eq!(argument.get_default_values(), [default], "--{flag}");
+            found += 1;
+        }
+        assert!(found >= 12, "{found} flags");
+    }
 }
