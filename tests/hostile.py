@@ -41,6 +41,13 @@ def read_answer(connection: socket.socket) -> tuple[int, bool]:
         received += piece
     top, _, rest = received.partition(b"\r\n\r\n")
     lines = top.lower().split(b"\r\n")
+    if b"transfer-encoding: chunked" in lines:
+        while not rest.endswith(b"0\r\n\r\n"):
+            piece = connection.recv(1 << 20)
+            if not piece:
+                raise ConnectionError("closed")
+            rest = rest[-5:] + piece
+        return int(lines[0].split()[1]), True
     length = next(int(line.split(b":")[1]) for line in lines if line.startswith(b"content-length:"))
     left = length - len(rest)
     while left > 0:
@@ -95,6 +102,10 @@ def bad_json(address):
 def gzip_bombs(address):
     bomb = gzip.compress(b" " * (64 << 20))
     in_threads(4, again, address, post("image", bomb, "content-encoding: gzip\r\n"))
+
+
+def compressed_answers(address):
+    in_threads(8, again, address, post("wide", SMALL, "accept-encoding: gzip\r\n"))
 
 
 def many(address, count: int, begin: bytes, step: Callable[[socket.socket], None] | None, pause: float) -> None:
@@ -159,6 +170,7 @@ ATTACKS = {
     "JSON: 8 connections with 1.7 MB each": large_json,
     "bad JSON: the same, with the mistake at the end": bad_json,
     "gzip bombs: 4 connections, 64 MiB of spaces in 64 KB": gzip_bombs,
+    "compressed answers: 8 connections, 8 MB of zeros as gzip": compressed_answers,
     "slow sending: 500 connections, 100 bytes/s each": slow_sending,
     "slow reading: 64 connections, answers of 8 MB": slow_reading,
     "no reading: 64 connections, answers of 8 MB": no_reading,

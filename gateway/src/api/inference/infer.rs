@@ -9,7 +9,7 @@ use axum::{
 };
 use bytes::Bytes;
 use packhorse_api::ErrorBody;
-use packhorse_cluster::{Dim, ModelSpec, Program, TensorSpec, Time};
+use packhorse_cluster::{Datatype, Dim, ModelSpec, Program, TensorSpec, Time};
 use packhorse_protocol::{
     ByteRope, Form, HEADER_LENGTH, InferRequest, InferResponse, Limits, Message, NonFinite,
     RequestedOutput, Tensor, json_list_bound,
@@ -139,13 +139,14 @@ async fn answer(
     };
     let result = match inference.data_plane.submit(submission).await {
         Ok(answered) => {
-            let response = respond_with(model, id, &outputs, &answered);
-            // What was copied out of the worker's result does not keep it.
-            drop(answered);
-            match response {
-                Ok(response) => encode(inference, model, response, non_finite, &mut memory).await,
-                Err(error) => Err(error),
-            }
+            let answer = Answer {
+                model: Arc::clone(model),
+                id,
+                requested: outputs,
+                answered,
+                non_finite,
+            };
+            encode(inference, answer, &mut memory).await
         }
         Err(unanswered) => {
             meter.end(unanswered.outcome);
@@ -191,7 +192,7 @@ async fn receive(
         model: Arc::clone(model),
         memory,
     };
-    if encoding == Encoding::Identity && unparsed.json < LARGE_JSON {
+    if encoding == Encoding::Identity && unparsed.json + unparsed.scanned() < LARGE_JSON {
         return unparsed.parse();
     }
     let parse = move || {
@@ -229,8 +230,19 @@ struct UnparsedRequest {
 }
 
 impl UnparsedRequest {
+    /// Returns the largest number of bytes that are looked at one by one, and made contiguous for it.
+    fn scanned(&self) -> u64 {
+        let mut inputs = self.model.spec.program.inputs.iter();
+        if inputs.any(is_scanned) {
+            self.body.len() as u64
+        } else {
+            0
+        }
+    }
+
     /// Decompresses and parses the request. The reservation is then that of the inputs and of the declared answer.
     fn parse(self) -> Result<(InferRequest, Reservation), InferenceError> {
+        let scanned = self.scanned();
         let Self {
             body,
             encoding,
@@ -244,7 +256,7 @@ impl UnparsedRequest {
         let body = inflate(body, encoding, body_limit, &mut memory)?;
         let json = header_length.unwrap_or(u64::MAX).min(body.len() as u64);
         // The text is made contiguous, and an element of two bytes of text can become one of eight.
-        memory.grow(json + json * widest_input(program) / 2)?;
+        memory.grow(json + json * widest_input(program) / 2 + scanned)?;
         let request = InferRequest::parse(body, header_length, program, &Limits::default())?;
         memory.resize(REQUEST_BYTES + input_bytes(&request.inputs))?;
         memory.grow(answer_bytes(&request, program))?;
@@ -317,58 +329,84 @@ fn header_length(headers: &HeaderMap) -> Result<Option<u64>, InferenceError> {
     }
 }
 
-/// Returns the response of these outputs.
-fn respond_with(
-    model: &ServedModel,
+/// The outputs of a request, and the form in which it wants them.
+struct Answer {
+    model: Arc<ServedModel>,
     id: String,
-    requested: &[RequestedOutput],
-    answered: &[OutputRows],
-) -> Result<InferResponse, InferenceError> {
-    let mut outputs = Vec::with_capacity(requested.len());
-    for RequestedOutput { index, form } in requested {
-        let (spec, rows) = (&model.spec.program.outputs[*index], &answered[*index]);
-        let data = if rows.data.len() <= SMALL_OUTPUT {
-            Bytes::copy_from_slice(&rows.data)
-        } else {
-            rows.data.clone()
-        };
-        let tensor = Tensor::new(
-            spec.name.clone(),
-            spec.datatype,
-            rows.shape.clone(),
-            data.into(),
-        );
-        // The size is right, but a BOOL may be neither 0 nor 1.
-        let tensor = tensor.map_err(|e| {
-            let message = format!("output {:?}: {e}", spec.name);
-            InferenceError::new(StatusCode::INTERNAL_SERVER_ERROR, message)
-        })?;
-        outputs.push(tensor.in_form(*form));
-    }
-    let model_id = model.id();
-    Ok(InferResponse {
-        model_name: model_id.name.to_string(),
-        model_version: model_id.version.to_string(),
-        id,
-        outputs,
-    })
+    requested: Vec<RequestedOutput>,
+    answered: Vec<OutputRows>,
+    non_finite: NonFinite,
 }
 
-/// Formats a response. The reservation is then that of its JSON part.
+impl Answer {
+    /// Returns the largest size of the JSON lists.
+    fn text(&self) -> u64 {
+        let lists = self
+            .requested
+            .iter()
+            .filter(|output| output.form == Form::Json);
+        let bounds = lists.map(|output| {
+            let datatype = self.model.spec.program.outputs[output.index].datatype;
+            json_list_bound(datatype, self.answered[output.index].data.len() as u64)
+        });
+        bounds.sum()
+    }
+
+    /// Returns the number of bytes that are looked at one by one.
+    fn scanned(&self) -> u64 {
+        let outputs = self.model.spec.program.outputs.iter();
+        let scanned = outputs
+            .zip(&self.answered)
+            .filter(|(spec, _)| is_scanned(spec));
+        scanned.map(|(_, rows)| rows.data.len() as u64).sum()
+    }
+
+    fn encode(self) -> Result<Message, InferenceError> {
+        let mut outputs = Vec::with_capacity(self.requested.len());
+        for RequestedOutput { index, form } in &self.requested {
+            let spec = &self.model.spec.program.outputs[*index];
+            let rows = &self.answered[*index];
+            let data = if rows.data.len() <= SMALL_OUTPUT {
+                Bytes::copy_from_slice(&rows.data)
+            } else {
+                rows.data.clone()
+            };
+            let tensor = Tensor::new(
+                spec.name.clone(),
+                spec.datatype,
+                rows.shape.clone(),
+                data.into(),
+            );
+            // The size is right, but a BOOL may be neither 0 nor 1.
+            let tensor = tensor.map_err(|e| {
+                let message = format!("output {:?}: {e}", spec.name);
+                InferenceError::new(StatusCode::INTERNAL_SERVER_ERROR, message)
+            })?;
+            outputs.push(tensor.in_form(*form));
+        }
+        let model_id = self.model.id();
+        let response = InferResponse {
+            model_name: model_id.name.to_string(),
+            model_version: model_id.version.to_string(),
+            id: self.id,
+            outputs,
+        };
+        Ok(response.encode_with(self.non_finite)?)
+    }
+}
+
+/// Returns true if every byte of such a tensor is looked at.
+fn is_scanned(spec: &TensorSpec) -> bool {
+    matches!(spec.datatype, Datatype::Bool | Datatype::Bytes)
+}
+
+/// Formats an answer. The reservation is then that of its JSON part.
 async fn encode(
     inference: &Inference,
-    model: &ServedModel,
-    response: InferResponse,
-    non_finite: NonFinite,
+    answer: Answer,
     memory: &mut Reservation,
 ) -> Result<Message, InferenceError> {
-    let lists = response
-        .outputs
-        .iter()
-        .filter(|output| output.form() == Form::Json);
-    let text = lists
-        .map(|output| json_list_bound(output.datatype(), output.data().len() as u64))
-        .sum::<u64>();
+    let text = answer.text();
     // The result has a reservation of its own by now.
     if text < LARGE_JSON {
         memory.resize(REQUEST_BYTES)?;
@@ -376,11 +414,11 @@ async fn encode(
     } else {
         memory.resize(REQUEST_BYTES + text)?;
     }
-    let encode = move || response.encode_with(non_finite);
-    let message = if text < LARGE_JSON {
-        encode()?
+    let message = if text + answer.scanned() < LARGE_JSON {
+        answer.encode()?
     } else {
-        inference.pool.format(model.key, encode).await?
+        let model = answer.model.key;
+        inference.pool.format(model, || answer.encode()).await?
     };
     memory.resize(REQUEST_BYTES + message.head.len() as u64)?;
     Ok(message)
