@@ -4,7 +4,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tokio::time::Instant;
 
-use super::ConnectionLimits;
+use super::limits::ConnectionLimits;
 
 /// The phase that a connection is in. The connection's stream and service set it, its task reads it.
 #[derive(Debug)]

@@ -22,8 +22,8 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    ConnectionLimits,
     activity::{Activity, Check},
+    limits::ConnectionLimits,
     stream::ClientStream,
 };
 

@@ -17,7 +17,7 @@ use tokio::{
     time::timeout,
 };
 
-use super::{ConnectionLimits, connection::call};
+use super::{connection::call, limits::ConnectionLimits};
 use crate::api::ApiError;
 
 /// The most connections above the limit at a time; one more ends the oldest of them.
