@@ -13,7 +13,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
     connection::serve_connection,
-    limits::{ConnectionLimits, HEAD_LIMIT},
+    limits::{BUFFER_BYTES, ConnectionLimits, HEAD_LIMIT},
     overflow::Overflow,
 };
 
@@ -91,7 +91,7 @@ fn http() -> http1::Builder {
     let mut http = http1::Builder::new();
     // The connection has its own clock, which tells an idle connection from a slow head.
     http.header_read_timeout(None)
-        .max_buf_size(HEAD_LIMIT)
+        .max_buf_size(BUFFER_BYTES)
         .max_header_size(HEAD_LIMIT);
     http
 }

@@ -20,10 +20,10 @@ use crate::memory::Reservation;
 const BODY_TIME: Duration = ModelSpec::MAX_SLO;
 
 /// The size of a piece of a body in bytes below which it is copied: a smaller one would keep a connection's whole buffer in memory,
-/// which is [`crate::serve::HEAD_LIMIT`].
-const COPY_BELOW: usize = 8 << 10;
+/// which is twice as large.
+const COPY_BELOW: usize = 16 << 10;
 /// The most bytes that are copied together.
-const COPIED_PIECE: usize = 16 << 10;
+const COPIED_PIECE: usize = 2 * COPY_BELOW;
 
 /// The longest time for which the rest of a body that is not needed is read and discarded.
 const DISCARD_TIME: Duration = Duration::from_secs(2);
@@ -162,11 +162,11 @@ mod tests {
         let large = Bytes::from(vec![1; COPY_BELOW]);
         let mut body = ReceivedBody::default();
         for byte in 0..200 {
-            body.push(&Bytes::copy_from_slice(&[byte; 100]), 0);
+            body.push(&Bytes::copy_from_slice(&[byte; 200]), 0);
         }
         body.push(&large, 0);
         body.push(&Bytes::from_static(b"end"), 0);
-        assert_eq!(body.len(), 20_003 + COPY_BELOW as u64);
+        assert_eq!(body.len(), 40_003 + COPY_BELOW as u64);
         let body = body.finish();
         let chunks: Vec<&Bytes> = body.chunks().collect();
         assert_eq!(chunks.len(), 5, "{body:?}");
