@@ -230,6 +230,9 @@ the SLO; "other" is mostly 504: accepted, but the deadline passed in the queue. 
 answer, on the clients: three Python processes on the same cores, which at 1,600 requests/s of 0.6 MB move 1 GB/s.
 
 {chr(10).join(parts.get("overload", []))}
+
+Where the rows of 0.6 MB fall off, receiving is what there is too little of, and not the device: all bodies share the processor and arrive after their deadline, so that
+nobody waits in the queue and nobody is refused by the head. Requests that are being received do not count in the expected wait yet.
 """
     REPORT.write_text(text)
 
