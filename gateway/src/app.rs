@@ -8,7 +8,7 @@ use packhorse_wire::LinkSecret;
 use tokio::{
     sync::Semaphore,
     task::JoinHandle,
-    time::{MissedTickBehavior, interval},
+    time::{Instant, MissedTickBehavior, interval, sleep},
 };
 
 use crate::{
@@ -18,6 +18,7 @@ use crate::{
     },
     config::Settings,
     controller::{Controller, ControllerConfig},
+    descriptors,
     driver::{DataPlane, DataPlaneConfig},
     events::{EventLog, Findings},
     serve::{ConnectionLimits, Server},
@@ -32,6 +33,10 @@ const ADMIN_GRACE: Duration = Duration::from_secs(1);
 const SHORTEST_SWEEP: Duration = Duration::from_millis(100);
 /// The longest time between two looks for unused model files.
 const LONGEST_SWEEP: Duration = Duration::from_mins(10);
+/// The paths of the inference listener that are answered even above its limit of connections.
+const HEALTH: &str = "/v2/health/";
+/// The path of the admin listener that is answered even above its limit of connections.
+const METRICS: &str = "/metrics";
 
 /// A running gateway.
 #[derive(Debug)]
@@ -44,6 +49,7 @@ pub struct App {
     findings: Findings,
     store: Store,
     sweeper: JoinHandle<()>,
+    lame_duck: Duration,
     grace: Duration,
     // The last field: the lock on the folder is released when nothing writes there any more.
     _state: GatewayDir,
@@ -70,6 +76,9 @@ pub enum StartError {
     /// The folder of model files cannot be used.
     #[error("cannot use the folder of model files")]
     Artifacts(#[source] io::Error),
+    /// The data plane's threads cannot be started.
+    #[error("cannot start the data plane")]
+    DataPlane(#[source] io::Error),
     /// A listener cannot be bound.
     #[error("cannot listen on {address} (--{flag})")]
     Listen {
@@ -116,8 +125,10 @@ impl App {
             queue_limit: settings.queue_limit,
             max_batch_wait: settings.max_batch_wait,
             batch_time: settings.batch_limit,
+            memory_budget_bytes: settings.payload_budget.as_u64(),
             ..DataPlaneConfig::default()
-        });
+        })
+        .map_err(StartError::DataPlane)?;
         let config = ControllerConfig {
             lease: settings.lease,
             profile_time_limit: settings.profile_time_limit,
@@ -141,10 +152,10 @@ impl App {
 
         let limits = InferenceLimits {
             body_bytes: settings.body_limit.as_u64(),
-            payload_budget_bytes: settings.payload_budget.as_u64(),
             body_timeout: settings.client_timeout,
         };
-        let inference = Inference::new(data_plane.clone(), limits);
+        let inference =
+            Inference::new(data_plane.clone(), limits).map_err(StartError::DataPlane)?;
         let (inference_routes, document) = inference::router(inference.clone()).split_for_parts();
         let admin_routes = admin::router(
             Admin {
@@ -163,20 +174,36 @@ impl App {
             },
             document,
         );
-        let connections = ConnectionLimits {
-            connections: settings.max_connections,
+        let shares = descriptors::raise_and_divide(settings.max_connections);
+        let connections = |connections, always_answered| ConnectionLimits {
+            connections,
             head_timeout: settings.client_timeout,
+            idle_timeout: settings.keep_alive,
+            write_timeout: settings.client_timeout,
+            always_answered,
         };
-        let bind = |flag, address, routes| async move {
-            let bound = Server::bind(address, routes, connections).await;
+        let bind = |flag, address, routes, limits| async move {
+            let bound = Server::bind(address, routes, limits).await;
             bound.map_err(|source| StartError::Listen {
                 flag,
                 address,
                 source,
             })
         };
-        let inference = bind("listen", settings.listen, inference_routes).await?;
-        let admin = bind("admin-listen", settings.admin_listen, admin_routes).await?;
+        let inference = bind(
+            "listen",
+            settings.listen,
+            inference_routes,
+            connections(shares.inference, HEALTH),
+        )
+        .await?;
+        let admin = bind(
+            "admin-listen",
+            settings.admin_listen,
+            admin_routes,
+            connections(shares.admin, METRICS),
+        )
+        .await?;
         state.write_endpoints(inference.address(), admin.address())?;
         tracing::info!(inference = %inference.address(), admin = %admin.address(), "the gateway is up");
         Ok(Self {
@@ -188,6 +215,7 @@ impl App {
             findings,
             store,
             sweeper,
+            lame_duck: settings.lame_duck,
             grace: settings.shutdown_grace,
             _state: state,
         })
@@ -213,15 +241,32 @@ impl App {
         &self.findings
     }
 
-    /// Takes no new requests, answers the present ones within the grace period, and ends. Workers keep running and wait for the next
-    /// gateway.
+    /// Waits until the data plane or the control plane has ended, which they do on their own only by a panic: a gateway without them
+    /// serves nothing, or never again anything new. Returns the name of the one that ended.
+    pub async fn failed(&self) -> &'static str {
+        tokio::select! {
+            () = self.data_plane.ended() => "data plane",
+            () = self.controller.ended() => "control plane",
+        }
+    }
+
+    /// Is no longer ready, but serves for the lame-duck time; then takes no new requests, answers the present ones within the grace
+    /// period, and ends. Workers keep running and wait for the next gateway.
     pub async fn shutdown(self) {
+        self.data_plane.begin_lame_duck();
+        if !self.lame_duck.is_zero() {
+            tracing::info!(lame_duck = ?self.lame_duck, "stopping: no longer ready, but still serving");
+            sleep(self.lame_duck).await;
+        }
         tracing::info!("stopping: answering the requests in flight");
-        self.inference.shutdown(self.grace).await;
-        self.data_plane.shutdown(self.grace).await;
+        let deadline = Instant::now() + self.grace;
+        self.inference.drain(deadline).await;
+        // The grace period is over, or nothing is in flight: what is left is refused, and these answers leave.
+        self.data_plane.shutdown(Duration::ZERO).await;
+        self.inference.shutdown(Instant::now()).await;
         self.controller.shutdown().await;
         self.events.close().await;
-        self.admin.shutdown(ADMIN_GRACE).await;
+        self.admin.shutdown(Instant::now() + ADMIN_GRACE).await;
         self.sweeper.abort();
         self.store.close().await;
         tracing::info!("stopped");

@@ -115,7 +115,7 @@ pub struct Options {
         value_parser = value_parser!(u64).range(10..=600_000))]
     pub solve_budget_ms: u64,
 
-    /// Largest body of an inference request in bytes, before and after decompression
+    /// Largest body of an inference request in bytes, before and after decompression; at most half of --payload-budget-bytes counts
     #[arg(
         long,
         env = "PACKHORSE_BODY_LIMIT_BYTES",
@@ -124,7 +124,8 @@ pub struct Options {
     )]
     pub body_limit_bytes: u64,
 
-    /// Memory budget for the bodies of all inference requests together, in bytes
+    /// Memory budget for all inference requests together, from a request's first byte to the last byte of its answer, in bytes; one
+    /// model may hold at most as much of it as is free
     #[arg(
         long,
         env = "PACKHORSE_PAYLOAD_BUDGET_BYTES",
@@ -147,17 +148,30 @@ pub struct Options {
         value_parser = value_parser!(u64).range(100..=31_536_000_000))]
     pub artifact_retention_ms: u64,
 
-    /// Largest number of connections of each listener
-    #[arg(long, env = "PACKHORSE_MAX_CONNECTIONS", value_name = "COUNT", default_value_t = 4096,
+    /// Largest number of connections of each listener; further ones are answered 503. The limit of file descriptors may lower it
+    #[arg(long, env = "PACKHORSE_MAX_CONNECTIONS", value_name = "COUNT", default_value_t = 8192,
         value_parser = value_parser!(u32).range(1..=1_000_000))]
     pub max_connections: u32,
 
-    /// Time within which the head of a request must arrive, and longest pause within its body, in milliseconds
+    /// Time for which a connection is kept between two requests, in milliseconds; longer than balancers keep theirs (60 s), so that
+    /// none sends a request while the gateway closes the connection
+    #[arg(long, env = "PACKHORSE_KEEP_ALIVE_MS", value_name = "MS", default_value_t = 75_000,
+        value_parser = value_parser!(u64).range(100..=3_600_000))]
+    pub keep_alive_ms: u64,
+
+    /// Time within which the head of a request must arrive, longest pause within its body, and longest time for which a client may
+    /// take nothing of its answer, in milliseconds
     #[arg(long, env = "PACKHORSE_CLIENT_TIMEOUT_MS", value_name = "MS", default_value_t = 10_000,
         value_parser = value_parser!(u64).range(100..=600_000))]
     pub client_timeout_ms: u64,
 
-    /// Time for requests in flight to end when the gateway is stopped, in milliseconds
+    /// Time for which a gateway that is stopped still takes requests while /v2/health/ready answers 503, so that balancers turn
+    /// away first, in milliseconds
+    #[arg(long, env = "PACKHORSE_LAME_DUCK_MS", value_name = "MS", default_value_t = 0,
+        value_parser = value_parser!(u64).range(0..=600_000))]
+    pub lame_duck_ms: u64,
+
+    /// Time for requests in flight to end when the gateway is stopped, after the lame-duck time, in milliseconds
     #[arg(long, env = "PACKHORSE_SHUTDOWN_GRACE_MS", value_name = "MS", default_value_t = 10_000,
         value_parser = value_parser!(u64).range(0..=600_000))]
     pub shutdown_grace_ms: u64,
@@ -208,7 +222,7 @@ pub struct Settings {
     pub solve_budget: Duration,
     /// The largest body of an inference request.
     pub body_limit: ByteCount,
-    /// The memory budget for all such bodies together.
+    /// The memory budget for all inference requests together.
     pub payload_budget: ByteCount,
     /// The largest model file.
     pub artifact_limit: ByteCount,
@@ -216,8 +230,13 @@ pub struct Settings {
     pub artifact_retention: Duration,
     /// The largest number of connections of each listener.
     pub max_connections: usize,
-    /// The time within which the head of a request must arrive, and the longest pause within its body.
+    /// The time for which a connection is kept between two requests.
+    pub keep_alive: Duration,
+    /// The time within which the head of a request must arrive, the longest pause within its body, and the longest time for which a
+    /// client may take nothing of its answer.
     pub client_timeout: Duration,
+    /// The time for which a gateway that is stopped still takes requests while it is not ready.
+    pub lame_duck: Duration,
     /// The time for requests in flight to end when the gateway is stopped.
     pub shutdown_grace: Duration,
 }
@@ -272,7 +291,9 @@ impl Options {
             artifact_limit: ByteCount::new(self.artifact_limit_bytes),
             artifact_retention: Duration::from_millis(self.artifact_retention_ms),
             max_connections: usize::try_from(self.max_connections).unwrap_or(usize::MAX),
+            keep_alive: Duration::from_millis(self.keep_alive_ms),
             client_timeout: Duration::from_millis(self.client_timeout_ms),
+            lame_duck: Duration::from_millis(self.lame_duck_ms),
             shutdown_grace: Duration::from_millis(self.shutdown_grace_ms),
         })
     }
@@ -341,5 +362,32 @@ mod tests {
                 "{bad:?}"
             );
         }
+    }
+
+    #[test]
+    fn the_page_of_limits_has_the_flags_and_their_defaults() {
+        use clap::CommandFactory as _;
+
+        let command = Options::command();
+        let page = include_str!("../../docs/limits.md");
+        let mut found = 0;
+        for row in page.lines().filter(|line| line.starts_with('|')) {
+            let cells: Vec<&str> = row.split('|').map(str::trim).collect();
+            let [_, _, flags, default, ..] = cells[..] else {
+                panic!("{row}");
+            };
+            let Some(flag) = flags
+                .strip_prefix("`--")
+                .and_then(|rest| rest.split('`').next())
+            else {
+                continue;
+            };
+            let mut arguments = command.get_arguments();
+            let argument = arguments.find(|argument| argument.get_long() == Some(flag));
+            let argument = argument.unwrap_or_else(|| panic!("there is no flag --{flag}"));
+            assert_eq!(argument.get_default_values(), [default], "--{flag}");
+            found += 1;
+        }
+        assert!(found >= 12, "{found} flags");
     }
 }

@@ -22,6 +22,7 @@ async fn main() -> anyhow::Result<()> {
     tokio::select! {
         _ = interrupt.recv() => {}
         _ = terminate.recv() => {}
+        part = app.failed() => anyhow::bail!("the {part} has ended by a panic"),
     }
     tokio::select! {
         () = app.shutdown() => {}

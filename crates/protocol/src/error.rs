@@ -157,7 +157,7 @@ pub enum EncodeError {
     #[error("{name:?}: {datatype} has no JSON form: request it with binary_data")]
     BinaryOnly { name: String, datatype: Datatype },
     #[error(
-        "{name:?}: element {index} is {value}, which JSON cannot represent: request it with binary_data"
+        "{name:?}: element {index} is {value}, which JSON cannot represent: request it with binary_data, or as null with parameters.non_finite_as_null"
     )]
     NotFinite {
         name: String,

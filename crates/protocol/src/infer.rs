@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use packhorse_cluster::{Dim, Program, Shape, TensorSpec};
 
-use crate::{ByteRope, Form, Limits, OutputRequest, RequestError, RequestMessage, Tensor};
+use crate::{
+    ByteRope, Form, Limits, NonFinite, OutputRequest, RequestError, RequestMessage, Tensor,
+};
 
 /// A request that matches the signature of its model.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -15,6 +17,8 @@ pub struct InferRequest {
     pub inputs: Vec<Tensor>,
     /// The outputs to return: the requested ones in the request's order, or all in the model's order.
     pub outputs: Vec<RequestedOutput>,
+    /// The form of infinities and NaNs in JSON outputs.
+    pub non_finite: NonFinite,
     /// The longest time that the client waits; none (sent as none or as 0) for the model's latency objective.
     pub timeout: Option<Duration>,
     /// The priority: 0 is the default, otherwise 1 is the most urgent.
@@ -66,6 +70,7 @@ impl InferRequest {
         let rows = count_rows(&inputs, program)?;
         let RequestMessage {
             id,
+            non_finite,
             timeout,
             priority,
             ..
@@ -74,6 +79,7 @@ impl InferRequest {
             id,
             inputs,
             outputs,
+            non_finite,
             timeout,
             priority,
             rows,

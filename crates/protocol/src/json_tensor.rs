@@ -275,12 +275,45 @@ where
     }
 }
 
-/// The data of a tensor as a flat JSON list. Floats are written with the fewest digits that restore them.
+/// The way in which JSON represents an infinity or a NaN, for which it has no number.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum NonFinite {
+    /// Not at all: the message cannot be encoded.
+    #[default]
+    Error,
+    /// As `null`.
+    Null,
+}
+
+/// Returns the largest size in bytes of the JSON list of this many bytes of a tensor. A list of `FP16` or `BF16` does not exist.
+pub fn json_list_bound(datatype: Datatype, bytes: u64) -> u64 {
+    // The longest text of an element, with its comma, and the element's width.
+    let (text, width) = match datatype {
+        Datatype::Bool => ("false,".len(), 1),
+        Datatype::Uint8 => ("255,".len(), 1),
+        Datatype::Int8 => ("-128,".len(), 1),
+        Datatype::Uint16 => ("65535,".len(), 2),
+        Datatype::Int16 => ("-32768,".len(), 2),
+        Datatype::Uint32 => ("4294967295,".len(), 4),
+        Datatype::Int32 => ("-2147483648,".len(), 4),
+        Datatype::Uint64 => ("18446744073709551615,".len(), 8),
+        Datatype::Int64 => ("-9223372036854775808,".len(), 8),
+        Datatype::Fp32 => ("-1.17549435e-38,".len(), 4),
+        Datatype::Fp64 => ("-2.2250738585072014e-308,".len(), 8),
+        // Every byte may become a six-byte escape; the four bytes of a length pay for quotes and comma.
+        Datatype::Bytes => (6, 1),
+        Datatype::Fp16 | Datatype::Bf16 => return 0,
+    };
+    "[]".len() as u64 + (bytes / width).saturating_mul(text as u64)
+}
+
+/// The data of a tensor as a flat JSON list. Floats are written with the fewest digits that restore them; one that is not finite is
+/// written as `null`, if the constructor allows it.
 pub(crate) struct JsonData<'a>(&'a Tensor);
 
 impl<'a> JsonData<'a> {
     /// Creates the list after checking that JSON can represent every element.
-    pub(crate) fn new(tensor: &'a Tensor) -> Result<Self, EncodeError> {
+    pub(crate) fn new(tensor: &'a Tensor, non_finite: NonFinite) -> Result<Self, EncodeError> {
         let name = || tensor.name().to_owned();
         match tensor.datatype() {
             datatype @ (Datatype::Fp16 | Datatype::Bf16) => {
@@ -289,6 +322,7 @@ impl<'a> JsonData<'a> {
                     datatype,
                 });
             }
+            Datatype::Fp32 | Datatype::Fp64 if non_finite == NonFinite::Null => {}
             Datatype::Fp32 => check_finite(tensor, f32::is_finite)?,
             Datatype::Fp64 => check_finite(tensor, f64::is_finite)?,
             Datatype::Bytes => {

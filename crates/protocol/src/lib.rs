@@ -24,6 +24,7 @@ mod tests;
 
 pub use error::{EncodeError, JsonError, MessageError, RequestError, TensorError};
 pub use infer::{InferRequest, RequestedOutput};
+pub use json_tensor::{NonFinite, json_list_bound};
 pub use message::{Limits, Message};
 pub use metadata::{
     DynamicBatching, ErrorBody, ModelConfig, ModelMetadata, ModelReady, PLATFORM, RepositoryEntry,

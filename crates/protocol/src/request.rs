@@ -7,6 +7,7 @@ use serde::Serialize;
 use crate::{
     ByteRope, EncodeError, Form, Limits, Message, MessageError, Tensor,
     json::Cursor,
+    json_tensor::NonFinite,
     message::{assemble, field_error, parse_head, read_objects, read_text, set_once},
     tensor_object::{DeclaredTensor, TensorHead, complete_all},
 };
@@ -31,6 +32,8 @@ pub struct RequestMessage {
     pub outputs: Vec<OutputRequest>,
     /// The form of outputs without a form of their own (`binary_data_output`).
     pub output_form: Option<Form>,
+    /// The form of infinities and NaNs in JSON outputs (`non_finite_as_null`).
+    pub non_finite: NonFinite,
     /// The longest time that the client waits; none for the model's latency objective.
     pub timeout: Option<Duration>,
     /// The priority: 0 is the default, otherwise 1 is the most urgent.
@@ -56,6 +59,7 @@ impl RequestMessage {
             inputs,
             outputs: head.outputs,
             output_form: head.parameters.output_form,
+            non_finite: head.parameters.non_finite,
             timeout: head.parameters.timeout,
             priority: head.parameters.priority,
         })
@@ -69,7 +73,7 @@ impl RequestMessage {
         let inputs = self
             .inputs
             .iter()
-            .map(TensorHead::new)
+            .map(|input| TensorHead::new(input, NonFinite::Error))
             .collect::<Result<_, _>>()?;
         let outputs = self.outputs.iter().map(|output| EncodedOutput {
             name: &output.name,
@@ -83,6 +87,7 @@ impl RequestMessage {
                 .map(|timeout| u64::try_from(timeout.as_micros()).unwrap_or(u64::MAX)),
             priority: self.priority,
             binary_data_output: self.output_form.map(|form| form == Form::Binary),
+            non_finite_as_null: (self.non_finite == NonFinite::Null).then_some(true),
         };
         let head = EncodedRequest {
             id: &self.id,
@@ -138,15 +143,17 @@ struct Parameters {
     timeout: Option<Duration>,
     priority: u64,
     output_form: Option<Form>,
+    non_finite: NonFinite,
 }
 
 impl Parameters {
     fn read(cursor: &mut Cursor<'_>) -> Result<Self, MessageError> {
-        let (mut timeout, mut priority, mut output_form) = (None, None, None);
+        let (mut timeout, mut priority, mut output_form, mut as_null) = (None, None, None, None);
         read_parameters(cursor, "parameters", |cursor, key, field| match key {
             "timeout" => set_once(&mut timeout, field, read_unsigned(cursor, field)?),
             "priority" => set_once(&mut priority, field, read_unsigned(cursor, field)?),
             "binary_data_output" => set_once(&mut output_form, field, read_form(cursor, field)?),
+            "non_finite_as_null" => set_once(&mut as_null, field, read_flag(cursor, field)?),
             _ if key.starts_with("sequence_") => match cursor.raw_value()? {
                 "0" | "false" | "null" | r#""""# => Ok(()),
                 _ => Err(field_error(
@@ -163,6 +170,11 @@ impl Parameters {
             timeout,
             priority: priority.unwrap_or_default(),
             output_form,
+            non_finite: if as_null == Some(true) {
+                NonFinite::Null
+            } else {
+                NonFinite::Error
+            },
         })
     }
 }
@@ -186,8 +198,12 @@ fn read_unsigned(cursor: &mut Cursor<'_>, field: &str) -> Result<u64, MessageErr
     cursor.read().map_err(|e| field_error(field, &e))
 }
 
+fn read_flag(cursor: &mut Cursor<'_>, field: &str) -> Result<bool, MessageError> {
+    cursor.read().map_err(|e| field_error(field, &e))
+}
+
 fn read_form(cursor: &mut Cursor<'_>, field: &str) -> Result<Form, MessageError> {
-    let binary = cursor.read().map_err(|e| field_error(field, &e))?;
+    let binary = read_flag(cursor, field)?;
     Ok(if binary { Form::Binary } else { Form::Json })
 }
 
@@ -246,6 +262,8 @@ struct EncodedParameters {
     priority: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     binary_data_output: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    non_finite_as_null: Option<bool>,
 }
 
 #[expect(

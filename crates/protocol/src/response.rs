@@ -5,6 +5,7 @@ use serde::Serialize;
 use crate::{
     ByteRope, EncodeError, Limits, Message, MessageError, Tensor,
     json::Cursor,
+    json_tensor::NonFinite,
     message::{assemble, field_error, parse_head, read_objects, read_text, set_once},
     tensor_object::{DeclaredTensor, TensorHead, complete_all},
 };
@@ -38,6 +39,14 @@ impl InferResponse {
     /// An output has the JSON form, but JSON cannot represent it: an infinity, a NaN, or bytes that are not UTF-8. The client must request
     /// binary data instead.
     pub fn encode(&self) -> Result<Message, EncodeError> {
+        self.encode_with(NonFinite::Error)
+    }
+
+    /// Writes the response, with infinities and NaNs in JSON as `non_finite` says.
+    ///
+    /// # Errors
+    /// As [`InferResponse::encode`].
+    pub fn encode_with(&self, non_finite: NonFinite) -> Result<Message, EncodeError> {
         let head = EncodedResponse {
             model_name: &self.model_name,
             model_version: &self.model_version,
@@ -45,7 +54,7 @@ impl InferResponse {
             outputs: self
                 .outputs
                 .iter()
-                .map(TensorHead::new)
+                .map(|output| TensorHead::new(output, non_finite))
                 .collect::<Result<_, _>>()?,
         };
         Ok(assemble(&head, &self.outputs))

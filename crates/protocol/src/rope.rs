@@ -75,6 +75,17 @@ impl ByteRope {
         self.chunks.into_iter()
     }
 
+    /// Returns the rope with every chunk replaced by one of equal bytes, such as one that holds something until it is dropped.
+    #[must_use]
+    pub fn map_chunks(mut self, mut map: impl FnMut(Bytes) -> Bytes) -> Self {
+        for chunk in &mut self.chunks {
+            let length = chunk.len();
+            *chunk = map(std::mem::take(chunk));
+            assert_eq!(chunk.len(), length, "a chunk keeps its bytes");
+        }
+        self
+    }
+
     /// Removes and returns the first `len` bytes. Panics if there are fewer.
     #[must_use]
     pub fn split_to(&mut self, len: usize) -> Self {

@@ -93,6 +93,13 @@ impl Tensor {
         self
     }
 
+    /// Returns the tensor with every chunk of its bytes replaced by an equal one: [`ByteRope::map_chunks`].
+    #[must_use]
+    pub fn map_chunks(mut self, map: impl FnMut(Bytes) -> Bytes) -> Self {
+        self.data = self.data.map_chunks(map);
+        self
+    }
+
     /// Returns the name.
     pub fn name(&self) -> &str {
         &self.name

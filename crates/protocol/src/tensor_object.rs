@@ -8,7 +8,7 @@ use serde::Serialize;
 use crate::{
     ByteRope, EncodeError, Form, Limits, MessageError, Tensor, TensorError,
     json::Cursor,
-    json_tensor::{JsonData, read_data},
+    json_tensor::{JsonData, NonFinite, read_data},
     message::{read_text, set_once},
 };
 
@@ -242,9 +242,9 @@ struct BinarySize {
 }
 
 impl<'a> TensorHead<'a> {
-    pub(crate) fn new(tensor: &'a Tensor) -> Result<Self, EncodeError> {
+    pub(crate) fn new(tensor: &'a Tensor, non_finite: NonFinite) -> Result<Self, EncodeError> {
         let (parameters, data) = match tensor.form() {
-            Form::Json => (None, Some(JsonData::new(tensor)?)),
+            Form::Json => (None, Some(JsonData::new(tensor, non_finite)?)),
             Form::Binary => (
                 Some(BinarySize {
                     binary_data_size: tensor.data().len(),

@@ -16,6 +16,9 @@ pub struct DataPlaneConfig {
     pub max_batch_wait: Duration,
     /// The most requests between arrival and answer; a further one is refused.
     pub request_limit: usize,
+    /// The most bytes that all requests hold together, from a request's first byte to the last byte of its answer; a request that
+    /// would need more is refused.
+    pub memory_budget_bytes: u64,
     /// The largest result of one batch that a worker may send, in bytes; at most [`MAX_PAYLOAD`].
     pub result_limit_bytes: u64,
     /// The longest time for which a worker may hold a batch before the gateway gives up on the worker. Longer than the workers'
@@ -30,6 +33,7 @@ impl Default for DataPlaneConfig {
             queue_limit: ModelLimits::DEFAULT_QUEUE_LIMIT,
             max_batch_wait: EngineConfig::default().max_batch_wait,
             request_limit: 1 << 16,
+            memory_budget_bytes: 1 << 30,
             result_limit_bytes: MAX_PAYLOAD,
             batch_time: Duration::from_secs(15),
         }

@@ -2,9 +2,10 @@
 
 use std::{
     collections::BTreeMap,
+    io,
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
     time::Duration,
 };
@@ -22,8 +23,9 @@ use super::{
     message::DriverMessage,
     request::{RequestResult, Submission, SubmittedRequest},
     task::Driver,
+    threads,
 };
-use crate::{clock::Clock, telemetry::Telemetry};
+use crate::{clock::Clock, memory::MemoryBudget, telemetry::Telemetry};
 
 /// A handle to the data plane. Clones share one data plane.
 #[derive(Clone, Debug)]
@@ -35,20 +37,29 @@ pub struct DataPlane {
 struct Shared {
     clock: Clock,
     telemetry: Telemetry,
+    memory: MemoryBudget,
     inbox: mpsc::UnboundedSender<DriverMessage>,
     catalog: watch::Receiver<Arc<Catalog>>,
     /// Limits the number of requests, and with it the length of the inbox.
     permits: Arc<Semaphore>,
     request_limit: usize,
     next_request: AtomicU64,
+    /// True once the gateway is going to stop.
+    lame_duck: AtomicBool,
 }
 
 impl DataPlane {
-    /// Starts the data plane's task on the current tokio runtime. It serves nothing before the first [`DataPlane::serve`]. The
-    /// receiver gets every change of a link's state.
-    pub fn spawn(config: DataPlaneConfig) -> (Self, mpsc::UnboundedReceiver<LinkChange>) {
+    /// Starts the data plane on threads of its own: one for the driver, a few for the links. It serves nothing before the first
+    /// [`DataPlane::serve`]. The receiver gets every change of a link's state.
+    ///
+    /// # Errors
+    /// The threads cannot be started.
+    pub fn spawn(
+        config: DataPlaneConfig,
+    ) -> io::Result<(Self, mpsc::UnboundedReceiver<LinkChange>)> {
         let clock = Clock::start();
-        let telemetry = Telemetry::new(clock);
+        let memory = MemoryBudget::new(config.memory_budget_bytes);
+        let telemetry = Telemetry::new(clock, memory.clone());
         let (inbox, messages) = mpsc::unbounded_channel();
         let (catalog_sender, catalog) = watch::channel(Arc::default());
         let (links_sender, links) = mpsc::unbounded_channel();
@@ -57,22 +68,30 @@ impl DataPlane {
             config,
             clock,
             telemetry.clone(),
+            memory.clone(),
             inbox.downgrade(),
             catalog_sender,
             links_sender,
         );
-        tokio::spawn(driver.run(messages));
+        threads::start(driver, messages)?;
         let shared = Shared {
             clock,
             telemetry,
+            memory,
             inbox,
             catalog,
             permits: Arc::new(Semaphore::new(request_limit)),
             request_limit,
             next_request: AtomicU64::new(0),
+            lame_duck: AtomicBool::new(false),
         };
         let shared = Arc::new(shared);
-        (Self { shared }, links)
+        Ok((Self { shared }, links))
+    }
+
+    /// Waits until the data plane has ended: after a shutdown, or by a panic of its driver.
+    pub async fn ended(&self) {
+        self.shared.inbox.closed().await;
     }
 
     /// Changes what is served. Returns at once; the changes of the links show the progress.
@@ -97,15 +116,27 @@ impl DataPlane {
         &self.shared.telemetry
     }
 
+    /// Is no longer ready, but still takes requests.
+    pub fn begin_lame_duck(&self) {
+        self.shared.lame_duck.store(true, Relaxed);
+    }
+
     /// Takes no further requests, waits until the present ones are answered, at most `grace`, and ends.
     pub async fn shutdown(&self, grace: Duration) {
         self.send(DriverMessage::Shutdown(grace));
         self.shared.inbox.closed().await;
     }
 
-    /// Returns true if requests are taken: the control plane has opened the data plane, and it is not ending.
+    /// Returns true if clients shall send requests: the control plane has opened the data plane, and the gateway is not going to stop.
     pub(crate) fn is_ready(&self) -> bool {
-        !self.shared.inbox.is_closed() && self.shared.catalog.borrow().is_open()
+        !self.shared.lame_duck.load(Relaxed)
+            && !self.shared.inbox.is_closed()
+            && self.shared.catalog.borrow().is_open()
+    }
+
+    /// Returns the memory budget of all requests.
+    pub(crate) fn memory(&self) -> &MemoryBudget {
+        &self.shared.memory
     }
 
     /// Returns the clock of arrivals and deadlines.
@@ -126,11 +157,15 @@ impl DataPlane {
             let refusal = Refusal::TooManyRequests { limit };
             return Err(RequestOutcome::Refused(refusal).into());
         };
+        let now = self.shared.clock.now();
+        let allowed = submission.deadline.saturating_since(now);
+        submission.model.load.record_patience(now, allowed);
         let key = RequestKey(self.shared.next_request.fetch_add(1, Relaxed));
         let (answer, mut answered) = oneshot::channel();
         self.send(DriverMessage::Submit(Box::new(SubmittedRequest {
             key,
             submission,
+            submitted: now,
             answer,
             permit,
         })));

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use packhorse_cluster::ReplicaId;
+use packhorse_cluster::{ReplicaId, Time};
 use packhorse_control::{ComputedWork, ServeChange};
 use packhorse_serving::{ReplicaKey, RequestKey};
 use tokio::sync::oneshot;
@@ -22,8 +22,8 @@ pub(super) enum DriverMessage {
     Cancel(RequestKey),
     /// Asks for the work of the replicas.
     GetWork(oneshot::Sender<BTreeMap<ReplicaId, ComputedWork>>),
-    /// A link reported an event.
-    Link(ReplicaKey, LinkEvent),
+    /// A link reported an event, at this time.
+    Link(ReplicaKey, LinkEvent, Time),
     /// Ends the task once the last request is answered, or this time has passed; no further request is taken.
     Shutdown(Duration),
 }

@@ -42,6 +42,8 @@ pub(crate) struct AnsweredRequest {
 pub(super) struct SubmittedRequest {
     pub(super) key: RequestKey,
     pub(super) submission: Submission,
+    /// The time at which it was put into the driver's inbox.
+    pub(super) submitted: Time,
     pub(super) answer: oneshot::Sender<RequestResult>,
     /// The request's share of the request limit, held until it ends.
     pub(super) permit: OwnedSemaphorePermit,

@@ -15,13 +15,14 @@ use packhorse_serving::{
     Request, RequestKey, RequestOutcome,
 };
 use tokio::{
+    runtime::Handle,
     sync::{mpsc, watch},
     time::sleep_until,
 };
 
 use self::pending::{InFlightBatch, PendingRequest};
 use super::{
-    catalog::{Catalog, Readiness, ServedModel},
+    catalog::{Catalog, ServedModel},
     config::DataPlaneConfig,
     link_change::LinkChange,
     message::DriverMessage,
@@ -32,6 +33,7 @@ use super::{
 };
 use crate::{
     clock::Clock,
+    memory::MemoryBudget,
     telemetry::{RequestCourse, Telemetry},
     workers::{LinkConfig, LinkEvent, OutgoingBatch, WorkerLink},
 };
@@ -43,6 +45,7 @@ const MESSAGES_AT_ONCE: usize = 64;
 pub(super) struct Driver {
     clock: Clock,
     telemetry: Telemetry,
+    memory: MemoryBudget,
     config: DataPlaneConfig,
     /// The sender for the links' reports. Weak, so that the data plane ends with its last handle.
     inbox: mpsc::WeakUnboundedSender<DriverMessage>,
@@ -68,6 +71,7 @@ impl Driver {
         config: DataPlaneConfig,
         clock: Clock,
         telemetry: Telemetry,
+        memory: MemoryBudget,
         inbox: mpsc::WeakUnboundedSender<DriverMessage>,
         catalog_sender: watch::Sender<Arc<Catalog>>,
         links_sender: mpsc::UnboundedSender<LinkChange>,
@@ -79,6 +83,7 @@ impl Driver {
         Self {
             clock,
             telemetry,
+            memory,
             config,
             inbox,
             catalog_sender,
@@ -99,7 +104,13 @@ impl Driver {
 
     /// Runs until a shutdown, or until the last handle is dropped. The clock is read once per iteration, so that everything in it
     /// happens at one time.
-    pub(super) async fn run(mut self, mut inbox: mpsc::UnboundedReceiver<DriverMessage>) {
+    pub(super) async fn run(
+        mut self,
+        mut inbox: mpsc::UnboundedReceiver<DriverMessage>,
+        links: Handle,
+    ) {
+        // The links' tasks are spawned there, and not on the driver's thread.
+        let _links = links.enter();
         let mut messages = Vec::with_capacity(MESSAGES_AT_ONCE);
         loop {
             let wake = self
@@ -140,7 +151,9 @@ impl Driver {
             DriverMessage::Serve(changes) => self.serve(now, changes),
             DriverMessage::Submit(submitted) => self.submit(now, *submitted),
             DriverMessage::Cancel(request) => self.cancel(now, request),
-            DriverMessage::Link(replica, event) => self.handle_link_event(now, replica, event),
+            DriverMessage::Link(replica, event, sent) => {
+                self.handle_link_event(now, sent, replica, event);
+            }
             DriverMessage::GetWork(answer) => {
                 // The caller may have stopped waiting.
                 let _ = answer.send(self.replicas.work());
@@ -163,7 +176,7 @@ impl Driver {
                     replica,
                     requests,
                 } => self.dispatch(now, batch, replica, &requests),
-                Action::Finish { request, outcome } => self.finish(request, outcome),
+                Action::Finish { request, outcome } => self.finish(now, request, outcome),
                 Action::ReplicaDrained { replica } => {
                     self.replicas.drained(replica);
                 }
@@ -172,7 +185,7 @@ impl Driver {
     }
 
     fn serve(&mut self, now: Time, changes: Vec<ServeChange>) {
-        let inbox = self.inbox.clone();
+        let (inbox, clock) = (self.inbox.clone(), self.clock);
         let config = LinkConfig {
             secret: self.config.link_secret.clone(),
             payload_limit: self.config.result_limit_bytes,
@@ -182,7 +195,7 @@ impl Driver {
             let inbox = inbox.clone();
             WorkerLink::open(endpoint, config.clone(), move |event| {
                 if let Some(inbox) = inbox.upgrade() {
-                    let _ = inbox.send(DriverMessage::Link(key, event));
+                    let _ = inbox.send(DriverMessage::Link(key, event, clock.now()));
                 }
             })
         };
@@ -264,10 +277,9 @@ impl Driver {
         {
             self.remove_model(now, &id);
         }
-        let (key, readiness) = match self.models.get(&id) {
+        let known = match self.models.get(&id) {
             Some(model) if model.spec == spec => return,
-            Some(model) => (model.key, Arc::clone(&model.readiness)),
-            None => (self.new_model_key(), Arc::new(Readiness::default())),
+            known => known.map(|model| ServedModel::clone(model)),
         };
         let limits = ModelLimits {
             max_batch_rows: spec.program.rows_limit(),
@@ -276,13 +288,26 @@ impl Driver {
                 .and_then(|limit| usize::try_from(limit).ok())
                 .unwrap_or(self.config.queue_limit),
         };
+        let queue_limit = limits.queue_limit;
+        let model = match known {
+            Some(model) => ServedModel {
+                spec,
+                queue_limit,
+                ..model
+            },
+            None => ServedModel {
+                key: self.new_model_key(),
+                telemetry: self.telemetry.model(&id),
+                spec,
+                memory: self.memory.model(),
+                queue_limit,
+                load: Arc::default(),
+                readiness: Arc::default(),
+            },
+        };
+        let key = model.key;
         self.handle_event(now, Event::ModelUpdated { model: key, limits });
-        let model = Arc::new(ServedModel {
-            key,
-            telemetry: self.telemetry.model(&id),
-            spec,
-            readiness,
-        });
+        let model = Arc::new(model);
         self.models_by_key.insert(key, Arc::clone(&model));
         self.models.insert(id, model);
     }
@@ -297,6 +322,7 @@ impl Driver {
         let SubmittedRequest {
             key,
             submission,
+            submitted,
             answer,
             permit,
         } = submitted;
@@ -306,6 +332,9 @@ impl Driver {
             return;
         }
         let model = Arc::clone(&submission.model);
+        model
+            .telemetry
+            .record_inbox(now.saturating_since(submitted));
         let membership = self
             .classes
             .enter(model.key, &model.spec.program, &submission.inputs);
@@ -328,21 +357,21 @@ impl Driver {
         };
         self.requests.insert(key, pending);
         self.handle_event(now, Event::RequestArrived(request));
-        self.update_queue_length(&model);
+        self.update_queue_length(now, &model);
     }
 
     fn cancel(&mut self, now: Time, request: RequestKey) {
         if let Some(pending) = self.remove_request(request) {
             self.handle_event(now, Event::RequestCancelled { request });
-            self.update_queue_length(&pending.submission.model);
+            self.update_queue_length(now, &pending.submission.model);
         }
     }
 
-    fn finish(&mut self, request: RequestKey, outcome: RequestOutcome) {
+    fn finish(&mut self, now: Time, request: RequestKey, outcome: RequestOutcome) {
         let Some(pending) = self.remove_request(request) else {
             return;
         };
-        self.update_queue_length(&pending.submission.model);
+        self.update_queue_length(now, &pending.submission.model);
         let unanswered = UnansweredRequest {
             outcome,
             failure: pending.failure,
@@ -358,16 +387,16 @@ impl Driver {
         Some(pending)
     }
 
-    fn update_queue_length(&self, model: &ServedModel) {
-        model
-            .telemetry
-            .set_queue_length(self.engine.queued(model.key));
+    fn update_queue_length(&self, now: Time, model: &ServedModel) {
+        let queued = self.engine.queued(model.key);
+        model.telemetry.set_queue_length(queued);
+        model.load.set_queued(now, queued);
     }
 
-    fn handle_link_event(&mut self, now: Time, replica: ReplicaKey, event: LinkEvent) {
+    fn handle_link_event(&mut self, now: Time, sent: Time, replica: ReplicaKey, event: LinkEvent) {
         let effect = match event {
             LinkEvent::BatchComputed(result, payload) => {
-                return self.batch_computed(now, result, payload);
+                return self.batch_computed(now, sent, result, payload);
             }
             LinkEvent::BatchFailed(failure) => return self.batch_failed(now, failure),
             LinkEvent::Up(batches) => self.replicas.link_up(replica, batches),

@@ -11,7 +11,7 @@ use super::{
     gpu_metrics::GpuMetrics, http_durations::HttpDurations, model::ModelTelemetry, models::Models,
     request_log::RequestLog,
 };
-use crate::clock::Clock;
+use crate::{clock::Clock, memory::MemoryBudget};
 
 /// The content type of [`Telemetry::metrics_text`].
 pub const METRICS_CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -34,12 +34,13 @@ struct Shared {
 
 impl Telemetry {
     /// Creates measurements without models.
-    pub(crate) fn new(clock: Clock) -> Self {
+    pub(crate) fn new(clock: Clock, memory: MemoryBudget) -> Self {
         let mut registry = Registry::default();
         let models = Models::default();
         registry.register_collector(Box::new(models.clone()));
         let gpus = GpuMetrics::default();
         registry.register_collector(Box::new(gpus.clone()));
+        registry.register_collector(Box::new(memory));
         let http = HttpDurations::register(&mut registry);
         Self {
             shared: Arc::new(Shared {
@@ -134,7 +135,7 @@ mod tests {
     #[test]
     fn a_request_is_counted_once_where_it_ended() {
         let clock = Clock::start();
-        let telemetry = Telemetry::new(clock);
+        let telemetry = Telemetry::new(clock, MemoryBudget::new(0));
         let model = telemetry.model(&id("m:3"));
         let course = RequestCourse::default();
         let begin = || model.begin_request(clock.now(), Duration::from_secs(10), 1);
@@ -172,7 +173,7 @@ mod tests {
 
     #[test]
     fn a_removed_model_takes_its_series_along() {
-        let telemetry = Telemetry::new(Clock::start());
+        let telemetry = Telemetry::new(Clock::start(), MemoryBudget::new(0));
         telemetry.model(&id("gone:1"));
         telemetry.model(&id("stays:1"));
         telemetry.remove_model(&id("gone:1"));

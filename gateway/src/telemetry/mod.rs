@@ -10,6 +10,7 @@ mod handle;
 mod http_durations;
 mod http_middleware;
 mod latency_histogram;
+mod memory_metrics;
 mod model;
 mod model_metrics;
 mod models;

@@ -11,7 +11,7 @@ use std::{
 use packhorse_api::ModelGoodput;
 use packhorse_cluster::{ModelId, Time};
 use packhorse_control::RequestCounts;
-use packhorse_serving::RequestOutcome;
+use packhorse_serving::{Refusal, RequestOutcome};
 use prometheus_client::metrics::histogram::Histogram;
 
 use super::{
@@ -29,6 +29,8 @@ use crate::clock::Clock;
 pub(crate) enum Stage {
     /// The time from the head of the HTTP request to the complete, valid request.
     Receive,
+    /// The time from then until the driver took the request from its inbox.
+    Inbox,
     /// The time from then until the last request of its batch arrived.
     Batch,
     /// The time from then until the batch was sent.
@@ -43,11 +45,14 @@ pub(crate) enum Stage {
     Compute,
     /// The copy out of the device's memory.
     CopyOut,
+    /// The time from a result's arrival until the driver took it from its inbox.
+    ResultInbox,
 }
 
 impl Stage {
-    pub(super) const ALL: [(Self, &'static str); 8] = [
+    pub(super) const ALL: [(Self, &'static str); 10] = [
         (Self::Receive, "receive"),
+        (Self::Inbox, "inbox"),
         (Self::Batch, "batch"),
         (Self::Queue, "queue"),
         (Self::Network, "network"),
@@ -55,6 +60,7 @@ impl Stage {
         (Self::CopyIn, "copy_in"),
         (Self::Compute, "compute"),
         (Self::CopyOut, "copy_out"),
+        (Self::ResultInbox, "result_inbox"),
     ];
 }
 
@@ -67,7 +73,10 @@ pub(super) const MISS_CAUSES: [&str; 5] = ["late", "refused", "expired", "lost",
 /// The times of a batch that came back: the stages by its worker's measurement, and the whole round trip.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BatchTimes {
+    /// The time from the dispatch until the result had arrived.
     pub(crate) round_trip: Duration,
+    /// The time from then until the driver took it from its inbox.
+    pub(crate) result_inbox: Duration,
     pub(crate) worker_queue: Duration,
     pub(crate) copy_in: Duration,
     pub(crate) compute: Duration,
@@ -190,9 +199,21 @@ impl ModelTelemetry {
         }
     }
 
+    /// Records a request whose head arrived at `arrived` and that was refused before it was read.
+    pub(crate) fn record_refusal(self: &Arc<Self>, arrived: Time) {
+        let meter = self.begin_request(arrived, Duration::ZERO, 0);
+        let refusal = RequestOutcome::Refused(Refusal::NoReplica);
+        meter.end(refusal, RequestCourse::default());
+    }
+
     /// Sets the number of waiting requests.
     pub(crate) fn set_queue_length(&self, requests: usize) {
         self.pending.store(requests as u64, Relaxed);
+    }
+
+    /// Records the time that a request waited in the driver's inbox.
+    pub(crate) fn record_inbox(&self, waited: Duration) {
+        self.observe(Stage::Inbox, waited);
     }
 
     /// Records a request whose batch was sent. It was in the queue for `queued`, and for `complete`, the last part of that, after
@@ -231,6 +252,7 @@ impl ModelTelemetry {
         self.observe(Stage::CopyIn, times.copy_in);
         self.observe(Stage::Compute, times.compute);
         self.observe(Stage::CopyOut, times.copy_out);
+        self.observe(Stage::ResultInbox, times.result_inbox);
         self.last_inference.store(self.clock.unix_ms(now), Relaxed);
         self.with_window(|window| {
             window.count(now, |counts| {

@@ -1,8 +1,9 @@
 //! Responses as real clients read them.
 
 use crate::{
-    ByteRope, Form, InferResponse, Limits, ModelConfig, ModelMetadata, ModelStatistics,
-    RepositoryEntry, RepositoryIndexRequest, RepositoryState, Statistics, Tensor,
+    ByteRope, Element, Form, InferResponse, Limits, ModelConfig, ModelMetadata, ModelStatistics,
+    NonFinite, RepositoryEntry, RepositoryIndexRequest, RepositoryState, Statistics, Tensor,
+    json_list_bound,
 };
 use packhorse_cluster::{Datatype, Program};
 use serde_json::json;
@@ -81,11 +82,11 @@ fn values_that_json_cannot_represent_are_refused() {
     };
     refused(
         floats(&[0.0, f32::NAN], Form::Json),
-        r#""y": element 1 is NaN, which JSON cannot represent: request it with binary_data"#,
+        r#""y": element 1 is NaN, which JSON cannot represent: request it with binary_data, or as null with parameters.non_finite_as_null"#,
     );
     refused(
         Tensor::from_values("y", shape(&[1]), &[f64::NEG_INFINITY]).unwrap(),
-        r#""y": element 0 is -inf, which JSON cannot represent: request it with binary_data"#,
+        r#""y": element 0 is -inf, which JSON cannot represent: request it with binary_data, or as null with parameters.non_finite_as_null"#,
     );
     refused(
         Tensor::from_values("y", shape(&[1]), &[half::f16::ONE]).unwrap(),
@@ -95,6 +96,57 @@ fn values_that_json_cannot_represent_are_refused() {
         Tensor::from_byte_strings("y", shape(&[2]), &[&b"ok"[..], b"\xff"]).unwrap(),
         r#""y": element 1 is not UTF-8, which JSON cannot represent: request it with binary_data"#,
     );
+}
+
+#[test]
+fn infinities_and_nans_are_null_where_that_is_allowed() {
+    let y = floats(&[0.5, f32::NAN, f32::NEG_INFINITY], Form::Json);
+    let message = response("", vec![y]).encode_with(NonFinite::Null).unwrap();
+    let text = String::from_utf8(message.head.to_vec()).unwrap();
+    assert!(text.contains(r#""data":[0.5,null,null]"#), "{text}");
+}
+
+#[test]
+fn no_list_is_longer_than_its_bound() {
+    fn check<T: Element>(values: &[T]) {
+        let count = i64::try_from(values.len()).unwrap();
+        let tensor = Tensor::from_values("y", shape(&[count]), values).unwrap();
+        check_tensor(&tensor);
+    }
+    fn check_tensor(tensor: &Tensor) {
+        let empty = Tensor::new(
+            "y".to_owned(),
+            Datatype::Uint8,
+            shape(&[0]),
+            Vec::new().into(),
+        );
+        let length = |tensor: Tensor| {
+            let message = response("", vec![tensor.in_form(Form::Json)]);
+            message.encode_with(NonFinite::Null).unwrap().head.len() as u64
+        };
+        // Without the list, and with more digits in the shape and letters in the datatype.
+        let rest = length(empty.unwrap()) - 2;
+        let bound = json_list_bound(tensor.datatype(), tensor.data().len() as u64);
+        assert!(length(tensor.clone()) <= rest + bound + 3, "{tensor:?}");
+    }
+    check(&[false; 100]);
+    check(&[u8::MAX; 100]);
+    check(&[i8::MIN; 100]);
+    check(&[u16::MAX; 100]);
+    check(&[i16::MIN; 100]);
+    check(&[u32::MAX; 100]);
+    check(&[i32::MIN; 100]);
+    check(&[u64::MAX; 100]);
+    check(&[i64::MIN; 100]);
+    check(&[-f32::MIN_POSITIVE; 100]);
+    check(&[f32::MIN; 100]);
+    check(&[-1.234_567_9e-30_f32; 100]);
+    check(&[f32::NAN; 100]);
+    check(&[-f64::MIN_POSITIVE; 100]);
+    check(&[f64::MIN; 100]);
+    let strings = vec!["\u{1}\u{1f}"; 100];
+    check_tensor(&Tensor::from_byte_strings("y", shape(&[100]), &strings).unwrap());
+    check_tensor(&Tensor::from_byte_strings("y", shape(&[100]), &[""; 100]).unwrap());
 }
 
 #[test]

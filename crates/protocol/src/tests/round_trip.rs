@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use crate::{
-    ByteRope, Form, InferResponse, Limits, Message, OutputRequest, RequestMessage, Tensor,
+    ByteRope, Form, InferResponse, Limits, Message, NonFinite, OutputRequest, RequestMessage,
+    Tensor,
 };
 use packhorse_cluster::{Datatype, Shape};
 use proptest::{collection::vec, option, prelude::*, sample::select};
@@ -100,7 +101,8 @@ proptest! {
         priority in any::<u64>(),
         sizes in vec(1_usize..3000, 1..6),
     ) {
-        let request = RequestMessage { id, inputs, outputs, output_form, timeout, priority };
+        let non_finite = NonFinite::Error;
+        let request = RequestMessage { id, inputs, outputs, output_form, non_finite, timeout, priority };
         let message = request.encode().unwrap();
         let header_length = message.header_length();
         let read = RequestMessage::parse(split(message, &sizes), header_length, &Limits::default());

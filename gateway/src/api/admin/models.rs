@@ -142,9 +142,17 @@ pub(super) async fn remove(
 
 /// Converts and checks a registration. Returns the path of the model's file too if it is given in place of a digest; the digest
 /// is all zeros then.
+/// The name that no model may have: its path would be that of all models' statistics.
+const STATISTICS: &str = "stats";
+
 fn parse_registration(
     registration: ModelRegistration,
 ) -> Result<(ModelSpec, Option<String>), ApiError> {
+    if registration.name.as_str() == STATISTICS {
+        return Err(ApiError::bad_request(format!(
+            "name: \"{STATISTICS}\" is reserved: /v2/models/{STATISTICS} is a path of the protocol"
+        )));
+    }
     let unread = ArtifactDigest::from_sha256([0; 32]);
     let (artifact, path) = match (registration.artifact, registration.artifact_path) {
         (Some(digest), None) => (digest, None),

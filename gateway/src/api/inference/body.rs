@@ -6,22 +6,24 @@ use axum::{
     body::Body,
     http::{HeaderMap, header},
 };
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt;
 use hyper::body::Body as _;
 use packhorse_cluster::ModelSpec;
 use packhorse_protocol::ByteRope;
 use tokio::time::{Instant, timeout, timeout_at};
 
-use super::{
-    budget::Reservation,
-    error::InferenceError,
-    inflate::{Encoding, inflate},
-    state::InferenceLimits,
-};
+use super::{error::InferenceError, state::InferenceLimits};
+use crate::memory::Reservation;
 
 /// The longest time for receiving a whole body: no client waits longer for an answer.
 const BODY_TIME: Duration = ModelSpec::MAX_SLO;
+
+/// The size of a piece of a body in bytes below which it is copied: a smaller one would keep a connection's whole buffer in memory,
+/// which is twice as large.
+const COPY_BELOW: usize = 16 << 10;
+/// The most bytes that are copied together.
+const COPIED_PIECE: usize = 2 * COPY_BELOW;
 
 /// The longest time for which the rest of a body that is not needed is read and discarded.
 const DISCARD_TIME: Duration = Duration::from_secs(2);
@@ -43,30 +45,31 @@ impl IncomingBody {
         }
     }
 
-    /// Returns the whole body, decompressed. Its bytes stay in `reservation`.
+    /// Returns the least number of bytes that the body has, as far as its head tells; `None` if it does not.
+    pub(super) fn announced(&self) -> Option<u64> {
+        self.body.size_hint().exact()
+    }
+
+    /// Returns the whole body, as it was sent. Its bytes are reserved.
     pub(super) async fn receive(
         &mut self,
-        headers: &HeaderMap,
         limits: &InferenceLimits,
-        reservation: &mut Reservation,
+        memory: &mut Reservation,
     ) -> Result<ByteRope, InferenceError> {
-        let encoding = Encoding::from_headers(headers)?;
         if self.body.size_hint().lower() > limits.body_bytes {
             return Err(InferenceError::body_too_large(limits.body_bytes));
         }
         self.waits_for_read = false;
         let end = Instant::now() + BODY_TIME;
-        let mut body = ByteRope::new();
+        let mut body = ReceivedBody::default();
         while let Some(chunk) = self.chunk(end, limits.body_timeout).await? {
-            if body.len() as u64 + chunk.len() as u64 > limits.body_bytes {
+            if body.len() + chunk.len() as u64 > limits.body_bytes {
                 return Err(InferenceError::body_too_large(limits.body_bytes));
             }
-            reservation
-                .grow(chunk.len() as u64)
-                .map_err(|_| InferenceError::over_budget())?;
-            body.push(chunk);
+            memory.grow(chunk.len() as u64)?;
+            body.push(&chunk, self.body.size_hint().lower());
         }
-        inflate(body, encoding, limits.body_bytes, reservation).await
+        Ok(body.finish())
     }
 
     async fn chunk(
@@ -93,16 +96,81 @@ impl IncomingBody {
         }
     }
 
-    /// Reads the rest of the body, for a client that does not read the answer before it has sent everything: it would lose the
-    /// answer if the connection were closed on it.
-    pub(super) async fn discard(mut self) {
+    /// Reads the rest of the body while the answer is sent, for a client that does not read the answer before it has sent everything:
+    /// it would lose the answer if the connection were closed on it.
+    pub(super) fn discard(mut self) {
         if self.waits_for_read || self.body.is_end_stream() {
             return;
         }
-        let rest = async {
-            while let Ok(Some(Ok(_))) = timeout(DISCARD_PAUSE, self.body.frame()).await {}
-        };
-        // A client that still sends after that loses its connection.
-        let _ = timeout(DISCARD_TIME, rest).await;
+        tokio::spawn(async move {
+            let rest = async {
+                while let Ok(Some(Ok(_))) = timeout(DISCARD_PAUSE, self.body.frame()).await {}
+            };
+            // A client that still sends after that loses its connection.
+            let _ = timeout(DISCARD_TIME, rest).await;
+        });
+    }
+}
+
+/// The received part of a body. Small pieces are joined.
+#[derive(Default)]
+struct ReceivedBody {
+    rope: ByteRope,
+    /// The small pieces after those of the rope.
+    joined: BytesMut,
+}
+
+impl ReceivedBody {
+    fn len(&self) -> u64 {
+        self.rope.len() as u64 + self.joined.len() as u64
+    }
+
+    /// Adds a piece, after which at least `more` bytes will come.
+    fn push(&mut self, piece: &Bytes, more: u64) {
+        if piece.len() >= COPY_BELOW {
+            self.flush();
+            self.rope.push(piece.clone());
+            return;
+        }
+        if self.joined.is_empty() {
+            let coming = usize::try_from(more).unwrap_or(usize::MAX);
+            let capacity = piece.len().saturating_add(coming).min(COPIED_PIECE);
+            self.joined = BytesMut::with_capacity(capacity);
+        }
+        self.joined.extend_from_slice(piece);
+        if self.joined.len() >= COPY_BELOW {
+            self.flush();
+        }
+    }
+
+    fn flush(&mut self) {
+        self.rope.push(std::mem::take(&mut self.joined).freeze());
+    }
+
+    fn finish(mut self) -> ByteRope {
+        self.flush();
+        self.rope
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn small_pieces_are_copied_and_large_ones_are_not() {
+        let large = Bytes::from(vec![1; COPY_BELOW]);
+        let mut body = ReceivedBody::default();
+        for byte in 0..200 {
+            body.push(&Bytes::copy_from_slice(&[byte; 200]), 0);
+        }
+        body.push(&large, 0);
+        body.push(&Bytes::from_static(b"end"), 0);
+        assert_eq!(body.len(), 40_003 + COPY_BELOW as u64);
+        let body = body.finish();
+        let chunks: Vec<&Bytes> = body.chunks().collect();
+        assert_eq!(chunks.len(), 5, "{body:?}");
+        assert_eq!(chunks[3].as_ptr(), large.as_ptr());
+        assert!(body.to_bytes().ends_with(b"end"));
     }
 }

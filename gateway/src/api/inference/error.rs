@@ -9,9 +9,11 @@ use axum::{
 use packhorse_protocol::{EncodeError, MessageError, RequestError};
 use packhorse_serving::{Refusal, RequestOutcome};
 
+use super::work_pool::PoolFull;
 use crate::{
     api::{ApiError, error::INTERNAL_ERROR},
     driver::{BatchFailure, FindModelError, UnansweredRequest},
+    memory::MemoryExhausted,
 };
 
 /// A status and its message. A temporary error (503) contains the time after which to retry.
@@ -19,17 +21,34 @@ use crate::{
 pub(crate) struct InferenceError {
     status: StatusCode,
     message: String,
+    /// The time after which to retry, if the error is temporary; in the header it is rounded up to seconds.
+    retry_after: Duration,
 }
 
-/// The time after which to retry a refused request, in seconds: by then a queue has emptied, or a replica has started.
-const RETRY_AFTER: HeaderValue = HeaderValue::from_static("1");
+/// The time after which to retry where no better one is known.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 impl InferenceError {
     pub(super) fn new(status: StatusCode, message: impl Into<String>) -> Self {
         Self {
             status,
             message: message.into(),
+            retry_after: RETRY_AFTER,
         }
+    }
+
+    /// Returns the error with another time after which to retry.
+    #[must_use]
+    pub(super) fn retry_after(self, retry_after: Duration) -> Self {
+        Self {
+            retry_after,
+            ..self
+        }
+    }
+
+    /// Returns true if the request was refused for now.
+    pub(super) fn is_refusal(&self) -> bool {
+        self.status == StatusCode::SERVICE_UNAVAILABLE
     }
 
     pub(super) fn bad_request(message: impl Into<String>) -> Self {
@@ -53,13 +72,6 @@ impl InferenceError {
         );
         Self::new(StatusCode::REQUEST_TIMEOUT, message)
     }
-
-    /// Returns the error of a body that the memory budget does not suffice for.
-    pub(super) fn over_budget() -> Self {
-        Self::unavailable(
-            "the gateway's memory budget for request bodies is exhausted; retry later",
-        )
-    }
 }
 
 impl IntoResponse for InferenceError {
@@ -67,9 +79,10 @@ impl IntoResponse for InferenceError {
         let mut response = ApiError::new(self.status, self.message).into_response();
         match self.status {
             StatusCode::SERVICE_UNAVAILABLE => {
+                let seconds = self.retry_after.as_secs_f64().ceil() as u64;
                 response
                     .headers_mut()
-                    .insert(header::RETRY_AFTER, RETRY_AFTER);
+                    .insert(header::RETRY_AFTER, seconds.into());
             }
             StatusCode::UNSUPPORTED_MEDIA_TYPE => {
                 let understood = HeaderValue::from_static("gzip, deflate, identity");
@@ -101,10 +114,33 @@ impl From<MessageError> for InferenceError {
     }
 }
 
-/// The requested form cannot represent the model's outputs.
+/// The requested form cannot represent the model's outputs: a failure of the model, not of the request.
 impl From<EncodeError> for InferenceError {
     fn from(error: EncodeError) -> Self {
-        Self::bad_request(format!("output {error}"))
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, format!("output {error}"))
+    }
+}
+
+impl From<MemoryExhausted> for InferenceError {
+    fn from(error: MemoryExhausted) -> Self {
+        Self::unavailable(error.to_string())
+    }
+}
+
+impl From<PoolFull> for InferenceError {
+    fn from(error: PoolFull) -> Self {
+        Self::unavailable(error.to_string())
+    }
+}
+
+impl From<Refusal> for InferenceError {
+    fn from(refusal: Refusal) -> Self {
+        let status = match refusal {
+            // The model was removed after it was found.
+            Refusal::UnknownModel => StatusCode::NOT_FOUND,
+            _ => StatusCode::SERVICE_UNAVAILABLE,
+        };
+        Self::new(status, refusal.to_string())
     }
 }
 
@@ -120,11 +156,7 @@ impl From<UnansweredRequest> for InferenceError {
             outcome, failure, ..
         } = unanswered;
         match outcome {
-            // The model was removed after it was found.
-            RequestOutcome::Refused(refusal @ Refusal::UnknownModel) => {
-                Self::new(StatusCode::NOT_FOUND, refusal.to_string())
-            }
-            RequestOutcome::Refused(refusal) => Self::unavailable(refusal.to_string()),
+            RequestOutcome::Refused(refusal) => refusal.into(),
             RequestOutcome::Expired => Self::new(
                 StatusCode::GATEWAY_TIMEOUT,
                 "the deadline passed before a replica was free",

@@ -1,31 +1,52 @@
 //! `POST /v2/models/{model}/infer`.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, atomic::Ordering::Relaxed},
+    time::Duration,
+};
 
 use axum::{
     extract::{Request, State},
     http::{HeaderMap, StatusCode},
     response::{IntoResponse, Response},
 };
+use bytes::Bytes;
 use packhorse_api::ErrorBody;
-use packhorse_cluster::{ModelName, ModelSpec, ModelVersion, Time};
-use packhorse_protocol::{
-    ByteRope, Form, HEADER_LENGTH, InferRequest, InferResponse, Limits, Message, RequestedOutput,
-    Tensor,
+use packhorse_cluster::{
+    Datatype, Dim, ModelName, ModelSpec, ModelVersion, Program, TensorSpec, Time,
 };
-use packhorse_serving::RequestOutcome;
+use packhorse_protocol::{
+    ByteRope, Form, HEADER_LENGTH, InferRequest, InferResponse, Limits, Message, NonFinite,
+    RequestedOutput, Tensor, json_list_bound,
+};
+use packhorse_serving::{Refusal, RequestOutcome};
 
 use super::{
-    body::IncomingBody, budget::Reservation, error::InferenceError, model_path::ModelPath,
-    respond::response, state::Inference,
+    body::IncomingBody,
+    error::InferenceError,
+    inflate::{Encoding, inflate},
+    model_path::ModelPath,
+    respond::response,
+    state::Inference,
 };
 use crate::{
+    clock::Clock,
     driver::{OutputRows, ServedModel, Submission},
+    memory::Reservation,
     telemetry::{EndedRequest, RequestCourse},
 };
 
-/// The size from which on JSON is handled on a thread of its own, in bytes: below, the hand-over would take longer than the work.
-const LARGE_JSON: u64 = 1 << 20;
+/// The size of JSON in bytes from which on it is parsed and formatted by the pool: about 0.2 ms of work, ten times the hand-over.
+const LARGE_JSON: u64 = 64 << 10;
+/// The size of a body in bytes from which on a request that has no hope is refused without reading it.
+const LARGE_BODY: u64 = 64 << 10;
+/// The memory of a request besides its tensors, in bytes: the head, tasks, entries of tables, and outputs that are copied.
+const REQUEST_BYTES: u64 = 8 << 10;
+/// The size of an output in bytes up to which it is copied, so that a client that does not read does not keep a worker's whole result
+/// in memory.
+const SMALL_OUTPUT: usize = 4 << 10;
+/// One of so many requests that have no hope is read all the same: a client that is more patient than the others is noticed only so.
+const PROBED: u64 = 16;
 
 /// Runs inference on a model. Without a version: the newest that is ready.
 ///
@@ -52,14 +73,20 @@ pub(super) async fn infer(
     model: Result<ModelPath, InferenceError>,
     request: Request,
 ) -> Response {
-    let arrived = inference.data_plane.clock().now();
+    let clock = inference.data_plane.clock();
+    let arrived = clock.now();
     let (parts, body) = request.into_parts();
     let mut body = IncomingBody::new(&parts.headers, body);
-    let model = model.map(|path| path.model);
-    match answer(&inference, arrived, model, &parts.headers, &mut body, None).await {
-        Ok(answered) => response(answered.message),
+    let answered = match model {
+        Ok(path) => answer(&inference, arrived, &path, &parts.headers, &mut body, None)
+            .await
+            .map_err(|error| error.retry_after(path.model.retry_after(clock.now()))),
+        Err(error) => Err(error),
+    };
+    match answered {
+        Ok(answered) => response(answered.message, answered.memory),
         Err(error) => {
-            body.discard().await;
+            body.discard();
             error.into_response()
         }
     }
@@ -70,6 +97,8 @@ pub(super) async fn infer(
 pub(crate) struct TracedAnswer {
     /// The answer.
     pub(crate) message: Message,
+    /// The reserved memory of the answer.
+    pub(crate) memory: Reservation,
     /// The SLO of the model.
     pub(crate) slo: Duration,
     /// The course of the request through the data plane.
@@ -89,12 +118,12 @@ pub(crate) async fn try_model(
     let (parts, body) = request.into_parts();
     let mut body = IncomingBody::new(&parts.headers, body);
     let catalog = inference.data_plane.catalog();
-    let model = catalog.find(name, version).cloned();
-    let model = model.map_err(InferenceError::from);
+    let model = Arc::clone(catalog.find(name, version)?);
+    let path = ModelPath { model, catalog };
     let json = Some(Form::Json);
-    let answered = answer(inference, arrived, model, &parts.headers, &mut body, json).await;
+    let answered = answer(inference, arrived, &path, &parts.headers, &mut body, json).await;
     if answered.is_err() {
-        body.discard().await;
+        body.discard();
     }
     answered
 }
@@ -122,24 +151,23 @@ pub(super) async fn infer_version(
 async fn answer(
     inference: &Inference,
     arrived: Time,
-    model: Result<Arc<ServedModel>, InferenceError>,
+    path: &ModelPath,
     headers: &HeaderMap,
     body: &mut IncomingBody,
     form: Option<Form>,
 ) -> Result<TracedAnswer, InferenceError> {
-    let model = model?;
-    let header_length = header_length(headers)?;
-    // Held until the answer is complete: by then the inputs are no longer needed.
-    let mut reservation = inference.budget.reservation();
-    let body = body
-        .receive(headers, &inference.limits, &mut reservation)
-        .await?;
-    let request = parse(&model, body, header_length).await?;
-    reserve_unpacked(&request, &mut reservation)?;
+    let model = &path.model;
+    let received = receive(inference, arrived, path, headers, body).await;
+    let (request, mut memory) = received.inspect_err(|error| {
+        if error.is_refusal() {
+            model.telemetry.record_refusal(arrived);
+        }
+    })?;
     let InferRequest {
         id,
         inputs,
         mut outputs,
+        non_finite,
         timeout,
         priority,
         rows,
@@ -154,8 +182,8 @@ async fn answer(
     let meter = model.telemetry.begin_request(arrived, slo, rows);
     let time_allowed = timeout.map_or(slo, |timeout| timeout.min(ModelSpec::MAX_SLO));
     let submission = Submission {
-        model: Arc::clone(&model),
-        inputs,
+        model: Arc::clone(model),
+        inputs: hold_inputs(inputs, &mut memory),
         rows,
         priority,
         deadline: arrived + time_allowed,
@@ -168,7 +196,14 @@ async fn answer(
         }
     };
     let course = answered.course;
-    let encoded = encode(&model, id, &outputs, answered.outputs).await;
+    let answer = Answer {
+        model: Arc::clone(model),
+        id,
+        requested: outputs,
+        answered: answered.outputs,
+        non_finite,
+    };
+    let encoded = encode(inference, answer, &mut memory).await;
     let outcome = match &encoded {
         Ok(_) => RequestOutcome::Answered,
         Err(_) => RequestOutcome::Failed,
@@ -176,10 +211,166 @@ async fn answer(
     let times = meter.end(outcome, course);
     Ok(TracedAnswer {
         message: encoded?,
+        memory,
         slo,
         course,
         times,
     })
+}
+
+/// Receives and parses a request, unless it is refused before. Returns it with its memory: that of its inputs and of its answer.
+async fn receive(
+    inference: &Inference,
+    arrived: Time,
+    path: &ModelPath,
+    headers: &HeaderMap,
+    body: &mut IncomingBody,
+) -> Result<(InferRequest, Reservation), InferenceError> {
+    let model = &path.model;
+    let header_length = header_length(headers)?;
+    let encoding = Encoding::from_headers(headers)?;
+    if !path.catalog.is_open() {
+        return Err(Refusal::ShuttingDown.into());
+    }
+    if let Some(refusal) = model.refusal() {
+        return Err(refusal.into());
+    }
+    let clock = inference.data_plane.clock();
+    let is_large = body.announced().is_none_or(|bytes| bytes >= LARGE_BODY);
+    // The engine decides about a small request, with its priority and its own timeout.
+    let may_be_hopeless = is_large && !is_probe(inference, model, clock, arrived);
+    if may_be_hopeless && model.is_hopeless(clock.now(), arrived) {
+        return Err(Refusal::CannotMeetDeadline.into());
+    }
+    let mut memory = model.memory.reservation();
+    memory.grow(REQUEST_BYTES)?;
+    let body = body.receive(&inference.limits, &mut memory).await?;
+    let unparsed = UnparsedRequest {
+        json: header_length.unwrap_or(u64::MAX).min(body.len() as u64),
+        body,
+        encoding,
+        header_length,
+        body_limit: inference.limits.body_bytes,
+        model: Arc::clone(model),
+        memory,
+    };
+    if encoding == Encoding::Identity && unparsed.json + unparsed.scanned() < LARGE_JSON {
+        return unparsed.parse();
+    }
+    let parse = move || {
+        // The body and the pool have taken their time.
+        if let Some(refusal) = unparsed.model.refusal() {
+            return Err(refusal.into());
+        }
+        if may_be_hopeless && unparsed.model.is_hopeless(clock.now(), arrived) {
+            return Err(Refusal::CannotMeetDeadline.into());
+        }
+        unparsed.parse()
+    };
+    inference.pool.parse(model.key, parse).await?
+}
+
+/// Returns true if a hopeless request is read all the same.
+fn is_probe(inference: &Inference, model: &ServedModel, clock: Clock, arrived: Time) -> bool {
+    model.is_hopeless(clock.now(), arrived)
+        && inference
+            .hopeless
+            .fetch_add(1, Relaxed)
+            .is_multiple_of(PROBED)
+}
+
+/// A request that was received.
+struct UnparsedRequest {
+    body: ByteRope,
+    encoding: Encoding,
+    header_length: Option<u64>,
+    /// The length of the JSON part before decompression.
+    json: u64,
+    body_limit: u64,
+    model: Arc<ServedModel>,
+    memory: Reservation,
+}
+
+impl UnparsedRequest {
+    /// Returns the largest number of bytes that are looked at one by one, and made contiguous for it.
+    fn scanned(&self) -> u64 {
+        let mut inputs = self.model.spec.program.inputs.iter();
+        if inputs.any(is_scanned) {
+            self.body.len() as u64
+        } else {
+            0
+        }
+    }
+
+    /// Decompresses and parses the request. The reservation is then that of the inputs and of the declared answer.
+    fn parse(self) -> Result<(InferRequest, Reservation), InferenceError> {
+        let scanned = self.scanned();
+        let Self {
+            body,
+            encoding,
+            header_length,
+            json: _,
+            body_limit,
+            model,
+            mut memory,
+        } = self;
+        let program = &model.spec.program;
+        let body = inflate(body, encoding, body_limit, &mut memory)?;
+        let json = header_length.unwrap_or(u64::MAX).min(body.len() as u64);
+        // The text is made contiguous, and an element of two bytes of text can become one of eight.
+        memory.grow(json + json * widest_input(program) / 2 + scanned)?;
+        let request = InferRequest::parse(body, header_length, program, &Limits::default())?;
+        memory.resize(REQUEST_BYTES + input_bytes(&request.inputs))?;
+        memory.grow(answer_bytes(&request, program))?;
+        Ok((request, memory))
+    }
+}
+
+fn widest_input(program: &Program) -> u64 {
+    // An empty string has its length, which is four bytes.
+    let width = |spec: &TensorSpec| spec.datatype.width().unwrap_or(4) as u64;
+    program.inputs.iter().map(width).max().unwrap_or_default()
+}
+
+fn input_bytes(inputs: &[Tensor]) -> u64 {
+    inputs.iter().map(|input| input.data().len() as u64).sum()
+}
+
+/// Returns the size of a request's outputs, in the worker's form and as JSON where that was requested, as far as the model declares
+/// it.
+fn answer_bytes(request: &InferRequest, program: &Program) -> u64 {
+    let declared = |spec: &TensorSpec| {
+        let mut bytes = spec.datatype.width()? as u64;
+        for (axis, dim) in spec.shape.iter().enumerate() {
+            let size = match dim {
+                Dim::Fixed(size) => *size,
+                Dim::Any if axis == 0 && program.batches() => request.rows.into(),
+                Dim::Any => return None,
+            };
+            bytes = bytes.saturating_mul(size);
+        }
+        Some(bytes)
+    };
+    let bytes = |spec| declared(spec).unwrap_or_default();
+    let results: u64 = program.outputs.iter().map(bytes).sum();
+    let lists = request
+        .outputs
+        .iter()
+        .filter(|output| output.form == Form::Json);
+    let texts = lists.map(|output| {
+        let spec = &program.outputs[output.index];
+        json_list_bound(spec.datatype, bytes(spec))
+    });
+    results.saturating_add(texts.sum())
+}
+
+/// Moves the inputs' part of the reservation to their bytes: it lasts until these have left, whether or not the client still waits.
+fn hold_inputs(inputs: Vec<Tensor>, memory: &mut Reservation) -> Vec<Tensor> {
+    let held = Arc::new(memory.split(input_bytes(&inputs)));
+    inputs
+        .into_iter()
+        .map(|input| input.map_chunks(|chunk| held.hold(chunk)))
+        .collect()
 }
 
 /// Returns the length of the JSON part if the headers contain it.
@@ -200,78 +391,97 @@ fn header_length(headers: &HeaderMap) -> Result<Option<u64>, InferenceError> {
     }
 }
 
-async fn parse(
-    model: &Arc<ServedModel>,
-    body: ByteRope,
-    header_length: Option<u64>,
-) -> Result<InferRequest, InferenceError> {
-    let json = header_length.unwrap_or(body.len() as u64);
-    let model = Arc::clone(model);
-    let parsed = run_by_size(json, move || {
-        InferRequest::parse(body, header_length, &model.spec.program, &Limits::default())
-    });
-    Ok(parsed.await?)
-}
-
-/// Reserves the memory of JSON tensors, whose numbers can be larger in memory than in JSON; binary tensors are the body's own
-/// bytes.
-fn reserve_unpacked(
-    request: &InferRequest,
-    reservation: &mut Reservation,
-) -> Result<(), InferenceError> {
-    let json = request
-        .inputs
-        .iter()
-        .filter(|input| input.form() == Form::Json);
-    let unpacked = json.map(|input| input.data().len() as u64).sum();
-    reservation
-        .grow(unpacked)
-        .map_err(|_| InferenceError::over_budget())
-}
-
-async fn encode(
-    model: &ServedModel,
+/// The outputs of a request, and the form in which it wants them.
+struct Answer {
+    model: Arc<ServedModel>,
     id: String,
-    requested: &[RequestedOutput],
+    requested: Vec<RequestedOutput>,
     answered: Vec<OutputRows>,
-) -> Result<Message, InferenceError> {
-    let mut json = 0;
-    let mut outputs = Vec::with_capacity(requested.len());
-    for RequestedOutput { index, form } in requested {
-        let (spec, rows) = (&model.spec.program.outputs[*index], &answered[*index]);
-        if *form == Form::Json {
-            json += rows.data.len() as u64;
-        }
-        let tensor = Tensor::new(
-            spec.name.clone(),
-            spec.datatype,
-            rows.shape.clone(),
-            rows.data.clone().into(),
-        );
-        // The size is right, but a BOOL may be neither 0 nor 1.
-        let tensor = tensor.map_err(|e| {
-            let message = format!("output {:?}: {e}", spec.name);
-            InferenceError::new(StatusCode::INTERNAL_SERVER_ERROR, message)
-        })?;
-        outputs.push(tensor.in_form(*form));
-    }
-    let model_id = model.id();
-    let response = InferResponse {
-        model_name: model_id.name.to_string(),
-        model_version: model_id.version.to_string(),
-        id,
-        outputs,
-    };
-    Ok(run_by_size(json, move || response.encode()).await?)
+    non_finite: NonFinite,
 }
 
-/// Runs work on large JSON on a thread where it does not delay other requests.
-async fn run_by_size<T: Send + 'static>(json: u64, work: impl FnOnce() -> T + Send + 'static) -> T {
-    if json < LARGE_JSON {
-        return work();
+impl Answer {
+    /// Returns the largest size of the JSON lists.
+    fn text(&self) -> u64 {
+        let lists = self
+            .requested
+            .iter()
+            .filter(|output| output.form == Form::Json);
+        let bounds = lists.map(|output| {
+            let datatype = self.model.spec.program.outputs[output.index].datatype;
+            json_list_bound(datatype, self.answered[output.index].data.len() as u64)
+        });
+        bounds.sum()
     }
-    match tokio::task::spawn_blocking(work).await {
-        Ok(done) => done,
-        Err(panicked) => std::panic::resume_unwind(panicked.into_panic()),
+
+    /// Returns the number of bytes that are looked at one by one.
+    fn scanned(&self) -> u64 {
+        let outputs = self.model.spec.program.outputs.iter();
+        let scanned = outputs
+            .zip(&self.answered)
+            .filter(|(spec, _)| is_scanned(spec));
+        scanned.map(|(_, rows)| rows.data.len() as u64).sum()
     }
+
+    fn encode(self) -> Result<Message, InferenceError> {
+        let mut outputs = Vec::with_capacity(self.requested.len());
+        for RequestedOutput { index, form } in &self.requested {
+            let spec = &self.model.spec.program.outputs[*index];
+            let rows = &self.answered[*index];
+            let data = if rows.data.len() <= SMALL_OUTPUT {
+                Bytes::copy_from_slice(&rows.data)
+            } else {
+                rows.data.clone()
+            };
+            let tensor = Tensor::new(
+                spec.name.clone(),
+                spec.datatype,
+                rows.shape.clone(),
+                data.into(),
+            );
+            // The size is right, but a BOOL may be neither 0 nor 1.
+            let tensor = tensor.map_err(|e| {
+                let message = format!("output {:?}: {e}", spec.name);
+                InferenceError::new(StatusCode::INTERNAL_SERVER_ERROR, message)
+            })?;
+            outputs.push(tensor.in_form(*form));
+        }
+        let model_id = self.model.id();
+        let response = InferResponse {
+            model_name: model_id.name.to_string(),
+            model_version: model_id.version.to_string(),
+            id: self.id,
+            outputs,
+        };
+        Ok(response.encode_with(self.non_finite)?)
+    }
+}
+
+/// Returns true if every byte of such a tensor is looked at.
+fn is_scanned(spec: &TensorSpec) -> bool {
+    matches!(spec.datatype, Datatype::Bool | Datatype::Bytes)
+}
+
+/// Formats an answer. The reservation is then that of its JSON part.
+async fn encode(
+    inference: &Inference,
+    answer: Answer,
+    memory: &mut Reservation,
+) -> Result<Message, InferenceError> {
+    let text = answer.text();
+    // The result has a reservation of its own by now.
+    if text < LARGE_JSON {
+        memory.resize(REQUEST_BYTES)?;
+        memory.force(text);
+    } else {
+        memory.resize(REQUEST_BYTES + text)?;
+    }
+    let message = if text + answer.scanned() < LARGE_JSON {
+        answer.encode()?
+    } else {
+        let model = answer.model.key;
+        inference.pool.format(model, || answer.encode()).await?
+    };
+    memory.resize(REQUEST_BYTES + message.head.len() as u64)?;
+    Ok(message)
 }

@@ -7,7 +7,8 @@ use bytes::{Buf, Bytes, BytesMut};
 use flate2::bufread::{MultiGzDecoder, ZlibDecoder};
 use packhorse_protocol::ByteRope;
 
-use super::{budget::Reservation, error::InferenceError};
+use super::error::InferenceError;
+use crate::memory::Reservation;
 
 /// A supported encoding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,11 +43,11 @@ impl Encoding {
     }
 }
 
-/// The number of bytes that are decompressed before other tasks get a turn.
+/// The number of bytes that are decompressed at a time.
 const PIECE_BYTES: usize = 64 << 10;
 
 /// Decompresses a body. The result may have at most `limit` bytes, and is reserved from the budget piece by piece.
-pub(super) async fn inflate(
+pub(super) fn inflate(
     body: ByteRope,
     encoding: Encoding,
     limit: u64,
@@ -70,11 +71,8 @@ pub(super) async fn inflate(
         if inflated.len() as u64 + piece.len() as u64 > limit {
             return Err(InferenceError::body_too_large(limit));
         }
-        reservation
-            .grow(piece.len() as u64)
-            .map_err(|_| InferenceError::over_budget())?;
+        reservation.grow(piece.len() as u64)?;
         inflated.push(piece);
-        tokio::task::yield_now().await;
     }
 }
 
@@ -169,7 +167,7 @@ mod tests {
     };
 
     use super::*;
-    use crate::api::inference::budget::Budget;
+    use crate::memory::MemoryBudget;
 
     fn gzip(bytes: &[u8]) -> Vec<u8> {
         let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
@@ -183,61 +181,49 @@ mod tests {
         encoder.finish().unwrap()
     }
 
-    async fn status(body: &[u8], encoding: Encoding, limit: u64) -> Result<Bytes, StatusCode> {
-        let mut reservation = Budget::new(1 << 20).reservation();
+    fn status(body: &[u8], encoding: Encoding, limit: u64) -> Result<Bytes, StatusCode> {
+        let mut reservation = MemoryBudget::new(2 << 20).model().reservation();
         reservation.grow(body.len() as u64).unwrap();
         // The chunks are small, as from a slow socket.
         let rope = body.chunks(7).map(Bytes::copy_from_slice).collect();
-        let inflated = inflate(rope, encoding, limit, &mut reservation).await;
+        let inflated = inflate(rope, encoding, limit, &mut reservation);
         inflated
             .map(|rope| rope.to_bytes())
             .map_err(|error| error.into_response().status())
     }
 
-    #[tokio::test]
-    async fn what_was_deflated_comes_back() {
+    #[test]
+    fn what_was_deflated_comes_back() {
         let text: Vec<u8> = (0..200_000_u32).map(|i| (i / 7) as u8).collect();
+        assert_eq!(status(&gzip(&text), Encoding::Gzip, 200_000).unwrap(), text);
         assert_eq!(
-            status(&gzip(&text), Encoding::Gzip, 200_000).await.unwrap(),
-            text
-        );
-        assert_eq!(
-            status(&zlib(&text), Encoding::Deflate, 200_000)
-                .await
-                .unwrap(),
+            status(&zlib(&text), Encoding::Deflate, 200_000).unwrap(),
             text
         );
         let members = [gzip(b"one, "), gzip(b"two")].concat();
-        assert_eq!(
-            status(&members, Encoding::Gzip, 100).await.unwrap(),
-            "one, two"
-        );
+        assert_eq!(status(&members, Encoding::Gzip, 100).unwrap(), "one, two");
     }
 
-    #[tokio::test]
-    async fn damage_is_a_bad_request() {
+    #[test]
+    fn damage_is_a_bad_request() {
         let bad = Err(StatusCode::BAD_REQUEST);
         let good = gzip(&[1; 5000]);
         assert_eq!(
-            status(&good[..good.len() - 1], Encoding::Gzip, 1 << 20).await,
+            status(&good[..good.len() - 1], Encoding::Gzip, 1 << 20),
             bad
         );
-        assert_eq!(
-            status(b"no gzip at all", Encoding::Gzip, 1 << 20).await,
-            bad
-        );
+        assert_eq!(status(b"no gzip at all", Encoding::Gzip, 1 << 20), bad);
         assert_eq!(
             status(
                 &[good.clone(), b"left over".to_vec()].concat(),
                 Encoding::Gzip,
                 1 << 20
-            )
-            .await,
+            ),
             bad
         );
         let good = zlib(&[1; 5000]);
         assert_eq!(
-            status(&good[..good.len() - 1], Encoding::Deflate, 1 << 20).await,
+            status(&good[..good.len() - 1], Encoding::Deflate, 1 << 20),
             bad
         );
         assert_eq!(
@@ -245,22 +231,21 @@ mod tests {
                 &[good, b"left over".to_vec()].concat(),
                 Encoding::Deflate,
                 1 << 20
-            )
-            .await,
+            ),
             bad
         );
     }
 
-    #[tokio::test]
-    async fn a_bomb_stops_at_the_limit_or_at_the_budget() {
+    #[test]
+    fn a_bomb_stops_at_the_limit_or_at_the_budget() {
         let bomb = gzip(&vec![0; 10 << 20]);
         assert!(bomb.len() < 100_000);
         assert_eq!(
-            status(&bomb, Encoding::Gzip, 300_000).await,
+            status(&bomb, Encoding::Gzip, 300_000),
             Err(StatusCode::PAYLOAD_TOO_LARGE)
         );
         assert_eq!(
-            status(&bomb, Encoding::Gzip, 1 << 30).await,
+            status(&bomb, Encoding::Gzip, 1 << 30),
             Err(StatusCode::SERVICE_UNAVAILABLE)
         );
     }

@@ -4,7 +4,6 @@
 //! because clients read nothing else.
 
 mod body;
-mod budget;
 mod error;
 mod infer;
 mod inflate;
@@ -13,6 +12,7 @@ mod model_path;
 mod respond;
 mod server;
 mod state;
+mod work_pool;
 
 pub(crate) use error::InferenceError;
 pub(crate) use infer::{TracedAnswer, try_model};

@@ -15,6 +15,7 @@ use packhorse_protocol::{
 use super::{
     body::IncomingBody,
     error::InferenceError,
+    inflate::{Encoding, inflate},
     state::{Inference, InferenceLimits},
 };
 use crate::driver::ServedModel;
@@ -22,13 +23,9 @@ use crate::driver::ServedModel;
 /// The server's name.
 const NAME: &str = "packhorse";
 
-/// The supported extensions of the protocol, by Triton's names.
-const EXTENSIONS: [&str; 4] = [
-    "binary_tensor_data",
-    "model_repository",
-    "model_configuration",
-    "statistics",
-];
+/// The supported extensions of the protocol, by Triton's names. Of `model_repository` there is the index, but no loading, so that it is
+/// not one of them.
+const EXTENSIONS: [&str; 3] = ["binary_tensor_data", "model_configuration", "statistics"];
 
 /// Returns the server's name, version and extensions.
 #[utoipa::path(get, path = "/v2", tag = "inference", responses((status = 200, body = ServerMetadata)))]
@@ -78,14 +75,16 @@ pub(super) async fn repository_index(
     request: Request,
 ) -> Result<Json<Vec<RepositoryEntry>>, InferenceError> {
     let (parts, body) = request.into_parts();
-    let mut reservation = inference.budget.reservation();
+    let mut memory = inference.data_plane.memory().model().reservation();
     let limits = InferenceLimits {
         body_bytes: INDEX_LIMIT,
         ..inference.limits
     };
+    let encoding = Encoding::from_headers(&parts.headers)?;
     let body = IncomingBody::new(&parts.headers, body)
-        .receive(&parts.headers, &limits, &mut reservation)
+        .receive(&limits, &mut memory)
         .await?;
+    let body = inflate(body, encoding, limits.body_bytes, &mut memory)?;
     let asked = RepositoryIndexRequest::parse(&body.to_bytes())?;
     let catalog = inference.data_plane.catalog();
     let listed = catalog

@@ -1,8 +1,13 @@
 //! The state that the handlers share.
 
-use std::time::Duration;
+use std::{
+    io,
+    sync::{Arc, atomic::AtomicU64},
+    thread::available_parallelism,
+    time::Duration,
+};
 
-use super::budget::Budget;
+use super::work_pool::WorkPool;
 use crate::driver::DataPlane;
 
 /// The limits of a client's requests.
@@ -10,8 +15,6 @@ use crate::driver::DataPlane;
 pub struct InferenceLimits {
     /// The most bytes of a request's body, before and after decompression.
     pub body_bytes: u64,
-    /// The most bytes of all bodies in memory together; a request that would need more is refused.
-    pub payload_budget_bytes: u64,
     /// The longest pause in a body before it is given up.
     pub body_timeout: Duration,
 }
@@ -20,7 +23,6 @@ impl Default for InferenceLimits {
     fn default() -> Self {
         Self {
             body_bytes: 256 << 20,
-            payload_budget_bytes: 1 << 30,
             body_timeout: Duration::from_secs(10),
         }
     }
@@ -31,16 +33,28 @@ impl Default for InferenceLimits {
 pub struct Inference {
     pub(super) data_plane: DataPlane,
     pub(super) limits: InferenceLimits,
-    pub(super) budget: Budget,
+    pub(super) pool: WorkPool,
+    /// The requests that would have been refused by their head for the length of the queue.
+    pub(super) hopeless: Arc<AtomicU64>,
 }
 
 impl Inference {
-    /// Creates the state, with an unused memory budget.
-    pub fn new(data_plane: DataPlane, limits: InferenceLimits) -> Self {
-        Self {
+    /// Creates the state, and starts the threads that parse and format large messages.
+    ///
+    /// # Errors
+    /// The threads cannot be started.
+    pub fn new(data_plane: DataPlane, limits: InferenceLimits) -> io::Result<Self> {
+        let body_bytes = limits.body_bytes.min(data_plane.memory().limit() / 2);
+        let cores = available_parallelism().map_or(1, usize::from);
+        Ok(Self {
             data_plane,
-            limits,
-            budget: Budget::new(limits.payload_budget_bytes),
-        }
+            limits: InferenceLimits {
+                // A model alone may have half of the memory budget.
+                body_bytes,
+                ..limits
+            },
+            pool: WorkPool::start(cores - 1)?,
+            hopeless: Arc::default(),
+        })
     }
 }

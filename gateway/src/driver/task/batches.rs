@@ -58,7 +58,7 @@ impl Driver {
             .collect();
         let all_rows = rows.iter().sum();
         let assembled = assemble(&model.spec.program, all_rows, &inputs);
-        self.update_queue_length(&model);
+        self.update_queue_length(now, &model);
         let requests = requests.iter().copied().zip(rows).collect();
         self.batches.insert(
             batch,
@@ -105,17 +105,28 @@ impl Driver {
         self.replicas.send(slice.replica, slice.outgoing);
     }
 
-    /// Handles a worker's result of a batch; `payload` has the bytes of each output.
-    pub(super) fn batch_computed(&mut self, now: Time, result: ResultHeader, payload: Vec<Bytes>) {
+    /// Handles a worker's result of a batch, which its link reported at `sent`; `payload` has the bytes of each output.
+    pub(super) fn batch_computed(
+        &mut self,
+        now: Time,
+        sent: Time,
+        result: ResultHeader,
+        payload: Vec<Bytes>,
+    ) {
         let key = BatchKey(result.id.0);
         self.end_slice(now, key);
         let Some(batch) = self.batches.get(&key) else {
             return;
         };
         let rows: Vec<u32> = batch.requests.iter().map(|(_, rows)| *rows).collect();
+        // The whole result stays in memory for as long as any of its rows do.
+        let mut memory = batch.model.memory.reservation();
+        memory.force(payload.iter().map(|output| output.len() as u64).sum());
+        let memory = Arc::new(memory);
+        let payload = payload.into_iter().map(|output| memory.hold(output));
         let outputs: Vec<_> = result.outputs.into_iter().zip(payload).collect();
         match split(&batch.model.spec.program, &rows, &outputs) {
-            Ok(outputs) => self.answer(now, key, outputs, result.stages),
+            Ok(outputs) => self.answer(now, sent, key, outputs, result.stages),
             Err(error) => self.fail_batch(now, key, error.into()),
         }
     }
@@ -140,6 +151,7 @@ impl Driver {
     fn answer(
         &mut self,
         now: Time,
+        sent: Time,
         key: BatchKey,
         outputs: Vec<Vec<OutputRows>>,
         stages: StageDurations,
@@ -154,7 +166,8 @@ impl Driver {
         } = stages;
         let rows = batch.rows();
         let times = BatchTimes {
-            round_trip: now.saturating_since(batch.dispatched),
+            round_trip: sent.saturating_since(batch.dispatched),
+            result_inbox: now.saturating_since(sent),
             worker_queue: queue_wait + batch.slice_wait,
             copy_in,
             compute,
@@ -163,6 +176,7 @@ impl Driver {
         let identity = batch.identity(key);
         let telemetry = &batch.model.telemetry;
         let stages = telemetry.record_batch(now, identity, times);
+        batch.model.load.record_answered(now, batch.requests.len());
         self.replicas.count_batch(batch.replica, rows, compute);
         for ((request, _), outputs) in batch.requests.iter().zip(outputs) {
             // A request that was cancelled while it was computed is no longer there.

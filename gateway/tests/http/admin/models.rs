@@ -70,6 +70,7 @@ async fn a_registration_out_of_its_limits_is_refused_and_the_field_named() {
             Some(json!("sha256:0")),
             "artifact: artifact digest",
         ),
+        ("name", Some(json!("stats")), "name: \"stats\" is reserved"),
         ("artifact", None, "artifact: give exactly one"),
         (
             "artifact_path",

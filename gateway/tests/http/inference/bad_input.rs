@@ -10,7 +10,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use crate::support::{
     answer::Answer,
     inference_gateway::{InferenceGateway, double_head, double_model, double_request},
-    until, within,
+    within,
+    worker::double,
 };
 
 const INFER: &str = "/v2/models/double/infer";
@@ -19,11 +20,10 @@ async fn limited(body_bytes: u64) -> InferenceGateway {
     let limits = InferenceLimits {
         body_bytes,
         body_timeout: Duration::from_millis(200),
-        ..InferenceLimits::default()
     };
     let mut gateway = InferenceGateway::start_with(DataPlaneConfig::default(), limits).await;
     gateway.add_model(double_model());
-    until("the model", || gateway.metrics().contains("double")).await;
+    gateway.add_worker("double:1", 0).await.answer_all(double);
     gateway
 }
 
@@ -180,16 +180,24 @@ async fn a_gzip_bomb_is_a_413_and_bad_gzip_a_400() {
 
 #[tokio::test]
 async fn all_bodies_together_have_a_budget() {
-    let limits = InferenceLimits {
-        payload_budget_bytes: 100_000,
-        ..InferenceLimits::default()
+    let config = DataPlaneConfig {
+        memory_budget_bytes: 1_000_000,
+        ..DataPlaneConfig::default()
     };
-    let mut gateway = InferenceGateway::start_with(DataPlaneConfig::default(), limits).await;
+    let mut gateway = InferenceGateway::start_with(config, InferenceLimits::default()).await;
     gateway.add_model(double_model());
-    until("the model", || gateway.metrics().contains("double")).await;
+    gateway.add_worker("double:1", 0).await.answer_all(double);
     let refused = gateway.post(INFER, vec![b' '; 200_000]).await;
     assert!(refused.error(503).contains("memory"));
     assert!(refused.headers.contains_key("retry-after"));
+    // The model's metrics show it.
+    let rejected =
+        "nv_inference_request_failure{model=\"double\",version=\"1\",reason=\"REJECTED\"} 1\n";
+    assert!(
+        gateway.metrics().contains(rejected),
+        "{}",
+        gateway.metrics()
+    );
     // The budget is returned.
     for _ in 0..5 {
         gateway.post(INFER, vec![b' '; 90_000]).await.error(400);

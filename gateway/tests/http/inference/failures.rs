@@ -221,15 +221,17 @@ async fn an_output_that_was_not_declared_is_a_500() {
 }
 
 #[tokio::test]
-async fn an_answer_that_json_cannot_say_is_told_so() {
+async fn an_answer_that_json_cannot_say_is_a_500_or_null_where_the_client_asks_for_it() {
     let (gateway, worker) = InferenceGateway::with_double().await;
-    let request = gateway.begin_double(1, 1.0);
-    worker
-        .batch()
-        .await
-        .answer(vec![output(&[1, 2], &[f32::NAN, 1.0])])
+    worker.answer_all(|_| vec![output(&[1, 2], &[f32::NAN, 1.0])]);
+    let failed = gateway.double(1, 1.0).await;
+    assert!(failed.error(500).contains("binary_data"));
+    let mut request = double_request(1, 1.0);
+    request["parameters"] = json!({"non_finite_as_null": true});
+    let answer = gateway
+        .post("/v2/models/double/infer", request.to_string())
         .await;
-    assert!(request.await.unwrap().error(400).contains("binary_data"));
+    assert_eq!(answer.ok(200)["outputs"][0]["data"], json!([null, 1.0]));
 }
 
 #[tokio::test]
@@ -277,7 +279,9 @@ async fn what_is_under_way_is_answered_before_the_data_plane_ends() {
     within("the end", ending).await.unwrap();
     within(
         "the end of the connections",
-        gateway.server.shutdown(Duration::from_secs(10)),
+        gateway
+            .server
+            .shutdown(tokio::time::Instant::now() + Duration::from_secs(10)),
     )
     .await;
 }

@@ -7,4 +7,7 @@ mod failures;
 mod infer;
 mod links;
 mod metadata;
+mod overload;
+mod shutdown;
+
 mod telemetry;

@@ -3,9 +3,12 @@
 use std::time::Duration;
 
 use packhorse_wire::FailureKind;
+use serde_json::json;
+use tokio::time::Instant;
 
 use crate::support::{
-    inference_gateway::InferenceGateway,
+    PATIENCE,
+    inference_gateway::{InferenceGateway, double_request},
     until,
     worker::{STAGES, double},
 };
@@ -142,4 +145,37 @@ async fn a_removed_model_is_forgotten() {
             .goodput(Duration::from_mins(1))
             .is_empty()
     );
+}
+
+#[tokio::test]
+async fn the_wait_in_the_drivers_inbox_is_a_stage() {
+    let gateway = InferenceGateway::with_computing_double().await;
+    for _ in 0..3 {
+        assert_eq!(gateway.double(1, 1.0).await.status, 200);
+    }
+    let metrics = gateway.metrics();
+    for stage in ["inbox", "result_inbox"] {
+        let count = format!(
+            "packhorse_stage_duration_seconds_count{{model=\"double\",version=\"1\",stage=\"{stage}\"}} 3\n"
+        );
+        assert!(metrics.contains(&count), "{metrics}");
+    }
+}
+
+#[tokio::test]
+async fn the_driver_goes_on_while_the_threads_of_http_are_busy() {
+    let (gateway, worker) = InferenceGateway::with_double().await;
+    let _blockers = [gateway.begin_double(1, 1.0), gateway.begin_double(1, 1.0)];
+    let _busy = [worker.batch().await, worker.batch().await];
+    let mut request = double_request(1, 1.0);
+    request["parameters"] = json!({"timeout": 300_000});
+    let _late = gateway.begin("/v2/models/double/infer", &request);
+    gateway.wait_for_queued(1).await;
+    // From here on the only thread of this runtime does nothing else; the driver still ends the request at its deadline.
+    let begin = Instant::now();
+    let none = "nv_inference_pending_request_count{model=\"double\",version=\"1\"} 0\n";
+    while !gateway.metrics().contains(none) {
+        assert!(begin.elapsed() < PATIENCE, "the driver stands still");
+        std::thread::yield_now();
+    }
 }

@@ -114,7 +114,7 @@ impl InferenceGateway {
     }
 
     pub(crate) async fn start_with(config: DataPlaneConfig, limits: InferenceLimits) -> Self {
-        let (data_plane, mut changes) = DataPlane::spawn(config);
+        let (data_plane, mut changes) = DataPlane::spawn(config).unwrap();
         let (states, links) = watch::channel(BTreeMap::new());
         tokio::spawn(async move {
             while let Some((replica, state)) = changes.recv().await {
@@ -128,10 +128,13 @@ impl InferenceGateway {
                 });
             }
         });
-        let routes: Router = router(Inference::new(data_plane.clone(), limits)).into();
+        let routes: Router = router(Inference::new(data_plane.clone(), limits).unwrap()).into();
         let connections = ConnectionLimits {
             connections: 100,
             head_timeout: Duration::from_secs(10),
+            idle_timeout: Duration::from_secs(10),
+            write_timeout: Duration::from_secs(10),
+            always_answered: "/v2/health/",
         };
         let server = Server::bind("127.0.0.1:0".parse().unwrap(), routes, connections)
             .await

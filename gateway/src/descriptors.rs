@@ -1,0 +1,101 @@
+//! The process's file descriptors: as many as the system allows, divided between connections and everything else.
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+use crate::serve::OVERFLOW_CONNECTIONS;
+
+/// The fewest descriptors for links to workers, the store, model files and the log.
+const RESERVE_MIN: u64 = 64;
+/// The most descriptors for the same.
+const RESERVE_MAX: u64 = 4096;
+
+/// The largest numbers of connections for which there are descriptors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ConnectionShares {
+    /// The connections of the inference listener.
+    pub(crate) inference: usize,
+    /// The connections of the admin listener.
+    pub(crate) admin: usize,
+}
+
+/// Raises the soft limit of descriptors to the hard one, and divides them; each listener gets at most `wanted` connections.
+pub(crate) fn raise_and_divide(wanted: usize) -> ConnectionShares {
+    let before = getrlimit(Resource::Nofile);
+    let raised = Rlimit {
+        current: before.maximum,
+        maximum: before.maximum,
+    };
+    let limit = match setrlimit(Resource::Nofile, raised) {
+        Ok(()) => raised.current,
+        Err(e) => {
+            tracing::warn!(error = %e, "cannot raise the limit of file descriptors to the hard limit");
+            before.current
+        }
+    };
+    let shares = divide(limit, wanted);
+    let shown = limit.map_or_else(|| "unlimited".to_owned(), |limit| limit.to_string());
+    if shares.inference < wanted || shares.admin < wanted {
+        tracing::warn!(
+            descriptors = shown,
+            connections.wanted = wanted,
+            connections.inference = shares.inference,
+            connections.admin = shares.admin,
+            "the hard limit of file descriptors is too low for --max-connections: raise it (ulimit -Hn, LimitNOFILE=)"
+        );
+    } else {
+        tracing::info!(
+            descriptors = shown,
+            connections.inference = shares.inference,
+            connections.admin = shares.admin,
+            "the limit of file descriptors allows all connections"
+        );
+    }
+    shares
+}
+
+/// Divides descriptors: a quarter is reserved for everything that is no connection of a client, and an admin listener that gets
+/// less than it wants has a quarter of the rest.
+fn divide(limit: Option<u64>, wanted: usize) -> ConnectionShares {
+    let whole = ConnectionShares {
+        inference: wanted,
+        admin: wanted,
+    };
+    let Some(limit) = limit else { return whole };
+    let reserve = (limit / 4).clamp(RESERVE_MIN, RESERVE_MAX) + 2 * OVERFLOW_CONNECTIONS as u64;
+    let left = usize::try_from(limit.saturating_sub(reserve)).unwrap_or(usize::MAX);
+    if left / 2 >= wanted {
+        return whole;
+    }
+    let admin = (left / 4).clamp(1, wanted);
+    ConnectionShares {
+        inference: left.saturating_sub(admin).clamp(1, wanted),
+        admin,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connections_leave_descriptors_for_links_store_and_admin() {
+        for (limit, wanted, inference, admin) in [
+            (None, 8192, 8192, 8192),
+            (Some(1 << 20), 8192, 8192, 8192),
+            (Some(4096), 8192, 2256, 752),
+            (Some(256), 8192, 96, 32),
+            (Some(256), 20, 20, 20),
+            (Some(10), 8192, 1, 1),
+        ] {
+            let shares = divide(limit, wanted);
+            assert_eq!(shares, ConnectionShares { inference, admin }, "{limit:?}");
+        }
+    }
+
+    #[test]
+    fn the_soft_limit_is_raised_to_the_hard_one() {
+        raise_and_divide(10);
+        let limit = getrlimit(Resource::Nofile);
+        assert_eq!(limit.current, limit.maximum);
+    }
+}

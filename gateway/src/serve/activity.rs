@@ -1,0 +1,83 @@
+//! The phases of a connection: between requests, in a request's head, in a request.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use tokio::time::Instant;
+
+use super::limits::ConnectionLimits;
+
+/// The phase that a connection is in. The connection's stream and service set it, its task reads it.
+#[derive(Debug)]
+pub(super) struct Activity(Mutex<Phase>);
+
+#[derive(Clone, Copy, Debug)]
+enum Phase {
+    /// The first request's head has not arrived; the connection began at this time.
+    First(Instant),
+    /// No byte of the next head has arrived since this time.
+    Idle(Instant),
+    /// A head began to arrive at this time.
+    Head(Instant),
+    /// A request is being received or answered; it has limits of its own.
+    Request,
+}
+
+/// The result of comparing a connection's phase with its limits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Check {
+    /// The connection is within its limits, at least until this time.
+    NextAt(Instant),
+    /// The connection has been idle for too long.
+    Idle,
+    /// The head has taken too long.
+    SlowHead,
+}
+
+impl Activity {
+    /// The activity of a connection that begins now.
+    pub(super) fn begin() -> Self {
+        Self(Mutex::new(Phase::First(Instant::now())))
+    }
+
+    /// Bytes arrived.
+    pub(super) fn received(&self) {
+        let mut phase = self.lock();
+        match *phase {
+            Phase::First(since) => *phase = Phase::Head(since),
+            Phase::Idle(_) => *phase = Phase::Head(Instant::now()),
+            Phase::Head(_) | Phase::Request => {}
+        }
+    }
+
+    /// A head is complete.
+    pub(super) fn begin_request(&self) {
+        *self.lock() = Phase::Request;
+    }
+
+    /// The last byte of an answer was passed on.
+    pub(super) fn end_request(&self) {
+        *self.lock() = Phase::Idle(Instant::now());
+    }
+
+    /// Compares the phase with its limit.
+    pub(super) fn check(&self, now: Instant, limits: &ConnectionLimits) -> Check {
+        let shortest = limits.head_timeout.min(limits.idle_timeout);
+        let (end, over) = match *self.lock() {
+            Phase::First(since) | Phase::Head(since) => {
+                (since + limits.head_timeout, Check::SlowHead)
+            }
+            Phase::Idle(since) => (since + limits.idle_timeout, Check::Idle),
+            Phase::Request => return Check::NextAt(now + shortest),
+        };
+        if now >= end {
+            over
+        } else {
+            // The phase may change to one that ends earlier.
+            Check::NextAt(end.min(now + shortest))
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Phase> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,130 @@
+//! A connection within its limits, from its beginning to its end.
+
+use std::{
+    convert::Infallible,
+    pin::{Pin, pin},
+    sync::Arc,
+    task::{Context, Poll},
+};
+
+use axum::{Router, body::Body, extract::ConnectInfo, extract::Request, response::Response};
+use bytes::Bytes;
+use hyper::{
+    body::{Body as HttpBody, Frame, Incoming, SizeHint},
+    server::conn::http1,
+    service::{Service, service_fn},
+};
+use hyper_util::{rt::TokioIo, service::TowerToHyperService};
+use tokio::{
+    net::TcpStream,
+    time::{Instant, sleep},
+};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    activity::{Activity, Check},
+    limits::ConnectionLimits,
+    stream::ClientStream,
+};
+
+/// Serves a connection until its client closes it, it breaks a limit, or, once `stop` is cancelled, its requests are answered.
+pub(super) fn serve_connection(
+    stream: TcpStream,
+    http: &http1::Builder,
+    router: Router,
+    limits: ConnectionLimits,
+    stop: CancellationToken,
+) -> impl Future<Output = ()> + use<> {
+    let activity = Arc::new(Activity::begin());
+    let peer = stream.peer_addr().ok();
+    let io = ClientStream::new(stream, Arc::clone(&activity), limits.write_timeout);
+    let watched = Arc::clone(&activity);
+    let router = TowerToHyperService::new(router);
+    let service = service_fn(move |mut request: hyper::Request<Incoming>| {
+        if let Some(peer) = peer {
+            // Handlers may ask where a request comes from.
+            request.extensions_mut().insert(ConnectInfo(peer));
+        }
+        watched.begin_request();
+        let ending = EndOfRequest(Arc::clone(&watched));
+        let answer = router.call(request.map(Body::new));
+        async move {
+            let answer: Response = answer.await?;
+            Ok::<_, Infallible>(answer.map(|body| AnswerBody {
+                body,
+                _ending: ending,
+            }))
+        }
+    });
+    let connection = http.serve_connection(TokioIo::new(io), service);
+    async move {
+        let mut connection = pin!(connection);
+        let mut check = pin!(sleep(limits.head_timeout.min(limits.idle_timeout)));
+        let mut closing = false;
+        loop {
+            tokio::select! {
+                ended = connection.as_mut() => {
+                    if let Err(e) = ended {
+                        tracing::debug!(error = %e, "a connection ended with an error");
+                    }
+                    return;
+                }
+                () = stop.cancelled(), if !closing => {
+                    closing = true;
+                    connection.as_mut().graceful_shutdown();
+                }
+                () = check.as_mut() => match activity.check(Instant::now(), &limits) {
+                    Check::NextAt(time) => check.as_mut().reset(time),
+                    // The next head may be on its way, then it is answered: the connection closes after it.
+                    Check::Idle if !closing => {
+                        closing = true;
+                        connection.as_mut().graceful_shutdown();
+                        check.as_mut().reset(Instant::now() + limits.head_timeout);
+                    }
+                    Check::Idle | Check::SlowHead => return,
+                },
+            }
+        }
+    }
+}
+
+/// Ends the request when it is dropped.
+struct EndOfRequest(Arc<Activity>);
+
+impl Drop for EndOfRequest {
+    fn drop(&mut self) {
+        self.0.end_request();
+    }
+}
+
+/// An answer's body; once it is dropped, everything of it has been passed on.
+struct AnswerBody {
+    body: Body,
+    _ending: EndOfRequest,
+}
+
+impl HttpBody for AnswerBody {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+/// Calls a router.
+pub(super) async fn call(router: &Router, request: Request) -> Response {
+    let answer = TowerToHyperService::new(router.clone()).call(request).await;
+    answer.unwrap_or_else(|never| match never {})
+}

@@ -1,0 +1,155 @@
+//! A server on one listener.
+
+use std::{io, net::SocketAddr, sync::Arc, time::Duration};
+
+use axum::Router;
+use hyper::server::conn::http1;
+use tokio::{
+    net::{TcpListener, TcpStream},
+    sync::Semaphore,
+    time::Instant,
+};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+use super::{
+    connection::serve_connection,
+    limits::{BUFFER_BYTES, ConnectionLimits, HEAD_LIMIT},
+    overflow::Overflow,
+};
+
+/// The time for the last answers to leave after the handlers have ended.
+const LAST_ANSWERS: Duration = Duration::from_millis(500);
+
+/// The wait before the next attempt after a connection could not be accepted.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// A server on one listener.
+#[derive(Debug)]
+pub struct Server {
+    address: SocketAddr,
+    stop: CancellationToken,
+    end: CancellationToken,
+    tasks: TaskTracker,
+}
+
+impl Server {
+    /// Binds the address and serves `router` there.
+    ///
+    /// # Errors
+    /// The address cannot be bound.
+    pub async fn bind(
+        address: SocketAddr,
+        router: Router,
+        limits: ConnectionLimits,
+    ) -> io::Result<Self> {
+        let listener = TcpListener::bind(address).await?;
+        let server = Self {
+            address: listener.local_addr()?,
+            stop: CancellationToken::new(),
+            end: CancellationToken::new(),
+            tasks: TaskTracker::new(),
+        };
+        let acceptor = Acceptor {
+            router,
+            limits,
+            http: http(),
+            stop: server.stop.clone(),
+            end: server.end.clone(),
+            tasks: server.tasks.clone(),
+        };
+        server.tasks.spawn(acceptor.run(listener));
+        Ok(server)
+    }
+
+    /// Returns the address that it listens on.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Accepts no further connection, and waits until the present ones have answered their requests and are closed, at most until
+    /// `deadline`. Returns true if none is left.
+    pub async fn drain(&self, deadline: Instant) -> bool {
+        self.stop.cancel();
+        self.tasks.close();
+        tokio::time::timeout_at(deadline, self.tasks.wait())
+            .await
+            .is_ok()
+    }
+
+    /// Drains the connections until `deadline`, and closes those that are left.
+    pub async fn shutdown(self, deadline: Instant) {
+        if self.drain(deadline).await || self.drain(Instant::now() + LAST_ANSWERS).await {
+            return;
+        }
+        tracing::warn!(listener = %self.address, connections = self.tasks.len(), "closing connections that have unanswered requests after the grace period");
+        self.end.cancel();
+        self.tasks.wait().await;
+    }
+}
+
+fn http() -> http1::Builder {
+    let mut http = http1::Builder::new();
+    // The connection has its own clock, which tells an idle connection from a slow head.
+    http.header_read_timeout(None)
+        .max_buf_size(BUFFER_BYTES)
+        .max_header_size(HEAD_LIMIT);
+    http
+}
+
+struct Acceptor {
+    router: Router,
+    limits: ConnectionLimits,
+    http: http1::Builder,
+    stop: CancellationToken,
+    end: CancellationToken,
+    tasks: TaskTracker,
+}
+
+impl Acceptor {
+    async fn run(self, listener: TcpListener) {
+        let permits = Arc::new(Semaphore::new(
+            self.limits.connections.min(Semaphore::MAX_PERMITS),
+        ));
+        let mut overflow = Overflow::new(self.router.clone(), self.limits, self.http.clone());
+        loop {
+            let stream = tokio::select! {
+                () = self.stop.cancelled() => return,
+                stream = accept_one(&listener) => stream,
+            };
+            // Answers are written in one piece; waiting to fill a segment would only delay them.
+            let _ = stream.set_nodelay(true);
+            let Ok(permit) = Arc::clone(&permits).try_acquire_owned() else {
+                overflow.refuse(stream);
+                continue;
+            };
+            let connection = serve_connection(
+                stream,
+                &self.http,
+                self.router.clone(),
+                self.limits,
+                self.stop.clone(),
+            );
+            let end = self.end.clone();
+            self.tasks.spawn(async move {
+                tokio::select! {
+                    () = connection => {}
+                    () = end.cancelled() => {}
+                }
+                drop(permit);
+            });
+        }
+    }
+}
+
+async fn accept_one(listener: &TcpListener) -> TcpStream {
+    loop {
+        match listener.accept().await {
+            Ok((stream, _)) => return stream,
+            Err(e) => {
+                // The process has no descriptor left, or the peer has gone: neither is a reason to stop serving the others.
+                tracing::warn!(error = %e, "cannot accept a connection");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}

@@ -1,0 +1,33 @@
+//! The metrics of the memory budget.
+
+use std::fmt::Error;
+
+use prometheus_client::{
+    collector::Collector,
+    encoding::{DescriptorEncoder, EncodeMetric},
+    metrics::{MetricType, gauge::ConstGauge},
+};
+
+use crate::memory::MemoryBudget;
+
+impl Collector for MemoryBudget {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), Error> {
+        for (name, help, bytes) in [
+            (
+                "packhorse_memory_used_bytes",
+                "Memory that requests hold, from a request's first byte to the last byte of its answer.",
+                self.used(),
+            ),
+            (
+                "packhorse_memory_budget_bytes",
+                "Memory that requests may hold together.",
+                self.limit(),
+            ),
+        ] {
+            let bytes = ConstGauge::new(i64::try_from(bytes).unwrap_or(i64::MAX));
+            let gauge = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+            bytes.encode(gauge)?;
+        }
+        Ok(())
+    }
+}
