@@ -128,6 +128,7 @@ async fn a_model_may_have_a_queue_limit_of_its_own_that_changes_while_it_is_serv
 
     spec.queue_limit = Some(2);
     gateway.add_model(spec.clone());
+    gateway.settled().await;
     let _queued_too = gateway.begin_double(1, 1.0);
     gateway.wait_for_queued(2).await;
     let refused = gateway.double(1, 1.0).await.error(503);
@@ -136,6 +137,7 @@ async fn a_model_may_have_a_queue_limit_of_its_own_that_changes_while_it_is_serv
     // Without one, it has the gateway's. What it had before goes on waiting.
     spec.queue_limit = None;
     gateway.add_model(spec);
+    gateway.settled().await;
     let _queued_at_last = gateway.begin_double(1, 1.0);
     gateway.wait_for_queued(3).await;
 }

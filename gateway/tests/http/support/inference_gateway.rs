@@ -213,6 +213,12 @@ impl InferenceGateway {
         self.applied = self.target.clone();
     }
 
+    /// Waits until the data plane has taken what was applied.
+    pub(crate) async fn settled(&self) {
+        // The driver handles its messages in order.
+        self.data_plane.work().await;
+    }
+
     /// Returns a replica of the target.
     pub(crate) fn replica(&mut self, number: u32) -> &mut Target {
         self.target.replicas.get_mut(&replica_id(number)).unwrap()
