@@ -47,6 +47,7 @@ fn engine(discipline: Discipline, replicas: u32) -> Engine {
             credits: ReplicaParameters::DEFAULT_CREDITS,
             service: service.clone(),
             device: DeviceKey(replica),
+            time_shared: false,
         };
         let replica = ReplicaKey(replica);
         engine.handle(

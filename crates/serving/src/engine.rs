@@ -2,6 +2,7 @@
 
 mod batches;
 mod replicas;
+mod turns;
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -19,6 +20,7 @@ use crate::{
     queue::{Queue, QueuedRequest, Ticket},
     replica::WorkerTimes,
     replica_pool::ReplicaPool,
+    turns::Turns,
 };
 
 /// The serving engine. It decides about every request between arrival and answer; it does no I/O and reads no clock.
@@ -51,6 +53,7 @@ use crate::{
 ///     // One row takes 10 ms, two take 12 ms.
 ///     service: ServiceTimes::from_times([10, 12].map(Duration::from_millis).to_vec()),
 ///     device: DeviceKey(0),
+///     time_shared: false,
 /// };
 /// engine.handle(Time::ZERO, Event::ReplicaReady { replica, parameters });
 /// let request = Request {
@@ -81,6 +84,7 @@ pub struct Engine {
     /// The times at which to decide for a model again; every model stands here at most once, at its `wake`.
     wakes: BTreeSet<(Time, ModelKey)>,
     overloaded: OverloadedModels,
+    turns: Turns,
     actions: VecDeque<Action>,
     next_arrival: u64,
     next_batch: u64,
@@ -126,6 +130,7 @@ impl Engine {
             locations: FxHashMap::default(),
             wakes: BTreeSet::new(),
             overloaded: OverloadedModels::default(),
+            turns: Turns::default(),
             actions: VecDeque::new(),
             next_arrival: 0,
             next_batch: 0,
@@ -150,6 +155,10 @@ impl Engine {
             Event::BatchLimitLowered { replica, rows } => {
                 self.batch_limit_lowered(now, replica, rows);
             }
+            Event::TimeSharingChanged {
+                replica,
+                time_shared,
+            } => self.time_sharing_changed(now, replica, time_shared),
             Event::RequestArrived(request) => self.arrive(now, request),
             Event::RequestCancelled { request } => self.cancel(request),
             Event::BatchCompleted {
@@ -188,11 +197,18 @@ impl Engine {
             }
             self.schedule_decision(now, key);
         }
+        for device in self.turns.devices() {
+            self.schedule_turns(now, device);
+        }
     }
 
     /// Returns the next action, or `None` if there is none until the next event or [`Engine::poll_timeout`].
     pub fn poll(&mut self, now: Time) -> Option<Action> {
         while self.actions.is_empty() {
+            if let Some((_, device)) = self.turns.first_wake().filter(|wake| wake.0 <= now) {
+                self.give_turns(now, device);
+                continue;
+            }
             let &(_, model) = self.wakes.first().filter(|wake| wake.0 <= now)?;
             self.decide_for(now, model);
         }
@@ -201,7 +217,9 @@ impl Engine {
 
     /// Returns the time of the next poll if no event comes before; `None` if only an event can change anything.
     pub fn poll_timeout(&self) -> Option<Time> {
-        self.wakes.first().map(|wake| wake.0)
+        let wake = self.wakes.first().map(|wake| wake.0);
+        let turn = self.turns.first_wake().map(|wake| wake.0);
+        wake.into_iter().chain(turn).min()
     }
 
     /// Returns the number of requests in each place.
@@ -276,9 +294,13 @@ impl Engine {
     }
 
     fn enqueue(&mut self, now: Time, waiting: QueuedRequest) {
+        let model = waiting.request.model;
         self.insert_into_queue(waiting);
         self.books.queued += 1;
-        self.schedule_decision(now, waiting.request.model);
+        self.schedule_decision(now, model);
+        if self.models[&model].queue.len() == 1 {
+            self.look_for_turns(now, model);
+        }
     }
 
     /// Puts a request into its queue, at the discipline's rank.
@@ -318,8 +340,8 @@ impl Engine {
         self.actions.push_back(Action::Finish { request, outcome });
     }
 
-    /// Carries out one decision of the discipline for a model that is due.
-    fn decide_for(&mut self, now: Time, key: ModelKey) {
+    /// Carries out one decision of the discipline for a model. Returns false if it was to wait.
+    fn decide_for(&mut self, now: Time, key: ModelKey) -> bool {
         let model = &self.models[&key];
         let decision = match &model.limits {
             Some(limits) => self.discipline.decide(ModelView {
@@ -332,10 +354,14 @@ impl Engine {
             None => Decision::Wait(None),
         };
         match decision {
-            Decision::Dispatch { replica, tickets } => self.dispatch(now, key, replica, &tickets),
+            Decision::Dispatch { replica, tickets } => {
+                self.dispatch(now, key, replica, &tickets);
+                true
+            }
             Decision::Expire(ticket) => {
                 self.mark_overloaded(now, key);
                 self.expire(key, ticket);
+                true
             }
             Decision::Wait(until) => {
                 debug_assert!(
@@ -343,6 +369,7 @@ impl Engine {
                     "waiting until {until:?} at {now}"
                 );
                 self.set_wake(key, until);
+                false
             }
         }
     }

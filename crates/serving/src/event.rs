@@ -51,6 +51,13 @@ pub enum Event {
         /// The most rows of a batch from now on, at least 1, of one request or of several.
         rows: u32,
     },
+    /// A replica shares its device in time from now on, or no longer: see [`ReplicaParameters::time_shared`].
+    TimeSharingChanged {
+        /// The replica.
+        replica: ReplicaKey,
+        /// True if it takes turns with the other time-shared replicas of its device.
+        time_shared: bool,
+    },
     /// A request arrived.
     RequestArrived(Request),
     /// The client of a request stopped waiting. The request ends here without an [`Action::Finish`]; if it is being computed,

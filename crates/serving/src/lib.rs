@@ -18,6 +18,7 @@ mod replica;
 mod replica_pool;
 mod request;
 mod speed_estimate;
+mod turns;
 
 pub use books::Books;
 pub use config::{DeadlineOptions, EngineConfig};

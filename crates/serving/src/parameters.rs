@@ -32,6 +32,9 @@ pub struct ReplicaParameters {
     pub service: ServiceTimes,
     /// The device that it computes on.
     pub device: DeviceKey,
+    /// True if it shares the device in time with other such replicas: they take turns, one batch at a time. If false, it computes
+    /// whenever it has a batch. [`crate::Event::TimeSharingChanged`] changes it.
+    pub time_shared: bool,
 }
 
 impl ReplicaParameters {

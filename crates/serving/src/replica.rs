@@ -18,18 +18,24 @@ pub(crate) struct Replica {
     /// The batches that it holds, in the order of dispatch.
     held: Vec<HeldBatch>,
     /// The time at which it should be done with the batches that it holds.
-    pub(crate) busy_until: Time,
+    busy_until: Time,
+    /// False while another replica, with which it shares the device in time, has the turn.
+    turn: bool,
+    /// The time at which the device should be done with the batches of the replicas with which it is shared in time.
+    device_busy_until: Time,
     estimate: SpeedEstimate,
 }
 
 /// A batch on its way to a replica, or there.
 #[derive(Clone, Copy, Debug)]
-struct HeldBatch {
-    batch: BatchKey,
+pub(crate) struct HeldBatch {
+    pub(crate) batch: BatchKey,
     /// The earliest time at which it could start to compute, if no batch were before it.
-    ready: Time,
+    pub(crate) ready: Time,
     /// The time at which it should be back.
-    due: Time,
+    pub(crate) due: Time,
+    /// The expected compute time.
+    pub(crate) compute: Duration,
     /// The compute time by the profile.
     profiled: Duration,
 }
@@ -96,12 +102,15 @@ impl Replica {
             draining: false,
             held: Vec::new(),
             busy_until: now,
+            turn: true,
+            device_busy_until: Time::ZERO,
             estimate: SpeedEstimate::new(now),
         }
     }
 
+    /// Returns true if it takes a further batch now.
     pub(crate) fn has_credit(&self) -> bool {
-        !self.draining && self.held.len() < self.parameters.credits as usize
+        !self.draining && self.turn && !self.is_full()
     }
 
     pub(crate) fn batch_size(&self) -> u32 {
@@ -115,6 +124,53 @@ impl Replica {
 
     pub(crate) fn device(&self) -> DeviceKey {
         self.parameters.device
+    }
+
+    pub(crate) fn is_time_shared(&self) -> bool {
+        self.parameters.time_shared
+    }
+
+    pub(crate) fn set_time_shared(&mut self, time_shared: bool) {
+        self.parameters.time_shared = time_shared;
+        self.turn = true;
+        self.device_busy_until = Time::ZERO;
+    }
+
+    /// Returns false while it waits for its turn on the device.
+    pub(crate) fn has_turn(&self) -> bool {
+        self.turn
+    }
+
+    pub(crate) fn set_turn(&mut self, turn: bool) {
+        self.turn = turn;
+    }
+
+    /// Sets the time at which the device should be done with the batches of the replicas with which it is shared in time.
+    pub(crate) fn set_device_busy_until(&mut self, until: Time) {
+        self.device_busy_until = until;
+    }
+
+    /// Returns the time at which a further batch could start to compute, were it there.
+    pub(crate) fn free_at(&self) -> Time {
+        self.busy_until.max(self.device_busy_until)
+    }
+
+    /// Returns true if it holds as many batches as it has credits.
+    pub(crate) fn is_full(&self) -> bool {
+        self.held.len() >= self.parameters.credits as usize
+    }
+
+    /// Returns the overhead and the compute time of a further batch of `rows` rows.
+    pub(crate) fn overhead_and_compute(&self, now: Time, rows: u32) -> (Duration, Duration) {
+        let expectation = self.expectation(now);
+        (
+            expectation.overhead.for_rows(rows),
+            expectation.compute(rows),
+        )
+    }
+
+    pub(crate) fn held_batches(&self) -> impl Iterator<Item = HeldBatch> {
+        self.held.iter().copied()
     }
 
     pub(crate) fn held(&self) -> impl Iterator<Item = BatchKey> {
@@ -145,13 +201,13 @@ impl Replica {
     /// Returns the forecast for a further batch. The time at which a busy replica will be free is uncertain: the forecast
     /// contains a margin, so that a batch that must be back in time is rarely late.
     pub(crate) fn forecast(&self, now: Time) -> Forecast<'_> {
-        let margin = if self.is_idle() {
+        let margin = if self.is_idle() && self.device_busy_until <= now {
             Duration::ZERO
         } else {
             self.estimate.margin(now)
         };
         Forecast {
-            busy_until: self.busy_until + margin,
+            busy_until: self.free_at() + margin,
             ..self.expectation(now)
         }
     }
@@ -160,23 +216,31 @@ impl Replica {
     fn expectation(&self, now: Time) -> Forecast<'_> {
         Forecast {
             now,
-            busy_until: self.busy_until,
+            busy_until: self.free_at(),
             overhead: self.estimate.overhead(now),
             slowdown: self.estimate.slowdown(now),
             service: &self.parameters.service,
         }
     }
 
-    pub(crate) fn add_batch(&mut self, now: Time, batch: BatchKey, rows: u32) {
-        let expectation = self.expectation(now);
-        let ready = now + expectation.overhead.for_rows(rows);
-        self.busy_until = expectation.finish(rows);
-        self.held.push(HeldBatch {
+    /// Adds a batch and returns what is expected of it.
+    pub(crate) fn add_batch(&mut self, now: Time, batch: BatchKey, rows: u32) -> HeldBatch {
+        // It starts when it is there, whatever the plan of the device's turns was.
+        let expectation = Forecast {
+            busy_until: self.busy_until,
+            ..self.expectation(now)
+        };
+        let (due, compute) = (expectation.finish(rows), expectation.compute(rows));
+        let held = HeldBatch {
             batch,
-            ready,
-            due: self.busy_until,
+            ready: now + expectation.overhead.for_rows(rows),
+            due,
+            compute,
             profiled: self.parameters.service.batch_time(rows),
-        });
+        };
+        self.busy_until = due;
+        self.held.push(held);
+        held
     }
 
     pub(crate) fn remove_batch(
@@ -230,6 +294,7 @@ mod tests {
                 credits: 2,
                 service,
                 device: DeviceKey(0),
+                time_shared: false,
             },
         )
     }

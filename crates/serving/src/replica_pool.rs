@@ -8,8 +8,8 @@ use std::{
 use packhorse_cluster::Time;
 
 use crate::{
-    BatchKey, ReplicaKey, ReplicaParameters,
-    replica::{Replica, WorkerTimes},
+    BatchKey, DeviceKey, ReplicaKey, ReplicaParameters,
+    replica::{HeldBatch, Replica, WorkerTimes},
 };
 
 /// The replicas of one model that are ready or draining.
@@ -18,6 +18,8 @@ pub(crate) struct ReplicaPool {
     replicas: BTreeMap<ReplicaKey, Replica>,
     /// The replicas with a free credit, by the time at which they should be done with the batches that they hold.
     with_free_credit: BTreeSet<(Time, ReplicaKey)>,
+    /// The replicas that wait for a turn on their device.
+    without_turn: BTreeSet<ReplicaKey>,
     /// The replica that got the last batch; it may be gone.
     last_dispatched: Option<ReplicaKey>,
     /// The number of batches that were dispatched.
@@ -32,7 +34,8 @@ impl ReplicaPool {
 
     pub(crate) fn remove(&mut self, key: ReplicaKey) -> Option<Replica> {
         let replica = self.replicas.remove(&key)?;
-        self.with_free_credit.remove(&(replica.busy_until, key));
+        self.without_turn.remove(&key);
+        self.with_free_credit.remove(&(replica.free_at(), key));
         Some(replica)
     }
 
@@ -42,6 +45,7 @@ impl ReplicaPool {
 
     /// Gives a replica no further batches.
     pub(crate) fn drain(&mut self, key: ReplicaKey) {
+        self.without_turn.remove(&key);
         self.update(key, |replica| replica.draining = true);
     }
 
@@ -50,11 +54,38 @@ impl ReplicaPool {
         self.update(key, |replica| replica.lower_batch_limit(rows));
     }
 
-    /// Adds a batch of `rows` rows to a replica.
-    pub(crate) fn add_batch(&mut self, now: Time, key: ReplicaKey, batch: BatchKey, rows: u32) {
-        self.update(key, |replica| replica.add_batch(now, batch, rows));
+    /// Has a replica share its device in time, or not.
+    pub(crate) fn set_time_shared(&mut self, key: ReplicaKey, time_shared: bool) {
+        self.without_turn.remove(&key);
+        self.update(key, |replica| replica.set_time_shared(time_shared));
+    }
+
+    /// Gives a replica the turn on its device, or takes it away.
+    pub(crate) fn set_turn(&mut self, key: ReplicaKey, turn: bool) {
+        if turn {
+            self.without_turn.remove(&key);
+        } else {
+            self.without_turn.insert(key);
+        }
+        self.update(key, |replica| replica.set_turn(turn));
+    }
+
+    /// Sets the time at which the device of a replica should be done with the batches of those with which it is shared in time.
+    pub(crate) fn set_device_busy_until(&mut self, key: ReplicaKey, until: Time) {
+        self.update(key, |replica| replica.set_device_busy_until(until));
+    }
+
+    /// Adds a batch of `rows` rows to a replica and returns what is expected of it.
+    pub(crate) fn add_batch(
+        &mut self,
+        now: Time,
+        key: ReplicaKey,
+        batch: BatchKey,
+        rows: u32,
+    ) -> HeldBatch {
         self.last_dispatched = Some(key);
         self.dispatched_batches += 1;
+        self.update(key, |replica| replica.add_batch(now, batch, rows))
     }
 
     /// Removes a batch of `rows` rows from a replica; `times` are the worker's if it was computed.
@@ -72,14 +103,22 @@ impl ReplicaPool {
         });
     }
 
-    fn update(&mut self, key: ReplicaKey, update: impl FnOnce(&mut Replica)) {
+    fn update<T>(&mut self, key: ReplicaKey, update: impl FnOnce(&mut Replica) -> T) -> T {
         let replica = self.replicas.get_mut(&key);
         let replica = replica.expect("the caller has looked the replica up");
-        self.with_free_credit.remove(&(replica.busy_until, key));
-        update(replica);
+        self.with_free_credit.remove(&(replica.free_at(), key));
+        let result = update(replica);
         if replica.has_credit() {
-            self.with_free_credit.insert((replica.busy_until, key));
+            self.with_free_credit.insert((replica.free_at(), key));
         }
+        result
+    }
+
+    /// Returns the devices of the replicas that wait for a turn.
+    pub(crate) fn without_turn(&self) -> impl Iterator<Item = DeviceKey> {
+        self.without_turn
+            .iter()
+            .map(|key| self.replicas[key].device())
     }
 
     /// Returns the number of batches that were dispatched so far.

@@ -437,8 +437,7 @@ impl<'a> Simulation<'a> {
 
     /// Adds a replica whose worker does not run yet. Its model must have a profile for its device.
     fn add_replica(&mut self, planned: &PlannedReplica) -> usize {
-        let index_on_device =
-            self.devices[planned.device.0].add_replica(planned.duty_cycle.is_some());
+        let index_on_device = self.devices[planned.device.0].add_replica();
         let replica = SimulatedReplica::new(self.scenario, planned, index_on_device);
         self.replicas.push(replica);
         self.replicas.len() - 1

@@ -16,7 +16,6 @@ mod request;
 mod shape_class;
 mod target;
 mod task;
-mod time_slicer;
 
 pub(crate) use batch::OutputRows;
 pub(crate) use batch_failure::BatchFailure;

@@ -188,18 +188,29 @@ impl Replicas {
     /// Updates the profile, time sharing and capacity of a replica. Time sharing changes with the next batch. A new profile
     /// counts from the next connection on: it is not worth breaking the present one, for the engine's observations of the replica
     /// are nearer to the truth than either profile. A smaller capacity lowers the batch limit at once.
-    fn update(&mut self, key: ReplicaKey, target: &TargetReplica) -> Option<Effect> {
-        let replica = self.by_key.get_mut(&key)?;
+    fn update(&mut self, key: ReplicaKey, target: &TargetReplica) -> Vec<Effect> {
+        let Some(replica) = self.by_key.get_mut(&key) else {
+            return Vec::new();
+        };
         replica.target.profile = Arc::clone(&target.profile);
-        replica.target.time_shared = target.time_shared;
-        let before = std::mem::replace(&mut replica.target.capacity, target.capacity);
-        let rows = target.capacity?.batch_size;
-        let less = before.is_some_and(|before| rows < before.batch_size);
-        if less {
-            self.lower_batch_limit(key, rows)
-        } else {
-            None
+        let mut effects = Vec::new();
+        let time_shared = target.time_shared;
+        if std::mem::replace(&mut replica.target.time_shared, time_shared) != time_shared
+            && replica.is_in_engine()
+        {
+            effects.push(Effect::Event(Event::TimeSharingChanged {
+                replica: key,
+                time_shared,
+            }));
         }
+        let before = std::mem::replace(&mut replica.target.capacity, target.capacity);
+        let limit = |capacity: Option<Capacity>| capacity.map(|capacity| capacity.batch_size);
+        if let (Some(rows), Some(before)) = (limit(target.capacity), limit(before))
+            && rows < before
+        {
+            effects.extend(self.lower_batch_limit(key, rows));
+        }
+        effects
     }
 
     /// Handles a worker's lack of memory for a batch of so many rows. Until the worker has found the largest size that fits, it
@@ -213,12 +224,6 @@ impl Replicas {
         let rows = rows.max(1);
         let event = Event::BatchLimitLowered { replica: key, rows };
         replica.is_in_engine().then_some(Effect::Event(event))
-    }
-
-    /// Returns the device that the replica shares in time with others, if it does.
-    pub(super) fn time_shared_device(&self, key: ReplicaKey) -> Option<&DeviceId> {
-        let target = &self.by_key.get(&key)?.target;
-        target.time_shared.then_some(&target.device)
     }
 
     /// Gives a replica no further batches, for good: the target drains it, or no longer contains it.
@@ -306,6 +311,7 @@ impl Replicas {
             credits: capacity.in_flight.max(1),
             service,
             device: replica.device,
+            time_shared: replica.target.time_shared,
         };
         Some(Effect::Event(Event::ReplicaReady {
             replica: key,

@@ -27,12 +27,11 @@ use super::{
     request::{SubmittedRequest, UnansweredRequest},
     shape_class::ShapeClasses,
     target::{LinkState, Target},
-    time_slicer::TimeSlicer,
 };
 use crate::{
     clock::Clock,
     telemetry::Telemetry,
-    workers::{LinkConfig, LinkEvent, OutgoingBatch, WorkerLink},
+    workers::{LinkConfig, LinkEvent, WorkerLink},
 };
 
 /// The most messages that are taken from the inbox at a time.
@@ -55,7 +54,6 @@ pub(super) struct Driver {
     states_changed: bool,
     requests: HashMap<RequestKey, PendingRequest>,
     batches: HashMap<BatchKey, InFlightBatch>,
-    time_slicer: TimeSlicer<OutgoingBatch>,
     classes: ShapeClasses,
     /// The latest time at which the task ends; no request is taken once this is set.
     shutdown_deadline: Option<Time>,
@@ -88,7 +86,6 @@ impl Driver {
             states_changed: false,
             requests: HashMap::new(),
             batches: HashMap::new(),
-            time_slicer: TimeSlicer::default(),
             classes: ShapeClasses::default(),
             shutdown_deadline: None,
         }
@@ -342,8 +339,6 @@ impl Driver {
             Some(Effect::Event(event)) => self.handle_event(now, event),
             Some(Effect::ReplicaLost(replica)) => {
                 self.batches.retain(|_, batch| batch.replica != replica);
-                let next = self.time_slicer.remove_replica(replica);
-                self.begin_slice(now, next);
                 self.handle_event(now, Event::ReplicaLost { replica });
             }
             None => {}

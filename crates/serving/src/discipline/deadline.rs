@@ -81,6 +81,10 @@ pub(super) struct Deadline {
 }
 
 impl Discipline for Deadline {
+    fn binds_late(&self) -> bool {
+        true
+    }
+
     fn rank(&self, request: &Request) -> u64 {
         (request.deadline + PRIORITY_STEP * effective_priority(request)).as_nanos()
     }

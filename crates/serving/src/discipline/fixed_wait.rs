@@ -5,7 +5,8 @@
 //! that a replica has no time for wait at the replica, first in, first out.
 //!
 //! Source: Elvinger, "Towards resource and interference-aware scheduling of ML workloads", section 4.3.3, listing 4.3. We deviate
-//! where it gives no rule: without any replica, requests end at their deadline.
+//! where it gives no rule: without any replica, requests end at their deadline. Replicas that share a device in time take no turns:
+//! like the thesis' router, the discipline sends what is formed, whatever the device is doing.
 
 use std::time::Duration;
 
@@ -23,6 +24,10 @@ pub(super) struct FixedWait {
 }
 
 impl Discipline for FixedWait {
+    fn binds_late(&self) -> bool {
+        false
+    }
+
     fn rank(&self, _: &Request) -> u64 {
         0
     }

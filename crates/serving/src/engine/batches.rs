@@ -42,9 +42,13 @@ impl Engine {
             !replica.draining && rows > 0 && (rows <= replica.batch_size() || requests.len() == 1),
             "{rows} rows for {replica_key:?}"
         );
-        model.pool.add_batch(now, replica_key, id, rows);
+        let (device, time_shared) = (replica.device(), replica.is_time_shared());
+        let held = model.pool.add_batch(now, replica_key, id, rows);
         if model.queue.rows() >= u64::from(rows) {
             self.mark_overloaded(now, model_key);
+        }
+        if time_shared {
+            self.take_turn(now, device, replica_key, held);
         }
         for waiting in &requests {
             self.locations
@@ -109,14 +113,11 @@ impl Engine {
         let Some(batch) = self.batches.remove(&id) else {
             return Vec::new();
         };
-        self.model_mut(batch.model).pool.remove_batch(
-            now,
-            batch.replica,
-            id,
-            batch.rows,
-            batch.dispatched,
-            times,
-        );
+        let pool = &mut self.model_mut(batch.model).pool;
+        pool.remove_batch(now, batch.replica, id, batch.rows, batch.dispatched, times);
+        let replica = pool.get(batch.replica).expect("it held the batch");
+        let device = replica.device();
+        self.turn_ended(now, device, id);
         self.schedule_decision(now, batch.model);
         self.remove_replica_if_drained(batch.model, batch.replica);
         let mut requests = batch.requests;

@@ -39,8 +39,12 @@ impl Engine {
         let model_key = parameters.model;
         match self.models.get_mut(&model_key) {
             Some(model) if model.limits.is_some() => {
+                let time_shared = parameters.time_shared;
                 model.pool.add(now, key, parameters);
                 self.replicas.insert(key, model_key);
+                if time_shared {
+                    self.join_turns(now, key, model_key);
+                }
                 self.schedule_decision(now, model_key);
             }
             _ => self
@@ -53,7 +57,10 @@ impl Engine {
         let Some(&model) = self.replicas.get(&key) else {
             return;
         };
-        self.model_mut(model).pool.drain(key);
+        let pool = &mut self.model_mut(model).pool;
+        pool.drain(key);
+        let device = pool.get(key).expect("just drained").device();
+        self.leave_turns(now, device, key);
         self.remove_replica_if_drained(model, key);
         self.schedule_decision(now, model);
     }
@@ -81,7 +88,9 @@ impl Engine {
             .pool
             .remove(key)
             .expect("a replica is in its model's pool");
+        self.leave_turns(now, replica.device(), key);
         for id in replica.held() {
+            self.turn_ended(now, replica.device(), id);
             let batch = self
                 .batches
                 .remove(&id)

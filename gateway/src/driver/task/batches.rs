@@ -1,6 +1,6 @@
 //! The driver's handling of batches: to a worker, and back to their requests.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use packhorse_cluster::Time;
@@ -17,7 +17,6 @@ use crate::{
     driver::{
         batch::{OutputRows, assemble, split},
         batch_failure::BatchFailure,
-        time_slicer::TimeSlice,
     },
     telemetry::BatchTimes,
     workers::OutgoingBatch,
@@ -66,7 +65,6 @@ impl Driver {
                 replica,
                 requests,
                 dispatched: now,
-                slice_wait: Duration::ZERO,
             },
         );
         match assembled {
@@ -76,37 +74,19 @@ impl Driver {
                     rows: all_rows,
                     inputs: inputs.headers,
                 };
-                let slice = TimeSlice {
-                    replica,
-                    batch,
-                    outgoing: OutgoingBatch {
-                        header,
-                        payload: inputs.payload,
-                    },
+                let outgoing = OutgoingBatch {
+                    header,
+                    payload: inputs.payload,
                 };
-                let slice = match self.replicas.time_shared_device(replica) {
-                    Some(device) => self.time_slicer.enqueue(device, slice),
-                    None => Some(slice),
-                };
-                self.begin_slice(now, slice);
+                self.replicas.send(replica, outgoing);
             }
             Err(error) => self.fail_batch(now, batch, error.into()),
         }
     }
 
-    /// Sends the batch whose time slice begins, if there is one.
-    pub(super) fn begin_slice(&mut self, now: Time, slice: Option<TimeSlice<OutgoingBatch>>) {
-        let Some(slice) = slice else { return };
-        if let Some(batch) = self.batches.get_mut(&slice.batch) {
-            batch.slice_wait = now.saturating_since(batch.dispatched);
-        }
-        self.replicas.send(slice.replica, slice.outgoing);
-    }
-
     /// Handles a worker's result of a batch; `payload` has the bytes of each output.
     pub(super) fn batch_computed(&mut self, now: Time, result: ResultHeader, payload: Vec<Bytes>) {
         let key = BatchKey(result.id.0);
-        self.end_slice(now, key);
         let Some(batch) = self.batches.get(&key) else {
             return;
         };
@@ -122,17 +102,11 @@ impl Driver {
     pub(super) fn batch_failed(&mut self, now: Time, failure: FailureHeader) {
         let FailureHeader { id, kind, message } = failure;
         let key = BatchKey(id.0);
-        self.end_slice(now, key);
         if kind == FailureKind::OutOfMemory && self.has_several_requests(key) {
             self.return_batch(now, key, &message);
         } else {
             self.fail_batch(now, key, BatchFailure::Worker { kind, message });
         }
-    }
-
-    fn end_slice(&mut self, now: Time, batch: BatchKey) {
-        let next = self.time_slicer.end_batch(batch);
-        self.begin_slice(now, next);
     }
 
     fn answer(
@@ -153,7 +127,7 @@ impl Driver {
         let rows = batch.rows();
         let times = BatchTimes {
             round_trip: now.saturating_since(batch.dispatched),
-            worker_queue: queue_wait + batch.slice_wait,
+            worker_queue: queue_wait,
             copy_in,
             compute,
             copy_out,
@@ -175,7 +149,7 @@ impl Driver {
             now,
             Event::BatchCompleted {
                 batch: key,
-                queue_wait: times.worker_queue,
+                queue_wait,
                 compute,
             },
         );

@@ -1,6 +1,6 @@
 //! The requests and batches that have not ended.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use packhorse_cluster::Time;
 use packhorse_serving::{ReplicaKey, RequestKey};
@@ -32,8 +32,6 @@ pub(super) struct InFlightBatch {
     /// The requests in their order, with the rows of each. Some may have been cancelled since.
     pub(super) requests: Vec<(RequestKey, u32)>,
     pub(super) dispatched: Time,
-    /// The time for which the batch waited here for its time slice on the device.
-    pub(super) slice_wait: Duration,
 }
 
 impl InFlightBatch {

@@ -141,8 +141,8 @@ async fn replicas_that_share_a_device_in_time_take_turns_and_hold_nobody_up_when
     let second = ask(2);
     let beside = ask(3);
     let unheld = workers[2].batch().await;
-    let sent = "packhorse_stage_duration_seconds_count{model=\"double\",version=\"2\",stage=\"queue\"} 1\n";
-    until("the dispatch", || gateway.metrics().contains(sent)).await;
+    let waits = "nv_inference_pending_request_count{model=\"double\",version=\"2\"} 1\n";
+    until("the queue's length", || gateway.metrics().contains(waits)).await;
     assert!(!workers[1].has_batch().await, "it is not its turn");
     unheld.answer(double(&unheld)).await;
     in_turn.answer(double(&in_turn)).await;

@@ -25,6 +25,11 @@ enum Step {
         model: u32,
         times: Vec<u64>,
         credits: u32,
+        time_shared: bool,
+    },
+    Share {
+        replica: usize,
+        time_shared: bool,
     },
     Drain(usize),
     Lose(usize),
@@ -75,9 +80,9 @@ impl Random {
         self.small(1000) as usize
     }
 
-    /// Returns a step: of 38 steps about 16 are arrivals, 6 are answers, and 4 let time pass.
+    /// Returns a step: of 39 steps about 16 are arrivals, 6 are answers, and 4 let time pass.
     fn step(&mut self) -> Step {
-        match self.below(38) {
+        match self.below(39) {
             0..16 => Step::Arrive {
                 model: self.small(3),
                 rows: 1 + self.small(4),
@@ -97,6 +102,11 @@ impl Random {
                 model: self.small(3),
                 times: (0..=self.below(4)).map(|_| 1 + self.below(39)).collect(),
                 credits: 1 + self.small(3),
+                time_shared: self.below(2) == 0,
+            },
+            38 => Step::Share {
+                replica: self.index(),
+                time_shared: self.below(2) == 0,
             },
             28 => Step::ModelUpdated {
                 model: self.small(3),
@@ -183,6 +193,7 @@ impl CheckedDriver {
                 model,
                 times: vec![5, 8, 11],
                 credits: 2,
+                time_shared: model > 0,
             });
         }
         driver
@@ -218,12 +229,14 @@ impl CheckedDriver {
                 model,
                 times,
                 credits,
+                time_shared,
             } => {
                 self.next += 1;
                 let replica = ReplicaKey(self.next);
                 let mut parameters = parameters(ModelKey(model), &times, credits);
                 // Smaller than the largest size with a time: requests with more rows are a batch by themselves.
                 parameters.batch_size = parameters.batch_size.div_ceil(2);
+                parameters.time_shared = time_shared;
                 let draining = !self.limits.contains_key(&parameters.model);
                 self.workers.insert(
                     replica,
@@ -237,6 +250,17 @@ impl CheckedDriver {
                     replica,
                     parameters,
                 });
+            }
+            Step::Share {
+                replica,
+                time_shared,
+            } => {
+                if let Some(replica) = nth(&self.workers, replica) {
+                    self.handle(Event::TimeSharingChanged {
+                        replica,
+                        time_shared,
+                    });
+                }
             }
             Step::Drain(index) => {
                 let Some(replica) = nth(&self.workers, index) else {
