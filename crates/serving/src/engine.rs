@@ -1,6 +1,7 @@
 //! The engine: owns all requests between arrival and end.
 
 mod batches;
+mod health;
 mod replicas;
 mod turns;
 
@@ -30,6 +31,8 @@ use crate::{
 /// - After every [`Engine::handle`], and whenever [`Engine::poll_timeout`] has come, the driver calls [`Engine::poll`] until it
 ///   returns `None`, and carries out each action.
 /// - After that the next moment to act without an event is [`Engine::poll_timeout`].
+///
+/// A request that was in a failed or lost batch may be dispatched again; [`BatchError`](crate::BatchError) says when.
 ///
 /// Every request that arrives ends exactly once: with an [`Action::Finish`], with the [`Event::BatchCompleted`] of the last batch
 /// that it was dispatched in (answered), or with its [`Event::RequestCancelled`].
@@ -85,6 +88,8 @@ pub struct Engine {
     wakes: BTreeSet<(Time, ModelKey)>,
     overloaded: OverloadedModels,
     turns: Turns,
+    /// The times at which ejected replicas are to be probed.
+    probes: BTreeSet<(Time, ReplicaKey)>,
     actions: VecDeque<Action>,
     next_arrival: u64,
     next_batch: u64,
@@ -131,6 +136,7 @@ impl Engine {
             wakes: BTreeSet::new(),
             overloaded: OverloadedModels::default(),
             turns: Turns::default(),
+            probes: BTreeSet::new(),
             actions: VecDeque::new(),
             next_arrival: 0,
             next_batch: 0,
@@ -173,8 +179,7 @@ impl Engine {
                     compute,
                 },
             ),
-            Event::BatchFailed { batch } => self.batch_failed(now, batch),
-            Event::BatchReturned { batch } => self.batch_returned(now, batch),
+            Event::BatchFailed { batch, error } => self.batch_failed(now, batch, error),
         }
         debug_assert!(self.books.is_balanced(), "{:?}", self.books);
         debug_assert_eq!(
@@ -205,6 +210,11 @@ impl Engine {
     /// Returns the next action, or `None` if there is none until the next event or [`Engine::poll_timeout`].
     pub fn poll(&mut self, now: Time) -> Option<Action> {
         while self.actions.is_empty() {
+            if let Some(&probe) = self.probes.first().filter(|probe| probe.0 <= now) {
+                self.probes.remove(&probe);
+                self.probe(now, probe.1);
+                continue;
+            }
             if let Some((_, device)) = self.turns.first_wake().filter(|wake| wake.0 <= now) {
                 self.give_turns(now, device);
                 continue;
@@ -219,7 +229,8 @@ impl Engine {
     pub fn poll_timeout(&self) -> Option<Time> {
         let wake = self.wakes.first().map(|wake| wake.0);
         let turn = self.turns.first_wake().map(|wake| wake.0);
-        wake.into_iter().chain(turn).min()
+        let probe = self.probes.first().map(|probe| probe.0);
+        wake.into_iter().chain(turn).chain(probe).min()
     }
 
     /// Returns the number of requests in each place.
@@ -265,6 +276,8 @@ impl Engine {
                 ticket,
                 arrived: now,
                 attempts: 0,
+                losses: 0,
+                failed_on: None,
             },
         );
     }
@@ -381,8 +394,10 @@ impl Engine {
             .remove(ticket)
             .expect("a discipline drops waiting requests");
         self.books.queued -= 1;
-        // Without the failure of its worker it would have been in time.
-        let outcome = if waiting.attempts > 0 {
+        // Without the failure of its model or worker it would have been in time.
+        let outcome = if waiting.failed_on.is_some() {
+            RequestOutcome::Failed
+        } else if waiting.attempts > 0 {
             RequestOutcome::Lost
         } else {
             RequestOutcome::Expired

@@ -7,6 +7,7 @@ use packhorse_contention::ServiceTimes;
 
 use crate::{
     BatchKey, DeviceKey, ReplicaParameters,
+    health::Health,
     speed_estimate::{Overhead, SpeedEstimate},
 };
 
@@ -14,7 +15,10 @@ use crate::{
 #[derive(Clone, Debug)]
 pub(crate) struct Replica {
     parameters: ReplicaParameters,
+    /// The group of the replicas of its pool with equal service times.
+    pub(crate) group: usize,
     pub(crate) draining: bool,
+    pub(crate) health: Health,
     /// The batches that it holds, in the order of dispatch.
     held: Vec<HeldBatch>,
     /// The time at which it should be done with the batches that it holds.
@@ -96,10 +100,12 @@ fn scale(time: Duration, factor: f64) -> Duration {
 }
 
 impl Replica {
-    pub(crate) fn new(now: Time, parameters: ReplicaParameters) -> Self {
+    pub(crate) fn new(now: Time, parameters: ReplicaParameters, group: usize) -> Self {
         Self {
             parameters,
+            group,
             draining: false,
+            health: Health::default(),
             held: Vec::new(),
             busy_until: now,
             turn: true,
@@ -110,11 +116,16 @@ impl Replica {
 
     /// Returns true if it takes a further batch now.
     pub(crate) fn has_credit(&self) -> bool {
-        !self.draining && self.turn && !self.is_full()
+        self.is_serving() && self.turn && !self.is_full()
     }
 
+    /// Returns the most rows that requests share in one batch. A probe is not shared.
     pub(crate) fn batch_size(&self) -> u32 {
-        self.parameters.batch_size
+        if self.health.is_probed() {
+            1
+        } else {
+            self.parameters.batch_size
+        }
     }
 
     /// Returns the most rows of one request.
@@ -155,9 +166,24 @@ impl Replica {
         self.busy_until.max(self.device_busy_until)
     }
 
+    /// Returns true if it takes work, now or once a credit is free.
+    pub(crate) fn is_serving(&self) -> bool {
+        !self.draining && !self.health.is_ejected()
+    }
+
+    /// Returns true if it holds the batch that shows if it is healthy again.
+    pub(crate) fn is_being_probed(&self) -> bool {
+        self.health.is_probed() && !self.held.is_empty()
+    }
+
     /// Returns true if it holds as many batches as it has credits.
     pub(crate) fn is_full(&self) -> bool {
-        self.held.len() >= self.parameters.credits as usize
+        let credits = if self.health.is_probed() {
+            1
+        } else {
+            self.parameters.credits as usize
+        };
+        self.held.len() >= credits
     }
 
     /// Returns the overhead and the compute time of a further batch of `rows` rows.
@@ -296,6 +322,7 @@ mod tests {
                 device: DeviceKey(0),
                 time_shared: false,
             },
+            0,
         )
     }
 

@@ -284,6 +284,9 @@ impl<'a> Simulation<'a> {
                 self.counters.request_ended(pending.model, outcome);
                 self.requests.remove_ended(|pending| pending.ended);
             }
+            Action::ReplicaEjected { .. } | Action::ReplicaRestored { .. } => {
+                unreachable!("no simulated batch fails")
+            }
             Action::ReplicaDrained { replica } => {
                 self.replicas[replica.0 as usize].link = Some(LinkPhase::Drained);
                 self.roll_out(now);

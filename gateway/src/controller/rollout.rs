@@ -174,7 +174,7 @@ impl Cluster {
 fn link_phase(state: &LinkState) -> LinkPhase {
     match state {
         LinkState::Connecting { .. } => LinkPhase::Connecting,
-        LinkState::Serving => LinkPhase::Serving,
+        LinkState::Serving | LinkState::Ejected { .. } => LinkPhase::Serving,
         LinkState::Draining => LinkPhase::Draining,
         LinkState::Drained => LinkPhase::Drained,
     }

@@ -9,6 +9,7 @@ use packhorse_wire::WorkerIdentity;
 use tokio::sync::mpsc;
 
 use super::{
+    batch_failure::BatchFailure,
     catalog::ServedModel,
     computed_work::ComputedWork,
     target::{LinkState, Target, TargetReplica},
@@ -32,13 +33,18 @@ struct LinkedReplica {
     /// The expected compute times of its batches; present since the first connection.
     service: Option<ServiceTimes>,
     work: ComputedWork,
+    /// The reason why a batch failed here last.
+    last_failure: Option<Arc<BatchFailure>>,
     /// False once the target no longer contains the replica. Such a replica answers its last batches and is removed.
     wanted: bool,
 }
 
 impl LinkedReplica {
     fn is_in_engine(&self) -> bool {
-        matches!(self.state, LinkState::Serving | LinkState::Draining)
+        matches!(
+            self.state,
+            LinkState::Serving | LinkState::Ejected { .. } | LinkState::Draining
+        )
     }
 }
 
@@ -169,6 +175,7 @@ impl Replicas {
             state,
             service: None,
             work: ComputedWork::default(),
+            last_failure: None,
             wanted: true,
         };
         self.by_key.insert(key, replica);
@@ -241,7 +248,10 @@ impl Replicas {
     /// Has the engine send no further batches to a replica.
     fn stop_batches(&mut self, key: ReplicaKey) -> Option<Effect> {
         let replica = self.by_key.get_mut(&key)?;
-        if replica.state != LinkState::Serving {
+        if !matches!(
+            replica.state,
+            LinkState::Serving | LinkState::Ejected { .. }
+        ) {
             return None;
         }
         replica.state = LinkState::Draining;
@@ -333,6 +343,39 @@ impl Replicas {
         }
         self.end_connection(key, Some(reason));
         was_in_engine.then_some(Effect::ReplicaLost(key))
+    }
+
+    /// Notes why a batch failed on a replica.
+    pub(super) fn batch_failed(&mut self, key: ReplicaKey, failure: &Arc<BatchFailure>) {
+        if let Some(replica) = self.by_key.get_mut(&key) {
+            replica.last_failure = Some(Arc::clone(failure));
+        }
+    }
+
+    /// Handles the engine's report that it sends no work to a replica on which batches failed. Returns the replica's model.
+    pub(super) fn ejected(&mut self, key: ReplicaKey, failures: u32) -> Option<ModelId> {
+        let replica = self.by_key.get_mut(&key)?;
+        let reason = replica.last_failure.as_ref().map(ToString::to_string);
+        let reason = reason.unwrap_or_default();
+        tracing::warn!(
+            replica.id = %replica.id, model.name = %replica.target.model, device = %replica.target.device, failures, reason,
+            "ejected a replica whose batches fail"
+        );
+        if replica.state == LinkState::Serving {
+            replica.state = LinkState::Ejected { reason };
+        }
+        Some(replica.target.model.clone())
+    }
+
+    /// Handles the engine's report that a replica that was ejected takes work again.
+    pub(super) fn restored(&mut self, key: ReplicaKey) {
+        let Some(replica) = self.by_key.get_mut(&key) else {
+            return;
+        };
+        tracing::info!(replica.id = %replica.id, model.name = %replica.target.model, "a replica that was ejected computes batches again");
+        if matches!(replica.state, LinkState::Ejected { .. }) {
+            replica.state = LinkState::Serving;
+        }
     }
 
     /// Handles the engine's report that a draining replica holds no batch any more.

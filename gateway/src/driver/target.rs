@@ -51,6 +51,11 @@ pub enum LinkState {
     },
     /// The replica gets batches.
     Serving,
+    /// Batches failed on the replica while others computed theirs: it gets one now and then, until it computes one.
+    Ejected {
+        /// The last failure, for people.
+        reason: String,
+    },
     /// The replica gets no further batches, but still computes.
     Draining,
     /// The replica has answered everything and gets no further batches.

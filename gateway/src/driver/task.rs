@@ -158,6 +158,18 @@ impl Driver {
                     requests,
                 } => self.dispatch(now, batch, replica, &requests),
                 Action::Finish { request, outcome } => self.finish(request, outcome),
+                Action::ReplicaEjected { replica, failures } => {
+                    if let Some(model) = self.replicas.ejected(replica, failures)
+                        && let Some(model) = self.models.get(&model)
+                    {
+                        model.telemetry.count_ejection();
+                    }
+                    self.states_changed = true;
+                }
+                Action::ReplicaRestored { replica } => {
+                    self.replicas.restored(replica);
+                    self.states_changed = true;
+                }
                 Action::ReplicaDrained { replica } => {
                     self.replicas.drained(replica);
                     self.states_changed = true;

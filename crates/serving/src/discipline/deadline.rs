@@ -33,7 +33,10 @@ use super::{
     model_view::{CandidateBatch, ModelView},
 };
 use crate::{
-    DeadlineOptions, Refusal, ReplicaKey, Request, queue::QueuedRequest, replica::Replica,
+    DeadlineOptions, Refusal, ReplicaKey, Request,
+    queue::{QueuedRequest, Ticket},
+    replica::Replica,
+    replica_pool::CountedCapacity,
 };
 
 /// The effective priority of a request that names none, which is sent as 0.
@@ -72,6 +75,9 @@ const MIN_SPARE_TIME: Duration = Duration::from_millis(10);
 /// take seconds.
 const MAX_HOLD: Duration = Duration::from_millis(250);
 
+/// The most requests that are examined for the start of a window of some number of rows. Bounds a decision.
+const WINDOW_STARTS: usize = 16;
+
 /// The most replicas with a free credit that are compared, beginning with the one that is done first. Bounds a decision.
 const CANDIDATES: usize = 16;
 
@@ -98,7 +104,7 @@ impl Discipline for Deadline {
                 && (!self.options.drop
                     || replica.forecast(view.now).finish(request.rows) <= request.deadline)
         };
-        let can_be_in_time = view.pool.serving().any(|(_, replica)| in_time(replica));
+        let can_be_in_time = view.pool.soonest().any(|(_, replica)| in_time(replica));
         if can_be_in_time
             && !(self.options.drop && self.exceeds_capacity_before_deadline(view, request))
         {
@@ -125,15 +131,16 @@ impl Discipline for Deadline {
             .chain(view.queue.iter());
         for leader in leaders.take(LOOK_AHEAD) {
             let in_time = |finish: Time| !drop || finish <= leader.request.deadline;
-            if let Some((key, finish)) = first_to_finish(view, leader.request.rows)
+            if let Some((key, finish)) = first_to_finish(view, leader)
                 && in_time(finish)
             {
                 return self.decide_for_leader(view, key, leader, due);
             }
-            let can_answer_in_time = |(_, replica): (ReplicaKey, &Replica)| {
-                finish(view, replica, leader.request.rows).is_some_and(in_time)
+            let can_answer_in_time = |(key, replica): (ReplicaKey, &Replica)| {
+                leader.may_go_to(key)
+                    && finish(view, replica, leader.request.rows).is_some_and(in_time)
             };
-            if !view.pool.serving().any(can_answer_in_time) {
+            if !view.pool.soonest().any(can_answer_in_time) {
                 return Decision::Expire(leader.ticket);
             }
         }
@@ -199,12 +206,11 @@ impl Deadline {
     /// Returns true if more rows stand before the request than can be computed before its deadline. Counts no further than the
     /// answer needs.
     fn exceeds_capacity_before_deadline(&self, view: ModelView<'_>, request: &Request) -> bool {
-        let mut capacity = 0_u64;
-        let fits_all = |more| {
-            capacity = capacity.saturating_add(more);
-            capacity >= view.queue.rows()
-        };
-        if view.queue.rows() == 0 || rows_in_time(view, request).any(fits_all) {
+        if view.queue.rows() == 0 {
+            return false;
+        }
+        let capacity = capacity_before_deadline(view, request);
+        if capacity >= view.queue.rows() {
             return false;
         }
         let rank = self.rank(request);
@@ -261,12 +267,13 @@ fn finish(view: ModelView<'_>, replica: &Replica, rows: u32) -> Option<Time> {
     (rows <= rows_limit(view, replica)).then(|| replica.forecast(view.now).finish(rows))
 }
 
-/// Returns the replica with a free credit that would finish a batch of `rows` rows first, and the time at which it would.
-fn first_to_finish(view: ModelView<'_>, rows: u32) -> Option<(ReplicaKey, Time)> {
-    let able = |(key, replica)| Some((key, finish(view, replica, rows)?));
+/// Returns the replica with a free credit that would finish a batch of this request first, and the time at which it would.
+fn first_to_finish(view: ModelView<'_>, leader: &QueuedRequest) -> Option<(ReplicaKey, Time)> {
+    let able = |(key, replica)| Some((key, finish(view, replica, leader.request.rows)?));
     let candidates = view
         .pool
         .with_free_credit()
+        .filter(|(key, _)| leader.may_go_to(*key))
         .filter_map(able)
         .take(CANDIDATES);
     candidates.min_by_key(|&(key, finish)| (finish, key))
@@ -276,17 +283,34 @@ fn rows_limit(view: ModelView<'_>, replica: &Replica) -> u32 {
     replica.rows_limit().min(view.limits.max_batch_rows)
 }
 
-/// Returns, for each replica, the most rows that can go before the request without making it late, rounded up generously: every
-/// replica works at its best rate until the latest moment at which the request's batch must start, is then in the middle of
-/// another batch of the largest size, and the request's own batch is as large.
-fn rows_in_time<'a>(view: ModelView<'a>, request: &'a Request) -> impl Iterator<Item = u64> + 'a {
-    view.pool.serving().map(move |(_, replica)| {
+/// Returns the most rows that can go before the request without making it late, or at least as many as wait, rounded up generously:
+/// every replica works at its best rate until the latest moment at which the request's batch must start, is then in the middle of
+/// another batch of the largest size, and the request's own batch is as large. Of many replicas, they are not counted for every
+/// request: see [`CountedCapacity`].
+fn capacity_before_deadline(view: ModelView<'_>, request: &Request) -> u64 {
+    let counted = view.pool.counted_capacity();
+    if let Some(capacity) = counted.and_then(|counted| counted.at(view.now, request.deadline)) {
+        return capacity;
+    }
+    let is_counted = view.pool.is_capacity_counted();
+    let (mut capacity, mut rate) = (0_u64, 0.0);
+    for (_, replica) in view.pool.serving() {
         let forecast = replica.forecast(view.now);
         let limit = rows_limit(view, replica);
         let last = forecast.finish(request.rows.min(limit));
         let slack = request.deadline.saturating_since(last).as_secs_f64();
-        (slack * forecast.best_rate()).ceil() as u64 + 2 * u64::from(limit)
-    })
+        let more = (slack * forecast.best_rate()).ceil() as u64 + 2 * u64::from(limit);
+        capacity = capacity.saturating_add(more);
+        rate += forecast.best_rate();
+        if !is_counted && capacity >= view.queue.rows() {
+            return capacity;
+        }
+    }
+    if is_counted {
+        let counted = CountedCapacity::new(view.now, request.deadline, capacity, rate);
+        view.pool.set_counted_capacity(counted);
+    }
+    capacity
 }
 
 /// Returns the time from which on a partial batch should be sent: when a busy replica is nearly free and, where an overloaded
@@ -327,7 +351,7 @@ fn time_before(time: Time, by: Duration) -> Time {
 
 /// Returns true if another replica would finish a batch of `rows` rows by `due`.
 fn in_time_elsewhere(view: ModelView<'_>, key: ReplicaKey, rows: u32, due: Time) -> bool {
-    let mut others = view.pool.serving().filter(|(other, _)| *other != key);
+    let mut others = view.pool.soonest().filter(|(other, _)| *other != key);
     others.any(|(_, replica)| finish(view, replica, rows).is_some_and(|finish| finish <= due))
 }
 
@@ -356,7 +380,8 @@ fn better_window<'a>(
 }
 
 /// Returns the window behind the leader that gets most done, of those that would be in time if the replica took them now and that
-/// get more than `rate` rows per second done.
+/// get more than `rate` rows per second done. For each number of rows it examines the first requests that are due late enough,
+/// of those with the leader's priority: they stand in the order of their deadlines.
 fn best_window<'a>(
     view: ModelView<'a>,
     replica: &Replica,
@@ -365,29 +390,42 @@ fn best_window<'a>(
 ) -> Option<Window<'a>> {
     let forecast = replica.forecast(view.now);
     let limit = view.batch_limit(replica);
-    let mut left = view.queue.rows_in_class(leader.request.class);
-    let (mut best, mut rows) = ((rate, None), 1);
-    for first in view
-        .queue
-        .requests_in_class(leader.request.class, leader.ticket)
-    {
-        let most = u32::try_from(left).map_or(limit, |left| left.min(limit));
+    let class = leader.request.class;
+    let shift = PRIORITY_STEP * effective_priority(&leader.request);
+    let (mut best, mut rows, mut from) = ((rate, None), 1, leader.ticket);
+    while rows <= limit {
+        let waiting = view.queue.count_in_class(class, from, limit as usize);
+        let most = u32::try_from(waiting).map_or(limit, |waiting| waiting.min(limit));
         if most < rows {
             break;
         }
-        let due = first.request.deadline;
-        while rows < most && forecast.finish(rows + 1) <= due {
-            rows += 1;
-        }
-        let fits = rows >= first.request.rows && forecast.finish(rows) <= due;
-        if fits && forecast.rate(rows) > best.0 {
-            best = (forecast.rate(rows), Some(Window { first, rows }));
+        for first in view
+            .queue
+            .requests_in_class(class, from)
+            .take(WINDOW_STARTS)
+        {
+            let due = first.request.deadline;
+            while rows < most && forecast.finish(rows + 1) <= due {
+                rows += 1;
+            }
+            let fits = rows >= first.request.rows && forecast.finish(rows) <= due;
+            if fits && forecast.rate(rows) > best.0 {
+                best = (forecast.rate(rows), Some(Window { first, rows }));
+            }
+            if fits {
+                break;
+            }
         }
         // No window behind can be larger.
-        if rows == limit {
+        rows += 1;
+        if rows > limit {
             break;
         }
-        left -= u64::from(first.request.rows);
+        let next = Ticket {
+            rank: (forecast.finish(rows) + shift).as_nanos(),
+            arrival: 0,
+        };
+        from = from.max(next);
     }
     best.1
 }

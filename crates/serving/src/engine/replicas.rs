@@ -61,6 +61,7 @@ impl Engine {
         pool.drain(key);
         let device = pool.get(key).expect("just drained").device();
         self.leave_turns(now, device, key);
+        self.probe_if_none_is_left(now, model);
         self.remove_replica_if_drained(model, key);
         self.schedule_decision(now, model);
     }
@@ -89,18 +90,23 @@ impl Engine {
             .remove(key)
             .expect("a replica is in its model's pool");
         self.leave_turns(now, replica.device(), key);
-        for id in replica.held() {
+        self.probes.retain(|probe| probe.1 != key);
+        for (place, id) in replica.held().enumerate() {
             self.turn_ended(now, replica.device(), id);
             let batch = self
                 .batches
                 .remove(&id)
                 .expect("the batches that a replica holds exist");
             for waiting in &batch.requests {
-                if self.leave_flight(id, waiting) {
-                    self.retry(now, waiting);
+                if !self.leave_flight(id, waiting) {
+                } else if place == 0 {
+                    self.retry_alone(now, *waiting, RequestOutcome::Lost);
+                } else {
+                    self.retry(now, *waiting, RequestOutcome::Lost);
                 }
             }
         }
+        self.probe_if_none_is_left(now, model_key);
         self.schedule_decision(now, model_key);
         self.remove_model_if_unused(model_key);
     }

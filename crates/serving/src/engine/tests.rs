@@ -3,7 +3,7 @@ use std::time::Duration;
 use packhorse_contention::ServiceTimes;
 
 use super::*;
-use crate::{DeadlineOptions, DeviceKey, ReplicaParameters, ShapeClass};
+use crate::{BatchError, DeadlineOptions, DeviceKey, ReplicaParameters, ShapeClass};
 
 mod properties;
 mod scenarios;

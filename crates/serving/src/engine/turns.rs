@@ -5,7 +5,11 @@ use std::time::Duration;
 use packhorse_cluster::Time;
 
 use super::{Engine, Model};
-use crate::{BatchKey, DeviceKey, ModelKey, ReplicaKey, replica::HeldBatch};
+use crate::{
+    BatchKey, DeviceKey, ModelKey, ReplicaKey,
+    replica::{HeldBatch, Replica},
+    turns::SharedDevice,
+};
 
 /// The time until a turn that is short enough for its batch not to grow much. Up to then the turn is looked at again after half of
 /// the time that is left: a larger batch travels longer and is sent earlier.
@@ -76,7 +80,10 @@ impl Engine {
 
     /// Has turns on a device be given in the next poll.
     pub(super) fn schedule_turns(&mut self, now: Time, device: DeviceKey) {
-        let contended = self.turns.device(device).is_some_and(|d| d.is_contended());
+        let contended = self
+            .turns
+            .device(device)
+            .is_some_and(SharedDevice::is_contended);
         let wake = (contended && self.discipline.binds_late()).then_some(now);
         self.turns.schedule(device, wake);
     }
@@ -172,6 +179,6 @@ impl Engine {
     fn has_turn(&self, model: ModelKey, replica: ReplicaKey) -> bool {
         let pool = self.models.get(&model).map(|model| &model.pool);
         pool.and_then(|pool| pool.get(replica))
-            .is_some_and(|replica| replica.has_turn())
+            .is_some_and(Replica::has_turn)
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use packhorse_cluster::Time;
-use packhorse_serving::{BatchKey, Event, ReplicaKey, RequestKey};
+use packhorse_serving::{BatchError, BatchKey, Event, ReplicaKey, RequestKey};
 use packhorse_wire::{
     BatchHeader, BatchId, FailureHeader, FailureKind, ResultHeader, StageDurations,
 };
@@ -80,7 +80,7 @@ impl Driver {
                 };
                 self.replicas.send(replica, outgoing);
             }
-            Err(error) => self.fail_batch(now, batch, error.into()),
+            Err(error) => self.fail_batch(now, batch, error.into(), BatchError::Rejected),
         }
     }
 
@@ -94,7 +94,7 @@ impl Driver {
         let outputs: Vec<_> = result.outputs.into_iter().zip(payload).collect();
         match split(&batch.model.spec.program, &rows, &outputs) {
             Ok(outputs) => self.answer(now, key, outputs, result.stages),
-            Err(error) => self.fail_batch(now, key, error.into()),
+            Err(error) => self.fail_batch(now, key, error.into(), BatchError::ModelFailed),
         }
     }
 
@@ -102,11 +102,16 @@ impl Driver {
     pub(super) fn batch_failed(&mut self, now: Time, failure: FailureHeader) {
         let FailureHeader { id, kind, message } = failure;
         let key = BatchKey(id.0);
-        if kind == FailureKind::OutOfMemory && self.has_several_requests(key) {
-            self.return_batch(now, key, &message);
-        } else {
-            self.fail_batch(now, key, BatchFailure::Worker { kind, message });
-        }
+        let error = match kind {
+            FailureKind::OutOfMemory if self.has_several_requests(key) => {
+                return self.return_batch(now, key, &message);
+            }
+            FailureKind::OutOfMemory => BatchError::Rejected,
+            FailureKind::ModuleThrew | FailureKind::WrongOutput => BatchError::ModelFailed,
+            FailureKind::TimedOut => BatchError::TimedOut,
+            FailureKind::NotBegun => BatchError::NotBegun,
+        };
+        self.fail_batch(now, key, BatchFailure::Worker { kind, message }, error);
     }
 
     fn answer(
@@ -169,20 +174,31 @@ impl Driver {
         tracing::warn!(model.name = %batch.model.id(), batch.size = rows, reason, "retrying a batch in smaller ones");
         let lower_limit = self.replicas.out_of_memory(batch.replica, rows);
         self.apply(now, lower_limit);
-        self.handle_event(now, Event::BatchReturned { batch: key });
+        self.handle_event(
+            now,
+            Event::BatchFailed {
+                batch: key,
+                error: BatchError::TooLarge,
+            },
+        );
     }
 
-    fn fail_batch(&mut self, now: Time, key: BatchKey, failure: BatchFailure) {
+    /// Ends a batch without outputs. The engine decides which of its requests fail with it.
+    fn fail_batch(&mut self, now: Time, key: BatchKey, failure: BatchFailure, error: BatchError) {
         let Some(batch) = self.batches.remove(&key) else {
             return;
         };
         tracing::warn!(model.name = %batch.model.id(), batch.requests = batch.requests.len(), reason = %failure, "a batch failed");
         let failure = Arc::new(failure);
+        if error == BatchError::ModelFailed {
+            self.replicas.batch_failed(batch.replica, &failure);
+        }
         for (request, _) in &batch.requests {
             if let Some(pending) = self.requests.get_mut(request) {
                 pending.failure = Some(Arc::clone(&failure));
             }
         }
-        self.handle_event(now, Event::BatchFailed { batch: key });
+        self.handle_event(now, Event::BatchFailed { batch: key, error });
+        self.update_queue_length(&batch.model);
     }
 }

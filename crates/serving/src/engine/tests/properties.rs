@@ -1,6 +1,6 @@
 //! Random histories: whatever happens, in whatever order, the engine keeps its contract.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
 
@@ -46,8 +46,7 @@ enum Step {
         batch: usize,
         compute: u64,
     },
-    Fail(usize),
-    Return(usize),
+    Fail(usize, BatchError),
     Fits {
         replica: usize,
         rows: u32,
@@ -120,8 +119,16 @@ impl Random {
             31 => Step::Lose(self.index()),
             32 => Step::CancelWaiting(self.index()),
             33 => Step::CancelComputing(self.index()),
-            34 => Step::Fail(self.index()),
-            35 => Step::Return(self.index()),
+            34 => Step::Fail(self.index(), BatchError::ModelFailed),
+            35 => {
+                let errors = [
+                    BatchError::TimedOut,
+                    BatchError::TooLarge,
+                    BatchError::NotBegun,
+                    BatchError::Rejected,
+                ];
+                Step::Fail(self.index(), errors[self.index() % errors.len()])
+            }
             36 => Step::Fits {
                 replica: self.index(),
                 rows: 1 + self.small(4),
@@ -154,6 +161,9 @@ struct CheckedDriver {
     waiting: BTreeMap<RequestKey, Request>,
     computing: BTreeMap<RequestKey, Request>,
     attempts: BTreeMap<RequestKey, u32>,
+    /// The replicas on which the model failed on a request.
+    failures: BTreeMap<RequestKey, Vec<ReplicaKey>>,
+    ejected: BTreeSet<ReplicaKey>,
     books: Books,
     next: u32,
 }
@@ -180,6 +190,8 @@ impl CheckedDriver {
             waiting: BTreeMap::new(),
             computing: BTreeMap::new(),
             attempts: BTreeMap::new(),
+            failures: BTreeMap::new(),
+            ejected: BTreeSet::new(),
             books: Books::default(),
             next: 0,
         };
@@ -199,6 +211,7 @@ impl CheckedDriver {
         driver
     }
 
+    #[expect(clippy::too_many_lines, reason = "one arm per step")]
     fn apply(&mut self, step: Step) {
         match step {
             Step::Pass { millis, punctual } => self.pass(self.now + ms(millis), punctual),
@@ -296,12 +309,7 @@ impl CheckedDriver {
             Step::CancelWaiting(index) => self.cancel(nth(&self.waiting, index)),
             Step::CancelComputing(index) => self.cancel(nth(&self.computing, index)),
             Step::Done { batch, compute } => self.complete(batch, compute),
-            Step::Fail(batch) => {
-                if let Some((batch, _)) = self.return_batch(batch) {
-                    self.handle(Event::BatchFailed { batch });
-                }
-            }
-            Step::Return(batch) => self.give_back(batch),
+            Step::Fail(batch, error) => self.give_back(batch, error),
             Step::Fits { replica, rows } => self.fits(replica, rows),
             Step::Switch(discipline) => self.switch(discipline),
         }
@@ -321,16 +329,26 @@ impl CheckedDriver {
         });
     }
 
-    fn give_back(&mut self, index: usize) {
+    fn give_back(&mut self, index: usize, error: BatchError) {
+        let replica = nth(&self.batches, index).map(|batch| self.batches[&batch].0);
         let Some((batch, requests)) = self.return_batch(index) else {
             return;
         };
+        let replica = replica.expect("just seen");
         for request in requests {
             if let Some(request) = self.computing.remove(&request) {
+                if error == BatchError::NotBegun {
+                    *self.attempts.get_mut(&request.id).unwrap() -= 1;
+                }
+                if error == BatchError::ModelFailed {
+                    let failures = self.failures.entry(request.id).or_default();
+                    failures.push(replica);
+                    assert!(failures.len() <= 2, "tried once more");
+                }
                 self.waiting.insert(request.id, request);
             }
         }
-        self.handle(Event::BatchReturned { batch });
+        self.handle(Event::BatchFailed { batch, error });
     }
 
     fn fits(&mut self, index: usize, rows: u32) {
@@ -369,6 +387,7 @@ impl CheckedDriver {
             return;
         };
         self.workers.remove(&replica);
+        self.ejected.remove(&replica);
         let void: Vec<BatchKey> = self
             .batches
             .iter()
@@ -417,7 +436,14 @@ impl CheckedDriver {
                     requests,
                 } => self.dispatch(batch, replica, requests),
                 Action::Finish { request, outcome } => self.finish(request, outcome),
+                Action::ReplicaEjected { replica, .. } => {
+                    assert!(self.ejected.insert(replica), "it is reported once");
+                }
+                Action::ReplicaRestored { replica } => {
+                    assert!(self.ejected.remove(&replica), "it was ejected");
+                }
                 Action::ReplicaDrained { replica } => {
+                    self.ejected.remove(&replica);
                     let worker = self.workers.remove(&replica).expect("known replicas only");
                     assert!(worker.draining && worker.held == 0);
                 }
@@ -474,7 +500,17 @@ impl CheckedDriver {
         );
         let fitting = worker.parameters.service.max_rows();
         assert!(rows <= fitting, "{rows} rows where {fitting} fit");
+        let again = |request: &Request| self.failures.contains_key(&request.id);
+        assert!(
+            taken.len() == 1 || !taken.iter().any(again),
+            "what failed travels alone"
+        );
         for request in &taken {
+            let failed_on = self.failures.get(&request.id);
+            assert!(
+                failed_on.is_none_or(|replicas| !replicas.contains(&replica)),
+                "and elsewhere"
+            );
             assert_eq!(request.model, worker.parameters.model);
             assert_eq!(request.class, taken[0].class, "classes never mix");
             assert!(
@@ -490,12 +526,7 @@ impl CheckedDriver {
     }
 
     fn finish(&mut self, id: RequestKey, outcome: RequestOutcome) {
-        let tried = self.attempts.contains_key(&id);
-        if outcome == RequestOutcome::Failed {
-            assert!(self.computing.remove(&id).is_some());
-            self.books.failed += 1;
-            return;
-        }
+        let tried = self.attempts.get(&id).is_some_and(|attempts| *attempts > 0);
         assert!(self.waiting.remove(&id).is_some(), "{id:?} does not wait");
         match outcome {
             RequestOutcome::Refused(_) => {
@@ -508,9 +539,11 @@ impl CheckedDriver {
                 self.books.expired += 1;
             }
             RequestOutcome::Lost => self.books.lost += 1,
-            RequestOutcome::Answered | RequestOutcome::Failed | RequestOutcome::Cancelled => {
-                unreachable!()
+            RequestOutcome::Failed => {
+                assert!(tried);
+                self.books.failed += 1;
             }
+            RequestOutcome::Answered | RequestOutcome::Cancelled => unreachable!(),
         }
     }
 }
