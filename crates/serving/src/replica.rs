@@ -1,6 +1,6 @@
 //! A replica of the pool: the batches that it holds, and a forecast of when it would finish a further one.
 
-use std::time::Duration;
+use std::{collections::VecDeque, time::Duration};
 
 use packhorse_cluster::Time;
 use packhorse_contention::ServiceTimes;
@@ -11,16 +11,22 @@ use crate::{
     speed_estimate::{Overhead, SpeedEstimate},
 };
 
+/// The most batches for each of which the time of its end is calculated anew when one before it has come back. More are held only
+/// where credits do not limit them.
+const FORECAST_BATCHES: usize = 8;
+
 /// A replica that is ready or draining.
 #[derive(Clone, Debug)]
 pub(crate) struct Replica {
     parameters: ReplicaParameters,
+    /// The numbers of rows of a batch, from that which gets most rows per second done to that which gets least.
+    sizes_by_rate: Vec<u32>,
     /// The group of the replicas of its pool with equal service times.
     pub(crate) group: usize,
     pub(crate) draining: bool,
     pub(crate) health: Health,
     /// The batches that it holds, in the order of dispatch.
-    held: Vec<HeldBatch>,
+    held: VecDeque<HeldBatch>,
     /// The time at which it should be done with the batches that it holds.
     busy_until: Time,
     /// False while another replica, with which it shares the device in time, has the turn.
@@ -94,6 +100,17 @@ impl Forecast<'_> {
     }
 }
 
+fn sizes_by_rate(service: &ServiceTimes) -> Vec<u32> {
+    let rate = |rows: u32| f64::from(rows) / service.batch_time(rows).as_secs_f64();
+    let mut sizes: Vec<u32> = (1..=service.max_rows()).collect();
+    sizes.sort_by(|a, b| rate(*b).total_cmp(&rate(*a)));
+    sizes
+}
+
+fn time_before(time: Time, by: Duration) -> Time {
+    Time::ZERO + time.saturating_since(Time::ZERO + by)
+}
+
 /// Multiplies a duration. A product beyond the largest duration becomes that one instead of a panic.
 fn scale(time: Duration, factor: f64) -> Duration {
     Duration::try_from_secs_f64(time.as_secs_f64() * factor).unwrap_or(Duration::MAX)
@@ -102,11 +119,12 @@ fn scale(time: Duration, factor: f64) -> Duration {
 impl Replica {
     pub(crate) fn new(now: Time, parameters: ReplicaParameters, group: usize) -> Self {
         Self {
+            sizes_by_rate: sizes_by_rate(&parameters.service),
             parameters,
             group,
             draining: false,
             health: Health::default(),
-            held: Vec::new(),
+            held: VecDeque::new(),
             busy_until: now,
             turn: true,
             device_busy_until: Time::ZERO,
@@ -126,6 +144,11 @@ impl Replica {
         } else {
             self.parameters.batch_size
         }
+    }
+
+    /// Returns the numbers of rows of a batch, from that which gets most rows per second done to that which gets least.
+    pub(crate) fn sizes_by_rate(&self) -> &[u32] {
+        &self.sizes_by_rate
     }
 
     /// Returns the most rows of one request.
@@ -211,6 +234,7 @@ impl Replica {
     pub(crate) fn lower_batch_limit(&mut self, rows: u32) {
         self.parameters.batch_size = self.parameters.batch_size.min(rows);
         self.parameters.service = self.parameters.service.limited_to(rows);
+        self.sizes_by_rate = sizes_by_rate(&self.parameters.service);
     }
 
     /// Returns the observed compute time divided by the profile's.
@@ -265,7 +289,7 @@ impl Replica {
             profiled: self.parameters.service.batch_time(rows),
         };
         self.busy_until = due;
-        self.held.push(held);
+        self.held.push_back(held);
         held
     }
 
@@ -278,9 +302,9 @@ impl Replica {
         times: Option<WorkerTimes>,
     ) {
         let place = self.held.iter().position(|held| held.batch == batch);
-        let HeldBatch { due, profiled, .. } = self
-            .held
-            .remove(place.expect("the replica holds the batch"));
+        let HeldBatch { due, profiled, .. } = place
+            .and_then(|place| self.held.remove(place))
+            .expect("the replica holds the batch");
         if let Some(WorkerTimes {
             queue_wait,
             compute,
@@ -291,6 +315,12 @@ impl Replica {
             let error = now.saturating_since(due) + due.saturating_since(now);
             self.estimate
                 .observe(now, rows, profiled, compute, overhead, error);
+        }
+        if self.held.len() > FORECAST_BATCHES {
+            // Those behind it start as much earlier or later as it came back.
+            let busy_until = self.busy_until + now.saturating_since(due);
+            self.busy_until = time_before(busy_until, due.saturating_since(now)).max(now);
+            return;
         }
         let slowdown = self.estimate.slowdown(now);
         let done =

@@ -129,18 +129,20 @@ impl Discipline for Deadline {
         let leaders = lowest_priority_leader(view)
             .into_iter()
             .chain(view.queue.iter());
+        let mut first: Option<FirstToFinish> = None;
         for leader in leaders.take(LOOK_AHEAD) {
             let in_time = |finish: Time| !drop || finish <= leader.request.deadline;
-            if let Some((key, finish)) = first_to_finish(view, leader)
+            // It is the same for most leaders.
+            let first = match first {
+                Some(first) if first.is_for(leader) => first,
+                _ => *first.insert(FirstToFinish::new(view, leader)),
+            };
+            if let Some((finish, key)) = first.with_free_credit
                 && in_time(finish)
             {
                 return self.decide_for_leader(view, key, leader, due);
             }
-            let can_answer_in_time = |(key, replica): (ReplicaKey, &Replica)| {
-                leader.may_go_to(key)
-                    && finish(view, replica, leader.request.rows).is_some_and(in_time)
-            };
-            if !view.pool.soonest().any(can_answer_in_time) {
+            if !first.of_all.is_some_and(in_time) {
                 return Decision::Expire(leader.ticket);
             }
         }
@@ -267,16 +269,38 @@ fn finish(view: ModelView<'_>, replica: &Replica, rows: u32) -> Option<Time> {
     (rows <= rows_limit(view, replica)).then(|| replica.forecast(view.now).finish(rows))
 }
 
-/// Returns the replica with a free credit that would finish a batch of this request first, and the time at which it would.
-fn first_to_finish(view: ModelView<'_>, leader: &QueuedRequest) -> Option<(ReplicaKey, Time)> {
-    let able = |(key, replica)| Some((key, finish(view, replica, leader.request.rows)?));
-    let candidates = view
-        .pool
-        .with_free_credit()
-        .filter(|(key, _)| leader.may_go_to(*key))
-        .filter_map(able)
-        .take(CANDIDATES);
-    candidates.min_by_key(|&(key, finish)| (finish, key))
+/// The times at which replicas would finish a batch of one request first.
+#[derive(Clone, Copy)]
+struct FirstToFinish {
+    rows: u32,
+    failed_on: Option<ReplicaKey>,
+    /// The first of those with a free credit.
+    with_free_credit: Option<(Time, ReplicaKey)>,
+    /// The first of all that take work.
+    of_all: Option<Time>,
+}
+
+impl FirstToFinish {
+    fn new(view: ModelView<'_>, leader: &QueuedRequest) -> Self {
+        let rows = leader.request.rows;
+        let able = |(key, replica): (ReplicaKey, &Replica)| {
+            let finish = finish(view, replica, rows).filter(|_| leader.may_go_to(key));
+            finish.map(|finish| (finish, key))
+        };
+        let with_free_credit = view.pool.with_free_credit().filter_map(able);
+        let of_all = view.pool.soonest().filter_map(able);
+        Self {
+            rows,
+            failed_on: leader.failed_on,
+            with_free_credit: with_free_credit.take(CANDIDATES).min(),
+            of_all: of_all.map(|(finish, _)| finish).min(),
+        }
+    }
+
+    /// Returns true if this is also true of another request.
+    fn is_for(&self, other: &QueuedRequest) -> bool {
+        (self.rows, self.failed_on) == (other.request.rows, other.failed_on)
+    }
 }
 
 fn rows_limit(view: ModelView<'_>, replica: &Replica) -> u32 {
@@ -380,8 +404,8 @@ fn better_window<'a>(
 }
 
 /// Returns the window behind the leader that gets most done, of those that would be in time if the replica took them now and that
-/// get more than `rate` rows per second done. For each number of rows it examines the first requests that are due late enough,
-/// of those with the leader's priority: they stand in the order of their deadlines.
+/// get more than `rate` rows per second done. For each number of rows it examines the first requests that are due late enough, of
+/// those with the leader's priority: they stand in the order of their deadlines.
 fn best_window<'a>(
     view: ModelView<'a>,
     replica: &Replica,
@@ -392,40 +416,37 @@ fn best_window<'a>(
     let limit = view.batch_limit(replica);
     let class = leader.request.class;
     let shift = PRIORITY_STEP * effective_priority(&leader.request);
-    let (mut best, mut rows, mut from) = ((rate, None), 1, leader.ticket);
-    while rows <= limit {
-        let waiting = view.queue.count_in_class(class, from, limit as usize);
-        let most = u32::try_from(waiting).map_or(limit, |waiting| waiting.min(limit));
-        if most < rows {
+    let waiting = view
+        .queue
+        .count_in_class(class, leader.ticket, limit as usize);
+    let sizes = replica.sizes_by_rate().iter().copied();
+    for rows in sizes.filter(|rows| *rows as usize <= waiting && *rows <= limit) {
+        if forecast.rate(rows) <= rate {
             break;
         }
-        for first in view
-            .queue
-            .requests_in_class(class, from)
-            .take(WINDOW_STARTS)
-        {
-            let due = first.request.deadline;
-            while rows < most && forecast.finish(rows + 1) <= due {
-                rows += 1;
-            }
-            let fits = rows >= first.request.rows && forecast.finish(rows) <= due;
-            if fits && forecast.rate(rows) > best.0 {
-                best = (forecast.rate(rows), Some(Window { first, rows }));
-            }
-            if fits {
-                break;
-            }
-        }
-        // No window behind can be larger.
-        rows += 1;
-        if rows > limit {
-            break;
-        }
-        let next = Ticket {
-            rank: (forecast.finish(rows) + shift).as_nanos(),
+        let finish = forecast.finish(rows);
+        let from = leader.ticket.max(Ticket {
+            rank: (finish + shift).as_nanos(),
             arrival: 0,
+        });
+        let starts = view.queue.requests_in_class(class, from);
+        let mut starts = starts.take(WINDOW_STARTS);
+        let fits = |first: &&QueuedRequest| {
+            let Request {
+                rows: own,
+                deadline,
+                ..
+            } = first.request;
+            own <= rows && finish <= deadline
         };
-        from = from.max(next);
+        if let Some(first) = starts.find(fits)
+            && view
+                .queue
+                .count_in_class(class, first.ticket, rows as usize)
+                >= rows as usize
+        {
+            return Some(Window { first, rows });
+        }
     }
-    best.1
+    None
 }
