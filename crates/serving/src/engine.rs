@@ -24,6 +24,10 @@ use crate::{
     turns::Turns,
 };
 
+/// The part of the time that a waiting request has left, as a divisor, from which on the time to work its queue off endangers it:
+/// arrivals come in bursts, and the device may be shared.
+const ENDANGERED_PART: f64 = 8.0;
+
 /// The serving engine. It decides about every request between arrival and answer; it does no I/O and reads no clock.
 ///
 /// # Contract
@@ -105,6 +109,22 @@ struct Model {
     wake: Option<Time>,
     /// The time from which on an overload is marked again: before that the model counts as overloaded anyway.
     mark_overloaded_from: Time,
+}
+
+impl Model {
+    /// Returns true if the requests that wait, behind a batch that a replica has just got, may be late: if the model's replicas
+    /// need a good part of the time that the first of them has left to work them off, see [`ENDANGERED_PART`]. However many wait,
+    /// they are in no danger while there is time for all.
+    fn is_endangered(&self, now: Time, replica: ReplicaKey) -> bool {
+        let (Some((due, _)), Some(replica)) =
+            (self.queue.earliest_deadline(), self.pool.get(replica))
+        else {
+            return false;
+        };
+        let rate = replica.forecast(now).best_rate() * self.pool.len() as f64;
+        let left = due.saturating_since(now).as_secs_f64();
+        self.queue.rows() as f64 / rate * ENDANGERED_PART >= left
+    }
 }
 
 #[derive(Debug)]
@@ -405,7 +425,7 @@ impl Engine {
         self.finish(waiting.request.id, outcome);
     }
 
-    /// Marks a model as overloaded: one of its requests had to be dropped, or at least as many rows wait as were dispatched.
+    /// Marks a model as overloaded: one of its requests had to be dropped, or those that wait are in danger of it.
     fn mark_overloaded(&mut self, now: Time, key: ModelKey) {
         let model = self.models.get_mut(&key);
         let model = model.expect("only models that exist are overloaded");

@@ -240,6 +240,10 @@ impl ReplicaPool {
         self.dispatched_batches
     }
 
+    pub(crate) fn len(&self) -> usize {
+        self.replicas.len()
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.replicas.is_empty()
     }

@@ -12,7 +12,7 @@
 //!   computes the batches that it is best at: a slow one those that have time left, a fast one those that are nearly due.
 //! - **Holding.** An idle replica takes work at once. A busy one is sent a partial batch when it is nearly free, not when it has
 //!   a credit: until then the batch could not start, and may grow. Where another model is overloaded on the same device (it drops
-//!   requests, or leaves as many waiting as it serves), even an idle replica waits for a partial batch to grow as long as the
+//!   requests, or has so many waiting that their deadlines are endangered), even an idle replica waits for a partial batch to grow as long as the
 //!   batch's deadline allows, a quarter of a second at most: the other model lacks the device's time that a small batch wastes.
 //!
 //! Estimates are the profile's times corrected by the replica's observed times and, for a busy replica, with a margin for the

@@ -45,7 +45,7 @@ impl Engine {
         );
         let (device, time_shared) = (replica.device(), replica.is_time_shared());
         let held = model.pool.add_batch(now, replica_key, id, rows);
-        if model.queue.rows() >= u64::from(rows) {
+        if model.is_endangered(now, replica_key) {
             self.mark_overloaded(now, model_key);
         }
         if time_shared {

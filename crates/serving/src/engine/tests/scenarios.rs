@@ -1084,23 +1084,33 @@ fn a_busy_replica_that_is_rarely_punctual_gets_only_requests_with_time_to_spare(
     assert_eq!(scenario.arrive(now, now + 60), ["batch 41 to 0: [42]"]);
 }
 
-#[test]
-fn a_model_that_leaves_as_many_waiting_as_it_serves_is_overloaded() {
+/// Serves four requests of the neighbour, due at `deadline`, until one of them waits.
+fn queue_at_neighbour(deadline: u64) -> Scenario {
     let mut scenario = with_neighbour(0);
     for _ in 0..4 {
         let request = Request {
             model: ModelKey(1),
-            ..scenario.request(500)
+            ..scenario.request(deadline)
         };
         scenario.handle(0, Event::RequestArrived(request));
     }
-    assert_eq!(
-        scenario.done(30, 0, 30),
-        ["batch 2 to 1: [2]"],
-        "and 3 waits"
-    );
+    let next = scenario.done(30, 0, 30);
+    assert_eq!(next, ["batch 2 to 1: [2]"], "and 3 waits");
+    scenario
+}
+
+#[test]
+fn a_model_whose_waiting_requests_may_be_late_is_overloaded() {
+    let mut scenario = queue_at_neighbour(200);
     assert!(scenario.arrive(30, 130).is_empty());
     assert_eq!(scenario.drain(at(110)), ["batch 3 to 0: [4]"]);
+}
+
+/// Requests with a minute to live may wait in any number: their neighbours do not wait for them.
+#[test]
+fn a_queue_that_is_in_no_danger_holds_nobody_up() {
+    let mut scenario = queue_at_neighbour(60_000);
+    assert_eq!(scenario.arrive(30, 130), ["batch 3 to 0: [4]"]);
 }
 
 #[test]
