@@ -35,6 +35,7 @@ fn engine(discipline: Discipline, replicas: u32) -> Engine {
     });
     let limits = ModelLimits {
         max_batch_rows: BATCH_SIZE,
+        max_batch_bytes: 1000,
         queue_limit: 1 << 20,
     };
     let model = MODEL;
@@ -109,6 +110,7 @@ impl Run {
                     id: RequestKey(self.requests),
                     model: MODEL,
                     rows: 1,
+                    bytes: 1,
                     class: ShapeClass(0),
                     priority: 0,
                     deadline: now + OBJECTIVE,

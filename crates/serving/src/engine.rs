@@ -51,7 +51,7 @@ const ENDANGERED_PART: f64 = 8.0;
 ///
 /// let mut engine = Engine::new(EngineConfig::default());
 /// let (model, replica) = (ModelKey(0), ReplicaKey(0));
-/// let limits = ModelLimits { max_batch_rows: 2, queue_limit: 100 };
+/// let limits = ModelLimits { max_batch_rows: 2, max_batch_bytes: 1 << 20, queue_limit: 100 };
 /// engine.handle(Time::ZERO, Event::ModelUpdated { model, limits });
 /// let parameters = ReplicaParameters {
 ///     model,
@@ -67,6 +67,7 @@ const ENDANGERED_PART: f64 = 8.0;
 ///     id: RequestKey(7),
 ///     model,
 ///     rows: 1,
+///     bytes: 1000,
 ///     class: ShapeClass(0),
 ///     priority: 0,
 ///     deadline: Time::ZERO + Duration::from_millis(100),

@@ -9,6 +9,8 @@ use crate::{DeviceKey, ModelKey};
 pub struct ModelLimits {
     /// The most rows of one batch; 1 for a model that does not batch.
     pub max_batch_rows: u32,
+    /// The most bytes of the inputs of a batch that requests share. A request that alone has more is a batch by itself.
+    pub max_batch_bytes: u64,
     /// The most requests that wait; a further one is refused.
     pub queue_limit: usize,
 }

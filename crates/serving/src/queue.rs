@@ -292,6 +292,7 @@ mod tests {
             id: RequestKey(arrival),
             model: ModelKey(0),
             rows: 1,
+            bytes: 1,
             class: ShapeClass(class),
             priority: 0,
             deadline: Time::from_nanos(100 - rank),

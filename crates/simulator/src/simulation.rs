@@ -260,6 +260,7 @@ impl<'a> Simulation<'a> {
             id,
             model: model_key(model),
             rows: 1,
+            bytes: self.scenario.problem.models[model].payload.as_u64(),
             class: ShapeClass(0),
             priority: 0,
             deadline: now + self.scenario.problem.models[model].slo,
@@ -431,6 +432,8 @@ impl<'a> Simulation<'a> {
         self.max_batch_rows[model] = max_batch_rows;
         let limits = ModelLimits {
             max_batch_rows,
+            // Links never queue, and no payload is too large for them.
+            max_batch_bytes: u64::MAX,
             queue_limit: ModelLimits::DEFAULT_QUEUE_LIMIT,
         };
         let model = model_key(model);

@@ -218,6 +218,7 @@ impl CheckedDriver {
             Step::ModelUpdated { model, rows, queue } => {
                 let limits = ModelLimits {
                     max_batch_rows: rows,
+                    max_batch_bytes: 10,
                     queue_limit: queue,
                 };
                 self.limits.insert(ModelKey(model), limits);
@@ -298,6 +299,8 @@ impl CheckedDriver {
                     id,
                     model: ModelKey(model),
                     rows,
+                    // From 3 to 12, whatever else the request is.
+                    bytes: 3 * u64::from(rows),
                     class,
                     priority,
                     deadline,
@@ -498,6 +501,8 @@ impl CheckedDriver {
             rows > 0 && (rows <= limit || taken.len() == 1),
             "{rows} rows where {limit} are allowed"
         );
+        let bytes: u64 = taken.iter().map(|request| request.bytes).sum();
+        assert!(bytes <= 10 || taken.len() == 1, "{bytes} bytes");
         let fitting = worker.parameters.service.max_rows();
         assert!(rows <= fitting, "{rows} rows where {fitting} fit");
         let again = |request: &Request| self.failures.contains_key(&request.id);

@@ -43,6 +43,7 @@ impl Scenario {
         };
         let limits = ModelLimits {
             max_batch_rows: 8,
+            max_batch_bytes: 1000,
             queue_limit: 20,
         };
         scenario.handle(
@@ -98,6 +99,7 @@ impl Scenario {
             id,
             model: MODEL,
             rows: 1,
+            bytes: 1,
             class: ShapeClass(0),
             priority: 0,
             deadline: at(deadline),
@@ -247,6 +249,7 @@ fn a_model_that_does_not_batch_gets_single_requests() {
     let mut scenario = Scenario::new(&[FLAT]);
     let limits = ModelLimits {
         max_batch_rows: 1,
+        max_batch_bytes: 1000,
         queue_limit: 20,
     };
     scenario.handle(
@@ -994,6 +997,7 @@ fn with_neighbour(device: u32) -> Scenario {
     let model = ModelKey(1);
     let limits = ModelLimits {
         max_batch_rows: 4,
+        max_batch_bytes: 1000,
         queue_limit: 20,
     };
     scenario.handle(0, Event::ModelUpdated { model, limits });
@@ -1290,4 +1294,22 @@ fn requests_behind_a_batch_that_hangs_wait_again_as_if_they_had_not_been_sent() 
     scenario.done(30_001, 3, 10);
     let books = scenario.engine.books();
     assert_eq!((books.answered, books.failed, books.lost), (1, 1, 0));
+}
+
+#[test]
+fn a_batch_that_would_have_too_many_bytes_is_split_and_a_large_request_goes_alone() {
+    let mut scenario = Scenario::new(&[&[10; 8]]);
+    scenario.arrive(0, 500);
+    scenario.arrive(0, 500);
+    for bytes in [400, 400, 400, 5000, 1] {
+        let request = Request {
+            bytes,
+            ..scenario.request(500)
+        };
+        assert!(scenario.handle(1, Event::RequestArrived(request)).is_empty());
+    }
+    assert_eq!(scenario.done(10, 0, 10), ["batch 2 to 0: [2, 3]"]);
+    assert_eq!(scenario.done(20, 1, 10), ["batch 3 to 0: [4]"]);
+    assert_eq!(scenario.done(30, 2, 10), ["batch 4 to 0: [5]"]);
+    assert_eq!(scenario.done(40, 3, 10), ["batch 5 to 0: [6]"]);
 }

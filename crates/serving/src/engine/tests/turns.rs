@@ -24,6 +24,7 @@ struct Workers {
 
 const LIMITS: ModelLimits = ModelLimits {
     max_batch_rows: 8,
+    max_batch_bytes: 1000,
     queue_limit: 1000,
 };
 
@@ -75,6 +76,7 @@ impl Workers {
             id: RequestKey(self.next_request),
             model: ModelKey(model),
             rows: 1,
+            bytes: 1,
             class: ShapeClass(0),
             priority: 0,
             deadline: self.now + allowed,
