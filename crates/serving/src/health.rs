@@ -11,7 +11,7 @@ pub(crate) const FAILURES_TO_EJECT: u32 = 3;
 const FIRST_BACK_OFF: Duration = Duration::from_secs(1);
 
 /// The longest time until an ejected replica is probed again.
-const LONGEST_BACK_OFF: Duration = Duration::from_secs(60);
+const LONGEST_BACK_OFF: Duration = Duration::from_mins(1);
 
 /// The health of a replica.
 #[derive(Clone, Debug, Default)]

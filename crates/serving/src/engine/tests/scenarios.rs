@@ -1306,7 +1306,11 @@ fn a_batch_that_would_have_too_many_bytes_is_split_and_a_large_request_goes_alon
             bytes,
             ..scenario.request(500)
         };
-        assert!(scenario.handle(1, Event::RequestArrived(request)).is_empty());
+        assert!(
+            scenario
+                .handle(1, Event::RequestArrived(request))
+                .is_empty()
+        );
     }
     assert_eq!(scenario.done(10, 0, 10), ["batch 2 to 0: [2, 3]"]);
     assert_eq!(scenario.done(20, 1, 10), ["batch 3 to 0: [4]"]);
