@@ -129,20 +129,20 @@ impl Discipline for Deadline {
         let leaders = lowest_priority_leader(view)
             .into_iter()
             .chain(view.queue.iter());
-        let mut first: Option<FirstToFinish> = None;
+        let (mut with_credit, mut of_all) = (FirstToFinish::default(), FirstToFinish::default());
         for leader in leaders.take(LOOK_AHEAD) {
             let in_time = |finish: Time| !drop || finish <= leader.request.deadline;
-            // It is the same for most leaders.
-            let first = match first {
-                Some(first) if first.is_for(leader) => first,
-                _ => *first.insert(FirstToFinish::new(view, leader)),
+            let able = |(_, replica): &(ReplicaKey, &Replica)| {
+                leader.request.rows <= rows_limit(view, replica)
             };
-            if let Some((finish, key)) = first.with_free_credit
+            let free = || view.pool.with_free_credit().filter(able).take(CANDIDATES);
+            if let Some((finish, key)) = with_credit.of(view, leader, free)
                 && in_time(finish)
             {
                 return self.decide_for_leader(view, key, leader, due);
             }
-            if !first.of_all.is_some_and(in_time) {
+            let first = of_all.of(view, leader, || view.pool.soonest());
+            if !first.is_some_and(|(finish, _)| in_time(finish)) {
                 return Decision::Expire(leader.ticket);
             }
         }
@@ -269,37 +269,33 @@ fn finish(view: ModelView<'_>, replica: &Replica, rows: u32) -> Option<Time> {
     (rows <= rows_limit(view, replica)).then(|| replica.forecast(view.now).finish(rows))
 }
 
-/// The times at which replicas would finish a batch of one request first.
-#[derive(Clone, Copy)]
+/// The replica that would finish a batch of one request first, remembered: it is the same for most requests of a queue.
+#[derive(Default)]
 struct FirstToFinish {
-    rows: u32,
-    failed_on: Option<ReplicaKey>,
-    /// The first of those with a free credit.
-    with_free_credit: Option<(Time, ReplicaKey)>,
-    /// The first of all that take work.
-    of_all: Option<Time>,
+    /// The rows of the request and the replica that it must not go to; `None` before the first question.
+    asked: Option<(u32, Option<ReplicaKey>)>,
+    found: Option<(Time, ReplicaKey)>,
 }
 
 impl FirstToFinish {
-    fn new(view: ModelView<'_>, leader: &QueuedRequest) -> Self {
-        let rows = leader.request.rows;
-        let able = |(key, replica): (ReplicaKey, &Replica)| {
-            let finish = finish(view, replica, rows).filter(|_| leader.may_go_to(key));
+    /// Returns the first of these replicas and the time at which it would be done.
+    fn of<'a, I: Iterator<Item = (ReplicaKey, &'a Replica)>>(
+        &mut self,
+        view: ModelView<'_>,
+        request: &QueuedRequest,
+        replicas: impl FnOnce() -> I,
+    ) -> Option<(Time, ReplicaKey)> {
+        let rows = request.request.rows;
+        let asked = Some((rows, request.failed_on));
+        if self.asked == asked {
+            return self.found;
+        }
+        let able = |(key, replica)| {
+            let finish = finish(view, replica, rows).filter(|_| request.may_go_to(key));
             finish.map(|finish| (finish, key))
         };
-        let with_free_credit = view.pool.with_free_credit().filter_map(able);
-        let of_all = view.pool.soonest().filter_map(able);
-        Self {
-            rows,
-            failed_on: leader.failed_on,
-            with_free_credit: with_free_credit.take(CANDIDATES).min(),
-            of_all: of_all.map(|(finish, _)| finish).min(),
-        }
-    }
-
-    /// Returns true if this is also true of another request.
-    fn is_for(&self, other: &QueuedRequest) -> bool {
-        (self.rows, self.failed_on) == (other.request.rows, other.failed_on)
+        (self.asked, self.found) = (asked, replicas().filter_map(able).min());
+        self.found
     }
 }
 
