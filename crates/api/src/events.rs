@@ -185,6 +185,8 @@ pub enum EventState {
     BackingOff,
     /// Replica: gets batches.
     Serving,
+    /// Replica: gets no batches, because they failed on it while others computed theirs; its worker is restarted.
+    Ejected,
     /// Replica: its worker has ended.
     Stopped,
     /// Plan: made by the policy, not adopted yet.

@@ -228,6 +228,9 @@ impl Controller {
         if self.state.links.get(&id) == before.as_ref() {
             return;
         }
+        if matches!(self.state.links.get(&id), Some(LinkState::Ejected { .. })) {
+            self.state.restarts.ask(now, id);
+        }
         self.state.rollout.touch(id);
         self.announcements.replica(id);
         if let Some(replica) = self.state.rollout.get(id) {

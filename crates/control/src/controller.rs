@@ -33,6 +33,7 @@ use crate::{
     predictions::Predictions,
     publications::Publications,
     record::StoredCluster,
+    restarts::Restarts,
     restore::restored_rollout,
     rollout::{PlacedReplica, Rollout},
     state::{CurrentPlan, State},
@@ -138,6 +139,7 @@ impl Controller {
             memory_limits: MemoryLimits::default(),
             exclusions: Exclusions::default(),
             start_failures: StartFailures::default(),
+            restarts: Restarts::default(),
             observer: DeviceObserver::new(now),
         };
         state.learn_from_pairs();

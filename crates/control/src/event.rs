@@ -34,6 +34,11 @@ pub enum LinkState {
     },
     /// The replica gets batches.
     Serving,
+    /// Batches failed on the replica while others computed theirs: it gets none but probes until one is computed.
+    Ejected {
+        /// The last error, for people.
+        reason: String,
+    },
     /// The replica gets no further batches, but still computes.
     Draining,
     /// The replica has answered everything and gets no further batches.

@@ -52,6 +52,7 @@ mod publications;
 pub mod rates;
 mod reads;
 pub mod record;
+mod restarts;
 mod restore;
 mod rollout;
 mod sampling;

@@ -36,6 +36,8 @@ pub enum ReplicaNotice {
     Reported(ReplicaState),
     /// The replica gets batches.
     Serving,
+    /// Batches failed on the replica while others computed theirs: it gets none, and its worker is restarted.
+    Ejected,
     /// The data plane lost its connection to the replica.
     Lost,
     /// The replica is no longer wanted.

@@ -34,6 +34,8 @@ impl Controller {
             self.announcements.replica(*id);
             if let Some(replica) = self.state.rollout.get(*id) {
                 self.announcements.model(&replica.spec.model.model);
+            } else {
+                self.state.restarts.remove(*id);
             }
         }
         let mut nodes = self.state.measurements.take_touched();
@@ -58,7 +60,10 @@ impl Controller {
         if !node.holds_lease() || node.report.is_none() {
             return;
         }
-        let replicas = self.state.rollout.wanted(name);
+        let mut replicas = self.state.rollout.wanted(name);
+        for replica in &mut replicas {
+            replica.attempt = self.state.restarts.attempt(replica.id);
+        }
         let profiles = self.wanted_profiles(name);
         let state = self
             .publications
@@ -130,10 +135,14 @@ impl Controller {
         for id in self.announcements.take_replicas() {
             let now = self.state.rollout.get(id).and_then(|replica| {
                 let status = self.state.status(replica);
-                let reason = status.and_then(|status| status.reason.clone());
+                let mut reason = status.and_then(|status| status.reason.clone());
                 let reported = status.map(|status| status.state);
                 let notice = match (reported, self.state.links.get(&id)) {
                     (_, Some(LinkState::Serving)) => ReplicaNotice::Serving,
+                    (_, Some(LinkState::Ejected { reason: failure })) => {
+                        reason = Some(failure.clone());
+                        ReplicaNotice::Ejected
+                    }
                     (
                         Some(ReplicaState::Ready),
                         Some(LinkState::Connecting { reason: Some(_) }),

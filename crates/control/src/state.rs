@@ -18,6 +18,7 @@ use crate::{
     models::Models,
     nodes::{Node, Nodes},
     record::{Forecast, PlanRecord},
+    restarts::Restarts,
     rollout::{LinkPhase, NodePhase, Observations, PlacedReplica, Rollout},
 };
 
@@ -42,6 +43,7 @@ pub(crate) struct State {
     pub(crate) memory_limits: MemoryLimits,
     pub(crate) exclusions: Exclusions,
     pub(crate) start_failures: StartFailures,
+    pub(crate) restarts: Restarts,
     pub(crate) observer: DeviceObserver,
 }
 
@@ -178,7 +180,10 @@ impl Observations for ObservedCluster<'_> {
         // The workers of a node whose lease has expired may still run: as long as they answer, the last report counts.
         let answers = || {
             let link = self.links.get(&replica.id);
-            matches!(link, Some(LinkState::Serving | LinkState::Draining))
+            matches!(
+                link,
+                Some(LinkState::Serving | LinkState::Ejected { .. } | LinkState::Draining)
+            )
         };
         match &node.report {
             Some(_) if !node.is_lost() || answers() => NodePhase::Reporting,
@@ -195,7 +200,7 @@ impl Observations for ObservedCluster<'_> {
     fn link(&self, replica: ReplicaId) -> Option<LinkPhase> {
         let phase = match self.links.get(&replica)? {
             LinkState::Connecting { .. } => LinkPhase::Connecting,
-            LinkState::Serving => LinkPhase::Serving,
+            LinkState::Serving | LinkState::Ejected { .. } => LinkPhase::Serving,
             LinkState::Draining => LinkPhase::Draining,
             LinkState::Drained => LinkPhase::Drained,
         };

@@ -70,6 +70,7 @@ fn replica_conditions<'a>(state: &'a State, replica: &PlacedReplica) -> ReplicaC
         reason: status.and_then(|status| status.reason.as_deref()),
         link: match state.links.get(&replica.id) {
             Some(LinkState::Connecting { reason }) => reason.as_deref(),
+            Some(LinkState::Ejected { reason }) => Some(reason),
             _ => None,
         },
     }

@@ -35,6 +35,7 @@ fn engine(discipline: Discipline, replicas: u32) -> Engine {
     });
     let limits = ModelLimits {
         max_batch_rows: BATCH_SIZE,
+        max_batch_bytes: 1000,
         queue_limit: 1 << 20,
     };
     let model = MODEL;
@@ -47,6 +48,7 @@ fn engine(discipline: Discipline, replicas: u32) -> Engine {
             credits: ReplicaParameters::DEFAULT_CREDITS,
             service: service.clone(),
             device: DeviceKey(replica),
+            time_shared: false,
         };
         let replica = ReplicaKey(replica);
         engine.handle(
@@ -108,6 +110,7 @@ impl Run {
                     id: RequestKey(self.requests),
                     model: MODEL,
                     rows: 1,
+                    bytes: 1,
                     class: ShapeClass(0),
                     priority: 0,
                     deadline: now + OBJECTIVE,
@@ -160,7 +163,7 @@ fn measure(discipline: Discipline, replicas: u32, load: f64) {
 
 fn main() {
     for discipline in Discipline::ALL {
-        for replicas in [1, 10, 1000] {
+        for replicas in [1, 10, 100, 1000, 10_000] {
             for load in [0.8, 2.0] {
                 measure(discipline, replicas, load);
             }

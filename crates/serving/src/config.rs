@@ -16,16 +16,20 @@ pub struct EngineConfig {
     /// The most times that a request is dispatched, counting the first: a request that kills its workers must not be retried
     /// for ever.
     pub max_attempts: u32,
+    /// The most workers that a request may be lost with while they compute its batch: the second time it travels alone.
+    pub max_losses: u32,
 }
 
 impl Default for EngineConfig {
-    /// Returns the default discipline, the thesis' 100 ms for an open batch, and two retries.
+    /// Returns the default discipline, the thesis' 100 ms for an open batch, two retries and two
+    /// losses.
     fn default() -> Self {
         Self {
             discipline: Discipline::default(),
             max_batch_wait: Duration::from_millis(100),
             deadline: DeadlineOptions::default(),
             max_attempts: 3,
+            max_losses: 2,
         }
     }
 }

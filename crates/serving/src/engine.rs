@@ -1,7 +1,9 @@
 //! The engine: owns all requests between arrival and end.
 
 mod batches;
+mod health;
 mod replicas;
+mod turns;
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -19,7 +21,12 @@ use crate::{
     queue::{Queue, QueuedRequest, Ticket},
     replica::WorkerTimes,
     replica_pool::ReplicaPool,
+    turns::Turns,
 };
+
+/// The part of the time that a waiting request has left, as a divisor, from which on the time to work its queue off endangers it:
+/// arrivals come in bursts, and the device may be shared.
+const ENDANGERED_PART: f64 = 8.0;
 
 /// The serving engine. It decides about every request between arrival and answer; it does no I/O and reads no clock.
 ///
@@ -28,6 +35,8 @@ use crate::{
 /// - After every [`Engine::handle`], and whenever [`Engine::poll_timeout`] has come, the driver calls [`Engine::poll`] until it
 ///   returns `None`, and carries out each action.
 /// - After that the next moment to act without an event is [`Engine::poll_timeout`].
+///
+/// A request that was in a failed or lost batch may be dispatched again; [`BatchError`](crate::BatchError) says when.
 ///
 /// Every request that arrives ends exactly once: with an [`Action::Finish`], with the [`Event::BatchCompleted`] of the last batch
 /// that it was dispatched in (answered), or with its [`Event::RequestCancelled`].
@@ -42,7 +51,7 @@ use crate::{
 ///
 /// let mut engine = Engine::new(EngineConfig::default());
 /// let (model, replica) = (ModelKey(0), ReplicaKey(0));
-/// let limits = ModelLimits { max_batch_rows: 2, queue_limit: 100 };
+/// let limits = ModelLimits { max_batch_rows: 2, max_batch_bytes: 1 << 20, queue_limit: 100 };
 /// engine.handle(Time::ZERO, Event::ModelUpdated { model, limits });
 /// let parameters = ReplicaParameters {
 ///     model,
@@ -51,12 +60,14 @@ use crate::{
 ///     // One row takes 10 ms, two take 12 ms.
 ///     service: ServiceTimes::from_times([10, 12].map(Duration::from_millis).to_vec()),
 ///     device: DeviceKey(0),
+///     time_shared: false,
 /// };
 /// engine.handle(Time::ZERO, Event::ReplicaReady { replica, parameters });
 /// let request = Request {
 ///     id: RequestKey(7),
 ///     model,
 ///     rows: 1,
+///     bytes: 1000,
 ///     class: ShapeClass(0),
 ///     priority: 0,
 ///     deadline: Time::ZERO + Duration::from_millis(100),
@@ -81,6 +92,9 @@ pub struct Engine {
     /// The times at which to decide for a model again; every model stands here at most once, at its `wake`.
     wakes: BTreeSet<(Time, ModelKey)>,
     overloaded: OverloadedModels,
+    turns: Turns,
+    /// The times at which ejected replicas are to be probed.
+    probes: BTreeSet<(Time, ReplicaKey)>,
     actions: VecDeque<Action>,
     next_arrival: u64,
     next_batch: u64,
@@ -96,6 +110,22 @@ struct Model {
     wake: Option<Time>,
     /// The time from which on an overload is marked again: before that the model counts as overloaded anyway.
     mark_overloaded_from: Time,
+}
+
+impl Model {
+    /// Returns true if the requests that wait, behind a batch that a replica has just got, may be late: if the model's replicas
+    /// need a good part of the time that the first of them has left to work them off, see [`ENDANGERED_PART`]. However many wait,
+    /// they are in no danger while there is time for all.
+    fn is_endangered(&self, now: Time, replica: ReplicaKey) -> bool {
+        let (Some((due, _)), Some(replica)) =
+            (self.queue.earliest_deadline(), self.pool.get(replica))
+        else {
+            return false;
+        };
+        let rate = replica.forecast(now).best_rate() * self.pool.len() as f64;
+        let left = due.saturating_since(now).as_secs_f64();
+        self.queue.rows() as f64 / rate * ENDANGERED_PART >= left
+    }
 }
 
 #[derive(Debug)]
@@ -126,6 +156,8 @@ impl Engine {
             locations: FxHashMap::default(),
             wakes: BTreeSet::new(),
             overloaded: OverloadedModels::default(),
+            turns: Turns::default(),
+            probes: BTreeSet::new(),
             actions: VecDeque::new(),
             next_arrival: 0,
             next_batch: 0,
@@ -150,6 +182,10 @@ impl Engine {
             Event::BatchLimitLowered { replica, rows } => {
                 self.batch_limit_lowered(now, replica, rows);
             }
+            Event::TimeSharingChanged {
+                replica,
+                time_shared,
+            } => self.time_sharing_changed(now, replica, time_shared),
             Event::RequestArrived(request) => self.arrive(now, request),
             Event::RequestCancelled { request } => self.cancel(request),
             Event::BatchCompleted {
@@ -164,8 +200,7 @@ impl Engine {
                     compute,
                 },
             ),
-            Event::BatchFailed { batch } => self.batch_failed(now, batch),
-            Event::BatchReturned { batch } => self.batch_returned(now, batch),
+            Event::BatchFailed { batch, error } => self.batch_failed(now, batch, error),
         }
         debug_assert!(self.books.is_balanced(), "{:?}", self.books);
         debug_assert_eq!(
@@ -188,11 +223,23 @@ impl Engine {
             }
             self.schedule_decision(now, key);
         }
+        for device in self.turns.devices() {
+            self.schedule_turns(now, device);
+        }
     }
 
     /// Returns the next action, or `None` if there is none until the next event or [`Engine::poll_timeout`].
     pub fn poll(&mut self, now: Time) -> Option<Action> {
         while self.actions.is_empty() {
+            if let Some(&probe) = self.probes.first().filter(|probe| probe.0 <= now) {
+                self.probes.remove(&probe);
+                self.probe(now, probe.1);
+                continue;
+            }
+            if let Some((_, device)) = self.turns.first_wake().filter(|wake| wake.0 <= now) {
+                self.give_turns(now, device);
+                continue;
+            }
             let &(_, model) = self.wakes.first().filter(|wake| wake.0 <= now)?;
             self.decide_for(now, model);
         }
@@ -201,7 +248,10 @@ impl Engine {
 
     /// Returns the time of the next poll if no event comes before; `None` if only an event can change anything.
     pub fn poll_timeout(&self) -> Option<Time> {
-        self.wakes.first().map(|wake| wake.0)
+        let wake = self.wakes.first().map(|wake| wake.0);
+        let turn = self.turns.first_wake().map(|wake| wake.0);
+        let probe = self.probes.first().map(|probe| probe.0);
+        wake.into_iter().chain(turn).chain(probe).min()
     }
 
     /// Returns the number of requests in each place.
@@ -247,6 +297,8 @@ impl Engine {
                 ticket,
                 arrived: now,
                 attempts: 0,
+                losses: 0,
+                failed_on: None,
             },
         );
     }
@@ -276,9 +328,13 @@ impl Engine {
     }
 
     fn enqueue(&mut self, now: Time, waiting: QueuedRequest) {
+        let model = waiting.request.model;
         self.insert_into_queue(waiting);
         self.books.queued += 1;
-        self.schedule_decision(now, waiting.request.model);
+        self.schedule_decision(now, model);
+        if self.models[&model].queue.len() == 1 {
+            self.look_for_turns(now, model);
+        }
     }
 
     /// Puts a request into its queue, at the discipline's rank.
@@ -318,8 +374,8 @@ impl Engine {
         self.actions.push_back(Action::Finish { request, outcome });
     }
 
-    /// Carries out one decision of the discipline for a model that is due.
-    fn decide_for(&mut self, now: Time, key: ModelKey) {
+    /// Carries out one decision of the discipline for a model. Returns false if it was to wait.
+    fn decide_for(&mut self, now: Time, key: ModelKey) -> bool {
         let model = &self.models[&key];
         let decision = match &model.limits {
             Some(limits) => self.discipline.decide(ModelView {
@@ -332,10 +388,14 @@ impl Engine {
             None => Decision::Wait(None),
         };
         match decision {
-            Decision::Dispatch { replica, tickets } => self.dispatch(now, key, replica, &tickets),
+            Decision::Dispatch { replica, tickets } => {
+                self.dispatch(now, key, replica, &tickets);
+                true
+            }
             Decision::Expire(ticket) => {
                 self.mark_overloaded(now, key);
                 self.expire(key, ticket);
+                true
             }
             Decision::Wait(until) => {
                 debug_assert!(
@@ -343,6 +403,7 @@ impl Engine {
                     "waiting until {until:?} at {now}"
                 );
                 self.set_wake(key, until);
+                false
             }
         }
     }
@@ -354,8 +415,10 @@ impl Engine {
             .remove(ticket)
             .expect("a discipline drops waiting requests");
         self.books.queued -= 1;
-        // Without the failure of its worker it would have been in time.
-        let outcome = if waiting.attempts > 0 {
+        // Without the failure of its model or worker it would have been in time.
+        let outcome = if waiting.failed_on.is_some() {
+            RequestOutcome::Failed
+        } else if waiting.attempts > 0 {
             RequestOutcome::Lost
         } else {
             RequestOutcome::Expired
@@ -363,7 +426,7 @@ impl Engine {
         self.finish(waiting.request.id, outcome);
     }
 
-    /// Marks a model as overloaded: one of its requests had to be dropped, or at least as many rows wait as were dispatched.
+    /// Marks a model as overloaded: one of its requests had to be dropped, or those that wait are in danger of it.
     fn mark_overloaded(&mut self, now: Time, key: ModelKey) {
         let model = self.models.get_mut(&key);
         let model = model.expect("only models that exist are overloaded");

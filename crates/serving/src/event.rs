@@ -38,7 +38,8 @@ pub enum Event {
         replica: ReplicaKey,
     },
     /// A replica is gone with the batches that it held: these are void, and their requests are tried again where time and
-    /// attempts allow.
+    /// attempts allow. Those of the first batch, which it computed, travel alone from then on: one of them may have been the
+    /// cause, and such a request takes no others along. It ends after [`crate::EngineConfig::max_losses`].
     ReplicaLost {
         /// The replica.
         replica: ReplicaKey,
@@ -50,6 +51,13 @@ pub enum Event {
         replica: ReplicaKey,
         /// The most rows of a batch from now on, at least 1, of one request or of several.
         rows: u32,
+    },
+    /// A replica shares its device in time from now on, or no longer: see [`ReplicaParameters::time_shared`].
+    TimeSharingChanged {
+        /// The replica.
+        replica: ReplicaKey,
+        /// True if it takes turns with the other time-shared replicas of its device.
+        time_shared: bool,
     },
     /// A request arrived.
     RequestArrived(Request),
@@ -68,16 +76,32 @@ pub enum Event {
         /// The time for which the worker computed it.
         compute: Duration,
     },
-    /// A batch failed with an error of the model: its requests end as [`RequestOutcome::Failed`], without another try.
+    /// A batch came back without being computed.
     BatchFailed {
         /// The batch.
         batch: BatchKey,
+        /// The reason.
+        error: BatchError,
     },
-    /// A batch was too large to be computed: its requests are tried again in other batches where time and attempts allow.
-    BatchReturned {
-        /// The batch.
-        batch: BatchKey,
-    },
+}
+
+/// The reason why a batch came back without being computed. It decides which of its requests are tried again, and how.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BatchError {
+    /// The model failed. Each request is tried once more, alone and on another replica, where there is one and time allows: only
+    /// those that fail again, or cannot be tried, end as [`RequestOutcome::Failed`]. The failure counts against the replica
+    /// ([`Action::ReplicaEjected`]).
+    ModelFailed,
+    /// The batch took longer than it may, and its worker ends: the replica is ejected. Its requests are tried again as those of a lost batch; those that
+    /// cannot be end as [`RequestOutcome::Failed`].
+    TimedOut,
+    /// The batch was too large to be computed or sent: its requests are tried again in other batches where time and attempts
+    /// allow.
+    TooLarge,
+    /// The batch was not begun: its requests are tried again as if it had not been sent.
+    NotBegun,
+    /// No batch with these requests can be computed: they end as [`RequestOutcome::Failed`].
+    Rejected,
 }
 
 /// An action that the driver shall carry out.
@@ -98,6 +122,19 @@ pub enum Action {
         request: RequestKey,
         /// The reason: refused, expired, lost or failed.
         outcome: RequestOutcome,
+    },
+    /// Batches failed on this replica while others computed theirs, or one took longer than it may. It gets no batches for a while, and then one, which shows if it
+    /// is healthy again.
+    ReplicaEjected {
+        /// The replica.
+        replica: ReplicaKey,
+        /// The number of batches that the model failed on in a row.
+        failures: u32,
+    },
+    /// The replica that was ejected has computed a batch and takes work as before.
+    ReplicaRestored {
+        /// The replica.
+        replica: ReplicaKey,
     },
     /// The draining replica holds nothing any more and is forgotten: it can be stopped.
     ReplicaDrained {

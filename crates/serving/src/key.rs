@@ -29,6 +29,6 @@ key!(
     BatchKey(u64)
 );
 key!(
-    /// The driver's number for the non-batch shapes of a request's inputs. Only requests of one class share a batch.
+    /// The driver's number for the non-batch shapes of a request's inputs, counted from 0. Only requests of one class share a batch.
     ShapeClass(u64)
 );

@@ -9,6 +9,8 @@ use crate::{DeviceKey, ModelKey};
 pub struct ModelLimits {
     /// The most rows of one batch; 1 for a model that does not batch.
     pub max_batch_rows: u32,
+    /// The most bytes of the inputs of a batch that requests share. A request that alone has more is a batch by itself.
+    pub max_batch_bytes: u64,
     /// The most requests that wait; a further one is refused.
     pub queue_limit: usize,
 }
@@ -32,6 +34,9 @@ pub struct ReplicaParameters {
     pub service: ServiceTimes,
     /// The device that it computes on.
     pub device: DeviceKey,
+    /// True if it shares the device in time with other such replicas: they take turns, one batch at a time. If false, it computes
+    /// whenever it has a batch. [`crate::Event::TimeSharingChanged`] changes it.
+    pub time_shared: bool,
 }
 
 impl ReplicaParameters {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use packhorse_cluster::Time;
 
-use crate::{Request, ShapeClass};
+use crate::{ReplicaKey, Request, ShapeClass};
 
 /// The position of a request in the queue: by the discipline's rank, then by arrival.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -22,10 +22,27 @@ pub(crate) struct QueuedRequest {
     pub(crate) arrived: Time,
     /// The number of times that it was dispatched.
     pub(crate) attempts: u32,
+    /// The number of workers that were lost while they computed its batch.
+    pub(crate) losses: u32,
+    /// The replica on which the model failed on its batch.
+    pub(crate) failed_on: Option<ReplicaKey>,
 }
 
-/// The waiting requests. Every operation takes logarithmic time where requests come in order and leave at the front, as nearly
-/// all do; in the middle, it moves the requests behind, of which there are no more than the queue's limit.
+impl QueuedRequest {
+    /// Returns false for the replica on which the model failed on this request.
+    pub(crate) fn may_go_to(&self, replica: ReplicaKey) -> bool {
+        self.failed_on != Some(replica)
+    }
+
+    /// Returns the request as one that shares no batch: it has a class of its own. The driver's classes are counted from 0.
+    pub(crate) fn alone(mut self) -> Self {
+        self.request.class = ShapeClass(u64::MAX - self.ticket.arrival);
+        self
+    }
+}
+
+/// The waiting requests. Every operation takes logarithmic time, and constant time where requests come in order and leave at the
+/// front, as nearly all do.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Queue {
     waiting: SortedDeque<Ticket, QueuedRequest>,
@@ -63,7 +80,7 @@ impl Queue {
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.waiting.entries.len()
+        self.waiting.len
     }
 
     /// Returns the rows of all waiting requests.
@@ -71,14 +88,9 @@ impl Queue {
         self.rows
     }
 
-    /// Returns the rows of the waiting requests of one shape class.
-    pub(crate) fn rows_in_class(&self, class: ShapeClass) -> u64 {
-        self.rows_by_class.get(&class).copied().unwrap_or(0)
-    }
-
     /// Returns all waiting requests, in order.
     pub(crate) fn iter(&self) -> impl DoubleEndedIterator<Item = &QueuedRequest> {
-        self.waiting.entries.iter().map(|entry| &entry.1)
+        self.waiting.iter().map(|entry| &entry.1)
     }
 
     /// Returns the waiting requests of one shape class from a ticket on, in order.
@@ -101,9 +113,19 @@ impl Queue {
         single.chain(looked_up.into_iter().flatten())
     }
 
+    /// Returns the number of waiting requests of one shape class from a ticket on, or `limit` if there are more.
+    pub(crate) fn count_in_class(&self, class: ShapeClass, from: Ticket, limit: usize) -> usize {
+        let mixed = self.rows_by_class.len() > 1;
+        if mixed || !self.rows_by_class.contains_key(&class) {
+            self.requests_in_class(class, from).take(limit).count()
+        } else {
+            self.waiting.count_from(from, limit)
+        }
+    }
+
     /// Returns the first request of every shape class.
     pub(crate) fn first_of_each_class(&self) -> impl Iterator<Item = &QueuedRequest> {
-        let first = self.by_class.entries.front().map(|&(key, ())| key);
+        let first = self.by_class.front().map(|&(key, ())| key);
         let next_class = |&(ShapeClass(class), _): &(ShapeClass, Ticket)| {
             let start = Ticket {
                 rank: 0,
@@ -119,20 +141,30 @@ impl Queue {
 
     /// Returns the earliest deadline and its request, wherever in the order it stands.
     pub(crate) fn earliest_deadline(&self) -> Option<(Time, Ticket)> {
-        self.by_deadline.entries.front().map(|&(key, ())| key)
+        self.by_deadline.front().map(|&(key, ())| key)
     }
 }
 
-/// A sorted map for keys that mostly arrive in ascending order and leave at the front.
+/// The most entries of a chunk, and twice the number of entries of each half of a chunk that is split.
+const CHUNK: usize = 128;
+
+/// A sorted map for keys that mostly arrive in ascending order and leave at the front: a list of chunks, so that an entry in the
+/// middle of many moves only those of its chunk.
 #[derive(Clone, Debug)]
 struct SortedDeque<K, V> {
-    entries: VecDeque<(K, V)>,
+    /// The chunks; none is empty.
+    chunks: VecDeque<VecDeque<(K, V)>>,
+    /// An empty chunk, kept for its memory.
+    spare: Option<VecDeque<(K, V)>>,
+    len: usize,
 }
 
 impl<K, V> Default for SortedDeque<K, V> {
     fn default() -> Self {
         Self {
-            entries: VecDeque::new(),
+            chunks: VecDeque::new(),
+            spare: None,
+            len: 0,
         }
     }
 }
@@ -140,36 +172,109 @@ impl<K, V> Default for SortedDeque<K, V> {
 impl<K: Copy + Ord, V> SortedDeque<K, V> {
     /// Inserts a new key. Panics if the key is present: requests have tickets of their own.
     fn insert(&mut self, key: K, value: V) {
-        if self.entries.back().is_none_or(|last| last.0 < key) {
-            self.entries.push_back((key, value));
+        self.len += 1;
+        if self.back().is_none_or(|last| last.0 < key) {
+            match self.chunks.back_mut() {
+                Some(last) if last.len() < CHUNK => last.push_back((key, value)),
+                _ => {
+                    let mut chunk = self.spare.take().unwrap_or_default();
+                    chunk.push_back((key, value));
+                    self.chunks.push_back(chunk);
+                }
+            }
             return;
         }
-        match self.find(key) {
+        let index = self.chunk_of(key);
+        let chunk = &mut self.chunks[index];
+        match chunk.binary_search_by(|entry| entry.0.cmp(&key)) {
             Ok(_) => unreachable!("every ticket is unique"),
-            Err(place) => self.entries.insert(place, (key, value)),
+            Err(place) => chunk.insert(place, (key, value)),
+        }
+        if chunk.len() > CHUNK {
+            let half = chunk.split_off(CHUNK / 2);
+            self.chunks.insert(index + 1, half);
         }
     }
 
     fn remove(&mut self, key: K) -> Option<V> {
-        let place = self.find(key).ok()?;
-        self.entries.remove(place).map(|entry| entry.1)
+        let (index, place) = self.find(key)?;
+        let chunk = &mut self.chunks[index];
+        let removed = chunk.remove(place)?;
+        self.len -= 1;
+        if chunk.is_empty() {
+            self.spare = self.chunks.remove(index);
+        }
+        Some(removed.1)
     }
 
     fn get(&self, key: K) -> Option<&V> {
-        self.entries.get(self.find(key).ok()?).map(|entry| &entry.1)
+        let (index, place) = self.find(key)?;
+        self.chunks[index].get(place).map(|entry| &entry.1)
+    }
+
+    fn front(&self) -> Option<&(K, V)> {
+        self.chunks.front()?.front()
+    }
+
+    fn back(&self) -> Option<&(K, V)> {
+        self.chunks.back()?.back()
+    }
+
+    fn iter(&self) -> impl DoubleEndedIterator<Item = &(K, V)> {
+        self.chunks.iter().flatten()
     }
 
     /// Returns the entries from a key on.
     fn entries_from(&self, key: K) -> impl Iterator<Item = &(K, V)> {
-        let start = self.find(key).unwrap_or_else(|place| place);
-        self.entries.range(start..)
+        let (index, place) = self.lower_bound(key);
+        let first = self.chunks.get(index).into_iter();
+        let first = first.flat_map(move |chunk| chunk.range(place..));
+        first.chain(self.chunks.iter().skip(index + 1).flatten())
     }
 
-    fn find(&self, key: K) -> Result<usize, usize> {
-        if self.entries.front().is_some_and(|first| first.0 == key) {
-            return Ok(0);
+    /// Returns the number of entries from a key on, or `limit` if there are more.
+    fn count_from(&self, key: K, limit: usize) -> usize {
+        let (index, place) = self.lower_bound(key);
+        let mut count = 0;
+        for chunk in self.chunks.iter().skip(index) {
+            count += chunk.len();
+            if count >= limit + place {
+                return limit;
+            }
         }
-        self.entries.binary_search_by(|entry| entry.0.cmp(&key))
+        count.saturating_sub(place)
+    }
+
+    /// Returns the chunk that has a key if any has.
+    fn chunk_of(&self, key: K) -> usize {
+        let starts_before =
+            |chunk: &VecDeque<(K, V)>| chunk.front().is_some_and(|first| first.0 <= key);
+        let behind = match self.chunks.len() {
+            0 | 1 => return 0,
+            _ => self.chunks.partition_point(starts_before),
+        };
+        behind.saturating_sub(1)
+    }
+
+    /// Returns the chunk of the first entry from a key on, and the entry's place in it.
+    fn lower_bound(&self, key: K) -> (usize, usize) {
+        let index = self.chunk_of(key);
+        let Some(chunk) = self.chunks.get(index) else {
+            return (0, 0);
+        };
+        if chunk.front().is_some_and(|first| first.0 >= key) {
+            return (index, 0);
+        }
+        match chunk.partition_point(|entry| entry.0 < key) {
+            place if place == chunk.len() => (index + 1, 0),
+            place => (index, place),
+        }
+    }
+
+    fn find(&self, key: K) -> Option<(usize, usize)> {
+        let (index, place) = self.lower_bound(key);
+        let found = self.chunks.get(index)?.get(place)?;
+        (found.0 == key).then_some((index, place))
     }
 }
 
@@ -187,6 +292,7 @@ mod tests {
             id: RequestKey(arrival),
             model: ModelKey(0),
             rows: 1,
+            bytes: 1,
             class: ShapeClass(class),
             priority: 0,
             deadline: Time::from_nanos(100 - rank),
@@ -196,7 +302,37 @@ mod tests {
             ticket: Ticket { rank, arrival },
             arrived: Time::ZERO,
             attempts: 0,
+            losses: 0,
+            failed_on: None,
         }
+    }
+
+    #[test]
+    fn thousands_of_requests_come_and_go_anywhere() {
+        let mut queue = Queue::default();
+        let mut model: BTreeMap<Ticket, QueuedRequest> = BTreeMap::new();
+        for arrival in 0..5000_u64 {
+            let waiting = waiting(0, arrival * 7919 % 97, arrival);
+            queue.insert(waiting);
+            model.insert(waiting.ticket, waiting);
+            if arrival % 3 > 0 {
+                let nth = usize::try_from(arrival * 31 % model.len() as u64).unwrap();
+                let ticket = *model.keys().nth(nth).unwrap();
+                assert!(queue.remove(ticket).is_some());
+                assert!(queue.remove(ticket).is_none());
+                model.remove(&ticket);
+                let from = Ticket {
+                    rank: arrival % 97,
+                    arrival,
+                };
+                let rest = model.range(from..).count();
+                assert_eq!(queue.requests_in_class(ShapeClass(0), from).count(), rest);
+                assert_eq!(queue.count_in_class(ShapeClass(0), from, 50), rest.min(50));
+            }
+        }
+        assert_eq!(queue.len(), model.len());
+        let all: Vec<Ticket> = queue.iter().rev().map(|waiting| waiting.ticket).collect();
+        assert_eq!(all, model.keys().rev().copied().collect::<Vec<_>>());
     }
 
     proptest! {

@@ -1,35 +1,51 @@
 //! A replica of the pool: the batches that it holds, and a forecast of when it would finish a further one.
 
-use std::time::Duration;
+use std::{collections::VecDeque, time::Duration};
 
 use packhorse_cluster::Time;
 use packhorse_contention::ServiceTimes;
 
 use crate::{
     BatchKey, DeviceKey, ReplicaParameters,
+    health::Health,
     speed_estimate::{Overhead, SpeedEstimate},
 };
+
+/// The most batches for each of which the time of its end is calculated anew when one before it has come back. More are held only
+/// where credits do not limit them.
+const FORECAST_BATCHES: usize = 8;
 
 /// A replica that is ready or draining.
 #[derive(Clone, Debug)]
 pub(crate) struct Replica {
     parameters: ReplicaParameters,
+    /// The numbers of rows of a batch, from that which gets most rows per second done to that which gets least.
+    sizes_by_rate: Vec<u32>,
+    /// The group of the replicas of its pool with equal service times.
+    pub(crate) group: usize,
     pub(crate) draining: bool,
+    pub(crate) health: Health,
     /// The batches that it holds, in the order of dispatch.
-    held: Vec<HeldBatch>,
+    held: VecDeque<HeldBatch>,
     /// The time at which it should be done with the batches that it holds.
-    pub(crate) busy_until: Time,
+    busy_until: Time,
+    /// False while another replica, with which it shares the device in time, has the turn.
+    turn: bool,
+    /// The time at which the device should be done with the batches of the replicas with which it is shared in time.
+    device_busy_until: Time,
     estimate: SpeedEstimate,
 }
 
 /// A batch on its way to a replica, or there.
 #[derive(Clone, Copy, Debug)]
-struct HeldBatch {
-    batch: BatchKey,
+pub(crate) struct HeldBatch {
+    pub(crate) batch: BatchKey,
     /// The earliest time at which it could start to compute, if no batch were before it.
-    ready: Time,
+    pub(crate) ready: Time,
     /// The time at which it should be back.
-    due: Time,
+    pub(crate) due: Time,
+    /// The expected compute time.
+    pub(crate) compute: Duration,
     /// The compute time by the profile.
     profiled: Duration,
 }
@@ -84,28 +100,55 @@ impl Forecast<'_> {
     }
 }
 
+fn sizes_by_rate(service: &ServiceTimes) -> Vec<u32> {
+    let rate = |rows: u32| f64::from(rows) / service.batch_time(rows).as_secs_f64();
+    let mut sizes: Vec<u32> = (1..=service.max_rows()).collect();
+    sizes.sort_by(|a, b| rate(*b).total_cmp(&rate(*a)));
+    sizes
+}
+
+fn time_before(time: Time, by: Duration) -> Time {
+    Time::ZERO + time.saturating_since(Time::ZERO + by)
+}
+
 /// Multiplies a duration. A product beyond the largest duration becomes that one instead of a panic.
 fn scale(time: Duration, factor: f64) -> Duration {
     Duration::try_from_secs_f64(time.as_secs_f64() * factor).unwrap_or(Duration::MAX)
 }
 
 impl Replica {
-    pub(crate) fn new(now: Time, parameters: ReplicaParameters) -> Self {
+    pub(crate) fn new(now: Time, parameters: ReplicaParameters, group: usize) -> Self {
         Self {
+            sizes_by_rate: sizes_by_rate(&parameters.service),
             parameters,
+            group,
             draining: false,
-            held: Vec::new(),
+            health: Health::default(),
+            held: VecDeque::new(),
             busy_until: now,
+            turn: true,
+            device_busy_until: Time::ZERO,
             estimate: SpeedEstimate::new(now),
         }
     }
 
+    /// Returns true if it takes a further batch now.
     pub(crate) fn has_credit(&self) -> bool {
-        !self.draining && self.held.len() < self.parameters.credits as usize
+        self.is_serving() && self.turn && !self.is_full()
     }
 
+    /// Returns the most rows that requests share in one batch. A probe is not shared.
     pub(crate) fn batch_size(&self) -> u32 {
-        self.parameters.batch_size
+        if self.health.is_probed() {
+            1
+        } else {
+            self.parameters.batch_size
+        }
+    }
+
+    /// Returns the numbers of rows of a batch, from that which gets most rows per second done to that which gets least.
+    pub(crate) fn sizes_by_rate(&self) -> &[u32] {
+        &self.sizes_by_rate
     }
 
     /// Returns the most rows of one request.
@@ -115,6 +158,68 @@ impl Replica {
 
     pub(crate) fn device(&self) -> DeviceKey {
         self.parameters.device
+    }
+
+    pub(crate) fn is_time_shared(&self) -> bool {
+        self.parameters.time_shared
+    }
+
+    pub(crate) fn set_time_shared(&mut self, time_shared: bool) {
+        self.parameters.time_shared = time_shared;
+        self.turn = true;
+        self.device_busy_until = Time::ZERO;
+    }
+
+    /// Returns false while it waits for its turn on the device.
+    pub(crate) fn has_turn(&self) -> bool {
+        self.turn
+    }
+
+    pub(crate) fn set_turn(&mut self, turn: bool) {
+        self.turn = turn;
+    }
+
+    /// Sets the time at which the device should be done with the batches of the replicas with which it is shared in time.
+    pub(crate) fn set_device_busy_until(&mut self, until: Time) {
+        self.device_busy_until = until;
+    }
+
+    /// Returns the time at which a further batch could start to compute, were it there.
+    pub(crate) fn free_at(&self) -> Time {
+        self.busy_until.max(self.device_busy_until)
+    }
+
+    /// Returns true if it takes work, now or once a credit is free.
+    pub(crate) fn is_serving(&self) -> bool {
+        !self.draining && !self.health.is_ejected()
+    }
+
+    /// Returns true if it holds the batch that shows if it is healthy again.
+    pub(crate) fn is_being_probed(&self) -> bool {
+        self.health.is_probed() && !self.held.is_empty()
+    }
+
+    /// Returns true if it holds as many batches as it has credits.
+    pub(crate) fn is_full(&self) -> bool {
+        let credits = if self.health.is_probed() {
+            1
+        } else {
+            self.parameters.credits as usize
+        };
+        self.held.len() >= credits
+    }
+
+    /// Returns the overhead and the compute time of a further batch of `rows` rows.
+    pub(crate) fn overhead_and_compute(&self, now: Time, rows: u32) -> (Duration, Duration) {
+        let expectation = self.expectation(now);
+        (
+            expectation.overhead.for_rows(rows),
+            expectation.compute(rows),
+        )
+    }
+
+    pub(crate) fn held_batches(&self) -> impl Iterator<Item = HeldBatch> {
+        self.held.iter().copied()
     }
 
     pub(crate) fn held(&self) -> impl Iterator<Item = BatchKey> {
@@ -129,6 +234,7 @@ impl Replica {
     pub(crate) fn lower_batch_limit(&mut self, rows: u32) {
         self.parameters.batch_size = self.parameters.batch_size.min(rows);
         self.parameters.service = self.parameters.service.limited_to(rows);
+        self.sizes_by_rate = sizes_by_rate(&self.parameters.service);
     }
 
     /// Returns the observed compute time divided by the profile's.
@@ -145,13 +251,13 @@ impl Replica {
     /// Returns the forecast for a further batch. The time at which a busy replica will be free is uncertain: the forecast
     /// contains a margin, so that a batch that must be back in time is rarely late.
     pub(crate) fn forecast(&self, now: Time) -> Forecast<'_> {
-        let margin = if self.is_idle() {
+        let margin = if self.is_idle() && self.device_busy_until <= now {
             Duration::ZERO
         } else {
             self.estimate.margin(now)
         };
         Forecast {
-            busy_until: self.busy_until + margin,
+            busy_until: self.free_at() + margin,
             ..self.expectation(now)
         }
     }
@@ -160,23 +266,31 @@ impl Replica {
     fn expectation(&self, now: Time) -> Forecast<'_> {
         Forecast {
             now,
-            busy_until: self.busy_until,
+            busy_until: self.free_at(),
             overhead: self.estimate.overhead(now),
             slowdown: self.estimate.slowdown(now),
             service: &self.parameters.service,
         }
     }
 
-    pub(crate) fn add_batch(&mut self, now: Time, batch: BatchKey, rows: u32) {
-        let expectation = self.expectation(now);
-        let ready = now + expectation.overhead.for_rows(rows);
-        self.busy_until = expectation.finish(rows);
-        self.held.push(HeldBatch {
+    /// Adds a batch and returns what is expected of it.
+    pub(crate) fn add_batch(&mut self, now: Time, batch: BatchKey, rows: u32) -> HeldBatch {
+        // It starts when it is there, whatever the plan of the device's turns was.
+        let expectation = Forecast {
+            busy_until: self.busy_until,
+            ..self.expectation(now)
+        };
+        let (due, compute) = (expectation.finish(rows), expectation.compute(rows));
+        let held = HeldBatch {
             batch,
-            ready,
-            due: self.busy_until,
+            ready: now + expectation.overhead.for_rows(rows),
+            due,
+            compute,
             profiled: self.parameters.service.batch_time(rows),
-        });
+        };
+        self.busy_until = due;
+        self.held.push_back(held);
+        held
     }
 
     pub(crate) fn remove_batch(
@@ -188,9 +302,9 @@ impl Replica {
         times: Option<WorkerTimes>,
     ) {
         let place = self.held.iter().position(|held| held.batch == batch);
-        let HeldBatch { due, profiled, .. } = self
-            .held
-            .remove(place.expect("the replica holds the batch"));
+        let HeldBatch { due, profiled, .. } = place
+            .and_then(|place| self.held.remove(place))
+            .expect("the replica holds the batch");
         if let Some(WorkerTimes {
             queue_wait,
             compute,
@@ -201,6 +315,12 @@ impl Replica {
             let error = now.saturating_since(due) + due.saturating_since(now);
             self.estimate
                 .observe(now, rows, profiled, compute, overhead, error);
+        }
+        if self.held.len() > FORECAST_BATCHES {
+            // Those behind it start as much earlier or later as it came back.
+            let busy_until = self.busy_until + now.saturating_since(due);
+            self.busy_until = time_before(busy_until, due.saturating_since(now)).max(now);
+            return;
         }
         let slowdown = self.estimate.slowdown(now);
         let done =
@@ -230,7 +350,9 @@ mod tests {
                 credits: 2,
                 service,
                 device: DeviceKey(0),
+                time_shared: false,
             },
+            0,
         )
     }
 

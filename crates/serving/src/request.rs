@@ -13,6 +13,8 @@ pub struct Request {
     pub model: ModelKey,
     /// The rows that it adds to a batch, at least 1.
     pub rows: u32,
+    /// The bytes that its inputs add to a batch, padding included.
+    pub bytes: u64,
     /// The class of requests that it may share a batch with.
     pub class: ShapeClass,
     /// The priority, as Triton counts: 1 is the highest, larger is lower, 0 is the default, which lies between 2 and 4.

@@ -129,8 +129,10 @@ impl SpeedEstimate {
         let high = high.min(before * MAX_RELATIVE_STEP);
         let slowdown = (compute.as_secs_f64() / expected.as_secs_f64()).clamp(low, high);
         self.slowdown = before + WEIGHT * (slowdown - before);
-        // As with slowdowns, a single outlier is limited: a batch that came much too late was late for another reason.
-        let plausible = expected.saturating_mul(4).min(MAX_OVERHEAD);
+        // As with slowdowns, a single outlier is limited, and a lasting overhead is learnt however large: a batch that came much too
+        // late was late for another reason.
+        let known = self.overhead_fit.overhead(1.0).for_rows(rows);
+        let plausible = expected.max(known).saturating_mul(4).min(MAX_OVERHEAD);
         self.overhead_fit
             .observe(f64::from(rows), overhead.min(plausible).as_secs_f64());
         let error = error.min(plausible).as_secs_f64();
@@ -222,6 +224,16 @@ mod tests {
             estimate.observe(now, 4, MS * 10, MS * 90, Duration::ZERO, MS * 80);
         }
         assert!((estimate.slowdown(now) - 9.0).abs() < 0.1);
+    }
+
+    #[test]
+    fn a_lasting_overhead_is_learnt_however_short_the_computation_is() {
+        let mut estimate = SpeedEstimate::new(Time::ZERO);
+        for _ in 0..50 {
+            estimate.observe(Time::ZERO, 4, MS, MS, MS * 40, MS * 36);
+        }
+        let learnt = estimate.overhead(Time::ZERO).for_rows(4);
+        assert!((MS * 39..=MS * 40).contains(&learnt), "{learnt:?}");
     }
 
     #[test]

@@ -1,11 +1,5 @@
 //! A device that computes the batches of its replicas. Batches wait at their replica, first in, first out; batches that compute at
 //! the same time slow each other.
-//!
-//! Replicas with a duty cycle in the plan are time-shared: one batch of theirs computes at a time, and the next is that of the next
-//! of them in the plan's order that has one waiting. A replica without a batch is passed over in no time, so that a cycle
-//! lasts as long as its batches and no longer. The backend of Nexus does the same: it goes through its models back to
-//! back and does not wait a duty cycle out (uwsampl/nexus, the backend's GPU executor). Replicas without a duty cycle
-//! on the same device compute at the same time as those.
 
 use std::{collections::VecDeque, time::Duration};
 
@@ -28,8 +22,6 @@ pub(crate) struct Device {
     interference: Interference,
     /// The waiting batches of each replica.
     queues: Vec<VecDeque<QueuedBatch>>,
-    /// True for each replica with a duty cycle.
-    time_shared: Vec<bool>,
     /// The batches that are being computed, ordered by replica.
     running: Vec<RunningBatch>,
     /// The time up to which the progress of `running` is accounted for.
@@ -64,7 +56,6 @@ impl Device {
         Self {
             interference,
             queues: Vec::new(),
-            time_shared: Vec::new(),
             running: Vec::new(),
             updated: Time::ZERO,
             slowdown: 1.0,
@@ -73,21 +64,20 @@ impl Device {
         }
     }
 
-    /// Adds a replica and returns its number. At most one batch of all `time_shared` replicas computes at a time.
-    pub(crate) fn add_replica(&mut self, time_shared: bool) -> usize {
+    /// Adds a replica and returns its number.
+    pub(crate) fn add_replica(&mut self) -> usize {
         self.queues.push(VecDeque::new());
-        self.time_shared.push(time_shared);
         self.queues.len() - 1
     }
 
     /// Appends a batch to a replica's queue, and starts it if none is before it.
     pub(crate) fn enqueue(&mut self, now: Time, replica: usize, batch: QueuedBatch) {
         self.queues[replica].push_back(batch);
-        let blocks = |running: &RunningBatch| {
-            running.replica == replica
-                || self.time_shared[replica] && self.time_shared[running.replica]
-        };
-        if !self.running.iter().any(blocks) {
+        if !self
+            .running
+            .iter()
+            .any(|running| running.replica == replica)
+        {
             self.advance(now);
             self.start(now, replica);
             self.update_rates();
@@ -125,25 +115,13 @@ impl Device {
                 batch: running.batch.batch,
                 started: running.started,
             });
-            if let Some(next) = self.next_replica_after(running.replica) {
-                self.start(now, next);
-                // The started batch is not complete. Where it was inserted at or before `i`, the next one to check has moved.
-                i += usize::from(next <= running.replica);
+            if !self.queues[running.replica].is_empty() {
+                // The started batch takes its place, and is not complete.
+                self.start(now, running.replica);
+                i += 1;
             }
         }
         self.update_rates();
-    }
-
-    /// The replica whose batch starts when one of `replica` is complete: the next time-shared one, or `replica` itself.
-    fn next_replica_after(&self, replica: usize) -> Option<usize> {
-        if !self.time_shared[replica] {
-            return (!self.queues[replica].is_empty()).then_some(replica);
-        }
-        let all = 0..self.queues.len();
-        let in_turn = all.clone().skip(replica + 1).chain(all);
-        in_turn
-            .take(self.queues.len())
-            .find(|&next| self.time_shared[next] && !self.queues[next].is_empty())
     }
 
     /// Has all batches take `factor` times as long from now on.
@@ -228,10 +206,10 @@ mod tests {
         }
     }
 
-    fn device(time_shared: &[bool]) -> Device {
+    fn device(replicas: usize) -> Device {
         let mut device = Device::new(Interference::default());
-        for time_shared in time_shared {
-            device.add_replica(*time_shared);
+        for _ in 0..replicas {
+            device.add_replica();
         }
         device
     }
@@ -254,7 +232,7 @@ mod tests {
 
     #[test]
     fn batches_of_a_replica_follow_each_other_and_those_of_two_share() {
-        let mut device = device(&[false; 2]);
+        let mut device = device(2);
         device.enqueue(at(0), 0, batch(0, 10, 100.0));
         device.enqueue(at(1), 0, batch(1, 10, 100.0));
         device.enqueue(at(5), 1, batch(2, 10, 100.0));
@@ -265,7 +243,7 @@ mod tests {
 
     #[test]
     fn batches_that_fit_together_do_not_slow_each_other() {
-        let mut device = device(&[false; 2]);
+        let mut device = device(2);
         device.enqueue(at(0), 0, batch(0, 10, 40.0));
         device.enqueue(at(0), 1, batch(1, 10, 60.0));
         assert_eq!(run(&mut device), [(10, 0, 0), (10, 1, 0)]);
@@ -273,7 +251,7 @@ mod tests {
 
     #[test]
     fn a_slowed_device_takes_longer_and_a_cleared_one_has_no_batches() {
-        let mut device = device(&[false; 1]);
+        let mut device = device(1);
         device.enqueue(at(0), 0, batch(0, 10, 40.0));
         device.set_slowdown(at(5), 3.0);
         device.set_slowdown(at(11), 1.0);
@@ -285,7 +263,7 @@ mod tests {
 
     #[test]
     fn work_is_conserved_when_each_replica_uses_the_whole_device() {
-        let mut device = device(&[false; 4]);
+        let mut device = device(4);
         for replica in 0..4 {
             let millis = u32::try_from(replica).unwrap() + 1;
             device.enqueue(at(0), replica, batch(u64::from(millis), 10 * millis, 100.0));
@@ -297,32 +275,12 @@ mod tests {
         );
     }
 
-    #[test]
-    fn time_shared_replicas_alternate_and_those_without_a_batch_are_passed_over() {
-        let mut device = device(&[true; 3]);
-        device.enqueue(at(0), 0, batch(0, 10, 100.0));
-        device.enqueue(at(0), 0, batch(1, 10, 100.0));
-        device.enqueue(at(3), 2, batch(2, 20, 100.0));
-        // One after the other at full speed; the second replica never has a batch.
-        assert_eq!(run(&mut device), [(10, 0, 0), (30, 2, 10), (40, 1, 30)]);
-    }
-
-    #[test]
-    fn a_replica_without_a_duty_cycle_computes_at_the_same_time_as_time_shared_ones() {
-        let mut device = device(&[true, false, true]);
-        device.enqueue(at(0), 0, batch(0, 10, 100.0));
-        device.enqueue(at(0), 1, batch(1, 10, 100.0));
-        device.enqueue(at(0), 2, batch(2, 10, 100.0));
-        // Two at half speed until 20, then the third alone.
-        assert_eq!(run(&mut device), [(20, 0, 0), (20, 1, 0), (30, 2, 20)]);
-    }
-
     /// M/D/1 with processor sharing: every arrival has a replica of its own that uses the whole device. The mean time in the
     /// system is s / (1 − ρ) for any distribution of s.
     #[test]
     fn processor_sharing_has_the_mean_delay_of_the_formula() {
         let mut device = Device::new(Interference::default());
-        let replicas: Vec<usize> = (0..64).map(|_| device.add_replica(false)).collect();
+        let replicas: Vec<usize> = (0..64).map(|_| device.add_replica()).collect();
         let mut idle = replicas.clone();
         let mut random = crate::random::Generator::new(3, 0);
         let mut arrived = std::collections::BTreeMap::new();

@@ -72,10 +72,12 @@ pub enum FailureKind {
     ModuleThrew,
     /// The program returned another number of outputs, datatype or shape than declared.
     WrongOutput,
-    /// The program was still running at the batch's time limit, or the batch waited behind such a one.
+    /// The program was still running at the batch's time limit.
     TimedOut,
     /// The memory did not suffice for the batch.
     OutOfMemory,
+    /// The batch was not begun: it waited behind one that exceeded its time limit.
+    NotBegun,
 }
 
 /// The failure of a batch.
@@ -365,6 +367,7 @@ impl FailureKind {
             Self::WrongOutput => 2,
             Self::TimedOut => 3,
             Self::OutOfMemory => 4,
+            Self::NotBegun => 5,
         }
     }
 
@@ -374,6 +377,7 @@ impl FailureKind {
             Self::WrongOutput,
             Self::TimedOut,
             Self::OutOfMemory,
+            Self::NotBegun,
         ]
         .into_iter()
         .find(|kind| kind.code() == code)

@@ -131,6 +131,7 @@ impl Task {
         let (state, words) = match notice {
             ReplicaNotice::Reported(state) => (EventState::from(state), format!("{state:?}")),
             ReplicaNotice::Serving => (EventState::Serving, "serving".to_owned()),
+            ReplicaNotice::Ejected => (EventState::Ejected, "ejected".to_owned()),
             ReplicaNotice::Lost => (EventState::Lost, "not answering".to_owned()),
             ReplicaNotice::Stopped => (EventState::Stopped, "stopped".to_owned()),
         };

@@ -1,12 +1,12 @@
 //! Assembles the inputs of requests into one batch, and splits its outputs into the requests' rows. Tensor bytes are passed on
-//! without copying, except where an input must be padded.
+//! without copying, except where short rows of an input must be padded.
 
 use bytes::Bytes;
 use packhorse_cluster::{Program, Shape, ShapeError, TensorSpec};
 use packhorse_protocol::Tensor;
 use packhorse_wire::{MAX_PAYLOAD, TensorHeader, UnsizedDatatype};
 
-use super::padding::padded;
+use super::padding::push_padded;
 
 /// The inputs of a batch for a worker.
 #[derive(Debug, PartialEq, Eq)]
@@ -59,12 +59,13 @@ pub(super) fn assemble(
                 Some(pad)
                     if inputs[i].shape().dims()[pad.axis] < header.shape().dims()[pad.axis] =>
                 {
-                    payload.push(padded(
+                    push_padded(
+                        &mut payload,
                         &inputs[i],
                         pad.axis,
                         header.shape().dims()[pad.axis],
                         pad.value,
-                    ));
+                    );
                 }
                 _ => payload.extend(inputs[i].data().chunks().cloned()),
             }

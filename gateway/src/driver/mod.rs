@@ -17,7 +17,6 @@ mod request;
 mod shape_class;
 mod task;
 mod threads;
-mod time_slicer;
 
 pub(crate) use batch::OutputRows;
 pub(crate) use batch_failure::BatchFailure;

@@ -27,9 +27,59 @@ fn element(datatype: Datatype, value: f64) -> Vec<u8> {
     bytes
 }
 
+/// The size of the blocks of which padding consists, in bytes. All padding of an input is made of one block.
+const FILL_BLOCK: usize = 64 << 10;
+
+/// The least bytes of a row and its padding, on average, that are passed on as pieces. Shorter ones are copied: a piece costs nearly
+/// as much.
+const MIN_PIECES: usize = 256;
+
+/// A block of zeros, with which nearly all inputs are padded.
+static ZEROS: [u8; FILL_BLOCK] = [0; FILL_BLOCK];
+
+/// Adds the bytes of `tensor` to `payload`, with dimension `axis` padded to `size` at its end. Only short rows are copied, and no
+/// padding of long ones is ever in memory: it consists of slices of one block.
+pub(super) fn push_padded(
+    payload: &mut Vec<Bytes>,
+    tensor: &Tensor,
+    axis: usize,
+    size: u64,
+    value: f64,
+) {
+    let element = element(tensor.datatype(), value);
+    let dims = tensor.shape().dims();
+    let product = |dims: &[u64]| dims.iter().product::<u64>() as usize;
+    let outer = product(&dims[..axis]);
+    let step = product(&dims[axis + 1..]) * element.len();
+    let kept = dims[axis] as usize * step;
+    let filled = (size - dims[axis]) as usize * step;
+    if kept + filled < MIN_PIECES {
+        payload.push(padded(tensor, axis, size, value));
+        return;
+    }
+    let block = if element.iter().all(|byte| *byte == 0) {
+        Bytes::from_static(&ZEROS)
+    } else {
+        let mut block = BytesMut::new();
+        // A whole number of elements: their sizes are powers of two.
+        fill(&mut block, filled.min(FILL_BLOCK), &element);
+        block.freeze()
+    };
+    let mut rest = tensor.data().clone();
+    for _ in 0..outer {
+        payload.extend(rest.split_to(kept).chunks().cloned());
+        let mut missing = filled;
+        while missing > 0 {
+            let length = missing.min(block.len());
+            payload.push(block.slice(..length));
+            missing -= length;
+        }
+    }
+}
+
 /// Returns the bytes of `tensor` with dimension `axis` padded to `size` at its end. This is the only place where inputs are
 /// copied.
-pub(super) fn padded(tensor: &Tensor, axis: usize, size: u64, value: f64) -> Bytes {
+fn padded(tensor: &Tensor, axis: usize, size: u64, value: f64) -> Bytes {
     let element = element(tensor.datatype(), value);
     let dims = tensor.shape().dims();
     let product = |dims: &[u64]| dims.iter().product::<u64>() as usize;
@@ -75,6 +125,23 @@ mod tests {
         let input = tensor::<i64>(&[2, 2], &[1, 2, 3, 4]);
         let bytes = padded(&input, 1, 3, -7.0);
         assert_eq!(values::<i64>(&bytes), [1, 2, -7, 3, 4, -7]);
+    }
+
+    #[test]
+    fn long_rows_are_passed_on_and_their_padding_is_no_memory_of_its_own() {
+        for value in [0.0, -7.0] {
+            let row: Vec<i64> = (1..=40).collect();
+            let input = tensor::<i64>(&[2, 20], &row);
+            let mut payload = Vec::new();
+            push_padded(&mut payload, &input, 1, 20_000, value);
+            let filled = vec![value as i64; 19_980];
+            let expected = [&row[..20], &filled, &row[20..], &filled].concat();
+            assert_eq!(values::<i64>(&payload.concat().into()), expected);
+            let own = input.data().to_bytes();
+            assert_eq!(payload[0].as_ptr(), own.as_ptr());
+            let blocks: Vec<_> = payload.iter().map(|piece| piece.as_ptr()).collect();
+            assert_eq!(blocks[1], blocks[2], "slices of one block");
+        }
     }
 
     #[test]

@@ -13,7 +13,7 @@ use packhorse_serving::{DeviceKey, Event, ModelKey, ReplicaKey, ReplicaParameter
 use packhorse_wire::WorkerIdentity;
 use tokio::sync::mpsc;
 
-use super::{catalog::ServedModel, link_change::LinkChange};
+use super::{batch_failure::BatchFailure, catalog::ServedModel, link_change::LinkChange};
 use crate::{
     telemetry::ReplicaNumber,
     workers::{Endpoint, OutgoingBatch, WorkerLink},
@@ -35,6 +35,8 @@ struct LinkedReplica {
     /// The expected compute times of its batches; present since the first connection.
     service: Option<ServiceTimes>,
     work: ComputedWork,
+    /// The reason why a batch failed here last.
+    last_failure: Option<Arc<BatchFailure>>,
     /// False once the replica shall no longer be served. Such a replica answers its last batches and is removed.
     wanted: bool,
 }
@@ -48,8 +50,15 @@ impl LinkedReplica {
         self.target.replica.phase == ReplicaPhase::Draining
     }
 
+    fn is_time_shared(&self) -> bool {
+        self.target.replica.spec.duty_cycle.is_some()
+    }
+
     fn is_in_engine(&self) -> bool {
-        matches!(self.state, LinkState::Serving | LinkState::Draining)
+        matches!(
+            self.state,
+            LinkState::Serving | LinkState::Ejected { .. } | LinkState::Draining
+        )
     }
 }
 
@@ -105,7 +114,7 @@ impl Replicas {
         if replica.model == model.key && is_same_worker(&target, &replica.target) {
             let drains = target.replica.phase == ReplicaPhase::Draining;
             let starts_to_drain = drains && !replica.is_draining();
-            let mut effects = Vec::from_iter(self.update(key, target));
+            let mut effects = self.update(key, target);
             if starts_to_drain {
                 effects.extend(self.drain(key));
             }
@@ -170,6 +179,7 @@ impl Replicas {
             state,
             service: None,
             work: ComputedWork::default(),
+            last_failure: None,
             wanted: true,
         };
         self.by_key.insert(key, replica);
@@ -216,18 +226,29 @@ impl Replicas {
     /// Updates the profile, time sharing and capacity of a replica. Time sharing changes with the next batch. A new profile
     /// counts from the next connection on: it is not worth breaking the present one, for the engine's observations of the replica
     /// are nearer to the truth than either profile. A smaller capacity lowers the batch limit at once.
-    fn update(&mut self, key: ReplicaKey, target: Target) -> Option<Effect> {
-        let replica = self.by_key.get_mut(&key)?;
+    fn update(&mut self, key: ReplicaKey, target: Target) -> Vec<Effect> {
+        let Some(replica) = self.by_key.get_mut(&key) else {
+            return Vec::new();
+        };
         replica.target.profile = Arc::clone(&target.profile);
+        let mut effects = Vec::new();
+        let was_time_shared = replica.is_time_shared();
         replica.target.replica.spec.duty_cycle = target.replica.spec.duty_cycle;
-        let before = std::mem::replace(&mut replica.target.capacity, target.capacity);
-        let rows = target.capacity?.batch_size;
-        let less = before.is_some_and(|before| rows < before.batch_size);
-        if less {
-            self.lower_batch_limit(key, rows)
-        } else {
-            None
+        let time_shared = replica.is_time_shared();
+        if time_shared != was_time_shared && replica.is_in_engine() {
+            effects.push(Effect::Event(Event::TimeSharingChanged {
+                replica: key,
+                time_shared,
+            }));
         }
+        let before = std::mem::replace(&mut replica.target.capacity, target.capacity);
+        let limit = |capacity: Option<Capacity>| capacity.map(|capacity| capacity.batch_size);
+        if let (Some(rows), Some(before)) = (limit(target.capacity), limit(before))
+            && rows < before
+        {
+            effects.extend(self.lower_batch_limit(key, rows));
+        }
+        effects
     }
 
     /// Handles a worker's lack of memory for a batch of so many rows. Until the worker has found the largest size that fits, it
@@ -241,12 +262,6 @@ impl Replicas {
         let rows = rows.max(1);
         let event = Event::BatchLimitLowered { replica: key, rows };
         replica.is_in_engine().then_some(Effect::Event(event))
-    }
-
-    /// Returns the device that the replica shares in time with others, if it does.
-    pub(super) fn time_shared_device(&self, key: ReplicaKey) -> Option<&DeviceId> {
-        let spec = &self.by_key.get(&key)?.target.replica.spec;
-        spec.duty_cycle.is_some().then_some(&spec.device)
     }
 
     /// Gives a replica no further batches, for good: it shall drain, or no longer be served.
@@ -266,7 +281,10 @@ impl Replicas {
     /// Has the engine send no further batches to a replica.
     fn stop_batches(&mut self, key: ReplicaKey) -> Option<Effect> {
         let replica = self.by_key.get_mut(&key)?;
-        if replica.state != LinkState::Serving {
+        if !matches!(
+            replica.state,
+            LinkState::Serving | LinkState::Ejected { .. }
+        ) {
             return None;
         }
         replica.state = LinkState::Draining;
@@ -343,6 +361,7 @@ impl Replicas {
             credits: capacity.in_flight.max(1),
             service,
             device: replica.device,
+            time_shared: replica.is_time_shared(),
         };
         Some(Effect::Event(Event::ReplicaReady {
             replica: key,
@@ -365,6 +384,43 @@ impl Replicas {
         }
         self.end_connection(key, Some(reason));
         was_in_engine.then_some(Effect::ReplicaLost(key))
+    }
+
+    /// Notes why a batch failed on a replica.
+    pub(super) fn batch_failed(&mut self, key: ReplicaKey, failure: &Arc<BatchFailure>) {
+        if let Some(replica) = self.by_key.get_mut(&key) {
+            replica.last_failure = Some(Arc::clone(failure));
+        }
+    }
+
+    /// Handles the engine's report that it sends no work to a replica on which batches failed. Returns the replica's model.
+    pub(super) fn ejected(&mut self, key: ReplicaKey, failures: u32) -> Option<ModelKey> {
+        let replica = self.by_key.get_mut(&key)?;
+        let reason = replica.last_failure.as_ref().map(ToString::to_string);
+        let reason = reason.unwrap_or_default();
+        let spec = &replica.target.replica.spec;
+        tracing::warn!(
+            replica.id = %replica.id(), model.name = %spec.model.model, device = %spec.device, failures, reason,
+            "ejected a replica whose batches fail"
+        );
+        if replica.state == LinkState::Serving {
+            replica.state = LinkState::Ejected { reason };
+            self.touched.insert(replica.id(), replica.model);
+        }
+        Some(replica.model)
+    }
+
+    /// Handles the engine's report that a replica that was ejected takes work again.
+    pub(super) fn restored(&mut self, key: ReplicaKey) {
+        let Some(replica) = self.by_key.get_mut(&key) else {
+            return;
+        };
+        let model = &replica.target.replica.spec.model.model;
+        tracing::info!(replica.id = %replica.id(), model.name = %model, "a replica that was ejected computes batches again");
+        if matches!(replica.state, LinkState::Ejected { .. }) {
+            replica.state = LinkState::Serving;
+            self.touched.insert(replica.id(), replica.model);
+        }
     }
 
     /// Handles the engine's report that a draining replica holds no batch any more.

@@ -1,9 +1,9 @@
-//! The classes of requests that may share a batch: those of one model with equal shapes, apart from the batch and padded
-//! dimensions.
+//! The classes of requests that may share a batch: those of one model with equal shapes, apart from the batch dimension and, within
+//! a factor of two, the padded ones: padding at most doubles a request.
 
 use std::collections::HashMap;
 
-use packhorse_cluster::{Dim, Program};
+use packhorse_cluster::{Dim, Program, TensorSpec};
 use packhorse_protocol::Tensor;
 use packhorse_serving::{ModelKey, ShapeClass};
 
@@ -66,6 +66,35 @@ impl ShapeClasses {
     }
 }
 
+/// The length up to which requests of all lengths share a batch.
+const SHORTEST_BUCKET: u64 = 16;
+
+/// Returns the length up to which inputs of a length are padded at most: the next power of two.
+fn bucket(length: u64) -> u64 {
+    length
+        .max(SHORTEST_BUCKET)
+        .checked_next_power_of_two()
+        .unwrap_or(u64::MAX)
+}
+
+/// Returns the bytes that the inputs of a request add to a batch at most, padding included.
+pub(super) fn padded_bytes(program: &Program, inputs: &[Tensor]) -> u64 {
+    let of_input = |(spec, input): (&TensorSpec, &Tensor)| {
+        let length = input.data().len() as u64;
+        let axis = spec.pad.filter(|_| program.batches()).map(|pad| pad.axis);
+        match axis.and_then(|axis| input.shape().dims().get(axis)) {
+            // Nothing is known of an input without elements but that it is filled up to its bucket, in elements of 8 bytes at most.
+            Some(0) => {
+                let dims = input.shape().dims().iter().map(|dim| (*dim).max(1));
+                dims.fold(8 * bucket(0), u64::saturating_mul)
+            }
+            Some(dim) => (length / dim).saturating_mul(bucket(*dim)),
+            None => length,
+        }
+    };
+    program.inputs.iter().zip(inputs).map(of_input).sum()
+}
+
 fn open_dims(program: &Program, inputs: &[Tensor]) -> OpenDims {
     if !program.batches() {
         // Such a request never shares a batch, whatever its shape.
@@ -75,8 +104,9 @@ fn open_dims(program: &Program, inputs: &[Tensor]) -> OpenDims {
     for (spec, input) in program.inputs.iter().zip(inputs) {
         let padded = spec.pad.map(|pad| pad.axis);
         for (axis, (dim, size)) in spec.shape.iter().zip(input.shape().dims()).enumerate() {
-            if axis > 0 && *dim == Dim::Any && Some(axis) != padded {
-                open.push(*size);
+            if axis > 0 && *dim == Dim::Any {
+                let padded = Some(axis) == padded;
+                open.push(if padded { bucket(*size) } else { *size });
             }
         }
     }
@@ -112,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_and_padded_lengths_do_not_separate_requests_and_other_lengths_do() {
+    fn rows_and_similar_padded_lengths_do_not_separate_requests_and_other_lengths_do() {
         let mut classes = ShapeClasses::default();
         let model = ModelKey(1);
         let mut class = |pad, input: &[Tensor]| classes.enter(model, &program(pad), input).class;
@@ -125,6 +155,26 @@ mod tests {
         });
         let padded = class(padding, &input(1, 3));
         assert_eq!(class(padding, &input(2, 4)), padded);
+        assert_eq!(class(padding, &input(2, 16)), padded);
+        let longer = class(padding, &input(1, 17));
+        assert_ne!(
+            longer, padded,
+            "padding would more than double the shorter one"
+        );
+        assert_eq!(class(padding, &input(1, 32)), longer);
+    }
+
+    #[test]
+    fn the_bytes_of_a_request_are_those_of_its_bucket() {
+        let padding = Some(Padding {
+            axis: 1,
+            value: 0.0,
+        });
+        let bytes = |pad, length| padded_bytes(&program(pad), &input(3, length));
+        assert_eq!(bytes(None, 17), 3 * 17 * 2);
+        assert_eq!(bytes(padding, 17), 3 * 32 * 2);
+        assert_eq!(bytes(padding, 1), 3 * 16 * 2);
+        assert!(bytes(padding, 0) >= 3 * 16 * 2, "it may be filled, too");
     }
 
     #[test]

@@ -28,18 +28,21 @@ use super::{
     message::DriverMessage,
     replicas::{Effect, Replicas},
     request::{SubmittedRequest, UnansweredRequest},
-    shape_class::ShapeClasses,
-    time_slicer::TimeSlicer,
+    shape_class::{ShapeClasses, padded_bytes},
 };
 use crate::{
     clock::Clock,
     memory::MemoryBudget,
     telemetry::{RequestCourse, Telemetry},
-    workers::{LinkConfig, LinkEvent, OutgoingBatch, WorkerLink},
+    workers::{LinkConfig, LinkEvent, WorkerLink},
 };
 
 /// The most messages that are taken from the inbox at a time.
 const MESSAGES_AT_ONCE: usize = 64;
+
+/// The most bytes of the inputs of a batch that requests share. A larger batch would not compute faster per row, but a request whose
+/// own inputs are larger is still sent, alone.
+const MAX_BATCH_BYTES: u64 = 64 << 20;
 
 /// The driver of the engine. One task owns all of it.
 pub(super) struct Driver {
@@ -60,7 +63,6 @@ pub(super) struct Driver {
     open: bool,
     requests: HashMap<RequestKey, PendingRequest>,
     batches: HashMap<BatchKey, InFlightBatch>,
-    time_slicer: TimeSlicer<OutgoingBatch>,
     classes: ShapeClasses,
     /// The latest time at which the task ends; no request is taken once this is set.
     shutdown_deadline: Option<Time>,
@@ -96,7 +98,6 @@ impl Driver {
             open: false,
             requests: HashMap::new(),
             batches: HashMap::new(),
-            time_slicer: TimeSlicer::default(),
             classes: ShapeClasses::default(),
             shutdown_deadline: None,
         }
@@ -177,6 +178,14 @@ impl Driver {
                     requests,
                 } => self.dispatch(now, batch, replica, &requests),
                 Action::Finish { request, outcome } => self.finish(now, request, outcome),
+                Action::ReplicaEjected { replica, failures } => {
+                    if let Some(model) = self.replicas.ejected(replica, failures)
+                        && let Some(model) = self.models_by_key.get(&model)
+                    {
+                        model.telemetry.count_ejection();
+                    }
+                }
+                Action::ReplicaRestored { replica } => self.replicas.restored(replica),
                 Action::ReplicaDrained { replica } => {
                     self.replicas.drained(replica);
                 }
@@ -283,6 +292,7 @@ impl Driver {
         };
         let limits = ModelLimits {
             max_batch_rows: spec.program.rows_limit(),
+            max_batch_bytes: MAX_BATCH_BYTES,
             queue_limit: spec
                 .queue_limit
                 .and_then(|limit| usize::try_from(limit).ok())
@@ -342,6 +352,7 @@ impl Driver {
             id: key,
             model: model.key,
             rows: submission.rows,
+            bytes: padded_bytes(&model.spec.program, &submission.inputs),
             class: membership.class,
             priority: submission.priority,
             deadline: submission.deadline,
@@ -418,8 +429,6 @@ impl Driver {
             Some(Effect::Event(event)) => self.handle_event(now, event),
             Some(Effect::ReplicaLost(replica)) => {
                 self.lose_batches(now, replica);
-                let next = self.time_slicer.remove_replica(replica);
-                self.begin_slice(now, next);
                 self.handle_event(now, Event::ReplicaLost { replica });
             }
             None => {}

@@ -121,6 +121,8 @@ pub struct ModelTelemetry {
     pub(super) inferences: AtomicU64,
     /// The batches that were computed.
     pub(super) executions: AtomicU64,
+    /// The replicas that were ejected because their batches failed.
+    pub(super) ejections: AtomicU64,
     /// The requests in the queue.
     pub(super) pending: AtomicU64,
     pub(super) slo_met: AtomicU64,
@@ -159,6 +161,7 @@ impl ModelTelemetry {
             compute_output: CountAndTime::default(),
             inferences: AtomicU64::new(0),
             executions: AtomicU64::new(0),
+            ejections: AtomicU64::new(0),
             pending: AtomicU64::new(0),
             slo_met: AtomicU64::new(0),
             slo_missed: Default::default(),
@@ -410,6 +413,11 @@ impl ModelTelemetry {
     /// Returns the number of rows that were computed.
     pub fn inferences(&self) -> u64 {
         self.inferences.load(Relaxed)
+    }
+
+    /// Counts a replica that was ejected because its batches failed.
+    pub(crate) fn count_ejection(&self) {
+        self.ejections.fetch_add(1, Relaxed);
     }
 
     /// Returns the number of batches that were computed.

@@ -46,7 +46,7 @@ fn micros(time: &CountAndTime) -> u64 {
 type ReadCounter = fn(&ModelTelemetry) -> u64;
 
 /// The counters with one sample per model, in the order in which they are written.
-const COUNTERS: [(&str, &str, ReadCounter); 9] = [
+const COUNTERS: [(&str, &str, ReadCounter); 10] = [
     (
         "nv_inference_request_success",
         "Requests that were answered.",
@@ -89,6 +89,11 @@ const COUNTERS: [(&str, &str, ReadCounter); 9] = [
         "packhorse_slo_met_total",
         "Requests that were answered within their model's SLO.",
         |m| m.slo_met.load(Relaxed),
+    ),
+    (
+        "packhorse_replica_ejections_total",
+        "Replicas that were ejected because their batches failed while others computed theirs.",
+        |m| m.ejections.load(Relaxed),
     ),
 ];
 

@@ -143,7 +143,7 @@ impl BatchLimitSearch {
         });
         match reply.recv() {
             Ok(Err(ExecutionError::OutOfMemory(_))) => Some(false),
-            Ok(Err(ExecutionError::TimedOut(_))) | Err(_) => None,
+            Ok(Err(ExecutionError::TimedOut(_) | ExecutionError::NotBegun(_))) | Err(_) => None,
             // Other failures with synthetic inputs are no lack of memory.
             Ok(_) => Some(true),
         }

@@ -194,6 +194,7 @@ fn failure_kind(error: &ExecutionError) -> FailureKind {
         ExecutionError::WrongOutput(_) => FailureKind::WrongOutput,
         ExecutionError::OutOfMemory(_) => FailureKind::OutOfMemory,
         ExecutionError::TimedOut(_) => FailureKind::TimedOut,
+        ExecutionError::NotBegun(_) => FailureKind::NotBegun,
         ExecutionError::DeviceFailed(_) => {
             unreachable!("the pipeline does not answer batches of a failed device")
         }

@@ -44,9 +44,13 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     let engine: Vec<Engine> = measure("packhorse-serving", "engine")?;
     let simulator: Vec<Simulator> = measure("packhorse-simulator", "simulator")?;
     let path = root().join(&options.report);
-    fs::write(&path, report(&engine, &simulator)?)
-        .with_context(|| format!("write {}", path.display()))?;
-    println!("Wrote {}", path.display());
+    let picture = path.with_extension("svg");
+    let name = picture.file_name().context("the report has a name")?;
+    let text = report(&engine, &simulator, &name.to_string_lossy())?;
+    for (path, text) in [(&path, text), (&picture, figure(&engine)?)] {
+        fs::write(path, text).with_context(|| format!("write {}", path.display()))?;
+        println!("Wrote {}", path.display());
+    }
     Ok(())
 }
 
@@ -65,29 +69,44 @@ fn measure<T: for<'a> Deserialize<'a>>(package: &str, bench: &str) -> anyhow::Re
         .collect()
 }
 
-fn report(engine: &[Engine], simulator: &[Simulator]) -> anyhow::Result<String> {
+fn report(engine: &[Engine], simulator: &[Simulator], picture: &str) -> anyhow::Result<String> {
     let mut text = format!(
         "# How fast the serving engine decides\n\n\
          Made by `cargo xtask bench engine` on one of {}.\n\n\
          ## The engine\n\n\
          One model, batches of up to 16 (8 ms and 1 ms per row), requests of one row every so often, due after 200 ms, at 0.8 and 2 \
          times what the replicas can do at best. A thin driver in virtual time around the engine; its time counts, too. A \
-         decision is an action of the engine: a batch dispatched, a request refused or dropped. Allocations are all there are.\n\n\
-         | discipline | replicas | load | requests/s | decisions/s | allocations per request |\n|---|--:|--:|--:|--:|--:|\n",
+         decision is an action of the engine: a batch dispatched, a request refused or dropped. Allocations are all there are. The last \
+         column is the rate over that at 0.8 of the load in the same run. `fixed-wait` refuses nothing, so that under overload the batches \
+         at its workers, and the memory for them, grow for as long as the run lasts.\n\n\
+         | discipline | replicas | load | requests/s | decisions/s | allocations per request | over 0.8 |\n|---|--:|--:|--:|--:|--:|--:|\n",
         machine()?
     );
     for row in engine {
+        let same = |other: &&Engine| {
+            other.load < 1.0
+                && (&other.discipline, other.replicas) == (&row.discipline, row.replicas)
+        };
+        let base = engine
+            .iter()
+            .find(same)
+            .map_or(f64::NAN, |base| base.requests_per_s);
         writeln!(
             text,
-            "| {} | {} | {} | {:.0} | {:.0} | {:.2} |",
+            "| {} | {} | {} | {:.0} | {:.0} | {:.2} | {:.2} |",
             row.discipline,
             row.replicas,
             row.load,
             row.requests_per_s,
             row.decisions_per_s,
-            row.allocations_per_request
+            row.allocations_per_request,
+            row.requests_per_s / base
         )?;
     }
+    write!(
+        text,
+        "\n![Time per request over the number of replicas]({picture})\n"
+    )?;
     text += "\n## The simulator\n\n\
         The same engine with arrivals, network and devices around it. Six GPUs: the five vision models of the thesis' chapter 6 at 500 \
         requests/s each. A thousand GPUs: five models, a million requests/s in all. \
@@ -108,4 +127,81 @@ fn report(engine: &[Engine], simulator: &[Simulator]) -> anyhow::Result<String> 
         )?;
     }
     Ok(text)
+}
+
+/// Width and height of the figure's plot area, in pixels, and the margin around it.
+const PLOT: (f64, f64, f64) = (520.0, 260.0, 60.0);
+
+/// The colours of the figure's lines.
+const COLOURS: [&str; 4] = ["#1b6ca8", "#d1495b", "#5b8c5a", "#8d6a9f"];
+
+/// Draws the time per request over the number of replicas, both on a logarithmic scale, with a line per discipline and load.
+fn figure(engine: &[Engine]) -> anyhow::Result<String> {
+    let micros = |row: &Engine| 1e6 / row.requests_per_s;
+    let most_replicas = engine.iter().map(|row| row.replicas).max().unwrap_or(1);
+    let decades = f64::from(most_replicas).log10().ceil().max(1.0);
+    let costs = || engine.iter().map(micros);
+    let low = costs().fold(f64::INFINITY, f64::min).log10().floor();
+    let high = costs().fold(0.0, f64::max).log10().ceil().max(low + 1.0);
+    let (width, height, margin) = PLOT;
+    let x = |replicas: u32| margin + width * f64::from(replicas).log10() / decades;
+    let y = |micros: f64| margin / 2.0 + height * (high - micros.log10()) / (high - low);
+    let (all_width, all_height) = (width + 4.0 * margin, height + 1.5 * margin);
+    let mut svg = format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {all_width} {all_height}\" font-family=\"sans-serif\" font-size=\"12\">\n\
+         <rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n"
+    );
+    for decade in 0..=decades as u32 {
+        let (at, bottom) = (x(10_u32.pow(decade)), margin / 2.0 + height);
+        writeln!(
+            svg,
+            "<path d=\"M{at:.1} {:.1}V{bottom:.1}\" stroke=\"#ddd\"/><text x=\"{at:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>",
+            margin / 2.0,
+            bottom + 16.0,
+            10_u32.pow(decade)
+        )?;
+    }
+    for decade in low as i32..=high as i32 {
+        let at = y(10_f64.powi(decade));
+        writeln!(
+            svg,
+            "<path d=\"M{margin} {at:.1}H{:.1}\" stroke=\"#ddd\"/><text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{} µs</text>",
+            margin + width,
+            margin - 6.0,
+            at + 4.0,
+            10_f64.powi(decade)
+        )?;
+    }
+    writeln!(
+        svg,
+        "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">replicas</text>",
+        margin + width / 2.0,
+        all_height - 12.0
+    )?;
+    let mut lines: Vec<(&str, f64)> = Vec::new();
+    for row in engine {
+        let line = (row.discipline.as_str(), row.load);
+        if !lines.contains(&line) {
+            lines.push(line);
+        }
+    }
+    for ((discipline, load), colour) in lines.into_iter().zip(COLOURS) {
+        let of_line =
+            |row: &&Engine| row.discipline == discipline && row.load.total_cmp(&load).is_eq();
+        let mut points = String::new();
+        let mut last = (0.0, 0.0);
+        for row in engine.iter().filter(of_line) {
+            last = (x(row.replicas), y(micros(row)));
+            write!(points, "{:.1},{:.1} ", last.0, last.1)?;
+        }
+        writeln!(
+            svg,
+            "<polyline points=\"{points}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\"/>\
+             <text x=\"{:.1}\" y=\"{:.1}\" fill=\"{colour}\">{discipline}, load {load}</text>",
+            last.0 + 8.0,
+            last.1 + 4.0
+        )?;
+    }
+    svg += "</svg>\n";
+    Ok(svg)
 }

@@ -120,6 +120,7 @@ fn colour(state: EventState) -> Colour {
         | EventState::Failed
         | EventState::Lost
         | EventState::BackingOff
+        | EventState::Ejected
         | EventState::Degraded
         | EventState::Raised => Colour::Red,
         EventState::Registered

@@ -12,7 +12,7 @@
 //!   computes the batches that it is best at: a slow one those that have time left, a fast one those that are nearly due.
 //! - **Holding.** An idle replica takes work at once. A busy one is sent a partial batch when it is nearly free, not when it has
 //!   a credit: until then the batch could not start, and may grow. Where another model is overloaded on the same device (it drops
-//!   requests, or leaves as many waiting as it serves), even an idle replica waits for a partial batch to grow as long as the
+//!   requests, or has so many waiting that their deadlines are endangered), even an idle replica waits for a partial batch to grow as long as the
 //!   batch's deadline allows, a quarter of a second at most: the other model lacks the device's time that a small batch wastes.
 //!
 //! Estimates are the profile's times corrected by the replica's observed times and, for a busy replica, with a margin for the
@@ -33,7 +33,10 @@ use super::{
     model_view::{CandidateBatch, ModelView},
 };
 use crate::{
-    DeadlineOptions, Refusal, ReplicaKey, Request, queue::QueuedRequest, replica::Replica,
+    DeadlineOptions, Refusal, ReplicaKey, Request,
+    queue::{QueuedRequest, Ticket},
+    replica::Replica,
+    replica_pool::CountedCapacity,
 };
 
 /// The effective priority of a request that names none, which is sent as 0.
@@ -72,6 +75,9 @@ const MIN_SPARE_TIME: Duration = Duration::from_millis(10);
 /// take seconds.
 const MAX_HOLD: Duration = Duration::from_millis(250);
 
+/// The most requests that are examined for the start of a window of some number of rows. Bounds a decision.
+const WINDOW_STARTS: usize = 16;
+
 /// The most replicas with a free credit that are compared, beginning with the one that is done first. Bounds a decision.
 const CANDIDATES: usize = 16;
 
@@ -81,6 +87,10 @@ pub(super) struct Deadline {
 }
 
 impl Discipline for Deadline {
+    fn binds_late(&self) -> bool {
+        true
+    }
+
     fn rank(&self, request: &Request) -> u64 {
         (request.deadline + PRIORITY_STEP * effective_priority(request)).as_nanos()
     }
@@ -94,7 +104,7 @@ impl Discipline for Deadline {
                 && (!self.options.drop
                     || replica.forecast(view.now).finish(request.rows) <= request.deadline)
         };
-        let can_be_in_time = view.pool.serving().any(|(_, replica)| in_time(replica));
+        let can_be_in_time = view.pool.soonest().any(|(_, replica)| in_time(replica));
         if can_be_in_time
             && !(self.options.drop && self.exceeds_capacity_before_deadline(view, request))
         {
@@ -119,17 +129,20 @@ impl Discipline for Deadline {
         let leaders = lowest_priority_leader(view)
             .into_iter()
             .chain(view.queue.iter());
+        let (mut with_credit, mut of_all) = (FirstToFinish::default(), FirstToFinish::default());
         for leader in leaders.take(LOOK_AHEAD) {
             let in_time = |finish: Time| !drop || finish <= leader.request.deadline;
-            if let Some((key, finish)) = first_to_finish(view, leader.request.rows)
+            let able = |(_, replica): &(ReplicaKey, &Replica)| {
+                leader.request.rows <= rows_limit(view, replica)
+            };
+            let free = || view.pool.with_free_credit().filter(able).take(CANDIDATES);
+            if let Some((finish, key)) = with_credit.of(view, leader, free)
                 && in_time(finish)
             {
                 return self.decide_for_leader(view, key, leader, due);
             }
-            let can_answer_in_time = |(_, replica): (ReplicaKey, &Replica)| {
-                finish(view, replica, leader.request.rows).is_some_and(in_time)
-            };
-            if !view.pool.serving().any(can_answer_in_time) {
+            let first = of_all.of(view, leader, || view.pool.soonest());
+            if !first.is_some_and(|(finish, _)| in_time(finish)) {
                 return Decision::Expire(leader.ticket);
             }
         }
@@ -195,12 +208,11 @@ impl Deadline {
     /// Returns true if more rows stand before the request than can be computed before its deadline. Counts no further than the
     /// answer needs.
     fn exceeds_capacity_before_deadline(&self, view: ModelView<'_>, request: &Request) -> bool {
-        let mut capacity = 0_u64;
-        let fits_all = |more| {
-            capacity = capacity.saturating_add(more);
-            capacity >= view.queue.rows()
-        };
-        if view.queue.rows() == 0 || rows_in_time(view, request).any(fits_all) {
+        if view.queue.rows() == 0 {
+            return false;
+        }
+        let capacity = capacity_before_deadline(view, request);
+        if capacity >= view.queue.rows() {
             return false;
         }
         let rank = self.rank(request);
@@ -257,32 +269,68 @@ fn finish(view: ModelView<'_>, replica: &Replica, rows: u32) -> Option<Time> {
     (rows <= rows_limit(view, replica)).then(|| replica.forecast(view.now).finish(rows))
 }
 
-/// Returns the replica with a free credit that would finish a batch of `rows` rows first, and the time at which it would.
-fn first_to_finish(view: ModelView<'_>, rows: u32) -> Option<(ReplicaKey, Time)> {
-    let able = |(key, replica)| Some((key, finish(view, replica, rows)?));
-    let candidates = view
-        .pool
-        .with_free_credit()
-        .filter_map(able)
-        .take(CANDIDATES);
-    candidates.min_by_key(|&(key, finish)| (finish, key))
+/// The replica that would finish a batch of one request first, remembered: it is the same for most requests of a queue.
+#[derive(Default)]
+struct FirstToFinish {
+    /// The rows of the request and the replica that it must not go to; `None` before the first question.
+    asked: Option<(u32, Option<ReplicaKey>)>,
+    found: Option<(Time, ReplicaKey)>,
+}
+
+impl FirstToFinish {
+    /// Returns the first of these replicas and the time at which it would be done.
+    fn of<'a, I: Iterator<Item = (ReplicaKey, &'a Replica)>>(
+        &mut self,
+        view: ModelView<'_>,
+        request: &QueuedRequest,
+        replicas: impl FnOnce() -> I,
+    ) -> Option<(Time, ReplicaKey)> {
+        let rows = request.request.rows;
+        let asked = Some((rows, request.failed_on));
+        if self.asked == asked {
+            return self.found;
+        }
+        let able = |(key, replica)| {
+            let finish = finish(view, replica, rows).filter(|_| request.may_go_to(key));
+            finish.map(|finish| (finish, key))
+        };
+        (self.asked, self.found) = (asked, replicas().filter_map(able).min());
+        self.found
+    }
 }
 
 fn rows_limit(view: ModelView<'_>, replica: &Replica) -> u32 {
     replica.rows_limit().min(view.limits.max_batch_rows)
 }
 
-/// Returns, for each replica, the most rows that can go before the request without making it late, rounded up generously: every
-/// replica works at its best rate until the latest moment at which the request's batch must start, is then in the middle of
-/// another batch of the largest size, and the request's own batch is as large.
-fn rows_in_time<'a>(view: ModelView<'a>, request: &'a Request) -> impl Iterator<Item = u64> + 'a {
-    view.pool.serving().map(move |(_, replica)| {
+/// Returns the most rows that can go before the request without making it late, or at least as many as wait, rounded up generously:
+/// every replica works at its best rate until the latest moment at which the request's batch must start, is then in the middle of
+/// another batch of the largest size, and the request's own batch is as large. Of many replicas, they are not counted for every
+/// request: see [`CountedCapacity`].
+fn capacity_before_deadline(view: ModelView<'_>, request: &Request) -> u64 {
+    let counted = view.pool.counted_capacity();
+    if let Some(capacity) = counted.and_then(|counted| counted.at(view.now, request.deadline)) {
+        return capacity;
+    }
+    let is_counted = view.pool.is_capacity_counted();
+    let (mut capacity, mut rate) = (0_u64, 0.0);
+    for (_, replica) in view.pool.serving() {
         let forecast = replica.forecast(view.now);
         let limit = rows_limit(view, replica);
         let last = forecast.finish(request.rows.min(limit));
         let slack = request.deadline.saturating_since(last).as_secs_f64();
-        (slack * forecast.best_rate()).ceil() as u64 + 2 * u64::from(limit)
-    })
+        let more = (slack * forecast.best_rate()).ceil() as u64 + 2 * u64::from(limit);
+        capacity = capacity.saturating_add(more);
+        rate += forecast.best_rate();
+        if !is_counted && capacity >= view.queue.rows() {
+            return capacity;
+        }
+    }
+    if is_counted {
+        let counted = CountedCapacity::new(view.now, request.deadline, capacity, rate);
+        view.pool.set_counted_capacity(counted);
+    }
+    capacity
 }
 
 /// Returns the time from which on a partial batch should be sent: when a busy replica is nearly free and, where an overloaded
@@ -323,7 +371,7 @@ fn time_before(time: Time, by: Duration) -> Time {
 
 /// Returns true if another replica would finish a batch of `rows` rows by `due`.
 fn in_time_elsewhere(view: ModelView<'_>, key: ReplicaKey, rows: u32, due: Time) -> bool {
-    let mut others = view.pool.serving().filter(|(other, _)| *other != key);
+    let mut others = view.pool.soonest().filter(|(other, _)| *other != key);
     others.any(|(_, replica)| finish(view, replica, rows).is_some_and(|finish| finish <= due))
 }
 
@@ -352,7 +400,8 @@ fn better_window<'a>(
 }
 
 /// Returns the window behind the leader that gets most done, of those that would be in time if the replica took them now and that
-/// get more than `rate` rows per second done.
+/// get more than `rate` rows per second done. For each number of rows it examines the first requests that are due late enough, of
+/// those with the leader's priority: they stand in the order of their deadlines.
 fn best_window<'a>(
     view: ModelView<'a>,
     replica: &Replica,
@@ -361,29 +410,39 @@ fn best_window<'a>(
 ) -> Option<Window<'a>> {
     let forecast = replica.forecast(view.now);
     let limit = view.batch_limit(replica);
-    let mut left = view.queue.rows_in_class(leader.request.class);
-    let (mut best, mut rows) = ((rate, None), 1);
-    for first in view
+    let class = leader.request.class;
+    let shift = PRIORITY_STEP * effective_priority(&leader.request);
+    let waiting = view
         .queue
-        .requests_in_class(leader.request.class, leader.ticket)
-    {
-        let most = u32::try_from(left).map_or(limit, |left| left.min(limit));
-        if most < rows {
+        .count_in_class(class, leader.ticket, limit as usize);
+    let sizes = replica.sizes_by_rate().iter().copied();
+    for rows in sizes.filter(|rows| *rows as usize <= waiting && *rows <= limit) {
+        if forecast.rate(rows) <= rate {
             break;
         }
-        let due = first.request.deadline;
-        while rows < most && forecast.finish(rows + 1) <= due {
-            rows += 1;
+        let finish = forecast.finish(rows);
+        let from = leader.ticket.max(Ticket {
+            rank: (finish + shift).as_nanos(),
+            arrival: 0,
+        });
+        let starts = view.queue.requests_in_class(class, from);
+        let mut starts = starts.take(WINDOW_STARTS);
+        let fits = |first: &&QueuedRequest| {
+            let Request {
+                rows: own,
+                deadline,
+                ..
+            } = first.request;
+            own <= rows && finish <= deadline
+        };
+        if let Some(first) = starts.find(fits)
+            && view
+                .queue
+                .count_in_class(class, first.ticket, rows as usize)
+                >= rows as usize
+        {
+            return Some(Window { first, rows });
         }
-        let fits = rows >= first.request.rows && forecast.finish(rows) <= due;
-        if fits && forecast.rate(rows) > best.0 {
-            best = (forecast.rate(rows), Some(Window { first, rows }));
-        }
-        // No window behind can be larger.
-        if rows == limit {
-            break;
-        }
-        left -= u64::from(first.request.rows);
     }
-    best.1
+    None
 }

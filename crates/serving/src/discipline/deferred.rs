@@ -46,6 +46,10 @@ pub(super) struct Deferred {
 }
 
 impl Discipline for Deferred {
+    fn binds_late(&self) -> bool {
+        true
+    }
+
     fn rank(&self, request: &Request) -> u64 {
         request.deadline.as_nanos()
     }
@@ -74,7 +78,7 @@ impl Discipline for Deferred {
         if !view
             .pool
             .serving()
-            .any(|(_, replica)| in_time(view, replica, leader))
+            .any(|(key, replica)| leader.may_go_to(key) && in_time(view, replica, leader))
         {
             return Decision::Expire(leader.ticket);
         }
@@ -116,10 +120,9 @@ impl Deferred {
 
 /// Returns the candidate batch on each replica with a free credit that can answer the leader in time, in turn.
 fn possible_batches(view: ModelView<'_>, leader: &QueuedRequest) -> Vec<PossibleBatch> {
-    let able = view
-        .pool
-        .round_robin()
-        .filter(|(_, replica)| replica.has_credit() && in_time(view, replica, leader));
+    let able = view.pool.round_robin().filter(|(key, replica)| {
+        leader.may_go_to(*key) && replica.has_credit() && in_time(view, replica, leader)
+    });
     let possible = able.map(|(key, replica)| {
         let (batch, until) = candidate(view, replica, leader);
         let busy = replica.busy_until_and_overhead(view.now, batch.rows);
@@ -203,6 +206,7 @@ mod tests {
             });
             let limits = ModelLimits {
                 max_batch_rows: 4,
+                max_batch_bytes: u64::MAX,
                 queue_limit: 20,
             };
             engine.handle(
@@ -220,6 +224,7 @@ mod tests {
                     credits: 2,
                     service: ServiceTimes::from_times(times),
                     device: DeviceKey(9 - key),
+                    time_shared: false,
                 };
                 let replica = ReplicaKey(key);
                 engine.handle(
@@ -249,7 +254,9 @@ mod tests {
                         assert_eq!(outcome, RequestOutcome::Expired);
                         self.dropped.push(request.0);
                     }
-                    Action::ReplicaDrained { .. } => panic!("nothing drains"),
+                    Action::ReplicaDrained { .. }
+                    | Action::ReplicaEjected { .. }
+                    | Action::ReplicaRestored { .. } => panic!("nothing drains or fails"),
                 }
             }
             batches
@@ -272,6 +279,7 @@ mod tests {
                 id: RequestKey(self.requests),
                 model: MODEL,
                 rows: 1,
+                bytes: 1,
                 class: ShapeClass(0),
                 priority: 0,
                 deadline: at(deadline),

@@ -5,7 +5,8 @@
 //! that a replica has no time for wait at the replica, first in, first out.
 //!
 //! Source: Elvinger, "Towards resource and interference-aware scheduling of ML workloads", section 4.3.3, listing 4.3. We deviate
-//! where it gives no rule: without any replica, requests end at their deadline.
+//! where it gives no rule: without any replica, requests end at their deadline. Replicas that share a device in time take no turns:
+//! like the thesis' router, the discipline sends what is formed, whatever the device is doing.
 
 use std::time::Duration;
 
@@ -23,12 +24,16 @@ pub(super) struct FixedWait {
 }
 
 impl Discipline for FixedWait {
+    fn binds_late(&self) -> bool {
+        false
+    }
+
     fn rank(&self, _: &Request) -> u64 {
         0
     }
 
     fn admit(&self, view: ModelView<'_>, request: &Request) -> Result<(), Refusal> {
-        match next_in_turn(view, request.rows) {
+        match next_in_turn(view, request.rows, None) {
             Some(_) => Ok(()),
             None => Err(Refusal::CannotMeetDeadline),
         }
@@ -38,7 +43,7 @@ impl Discipline for FixedWait {
         let Some(first) = view.queue.iter().next() else {
             return Decision::Wait(None);
         };
-        let Some((key, replica)) = next_in_turn(view, first.request.rows) else {
+        let Some((key, replica)) = next_in_turn(view, first.request.rows, first.failed_on) else {
             return match view.queue.earliest_deadline() {
                 Some((due, ticket)) if due <= view.now => Decision::Expire(ticket),
                 due => Decision::Wait(due.map(|due| due.0)),
@@ -52,7 +57,8 @@ impl Discipline for FixedWait {
         // arrival.
         if view.queue.rows() >= u64::from(view.batch_limit(replica)) {
             for first in view.queue.first_of_each_class() {
-                let Some((key, replica)) = next_in_turn(view, first.request.rows) else {
+                let Some((key, replica)) = next_in_turn(view, first.request.rows, first.failed_on)
+                else {
                     continue;
                 };
                 let batch = open_batch(view, replica, first);
@@ -65,14 +71,18 @@ impl Discipline for FixedWait {
     }
 }
 
-/// Returns the next replica, in the order of their keys, that takes a request of so many rows.
-fn next_in_turn(view: ModelView<'_>, rows: u32) -> Option<(ReplicaKey, &Replica)> {
+/// Returns the next replica, in the order of their keys, that takes a request of so many rows and is not the one to avoid.
+fn next_in_turn(
+    view: ModelView<'_>,
+    rows: u32,
+    avoid: Option<ReplicaKey>,
+) -> Option<(ReplicaKey, &Replica)> {
     if rows > view.limits.max_batch_rows {
         return None;
     }
     view.pool
         .round_robin()
-        .find(|(_, replica)| rows <= replica.rows_limit())
+        .find(|(key, replica)| rows <= replica.rows_limit() && Some(*key) != avoid)
 }
 
 /// Returns the open batch that starts with `first`.

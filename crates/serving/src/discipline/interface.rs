@@ -10,6 +10,10 @@ use crate::{Refusal, Request};
 
 /// A dispatch discipline.
 pub(crate) trait Discipline: Debug + Send {
+    /// Returns true if a batch is formed when a replica takes it: when it has a free credit and, on a device that is shared in time,
+    /// the turn. If false, batches wait at the replicas.
+    fn binds_late(&self) -> bool;
+
     /// Returns the rank of a request in its queue: the smallest rank is first, equal ranks are ordered by arrival.
     fn rank(&self, request: &Request) -> u64;
 

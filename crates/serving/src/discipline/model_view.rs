@@ -28,7 +28,7 @@ impl ModelView<'_> {
     }
 
     /// Returns the batch of `first` and those of its class behind it, in their order: as many as have at most `limit` rows
-    /// together and as `joins`, which gets the rows that there would be, lets in.
+    /// and the model's limit of bytes together, and as `joins`, which gets the rows that there would be, lets in.
     pub(super) fn batch(
         self,
         first: &QueuedRequest,
@@ -40,12 +40,14 @@ impl ModelView<'_> {
             rows: first.request.rows,
             full: false,
         };
+        let mut bytes = first.request.bytes;
         let same_class = self
             .queue
             .requests_in_class(first.request.class, first.ticket);
         for waiting in same_class.skip(1) {
             let rows = batch.rows.saturating_add(waiting.request.rows);
-            batch.full = rows > limit;
+            bytes = bytes.saturating_add(waiting.request.bytes);
+            batch.full = rows > limit || bytes > self.limits.max_batch_bytes;
             if batch.full || !joins(waiting, rows) {
                 break;
             }

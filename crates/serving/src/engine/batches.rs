@@ -4,9 +4,10 @@ use packhorse_cluster::Time;
 
 use super::{DispatchedBatch, Engine, RequestLocation};
 use crate::{
-    Action, BatchKey, ModelKey, ReplicaKey, RequestOutcome,
+    Action, BatchError, BatchKey, ModelKey, ReplicaKey, RequestOutcome,
     queue::{QueuedRequest, Ticket},
     replica::WorkerTimes,
+    replica_pool::ReplicaPool,
 };
 
 impl Engine {
@@ -42,9 +43,13 @@ impl Engine {
             !replica.draining && rows > 0 && (rows <= replica.batch_size() || requests.len() == 1),
             "{rows} rows for {replica_key:?}"
         );
-        model.pool.add_batch(now, replica_key, id, rows);
-        if model.queue.rows() >= u64::from(rows) {
+        let (device, time_shared) = (replica.device(), replica.is_time_shared());
+        let held = model.pool.add_batch(now, replica_key, id, rows);
+        if model.is_endangered(now, replica_key) {
             self.mark_overloaded(now, model_key);
+        }
+        if time_shared {
+            self.take_turn(now, device, replica_key, held);
         }
         for waiting in &requests {
             self.locations
@@ -68,33 +73,95 @@ impl Engine {
         self.batches.insert(id, batch);
     }
 
-    /// Puts a request of a lost batch back into its queue, or ends it if its model, attempts or time are used up.
-    pub(super) fn retry(&mut self, now: Time, waiting: &QueuedRequest) {
+    /// Puts a request whose batch was not computed back into its queue, or ends it with `otherwise` if its model, attempts or time
+    /// are used up.
+    pub(super) fn retry(&mut self, now: Time, waiting: QueuedRequest, otherwise: RequestOutcome) {
         let model = self.models.get(&waiting.request.model);
         let gone = model.is_none_or(|model| model.limits.is_none());
-        if gone || waiting.attempts >= self.config.max_attempts || waiting.request.deadline <= now {
-            self.finish(waiting.request.id, RequestOutcome::Lost);
+        if gone
+            || waiting.attempts >= self.config.max_attempts
+            || waiting.losses >= self.config.max_losses
+            || waiting.request.deadline <= now
+        {
+            self.finish(waiting.request.id, otherwise);
         } else {
-            self.enqueue(now, *waiting);
+            self.enqueue(now, waiting);
         }
     }
 
+    /// Retries a request whose worker was lost with its batch: alone, for it may be the cause.
+    pub(super) fn retry_alone(
+        &mut self,
+        now: Time,
+        waiting: QueuedRequest,
+        otherwise: RequestOutcome,
+    ) {
+        let waiting = QueuedRequest {
+            losses: waiting.losses + 1,
+            ..waiting
+        };
+        self.retry(now, waiting.alone(), otherwise);
+    }
+
+    /// Retries a request on whose batch the model failed: once, alone, and on another replica.
+    fn retry_elsewhere(&mut self, now: Time, waiting: QueuedRequest, replica: ReplicaKey) {
+        let rows = waiting.request.rows;
+        let able = |pool: &ReplicaPool| {
+            let mut others = pool.serving().filter(|(other, _)| *other != replica);
+            others.any(|(_, other)| rows <= other.rows_limit())
+        };
+        let model = self.models.get(&waiting.request.model);
+        if waiting.failed_on.is_some() || !model.is_some_and(|model| able(&model.pool)) {
+            self.finish(waiting.request.id, RequestOutcome::Failed);
+            return;
+        }
+        let waiting = QueuedRequest {
+            failed_on: Some(replica),
+            ..waiting
+        };
+        self.retry(now, waiting.alone(), RequestOutcome::Failed);
+    }
+
     pub(super) fn batch_completed(&mut self, now: Time, id: BatchKey, times: WorkerTimes) {
+        let batch = self
+            .batches
+            .get(&id)
+            .map(|batch| (batch.model, batch.replica));
+        if let Some((model, replica)) = batch {
+            self.count_computed(now, model, replica);
+        }
         for waiting in self.end_flight(now, id, Some(times)) {
             self.locations.remove(&waiting.request.id);
             self.books.count_end(RequestOutcome::Answered);
         }
     }
 
-    pub(super) fn batch_failed(&mut self, now: Time, id: BatchKey) {
-        for waiting in self.end_flight(now, id, None) {
-            self.finish(waiting.request.id, RequestOutcome::Failed);
+    pub(super) fn batch_failed(&mut self, now: Time, id: BatchKey, error: BatchError) {
+        let Some((model, replica)) = self.batches.get(&id).map(|b| (b.model, b.replica)) else {
+            return;
+        };
+        if error == BatchError::ModelFailed {
+            self.count_failure(now, model, replica);
         }
-    }
-
-    pub(super) fn batch_returned(&mut self, now: Time, id: BatchKey) {
+        if matches!(error, BatchError::TimedOut | BatchError::NotBegun) {
+            self.eject_hung(now, model, replica);
+        }
         for waiting in self.end_flight(now, id, None) {
-            self.retry(now, &waiting);
+            let request = waiting.request.id;
+            match error {
+                BatchError::ModelFailed => self.retry_elsewhere(now, waiting, replica),
+                BatchError::TimedOut => self.retry_alone(now, waiting, RequestOutcome::Failed),
+                BatchError::TooLarge => self.retry(now, waiting, RequestOutcome::Lost),
+                BatchError::NotBegun => {
+                    let attempts = waiting.attempts - 1;
+                    let waiting = QueuedRequest {
+                        attempts,
+                        ..waiting
+                    };
+                    self.retry(now, waiting, RequestOutcome::Lost);
+                }
+                BatchError::Rejected => self.finish(request, RequestOutcome::Failed),
+            }
         }
     }
 
@@ -109,14 +176,11 @@ impl Engine {
         let Some(batch) = self.batches.remove(&id) else {
             return Vec::new();
         };
-        self.model_mut(batch.model).pool.remove_batch(
-            now,
-            batch.replica,
-            id,
-            batch.rows,
-            batch.dispatched,
-            times,
-        );
+        let pool = &mut self.model_mut(batch.model).pool;
+        pool.remove_batch(now, batch.replica, id, batch.rows, batch.dispatched, times);
+        let replica = pool.get(batch.replica).expect("it held the batch");
+        let device = replica.device();
+        self.turn_ended(now, device, id);
         self.schedule_decision(now, batch.model);
         self.remove_replica_if_drained(batch.model, batch.replica);
         let mut requests = batch.requests;

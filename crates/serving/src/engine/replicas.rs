@@ -39,8 +39,12 @@ impl Engine {
         let model_key = parameters.model;
         match self.models.get_mut(&model_key) {
             Some(model) if model.limits.is_some() => {
+                let time_shared = parameters.time_shared;
                 model.pool.add(now, key, parameters);
                 self.replicas.insert(key, model_key);
+                if time_shared {
+                    self.join_turns(now, key, model_key);
+                }
                 self.schedule_decision(now, model_key);
             }
             _ => self
@@ -53,7 +57,11 @@ impl Engine {
         let Some(&model) = self.replicas.get(&key) else {
             return;
         };
-        self.model_mut(model).pool.drain(key);
+        let pool = &mut self.model_mut(model).pool;
+        pool.drain(key);
+        let device = pool.get(key).expect("just drained").device();
+        self.leave_turns(now, device, key);
+        self.probe_if_none_is_left(now, model);
         self.remove_replica_if_drained(model, key);
         self.schedule_decision(now, model);
     }
@@ -81,17 +89,24 @@ impl Engine {
             .pool
             .remove(key)
             .expect("a replica is in its model's pool");
-        for id in replica.held() {
+        self.leave_turns(now, replica.device(), key);
+        self.probes.retain(|probe| probe.1 != key);
+        for (place, id) in replica.held().enumerate() {
+            self.turn_ended(now, replica.device(), id);
             let batch = self
                 .batches
                 .remove(&id)
                 .expect("the batches that a replica holds exist");
             for waiting in &batch.requests {
-                if self.leave_flight(id, waiting) {
-                    self.retry(now, waiting);
+                if !self.leave_flight(id, waiting) {
+                } else if place == 0 {
+                    self.retry_alone(now, *waiting, RequestOutcome::Lost);
+                } else {
+                    self.retry(now, *waiting, RequestOutcome::Lost);
                 }
             }
         }
+        self.probe_if_none_is_left(now, model_key);
         self.schedule_decision(now, model_key);
         self.remove_model_if_unused(model_key);
     }

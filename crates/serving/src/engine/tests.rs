@@ -3,10 +3,11 @@ use std::time::Duration;
 use packhorse_contention::ServiceTimes;
 
 use super::*;
-use crate::{DeadlineOptions, DeviceKey, ReplicaParameters, ShapeClass};
+use crate::{BatchError, DeadlineOptions, DeviceKey, ReplicaParameters, ShapeClass};
 
 mod properties;
 mod scenarios;
+mod turns;
 
 const MODEL: ModelKey = ModelKey(0);
 
@@ -26,5 +27,6 @@ fn parameters(model: ModelKey, times_ms: &[u64], credits: u32) -> ReplicaParamet
         credits,
         service,
         device: DeviceKey(0),
+        time_shared: false,
     }
 }

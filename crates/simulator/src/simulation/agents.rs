@@ -99,9 +99,26 @@ impl Simulation<'_> {
             (false, false) => self.serve_replica(now, replica),
             (true, true) => self.drain(now, replica),
             (false, true) => self.replicas[replica].link = Some(LinkState::Drained),
-            (true, false) => return,
+            (true, false) => {
+                return self.share_time(now, replica, target.replica.spec.duty_cycle.is_some());
+            }
         }
         self.report_link(now, control, id, replica);
+    }
+
+    /// Has a replica compute in turns with others of its device, or no longer.
+    fn share_time(&mut self, now: Time, replica: usize, time_shared: bool) {
+        let parameters = &mut self.replicas[replica].parameters;
+        if std::mem::replace(&mut parameters.time_shared, time_shared) != time_shared {
+            let replica = replica_key(replica);
+            self.engine.handle(
+                now,
+                EngineEvent::TimeSharingChanged {
+                    replica,
+                    time_shared,
+                },
+            );
+        }
     }
 
     /// Ends the service of a replica that is no longer wanted or ready.

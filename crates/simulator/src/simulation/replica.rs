@@ -96,6 +96,7 @@ impl SimulatedReplica {
                 device: DeviceKey(
                     u32::try_from(planned.device.0).expect("a scenario's devices are limited"),
                 ),
+                time_shared: planned.duty_cycle.is_some(),
                 service: ServiceTimes::new(
                     profile,
                     planned.batch_size,

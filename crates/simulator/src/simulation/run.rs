@@ -93,6 +93,7 @@ impl Simulation<'_> {
             id,
             model: model_key(model),
             rows: 1,
+            bytes: self.scenario.problem.models[model].payload.as_u64(),
             class: ShapeClass(0),
             priority: 0,
             deadline: now + self.scenario.problem.models[model].slo,
@@ -116,6 +117,9 @@ impl Simulation<'_> {
                 pending.ended = true;
                 self.counters.request_ended(pending.model, outcome);
                 self.requests.remove_ended(|pending| pending.ended);
+            }
+            Action::ReplicaEjected { .. } | Action::ReplicaRestored { .. } => {
+                unreachable!("no simulated batch fails")
             }
             Action::ReplicaDrained { replica } => {
                 let replica = replica.0 as usize;

@@ -169,6 +169,8 @@ impl<'a> Simulation<'a> {
         self.max_batch_rows[model] = max_batch_rows;
         let limits = ModelLimits {
             max_batch_rows,
+            // Links never queue, and no payload is too large for them.
+            max_batch_bytes: u64::MAX,
             queue_limit: ModelLimits::DEFAULT_QUEUE_LIMIT,
         };
         let model = model_key(model);
@@ -178,8 +180,7 @@ impl<'a> Simulation<'a> {
 
     /// Adds a replica whose worker does not run yet. Its model must have a profile for its device.
     pub(super) fn add_replica(&mut self, planned: &PlannedReplica) -> usize {
-        let index_on_device =
-            self.devices[planned.device.0].add_replica(planned.duty_cycle.is_some());
+        let index_on_device = self.devices[planned.device.0].add_replica();
         let replica = SimulatedReplica::new(self.scenario, planned, index_on_device);
         self.replicas.push(replica);
         self.replicas.len() - 1

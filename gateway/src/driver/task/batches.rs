@@ -1,10 +1,10 @@
 //! The driver's handling of batches: to a worker, and back to their requests.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use packhorse_cluster::Time;
-use packhorse_serving::{BatchKey, Event, ReplicaKey, RequestKey};
+use packhorse_serving::{BatchError, BatchKey, Event, ReplicaKey, RequestKey};
 use packhorse_wire::{
     BatchHeader, BatchId, FailureHeader, FailureKind, ResultHeader, StageDurations,
 };
@@ -18,7 +18,6 @@ use crate::{
         batch::{OutputRows, assemble, split},
         batch_failure::BatchFailure,
         request::AnsweredRequest,
-        time_slicer::TimeSlice,
     },
     telemetry::{BatchStages, BatchTimes},
     workers::OutgoingBatch,
@@ -68,7 +67,6 @@ impl Driver {
                 requests,
                 dispatched: now,
                 last_arrival,
-                slice_wait: Duration::ZERO,
             },
         );
         match assembled {
@@ -78,31 +76,14 @@ impl Driver {
                     rows: all_rows,
                     inputs: inputs.headers,
                 };
-                let slice = TimeSlice {
-                    replica,
-                    batch,
-                    outgoing: OutgoingBatch {
-                        header,
-                        payload: inputs.payload,
-                    },
+                let outgoing = OutgoingBatch {
+                    header,
+                    payload: inputs.payload,
                 };
-                let slice = match self.replicas.time_shared_device(replica) {
-                    Some(device) => self.time_slicer.enqueue(device, slice),
-                    None => Some(slice),
-                };
-                self.begin_slice(now, slice);
+                self.replicas.send(replica, outgoing);
             }
-            Err(error) => self.fail_batch(now, batch, error.into()),
+            Err(error) => self.fail_batch(now, batch, error.into(), BatchError::Rejected),
         }
-    }
-
-    /// Sends the batch whose time slice begins, if there is one.
-    pub(super) fn begin_slice(&mut self, now: Time, slice: Option<TimeSlice<OutgoingBatch>>) {
-        let Some(slice) = slice else { return };
-        if let Some(batch) = self.batches.get_mut(&slice.batch) {
-            batch.slice_wait = now.saturating_since(batch.dispatched);
-        }
-        self.replicas.send(slice.replica, slice.outgoing);
     }
 
     /// Handles a worker's result of a batch, which its link reported at `sent`; `payload` has the bytes of each output.
@@ -114,7 +95,6 @@ impl Driver {
         payload: Vec<Bytes>,
     ) {
         let key = BatchKey(result.id.0);
-        self.end_slice(now, key);
         let Some(batch) = self.batches.get(&key) else {
             return;
         };
@@ -127,7 +107,7 @@ impl Driver {
         let outputs: Vec<_> = result.outputs.into_iter().zip(payload).collect();
         match split(&batch.model.spec.program, &rows, &outputs) {
             Ok(outputs) => self.answer(now, sent, key, outputs, result.stages),
-            Err(error) => self.fail_batch(now, key, error.into()),
+            Err(error) => self.fail_batch(now, key, error.into(), BatchError::ModelFailed),
         }
     }
 
@@ -135,17 +115,16 @@ impl Driver {
     pub(super) fn batch_failed(&mut self, now: Time, failure: FailureHeader) {
         let FailureHeader { id, kind, message } = failure;
         let key = BatchKey(id.0);
-        self.end_slice(now, key);
-        if kind == FailureKind::OutOfMemory && self.has_several_requests(key) {
-            self.return_batch(now, key, &message);
-        } else {
-            self.fail_batch(now, key, BatchFailure::Worker { kind, message });
-        }
-    }
-
-    fn end_slice(&mut self, now: Time, batch: BatchKey) {
-        let next = self.time_slicer.end_batch(batch);
-        self.begin_slice(now, next);
+        let error = match kind {
+            FailureKind::OutOfMemory if self.has_several_requests(key) => {
+                return self.return_batch(now, key, &message);
+            }
+            FailureKind::OutOfMemory => BatchError::Rejected,
+            FailureKind::ModuleThrew | FailureKind::WrongOutput => BatchError::ModelFailed,
+            FailureKind::TimedOut => BatchError::TimedOut,
+            FailureKind::NotBegun => BatchError::NotBegun,
+        };
+        self.fail_batch(now, key, BatchFailure::Worker { kind, message }, error);
     }
 
     fn answer(
@@ -168,7 +147,7 @@ impl Driver {
         let times = BatchTimes {
             round_trip: sent.saturating_since(batch.dispatched),
             result_inbox: now.saturating_since(sent),
-            worker_queue: queue_wait + batch.slice_wait,
+            worker_queue: queue_wait,
             copy_in,
             compute,
             copy_out,
@@ -189,7 +168,7 @@ impl Driver {
             now,
             Event::BatchCompleted {
                 batch: key,
-                queue_wait: times.worker_queue,
+                queue_wait,
                 compute,
             },
         );
@@ -210,22 +189,33 @@ impl Driver {
         tracing::warn!(model.name = %batch.model.id(), batch.size = rows, reason, "retrying a batch in smaller ones");
         let lower_limit = self.replicas.out_of_memory(batch.replica, rows);
         self.apply(now, lower_limit);
-        self.handle_event(now, Event::BatchReturned { batch: key });
+        self.handle_event(
+            now,
+            Event::BatchFailed {
+                batch: key,
+                error: BatchError::TooLarge,
+            },
+        );
     }
 
-    fn fail_batch(&mut self, now: Time, key: BatchKey, failure: BatchFailure) {
+    /// Ends a batch without outputs. The engine decides which of its requests fail with it.
+    fn fail_batch(&mut self, now: Time, key: BatchKey, failure: BatchFailure, error: BatchError) {
         let Some(batch) = self.batches.remove(&key) else {
             return;
         };
         tracing::warn!(model.name = %batch.model.id(), batch.requests = batch.requests.len(), reason = %failure, "a batch failed");
         self.record_failed(now, key, &batch);
         let failure = Arc::new(failure);
+        if error == BatchError::ModelFailed {
+            self.replicas.batch_failed(batch.replica, &failure);
+        }
         for (request, _) in &batch.requests {
             if let Some(pending) = self.requests.get_mut(request) {
                 pending.failure = Some(Arc::clone(&failure));
             }
         }
-        self.handle_event(now, Event::BatchFailed { batch: key });
+        self.handle_event(now, Event::BatchFailed { batch: key, error });
+        self.update_queue_length(now, &batch.model);
     }
 
     /// Forgets the batches of a lost replica.

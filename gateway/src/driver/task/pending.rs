@@ -1,6 +1,6 @@
 //! The requests and batches that have not ended.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use packhorse_cluster::Time;
 use packhorse_serving::{BatchKey, ReplicaKey, RequestKey};
@@ -39,8 +39,6 @@ pub(super) struct InFlightBatch {
     pub(super) dispatched: Time,
     /// The time at which the last of the requests arrived.
     pub(super) last_arrival: Time,
-    /// The time for which the batch waited here for its time slice on the device.
-    pub(super) slice_wait: Duration,
 }
 
 impl InFlightBatch {

@@ -9,7 +9,7 @@ use crate::support::{
     answer::Answer,
     inference_gateway::{InferenceGateway, double_request, model, numbers, tensor},
     until,
-    worker::{double, output},
+    worker::{Batch, double, output},
 };
 
 #[tokio::test]
@@ -87,6 +87,45 @@ async fn requests_of_different_length_share_a_batch_where_the_model_says_how_to_
 }
 
 #[tokio::test]
+async fn a_long_request_travels_without_short_ones_which_are_not_padded_to_its_length() {
+    let mut gateway = InferenceGateway::start().await;
+    let padding = Some(Padding {
+        axis: 1,
+        value: 0.0,
+    });
+    let ids = tensor("ids", Datatype::Int64, &[-1, -1], padding);
+    let sum = tensor("sum", Datatype::Int64, &[-1, 1], None);
+    gateway.add_model(model("double:1", 8, ids, sum));
+    let worker = gateway.add_worker("double:1", 0).await;
+    let begin = |length: usize| {
+        let ids = vec![1; length];
+        let input = json!({"name": "ids", "datatype": "INT64", "shape": [1, length], "data": ids});
+        gateway.begin("/v2/models/double/infer", &json!({"inputs": [input]}))
+    };
+    let blockers = [begin(1), begin(1)];
+    let busy = [worker.batch().await, worker.batch().await];
+    let waiting = [begin(3), begin(10_000), begin(5)];
+    gateway.wait_for_queued(3).await;
+    let answer = |batch: &Batch| {
+        let rows = i64::from(batch.header.rows);
+        output(&[rows, 1], &vec![0_i64; batch.header.rows as usize])
+    };
+    for batch in &busy {
+        batch.answer(vec![answer(batch)]).await;
+    }
+    let mut shapes = Vec::new();
+    for batch in [worker.batch().await, worker.batch().await] {
+        shapes.push(batch.header.inputs[0].shape().dims().to_vec());
+        batch.answer(vec![answer(&batch)]).await;
+    }
+    shapes.sort();
+    assert_eq!(shapes, [[1, 10_000], [2, 5]]);
+    for request in waiting.into_iter().chain(blockers) {
+        assert_eq!(numbers(&request.await.unwrap()), [0.0]);
+    }
+}
+
+#[tokio::test]
 async fn requests_of_different_length_do_not_share_a_batch_otherwise() {
     let mut gateway = InferenceGateway::start().await;
     let spec = |name| tensor(name, Datatype::Fp32, &[-1, -1], None);
@@ -143,8 +182,8 @@ async fn replicas_that_share_a_device_in_time_take_turns_and_hold_nobody_up_when
     let second = ask(2);
     let beside = ask(3);
     let unheld = workers[2].batch().await;
-    let sent = "packhorse_stage_duration_seconds_count{model=\"double\",version=\"2\",stage=\"queue\"} 1\n";
-    until("the dispatch", || gateway.metrics().contains(sent)).await;
+    let waits = "nv_inference_pending_request_count{model=\"double\",version=\"2\"} 1\n";
+    until("the queue's length", || gateway.metrics().contains(waits)).await;
     assert!(!workers[1].has_batch().await, "it is not its turn");
     unheld.answer(double(&unheld)).await;
     in_turn.answer(double(&in_turn)).await;

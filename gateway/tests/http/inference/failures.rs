@@ -181,7 +181,7 @@ async fn a_model_without_a_worker_is_not_ready() {
 }
 
 #[tokio::test]
-async fn a_module_that_throws_is_a_500_and_is_not_tried_again() {
+async fn a_module_that_throws_on_the_only_replica_is_a_500() {
     let (gateway, worker) = InferenceGateway::with_double().await;
     let request = gateway.begin_double(1, 1.0);
     worker
@@ -299,4 +299,82 @@ async fn what_is_not_answered_within_the_grace_is_refused() {
     )
     .await;
     request.await.unwrap().error(503);
+}
+
+/// A replica whose batches fail at once is always idle, and would get nearly all of them.
+#[tokio::test]
+async fn a_replica_that_fails_every_batch_is_ejected_and_its_requests_are_answered_elsewhere() {
+    let (mut gateway, broken) = InferenceGateway::with_double().await;
+    let healthy = gateway.add_worker("double:1", 1).await;
+    healthy.answer_all(double);
+    let failing = tokio::spawn(async move {
+        loop {
+            let batch = broken.batch().await;
+            batch
+                .fail(FailureKind::ModuleThrew, "no kernel image")
+                .await;
+        }
+    });
+    let ejected = |state: &LinkState| matches!(state, LinkState::Ejected { .. });
+    for _ in 0..60 {
+        let requests: Vec<_> = (0..4).map(|_| gateway.begin_double(1, 1.0)).collect();
+        for request in requests {
+            assert_eq!(numbers(&request.await.unwrap()), [2.0; 2]);
+        }
+    }
+    let state = gateway.wait_for_link(0, ejected).await;
+    let reason = "no kernel image".to_owned();
+    assert_eq!(state, LinkState::Ejected { reason });
+    let ejections = "packhorse_replica_ejections_total{model=\"double\",version=\"1\"} 1\n";
+    assert!(
+        gateway.metrics().contains(ejections),
+        "{}",
+        gateway.metrics()
+    );
+    assert!(!failing.is_finished());
+    failing.abort();
+}
+
+#[tokio::test]
+async fn an_error_of_the_request_itself_is_a_500_on_the_second_replica_and_fails_nobody_else() {
+    let (mut gateway, first) = InferenceGateway::with_double().await;
+    let second = gateway.add_worker("double:1", 1).await;
+    for worker in [first, second] {
+        tokio::spawn(async move {
+            loop {
+                let batch = worker.batch().await;
+                if batch.input::<f32>(0).contains(&13.0) {
+                    batch.fail(FailureKind::ModuleThrew, "unlucky").await;
+                } else {
+                    batch.answer(double(&batch)).await;
+                }
+            }
+        });
+    }
+    for _ in 0..20 {
+        let innocent: Vec<_> = (0..6).map(|_| gateway.begin_double(1, 1.0)).collect();
+        let unlucky = gateway.begin_double(1, 13.0);
+        let later: Vec<_> = (0..6).map(|_| gateway.begin_double(1, 1.0)).collect();
+        for request in innocent.into_iter().chain(later) {
+            assert_eq!(numbers(&request.await.unwrap()), [2.0; 2]);
+        }
+        assert!(unlucky.await.unwrap().error(500).contains("unlucky"));
+    }
+}
+
+#[tokio::test]
+async fn requests_behind_a_hung_batch_are_answered_by_another_worker() {
+    let (mut gateway, hung) = InferenceGateway::with_double().await;
+    let first = gateway.begin_double(8, 1.0);
+    let running = hung.batch().await;
+    let second = gateway.begin_double(8, 1.0);
+    let behind = hung.batch().await;
+    let other = gateway.add_worker("double:1", 1).await;
+    running.fail(FailureKind::TimedOut, "a batch of 8").await;
+    behind.fail(FailureKind::NotBegun, "behind it").await;
+    hung.kill();
+    other.answer_all(double);
+    for request in [first, second] {
+        assert_eq!(numbers(&request.await.unwrap()), [2.0; 16]);
+    }
 }

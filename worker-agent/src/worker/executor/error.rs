@@ -12,9 +12,12 @@ pub(crate) enum ExecutionError {
     /// There was not enough memory for the batch.
     #[error("out of memory: {0}")]
     OutOfMemory(String),
-    /// The batch, or one before it, exceeded the time limit.
+    /// The batch exceeded the time limit.
     #[error("{0}")]
     TimedOut(String),
+    /// The batch was not computed: it waited behind one that exceeded the time limit.
+    #[error("{0}")]
+    NotBegun(String),
     /// The device failed and cannot compute this or any other batch.
     #[error("the device failed: {0}")]
     DeviceFailed(String),
@@ -29,6 +32,7 @@ impl ExecutionError {
             Self::WrongOutput(text) => Self::WrongOutput(at(text)),
             Self::OutOfMemory(text) => Self::OutOfMemory(at(text)),
             Self::TimedOut(text) => Self::TimedOut(at(text)),
+            Self::NotBegun(text) => Self::NotBegun(at(text)),
             Self::DeviceFailed(text) => Self::DeviceFailed(at(text)),
         }
     }
@@ -68,6 +72,7 @@ impl From<ExecutionError> for StartError {
             ExecutionError::ModuleThrew(_) | ExecutionError::WrongOutput(_) => true,
             ExecutionError::OutOfMemory(_)
             | ExecutionError::TimedOut(_)
+            | ExecutionError::NotBegun(_)
             | ExecutionError::DeviceFailed(_) => false,
         };
         Self {

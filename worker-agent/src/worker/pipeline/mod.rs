@@ -314,5 +314,5 @@ impl BatchInFlight {
 }
 
 fn behind_a_hung_batch() -> ExecutionError {
-    ExecutionError::TimedOut("waited behind a batch that did not end".to_owned())
+    ExecutionError::NotBegun("waited behind a batch that did not end".to_owned())
 }

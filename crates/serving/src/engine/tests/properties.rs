@@ -1,6 +1,6 @@
 //! Random histories: whatever happens, in whatever order, the engine keeps its contract.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
 
@@ -25,6 +25,11 @@ enum Step {
         model: u32,
         times: Vec<u64>,
         credits: u32,
+        time_shared: bool,
+    },
+    Share {
+        replica: usize,
+        time_shared: bool,
     },
     Drain(usize),
     Lose(usize),
@@ -41,8 +46,7 @@ enum Step {
         batch: usize,
         compute: u64,
     },
-    Fail(usize),
-    Return(usize),
+    Fail(usize, BatchError),
     Fits {
         replica: usize,
         rows: u32,
@@ -75,9 +79,9 @@ impl Random {
         self.small(1000) as usize
     }
 
-    /// Returns a step: of 38 steps about 16 are arrivals, 6 are answers, and 4 let time pass.
+    /// Returns a step: of 39 steps about 16 are arrivals, 6 are answers, and 4 let time pass.
     fn step(&mut self) -> Step {
-        match self.below(38) {
+        match self.below(39) {
             0..16 => Step::Arrive {
                 model: self.small(3),
                 rows: 1 + self.small(4),
@@ -97,6 +101,11 @@ impl Random {
                 model: self.small(3),
                 times: (0..=self.below(4)).map(|_| 1 + self.below(39)).collect(),
                 credits: 1 + self.small(3),
+                time_shared: self.below(2) == 0,
+            },
+            38 => Step::Share {
+                replica: self.index(),
+                time_shared: self.below(2) == 0,
             },
             28 => Step::ModelUpdated {
                 model: self.small(3),
@@ -110,8 +119,16 @@ impl Random {
             31 => Step::Lose(self.index()),
             32 => Step::CancelWaiting(self.index()),
             33 => Step::CancelComputing(self.index()),
-            34 => Step::Fail(self.index()),
-            35 => Step::Return(self.index()),
+            34 => Step::Fail(self.index(), BatchError::ModelFailed),
+            35 => {
+                let errors = [
+                    BatchError::TimedOut,
+                    BatchError::TooLarge,
+                    BatchError::NotBegun,
+                    BatchError::Rejected,
+                ];
+                Step::Fail(self.index(), errors[self.index() % errors.len()])
+            }
             36 => Step::Fits {
                 replica: self.index(),
                 rows: 1 + self.small(4),
@@ -144,6 +161,9 @@ struct CheckedDriver {
     waiting: BTreeMap<RequestKey, Request>,
     computing: BTreeMap<RequestKey, Request>,
     attempts: BTreeMap<RequestKey, u32>,
+    /// The replicas on which the model failed on a request.
+    failures: BTreeMap<RequestKey, Vec<ReplicaKey>>,
+    ejected: BTreeSet<ReplicaKey>,
     books: Books,
     next: u32,
 }
@@ -170,6 +190,8 @@ impl CheckedDriver {
             waiting: BTreeMap::new(),
             computing: BTreeMap::new(),
             attempts: BTreeMap::new(),
+            failures: BTreeMap::new(),
+            ejected: BTreeSet::new(),
             books: Books::default(),
             next: 0,
         };
@@ -183,17 +205,20 @@ impl CheckedDriver {
                 model,
                 times: vec![5, 8, 11],
                 credits: 2,
+                time_shared: model > 0,
             });
         }
         driver
     }
 
+    #[expect(clippy::too_many_lines, reason = "one arm per step")]
     fn apply(&mut self, step: Step) {
         match step {
             Step::Pass { millis, punctual } => self.pass(self.now + ms(millis), punctual),
             Step::ModelUpdated { model, rows, queue } => {
                 let limits = ModelLimits {
                     max_batch_rows: rows,
+                    max_batch_bytes: 10,
                     queue_limit: queue,
                 };
                 self.limits.insert(ModelKey(model), limits);
@@ -218,12 +243,14 @@ impl CheckedDriver {
                 model,
                 times,
                 credits,
+                time_shared,
             } => {
                 self.next += 1;
                 let replica = ReplicaKey(self.next);
                 let mut parameters = parameters(ModelKey(model), &times, credits);
                 // Smaller than the largest size with a time: requests with more rows are a batch by themselves.
                 parameters.batch_size = parameters.batch_size.div_ceil(2);
+                parameters.time_shared = time_shared;
                 let draining = !self.limits.contains_key(&parameters.model);
                 self.workers.insert(
                     replica,
@@ -237,6 +264,17 @@ impl CheckedDriver {
                     replica,
                     parameters,
                 });
+            }
+            Step::Share {
+                replica,
+                time_shared,
+            } => {
+                if let Some(replica) = nth(&self.workers, replica) {
+                    self.handle(Event::TimeSharingChanged {
+                        replica,
+                        time_shared,
+                    });
+                }
             }
             Step::Drain(index) => {
                 let Some(replica) = nth(&self.workers, index) else {
@@ -261,6 +299,8 @@ impl CheckedDriver {
                     id,
                     model: ModelKey(model),
                     rows,
+                    // From 3 to 12, whatever else the request is.
+                    bytes: 3 * u64::from(rows),
                     class,
                     priority,
                     deadline,
@@ -272,12 +312,7 @@ impl CheckedDriver {
             Step::CancelWaiting(index) => self.cancel(nth(&self.waiting, index)),
             Step::CancelComputing(index) => self.cancel(nth(&self.computing, index)),
             Step::Done { batch, compute } => self.complete(batch, compute),
-            Step::Fail(batch) => {
-                if let Some((batch, _)) = self.return_batch(batch) {
-                    self.handle(Event::BatchFailed { batch });
-                }
-            }
-            Step::Return(batch) => self.give_back(batch),
+            Step::Fail(batch, error) => self.give_back(batch, error),
             Step::Fits { replica, rows } => self.fits(replica, rows),
             Step::Switch(discipline) => self.switch(discipline),
         }
@@ -297,16 +332,26 @@ impl CheckedDriver {
         });
     }
 
-    fn give_back(&mut self, index: usize) {
+    fn give_back(&mut self, index: usize, error: BatchError) {
+        let replica = nth(&self.batches, index).map(|batch| self.batches[&batch].0);
         let Some((batch, requests)) = self.return_batch(index) else {
             return;
         };
+        let replica = replica.expect("just seen");
         for request in requests {
             if let Some(request) = self.computing.remove(&request) {
+                if error == BatchError::NotBegun {
+                    *self.attempts.get_mut(&request.id).unwrap() -= 1;
+                }
+                if error == BatchError::ModelFailed {
+                    let failures = self.failures.entry(request.id).or_default();
+                    failures.push(replica);
+                    assert!(failures.len() <= 2, "tried once more");
+                }
                 self.waiting.insert(request.id, request);
             }
         }
-        self.handle(Event::BatchReturned { batch });
+        self.handle(Event::BatchFailed { batch, error });
     }
 
     fn fits(&mut self, index: usize, rows: u32) {
@@ -345,6 +390,7 @@ impl CheckedDriver {
             return;
         };
         self.workers.remove(&replica);
+        self.ejected.remove(&replica);
         let void: Vec<BatchKey> = self
             .batches
             .iter()
@@ -393,7 +439,14 @@ impl CheckedDriver {
                     requests,
                 } => self.dispatch(batch, replica, requests),
                 Action::Finish { request, outcome } => self.finish(request, outcome),
+                Action::ReplicaEjected { replica, .. } => {
+                    assert!(self.ejected.insert(replica), "it is reported once");
+                }
+                Action::ReplicaRestored { replica } => {
+                    assert!(self.ejected.remove(&replica), "it was ejected");
+                }
                 Action::ReplicaDrained { replica } => {
+                    self.ejected.remove(&replica);
                     let worker = self.workers.remove(&replica).expect("known replicas only");
                     assert!(worker.draining && worker.held == 0);
                 }
@@ -448,9 +501,21 @@ impl CheckedDriver {
             rows > 0 && (rows <= limit || taken.len() == 1),
             "{rows} rows where {limit} are allowed"
         );
+        let bytes: u64 = taken.iter().map(|request| request.bytes).sum();
+        assert!(bytes <= 10 || taken.len() == 1, "{bytes} bytes");
         let fitting = worker.parameters.service.max_rows();
         assert!(rows <= fitting, "{rows} rows where {fitting} fit");
+        let again = |request: &Request| self.failures.contains_key(&request.id);
+        assert!(
+            taken.len() == 1 || !taken.iter().any(again),
+            "what failed travels alone"
+        );
         for request in &taken {
+            let failed_on = self.failures.get(&request.id);
+            assert!(
+                failed_on.is_none_or(|replicas| !replicas.contains(&replica)),
+                "and elsewhere"
+            );
             assert_eq!(request.model, worker.parameters.model);
             assert_eq!(request.class, taken[0].class, "classes never mix");
             assert!(
@@ -466,12 +531,7 @@ impl CheckedDriver {
     }
 
     fn finish(&mut self, id: RequestKey, outcome: RequestOutcome) {
-        let tried = self.attempts.contains_key(&id);
-        if outcome == RequestOutcome::Failed {
-            assert!(self.computing.remove(&id).is_some());
-            self.books.failed += 1;
-            return;
-        }
+        let tried = self.attempts.get(&id).is_some_and(|attempts| *attempts > 0);
         assert!(self.waiting.remove(&id).is_some(), "{id:?} does not wait");
         match outcome {
             RequestOutcome::Refused(_) => {
@@ -484,9 +544,11 @@ impl CheckedDriver {
                 self.books.expired += 1;
             }
             RequestOutcome::Lost => self.books.lost += 1,
-            RequestOutcome::Answered | RequestOutcome::Failed | RequestOutcome::Cancelled => {
-                unreachable!()
+            RequestOutcome::Failed => {
+                assert!(tried);
+                self.books.failed += 1;
             }
+            RequestOutcome::Answered | RequestOutcome::Cancelled => unreachable!(),
         }
     }
 }

@@ -43,6 +43,7 @@ impl Scenario {
         };
         let limits = ModelLimits {
             max_batch_rows: 8,
+            max_batch_bytes: 1000,
             queue_limit: 20,
         };
         scenario.handle(
@@ -75,6 +76,10 @@ impl Scenario {
                     format!("batch {} to {}: {names:?}", batch.0, replica.0)
                 }
                 Action::Finish { request, outcome } => format!("{}: {outcome:?}", request.0),
+                Action::ReplicaEjected { replica, failures } => {
+                    format!("ejected {} after {failures}", replica.0)
+                }
+                Action::ReplicaRestored { replica } => format!("restored {}", replica.0),
                 Action::ReplicaDrained { replica } => format!("drained {}", replica.0),
             });
         }
@@ -94,6 +99,7 @@ impl Scenario {
             id,
             model: MODEL,
             rows: 1,
+            bytes: 1,
             class: ShapeClass(0),
             priority: 0,
             deadline: at(deadline),
@@ -114,6 +120,11 @@ impl Scenario {
                 compute: ms(compute),
             },
         )
+    }
+
+    fn failed(&mut self, now: u64, batch: u64, error: BatchError) -> Vec<String> {
+        let batch = BatchKey(batch);
+        self.handle(now, Event::BatchFailed { batch, error })
     }
 
     fn lost(&mut self, now: u64, replica: u32) -> Vec<String> {
@@ -238,6 +249,7 @@ fn a_model_that_does_not_batch_gets_single_requests() {
     let mut scenario = Scenario::new(&[FLAT]);
     let limits = ModelLimits {
         max_batch_rows: 1,
+        max_batch_bytes: 1000,
         queue_limit: 20,
     };
     scenario.handle(
@@ -442,8 +454,10 @@ fn a_batch_too_large_for_a_replica_is_tried_again_in_smaller_ones() {
         rows: 2,
     };
     assert!(scenario.handle(20, fits).is_empty());
-    let back = Event::BatchReturned { batch: BatchKey(1) };
-    assert_eq!(scenario.handle(20, back), ["batch 2 to 0: [1, 2]"]);
+    assert_eq!(
+        scenario.failed(20, 1, BatchError::TooLarge),
+        ["batch 2 to 0: [1, 2]"]
+    );
     assert_eq!(scenario.done(30, 2, 10), ["batch 3 to 0: [3, 4]"]);
     assert!(scenario.done(40, 3, 10).is_empty());
     assert_eq!(scenario.engine.books().answered, 5);
@@ -461,14 +475,13 @@ fn a_request_that_is_too_large_again_and_again_is_given_up() {
     let mut scenario = Scenario::new(&[FLAT]);
     assert_eq!(scenario.arrive(0, 500), ["batch 0 to 0: [0]"]);
     for batch in 0..2 {
-        let back = Event::BatchReturned {
-            batch: BatchKey(batch),
-        };
         let next = format!("batch {} to 0: [0]", batch + 1);
-        assert_eq!(scenario.handle(batch + 1, back), [next]);
+        assert_eq!(
+            scenario.failed(batch + 1, batch, BatchError::TooLarge),
+            [next]
+        );
     }
-    let back = Event::BatchReturned { batch: BatchKey(2) };
-    assert_eq!(scenario.handle(3, back), ["0: Lost"]);
+    assert_eq!(scenario.failed(3, 2, BatchError::TooLarge), ["0: Lost"]);
 }
 
 #[test]
@@ -551,9 +564,11 @@ fn worker_dies_mid_batch_and_its_requests_are_retried_in_front() {
         scenario.done(3, 0, 3).is_empty(),
         "an answer of the dead comes too late"
     );
-    assert_eq!(scenario.done(10, 1, 10), ["batch 4 to 1: [0, 2, 4]"]);
-    scenario.done(20, 3, 10);
+    // The first of the two lost batches was computed, and its request may have been the cause.
+    assert_eq!(scenario.done(10, 1, 10), ["batch 4 to 1: [0]"]);
+    assert_eq!(scenario.done(20, 3, 10), ["batch 5 to 1: [2, 4]"]);
     scenario.done(30, 4, 10);
+    scenario.done(40, 5, 10);
     assert_eq!(
         scenario.engine.books(),
         Books {
@@ -569,8 +584,7 @@ fn a_request_that_kills_its_workers_is_lost_after_the_last_attempt() {
     let mut scenario = Scenario::new(&[FLAT, FLAT, FLAT, FLAT]);
     assert_eq!(scenario.arrive(0, 900), ["batch 0 to 0: [0]"]);
     assert_eq!(scenario.lost(1, 0), ["batch 1 to 1: [0]"]);
-    assert_eq!(scenario.lost(2, 1), ["batch 2 to 2: [0]"]);
-    assert_eq!(scenario.lost(3, 2), ["0: Lost"]);
+    assert_eq!(scenario.lost(2, 1), ["0: Lost"]);
     assert_eq!(
         scenario.engine.books(),
         Books {
@@ -604,11 +618,11 @@ fn a_worker_that_dies_after_the_deadline_takes_its_requests_along() {
 }
 
 #[test]
-fn a_failed_batch_is_not_retried() {
+fn a_batch_that_failed_on_the_only_replica_is_not_retried() {
     let mut scenario = Scenario::new(&[FLAT]);
     scenario.arrive(0, 100);
     assert_eq!(
-        scenario.handle(5, Event::BatchFailed { batch: BatchKey(0) }),
+        scenario.failed(5, 0, BatchError::ModelFailed),
         ["0: Failed"]
     );
     assert_eq!(scenario.arrive(6, 100), ["batch 1 to 0: [1]"]);
@@ -983,6 +997,7 @@ fn with_neighbour(device: u32) -> Scenario {
     let model = ModelKey(1);
     let limits = ModelLimits {
         max_batch_rows: 4,
+        max_batch_bytes: 1000,
         queue_limit: 20,
     };
     scenario.handle(0, Event::ModelUpdated { model, limits });
@@ -1073,23 +1088,33 @@ fn a_busy_replica_that_is_rarely_punctual_gets_only_requests_with_time_to_spare(
     assert_eq!(scenario.arrive(now, now + 60), ["batch 41 to 0: [42]"]);
 }
 
-#[test]
-fn a_model_that_leaves_as_many_waiting_as_it_serves_is_overloaded() {
+/// Serves four requests of the neighbour, due at `deadline`, until one of them waits.
+fn queue_at_neighbour(deadline: u64) -> Scenario {
     let mut scenario = with_neighbour(0);
     for _ in 0..4 {
         let request = Request {
             model: ModelKey(1),
-            ..scenario.request(500)
+            ..scenario.request(deadline)
         };
         scenario.handle(0, Event::RequestArrived(request));
     }
-    assert_eq!(
-        scenario.done(30, 0, 30),
-        ["batch 2 to 1: [2]"],
-        "and 3 waits"
-    );
+    let next = scenario.done(30, 0, 30);
+    assert_eq!(next, ["batch 2 to 1: [2]"], "and 3 waits");
+    scenario
+}
+
+#[test]
+fn a_model_whose_waiting_requests_may_be_late_is_overloaded() {
+    let mut scenario = queue_at_neighbour(200);
     assert!(scenario.arrive(30, 130).is_empty());
     assert_eq!(scenario.drain(at(110)), ["batch 3 to 0: [4]"]);
+}
+
+/// Requests with a minute to live may wait in any number: their neighbours do not wait for them.
+#[test]
+fn a_queue_that_is_in_no_danger_holds_nobody_up() {
+    let mut scenario = queue_at_neighbour(60_000);
+    assert_eq!(scenario.arrive(30, 130), ["batch 3 to 0: [4]"]);
 }
 
 #[test]
@@ -1101,4 +1126,194 @@ fn a_batch_that_deadlines_keep_small_is_held_for_a_busy_replica_too() {
         assert!(scenario.arrive(1, deadline).is_empty());
     }
     assert_eq!(scenario.drain(at(30)), ["batch 1 to 0: [1]"]);
+}
+
+#[test]
+fn a_request_on_whose_batch_the_model_failed_is_tried_once_more_alone_and_elsewhere() {
+    let mut scenario = Scenario::new(&[FLAT, FLAT]);
+    for _ in 0..4 {
+        scenario.arrive(0, 500);
+    }
+    for _ in 0..3 {
+        assert!(scenario.arrive(1, 500).is_empty());
+    }
+    assert_eq!(scenario.done(10, 0, 10), ["batch 4 to 0: [4, 5, 6]"]);
+    // The second of these three is the one at fault. Both credits of the other replica are in use, and this one may not have them.
+    assert!(scenario.failed(12, 4, BatchError::ModelFailed).is_empty());
+    assert!(scenario.done(13, 2, 10).is_empty());
+    assert_eq!(scenario.done(14, 1, 10), ["batch 5 to 1: [4]"]);
+    assert_eq!(scenario.done(15, 3, 10), ["batch 6 to 1: [5]"]);
+    assert_eq!(scenario.done(24, 5, 10), ["batch 7 to 1: [6]"]);
+    assert_eq!(
+        scenario.failed(25, 6, BatchError::ModelFailed),
+        ["5: Failed"]
+    );
+    assert!(scenario.done(34, 7, 10).is_empty());
+    let books = scenario.engine.books();
+    assert_eq!((books.answered, books.failed), (6, 1));
+}
+
+/// A broken replica fails at once, so that it is always idle and always first.
+#[test]
+fn a_replica_that_fails_every_batch_at_once_is_ejected_probed_and_restored() {
+    let mut scenario = Scenario::new(&[FLAT, FLAT]);
+    let (mut now, mut batch, mut lines) = (0, 0, Vec::new());
+    let serve = |scenario: &mut Scenario, now: u64, batch: &mut u64, broken: bool| {
+        let mut reports = Vec::new();
+        let mut dispatched = scenario.arrive(now, now + 100);
+        while let Some(line) = dispatched.first() {
+            if !line.starts_with("batch") {
+                reports.push(dispatched.remove(0));
+                continue;
+            }
+            dispatched = if broken && line.contains("to 0") {
+                scenario.failed(now, *batch, BatchError::ModelFailed)
+            } else {
+                scenario.done(now + 10, *batch, 10)
+            };
+            *batch += 1;
+        }
+        reports
+    };
+    while now < 100 {
+        lines.extend(serve(&mut scenario, now, &mut batch, true));
+        now += 20;
+    }
+    assert_eq!(lines, ["ejected 0 after 3"]);
+    // The probe fails: no request does, and nothing is reported.
+    let before = batch;
+    while now < 2500 {
+        assert!(serve(&mut scenario, now, &mut batch, true).is_empty());
+        now += 20;
+    }
+    assert_eq!(
+        batch - before,
+        (2500 - 100) / 20 + 1,
+        "one batch more for the probe"
+    );
+    while now < 3000 {
+        assert!(serve(&mut scenario, now, &mut batch, false).is_empty());
+        now += 20;
+    }
+    while now < 3200 {
+        lines.extend(serve(&mut scenario, now, &mut batch, false));
+        now += 20;
+    }
+    assert_eq!(lines[1..], ["restored 0"]);
+    let books = scenario.engine.books();
+    assert_eq!((books.failed, books.lost, books.expired), (0, 0, 0));
+}
+
+#[test]
+fn requests_that_fail_everywhere_eject_no_replica() {
+    let mut scenario = Scenario::new(&[FLAT, FLAT]);
+    let mut batch = 0;
+    for request in 0..20 {
+        let now = 10 * request;
+        scenario.arrive(now, now + 100);
+        let again = scenario.failed(now, batch, BatchError::ModelFailed);
+        assert_eq!(again.len(), 1, "{again:?}");
+        let end = scenario.failed(now + 1, batch + 1, BatchError::ModelFailed);
+        assert_eq!(end, [format!("{request}: Failed")]);
+        batch += 2;
+    }
+}
+
+#[test]
+fn an_ejected_replica_is_tried_at_once_when_the_others_are_gone() {
+    let mut scenario = Scenario::new(&[FLAT, FLAT]);
+    for batch in [0, 2, 4] {
+        let now = 10 * batch;
+        assert_eq!(
+            scenario.arrive(now, 500),
+            [format!("batch {batch} to 0: [{}]", batch / 2)]
+        );
+        scenario.failed(now, batch, BatchError::ModelFailed);
+        scenario.done(now + 10, batch + 1, 10);
+    }
+    assert_eq!(scenario.arrive(60, 500), ["batch 6 to 1: [3]"]);
+    assert_eq!(scenario.lost(61, 1), ["batch 7 to 0: [3]"]);
+    assert_eq!(scenario.done(62, 7, 1), ["restored 0"]);
+}
+
+#[test]
+fn a_poison_request_kills_two_workers_and_takes_nobody_along() {
+    let mut scenario = Scenario::new(&[FLAT, FLAT, FLAT, FLAT]);
+    for _ in 0..8 {
+        scenario.arrive(0, 900);
+    }
+    for _ in 0..3 {
+        assert!(scenario.arrive(1, 900).is_empty());
+    }
+    assert_eq!(scenario.done(10, 0, 10), ["batch 8 to 0: [8, 9, 10]"]);
+    scenario.done(10, 4, 10);
+    // Request 9 is the poison. Those of its batch travel alone from now on.
+    let mut held: Vec<String> = scenario.lost(11, 0);
+    for batch in [1, 2, 3, 5, 6, 7] {
+        held.extend(scenario.done(12, batch, 10));
+    }
+    assert_eq!(
+        held,
+        [
+            "batch 9 to 1: [8]",
+            "batch 10 to 2: [9]",
+            "batch 11 to 3: [10]"
+        ]
+    );
+    assert_eq!(scenario.lost(13, 2), ["9: Lost"], "it has killed two");
+    scenario.done(14, 9, 1);
+    scenario.done(14, 11, 1);
+    let books = scenario.engine.books();
+    assert_eq!((books.answered, books.lost), (10, 1));
+}
+
+#[test]
+fn requests_behind_a_batch_that_hangs_wait_again_as_if_they_had_not_been_sent() {
+    let mut scenario = Scenario::new(&[FLAT]);
+    scenario.arrive(0, 90_000);
+    scenario.arrive(0, 90_000);
+    let ejected = scenario.failed(15_000, 0, BatchError::TimedOut);
+    assert_eq!(ejected, ["ejected 0 after 0"]);
+    assert!(scenario.failed(15_000, 1, BatchError::NotBegun).is_empty());
+    assert!(
+        scenario.lost(15_001, 0).is_empty(),
+        "nothing was sent to a worker that ends"
+    );
+    for replica in 1..4 {
+        let up = Event::ReplicaReady {
+            replica: ReplicaKey(replica),
+            parameters: parameters(MODEL, FLAT, 1),
+        };
+        scenario.handle(15_000 + u64::from(replica), up);
+    }
+    // The first travels alone, and hangs again.
+    assert_eq!(
+        scenario.failed(30_000, 2, BatchError::TimedOut),
+        ["ejected 1 after 0", "0: Failed"]
+    );
+    scenario.done(30_001, 3, 10);
+    let books = scenario.engine.books();
+    assert_eq!((books.answered, books.failed, books.lost), (1, 1, 0));
+}
+
+#[test]
+fn a_batch_that_would_have_too_many_bytes_is_split_and_a_large_request_goes_alone() {
+    let mut scenario = Scenario::new(&[&[10; 8]]);
+    scenario.arrive(0, 500);
+    scenario.arrive(0, 500);
+    for bytes in [400, 400, 400, 5000, 1] {
+        let request = Request {
+            bytes,
+            ..scenario.request(500)
+        };
+        assert!(
+            scenario
+                .handle(1, Event::RequestArrived(request))
+                .is_empty()
+        );
+    }
+    assert_eq!(scenario.done(10, 0, 10), ["batch 2 to 0: [2, 3]"]);
+    assert_eq!(scenario.done(20, 1, 10), ["batch 3 to 0: [4]"]);
+    assert_eq!(scenario.done(30, 2, 10), ["batch 4 to 0: [5]"]);
+    assert_eq!(scenario.done(40, 3, 10), ["batch 5 to 0: [6]"]);
 }
