@@ -50,7 +50,7 @@ mod tests {
 
     #[test]
     fn a_worker_is_restarted_at_most_once_a_minute() {
-        let id = ReplicaId::new(packhorse_cluster::Generation(1), 0);
+        let id: ReplicaId = "1-0".parse().unwrap();
         let at = |secs| Time::ZERO + Duration::from_secs(secs);
         let mut restarts = Restarts::default();
         assert_eq!(restarts.attempt(id), 0);

@@ -143,7 +143,7 @@ impl Driver {
         }
         for pending in std::mem::take(&mut self.requests).into_values() {
             let outcome = RequestOutcome::Refused(Refusal::ShuttingDown);
-            let _ = pending.answer.send(Err(outcome.into()));
+            pending.end(Err(outcome.into()));
         }
     }
 
@@ -364,7 +364,7 @@ impl Driver {
             membership,
             failure: None,
             course: RequestCourse::default(),
-            _permit: permit,
+            permit,
         };
         self.requests.insert(key, pending);
         self.handle_event(now, Event::RequestArrived(request));
@@ -385,11 +385,10 @@ impl Driver {
         self.update_queue_length(now, &pending.submission.model);
         let unanswered = UnansweredRequest {
             outcome,
-            failure: pending.failure,
+            failure: pending.failure.clone(),
             course: pending.course,
         };
-        // A client that has stopped waiting has sent a cancellation.
-        let _ = pending.answer.send(Err(unanswered));
+        pending.end(Err(unanswered));
     }
 
     fn remove_request(&mut self, request: RequestKey) -> Option<PendingRequest> {

@@ -161,7 +161,7 @@ impl Driver {
             // A request that was cancelled while it was computed is no longer there.
             if let Some(pending) = self.remove_request(*request) {
                 let course = batch.course(identity.into(), pending.arrived, stages);
-                let _ = pending.answer.send(Ok(AnsweredRequest { outputs, course }));
+                pending.end(Ok(AnsweredRequest { outputs, course }));
             }
         }
         self.handle_event(

@@ -27,7 +27,16 @@ pub(super) struct PendingRequest {
     /// Its course until its last batch did not come back.
     pub(super) course: RequestCourse,
     /// The request's share of the request limit, released when the request ends.
-    pub(super) _permit: OwnedSemaphorePermit,
+    pub(super) permit: OwnedSemaphorePermit,
+}
+
+impl PendingRequest {
+    /// Ends the request. Its share of the request limit is free before the client can know that it ended.
+    pub(super) fn end(self, result: RequestResult) {
+        drop(self.permit);
+        // A client that has stopped waiting has sent a cancellation.
+        let _ = self.answer.send(result);
+    }
 }
 
 /// A batch that was dispatched and has not come back.
