@@ -211,7 +211,7 @@ impl Controller {
         let nodes = self.state.nodes.iter().map(|(_, node)| node);
         let mut devices = nodes
             .filter(|node| node.takes_replicas())
-            .flat_map(|node| node.devices());
+            .flat_map(Node::devices);
         devices.any(|(id, device)| {
             id != replica.spec.device
                 && self.state.profiles.get(model, &device.kind).is_some()

@@ -229,8 +229,8 @@ impl Controller {
         self.serve(ServeChange::Model(model.spec.clone()));
         self.state.models.insert(model);
         let profiles = &self.state.profiles;
-        let profiled = |kind: &_| profiles.get(&id, kind).is_some();
-        self.state.measurements.add_model(&id, profiled);
+        let is_profiled = |kind: &_| profiles.get(&id, kind).is_some();
+        self.state.measurements.add_model(&id, is_profiled);
         self.announcements.model(&id);
         self.request_plan(now, PlanReason::ModelRegistered(id));
     }

@@ -52,7 +52,7 @@ impl Exclusions {
         let backoff = doubled.min(MAX_BACKOFF);
         exclusion.failures += 1;
         exclusion.until = Some(now + backoff);
-        exclusion.reason = reason.to_owned();
+        reason.clone_into(&mut exclusion.reason);
         Some(backoff)
     }
 

@@ -196,23 +196,20 @@ impl Nodes {
             instance: claim.instance,
             until,
         };
-        match self.by_name.get_mut(name) {
-            Some(node) => {
-                node.lease = lease;
-                node.last_heard = Some(now);
-                if leased.changed {
-                    node.record = record;
-                }
+        if let Some(node) = self.by_name.get_mut(name) {
+            node.lease = lease;
+            node.last_heard = Some(now);
+            if leased.changed {
+                node.record = record;
             }
-            None => {
-                let node = Node {
-                    record,
-                    lease,
-                    last_heard: Some(now),
-                    report: None,
-                };
-                self.by_name.insert(name.clone(), node);
-            }
+        } else {
+            let node = Node {
+                record,
+                lease,
+                last_heard: Some(now),
+                report: None,
+            };
+            self.by_name.insert(name.clone(), node);
         }
         Ok(leased)
     }

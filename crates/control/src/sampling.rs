@@ -18,7 +18,7 @@ impl Controller {
         let forecasts = &self.state.plan.forecasts;
         self.predictions.sample(now, &sample.models, forecasts);
         let replicas = self.state.rollout.iter();
-        let observed = replicas.filter_map(|replica| {
+        let on_devices = replicas.filter_map(|replica| {
             Some(ObservedReplica {
                 id: replica.id,
                 model: replica.spec.model.model.clone(),
@@ -27,9 +27,9 @@ impl Controller {
                 compute_share: replica.spec.compute_share,
             })
         });
-        let observed: Vec<ObservedReplica> = observed.collect();
+        let replicas: Vec<ObservedReplica> = on_devices.collect();
         let (observer, profiles) = (&mut self.state.observer, &self.state.profiles);
-        let mut reasons = observer.end_period(now, &observed, &sample.work, profiles);
+        let mut reasons = observer.end_period(now, &replicas, &sample.work, profiles);
         if self.state.plan.record.is_some() && !self.planning.is_pending() {
             reasons.extend(self.rates.drifted(&self.state.models));
         }

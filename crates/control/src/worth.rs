@@ -18,7 +18,7 @@ use crate::{
 };
 
 /// The time over which a gain is counted. A plan that pays only later is not worth it, because demand may change before.
-const HORIZON: Duration = Duration::from_secs(60);
+const HORIZON: Duration = Duration::from_mins(1);
 /// The part of the current goodput below which a gain is within the error of the estimate.
 const LEAST_GAIN: f64 = 0.005;
 /// The part of a replica's goodput that is lost beside a start, for the time of the start.

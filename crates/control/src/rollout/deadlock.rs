@@ -35,7 +35,7 @@ pub(super) fn victims(
     let mut gone: BTreeSet<ReplicaId> = earlier
         .iter()
         .filter(|e| e.draining)
-        .map(|e| e.id())
+        .map(EarlierReplica::id)
         .collect();
     let mut victims = BTreeSet::new();
     let mut given_up = BTreeSet::new();
@@ -113,7 +113,7 @@ fn project(
             earlier
                 .iter()
                 .filter(|e| !kept.contains(e.observed.model()))
-                .map(|e| e.id()),
+                .map(EarlierReplica::id),
         );
         if gone.len() == before {
             return will_serve;
