@@ -7,7 +7,7 @@ use std::{collections::BTreeMap, time::Duration};
 use packhorse_cluster::{ReplicaId, Time};
 
 /// The least time between two restarts of one replica. In between, the data plane's probes decide.
-const MIN_INTERVAL: Duration = Duration::from_secs(60);
+const MIN_INTERVAL: Duration = Duration::from_mins(1);
 
 /// The restarts that the agents have been asked for.
 #[derive(Debug, Default)]
