@@ -2,6 +2,7 @@
 
 use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
+use axum::Router;
 use packhorse_placement::UnknownPolicy;
 use packhorse_service::StateDirError;
 use packhorse_wire::LinkSecret;
@@ -120,22 +121,11 @@ impl App {
         .map_err(StartError::Artifacts)?;
         artifacts.delete_orphans().await?;
         let sweeper = tokio::spawn(sweep(artifacts.clone(), settings.artifact_retention));
-        let (data_plane, links) = DataPlane::spawn(DataPlaneConfig {
-            link_secret,
-            queue_limit: settings.queue_limit,
-            max_batch_wait: settings.max_batch_wait,
-            batch_time: settings.batch_limit,
-            memory_budget_bytes: settings.payload_budget.as_u64(),
-            ..DataPlaneConfig::default()
-        })
-        .map_err(StartError::DataPlane)?;
+        let (data_plane, links) = DataPlane::spawn(data_plane_config(&settings, link_secret))
+            .map_err(StartError::DataPlane)?;
         let config = ControllerConfig {
-            lease: settings.lease,
-            profile_time_limit: settings.profile_time_limit,
-            solve_budget: settings.solve_budget,
-            max_batch_wait: settings.max_batch_wait,
             policy,
-            discipline: settings.discipline,
+            ..controller_config(&settings)
         };
         let events = EventLog::open(store.clone()).await?;
         events.report_goodput(data_plane.clone());
@@ -169,41 +159,16 @@ impl App {
                 store: store.clone(),
                 traces: Arc::new(Semaphore::new(admin::MAX_TRACES)),
                 body_timeout: settings.client_timeout,
-                worker_networks: settings.worker_networks.into(),
+                worker_networks: settings.worker_networks.clone().into(),
                 token_files: state.token_files().into(),
             },
             document,
         );
         let shares = descriptors::raise_and_divide(settings.max_connections);
-        let connections = |connections, always_answered| ConnectionLimits {
-            connections,
-            head_timeout: settings.client_timeout,
-            idle_timeout: settings.keep_alive,
-            write_timeout: settings.client_timeout,
-            always_answered,
-        };
-        let bind = |flag, address, routes, limits| async move {
-            let bound = Server::bind(address, routes, limits).await;
-            bound.map_err(|source| StartError::Listen {
-                flag,
-                address,
-                source,
-            })
-        };
-        let inference = bind(
-            "listen",
-            settings.listen,
-            inference_routes,
-            connections(shares.inference, HEALTH),
-        )
-        .await?;
-        let admin = bind(
-            "admin-listen",
-            settings.admin_listen,
-            admin_routes,
-            connections(shares.admin, METRICS),
-        )
-        .await?;
+        let limits = connection_limits(&settings, shares.inference, HEALTH);
+        let inference = listen("listen", settings.listen, inference_routes, limits).await?;
+        let limits = connection_limits(&settings, shares.admin, METRICS);
+        let admin = listen("admin-listen", settings.admin_listen, admin_routes, limits).await?;
         state.write_endpoints(inference.address(), admin.address())?;
         tracing::info!(inference = %inference.address(), admin = %admin.address(), "the gateway is up");
         Ok(Self {
@@ -271,6 +236,57 @@ impl App {
         self.store.close().await;
         tracing::info!("stopped");
     }
+}
+
+fn data_plane_config(settings: &Settings, link_secret: LinkSecret) -> DataPlaneConfig {
+    DataPlaneConfig {
+        link_secret,
+        queue_limit: settings.queue_limit,
+        max_batch_wait: settings.max_batch_wait,
+        batch_time: settings.batch_limit,
+        memory_budget_bytes: settings.payload_budget.as_u64(),
+        ..DataPlaneConfig::default()
+    }
+}
+
+fn controller_config(settings: &Settings) -> ControllerConfig {
+    ControllerConfig {
+        lease: settings.lease,
+        profile_time_limit: settings.profile_time_limit,
+        solve_budget: settings.solve_budget,
+        max_batch_wait: settings.max_batch_wait,
+        policy: None,
+        discipline: settings.discipline,
+    }
+}
+
+fn connection_limits(
+    settings: &Settings,
+    connections: usize,
+    always_answered: &'static str,
+) -> ConnectionLimits {
+    ConnectionLimits {
+        connections,
+        head_timeout: settings.client_timeout,
+        idle_timeout: settings.keep_alive,
+        write_timeout: settings.client_timeout,
+        always_answered,
+    }
+}
+
+/// Binds the address of a flag and answers requests there.
+async fn listen(
+    flag: &'static str,
+    address: SocketAddr,
+    routes: Router,
+    limits: ConnectionLimits,
+) -> Result<Server, StartError> {
+    let bound = Server::bind(address, routes, limits).await;
+    bound.map_err(|source| StartError::Listen {
+        flag,
+        address,
+        source,
+    })
 }
 
 /// Deletes the model files that no model uses, again and again.

@@ -111,8 +111,8 @@ impl Task {
             "restored the state of the cluster"
         );
         let (outcomes, received_outcomes) = mpsc::unbounded_channel();
-        let (writes, carried_out) = mpsc::unbounded_channel();
-        let writer = tokio::spawn(writer::run(store, carried_out, outcomes.clone()));
+        let (to_store, queued) = mpsc::unbounded_channel();
+        let writer = tokio::spawn(writer::run(store, queued, outcomes.clone()));
         Ok(Self {
             controller,
             clock,
@@ -122,7 +122,7 @@ impl Task {
             solve_budget: config.solve_budget,
             outcomes,
             received_outcomes,
-            writes,
+            writes: to_store,
             writer,
             unacknowledged: HashMap::new(),
             next_request: 0,

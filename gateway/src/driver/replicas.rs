@@ -114,7 +114,7 @@ impl Replicas {
         if replica.model == model.key && is_same_worker(&target, &replica.target) {
             let drains = target.replica.phase == ReplicaPhase::Draining;
             let starts_to_drain = drains && !replica.is_draining();
-            let mut effects = self.update(key, target);
+            let mut effects = self.update(key, &target);
             if starts_to_drain {
                 effects.extend(self.drain(key));
             }
@@ -226,7 +226,7 @@ impl Replicas {
     /// Updates the profile, time sharing and capacity of a replica. Time sharing changes with the next batch. A new profile
     /// counts from the next connection on: it is not worth breaking the present one, for the engine's observations of the replica
     /// are nearer to the truth than either profile. A smaller capacity lowers the batch limit at once.
-    fn update(&mut self, key: ReplicaKey, target: Target) -> Vec<Effect> {
+    fn update(&mut self, key: ReplicaKey, target: &Target) -> Vec<Effect> {
         let Some(replica) = self.by_key.get_mut(&key) else {
             return Vec::new();
         };

@@ -11,8 +11,8 @@ use packhorse_cluster::{
     ReplicaStatus, Time, WantedReplica,
 };
 use packhorse_control::{
-    Command, Effect, Event, LeaseClaim, LinkState, NodeReport, Notice, PlanNotice, RequestCounts,
-    ServeChange, Target,
+    Command, Effect, Event, LeaseClaim, LinkState, NodeReport, Notice, PlanNotice, ServeChange,
+    Target,
 };
 use packhorse_serving::Event as EngineEvent;
 
@@ -61,10 +61,7 @@ impl Simulation<'_> {
             Effect::Sample => {
                 let mut counts = control.counts.clone();
                 for model in control.models.keys() {
-                    counts
-                        .models
-                        .entry(model.clone())
-                        .or_insert(RequestCounts::default());
+                    counts.models.entry(model.clone()).or_default();
                 }
                 control.handle(now, Event::Sampled(counts));
             }
