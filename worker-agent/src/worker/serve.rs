@@ -49,10 +49,11 @@ enum Event {
 
 /// Runs the worker to its end, and returns the exit code. The caller must exit at once, because threads may still work.
 pub(crate) fn serve(handoff: &Handoff) -> u8 {
+    let (event_sender, events) = mpsc::channel();
+    // Before the first thread: a thread that does not block SIGTERM would end the process on it.
+    forward_signals(event_sender.clone());
     let reporter = StatusReporter::new(handoff);
     handoff.limit_log();
-    let (event_sender, events) = mpsc::channel();
-    forward_signals(event_sender.clone());
     match run(handoff, &reporter, &event_sender, &events) {
         Ok(code) => code,
         Err(StartError { reason, permanent }) => {
