@@ -3,7 +3,7 @@
 use std::fmt;
 
 use packhorse_cluster::{
-    DeviceId, DeviceKind, Discipline, ModelId, NodeName, RequestsPerSecond, Scheduling,
+    DeviceId, DeviceKind, Discipline, ModelId, ModelName, NodeName, RequestsPerSecond, Scheduling,
 };
 
 /// A reason for which a plan is requested. Its `Display` text is stored with the plan and shown by the API.
@@ -27,6 +27,8 @@ pub enum PlanReason {
     ModelRegistered(ModelId),
     /// The SLO or the rate of a model was changed.
     ModelChanged(ModelId),
+    /// The requests of a model move from one version to another.
+    SplitChanged(ModelName),
     /// A model was removed.
     ModelRemoved(ModelId),
     /// A model was found to be unservable as it is registered.
@@ -120,6 +122,9 @@ impl fmt::Display for PlanReason {
             }
             Self::ModelRegistered(model) => write!(f, "model {model} was registered"),
             Self::ModelChanged(model) => write!(f, "model {model} was changed"),
+            Self::SplitChanged(name) => {
+                write!(f, "the requests of model {name} move to another version")
+            }
             Self::ModelRemoved(model) => write!(f, "model {model} was removed"),
             Self::ModelFailed(model) => write!(f, "model {model} failed"),
             Self::ModelMeasured(model, kind) => write!(f, "model {model} was measured on {kind}"),
