@@ -9,6 +9,7 @@ fn program(inputs: &[(&str, Datatype)], max_batch_size: u32) -> Program {
         datatype,
         shape: vec![Dim::Any, Dim::Any],
         pad: None,
+        max_shape: None,
     };
     Program {
         model: "m:1".parse().expect("a name and a version"),
