@@ -237,14 +237,14 @@ fn where_memory_runs_out_while_serving_the_batch_size_that_fits_is_found_anew() 
         for _ in 0..2 {
             let (kind, message) = ask(8, 64).unwrap_err();
             assert_eq!(kind, FailureKind::OutOfMemory);
-            assert!(message.starts_with("out of memory: the "), "{message}");
+            assert!(!message.contains("suffices"), "{message}");
             assert_eq!(ask(8, 3), Ok(()));
             assert_eq!(ask(4, 64), Ok(()));
         }
         // A request of more rows than were tried: one of the sizes below does not fit, either.
         let (kind, message) = ask(64, 16).unwrap_err();
         assert_eq!(kind, FailureKind::OutOfMemory);
-        assert!(message.starts_with("out of memory: the "), "{message}");
+        assert!(!message.contains("suffices"), "{message}");
         wait_for_batch_size(16);
         assert_eq!(ask(16, 16), Ok(()));
         let refused = "out of memory: a batch of 17 rows; the memory suffices for 16".to_owned();
