@@ -66,6 +66,8 @@ fn strict_tensors<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Tens
         shape: Vec<Dim>,
         #[serde(default)]
         pad: Option<Pad>,
+        #[serde(default)]
+        max_shape: Option<Vec<Dim>>,
     }
     /// A [`Padding`] without unknown fields.
     #[derive(Deserialize)]
@@ -82,6 +84,7 @@ fn strict_tensors<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Tens
         datatype: tensor.datatype,
         shape: tensor.shape,
         pad: tensor.pad.map(padding),
+        max_shape: tensor.max_shape,
     };
     Ok(tensors.into_iter().map(spec).collect())
 }

@@ -47,5 +47,7 @@ pub use profile::{Profile, ProfileError, ProfileRow, ProfileTable};
 pub use replica::{PlannedReplica, Replica, ReplicaPhase, ReplicaSpec};
 pub use shortfall::Shortfall;
 pub use split::{Split, SplitError, Sticky, UnknownSticky};
-pub use tensor::{Datatype, Dim, Padding, Shape, ShapeError, TensorSpec, UnknownDatatype};
+pub use tensor::{
+    Datatype, Dim, OversizedDim, Padding, Shape, ShapeError, TensorSpec, UnknownDatatype,
+};
 pub use units::{ByteCount, ComputeShare, Percent, RequestsPerSecond, Time, UnitError};

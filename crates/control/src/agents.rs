@@ -144,7 +144,7 @@ impl Controller {
         let model = replica.spec.model.model.clone();
         if rows < planned
             && replica.is_planned()
-            && self.state.memory_limits.lower(&model, &kind, rows)
+            && self.state.memory_limits.lower(now, &model, &kind, rows)
         {
             let reason = PlanReason::BatchLimit {
                 model,

@@ -222,6 +222,7 @@ impl Controller {
             self.interval_due,
             self.state.nodes.next_expiry(),
             self.state.exclusions.next_end(),
+            self.state.memory_limits.next_end(),
             self.drains.next_end(),
             self.state.traffic.next_due(),
             self.planning_due(),
@@ -248,6 +249,7 @@ impl Controller {
     fn do_due(&mut self, now: Time) {
         self.expire_leases(now);
         self.end_exclusions(now);
+        self.end_memory_limits(now);
         self.end_drains(now);
         if now >= self.sample_due {
             self.sample_due = now + self.config.sample_period;
@@ -351,6 +353,20 @@ impl Controller {
         for (device, model) in self.state.exclusions.end_due(now) {
             self.announcements.device_ready(&device, &model);
             self.request_plan(now, PlanReason::Retry { model, device });
+        }
+    }
+
+    fn end_memory_limits(&mut self, now: Time) {
+        if self
+            .state
+            .memory_limits
+            .next_end()
+            .is_none_or(|end| end > now)
+        {
+            return;
+        }
+        for (model, kind) in self.state.memory_limits.end_due(now) {
+            self.request_plan(now, PlanReason::LargerBatches { model, kind });
         }
     }
 

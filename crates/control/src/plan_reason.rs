@@ -50,6 +50,13 @@ pub enum PlanReason {
         /// The planned batch size.
         planned: u32,
     },
+    /// Batches of a model that there was no memory for are tried again.
+    LargerBatches {
+        /// The model.
+        model: ModelId,
+        /// The kind of device.
+        kind: DeviceKind,
+    },
     /// The requests of a model arrive at another rate than the current plan assumes.
     Rate {
         /// The model.
@@ -139,6 +146,12 @@ impl fmt::Display for PlanReason {
                 f,
                 "model {model} has memory for batches of {rows} on {kind}, not of {planned}"
             ),
+            Self::LargerBatches { model, kind } => {
+                write!(
+                    f,
+                    "larger batches of model {model} are tried again on {kind}"
+                )
+            }
             Self::Rate {
                 model,
                 rate,
@@ -279,11 +292,18 @@ mod tests {
             (
                 PlanReason::BatchLimit {
                     model: model.clone(),
-                    kind,
+                    kind: kind.clone(),
                     rows: 4,
                     planned: 8,
                 },
                 "model m:2 has memory for batches of 4 on T4, not of 8",
+            ),
+            (
+                PlanReason::LargerBatches {
+                    model: model.clone(),
+                    kind,
+                },
+                "larger batches of model m:2 are tried again on T4",
             ),
             (PlanReason::NodeRemoved(node.clone()), "node n was removed"),
             (

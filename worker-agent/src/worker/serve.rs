@@ -13,14 +13,14 @@ use std::{
 };
 
 use nix::sys::signal::{SigSet, Signal};
-use packhorse_cluster::{ArtifactDigest, Capacity};
+use packhorse_cluster::{ArtifactDigest, Capacity, Program};
 use packhorse_wire::{LinkSecret, WorkerIdentity};
 use packhorse_worker_agent::handoff::{Handoff, ServeTask, WorkerReport, exit_code};
 
 use crate::{
-    batch_limit::{BatchLimit, BatchLimitSearch, MemoryShortage},
+    batch_limit::{BatchLimit, BatchLimitSearch, MemoryShortage, input_bytes},
     connection::{self, Link, OpenConnections},
-    executor::{self, LOAD_LIMIT, StartError, Started, WarmUpSizes},
+    executor::{self, LOAD_LIMIT, StartError, Started, WarmUpSizes, synthetic},
     pipeline::{DeviceFailed, Pipeline},
     semaphore::Semaphore,
     status_reporter::StatusReporter,
@@ -101,8 +101,10 @@ fn run(
         }
     };
 
-    let (batch_limit, shortages) =
-        BatchLimit::new((batch_size < task.batch_size).then_some(batch_size));
+    let (batch_limit, shortages) = BatchLimit::new(
+        (batch_size < task.batch_size).then_some(batch_size),
+        synthetic_bytes(&task.execution.program)?,
+    );
     let batches = Semaphore::new(usize::MAX);
     let search = BatchLimitSearch {
         executor: Arc::clone(&executor),
@@ -172,6 +174,13 @@ fn run(
             _ => {}
         }
     }
+}
+
+/// Returns the bytes of one row of the inputs with which the batch size was found.
+fn synthetic_bytes(program: &Program) -> Result<u64, StartError> {
+    let inputs = synthetic::input_headers(program, 1);
+    let inputs = inputs.map_err(|e| StartError::permanent(e.to_string()))?;
+    Ok(input_bytes(&inputs))
 }
 
 fn identity(task: &ServeTask) -> WorkerIdentity {

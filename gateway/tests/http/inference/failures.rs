@@ -171,11 +171,12 @@ async fn a_model_without_a_worker_is_not_ready() {
     let mut gateway = InferenceGateway::start().await;
     gateway.add_model(double_model());
     until("the model", || gateway.metrics().contains("double")).await;
-    let refused = gateway.double(1, 1.0).await;
-    let error = refused.error(503);
     assert!(
-        error.contains("no replica of the model is ready"),
-        "{error}"
+        gateway
+            .double(1, 1.0)
+            .await
+            .error(503)
+            .contains("no replica of the model is ready")
     );
 }
 
