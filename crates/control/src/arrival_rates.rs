@@ -85,13 +85,8 @@ impl ArrivalRates {
             if models.get(id).is_none() {
                 continue;
             }
-            let before = match self.counted.get_mut(id) {
-                Some(counted) => std::mem::replace(counted, *count),
-                None => {
-                    self.counted.insert(id.clone(), *count);
-                    RequestCounts::default()
-                }
-            };
+            let before = self.counted.insert(id.clone(), *count);
+            let before = before.unwrap_or_default();
             let new = count.since(before).arrived;
             if is_used(id) {
                 self.standby.remove(id);

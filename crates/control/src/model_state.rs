@@ -18,6 +18,10 @@ pub struct MeasurementProgress {
 }
 
 /// The conditions from which the state of a model follows.
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "they are independent conditions"
+)]
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ModelConditions<'a> {
     /// The reason why the model cannot be served as it is registered.

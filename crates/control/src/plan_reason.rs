@@ -250,7 +250,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_reason_has_its_sentence() {
+    fn every_reason_that_an_admin_or_a_node_gives_has_its_sentence() {
         let node: NodeName = "n".parse().unwrap();
         let model: ModelId = "m:2".parse().unwrap();
         let kind: DeviceKind = "T4".parse().unwrap();
@@ -304,6 +304,20 @@ mod tests {
                     kind,
                 },
                 "larger batches of model m:2 are tried again on T4",
+            ),
+        ] {
+            assert_eq!(reason.to_string(), sentence);
+        }
+    }
+
+    #[test]
+    fn every_reason_of_the_running_cluster_has_its_sentence() {
+        let node: NodeName = "n".parse().unwrap();
+        let model: ModelId = "m:2".parse().unwrap();
+        for (reason, sentence) in [
+            (
+                PlanReason::SplitChanged(model.name.clone()),
+                "the requests of model m move to another version",
             ),
             (PlanReason::NodeRemoved(node.clone()), "node n was removed"),
             (

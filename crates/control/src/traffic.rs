@@ -526,9 +526,12 @@ impl NamedTraffic {
         let share = self.target.share(version);
         let serving_donors = || self.shares.iter().any(|(v, _)| self.target.share(*v) == 0);
         let is_proven = |version: &ModelVersion| self.proven.contains(version) || !serving_donors();
-        let first = |version: &ModelVersion, share: u32| match is_proven(version) {
-            true => share,
-            false => share.min(FIRST_STEP),
+        let first = |version: &ModelVersion, share: u32| {
+            if is_proven(version) {
+                share
+            } else {
+                share.min(FIRST_STEP)
+            }
         };
         let mut wanted = f64::from(first(&version, share));
         // What is not planned for versions that have not shown that they start is planned as before.

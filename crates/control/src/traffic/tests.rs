@@ -164,7 +164,7 @@ fn a_new_version_gets_requests_as_its_serving_replicas_are_planned_to_carry() {
 
     // After ten minutes without requests it needs no replica.
     assert_eq!(scenario.demand(1), Demand::Standby);
-    scenario.pass(RETIREMENT - TRIAL);
+    scenario.pass(RETIREMENT.saturating_sub(TRIAL));
     assert_eq!(scenario.demand(1), Demand::Retired);
 }
 
@@ -179,7 +179,7 @@ fn requests_return_to_the_old_version_while_the_new_one_fails() {
     assert_eq!(scenario.shares(), [(1, 100)]);
     // The trial begins again.
     scenario.set(2, 2, 2, 100.0);
-    scenario.pass(TRIAL - Duration::from_secs(1));
+    scenario.pass(TRIAL.saturating_sub(Duration::from_secs(1)));
     assert!(scenario.released.is_empty());
     scenario.pass(Duration::from_secs(1));
     assert_eq!(scenario.released, [v(1)]);
@@ -289,7 +289,7 @@ fn requests_that_name_a_retired_version_bring_its_replica_back() {
     scenario.pass(TRIAL);
     for _ in 0..20 {
         scenario.count(1, 1, 1);
-        scenario.pass(Duration::from_secs(60));
+        scenario.pass(Duration::from_mins(1));
     }
     assert_eq!(
         scenario.demand(1),

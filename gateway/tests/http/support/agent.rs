@@ -7,7 +7,7 @@ use packhorse_cluster::{
     ByteCount, DeviceKind, Profile, ProfileProgress, ProfileTable, ReplicaId, ReplicaState,
     ReplicaStatus, WantedProfile, WantedReplica,
 };
-use packhorse_wire::{LinkSecret, TensorHeader, WorkerIdentity};
+use packhorse_wire::{LinkSecret, WorkerIdentity};
 use reqwest::Method;
 use serde_json::{Value, json};
 
@@ -16,7 +16,7 @@ use super::{
     answer::Answer,
     gateway::Gateway,
     profile_row,
-    worker::{Batch, Worker},
+    worker::{Compute, Worker},
 };
 
 /// A scripted agent.
@@ -33,7 +33,7 @@ pub(crate) struct Agent {
     /// True if it reports a result of the wanted measurements.
     pub(crate) measures: bool,
     /// The computation of the workers that it starts; if none, the test answers their batches.
-    pub(crate) computes: Option<fn(&Batch) -> Vec<(TensorHeader, Vec<u8>)>>,
+    pub(crate) computes: Option<Compute>,
     /// The reason with which it reports every replica as failed, in place of starting it.
     pub(crate) fails: Option<String>,
     /// The GPUs that it reports.
