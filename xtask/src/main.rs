@@ -14,6 +14,7 @@ mod setup;
 mod steps;
 mod test;
 mod units;
+mod web;
 mod workspace;
 
 use clap::{Parser, Subcommand};
@@ -44,7 +45,9 @@ enum Chore {
     },
     /// Measures what needs a GPU, on this host or, packed, on another.
     GpuCheck(gpu_check::Options),
-    /// Runs every test there is, Rust and Python.
+    /// Builds the dashboard: web/dist, which the gateway embeds.
+    Web,
+    /// Runs every test there is, Rust, Python and the dashboard's.
     Test,
     /// Runs what CI runs: format, lints, licences, and every test.
     Ci,
@@ -69,6 +72,7 @@ fn main() -> anyhow::Result<()> {
         Chore::Bench(Bench::Engine(options)) => bench::engine::run(&options),
         Chore::Experiments { options } => experiments::run(&options),
         Chore::GpuCheck(options) => gpu_check::run(&options),
+        Chore::Web => web::run(),
         Chore::Test => test::run(),
         Chore::Ci => ci::run(),
     }
