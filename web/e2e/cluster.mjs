@@ -38,12 +38,26 @@ export class Cluster {
   }
 
   async start(...flags) {
+    this.flags = flags;
+    return this.#startGateway(["127.0.0.1:0", `127.0.0.1:${process.env.ADMIN_PORT ?? 0}`]);
+  }
+
+  /** Stops the gateway and starts it again at the same addresses. */
+  async restartGateway() {
+    this.gateway.expected = true;
+    const ended = new Promise((resolve) => this.gateway.once("exit", resolve));
+    this.gateway.kill("SIGTERM");
+    await ended;
+    await this.#startGateway([this.inference, this.admin].map((url) => url.replace("http://", "")));
+  }
+
+  async #startGateway([listen, admin]) {
     const state = `${this.folder}/gateway`;
-    const listeners = ["--listen", "127.0.0.1:0", "--admin-listen", `127.0.0.1:${process.env.ADMIN_PORT ?? 0}`];
-    this.gateway = this.#spawn("packhorse-gateway", { flags: ["--state-dir", state, ...listeners, ...flags] });
+    this.gateway = this.#spawn("packhorse-gateway", { flags: ["--state-dir", state, "--listen", listen, "--admin-listen", admin, ...this.flags] });
     const endpoints = await until("the gateway to listen", () => {
       try {
-        return JSON.parse(readFileSync(`${state}/endpoints.json`, "utf8"));
+        const read = JSON.parse(readFileSync(`${state}/endpoints.json`, "utf8"));
+        return read.pid === this.gateway.pid ? read : null;
       } catch {
         return null;
       }

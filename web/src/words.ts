@@ -1,6 +1,7 @@
 /** The events of a cluster as lines of a timeline. */
 
 import type { EventView } from "./api/types";
+import { subjectText } from "./live/state";
 
 /** What is drawn between two events: nothing, or the length of the pause in milliseconds. */
 export interface Line {
@@ -27,14 +28,24 @@ export function linesOf(events: readonly EventView[], level: Level, words: reado
     const text = `${event.text} ${event.reason ?? ""} ${event.kind} ${event.state}`.toLowerCase();
     if (!words.every((word) => text.includes(word))) continue;
     const newer = lines[lines.length - 1];
-    if (newer && newer.event.text === event.text && newer.event.kind === event.kind) {
-      newer.more += 1;
+    const same = level === "important" ? lines.slice(-NEAR).find((line) => repeats(line.event, event)) : undefined;
+    if (same) {
+      same.more += 1;
       continue;
     }
     const pause = newer ? newer.event.at_ms - event.at_ms : 0;
     lines.push({ event, more: 0, pause: pause >= PAUSE ? pause : null });
   }
   return lines;
+}
+
+/** The number of lines within which an event that repeats another one is counted there. */
+const NEAR = 6;
+
+/** A model drifts, or is ready for another reason, again and again: the newest time says enough. */
+function repeats(newer: EventView, older: EventView): boolean {
+  const repeatable = newer.kind === "drift" || (newer.kind === "model" && newer.state === "ready");
+  return repeatable && newer.kind === older.kind && newer.state === older.state && subjectText(newer.subject) === subjectText(older.subject);
 }
 
 const isUnderWay = (event: EventView) => event.kind === "model" && ["fetching", "planning", "loading"].includes(event.state);

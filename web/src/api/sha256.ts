@@ -4,7 +4,7 @@
  */
 
 const primes = firstPrimes(64);
-const K = Uint32Array.from(primes, (p) => fraction(Math.cbrt(p)));
+const K = Int32Array.from(primes, (p) => fraction(Math.cbrt(p)));
 const INITIAL = Uint32Array.from(primes.slice(0, 8), (p) => fraction(Math.sqrt(p)));
 
 /** The bytes that are read from a file at a time. */
@@ -20,9 +20,49 @@ function fraction(x: number): number {
   return Math.floor((x - Math.floor(x)) * 2 ** 32);
 }
 
+const words = new Int32Array(64);
+
+/** Mixes a block of 64 bytes into the state. */
+function compress(state: Uint32Array, bytes: Uint8Array, at: number): void {
+  const w = words;
+  for (let i = 0; i < 16; i++, at += 4) {
+    w[i] = (bytes[at]! << 24) | (bytes[at + 1]! << 16) | (bytes[at + 2]! << 8) | bytes[at + 3]!;
+  }
+  for (let i = 16; i < 64; i++) {
+    const x = w[i - 15]!;
+    const y = w[i - 2]!;
+    const s0 = ((x >>> 7) | (x << 25)) ^ ((x >>> 18) | (x << 14)) ^ (x >>> 3);
+    const s1 = ((y >>> 17) | (y << 15)) ^ ((y >>> 19) | (y << 13)) ^ (y >>> 10);
+    w[i] = (w[i - 16]! + s0 + w[i - 7]! + s1) | 0;
+  }
+  let a = state[0]! | 0, b = state[1]! | 0, c = state[2]! | 0, d = state[3]! | 0;
+  let e = state[4]! | 0, f = state[5]! | 0, g = state[6]! | 0, h = state[7]! | 0;
+  for (let i = 0; i < 64; i++) {
+    const s1 = ((e >>> 6) | (e << 26)) ^ ((e >>> 11) | (e << 21)) ^ ((e >>> 25) | (e << 7));
+    const t1 = (h + s1 + ((e & f) ^ (~e & g)) + K[i]! + w[i]!) | 0;
+    const s0 = ((a >>> 2) | (a << 30)) ^ ((a >>> 13) | (a << 19)) ^ ((a >>> 22) | (a << 10));
+    const t2 = (s0 + ((a & b) ^ (a & c) ^ (b & c))) | 0;
+    h = g;
+    g = f;
+    f = e;
+    e = (d + t1) | 0;
+    d = c;
+    c = b;
+    b = a;
+    a = (t1 + t2) | 0;
+  }
+  state[0]! += a;
+  state[1]! += b;
+  state[2]! += c;
+  state[3]! += d;
+  state[4]! += e;
+  state[5]! += f;
+  state[6]! += g;
+  state[7]! += h;
+}
+
 export class Sha256 {
   readonly #state = INITIAL.slice();
-  readonly #words = new Uint32Array(64);
   readonly #pending = new Uint8Array(64);
   #pendingLength = 0;
   #length = 0;
@@ -35,10 +75,10 @@ export class Sha256 {
       this.#pending.set(bytes.subarray(0, at), this.#pendingLength);
       this.#pendingLength += at;
       if (this.#pendingLength < 64) return this;
-      this.#block(this.#pending, 0);
+      compress(this.#state, this.#pending, 0);
       this.#pendingLength = 0;
     }
-    for (; at + 64 <= bytes.length; at += 64) this.#block(bytes, at);
+    for (; at + 64 <= bytes.length; at += 64) compress(this.#state, bytes, at);
     this.#pending.set(bytes.subarray(at));
     this.#pendingLength = bytes.length - at;
     return this;
@@ -56,30 +96,6 @@ export class Sha256 {
     view.setUint32(padding.length - 4, bits >>> 0);
     this.update(padding);
     return Array.from(this.#state, (word) => word.toString(16).padStart(8, "0")).join("");
-  }
-
-  #block(bytes: Uint8Array, at: number): void {
-    const w = this.#words;
-    const s = this.#state;
-    for (let i = 0; i < 16; i++, at += 4) {
-      w[i] = (bytes[at]! << 24) | (bytes[at + 1]! << 16) | (bytes[at + 2]! << 8) | bytes[at + 3]!;
-    }
-    for (let i = 16; i < 64; i++) {
-      const x = w[i - 15]!;
-      const y = w[i - 2]!;
-      const s0 = ((x >>> 7) | (x << 25)) ^ ((x >>> 18) | (x << 14)) ^ (x >>> 3);
-      const s1 = ((y >>> 17) | (y << 15)) ^ ((y >>> 19) | (y << 13)) ^ (y >>> 10);
-      w[i] = (w[i - 16]! + s0 + w[i - 7]! + s1) | 0;
-    }
-    let a = s[0]!, b = s[1]!, c = s[2]!, d = s[3]!, e = s[4]!, f = s[5]!, g = s[6]!, h = s[7]!;
-    for (let i = 0; i < 64; i++) {
-      const s1 = ((e >>> 6) | (e << 26)) ^ ((e >>> 11) | (e << 21)) ^ ((e >>> 25) | (e << 7));
-      const t1 = (h + s1 + ((e & f) ^ (~e & g)) + K[i]! + w[i]!) | 0;
-      const s0 = ((a >>> 2) | (a << 30)) ^ ((a >>> 13) | (a << 19)) ^ ((a >>> 22) | (a << 10));
-      const t2 = (s0 + ((a & b) ^ (a & c) ^ (b & c))) | 0;
-      h = g; g = f; f = e; e = (d + t1) | 0; d = c; c = b; b = a; a = (t1 + t2) | 0;
-    }
-    [a, b, c, d, e, f, g, h].forEach((value, i) => (s[i] = s[i]! + value));
   }
 }
 

@@ -10,14 +10,14 @@ import { type Column, Table } from "../ui/table";
 
 /** The files that the gateway serves, with what they vary. */
 const EXPERIMENTS: readonly { file: string; title: string }[] = [
-  { file: "6.1", title: "6.1 Five vision models on one to eight GPUs" },
-  { file: "6.10", title: "6.10 Where the time goes" },
-  { file: "6.15", title: "6.15 Rates" },
-  { file: "A.1", title: "A.1 Usher's compute requirement" },
-  { file: "A.2", title: "A.2 The MILPs' objectives" },
-  { file: "A.3", title: "A.3 SLOs" },
-  { file: "bursts", title: "Bursts" },
-  { file: "hidden-interference", title: "Unknown interference" },
+  { file: "6.1", title: "Figure 6.1: five vision models at 500 requests/s each, by GPUs" },
+  { file: "6.10", title: "Figure 6.10: two vision and two language models, by GPUs" },
+  { file: "6.15", title: "Figure 6.15: five vision models on four GPUs, by load and SLO" },
+  { file: "A.1", title: "Figure A.1: five vision models, with and without MPS shares" },
+  { file: "A.2", title: "Figure A.2: five vision models at 1,000 requests/s each, by GPUs" },
+  { file: "A.3", title: "Figure A.3: vision and language models on four GPUs, by load and SLO" },
+  { file: "bursts", title: "Arrivals in bursts" },
+  { file: "hidden-interference", title: "Interference that no policy was told of" },
 ];
 
 export interface Run {
@@ -51,7 +51,12 @@ export function Experiments() {
   const [file, setFile] = useState("6.1");
   const loaded = useLoaded(file, (signal) => getText(`/experiments/${file}.csv`, signal));
   return (
-    <Page title="Experiments" lead="The settings of the thesis in the simulator, with its V100 profiles. `cargo xtask experiments` repeats them; docs/experiments explains them." >
+    <Page title="Experiments" lead={
+        <>
+          The settings of the thesis in the simulator, with its V100 profiles. <code>cargo xtask experiments</code> repeats them; <code>docs/experiments</code> explains them.
+        </>
+      }
+    >
       <div className="stack">
         <Field label="Experiment">
           {(id) => (

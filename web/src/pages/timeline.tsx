@@ -91,7 +91,7 @@ function Events() {
               <State state={event.state} title={`${event.kind}, event ${event.id}`} />
               <span>
                 <Text event={event} />
-                {more > 0 && <span className="muted"> and {more} times before</span>}
+                {more > 0 && <span className="muted"> (and {count(more, "time")} before)</span>}
               </span>
             </li>
           ))}
@@ -145,7 +145,7 @@ function Missed({ model }: { model: string | null }) {
     { title: "Latency", cell: (r) => <span className={r.latency_ms > r.slo_ms ? "over" : ""}>{ms(r.latency_ms)}</span>, sort: (r) => r.latency_ms, numeric: true },
     { title: "SLO", cell: (r) => ms(r.slo_ms), sort: (r) => r.slo_ms, numeric: true, from: "tablet" },
     { title: "Mostly", cell: (r) => { const s = longestStage(r.stages_ms); return `${s.name} ${ms(r.stages_ms[s.key])}`; }, from: "tablet" },
-    { title: "Batch", cell: (r) => (r.batch ? `${r.batch.rows} rows` : "none"), sort: (r) => r.batch?.rows ?? 0, numeric: true, from: "desktop" },
+    { title: "Batch", cell: (r) => (r.batch ? count(r.batch.rows, "row") : "none"), sort: (r) => r.batch?.rows ?? 0, numeric: true, from: "desktop" },
     { title: "Device", cell: (r) => r.batch?.device ?? "", sort: (r) => r.batch?.device ?? "", from: "desktop" },
     { title: "Why", cell: (r) => <span className="muted" title={r.reason ?? undefined}>{r.reason}</span>, from: "desktop", grow: true },
   ];

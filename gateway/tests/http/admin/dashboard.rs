@@ -79,7 +79,10 @@ async fn a_browser_that_has_a_file_gets_it_no_second_time_and_a_new_one_compress
     let again = again.unwrap();
     assert_eq!(again.status(), 304);
     assert!(again.bytes().await.unwrap().is_empty());
-    let small = client.get(&url).header("accept-encoding", "gzip, br").send();
+    let small = client
+        .get(&url)
+        .header("accept-encoding", "gzip, br")
+        .send();
     let small = small.await.unwrap();
     assert_eq!(small.headers()["content-encoding"], "gzip");
     let small = small.bytes().await.unwrap();
