@@ -59,6 +59,8 @@ mod sampling;
 mod settle;
 mod state;
 mod status;
+mod store_again;
+mod unstored;
 mod worth;
 
 pub use agent_message::{LeaseClaim, NodeReport};

@@ -29,8 +29,17 @@ pub(crate) enum Pending {
     },
     /// A finished measurement, which counts once it is stored.
     Measured(ModelId, DeviceKind, Box<Measurement>),
-    /// A record that follows the state. It is written again with the next change if it could not be stored.
-    Behind,
+    /// A record that follows the state. It is written again later if it could not be stored.
+    Behind(Behind),
+}
+
+/// A record that follows the state.
+#[derive(Debug)]
+pub(crate) enum Behind {
+    /// The record of a node.
+    Node(NodeName),
+    /// The failure of a model.
+    Failure(ModelId),
 }
 
 /// A change that an admin made.
@@ -50,5 +59,10 @@ impl Pending {
     /// Returns true if an admin waits for the write.
     pub(crate) fn is_command(&self) -> bool {
         matches!(self, Self::Command(..))
+    }
+
+    /// Returns true if the node is being removed.
+    pub(crate) fn removes(&self, node: &NodeName) -> bool {
+        matches!(self, Self::Command(_, Change::NodeRemoved(name)) if name == node)
     }
 }
