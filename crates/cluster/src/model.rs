@@ -198,7 +198,6 @@ impl Program {
             }
             for (axis, (limit, dim)) in limits.iter().zip(&spec.shape).enumerate() {
                 let problem = match (limit, dim) {
-                    (Dim::Any, _) => continue,
                     (Dim::Fixed(_), Dim::Any) if axis < first => {
                         "the limit of the batch dimension is max_batch_size: expected -1"
                     }
@@ -206,7 +205,7 @@ impl Program {
                     (Dim::Fixed(limit), Dim::Fixed(size)) if limit != size => {
                         "a fixed dimension has its size or -1 as its limit"
                     }
-                    (Dim::Fixed(_), _) => continue,
+                    (Dim::Any | Dim::Fixed(_), _) => continue,
                 };
                 return Err(format!("dimension {axis}: {problem}"));
             }
@@ -434,13 +433,13 @@ mod tests {
 
     #[test]
     fn limits_of_dimensions_belong_to_the_shape() {
+        let dims = |dims: &[i64]| -> Vec<Dim> {
+            dims.iter()
+                .map(|dim| Dim::try_from(*dim).unwrap())
+                .collect()
+        };
         let problem_of = |shape: &[i64], limits: Option<&[i64]>| {
             let mut spec = spec();
-            let dims = |dims: &[i64]| {
-                dims.iter()
-                    .map(|dim| Dim::try_from(*dim).unwrap())
-                    .collect()
-            };
             spec.program.inputs[0].shape = dims(shape);
             spec.program.inputs[0].max_shape = limits.map(dims);
             spec.validate().map_err(|error| {

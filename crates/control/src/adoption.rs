@@ -51,6 +51,7 @@ impl Controller {
         let first = newest.is_none() && self.state.models.len() > 0;
         if !first && self.is_unchanged(&replicas) {
             self.state.plan.forecasts = by_model(&draft.forecasts);
+            self.touch_traffic();
             self.announcements
                 .all_models(self.state.models.iter().map(|(id, _)| id));
             return;
@@ -166,6 +167,7 @@ impl Controller {
         self.tell(notice);
         self.state.plan = CurrentPlan::new(record);
         self.state.rollout.adopt(replicas);
+        self.touch_traffic();
         let known: BTreeSet<ReplicaId> = self
             .state
             .rollout
@@ -176,6 +178,13 @@ impl Controller {
         self.announcements.plan_adopted();
         self.announcements
             .all_models(self.state.models.iter().map(|(id, _)| id));
+    }
+
+    /// Notes that the planned rates of all models may have changed.
+    fn touch_traffic(&mut self) {
+        for (id, _) in self.state.models.iter() {
+            self.state.traffic.touch(&id.name);
+        }
     }
 
     /// Tells that the current plan is degraded.

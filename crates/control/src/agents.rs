@@ -234,7 +234,9 @@ impl Controller {
         self.state.rollout.touch(id);
         self.announcements.replica(id);
         if let Some(replica) = self.state.rollout.get(id) {
-            self.announcements.model(&replica.spec.model.model);
+            let model = &replica.spec.model.model;
+            self.announcements.model(model);
+            self.state.traffic.touch(&model.name);
         }
         // A lost node's replicas stay planned only while they answer.
         if self.state.serves(id) {

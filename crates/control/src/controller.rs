@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use packhorse_cluster::{ModelId, NodeName, RequestsPerSecond, Time};
+use packhorse_cluster::{ModelId, ModelName, NodeName, RequestsPerSecond, Time};
 
 use crate::{
     announcements::Announcements,
@@ -37,6 +37,7 @@ use crate::{
     restore::restored_rollout,
     rollout::{PlacedReplica, Rollout},
     state::{CurrentPlan, State},
+    traffic::{Demand, Traffic},
 };
 
 /// The longest time between two calls of the controller while nothing happens.
@@ -107,6 +108,7 @@ impl Controller {
     pub fn new(now: Time, config: Config, stored: StoredCluster) -> Self {
         let settled_by = now + config.lease;
         let rollout = restored_rollout(&stored);
+        let traffic = Traffic::restore(stored.splits);
         let horizon = config.sample_period * 2 + config.assumptions.default_load_time;
         let mut rates = ArrivalRates::new(horizon);
         let mut models = Models::default();
@@ -123,6 +125,7 @@ impl Controller {
         let settings = stored.settings;
         let mut state = State {
             models,
+            traffic,
             nodes: Nodes::restore(stored.nodes, settled_by),
             profiles: stored.profiles,
             pairs: stored.pairs,
@@ -179,6 +182,12 @@ impl Controller {
             .map(|(_, model)| Effect::Serve(ServeChange::Model(model.spec.clone())))
             .collect();
         self.effects.extend(changes);
+        let models = self.state.models.iter();
+        let names: BTreeSet<ModelName> = models.map(|(id, _)| id.name.clone()).collect();
+        for name in names {
+            self.state.traffic.touch(&name);
+            self.serve_split(&name);
+        }
     }
 
     /// Handles an event.
@@ -215,6 +224,7 @@ impl Controller {
             self.state.exclusions.next_end(),
             self.state.memory_limits.next_end(),
             self.drains.next_end(),
+            self.state.traffic.next_due(),
             self.planning_due(),
             (!self.is_open).then_some(self.settled_by),
         ]
@@ -254,7 +264,7 @@ impl Controller {
         if self.planning_due().is_some_and(|due| due <= now) {
             let reasons = self.planning.take_reasons();
             let input = Arc::new(self.planning_input(self.state.policy.clone(), reasons));
-            self.rates.assume(&input.rates);
+            self.rates.assume_planned(&self.state.models);
             self.state.observer.plan_requested();
             let key = self.planning.begin(Arc::clone(&input));
             self.effects.push_back(Effect::Solve(key, input));
@@ -267,9 +277,22 @@ impl Controller {
         let servable = self.state.models.iter();
         let servable = servable.filter(|(_, model)| model.failure.is_none());
         let rates: BTreeMap<ModelId, RequestsPerSecond> = servable
-            .map(|(id, model)| (id.clone(), self.rates.planned(&model.spec)))
+            .filter_map(|(id, _)| Some((id.clone(), self.demanded_rate(id)?)))
             .collect();
         PlanningInput::new(&self.state, policy, reasons, rates, self.drains.overdue())
+    }
+
+    /// Returns the rate of a version to plan with; `None` if it gets no replica.
+    pub(crate) fn demanded_rate(&self, id: &ModelId) -> Option<RequestsPerSecond> {
+        let newest = self.state.models.newest(&id.name)?;
+        match self.state.traffic.demand(id) {
+            Demand::Share(share) => {
+                let rate = self.rates.planned(&newest.spec);
+                RequestsPerSecond::new(rate.get() * share).ok()
+            }
+            Demand::Standby => Some(self.rates.planned_standby(id)),
+            Demand::Retired => None,
+        }
     }
 
     /// Returns the time of the next plan, which waits until the nodes of the current plan have reported.

@@ -10,7 +10,7 @@ use crate::{
     keys::RequestKey,
     measurements::Measurement,
     plan_reason::PlanReasons,
-    record::{NodeRecord, PlanRecord, Settings},
+    record::{NodeRecord, PlanRecord, Settings, SplitRecord},
     rollout::PlacedReplica,
 };
 
@@ -38,6 +38,7 @@ pub(crate) enum Pending {
 pub(crate) enum Change {
     Registered(Box<ModelSpec>, u64),
     Changed(Box<ModelSpec>),
+    Split(Box<SplitRecord>),
     Removed(Vec<ModelId>),
     Profiles(ProfileTable),
     Pairs(DeviceKind, PairTable),
