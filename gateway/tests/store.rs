@@ -28,6 +28,7 @@ fn spec(model: &str, artifact: ArtifactDigest) -> ModelSpec {
         datatype: Datatype::Int64,
         shape: vec![Dim::Any, Dim::Any, Dim::Fixed(3)],
         pad,
+        max_shape: None,
     };
     let pad = Padding {
         axis: 1,

@@ -17,7 +17,7 @@ use utoipa::ToSchema;
 
 pub use model::{
     ArtifactView, ModelChange, ModelGoodput, ModelRegistration, ModelState, ModelView,
-    ProfilingView, ReplicaView, TotalGoodput,
+    ProfilingView, Promotion, ReplicaView, TotalGoodput,
 };
 pub use node::{DeviceView, NodeState, NodeTokenView, NodeView};
 pub use plan::{

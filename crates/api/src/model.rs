@@ -3,8 +3,8 @@
 pub use packhorse_cluster::ModelState;
 use packhorse_cluster::{
     ArtifactDigest, ByteCount, Capacity, ComputeShare, Datatype, DeviceId, DeviceKind, Dim,
-    ModelName, ModelVersion, Padding, RateMode, ReplicaId, ReplicaState, RequestsPerSecond,
-    TensorSpec,
+    ModelName, ModelVersion, Padding, RateMode, ReplicaId, ReplicaState, RequestsPerSecond, Split,
+    Sticky, TensorSpec,
 };
 use serde::{Deserialize, Deserializer, Serialize};
 use utoipa::ToSchema;
@@ -66,6 +66,8 @@ fn strict_tensors<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Tens
         shape: Vec<Dim>,
         #[serde(default)]
         pad: Option<Pad>,
+        #[serde(default)]
+        max_shape: Option<Vec<Dim>>,
     }
     /// A [`Padding`] without unknown fields.
     #[derive(Deserialize)]
@@ -82,11 +84,12 @@ fn strict_tensors<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Tens
         datatype: tensor.datatype,
         shape: tensor.shape,
         pad: tensor.pad.map(padding),
+        max_shape: tensor.max_shape,
     };
     Ok(tensors.into_iter().map(spec).collect())
 }
 
-/// Changes the SLO, rate, rate mode or queue limit of a model. Absent fields stay unchanged.
+/// Changes the SLO, rate, rate mode, queue limit or split of a model. Absent fields stay unchanged.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ModelChange {
@@ -109,6 +112,28 @@ pub struct ModelChange {
     )]
     #[schema(value_type = Option<u32>, minimum = 1, maximum = 1_000_000)]
     pub queue_limit: Option<Option<u32>>,
+    /// The shares of the versions in the requests that name none, in percent, which sum to 100; null lets the newest version take over by
+    /// itself. It belongs to all versions: not with `?version`.
+    #[serde(
+        default,
+        deserialize_with = "present",
+        skip_serializing_if = "Option::is_none"
+    )]
+    #[schema(value_type = Option<HashMap<String, u32>>)]
+    pub split: Option<Option<Split>>,
+    /// The choice of a version for a request: `none`, or `request-id` (requests with the same `x-request-id` get the same version).
+    /// It belongs to all versions: not with `?version`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sticky: Option<Sticky>,
+}
+
+/// Gives all requests that name no version to one.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Promotion {
+    /// The version.
+    #[schema(value_type = u32, minimum = 1, maximum = 2_147_483_647, example = 2)]
+    pub version: ModelVersion,
 }
 
 /// Deserializes a field that is present, even as null, to `Some`, so that it differs from an absent field.
@@ -149,6 +174,18 @@ pub struct ModelView {
     /// The largest number of requests in the model's queue; null if the gateway's `--queue-limit` applies.
     #[serde(default)]
     pub queue_limit: Option<u32>,
+    /// The present share of this version in the requests to the model that name no version, in percent.
+    #[schema(maximum = 100)]
+    #[serde(default)]
+    pub share_pct: u32,
+    /// The shares of the versions in percent that an admin gave; null if the newest version takes over by itself, in steps of what its
+    /// serving replicas are planned to carry.
+    #[serde(default)]
+    #[schema(value_type = Option<HashMap<String, u32>>)]
+    pub split: Option<Split>,
+    /// The choice of a version for a request: `none`, or `request-id` (requests with the same `x-request-id` get the same version).
+    #[serde(default)]
+    pub sticky: Sticky,
     /// The declared inputs.
     pub inputs: Vec<TensorSpec>,
     /// The declared outputs.

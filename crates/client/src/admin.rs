@@ -5,6 +5,7 @@ use std::io;
 use packhorse_api::{
     ArtifactView, GoodputView, ModelChange, ModelRegistration, ModelView, NodeTokenView, NodeView,
     PlanDiff, PlanPreview, PlanPreviewRequest, PlanSummary, PlanView, PolicyChange, PolicyView,
+    Promotion,
 };
 use packhorse_cluster::{
     DeviceKind, Generation, ModelName, ModelVersion, NodeName, ProfileError, ProfileTable,
@@ -140,7 +141,7 @@ impl AdminClient {
             .await
     }
 
-    /// Changes SLO, rate or queue limit of a version, by default of the newest.
+    /// Changes SLO, rate, queue limit or split of a version, by default of the newest.
     pub async fn change_model(
         &self,
         name: &ModelName,
@@ -152,6 +153,27 @@ impl AdminClient {
                 self.model_request(Method::PATCH, name, version)
                     .json(change),
             )
+            .await
+    }
+
+    /// Gives all requests that name no version to one.
+    pub async fn promote(
+        &self,
+        name: &ModelName,
+        version: ModelVersion,
+    ) -> Result<ModelView, CallError> {
+        let path = ["v1", "models", name.as_str(), "promote"];
+        let request = self.caller.request(Method::POST, path);
+        self.caller
+            .fetch(request.json(&Promotion { version }))
+            .await
+    }
+
+    /// Returns to the split before the last change.
+    pub async fn roll_back(&self, name: &ModelName) -> Result<ModelView, CallError> {
+        let path = ["v1", "models", name.as_str(), "rollback"];
+        self.caller
+            .fetch(self.caller.request(Method::POST, path))
             .await
     }
 

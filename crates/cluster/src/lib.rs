@@ -19,6 +19,7 @@ mod problem;
 mod profile;
 mod replica;
 mod shortfall;
+mod split;
 mod tensor;
 mod units;
 
@@ -45,5 +46,8 @@ pub use problem::{Conditions, DemandedModel, NetworkModel, Problem, ProblemError
 pub use profile::{Profile, ProfileError, ProfileRow, ProfileTable};
 pub use replica::{PlannedReplica, Replica, ReplicaPhase, ReplicaSpec};
 pub use shortfall::Shortfall;
-pub use tensor::{Datatype, Dim, Padding, Shape, ShapeError, TensorSpec, UnknownDatatype};
+pub use split::{Split, SplitError, Sticky, UnknownSticky};
+pub use tensor::{
+    Datatype, Dim, OversizedDim, Padding, Shape, ShapeError, TensorSpec, UnknownDatatype,
+};
 pub use units::{ByteCount, ComputeShare, Percent, RequestsPerSecond, Time, UnitError};

@@ -182,6 +182,60 @@ impl Program {
         self.validate_side("outputs", &self.outputs, false)
     }
 
+    /// Checks that an input's limits belong to its shape, and that the default limit leaves room where there is none.
+    fn validate_max_shape(&self, spec: &TensorSpec, is_input: bool) -> Result<(), String> {
+        let first = usize::from(self.batches());
+        if let Some(limits) = &spec.max_shape {
+            if !is_input {
+                return Err("only inputs can be limited".to_owned());
+            }
+            if limits.len() != spec.shape.len() {
+                return Err(format!(
+                    "expected {} dimensions as in shape, got {}",
+                    spec.shape.len(),
+                    limits.len()
+                ));
+            }
+            for (axis, (limit, dim)) in limits.iter().zip(&spec.shape).enumerate() {
+                let problem = match (limit, dim) {
+                    (Dim::Fixed(_), Dim::Any) if axis < first => {
+                        "the limit of the batch dimension is max_batch_size: expected -1"
+                    }
+                    (Dim::Fixed(0), _) => "a limit must not be 0",
+                    (Dim::Fixed(limit), Dim::Fixed(size)) if limit != size => {
+                        "a fixed dimension has its size or -1 as its limit"
+                    }
+                    (Dim::Any | Dim::Fixed(_), _) => continue,
+                };
+                return Err(format!("dimension {axis}: {problem}"));
+            }
+        }
+        if !is_input {
+            return Ok(());
+        }
+        let size = |(axis, dim): (usize, &Dim)| match dim {
+            Dim::Any => spec.max_dim(axis).map_or(1, u64::cast_signed),
+            Dim::Fixed(_) => (*dim).into(),
+        };
+        let largest: Vec<i64> = spec.shape.iter().enumerate().map(size).collect();
+        let largest = Shape::new(&largest).map_err(|e| e.to_string())?;
+        // Dimensions without a limit count as 1: at least these must be possible.
+        let smallest = spec.shape.iter().enumerate().skip(first);
+        let smallest = smallest.map(|(axis, dim)| match dim {
+            Dim::Any => 1,
+            Dim::Fixed(_) => largest.dims()[axis],
+        });
+        let has_open = (first..spec.shape.len())
+            .any(|axis| spec.shape[axis] == Dim::Any && spec.max_dim(axis).is_none());
+        if has_open && smallest.product::<u64>() > TensorSpec::MAX_ROW_ELEMENTS {
+            return Err(format!(
+                "a row of an input without limits for its variable dimensions has at most {} elements; declare them",
+                TensorSpec::MAX_ROW_ELEMENTS
+            ));
+        }
+        Ok(())
+    }
+
     fn validate_side(
         &self,
         side: &str,
@@ -270,6 +324,9 @@ impl Program {
                     return error(field("pad.value"), "expected a finite number".to_owned());
                 }
             }
+            if let Err(problem) = self.validate_max_shape(spec, may_pad) {
+                return error(field("max_shape"), problem);
+            }
         }
         Ok(())
     }
@@ -286,6 +343,7 @@ mod tests {
             datatype: Datatype::Fp32,
             shape: vec![Dim::Any, Dim::Any],
             pad: None,
+            max_shape: None,
         };
         ModelSpec {
             program: Program {
@@ -371,5 +429,58 @@ mod tests {
             })),
             "inputs[0].pad.axis"
         );
+    }
+
+    #[test]
+    fn limits_of_dimensions_belong_to_the_shape() {
+        let dims = |dims: &[i64]| -> Vec<Dim> {
+            dims.iter()
+                .map(|dim| Dim::try_from(*dim).unwrap())
+                .collect()
+        };
+        let problem_of = |shape: &[i64], limits: Option<&[i64]>| {
+            let mut spec = spec();
+            spec.program.inputs[0].shape = dims(shape);
+            spec.program.inputs[0].max_shape = limits.map(dims);
+            spec.validate().map_err(|error| {
+                assert_eq!(error.field, "inputs[0].max_shape");
+                error.problem
+            })
+        };
+        assert_eq!(problem_of(&[-1, -1], Some(&[-1, 512])), Ok(()));
+        assert_eq!(problem_of(&[-1, -1, 3], Some(&[-1, -1, 3])), Ok(()));
+        for (shape, limits, problem) in [
+            (
+                &[-1, -1][..],
+                Some(&[512][..]),
+                "expected 2 dimensions as in shape, got 1",
+            ),
+            (
+                &[-1, -1],
+                Some(&[8, 512]),
+                "dimension 0: the limit of the batch dimension is max_batch_size: expected -1",
+            ),
+            (
+                &[-1, -1],
+                Some(&[-1, 0]),
+                "dimension 1: a limit must not be 0",
+            ),
+            (
+                &[-1, 3],
+                Some(&[-1, 4]),
+                "dimension 1: a fixed dimension has its size or -1 as its limit",
+            ),
+            (
+                &[-1, -1, 5_000_000],
+                None,
+                "a row of an input without limits for its variable dimensions has at most 4194304 elements; declare them",
+            ),
+        ] {
+            assert_eq!(problem_of(shape, limits), Err(problem.to_owned()));
+        }
+        assert_eq!(problem_of(&[-1, -1, 5_000_000], Some(&[-1, 2, -1])), Ok(()));
+        let mut spec = spec();
+        spec.program.outputs[0].max_shape = Some(vec![Dim::Any, Dim::Any]);
+        assert_eq!(spec.validate().unwrap_err().field, "outputs[0].max_shape");
     }
 }

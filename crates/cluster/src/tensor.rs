@@ -257,9 +257,94 @@ pub struct TensorSpec {
     /// The padding by which inputs of different lengths share a batch; not for outputs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pad: Option<Padding>,
+    /// The largest size of each dimension of an input, -1 for one without a declared limit; a list as long as `shape`. Without limits
+    /// for all of its variable dimensions, a row of the input has at most 4194304 elements.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<Vec<i64>>))]
+    pub max_shape: Option<Vec<Dim>>,
+}
+
+/// A dimension of an input that is larger than its model allows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OversizedDim {
+    /// The index of the dimension, counted with the batch dimension.
+    pub axis: usize,
+    /// The given size.
+    pub size: u64,
+    /// The largest size, with the input's other dimensions as they are.
+    pub limit: u64,
+    /// True if the model declares the limit, false if it follows from [`TensorSpec::MAX_ROW_ELEMENTS`].
+    pub declared: bool,
+}
+
+impl fmt::Display for OversizedDim {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            axis, size, limit, ..
+        } = self;
+        write!(f, "dimension {axis} is {size}, over the limit of {limit}")?;
+        if self.declared {
+            f.write_str(" that the model declares (max_shape)")
+        } else {
+            let most = TensorSpec::MAX_ROW_ELEMENTS;
+            write!(
+                f,
+                ": a row has at most {most} elements where the model declares no max_shape"
+            )
+        }
+    }
 }
 
 impl TensorSpec {
+    /// The largest number of elements of one row of an input that has a variable dimension without a declared limit.
+    pub const MAX_ROW_ELEMENTS: u64 = 4 << 20;
+
+    /// Returns the declared limit of a dimension.
+    pub fn max_dim(&self, axis: usize) -> Option<u64> {
+        match self.max_shape.as_ref()?.get(axis)? {
+            Dim::Any => None,
+            Dim::Fixed(limit) => Some(*limit),
+        }
+    }
+
+    /// Returns the variable dimension by which an input of an accepted shape is too large, if there is one. The dimensions before
+    /// `first` are not examined: 1 for a model with a batch dimension, which has a limit of its own, else 0.
+    pub fn oversized_dim(&self, shape: &Shape, first: usize) -> Option<OversizedDim> {
+        let variable = || {
+            let dims = self.shape.iter().zip(shape.dims()).enumerate().skip(first);
+            dims.filter_map(|(axis, (dim, size))| (*dim == Dim::Any).then_some((axis, *size)))
+        };
+        let over_declared = variable().find_map(|(axis, size)| {
+            let limit = self.max_dim(axis).filter(|limit| size > *limit)?;
+            Some(OversizedDim {
+                axis,
+                size,
+                limit,
+                declared: true,
+            })
+        });
+        if over_declared.is_some() {
+            return over_declared;
+        }
+        let without_limit = variable().filter(|(axis, _)| self.max_dim(*axis).is_none());
+        let (axis, size) = without_limit.max_by_key(|(_, size)| *size)?;
+        let others = |(other, size): (usize, &u64)| if other == axis { 1 } else { (*size).max(1) };
+        // No overflow: `Shape` limits the product of its dimensions, counting those of 0 as 1.
+        let others: u64 = shape
+            .dims()
+            .iter()
+            .enumerate()
+            .skip(first)
+            .map(others)
+            .product();
+        let limit = Self::MAX_ROW_ELEMENTS / others;
+        (size > limit).then_some(OversizedDim {
+            axis,
+            size,
+            limit,
+            declared: false,
+        })
+    }
     /// Returns true if a tensor of this shape matches the signature.
     pub fn accepts(&self, shape: &Shape) -> bool {
         self.shape.len() == shape.rank()
@@ -331,6 +416,49 @@ mod tests {
             serde_json::from_str::<TensorSpec>(r#"{"name":"x","datatype":"FP33","shape":[]}"#)
                 .is_err()
         );
+    }
+
+    #[test]
+    fn a_variable_dimension_has_its_declared_limit_or_shares_that_of_a_row() {
+        let spec = |json: &str| -> TensorSpec { serde_json::from_str(json).unwrap() };
+        let oversized = |spec: &TensorSpec, dims: &[i64], first| {
+            spec.oversized_dim(&Shape::new(dims).unwrap(), first)
+                .map(|dim| (dim.axis, dim.limit, dim.declared))
+        };
+        let open = spec(r#"{"name":"x","datatype":"FP32","shape":[-1,-1,2]}"#);
+        let most = (TensorSpec::MAX_ROW_ELEMENTS / 2).cast_signed();
+        assert_eq!(oversized(&open, &[64, most, 2], 1), None);
+        let limit = most.cast_unsigned();
+        assert_eq!(
+            oversized(&open, &[1, most + 1, 2], 1),
+            Some((1, limit, false))
+        );
+        // Without a batch dimension the first dimension is one like the others.
+        assert_eq!(
+            oversized(&open, &[64, most, 2], 0),
+            Some((1, limit / 64, false))
+        );
+        // An empty dimension does not hide an absurd other one.
+        let flat = spec(r#"{"name":"x","datatype":"FP32","shape":[-1,-1,-1]}"#);
+        assert_eq!(
+            oversized(&flat, &[1, 0, 1 << 39], 1),
+            Some((2, 4 << 20, false))
+        );
+
+        let limited =
+            spec(r#"{"name":"x","datatype":"FP32","shape":[-1,-1,-1],"max_shape":[-1,512,-1]}"#);
+        assert_eq!(oversized(&limited, &[8, 512, 8192], 1), None);
+        assert_eq!(oversized(&limited, &[8, 513, 1], 1), Some((1, 512, true)));
+        assert_eq!(
+            oversized(&limited, &[8, 512, 8193], 1),
+            Some((2, 8192, false))
+        );
+        // Where all variable dimensions have declared limits, only these count.
+        let large =
+            spec(r#"{"name":"x","datatype":"FP32","shape":[-1,-1,4],"max_shape":[-1,9000000,4]}"#);
+        assert_eq!(oversized(&large, &[8, 9_000_000, 4], 1), None);
+        let fixed = spec(r#"{"name":"x","datatype":"FP32","shape":[-1,9000000]}"#);
+        assert_eq!(oversized(&fixed, &[8, 9_000_000], 1), None);
     }
 
     #[test]

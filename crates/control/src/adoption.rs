@@ -51,6 +51,7 @@ impl Controller {
         let first = newest.is_none() && self.state.models.len() > 0;
         if !first && self.is_unchanged(&replicas) {
             self.state.plan.forecasts = by_model(&draft.forecasts);
+            self.touch_traffic();
             self.announcements
                 .all_models(self.state.models.iter().map(|(id, _)| id));
             return;
@@ -167,6 +168,7 @@ impl Controller {
         self.tell(notice);
         self.state.plan = CurrentPlan::new(record);
         self.state.rollout.adopt(replicas);
+        self.touch_traffic();
         let known: BTreeSet<ReplicaId> = self
             .state
             .rollout
@@ -183,6 +185,13 @@ impl Controller {
     pub(crate) fn plan_not_stored(&mut self, now: Time, reasons: PlanReasons) {
         self.state.rollout.release();
         self.planning.not_stored(now, reasons);
+    }
+
+    /// Notes that the planned rates of all models may have changed.
+    fn touch_traffic(&mut self) {
+        for (id, _) in self.state.models.iter() {
+            self.state.traffic.touch(&id.name);
+        }
     }
 
     /// Tells that the current plan is degraded.

@@ -145,7 +145,7 @@ impl Controller {
         let model = replica.spec.model.model.clone();
         if rows < planned
             && replica.is_planned()
-            && self.state.memory_limits.lower(&model, &kind, rows)
+            && self.state.memory_limits.lower(now, &model, &kind, rows)
         {
             let reason = PlanReason::BatchLimit {
                 model,
@@ -235,7 +235,9 @@ impl Controller {
         self.state.rollout.touch(id);
         self.announcements.replica(id);
         if let Some(replica) = self.state.rollout.get(id) {
-            self.announcements.model(&replica.spec.model.model);
+            let model = &replica.spec.model.model;
+            self.announcements.model(model);
+            self.state.traffic.touch(&model.name);
         }
         // A lost node's replicas stay planned only while they answer.
         if self.state.serves(id) {

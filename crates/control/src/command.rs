@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use packhorse_cluster::{
     ArtifactDigest, DeviceKind, ModelId, ModelName, ModelSpec, ModelSpecError, ModelVersion,
-    NodeName, ProfileTable, RateMode, RequestsPerSecond, Scheduling,
+    NodeName, ProfileTable, RateMode, RequestsPerSecond, Scheduling, Split, Sticky,
 };
 use packhorse_contention::PairTable;
 
@@ -21,6 +21,8 @@ pub enum Command {
     Register(Box<ModelSpec>, u64),
     /// Changes a version of a model, the newest if none is given.
     ChangeModel(ModelName, Option<ModelVersion>, ModelSpecChange),
+    /// Changes how a model's requests are split over its versions.
+    Split(ModelName, SplitChange),
     /// Removes a version of a model, or all if none is given.
     RemoveModel(ModelName, Option<ModelVersion>),
     /// Adds profiles. They replace existing ones of the same model and kind of device.
@@ -51,6 +53,18 @@ pub struct ModelSpecChange {
     pub rate_mode: Option<RateMode>,
     /// The largest number of requests in the queue; none inside restores the gateway's limit.
     pub queue_limit: Option<Option<u32>>,
+}
+
+/// The change of a model's split.
+#[derive(Clone, Debug, PartialEq)]
+pub enum SplitChange {
+    /// Sets what is present: the shares, where none inside lets the newest version take over by itself, and the choice of a version for
+    /// a request.
+    Set(Option<Option<Split>>, Option<Sticky>),
+    /// Gives all requests to a version.
+    Promote(ModelVersion),
+    /// Returns to the shares before the last change.
+    RollBack,
 }
 
 /// The reason why a write failed.
@@ -99,6 +113,14 @@ pub enum CommandError {
     /// The model of this name does not have this version.
     #[error("model {0} has no version {1}")]
     UnknownVersion(ModelName, ModelVersion),
+    /// The declared rate belongs to the model's name, and the newest version has it.
+    #[error(
+        "rate_rps and rate belong to all versions of model {0} and are those of its newest, version {1}: change them without ?version"
+    )]
+    RateOfOlderVersion(ModelName, ModelVersion),
+    /// The split was never changed.
+    #[error("the split of model {0} has not been changed, so that there is none to return to")]
+    NoEarlierSplit(ModelName),
     /// No node has this name.
     #[error("no node has the name {0}")]
     UnknownNode(NodeName),

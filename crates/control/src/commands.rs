@@ -34,6 +34,7 @@ impl Controller {
             Command::ChangeModel(name, version, change) => {
                 self.change_model(&name, version, change)?
             }
+            Command::Split(name, change) => self.change_split(&name, change)?,
             Command::RemoveModel(name, version) => Some(self.remove_model(&name, version)?),
             Command::ImportProfiles(profiles) if profiles.is_empty() => None,
             Command::ImportProfiles(profiles) => Some((
@@ -90,6 +91,12 @@ impl Controller {
         change: ModelSpecChange,
     ) -> Result<Option<(Write, Change)>, CommandError> {
         let id = self.state.models.find(name, version)?;
+        if change.rate.is_some() || change.rate_mode.is_some() {
+            let newest = self.state.models.find(name, None)?.version;
+            if newest != id.version {
+                return Err(CommandError::RateOfOlderVersion(name.clone(), newest));
+            }
+        }
         let model = self.state.models.get(&id).expect("it was just found");
         let mut spec = ModelSpec::clone(&model.spec);
         spec.slo = change.slo.unwrap_or(spec.slo);
@@ -203,6 +210,13 @@ impl Controller {
         match change {
             Change::Registered(spec, bytes) => self.registered(now, *spec, bytes),
             Change::Changed(spec) => self.model_changed(now, *spec),
+            Change::Split(record) => {
+                let name = record.name.clone();
+                self.state.traffic.set_record(*record);
+                for id in self.state.models.versions(&name) {
+                    self.announcements.changed_model(id);
+                }
+            }
             Change::Removed(ids) => {
                 for id in ids {
                     self.model_removed(now, id);
@@ -239,6 +253,7 @@ impl Controller {
         let is_profiled = |kind: &_| profiles.get(&id, kind).is_some();
         self.state.measurements.add_model(&id, is_profiled);
         self.announcements.model(&id);
+        self.state.traffic.touch(&id.name);
         self.request_plan(now, PlanReason::ModelRegistered(id));
     }
 
@@ -253,7 +268,7 @@ impl Controller {
         };
         if model.spec.rate != before.rate {
             // The declared rate is the prior of the measured one.
-            self.rates.add(now, &model.spec);
+            self.rates.begin_again(now, &model.spec);
         }
         let change = ServeChange::Model(model.spec.clone());
         self.serve(change);
@@ -273,7 +288,9 @@ impl Controller {
         self.state.profiles.remove_model(&id);
         self.state.plan.forecasts.remove(&id);
         self.state.rollout.touch_model(&id);
-        self.rates.remove(&id);
+        let is_last = self.state.models.versions(&id.name).next().is_none();
+        self.rates.remove(&id, is_last);
+        self.state.traffic.touch(&id.name);
         self.serve(ServeChange::RemoveModel(id.clone()));
         self.announcements.remove_model(&id);
         self.tell(Notice::Model(id.clone(), None, None));
@@ -290,6 +307,7 @@ impl Controller {
             self.store_failure(id);
             self.state.measurements.remove_model(id);
             self.announcements.model(id);
+            self.state.traffic.touch(&id.name);
             self.request_plan(now, PlanReason::ModelFailed(id.clone()));
         }
     }

@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use packhorse_cluster::{ModelId, NodeName, RequestsPerSecond, Time};
+use packhorse_cluster::{ModelId, ModelName, NodeName, RequestsPerSecond, Time};
 
 use crate::{
     announcements::Announcements,
@@ -37,6 +37,7 @@ use crate::{
     restore::restored_rollout,
     rollout::{PlacedReplica, Rollout},
     state::{CurrentPlan, State},
+    traffic::{Demand, Traffic},
     unstored::Unstored,
 };
 
@@ -109,6 +110,7 @@ impl Controller {
     pub fn new(now: Time, config: Config, stored: StoredCluster) -> Self {
         let settled_by = now + config.lease;
         let rollout = restored_rollout(&stored);
+        let traffic = Traffic::restore(stored.splits);
         let horizon = config.sample_period * 2 + config.assumptions.default_load_time;
         let mut rates = ArrivalRates::new(horizon);
         let mut models = Models::default();
@@ -125,6 +127,7 @@ impl Controller {
         let settings = stored.settings;
         let mut state = State {
             models,
+            traffic,
             nodes: Nodes::restore(stored.nodes, settled_by),
             profiles: stored.profiles,
             pairs: stored.pairs,
@@ -182,6 +185,12 @@ impl Controller {
             .map(|(_, model)| Effect::Serve(ServeChange::Model(model.spec.clone())))
             .collect();
         self.effects.extend(changes);
+        let models = self.state.models.iter();
+        let names: BTreeSet<ModelName> = models.map(|(id, _)| id.name.clone()).collect();
+        for name in names {
+            self.state.traffic.touch(&name);
+            self.serve_split(&name);
+        }
     }
 
     /// Handles an event.
@@ -217,7 +226,9 @@ impl Controller {
             self.state.nodes.next_expiry(),
             self.state.exclusions.next_end(),
             self.state.restarts.next_due(),
+            self.state.memory_limits.next_end(),
             self.drains.next_end(),
+            self.state.traffic.next_due(),
             self.planning_due(),
             (!self.is_open).then_some(self.settled_by),
         ]
@@ -242,6 +253,7 @@ impl Controller {
     fn do_due(&mut self, now: Time) {
         self.expire_leases(now);
         self.end_exclusions(now);
+        self.end_memory_limits(now);
         self.end_drains(now);
         self.restart_due(now);
         if now >= self.sample_due {
@@ -258,7 +270,7 @@ impl Controller {
         if self.planning_due().is_some_and(|due| due <= now) {
             let reasons = self.planning.take_reasons();
             let input = Arc::new(self.planning_input(self.state.policy.clone(), reasons));
-            self.rates.assume(&input.rates);
+            self.rates.assume_planned(&self.state.models);
             self.state.observer.plan_requested();
             let key = self.planning.begin(Arc::clone(&input));
             self.effects.push_back(Effect::Solve(key, input));
@@ -271,9 +283,22 @@ impl Controller {
         let servable = self.state.models.iter();
         let servable = servable.filter(|(_, model)| model.failure.is_none());
         let rates: BTreeMap<ModelId, RequestsPerSecond> = servable
-            .map(|(id, model)| (id.clone(), self.rates.planned(&model.spec)))
+            .filter_map(|(id, _)| Some((id.clone(), self.demanded_rate(id)?)))
             .collect();
         PlanningInput::new(&self.state, policy, reasons, rates, self.drains.overdue())
+    }
+
+    /// Returns the rate of a version to plan with; `None` if it gets no replica.
+    pub(crate) fn demanded_rate(&self, id: &ModelId) -> Option<RequestsPerSecond> {
+        let newest = self.state.models.newest(&id.name)?;
+        match self.state.traffic.demand(id) {
+            Demand::Share(share) => {
+                let rate = self.rates.planned(&newest.spec);
+                RequestsPerSecond::new(rate.get() * share).ok()
+            }
+            Demand::Standby => Some(self.rates.planned_standby(id)),
+            Demand::Retired => None,
+        }
     }
 
     /// Returns the time of the next plan, which waits until the nodes of the current plan have reported.
@@ -334,6 +359,20 @@ impl Controller {
         for (device, model) in self.state.exclusions.end_due(now) {
             self.announcements.device_ready(&device, &model);
             self.request_plan(now, PlanReason::Retry { model, device });
+        }
+    }
+
+    fn end_memory_limits(&mut self, now: Time) {
+        if self
+            .state
+            .memory_limits
+            .next_end()
+            .is_none_or(|end| end > now)
+        {
+            return;
+        }
+        for (model, kind) in self.state.memory_limits.end_due(now) {
+            self.request_plan(now, PlanReason::LargerBatches { model, kind });
         }
     }
 

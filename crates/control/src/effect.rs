@@ -1,10 +1,10 @@
 //! The effects that the controller asks its driver for.
 
-use std::{net::SocketAddr, sync::Arc};
+use std::{collections::BTreeMap, net::SocketAddr, sync::Arc};
 
 use packhorse_cluster::{
-    Capacity, DeviceKind, Discipline, ModelId, ModelSpec, NodeName, Profile, ProfileTable, Program,
-    Replica, ReplicaId, WantedState,
+    Capacity, DeviceKind, Discipline, ModelId, ModelName, ModelSpec, ModelVersion, NodeName,
+    Profile, ProfileTable, Program, Replica, ReplicaId, Sticky, WantedState,
 };
 use packhorse_contention::PairTable;
 
@@ -13,7 +13,7 @@ use crate::{
     keys::{Receipt, RequestKey, SolveKey},
     notice::Notice,
     planning_input::PlanningInput,
-    record::{NodeRecord, PlanRecord, Settings},
+    record::{NodeRecord, PlanRecord, Settings, SplitRecord},
 };
 
 /// An effect. The driver carries effects out in the order in which [`Controller::poll`](crate::Controller::poll) returns them; it may
@@ -47,7 +47,9 @@ pub enum Write {
     UpdateModel(Box<ModelSpec>),
     /// Notes the reason why a model cannot be served as it is registered.
     FailModel(ModelId, String),
-    /// Removes models and their profiles.
+    /// Adds or replaces the split of a model.
+    UpsertSplit(Box<SplitRecord>),
+    /// Removes models and their profiles, and the splits of those that have no version left.
     DeleteModels(Vec<ModelId>),
     /// Adds or replaces profiles, with the recorded kernels of a measurement as CSV.
     UpsertProfiles(ProfileTable, Option<String>),
@@ -72,6 +74,8 @@ pub enum ServeChange {
     Model(Arc<ModelSpec>),
     /// Removes a model.
     RemoveModel(ModelId),
+    /// Changes the shares of a model's versions in the requests that name none.
+    Split(ModelName, VersionShares),
     /// Adds a replica, or changes it.
     Replica(Box<Target>),
     /// Removes a replica, once it has answered what it has.
@@ -80,6 +84,15 @@ pub enum ServeChange {
     Discipline(Discipline),
     /// From now on the gateway is ready: after a start, the replicas of the stored plan serve, or had the time to.
     Open,
+}
+
+/// The shares of a model's versions in the requests that name none.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VersionShares {
+    /// The shares in percent. They sum to 100, and none is 0.
+    pub shares: BTreeMap<ModelVersion, u32>,
+    /// The choice of a version for a request.
+    pub sticky: Sticky,
 }
 
 /// A replica whose worker listens, as the data plane connects to it.

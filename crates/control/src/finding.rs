@@ -52,6 +52,8 @@ pub enum Problem {
     ModelNotServed,
     /// A model is served below its rate.
     ModelShort,
+    /// A version was rolled back.
+    RolledBack,
     /// A model cannot start on a device.
     CannotStart,
     /// The lease of a node has expired.

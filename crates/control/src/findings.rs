@@ -28,6 +28,22 @@ pub(crate) fn findings(state: &State, planning: &Planning) -> Vec<Finding> {
             cure: Some("it is tried again later; the plan works around the device".to_owned()),
         });
     }
+    for (name, rejected) in state.traffic.rejected() {
+        let version = rejected.version;
+        all.push(Finding {
+            severity: Severity::Warning,
+            subject: Subject::Model(ModelId {
+                name: name.clone(),
+                version,
+            }),
+            problem: Problem::RolledBack,
+            text: format!("version {version} of model {name} was rolled back"),
+            cause: Some(rejected.reason.clone()),
+            cure: Some(
+                "register a corrected version, promote this one again, or remove it".to_owned(),
+            ),
+        });
+    }
     if let Some(trouble) = planning.trouble() {
         all.push(Finding {
             severity: Severity::Warning,
@@ -70,6 +86,9 @@ fn of_models(state: &State, all: &mut Vec<Finding>) {
         let Some(forecast) = state.plan.forecasts.get(id) else {
             continue;
         };
+        if !state.traffic.is_used(id) {
+            continue;
+        }
         let missing = forecast.rate.get() - forecast.goodput.get();
         let shortfall = forecast.shortfall.as_deref();
         if state.rollout.of_model(id).next().is_none() && forecast.rate.get() > 0.0 {

@@ -57,17 +57,19 @@ mod restore;
 mod rollout;
 mod sampling;
 mod settle;
+mod splits;
 mod state;
 mod status;
 mod store_again;
+mod traffic;
 mod unstored;
 mod worth;
 
 pub use agent_message::{LeaseClaim, NodeReport};
 pub use assumptions::Assumptions;
-pub use command::{Command, CommandError, ModelSpecChange, WriteError};
+pub use command::{Command, CommandError, ModelSpecChange, SplitChange, WriteError};
 pub use controller::{Config, Controller};
-pub use effect::{Effect, ServeChange, Target, Write};
+pub use effect::{Effect, ServeChange, Target, VersionShares, Write};
 pub use event::{
     Comparison, ComputedWork, Event, LinkState, RequestCounts, Sample, Solution, SolveError,
 };

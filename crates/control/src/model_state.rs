@@ -18,10 +18,16 @@ pub struct MeasurementProgress {
 }
 
 /// The conditions from which the state of a model follows.
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "they are independent conditions"
+)]
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ModelConditions<'a> {
     /// The reason why the model cannot be served as it is registered.
     pub(crate) failure: Option<&'a str>,
+    /// True if the version gets no requests and needs no replica.
+    pub(crate) retired: bool,
     /// The model's replicas in the plan.
     pub(crate) replicas: Vec<ReplicaConditions<'a>>,
     /// The number of replicas of earlier plans that still serve.
@@ -93,6 +99,8 @@ pub(crate) enum StateReason<'a> {
     WaitsForMemory,
     /// The node has not started a worker yet.
     WaitsForWorker,
+    /// The version has no share of the model's requests.
+    Retired,
     /// No device accepts replicas.
     WaitsForNode,
     /// A device measures another model first.
@@ -138,6 +146,10 @@ impl fmt::Display for StateReason<'_> {
                 None,
             ),
             Self::WaitsForWorker => ("waiting for the node to start a worker", None),
+            Self::Retired => (
+                "its share of the model's requests is 0 %, so that it needs no replica",
+                None,
+            ),
             Self::WaitsForNode => ("waiting for a node that accepts replicas", None),
             Self::WaitsForMeasurement => {
                 ("waiting for a device that is measuring another model", None)
@@ -181,6 +193,9 @@ impl<'a> ModelConditions<'a> {
         if let Some(replica) = self.replicas.iter().min_by_key(|r| r.distance()) {
             let (state, reason) = replica.starting();
             return (state, Some(reason));
+        }
+        if self.retired {
+            return (ModelState::Unplaced, Some(StateReason::Retired));
         }
         if self.devices == 0 {
             return (ModelState::Registered, Some(StateReason::WaitsForNode));

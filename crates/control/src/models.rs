@@ -42,6 +42,11 @@ impl Models {
         self.by_id.get(id)
     }
 
+    /// Returns the newest version of a model.
+    pub(crate) fn newest(&self, name: &ModelName) -> Option<&Model> {
+        self.get(self.versions(name).next_back()?)
+    }
+
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&ModelId, &Model)> {
         self.by_id.iter()
     }

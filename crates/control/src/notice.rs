@@ -21,6 +21,8 @@ pub enum Notice {
     Device(DeviceId, DeviceNotice, String),
     /// A plan came into a state; the number is none for a plan that was not adopted.
     Plan(Option<Generation>, PlanNotice, String),
+    /// A version answered fewer requests within the SLO than the one before it, which has the requests again; with the reason.
+    RolledBack(ModelId, String),
     /// The observations of a model are away from what the plan assumes.
     Drift(ModelId, Drift, String),
     /// A finding appeared, or is over.

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use packhorse_cluster::{DeviceKind, ModelId, ModelSpec, NodeName, ProfileTable, Scheduling, Time};
+use packhorse_cluster::{
+    DeviceKind, ModelId, ModelName, ModelSpec, NodeName, ProfileTable, Scheduling, Time,
+};
 use packhorse_contention::PairTable;
 
 use crate::{
@@ -10,7 +12,7 @@ use crate::{
     keys::RequestKey,
     measurements::Measurement,
     plan_reason::PlanReasons,
-    record::{NodeRecord, PlanRecord, Settings},
+    record::{NodeRecord, PlanRecord, Settings, SplitRecord},
     rollout::PlacedReplica,
 };
 
@@ -40,6 +42,8 @@ pub(crate) enum Behind {
     Node(NodeName),
     /// The failure of a model.
     Failure(ModelId),
+    /// The split of a model.
+    Split(ModelName),
 }
 
 /// A change that an admin made.
@@ -47,6 +51,7 @@ pub(crate) enum Behind {
 pub(crate) enum Change {
     Registered(Box<ModelSpec>, u64),
     Changed(Box<ModelSpec>),
+    Split(Box<SplitRecord>),
     Removed(Vec<ModelId>),
     Profiles(ProfileTable),
     Pairs(DeviceKind, PairTable),

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use packhorse_cluster::{
-    DeviceId, DeviceKind, Discipline, ModelId, NodeName, RequestsPerSecond, Scheduling,
+    DeviceId, DeviceKind, Discipline, ModelId, ModelName, NodeName, RequestsPerSecond, Scheduling,
 };
 
 /// A reason for which a plan is requested. Its `Display` text is stored with the plan and shown by the API.
@@ -27,6 +27,8 @@ pub enum PlanReason {
     ModelRegistered(ModelId),
     /// The SLO or the rate of a model was changed.
     ModelChanged(ModelId),
+    /// The requests of a model move from one version to another.
+    SplitChanged(ModelName),
     /// A model was removed.
     ModelRemoved(ModelId),
     /// A model was found to be unservable as it is registered.
@@ -47,6 +49,13 @@ pub enum PlanReason {
         rows: u32,
         /// The planned batch size.
         planned: u32,
+    },
+    /// Batches of a model that there was no memory for are tried again.
+    LargerBatches {
+        /// The model.
+        model: ModelId,
+        /// The kind of device.
+        kind: DeviceKind,
     },
     /// The requests of a model arrive at another rate than the current plan assumes.
     Rate {
@@ -120,6 +129,9 @@ impl fmt::Display for PlanReason {
             }
             Self::ModelRegistered(model) => write!(f, "model {model} was registered"),
             Self::ModelChanged(model) => write!(f, "model {model} was changed"),
+            Self::SplitChanged(name) => {
+                write!(f, "the requests of model {name} move to another version")
+            }
             Self::ModelRemoved(model) => write!(f, "model {model} was removed"),
             Self::ModelFailed(model) => write!(f, "model {model} failed"),
             Self::ModelMeasured(model, kind) => write!(f, "model {model} was measured on {kind}"),
@@ -134,6 +146,12 @@ impl fmt::Display for PlanReason {
                 f,
                 "model {model} has memory for batches of {rows} on {kind}, not of {planned}"
             ),
+            Self::LargerBatches { model, kind } => {
+                write!(
+                    f,
+                    "larger batches of model {model} are tried again on {kind}"
+                )
+            }
             Self::Rate {
                 model,
                 rate,
@@ -232,7 +250,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_reason_has_its_sentence() {
+    fn every_reason_that_an_admin_or_a_node_gives_has_its_sentence() {
         let node: NodeName = "n".parse().unwrap();
         let model: ModelId = "m:2".parse().unwrap();
         let kind: DeviceKind = "T4".parse().unwrap();
@@ -274,11 +292,32 @@ mod tests {
             (
                 PlanReason::BatchLimit {
                     model: model.clone(),
-                    kind,
+                    kind: kind.clone(),
                     rows: 4,
                     planned: 8,
                 },
                 "model m:2 has memory for batches of 4 on T4, not of 8",
+            ),
+            (
+                PlanReason::LargerBatches {
+                    model: model.clone(),
+                    kind,
+                },
+                "larger batches of model m:2 are tried again on T4",
+            ),
+        ] {
+            assert_eq!(reason.to_string(), sentence);
+        }
+    }
+
+    #[test]
+    fn every_reason_of_the_running_cluster_has_its_sentence() {
+        let node: NodeName = "n".parse().unwrap();
+        let model: ModelId = "m:2".parse().unwrap();
+        for (reason, sentence) in [
+            (
+                PlanReason::SplitChanged(model.name.clone()),
+                "the requests of model m move to another version",
             ),
             (PlanReason::NodeRemoved(node.clone()), "node n was removed"),
             (

@@ -18,7 +18,7 @@ use crate::{
     nodes::Node,
     predictions::PredictedGoodput,
     rates::RateEstimate,
-    record::{Forecast, PlanRecord},
+    record::{Forecast, PlanRecord, SplitRecord},
     status::{ModelStatus, model_status},
 };
 
@@ -78,8 +78,18 @@ impl Controller {
 
     /// Returns the rate of a model that the next plan is made for; `None` if it is not registered.
     pub fn planned_rate(&self, id: &ModelId) -> Option<RequestsPerSecond> {
-        let model = self.state.models.get(id)?;
-        Some(self.rates.planned(&model.spec))
+        self.state.models.get(id)?;
+        self.demanded_rate(id)
+    }
+
+    /// Returns the present share of a version in the requests that name none, in percent.
+    pub fn share(&self, id: &ModelId) -> u32 {
+        self.state.traffic.share(id)
+    }
+
+    /// Returns the split of a model's requests over its versions.
+    pub fn split(&self, name: &ModelName) -> SplitRecord {
+        self.state.traffic.record(name)
     }
 
     /// Returns the measured rate of a model, with its interval; `None` if it is not registered.

@@ -4,8 +4,9 @@
 use std::collections::BTreeMap;
 
 use packhorse_cluster::{
-    ClusterId, DeviceId, DeviceKind, DeviceReport, Discipline, Generation, ModelId, ModelSpec,
-    NodeName, PolicyOptions, ProfileTable, Replica, RequestsPerSecond, Scheduling,
+    ClusterId, DeviceId, DeviceKind, DeviceReport, Discipline, Generation, ModelId, ModelName,
+    ModelSpec, ModelVersion, NodeName, PolicyOptions, ProfileTable, Replica, RequestsPerSecond,
+    Scheduling, Split, Sticky,
 };
 use packhorse_contention::PairTable;
 
@@ -20,6 +21,46 @@ pub struct ModelRecord {
     pub failure: Option<String>,
     /// The newest plan at the time of the registration. Plans up to this one refer to an earlier model of the same name.
     pub after_plan: Generation,
+}
+
+/// The split of a model's requests over its versions.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SplitRecord {
+    /// The model.
+    pub name: ModelName,
+    /// The shares that an admin gave; none if the newest version takes over by itself.
+    pub split: Option<Split>,
+    /// The shares before the last change, to which a rollback returns.
+    pub previous: Option<Split>,
+    /// The choice of a version for a request.
+    pub sticky: Sticky,
+    /// The version that has all requests until a newer one has taken over, if there is no split.
+    pub stable: Option<ModelVersion>,
+    /// The version that was rolled back by itself. It and those before it do not take over.
+    pub rejected: Option<RejectedVersion>,
+}
+
+/// A version that was rolled back.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RejectedVersion {
+    /// The version.
+    pub version: ModelVersion,
+    /// The reason, as text for people.
+    pub reason: String,
+}
+
+impl SplitRecord {
+    /// Returns the record of a model whose newest version takes over by itself.
+    pub fn new(name: ModelName) -> Self {
+        Self {
+            name,
+            split: None,
+            previous: None,
+            sticky: Sticky::None,
+            stable: None,
+            rejected: None,
+        }
+    }
 }
 
 /// A node with its last reported devices and its scheduling.
@@ -89,6 +130,8 @@ pub struct StoredCluster {
     pub epoch: u64,
     /// The registered models.
     pub models: Vec<ModelRecord>,
+    /// The splits of the models that have one, or had more than one version.
+    pub splits: Vec<SplitRecord>,
     /// The nodes.
     pub nodes: Vec<NodeRecord>,
     /// The newest plans, the newest first.

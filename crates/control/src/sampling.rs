@@ -14,7 +14,11 @@ use crate::{
 impl Controller {
     /// Takes a sample, and requests a plan for the models that deviate from what the current one assumes.
     pub(crate) fn sampled(&mut self, now: Time, sample: &Sample) {
-        self.rates.sample(now, &sample.models);
+        let (rates, traffic) = (&mut self.rates, &mut self.state.traffic);
+        rates.sample(now, &sample.models, &self.state.models, |id| {
+            traffic.is_used(id)
+        });
+        traffic.sample(now, &sample.models);
         let forecasts = &self.state.plan.forecasts;
         self.predictions.sample(now, &sample.models, forecasts);
         let replicas = self.state.rollout.iter();

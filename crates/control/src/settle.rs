@@ -15,11 +15,13 @@ use crate::{
 
 impl Controller {
     /// Does everything that follows from the state. The cost is in proportion to what has changed.
-    pub(crate) fn settle(&mut self, _now: Time) {
+    pub(crate) fn settle(&mut self, now: Time) {
+        self.settle_traffic(now);
         let rollout = &self.state.rollout;
         let replicas = |device: &DeviceId| rollout.on_device(device).count();
         self.state.measurements.assign(replicas);
         let observed = ObservedCluster {
+            traffic: &self.state.traffic,
             nodes: &self.state.nodes,
             links: &self.state.links,
             forecasts: &self.state.plan.forecasts,

@@ -20,12 +20,15 @@ use crate::{
     record::{Forecast, PlanRecord},
     restarts::Restarts,
     rollout::{LinkPhase, NodePhase, Observations, PlacedReplica, Rollout},
+    traffic::Traffic,
 };
 
 /// The state of the cluster.
 #[derive(Debug)]
 pub(crate) struct State {
     pub(crate) models: Models,
+    /// The shares of the models' versions.
+    pub(crate) traffic: Traffic,
     pub(crate) nodes: Nodes,
     pub(crate) profiles: ProfileTable,
     /// The measured pairs of models that share a device, by kind of device.
@@ -86,8 +89,9 @@ pub(crate) fn by_model(forecasts: &[Forecast]) -> BTreeMap<ModelId, Forecast> {
         .collect()
 }
 
-/// The nodes, links and forecasts, as the rollout observes them.
+/// The nodes, links, forecasts and shares, as the rollout observes them.
 pub(crate) struct ObservedCluster<'a> {
+    pub(crate) traffic: &'a Traffic,
     pub(crate) nodes: &'a Nodes,
     pub(crate) links: &'a BTreeMap<ReplicaId, LinkState>,
     pub(crate) forecasts: &'a BTreeMap<ModelId, Forecast>,
@@ -160,6 +164,7 @@ impl State {
     /// Returns the nodes, links and forecasts, as the rollout observes them.
     pub(crate) fn observed(&self) -> ObservedCluster<'_> {
         ObservedCluster {
+            traffic: &self.traffic,
             nodes: &self.nodes,
             links: &self.links,
             forecasts: &self.plan.forecasts,
@@ -205,6 +210,10 @@ impl Observations for ObservedCluster<'_> {
             LinkState::Drained => LinkPhase::Drained,
         };
         Some(phase)
+    }
+
+    fn successors(&self, model: &ModelId) -> Vec<ModelId> {
+        self.traffic.successors(model)
     }
 
     fn loss(&self, model: &ModelId) -> u64 {

@@ -9,6 +9,7 @@ use crate::{
     planning::Planning,
     rollout::PlacedReplica,
     state::State,
+    traffic::Demand,
 };
 
 /// The state of a model.
@@ -36,6 +37,7 @@ pub(crate) fn model_status(
     let forecast = state.plan.forecasts.get(id);
     let conditions = ModelConditions {
         failure: model.failure.as_deref(),
+        retired: state.traffic.demand(id) == Demand::Retired,
         replicas: planned
             .iter()
             .map(|r| replica_conditions(state, r))

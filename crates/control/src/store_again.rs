@@ -32,6 +32,7 @@ impl Controller {
         let Unstored {
             nodes,
             failures,
+            splits,
             measurements,
         } = std::mem::take(&mut self.unstored);
         for name in nodes {
@@ -39,6 +40,14 @@ impl Controller {
         }
         for model in failures {
             self.store_failure(&model);
+        }
+        for name in splits {
+            if self.state.models.versions(&name).next().is_none() {
+                continue;
+            }
+            let record = Box::new(self.state.traffic.record(&name));
+            let behind = Pending::Behind(Behind::Split(name));
+            self.store(Write::UpsertSplit(record), behind);
         }
         for name in measurements {
             let node = self.state.nodes.get(&name);

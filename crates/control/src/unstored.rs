@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use packhorse_cluster::{ModelId, NodeName};
+use packhorse_cluster::{ModelId, ModelName, NodeName};
 
 use crate::pending::Behind;
 
@@ -13,6 +13,8 @@ pub(crate) struct Unstored {
     pub(crate) nodes: BTreeSet<NodeName>,
     /// The models whose failures could not be stored.
     pub(crate) failures: BTreeSet<ModelId>,
+    /// The models whose splits could not be stored.
+    pub(crate) splits: BTreeSet<ModelName>,
     /// The nodes with a finished measurement that could not be stored.
     pub(crate) measurements: BTreeSet<NodeName>,
 }
@@ -23,6 +25,7 @@ impl Unstored {
         match behind {
             Behind::Node(name) => self.nodes.insert(name),
             Behind::Failure(model) => self.failures.insert(model),
+            Behind::Split(name) => self.splits.insert(name),
         };
     }
 

@@ -1,6 +1,6 @@
 //! Errors of messages. Every text may be sent to the peer: it names the field and the limit, and nothing internal.
 
-use packhorse_cluster::{Datatype, Shape, ShapeError};
+use packhorse_cluster::{Datatype, OversizedDim, Shape, ShapeError};
 
 /// The error for text that is not JSON, or not the expected JSON.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -131,6 +131,8 @@ pub enum RequestError {
         given: Shape,
         expected: String,
     },
+    #[error("input {name:?}: {dim}")]
+    OversizedDim { name: String, dim: OversizedDim },
     #[error("input {name:?}: a batch of {rows} rows, expected 1 to {limit}")]
     Rows { name: String, rows: u64, limit: u32 },
     #[error("input {name:?}: {rows} rows, but input {other:?} has {others}")]

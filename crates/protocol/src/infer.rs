@@ -98,7 +98,7 @@ fn check_inputs(given: Vec<Tensor>, program: &Program) -> Result<Vec<Tensor>, Re
                 known: list_names(&program.inputs),
             });
         };
-        check_signature(&tensor, &program.inputs[index])?;
+        check_signature(&tensor, &program.inputs[index], program.batches())?;
         if inputs[index].replace(tensor).is_some() {
             return Err(RequestError::DuplicateInput { name });
         }
@@ -129,7 +129,7 @@ fn list_names(specs: &[TensorSpec]) -> String {
     format!("{}{more}", names.join(", "))
 }
 
-fn check_signature(tensor: &Tensor, spec: &TensorSpec) -> Result<(), RequestError> {
+fn check_signature(tensor: &Tensor, spec: &TensorSpec, batches: bool) -> Result<(), RequestError> {
     let name = || tensor.name().to_owned();
     if tensor.datatype() != spec.datatype {
         let (given, expected) = (tensor.datatype(), spec.datatype);
@@ -147,7 +147,10 @@ fn check_signature(tensor: &Tensor, spec: &TensorSpec) -> Result<(), RequestErro
             expected,
         });
     }
-    Ok(())
+    match spec.oversized_dim(tensor.shape(), usize::from(batches)) {
+        Some(dim) => Err(RequestError::OversizedDim { name: name(), dim }),
+        None => Ok(()),
+    }
 }
 
 /// Returns the number of rows, which must be the same in all inputs and within the model's limit.

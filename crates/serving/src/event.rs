@@ -95,8 +95,8 @@ pub enum BatchError {
     /// The batch took longer than it may, and its worker ends: the replica is ejected. Its requests are tried again as those of a lost batch; those that
     /// cannot be end as [`RequestOutcome::Failed`].
     TimedOut,
-    /// The batch was too large to be computed or sent: its requests are tried again in other batches where time and attempts
-    /// allow.
+    /// The replica had no memory for the batch: its requests are tried again where time and attempts allow, and batches of rows
+    /// that are as long are at most half as large there for a while.
     TooLarge,
     /// The batch was not begun: its requests are tried again as if it had not been sent.
     NotBegun,

@@ -11,6 +11,7 @@ mod engine;
 mod event;
 mod health;
 mod key;
+mod memory_limits;
 mod outcome;
 mod overloaded_models;
 mod parameters;

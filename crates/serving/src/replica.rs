@@ -8,6 +8,7 @@ use packhorse_contention::ServiceTimes;
 use crate::{
     BatchKey, DeviceKey, ReplicaParameters,
     health::Health,
+    memory_limits::MemoryLimits,
     speed_estimate::{Overhead, SpeedEstimate},
 };
 
@@ -25,6 +26,7 @@ pub(crate) struct Replica {
     pub(crate) group: usize,
     pub(crate) draining: bool,
     pub(crate) health: Health,
+    pub(crate) memory_limits: MemoryLimits,
     /// The batches that it holds, in the order of dispatch.
     held: VecDeque<HeldBatch>,
     /// The time at which it should be done with the batches that it holds.
@@ -124,6 +126,7 @@ impl Replica {
             group,
             draining: false,
             health: Health::default(),
+            memory_limits: MemoryLimits::default(),
             held: VecDeque::new(),
             busy_until: now,
             turn: true,
@@ -144,6 +147,12 @@ impl Replica {
         } else {
             self.parameters.batch_size
         }
+    }
+
+    /// Returns the most rows that requests with rows of this many bytes share in one batch.
+    pub(crate) fn batch_size_of(&self, now: Time, bytes_per_row: u64) -> u32 {
+        self.batch_size()
+            .min(self.memory_limits.rows(now, bytes_per_row))
     }
 
     /// Returns the numbers of rows of a batch, from that which gets most rows per second done to that which gets least.

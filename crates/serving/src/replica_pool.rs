@@ -139,6 +139,21 @@ impl ReplicaPool {
         self.capacity.set(None);
     }
 
+    /// Takes note of a batch for which a replica had too little memory.
+    pub(crate) fn report_shortage(
+        &mut self,
+        key: ReplicaKey,
+        now: Time,
+        rows: u32,
+        bytes_per_row: u64,
+    ) {
+        self.update(key, |replica| {
+            replica
+                .memory_limits
+                .report_shortage(now, rows, bytes_per_row);
+        });
+    }
+
     /// Returns the group of replicas with these service times.
     fn group_of(&mut self, service: &ServiceTimes) -> usize {
         let known = self.groups.iter().position(|group| group == service);

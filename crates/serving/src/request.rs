@@ -22,3 +22,10 @@ pub struct Request {
     /// The time at which the answer is due.
     pub deadline: Time,
 }
+
+impl Request {
+    /// Returns the bytes that each of its rows adds to a batch, rounded up.
+    pub(crate) fn bytes_per_row(&self) -> u64 {
+        self.bytes.div_ceil(u64::from(self.rows.max(1)))
+    }
+}

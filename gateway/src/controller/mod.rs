@@ -27,7 +27,7 @@ use packhorse_cluster::{
 };
 use packhorse_contention::PairTable;
 use packhorse_control::{
-    Command, CommandError, LeaseClaim, ModelSpecChange, NodeReport, record::Settings,
+    Command, CommandError, LeaseClaim, ModelSpecChange, NodeReport, SplitChange, record::Settings,
 };
 use packhorse_placement::UnknownPolicy;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
@@ -147,6 +147,17 @@ impl Controller {
     ) -> Result<Result<ModelView, CommandError>, Stopped> {
         let command = Command::ChangeModel(name.clone(), version, change);
         self.command(command, move |task| task.find_model_view(&name, version))
+            .await
+    }
+
+    /// Changes how a model's requests are split over its versions. Returns its newest version.
+    pub async fn change_split(
+        &self,
+        name: ModelName,
+        change: SplitChange,
+    ) -> Result<Result<ModelView, CommandError>, Stopped> {
+        let command = Command::Split(name.clone(), change);
+        self.command(command, move |task| task.find_model_view(&name, None))
             .await
     }
 

@@ -95,6 +95,7 @@ impl Task {
             cluster_id: store.cluster_id().await?,
             epoch: store.begin_epoch().await?,
             models: store.models().await?,
+            splits: store.splits().await?,
             nodes: store.nodes().await?,
             plans: store.plans(None, RESTORED_PLANS).await?,
             profiles: store.profiles().await?,

@@ -48,6 +48,13 @@ impl Task {
                     object: view.map(|view| EventObject::Plan(Box::new(view))),
                 });
             }
+            Notice::RolledBack(id, reason) => {
+                tracing::warn!(model.name = %id.name, model.version = id.version.get(), reason, "a version was rolled back");
+                let text = format!("model {id} was rolled back: {reason}");
+                if let Ok(view) = self.model_view(&id) {
+                    self.events().append(NewEvent::model(view, text));
+                }
+            }
             Notice::Drift(id, drift, text) => {
                 tracing::info!(model.name = %id, "{text}");
                 self.events().append(NewEvent {

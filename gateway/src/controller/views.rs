@@ -63,6 +63,7 @@ impl Task {
         let replicas = controller.replicas_of(id);
         let replicas = replicas.filter(|replica| replica.spec.model == model.program);
         let spec = &model.spec;
+        let split = controller.split(&id.name);
         ModelView {
             name: id.name.clone(),
             version: id.version,
@@ -75,6 +76,9 @@ impl Task {
             rate_rps: spec.rate,
             rate: spec.rate_mode,
             queue_limit: spec.queue_limit,
+            share_pct: controller.share(id),
+            split: split.split,
+            sticky: split.sticky,
             inputs: spec.program.inputs.clone(),
             outputs: spec.program.outputs.clone(),
             profiled_on: controller

@@ -38,6 +38,7 @@ async fn carry_out(store: &Store, write: Write) -> Result<(), WriteError> {
             "the failure of a model",
             store.fail_model(&id, &reason).await,
         ),
+        Write::UpsertSplit(split) => ("a split", store.upsert_split(&split).await),
         Write::DeleteModels(ids) => ("the removal of a model", store.delete_models(&ids).await),
         Write::UpsertProfiles(profiles, kernels) => {
             let kernels = recorded_kernels(&profiles, kernels.as_deref());

@@ -196,6 +196,7 @@ mod tests {
                 .map(|dim| Dim::try_from(*dim).unwrap())
                 .collect(),
             pad,
+            max_shape: None,
         }
     }
 

@@ -12,7 +12,7 @@ use std::{
 use packhorse_cluster::{ModelId, ModelName, ModelSpec, ModelVersion, Time};
 use packhorse_serving::{ModelKey, Refusal};
 
-use super::load::ModelLoad;
+use super::{load::ModelLoad, version_route::VersionRoute};
 use crate::{memory::ModelMemory, telemetry::ModelTelemetry};
 
 /// A registered model version.
@@ -113,15 +113,22 @@ pub(crate) enum FindModelError {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Catalog {
     models: BTreeMap<ModelName, BTreeMap<ModelVersion, Arc<ServedModel>>>,
+    /// The choice of a version, of the models that have more than one.
+    routes: BTreeMap<ModelName, Arc<VersionRoute>>,
     /// True if the control plane has opened the data plane and it is not ending.
     open: bool,
 }
 
 impl Catalog {
     /// Creates a catalog of these models; `open` is true if requests are taken.
-    pub(super) fn new(models: impl Iterator<Item = Arc<ServedModel>>, open: bool) -> Self {
+    pub(super) fn new(
+        models: impl Iterator<Item = Arc<ServedModel>>,
+        routes: BTreeMap<ModelName, Arc<VersionRoute>>,
+        open: bool,
+    ) -> Self {
         let mut catalog = Self {
             models: BTreeMap::new(),
+            routes,
             open,
         };
         for model in models {
@@ -135,11 +142,13 @@ impl Catalog {
         catalog
     }
 
-    /// Returns a version of a model. Without a version: the newest that is ready, or else the newest.
+    /// Returns a version of a model. Without a version: the one that the model's split chooses for a request with this id; where there
+    /// is no split, the newest that is ready, or else the newest.
     pub(crate) fn find(
         &self,
         name: &ModelName,
         version: Option<ModelVersion>,
+        request_id: Option<&[u8]>,
     ) -> Result<&Arc<ServedModel>, FindModelError> {
         let versions = self
             .models
@@ -149,7 +158,15 @@ impl Catalog {
             let ready = versions.values().rev().find(|model| model.is_ready());
             ready.or_else(|| versions.values().next_back())
         };
-        let found = version.map_or_else(newest, |version| versions.get(&version));
+        let split = || {
+            let is_ready = |version| versions.get(&version).is_some_and(|model| model.is_ready());
+            let chosen = self.routes.get(name)?.choose(request_id, is_ready)?;
+            versions.get(&chosen)
+        };
+        let found = match version {
+            Some(version) => versions.get(&version),
+            None => split().or_else(newest),
+        };
         found.ok_or_else(|| {
             FindModelError::Version(name.clone(), version.unwrap_or(ModelVersion::FIRST))
         })

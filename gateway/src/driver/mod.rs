@@ -17,6 +17,7 @@ mod request;
 mod shape_class;
 mod task;
 mod threads;
+mod version_route;
 
 pub(crate) use batch::OutputRows;
 pub(crate) use batch_failure::BatchFailure;

@@ -251,12 +251,6 @@ impl Replicas {
         effects
     }
 
-    /// Handles a worker's lack of memory for a batch of so many rows. Until the worker has found the largest size that fits, it
-    /// gets at most the next smaller one of the sizes that it tries: 1, 2, 4 and so on.
-    pub(super) fn out_of_memory(&mut self, key: ReplicaKey, rows: u32) -> Option<Effect> {
-        self.lower_batch_limit(key, rows.next_power_of_two() / 2)
-    }
-
     fn lower_batch_limit(&self, key: ReplicaKey, rows: u32) -> Option<Effect> {
         let replica = self.by_key.get(&key)?;
         let rows = rows.max(1);

@@ -125,6 +125,7 @@ mod tests {
             datatype: Datatype::Uint8,
             shape: vec![Dim::Any, Dim::Any, Dim::Fixed(2)],
             pad,
+            max_shape: None,
         };
         Program {
             model: "m:1".parse().unwrap(),

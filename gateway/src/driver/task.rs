@@ -8,7 +8,7 @@ use std::{
     sync::{Arc, atomic::Ordering::Relaxed},
 };
 
-use packhorse_cluster::{ModelId, ModelSpec, Time};
+use packhorse_cluster::{ModelId, ModelName, ModelSpec, Time};
 use packhorse_control::ServeChange;
 use packhorse_serving::{
     Action, BatchKey, Engine, EngineConfig, Event, ModelKey, ModelLimits, Refusal, ReplicaKey,
@@ -29,6 +29,7 @@ use super::{
     replicas::{Effect, Replicas},
     request::{SubmittedRequest, UnansweredRequest},
     shape_class::{ShapeClasses, padded_bytes},
+    version_route::VersionRoute,
 };
 use crate::{
     clock::Clock,
@@ -57,6 +58,8 @@ pub(super) struct Driver {
     engine: Engine,
     models: BTreeMap<ModelId, Arc<ServedModel>>,
     models_by_key: BTreeMap<ModelKey, Arc<ServedModel>>,
+    /// The choice of a version, of the models that have more than one.
+    routes: BTreeMap<ModelName, Arc<VersionRoute>>,
     next_model: u32,
     replicas: Replicas,
     /// True once the control plane has opened the data plane.
@@ -93,6 +96,7 @@ impl Driver {
             engine: Engine::new(engine_config),
             models: BTreeMap::new(),
             models_by_key: BTreeMap::new(),
+            routes: BTreeMap::new(),
             next_model: 0,
             replicas: Replicas::default(),
             open: false,
@@ -231,6 +235,11 @@ impl Driver {
                     let effect = self.replicas.end(id);
                     self.apply(now, effect);
                 }
+                ServeChange::Split(name, shares) => {
+                    catalog_changed = true;
+                    let route = Arc::new(VersionRoute::new(shares));
+                    self.routes.insert(name, route);
+                }
                 ServeChange::Discipline(discipline) => {
                     self.engine.set_discipline(now, discipline);
                     self.run_actions(now);
@@ -263,7 +272,7 @@ impl Driver {
 
     fn publish_catalog(&self) {
         let open = self.open && self.shutdown_deadline.is_none();
-        let catalog = Catalog::new(self.models.values().cloned(), open);
+        let catalog = Catalog::new(self.models.values().cloned(), self.routes.clone(), open);
         self.catalog_sender.send_replace(Arc::new(catalog));
     }
 
@@ -272,6 +281,9 @@ impl Driver {
             return;
         };
         self.models_by_key.remove(&model.key);
+        if !self.models.keys().any(|other| other.name == id.name) {
+            self.routes.remove(&id.name);
+        }
         self.telemetry.remove_model(id);
         self.handle_event(now, Event::ModelRemoved { model: model.key });
         let effects = self.replicas.end_model(model.key);

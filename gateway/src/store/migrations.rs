@@ -15,7 +15,7 @@ macro_rules! migrations {
 }
 
 /// Each file's number, name and text.
-const FILES: [(&str, &str, &str); 7] = migrations![
+const FILES: [(&str, &str, &str); 8] = migrations![
     "0001" "cluster",
     "0002" "queue_limit",
     "0003" "kernels",
@@ -23,6 +23,7 @@ const FILES: [(&str, &str, &str); 7] = migrations![
     "0005" "rate_mode",
     "0006" "cluster",
     "0007" "events",
+    "0008" "splits",
 ];
 
 /// Brings a database to this version's tables.

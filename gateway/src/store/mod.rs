@@ -17,6 +17,7 @@ mod pairs;
 mod plans;
 mod profiles;
 mod settings;
+mod splits;
 
 use std::{
     path::{Path, PathBuf},

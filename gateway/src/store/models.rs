@@ -136,6 +136,9 @@ impl Store {
                     .await?;
             }
         }
+        sqlx::query("DELETE FROM splits WHERE name NOT IN (SELECT name FROM models)")
+            .execute(&mut *transaction)
+            .await?;
         transaction.commit().await?;
         Ok(())
     }

@@ -1,9 +1,11 @@
 //! The batch size that fits into memory, which a worker may find again while it serves.
 //!
-//! At its start a worker finds the sizes that fit with synthetic inputs. While it serves, inputs that are longer in a variable
-//! dimension, or a neighbour that has allocated memory since, can make a batch fail. The worker then limits batches to the next smaller
-//! size at once, and tries that size and those below it in the shapes of the failed batch, in the same pipeline as all batches, until
-//! one fits.
+//! At its start a worker finds the sizes that fit with synthetic inputs. While it serves, a neighbour that has allocated memory since
+//! can make such a batch fail. The worker then limits batches to the next smaller size at once, and tries that size and those below it
+//! in the shapes of the failed batch, in the same pipeline as all batches, until one fits.
+//!
+//! Rows that are longer than the synthetic ones, in a variable dimension, say nothing of those: the limit stays, and it is the gateway that
+//! sends smaller batches of long rows for a while.
 
 use std::{
     sync::{
@@ -31,6 +33,8 @@ use crate::{
 pub(crate) struct BatchLimit {
     /// The limit; `u32::MAX` if there is none.
     rows: AtomicU32,
+    /// The bytes of a row of the synthetic inputs. Batches of longer rows do not change the limit.
+    bytes_per_row: u64,
     shortages: mpsc::Sender<MemoryShortage>,
 }
 
@@ -41,11 +45,19 @@ pub(crate) struct MemoryShortage {
 }
 
 impl BatchLimit {
-    /// Creates a limit with the value that was found at the start, if there is one. The receiver is for [`BatchLimitSearch::run`].
-    pub(crate) fn new(limit: Option<u32>) -> (Arc<Self>, mpsc::Receiver<MemoryShortage>) {
+    /// Creates a limit with the value that was found at the start, if there is one, with rows of this many bytes. The receiver is for
+    /// [`BatchLimitSearch::run`].
+    pub(crate) fn new(
+        limit: Option<u32>,
+        bytes_per_row: u64,
+    ) -> (Arc<Self>, mpsc::Receiver<MemoryShortage>) {
         let (shortages, receiver) = mpsc::channel();
-        let rows = AtomicU32::new(limit.unwrap_or(u32::MAX));
-        (Arc::new(Self { rows, shortages }), receiver)
+        let limit = Self {
+            rows: AtomicU32::new(limit.unwrap_or(u32::MAX)),
+            bytes_per_row,
+            shortages,
+        };
+        (Arc::new(limit), receiver)
     }
 
     /// Returns the limit; `None` if all sizes fit, also those above the planned batch size, which a single large request may have.
@@ -55,8 +67,11 @@ impl BatchLimit {
     }
 
     /// Lowers the limit after a batch for which there was not enough memory. A batch of one row changes nothing: no size is smaller, and
-    /// another batch of one row may fit.
+    /// another batch of one row may fit. Nor does one of long rows.
     pub(crate) fn report_shortage(&self, rows: u32, inputs: &[TensorHeader]) {
+        if input_bytes(inputs) > self.bytes_per_row.saturating_mul(rows.into()) {
+            return;
+        }
         let Some(smaller) = sizes_below(rows).next() else {
             return;
         };
@@ -67,6 +82,11 @@ impl BatchLimit {
             inputs: inputs.to_vec(),
         });
     }
+}
+
+/// Returns the bytes of all inputs together.
+pub(crate) fn input_bytes(inputs: &[TensorHeader]) -> u64 {
+    inputs.iter().map(TensorHeader::byte_len).sum()
 }
 
 /// Returns the warm-up sizes below `rows`, the largest first.
@@ -181,11 +201,13 @@ impl BatchReply for SearchReply {
 
 #[cfg(test)]
 mod tests {
+    use packhorse_cluster::Datatype;
+
     use super::*;
 
     #[test]
     fn a_shortage_lowers_the_limit_at_once_and_it_never_grows() {
-        let (limit, shortages) = BatchLimit::new(None);
+        let (limit, shortages) = BatchLimit::new(None, 0);
         assert_eq!(limit.rows(), None);
         for (rows, expected) in [(12, 8), (16, 8), (8, 4), (3, 2), (1, 2)] {
             limit.report_shortage(rows, &[]);
@@ -194,7 +216,22 @@ mod tests {
         // No size is smaller than one row.
         let searched: Vec<u32> = shortages.try_iter().map(|shortage| shortage.rows).collect();
         assert_eq!(searched, [12, 16, 8, 3]);
-        assert_eq!(BatchLimit::new(Some(2)).0.rows(), Some(2));
+        assert_eq!(BatchLimit::new(Some(2), 0).0.rows(), Some(2));
+    }
+
+    #[test]
+    fn a_shortage_of_longer_rows_than_those_of_the_start_changes_nothing() {
+        let inputs = |rows, columns| {
+            let shape = Shape::new(&[rows, columns]).unwrap();
+            [TensorHeader::new(Datatype::Fp32, shape).unwrap()]
+        };
+        let (limit, shortages) = BatchLimit::new(None, 64);
+        limit.report_shortage(8, &inputs(8, 17));
+        assert_eq!(limit.rows(), None);
+        assert!(shortages.try_recv().is_err());
+        limit.report_shortage(8, &inputs(8, 16));
+        assert_eq!(limit.rows(), Some(4));
+        assert_eq!(shortages.try_recv().unwrap().rows, 8);
     }
 
     #[test]

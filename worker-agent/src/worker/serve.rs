@@ -2,7 +2,7 @@
 
 use std::{
     fs,
-    net::TcpListener,
+    net::{SocketAddr, TcpListener},
     path::Path,
     sync::{
         Arc,
@@ -13,14 +13,14 @@ use std::{
 };
 
 use nix::sys::signal::{SigSet, Signal};
-use packhorse_cluster::{ArtifactDigest, Capacity};
+use packhorse_cluster::{ArtifactDigest, Capacity, Program};
 use packhorse_wire::{LinkSecret, WorkerIdentity};
 use packhorse_worker_agent::handoff::{Handoff, ServeTask, WorkerReport, exit_code};
 
 use crate::{
-    batch_limit::{BatchLimit, BatchLimitSearch, MemoryShortage},
+    batch_limit::{BatchLimit, BatchLimitSearch, MemoryShortage, input_bytes},
     connection::{self, Link, OpenConnections},
-    executor::{self, LOAD_LIMIT, StartError, Started, WarmUpSizes},
+    executor::{self, Executor, LOAD_LIMIT, StartError, Started, WarmUpSizes, synthetic},
     pipeline::{DeviceFailed, Pipeline},
     semaphore::Semaphore,
     status_reporter::StatusReporter,
@@ -101,8 +101,10 @@ fn run(
         }
     };
 
-    let (batch_limit, shortages) =
-        BatchLimit::new((batch_size < task.batch_size).then_some(batch_size));
+    let (batch_limit, shortages) = BatchLimit::new(
+        (batch_size < task.batch_size).then_some(batch_size),
+        synthetic_bytes(&task.execution.program)?,
+    );
     let batches = Semaphore::new(usize::MAX);
     let search = BatchLimitSearch {
         executor: Arc::clone(&executor),
@@ -114,16 +116,8 @@ fn run(
     };
     spawn_search(search, shortages, event_sender.clone());
     let ready = {
-        let executor = Arc::clone(&executor);
-        move |batch_size: u32| WorkerReport::Ready {
-            address,
-            memory: executor.memory(batch_size),
-            capacity: Some(Capacity {
-                batch_size,
-                in_flight: task.execution.pipeline.in_flight,
-                multiprocessors: executor.multiprocessors(),
-            }),
-        }
+        let (executor, in_flight) = (Arc::clone(&executor), task.execution.pipeline.in_flight);
+        move |batch_size| ready_report(&*executor, address, batch_size, in_flight)
     };
     let connections = Semaphore::new(MAX_CONNECTIONS);
     let link = Arc::new(Link {
@@ -171,6 +165,30 @@ fn run(
             }
             _ => {}
         }
+    }
+}
+
+/// Returns the bytes of one row of the inputs with which the batch size was found.
+fn synthetic_bytes(program: &Program) -> Result<u64, StartError> {
+    let inputs = synthetic::input_headers(program, 1);
+    let inputs = inputs.map_err(|e| StartError::permanent(e.to_string()))?;
+    Ok(input_bytes(&inputs))
+}
+
+fn ready_report(
+    executor: &dyn Executor,
+    address: SocketAddr,
+    batch_size: u32,
+    in_flight: u32,
+) -> WorkerReport {
+    WorkerReport::Ready {
+        address,
+        memory: executor.memory(batch_size),
+        capacity: Some(Capacity {
+            batch_size,
+            in_flight,
+            multiprocessors: executor.multiprocessors(),
+        }),
     }
 }
 

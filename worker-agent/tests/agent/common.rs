@@ -263,6 +263,7 @@ fn program() -> Program {
         datatype: Datatype::Fp32,
         shape: vec![Dim::Any, Dim::Fixed(4)],
         pad: None,
+        max_shape: None,
     };
     Program {
         model: "m:1".parse().unwrap(),

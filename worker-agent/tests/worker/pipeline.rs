@@ -202,7 +202,8 @@ fn the_batch_size_that_fits_is_found_reported_and_kept_to() {
 fn where_memory_runs_out_while_serving_the_batch_size_that_fits_is_found_anew() {
     let spec = |name| tensor(name, "FP32", &[-1, -1]);
     // The warm-up uses 16 columns.
-    let batches = task("Glutton", program(8, vec![spec("x")], vec![spec("y")]));
+    let mut batches = task("Glutton", program(64, vec![spec("x")], vec![spec("y")]));
+    batches.batch_size = 8;
     for task in every_way(&batches) {
         let worker = Worker::serve(&task);
         let wait_for_batch_size = |size| {
@@ -232,17 +233,22 @@ fn where_memory_runs_out_while_serving_the_batch_size_that_fits_is_found_anew() 
             }
         };
         assert_eq!(ask(8, 32), Ok(()));
-        let (kind, message) = ask(8, 64).unwrap_err();
+        // Rows that are longer than those of the warm-up change nothing for others.
+        for _ in 0..2 {
+            let (kind, message) = ask(8, 64).unwrap_err();
+            assert_eq!(kind, FailureKind::OutOfMemory);
+            assert!(!message.contains("suffices"), "{message}");
+            assert_eq!(ask(8, 3), Ok(()));
+            assert_eq!(ask(4, 64), Ok(()));
+        }
+        // A request of more rows than were tried: one of the sizes below does not fit, either.
+        let (kind, message) = ask(64, 16).unwrap_err();
         assert_eq!(kind, FailureKind::OutOfMemory);
-        assert!(message.starts_with("out of memory: "), "{message}");
-        wait_for_batch_size(4);
-        let refused = "out of memory: a batch of 8 rows; the memory suffices for 4".to_owned();
-        assert_eq!(ask(8, 3), Err((FailureKind::OutOfMemory, refused)));
-        assert_eq!(ask(4, 64), Ok(()));
-        // One of the sizes below does not fit, either.
-        assert_eq!(ask(4, 150).unwrap_err().0, FailureKind::OutOfMemory);
-        wait_for_batch_size(1);
-        assert_eq!(ask(1, 150), Ok(()));
+        assert!(!message.contains("suffices"), "{message}");
+        wait_for_batch_size(16);
+        assert_eq!(ask(16, 16), Ok(()));
+        let refused = "out of memory: a batch of 17 rows; the memory suffices for 16".to_owned();
+        assert_eq!(ask(17, 3), Err((FailureKind::OutOfMemory, refused)));
         // No size is below one row, and other batches of one row fit.
         assert_eq!(ask(1, 300).unwrap_err().0, FailureKind::OutOfMemory);
         assert_eq!(ask(1, 256), Ok(()));

@@ -158,6 +158,7 @@ pub(crate) fn tensor(name: &str, datatype: &str, shape: &[i64]) -> TensorSpec {
             .map(|dim| Dim::try_from(*dim).unwrap())
             .collect(),
         pad: None,
+        max_shape: None,
     }
 }
 

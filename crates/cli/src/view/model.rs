@@ -31,6 +31,26 @@ pub(crate) fn print_list(models: &[ModelView]) -> anyhow::Result<()> {
     Ok(output::print_table(&table, "no models")?)
 }
 
+/// Prints a table with one version of a model per line.
+pub(crate) fn print_versions(versions: &[ModelView]) -> anyhow::Result<()> {
+    let header = ["VERSION", "WANTED %", "NOW %", "STATE", "REASON"];
+    let mut table = output::new_table(&header);
+    for model in versions {
+        let wanted = model.split.as_ref().map_or_else(
+            || "auto".to_owned(),
+            |split| split.share(model.version).to_string(),
+        );
+        table.add_row([
+            model.version.to_string(),
+            wanted,
+            model.share_pct.to_string(),
+            output::state_name(&model.state),
+            model.reason.clone().unwrap_or_default(),
+        ]);
+    }
+    Ok(output::print_table(&table, "no versions")?)
+}
+
 /// Prints everything that the gateway reports of a model.
 pub(crate) fn print_details(context: &Context, model: &ModelView) -> anyhow::Result<()> {
     if context.json() {
@@ -56,6 +76,12 @@ pub(crate) fn print_details(context: &Context, model: &ModelView) -> anyhow::Res
             rate_mode_text(model.rate)
         ),
     ]);
+    let split = model.split.as_ref().map_or_else(
+        || "the newest version takes over by itself".to_owned(),
+        ToString::to_string,
+    );
+    let share = model.share_pct;
+    table.add_row(["share", &format!("{share} % of the requests; {split}")]);
     table.add_row(["batch", &batch]);
     let queue = model.queue_limit.map_or_else(
         || "limited by the gateway's --queue-limit".to_owned(),

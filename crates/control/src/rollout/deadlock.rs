@@ -53,6 +53,7 @@ pub(super) fn victims(
             .iter()
             .filter(|e| e.observed.device() == stuck.device())
             .filter(|e| !gone.contains(&e.id()) && !progress_of(e).failing)
+            .filter(|e| !successors(input, e).any(|s| progress.get(s).is_some_and(|p| p.failing)))
             .min_by_key(|e| {
                 let loss = input.losses.get(e.observed.model()).copied();
                 let only = is_only_server(input, earlier, &gone, e);
@@ -109,17 +110,29 @@ fn project(
             .filter(|p| !will_serve.contains(&p.replica.id))
             .map(ObservedReplica::model)
             .collect();
+        let planned: BTreeSet<&ModelId> =
+            input.planned.iter().map(ObservedReplica::model).collect();
         let before = gone.len();
         gone.extend(
             earlier
                 .iter()
                 .filter(|e| !kept.contains(e.observed.model()))
+                .filter(|e| successors(input, e).all(|s| planned.contains(s) && !kept.contains(s)))
                 .map(EarlierReplica::id),
         );
         if gone.len() == before {
             return will_serve;
         }
     }
+}
+
+/// Returns the versions that the model of an earlier replica hands its requests over to.
+fn successors<'a>(
+    input: &'a StepInput<'_>,
+    earlier: &EarlierReplica<'_>,
+) -> impl Iterator<Item = &'a ModelId> {
+    let successors = input.successors.get(earlier.observed.model());
+    successors.into_iter().flatten()
 }
 
 /// Returns true if no other replica serves the replica's model.

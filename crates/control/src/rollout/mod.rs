@@ -6,6 +6,8 @@
 //! Otherwise they wait until the earlier replicas have gone. Only if replicas would wait for each other forever, an earlier
 //! replica is broken before its successor is made: the one whose model loses least.
 //!
+//! The replicas of a version whose requests move to another one stay until they have moved.
+//!
 //! Replicas that the new plan keeps are not touched. A new replica that fails takes no earlier one down. If the nodes cannot
 //! execute a plan any more, because a node is lost or a program fails, the planner makes a plan without them, as it does for
 //! cordoned and draining nodes.
@@ -27,8 +29,8 @@ use std::{
 };
 
 use packhorse_cluster::{
-    ByteCount, DeviceId, ModelId, NodeName, Program, ReplicaId, ReplicaPhase, ReplicaStatus,
-    WantedReplica,
+    ByteCount, DeviceId, ModelId, ModelName, ModelVersion, NodeName, Program, ReplicaId,
+    ReplicaPhase, ReplicaStatus, WantedReplica,
 };
 
 pub(crate) use identity::assign_ids;
@@ -46,6 +48,9 @@ pub(crate) trait Observations {
     fn status(&self, replica: &PlacedReplica) -> Option<&ReplicaStatus>;
     /// Returns the phase of the link to a replica; `None` if the data plane was not told to serve it.
     fn link(&self, replica: ReplicaId) -> Option<LinkPhase>;
+    /// Returns the versions that a version of a model hands its requests over to; none if it does not. Its earlier replicas stay until
+    /// it does not.
+    fn successors(&self, model: &ModelId) -> Vec<ModelId>;
     /// Returns the requests per second that a model loses with one of its replicas, in thousandths.
     fn loss(&self, model: &ModelId) -> u64;
 }
@@ -216,7 +221,7 @@ impl Rollout {
     fn dependents(&self) -> BTreeSet<ReplicaId> {
         let mut found: BTreeSet<ReplicaId> = self.touched.clone();
         let mut open: Vec<ReplicaId> = found.iter().copied().collect();
-        let mut seen_models: BTreeSet<&ModelId> = BTreeSet::new();
+        let mut seen_models: BTreeSet<&ModelName> = BTreeSet::new();
         let mut seen_devices: BTreeSet<&DeviceId> = BTreeSet::new();
         while let Some(id) = open.pop() {
             let Some(replica) = self.replicas.get(&id) else {
@@ -224,18 +229,20 @@ impl Rollout {
             };
             let model = &replica.spec.model.model;
             let device = &replica.spec.device;
-            let mut groups = Vec::new();
-            if seen_models.insert(model) {
-                groups.extend(self.by_model.get(model));
+            let mut groups: Vec<Vec<&BTreeSet<ReplicaId>>> = Vec::new();
+            if seen_models.insert(&model.name) {
+                // The versions of a model hand their requests over to each other.
+                groups.push(self.of_versions(&model.name).collect());
             }
             if seen_devices.insert(device) {
-                groups.extend(self.ids_on_device(device));
+                groups.push(self.ids_on_device(device).into_iter().collect());
             }
             for group in groups {
-                if group.is_disjoint(&self.earlier) {
+                if group.iter().all(|ids| ids.is_disjoint(&self.earlier)) {
                     continue;
                 }
-                open.extend(group.iter().filter(|id| found.insert(**id)));
+                let ids = group.into_iter().flatten();
+                open.extend(ids.filter(|id| found.insert(**id)));
             }
         }
         found
@@ -262,6 +269,10 @@ impl Rollout {
             input.memory.insert(device, observations.memory(device));
             let model = &replica.spec.model.model;
             input.losses.insert(model, observations.loss(model));
+            let successors = observations.successors(model);
+            if !successors.is_empty() {
+                input.successors.insert(model, successors);
+            }
             input.earlier.push(EarlierReplica {
                 observed,
                 kept: self.kept.contains(&replica.id),
@@ -297,6 +308,18 @@ impl Rollout {
     pub(crate) fn of_model(&self, model: &ModelId) -> impl Iterator<Item = &PlacedReplica> {
         let ids = self.by_model.get(model).into_iter().flatten();
         ids.filter_map(|id| self.replicas.get(id))
+    }
+
+    /// Returns the replicas of each version of a model.
+    fn of_versions(&self, name: &ModelName) -> impl Iterator<Item = &BTreeSet<ReplicaId>> {
+        let at = |version| ModelId {
+            name: name.clone(),
+            version,
+        };
+        let versions = self
+            .by_model
+            .range(at(ModelVersion::FIRST)..=at(ModelVersion::LAST));
+        versions.map(|(_, ids)| ids)
     }
 
     /// Returns the replicas of a device, by identity.

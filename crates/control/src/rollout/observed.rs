@@ -72,6 +72,8 @@ pub(super) struct StepInput<'a> {
     pub(super) memory: BTreeMap<&'a DeviceId, ByteCount>,
     /// The requests per second that a model loses with one of its replicas, in thousandths; those without an entry lose nothing.
     pub(super) losses: BTreeMap<&'a ModelId, u64>,
+    /// The versions that a version hands its requests over to, of the models of earlier replicas.
+    pub(super) successors: BTreeMap<&'a ModelId, Vec<ModelId>>,
 }
 
 impl ObservedReplica<'_> {

@@ -54,6 +54,7 @@ impl StepInput<'_> {
     }
 
     /// Returns the earlier replicas of the models whose replicas in the plan all serve, and of those without a replica in the plan.
+    /// Those of a version that hands its requests over stay.
     fn superseded(&self, earlier: &[EarlierReplica<'_>]) -> BTreeSet<ReplicaId> {
         let incomplete: BTreeSet<&ModelId> = self
             .planned
@@ -64,6 +65,7 @@ impl StepInput<'_> {
         earlier
             .iter()
             .filter(|e| !incomplete.contains(e.observed.model()))
+            .filter(|e| !self.successors.contains_key(e.observed.model()))
             .map(EarlierReplica::id)
             .collect()
     }

@@ -36,6 +36,7 @@ fn placement(model: &str, device: &str, memory: u64) -> Placement {
 struct SimObservations {
     nodes: BTreeMap<NodeName, SimNode>,
     links: BTreeMap<ReplicaId, LinkPhase>,
+    successors: BTreeMap<ModelId, Vec<ModelId>>,
 }
 
 #[derive(Clone)]
@@ -61,6 +62,10 @@ impl Observations for SimObservations {
 
     fn link(&self, replica: ReplicaId) -> Option<LinkPhase> {
         self.links.get(&replica).copied()
+    }
+
+    fn successors(&self, model: &ModelId) -> Vec<ModelId> {
+        self.successors.get(model).cloned().unwrap_or_default()
     }
 
     fn loss(&self, _: &ModelId) -> u64 {

@@ -28,6 +28,7 @@ impl Store {
                 cluster_id,
                 epoch: 0,
                 models: Vec::new(),
+                splits: Vec::new(),
                 nodes: Vec::new(),
                 plans: Vec::new(),
                 profiles: ProfileTable::default(),
@@ -93,8 +94,17 @@ impl Store {
                     disk.models[at].failure = Some(reason);
                 }
             }
+            Write::UpsertSplit(record) => {
+                disk.splits.retain(|split| split.name != record.name);
+                disk.splits.push(*record);
+            }
             Write::DeleteModels(ids) => {
                 disk.models.retain(|m| !ids.contains(&m.spec.program.model));
+                let models = &disk.models;
+                disk.splits.retain(|split| {
+                    let mut models = models.iter();
+                    models.any(|m| m.spec.program.model.name == split.name)
+                });
                 for id in &ids {
                     disk.profiles.remove_model(id);
                 }

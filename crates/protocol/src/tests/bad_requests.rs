@@ -1,6 +1,6 @@
 //! Errors for wrong requests, with their exact texts, as they are all that a client gets.
 
-use packhorse_cluster::{Datatype, Program};
+use packhorse_cluster::{Datatype, Dim, Program, TensorSpec};
 
 use super::{data_of, parse, program, refused, single, spec, with_inputs};
 
@@ -358,4 +358,37 @@ fn supported_parameters_are_checked() {
     );
     let request = parse(harmless.as_bytes(), None, &pair).unwrap();
     assert_eq!((request.timeout, request.priority), (None, 2));
+}
+
+#[test]
+fn a_dimension_over_its_limit_is_named_with_the_limit() {
+    let limited = |max_shape: Option<[i64; 2]>| {
+        let dims = |dims: [i64; 2]| dims.map(|dim| Dim::try_from(dim).unwrap()).to_vec();
+        let input = TensorSpec {
+            max_shape: max_shape.map(dims),
+            ..spec("ids", Datatype::Uint8, &[-1, -1])
+        };
+        program(8, vec![input])
+    };
+    let sent = |program: &Program, columns: usize| {
+        // Only the shape and the length of the data count, in either form.
+        let head = format!(
+            r#"{{"inputs":[{{"name":"ids","shape":[1,{columns}],"datatype":"UINT8","parameters":{{"binary_data_size":{columns}}}}}]}}"#
+        );
+        let length = head.len() as u64;
+        let body = [head.into_bytes(), vec![0; columns]].concat();
+        let raw = parse(&vec![0; columns], Some(0), program).map(|request| request.rows);
+        let parsed = parse(&body, Some(length), program).map(|request| request.rows);
+        assert_eq!(raw, parsed);
+        parsed
+    };
+    let short = limited(Some([-1, 512]));
+    assert_eq!(sent(&short, 512), Ok(1));
+    let message = r#"input "ids": dimension 1 is 513, over the limit of 512 that the model declares (max_shape)"#;
+    assert_eq!(sent(&short, 513), Err(message.to_owned()));
+    let open = limited(None);
+    assert_eq!(sent(&open, 4_194_304), Ok(1));
+    let message = r#"input "ids": dimension 1 is 4194305, over the limit of 4194304: a row has at most 4194304 elements where the model declares no max_shape"#;
+    assert_eq!(sent(&open, 4_194_305), Err(message.to_owned()));
+    assert_eq!(sent(&limited(Some([-1, 5_000_000])), 4_194_305), Ok(1));
 }

@@ -25,6 +25,7 @@ fn spec(name: &str, datatype: Datatype, dims: &[i64]) -> TensorSpec {
         datatype,
         shape,
         pad: None,
+        max_shape: None,
     }
 }
 

@@ -199,10 +199,14 @@ impl Deadline {
             if late { Time::MAX } else { due }
         };
         let mut due = bound(leader);
-        view.batch(leader, view.batch_limit(replica), |waiting, rows| {
-            due = due.min(bound(waiting));
-            forecast.finish(rows) <= due
-        })
+        view.batch(
+            leader,
+            view.batch_limit(replica, leader),
+            |waiting, rows| {
+                due = due.min(bound(waiting));
+                forecast.finish(rows) <= due
+            },
+        )
     }
 
     /// Returns true if more rows stand before the request than can be computed before its deadline. Counts no further than the
@@ -390,7 +394,7 @@ fn better_window<'a>(
     leader: &QueuedRequest,
     rows: u32,
 ) -> Option<Window<'a>> {
-    if rows >= view.batch_limit(replica) {
+    if rows >= view.batch_limit(replica, leader) {
         return None;
     }
     let forecast = replica.forecast(view.now);
@@ -409,7 +413,7 @@ fn best_window<'a>(
     rate: f64,
 ) -> Option<Window<'a>> {
     let forecast = replica.forecast(view.now);
-    let limit = view.batch_limit(replica);
+    let limit = view.batch_limit(replica, leader);
     let class = leader.request.class;
     let shift = PRIORITY_STEP * effective_priority(&leader.request);
     let waiting = view

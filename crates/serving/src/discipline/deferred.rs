@@ -158,14 +158,18 @@ fn candidate(
 ) -> (CandidateBatch, Time) {
     let forecast = replica.forecast(view.now);
     let (mut due, mut blocked) = (leader.request.deadline, false);
-    let batch = view.batch(leader, view.batch_limit(replica), |waiting, rows| {
-        let earliest = due.min(waiting.request.deadline);
-        blocked = forecast.finish(rows) > earliest;
-        if !blocked {
-            due = earliest;
-        }
-        !blocked
-    });
+    let batch = view.batch(
+        leader,
+        view.batch_limit(replica, leader),
+        |waiting, rows| {
+            let earliest = due.min(waiting.request.deadline);
+            blocked = forecast.finish(rows) > earliest;
+            if !blocked {
+                due = earliest;
+            }
+            !blocked
+        },
+    );
     if batch.full || blocked {
         return (batch, view.now);
     }

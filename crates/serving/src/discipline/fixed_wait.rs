@@ -55,7 +55,7 @@ impl Discipline for FixedWait {
         }
         // If all classes together have fewer rows than a batch, no batch is full: they need not be counted by class at every
         // arrival.
-        if view.queue.rows() >= u64::from(view.batch_limit(replica)) {
+        if view.queue.rows() >= u64::from(view.smallest_batch_limit(replica)) {
             for first in view.queue.first_of_each_class() {
                 let Some((key, replica)) = next_in_turn(view, first.request.rows, first.failed_on)
                 else {
@@ -87,5 +87,5 @@ fn next_in_turn(
 
 /// Returns the open batch that starts with `first`.
 fn open_batch(view: ModelView<'_>, replica: &Replica, first: &QueuedRequest) -> CandidateBatch {
-    view.batch(first, view.batch_limit(replica), |_, _| true)
+    view.batch(first, view.batch_limit(replica, first), |_, _| true)
 }

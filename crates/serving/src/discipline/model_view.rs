@@ -22,9 +22,19 @@ pub(crate) struct ModelView<'a> {
 }
 
 impl ModelView<'_> {
-    /// Returns the most rows that requests share in one batch on a replica.
-    pub(crate) fn batch_limit(self, replica: &Replica) -> u32 {
-        replica.batch_size().min(self.limits.max_batch_rows)
+    /// Returns the most rows that `first` and others of its class share in one batch on a replica.
+    pub(crate) fn batch_limit(self, replica: &Replica, first: &QueuedRequest) -> u32 {
+        self.limit_of(replica, first.request.bytes_per_row())
+    }
+
+    /// Returns the smallest limit that a batch of any class may have on a replica.
+    pub(crate) fn smallest_batch_limit(self, replica: &Replica) -> u32 {
+        self.limit_of(replica, u64::MAX)
+    }
+
+    fn limit_of(self, replica: &Replica, bytes_per_row: u64) -> u32 {
+        let rows = replica.batch_size_of(self.now, bytes_per_row);
+        rows.min(self.limits.max_batch_rows)
     }
 
     /// Returns the batch of `first` and those of its class behind it, in their order: as many as have at most `limit` rows

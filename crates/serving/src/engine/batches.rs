@@ -146,13 +146,18 @@ impl Engine {
         if matches!(error, BatchError::TimedOut | BatchError::NotBegun) {
             self.eject_hung(now, model, replica);
         }
+        let shared = self.batches[&id].requests.len() > 1;
+        if error == BatchError::TooLarge {
+            self.limit_memory(now, id);
+        }
         for waiting in self.end_flight(now, id, None) {
             let request = waiting.request.id;
             match error {
                 BatchError::ModelFailed => self.retry_elsewhere(now, waiting, replica),
                 BatchError::TimedOut => self.retry_alone(now, waiting, RequestOutcome::Failed),
-                BatchError::TooLarge => self.retry(now, waiting, RequestOutcome::Lost),
-                BatchError::NotBegun => {
+                BatchError::TooLarge if !shared => self.retry(now, waiting, RequestOutcome::Lost),
+                // Of the batch and not of its requests: the next one is at most half as large.
+                BatchError::TooLarge | BatchError::NotBegun => {
                     let attempts = waiting.attempts - 1;
                     let waiting = QueuedRequest {
                         attempts,
@@ -163,6 +168,18 @@ impl Engine {
                 BatchError::Rejected => self.finish(request, RequestOutcome::Failed),
             }
         }
+    }
+
+    /// Has later batches of rows that are as long, or longer, be smaller on the replica that had no memory for this one.
+    fn limit_memory(&mut self, now: Time, id: BatchKey) {
+        let batch = &self.batches[&id];
+        let longest = batch.requests.iter();
+        let longest = longest.map(|waiting| waiting.request.bytes_per_row()).max();
+        let (replica, rows) = (batch.replica, batch.rows);
+        let bytes_per_row = longest.unwrap_or_default();
+        self.model_mut(batch.model)
+            .pool
+            .report_shortage(replica, now, rows, bytes_per_row);
     }
 
     /// Removes a batch that came back and frees its credit. Returns its requests that were not cancelled; they are no longer

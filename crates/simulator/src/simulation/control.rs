@@ -109,6 +109,7 @@ impl<'a> Control<'a> {
                 .iter()
                 .map(|model| model_record(scenario, model))
                 .collect(),
+            splits: Vec::new(),
             nodes: nodes
                 .iter()
                 .map(|(name, node)| NodeRecord {

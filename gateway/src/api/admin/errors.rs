@@ -40,11 +40,13 @@ impl From<CommandError> for ApiError {
             CommandError::InvalidModel(_)
             | CommandError::InvalidField { .. }
             | CommandError::UnknownArtifact(_)
+            | CommandError::RateOfOlderVersion(..)
             | CommandError::TooManyPairs(_) => StatusCode::BAD_REQUEST,
             CommandError::UnknownModel(_)
             | CommandError::UnknownVersion(..)
             | CommandError::UnknownNode(_) => StatusCode::NOT_FOUND,
             CommandError::ModelExists(_)
+            | CommandError::NoEarlierSplit(_)
             | CommandError::NodeInUse(_)
             | CommandError::LeaseHeld(_)
             | CommandError::LeaseNotHeld(_) => StatusCode::CONFLICT,

@@ -174,6 +174,8 @@ fn admin_routes() -> OpenApiRouter<Admin> {
     OpenApiRouter::new()
         .routes(routes!(models::list, models::register))
         .routes(routes!(models::show, models::change, models::remove))
+        .routes(routes!(models::promote))
+        .routes(routes!(models::roll_back))
         .routes(routes!(artifacts::list))
         .routes(routes!(artifacts::put).layer(DefaultBodyLimit::disable()))
         .routes(profiles.layer(body_limit(PROFILES_LIMIT)))

@@ -6,11 +6,11 @@ use axum::{
     http::{StatusCode, header},
     response::IntoResponse,
 };
-use packhorse_api::{ErrorBody, ModelChange, ModelRegistration, ModelView};
+use packhorse_api::{ErrorBody, ModelChange, ModelRegistration, ModelView, Promotion};
 use packhorse_cluster::{
     ArtifactDigest, ModelId, ModelName, ModelSpec, ModelSpecError, ModelVersion, Program,
 };
-use packhorse_control::{CommandError, ModelSpecChange};
+use packhorse_control::{CommandError, ModelSpecChange, SplitChange};
 use serde::Deserialize;
 use utoipa::IntoParams;
 
@@ -89,14 +89,15 @@ pub(super) async fn show(
     Ok(Json(admin.controller.model(name, which.version).await??))
 }
 
-/// Changes the SLO, rate, rate mode or queue limit of a version of a model, the newest if none is given.
+/// Changes the SLO, rate, rate mode or queue limit of a version of a model, the newest if none is given, or the split of its requests over
+/// its versions.
 #[utoipa::path(
     patch, path = "/v1/models/{name}", tag = "models", security(("admin" = [])),
     params(("name" = String, Path, description = "The model's name"), WhichVersion),
     request_body = ModelChange,
     responses(
         (status = 200, body = ModelView),
-        (status = 400, description = "A field is out of its limits", body = ErrorBody),
+        (status = 400, description = "A field is out of its limits, or belongs to all versions and is given with one", body = ErrorBody),
         (status = 404, description = "The model or version is not registered", body = ErrorBody),
         (status = "default", description = "Any other failure", body = ErrorBody),
     )
@@ -107,6 +108,13 @@ pub(super) async fn change(
     Query(which): Query<WhichVersion>,
     JsonBody(change): JsonBody<ModelChange>,
 ) -> Result<Json<ModelView>, ApiError> {
+    let splits = change.split.is_some() || change.sticky.is_some();
+    if splits && which.version.is_some() {
+        return Err(ApiError::bad_request(
+            "split and sticky belong to all versions of a model: change them without ?version",
+        ));
+    }
+    let split = SplitChange::Set(change.split, change.sticky);
     let change = ModelSpecChange {
         slo: change
             .slo_ms
@@ -117,8 +125,55 @@ pub(super) async fn change(
         rate_mode: change.rate,
         queue_limit: change.queue_limit,
     };
+    if splits {
+        // The split is checked first, so that a request with a wrong one changes nothing.
+        let controller = &admin.controller;
+        let view = controller.change_split(name.clone(), split).await??;
+        if change == ModelSpecChange::default() {
+            return Ok(Json(view));
+        }
+    }
     let changed = admin.controller.change_model(name, which.version, change);
     Ok(Json(changed.await??))
+}
+
+/// Gives all requests that name no version to one, in steps of what its serving replicas are planned to carry.
+#[utoipa::path(
+    post, path = "/v1/models/{name}/promote", tag = "models", security(("admin" = [])),
+    params(("name" = String, Path, description = "The model's name")),
+    request_body = Promotion,
+    responses(
+        (status = 200, description = "The newest version", body = ModelView),
+        (status = 404, description = "The model or version is not registered", body = ErrorBody),
+        (status = "default", description = "Any other failure", body = ErrorBody),
+    )
+)]
+pub(super) async fn promote(
+    State(admin): State<Admin>,
+    Path(name): Path<ModelName>,
+    JsonBody(promotion): JsonBody<Promotion>,
+) -> Result<Json<ModelView>, ApiError> {
+    let change = SplitChange::Promote(promotion.version);
+    Ok(Json(admin.controller.change_split(name, change).await??))
+}
+
+/// Returns to the split before the last change.
+#[utoipa::path(
+    post, path = "/v1/models/{name}/rollback", tag = "models", security(("admin" = [])),
+    params(("name" = String, Path, description = "The model's name")),
+    responses(
+        (status = 200, description = "The newest version", body = ModelView),
+        (status = 404, description = "The model is not registered", body = ErrorBody),
+        (status = 409, description = "The split has not been changed", body = ErrorBody),
+        (status = "default", description = "Any other failure", body = ErrorBody),
+    )
+)]
+pub(super) async fn roll_back(
+    State(admin): State<Admin>,
+    Path(name): Path<ModelName>,
+) -> Result<Json<ModelView>, ApiError> {
+    let change = SplitChange::RollBack;
+    Ok(Json(admin.controller.change_split(name, change).await??))
 }
 
 /// Removes a version of a model with its profiles, or all versions if none is given.

@@ -25,7 +25,7 @@ use super::{
     body::IncomingBody,
     error::InferenceError,
     inflate::{Encoding, inflate},
-    model_path::ModelPath,
+    model_path::{ModelPath, request_id},
     respond::response,
     state::Inference,
 };
@@ -118,7 +118,8 @@ pub(crate) async fn try_model(
     let (parts, body) = request.into_parts();
     let mut body = IncomingBody::new(&parts.headers, body);
     let catalog = inference.data_plane.catalog();
-    let model = Arc::clone(catalog.find(name, version)?);
+    let request_id = request_id(&parts.headers);
+    let model = Arc::clone(catalog.find(name, version, request_id)?);
     let path = ModelPath { model, catalog };
     let json = Some(Form::Json);
     let answered = answer(inference, arrived, &path, &parts.headers, &mut body, json).await;

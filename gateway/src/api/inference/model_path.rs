@@ -4,12 +4,20 @@ use std::sync::Arc;
 
 use axum::{
     extract::{FromRequestParts, RawPathParams},
-    http::request::Parts,
+    http::{HeaderMap, HeaderValue, request::Parts},
 };
 use packhorse_cluster::{IdError, ModelName, ModelVersion};
 
 use super::{error::InferenceError, state::Inference};
 use crate::driver::{Catalog, ServedModel};
+
+/// The header with the id of a request, by which a version is chosen for it where the model's split is sticky.
+const REQUEST_ID: &str = "x-request-id";
+
+/// Returns the id of a request, if it has one.
+pub(super) fn request_id(headers: &HeaderMap) -> Option<&[u8]> {
+    headers.get(REQUEST_ID).map(HeaderValue::as_bytes)
+}
 
 /// The model of `/v2/models/{model}` or `/v2/models/{model}/versions/{version}`, and the catalog that it was found in.
 #[derive(Debug)]
@@ -42,7 +50,8 @@ impl FromRequestParts<Inference> for ModelPath {
             .transpose()
             .map_err(bad)?;
         let catalog = inference.data_plane.catalog();
-        let model = Arc::clone(catalog.find(&name, version)?);
+        let request_id = request_id(&parts.headers);
+        let model = Arc::clone(catalog.find(&name, version, request_id)?);
         Ok(Self { model, catalog })
     }
 }

@@ -187,8 +187,6 @@ impl Driver {
         self.record_failed(now, key, &batch);
         let rows = batch.rows();
         tracing::warn!(model.name = %batch.model.id(), batch.size = rows, reason, "retrying a batch in smaller ones");
-        let lower_limit = self.replicas.out_of_memory(batch.replica, rows);
-        self.apply(now, lower_limit);
         self.handle_event(
             now,
             Event::BatchFailed {

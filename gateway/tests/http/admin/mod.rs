@@ -12,3 +12,4 @@ mod profiles;
 mod requests;
 mod restart;
 mod rollout;
+mod versions;

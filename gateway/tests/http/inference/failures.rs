@@ -176,7 +176,7 @@ async fn a_model_without_a_worker_is_not_ready() {
             .double(1, 1.0)
             .await
             .error(503)
-            .contains("no replica of model \"double\" version 1 is ready")
+            .contains("no replica of the model is ready")
     );
 }
 

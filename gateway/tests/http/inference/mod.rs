@@ -9,5 +9,5 @@ mod links;
 mod metadata;
 mod overload;
 mod shutdown;
-
 mod telemetry;
+mod versions;

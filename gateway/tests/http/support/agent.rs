@@ -11,7 +11,13 @@ use packhorse_wire::{LinkSecret, WorkerIdentity};
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use super::{PATIENCE, answer::Answer, gateway::Gateway, profile_row, worker::Worker};
+use super::{
+    PATIENCE,
+    answer::Answer,
+    gateway::Gateway,
+    profile_row,
+    worker::{Compute, Worker},
+};
 
 /// A scripted agent.
 pub(crate) struct Agent {
@@ -26,6 +32,8 @@ pub(crate) struct Agent {
     pub(crate) starts: bool,
     /// True if it reports a result of the wanted measurements.
     pub(crate) measures: bool,
+    /// The computation of the workers that it starts; if none, the test answers their batches.
+    pub(crate) computes: Option<Compute>,
     /// The reason with which it reports every replica as failed, in place of starting it.
     pub(crate) fails: Option<String>,
     /// The GPUs that it reports.
@@ -70,6 +78,7 @@ impl Agent {
             wanted: WantedState::default(),
             starts: true,
             measures: true,
+            computes: None,
             fails: None,
             gpus: Vec::new(),
             says: json!({}),
@@ -191,7 +200,11 @@ impl Agent {
                     batch_size: wanted.batch_size,
                 };
                 let worker = Worker::start(identity, LinkSecret::none()).await;
-                self.workers.insert(id, Arc::new(worker));
+                let worker = Arc::new(worker);
+                if let Some(compute) = self.computes {
+                    worker.answer_all(compute);
+                }
+                self.workers.insert(id, worker);
             }
         }
     }

@@ -63,6 +63,7 @@ pub(crate) fn tensor(
         datatype,
         shape,
         pad,
+        max_shape: None,
     }
 }
 

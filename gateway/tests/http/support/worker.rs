@@ -37,6 +37,9 @@ pub(crate) const STAGES: StageDurations = StageDurations {
     copy_out: Duration::from_micros(200),
 };
 
+/// The computation of a batch's outputs.
+pub(crate) type Compute = fn(&Batch) -> Vec<(TensorHeader, Vec<u8>)>;
+
 pub(crate) struct Worker {
     pub(crate) address: SocketAddr,
     batches: Mutex<mpsc::UnboundedReceiver<Batch>>,

@@ -122,8 +122,9 @@ fn input_header(
 ) -> Result<TensorHeader, ExecutionError> {
     let size = |(axis, dim): (usize, &Dim)| match dim {
         Dim::Any if axis == 0 && program.batches() => i64::from(rows),
-        Dim::Any => VARIABLE_DIM,
-
+        Dim::Any => spec
+            .max_dim(axis)
+            .map_or(VARIABLE_DIM, |limit| VARIABLE_DIM.min(limit.cast_signed())),
         Dim::Fixed(_) => i64::from(*dim),
     };
     let dims: Vec<i64> = spec.shape.iter().enumerate().map(size).collect();

@@ -2,8 +2,10 @@
 
 mod register;
 
+use std::collections::BTreeMap;
+
 use packhorse_api::ModelChange;
-use packhorse_cluster::{ModelName, ModelVersion, RateMode, RequestsPerSecond};
+use packhorse_cluster::{ModelName, ModelVersion, RateMode, RequestsPerSecond, Split, Sticky};
 
 use self::register::RegisterArgs;
 use super::arguments::parse_rate;
@@ -14,7 +16,8 @@ use crate::{context::Context, output, view};
 Examples:
   packhorse model register minilm.json --artifact minilm.pt --wait
   packhorse model list
-  packhorse model update minilm --rate-rps 80")]
+  packhorse model update minilm --rate-rps 80
+  packhorse model split minilm 1=90 2=10")]
 pub(crate) enum ModelCommand {
     /// Upload a model and register it
     Register(RegisterArgs),
@@ -30,6 +33,20 @@ pub(crate) enum ModelCommand {
     /// Change the SLO, the expected rate, the rate mode or the queue limit of a model
     #[command(after_help = "Example:\n  packhorse model update minilm --slo-ms 150 --rate-rps 80")]
     Update(UpdateArgs),
+    /// Split the requests of a model over its versions, in percent
+    #[command(
+        after_help = "Examples:\n  packhorse model split minilm 1=90 2=10\n  packhorse model split minilm 1=50 2=50 --sticky request-id\n  packhorse model split minilm --auto"
+    )]
+    Split(SplitArgs),
+    /// Give all requests of a model to one version
+    #[command(after_help = "Example:\n  packhorse model promote minilm --version 2")]
+    Promote(PromoteArgs),
+    /// Return to the split before the last change
+    #[command(after_help = "Example:\n  packhorse model rollback minilm")]
+    Rollback {
+        /// Name of the model
+        name: ModelName,
+    },
     /// Remove a model or one of its versions
     #[command(
         visible_alias = "rm",
@@ -66,6 +83,61 @@ pub(crate) struct UpdateArgs {
     queue_limit: Option<QueueLimit>,
 }
 
+#[derive(clap::Args)]
+#[group(id = "split", required = true, multiple = true, args = ["shares", "auto", "sticky"])]
+pub(crate) struct SplitArgs {
+    /// Name of the model
+    name: ModelName,
+    /// Shares in percent, which sum to 100; versions that are not named get none
+    #[arg(value_name = "VERSION=PERCENT", value_parser = parse_share, conflicts_with = "auto")]
+    shares: Vec<(ModelVersion, u32)>,
+    /// Let the newest version take over by itself
+    #[arg(long)]
+    auto: bool,
+    /// Choice of a version for a request: none, or request-id (the same version for the same x-request-id)
+    #[arg(long, value_name = "HOW")]
+    sticky: Option<Sticky>,
+}
+
+#[derive(clap::Args)]
+pub(crate) struct PromoteArgs {
+    /// Name of the model
+    name: ModelName,
+    /// Version that gets all requests
+    #[arg(long, value_name = "N")]
+    version: ModelVersion,
+}
+
+fn parse_share(text: &str) -> Result<(ModelVersion, u32), String> {
+    let expected = || "expected VERSION=PERCENT, for example 2=10".to_owned();
+    let (version, percent) = text.split_once('=').ok_or_else(expected)?;
+    let version = version
+        .parse()
+        .map_err(|e: packhorse_cluster::IdError| e.to_string())?;
+    Ok((version, percent.parse().map_err(|_| expected())?))
+}
+
+impl SplitArgs {
+    fn change(self) -> anyhow::Result<ModelChange> {
+        let shares: BTreeMap<ModelVersion, u32> = self.shares.iter().copied().collect();
+        if shares.len() < self.shares.len() {
+            anyhow::bail!("a version is given twice");
+        }
+        let split = if self.auto {
+            Some(None)
+        } else if shares.is_empty() {
+            None
+        } else {
+            Some(Some(Split::new(shares)?))
+        };
+        Ok(ModelChange {
+            split,
+            sticky: self.sticky,
+            ..ModelChange::default()
+        })
+    }
+}
+
 /// The most requests that may wait for a model; `None` is the gateway's limit.
 #[derive(Clone, Copy)]
 struct QueueLimit(Option<u32>);
@@ -95,12 +167,28 @@ impl ModelCommand {
                     rate_rps: args.rate_rps,
                     rate: args.rate_mode,
                     queue_limit: args.queue_limit.map(|QueueLimit(limit)| limit),
+                    ..ModelChange::default()
                 };
                 let view = context
                     .admin()?
                     .change_model(&args.model.name, args.model.version, &change)
                     .await?;
                 view::model::print_details(context, &view)
+            }
+            Self::Split(args) => {
+                let name = args.name.clone();
+                let change = args.change()?;
+                context.admin()?.change_model(&name, None, &change).await?;
+                print_versions(context, &name).await
+            }
+            Self::Promote(args) => {
+                let (name, version) = (args.name, args.version);
+                context.admin()?.promote(&name, version).await?;
+                print_versions(context, &name).await
+            }
+            Self::Rollback { name } => {
+                context.admin()?.roll_back(&name).await?;
+                print_versions(context, &name).await
             }
             Self::Remove(model) => remove(context, &model).await,
         }
@@ -113,6 +201,17 @@ async fn list(context: &Context) -> anyhow::Result<()> {
         output::print_json(&models)
     } else {
         view::model::print_list(&models)
+    }
+}
+
+/// Prints the versions of a model with their shares.
+async fn print_versions(context: &Context, name: &ModelName) -> anyhow::Result<()> {
+    let mut models = context.admin()?.models().await?;
+    models.retain(|model| model.name == *name);
+    if context.json() {
+        output::print_json(&models)
+    } else {
+        view::model::print_versions(&models)
     }
 }
 

@@ -338,9 +338,10 @@ impl CheckedDriver {
             return;
         };
         let replica = replica.expect("just seen");
+        let split = error == BatchError::TooLarge && requests.len() > 1;
         for request in requests {
             if let Some(request) = self.computing.remove(&request) {
-                if error == BatchError::NotBegun {
+                if split || error == BatchError::NotBegun {
                     *self.attempts.get_mut(&request.id).unwrap() -= 1;
                 }
                 if error == BatchError::ModelFailed {

@@ -471,6 +471,76 @@ fn a_batch_too_large_for_a_replica_is_tried_again_in_smaller_ones() {
 }
 
 #[test]
+fn a_batch_is_split_as_often_as_memory_requires_and_loses_no_request() {
+    let mut scenario = Scenario::new(&[]);
+    let up = Event::ReplicaReady {
+        replica: ReplicaKey(0),
+        parameters: ReplicaParameters {
+            batch_size: 8,
+            ..parameters(MODEL, &[10; 8], 1)
+        },
+    };
+    assert!(scenario.handle(0, up).is_empty());
+    assert_eq!(scenario.arrive(0, 500), ["batch 0 to 0: [0]"]);
+    for _ in 0..8 {
+        assert!(scenario.arrive(1, 500).is_empty());
+    }
+    let all = "batch 1 to 0: [1, 2, 3, 4, 5, 6, 7, 8]";
+    assert_eq!(scenario.done(10, 0, 10), [all]);
+    let mut failed = |batch| scenario.failed(20, batch, BatchError::TooLarge);
+    assert_eq!(failed(1), ["batch 2 to 0: [1, 2, 3, 4]"]);
+    assert_eq!(failed(2), ["batch 3 to 0: [1, 2]"]);
+    assert_eq!(failed(3), ["batch 4 to 0: [1]"]);
+    for batch in 4..11 {
+        let next = format!("batch {} to 0: [{}]", batch + 1, batch - 2);
+        assert_eq!(scenario.done(10 * batch, batch, 10), [next]);
+    }
+    assert!(scenario.done(110, 11, 10).is_empty());
+    assert_eq!(scenario.engine.books().answered, 9);
+}
+
+#[test]
+fn one_long_request_without_memory_leaves_the_batches_of_short_ones_as_they_are() {
+    let mut scenario = Scenario::new(&[]);
+    let up = Event::ReplicaReady {
+        replica: ReplicaKey(0),
+        parameters: parameters(MODEL, FLAT, 1),
+    };
+    assert!(scenario.handle(0, up).is_empty());
+    let long = |scenario: &mut Scenario, now: u64| {
+        let request = Request {
+            bytes: 200,
+            class: ShapeClass(1),
+            ..scenario.request(now + 500)
+        };
+        scenario.handle(now, Event::RequestArrived(request))
+    };
+    assert_eq!(scenario.arrive(0, 500), ["batch 0 to 0: [0]"]);
+    for _ in 0..4 {
+        assert!(long(&mut scenario, 1).is_empty());
+    }
+    assert_eq!(scenario.done(10, 0, 10), ["batch 1 to 0: [1, 2, 3, 4]"]);
+    for _ in 0..4 {
+        assert!(scenario.arrive(11, 600).is_empty());
+    }
+    assert_eq!(
+        scenario.failed(20, 1, BatchError::TooLarge),
+        ["batch 2 to 0: [1, 2]"]
+    );
+    assert_eq!(scenario.done(30, 2, 10), ["batch 3 to 0: [3, 4]"]);
+    assert_eq!(scenario.done(40, 3, 10), ["batch 4 to 0: [5, 6, 7, 8]"]);
+    // Half a minute later there may be memory for four of the long ones.
+    assert_eq!(long(&mut scenario, 30_019), Vec::<String>::new());
+    for _ in 0..3 {
+        assert!(long(&mut scenario, 30_020).is_empty());
+    }
+    assert_eq!(
+        scenario.done(30_020, 4, 10),
+        ["batch 5 to 0: [9, 10, 11, 12]"]
+    );
+}
+
+#[test]
 fn a_request_that_is_too_large_again_and_again_is_given_up() {
     let mut scenario = Scenario::new(&[FLAT]);
     assert_eq!(scenario.arrive(0, 500), ["batch 0 to 0: [0]"]);
