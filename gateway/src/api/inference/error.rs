@@ -78,11 +78,16 @@ impl IntoResponse for InferenceError {
     fn into_response(self) -> Response {
         let mut response = ApiError::new(self.status, self.message).into_response();
         match self.status {
-            StatusCode::SERVICE_UNAVAILABLE => {
+            StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS => {
                 let seconds = self.retry_after.as_secs_f64().ceil() as u64;
                 response
                     .headers_mut()
                     .insert(header::RETRY_AFTER, seconds.into());
+            }
+            StatusCode::UNAUTHORIZED => {
+                let bearer = HeaderValue::from_static("Bearer");
+                let headers = response.headers_mut();
+                headers.insert(header::WWW_AUTHENTICATE, bearer);
             }
             StatusCode::UNSUPPORTED_MEDIA_TYPE => {
                 let understood = HeaderValue::from_static("gzip, deflate, identity");
