@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, process::Command};
 use serde::Deserialize;
 
 /// The crates on which each crate of the workspace may depend, tests included.
-const ARROWS: [(&str, &[&str]); 19] = [
+const ARROWS: [(&str, &[&str]); 20] = [
     ("cluster", &[]),
     ("contention", &["cluster"]),
     ("control", &["cluster", "contention"]),
@@ -78,6 +78,7 @@ const ARROWS: [(&str, &[&str]); 19] = [
             "torch-sys",
         ],
     ),
+    ("fuzz", &["cluster", "protocol", "wire", "api", "simulator"]),
     // Of worker-agent only the library, which knows no libtorch.
     (
         "gpu-check",

@@ -118,11 +118,7 @@ impl Context {
         if let Some(path) = &self.args.token_file {
             return Ok(path.clone());
         }
-        let data_home = env::var_os("XDG_DATA_HOME")
-            .map(PathBuf::from)
-            .filter(|path| path.is_absolute());
-        let data_home = data_home.or_else(|| Some(env::home_dir()?.join(".local/share")));
-        let default = data_home.map(|folder| folder.join("packhorse").join("admin-token"));
+        let default = default_state_dir().map(|dir| dir.join("admin-token"));
         match default {
             Some(default) if default.exists() => Ok(default),
             default => demo_token_file().or(default).context(
@@ -181,6 +177,15 @@ impl Context {
             _ => hint,
         }
     }
+}
+
+/// Returns the state folder of a gateway with default settings; `None` without a home folder.
+pub(crate) fn default_state_dir() -> Option<PathBuf> {
+    let data_home = env::var_os("XDG_DATA_HOME")
+        .map(PathBuf::from)
+        .filter(|path| path.is_absolute());
+    let data_home = data_home.or_else(|| Some(env::home_dir()?.join(".local/share")));
+    Some(data_home?.join("packhorse"))
 }
 
 /// Returns the demo's token file, if this program lies in a source checkout that has one.

@@ -2,6 +2,7 @@
 
 mod arguments;
 mod backup;
+mod doctor;
 mod events;
 mod infer;
 mod keys;
@@ -47,6 +48,8 @@ pub(crate) enum Command {
     Events(events::EventsArgs),
     /// Show what is wrong in the cluster, with cause and cure
     Findings(events::FindingsArgs),
+    /// Examine this machine and the cluster, and say what is wrong and how to mend it
+    Doctor(doctor::DoctorArgs),
     /// Show requests that ended lately, and where their time went
     Requests(requests::RequestsArgs),
     /// Write a trace of the last requests and batches, for Perfetto
@@ -69,6 +72,7 @@ impl Command {
             Self::Restore(args) => args.run(context),
             Self::Events(args) => args.run(context).await,
             Self::Findings(args) => args.run(context).await,
+            Self::Doctor(args) => args.run(context).await,
             Self::Requests(args) => args.run(context).await,
             Self::Trace(args) => args.run(context).await,
         }
