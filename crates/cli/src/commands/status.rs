@@ -1,7 +1,7 @@
 //! `packhorse status`: shows the gateway, its nodes, its models and their recent goodput.
 
 use packhorse_api::{GoodputView, ModelView, NodeView};
-use packhorse_client::CallError;
+use packhorse_client::{CallError, InferenceClient};
 use serde::Serialize;
 
 use crate::{
@@ -41,7 +41,7 @@ impl StatusArgs {
             nodes: admin.nodes().await?,
             models: admin.models().await?,
             goodput: admin.goodput(WINDOW_S).await?,
-            gateway: gateway_status(context, &inference).await,
+            gateway: gateway_status(context, &context.inference()?).await,
         };
         if context.json() {
             output::print_json(&status)

@@ -1,7 +1,7 @@
 //! Authorisation of clients by API keys.
 
 use axum::{
-    extract::{RawPathParams, Request, State},
+    extract::{RawPathParams, Request, State, rejection::RawPathParamsRejection},
     http::StatusCode,
     middleware::Next,
     response::{IntoResponse as _, Response},
@@ -17,7 +17,7 @@ const HEALTH: &str = "/v2/health/";
 /// time counts the request until it is answered.
 pub(super) async fn authorize(
     State(inference): State<Inference>,
-    parameters: RawPathParams,
+    parameters: Result<RawPathParams, RawPathParamsRejection>,
     request: Request,
     next: Next,
 ) -> Response {
@@ -27,7 +27,10 @@ pub(super) async fn authorize(
     if request.uri().path().starts_with(HEALTH) {
         return next.run(request).await;
     }
-    let model = parameters.iter().find(|(name, _)| *name == "model");
+    // A name that is no text is refused by the handler.
+    let parameters = parameters.ok();
+    let mut parameters = parameters.iter().flat_map(RawPathParams::iter);
+    let model = parameters.find(|(name, _)| *name == "model");
     let model = model.map(|(_, model)| model);
     let used = match bearer(request.headers()) {
         None => Err(unauthorized(

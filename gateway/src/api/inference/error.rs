@@ -84,11 +84,6 @@ impl IntoResponse for InferenceError {
                     .headers_mut()
                     .insert(header::RETRY_AFTER, seconds.into());
             }
-            StatusCode::UNAUTHORIZED => {
-                let bearer = HeaderValue::from_static("Bearer");
-                let headers = response.headers_mut();
-                headers.insert(header::WWW_AUTHENTICATE, bearer);
-            }
             StatusCode::UNSUPPORTED_MEDIA_TYPE => {
                 let understood = HeaderValue::from_static("gzip, deflate, identity");
                 response

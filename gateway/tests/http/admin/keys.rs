@@ -160,7 +160,6 @@ async fn a_key_with_the_scope_read_reads_and_one_with_admin_does_everything() {
         (Method::DELETE, "/v1/models/m"),
         (Method::POST, "/v1/nodes/n/token"),
         (Method::GET, "/v1/backup"),
-        (Method::POST, "/v1/nodes/n/lease"),
     ] {
         let refused = with_key(&gateway, method, path, key(&reader)).await;
         refused.error(403);
