@@ -110,6 +110,10 @@ impl KeysCommand {
 }
 
 impl CreateArgs {
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the key ends at a time of the wall clock"
+    )]
     fn request(self) -> KeyRequest {
         let expires = self.expires_in.map(|time| {
             let now = SystemTime::now().duration_since(UNIX_EPOCH);
