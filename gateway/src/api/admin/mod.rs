@@ -7,6 +7,7 @@ mod auth;
 mod backup;
 mod errors;
 mod events;
+mod keys;
 mod models;
 mod node_tokens;
 mod nodes;
@@ -48,11 +49,13 @@ use crate::{
     driver::DataPlane,
     events::{EventLog, Findings},
     ip_network::IpNetwork,
+    keys::Keyring,
     store::{ArtifactFiles, Store},
     telemetry::{METRICS_CONTENT_TYPE, measure_http},
 };
 
 pub use auth::Credentials;
+pub(crate) use auth::bearer;
 pub(crate) use requests::MAX_TRACES;
 
 /// The largest number of bytes of a JSON body.
@@ -65,6 +68,8 @@ const PROFILES_LIMIT: usize = 16 << 20;
 pub struct Admin {
     /// The tokens.
     pub credentials: Credentials,
+    /// The API keys.
+    pub keys: Keyring,
     /// The control plane.
     pub controller: Controller,
     /// The data plane, for goodput and metrics.
@@ -109,6 +114,7 @@ pub struct Admin {
         (name = "requests", description = "Single requests and where their time went"),
         (name = "metrics", description = "Metrics of the gateway"),
         (name = "agents", description = "Messages of agents"),
+        (name = "keys", description = "API keys"),
         (name = "backup", description = "Backups of the gateway's state"),
     ),
     modifiers(&Tokens)
@@ -187,6 +193,9 @@ fn admin_routes() -> OpenApiRouter<Admin> {
         .routes(routes!(nodes::drain))
         .routes(routes!(nodes::remove))
         .routes(routes!(node_tokens::create))
+        .routes(routes!(keys::list, keys::create))
+        .routes(routes!(keys::show, keys::delete))
+        .routes(routes!(keys::rotate))
         .routes(routes!(plans::current))
         .routes(routes!(plans::list))
         .routes(routes!(plans::show))

@@ -5,6 +5,7 @@ mod artifacts;
 mod auth;
 mod backup;
 mod events;
+mod keys;
 mod models;
 mod openapi;
 mod plans;
