@@ -6,6 +6,7 @@ mod bench;
 mod ci;
 mod demo;
 mod experiments;
+mod fuzz;
 mod gpu_check;
 mod http;
 mod local;
@@ -43,6 +44,8 @@ enum Chore {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         options: Vec<String>,
     },
+    /// Runs the fuzz targets in libFuzzer, guided by coverage
+    Fuzz(fuzz::Options),
     /// Measures what needs a GPU, on this host or, packed, on another.
     GpuCheck(gpu_check::Options),
     /// Builds the dashboard: web/dist, which the gateway embeds.
@@ -71,6 +74,7 @@ fn main() -> anyhow::Result<()> {
         Chore::Bench(Bench::Placement(options)) => bench::placement::run(&options),
         Chore::Bench(Bench::Engine(options)) => bench::engine::run(&options),
         Chore::Experiments { options } => experiments::run(&options),
+        Chore::Fuzz(options) => fuzz::run(&options),
         Chore::GpuCheck(options) => gpu_check::run(&options),
         Chore::Web => web::run(),
         Chore::Test => test::run(),

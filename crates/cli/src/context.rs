@@ -38,6 +38,15 @@ pub(crate) struct GlobalArgs {
         help_heading = "Gateway"
     )]
     token_file: Option<PathBuf>,
+    /// File with the API key for inference requests, where the gateway requires one
+    #[arg(
+        long,
+        global = true,
+        value_name = "FILE",
+        env = "PACKHORSE_KEY_FILE",
+        help_heading = "Gateway"
+    )]
+    key_file: Option<PathBuf>,
     /// Print results as JSON, for programs
     #[arg(long, global = true)]
     json: bool,
@@ -80,9 +89,17 @@ impl Context {
         &self.args.admin_url
     }
 
-    /// Returns a client of the inference listener.
-    pub(crate) fn inference(&self) -> InferenceClient {
-        InferenceClient::new(self.args.url.clone())
+    /// Returns a client of the inference listener, which sends the key if there is one.
+    pub(crate) fn inference(&self) -> anyhow::Result<InferenceClient> {
+        let url = self.args.url.clone();
+        let Some(path) = &self.args.key_file else {
+            return Ok(InferenceClient::new(url));
+        };
+        let shown = path.display();
+        let key =
+            fs::read_to_string(path).with_context(|| format!("--key-file: cannot read {shown}"))?;
+        InferenceClient::with_key(url, &key)
+            .with_context(|| format!("--key-file: {shown} contains no key"))
     }
 
     /// Returns a client of the admin listener that sends the token.
@@ -101,11 +118,7 @@ impl Context {
         if let Some(path) = &self.args.token_file {
             return Ok(path.clone());
         }
-        let data_home = env::var_os("XDG_DATA_HOME")
-            .map(PathBuf::from)
-            .filter(|path| path.is_absolute());
-        let data_home = data_home.or_else(|| Some(env::home_dir()?.join(".local/share")));
-        let default = data_home.map(|folder| folder.join("packhorse").join("admin-token"));
+        let default = default_state_dir().map(|dir| dir.join("admin-token"));
         match default {
             Some(default) if default.exists() => Ok(default),
             default => demo_token_file().or(default).context(
@@ -164,6 +177,15 @@ impl Context {
             _ => hint,
         }
     }
+}
+
+/// Returns the state folder of a gateway with default settings; `None` without a home folder.
+pub(crate) fn default_state_dir() -> Option<PathBuf> {
+    let data_home = env::var_os("XDG_DATA_HOME")
+        .map(PathBuf::from)
+        .filter(|path| path.is_absolute());
+    let data_home = data_home.or_else(|| Some(env::home_dir()?.join(".local/share")));
+    Some(data_home?.join("packhorse"))
 }
 
 /// Returns the demo's token file, if this program lies in a source checkout that has one.

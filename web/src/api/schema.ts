@@ -1,4 +1,4 @@
-// Generated from openapi/gateway.json (sha256 86ee5b69c3c8fc47f18a9ea338e972bc26a3e565dca75e75b9633eca84bac97a) by cargo xtask web.
+// Generated from openapi/gateway.json (sha256 facfde1182bcce3e92e5c690866860b6482e99d6e881d56a9f3fd7553a1fddb5) by cargo xtask web.
 
 export type paths = Record<string, never>;
 export type webhooks = Record<string, never>;
@@ -167,6 +167,11 @@ export interface components {
              * @description The new rate.
              */
             rate_rps: number;
+        };
+        /** @description A key that was made or rotated, with its secret, which is shown here and never again. */
+        CreatedKey: components["schemas"]["KeyView"] & {
+            /** @description The key, for `Authorization: Bearer`. */
+            key: string;
         };
         /** @description What would help against a finding. */
         Cure: {
@@ -474,6 +479,79 @@ export interface components {
             queue: components["schemas"]["DurationStatistics"];
             /** @description The time of answered requests, from arrival to answer. */
             success: components["schemas"]["DurationStatistics"];
+        };
+        /** @description Makes a key. */
+        KeyRequest: {
+            /**
+             * Format: int64
+             * @description The Unix time in milliseconds from which on the key is not valid any more; never if absent.
+             */
+            expires_at_ms?: number | null;
+            /**
+             * Format: int32
+             * @description The most inference requests at the same time; no limit if absent.
+             */
+            max_in_flight?: number | null;
+            /**
+             * @description The name, for people: 1 to 128 characters.
+             * @example checkout service
+             */
+            name: string;
+            /**
+             * Format: double
+             * @description The most inference requests per second, over which requests are refused with 429; as many more may come at once. No limit if
+             *     absent.
+             */
+            rate_rps?: number | null;
+            /**
+             * @description The permissions: `infer:PATTERN` (model names; `*` and `?` match), `read` and `admin`.
+             * @example [
+             *       "infer:minilm*"
+             *     ]
+             */
+            scopes: string[];
+        };
+        /** @description Replaces the secret of a key. */
+        KeyRotation: {
+            /**
+             * Format: int32
+             * @description The time for which the former secret stays valid, in seconds; 0 if absent.
+             */
+            overlap_s?: number;
+        };
+        /** @description A key, without its secret. */
+        KeyView: {
+            /**
+             * Format: int64
+             * @description The Unix time at which the key was made, in milliseconds.
+             */
+            created_at_ms: number;
+            /**
+             * Format: int64
+             * @description The Unix time from which on the key is not valid any more, in milliseconds; null for never.
+             */
+            expires_at_ms?: number | null;
+            /** @description The identity, which is a part of the key. */
+            id: string;
+            /**
+             * Format: int64
+             * @description The Unix time at which the key was last used, in milliseconds, exact to a minute over a restart; null for never.
+             */
+            last_used_at_ms?: number | null;
+            /**
+             * Format: int32
+             * @description The most inference requests at the same time; null for no limit.
+             */
+            max_in_flight?: number | null;
+            /** @description The name, for people. */
+            name: string;
+            /**
+             * Format: double
+             * @description The most inference requests per second; null for no limit.
+             */
+            rate_rps?: number | null;
+            /** @description The permissions. */
+            scopes: string[];
         };
         /** @description The granted lease of a node. */
         LeaseGrant: {

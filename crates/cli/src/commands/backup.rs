@@ -2,7 +2,6 @@
 
 use std::{
     collections::BTreeMap,
-    env,
     fs::{self, File, OpenOptions},
     io::{self, Read, Write as _},
     os::unix::fs::OpenOptionsExt as _,
@@ -14,7 +13,10 @@ use packhorse_cluster::ArtifactDigest;
 use packhorse_service::StateDir;
 use sha2::{Digest as _, Sha256};
 
-use crate::{context::Context, output};
+use crate::{
+    context::{self, Context},
+    output,
+};
 
 /// The name of the gateway's database.
 const DATABASE: &str = "packhorse.db";
@@ -95,7 +97,7 @@ impl RestoreArgs {
             .with_context(|| format!("cannot read {}", self.file.display()))?;
         let folder = match self.state_dir {
             Some(folder) => folder,
-            None => default_state_dir().context("name the folder with --state-dir")?,
+            None => context::default_state_dir().context("name the folder with --state-dir")?,
         };
         // A gateway holds this lock while it runs.
         let state = StateDir::open(&folder)?;
@@ -273,15 +275,6 @@ fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(suffix);
     PathBuf::from(name)
-}
-
-/// Returns the default state folder of the gateway.
-fn default_state_dir() -> Option<PathBuf> {
-    let data_home = env::var_os("XDG_DATA_HOME")
-        .map(PathBuf::from)
-        .filter(|path| path.is_absolute());
-    let data_home = data_home.or_else(|| Some(env::home_dir()?.join(".local/share")));
-    data_home.map(|folder| folder.join("packhorse"))
 }
 
 #[cfg(test)]

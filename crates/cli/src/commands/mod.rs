@@ -2,8 +2,10 @@
 
 mod arguments;
 mod backup;
+mod doctor;
 mod events;
 mod infer;
+mod keys;
 mod model;
 mod node;
 mod plan;
@@ -35,6 +37,9 @@ pub(crate) enum Command {
     /// List nodes, take them out of service, and make tokens for them
     #[command(subcommand)]
     Node(node::NodeCommand),
+    /// Make, list, rotate and delete API keys
+    #[command(subcommand)]
+    Keys(keys::KeysCommand),
     /// Write the gateway's state to a file, while it runs
     Backup(backup::BackupArgs),
     /// Make a state folder of a backup, for a gateway that does not run
@@ -43,6 +48,8 @@ pub(crate) enum Command {
     Events(events::EventsArgs),
     /// Show what is wrong in the cluster, with cause and cure
     Findings(events::FindingsArgs),
+    /// Examine this machine and the cluster, and say what is wrong and how to mend it
+    Doctor(doctor::DoctorArgs),
     /// Show requests that ended lately, and where their time went
     Requests(requests::RequestsArgs),
     /// Write a trace of the last requests and batches, for Perfetto
@@ -54,6 +61,7 @@ impl Command {
         match self {
             Self::Model(command) => command.run(context).await,
             Self::Infer(args) => args.run(context).await,
+            Self::Keys(command) => command.run(context).await,
             Self::Status(args) => args.run(context).await,
             Self::Profile(command) => command.run(context).await,
             Self::Plan(args) => args.run(context).await,
@@ -64,6 +72,7 @@ impl Command {
             Self::Restore(args) => args.run(context),
             Self::Events(args) => args.run(context).await,
             Self::Findings(args) => args.run(context).await,
+            Self::Doctor(args) => args.run(context).await,
             Self::Requests(args) => args.run(context).await,
             Self::Trace(args) => args.run(context).await,
         }

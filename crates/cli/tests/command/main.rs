@@ -4,6 +4,7 @@
 mod backup;
 #[cfg(feature = "laboratory")]
 mod bench;
+mod doctor;
 mod errors;
 mod events;
 mod gateway;
@@ -12,6 +13,7 @@ mod image;
 mod infer;
 #[cfg(feature = "laboratory")]
 mod kernels;
+mod keys;
 mod model;
 mod node;
 mod plan;

@@ -31,7 +31,7 @@ async fn serves(gateway: &Gateway) {
         .await;
 }
 
-async fn is_ready(gateway: &Gateway, status: u16) {
+pub(crate) async fn is_ready(gateway: &Gateway, status: u16) {
     let server = json!({"name": "packhorse", "version": "0.1.0", "extensions": []});
     let metadata = ResponseTemplate::new(200).set_body_json(server);
     Mock::given(method("GET"))

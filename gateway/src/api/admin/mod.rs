@@ -8,6 +8,7 @@ mod backup;
 mod dashboard;
 mod errors;
 mod events;
+mod keys;
 mod models;
 mod node_tokens;
 mod nodes;
@@ -49,11 +50,13 @@ use crate::{
     driver::DataPlane,
     events::{EventLog, Findings},
     ip_network::IpNetwork,
+    keys::Keyring,
     store::{ArtifactFiles, Store},
     telemetry::{METRICS_CONTENT_TYPE, measure_http},
 };
 
 pub use auth::Credentials;
+pub(crate) use auth::bearer;
 pub(crate) use requests::MAX_TRACES;
 
 /// The largest number of bytes of a JSON body.
@@ -66,6 +69,8 @@ const PROFILES_LIMIT: usize = 16 << 20;
 pub struct Admin {
     /// The tokens.
     pub credentials: Credentials,
+    /// The API keys.
+    pub keys: Keyring,
     /// The control plane.
     pub controller: Controller,
     /// The data plane, for goodput and metrics.
@@ -110,6 +115,7 @@ pub struct Admin {
         (name = "requests", description = "Single requests and where their time went"),
         (name = "metrics", description = "Metrics of the gateway"),
         (name = "agents", description = "Messages of agents"),
+        (name = "keys", description = "API keys"),
         (name = "backup", description = "Backups of the gateway's state"),
     ),
     modifiers(&Tokens)
@@ -189,6 +195,9 @@ fn admin_routes() -> OpenApiRouter<Admin> {
         .routes(routes!(nodes::drain))
         .routes(routes!(nodes::remove))
         .routes(routes!(node_tokens::create))
+        .routes(routes!(keys::list, keys::create))
+        .routes(routes!(keys::show, keys::delete))
+        .routes(routes!(keys::rotate))
         .routes(routes!(plans::current))
         .routes(routes!(plans::list))
         .routes(routes!(plans::show))

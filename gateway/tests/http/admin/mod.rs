@@ -6,6 +6,7 @@ mod auth;
 mod backup;
 mod dashboard;
 mod events;
+mod keys;
 mod models;
 mod openapi;
 mod plans;

@@ -1,0 +1,6 @@
+//! The targets, by what they read.
+
+pub(crate) mod agent;
+pub(crate) mod files;
+pub(crate) mod http;
+pub(crate) mod wire;

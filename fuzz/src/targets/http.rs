@@ -1,0 +1,74 @@
+//! Bodies of inference requests and answers.
+
+use packhorse_cluster::{ArtifactDigest, Datatype, Dim, Program, TensorSpec};
+use packhorse_protocol::{ByteRope, InferRequest, InferResponse, Limits, RequestMessage};
+
+/// A body of pure JSON.
+pub(crate) fn json(body: &[u8]) {
+    read(&ByteRope::from(body.to_vec()), None);
+}
+
+/// A body with binary tensors: two bytes of the header length, one of the length of the pieces less one, and the body.
+pub(crate) fn binary(input: &[u8]) {
+    let [low, high, piece, body @ ..] = input else {
+        return;
+    };
+    let pieces = body.chunks(usize::from(*piece) + 1);
+    let rope: ByteRope = pieces.map(|piece| piece.to_vec().into()).collect();
+    read(&rope, Some(u16::from_le_bytes([*low, *high]).into()));
+}
+
+fn program(datatype: Datatype, max_batch_size: u32) -> Program {
+    let spec = |name: &str, datatype, max_shape| TensorSpec {
+        name: name.to_owned(),
+        datatype,
+        shape: vec![Dim::Any, Dim::Any],
+        pad: None,
+        max_shape,
+    };
+    let limits = vec![Dim::Any, Dim::Fixed(1000)];
+    Program {
+        model: "m:1".parse().expect("a name and a version"),
+        artifact: ArtifactDigest::from_sha256([0; 32]),
+        max_batch_size,
+        inputs: vec![spec("x", datatype, Some(limits))],
+        outputs: vec![
+            spec("y", Datatype::Fp32, None),
+            spec("h", Datatype::Fp16, None),
+        ],
+    }
+}
+
+/// Reads the body as a request for several models and as an answer, and checks what is accepted.
+fn read(body: &ByteRope, header_length: Option<u64>) {
+    let limits = Limits::default();
+    for datatype in Datatype::ALL {
+        for max_batch_size in [0, 8] {
+            let program = program(datatype, max_batch_size);
+            let request = InferRequest::parse(body.clone(), header_length, &program, &limits);
+            if let Ok(request) = request {
+                assert!((1..=program.rows_limit()).contains(&request.rows));
+                let [input] = &request.inputs[..] else {
+                    panic!("{} inputs of one", request.inputs.len());
+                };
+                let (shape, spec) = (input.shape(), &program.inputs[0]);
+                assert!(spec.accepts(shape) && shape.dims()[1] <= 1000, "{shape}");
+                if let Some(width) = datatype.width() {
+                    assert_eq!(input.data().len() as u64, shape.elements() * width as u64);
+                }
+            }
+        }
+    }
+    if let Ok(message) = RequestMessage::parse(body.clone(), header_length, &limits) {
+        let written = message.encode().expect("a decoded message can be encoded");
+        let header_length = written.header_length();
+        let again = RequestMessage::parse(written.into_body(), header_length, &limits);
+        assert_eq!(again.as_ref(), Ok(&message));
+    }
+    if let Ok(response) = InferResponse::parse(body.clone(), header_length, &limits) {
+        let written = response.encode().expect("a decoded message can be encoded");
+        let header_length = written.header_length();
+        let again = InferResponse::parse(written.into_body(), header_length, &limits);
+        assert_eq!(again.as_ref(), Ok(&response));
+    }
+}
