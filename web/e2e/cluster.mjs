@@ -31,7 +31,7 @@ export class Cluster {
     const log = openSync(`${this.folder}/${args.node ?? program}.log`, "a");
     const child = spawn(`${programs}/${program}`, args.flags, { stdio: ["ignore", log, log] });
     child.on("exit", (code) => {
-      if (!this.#stopped && !child.expected) console.error(`${program} ended with ${code}; its log is in ${this.folder}`);
+      if (!this.#stopped && child.expected !== true) console.error(`${program} ended with ${code}; its log is in ${this.folder}`);
     });
     this.#children.push(child);
     return child;

@@ -90,10 +90,10 @@ function Frame() {
   }, [place]);
   return (
     <div className="frame">
-      <a className="skip" href="#main" onClick={(event) => (event.preventDefault(), main.current?.focus())}>
-        Skip to content
-      </a>
       <nav aria-label="Sections">
+        <a className="skip" href="#main" onClick={(event) => (event.preventDefault(), main.current?.focus())}>
+          Skip to content
+        </a>
         <a className="brand" href="#/">
           <Logo />
           <span>Packhorse</span>
@@ -113,7 +113,7 @@ function Frame() {
         </ul>
         <Foot />
       </nav>
-      <main ref={main} tabIndex={-1}>
+      <main ref={main} id="main" tabIndex={-1}>
         <Lost />
         <Guard key={place}>{cluster ? <Content route={route} /> : <Loading what="the cluster" />}</Guard>
       </main>
