@@ -13,7 +13,7 @@ export async function open(browser, origin, { token, faults, width = 1280, heigh
   const page = await context.newPage();
   page.on("pageerror", (error) => faults.push(`error in the page: ${error.stack ?? error}`));
   page.on("console", (message) => {
-    if (message.type() === "error" && !/status of 40[14]|ERR_CONNECTION_REFUSED|ERR_INCOMPLETE_CHUNKED/.test(message.text())) faults.push(`console: ${message.text()}`);
+    if (message.type() === "error" && !/status of (400|401|404|50[23])|ERR_CONNECTION_REFUSED|ERR_INCOMPLETE_CHUNKED/.test(message.text())) faults.push(`console: ${message.text()}`);
   });
   page.on("request", (request) => {
     if (!request.url().startsWith(origin) && !request.url().startsWith("blob:")) faults.push(`request to ${request.url()}`);

@@ -1,7 +1,7 @@
 // A gateway and agents with simulated devices, as processes in a folder of their own.
 import { spawn } from "node:child_process";
 import { createHash } from "node:crypto";
-import { mkdtempSync, openSync, readFileSync, rmSync } from "node:fs";
+import { mkdtempSync, openSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { request, Agent } from "node:http";
 import { tmpdir } from "node:os";
 import { fileURLToPath } from "node:url";
@@ -72,8 +72,17 @@ export class Cluster {
   agent(node, devices) {
     const flags = ["--gateway", this.admin, "--node", node, "--state-dir", `${this.folder}/${node}`];
     flags.push("--token-file", `${this.folder}/gateway/agent-token`, "--stop-workers-on-exit");
-    flags.push("--devices", `simulated:V100-SXM2-16GB:${devices}`, "--profiles", `${root}profiles/v100-thesis.csv`);
+    flags.push("--devices", `simulated:V100-SXM2-16GB:${devices}`, "--profiles", this.#profiles());
     return this.#spawn("packhorse-agent", { node, flags });
+  }
+
+  /** The thesis' profiles; a second version takes as long as the first. */
+  #profiles() {
+    const file = `${this.folder}/profiles.csv`;
+    const [head, ...rows] = readFileSync(`${root}profiles/v100-thesis.csv`, "utf8").trim().split("\n");
+    const second = rows.map((row) => row.replace(",", ":2,"));
+    writeFileSync(file, [head, ...rows, ...second, ""].join("\n"));
+    return file;
   }
 
   async get(path) {

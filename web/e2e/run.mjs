@@ -194,7 +194,7 @@ async function run() {
     clicks = 0;
     await click(link("All"));
     await page.getByLabel("pause").waitFor();
-    await click(page.getByRole("button", { name: /^Request \d+/ }).first());
+    await click(page.getByRole("button", { name: /, request \d+$/ }).first());
     await page.getByRole("img", { name: /^Where the time went/ }).waitFor();
     assert.ok(clicks <= 3, `${clicks} clicks`);
     await accessible(page, "request");
@@ -232,7 +232,8 @@ async function run() {
         await go(address);
         await page.locator("main h1").waitFor();
         await page.waitForFunction(() => !document.querySelector(".loading"));
-        await accessible(page, `${name} (${scheme})`);
+        // Colours alone differ in the dark.
+        await accessible(page, `${name} (${scheme})`, scheme === "dark" ? ["color-contrast"] : null);
       }
     }
     await page.emulateMedia({ colorScheme: "light" });
@@ -245,7 +246,7 @@ async function run() {
     await page.locator(".card", { hasText: "Cluster" }).getByText("lost").first().waitFor();
     await page.locator(".finding", { hasText: "rack-a-2" }).first().waitFor();
     await go("#/placement");
-    await page.getByRole("region", { name: "Node rack-a-2" }).getByText("lost").waitFor();
+    await page.getByRole("group", { name: "Node rack-a-2" }).getByText("lost").waitFor();
     await go("#/timeline");
     clicks = 0;
     await page.locator(".events li", { hasText: "rack-a-2" }).filter({ hasText: "lost" }).first().waitFor();
@@ -284,11 +285,11 @@ async function run() {
   await step("1,000 models on 500 devices, changing twice a second", () => large());
 }
 
-async function accessible(page, what) {
+async function accessible(page, what, rules = null) {
   // Trusted types forbid the page to make scripts of texts; the test's own come by the debugger.
   await page.evaluate(AXE);
-  const violations = await page.evaluate(async () => (await axe.run(document, { resultTypes: ["violations"] })).violations.map(({ id, nodes }) => `${id}: ${nodes.slice(0, 3).map((node) => `${node.target} ${node.failureSummary?.split("\n")[1] ?? ""}`).join("; ")}`));
-  assert.deepEqual(violations, [], `accessibility of ${what}`);
+  const violations = await page.evaluate(async (rules) => (await axe.run(document, { resultTypes: ["violations"], ...(rules && { runOnly: rules }) })).violations.map(({ id, nodes }) => `${id}: ${nodes.slice(0, 3).map((node) => `${node.target} ${node.failureSummary?.split("\n")[1] ?? ""}`).join("; ")}`), rules);
+  for (const violation of violations) faults.push(`accessibility of ${what}: ${violation}`);
 }
 
 async function pictures() {

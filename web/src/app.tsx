@@ -59,7 +59,7 @@ function SignIn() {
         <h1>
           <Logo /> Packhorse
         </h1>
-        <Field label="Admin token" hint="It is kept until this tab is closed.">
+        <Field label="Admin token" hint="Or a key with the scope admin or read. It is kept until this tab is closed.">
           {(id) => <input id={id} type="password" autoComplete="off" autoFocus required value={value} onChange={(event) => setValue(event.target.value)} />}
         </Field>
         <Problem text={error} />
@@ -87,6 +87,8 @@ function Frame() {
     const name = SECTIONS.find((s) => s.path === section)?.name ?? "Packhorse";
     document.title = `${route.path[1] ?? name} · Packhorse`;
     scrollTo(0, 0);
+    // On a phone the sections are a row that scrolls.
+    document.querySelector("nav ul a[aria-current]")?.scrollIntoView({ block: "nearest", inline: "nearest" });
   }, [place]);
   return (
     <div className="frame">

@@ -32,9 +32,10 @@ export interface Bin {
   count: number;
 }
 
-/** A histogram from 0 to the largest of the values and `atLeast`. */
-export function histogram(values: readonly number[], bins: number, atLeast: number): Bin[] {
-  const most = Math.max(atLeast, ...values) || 1;
+/** A histogram from 0 to 1.3 times `limit`, or further if more than a hundredth of the values is above; the last bin has all that are larger. */
+export function histogram(values: readonly number[], bins: number, limit: number): Bin[] {
+  const sorted = [...values].sort((a, b) => a - b);
+  const most = Math.max(limit * 1.3, (sorted[Math.floor(0.99 * (sorted.length - 1))] ?? 0) * 1.05) || 1;
   const width = most / bins;
   const found = Array.from({ length: bins }, (_, i) => ({ from: i * width, to: (i + 1) * width, count: 0 }));
   for (const value of values) {
@@ -44,9 +45,9 @@ export function histogram(values: readonly number[], bins: number, atLeast: numb
   return found;
 }
 
-/** How often each number occurs, from 1 to the largest. */
-export function tally(values: readonly number[]): number[] {
-  const counts = new Array<number>(Math.max(0, ...values)).fill(0);
+/** How often each number occurs, from 1 to the largest, at least to `least`. */
+export function tally(values: readonly number[], least: number): number[] {
+  const counts = new Array<number>(values.reduce((a, b) => Math.max(a, b), least)).fill(0);
   for (const value of values) if (value >= 1) counts[value - 1] = (counts[value - 1] ?? 0) + 1;
   return counts;
 }

@@ -153,6 +153,7 @@ fn print_addresses(endpoints: &Endpoints, state_dir: &Path) {
     } = endpoints;
     let state_dir = state_dir.display();
     println!("\nServing until Ctrl-C:");
+    println!("  dashboard   http://{admin}/ (token: {state_dir}/gateway/admin-token)");
     println!("  inference   http://{inference}/v2");
     println!("  admin       http://{admin}/v1");
     println!("  API docs    http://{admin}/docs");

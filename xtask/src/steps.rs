@@ -71,6 +71,11 @@ impl Steps {
         })
     }
 
+    /// Records a step that cannot be done on this machine, with the reason.
+    pub(crate) fn skip(&mut self, name: impl Into<String>, reason: impl Into<String>) {
+        self.step(name, || Outcome::Skipped(reason.into()));
+    }
+
     fn step(&mut self, name: impl Into<String>, run: impl FnOnce() -> Outcome) -> bool {
         let name = name.into();
         println!("\n── {name}");

@@ -2,9 +2,9 @@
 
 use std::process::Command;
 
-use crate::{setup, steps::Steps, workspace::python};
+use crate::{setup, steps::Steps, web, workspace::python};
 
-/// Sets up, builds, and runs the Rust tests, then the system tests in Python.
+/// Sets up, builds, and runs the Rust tests, then the system tests in Python and those of the dashboard.
 pub(crate) fn run() -> anyhow::Result<()> {
     setup::run()?;
     let mut steps = Steps::default();
@@ -42,6 +42,7 @@ pub(crate) fn add_steps(steps: &mut Steps) {
         "system tests",
         Command::new(python()).args(["-m", "pytest", "tests"]),
     );
+    web::add_test_steps(steps);
 }
 
 fn has_nextest() -> bool {

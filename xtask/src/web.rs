@@ -1,10 +1,20 @@
 //! The dashboard of `web/`: its packages, its types, and the built files in `web/dist`, which the gateway embeds.
 
-use std::{env, path::Path, process::Command};
+use std::{
+    env,
+    ffi::OsString,
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
 
 use anyhow::{Context as _, ensure};
 
-use crate::{setup, steps::Steps, workspace::root};
+use crate::{
+    setup,
+    steps::Steps,
+    workspace::{program, root},
+};
 
 /// Installs the locked packages, generates the types of the API, checks, tests and builds.
 pub(crate) fn run() -> anyhow::Result<()> {
@@ -16,36 +26,112 @@ pub(crate) fn run() -> anyhow::Result<()> {
 
 fn add_steps(steps: &mut Steps) {
     let all = [
-        ("dashboard: packages", &["ci", "--ignore-scripts"][..]),
-        ("dashboard: types of the API", &["run", "types"]),
+        ("dashboard: types of the API", &["run", "types"][..]),
         ("dashboard: types", &["run", "check"]),
         ("dashboard: unit tests", &["test"]),
         ("dashboard: build", &["run", "build"]),
     ];
-    for (name, arguments) in all {
-        let succeeded = steps.call(name, || npm(arguments));
-        if !succeeded {
-            return;
+    if steps.call("dashboard: packages", install) {
+        for (name, arguments) in all {
+            if !steps.call(name, || npm(arguments)) {
+                return;
+            }
         }
     }
 }
 
+/// The tests of the dashboard: its types, its units, and its pages in Chromium against the built gateway with simulated devices.
+pub(crate) fn add_test_steps(steps: &mut Steps) {
+    if !steps.call("dashboard: packages", install) {
+        return;
+    }
+    steps.call("dashboard: types", || npm(&["run", "check"]));
+    steps.call("dashboard: unit tests", || npm(&["test"]));
+    let name = "dashboard: end to end";
+    match chromium() {
+        Ok(chromium) => {
+            steps.call(name, || {
+                let programs = program("packhorse-gateway")?;
+                let programs = programs.parent().context("a program is in a folder")?;
+                let mut npm = npm_command(&["run", "e2e"])?;
+                npm.env("CHROMIUM", chromium)
+                    .env("PACKHORSE_TEST_PROGRAMS", programs);
+                succeed(&mut npm)
+            });
+        }
+        Err(reason) => steps.skip(name, reason),
+    }
+}
+
+/// Returns the path of Chromium, installed by Debian's package manager where it is not there yet; otherwise the reason why there is none.
+fn chromium() -> Result<PathBuf, String> {
+    if let Some(found) = find_chromium() {
+        return Ok(found);
+    }
+    for arguments in [
+        &["update", "-qq"][..],
+        &[
+            "install",
+            "-qq",
+            "-y",
+            "--no-install-recommends",
+            "chromium",
+        ],
+    ] {
+        let status = Command::new("apt-get").args(arguments).status();
+        if !status.is_ok_and(|status| status.success()) {
+            return Err(format!(
+                "there is no Chromium, and `apt-get {}` failed",
+                arguments.join(" ")
+            ));
+        }
+    }
+    find_chromium().ok_or_else(|| "the package chromium has no program of that name".to_owned())
+}
+
+fn find_chromium() -> Option<PathBuf> {
+    let folders = env::var_os("PATH")?;
+    let names = ["chromium", "chromium-browser", "google-chrome"];
+    let mut places =
+        env::split_paths(&folders).flat_map(|folder| names.map(|name| folder.join(name)));
+    places.find(|place| place.is_file())
+}
+
+/// Installs the locked packages where the installed ones are older.
+fn install() -> anyhow::Result<()> {
+    let web = root().join("web");
+    let modified = |path: &str| fs::metadata(web.join(path)).and_then(|file| file.modified());
+    let installed = modified("node_modules/.package-lock.json");
+    let locked = modified("package-lock.json").context("find web/package-lock.json")?;
+    if installed.is_ok_and(|installed| installed >= locked) {
+        return Ok(());
+    }
+    npm(&["ci", "--ignore-scripts"])
+}
+
 /// Runs npm in `web/`, with the Node of the virtual environment.
 fn npm(arguments: &[&str]) -> anyhow::Result<()> {
+    succeed(&mut npm_command(arguments)?)
+}
+
+fn npm_command(arguments: &[&str]) -> anyhow::Result<Command> {
     let programs = root().join(".venv/bin");
-    let status = Command::new(programs.join("npm"))
-        .args(["--no-audit", "--no-fund", "--no-update-notifier"])
+    let mut npm = Command::new(programs.join("npm"));
+    npm.args(["--no-audit", "--no-fund", "--no-update-notifier"])
         .args(arguments)
         .current_dir(root().join("web"))
-        .env("PATH", path_with(&programs)?)
-        .status()
-        .context("start npm")?;
-    ensure!(status.success(), "npm {}: {status}", arguments.join(" "));
+        .env("PATH", path_with(&programs)?);
+    Ok(npm)
+}
+
+fn succeed(command: &mut Command) -> anyhow::Result<()> {
+    let status = command.status().context("start npm")?;
+    ensure!(status.success(), "npm: {status}");
     Ok(())
 }
 
 /// The search path with this folder at its beginning.
-fn path_with(folder: &Path) -> anyhow::Result<std::ffi::OsString> {
+fn path_with(folder: &Path) -> anyhow::Result<OsString> {
     let before = env::var_os("PATH").unwrap_or_default();
     let folders = std::iter::once(folder.to_owned()).chain(env::split_paths(&before));
     env::join_paths(folders).context("make the search path")

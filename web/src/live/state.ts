@@ -82,16 +82,16 @@ export function withGoodput(state: ClusterState, goodput: GoodputView, at: numbe
     predicted: state.plan?.predicted_goodput_rps ?? 0,
   };
   const modelHistory = new Map<string, readonly Second[]>();
+  const forecasts = new Map(state.plan?.models.map((forecast) => [keyOf(forecast), forecast]));
   for (const model of goodput.models) {
     const key = keyOf(model);
-    const forecast = state.plan?.models.find((f) => f.name === model.name && f.version === model.version);
     const second: Second = {
       at,
       offered: model.offered_rps,
       goodput: model.goodput_rps,
       refused: model.refused_rps,
       late: model.late_rps,
-      predicted: forecast?.predicted_goodput_rps ?? 0,
+      predicted: forecasts.get(key)?.predicted_goodput_rps ?? 0,
     };
     modelHistory.set(key, appended(state.modelHistory.get(key) ?? [], second, MODEL_HISTORY));
   }

@@ -234,7 +234,7 @@ function Versions({ versions, shown }: { versions: readonly ModelView[]; shown: 
                     )}
                   </td>
                   <td>
-                    <button type="button" className="link" disabled={change.busy || (version.share_pct === 100 && explicit?.[String(version.version)] === 100)} onClick={() => void change.run(version.version)}>
+                    <button type="button" className="link" disabled={change.busy || versions.length === 1 || (version.share_pct === 100 && explicit?.[String(version.version)] === 100)} onClick={() => void change.run(version.version)}>
                       Promote
                     </button>
                   </td>
@@ -269,10 +269,10 @@ function Requests({ model }: { model: ModelView }) {
   const loaded = useLoaded(path, (signal) => get<RequestView[]>(path, signal), 5000);
   const own = useMemo(() => (loaded.data ?? []).filter((request) => request.version === model.version), [loaded.data, model.version]);
   const answered = useMemo(() => own.filter((request) => request.outcome === "answered" || request.outcome === "late"), [own]);
-  const bins = useMemo(() => histogram(answered.map((request) => request.latency_ms), 40, model.slo_ms * 1.05), [answered, model.slo_ms]);
+  const bins = useMemo(() => histogram(answered.map((request) => request.latency_ms), 40, model.slo_ms), [answered, model.slo_ms]);
   const batches = useMemo(() => {
     const byId = new Map(answered.flatMap((request) => (request.batch ? [[request.batch.id, request.batch.rows] as const] : [])));
-    return tally([...byId.values()]);
+    return tally([...byId.values()], 8);
   }, [answered]);
   const stages = useMemo(() => meanStages(answered), [answered]);
   if (!loaded.data) return <Loading what="requests" />;
@@ -291,7 +291,7 @@ function Requests({ model }: { model: ModelView }) {
       <Card className="w5" title="Latency" note={`the last ${count(answered.length, "answered request")}`}>
         <Bars
           label={`Histogram of latency with the SLO at ${ms(model.slo_ms)}`}
-          bars={bins.map((bin) => ({ label: ms(bin.to), value: bin.count, tone: bin.from >= model.slo_ms ? "bad" : "" }))}
+          bars={bins.map((bin, i) => ({ label: i === bins.length - 1 ? `${ms(bin.from)} or more` : ms(bin.to), value: bin.count, tone: bin.from >= model.slo_ms ? "bad" : "" }))}
           unit="requests"
           mark={{ at: model.slo_ms / end, label: `SLO ${ms(model.slo_ms)}` }}
         />

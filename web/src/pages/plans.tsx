@@ -118,7 +118,7 @@ function Knobs({ whatIf, onChange, cluster }: { whatIf: WhatIf; onChange: (whatI
           {(id) => <input id={id} type="range" min={0} max={16} step={1} value={whatIf.devices[kind] ?? 0} onChange={(event) => onChange({ ...whatIf, devices: { ...whatIf.devices, [kind]: Number(event.target.value) } })} />}
         </Field>
       ))}
-      <fieldset>
+      <fieldset className="tight">
         <legend>Models</legend>
         {models.length > 12 && <input type="search" aria-label="Search models" placeholder="Search" value={search} onChange={(event) => setSearch(event.target.value)} />}
         <table className="compact">
@@ -135,14 +135,14 @@ function Knobs({ whatIf, onChange, cluster }: { whatIf: WhatIf; onChange: (whatI
               const changed = whatIf.models[model.name];
               return (
                 <tr key={model.name}>
-                  <td title={model.name} style={{ maxWidth: 130 }}>
+                  <td title={model.name} style={{ maxWidth: 120 }}>
                     {model.name}
                   </td>
                   <td>
-                    <input aria-label={`Rate of ${model.name} in requests per second`} type="number" min={0} step="any" style={{ width: 76 }} value={changed?.rate ?? Number((model.rate_rps * whatIf.load).toFixed(2))} onChange={(event) => change(model.name, { rate: Number(event.target.value) })} />
+                    <input aria-label={`Rate of ${model.name} in requests per second`} type="number" min={0} step="any" style={{ width: 72 }} value={changed?.rate ?? Number((model.rate_rps * whatIf.load).toFixed(2))} onChange={(event) => change(model.name, { rate: Number(event.target.value) })} />
                   </td>
                   <td>
-                    <input aria-label={`SLO of ${model.name} in milliseconds`} type="number" min={0.001} step="any" style={{ width: 76 }} value={changed?.slo ?? model.slo_ms} onChange={(event) => change(model.name, { slo: Number(event.target.value) })} />
+                    <input aria-label={`SLO of ${model.name} in milliseconds`} type="number" min={0.001} step="any" style={{ width: 72 }} value={changed?.slo ?? model.slo_ms} onChange={(event) => change(model.name, { slo: Number(event.target.value) })} />
                   </td>
                   <td>
                     <input aria-label={`Include ${model.name}`} type="checkbox" checked={!changed?.removed} onChange={(event) => change(model.name, { removed: !event.target.checked })} />

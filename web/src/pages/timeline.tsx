@@ -139,7 +139,7 @@ function Missed({ model }: { model: string | null }) {
   const loaded = useLoaded(path, (signal) => get<RequestView[]>(path, signal), paused ? undefined : 3000);
   const names = [...new Set([...cluster.models.values()].map((m) => m.name))].sort();
   const columns: readonly Column<RequestView>[] = [
-    { title: "Arrived", cell: (r) => <button type="button" className="link" aria-label={`Request ${r.id}`} onClick={() => setShown(r)}>{clock(r.at_ms)}</button>, sort: (r) => r.at_ms },
+    { title: "Arrived", cell: (r) => <button type="button" className="link" aria-label={`${clock(r.at_ms)}, request ${r.id}`} onClick={() => setShown(r)}>{clock(r.at_ms)}</button>, sort: (r) => r.at_ms },
     { title: "Model", cell: (r) => `${r.model}:${r.version}`, sort: (r) => r.model },
     { title: "End", cell: (r) => <State state={r.outcome} />, sort: (r) => r.outcome },
     { title: "Latency", cell: (r) => <span className={r.latency_ms > r.slo_ms ? "over" : ""}>{ms(r.latency_ms)}</span>, sort: (r) => r.latency_ms, numeric: true },

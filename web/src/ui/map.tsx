@@ -47,7 +47,7 @@ export function PlacementMap(props: MapProps) {
 function NodeBox(props: MapProps & { node: NodeView }) {
   const { node, devices, marked } = props;
   return (
-    <section className={`node ${marked === node.name ? "marked" : ""}`} aria-label={`Node ${node.name}`}>
+    <div className={`node ${marked === node.name ? "marked" : ""}`} role="group" aria-label={`Node ${node.name}`}>
       <header>
         <strong>{node.name}</strong> <State state={node.state} />
       </header>
@@ -56,7 +56,7 @@ function NodeBox(props: MapProps & { node: NodeView }) {
           <DeviceBars key={device.device.id} {...props} placed={device} />
         ))}
       </div>
-    </section>
+    </div>
   );
 }
 

@@ -54,7 +54,7 @@ export function Table<T>({ label, rows, columns, rowKey, initial, empty, maxHeig
     frame.current = requestAnimationFrame(() => setTop(scrollTop));
   };
   return (
-    <div className="table" ref={ref} style={{ maxHeight }} onScroll={onScroll} tabIndex={0} role="region" aria-label={label}>
+    <div className="table" ref={ref} style={{ maxHeight }} onScroll={onScroll} tabIndex={0} role="group" aria-label={label}>
       <table aria-rowcount={sorted.length + 1}>
         <thead>
           <tr>
@@ -96,7 +96,10 @@ export function Table<T>({ label, rows, columns, rowKey, initial, empty, maxHeig
   );
 }
 
+/** Names with numbers in the order of the numbers. */
+const ORDER = new Intl.Collator("en", { numeric: true });
+
 function compare(a: number | string, b: number | string): number {
   if (typeof a === "number" && typeof b === "number") return a - b;
-  return String(a).localeCompare(String(b), "en", { numeric: true });
+  return ORDER.compare(String(a), String(b));
 }
