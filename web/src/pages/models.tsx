@@ -30,16 +30,7 @@ function Quantile({ value, slo }: { value: number | null | undefined; slo: numbe
 
 const COLUMNS: readonly Column<Row>[] = [
   { title: "Model", cell: ({ model }) => <a className="strong" href={modelHref(model.name, model.version)}>{keyOf(model)}</a>, sort: ({ model }) => keyOf(model) },
-  {
-    title: "State",
-    cell: ({ model }) => (
-      <>
-        <State state={model.state} /> <span className="muted small" title={model.reason ?? undefined}>{model.reason}</span>
-      </>
-    ),
-    sort: ({ model }) => model.state,
-    grow: true,
-  },
+  { title: "State", cell: ({ model }) => <State state={model.state} title={model.reason ?? undefined} />, sort: ({ model }) => model.state },
   { title: "Goodput", cell: ({ minute }) => `${rate(minute?.goodput_rps ?? 0)}/s`, sort: ({ minute }) => minute?.goodput_rps ?? 0, numeric: true },
   {
     title: "Last 2 min",
@@ -47,13 +38,14 @@ const COLUMNS: readonly Column<Row>[] = [
     from: "tablet",
   },
   { title: "Offered", cell: ({ minute }) => `${rate(minute?.offered_rps ?? 0)}/s`, sort: ({ minute }) => minute?.offered_rps ?? 0, numeric: true, from: "tablet" },
-  { title: "Declared", cell: ({ model }) => `${rate(model.rate_rps)}/s`, sort: ({ model }) => model.rate_rps, numeric: true, from: "desktop" },
+  { title: "Declared", cell: ({ model }) => `${rate(model.rate_rps)}/s`, sort: ({ model }) => model.rate_rps, numeric: true, from: "wide" },
   { title: "p50", cell: ({ minute, model }) => <Quantile value={minute?.p50_ms} slo={model.slo_ms} />, sort: ({ minute }) => minute?.p50_ms ?? 0, numeric: true, from: "desktop" },
-  { title: "p95", cell: ({ minute, model }) => <Quantile value={minute?.p95_ms} slo={model.slo_ms} />, sort: ({ minute }) => minute?.p95_ms ?? 0, numeric: true, from: "desktop" },
+  { title: "p95", cell: ({ minute, model }) => <Quantile value={minute?.p95_ms} slo={model.slo_ms} />, sort: ({ minute }) => minute?.p95_ms ?? 0, numeric: true, from: "wide" },
   { title: "p99", cell: ({ minute, model }) => <Quantile value={minute?.p99_ms} slo={model.slo_ms} />, sort: ({ minute }) => minute?.p99_ms ?? 0, numeric: true, from: "tablet" },
   { title: "SLO", cell: ({ model }) => ms(model.slo_ms), sort: ({ model }) => model.slo_ms, numeric: true, from: "tablet" },
   { title: "Share", cell: ({ model }) => `${model.share_pct ?? 0} %`, sort: ({ model }) => model.share_pct ?? 0, numeric: true, from: "desktop" },
   { title: "Replicas", cell: ({ model }) => `${serving(model)} / ${model.replicas.length}`, sort: ({ model }) => model.replicas.length, numeric: true, from: "desktop" },
+  { title: "Why", cell: ({ model }) => <span className="muted" title={model.reason ?? undefined}>{model.reason}</span>, from: "desktop", grow: true },
 ];
 
 export function Models() {
@@ -86,7 +78,7 @@ export function Models() {
           columns={COLUMNS}
           rowKey={({ model }) => keyOf(model)}
           initial={{ title: "Model" }}
-          maxHeight={Math.max(420, innerHeight - 210)}
+          maxHeight={Math.max(420, innerHeight - 160)}
           empty={
             rows.length === 0 ? (
               <Empty title="No model is registered yet." command="packhorse model register mymodel.json --artifact mymodel.pt --wait">

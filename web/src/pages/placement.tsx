@@ -79,7 +79,7 @@ export function Placement() {
 }
 
 /** The number of models that the legend shows. */
-const LEGEND = 40;
+const LEGEND = 24;
 
 export function Legend({ picked, onPick }: { picked: string | null; onPick: (model: string | null) => void }) {
   const cluster = useCluster();

@@ -142,8 +142,8 @@ function Missed({ model }: { model: string | null }) {
     { title: "Arrived", cell: (r) => <button type="button" className="link" aria-label={`${clock(r.at_ms)}, request ${r.id}`} onClick={() => setShown(r)}>{clock(r.at_ms)}</button>, sort: (r) => r.at_ms },
     { title: "Model", cell: (r) => `${r.model}:${r.version}`, sort: (r) => r.model },
     { title: "End", cell: (r) => <State state={r.outcome} />, sort: (r) => r.outcome },
-    { title: "Latency", cell: (r) => <span className={r.latency_ms > r.slo_ms ? "over" : ""}>{ms(r.latency_ms)}</span>, sort: (r) => r.latency_ms, numeric: true },
-    { title: "SLO", cell: (r) => ms(r.slo_ms), sort: (r) => r.slo_ms, numeric: true, from: "tablet" },
+    { title: "Latency", cell: (r) => <span className={r.slo_ms > 0 && r.latency_ms > r.slo_ms ? "over" : ""}>{ms(r.latency_ms)}</span>, sort: (r) => r.latency_ms, numeric: true },
+    { title: "SLO", cell: (r) => ms(r.slo_ms || null), sort: (r) => r.slo_ms, numeric: true, from: "tablet" },
     { title: "Mostly", cell: (r) => { const s = longestStage(r.stages_ms); return `${s.name} ${ms(r.stages_ms[s.key])}`; }, from: "tablet" },
     { title: "Batch", cell: (r) => (r.batch ? count(r.batch.rows, "row") : "none"), sort: (r) => r.batch?.rows ?? 0, numeric: true, from: "desktop" },
     { title: "Device", cell: (r) => r.batch?.device ?? "", sort: (r) => r.batch?.device ?? "", from: "desktop" },
@@ -190,7 +190,7 @@ function Request({ request, onClose }: { request: RequestView; onClose: () => vo
     <Modal title={`Request ${request.id}`} onClose={onClose} wide>
       <div className="modal-body">
         <p>
-          <State state={request.outcome} /> after {ms(request.latency_ms)}, with an SLO of {ms(request.slo_ms)}. {request.reason}
+          <State state={request.outcome} /> after {ms(request.latency_ms)}, with an SLO of {ms(request.slo_ms || null)}. {request.reason}
         </p>
         <Stages stages={request.stages_ms} label="Where the time went" />
         <dl className="facts">

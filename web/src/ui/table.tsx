@@ -17,7 +17,7 @@ export interface Column<T> {
   /** True for the column that takes what the others leave; its text is cut off. */
   grow?: boolean;
   /** The least width of the window at which the column is shown. */
-  from?: "tablet" | "desktop";
+  from?: "tablet" | "desktop" | "wide";
 }
 
 interface Props<T> {
