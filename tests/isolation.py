@@ -109,7 +109,12 @@ def made(folder: Path) -> Path:
 
 def write(parts: dict[str, list[str]], given: argparse.Namespace) -> None:
     command = f".venv/bin/python tests/isolation.py --seconds {given.seconds:g} --rounds {given.rounds} --write"
-    before = ["", "The same of version 0.1.0, before the limits of [limits.md](../limits.md):", "", *parts.get("before", [])]
+    _, mark, kept = REPORT.read_text().partition("The same of version 0.1.0")
+    # What was measured of the earlier version stays until it is measured again.
+    before = mark + kept.rstrip()
+    if given.before:
+        rows = "\n".join(parts["before"])
+        before = f"The same of version 0.1.0, before the limits of [limits.md](../limits.md):\n\n{rows}"
     text = f"""# Isolation between models
 
 Made by `{command}` on {os.cpu_count()} cores, {platform.system()} {platform.release()}. Gateway, agent, workers (simulated devices), victim and attacker share
@@ -124,7 +129,8 @@ victim, too, so that the ratio shows what the gateway adds. The memory is the la
 Medians of {given.rounds} rounds of {given.seconds:.0f} s.
 
 {chr(10).join(parts.get("isolation", []))}
-{chr(10).join(before) if given.before else ""}
+
+{before}
 """
     REPORT.write_text(text)
 

@@ -122,27 +122,27 @@ async def open_loop(address: tuple[str, int], request: bytes, rate: float, secon
 
 
 def measure(folder: Path, seconds: float) -> dict[str, list[Point]]:
-    """All loads of all kinds of request, each against a model of its own on a simulated device of its own."""
+    """All loads of all kinds of request. Each kind has a cluster of one device, so that no plan can give its model more."""
+    return {kind.name: measure_kind(folder / kind.model, kind, seconds) for kind in KINDS}
+
+
+def measure_kind(folder: Path, kind: Kind, seconds: float) -> list[Point]:
+    folder.mkdir()
     cluster = Cluster(folder, "--policy", "exclusive")
-    found: dict[str, list[Point]] = {}
+    points = []
     try:
-        latencies = {kind.model: kind.batch_ms for kind in KINDS}
-        cluster.start_agent("node1", *simulated_devices(cluster, latencies, devices=len(KINDS)))
-        for kind in KINDS:
-            inputs = [models.tensor("x", "FP32", [-1, kind.columns])], [models.tensor("y", "FP32", [-1, 2])]
-            registration = models.registration(kind.model, *inputs, rate_rps=10, slo_ms=kind.slo_ms)
-            cluster.admin.register(registration, kind.model.encode())
-        for kind in KINDS:
-            cluster.admin.wait_for_state(kind.model, "ready")
-        for kind in KINDS:
-            points = found[kind.name] = []
-            for load in LOADS:
-                done = in_processes(2, tuple_address(cluster.inference), kind.request(), load * kind.capacity, seconds)
-                points.append(point(kind, load, done, seconds))
-                print(kind.name, points[-1], flush=True)
+        cluster.start_agent("node1", *simulated_devices(cluster, {kind.model: kind.batch_ms}))
+        inputs = [models.tensor("x", "FP32", [-1, kind.columns])], [models.tensor("y", "FP32", [-1, 2])]
+        registration = models.registration(kind.model, *inputs, rate_rps=10, slo_ms=kind.slo_ms)
+        cluster.admin.register(registration, kind.model.encode())
+        cluster.admin.wait_for_state(kind.model, "ready")
+        for load in LOADS:
+            done = in_processes(2, tuple_address(cluster.inference), kind.request(), load * kind.capacity, seconds)
+            points.append(point(kind, load, done, seconds))
+            print(kind.name, points[-1], flush=True)
     finally:
         cluster.close()
-    return found
+    return points
 
 
 def point(kind: Kind, load: float, done: list[tuple[int | str, float]], seconds: float) -> Point:

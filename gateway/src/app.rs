@@ -311,3 +311,25 @@ fn tokens(settings: &Settings, state: &GatewayDir) -> Result<(String, String), S
     let agent = secret(&settings.agent_token_file, GatewayDir::AGENT_TOKEN)?;
     Ok((admin, agent))
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+    use tokio::time::timeout;
+
+    use super::*;
+    use crate::config::Options;
+
+    #[tokio::test]
+    async fn a_control_plane_that_panics_is_noticed_as_the_end_of_the_gateway() {
+        let folder = tempfile::tempdir().unwrap();
+        let state = folder.path().join("state").display().to_string();
+        let flags = ["--listen=127.0.0.1:0", "--admin-listen=127.0.0.1:0"];
+        let options = ["packhorse-gateway", "--state-dir", &state].into_iter();
+        let options = Options::try_parse_from(options.chain(flags)).unwrap();
+        let app = App::start(options.settings().unwrap()).await.unwrap();
+        app.controller.panic().await;
+        let failed = timeout(Duration::from_secs(10), app.failed()).await;
+        assert_eq!(failed, Ok("control plane"));
+    }
+}

@@ -348,6 +348,13 @@ impl Controller {
         answered.await.map_err(|_| Stopped)
     }
 
+    /// Makes the task panic.
+    #[cfg(test)]
+    pub(crate) async fn panic(&self) {
+        let panic = self.read(|_| -> () { panic!("as a test wants it") }).await;
+        assert!(panic.is_err(), "the task answers nothing any more");
+    }
+
     /// Reads the state.
     async fn read<T: Send + 'static>(
         &self,
