@@ -22,6 +22,7 @@ use crate::{
     descriptors,
     driver::{DataPlane, DataPlaneConfig},
     events::{EventLog, Findings},
+    keys::Keyring,
     serve::{ConnectionLimits, Server},
     state_dir::{GatewayDir, SecretError, read_secret},
     store::{ArtifactFiles, OpenStoreError, Store, StoreError},
@@ -49,6 +50,7 @@ pub struct App {
     events: EventLog,
     findings: Findings,
     store: Store,
+    keys: Keyring,
     sweeper: JoinHandle<()>,
     lame_duck: Duration,
     grace: Duration,
@@ -109,8 +111,14 @@ impl App {
         };
         let store = Store::open(&state.database()).await?;
         let node_tokens = store.node_tokens().await?;
-        let credentials =
-            Credentials::new(&admin_token, &agent_token, node_tokens, link_secret.clone());
+        let keys = Keyring::open(store.clone()).await?;
+        let credentials = Credentials::new(
+            &admin_token,
+            &agent_token,
+            node_tokens,
+            keys.clone(),
+            link_secret.clone(),
+        );
         let artifacts = ArtifactFiles::open(
             state.artifacts(),
             settings.artifact_roots.clone(),
@@ -144,12 +152,14 @@ impl App {
             body_bytes: settings.body_limit.as_u64(),
             body_timeout: settings.client_timeout,
         };
+        let required = settings.inference_keys.then(|| keys.clone());
         let inference =
-            Inference::new(data_plane.clone(), limits).map_err(StartError::DataPlane)?;
+            Inference::new(data_plane.clone(), limits, required).map_err(StartError::DataPlane)?;
         let (inference_routes, document) = inference::router(inference.clone()).split_for_parts();
         let admin_routes = admin::router(
             Admin {
                 credentials,
+                keys: keys.clone(),
                 controller: controller.clone(),
                 data_plane: data_plane.clone(),
                 inference,
@@ -179,6 +189,7 @@ impl App {
             events,
             findings,
             store,
+            keys,
             sweeper,
             lame_duck: settings.lame_duck,
             grace: settings.shutdown_grace,
@@ -232,6 +243,9 @@ impl App {
         self.controller.shutdown().await;
         self.events.close().await;
         self.admin.shutdown(Instant::now() + ADMIN_GRACE).await;
+        if let Err(e) = self.keys.write_uses().await {
+            tracing::warn!(error = %e, "the times of the keys' last use are not stored");
+        }
         self.sweeper.abort();
         self.store.close().await;
         tracing::info!("stopped");

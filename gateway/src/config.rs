@@ -19,6 +19,17 @@ Examples:
       --link-secret-file /etc/packhorse/link-secret
       Agents and admins on other machines too.";
 
+/// The requests for which an API key is required.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum InferenceKeys {
+    /// Those to a listener that is not on loopback.
+    Auto,
+    /// All.
+    Required,
+    /// None.
+    Off,
+}
+
 /// The Packhorse gateway: answers inference requests and decides which model runs where.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "packhorse-gateway", version, after_help = EXAMPLES)]
@@ -44,6 +55,15 @@ pub struct Options {
         default_value = "127.0.0.1:8081"
     )]
     pub admin_listen: SocketAddr,
+
+    /// API keys for inference requests: required, off, or auto (required unless the inference listener is on loopback)
+    #[arg(
+        long,
+        env = "PACKHORSE_INFERENCE_KEYS",
+        value_name = "WHEN",
+        default_value = "auto"
+    )]
+    pub inference_keys: InferenceKeys,
 
     /// File with the admin's bearer token [default: admin-token in the state folder, created on the first start]
     #[arg(long, env = "PACKHORSE_ADMIN_TOKEN_FILE", value_name = "FILE")]
@@ -192,6 +212,8 @@ pub struct Settings {
     pub state_dir: PathBuf,
     /// The inference listener.
     pub listen: SocketAddr,
+    /// True if inference requests need an API key.
+    pub inference_keys: bool,
     /// The admin listener.
     pub admin_listen: SocketAddr,
     /// The file of the admin's token; `None` if it is in the state folder.
@@ -272,6 +294,11 @@ impl Options {
         Ok(Settings {
             state_dir,
             listen: self.listen,
+            inference_keys: match self.inference_keys {
+                InferenceKeys::Auto => !self.listen.ip().is_loopback(),
+                InferenceKeys::Required => true,
+                InferenceKeys::Off => false,
+            },
             admin_listen: self.admin_listen,
             admin_token_file: self.admin_token_file,
             agent_token_file: self.agent_token_file,

@@ -10,6 +10,7 @@ mod descriptors;
 pub mod driver;
 pub mod events;
 pub mod ip_network;
+pub mod keys;
 mod memory;
 pub mod serve;
 pub mod state_dir;

@@ -129,10 +129,18 @@ impl Drop for GatewayDir {
 /// # Errors
 /// If the operating system has no random numbers.
 pub fn random_secret() -> Result<String, SecretError> {
-    let mut bits = [0; 32];
-    let filled = SysRng.try_fill_bytes(&mut bits);
+    Ok(hex::encode(random_bytes::<32>()?))
+}
+
+/// Returns random bytes of the operating system.
+///
+/// # Errors
+/// If it has none.
+pub(crate) fn random_bytes<const N: usize>() -> Result<[u8; N], SecretError> {
+    let mut bytes = [0; N];
+    let filled = SysRng.try_fill_bytes(&mut bytes);
     filled.map_err(|e| SecretError::Random(e.to_string()))?;
-    Ok(hex::encode(bits))
+    Ok(bytes)
 }
 
 /// Reads a secret from a file, without the white space around it.

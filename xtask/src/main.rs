@@ -16,6 +16,7 @@ mod soak;
 mod steps;
 mod test;
 mod units;
+mod web;
 mod workspace;
 
 use clap::{Parser, Subcommand};
@@ -50,7 +51,9 @@ enum Chore {
     Soak(soak::Options),
     /// Measures what needs a GPU, on this host or, packed, on another.
     GpuCheck(gpu_check::Options),
-    /// Runs every test there is, Rust and Python.
+    /// Builds the dashboard: web/dist, which the gateway embeds.
+    Web,
+    /// Runs every test there is, Rust, Python and the dashboard's.
     Test,
     /// Runs what CI runs: format, lints, licences, and every test.
     Ci,
@@ -80,6 +83,7 @@ fn main() -> anyhow::Result<()> {
         Chore::Fuzz(options) => fuzz::run(&options),
         Chore::Soak(options) => soak::run(&options),
         Chore::GpuCheck(options) => gpu_check::run(&options),
+        Chore::Web => web::run(),
         Chore::Test => test::run(),
         Chore::Ci => ci::run(),
     }

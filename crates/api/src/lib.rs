@@ -6,6 +6,7 @@
 
 pub mod agent;
 pub mod events;
+mod key;
 pub mod local_worker;
 mod model;
 mod node;
@@ -15,6 +16,7 @@ mod requests;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+pub use key::{CreatedKey, KeyRequest, KeyRotation, KeyView, Scope, UnknownScope};
 pub use model::{
     ArtifactView, ModelChange, ModelGoodput, ModelRegistration, ModelState, ModelView,
     ProfilingView, Promotion, ReplicaView, TotalGoodput,

@@ -38,6 +38,15 @@ pub(crate) struct GlobalArgs {
         help_heading = "Gateway"
     )]
     token_file: Option<PathBuf>,
+    /// File with the API key for inference requests, where the gateway requires one
+    #[arg(
+        long,
+        global = true,
+        value_name = "FILE",
+        env = "PACKHORSE_KEY_FILE",
+        help_heading = "Gateway"
+    )]
+    key_file: Option<PathBuf>,
     /// Print results as JSON, for programs
     #[arg(long, global = true)]
     json: bool,
@@ -80,9 +89,17 @@ impl Context {
         &self.args.admin_url
     }
 
-    /// Returns a client of the inference listener.
-    pub(crate) fn inference(&self) -> InferenceClient {
-        InferenceClient::new(self.args.url.clone())
+    /// Returns a client of the inference listener, which sends the key if there is one.
+    pub(crate) fn inference(&self) -> anyhow::Result<InferenceClient> {
+        let url = self.args.url.clone();
+        let Some(path) = &self.args.key_file else {
+            return Ok(InferenceClient::new(url));
+        };
+        let shown = path.display();
+        let key =
+            fs::read_to_string(path).with_context(|| format!("--key-file: cannot read {shown}"))?;
+        InferenceClient::with_key(url, &key)
+            .with_context(|| format!("--key-file: {shown} contains no key"))
     }
 
     /// Returns a client of the admin listener that sends the token.

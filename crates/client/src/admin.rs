@@ -3,9 +3,9 @@
 use std::io;
 
 use packhorse_api::{
-    ArtifactView, GoodputView, ModelChange, ModelRegistration, ModelView, NodeTokenView, NodeView,
-    PlanDiff, PlanPreview, PlanPreviewRequest, PlanSummary, PlanView, PolicyChange, PolicyView,
-    Promotion,
+    ArtifactView, CreatedKey, GoodputView, KeyRequest, KeyRotation, KeyView, ModelChange,
+    ModelRegistration, ModelView, NodeTokenView, NodeView, PlanDiff, PlanPreview,
+    PlanPreviewRequest, PlanSummary, PlanView, PolicyChange, PolicyView, Promotion,
 };
 use packhorse_cluster::{
     DeviceKind, Generation, ModelName, ModelVersion, NodeName, ProfileError, ProfileTable,
@@ -93,21 +93,25 @@ pub enum BackupError {
     Write(#[source] io::Error),
 }
 
+/// Returns the header that sends this token or key.
+pub(crate) fn bearer(token: &str) -> Result<HeaderValue, TokenError> {
+    let token = token.trim();
+    if token.is_empty() || !token.bytes().all(|b| b.is_ascii_graphic()) {
+        return Err(TokenError);
+    }
+    let mut header = HeaderValue::from_str(&format!("Bearer {token}")).map_err(|_| TokenError)?;
+    header.set_sensitive(true);
+    Ok(header)
+}
+
 impl AdminClient {
     /// Creates a client that sends this admin token. Spaces and line ends around the token are removed.
     ///
     /// # Errors
     /// If the text is not a token.
     pub fn new(base: BaseUrl, token: &str) -> Result<Self, TokenError> {
-        let token = token.trim();
-        if token.is_empty() || !token.bytes().all(|b| b.is_ascii_graphic()) {
-            return Err(TokenError);
-        }
-        let mut authorization =
-            HeaderValue::from_str(&format!("Bearer {token}")).map_err(|_| TokenError)?;
-        authorization.set_sensitive(true);
         Ok(Self {
-            caller: Caller::new(base, Some(authorization)),
+            caller: Caller::new(base, Some(bearer(token)?)),
         })
     }
 
@@ -272,6 +276,40 @@ impl AdminClient {
         self.caller
             .fetch(self.caller.request(Method::POST, route))
             .await
+    }
+
+    /// Makes an API key, which is returned once.
+    pub async fn create_key(&self, request: &KeyRequest) -> Result<CreatedKey, CallError> {
+        let call = self.caller.request(Method::POST, ["v1", "keys"]);
+        self.caller.fetch(call.json(request)).await
+    }
+
+    /// Returns all API keys, without their secrets.
+    pub async fn keys(&self) -> Result<Vec<KeyView>, CallError> {
+        self.get(["v1", "keys"]).await
+    }
+
+    /// Returns an API key, without its secret.
+    pub async fn key(&self, id: &str) -> Result<KeyView, CallError> {
+        self.get(["v1", "keys", id]).await
+    }
+
+    /// Replaces the secret of an API key, which is returned once.
+    pub async fn rotate_key(
+        &self,
+        id: &str,
+        rotation: KeyRotation,
+    ) -> Result<CreatedKey, CallError> {
+        let call = self
+            .caller
+            .request(Method::POST, ["v1", "keys", id, "rotate"]);
+        self.caller.fetch(call.json(&rotation)).await
+    }
+
+    /// Deletes an API key.
+    pub async fn delete_key(&self, id: &str) -> Result<(), CallError> {
+        let call = self.caller.request(Method::DELETE, ["v1", "keys", id]);
+        self.caller.send(call).await.map(drop)
     }
 
     /// Writes a backup of the gateway's state, which is a tar archive, and returns its number of bytes.

@@ -14,7 +14,11 @@ use reqwest::{
     header::{CONTENT_LENGTH, CONTENT_TYPE},
 };
 
-use crate::{BaseUrl, CallError, call::Caller};
+use crate::{
+    BaseUrl, CallError,
+    admin::{TokenError, bearer},
+    call::Caller,
+};
 
 /// A client of the inference listener. Cheap to clone.
 ///
@@ -73,6 +77,16 @@ impl InferenceClient {
         Self {
             caller: Caller::new(base, None),
         }
+    }
+
+    /// Creates a client that sends this API key. Spaces and line ends around the key are removed.
+    ///
+    /// # Errors
+    /// If the text is not a key.
+    pub fn with_key(base: BaseUrl, key: &str) -> Result<Self, TokenError> {
+        Ok(Self {
+            caller: Caller::new(base, Some(bearer(key)?)),
+        })
     }
 
     /// Returns the server's name, its version and its extensions of the protocol.

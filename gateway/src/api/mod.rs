@@ -4,4 +4,5 @@ pub mod admin;
 pub mod error;
 pub mod inference;
 
+pub(crate) use admin::bearer;
 pub use error::ApiError;

@@ -15,7 +15,7 @@ macro_rules! migrations {
 }
 
 /// Each file's number, name and text.
-const FILES: [(&str, &str, &str); 8] = migrations![
+const FILES: [(&str, &str, &str); 9] = migrations![
     "0001" "cluster",
     "0002" "queue_limit",
     "0003" "kernels",
@@ -24,6 +24,7 @@ const FILES: [(&str, &str, &str); 8] = migrations![
     "0006" "cluster",
     "0007" "events",
     "0008" "splits",
+    "0009" "keys",
 ];
 
 /// Brings a database to this version's tables.

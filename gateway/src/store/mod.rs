@@ -9,6 +9,7 @@ mod backup;
 mod cluster;
 mod events;
 mod files;
+mod keys;
 mod migrations;
 mod models;
 mod node_tokens;

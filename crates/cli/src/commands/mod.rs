@@ -5,6 +5,7 @@ mod backup;
 mod doctor;
 mod events;
 mod infer;
+mod keys;
 mod model;
 mod node;
 mod plan;
@@ -36,6 +37,9 @@ pub(crate) enum Command {
     /// List nodes, take them out of service, and make tokens for them
     #[command(subcommand)]
     Node(node::NodeCommand),
+    /// Make, list, rotate and delete API keys
+    #[command(subcommand)]
+    Keys(keys::KeysCommand),
     /// Write the gateway's state to a file, while it runs
     Backup(backup::BackupArgs),
     /// Make a state folder of a backup, for a gateway that does not run
@@ -57,6 +61,7 @@ impl Command {
         match self {
             Self::Model(command) => command.run(context).await,
             Self::Infer(args) => args.run(context).await,
+            Self::Keys(command) => command.run(context).await,
             Self::Status(args) => args.run(context).await,
             Self::Profile(command) => command.run(context).await,
             Self::Plan(args) => args.run(context).await,

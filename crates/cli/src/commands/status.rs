@@ -1,7 +1,7 @@
 //! `packhorse status`: shows the gateway, its nodes, its models and their recent goodput.
 
 use packhorse_api::{GoodputView, ModelView, NodeView};
-use packhorse_client::CallError;
+use packhorse_client::{CallError, InferenceClient};
 use serde::Serialize;
 
 use crate::{
@@ -41,7 +41,7 @@ impl StatusArgs {
             nodes: admin.nodes().await?,
             models: admin.models().await?,
             goodput: admin.goodput(WINDOW_S).await?,
-            gateway: gateway_status(context).await,
+            gateway: gateway_status(context, &context.inference()?).await,
         };
         if context.json() {
             output::print_json(&status)
@@ -52,8 +52,7 @@ impl StatusArgs {
 }
 
 /// Returns the state of the inference listener. An error of that listener is part of the state.
-async fn gateway_status(context: &Context) -> GatewayStatus {
-    let inference = context.inference();
+async fn gateway_status(context: &Context, inference: &InferenceClient) -> GatewayStatus {
     let state = async {
         let version = inference.server_metadata().await?.version;
         Ok::<_, CallError>((version, inference.ready().await?))

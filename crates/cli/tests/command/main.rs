@@ -13,6 +13,7 @@ mod image;
 mod infer;
 #[cfg(feature = "laboratory")]
 mod kernels;
+mod keys;
 mod model;
 mod node;
 mod plan;

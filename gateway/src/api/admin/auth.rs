@@ -1,6 +1,6 @@
-//! Authorisation by bearer tokens, which are compared in constant time.
+//! Authorisation by bearer tokens and API keys, which are compared in constant time.
 //!
-//! The admin's token opens every route. An agent's opens the routes of agents: the agents' common token those of every node without a
+//! The admin's token and keys with the scope `admin` open every route; keys with the scope `read` those that only read and show no secret. An agent's opens the routes of agents: the agents' common token those of every node without a
 //! token of its own, the token of a node those of this node.
 
 use std::{
@@ -21,10 +21,13 @@ use subtle::ConstantTimeEq as _;
 
 use crate::{
     api::ApiError,
+    keys::{AdminScope, Keyring},
     state_dir::random_secret,
     store::{Store, StoreError},
 };
 
+/// The path of backups, which contain tokens.
+const BACKUP: &str = "/v1/backup";
 /// The largest number of nodes with a token of their own.
 const MAX_NODE_TOKENS: usize = 4096;
 
@@ -33,6 +36,7 @@ const MAX_NODE_TOKENS: usize = 4096;
 pub struct Credentials {
     admin: TokenHash,
     agent: TokenHash,
+    keys: Keyring,
     nodes: Arc<RwLock<BTreeMap<NodeName, TokenHash>>>,
     link_secret: LinkSecret,
 }
@@ -45,6 +49,10 @@ struct TokenHash(Arc<[u8; 32]>);
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Role {
     Admin,
+    /// A key that may only read.
+    Reader,
+    /// A key without a scope for the admin listener.
+    Client,
     /// An agent with the common token.
     Agent,
     /// The agent of this node, with the node's token.
@@ -67,6 +75,7 @@ impl Credentials {
         admin: &str,
         agent: &str,
         nodes: BTreeMap<NodeName, [u8; 32]>,
+        keys: Keyring,
         link_secret: LinkSecret,
     ) -> Self {
         let hashes = nodes.into_iter();
@@ -74,6 +83,7 @@ impl Credentials {
         Self {
             admin: TokenHash::new(admin),
             agent: TokenHash::new(agent),
+            keys,
             nodes: Arc::new(RwLock::new(hashes.collect())),
             link_secret,
         }
@@ -133,6 +143,9 @@ impl Credentials {
     fn refusal(&self, role: &Role, node: &str) -> Option<String> {
         match role {
             Role::Admin => None,
+            Role::Reader | Role::Client => {
+                Some("this route requires an agent's token; an API key was given".to_owned())
+            }
             Role::Agent => {
                 let nodes = self.nodes.read().unwrap_or_else(PoisonError::into_inner);
                 let own = node
@@ -156,6 +169,13 @@ impl Credentials {
         let Some(token) = bearer(headers) else {
             return refused("this route requires a token: Authorization: Bearer TOKEN");
         };
+        if let Some(scope) = self.keys.admin_scope(token) {
+            return Ok(match scope {
+                AdminScope::Admin => Role::Admin,
+                AdminScope::Read => Role::Reader,
+                AdminScope::None => Role::Client,
+            });
+        }
         let given = TokenHash::new(token);
         if self.admin.matches(&given) {
             Ok(Role::Admin)
@@ -187,12 +207,25 @@ pub(super) async fn admin_only(
 ) -> Response {
     match credentials.role(request.headers()) {
         Ok(Role::Admin) => next.run(request).await,
-        Ok(Role::Agent | Role::Node(_)) => {
-            let message = "this route requires the admin token; an agent token was given";
+        Ok(Role::Reader) if only_reads(&request) => next.run(request).await,
+        Ok(role) => {
+            let given = match role {
+                Role::Reader => "a key with the scope read",
+                Role::Client => "a key without that scope",
+                _ => "an agent token",
+            };
+            let message = format!(
+                "this route requires the admin token or a key with the scope admin; {given} was given"
+            );
             ApiError::new(StatusCode::FORBIDDEN, message).into_response()
         }
         Err(e) => e.into_response(),
     }
+}
+
+/// Returns true if a request changes nothing and is answered with no secret.
+fn only_reads(request: &Request) -> bool {
+    request.method().is_safe() && request.uri().path() != BACKUP
 }
 
 /// Middleware that accepts the admin's token and those of agents. On a path with a node, an agent's token must be one for this node.
@@ -214,7 +247,7 @@ pub(super) async fn agent_or_admin(
 }
 
 /// Returns the token of `Authorization: Bearer TOKEN`. The case of the scheme does not matter.
-fn bearer(headers: &HeaderMap) -> Option<&str> {
+pub(crate) fn bearer(headers: &HeaderMap) -> Option<&str> {
     let value = headers.get(header::AUTHORIZATION)?.to_str().ok()?;
     let (scheme, token) = value.split_once(' ')?;
     let token = token.trim_start_matches(' ');
@@ -225,37 +258,48 @@ fn bearer(headers: &HeaderMap) -> Option<&str> {
 mod tests {
     use super::*;
 
-    fn role(authorization: &str) -> Option<Role> {
+    async fn role(authorization: &str) -> Option<Role> {
         let mut headers = HeaderMap::new();
         headers.insert(header::AUTHORIZATION, authorization.parse().unwrap());
-        credentials().role(&headers).ok()
+        credentials().await.role(&headers).ok()
     }
 
     fn node(name: &str) -> NodeName {
         name.parse().unwrap()
     }
 
-    fn credentials() -> Credentials {
+    async fn credentials() -> Credentials {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::open(&folder.path().join("store.db")).await.unwrap();
+        let keys = Keyring::open(store).await.unwrap();
         let hash = Sha256::digest("token-of-n").into();
         let nodes = BTreeMap::from([(node("n"), hash)]);
-        Credentials::new("admin-secret", "agent-secret", nodes, LinkSecret::none())
+        Credentials::new(
+            "admin-secret",
+            "agent-secret",
+            nodes,
+            keys,
+            LinkSecret::none(),
+        )
     }
 
-    #[test]
-    fn a_node_with_a_token_of_its_own_is_leased_with_it_only_and_it_leases_no_other() {
-        let allowed = |role: Role, node| credentials().refusal(&role, node).is_none();
+    #[tokio::test]
+    async fn a_node_with_a_token_of_its_own_is_leased_with_it_only_and_it_leases_no_other() {
+        let credentials = credentials().await;
+        let allowed = |role: Role, node| credentials.refusal(&role, node).is_none();
         assert!(allowed(Role::Admin, "n") && allowed(Role::Admin, "m"));
         assert!(allowed(Role::Node(node("n")), "n"));
         assert!(!allowed(Role::Node(node("n")), "m"));
         assert!(!allowed(Role::Agent, "n"));
+        assert!(!allowed(Role::Reader, "n") && !allowed(Role::Client, "m"));
         assert!(allowed(Role::Agent, "m"));
     }
 
-    #[test]
-    fn each_token_has_its_role_and_nothing_else_is_a_token() {
-        assert_eq!(role("Bearer admin-secret"), Some(Role::Admin));
-        assert_eq!(role("bearer agent-secret"), Some(Role::Agent));
-        assert_eq!(role("Bearer token-of-n"), Some(Role::Node(node("n"))));
+    #[tokio::test]
+    async fn each_token_has_its_role_and_nothing_else_is_a_token() {
+        assert_eq!(role("Bearer admin-secret").await, Some(Role::Admin));
+        assert_eq!(role("bearer agent-secret").await, Some(Role::Agent));
+        assert_eq!(role("Bearer token-of-n").await, Some(Role::Node(node("n"))));
         for bad in [
             "",
             "Bearer",
@@ -266,7 +310,7 @@ mod tests {
             "Basic admin-secret",
             "admin-secret",
         ] {
-            assert_eq!(role(bad), None, "{bad:?} was accepted");
+            assert_eq!(role(bad).await, None, "{bad:?} was accepted");
         }
     }
 }

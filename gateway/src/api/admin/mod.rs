@@ -1,13 +1,15 @@
-//! The admin listener: the API under `/v1`, the metrics, and the API's documentation. A handler parses a request, calls the
+//! The admin listener: the dashboard, the API under `/v1`, the metrics, and the API's documentation. A handler parses a request, calls the
 //! control plane and answers. The messages are in `packhorse_api`, the statuses of errors in `errors`.
 
 mod agents;
 mod artifacts;
 mod auth;
 mod backup;
+mod dashboard;
 mod document;
 mod errors;
 mod events;
+mod keys;
 mod models;
 mod node_tokens;
 mod nodes;
@@ -49,11 +51,13 @@ use crate::{
     driver::DataPlane,
     events::{EventLog, Findings},
     ip_network::IpNetwork,
+    keys::Keyring,
     store::{ArtifactFiles, Store},
     telemetry::{METRICS_CONTENT_TYPE, measure_http},
 };
 
 pub use auth::Credentials;
+pub(crate) use auth::bearer;
 pub(crate) use requests::MAX_TRACES;
 
 /// The largest number of bytes of a JSON body.
@@ -66,6 +70,8 @@ const PROFILES_LIMIT: usize = 16 << 20;
 pub struct Admin {
     /// The tokens.
     pub credentials: Credentials,
+    /// The API keys.
+    pub keys: Keyring,
     /// The control plane.
     pub controller: Controller,
     /// The data plane, for goodput and metrics.
@@ -110,6 +116,7 @@ pub struct Admin {
         (name = "requests", description = "Single requests and where their time went"),
         (name = "metrics", description = "Metrics of the gateway"),
         (name = "agents", description = "Messages of agents"),
+        (name = "keys", description = "API keys"),
         (name = "backup", description = "Backups of the gateway's state"),
     ),
     modifiers(&Tokens)
@@ -157,6 +164,7 @@ pub fn router(admin: Admin, inference: utoipa::openapi::OpenApi) -> Router {
         .route("/openapi.json", get(openapi))
         .with_state(Bytes::from(text + "\n"))
         .merge(docs)
+        .merge(dashboard::routes())
         .method_not_allowed_fallback(method_not_allowed)
         .fallback(not_found)
         .layer(body_limit(JSON_LIMIT))
@@ -189,6 +197,9 @@ fn admin_routes() -> OpenApiRouter<Admin> {
         .routes(routes!(nodes::drain))
         .routes(routes!(nodes::remove))
         .routes(routes!(node_tokens::create))
+        .routes(routes!(keys::list, keys::create))
+        .routes(routes!(keys::show, keys::delete))
+        .routes(routes!(keys::rotate))
         .routes(routes!(plans::current))
         .routes(routes!(plans::list))
         .routes(routes!(plans::show))

@@ -78,7 +78,7 @@ impl IntoResponse for InferenceError {
     fn into_response(self) -> Response {
         let mut response = ApiError::new(self.status, self.message).into_response();
         match self.status {
-            StatusCode::SERVICE_UNAVAILABLE => {
+            StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS => {
                 let seconds = self.retry_after.as_secs_f64().ceil() as u64;
                 response
                     .headers_mut()

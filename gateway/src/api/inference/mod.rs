@@ -3,6 +3,7 @@
 //! Bodies are read as bytes, whatever their `Content-Type`, because clients send different ones; every error is `{"error": ...}`,
 //! because clients read nothing else.
 
+mod authorize;
 mod body;
 mod error;
 mod infer;
@@ -79,6 +80,10 @@ pub fn router(inference: Inference) -> OpenApiRouter {
         )
         .method_not_allowed_fallback(method_not_allowed)
         .fallback(not_found)
+        .layer(middleware::from_fn_with_state(
+            inference.clone(),
+            authorize::authorize,
+        ))
         .layer(CatchPanicLayer::custom(panicked))
         .layer(middleware::from_fn_with_state(telemetry, measure_http))
         .with_state(inference);

@@ -8,7 +8,7 @@ use std::{
 };
 
 use super::work_pool::WorkPool;
-use crate::driver::DataPlane;
+use crate::{driver::DataPlane, keys::Keyring};
 
 /// The limits of a client's requests.
 #[derive(Clone, Copy, Debug)]
@@ -32,6 +32,8 @@ impl Default for InferenceLimits {
 #[derive(Clone, Debug)]
 pub struct Inference {
     pub(super) data_plane: DataPlane,
+    /// The keys that requests need; none if they need none.
+    pub(super) keys: Option<Keyring>,
     pub(super) limits: InferenceLimits,
     pub(super) pool: WorkPool,
     /// The requests that would have been refused by their head for the length of the queue.
@@ -43,11 +45,16 @@ impl Inference {
     ///
     /// # Errors
     /// The threads cannot be started.
-    pub fn new(data_plane: DataPlane, limits: InferenceLimits) -> io::Result<Self> {
+    pub fn new(
+        data_plane: DataPlane,
+        limits: InferenceLimits,
+        keys: Option<Keyring>,
+    ) -> io::Result<Self> {
         let body_bytes = limits.body_bytes.min(data_plane.memory().limit() / 2);
         let cores = available_parallelism().map_or(1, usize::from);
         Ok(Self {
             data_plane,
+            keys,
             limits: InferenceLimits {
                 // A model alone may have half of the memory budget.
                 body_bytes,

@@ -16,6 +16,7 @@ async fn guarded(gateway: &Gateway) -> Vec<(Method, String)> {
             .replace("{before}", "1")
             .replace("{after}", "1")
             .replace("{name}", "x")
+            .replace("{id}", "00000000")
             .replace("{node}", "x");
         assert!(
             !path.starts_with("/v1") || !concrete.contains('{'),

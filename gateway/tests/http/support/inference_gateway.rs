@@ -129,7 +129,8 @@ impl InferenceGateway {
                 });
             }
         });
-        let routes: Router = router(Inference::new(data_plane.clone(), limits).unwrap()).into();
+        let routes: Router =
+            router(Inference::new(data_plane.clone(), limits, None).unwrap()).into();
         let connections = ConnectionLimits {
             connections: 100,
             head_timeout: Duration::from_secs(10),

@@ -51,7 +51,14 @@ pub(super) async fn checks(context: &Context) -> Vec<Check> {
 }
 
 async fn inference(context: &Context) -> Check {
-    let (client, url) = (context.inference(), context.url());
+    let url = context.url();
+    let client = match context.inference() {
+        Ok(client) => client,
+        Err(e) => {
+            let cure = "name the file of an API key: --key-file or PACKHORSE_KEY_FILE";
+            return Check::problem(INFERENCE, format!("{e:#}"), cure);
+        }
+    };
     let version = match client.server_metadata().await {
         Ok(metadata) => metadata.version,
         Err(CallError::Connect { source, .. }) => {
@@ -61,6 +68,11 @@ async fn inference(context: &Context) -> Check {
                 text,
                 "packhorse-gateway    (or name its address: PACKHORSE_URL)",
             );
+        }
+        Err(e) if e.status().is_some_and(|status| status.as_u16() == 401) => {
+            let text = format!("the gateway at {url} requires an API key");
+            let cure = "packhorse keys create NAME --scope 'infer:*' > FILE, then --key-file FILE";
+            return Check::problem(INFERENCE, text, cure);
         }
         Err(e) => return another_program(INFERENCE, &url.to_string(), "--listen", &e),
     };

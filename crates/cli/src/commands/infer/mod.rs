@@ -68,7 +68,7 @@ pub(crate) struct InferArgs {
 
 impl InferArgs {
     pub(super) async fn run(self, context: &Context) -> anyhow::Result<()> {
-        let client = context.inference();
+        let client = context.inference()?;
         if let Some(path) = &self.json_request {
             return self.send_unchanged(&client, path).await;
         }

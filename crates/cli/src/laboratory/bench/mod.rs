@@ -92,7 +92,7 @@ impl BenchArgs {
         let scenario = scenario::read_scenario(&self.scenario)?;
         let shown = || self.scenario.display().to_string();
         let schedule = ArrivalSchedule::new(&scenario, self.seed).with_context(shown)?;
-        let client = context.inference();
+        let client = context.inference()?;
         let targets = targets(&scenario, &client).await.with_context(shown)?;
         let (discipline, plan) = live_cluster(context).await;
         let before = statistics(&client, &targets).await;

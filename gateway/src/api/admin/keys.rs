@@ -1,0 +1,125 @@
+//! `/v1/keys`: API keys of clients and admins.
+
+use axum::{
+    Json,
+    extract::State,
+    http::{StatusCode, header},
+    response::IntoResponse,
+};
+use packhorse_api::{CreatedKey, ErrorBody, KeyRequest, KeyRotation, KeyView};
+
+use super::Admin;
+use crate::{
+    api::error::{ApiError, JsonBody, Path},
+    keys::KeyError,
+};
+
+/// Answers with a secret are not to be kept by anything on their way.
+const NO_STORE: [(header::HeaderName, &str); 1] = [(header::CACHE_CONTROL, "no-store")];
+
+/// Makes a key. It is shown here and never again.
+#[utoipa::path(
+    post, path = "/v1/keys", tag = "keys", security(("admin" = [])),
+    request_body = KeyRequest,
+    responses(
+        (status = 201, body = CreatedKey),
+        (status = 400, description = "A field is out of its limits", body = ErrorBody),
+        (status = 507, description = "There are too many keys", body = ErrorBody),
+        (status = "default", description = "Any other failure", body = ErrorBody),
+    )
+)]
+pub(super) async fn create(
+    State(admin): State<Admin>,
+    JsonBody(request): JsonBody<KeyRequest>,
+) -> Result<impl IntoResponse, ApiError> {
+    let created = admin.keys.create(request).await?;
+    tracing::info!(
+        key.id = created.view.id,
+        key.name = created.view.name,
+        "a key was made"
+    );
+    Ok((StatusCode::CREATED, NO_STORE, Json(created)))
+}
+
+/// Returns all keys, without their secrets.
+#[utoipa::path(
+    get, path = "/v1/keys", tag = "keys", security(("admin" = [])),
+    responses((status = 200, body = [KeyView]), (status = "default", description = "Any failure", body = ErrorBody))
+)]
+pub(super) async fn list(State(admin): State<Admin>) -> Json<Vec<KeyView>> {
+    Json(admin.keys.all())
+}
+
+/// Returns a key, without its secret.
+#[utoipa::path(
+    get, path = "/v1/keys/{id}", tag = "keys", security(("admin" = [])),
+    params(("id" = String, Path, description = "The key's identity")),
+    responses(
+        (status = 200, body = KeyView),
+        (status = 404, description = "There is no such key", body = ErrorBody),
+        (status = "default", description = "Any other failure", body = ErrorBody),
+    )
+)]
+pub(super) async fn show(
+    State(admin): State<Admin>,
+    Path(id): Path<String>,
+) -> Result<Json<KeyView>, ApiError> {
+    Ok(Json(admin.keys.get(&id)?))
+}
+
+/// Deletes a key. From now on it is not valid any more.
+#[utoipa::path(
+    delete, path = "/v1/keys/{id}", tag = "keys", security(("admin" = [])),
+    params(("id" = String, Path, description = "The key's identity")),
+    responses(
+        (status = 204, description = "Deleted"),
+        (status = 404, description = "There is no such key", body = ErrorBody),
+        (status = "default", description = "Any other failure", body = ErrorBody),
+    )
+)]
+pub(super) async fn delete(
+    State(admin): State<Admin>,
+    Path(id): Path<String>,
+) -> Result<StatusCode, ApiError> {
+    admin.keys.delete(&id).await?;
+    tracing::info!(key.id = id, "a key was deleted");
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Replaces the secret of a key. The former one stays valid for the overlap. The new one is shown here and never again.
+#[utoipa::path(
+    post, path = "/v1/keys/{id}/rotate", tag = "keys", security(("admin" = [])),
+    params(("id" = String, Path, description = "The key's identity")),
+    request_body = KeyRotation,
+    responses(
+        (status = 200, body = CreatedKey),
+        (status = 400, description = "The overlap is too long", body = ErrorBody),
+        (status = 404, description = "There is no such key", body = ErrorBody),
+        (status = "default", description = "Any other failure", body = ErrorBody),
+    )
+)]
+pub(super) async fn rotate(
+    State(admin): State<Admin>,
+    Path(id): Path<String>,
+    JsonBody(rotation): JsonBody<KeyRotation>,
+) -> Result<impl IntoResponse, ApiError> {
+    let created = admin.keys.rotate(&id, rotation).await?;
+    tracing::info!(
+        key.id = id,
+        overlap_s = rotation.overlap_s,
+        "a key was rotated"
+    );
+    Ok((NO_STORE, Json(created)))
+}
+
+impl From<KeyError> for ApiError {
+    fn from(error: KeyError) -> Self {
+        let status = match &error {
+            KeyError::Invalid { .. } => StatusCode::BAD_REQUEST,
+            KeyError::Unknown(_) => StatusCode::NOT_FOUND,
+            KeyError::TooMany => StatusCode::INSUFFICIENT_STORAGE,
+            KeyError::Random(_) | KeyError::Store(_) => return Self::internal(&error),
+        };
+        Self::new(status, error.to_string())
+    }
+}

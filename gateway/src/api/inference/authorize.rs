@@ -1,0 +1,74 @@
+//! Authorisation of clients by API keys.
+
+use axum::{
+    extract::{RawPathParams, Request, State, rejection::RawPathParamsRejection},
+    http::StatusCode,
+    middleware::Next,
+    response::{IntoResponse as _, Response},
+};
+
+use super::{body::IncomingBody, error::InferenceError, state::Inference};
+use crate::{api::bearer, keys::KeyRefusal};
+
+/// The paths that need no key: balancers and orchestrators ask them.
+const HEALTH: &str = "/v2/health/";
+
+/// Middleware that lets requests with a key pass which allows their model, if keys are required. The key's limit of requests at the same
+/// time counts the request until it is answered.
+pub(super) async fn authorize(
+    State(inference): State<Inference>,
+    parameters: Result<RawPathParams, RawPathParamsRejection>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let Some(keys) = &inference.keys else {
+        return next.run(request).await;
+    };
+    if request.uri().path().starts_with(HEALTH) {
+        return next.run(request).await;
+    }
+    // A name that is no text is refused by the handler.
+    let parameters = parameters.ok();
+    let mut parameters = parameters.iter().flat_map(RawPathParams::iter);
+    let model = parameters.find(|(name, _)| *name == "model");
+    let model = model.map(|(_, model)| model);
+    let used = match bearer(request.headers()) {
+        None => Err(unauthorized(
+            "this gateway requires an API key: Authorization: Bearer KEY",
+        )),
+        Some(key) => match keys.use_for(key, model) {
+            None => Err(unauthorized("the API key is unknown or has expired")),
+            Some(used) => used.map_err(InferenceError::from),
+        },
+    };
+    match used {
+        Ok(used) => {
+            let response = next.run(request).await;
+            drop(used);
+            response
+        }
+        Err(error) => {
+            let (parts, body) = request.into_parts();
+            IncomingBody::new(&parts.headers, body).discard();
+            error.into_response()
+        }
+    }
+}
+
+fn unauthorized(message: &str) -> InferenceError {
+    InferenceError::new(StatusCode::UNAUTHORIZED, message)
+}
+
+impl From<KeyRefusal> for InferenceError {
+    fn from(refusal: KeyRefusal) -> Self {
+        let status = match &refusal {
+            KeyRefusal::Model(..) | KeyRefusal::Inference(_) => StatusCode::FORBIDDEN,
+            KeyRefusal::Rate { .. } | KeyRefusal::InFlight { .. } => StatusCode::TOO_MANY_REQUESTS,
+        };
+        let error = Self::new(status, refusal.to_string());
+        match refusal {
+            KeyRefusal::Rate { retry_after, .. } => error.retry_after(retry_after),
+            _ => error,
+        }
+    }
+}

@@ -1,0 +1,184 @@
+//! One key: its record, and how much of its limits is used.
+
+use std::{
+    num::NonZeroU32,
+    sync::{
+        Arc,
+        atomic::{AtomicI64, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use governor::{
+    DefaultDirectRateLimiter, Quota,
+    clock::{Clock as _, DefaultClock},
+};
+use packhorse_api::{KeyView, Scope};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use wildmatch::WildMatch;
+
+use super::secret::KeyHash;
+
+/// A key as the store has it.
+#[derive(Clone, Debug)]
+pub struct KeyRecord {
+    /// The properties. The time of the last use is that of the last write.
+    pub view: KeyView,
+    /// The hash of the key.
+    pub hash: KeyHash,
+    /// The hash before the last rotation, and the Unix time in milliseconds until which it is valid.
+    pub previous: Option<(KeyHash, i64)>,
+}
+
+/// A key in memory.
+#[derive(Debug)]
+pub(super) struct Key {
+    pub(super) record: KeyRecord,
+    patterns: Vec<WildMatch>,
+    /// The limits' state, which outlives a rotation.
+    pub(super) limits: Arc<KeyLimits>,
+}
+
+/// The limits of a key, and how much of them is used.
+#[derive(Debug)]
+pub(super) struct KeyLimits {
+    rate: Option<DefaultDirectRateLimiter>,
+    in_flight: Option<Arc<Semaphore>>,
+    /// The Unix time of the last use in milliseconds; 0 for never.
+    pub(super) last_used_ms: AtomicI64,
+    /// The time of the last use as it is stored.
+    pub(super) stored_use_ms: AtomicI64,
+}
+
+/// The use of a key by a request. The key's limit of requests at the same time counts it until it is dropped.
+#[derive(Debug)]
+pub struct KeyUse {
+    _permit: Option<OwnedSemaphorePermit>,
+}
+
+/// The reason why a key does not allow a request.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum KeyRefusal {
+    /// The key has no scope for the model.
+    #[error("key {0} may not send requests to model \"{1}\"")]
+    Model(String, String),
+    /// The key has no scope for inference at all.
+    #[error("key {0} may not send inference requests")]
+    Inference(String),
+    /// The key sends more requests per second than it may.
+    #[error("key {id} sends more than {rate_rps} requests/s")]
+    Rate {
+        /// The key's identity.
+        id: String,
+        /// The limit.
+        rate_rps: String,
+        /// The time after which the next request is allowed.
+        retry_after: Duration,
+    },
+    /// The key has as many requests in flight as it may.
+    #[error("key {id} has {limit} requests in flight, its limit")]
+    InFlight {
+        /// The key's identity.
+        id: String,
+        /// The limit.
+        limit: u32,
+    },
+}
+
+impl Key {
+    pub(super) fn new(record: KeyRecord) -> Self {
+        let limits = Arc::new(KeyLimits::new(&record.view));
+        Self::with_limits(record, limits)
+    }
+
+    /// Creates a key that has the limits' state of its former self.
+    pub(super) fn with_limits(record: KeyRecord, limits: Arc<KeyLimits>) -> Self {
+        let patterns = record.view.scopes.iter().filter_map(|scope| match scope {
+            Scope::Infer(pattern) => Some(WildMatch::new(pattern)),
+            Scope::Read | Scope::Admin => None,
+        });
+        Self {
+            patterns: patterns.collect(),
+            limits,
+            record,
+        }
+    }
+
+    /// Returns true if this is the hash of the key's text at this Unix time.
+    pub(super) fn matches(&self, hash: &KeyHash, now_ms: i64) -> bool {
+        let previous = self.record.previous.filter(|(_, until)| now_ms < *until);
+        // Both are compared in any case, so that the time does not tell which one it was.
+        let is_present = self.record.hash.matches(hash);
+        let is_previous = previous.is_some_and(|(previous, _)| previous.matches(hash));
+        is_present | is_previous
+    }
+
+    pub(super) fn is_expired(&self, now_ms: i64) -> bool {
+        let expires = self.record.view.expires_at_ms;
+        expires.is_some_and(|expires| expires <= now_ms)
+    }
+
+    /// Returns the properties with the time of the last use.
+    pub(super) fn view(&self) -> KeyView {
+        let last_used = self.limits.last_used_ms.load(Relaxed);
+        KeyView {
+            last_used_at_ms: (last_used > 0).then_some(last_used),
+            ..self.record.view.clone()
+        }
+    }
+
+    /// Counts an inference request to a model, or to none.
+    pub(super) fn use_for(&self, model: Option<&str>) -> Result<KeyUse, KeyRefusal> {
+        let view = &self.record.view;
+        let id = || view.id.clone();
+        match model {
+            _ if self.patterns.is_empty() => return Err(KeyRefusal::Inference(id())),
+            Some(model) if !self.patterns.iter().any(|p| p.matches(model)) => {
+                return Err(KeyRefusal::Model(id(), model.to_owned()));
+            }
+            _ => {}
+        }
+        let permit = match &self.limits.in_flight {
+            None => None,
+            Some(permits) => match Arc::clone(permits).try_acquire_owned() {
+                Ok(permit) => Some(permit),
+                Err(_) => {
+                    return Err(KeyRefusal::InFlight {
+                        id: id(),
+                        limit: view.max_in_flight.unwrap_or_default(),
+                    });
+                }
+            },
+        };
+        if let Some(rate) = &self.limits.rate
+            && let Err(not_until) = rate.check()
+        {
+            return Err(KeyRefusal::Rate {
+                id: id(),
+                rate_rps: view.rate_rps.unwrap_or_default().to_string(),
+                retry_after: not_until.wait_time_from(DefaultClock::default().now()),
+            });
+        }
+        Ok(KeyUse { _permit: permit })
+    }
+}
+
+impl KeyLimits {
+    fn new(view: &KeyView) -> Self {
+        let rate = view.rate_rps.and_then(|rate| {
+            let quota = Quota::with_period(Duration::try_from_secs_f64(1.0 / rate).ok()?)?;
+            let burst = NonZeroU32::new(rate.ceil() as u32).unwrap_or(NonZeroU32::MIN);
+            Some(DefaultDirectRateLimiter::direct(quota.allow_burst(burst)))
+        });
+        let used = view.last_used_at_ms.unwrap_or(0);
+        Self {
+            rate,
+            in_flight: view.max_in_flight.map(|limit| {
+                let permits = usize::try_from(limit).unwrap_or(usize::MAX);
+                Arc::new(Semaphore::new(permits.min(Semaphore::MAX_PERMITS)))
+            }),
+            last_used_ms: AtomicI64::new(used),
+            stored_use_ms: AtomicI64::new(used),
+        }
+    }
+}

@@ -1,0 +1,277 @@
+//! All keys: made, rotated, deleted and looked up.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, PoisonError, RwLock, atomic::Ordering::Relaxed},
+    time::Duration,
+};
+
+use packhorse_api::{CreatedKey, KeyRequest, KeyRotation, KeyView, Scope};
+
+use super::{
+    key::{Key, KeyRecord, KeyRefusal, KeyUse},
+    secret::{KeyHash, id_of, random_id, random_key},
+};
+use crate::{
+    state_dir::SecretError,
+    store::{Store, StoreError, unix_ms},
+};
+
+/// The most keys.
+const MAX_KEYS: usize = 10_000;
+/// The most scopes of a key.
+const MAX_SCOPES: usize = 64;
+/// The most characters of a name.
+const MAX_NAME: usize = 128;
+/// The largest rate of a key, in requests/s.
+const MAX_RATE: f64 = 1e6;
+/// The longest overlap of a rotation, in seconds: 30 days.
+const MAX_OVERLAP: u32 = 30 * 24 * 3600;
+/// The time between two writes of when keys were last used.
+const WRITE_USES_EVERY: Duration = Duration::from_mins(1);
+
+/// All keys. Clones share them.
+#[derive(Clone, Debug)]
+pub struct Keyring {
+    keys: Arc<RwLock<BTreeMap<String, Arc<Key>>>>,
+    store: Store,
+}
+
+/// The reason why a key cannot be made, changed or found.
+#[derive(Debug, thiserror::Error)]
+pub enum KeyError {
+    /// A field is out of its limits.
+    #[error("{field}: {problem}")]
+    Invalid {
+        /// The field.
+        field: &'static str,
+        /// The violated limit.
+        problem: String,
+    },
+    /// No key has this identity.
+    #[error("there is no key {0}")]
+    Unknown(String),
+    /// There are too many keys.
+    #[error("there are {MAX_KEYS} keys, which is the most; delete one first")]
+    TooMany,
+    /// No randomness could be had.
+    #[error(transparent)]
+    Random(#[from] SecretError),
+    /// The database failed.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+/// The owner of a key that is on the admin listener.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum AdminScope {
+    /// May do everything.
+    Admin,
+    /// May read.
+    Read,
+    /// May do nothing there.
+    None,
+}
+
+impl Keyring {
+    /// Reads all keys, and begins to write when they are used.
+    ///
+    /// # Errors
+    /// If the database fails.
+    pub async fn open(store: Store) -> Result<Self, StoreError> {
+        let records = store.keys().await?.into_iter();
+        let keys = records.map(|record| (record.view.id.clone(), Arc::new(Key::new(record))));
+        let keyring = Self {
+            keys: Arc::new(RwLock::new(keys.collect())),
+            store,
+        };
+        let writer = keyring.clone();
+        tokio::spawn(async move {
+            let mut ticks = tokio::time::interval(WRITE_USES_EVERY);
+            // The task ends with the last other handle.
+            while Arc::strong_count(&writer.keys) > 1 {
+                ticks.tick().await;
+                if let Err(e) = writer.write_uses().await {
+                    tracing::warn!(error = %e, "the times of the keys' last use are not stored");
+                }
+            }
+        });
+        Ok(keyring)
+    }
+
+    /// Stores when the keys were last used.
+    ///
+    /// # Errors
+    /// If the database fails.
+    pub async fn write_uses(&self) -> Result<(), StoreError> {
+        let used: Vec<Arc<Key>> = self.with(|keys| keys.values().cloned().collect());
+        for key in used {
+            let last_used = key.limits.last_used_ms.load(Relaxed);
+            if last_used != key.limits.stored_use_ms.load(Relaxed) {
+                self.store
+                    .set_key_use(&key.record.view.id, last_used)
+                    .await?;
+                key.limits.stored_use_ms.store(last_used, Relaxed);
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes and stores a key.
+    ///
+    /// # Errors
+    /// If a field is out of its limits, there are too many keys, or the database fails.
+    pub async fn create(&self, request: KeyRequest) -> Result<CreatedKey, KeyError> {
+        validate(&request)?;
+        if self.with(|keys| keys.len()) >= MAX_KEYS {
+            return Err(KeyError::TooMany);
+        }
+        let id = random_id()?;
+        let key = random_key(&id)?;
+        let record = KeyRecord {
+            view: KeyView {
+                id,
+                name: request.name,
+                scopes: request.scopes,
+                created_at_ms: unix_ms(),
+                expires_at_ms: request.expires_at_ms,
+                rate_rps: request.rate_rps,
+                max_in_flight: request.max_in_flight,
+                last_used_at_ms: None,
+            },
+            hash: KeyHash::of(&key),
+            previous: None,
+        };
+        let view = record.view.clone();
+        // Two keys of the same identity are refused by the store.
+        self.store.insert_key(&record).await?;
+        let new = Arc::new(Key::new(record));
+        self.with(|keys| keys.insert(view.id.clone(), new));
+        Ok(CreatedKey { key, view })
+    }
+
+    /// Replaces the secret of a key. The former one stays valid for the overlap.
+    ///
+    /// # Errors
+    /// If there is no such key, the overlap is too long, or the database fails.
+    pub async fn rotate(&self, id: &str, rotation: KeyRotation) -> Result<CreatedKey, KeyError> {
+        if rotation.overlap_s > MAX_OVERLAP {
+            return Err(invalid("overlap_s", format!("at most {MAX_OVERLAP} s")));
+        }
+        let before = self.find(id)?;
+        let key = random_key(id)?;
+        let until = unix_ms().saturating_add(i64::from(rotation.overlap_s) * 1000);
+        let record = KeyRecord {
+            hash: KeyHash::of(&key),
+            previous: Some((before.record.hash, until)),
+            view: before.view(),
+        };
+        let view = record.view.clone();
+        self.store.update_key(&record).await?;
+        let limits = Arc::clone(&before.limits);
+        let new = Arc::new(Key::with_limits(record, limits));
+        self.with(|keys| keys.insert(id.to_owned(), new));
+        Ok(CreatedKey { key, view })
+    }
+
+    /// Deletes a key.
+    ///
+    /// # Errors
+    /// If there is no such key, or the database fails.
+    pub async fn delete(&self, id: &str) -> Result<(), KeyError> {
+        self.find(id)?;
+        self.store.delete_key(id).await?;
+        self.with(|keys| keys.remove(id));
+        Ok(())
+    }
+
+    /// Returns all keys, without their secrets.
+    pub fn all(&self) -> Vec<KeyView> {
+        self.with(|keys| keys.values().map(|key| key.view()).collect())
+    }
+
+    /// Returns a key, without its secret.
+    ///
+    /// # Errors
+    /// If there is no such key.
+    pub fn get(&self, id: &str) -> Result<KeyView, KeyError> {
+        Ok(self.find(id)?.view())
+    }
+
+    /// Counts an inference request with a key to a model, or to none. `None` if the text is no valid key.
+    pub fn use_for(&self, text: &str, model: Option<&str>) -> Option<Result<KeyUse, KeyRefusal>> {
+        Some(self.authenticate(text)?.use_for(model))
+    }
+
+    /// Returns what a key may do on the admin listener; `None` if the text is no valid key.
+    pub(crate) fn admin_scope(&self, text: &str) -> Option<AdminScope> {
+        let key = self.authenticate(text)?;
+        let scopes = &key.record.view.scopes;
+        if scopes.contains(&Scope::Admin) {
+            Some(AdminScope::Admin)
+        } else if scopes.contains(&Scope::Read) {
+            Some(AdminScope::Read)
+        } else {
+            Some(AdminScope::None)
+        }
+    }
+
+    fn authenticate(&self, text: &str) -> Option<Arc<Key>> {
+        let key = self.find(id_of(text)?).ok()?;
+        let now = unix_ms();
+        if !key.matches(&KeyHash::of(text), now) || key.is_expired(now) {
+            return None;
+        }
+        key.limits.last_used_ms.store(now, Relaxed);
+        Some(key)
+    }
+
+    fn find(&self, id: &str) -> Result<Arc<Key>, KeyError> {
+        let keys = self.keys.read().unwrap_or_else(PoisonError::into_inner);
+        let key = keys.get(id).cloned();
+        key.ok_or_else(|| KeyError::Unknown(id.chars().take(MAX_NAME).collect()))
+    }
+
+    /// Accesses the keys. The lock is never held over an await.
+    fn with<T>(&self, f: impl FnOnce(&mut BTreeMap<String, Arc<Key>>) -> T) -> T {
+        f(&mut self.keys.write().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+fn invalid(field: &'static str, problem: impl Into<String>) -> KeyError {
+    KeyError::Invalid {
+        field,
+        problem: problem.into(),
+    }
+}
+
+fn validate(request: &KeyRequest) -> Result<(), KeyError> {
+    let name = request.name.chars().count();
+    if !(1..=MAX_NAME).contains(&name) || request.name.chars().any(char::is_control) {
+        let problem =
+            format!("expected 1 to {MAX_NAME} characters, none of them a control character");
+        return Err(invalid("name", problem));
+    }
+    if !(1..=MAX_SCOPES).contains(&request.scopes.len()) {
+        return Err(invalid("scopes", format!("expected 1 to {MAX_SCOPES}")));
+    }
+    if request
+        .expires_at_ms
+        .is_some_and(|expires| expires <= unix_ms())
+    {
+        return Err(invalid("expires_at_ms", "this time is over"));
+    }
+    if request
+        .rate_rps
+        .is_some_and(|rate| !(rate > 0.0 && rate <= MAX_RATE))
+    {
+        return Err(invalid(
+            "rate_rps",
+            format!("expected a number above 0, at most {MAX_RATE}"),
+        ));
+    }
+    if request.max_in_flight == Some(0) {
+        return Err(invalid("max_in_flight", "expected at least 1"));
+    }
+    Ok(())
+}

@@ -1,0 +1,247 @@
+//! API keys: made, used on both listeners, limited, rotated, deleted.
+
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use crate::support::{agent::Agent, answer::Answer, gateway::Gateway, worker::double};
+
+async fn create(gateway: &Gateway, body: Value) -> Value {
+    gateway.post("/v1/keys", &body).await.ok(201)
+}
+
+fn key(created: &Value) -> &str {
+    created["key"].as_str().unwrap()
+}
+
+async fn infer(gateway: &Gateway, model: &str, key: Option<&str>) -> Answer {
+    let tensor = json!({"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [1, 2, 3, 4]});
+    let body = json!({"inputs": [tensor]}).to_string();
+    let path = format!("/v2/models/{model}/infer");
+    let address = gateway.app.inference_address();
+    gateway
+        .send(address, Method::POST, &path, key, body.into())
+        .await
+}
+
+async fn with_key(gateway: &Gateway, method: Method, path: &str, key: &str) -> Answer {
+    let address = gateway.app.admin_address();
+    gateway
+        .send(address, method, path, Some(key), b"{}".to_vec())
+        .await
+}
+
+/// A gateway that requires keys and serves `m`.
+async fn serving() -> (Gateway, Agent) {
+    let gateway = Gateway::with_flags(&["--inference-keys=required"]).await;
+    let mut agent = Agent::new("n");
+    agent.computes = Some(double);
+    gateway.register("m").await;
+    agent.work_until_ready(&gateway, "m").await;
+    (gateway, agent)
+}
+
+#[tokio::test]
+async fn a_request_needs_a_key_for_its_model() {
+    let (gateway, _agent) = serving().await;
+    let none = infer(&gateway, "m", None).await;
+    assert!(none.error(401).contains("requires an API key"));
+    assert_eq!(none.headers["www-authenticate"], "Bearer");
+    for wrong in [
+        "phk_12345678_x",
+        "phk_",
+        "secret",
+        &gateway.token("admin-token"),
+    ] {
+        infer(&gateway, "m", Some(wrong)).await.error(401);
+    }
+    let address = gateway.app.inference_address();
+    for path in ["/v2/health/live", "/v2/health/ready"] {
+        let health = gateway.send(address, Method::GET, path, None, Vec::new());
+        assert_eq!(health.await.status, 200, "balancers have no key");
+    }
+
+    let allowed = create(&gateway, json!({"name": "a", "scopes": ["infer:m*"]})).await;
+    assert_eq!(infer(&gateway, "m", Some(key(&allowed))).await.status, 200);
+    let other = create(
+        &gateway,
+        json!({"name": "b", "scopes": ["infer:other", "read"]}),
+    )
+    .await;
+    let refused = infer(&gateway, "m", Some(key(&other))).await;
+    assert!(
+        refused
+            .error(403)
+            .contains("may not send requests to model \"m\"")
+    );
+    let reader = create(&gateway, json!({"name": "c", "scopes": ["admin"]})).await;
+    let refused = infer(&gateway, "m", Some(key(&reader))).await;
+    assert!(
+        refused
+            .error(403)
+            .contains("may not send inference requests")
+    );
+
+    // What the key was used for is seen, and its secret is nowhere.
+    let path = format!("/v1/keys/{}", allowed["id"].as_str().unwrap());
+    let view = gateway.get(&path).await.ok(200);
+    assert!(view["last_used_at_ms"].as_i64().unwrap() > 0);
+    let all = gateway.get("/v1/keys").await;
+    assert_eq!(all.ok(200).as_array().unwrap().len(), 3);
+    assert!(!all.text().contains(key(&allowed)));
+    let metadata = gateway.send(address, Method::GET, "/v2", Some(key(&allowed)), Vec::new());
+    assert_eq!(metadata.await.status, 200);
+}
+
+#[tokio::test]
+async fn a_key_is_limited_in_rate_and_in_requests_at_the_same_time() {
+    let (gateway, mut agent) = serving().await;
+    let slow = json!({"name": "slow", "scopes": ["infer:*"], "rate_rps": 0.001});
+    let slow = create(&gateway, slow).await;
+    assert_eq!(infer(&gateway, "m", Some(key(&slow))).await.status, 200);
+    let refused = infer(&gateway, "m", Some(key(&slow))).await;
+    assert!(refused.error(429).contains("more than 0.001 requests/s"));
+    let seconds: u64 = refused.headers["retry-after"]
+        .to_str()
+        .unwrap()
+        .parse()
+        .unwrap();
+    assert!((900..=1000).contains(&seconds), "{seconds}");
+
+    // The only replica does not answer: the second request is one too many.
+    agent.computes = None;
+    gateway.register("other").await;
+    agent.work_until_ready(&gateway, "other").await;
+    let one = json!({"name": "one", "scopes": ["infer:*"], "max_in_flight": 1});
+    let one = create(&gateway, one).await;
+    let gateway = std::sync::Arc::new(gateway);
+    let first = {
+        let (gateway, one) = (std::sync::Arc::clone(&gateway), key(&one).to_owned());
+        tokio::spawn(async move { infer(&gateway, "other", Some(&one)).await })
+    };
+    let id = gateway.get("/v1/models/other").await.ok(200)["replicas"][0]["id"].clone();
+    let worker = agent.workers[&id.as_str().unwrap().parse().unwrap()].clone();
+    let batch = worker.batch().await;
+    let second = infer(&gateway, "other", Some(key(&one))).await;
+    assert!(
+        second
+            .error(429)
+            .contains("1 requests in flight, its limit")
+    );
+    batch.answer(double(&batch)).await;
+    assert_eq!(first.await.unwrap().status, 200);
+}
+
+#[tokio::test]
+async fn a_key_with_the_scope_read_reads_and_one_with_admin_does_everything() {
+    let gateway = Gateway::start().await;
+    let reader = create(&gateway, json!({"name": "r", "scopes": ["read"]})).await;
+    let admin = create(&gateway, json!({"name": "a", "scopes": ["admin"]})).await;
+    let client = create(&gateway, json!({"name": "c", "scopes": ["infer:*"]})).await;
+    for path in ["/v1/models", "/v1/nodes", "/v1/keys", "/v1/findings"] {
+        assert_eq!(
+            with_key(&gateway, Method::GET, path, key(&reader))
+                .await
+                .status,
+            200
+        );
+        assert_eq!(
+            with_key(&gateway, Method::GET, path, key(&admin))
+                .await
+                .status,
+            200
+        );
+        with_key(&gateway, Method::GET, path, key(&client))
+            .await
+            .error(403);
+    }
+    for (method, path) in [
+        (Method::POST, "/v1/keys"),
+        (Method::PUT, "/v1/policy"),
+        (Method::DELETE, "/v1/models/m"),
+        (Method::POST, "/v1/nodes/n/token"),
+        (Method::GET, "/v1/backup"),
+    ] {
+        let refused = with_key(&gateway, method, path, key(&reader)).await;
+        refused.error(403);
+    }
+    let unknown = with_key(&gateway, Method::DELETE, "/v1/models/m", key(&admin)).await;
+    unknown.error(404);
+    // Inference needs no key on loopback.
+    infer(&gateway, "m", None).await.error(404);
+}
+
+#[tokio::test]
+async fn a_rotated_key_is_valid_for_its_overlap_and_keys_outlive_a_restart() {
+    let gateway = Gateway::with_flags(&["--inference-keys=required"]).await;
+    let old = create(&gateway, json!({"name": "k", "scopes": ["infer:*"]})).await;
+    let id = old["id"].as_str().unwrap().to_owned();
+    let status = async |gateway: &Gateway, created: &Value| {
+        infer(gateway, "m", Some(key(created))).await.status
+    };
+    assert_eq!(
+        status(&gateway, &old).await,
+        404,
+        "there is no model, but the key is valid"
+    );
+    let path = format!("/v1/keys/{id}/rotate");
+    let new = gateway
+        .post(&path, &json!({"overlap_s": 600}))
+        .await
+        .ok(200);
+    assert_ne!(new["key"], old["key"]);
+    assert_eq!(
+        (status(&gateway, &old).await, status(&gateway, &new).await),
+        (404, 404)
+    );
+
+    let gateway = gateway.restarted().await;
+    assert_eq!(
+        (status(&gateway, &old).await, status(&gateway, &new).await),
+        (404, 404)
+    );
+    let used = gateway.get(&format!("/v1/keys/{id}")).await.ok(200);
+    assert!(used["last_used_at_ms"].is_i64(), "{used}");
+    let newest = gateway.post(&path, &json!({})).await.ok(200);
+    assert_eq!(
+        (status(&gateway, &old).await, status(&gateway, &new).await),
+        (401, 401)
+    );
+    assert_eq!(status(&gateway, &newest).await, 404);
+
+    assert_eq!(gateway.delete(&format!("/v1/keys/{id}")).await.status, 204);
+    assert_eq!(status(&gateway, &newest).await, 401);
+    gateway.delete(&format!("/v1/keys/{id}")).await.error(404);
+    gateway.post(&path, &json!({})).await.error(404);
+}
+
+#[tokio::test]
+async fn wrong_properties_of_a_key_are_refused_by_name() {
+    let gateway = Gateway::start().await;
+    let good = json!({"name": "k", "scopes": ["read"]});
+    for (field, value) in [
+        ("name", json!("")),
+        ("name", json!("a\nb")),
+        ("scopes", json!([])),
+        ("scopes", json!(["write"])),
+        ("scopes", json!(["infer:"])),
+        ("expires_at_ms", json!(1)),
+        ("rate_rps", json!(0)),
+        ("rate_rps", json!(-1)),
+        ("rate_rps", json!(1e9)),
+        ("max_in_flight", json!(0)),
+        ("owner", json!("me")),
+    ] {
+        let mut body = good.clone();
+        body[field] = value.clone();
+        let refused = gateway.post("/v1/keys", &body).await;
+        assert!(
+            refused.error(400).contains(field),
+            "{field} {value}: {}",
+            refused.text()
+        );
+    }
+    let made = create(&gateway, good).await;
+    let path = format!("/v1/keys/{}/rotate", made["id"].as_str().unwrap());
+    let refused = gateway.post(&path, &json!({"overlap_s": 2_592_001})).await;
+    assert!(refused.error(400).contains("overlap_s"));
+}
