@@ -534,11 +534,11 @@ mod tests {
         assert!(message("m,k,1,,1,,,,,\nm,k,x,,1,,,,,\n").starts_with("line 3: batch_size"));
         assert!(message("m,k,1,,1\n").contains("5 cells, expected 10"));
         assert!(message("../m,k,1,,1,,,,,\n").contains("model name"));
-        assert!(
-            ProfileTable::from_csv("model,batch_size\n")
-                .unwrap()
-                .is_empty()
-        );
+        let unread = |text: &str| ProfileTable::from_csv(text).unwrap_err().to_string();
+        assert!(unread("model,batch_size\n").contains("no column device_kind"));
+        assert!(unread("").contains("no column model"));
+        let header = format!("{}\n", ProfileTable::CSV_HEADER);
+        assert!(ProfileTable::from_csv(&header).unwrap().is_empty());
         assert!(
             ProfileTable::from_csv("model,batch_size\nm,1\n")
                 .unwrap_err()
