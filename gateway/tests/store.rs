@@ -106,7 +106,18 @@ async fn everything_is_read_back_as_it_was_written_also_by_another_opening() {
         }],
         scheduling: Scheduling::Draining,
     };
-    store.upsert_node(&node).await.unwrap();
+    let reported = NodeRecord {
+        scheduling: Scheduling::Open,
+        ..node.clone()
+    };
+    let scheduled = NodeRecord {
+        devices: Vec::new(),
+        ..node.clone()
+    };
+    // Each write leaves to the other what is the other's.
+    store.schedule_node(&scheduled).await.unwrap();
+    store.upsert_node(&reported).await.unwrap();
+    store.schedule_node(&scheduled).await.unwrap();
     store.insert_plan(&plan(1)).await.unwrap();
     store.close().await;
 

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, process::Command};
 
 use serde::Deserialize;
 
-/// The crates on which each crate of the workspace may depend, tests included.
+/// The crates on which each crate of the workspace may depend, tests included but for those of [`TESTS`].
 const ARROWS: [(&str, &[&str]); 20] = [
     ("cluster", &[]),
     ("contention", &["cluster"]),
@@ -86,6 +86,12 @@ const ARROWS: [(&str, &[&str]); 20] = [
     ),
 ];
 
+/// The crates on which only the tests of a crate may depend.
+const TESTS: [(&str, &[&str]); 1] = [
+    // A cluster in virtual time has real policies and agents.
+    ("control", &["placement", "reconcile"]),
+];
+
 /// Crates whose decisions depend on their arguments alone.
 const PURE: [&str; 12] = [
     "cluster",
@@ -140,13 +146,18 @@ fn short(name: &str) -> &str {
     name.strip_prefix("packhorse-").unwrap_or(name)
 }
 
-/// The direct dependencies of every crate of the workspace, by short name.
+/// The direct dependencies of every crate of the workspace, by short name, without those of [`TESTS`].
 fn dependencies() -> BTreeMap<String, Vec<String>> {
+    let tests = BTreeMap::from(TESTS);
     let packages = packages().into_iter();
     packages
         .filter(|package| !["workspace-hack", "xtask"].contains(&package.name.as_str()))
         .map(|package| {
-            let used = package.dependencies.iter();
+            let of_tests = tests.get(short(&package.name)).copied().unwrap_or_default();
+            let used = package.dependencies.iter().filter(|dependency| {
+                dependency.kind.as_deref() != Some("dev")
+                    || !of_tests.contains(&short(&dependency.name))
+            });
             let used = used.map(|dependency| short(&dependency.name).to_owned());
             (short(&package.name).to_owned(), used.collect())
         })
@@ -168,6 +179,7 @@ struct Package {
 struct Dependency {
     name: String,
     optional: bool,
+    kind: Option<String>,
 }
 
 #[test]

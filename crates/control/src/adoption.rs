@@ -11,6 +11,7 @@ use crate::{
     keys::SolveKey,
     notice::{Notice, PlanNotice},
     pending::Pending,
+    plan_reason::PlanReasons,
     planning_input::{DraftPlan, PlanningInput},
     planning_trouble::PlanningTrouble,
     record::PlanRecord,
@@ -38,13 +39,12 @@ impl Controller {
             Err(error) => {
                 let text = format!("no new plan; the current one stays: {error}");
                 self.tell(Notice::Plan(None, PlanNotice::Rejected, text));
-                self.planning
-                    .set_trouble(Some(PlanningTrouble::Failed(error)));
+                self.planning.failed(now, input.reasons.clone(), error);
                 return;
             }
         };
         let trouble = draft.fallback.clone().map(PlanningTrouble::Fallback);
-        self.planning.set_trouble(trouble);
+        self.planning.succeeded(trouble);
         let newest = self.state.plan.record.as_ref().map(|plan| plan.generation);
         let generation = Generation(newest.map_or(1, |newest| newest.0 + 1));
         let replicas = self.with_ids(generation, &draft);
@@ -67,6 +67,7 @@ impl Controller {
         self.tell(Notice::Plan(Some(generation), PlanNotice::Proposed, text));
         let record = Arc::new(self.record(now, generation, draft, &replicas, &input));
         self.planning.storing();
+        self.state.rollout.keep(&replicas);
         let reasons = input.reasons.clone();
         let pending = Pending::Plan {
             record: Arc::clone(&record),
@@ -178,6 +179,12 @@ impl Controller {
         self.announcements.plan_adopted();
         self.announcements
             .all_models(self.state.models.iter().map(|(id, _)| id));
+    }
+
+    /// Keeps the current plan, because the new one could not be stored.
+    pub(crate) fn plan_not_stored(&mut self, now: Time, reasons: PlanReasons) {
+        self.state.rollout.release();
+        self.planning.not_stored(now, reasons);
     }
 
     /// Notes that the planned rates of all models may have changed.

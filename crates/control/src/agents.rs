@@ -33,6 +33,11 @@ impl Controller {
         name: &NodeName,
         claim: LeaseClaim,
     ) {
+        if self.pending.values().any(|pending| pending.removes(name)) {
+            // The agent asks again. Once the node is removed, it joins as a new one.
+            self.effect(Effect::Acknowledge(request, Err(CommandError::Busy)));
+            return;
+        }
         let required = self.fence.required_epoch(EpochClaim {
             node: name,
             instance: &claim.instance,
@@ -80,12 +85,8 @@ impl Controller {
         if !leased.joined && !leased.changed {
             return Ok(());
         }
-        if leased.changed
-            && let Some(node) = self.state.nodes.get(name)
-        {
-            // A node that cannot be stored leases again after a restart.
-            let record = Box::new(node.record.clone());
-            self.store(Write::UpsertNode(record), Pending::Behind);
+        if leased.changed {
+            self.store_node(name);
         }
         self.node_changed(name);
         self.state.rollout.touch_node(name);
@@ -137,7 +138,7 @@ impl Controller {
         let Some(capacity) = status.and_then(|status| status.capacity) else {
             return;
         };
-        let (rows, planned) = (capacity.batch_size, replica.spec.batch_size);
+        let (rows, planned) = (capacity.batch_size.max(1), replica.spec.batch_size);
         let Some(kind) = self.state.kind(&replica.spec.device).cloned() else {
             return;
         };
@@ -256,7 +257,7 @@ impl Controller {
     }
 
     /// Takes the results of the measurements that a node has finished. `applied` is the epoch and revision that the node reports on.
-    fn collect_measurements(&mut self, now: Time, name: &NodeName, applied: (u64, u64)) {
+    pub(crate) fn collect_measurements(&mut self, now: Time, name: &NodeName, applied: (u64, u64)) {
         let (epoch, revision) = applied;
         let node = self.state.nodes.get(name);
         let Some(report) = node.and_then(|node| node.report.as_ref()) else {
@@ -287,10 +288,17 @@ impl Controller {
     }
 
     fn store_measurement(&mut self, model: ModelId, kind: DeviceKind, measurement: Measurement) {
-        self.state.measurements.set_storing(&model, &kind, true);
+        self.state.measurements.storing(&model, &kind);
         let Measurement { profile, kernels } = measurement.clone();
         let write = Write::UpsertProfiles(profile, kernels);
         self.store(write, Pending::Measured(model, kind, Box::new(measurement)));
+    }
+
+    /// Has a measurement stored again later. The node reports it as long as it is wanted.
+    pub(crate) fn measurement_not_stored(&mut self, model: &ModelId, kind: &DeviceKind) {
+        if let Some(node) = self.state.measurements.not_stored(model, kind) {
+            self.unstored.measurement(node);
+        }
     }
 
     /// Takes a measurement that is stored.

@@ -144,7 +144,7 @@ impl Controller {
             ..node.record.clone()
         });
         let deadline = time.map(|time| now + time);
-        let write = Write::UpsertNode(record.clone());
+        let write = Write::ScheduleNode(record.clone());
         Ok(Some((
             write,
             Change::Scheduled(record, scheduling, deadline),
@@ -177,6 +177,10 @@ impl Controller {
                     self.raise_epoch(epoch);
                     self.lease_requested(now, request, &node, claim);
                 }
+                // The claim of another agent has raised it meanwhile.
+                Err(_) if epoch <= self.fence.epoch() => {
+                    self.lease_requested(now, request, &node, claim);
+                }
                 Err(error) => {
                     let error = Err(CommandError::NotStored(error));
                     self.effect(Effect::Acknowledge(request, error));
@@ -188,14 +192,17 @@ impl Controller {
                 reasons,
             } => match result {
                 Ok(()) => self.adopt(now, record, replicas),
-                Err(_) => self.planning.not_stored(now, reasons),
+                Err(_) => self.plan_not_stored(now, reasons),
             },
             Pending::Measured(model, kind, measurement) => match result {
                 Ok(()) => self.measured(now, &model, &kind, &measurement),
-                // The node reports the result again as long as it is wanted.
-                Err(_) => self.state.measurements.set_storing(&model, &kind, false),
+                Err(_) => self.measurement_not_stored(&model, &kind),
             },
-            Pending::Behind => {}
+            Pending::Behind(behind) => {
+                if result.is_err() {
+                    self.unstored.record(behind);
+                }
+            }
         }
     }
 
@@ -297,8 +304,7 @@ impl Controller {
             reason => reason,
         };
         if self.state.models.fail(id, &reason) {
-            // If it cannot be stored, the model fails again after a restart.
-            self.store(Write::FailModel(id.clone(), reason), Pending::Behind);
+            self.store_failure(id);
             self.state.measurements.remove_model(id);
             self.announcements.model(id);
             self.state.traffic.touch(&id.name);

@@ -16,7 +16,7 @@ use crate::{
     device_observer::DeviceObserver,
     drains::Drains,
     effect::{Effect, ServeChange, Target, Write},
-    event::Event,
+    event::{Event, LinkState},
     exclusions::{Exclusions, StartFailures},
     fencing::EpochFence,
     keys::{Receipt, RequestKey},
@@ -38,6 +38,7 @@ use crate::{
     rollout::{PlacedReplica, Rollout},
     state::{CurrentPlan, State},
     traffic::{Demand, Traffic},
+    unstored::Unstored,
 };
 
 /// The longest time between two calls of the controller while nothing happens.
@@ -97,6 +98,7 @@ pub struct Controller {
     /// The number of nodes that have lost their leases within the present lease time, and its begin.
     recent_losses: (Time, usize),
     pub(crate) drains: Drains,
+    pub(crate) unstored: Unstored,
     /// True once the replicas of the stored plan serve, or had the time to.
     is_open: bool,
     /// The time of the driver's last call.
@@ -163,6 +165,7 @@ impl Controller {
             settled_by,
             recent_losses: (now, 0),
             drains: Drains::default(),
+            unstored: Unstored::default(),
             is_open: false,
             last_call: now,
             config,
@@ -222,6 +225,7 @@ impl Controller {
             self.interval_due,
             self.state.nodes.next_expiry(),
             self.state.exclusions.next_end(),
+            self.state.restarts.next_due(),
             self.state.memory_limits.next_end(),
             self.drains.next_end(),
             self.state.traffic.next_due(),
@@ -251,9 +255,11 @@ impl Controller {
         self.end_exclusions(now);
         self.end_memory_limits(now);
         self.end_drains(now);
+        self.restart_due(now);
         if now >= self.sample_due {
             self.sample_due = now + self.config.sample_period;
             self.effects.push_back(Effect::Sample);
+            self.store_again(now);
         }
         if let (Some(due), Some(interval)) = (self.interval_due, self.config.replan_interval)
             && now >= due
@@ -373,6 +379,16 @@ impl Controller {
     fn end_drains(&mut self, now: Time) {
         for node in self.drains.end_due(now) {
             self.request_plan(now, PlanReason::DrainOverdue(node));
+        }
+    }
+
+    /// Asks for the restarts of replicas that are still ejected after the least time between two.
+    fn restart_due(&mut self, now: Time) {
+        for id in self.state.restarts.take_due(now) {
+            if matches!(self.state.links.get(&id), Some(LinkState::Ejected { .. })) {
+                self.state.restarts.ask(now, id);
+                self.state.rollout.touch(id);
+            }
         }
     }
 

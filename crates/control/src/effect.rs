@@ -55,8 +55,10 @@ pub enum Write {
     UpsertProfiles(ProfileTable, Option<String>),
     /// Replaces the measured pairs of a kind of device.
     UpsertPairs(DeviceKind, PairTable),
-    /// Adds or replaces a node.
+    /// Adds a node, or replaces what its agent reports of it.
     UpsertNode(Box<NodeRecord>),
+    /// Adds a node, or replaces its scheduling.
+    ScheduleNode(Box<NodeRecord>),
     /// Removes a node.
     DeleteNode(NodeName),
     /// Stores the settings that are present.

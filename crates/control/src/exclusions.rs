@@ -136,6 +136,8 @@ pub(crate) struct StartFailures {
 
 #[derive(Debug, Default)]
 struct FailedStarts {
+    /// The state that the node last reported.
+    state: Option<ReplicaState>,
     /// The number of restarts that the node last reported.
     restarts: u32,
     count: u32,
@@ -148,14 +150,13 @@ impl StartFailures {
             self.by_replica.remove(&id);
             return 0;
         }
-        let starts = self
-            .by_replica
-            .entry(id)
-            .or_insert(FailedStarts { restarts, count: 0 });
-        if state == ReplicaState::BackingOff && (restarts > starts.restarts || starts.count == 0) {
+        let starts = self.by_replica.entry(id).or_default();
+        // What was reported before may be the start that has failed now, or the failure of an earlier one.
+        let is_new = starts.state != Some(ReplicaState::BackingOff) || restarts > starts.restarts;
+        if state == ReplicaState::BackingOff && is_new {
             starts.count += 1;
         }
-        starts.restarts = restarts;
+        (starts.state, starts.restarts) = (Some(state), restarts);
         starts.count
     }
 
@@ -168,6 +169,25 @@ impl StartFailures {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn every_start_that_fails_counts_once_until_the_replica_is_ready() {
+        let id: ReplicaId = "1-0".parse().unwrap();
+        let mut failures = StartFailures::default();
+        for (state, restarts, count) in [
+            (ReplicaState::Loading, 0, 0),
+            (ReplicaState::BackingOff, 0, 1),
+            (ReplicaState::BackingOff, 0, 1),
+            (ReplicaState::Loading, 1, 1),
+            (ReplicaState::BackingOff, 1, 2),
+            // The start between the two was not reported.
+            (ReplicaState::BackingOff, 2, 3),
+            (ReplicaState::Ready, 3, 0),
+            (ReplicaState::BackingOff, 3, 1),
+        ] {
+            assert_eq!(failures.count(id, state, restarts), count);
+        }
+    }
 
     #[test]
     fn a_model_is_tried_again_after_a_back_off_that_doubles_until_it_becomes_ready() {

@@ -60,7 +60,9 @@ mod settle;
 mod splits;
 mod state;
 mod status;
+mod store_again;
 mod traffic;
+mod unstored;
 mod worth;
 
 pub use agent_message::{LeaseClaim, NodeReport};

@@ -258,11 +258,18 @@ impl Measurements {
         })
     }
 
-    /// Notes that the result of a measurement is being stored, or that it could not be.
-    pub(crate) fn set_storing(&mut self, model: &ModelId, kind: &DeviceKind, storing: bool) {
+    /// Notes that the result of a measurement is being stored.
+    pub(crate) fn storing(&mut self, model: &ModelId, kind: &DeviceKind) {
         if let Some(assignment) = self.assignment_mut(model, kind) {
-            assignment.storing = storing;
+            assignment.storing = true;
         }
+    }
+
+    /// Notes that the result of a measurement could not be stored. Returns the node that has it.
+    pub(crate) fn not_stored(&mut self, model: &ModelId, kind: &DeviceKind) -> Option<NodeName> {
+        let assignment = self.assignment_mut(model, kind)?;
+        assignment.storing = false;
+        Some(assignment.device.node().clone())
     }
 
     /// Returns the assigned measurements of a model: the kind of device, and the device.

@@ -205,7 +205,8 @@ impl<'a> ModelConditions<'a> {
             return (state, Some(reason));
         }
         if self.planning {
-            return (ModelState::Planning, None);
+            let trouble = self.trouble.map(StateReason::UnplacedTrouble);
+            return (ModelState::Planning, trouble);
         }
         if let Some((device, reason)) = self.excluded {
             let reason = StateReason::CannotStart(device, reason);

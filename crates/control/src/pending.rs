@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use packhorse_cluster::{DeviceKind, ModelId, ModelSpec, NodeName, ProfileTable, Scheduling, Time};
+use packhorse_cluster::{
+    DeviceKind, ModelId, ModelName, ModelSpec, NodeName, ProfileTable, Scheduling, Time,
+};
 use packhorse_contention::PairTable;
 
 use crate::{
@@ -29,8 +31,19 @@ pub(crate) enum Pending {
     },
     /// A finished measurement, which counts once it is stored.
     Measured(ModelId, DeviceKind, Box<Measurement>),
-    /// A record that follows the state. It is written again with the next change if it could not be stored.
-    Behind,
+    /// A record that follows the state. It is written again later if it could not be stored.
+    Behind(Behind),
+}
+
+/// A record that follows the state.
+#[derive(Debug)]
+pub(crate) enum Behind {
+    /// The record of a node.
+    Node(NodeName),
+    /// The failure of a model.
+    Failure(ModelId),
+    /// The split of a model.
+    Split(ModelName),
 }
 
 /// A change that an admin made.
@@ -51,5 +64,10 @@ impl Pending {
     /// Returns true if an admin waits for the write.
     pub(crate) fn is_command(&self) -> bool {
         matches!(self, Self::Command(..))
+    }
+
+    /// Returns true if the node is being removed.
+    pub(crate) fn removes(&self, node: &NodeName) -> bool {
+        matches!(self, Self::Command(_, Change::NodeRemoved(name)) if name == node)
     }
 }

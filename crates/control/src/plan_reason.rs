@@ -207,8 +207,8 @@ impl PlanReasons {
         }
     }
 
-    /// Returns true if all reasons are observations.
-    pub(crate) fn all_observations(&self) -> bool {
+    /// Returns true if all reasons are observations, so that the plan is judged by its [`Comparison`](crate::Comparison).
+    pub fn all_observations(&self) -> bool {
         self.reasons.iter().all(PlanReason::is_observation)
     }
 

@@ -8,13 +8,17 @@ use crate::{
     keys::SolveKey,
     plan_reason::{PlanReason, PlanReasons},
     planning_input::PlanningInput,
-    planning_trouble::PlanningTrouble,
+    planning_trouble::{PlanningError, PlanningTrouble},
 };
 
 /// The time for which changes are collected before they are planned for together.
 const DEBOUNCE: Duration = Duration::from_millis(50);
 /// The time after which a plan that could not be stored is tried again.
 const RETRY: Duration = Duration::from_secs(1);
+/// The time after which a policy that made no plan is asked again. It doubles with each further failure.
+const FIRST_RETRY: Duration = Duration::from_secs(1);
+/// The longest time after which a policy that made no plan is asked again.
+const LONGEST_RETRY: Duration = Duration::from_mins(1);
 /// The rest after a plan, in multiples of the time that it took, so that planning takes a fifth of a core at most.
 const REST: u32 = 4;
 /// The longest rest after a plan.
@@ -34,6 +38,10 @@ pub(crate) struct Planning {
     next_key: u64,
     /// The trouble of the last attempt.
     trouble: Option<PlanningTrouble>,
+    /// The number of successive calls of policies that gave no plan.
+    failures: u32,
+    /// The time at which the policy is asked again, because it gave no plan, even if nothing changes.
+    retry: Option<Time>,
 }
 
 /// The stage of the plan that is being made.
@@ -55,20 +63,23 @@ impl Planning {
         self.due.get_or_insert(now + DEBOUNCE);
     }
 
-    /// Returns true if a plan is being made or will be.
+    /// Returns true if a plan is being made or will be, unless it is only tried again.
     pub(crate) fn is_pending(&self) -> bool {
         self.due.is_some() || !matches!(self.stage, Stage::Idle)
     }
 
     /// Returns the time of the next plan; `None` if no plan is requested, or if another one must end first.
     pub(crate) fn due(&self) -> Option<Time> {
-        let due = self.due.filter(|_| matches!(self.stage, Stage::Idle))?;
-        Some(due.max(self.rested))
+        if !matches!(self.stage, Stage::Idle) {
+            return None;
+        }
+        let due = self.due.map(|due| due.max(self.rested));
+        due.into_iter().chain(self.retry).min()
     }
 
     /// Takes the reasons for the plan that is due.
     pub(crate) fn take_reasons(&mut self) -> PlanReasons {
-        self.due = None;
+        (self.due, self.retry) = (None, None);
         std::mem::take(&mut self.reasons)
     }
 
@@ -99,6 +110,20 @@ impl Planning {
         }
     }
 
+    /// Notes that the policy gave no plan for these reasons. It is asked again after a while.
+    pub(crate) fn failed(&mut self, now: Time, reasons: PlanReasons, error: PlanningError) {
+        self.trouble = Some(PlanningTrouble::Failed(error));
+        self.reasons.extend(reasons);
+        let doubled = FIRST_RETRY.saturating_mul(1 << self.failures.min(16));
+        self.failures = self.failures.saturating_add(1);
+        self.retry = Some((now + doubled.min(LONGEST_RETRY)).max(self.rested));
+    }
+
+    /// Notes that the policy gave a plan, with the trouble that it had.
+    pub(crate) fn succeeded(&mut self, trouble: Option<PlanningTrouble>) {
+        (self.trouble, self.failures) = (trouble, 0);
+    }
+
     /// Notes that the plan is being stored.
     pub(crate) fn storing(&mut self) {
         self.stage = Stage::Storing;
@@ -115,11 +140,6 @@ impl Planning {
         self.trouble = Some(PlanningTrouble::NotStored);
         self.reasons.extend(reasons);
         self.due = Some(now + RETRY);
-    }
-
-    /// Sets the trouble of the last attempt; none if there was none.
-    pub(crate) fn set_trouble(&mut self, trouble: Option<PlanningTrouble>) {
-        self.trouble = trouble;
     }
 
     /// Returns the trouble of the last attempt.

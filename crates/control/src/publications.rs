@@ -10,6 +10,8 @@ use crate::effect::{ServeChange, Target};
 #[derive(Debug, Default)]
 pub(crate) struct Publications {
     wanted: BTreeMap<NodeName, Arc<WantedState>>,
+    /// The last revision of any node. A node that was removed and comes back may remember those that it had.
+    revision: u64,
     served: BTreeMap<ReplicaId, Target>,
 }
 
@@ -28,9 +30,10 @@ impl Publications {
         }) {
             return None;
         }
+        self.revision += 1;
         let state = Arc::new(WantedState {
             epoch,
-            revision: before.map_or(1, |old| old.revision + 1),
+            revision: self.revision,
             replicas,
             profiles,
         });
@@ -38,7 +41,12 @@ impl Publications {
         Some(state)
     }
 
-    /// Forgets a node that was removed. Its wanted state begins again if it comes back.
+    /// Returns the revision of a node's wanted state; `None` before the first.
+    pub(crate) fn revision(&self, node: &NodeName) -> Option<u64> {
+        Some(self.wanted.get(node)?.revision)
+    }
+
+    /// Forgets a node that was removed.
     pub(crate) fn remove_node(&mut self, node: &NodeName) {
         self.wanted.remove(node);
     }

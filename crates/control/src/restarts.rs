@@ -19,18 +19,44 @@ pub(crate) struct Restarts {
 struct Asked {
     attempt: u32,
     at: Time,
+    /// True if another restart was refused, because this one was too short ago.
+    again: bool,
 }
 
 impl Restarts {
     /// Asks for a restart of a replica's worker. Returns false if the last one was too short ago.
     pub(crate) fn ask(&mut self, now: Time, id: ReplicaId) -> bool {
-        let asked = self.asked.get(&id);
-        if asked.is_some_and(|asked| now.saturating_since(asked.at) < MIN_INTERVAL) {
+        if let Some(asked) = self.asked.get_mut(&id)
+            && now.saturating_since(asked.at) < MIN_INTERVAL
+        {
+            asked.again = true;
             return false;
         }
-        let attempt = self.attempt(id).saturating_add(1);
-        self.asked.insert(id, Asked { attempt, at: now });
+        let asked = Asked {
+            attempt: self.attempt(id).saturating_add(1),
+            at: now,
+            again: false,
+        };
+        self.asked.insert(id, asked);
         true
+    }
+
+    /// Returns the time at which the next refused restart may be asked for again.
+    pub(crate) fn next_due(&self) -> Option<Time> {
+        let refused = self.asked.values().filter(|asked| asked.again);
+        refused.map(|asked| asked.at + MIN_INTERVAL).min()
+    }
+
+    /// Returns the replicas whose refused restarts may be asked for again, once.
+    pub(crate) fn take_due(&mut self, now: Time) -> Vec<ReplicaId> {
+        let mut due = Vec::new();
+        for (id, asked) in &mut self.asked {
+            if asked.again && asked.at + MIN_INTERVAL <= now {
+                asked.again = false;
+                due.push(*id);
+            }
+        }
+        due
     }
 
     /// Returns the number of restarts that were asked for.
@@ -55,7 +81,10 @@ mod tests {
         let mut restarts = Restarts::default();
         assert_eq!(restarts.attempt(id), 0);
         assert!(restarts.ask(at(5), id));
+        assert_eq!(restarts.next_due(), None);
         assert!(!restarts.ask(at(64), id));
+        assert_eq!(restarts.next_due(), Some(at(65)));
+        assert!(restarts.take_due(at(64)).is_empty());
         assert_eq!(restarts.attempt(id), 1);
         assert!(restarts.ask(at(65), id));
         assert_eq!(restarts.attempt(id), 2);

@@ -70,8 +70,15 @@ impl Controller {
         let state = self
             .publications
             .publish(self.fence.epoch(), name, replicas, profiles);
+        // What is wanted again may be published already, and finished by now.
+        if let Some(revision) = self.publications.revision(name) {
+            self.state.measurements.published(name, revision);
+            let report = self.state.nodes.get(name).and_then(|n| n.report.as_ref());
+            if report.is_some_and(|report| !report.profiles.is_empty()) {
+                self.unstored.measurement(name.clone());
+            }
+        }
         if let Some(state) = state {
-            self.state.measurements.published(name, state.revision);
             self.effect(Effect::Publish(name.clone(), state));
         }
     }

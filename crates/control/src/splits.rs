@@ -9,7 +9,7 @@ use crate::{
     controller::Controller,
     effect::{ServeChange, VersionShares, Write},
     notice::Notice,
-    pending::{Change, Pending},
+    pending::{Behind, Change, Pending},
     plan_reason::PlanReason,
     record::SplitRecord,
     state::State,
@@ -108,8 +108,12 @@ impl Controller {
                 self.state.rollout.touch_model(&id(version));
             }
             if let Some(record) = change.record {
-                // If it cannot be stored, the requests move again after a restart.
-                self.store(Write::UpsertSplit(Box::new(record)), Pending::Behind);
+                // Until it is stored, the requests move again after a restart.
+                let behind = Behind::Split(name.clone());
+                self.store(
+                    Write::UpsertSplit(Box::new(record)),
+                    Pending::Behind(behind),
+                );
             }
             if change.shares {
                 self.serve_split(&name);

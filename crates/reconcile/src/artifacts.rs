@@ -94,12 +94,13 @@ impl Artifacts {
         unused.map(|(digest, _)| digest).collect()
     }
 
-    /// Returns the time of the next attempt to fetch an artifact; none if none failed.
-    pub(crate) fn wakeup(&self) -> Option<Time> {
+    /// Returns the time of the next attempt to fetch a needed artifact; none if none failed.
+    pub(crate) fn wakeup(&self, needed: &BTreeSet<ArtifactDigest>) -> Option<Time> {
         let retry_at = |artifact: &Artifact| match artifact {
             Artifact::Failed { retry_at, .. } => Some(*retry_at),
             Artifact::Fetching { .. } | Artifact::Present => None,
         };
-        self.0.values().filter_map(retry_at).min()
+        let needed = self.0.iter().filter(|(digest, _)| needed.contains(digest));
+        needed.filter_map(|(_, artifact)| retry_at(artifact)).min()
     }
 }

@@ -146,7 +146,10 @@ impl Reconciler {
             let unused = self.artifacts.evict_unused(&used);
             actions.extend(unused.into_iter().map(Action::Evict));
         }
-        self.start_processes(now, &mut actions);
+        for record in self.tasks.values_mut() {
+            record.end_back_off(now);
+        }
+        self.start_processes(&mut actions);
         actions
     }
 
@@ -157,7 +160,8 @@ impl Reconciler {
             .tasks
             .values()
             .filter_map(|record| record.wakeup(&self.limits));
-        tasks.chain(self.artifacts.wakeup()).min()
+        let (_, needed) = self.artifacts_in_use();
+        tasks.chain(self.artifacts.wakeup(&needed)).min()
     }
 
     /// Returns true if the task is wanted, or if no wanted state has come yet that could say otherwise.
@@ -258,7 +262,7 @@ impl Reconciler {
 
     /// Starts the processes that artifacts and devices allow. Nothing is started on a device that has failed or has a process
     /// that must end first, and at most one measurement runs on a device.
-    fn start_processes(&mut self, now: Time, actions: &mut Vec<Action>) {
+    fn start_processes(&mut self, actions: &mut Vec<Action>) {
         let mut closed: BTreeSet<String> = self.failed_devices.keys().cloned().collect();
         let mut measured: BTreeSet<String> = BTreeSet::new();
         for record in self.tasks.values().filter(|record| record.has_process()) {
@@ -269,11 +273,7 @@ impl Reconciler {
                 measured.insert(record.task.device().to_owned());
             }
         }
-        for record in self
-            .tasks
-            .values_mut()
-            .filter(|record| record.may_start(now))
-        {
+        for record in self.tasks.values_mut().filter(|record| record.may_start()) {
             let device = record.task.device();
             let taken = record.task.measures() && measured.contains(device);
             let free = !taken && !closed.contains(device);

@@ -163,19 +163,20 @@ impl TaskRecord {
     }
 
     /// Returns true if a process may be started now, as far as the task itself is concerned.
-    pub(crate) fn may_start(&self, now: Time) -> bool {
-        match self.phase {
-            Phase::Waiting => true,
-            Phase::BackingOff(until) => until <= now,
-            Phase::Starting | Phase::Running(_) | Phase::Finished => false,
+    pub(crate) fn may_start(&self) -> bool {
+        matches!(self.phase, Phase::Waiting)
+    }
+
+    /// Ends a back-off that is over. From then on the task waits for artifact and device only, which no time ends.
+    pub(crate) fn end_back_off(&mut self, now: Time) {
+        if matches!(self.phase, Phase::BackingOff(until) if until <= now) {
+            self.phase = Phase::Waiting;
+            self.restarts = self.restarts.saturating_add(1);
         }
     }
 
     /// Notes that the driver is told to start a process.
     pub(crate) fn start(&mut self) {
-        if matches!(self.phase, Phase::BackingOff(_)) {
-            self.restarts = self.restarts.saturating_add(1);
-        }
         self.phase = Phase::Starting;
         self.report = None;
     }

@@ -284,6 +284,21 @@ fn nothing_is_started_on_a_device_before_what_is_not_wanted_there_has_ended() {
 }
 
 #[test]
+fn a_back_off_that_ends_while_the_device_is_occupied_asks_for_no_wakeup() {
+    let mut node = TestNode::serving();
+    node.on(Event::Exited(id("1-0"), ExitCause::Signal(9)));
+    let failed = Event::DeviceFailed("a".to_owned(), "gone".to_owned());
+    assert_eq!(node.on(failed), []);
+    let over = node.reconciler.wakeup().unwrap();
+    assert_eq!(node.after(over.saturating_since(node.now)), []);
+    // The driver would be woken up again and again for as long as the device is gone.
+    assert_eq!(node.reconciler.wakeup(), None);
+    let actions = node.on(Event::DeviceRecovered("a".to_owned()));
+    assert_eq!(starts(&actions), [id("1-0")]);
+    assert_eq!(node.status().restarts, 1);
+}
+
+#[test]
 fn a_worker_that_is_wanted_again_while_it_ends_is_started_afresh_without_a_pause() {
     let mut node = TestNode::serving();
     node.on(wanted(2, &[], &[]));

@@ -75,9 +75,12 @@ pub(super) fn solve(input: &PlanningInput, budget: Duration) -> Result<Solution,
     })
 }
 
-/// Returns the goodput of a plan and of the current replicas by the same estimate; `None` if there are none to compare with.
+/// Returns the goodput of a plan and of the current replicas by the same estimate; `None` if there are none to compare with, or the
+/// plan is not judged.
 fn compared(input: &PlanningInput, plan: &Plan) -> Option<Comparison> {
-    if input.problem.current.is_empty() || !plan.violations(&input.problem).is_empty() {
+    let is_judged = input.reasons.all_observations();
+    if !is_judged || input.problem.current.is_empty() || !plan.violations(&input.problem).is_empty()
+    {
         return None;
     }
     let current = Plan {

@@ -49,6 +49,7 @@ async fn carry_out(store: &Store, write: Write) -> Result<(), WriteError> {
             ("measured pairs", store.upsert_pairs(&kind, &pairs).await)
         }
         Write::UpsertNode(node) => ("a node", store.upsert_node(&node).await),
+        Write::ScheduleNode(node) => ("the scheduling of a node", store.schedule_node(&node).await),
         Write::DeleteNode(name) => ("the removal of a node", store.delete_node(&name).await),
         Write::UpdateSettings(settings) => ("settings", store.update_settings(&settings).await),
         Write::InsertPlan(plan) => ("a plan", store.insert_plan(&plan).await),

@@ -7,22 +7,44 @@ use sqlx::{Row as _, any::AnyRow};
 use super::{Store, StoreError, json, parsed, to_json};
 
 impl Store {
-    /// Adds or replaces a node.
+    /// Adds a node, or replaces what its agent reports of it.
     ///
     /// # Errors
     /// If the database fails.
     pub async fn upsert_node(&self, node: &NodeRecord) -> Result<(), StoreError> {
-        sqlx::query(
+        self.insert_node(
+            node,
             "INSERT INTO nodes (name, agent_version, devices, scheduling) VALUES ($1, $2, $3, $4) \
-             ON CONFLICT (name) DO UPDATE SET agent_version = excluded.agent_version, devices = excluded.devices, \
-             scheduling = excluded.scheduling",
+             ON CONFLICT (name) DO UPDATE SET agent_version = excluded.agent_version, devices = excluded.devices",
         )
-        .bind(node.name.to_string())
-        .bind(node.agent_version.clone())
-        .bind(to_json(&node.devices))
-        .bind(to_json(&node.scheduling))
-        .execute(&self.pool)
-        .await?;
+        .await
+    }
+
+    /// Adds a node, or replaces its scheduling.
+    ///
+    /// # Errors
+    /// If the database fails.
+    pub async fn schedule_node(&self, node: &NodeRecord) -> Result<(), StoreError> {
+        self.insert_node(
+            node,
+            "INSERT INTO nodes (name, agent_version, devices, scheduling) VALUES ($1, $2, $3, $4) \
+             ON CONFLICT (name) DO UPDATE SET scheduling = excluded.scheduling",
+        )
+        .await
+    }
+
+    async fn insert_node(
+        &self,
+        node: &NodeRecord,
+        statement: &'static str,
+    ) -> Result<(), StoreError> {
+        sqlx::query(statement)
+            .bind(node.name.to_string())
+            .bind(node.agent_version.clone())
+            .bind(to_json(&node.devices))
+            .bind(to_json(&node.scheduling))
+            .execute(&self.pool)
+            .await?;
         Ok(())
     }
 

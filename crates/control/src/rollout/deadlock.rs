@@ -19,7 +19,8 @@ struct Progress {
 ///
 /// Started replicas are assumed to serve at some time, and superseded ones to go. If every replica of the plan can start under this
 /// assumption, there is no victim. Otherwise an earlier replica on the device of the first replica that cannot start is chosen,
-/// preferably one whose model is served without it, and then the one whose model loses least. It is drained only if no other replica of its model is starting.
+/// preferably one whose model is served without it, and then the one whose model loses least. It is drained only if no other replica of
+/// its model is starting or draining, so that a model on several devices is replaced on one after the other.
 pub(super) fn victims(
     input: &StepInput<'_>,
     earlier: &[EarlierReplica<'_>],
@@ -32,11 +33,10 @@ pub(super) fn victims(
             .copied()
             .unwrap_or_default()
     };
-    let mut gone: BTreeSet<ReplicaId> = earlier
-        .iter()
-        .filter(|e| e.draining)
-        .map(EarlierReplica::id)
-        .collect();
+    let draining = || earlier.iter().filter(|e| e.draining);
+    let mut gone: BTreeSet<ReplicaId> = draining().map(EarlierReplica::id).collect();
+    // In the place of a replica that leaves, its successor will start.
+    let mut leaving: BTreeSet<&ModelId> = draining().map(|e| e.observed.model()).collect();
     let mut victims = BTreeSet::new();
     let mut given_up = BTreeSet::new();
     loop {
@@ -62,7 +62,8 @@ pub(super) fn victims(
         match victim {
             Some(victim) => {
                 gone.insert(victim.id());
-                if !progress_of(victim).starting {
+                let waits = progress_of(victim).starting;
+                if !waits && leaving.insert(victim.observed.model()) {
                     victims.insert(victim.id());
                 }
             }

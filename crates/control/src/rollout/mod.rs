@@ -65,6 +65,8 @@ pub(crate) struct Rollout {
     earlier: BTreeSet<ReplicaId>,
     /// The replicas of the plan that wait for memory which replicas of earlier plans hold.
     waiting: BTreeSet<ReplicaId>,
+    /// The replicas of a plan that is being stored. They do not begin to drain, which could not be revoked.
+    kept: BTreeSet<ReplicaId>,
     /// The replicas that have changed, or whose observations have, since the last step.
     touched: BTreeSet<ReplicaId>,
     /// The nodes whose wanted replicas have changed, because a replica was removed, since the last step.
@@ -92,8 +94,21 @@ impl Rollout {
         rollout
     }
 
+    /// Keeps the replicas that a plan has from draining while it is being stored.
+    pub(crate) fn keep(&mut self, plan: &[PlacedReplica]) {
+        self.kept = plan.iter().map(|replica| replica.id).collect();
+    }
+
+    /// Ends what [`Self::keep`] began, because the plan could not be stored.
+    pub(crate) fn release(&mut self) {
+        for id in std::mem::take(&mut self.kept) {
+            self.touch(id);
+        }
+    }
+
     /// Makes these the replicas of the newest plan. The others become superseded.
     pub(crate) fn adopt(&mut self, plan: Vec<PlacedReplica>) {
+        self.release();
         let kept: BTreeSet<ReplicaId> = plan.iter().map(|replica| replica.id).collect();
         for (id, replica) in &mut self.replicas {
             if replica.is_planned() && !kept.contains(id) {
@@ -260,6 +275,7 @@ impl Rollout {
             }
             input.earlier.push(EarlierReplica {
                 observed,
+                kept: self.kept.contains(&replica.id),
                 draining: replica.phase == ReplicaPhase::Draining,
             });
         }

@@ -55,6 +55,8 @@ pub(super) struct ObservedReplica<'a> {
 pub(super) struct EarlierReplica<'a> {
     /// The replica.
     pub(super) observed: ObservedReplica<'a>,
+    /// True if a plan that is being stored has the replica.
+    pub(super) kept: bool,
     /// True once the replica was told to drain, which is never revoked.
     pub(super) draining: bool,
 }

@@ -34,7 +34,7 @@ impl StepInput<'_> {
             let mut changed = false;
             for e in &mut earlier {
                 let leaves = superseded.contains(&e.id()) || victims.contains(&e.id());
-                if leaves && !e.draining {
+                if leaves && !e.draining && !e.kept {
                     e.draining = true;
                     changed = true;
                     if !superseded.contains(&e.id()) {
