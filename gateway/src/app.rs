@@ -329,21 +329,32 @@ fn tokens(settings: &Settings, state: &GatewayDir) -> Result<(String, String), S
 #[cfg(test)]
 mod tests {
     use clap::Parser as _;
-    use tokio::time::timeout;
 
     use super::*;
     use crate::config::Options;
 
+    async fn started(folder: &std::path::Path) -> App {
+        let folder = folder.display();
+        let flags = [
+            "packhorse-gateway".to_owned(),
+            "--listen=127.0.0.1:0".to_owned(),
+            "--admin-listen=127.0.0.1:0".to_owned(),
+            format!("--state-dir={folder}"),
+        ];
+        let settings = Options::try_parse_from(flags).unwrap().settings();
+        App::start(settings.unwrap()).await.unwrap()
+    }
+
     #[tokio::test]
-    async fn a_control_plane_that_panics_is_noticed_as_the_end_of_the_gateway() {
+    async fn a_panic_of_a_plane_is_told_so_that_the_process_ends() {
         let folder = tempfile::tempdir().unwrap();
-        let state = folder.path().join("state").display().to_string();
-        let flags = ["--listen=127.0.0.1:0", "--admin-listen=127.0.0.1:0"];
-        let options = ["packhorse-gateway", "--state-dir", &state].into_iter();
-        let options = Options::try_parse_from(options.chain(flags)).unwrap();
-        let app = App::start(options.settings().unwrap()).await.unwrap();
+        let app = started(folder.path()).await;
         app.controller.panic().await;
-        let failed = timeout(Duration::from_secs(10), app.failed()).await;
-        assert_eq!(failed, Ok("control plane"));
+        assert_eq!(app.failed().await, "control plane");
+
+        let folder = tempfile::tempdir().unwrap();
+        let app = started(folder.path()).await;
+        app.data_plane.panic();
+        assert_eq!(app.failed().await, "data plane");
     }
 }

@@ -22,7 +22,7 @@ fn every_fault_has_tests_that_exist() {
         let number: u32 = number.parse().unwrap_or_else(|e| panic!("{number}: {e}"));
         assert!(seen.insert(number), "{number} is there twice");
         let named = named_tests(tests);
-        assert!(!named.is_empty(), "{number} has no test");
+        assert!(!named.is_empty(), "fault {number} has no test");
         for (name, place) in named {
             let definitions = [format!("fn {name}("), format!("def {name}(")];
             let sources = sources(&root.join(folder(place)));

@@ -348,11 +348,11 @@ impl Controller {
         answered.await.map_err(|_| Stopped)
     }
 
-    /// Makes the task panic.
+    /// Has the task panic.
     #[cfg(test)]
     pub(crate) async fn panic(&self) {
-        let panic = self.read(|_| -> () { panic!("as a test wants it") }).await;
-        assert!(panic.is_err(), "the task answers nothing any more");
+        let read = self.read::<()>(|_| panic!("a test asked for it"));
+        assert_eq!(read.await, Err(Stopped));
     }
 
     /// Reads the state.
