@@ -1,4 +1,4 @@
-// Generated from openapi/gateway.json (sha256 facfde1182bcce3e92e5c690866860b6482e99d6e881d56a9f3fd7553a1fddb5) by cargo xtask web.
+// Generated from openapi/gateway.json (sha256 dea61ccd00ead225c976df7d7cf1dcb3b09386870bf50bb44e0fd974805f89c3) by cargo xtask web.
 
 export type paths = Record<string, never>;
 export type webhooks = Record<string, never>;

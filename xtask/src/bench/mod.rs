@@ -3,6 +3,7 @@
 
 pub(crate) mod engine;
 mod load;
+pub(crate) mod overload;
 pub(crate) mod placement;
 mod sample;
 
