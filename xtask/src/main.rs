@@ -15,6 +15,7 @@ mod setup;
 mod steps;
 mod test;
 mod units;
+mod web;
 mod workspace;
 
 use clap::{Parser, Subcommand};
@@ -47,7 +48,9 @@ enum Chore {
     Fuzz(fuzz::Options),
     /// Measures what needs a GPU, on this host or, packed, on another.
     GpuCheck(gpu_check::Options),
-    /// Runs every test there is, Rust and Python.
+    /// Builds the dashboard: web/dist, which the gateway embeds.
+    Web,
+    /// Runs every test there is, Rust, Python and the dashboard's.
     Test,
     /// Runs what CI runs: format, lints, licences, and every test.
     Ci,
@@ -76,6 +79,7 @@ fn main() -> anyhow::Result<()> {
         Chore::Experiments { options } => experiments::run(&options),
         Chore::Fuzz(options) => fuzz::run(&options),
         Chore::GpuCheck(options) => gpu_check::run(&options),
+        Chore::Web => web::run(),
         Chore::Test => test::run(),
         Chore::Ci => ci::run(),
     }

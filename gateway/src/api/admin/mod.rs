@@ -1,10 +1,11 @@
-//! The admin listener: the API under `/v1`, the metrics, and the API's documentation. A handler parses a request, calls the
+//! The admin listener: the dashboard, the API under `/v1`, the metrics, and the API's documentation. A handler parses a request, calls the
 //! control plane and answers. The messages are in `packhorse_api`, the statuses of errors in `errors`.
 
 mod agents;
 mod artifacts;
 mod auth;
 mod backup;
+mod dashboard;
 mod errors;
 mod events;
 mod keys;
@@ -161,6 +162,7 @@ pub fn router(admin: Admin, inference: utoipa::openapi::OpenApi) -> Router {
         .route("/openapi.json", get(openapi))
         .with_state(Bytes::from(text + "\n"))
         .merge(docs)
+        .merge(dashboard::routes())
         .method_not_allowed_fallback(method_not_allowed)
         .fallback(not_found)
         .layer(body_limit(JSON_LIMIT))

@@ -1,0 +1,23 @@
+// Chromium, as quiet as it can be, and a page that fails the run on whatever goes wrong in it.
+import { chromium } from "playwright-core";
+
+const QUIET = ["--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync"];
+
+export function launch() {
+  return chromium.launch({ executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium", headless: true, args: QUIET });
+}
+
+/** A page of this size and colours, signed in if there is a token; errors, violations of the page's policy and foreign requests go to `faults`. */
+export async function open(browser, origin, { token, faults, width = 1280, height = 800, scheme = "light" }) {
+  const context = await browser.newContext({ viewport: { width, height }, colorScheme: scheme, reducedMotion: "reduce", timezoneId: "Europe/Zurich", locale: "en-GB" });
+  const page = await context.newPage();
+  page.on("pageerror", (error) => faults.push(`error in the page: ${error.stack ?? error}`));
+  page.on("console", (message) => {
+    if (message.type() === "error" && !/status of 40[14]|ERR_CONNECTION_REFUSED|ERR_INCOMPLETE_CHUNKED/.test(message.text())) faults.push(`console: ${message.text()}`);
+  });
+  page.on("request", (request) => {
+    if (!request.url().startsWith(origin) && !request.url().startsWith("blob:")) faults.push(`request to ${request.url()}`);
+  });
+  if (token) await page.addInitScript((value) => sessionStorage.setItem("packhorse.token", value), token);
+  return page;
+}

@@ -1,0 +1,366 @@
+// The dashboard in Chromium against a real gateway with simulated devices, as an operator uses it. `--pictures` writes docs/dashboard.
+import assert from "node:assert/strict";
+import { mkdirSync, readFileSync, writeFileSync } from "node:fs";
+import { createRequire } from "node:module";
+import { gzipSync } from "node:zlib";
+import { launch, open } from "./browser.mjs";
+import { Cluster, until } from "./cluster.mjs";
+import { serveFleet } from "./fleet.mjs";
+
+const AXE = readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
+const PICTURES = new URL("../../docs/dashboard/", import.meta.url).pathname;
+/** The compressed size of script and style that the page may have, in bytes. */
+const BUDGET = 200_000;
+/** The pages of which there are pictures, and which must be accessible. */
+const VIEWS = {
+  overview: "#/",
+  models: "#/models",
+  model: "#/models/densenet121",
+  placement: "#/placement",
+  plans: `#/plans?whatif=${encodeURIComponent('{"policy":"nexus"}')}`,
+  timeline: "#/timeline",
+  missed: "#/timeline?show=missed",
+  try: "#/try/alexnet",
+  experiments: "#/experiments",
+};
+
+const faults = [];
+const began = performance.now();
+let clicks = 0;
+
+async function step(name, act) {
+  const begin = performance.now();
+  await act();
+  console.log(`${name.padEnd(68, ".")} ${((performance.now() - begin) / 1000).toFixed(1).padStart(5)} s`);
+}
+
+const cluster = await new Cluster().start("--discipline", "deadline");
+const origin = process.env.DASHBOARD ?? cluster.admin;
+const browser = await launch();
+const unloads = [];
+try {
+  await run();
+} catch (error) {
+  console.error(`the cluster's logs are in ${cluster.folder}`);
+  throw error;
+} finally {
+  for (const unload of unloads) unload();
+  await browser.close();
+  await cluster.stop();
+}
+assert.deepEqual(faults, [], "the page has failed");
+console.log(`in all ${((performance.now() - began) / 1000).toFixed(1)} s`);
+
+async function run() {
+  const page = await open(browser, origin, { faults });
+  page.setDefaultTimeout(20_000);
+  const click = async (locator) => {
+    clicks += 1;
+    await locator.click();
+  };
+  const button = (name) => page.getByRole("button", { name, exact: true });
+  const link = (name) => page.getByRole("link", { name, exact: true });
+  const heading = (name) => page.getByRole("heading", { level: 1, name });
+  const see = (text) => page.getByText(text).first().waitFor();
+  const go = async (address) => {
+    await page.evaluate((hash) => (location.hash = hash), address);
+  };
+
+  await step("the page is small", async () => {
+    const sizes = await Promise.all(["/", "/dashboard.js", "/dashboard.css"].map(async (path) => gzipSync(Buffer.from(await (await fetch(origin + path)).arrayBuffer())).length));
+    const total = sizes.reduce((a, b) => a + b);
+    console.log(`  ${(total / 1000).toFixed(0)} kB compressed`);
+    assert.ok(total <= BUDGET, `${total} bytes`);
+  });
+
+  await step("a wrong token is refused, the right one opens the overview", async () => {
+    await page.goto(origin);
+    await page.getByLabel("Admin token").fill("wrong");
+    await button("Sign in").click();
+    await page.getByRole("alert").waitFor();
+    await accessible(page, "sign-in");
+    await page.getByLabel("Admin token").fill(cluster.token);
+    const begin = performance.now();
+    await button("Sign in").click();
+    await heading("Overview").waitFor();
+    console.log(`  first view ${(performance.now() - begin).toFixed(0)} ms after the token`);
+    await see("No node has joined yet.");
+    await accessible(page, "empty overview");
+    const stored = await page.evaluate(() => [Object.keys(sessionStorage), Object.keys(localStorage), document.cookie]);
+    assert.deepEqual(stored, [["packhorse.token"], [], ""]);
+  });
+
+  const node1 = cluster.agent("rack-a-1", 2);
+  const node2 = cluster.agent("rack-a-2", 2);
+
+  await step("a model is registered from two files and becomes ready", async () => {
+    await link("Models").click();
+    await see("No model is registered yet.");
+    await button("Register a model").click();
+    const registration = { name: "alexnet", max_batch_size: 16, slo_ms: 150, rate_rps: 60, inputs: [{ name: "x", datatype: "FP32", shape: [-1, 4] }], outputs: [{ name: "y", datatype: "FP32", shape: [-1, 2] }] };
+    await page.getByLabel("Model file").setInputFiles([
+      { name: "alexnet.json", mimeType: "application/json", buffer: Buffer.from(JSON.stringify(registration)) },
+      { name: "alexnet.pt", mimeType: "application/octet-stream", buffer: Buffer.from("the file of alexnet") },
+    ]);
+    await page.getByLabel("Shape of input 1").and(page.locator('[value="-1, 4"]')).waitFor();
+    await accessible(page, "registration");
+    await button("Register").click();
+    await heading("alexnet version 1").waitFor();
+    await page.locator(".lead .state.good").waitFor();
+    const view = await cluster.get("/v1/models/alexnet");
+    assert.equal(view.slo_ms, 150);
+  });
+
+  await step("requests are seen as goodput", async () => {
+    for (const [name, more] of [["resnet50", { rate_rps: 40 }], ["densenet121", { rate_rps: 40, slo_ms: 100 }], ["vgg19", { rate_rps: 20 }], ["efficientnet_b7", { rate_rps: 25, slo_ms: 60 }]]) await cluster.register(name, more);
+    await until("all models to be ready", async () => (await cluster.get("/v1/models")).every((model) => model.state === "ready"));
+    for (const [name, rps] of [["alexnet", 30], ["resnet50", 20], ["densenet121", 30], ["vgg19", 10], ["efficientnet_b7", 20]]) unloads.push(cluster.load(name, rps));
+    await go("#/");
+    await page.waitForFunction(() => [...document.querySelectorAll(".figure")].some((f) => f.querySelector(".label").textContent === "Goodput" && parseFloat(f.querySelector(".value").textContent) > 1));
+    await page.locator(".chart canvas").waitFor();
+  });
+
+  await step("SLO and rate change", async () => {
+    await go("#/models/vgg19");
+    await button("Change SLO or rate").click();
+    await page.getByLabel("SLO (ms)").fill("250");
+    await page.getByLabel("Declared rate (requests/s)").fill("25");
+    await accessible(page, "change of a model");
+    await button("Change").click();
+    await until("the change", async () => {
+      const model = await cluster.get("/v1/models/vgg19");
+      return model.slo_ms === 250 && model.rate_rps === 25;
+    });
+    await see("SLO 250 ms");
+  });
+
+  await step("a version is registered, split off, promoted and rolled back", async () => {
+    await cluster.register("vgg19", { version: 2, rate_rps: 25, slo_ms: 250 });
+    await page.getByRole("link", { name: "2", exact: true }).or(page.locator("strong", { hasText: /^2$/ })).first().waitFor();
+    await until("version 2 to be ready", async () => (await cluster.get("/v1/models/vgg19?version=2")).state === "ready");
+    await button("Split").click();
+    await page.getByLabel("Share of version 2 in percent").fill("30");
+    await page.getByLabel("Share of version 1 in percent").fill("60");
+    assert.ok(await button("Apply split").isDisabled());
+    await page.getByLabel("Share of version 1 in percent").fill("70");
+    await button("Apply split").click();
+    await see("split by hand");
+    assert.deepEqual((await cluster.get("/v1/models/vgg19")).split, { 1: 70, 2: 30 });
+    await page.getByRole("row", { name: /^2 / }).getByRole("button", { name: "Promote" }).click();
+    await until("the promotion", async () => (await cluster.get("/v1/models/vgg19")).split?.["2"] === 100);
+    await button("Roll back").click();
+    await until("the rollback", async () => (await cluster.get("/v1/models/vgg19")).split?.["2"] === 30);
+  });
+
+  await step("a what-if is previewed and applied", async () => {
+    await go("#/plans");
+    await page.getByLabel("Policy").selectOption("first-fit");
+    await see("Goodput then");
+    await accessible(page, "what-if");
+    const slider = page.getByLabel(/^More devices of kind/);
+    await slider.focus();
+    await slider.press("ArrowRight");
+    await page.getByRole("region", { name: "Then" }).getByText("added").or(page.getByText("of kind V100-SXM2-16GB: 1")).first().waitFor();
+    assert.equal((await cluster.get("/v1/policy")).policy, "goodput");
+    await slider.press("ArrowLeft");
+    await button("Apply …").click();
+    await see("The policy becomes first-fit.");
+    await button("Apply").click();
+    await until("the policy", async () => (await cluster.get("/v1/policy")).policy === "first-fit");
+    await until("a plan of the policy", async () => (await cluster.get("/v1/plan")).policy === "first-fit");
+    await page.getByRole("cell", { name: "first-fit" }).first().waitFor();
+    await cluster.call("PUT", "/v1/policy", { policy: "goodput" });
+  });
+
+  await step("a request is tried, and its time is shown", async () => {
+    await go("#/try/alexnet");
+    await button("Send").click();
+    await page.getByText(/^answered/).waitFor();
+    await see("FP32 [1, 2]");
+    await page.getByLabel("JSON (Open Inference Protocol)").fill('{"inputs": []}');
+    await button("Send").click();
+    await page.getByRole("alert").waitFor();
+    await page.getByLabel("JSON (Open Inference Protocol)").fill("{");
+    await button("Send").click();
+    await see(/the request is not JSON/);
+  });
+
+  await step("three clicks lead from the overview to where a missed request's time went", async () => {
+    // Requests that no replica can answer in time.
+    await cluster.call("PATCH", "/v1/models/efficientnet_b7", { slo_ms: 5 });
+    await until("missed requests", async () => (await cluster.get("/v1/requests?outcome=missed&limit=5")).length > 0);
+    await go("#/");
+    await heading("Overview").waitFor();
+    clicks = 0;
+    await click(link("All"));
+    await page.getByLabel("pause").waitFor();
+    await click(page.getByRole("button", { name: /^Request \d+/ }).first());
+    await page.getByRole("img", { name: /^Where the time went/ }).waitFor();
+    assert.ok(clicks <= 3, `${clicks} clicks`);
+    await accessible(page, "request");
+    const [download] = await Promise.all([page.waitForEvent("download"), button("Trace of the seconds around it").click()]);
+    const trace = JSON.parse(readFileSync(await download.path(), "utf8"));
+    assert.ok((trace.traceEvents ?? trace).length > 0);
+    await button("Close").click();
+  });
+
+  await step("a model that misses its SLO is found, and why", async () => {
+    await go("#/");
+    await page.locator(".finding").first().waitFor();
+    clicks = 0;
+    await click(page.locator(".finding", { hasText: "efficientnet_b7" }).getByRole("link", { name: "Show" }).first());
+    await heading("efficientnet_b7 version 1").waitFor();
+    console.log(`  which model misses its SLO and why: ${clicks} click`);
+    await go("#/");
+    clicks = 0;
+    await click(link("Plans"));
+    clicks += 1;
+    await page.getByLabel(/^More devices of kind/).press("ArrowRight");
+    await see("Goodput then");
+    console.log(`  what one more GPU would bring: ${clicks} clicks`);
+    await cluster.call("PATCH", "/v1/models/efficientnet_b7", { slo_ms: 60 });
+  });
+
+  if (process.argv.includes("--pictures")) {
+    await step("pictures", () => pictures());
+  }
+
+  await step("every view is accessible, in light and dark", async () => {
+    for (const scheme of ["light", "dark"]) {
+      await page.emulateMedia({ colorScheme: scheme });
+      for (const [name, address] of Object.entries(VIEWS)) {
+        await go(address);
+        await page.locator("main h1").waitFor();
+        await page.waitForFunction(() => !document.querySelector(".loading"));
+        await accessible(page, `${name} (${scheme})`);
+      }
+    }
+    await page.emulateMedia({ colorScheme: "light" });
+  });
+
+  await step("a lost node is said at once, on the overview, the map and the timeline", async () => {
+    await go("#/");
+    node2.expected = true;
+    node2.kill("SIGKILL");
+    await page.locator(".card", { hasText: "Cluster" }).getByText("lost").first().waitFor();
+    await page.locator(".finding", { hasText: "rack-a-2" }).first().waitFor();
+    await go("#/placement");
+    await page.getByRole("region", { name: "Node rack-a-2" }).getByText("lost").waitFor();
+    await go("#/timeline");
+    clicks = 0;
+    await page.locator(".events li", { hasText: "rack-a-2" }).filter({ hasText: "lost" }).first().waitFor();
+    console.log("  what happened: 1 click");
+  });
+
+  await step("the page lives through a restart of the gateway", async () => {
+    const before = await page.evaluate(() => document.querySelectorAll(".events li").length);
+    await cluster.restartGateway();
+    await page.getByRole("alert").filter({ hasText: "Not connected" }).waitFor();
+    await page.getByRole("status").filter({ hasText: "Live" }).waitFor();
+    assert.ok((await page.evaluate(() => document.querySelectorAll(".events li").length)) >= before);
+  });
+
+  await step("a model is removed, after a question", async () => {
+    await go("#/models/resnet50");
+    await button("Remove").first().click();
+    await see("Remove resnet50:1?");
+    await accessible(page, "removal");
+    await button("Keep").click();
+    assert.equal((await cluster.get("/v1/models/resnet50")).name, "resnet50");
+    await button("Remove").first().click();
+    await page.getByRole("dialog").getByRole("button", { name: "Remove" }).click();
+    await heading("Models").waitFor();
+    await until("the removal", async () => !(await cluster.get("/v1/models")).some((model) => model.name === "resnet50"));
+    await page.getByRole("link", { name: "resnet50:1" }).waitFor({ state: "detached" });
+  });
+
+  await step("signing out forgets the token", async () => {
+    await button("Sign out").click();
+    await page.getByLabel("Admin token").waitFor();
+    assert.deepEqual(await page.evaluate(() => Object.keys(sessionStorage)), []);
+  });
+  await page.context().close();
+  node1.expected = true;
+  await step("1,000 models on 500 devices, changing twice a second", () => large());
+}
+
+async function accessible(page, what) {
+  // Trusted types forbid the page to make scripts of texts; the test's own come by the debugger.
+  await page.evaluate(AXE);
+  const violations = await page.evaluate(async () => (await axe.run(document, { resultTypes: ["violations"] })).violations.map(({ id, nodes }) => `${id}: ${nodes.slice(0, 3).map((node) => `${node.target} ${node.failureSummary?.split("\n")[1] ?? ""}`).join("; ")}`));
+  assert.deepEqual(violations, [], `accessibility of ${what}`);
+}
+
+async function pictures() {
+  mkdirSync(PICTURES, { recursive: true });
+  const sizes = { wide: [1440, 900], phone: [390, 844] };
+  for (const scheme of ["light", "dark"]) {
+    for (const [size, [width, height]] of Object.entries(sizes)) {
+      const page = await open(browser, origin, { token: cluster.token, faults, width, height, scheme });
+      await page.goto(origin);
+      // The chart has a past only in a tab that has been open for a while.
+      await page.waitForFunction(() => document.querySelector(".u-legend .u-value") !== null);
+      await page.waitForTimeout(size === "wide" ? 20_000 : 8_000);
+      for (const [name, address] of Object.entries(VIEWS)) {
+        await page.evaluate((hash) => (location.hash = hash), address);
+        await page.locator("main h1").waitFor();
+        await page.waitForFunction(() => !document.querySelector(".loading"));
+        await page.waitForTimeout(900);
+        if (name === "try") {
+          await page.getByRole("button", { name: "Send", exact: true }).click();
+          await page.getByText(/^answered/).waitFor();
+        }
+        await page.screenshot({ path: `${PICTURES}${name}-${size}-${scheme}.png` });
+      }
+      await page.context().close();
+    }
+  }
+}
+
+/** Measures frame times and paint; speed is told, not asserted. */
+async function large() {
+  const made = await serveFleet(origin, 1000, 500);
+  const page = await open(browser, made.origin, { token: "any", faults });
+  try {
+    await page.goto(`${made.origin}/#/models`);
+    await page.getByRole("link", { name: "model-0:1" }).waitFor();
+    assert.ok((await page.locator("tbody tr").count()) < 80, "the table draws what is not in sight");
+    const frames = await page.evaluate(async () => {
+      const table = document.querySelector(".table");
+      const times = [];
+      let last = performance.now();
+      for (let i = 0; i < 120; i++) {
+        table.scrollTop += 90;
+        await new Promise(requestAnimationFrame);
+        times.push(performance.now() - last);
+        last = performance.now();
+      }
+      return times.sort((a, b) => a - b);
+    });
+    console.log(`  scrolling: frame times p50 ${frames[60].toFixed(1)} ms, p95 ${frames[114].toFixed(1)} ms, longest ${frames[119].toFixed(1)} ms`);
+    const session = await page.context().newCDPSession(page);
+    await session.send("Performance.enable");
+    const busy = async () => Object.fromEntries((await session.send("Performance.getMetrics")).metrics.map((m) => [m.name, m.value]));
+    const from = await busy();
+    await page.waitForTimeout(4000);
+    const to = await busy();
+    console.log(`  at rest: ${(((to.TaskDuration - from.TaskDuration) / (to.Timestamp - from.Timestamp)) * 100).toFixed(1)} % of a core`);
+    await page.evaluate(() => (location.hash = "#/placement"));
+    await page.locator("canvas[data-paint-ms]").waitFor();
+  } finally {
+    await page.context().close();
+    made.close();
+  }
+  const huge = await serveFleet(origin, 2000, 6000);
+  const map = await open(browser, huge.origin, { token: "any", faults });
+  try {
+    await map.goto(`${huge.origin}/#/placement`);
+    await map.locator("canvas[data-paint-ms]").waitFor();
+    console.log(`  6,000 devices painted in ${Number(await map.locator("canvas").getAttribute("data-paint-ms")).toFixed(1)} ms`);
+  } finally {
+    await map.context().close();
+    huge.close();
+  }
+}
+
+if (process.argv.includes("--pictures")) writeFileSync(`${PICTURES}README.md`, "# The dashboard\n\nWritten by `npm run e2e -- --pictures` in `web/`, from a gateway with four simulated GPUs.\n\n" + Object.keys(VIEWS).map((name) => `## ${name}\n\n![${name}, light](${name}-wide-light.png)\n![${name}, dark](${name}-wide-dark.png)\n![${name} on a phone, light](${name}-phone-light.png)\n![${name} on a phone, dark](${name}-phone-dark.png)\n`).join("\n"));

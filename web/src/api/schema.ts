@@ -1,0 +1,1650 @@
+// Generated from openapi/gateway.json (sha256 facfde1182bcce3e92e5c690866860b6482e99d6e881d56a9f3fd7553a1fddb5) by cargo xtask web.
+
+export type paths = Record<string, never>;
+export type webhooks = Record<string, never>;
+export interface components {
+    schemas: {
+        /** @description The whole state of a node, sent on every change and with every renewal of the lease. */
+        AgentStatus: {
+            /**
+             * Format: int64
+             * @description The epoch of the wanted state that the agent last received.
+             */
+            epoch: number;
+            /** @description The state of each GPU of the node. */
+            gpus?: components["schemas"]["GpuStatus"][];
+            /** @description The agent's instance, as in its lease request. */
+            instance: string;
+            /** @description The measurements that are running, or finished and still wanted. */
+            profiles: components["schemas"]["ProfileProgress"][];
+            /** @description The replicas on the node, wanted or not. */
+            replicas: components["schemas"]["ReplicaStatus"][];
+            /**
+             * Format: int64
+             * @description The revision of that wanted state.
+             */
+            revision: number;
+        };
+        /** @description A stored model file. */
+        ArtifactView: {
+            /**
+             * Format: int64
+             * @description The size of the file, in bytes.
+             */
+            bytes: number;
+            /** @description The SHA-256 digest of the file. */
+            digest: string;
+        };
+        /** @description The number of executed batches of one size and their time, by stage. */
+        BatchStatistics: {
+            /**
+             * Format: int64
+             * @description The number of rows in the batch.
+             */
+            batch_size: number;
+            /** @description The time of computing. */
+            compute_infer: components["schemas"]["DurationStatistics"];
+            /** @description The time of copying inputs to the device. */
+            compute_input: components["schemas"]["DurationStatistics"];
+            /** @description The time of copying outputs from the device. */
+            compute_output: components["schemas"]["DurationStatistics"];
+        };
+        /** @description The batch of a request. */
+        BatchView: {
+            /** @description The device of the replica, as NODE/DEVICE; null if the gateway no longer knows. */
+            device?: string | null;
+            /**
+             * Format: int64
+             * @description The number of the batch since the gateway's start.
+             */
+            id: number;
+            /** @description The replica that it was sent to; null if the gateway no longer knows. */
+            replica?: string | null;
+            /**
+             * Format: int32
+             * @description The number of its rows.
+             */
+            rows: number;
+        };
+        /** @description The bottleneck of a model: the first variant that holds, in this order. */
+        Bound: {
+            /** @enum {string} */
+            by: "rate";
+        } | {
+            /** @enum {string} */
+            by: "no-profile";
+        } | {
+            /** @enum {string} */
+            by: "latency-floor";
+            /**
+             * Format: double
+             * @description The least latency, on the fastest device: hand-over, network both ways, and the smallest batch that may be planned.
+             */
+            floor_ms: number;
+            /**
+             * Format: double
+             * @description The model's latency objective.
+             */
+            slo_ms: number;
+        } | {
+            /** @enum {string} */
+            by: "memory";
+        } | {
+            /** @enum {string} */
+            by: "policy";
+            /** @description The reason that the policy gives. */
+            why: string;
+        } | {
+            /** @enum {string} */
+            by: "interference";
+        } | {
+            /**
+             * Format: int32
+             * @description The largest batch size of the model's replicas.
+             */
+            batch_size: number;
+            /** @enum {string} */
+            by: "batch-time";
+            /**
+             * Format: double
+             * @description The model's latency objective.
+             */
+            slo_ms: number;
+        } | {
+            /** @enum {string} */
+            by: "device-time";
+        };
+        /** @description The limits that a worker found on its device and in its memory. */
+        Capacity: {
+            /**
+             * Format: int32
+             * @description The largest number of rows in one batch that there is memory for, at most the wanted batch size.
+             */
+            batch_size: number;
+            /**
+             * Format: int32
+             * @description The number of batches that the worker accepts before it has answered the first.
+             */
+            in_flight: number;
+            /**
+             * Format: int32
+             * @description The number of multiprocessors that the worker may use; none if the device has none.
+             */
+            multiprocessors?: number | null;
+        };
+        /** @description A change to the cluster or to a model. */
+        Change: {
+            /** @enum {string} */
+            change: "add-devices";
+            /**
+             * Format: int32
+             * @description The number of added devices.
+             */
+            count: number;
+            /** @description The kind of the added devices. */
+            kind: string;
+        } | {
+            /** @enum {string} */
+            change: "slo";
+            /**
+             * Format: double
+             * @description The new latency objective.
+             */
+            slo_ms: number;
+        } | {
+            /** @enum {string} */
+            change: "max-batch-size";
+            /**
+             * Format: int32
+             * @description The new largest number of rows in one batch.
+             */
+            max_batch_size: number;
+        } | {
+            /** @enum {string} */
+            change: "rate";
+            /**
+             * Format: double
+             * @description The new rate.
+             */
+            rate_rps: number;
+        };
+        /** @description A key that was made or rotated, with its secret, which is shown here and never again. */
+        CreatedKey: components["schemas"]["KeyView"] & {
+            /** @description The key, for `Authorization: Bearer`. */
+            key: string;
+        };
+        /** @description What would help against a finding. */
+        Cure: {
+            preview?: components["schemas"]["PlanPreviewRequest"] | null;
+            /** @description The cure, in a sentence for people. */
+            text: string;
+        };
+        /**
+         * @description A datatype of the Open Inference Protocol, version 2.
+         * @enum {string}
+         */
+        Datatype: "BOOL" | "UINT8" | "UINT16" | "UINT32" | "UINT64" | "INT8" | "INT16" | "INT32" | "INT64" | "FP16" | "BF16" | "FP32" | "FP64" | "BYTES";
+        /** @description A device as its agent reports it. */
+        DeviceReport: {
+            /** @description The device's name in its driver or the operating system. */
+            description: string;
+            /** @description The kind of device, as in profiles. */
+            kind: string;
+            /**
+             * Format: int64
+             * @description The memory that replicas may use, in bytes.
+             */
+            memory_bytes: number;
+            /**
+             * Format: int32
+             * @description The number of streaming multiprocessors of a GPU, or of threads of a CPU; null if unknown.
+             */
+            multiprocessors?: number | null;
+            /** @description The device's name within the node: the UUID of an NVIDIA GPU, `cpu0`, `sim0`. */
+            name: string;
+        };
+        /** @description A device of a node. */
+        DeviceView: {
+            /** @description The device's name in its driver or the operating system. */
+            description: string;
+            gpu?: components["schemas"]["GpuStatus"] | null;
+            /** @description The device's identity, as NODE/DEVICE. */
+            id: string;
+            /** @description The kind of device, as in profiles. */
+            kind: string;
+            /**
+             * Format: int64
+             * @description The memory that replicas may use, in bytes.
+             */
+            memory_bytes: number;
+            /**
+             * Format: int32
+             * @description The number of streaming multiprocessors of a GPU, or of threads of a CPU; null if unknown.
+             */
+            multiprocessors?: number | null;
+            /** @description The replicas on the device. */
+            replicas: string[];
+        };
+        /** @description The number of events and their total duration. */
+        DurationStatistics: {
+            /**
+             * Format: int64
+             * @description The number of events.
+             */
+            count: number;
+            /**
+             * Format: int64
+             * @description The total duration, in nanoseconds.
+             */
+            ns: number;
+        };
+        /** @description The batching configuration in [`ModelConfig`], which is an empty object. */
+        DynamicBatching: Record<string, never>;
+        /**
+         * @description The way in which a request ended.
+         * @enum {string}
+         */
+        EndOfRequest: "answered" | "late" | "refused" | "expired" | "lost" | "failed" | "cancelled";
+        /** @description The body of every response that is not a success. */
+        ErrorBody: {
+            /** @description The error message. It names the field and its limit. */
+            error: string;
+        };
+        /**
+         * @description The kind of a change: the name of its event in the stream.
+         * @enum {string}
+         */
+        EventKind: "model" | "node" | "device" | "replica" | "plan" | "drift" | "finding";
+        /** @description The subject of an event after the change, in the form of its own route. */
+        EventObject: components["schemas"]["ModelView"] | components["schemas"]["PlanView"] | components["schemas"]["NodeView"] | components["schemas"]["ReplicaView"] | components["schemas"]["DeviceView"] | components["schemas"]["Finding"];
+        /**
+         * @description The state of the subject after a change. Each kind of event has its own states.
+         * @enum {string}
+         */
+        EventState: "registered" | "fetching" | "profiling" | "planning" | "loading" | "ready" | "unplaced" | "failed" | "cordoned" | "draining" | "lost" | "removed" | "backing_off" | "serving" | "ejected" | "stopped" | "proposed" | "adopted" | "rejected" | "completed" | "degraded" | "rate" | "latency" | "slowdown" | "raised" | "cleared";
+        /** @description A change in the cluster. Its kind is the name of its event in the stream. */
+        EventView: {
+            /**
+             * Format: int64
+             * @description The time of the change, in milliseconds since 1970.
+             */
+            at_ms: number;
+            /**
+             * Format: int64
+             * @description The number of the event. Numbers ascend and are never used again.
+             */
+            id: number;
+            /** @description The kind of change. */
+            kind: components["schemas"]["EventKind"];
+            object?: components["schemas"]["EventObject"] | null;
+            /** @description The reason for the change, as text for people. */
+            reason?: string | null;
+            /** @description The state of the subject after the change. */
+            state: components["schemas"]["EventState"];
+            subject?: components["schemas"]["Subject"] | null;
+            /** @description The change in a sentence for people. */
+            text: string;
+        };
+        /** @description The part of one model's requests that a plan serves in time, the bottleneck, and changes that would serve the model. */
+        Explanation: {
+            /** @description The bottleneck. */
+            bound: components["schemas"]["Bound"];
+            /**
+             * @description True if the search was completed. Otherwise remedies may be missing or larger than necessary, and the bound `memory` may have
+             *     been overlooked.
+             */
+            complete: boolean;
+            /**
+             * @description Changes each of which would suffice by itself, with a new plan of the same policy. Empty if the model is served, or if no such
+             *     change was found.
+             */
+            remedies: components["schemas"]["Remedy"][];
+            /**
+             * Format: double
+             * @description The fraction of its requests that is answered within the SLO, from 0 to 1, by the estimate of queueing and interference, whatever
+             *     the policy itself expects; 1 for a model that expects no requests and has a replica.
+             */
+            served_fraction: number;
+        };
+        /** @description Something that is wrong, with its cause and its cure. */
+        Finding: {
+            /** @description The cause, as text for people. A finding with the same subject and cause is the same finding, even if its text has other numbers. */
+            cause: string;
+            cure?: components["schemas"]["Cure"] | null;
+            /** @description The urgency. */
+            severity: components["schemas"]["Severity"];
+            subject?: components["schemas"]["Subject"] | null;
+            /** @description What is wrong, in a sentence for people, with its numbers. */
+            text: string;
+        };
+        /** @description The forecast of a plan for a model. */
+        ForecastView: {
+            explanation?: components["schemas"]["Explanation"] | null;
+            /** @description The model's name. */
+            name: string;
+            /**
+             * Format: double
+             * @description The predicted goodput, in requests per second within the SLO, by the policy's own estimate.
+             */
+            predicted_goodput_rps: number;
+            /**
+             * Format: double
+             * @description The request rate that was planned for, in requests per second.
+             */
+            rate_rps: number;
+            /** @description The number of replicas. */
+            replicas: number;
+            /** @description The reason why the model is not, or not fully, served. */
+            shortfall?: string | null;
+            /**
+             * Format: int32
+             * @description The model's version.
+             */
+            version: number;
+        };
+        /** @description The goodput and latency of all models in a time window that ends now. */
+        GoodputView: {
+            /** @description The goodput and latency of each model. */
+            models: components["schemas"]["ModelGoodput"][];
+            /** @description The goodput of all models together. */
+            total: components["schemas"]["TotalGoodput"];
+            /**
+             * Format: double
+             * @description The length of the window, in seconds.
+             */
+            window_s: number;
+        };
+        /** @description A process that computes on a GPU. */
+        GpuProcess: {
+            /**
+             * Format: int64
+             * @description The GPU memory of the process, in bytes. The memory of an MPS client may be counted with the MPS server.
+             */
+            memory_bytes?: number | null;
+            /**
+             * Format: int32
+             * @description The process id on the node.
+             */
+            pid: number;
+        };
+        /** @description The current state of a GPU. Values that its driver does not report are null. */
+        GpuStatus: {
+            /**
+             * @description The device's name within the node, which is the GPU's UUID.
+             * @default
+             */
+            device: string;
+            /**
+             * Format: int64
+             * @description The number of corrected memory errors since the driver was loaded.
+             * @default null
+             */
+            ecc_corrected_errors: number | null;
+            /**
+             * Format: int64
+             * @description The number of uncorrected memory errors since the driver was loaded.
+             * @default null
+             */
+            ecc_uncorrected_errors: number | null;
+            /**
+             * Format: double
+             * @description The energy used since the driver was loaded, in joules.
+             * @default null
+             */
+            energy_joules: number | null;
+            /**
+             * Format: int32
+             * @description The clock of the memory, in MHz.
+             * @default null
+             */
+            memory_clock_mhz: number | null;
+            /**
+             * Format: int64
+             * @description The total memory, in bytes.
+             * @default null
+             */
+            memory_total_bytes: number | null;
+            /**
+             * Format: int64
+             * @description The memory in use by all processes, in bytes.
+             * @default null
+             */
+            memory_used_bytes: number | null;
+            /**
+             * @description True if the GPU's replicas share it through MPS and compute at the same time; otherwise they are time-sliced.
+             * @default false
+             */
+            mps: boolean;
+            /**
+             * @description The reason why MPS could not be used, if it was tried.
+             * @default null
+             */
+            mps_reason: string | null;
+            /**
+             * Format: double
+             * @description The limit of the power draw, in watts.
+             * @default null
+             */
+            power_limit_watts: number | null;
+            /**
+             * Format: double
+             * @description The power draw, in watts.
+             * @default null
+             */
+            power_watts: number | null;
+            /**
+             * @description The processes that compute on the GPU.
+             * @default []
+             */
+            processes: components["schemas"]["GpuProcess"][];
+            /**
+             * Format: int32
+             * @description The clock of the multiprocessors, in MHz.
+             * @default null
+             */
+            sm_clock_mhz: number | null;
+            /**
+             * Format: int32
+             * @description The temperature, in degrees Celsius.
+             * @default null
+             */
+            temperature_celsius: number | null;
+            /**
+             * @description The reasons why the clocks are reduced; empty if they are not.
+             * @default []
+             */
+            throttle_reasons: string[];
+            /**
+             * Format: double
+             * @description The share of time in which the GPU computed, in percent.
+             * @default null
+             */
+            utilization_pct: number | null;
+        };
+        /** @description The number of requests and their time, by outcome and stage. */
+        InferenceStatistics: {
+            /** @description Cache hits: always zero, as responses are not cached. */
+            cache_hit: components["schemas"]["DurationStatistics"];
+            /** @description Cache misses: always zero, as responses are not cached. */
+            cache_miss: components["schemas"]["DurationStatistics"];
+            /** @description The time of computing. */
+            compute_infer: components["schemas"]["DurationStatistics"];
+            /** @description The time of copying inputs to the device. */
+            compute_input: components["schemas"]["DurationStatistics"];
+            /** @description The time of copying outputs from the device. */
+            compute_output: components["schemas"]["DurationStatistics"];
+            /** @description The time of failed requests, from arrival to failure. */
+            fail: components["schemas"]["DurationStatistics"];
+            /** @description The time in the queue. */
+            queue: components["schemas"]["DurationStatistics"];
+            /** @description The time of answered requests, from arrival to answer. */
+            success: components["schemas"]["DurationStatistics"];
+        };
+        /** @description Makes a key. */
+        KeyRequest: {
+            /**
+             * Format: int64
+             * @description The Unix time in milliseconds from which on the key is not valid any more; never if absent.
+             */
+            expires_at_ms?: number | null;
+            /**
+             * Format: int32
+             * @description The most inference requests at the same time; no limit if absent.
+             */
+            max_in_flight?: number | null;
+            /**
+             * @description The name, for people: 1 to 128 characters.
+             * @example checkout service
+             */
+            name: string;
+            /**
+             * Format: double
+             * @description The most inference requests per second, over which requests are refused with 429; as many more may come at once. No limit if
+             *     absent.
+             */
+            rate_rps?: number | null;
+            /**
+             * @description The permissions: `infer:PATTERN` (model names; `*` and `?` match), `read` and `admin`.
+             * @example [
+             *       "infer:minilm*"
+             *     ]
+             */
+            scopes: string[];
+        };
+        /** @description Replaces the secret of a key. */
+        KeyRotation: {
+            /**
+             * Format: int32
+             * @description The time for which the former secret stays valid, in seconds; 0 if absent.
+             */
+            overlap_s?: number;
+        };
+        /** @description A key, without its secret. */
+        KeyView: {
+            /**
+             * Format: int64
+             * @description The Unix time at which the key was made, in milliseconds.
+             */
+            created_at_ms: number;
+            /**
+             * Format: int64
+             * @description The Unix time from which on the key is not valid any more, in milliseconds; null for never.
+             */
+            expires_at_ms?: number | null;
+            /** @description The identity, which is a part of the key. */
+            id: string;
+            /**
+             * Format: int64
+             * @description The Unix time at which the key was last used, in milliseconds, exact to a minute over a restart; null for never.
+             */
+            last_used_at_ms?: number | null;
+            /**
+             * Format: int32
+             * @description The most inference requests at the same time; null for no limit.
+             */
+            max_in_flight?: number | null;
+            /** @description The name, for people. */
+            name: string;
+            /**
+             * Format: double
+             * @description The most inference requests per second; null for no limit.
+             */
+            rate_rps?: number | null;
+            /** @description The permissions. */
+            scopes: string[];
+        };
+        /** @description The granted lease of a node. */
+        LeaseGrant: {
+            /** @description The identity of the gateway's store; null from a gateway that has none yet. */
+            cluster_id?: string | null;
+            /**
+             * Format: int64
+             * @description The gateway's epoch. The agent ignores wanted states of older epochs.
+             */
+            epoch: number;
+            /**
+             * Format: int64
+             * @description The duration of the lease, in milliseconds. Agents renew it after a third of this time.
+             */
+            lease_ms: number;
+            /**
+             * @description The proof that the gateway may change the agent's cluster, in hexadecimal digits: an HMAC-SHA256 over the agent's nonce and the
+             *     cluster id, keyed with the link secret, or with the SHA-256 of the agent's token where there is none. Null if the agent's
+             *     cluster is the gateway's.
+             */
+            proof?: string | null;
+            /** @description The versions of the agent protocol that the gateway speaks. */
+            protocol?: components["schemas"]["ProtocolRange"];
+        };
+        /** @description Takes or renews the lease of a node. */
+        LeaseRequest: {
+            /** @description The agent's version. */
+            agent_version: string;
+            /** @description The cluster that the agent obeys; null before the first. */
+            cluster_id?: string | null;
+            /** @description The node's devices. */
+            devices: components["schemas"]["DeviceReport"][];
+            /**
+             * Format: int64
+             * @description The highest epoch of that cluster that the agent has seen. If it is not below the gateway's, the gateway's store is a
+             *     restored one, and the gateway raises its epoch.
+             */
+            highest_epoch?: number;
+            /** @description A random identity of the agent's state folder. It distinguishes two agents that claim the same node. */
+            instance: string;
+            /** @description Fresh random hexadecimal digits, over which the gateway of another cluster makes its proof. */
+            nonce?: string | null;
+            /** @description The versions of the agent protocol that the agent speaks. */
+            protocol?: components["schemas"]["ProtocolRange"];
+        };
+        /** @description Changes the SLO, rate, rate mode, queue limit or split of a model. Absent fields stay unchanged. */
+        ModelChange: {
+            /**
+             * Format: int32
+             * @description The largest number of requests in the model's queue, 1 to 1000000; null restores the gateway's `--queue-limit`.
+             */
+            queue_limit?: number | null;
+            rate?: components["schemas"]["RateMode"] | null;
+            /**
+             * Format: double
+             * @description The declared request rate, in requests per second.
+             */
+            rate_rps?: number | null;
+            /**
+             * Format: double
+             * @description The latency objective (SLO) in milliseconds; above 0 and at most 60000.
+             */
+            slo_ms?: number | null;
+            /**
+             * @description The shares of the versions in the requests that name none, in percent, which sum to 100; null lets the newest version take over by
+             *     itself. It belongs to all versions: not with `?version`.
+             */
+            split?: {
+                [key: string]: number;
+            } | null;
+            sticky?: components["schemas"]["Sticky"] | null;
+        };
+        /** @description The response to `GET /v2/models/{model}/config`: the part of Triton's model configuration that load generators read. */
+        ModelConfig: {
+            dynamic_batching?: components["schemas"]["DynamicBatching"] | null;
+            /** @description The model's inputs. */
+            input: components["schemas"]["TensorConfig"][];
+            /**
+             * Format: int32
+             * @description The largest number of rows in a request; 0 if the model has no batch dimension.
+             */
+            max_batch_size: number;
+            /** @description The model. */
+            name: string;
+            /** @description The model's outputs. */
+            output: components["schemas"]["TensorConfig"][];
+            /** @description The platform, always [`PLATFORM`]. */
+            platform: string;
+        };
+        /** @description The goodput and latency of a model in a time window. */
+        ModelGoodput: {
+            /**
+             * Format: double
+             * @description The requests that were answered within the SLO, per second.
+             */
+            goodput_rps: number;
+            /**
+             * Format: double
+             * @description The requests that were accepted and not answered within the SLO, per second: answered later, or expired in the queue.
+             */
+            late_rps: number;
+            /**
+             * Format: double
+             * @description The mean number of rows per batch.
+             */
+            mean_batch?: number | null;
+            /** @description The model's name. */
+            name: string;
+            /**
+             * Format: double
+             * @description The requests that arrived, per second.
+             */
+            offered_rps: number;
+            /**
+             * Format: double
+             * @description The median latency of the answered requests, in milliseconds.
+             */
+            p50_ms?: number | null;
+            /**
+             * Format: double
+             * @description The 95th percentile of the latency, in milliseconds.
+             */
+            p95_ms?: number | null;
+            /**
+             * Format: double
+             * @description The 99th percentile of the latency, in milliseconds.
+             */
+            p99_ms?: number | null;
+            /**
+             * Format: double
+             * @description The requests that were refused on arrival, per second.
+             */
+            refused_rps: number;
+            /**
+             * Format: double
+             * @description The requests that were answered, per second.
+             */
+            throughput_rps: number;
+            /**
+             * Format: int32
+             * @description The model's version.
+             */
+            version: number;
+        };
+        /** @description The response to `GET /v2/models/{model}`. */
+        ModelMetadata: {
+            /** @description The model's inputs. */
+            inputs: components["schemas"]["TensorMetadata"][];
+            /** @description The model. */
+            name: string;
+            /** @description The model's outputs. */
+            outputs: components["schemas"]["TensorMetadata"][];
+            /** @description The platform, always [`PLATFORM`]. */
+            platform: string;
+            /** @description The model's versions, as decimal numbers. */
+            versions?: string[];
+        };
+        /** @description The response to `GET /v2/models/{model}/ready`. */
+        ModelReady: {
+            /** @description The model. */
+            name: string;
+            /** @description True if the model accepts inference requests. */
+            ready: boolean;
+        };
+        /** @description Registers a version of a model. */
+        ModelRegistration: {
+            /** @description The digest of an uploaded TorchScript file. Exactly one of `artifact` and `artifact_path` is required. */
+            artifact?: string | null;
+            /**
+             * @description The path of a TorchScript file on the gateway's machine, within one of its artifact roots (`--artifact-root`). Exactly one
+             *     of `artifact` and `artifact_path` is required.
+             */
+            artifact_path?: string | null;
+            /** @description The inputs, in the order of the program's arguments. Shapes include the batch dimension. */
+            inputs: components["schemas"]["TensorSpec"][];
+            /**
+             * Format: int32
+             * @description The largest number of rows in one batch, at most 4096; 0 for a model without a batch dimension.
+             * @example 16
+             */
+            max_batch_size: number;
+            /**
+             * @description The name that clients use.
+             * @example minilm
+             */
+            name: string;
+            /** @description The outputs, in the order of the program's results. Shapes include the batch dimension. */
+            outputs: components["schemas"]["TensorSpec"][];
+            /**
+             * Format: int32
+             * @description The largest number of requests in the model's queue, 1 to 1000000; further requests are refused. If absent, the gateway's
+             *     `--queue-limit` applies.
+             */
+            queue_limit?: number | null;
+            rate?: components["schemas"]["RateMode"] | null;
+            /**
+             * Format: double
+             * @description The declared request rate, in requests per second.
+             * @example 50
+             */
+            rate_rps: number;
+            /**
+             * Format: double
+             * @description The latency objective (SLO) in milliseconds, end to end at the gateway; above 0 and at most 60000.
+             * @example 200
+             */
+            slo_ms: number;
+            /**
+             * Format: int32
+             * @description The version; 1 if absent.
+             */
+            version?: number | null;
+        };
+        /**
+         * @description The state of a model between registration and serving.
+         * @enum {string}
+         */
+        ModelState: "registered" | "fetching" | "profiling" | "planning" | "loading" | "ready" | "unplaced" | "failed";
+        /** @description Statistics of one version of a model since the server started. */
+        ModelStatistics: {
+            /** @description The time of batches, per batch size. */
+            batch_stats?: components["schemas"]["BatchStatistics"][];
+            /**
+             * Format: int64
+             * @description The number of executed batches.
+             */
+            execution_count: number;
+            /**
+             * Format: int64
+             * @description The number of inferences, which are rows of answered requests.
+             */
+            inference_count: number;
+            /** @description The time of requests, by outcome and stage. */
+            inference_stats: components["schemas"]["InferenceStatistics"];
+            /**
+             * Format: int64
+             * @description The arrival time of the last request, in milliseconds since 1970; 0 if there was none.
+             */
+            last_inference?: number;
+            /** @description The model. */
+            name: string;
+            /** @description The model's version, as a decimal number. Load generators require it. */
+            version: string;
+        };
+        /** @description A registered version of a model and its current state. */
+        ModelView: {
+            /** @description The digest of the model's TorchScript file. */
+            artifact: string;
+            /**
+             * Format: int64
+             * @description The size of the file, in bytes.
+             */
+            artifact_bytes: number;
+            /** @description The declared inputs. */
+            inputs: components["schemas"]["TensorSpec"][];
+            /**
+             * Format: int32
+             * @description The largest number of rows in one batch; 0 for a model without a batch dimension.
+             */
+            max_batch_size: number;
+            /** @description The name that clients use. */
+            name: string;
+            /** @description The declared outputs. */
+            outputs: components["schemas"]["TensorSpec"][];
+            /** @description The kinds of device for which the model has a profile. */
+            profiled_on: string[];
+            /** @description The measurements that are assigned to a device and not finished. */
+            profiling: components["schemas"]["ProfilingView"][];
+            /**
+             * Format: int32
+             * @description The largest number of requests in the model's queue; null if the gateway's `--queue-limit` applies.
+             */
+            queue_limit?: number | null;
+            /** @description The rate to plan for: `declared`, `measured`, `max` or `min`. */
+            rate?: components["schemas"]["RateMode"];
+            /**
+             * Format: double
+             * @description The declared request rate, in requests per second.
+             */
+            rate_rps: number;
+            /** @description The reason for the state and what the model waits for, as text for people. */
+            reason?: string | null;
+            /** @description The replicas of the current plan, and those of earlier plans that still run. */
+            replicas: components["schemas"]["ReplicaView"][];
+            /**
+             * Format: int32
+             * @description The present share of this version in the requests to the model that name no version, in percent.
+             */
+            share_pct?: number;
+            /**
+             * Format: double
+             * @description The latency objective (SLO) in milliseconds.
+             */
+            slo_ms: number;
+            /**
+             * @description The shares of the versions in percent that an admin gave; null if the newest version takes over by itself, in steps of what its
+             *     serving replicas are planned to carry.
+             */
+            split?: {
+                [key: string]: number;
+            } | null;
+            /** @description The state between registration and serving. */
+            state: components["schemas"]["ModelState"];
+            /** @description The choice of a version for a request: `none`, or `request-id` (requests with the same `x-request-id` get the same version). */
+            sticky?: components["schemas"]["Sticky"];
+            /**
+             * Format: int32
+             * @description The version.
+             */
+            version: number;
+        };
+        /**
+         * @description The state of a node.
+         * @enum {string}
+         */
+        NodeState: "ready" | "cordoned" | "draining" | "lost";
+        /** @description A new token of a node. */
+        NodeTokenView: {
+            /** @description The node's name. */
+            node: string;
+            /** @description The bearer token, for the agent's `--token-file`. It is not shown again. */
+            token: string;
+        };
+        /** @description A machine with an agent. */
+        NodeView: {
+            /** @description The agent's version. */
+            agent_version: string;
+            /** @description The node's devices. */
+            devices: components["schemas"]["DeviceView"][];
+            /**
+             * Format: int64
+             * @description The time since the agent's last message, in milliseconds; null if there was none since the gateway started.
+             */
+            last_seen_ms?: number | null;
+            /** @description The node's name. */
+            name: string;
+            /** @description The node's state. */
+            state: components["schemas"]["NodeState"];
+        };
+        /** @description The padding by which requests of different sizes along one axis share a batch: the shorter ones are filled up at their end. */
+        Padding: {
+            /** @description The padded axis, counted with the batch dimension; not 0. */
+            axis: number;
+            /**
+             * Format: double
+             * @description The value that is filled in, converted to the input's datatype.
+             */
+            value?: number;
+        };
+        /** @description A planned replica. */
+        PlacementView: {
+            /**
+             * Format: int32
+             * @description The largest number of rows in one batch.
+             */
+            batch_size: number;
+            /**
+             * Format: double
+             * @description The share of the device's multiprocessors that the replica may use, in percent; null if unlimited.
+             */
+            compute_share_pct?: number | null;
+            /** @description The device, as NODE/DEVICE. */
+            device: string;
+            /** @description The kind of the device. */
+            device_kind: string;
+            /**
+             * Format: double
+             * @description The duty cycle of a time-shared replica: the period in which it gets one turn, in milliseconds. The replicas of a device
+             *     that have one compute one batch at a time, in turn.
+             */
+            duty_cycle_ms?: number | null;
+            /** @description The replica's identity; null in a plan that is not stored. */
+            id?: string | null;
+            /** @description The name of the model that the replica serves. */
+            model: string;
+            /**
+             * Format: int32
+             * @description The version of the model.
+             */
+            version: number;
+        };
+        /** @description The difference between two plans. */
+        PlanDiff: {
+            /** @description The replicas that would start. */
+            added: components["schemas"]["PlacementView"][];
+            /** @description The number of replicas in both plans. */
+            kept: number;
+            /** @description The replicas that would stop. */
+            removed: components["schemas"]["PlacementView"][];
+        };
+        /** @description The plan that a policy would make. */
+        PlanPreview: {
+            current?: components["schemas"]["PlanView"] | null;
+            /** @description The difference from the current plan. */
+            diff: components["schemas"]["PlanDiff"];
+            /** @description The plan that the policy would make. */
+            plan: components["schemas"]["PlanView"];
+        };
+        /** @description Requests the plan that a policy would make if the cluster were different. Changes nothing. */
+        PlanPreviewRequest: {
+            /** @description The devices to add to those of the cluster. */
+            devices?: components["schemas"]["PreviewDevices"][];
+            /** @description The dispatch discipline to plan for; the configured one if absent. */
+            discipline?: string | null;
+            /** @description True to explain why models are not fully served and what would serve them. The explanation may take as long as planning. */
+            explain?: boolean;
+            /** @description The registered models whose rate or SLO differs. */
+            models?: components["schemas"]["PreviewModel"][];
+            options?: components["schemas"]["PolicyOptions"] | null;
+            /** @description The placement policy; the configured one if absent. */
+            policy?: string | null;
+            /** @description The names of the models to leave out, in all versions. */
+            remove?: string[];
+        };
+        /** @description A stored plan without its replicas and forecasts, which `GET /v1/plans/{generation}` returns. */
+        PlanSummary: {
+            /**
+             * Format: int64
+             * @description The time at which the plan was stored, in milliseconds since 1970.
+             */
+            created_unix_ms: number;
+            /** @description The number of devices with at least one replica. */
+            devices_used: number;
+            /**
+             * Format: int64
+             * @description The plan's number.
+             */
+            generation: number;
+            /** @description The number of models that were planned for. */
+            models: number;
+            /** @description The policy that made the plan. */
+            policy: string;
+            /**
+             * Format: double
+             * @description The sum of the models' predicted goodput, in requests per second.
+             */
+            predicted_goodput_rps: number;
+            /** @description The reason why the plan was made, as text for people. */
+            reason: string;
+            /** @description The number of planned replicas. */
+            replicas: number;
+            /**
+             * Format: double
+             * @description The time that the policy took, in milliseconds.
+             */
+            solve_ms: number;
+            /** @description The first 16 of these models, as NAME:VERSION. */
+            unserved: string[];
+            /** @description The number of models without a replica. */
+            unserved_models: number;
+        };
+        /** @description A plan: the replicas that shall run, and the goodput that the policy expects. */
+        PlanView: {
+            /**
+             * Format: int64
+             * @description The time at which the plan was stored, in milliseconds since 1970; null for a plan that is not stored.
+             */
+            created_unix_ms?: number | null;
+            /** @description The number of devices with at least one replica. */
+            devices_used: number;
+            /**
+             * Format: int64
+             * @description The plan's number; null for a plan that is not stored.
+             */
+            generation?: number | null;
+            /** @description The forecast of each model. */
+            models: components["schemas"]["ForecastView"][];
+            /** @description The policy that made the plan. */
+            policy: string;
+            /**
+             * Format: double
+             * @description The sum of the models' predicted goodput, in requests per second.
+             */
+            predicted_goodput_rps: number;
+            /** @description The reason why the plan was made, as text for people. */
+            reason: string;
+            /** @description The planned replicas. */
+            replicas: components["schemas"]["PlacementView"][];
+            /**
+             * Format: double
+             * @description The time that the policy took, in milliseconds.
+             */
+            solve_ms: number;
+            /** @description The names of the models without a replica. */
+            unserved: string[];
+        };
+        /** @description Changes the placement policy, its options or the dispatch discipline. Absent fields stay unchanged. */
+        PolicyChange: {
+            /** @description The dispatch discipline. */
+            discipline?: string | null;
+            options?: components["schemas"]["PolicyOptions"] | null;
+            /** @description The placement policy. */
+            policy?: string | null;
+        };
+        /** @description An available placement policy. */
+        PolicyInfo: {
+            /** @description The policy's name. */
+            name: string;
+            /** @description The publication that describes the policy, or its origin. */
+            source: string;
+            /** @description A sentence that describes the policy. */
+            summary: string;
+        };
+        /** @description The options of the placement policies. A policy reads the options that apply to it and ignores the others. */
+        PolicyOptions: {
+            /**
+             * @description All policies: `bda` to choose the batch size of every planned replica once more, by InSS' bisection under SLO, memory and rate;
+             *     `own` or null for the policy's own batch sizes.
+             * @default own
+             */
+            batch_step: string | null;
+            /**
+             * @description `usher`, `wao-usher`, `ao-milp`, `wsm-milp`: the measured quantity that counts as a replica's compute requirement, `achieved`,
+             *     `mean` or `sm`; null is the policy's own choice.
+             * @default null
+             */
+            compute_metric: string | null;
+            /**
+             * @description `goodput`: `auto` to limit replicas to a share of their GPU's multiprocessors where that raises the estimate, which requires
+             *     MPS; `never` or null to set no limits.
+             * @default never
+             */
+            compute_shares: string | null;
+            /**
+             * Format: int32
+             * @description `goodput`: the number of changes that the search tries, as a multiple of the default; null is 1.
+             * @default 1
+             */
+            effort: number | null;
+            /**
+             * @description `herd`: true to form groups by a heuristic, which takes almost no time, instead of an integer program.
+             * @default false
+             */
+            herd_greedy: boolean;
+            /**
+             * @description `gpulet`, `gslice`, and every policy with `batch_step` `bda`: the way from a profile to the time of a batch under a compute share,
+             *     `profile` or `inss`; null is `profile`.
+             * @default profile
+             */
+            latency_model: string | null;
+            /**
+             * @description `nexus`: true to compute the wait for a residual batch of b as (b - 1) / rate, like the published code, and not as b / rate,
+             *     like the paper.
+             * @default false
+             */
+            nexus_published: boolean;
+            /**
+             * @description `ao-milp`, `wsm-milp`, `goodput`: the quantity that the policy maximises, `goodput`, `max-min` or `blend`; null is `goodput`.
+             * @default goodput
+             */
+            objective: string | null;
+            /**
+             * @description `ao-milp`, `wsm-milp`: true to choose the smallest batches among the optimal placements.
+             * @default false
+             */
+            prefer_small_batch: boolean;
+        };
+        /** @description The placement policy, its options and the dispatch discipline. */
+        PolicyView: {
+            /** @description The dispatch discipline. */
+            discipline: string;
+            /** @description The policy's options. */
+            options: components["schemas"]["PolicyOptions"];
+            /** @description The available placement policies. */
+            policies: components["schemas"]["PolicyInfo"][];
+            /** @description The placement policy. */
+            policy: string;
+        };
+        /** @description Devices to add. */
+        PreviewDevices: {
+            /**
+             * Format: int32
+             * @description The number of devices; at most 1024 in one request.
+             */
+            count: number;
+            /** @description The kind of the devices: one that the cluster has, or one with a built-in data sheet. */
+            kind: string;
+        };
+        /** @description A registered model with another rate or SLO. */
+        PreviewModel: {
+            /** @description The model's name. */
+            name: string;
+            /**
+             * Format: double
+             * @description The request rate to plan for, in requests per second; unchanged if absent.
+             */
+            rate_rps?: number | null;
+            /**
+             * Format: double
+             * @description The latency objective (SLO) in milliseconds; unchanged if absent.
+             */
+            slo_ms?: number | null;
+            /**
+             * Format: int32
+             * @description The model's version; the newest if absent.
+             */
+            version?: number | null;
+        };
+        /** @description The progress that a node reports of one measurement. */
+        ProfileProgress: {
+            /** @description The finished measurement, in the CSV format of profiles; none while it is not finished. */
+            csv?: string | null;
+            /** @description The kind of device that it is measured on. */
+            device_kind: string;
+            /**
+             * Format: int32
+             * @description The number of batch sizes measured so far.
+             */
+            done: number;
+            /** @description The reason why there is no measurement: the program cannot be served as it is registered. */
+            error?: string | null;
+            /** @description The recorded kernels, as CSV; none on a device without kernels. */
+            kernels?: string | null;
+            /** @description The model that is measured. */
+            model: string;
+            /**
+             * Format: int32
+             * @description The number of batch sizes to measure.
+             */
+            total: number;
+        };
+        /** @description The progress of a measurement. */
+        ProfilingView: {
+            /** @description The kind of device that the model is measured on. */
+            device_kind: string;
+            /**
+             * Format: int32
+             * @description The number of batch sizes measured so far.
+             */
+            done: number;
+            /**
+             * Format: int32
+             * @description The number of batch sizes to measure; 0 while unknown.
+             */
+            total: number;
+        };
+        /** @description The program that a replica runs: a TorchScript file with its signature. A worker needs no other information about a model. */
+        Program: {
+            /** @description The digest of the TorchScript file. */
+            artifact: string;
+            /** @description The input tensors, in the order of the program's arguments. */
+            inputs: components["schemas"]["TensorSpec"][];
+            /**
+             * Format: int32
+             * @description The largest number of rows in a batch; 0 if the model has no batch dimension and takes one request at a time.
+             */
+            max_batch_size: number;
+            /** @description Name and version, as `NAME:VERSION`. */
+            model: string;
+            /** @description The output tensors, in the order of the program's results. */
+            outputs: components["schemas"]["TensorSpec"][];
+        };
+        /** @description Gives all requests that name no version to one. */
+        Promotion: {
+            /**
+             * Format: int32
+             * @description The version.
+             * @example 2
+             */
+            version: number;
+        };
+        /** @description The versions of the agent protocol that a side speaks: all from the first to the last. A message without a range is of version 1. */
+        ProtocolRange: {
+            /**
+             * Format: int32
+             * @description The oldest version.
+             */
+            first: number;
+            /**
+             * Format: int32
+             * @description The newest version.
+             */
+            last: number;
+        };
+        /**
+         * @description The part that a model's declared rate has beside the measured one in the rate that placement plans for.
+         * @enum {string}
+         */
+        RateMode: "declared" | "measured" | "max" | "min";
+        /** @description A change that would serve a model. */
+        Remedy: components["schemas"]["Change"] & {
+            /**
+             * Format: double
+             * @description The fraction of the model's requests that is in time after the change, from 0 to 1, by the estimate.
+             */
+            served_fraction: number;
+        };
+        /**
+         * @description The state of a replica's worker.
+         * @enum {string}
+         */
+        ReplicaState: "fetching" | "loading" | "ready" | "draining" | "backing_off" | "failed";
+        /** @description The status that a node reports of one replica. */
+        ReplicaStatus: {
+            /** @description The address on which the worker listens; none before it does. */
+            address?: string | null;
+            capacity?: components["schemas"]["Capacity"] | null;
+            /** @description The replica. */
+            id: string;
+            /**
+             * Format: int64
+             * @description The memory that the replica needs, in bytes; none while unknown.
+             */
+            memory_bytes?: number | null;
+            /**
+             * Format: int32
+             * @description The process id of the worker; none while there is no process.
+             */
+            pid?: number | null;
+            /** @description The reason why the replica is not ready, as text for people. */
+            reason?: string | null;
+            /**
+             * Format: int32
+             * @description The number of times that the worker was restarted.
+             */
+            restarts: number;
+            /** @description The state of the replica's worker. */
+            state: components["schemas"]["ReplicaState"];
+        };
+        /** @description A replica of a model. */
+        ReplicaView: {
+            /**
+             * Format: int32
+             * @description The largest number of rows in one batch.
+             */
+            batch_size: number;
+            capacity?: components["schemas"]["Capacity"] | null;
+            /**
+             * Format: double
+             * @description The share of the device's multiprocessors that the replica may use, in percent; null if unlimited.
+             */
+            compute_share_pct?: number | null;
+            /** @description The device that the replica runs on, as NODE/DEVICE. */
+            device: string;
+            /** @description The kind of the device. */
+            device_kind: string;
+            /** @description The replica's identity while it exists. */
+            id: string;
+            /**
+             * Format: int64
+             * @description The device memory that the worker uses, in bytes; null before it is ready or if unknown.
+             */
+            memory_bytes?: number | null;
+            /**
+             * Format: int32
+             * @description The process id of the replica's worker on the node; null while there is no process.
+             */
+            pid?: number | null;
+            /** @description The reason why the replica is not ready. */
+            reason?: string | null;
+            /**
+             * Format: int32
+             * @description The number of times that the replica's worker was restarted.
+             */
+            restarts: number;
+            /** @description True if the gateway is connected to the replica and sends it batches. */
+            serving: boolean;
+            state?: components["schemas"]["ReplicaState"] | null;
+        };
+        /** @description An item of the response to `POST /v2/repository/index`. */
+        RepositoryEntry: {
+            /** @description The model. */
+            name: string;
+            /** @description The reason for the state, if there is one to report. */
+            reason?: string | null;
+            /** @description The state of the model version. */
+            state: components["schemas"]["RepositoryState"];
+            /** @description The version, as a decimal number. */
+            version?: string | null;
+        };
+        /** @description The body of `POST /v2/repository/index`; an empty body has the default values. */
+        RepositoryIndexRequest: {
+            /** @description True to list only models that are ready. */
+            ready?: boolean;
+        };
+        /**
+         * @description The state of a model version in the repository.
+         * @enum {string}
+         */
+        RepositoryState: "READY" | "UNAVAILABLE" | "LOADING" | "UNLOADING" | "UNKNOWN";
+        /**
+         * @description The parts of a request's latency, in milliseconds. Those from `network` on are those of its batch; all that a request did not reach
+         *     are 0.
+         */
+        RequestStages: {
+            /**
+             * Format: double
+             * @description From then until the last request of its batch arrived.
+             */
+            batch: number;
+            /**
+             * Format: double
+             * @description The computation.
+             */
+            compute: number;
+            /**
+             * Format: double
+             * @description The copy into the device's memory.
+             */
+            copy_in: number;
+            /**
+             * Format: double
+             * @description The copy out of the device's memory.
+             */
+            copy_out: number;
+            /**
+             * Format: double
+             * @description The transmission to the worker and back.
+             */
+            network: number;
+            /**
+             * Format: double
+             * @description From then until its batch was formed, or it ended without one.
+             */
+            queue: number;
+            /**
+             * Format: double
+             * @description From the head of the HTTP request to the complete, valid request.
+             */
+            receive: number;
+            /**
+             * Format: double
+             * @description The time before the batch was computed: in the gateway until its turn on a time-shared device, and in the worker.
+             */
+            worker_queue: number;
+        };
+        /** @description A request that has ended. */
+        RequestView: {
+            /**
+             * Format: double
+             * @description The time of its arrival, in milliseconds since 1970.
+             */
+            at_ms: number;
+            batch?: components["schemas"]["BatchView"] | null;
+            /**
+             * Format: int64
+             * @description The number of the request since the gateway's start.
+             */
+            id: number;
+            /**
+             * Format: double
+             * @description The time from its head to its end, in milliseconds.
+             */
+            latency_ms: number;
+            /** @description The model's name. */
+            model: string;
+            /** @description The way in which it ended. */
+            outcome: components["schemas"]["EndOfRequest"];
+            /** @description The reason for an end without an answer, as text for people. */
+            reason?: string | null;
+            /**
+             * Format: int32
+             * @description The number of rows that it added to its batch.
+             */
+            rows: number;
+            /**
+             * Format: double
+             * @description The model's latency objective (SLO) at that time, in milliseconds.
+             */
+            slo_ms: number;
+            /** @description The parts of its latency. */
+            stages_ms: components["schemas"]["RequestStages"];
+            /**
+             * Format: int32
+             * @description The model's version.
+             */
+            version: number;
+        };
+        /** @description The response to `GET /v2/health/live`. */
+        ServerLive: {
+            /** @description True if the server answers at all. */
+            live: boolean;
+        };
+        /** @description The response to `GET /v2`. */
+        ServerMetadata: {
+            /** @description The protocol extensions that the server supports. */
+            extensions: string[];
+            /** @description The server's name. */
+            name: string;
+            /** @description The server's version. */
+            version: string;
+        };
+        /** @description The response to `GET /v2/health/ready`. */
+        ServerReady: {
+            /** @description True if the server accepts inference requests. */
+            ready: boolean;
+        };
+        /**
+         * @description The urgency of a finding.
+         * @enum {string}
+         */
+        Severity: "info" | "warning" | "critical";
+        /** @description The state of the whole cluster, with which a stream of events begins. Each part is the body of its own route. */
+        Snapshot: {
+            /**
+             * Format: int64
+             * @description The time of the snapshot, in milliseconds since 1970.
+             */
+            at_ms: number;
+            /** @description The findings. */
+            findings: components["schemas"]["Finding"][];
+            /** @description The goodput of the last second. */
+            goodput: components["schemas"]["GoodputView"];
+            /**
+             * Format: int64
+             * @description The number of the last event that the snapshot contains. The events after it follow.
+             */
+            id: number;
+            /** @description All models. */
+            models: components["schemas"]["ModelView"][];
+            /** @description All nodes. */
+            nodes: components["schemas"]["NodeView"][];
+            plan?: components["schemas"]["PlanView"] | null;
+            /** @description The placement policy and the dispatch discipline. */
+            policy: components["schemas"]["PolicyView"];
+        };
+        /** @description The response with the statistics of models. */
+        Statistics: {
+            /** @description The statistics, one item per model version. */
+            model_stats: components["schemas"]["ModelStatistics"][];
+        };
+        /**
+         * @description The choice of a version for a request without one.
+         * @enum {string}
+         */
+        Sticky: "none" | "request-id";
+        /** @description The schema of [`Subject`], whose identities are texts in JSON. */
+        Subject: {
+            /** @description A version of a model, as NAME:VERSION. */
+            model: string;
+        } | {
+            /** @description A node. */
+            node: string;
+        } | {
+            /** @description A device, as NODE/DEVICE. */
+            device: string;
+        } | {
+            /** @description A replica. */
+            replica: string;
+        } | {
+            /**
+             * Format: int64
+             * @description A plan, by its number.
+             */
+            plan: number;
+        };
+        /** @description An input or output in [`ModelConfig`]. */
+        TensorConfig: {
+            /** @description The tensor's element type in the configuration's spelling: `TYPE_FP32`. */
+            data_type: string;
+            /** @description The tensor's dimensions, -1 for a variable one, without the batch dimension. */
+            dims: number[];
+            /** @description The tensor's name. */
+            name: string;
+        };
+        /** @description An input or output in [`ModelMetadata`]. */
+        TensorMetadata: {
+            /** @description The tensor's element type. */
+            datatype: components["schemas"]["Datatype"];
+            /** @description The tensor's name. */
+            name: string;
+            /** @description The tensor's dimensions, -1 for a variable one, including the batch dimension. */
+            shape: number[];
+        };
+        /** @description The signature of an input or output tensor. */
+        TensorSpec: {
+            /** @description The tensor's element type. */
+            datatype: components["schemas"]["Datatype"];
+            /**
+             * @description The largest size of each dimension of an input, -1 for one without a declared limit; a list as long as `shape`. Without limits
+             *     for all of its variable dimensions, a row of the input has at most 4194304 elements.
+             */
+            max_shape?: number[] | null;
+            /** @description The tensor's name. */
+            name: string;
+            pad?: components["schemas"]["Padding"] | null;
+            /** @description The tensor's dimensions, -1 for a variable one; the first is the batch dimension if the model has one. */
+            shape: number[];
+        };
+        /** @description The goodput of all models together in a time window. */
+        TotalGoodput: {
+            /**
+             * Format: double
+             * @description The requests that were answered within their SLO, per second.
+             */
+            goodput_rps: number;
+            /**
+             * Format: double
+             * @description The requests that were accepted and not answered within their SLO, per second: answered later, or expired in the queue.
+             */
+            late_rps: number;
+            /**
+             * Format: double
+             * @description The requests that arrived, per second.
+             */
+            offered_rps: number;
+            /**
+             * Format: double
+             * @description The requests that were refused on arrival, per second.
+             */
+            refused_rps: number;
+            /**
+             * Format: double
+             * @description The requests that were answered, per second.
+             */
+            throughput_rps: number;
+        };
+        /** @description The answer to a request that an admin tries, with the parts of its latency. */
+        TryView_Value: {
+            batch?: components["schemas"]["BatchView"] | null;
+            /**
+             * Format: double
+             * @description The time from the head of the request to its answer, in milliseconds.
+             */
+            latency_ms: number;
+            /** @description The model's answer: an inference response of the Open Inference Protocol, with tensors as JSON. */
+            response: Record<string, never>;
+            /**
+             * Format: double
+             * @description The model's latency objective (SLO), in milliseconds.
+             */
+            slo_ms: number;
+            /** @description The parts of the latency. */
+            stages_ms: components["schemas"]["RequestStages"];
+        };
+        /** @description A measurement that a node shall make: the program's latency and memory for batch sizes 1, 2, 4, … on a device. */
+        WantedProfile: {
+            /** @description The device, by its name within the node. */
+            device: string;
+            /** @description The kind of the device. */
+            device_kind: string;
+            /** @description The program that is measured. */
+            program: components["schemas"]["Program"];
+            /**
+             * Format: int64
+             * @description The time after which no further batch size is begun, in milliseconds.
+             */
+            time_limit_ms: number;
+        };
+        /** @description A replica that a node shall run. */
+        WantedReplica: {
+            /**
+             * Format: int32
+             * @description The number of restarts that the gateway has asked for, because the replica's worker answered and was broken all the same. When
+             *     it rises, the agent restarts the worker.
+             */
+            attempt?: number;
+            /**
+             * Format: int32
+             * @description The largest number of rows in one batch, at most the program's limit.
+             */
+            batch_size: number;
+            /**
+             * Format: double
+             * @description The share of the multiprocessors that the replica may use, in percent; none sets no limit.
+             */
+            compute_share_pct?: number | null;
+            /** @description The device, by its name within the node. */
+            device: string;
+            /** @description The replica's identity while it exists. */
+            id: string;
+            /**
+             * Format: int64
+             * @description The device memory that the plan sets aside for the replica, in bytes, without the device's own overhead per process; none if
+             *     unknown.
+             */
+            memory_bytes?: number | null;
+            /** @description The program that the replica runs. */
+            program: components["schemas"]["Program"];
+        };
+        /** @description The whole wanted state of a node. A later revision replaces an earlier one of the same epoch; a later epoch replaces all. */
+        WantedState: {
+            /**
+             * Format: int64
+             * @description The number of the gateway's start, which is a fencing token: an agent ignores messages of an older epoch.
+             */
+            epoch: number;
+            /** @description The measurements that shall be made. */
+            profiles: components["schemas"]["WantedProfile"][];
+            /** @description The replicas that shall run, and no others. */
+            replicas: components["schemas"]["WantedReplica"][];
+            /**
+             * Format: int64
+             * @description The number of the change within the epoch.
+             */
+            revision: number;
+        };
+    };
+    responses: never;
+    parameters: never;
+    requestBodies: never;
+    headers: never;
+    pathItems: never;
+}
+export type $defs = Record<string, never>;
+export type operations = Record<string, never>;

@@ -1,0 +1,14 @@
+import "uplot/dist/uPlot.min.css";
+import "./style.css";
+import "./ui/theme";
+import { StrictMode } from "react";
+import { createRoot } from "react-dom/client";
+import { App } from "./app";
+
+const root = document.getElementById("root");
+if (!root) throw new Error("index.html has no #root");
+createRoot(root).render(
+  <StrictMode>
+    <App />
+  </StrictMode>,
+);

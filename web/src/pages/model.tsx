@@ -1,0 +1,509 @@
+/** One model: its versions and their split, how it is served, and where its requests' time goes. */
+
+import { useMemo, useState } from "react";
+import { call, get, getText } from "../api/client";
+import type { ModelChange, ModelGoodput, ModelView, RateMode, ReplicaView, RequestView } from "../api/types";
+import { parseCsv } from "../csv";
+import { bytes, count, fixed, ms, percent, rate } from "../format";
+import { keyOf } from "../live/state";
+import { store, useCluster } from "../live/store";
+import { histogram, longestStage, meanStages, tally } from "../requests";
+import { Bars, Lines, type Series } from "../ui/charts";
+import { useAction, useLoaded } from "../ui/hooks";
+import { Card, Confirm, Empty, Field, Figure, Loading, Modal, NumberField, Page, Problem, State } from "../ui/parts";
+import { href, modelHref, navigate, useRoute } from "../ui/route";
+import { Stages } from "../ui/stages";
+import { type Column, Table } from "../ui/table";
+import { RateModeField, Register } from "./register";
+
+/** The number of requests that the distributions are made of. */
+const REQUESTS = 2000;
+
+type Dialog = "change" | "version" | "remove" | null;
+
+export function Model({ name }: { name: string }) {
+  const cluster = useCluster();
+  const asked = Number(useRoute().query.get("version"));
+  const versions = [...cluster.models.values()].filter((model) => model.name === name).sort((a, b) => b.version - a.version);
+  const model = versions.find((version) => version.version === asked) ?? versions[0];
+  const [dialog, setDialog] = useState<Dialog>(null);
+  const close = () => setDialog(null);
+  if (!model) {
+    return (
+      <Page title={name}>
+        <Empty title={`There is no model ${name}.`}>
+          It may have been removed. <a href="#/models">All models</a>
+        </Empty>
+      </Page>
+    );
+  }
+  const minute = cluster.minute?.models.find((goodput) => keyOf(goodput) === keyOf(model));
+  return (
+    <Page
+      title={
+        <>
+          {model.name} <span className="muted">version {model.version}</span>
+        </>
+      }
+      lead={
+        <>
+          <State state={model.state} /> {model.reason}
+        </>
+      }
+      actions={
+        <>
+          <a className="button" href={href(["try", model.name], { version: model.version })}>
+            Try it
+          </a>
+          <a className="button" href={href(["placement"], { model: keyOf(model) })}>
+            On the map
+          </a>
+          <button type="button" onClick={() => setDialog("change")}>
+            Change SLO or rate
+          </button>
+          <button type="button" onClick={() => setDialog("version")}>
+            New version
+          </button>
+          <button type="button" className="danger outline" onClick={() => setDialog("remove")}>
+            Remove
+          </button>
+        </>
+      }
+    >
+      <div className="stack">
+        <Progress model={model} />
+        <Figures model={model} minute={minute} />
+        <div className="grid stretch">
+          <Goodput model={model} />
+          <Versions versions={versions} shown={model} />
+        </div>
+        <Requests model={model} />
+        <Replicas model={model} />
+        <div className="grid">
+          <Profile model={model} />
+          <Signature model={model} />
+        </div>
+        <Kernels model={model} />
+      </div>
+      {dialog === "change" && <Change model={model} onClose={close} />}
+      {dialog === "version" && <Register like={versions[0] ?? model} onClose={close} />}
+      {dialog === "remove" && <Remove model={model} last={versions.length === 1} onClose={close} />}
+    </Page>
+  );
+}
+
+/** How far the measurements of a new model are. */
+function Progress({ model }: { model: ModelView }) {
+  if (model.profiling.length === 0) return null;
+  return (
+    <div className="notice" role="status">
+      {model.profiling.map(({ device_kind, done, total }) => (
+        <p key={device_kind}>
+          Measuring on {device_kind}: {done} of {total === 0 ? "some" : total} batch sizes.
+        </p>
+      ))}
+    </div>
+  );
+}
+
+function Figures({ model, minute }: { model: ModelView; minute: ModelGoodput | undefined }) {
+  const cluster = useCluster();
+  const forecast = cluster.plan?.models.find((f) => f.name === model.name && f.version === model.version);
+  const queue = useLoaded("queue", async (signal) => queueOf(await getText("/metrics", signal), model), 5000);
+  const within = minute && minute.offered_rps > 0 ? minute.goodput_rps / minute.offered_rps : null;
+  const late = (minute?.p99_ms ?? 0) > model.slo_ms;
+  return (
+    <div className="figures">
+      <Figure label="Goodput" value={rate(minute?.goodput_rps ?? 0)} unit="/s" note={forecast ? `predicted ${rate(forecast.predicted_goodput_rps)} of ${rate(forecast.rate_rps)}` : "not planned"} />
+      <Figure label="Within SLO" value={within === null ? "–" : percent(within)} tone={within === null ? "quiet" : within >= 0.99 ? "good" : within >= 0.9 ? "warn" : "bad"} note={`SLO ${ms(model.slo_ms)}`} />
+      <Figure label="Rate" value={rate(minute?.offered_rps ?? 0)} unit="/s" note={`declared ${rate(model.rate_rps)}, ${model.rate ?? "max"}`} />
+      <Figure label="p50" value={ms(minute?.p50_ms)} note={`p95 ${ms(minute?.p95_ms)}, last minute`} />
+      <Figure label="p99" value={ms(minute?.p99_ms)} tone={late ? "bad" : "quiet"} note={late ? "above the SLO" : "within the SLO"} />
+      <Figure label="Queue" value={queue.data === null ? "–" : fixed(queue.data, 0)} unit="requests" note={model.queue_limit ? `at most ${model.queue_limit}` : "waiting now"} />
+    </div>
+  );
+}
+
+/** The requests that wait for a batch, from the metrics. */
+function queueOf(metrics: string, model: ModelView): number | null {
+  const line = metrics.split("\n").find((l) => l.startsWith("nv_inference_pending_request_count{") && l.includes(`model="${model.name}"`) && l.includes(`version="${model.version}"`));
+  return line ? Number(line.slice(line.lastIndexOf(" "))) : null;
+}
+
+const GOODPUT: readonly Series[] = [
+  { label: "Offered", colour: "c7", value: rate },
+  { label: "Goodput", colour: "c0", fill: true, value: rate },
+  { label: "Predicted", colour: "c1", dash: true, value: rate },
+];
+
+function Goodput({ model }: { model: ModelView }) {
+  const history = useCluster().modelHistory.get(keyOf(model));
+  const data = useMemo(() => {
+    const seconds = history ?? [];
+    return [seconds.map((s) => s.at), seconds.map((s) => s.offered), seconds.map((s) => s.goodput), seconds.map((s) => s.predicted)] as [number[], ...number[][]];
+  }, [history]);
+  return (
+    <Card className="w7" title="Goodput" note="the last two minutes">
+      <Lines label={`Goodput of ${keyOf(model)} over the last two minutes`} data={data} series={GOODPUT} unit="requests/s" x="time" height={200} />
+    </Card>
+  );
+}
+
+/** The versions, what part of the requests each gets, and how to change that. */
+function Versions({ versions, shown }: { versions: readonly ModelView[]; shown: ModelView }) {
+  const [split, setSplit] = useState<Record<number, string> | null>(null);
+  const name = shown.name;
+  const explicit = versions.find((version) => version.split)?.split;
+  const change = useAction(async (act: "split" | "auto" | "rollback" | number) => {
+    const path = `/v1/models/${encodeURIComponent(name)}`;
+    let answer: ModelView;
+    if (act === "rollback") answer = await call<ModelView>("POST", `${path}/rollback`);
+    else if (typeof act === "number") answer = await call<ModelView>("POST", `${path}/promote`, { version: act });
+    else {
+      const shares = Object.fromEntries(Object.entries(split ?? {}).map(([version, share]) => [version, Number(share)]));
+      answer = await call<ModelView>("PATCH", path, { split: act === "auto" ? null : shares } satisfies ModelChange);
+    }
+    store.adoptModel(answer);
+    setSplit(null);
+  });
+  const sum = Object.values(split ?? {}).reduce((total, share) => total + Number(share), 0);
+  return (
+    <Card
+      className="w5"
+      title="Versions"
+      note={explicit ? "split by hand" : "the newest takes over by itself"}
+      actions={
+        <>
+          {versions.length > 1 && split === null && (
+            <button type="button" onClick={() => setSplit(Object.fromEntries(versions.map((v) => [v.version, String(v.share_pct ?? 0)])))}>
+              Split
+            </button>
+          )}
+          <button type="button" disabled={change.busy || (versions.length === 1 && !explicit)} onClick={() => void change.run("rollback")}>
+            Roll back
+          </button>
+        </>
+      }
+    >
+      <Problem text={change.error} />
+      <form
+        onSubmit={(event) => {
+          event.preventDefault();
+          void change.run("split");
+        }}
+      >
+        <div className="scroll-x">
+          <table className="compact">
+            <thead>
+              <tr>
+                <th scope="col">Version</th>
+                <th scope="col">State</th>
+                <th scope="col" className="numeric">
+                  Replicas
+                </th>
+                <th scope="col" className="numeric">
+                  Share
+                </th>
+                <th scope="col">
+                  <span className="muted">Requests</span>
+                </th>
+              </tr>
+            </thead>
+            <tbody>
+              {versions.map((version) => (
+                <tr key={version.version}>
+                  <td>{version.version === shown.version ? <strong>{version.version}</strong> : <a href={modelHref(name, version.version)}>{version.version}</a>}</td>
+                  <td>
+                    <State state={version.state} title={version.reason ?? undefined} />
+                  </td>
+                  <td className="numeric">{version.replicas.length}</td>
+                  <td className="numeric">
+                    {split ? (
+                      <input
+                        aria-label={`Share of version ${version.version} in percent`}
+                        type="number"
+                        min={0}
+                        max={100}
+                        step={1}
+                        style={{ width: 78 }}
+                        value={split[version.version] ?? ""}
+                        onChange={(event) => setSplit({ ...split, [version.version]: event.target.value })}
+                      />
+                    ) : (
+                      `${version.share_pct ?? 0} %`
+                    )}
+                  </td>
+                  <td>
+                    <button type="button" className="link" disabled={change.busy || (version.share_pct === 100 && explicit?.[String(version.version)] === 100)} onClick={() => void change.run(version.version)}>
+                      Promote
+                    </button>
+                  </td>
+                </tr>
+              ))}
+            </tbody>
+          </table>
+        </div>
+        {split && (
+          <div className="row" style={{ marginTop: 12 }}>
+            <span className={sum === 100 ? "muted" : "over"}>Sum {fixed(sum, 0)} %</span>
+            <span className="actions" style={{ marginLeft: "auto" }}>
+              <button type="button" onClick={() => setSplit(null)}>
+                Cancel
+              </button>
+              <button type="button" onClick={() => void change.run("auto")}>
+                Automatic
+              </button>
+              <button type="submit" className="primary" disabled={sum !== 100 || change.busy}>
+                Apply split
+              </button>
+            </span>
+          </div>
+        )}
+      </form>
+    </Card>
+  );
+}
+
+function Requests({ model }: { model: ModelView }) {
+  const path = `/v1/requests?model=${encodeURIComponent(model.name)}&limit=${REQUESTS}`;
+  const loaded = useLoaded(path, (signal) => get<RequestView[]>(path, signal), 5000);
+  const own = useMemo(() => (loaded.data ?? []).filter((request) => request.version === model.version), [loaded.data, model.version]);
+  const answered = useMemo(() => own.filter((request) => request.outcome === "answered" || request.outcome === "late"), [own]);
+  const bins = useMemo(() => histogram(answered.map((request) => request.latency_ms), 40, model.slo_ms * 1.05), [answered, model.slo_ms]);
+  const batches = useMemo(() => {
+    const byId = new Map(answered.flatMap((request) => (request.batch ? [[request.batch.id, request.batch.rows] as const] : [])));
+    return tally([...byId.values()]);
+  }, [answered]);
+  const stages = useMemo(() => meanStages(answered), [answered]);
+  if (!loaded.data) return <Loading what="requests" />;
+  if (answered.length === 0 || !stages) {
+    return (
+      <Card title="Requests">
+        <Empty title="This version has answered no request lately.">
+          <a href={href(["try", model.name], { version: model.version })}>Try it</a>, or send one to <code>/v2/models/{model.name}/infer</code> of the inference listener.
+        </Empty>
+      </Card>
+    );
+  }
+  const end = bins[bins.length - 1]?.to ?? 1;
+  return (
+    <div className="grid stretch">
+      <Card className="w5" title="Latency" note={`the last ${count(answered.length, "answered request")}`}>
+        <Bars
+          label={`Histogram of latency with the SLO at ${ms(model.slo_ms)}`}
+          bars={bins.map((bin) => ({ label: ms(bin.to), value: bin.count, tone: bin.from >= model.slo_ms ? "bad" : "" }))}
+          unit="requests"
+          mark={{ at: model.slo_ms / end, label: `SLO ${ms(model.slo_ms)}` }}
+        />
+      </Card>
+      <Card className="w4" title="Where the time goes" note={`mostly ${longestStage(stages).name}`} actions={<a href={href(["timeline"], { show: "missed", model: model.name })}>Missed requests</a>}>
+        <Stages stages={stages} label="Mean time of a request" />
+      </Card>
+      <Card className="w3" title="Batch sizes" note="rows per batch">
+        <Bars label="Histogram of batch sizes" bars={batches.map((value, i) => ({ label: String(i + 1), value }))} unit="batches" />
+      </Card>
+    </div>
+  );
+}
+
+const REPLICAS: readonly Column<ReplicaView>[] = [
+  { title: "Replica", cell: (r) => <span className="mono">{r.id}</span>, sort: (r) => r.id },
+  { title: "State", cell: (r) => (r.serving ? <State state="serving" /> : <State state={r.state ?? "planned"} title={r.reason ?? undefined} />), sort: (r) => (r.serving ? "serving" : (r.state ?? "")) },
+  { title: "Device", cell: (r) => <a href={href(["placement"], { device: r.device })}>{r.device}</a>, sort: (r) => r.device },
+  { title: "Kind", cell: (r) => r.device_kind, sort: (r) => r.device_kind, from: "desktop" },
+  { title: "Largest batch", cell: (r) => fixed(r.capacity?.batch_size ?? r.batch_size, 0), sort: (r) => r.batch_size, numeric: true, from: "tablet" },
+  { title: "Compute share", cell: (r) => (r.compute_share_pct ? `${fixed(r.compute_share_pct, 0)} %` : "no limit"), sort: (r) => r.compute_share_pct ?? 100, numeric: true, from: "tablet" },
+  { title: "Memory", cell: (r) => bytes(r.memory_bytes), sort: (r) => r.memory_bytes ?? 0, numeric: true, from: "tablet" },
+  { title: "Restarts", cell: (r) => fixed(r.restarts, 0), sort: (r) => r.restarts, numeric: true, from: "tablet" },
+  { title: "Why", cell: (r) => <span className="muted">{r.reason}</span>, from: "desktop", grow: true },
+];
+
+function Replicas({ model }: { model: ModelView }) {
+  return (
+    <Card className="flush" title="Replicas">
+      <Table label="Replicas" rows={model.replicas} columns={REPLICAS} rowKey={(r) => r.id} maxHeight={360} empty={<Empty title="This version has no replica.">{model.reason}</Empty>} />
+    </Card>
+  );
+}
+
+const CURVE: readonly Series[] = [
+  { label: "Latency", colour: "c0", points: true, value: (v) => ms(v) },
+];
+const THROUGHPUT: readonly Series[] = [{ label: "Throughput", colour: "c1", points: true, value: rate }];
+
+/** Latency and throughput over the batch size, measured. */
+function Profile({ model }: { model: ModelView }) {
+  const path = `/v1/profiles?model=${encodeURIComponent(model.name)}`;
+  const loaded = useLoaded(`${path} ${model.profiled_on.join()}`, (signal) => getText(path, signal));
+  const [kind, setKind] = useState<string | null>(null);
+  const rows = useMemo(() => {
+    const own = parseCsv(loaded.data ?? "").filter((row) => row["model"] === keyOf(model) || row["model"] === model.name);
+    return own.filter((row) => row["compute_share_pct"] === "" || Number(row["compute_share_pct"]) === 100);
+  }, [loaded.data, model]);
+  const kinds = [...new Set(rows.map((row) => row["device_kind"] ?? ""))];
+  const shown = kind ?? kinds[0];
+  const [latency, throughput] = useMemo(() => {
+    const own = rows.filter((row) => row["device_kind"] === shown).map((row) => [Number(row["batch_size"]), Number(row["latency_ms"])] as const);
+    own.sort((a, b) => a[0] - b[0]);
+    const sizes = own.map(([size]) => size);
+    return [[sizes, own.map(([, time]) => time)] as [number[], number[]], [sizes, own.map(([size, time]) => (size / time) * 1000)] as [number[], number[]]];
+  }, [rows, shown]);
+  return (
+    <Card
+      className="w8"
+      title="Profile"
+      note={shown ? `measured on ${shown}, alone on the whole device` : undefined}
+      actions={
+        kinds.length > 1 && (
+          <select aria-label="Kind of device" value={shown} onChange={(event) => setKind(event.target.value)}>
+            {kinds.map((k) => (
+              <option key={k}>{k}</option>
+            ))}
+          </select>
+        )
+      }
+    >
+      {rows.length === 0 ? (
+        <Empty title="Not measured yet.">A model is measured on every kind of device once, when it is registered or the device joins.</Empty>
+      ) : (
+        <div className="fields" style={{ gridTemplateColumns: "repeat(auto-fit, minmax(280px, 1fr))" }}>
+          <Lines label="Latency over the batch size" data={latency} series={CURVE} unit="ms" x="rows per batch" height={190} limit={{ value: model.slo_ms, label: `SLO ${ms(model.slo_ms)}` }} />
+          <Lines label="Throughput over the batch size" data={throughput} series={THROUGHPUT} unit="rows/s" x="rows per batch" height={190} />
+        </div>
+      )}
+    </Card>
+  );
+}
+
+function Signature({ model }: { model: ModelView }) {
+  const shape = (spec: ModelView["inputs"][number]) => `${spec.datatype} [${spec.shape.map((n) => (n < 0 ? "?" : n)).join(", ")}]`;
+  return (
+    <Card className="w4" title="Signature">
+      <dl className="facts">
+        {[...model.inputs.map((spec) => ["in", spec] as const), ...model.outputs.map((spec) => ["out", spec] as const)].map(([way, spec]) => (
+          <Pair key={way + spec.name} term={`${way} ${spec.name}`}>
+            <span className="mono">{shape(spec)}</span>
+          </Pair>
+        ))}
+        <Pair term="Largest batch">{model.max_batch_size === 0 ? "no batch dimension" : `${model.max_batch_size} rows`}</Pair>
+        <Pair term="File">
+          {bytes(model.artifact_bytes)}, <span className="mono" title={model.artifact}>{model.artifact.slice(0, 19)}…</span>
+        </Pair>
+        <Pair term="Profiled on">{model.profiled_on.join(", ") || "nothing yet"}</Pair>
+      </dl>
+    </Card>
+  );
+}
+
+function Pair({ term, children }: { term: string; children: React.ReactNode }) {
+  return (
+    <>
+      <dt>{term}</dt>
+      <dd>{children}</dd>
+    </>
+  );
+}
+
+/** The GPU kernels that were recorded when the model was measured. */
+function Kernels({ model }: { model: ModelView }) {
+  const path = `/v1/profiles/kernels?model=${encodeURIComponent(model.name)}`;
+  const loaded = useLoaded(path, (signal) => getText(path, signal));
+  const rows = useMemo(() => parseCsv(loaded.data ?? ""), [loaded.data]);
+  const [all, setAll] = useState(false);
+  const head = Object.keys(rows[0] ?? {});
+  if (rows.length === 0) return null;
+  return (
+    <Card title="Kernels" note={`${count(rows.length, "kernel")}, recorded for one batch of every size`} actions={<button type="button" onClick={() => setAll(!all)}>{all ? "Fewer" : "All"}</button>}>
+      <div className="scroll-x">
+        <table className="compact">
+          <thead>
+            <tr>
+              {head.map((name) => (
+                <th key={name} scope="col">
+                  {name.replaceAll("_", " ")}
+                </th>
+              ))}
+            </tr>
+          </thead>
+          <tbody>
+            {rows.slice(0, all ? rows.length : 12).map((row, i) => (
+              <tr key={i}>
+                {head.map((name) => (
+                  <td key={name} className="mono" title={row[name]}>
+                    {row[name]}
+                  </td>
+                ))}
+              </tr>
+            ))}
+          </tbody>
+        </table>
+      </div>
+    </Card>
+  );
+}
+
+function Change({ model, onClose }: { model: ModelView; onClose: () => void }) {
+  const [slo, setSlo] = useState(String(model.slo_ms));
+  const [declared, setDeclared] = useState(String(model.rate_rps));
+  const [mode, setMode] = useState<RateMode>(model.rate ?? "max");
+  const [limit, setLimit] = useState(model.queue_limit ? String(model.queue_limit) : "");
+  const change = useAction(async () => {
+    const body: ModelChange = {};
+    if (Number(slo) !== model.slo_ms) body.slo_ms = Number(slo);
+    if (Number(declared) !== model.rate_rps) body.rate_rps = Number(declared);
+    if (mode !== (model.rate ?? "max")) body.rate = mode;
+    if (limit !== (model.queue_limit ? String(model.queue_limit) : "")) body.queue_limit = limit === "" ? null : Number(limit);
+    store.adoptModel(await call<ModelView>("PATCH", `/v1/models/${encodeURIComponent(model.name)}?version=${model.version}`, body));
+    onClose();
+  });
+  return (
+    <Modal title={`Change ${keyOf(model)}`} onClose={onClose}>
+      <form
+        onSubmit={(event) => {
+          event.preventDefault();
+          void change.run();
+        }}
+      >
+        <div className="modal-body">
+          <div className="fields">
+            <NumberField label="SLO" unit="ms" value={slo} min={0.001} max={60000} onChange={setSlo} />
+            <NumberField label="Declared rate" unit="requests/s" value={declared} min={0} onChange={setDeclared} />
+          </div>
+          <div className="fields">
+            <RateModeField mode={mode} onChange={setMode} />
+            <Field label="Queue limit (requests)" hint="empty: the gateway's default">
+              {(id) => <input id={id} type="number" min={1} max={1000000} step={1} value={limit} onChange={(event) => setLimit(event.target.value)} />}
+            </Field>
+          </div>
+          <p className="hint">
+            See first what it would bring: <a href={href(["plans"], { whatif: JSON.stringify({ models: [{ name: model.name, version: model.version, slo_ms: Number(slo), rate_rps: Number(declared) }] }) })}>try it on the plan</a>.
+          </p>
+        </div>
+        <Problem text={change.error} />
+        <footer className="modal-foot">
+          <button type="button" onClick={onClose}>
+            Cancel
+          </button>
+          <button type="submit" className="primary" disabled={change.busy}>
+            Change
+          </button>
+        </footer>
+      </form>
+    </Modal>
+  );
+}
+
+function Remove({ model, last, onClose }: { model: ModelView; last: boolean; onClose: () => void }) {
+  const remove = useAction(async () => {
+    await call<undefined>("DELETE", `/v1/models/${encodeURIComponent(model.name)}?version=${model.version}`);
+    onClose();
+    navigate("#/models");
+  });
+  return (
+    <Confirm title={`Remove ${keyOf(model)}?`} action="Remove" busy={remove.busy} error={remove.error} onConfirm={() => void remove.run()} onClose={onClose}>
+      <p>
+        Its {count(model.replicas.length, "replica")} stop{model.replicas.length === 1 ? "s" : ""}, and its profiles are deleted. {last ? `Requests to ${model.name} get 404 from then on.` : "Other versions stay."}
+      </p>
+    </Confirm>
+  );
+}

@@ -1,0 +1,163 @@
+/** The map of what runs where. */
+
+import { useEffect, useMemo, useState } from "react";
+import { call, getText } from "../api/client";
+import type { NodeView } from "../api/types";
+import { parseCsv } from "../csv";
+import { ago, bytes, count, fixed, rate } from "../format";
+import { keyOf } from "../live/state";
+import { useCluster } from "../live/store";
+import { hueOf, placed, type PlacedReplica, type Profiles, profilesOf } from "../placement";
+import { useAction, useLoaded } from "../ui/hooks";
+import { PlacementMap } from "../ui/map";
+import { Card, Confirm, Empty, Page, Problem, State } from "../ui/parts";
+import { href, modelHref, navigate, useRoute } from "../ui/route";
+import { type Column, Table } from "../ui/table";
+
+export function useProfiles(): Profiles {
+  const cluster = useCluster();
+  // Read again when a model or a kind of device has been measured.
+  const measured = [...cluster.models.values()].map((model) => keyOf(model) + model.profiled_on.join()).join(" ");
+  const loaded = useLoaded(`profiles ${measured}`, (signal) => getText("/v1/profiles", signal));
+  const [last, setLast] = useState<string>("");
+  useEffect(() => {
+    if (loaded.data !== null) setLast(loaded.data);
+  }, [loaded.data]);
+  return useMemo(() => profilesOf(parseCsv(last)), [last]);
+}
+
+export function Placement() {
+  const cluster = useCluster();
+  const { query } = useRoute();
+  const profiles = useProfiles();
+  const picked = query.get("model");
+  const marked = query.get("device") ?? query.get("node");
+  const devices = useMemo(() => placed(cluster, cluster.plan, profiles), [cluster.models, cluster.nodes, cluster.plan, profiles]);
+  const pick = (model: string | null) => navigate(href(["placement"], { model: model ?? undefined }));
+  const moving = devices.flatMap((device) => device.replicas.filter((r) => r.state !== "serving"));
+  const detail = (replica: PlacedReplica) => {
+    const key = `${replica.model}:${replica.version}`;
+    const goodput = cluster.minute?.models.find((m) => keyOf(m) === key);
+    const forecast = cluster.plan?.models.find((m) => keyOf(m) === key);
+    return `${key} has ${rate(goodput?.goodput_rps ?? 0)} requests/s in time, predicted ${rate(forecast?.predicted_goodput_rps ?? 0)}`;
+  };
+  if (cluster.nodes.size === 0) {
+    return (
+      <Page title="Placement">
+        <Card>
+          <Empty title="No node has joined yet." command={`packhorse-agent --gateway ${location.origin}`}>
+            Start an agent on every machine whose devices shall serve models:
+          </Empty>
+        </Card>
+      </Page>
+    );
+  }
+  return (
+    <Page
+      title="Placement"
+      lead={
+        cluster.plan
+          ? `Plan ${cluster.plan.generation}: ${count(cluster.plan.replicas.length, "replica")} on ${cluster.plan.devices_used} of ${count(devices.length, "device")}, because ${cluster.plan.reason}`
+          : "There is no plan yet."
+      }
+      actions={<a className="button" href="#/plans">What if …</a>}
+    >
+      <div className="stack">
+        {moving.length > 0 && (
+          <p className="notice" role="status">
+            Rolling out: {count(moving.filter((r) => r.state === "starting").length, "replica")} starting, {moving.filter((r) => r.state === "leaving").length} leaving.
+          </p>
+        )}
+        <Legend picked={picked} onPick={pick} />
+        <Card>
+          <PlacementMap devices={devices} picked={picked} onPick={pick} marked={marked} detail={detail} />
+        </Card>
+        <Nodes />
+      </div>
+    </Page>
+  );
+}
+
+/** The number of models that the legend shows. */
+const LEGEND = 40;
+
+export function Legend({ picked, onPick }: { picked: string | null; onPick: (model: string | null) => void }) {
+  const cluster = useCluster();
+  const keys = [...new Set(cluster.plan?.replicas.map((r) => `${r.model}:${r.version}`))].sort();
+  return (
+    <ul className="legend" aria-label="Models">
+      {keys.slice(0, LEGEND).map((key) => {
+        const name = key.slice(0, key.lastIndexOf(":"));
+        return (
+          <li key={key}>
+            <button type="button" aria-pressed={picked === key} onClick={() => onPick(picked === key ? null : key)}>
+              <i style={{ background: `hsl(${hueOf(name)} 62% var(--map-light))` }} /> {key}
+            </button>
+          </li>
+        );
+      })}
+      {keys.length > LEGEND && <li className="muted">and {keys.length - LEGEND} more</li>}
+      {picked && (
+        <li>
+          <a href={modelHref(picked.slice(0, picked.lastIndexOf(":")), Number(picked.slice(picked.lastIndexOf(":") + 1)))}>Open {picked}</a>
+        </li>
+      )}
+      <li className="muted small">above: memory, below: compute time by the profile; pale: starting or leaving; grey: free</li>
+    </ul>
+  );
+}
+
+type Act = "cordon" | "uncordon" | "drain" | "remove";
+
+function Nodes() {
+  const cluster = useCluster();
+  const [asked, setAsked] = useState<{ node: string; act: "drain" | "remove" } | null>(null);
+  const action = useAction(async (node: string, act: Act) => {
+    const path = `/v1/nodes/${encodeURIComponent(node)}`;
+    if (act === "remove") await call<undefined>("DELETE", path);
+    else await call<NodeView>("POST", `${path}/${act}`);
+    setAsked(null);
+  });
+  const now = Date.now();
+  const columns: readonly Column<NodeView>[] = [
+    { title: "Node", cell: (node) => <a href={href(["placement"], { node: node.name })}>{node.name}</a>, sort: (node) => node.name },
+    { title: "State", cell: (node) => <State state={node.state} />, sort: (node) => node.state },
+    { title: "Devices", cell: (node) => fixed(node.devices.length, 0), sort: (node) => node.devices.length, numeric: true },
+    { title: "Replicas", cell: (node) => fixed(node.devices.reduce((n, d) => n + d.replicas.length, 0), 0), numeric: true, from: "tablet" },
+    { title: "Memory", cell: (node) => bytes(node.devices.reduce((sum, d) => sum + d.memory_bytes, 0)), numeric: true, from: "desktop" },
+    { title: "GPU", cell: (node) => <Gpus node={node} />, from: "desktop" },
+    { title: "Agent", cell: (node) => node.agent_version, from: "desktop" },
+    { title: "Seen", cell: (node) => (node.state === "lost" && node.last_seen_ms !== null && node.last_seen_ms !== undefined ? ago(now - node.last_seen_ms, now) : ""), from: "tablet" },
+    {
+      title: "Actions",
+      cell: (node) => (
+        <span className="actions" style={{ flexWrap: "nowrap" }}>
+          {node.state === "ready" && <button type="button" disabled={action.busy} onClick={() => void action.run(node.name, "cordon")}>Cordon</button>}
+          {(node.state === "cordoned" || node.state === "draining") && <button type="button" disabled={action.busy} onClick={() => void action.run(node.name, "uncordon")}>Uncordon</button>}
+          {(node.state === "ready" || node.state === "cordoned") && <button type="button" onClick={() => setAsked({ node: node.name, act: "drain" })}>Drain</button>}
+          {node.state === "lost" && <button type="button" onClick={() => setAsked({ node: node.name, act: "remove" })}>Remove</button>}
+        </span>
+      ),
+    },
+  ];
+  return (
+    <Card className="flush" title="Nodes">
+      {!asked && action.error && <Problem text={action.error} />}
+      <Table label="Nodes" rows={[...cluster.nodes.values()]} columns={columns} rowKey={(node) => node.name} initial={{ title: "Node" }} maxHeight={480} />
+      {asked && (
+        <Confirm title={`${asked.act === "drain" ? "Drain" : "Remove"} ${asked.node}?`} action={asked.act === "drain" ? "Drain" : "Remove"} busy={action.busy} error={action.error} onConfirm={() => void action.run(asked.node, asked.act)} onClose={() => setAsked(null)}>
+          <p>{asked.act === "drain" ? "Its replicas move to other nodes, and it gets no new ones. A replica stays until its model is served elsewhere." : "The node and its devices are forgotten. It may come back, as a new node."}</p>
+        </Confirm>
+      )}
+    </Card>
+  );
+}
+
+/** What the drivers say of the GPUs of a node, the most loaded first. */
+function Gpus({ node }: { node: NodeView }) {
+  const known = node.devices.flatMap((device) => (device.gpu ? [device.gpu] : []));
+  if (known.length === 0) return null;
+  const most = (of: (gpu: (typeof known)[number]) => number | null | undefined) => Math.max(...known.map((gpu) => of(gpu) ?? Number.NaN).filter((n) => !Number.isNaN(n)));
+  const part = (value: number, unit: string) => (Number.isFinite(value) ? `${fixed(value, 0)} ${unit}` : "");
+  return <span className="muted">{[part(most((g) => g.utilization_pct), "%"), part(most((g) => g.temperature_celsius), "°C"), part(most((g) => g.power_watts), "W")].filter(Boolean).join(", ")}</span>;
+}

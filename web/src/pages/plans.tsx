@@ -1,0 +1,401 @@
+/** The plans: the current one, what another would bring, and those before. */
+
+import { useEffect, useMemo, useState } from "react";
+import { call, get } from "../api/client";
+import type { ForecastView, PlacementView, PlanDiff, PlanPreview, PlanSummary, PlanView, PolicyView } from "../api/types";
+import { count, dateAndTime, fixed, ms, rate } from "../format";
+import { type ClusterState, keyOf } from "../live/state";
+import { store, useCluster } from "../live/store";
+import { placed } from "../placement";
+import { useAction, useLoaded } from "../ui/hooks";
+import { PlacementMap } from "../ui/map";
+import { Card, Confirm, Empty, Field, Figure, Loading, Modal, Page, Problem } from "../ui/parts";
+import { href, modelHref, useRoute } from "../ui/route";
+import { type Column, Table } from "../ui/table";
+import { newestVersions, NOTHING, previewOf, readWhatIf, type WhatIf } from "../whatif";
+import { useProfiles } from "./placement";
+
+/** The time in milliseconds without a change after which a preview is asked for. */
+const SETTLE = 250;
+
+export function Plans() {
+  const { query } = useRoute();
+  const generation = query.get("plan");
+  return (
+    <Page title="Plans" lead="What if something were different? Nothing changes until you apply it.">
+      <div className="stack">
+        <What key={query.get("whatif") ?? ""} from={query.get("whatif")} />
+        <History opened={generation === null ? null : Number(generation)} />
+      </div>
+    </Page>
+  );
+}
+
+function What({ from }: { from: string | null }) {
+  const cluster = useCluster();
+  const [whatIf, setWhatIf] = useState<WhatIf>(() => readWhatIf(from));
+  const [preview, setPreview] = useState<PlanPreview | null>(null);
+  const [took, setTook] = useState<number | null>(null);
+  const [confirming, setConfirming] = useState(false);
+  const request = useMemo(() => JSON.stringify(previewOf(whatIf, cluster.models.values())), [whatIf, cluster.models]);
+  const ask = useAction(async (body: string, signal: AbortSignal) => {
+    const begin = performance.now();
+    let answer: PlanPreview;
+    try {
+      answer = await call<PlanPreview>("POST", "/v1/plans/preview", JSON.parse(body), signal);
+    } catch (error) {
+      if (signal.aborted) return;
+      throw error;
+    }
+    setPreview(answer);
+    setTook(performance.now() - begin);
+  });
+  const unchanged = request === "{}";
+  useEffect(() => {
+    if (unchanged) {
+      setPreview(null);
+      return;
+    }
+    const stop = new AbortController();
+    const timer = setTimeout(() => void ask.run(request, stop.signal), SETTLE);
+    return () => {
+      clearTimeout(timer);
+      stop.abort();
+    };
+    // Another plan is another question, too.
+  }, [request, cluster.plan?.generation]);
+  return (
+    <Card
+      title="What if …"
+      actions={
+        <>
+          <button type="button" disabled={unchanged} onClick={() => setWhatIf(NOTHING)}>
+            Reset
+          </button>
+          <button type="button" className="primary" disabled={unchanged || !preview} onClick={() => setConfirming(true)}>
+            Apply …
+          </button>
+        </>
+      }
+    >
+      <div className="grid">
+        <div className="w4 stack">
+          <Knobs whatIf={whatIf} onChange={setWhatIf} cluster={cluster} />
+        </div>
+        <div className="w8 stack" aria-live="polite">
+          {ask.error && !unchanged && <Problem text={ask.error} />}
+          {unchanged ? <Empty title="Nothing is different yet.">Choose another policy, move the load, change a model or add devices: the plan that would come of it appears here.</Empty> : preview ? <Comparison preview={preview} took={took} stale={ask.busy} /> : !ask.error && <Loading what="the plan" />}
+        </div>
+      </div>
+      {confirming && preview && <Apply whatIf={whatIf} preview={preview} onClose={() => setConfirming(false)} onDone={() => (setConfirming(false), setWhatIf(NOTHING))} />}
+    </Card>
+  );
+}
+
+function Knobs({ whatIf, onChange, cluster }: { whatIf: WhatIf; onChange: (whatIf: WhatIf) => void; cluster: ClusterState }) {
+  const [search, setSearch] = useState("");
+  const kinds = [...new Set([...cluster.nodes.values()].flatMap((node) => node.devices.map((device) => device.kind)))].sort();
+  const models = [...newestVersions(cluster.models.values()).values()].sort((a, b) => a.name.localeCompare(b.name));
+  const shown = models.filter((model) => model.name.includes(search)).slice(0, 12);
+  const change = (name: string, part: { rate?: number; slo?: number; removed?: boolean }) => onChange({ ...whatIf, models: { ...whatIf.models, [name]: { ...whatIf.models[name], ...part } } });
+  const chosen = cluster.policy.policies.find((policy) => policy.name === (whatIf.policy || cluster.policy.policy));
+  return (
+    <>
+      <Field label="Policy" hint={chosen && `${chosen.summary} (${chosen.source})`}>
+        {(id) => (
+          <select id={id} value={whatIf.policy || cluster.policy.policy} onChange={(event) => onChange({ ...whatIf, policy: event.target.value === cluster.policy.policy ? "" : event.target.value })}>
+            {cluster.policy.policies.map((policy) => (
+              <option key={policy.name}>{policy.name}</option>
+            ))}
+          </select>
+        )}
+      </Field>
+      <Field label={`All rates × ${fixed(whatIf.load, 2)}`}>
+        {(id) => <input id={id} type="range" min={0.1} max={5} step={0.05} value={whatIf.load} aria-valuetext={`${fixed(whatIf.load, 2)} times the declared rates`} onChange={(event) => onChange({ ...whatIf, load: Number(event.target.value) })} />}
+      </Field>
+      {kinds.map((kind) => (
+        <Field key={kind} label={`More devices of kind ${kind}: ${whatIf.devices[kind] ?? 0}`}>
+          {(id) => <input id={id} type="range" min={0} max={16} step={1} value={whatIf.devices[kind] ?? 0} onChange={(event) => onChange({ ...whatIf, devices: { ...whatIf.devices, [kind]: Number(event.target.value) } })} />}
+        </Field>
+      ))}
+      <fieldset>
+        <legend>Models</legend>
+        {models.length > 12 && <input type="search" aria-label="Search models" placeholder="Search" value={search} onChange={(event) => setSearch(event.target.value)} />}
+        <table className="compact">
+          <thead>
+            <tr>
+              <th scope="col">Model</th>
+              <th scope="col">Rate (/s)</th>
+              <th scope="col">SLO (ms)</th>
+              <th scope="col">In</th>
+            </tr>
+          </thead>
+          <tbody>
+            {shown.map((model) => {
+              const changed = whatIf.models[model.name];
+              return (
+                <tr key={model.name}>
+                  <td title={model.name} style={{ maxWidth: 130 }}>
+                    {model.name}
+                  </td>
+                  <td>
+                    <input aria-label={`Rate of ${model.name} in requests per second`} type="number" min={0} step="any" style={{ width: 76 }} value={changed?.rate ?? Number((model.rate_rps * whatIf.load).toFixed(2))} onChange={(event) => change(model.name, { rate: Number(event.target.value) })} />
+                  </td>
+                  <td>
+                    <input aria-label={`SLO of ${model.name} in milliseconds`} type="number" min={0.001} step="any" style={{ width: 76 }} value={changed?.slo ?? model.slo_ms} onChange={(event) => change(model.name, { slo: Number(event.target.value) })} />
+                  </td>
+                  <td>
+                    <input aria-label={`Include ${model.name}`} type="checkbox" checked={!changed?.removed} onChange={(event) => change(model.name, { removed: !event.target.checked })} />
+                  </td>
+                </tr>
+              );
+            })}
+          </tbody>
+        </table>
+      </fieldset>
+    </>
+  );
+}
+
+interface Compared {
+  name: string;
+  before: ForecastView | undefined;
+  after: ForecastView | undefined;
+}
+
+const COMPARED: readonly Column<Compared>[] = [
+  { title: "Model", cell: (row) => row.name, sort: (row) => row.name },
+  { title: "Rate", cell: (row) => `${rate((row.after ?? row.before)?.rate_rps ?? 0)}/s`, sort: (row) => row.after?.rate_rps ?? 0, numeric: true },
+  { title: "Now", cell: (row) => (row.before ? `${rate(row.before.predicted_goodput_rps)}/s` : "–"), sort: (row) => row.before?.predicted_goodput_rps ?? 0, numeric: true },
+  { title: "Then", cell: (row) => (row.after ? `${rate(row.after.predicted_goodput_rps)}/s` : "–"), sort: (row) => row.after?.predicted_goodput_rps ?? 0, numeric: true },
+  { title: "Replicas", cell: (row) => `${row.before?.replicas ?? 0} → ${row.after?.replicas ?? 0}`, numeric: true, from: "tablet" },
+  { title: "Short of", cell: (row) => <span className="muted" title={row.after?.shortfall ?? undefined}>{row.after?.shortfall}</span>, from: "desktop", grow: true },
+];
+
+function Comparison({ preview, took, stale }: { preview: PlanPreview; took: number | null; stale: boolean }) {
+  const cluster = useCluster();
+  const { plan, current, diff } = preview;
+  const gain = plan.predicted_goodput_rps - (current?.predicted_goodput_rps ?? 0);
+  const asked = plan.models.reduce((sum, model) => sum + model.rate_rps, 0);
+  const rows = useMemo(() => compare(current?.models ?? [], plan.models), [preview]);
+  return (
+    <div className="stack" style={{ opacity: stale ? 0.6 : 1 }}>
+      <div className="figures">
+        <Figure label="Goodput then" value={rate(plan.predicted_goodput_rps)} unit="/s" note={`of ${rate(asked)} asked for`} />
+        <Figure label="Now" value={rate(current?.predicted_goodput_rps ?? 0)} unit="/s" note={`${gain >= 0 ? "+" : "−"}${rate(Math.abs(gain))}/s`} tone={gain < -0.05 ? "bad" : gain > 0.05 ? "good" : "quiet"} />
+        <Figure label="Replicas" value={fixed(plan.replicas.length, 0)} note={`${diff.added.length} start, ${diff.removed.length} stop, ${diff.kept} stay`} />
+        <Figure label="Devices" value={fixed(plan.devices_used, 0)} note={plan.unserved.length > 0 ? `${count(plan.unserved.length, "model")} unserved` : "every model is placed"} tone={plan.unserved.length > 0 ? "warn" : "quiet"} />
+        <Figure label="Solved in" value={ms(plan.solve_ms)} note={took === null ? "" : `answered in ${ms(took)}`} />
+      </div>
+      <div className="card flush">
+        <Table label="Forecast by model" rows={rows} columns={COMPARED} rowKey={(row) => row.name} maxHeight={300} />
+      </div>
+      <Maps before={current ?? null} after={plan} diff={diff} cluster={cluster} />
+    </div>
+  );
+}
+
+function compare(before: readonly ForecastView[], after: readonly ForecastView[]): Compared[] {
+  const rows = new Map<string, Compared>();
+  for (const forecast of before) rows.set(keyOf(forecast), { name: keyOf(forecast), before: forecast, after: undefined });
+  for (const forecast of after) rows.set(keyOf(forecast), { name: keyOf(forecast), before: rows.get(keyOf(forecast))?.before, after: forecast });
+  return [...rows.values()];
+}
+
+const placeOf = (replica: PlacementView) => `${replica.model}:${replica.version} on ${replica.device}, batch ${replica.batch_size}`;
+
+/** Two plans on the map, side by side. Devices that a what-if adds are drawn as a node of their own. */
+function Maps({ before, after, diff, cluster }: { before: PlanView | null; after: PlanView; diff: PlanDiff; cluster: ClusterState }) {
+  const profiles = useProfiles();
+  const [picked, setPicked] = useState<string | null>(null);
+  const nodes = useMemo(() => withAdded(cluster, after), [cluster.nodes, after]);
+  const now = useMemo(() => placed({ models: cluster.models, nodes: cluster.nodes }, before, profiles), [cluster.models, cluster.nodes, before, profiles]);
+  const then = useMemo(() => placed({ models: new Map(), nodes }, after, profiles), [nodes, after, profiles]);
+  const added = useMemo(() => {
+    const places = new Set(diff.added.map(placeOf));
+    return new Set(after.replicas.flatMap((replica, i) => (places.has(placeOf(replica)) ? [replica.id ?? `planned-${i}`] : [])));
+  }, [after, diff]);
+  return (
+    <div className="fields" style={{ gridTemplateColumns: "repeat(auto-fit, minmax(290px, 1fr))" }}>
+      <section className="stack" style={{ gap: 8 }} aria-label="Now">
+        <h3>Now</h3>
+        <PlacementMap devices={now} picked={picked} onPick={setPicked} />
+      </section>
+      <section className="stack" style={{ gap: 8 }} aria-label="Then">
+        <h3>
+          Then <span className="muted small">outlined: new</span>
+        </h3>
+        <PlacementMap devices={then} picked={picked} onPick={setPicked} added={added} />
+      </section>
+    </div>
+  );
+}
+
+function withAdded(cluster: ClusterState, plan: PlanView): ClusterState["nodes"] {
+  const known = new Map([...cluster.nodes.values()].flatMap((node) => node.devices.map((device) => [device.id, device] as const)));
+  const nodes = new Map(cluster.nodes);
+  const like = (kind: string) => [...known.values()].find((device) => device.kind === kind)?.memory_bytes ?? 16 * 2 ** 30;
+  for (const replica of plan.replicas) {
+    if (known.has(replica.device)) continue;
+    const name = replica.device.slice(0, replica.device.indexOf("/"));
+    const node = nodes.get(name) ?? { name, state: "ready" as const, agent_version: "", devices: [] };
+    if (node.devices.some((device) => device.id === replica.device)) continue;
+    const device = { id: replica.device, kind: replica.device_kind, description: "added by the what-if", memory_bytes: like(replica.device_kind), replicas: [] };
+    nodes.set(name, { ...node, devices: [...node.devices, device] });
+  }
+  return nodes;
+}
+
+/** Applies what can be applied: the policy, and rates and SLOs of models. Devices come by starting agents. */
+function Apply({ whatIf, preview, onClose, onDone }: { whatIf: WhatIf; preview: PlanPreview; onClose: () => void; onDone: () => void }) {
+  const cluster = useCluster();
+  const body = previewOf(whatIf, cluster.models.values());
+  const apply = useAction(async () => {
+    if (body.policy) store.adoptPolicy(await call<PolicyView>("PUT", "/v1/policy", { policy: body.policy }));
+    for (const { name, rate_rps, slo_ms } of body.models ?? []) {
+      await call("PATCH", `/v1/models/${encodeURIComponent(name)}`, { ...(rate_rps !== undefined && { rate_rps }), ...(slo_ms !== undefined && { slo_ms }) });
+    }
+    onDone();
+  });
+  const changes = [
+    ...(body.policy ? [`The policy becomes ${body.policy}.`] : []),
+    ...(body.models ?? []).map(({ name, rate_rps, slo_ms }) => `${name}: ${[rate_rps !== undefined && rate_rps !== null ? `rate ${rate(rate_rps)}/s` : "", slo_ms ? `SLO ${ms(slo_ms)}` : ""].filter(Boolean).join(", ")}.`),
+  ];
+  const left = [
+    ...(body.devices ?? []).map(({ kind, count: n }) => `Start an agent with ${n} more ${kind}.`),
+    ...(body.remove ?? []).map((name) => `Remove ${name} on its own page, if you mean it.`),
+  ];
+  return (
+    <Confirm title="Apply these changes?" action="Apply" busy={apply.busy || changes.length === 0} error={apply.error} onConfirm={() => void apply.run()} onClose={onClose}>
+      <p>
+        {count(preview.diff.added.length, "replica")} start, {preview.diff.removed.length} stop. Old replicas serve until the new ones are ready, where memory holds both.
+      </p>
+      <ul>
+        {changes.slice(0, 12).map((text) => (
+          <li key={text}>{text}</li>
+        ))}
+        {changes.length > 12 && <li>and {changes.length - 12} more</li>}
+      </ul>
+      {left.length > 0 && (
+        <div>
+          <p className="strong">Not done here:</p>
+          <ul>
+            {left.map((text) => (
+              <li key={text}>{text}</li>
+            ))}
+          </ul>
+        </div>
+      )}
+    </Confirm>
+  );
+}
+
+function History({ opened }: { opened: number | null }) {
+  const cluster = useCluster();
+  const generation = cluster.plan?.generation ?? 0;
+  const loaded = useLoaded(`plans ${generation}`, (signal) => get<PlanSummary[]>("/v1/plans?limit=200", signal));
+  const [last, setLast] = useState<PlanSummary[] | null>(null);
+  const [shown, setShown] = useState<number | null>(opened);
+  useEffect(() => setShown(opened), [opened]);
+  useEffect(() => {
+    if (loaded.data) setLast(loaded.data);
+  }, [loaded.data]);
+  const plans = loaded.data ?? last;
+  const columns: readonly Column<PlanSummary>[] = [
+    {
+      title: "Plan",
+      cell: (plan) => (
+        <button type="button" className="link" onClick={() => setShown(plan.generation)}>
+          {plan.generation}
+        </button>
+      ),
+      sort: (plan) => plan.generation,
+    },
+    { title: "Time", cell: (plan) => dateAndTime(plan.created_unix_ms), sort: (plan) => plan.created_unix_ms, from: "tablet" },
+    { title: "Because", cell: (plan) => <span title={plan.reason}>{plan.reason}</span>, grow: true },
+    { title: "Policy", cell: (plan) => plan.policy, sort: (plan) => plan.policy, from: "tablet" },
+    { title: "Predicted", cell: (plan) => `${rate(plan.predicted_goodput_rps)}/s`, sort: (plan) => plan.predicted_goodput_rps, numeric: true },
+    { title: "Came true", cell: (plan) => (plan.generation === generation && cluster.minute ? `${rate(cluster.minute.total.goodput_rps)}/s of ${rate(cluster.minute.total.offered_rps)}/s` : ""), numeric: true, from: "desktop" },
+    { title: "Replicas", cell: (plan) => fixed(plan.replicas, 0), sort: (plan) => plan.replicas, numeric: true, from: "tablet" },
+    { title: "Unserved", cell: (plan) => <span className={plan.unserved_models > 0 ? "over" : ""}>{plan.unserved_models}</span>, sort: (plan) => plan.unserved_models, numeric: true, from: "desktop" },
+    { title: "Solved in", cell: (plan) => ms(plan.solve_ms), sort: (plan) => plan.solve_ms, numeric: true, from: "desktop" },
+  ];
+  return (
+    <Card className="flush" title="History" note="open one to see what it changed">
+      {plans === null ? (
+        <Loading what="plans" />
+      ) : (
+        <Table label="Plans" rows={plans} columns={columns} rowKey={(plan) => String(plan.generation)} maxHeight={480} empty={<Empty title="There is no plan yet.">The first is made when there are a model and a device.</Empty>} />
+      )}
+      {shown !== null && <Change generation={shown} before={plans?.find((plan) => plan.generation < shown)?.generation ?? null} onClose={() => setShown(null)} />}
+    </Card>
+  );
+}
+
+/** What a plan changed in the one before it. */
+function Change({ generation, before, onClose }: { generation: number; before: number | null; onClose: () => void }) {
+  const loaded = useLoaded(`diff ${before} ${generation}`, async (signal) => {
+    const plan = await get<PlanView>(`/v1/plans/${generation}`, signal);
+    const diff = before === null ? { added: plan.replicas, removed: [], kept: 0 } : await get<PlanDiff>(`/v1/plans/${before}/diff/${generation}`, signal);
+    return { plan, diff };
+  });
+  return (
+    <Modal title={`Plan ${generation}`} onClose={onClose} wide>
+      <div className="modal-body">
+        <Problem text={loaded.error} />
+        {loaded.data && (
+          <>
+            <p>{loaded.data.plan.reason}</p>
+            <Changes title="Starts" replicas={loaded.data.diff.added} sign="+" />
+            <Changes title="Stops" replicas={loaded.data.diff.removed} sign="−" />
+            <p className="muted">
+              {count(loaded.data.diff.kept, "replica")} stay{loaded.data.diff.kept === 1 ? "s" : ""} {before === null ? "" : `as in plan ${before}`}.
+            </p>
+            {loaded.data.plan.models.some((model) => model.shortfall) && (
+              <>
+                <h3>Not fully served</h3>
+                <ul className="stack" style={{ gap: 4 }}>
+                  {loaded.data.plan.models
+                    .filter((model) => model.shortfall)
+                    .map((model) => (
+                      <li key={keyOf(model)}>
+                        <a href={modelHref(model.name, model.version)}>{keyOf(model)}</a> <span className="muted">{model.shortfall}</span>
+                      </li>
+                    ))}
+                </ul>
+              </>
+            )}
+          </>
+        )}
+        {!loaded.data && !loaded.error && <Loading what="the plan" />}
+      </div>
+    </Modal>
+  );
+}
+
+function Changes({ title, replicas, sign }: { title: string; replicas: readonly PlacementView[]; sign: string }) {
+  if (replicas.length === 0) return null;
+  return (
+    <section>
+      <h3>
+        {title} <span className="muted">{replicas.length}</span>
+      </h3>
+      <ul>
+        {replicas.slice(0, 100).map((replica, i) => (
+          <li key={replica.id ?? i} className="row">
+            <span className="mono" aria-hidden="true">
+              {sign}
+            </span>
+            <a href={modelHref(replica.model, replica.version)}>
+              {replica.model}:{replica.version}
+            </a>
+            <span className="muted">
+              on <a href={href(["placement"], { device: replica.device })}>{replica.device}</a>, batch up to {replica.batch_size}
+              {replica.compute_share_pct ? `, share ${fixed(replica.compute_share_pct, 0)} %` : ""}
+            </span>
+          </li>
+        ))}
+      </ul>
+    </section>
+  );
+}

@@ -1,0 +1,194 @@
+/** Registration of a model: its file, its signature, its objective. */
+
+import { useState } from "react";
+import { call, upload } from "../api/client";
+import { digestOf } from "../api/sha256";
+import type { ModelRegistration, ModelView, RateMode, TensorSpec } from "../api/types";
+import { bytes, percent } from "../format";
+import { store } from "../live/store";
+import { Field, Meter, Modal, NumberField, Problem } from "../ui/parts";
+import { useAction } from "../ui/hooks";
+import { modelHref, navigate } from "../ui/route";
+
+const DATATYPES: readonly TensorSpec["datatype"][] = ["FP32", "FP16", "BF16", "FP64", "INT64", "INT32", "INT16", "INT8", "UINT8", "UINT16", "UINT32", "UINT64", "BOOL", "BYTES"];
+export const RATE_MODES: readonly RateMode[] = ["max", "declared", "measured", "min"];
+
+/** A tensor as it is typed. */
+interface Tensor {
+  name: string;
+  datatype: TensorSpec["datatype"];
+  shape: string;
+  rest: Partial<TensorSpec>;
+}
+
+/** Returns the dimensions of `-1, 3, 224, 224`; null if it is none. */
+export function parseShape(text: string): number[] | null {
+  const sizes = text.replace(/[[\]]/g, "").split(",").map((part) => part.trim());
+  const numbers = sizes.map(Number);
+  return numbers.every((n, i) => sizes[i] !== "" && Number.isInteger(n) && n >= -1) ? numbers : null;
+}
+
+function tensorsOf(tensors: readonly Tensor[], what: string): TensorSpec[] {
+  return tensors.map(({ name, datatype, shape, rest }) => {
+    const sizes = parseShape(shape);
+    if (!sizes) throw new Error(`${what} ${name}: expected a shape such as -1, 3, 224, 224`);
+    return { ...rest, name, datatype, shape: sizes };
+  });
+}
+
+const typed = (spec: TensorSpec): Tensor => ({ name: spec.name, datatype: spec.datatype, shape: spec.shape.join(", "), rest: { ...(spec.pad && { pad: spec.pad }), ...(spec.max_shape && { max_shape: spec.max_shape }) } });
+
+export function Register({ onClose, like }: { onClose: () => void; like?: ModelView }) {
+  const [file, setFile] = useState<File | null>(null);
+  const [name, setName] = useState(like?.name ?? "");
+  const [version, setVersion] = useState(String(like ? like.version + 1 : 1));
+  const [slo, setSlo] = useState(String(like?.slo_ms ?? 200));
+  const [rate, setRate] = useState(String(like?.rate_rps ?? 10));
+  const [mode, setMode] = useState<RateMode>(like?.rate ?? "max");
+  const [batch, setBatch] = useState(String(like?.max_batch_size ?? 16));
+  const [inputs, setInputs] = useState<Tensor[]>(like?.inputs.map(typed) ?? [{ name: "x", datatype: "FP32", shape: "-1, 3, 224, 224", rest: {} }]);
+  const [outputs, setOutputs] = useState<Tensor[]>(like?.outputs.map(typed) ?? [{ name: "y", datatype: "FP32", shape: "-1, 1000", rest: {} }]);
+  const [stage, setStage] = useState<{ text: string; done: number } | null>(null);
+  const [over, setOver] = useState(false);
+
+  const take = async (files: FileList | null) => {
+    for (const given of files ?? []) {
+      if (!given.name.endsWith(".json")) {
+        setFile(given);
+        if (name === "") setName(given.name.replace(/\.[^.]*$/, ""));
+        continue;
+      }
+      const read = JSON.parse(await given.text()) as Partial<ModelRegistration>;
+      if (read.name !== undefined) setName(read.name);
+      if (read.version) setVersion(String(read.version));
+      if (read.slo_ms !== undefined) setSlo(String(read.slo_ms));
+      if (read.rate_rps !== undefined) setRate(String(read.rate_rps));
+      if (read.rate) setMode(read.rate);
+      if (read.max_batch_size !== undefined) setBatch(String(read.max_batch_size));
+      if (read.inputs) setInputs(read.inputs.map(typed));
+      if (read.outputs) setOutputs(read.outputs.map(typed));
+    }
+  };
+  const reading = useAction(take);
+  const register = useAction(async () => {
+    if (!file) throw new Error("choose the model's file first");
+    const signature = { inputs: tensorsOf(inputs, "input"), outputs: tensorsOf(outputs, "output") };
+    try {
+      const artifact = await digestOf(file, (done) => setStage({ text: "Computing the file's SHA-256", done }));
+      await upload(`/v1/artifacts/${artifact}`, file, (done) => setStage({ text: "Uploading", done }));
+      setStage({ text: "Registering", done: 1 });
+      const body: ModelRegistration = { name, version: Number(version), artifact, max_batch_size: Number(batch), slo_ms: Number(slo), rate_rps: Number(rate), rate: mode, ...signature };
+      store.adoptModel(await call<ModelView>("POST", "/v1/models", body));
+    } finally {
+      setStage(null);
+    }
+    onClose();
+    navigate(modelHref(name, Number(version)));
+  });
+  return (
+    <Modal title={like ? `Register a new version of ${like.name}` : "Register a model"} onClose={onClose} wide>
+      <form
+        onSubmit={(event) => {
+          event.preventDefault();
+          void register.run();
+        }}
+      >
+        <div className="modal-body">
+          <div
+            className={`drop ${over ? "over-it" : ""}`}
+            onDragOver={(event) => (event.preventDefault(), setOver(true))}
+            onDragLeave={() => setOver(false)}
+            onDrop={(event) => {
+              event.preventDefault();
+              setOver(false);
+              void reading.run(event.dataTransfer.files);
+            }}
+          >
+            <Field label="Model file" hint={file ? `${file.name}, ${bytes(file.size)}` : "TorchScript (.pt) or an AOTInductor package (.pt2), and a registration (.json) that fills this form. Drop them here, or choose them."}>
+              {(id) => <input id={id} type="file" multiple accept=".pt,.pt2,.json,*/*" onChange={(event) => void reading.run(event.target.files)} />}
+            </Field>
+          </div>
+          <div className="fields">
+            <Field label="Name">{(id) => <input id={id} required value={name} disabled={like !== undefined} onChange={(event) => setName(event.target.value)} />}</Field>
+            <NumberField label="Version" value={version} min={1} step={1} onChange={setVersion} />
+            <NumberField label="Largest batch" hint="0: the model has no batch dimension" value={batch} min={0} max={4096} step={1} onChange={setBatch} />
+          </div>
+          <div className="fields">
+            <NumberField label="SLO" unit="ms" value={slo} min={0.001} max={60000} onChange={setSlo} />
+            <NumberField label="Expected rate" unit="requests/s" value={rate} min={0} onChange={setRate} />
+            <RateModeField mode={mode} onChange={setMode} />
+          </div>
+          <Tensors title="Inputs" tensors={inputs} onChange={setInputs} />
+          <Tensors title="Outputs" tensors={outputs} onChange={setOutputs} />
+        </div>
+        <Problem text={register.error ?? reading.error} />
+        <footer className="modal-foot">
+          {stage && (
+            <span className="row" role="status" style={{ marginRight: "auto" }}>
+              {stage.text} <Meter fraction={stage.done} label={percent(stage.done, 0)} />
+            </span>
+          )}
+          <button type="button" onClick={onClose}>
+            Cancel
+          </button>
+          <button type="submit" className="primary" disabled={register.busy}>
+            Register
+          </button>
+        </footer>
+      </form>
+    </Modal>
+  );
+}
+
+export function RateModeField({ mode, onChange }: { mode: RateMode; onChange: (mode: RateMode) => void }) {
+  const meaning: Record<RateMode, string> = {
+    max: "the larger of declared and measured",
+    declared: "the declared rate",
+    measured: "the measured rate",
+    min: "the smaller of declared and measured",
+  };
+  return (
+    <Field label="Plan for">
+      {(id) => (
+        <select id={id} value={mode} onChange={(event) => onChange(event.target.value as RateMode)}>
+          {RATE_MODES.map((m) => (
+            <option key={m} value={m}>
+              {meaning[m]}
+            </option>
+          ))}
+        </select>
+      )}
+    </Field>
+  );
+}
+
+function Tensors({ title, tensors, onChange }: { title: string; tensors: readonly Tensor[]; onChange: (tensors: Tensor[]) => void }) {
+  const change = (index: number, part: Partial<Tensor>) => onChange(tensors.map((tensor, i) => (i === index ? { ...tensor, ...part } : tensor)));
+  const noun = title.slice(0, -1).toLowerCase();
+  return (
+    <fieldset>
+      <legend>{title}</legend>
+      <div className="stack" style={{ gap: 8 }}>
+        {tensors.map((tensor, i) => (
+          <div key={i} style={{ display: "grid", gridTemplateColumns: "minmax(0, 1fr) 96px minmax(0, 1.4fr) auto", gap: 8 }}>
+            <input aria-label={`Name of ${noun} ${i + 1}`} required value={tensor.name} onChange={(event) => change(i, { name: event.target.value })} />
+            <select aria-label={`Datatype of ${noun} ${i + 1}`} value={tensor.datatype} onChange={(event) => change(i, { datatype: event.target.value as TensorSpec["datatype"] })}>
+              {DATATYPES.map((datatype) => (
+                <option key={datatype}>{datatype}</option>
+              ))}
+            </select>
+            <input aria-label={`Shape of ${noun} ${i + 1}, with the batch dimension`} required value={tensor.shape} onChange={(event) => change(i, { shape: event.target.value })} />
+            <button type="button" className="plain" aria-label={`Remove ${noun} ${i + 1}`} disabled={tensors.length === 1} onClick={() => onChange(tensors.filter((_, other) => other !== i))}>
+              ✕
+            </button>
+          </div>
+        ))}
+        <div>
+          <button type="button" onClick={() => onChange([...tensors, { name: "", datatype: "FP32", shape: "-1, ", rest: {} }])}>
+            Add {noun === "input" ? "an input" : "an output"}
+          </button>
+        </div>
+      </div>
+    </fieldset>
+  );
+}

@@ -1,0 +1,25 @@
+import { expect, test } from "vitest";
+import type { RequestStages } from "./api/types";
+import { histogram, longestStage, meanStages, tally } from "./requests";
+
+const stages = (more: Partial<RequestStages>): RequestStages => ({ receive: 0, batch: 0, queue: 0, network: 0, worker_queue: 0, copy_in: 0, compute: 0, copy_out: 0, ...more });
+
+test("every value is in one bin, the largest in the last", () => {
+  const bins = histogram([0, 1, 5, 9.99, 10], 5, 0);
+  expect(bins.map((bin) => bin.count)).toEqual([2, 0, 1, 0, 2]);
+  expect(bins.at(-1)?.to).toBe(10);
+});
+
+test("the axis reaches at least to the given value", () => {
+  expect(histogram([1], 4, 200).at(-1)?.to).toBe(200);
+  expect(histogram([], 4, 0).map((bin) => bin.count)).toEqual([0, 0, 0, 0]);
+});
+
+test("batch sizes are counted from one on", () => expect(tally([1, 3, 3])).toEqual([1, 0, 2]));
+
+test("the mean of stages, and the longest of them", () => {
+  const mean = meanStages([{ stages_ms: stages({ queue: 4, compute: 1 }) }, { stages_ms: stages({ queue: 2, compute: 1 }) }]);
+  expect(mean).toEqual(stages({ queue: 3, compute: 1 }));
+  expect(longestStage(mean!).name).toBe("queue");
+  expect(meanStages([])).toBeNull();
+});

@@ -1,0 +1,52 @@
+/** What can be seen in a list of requests: how their latency is distributed, and where their time went. */
+
+import type { RequestStages, RequestView } from "./api/types";
+
+/** The stages of a request in their order. */
+export const STAGES: readonly { key: keyof RequestStages; name: string; meaning: string }[] = [
+  { key: "receive", name: "receive", meaning: "from the head of the HTTP request to the complete, valid request" },
+  { key: "batch", name: "batch", meaning: "until the last request of its batch arrived" },
+  { key: "queue", name: "queue", meaning: "until its batch was formed" },
+  { key: "network", name: "network", meaning: "to the worker and back" },
+  { key: "worker_queue", name: "worker queue", meaning: "at the worker, before the batch was computed" },
+  { key: "copy_in", name: "copy in", meaning: "into the device's memory" },
+  { key: "compute", name: "compute", meaning: "the computation" },
+  { key: "copy_out", name: "copy out", meaning: "out of the device's memory" },
+];
+
+/** The mean of every stage, in milliseconds; null without requests. */
+export function meanStages(requests: readonly Pick<RequestView, "stages_ms">[]): RequestStages | null {
+  if (requests.length === 0) return null;
+  const mean = (key: keyof RequestStages) => requests.reduce((sum, request) => sum + request.stages_ms[key], 0) / requests.length;
+  return Object.fromEntries(STAGES.map(({ key }) => [key, mean(key)])) as RequestStages;
+}
+
+/** The stage that took the most time. */
+export function longestStage(stages: RequestStages): (typeof STAGES)[number] {
+  return STAGES.reduce((a, b) => (stages[b.key] > stages[a.key] ? b : a));
+}
+
+export interface Bin {
+  from: number;
+  to: number;
+  count: number;
+}
+
+/** A histogram from 0 to the largest of the values and `atLeast`. */
+export function histogram(values: readonly number[], bins: number, atLeast: number): Bin[] {
+  const most = Math.max(atLeast, ...values) || 1;
+  const width = most / bins;
+  const found = Array.from({ length: bins }, (_, i) => ({ from: i * width, to: (i + 1) * width, count: 0 }));
+  for (const value of values) {
+    const bin = found[Math.min(bins - 1, Math.max(0, Math.floor(value / width)))];
+    if (bin) bin.count += 1;
+  }
+  return found;
+}
+
+/** How often each number occurs, from 1 to the largest. */
+export function tally(values: readonly number[]): number[] {
+  const counts = new Array<number>(Math.max(0, ...values)).fill(0);
+  for (const value of values) if (value >= 1) counts[value - 1] = (counts[value - 1] ?? 0) + 1;
+  return counts;
+}

@@ -1,0 +1,30 @@
+import { expect, test } from "vitest";
+import type { ModelView } from "./api/types";
+import { NOTHING, previewOf, readWhatIf, whatIfOf } from "./whatif";
+
+const model = (name: string, version: number, rate: number) => ({ name, version, rate_rps: rate, slo_ms: 100 }) as ModelView;
+const MODELS = [model("a", 1, 10), model("a", 2, 20), model("b", 1, 5)];
+
+test("nothing changed asks for nothing", () => expect(previewOf(NOTHING, MODELS)).toEqual({}));
+
+test("a load applies to the newest version of every model but those with a rate of their own", () => {
+  const preview = previewOf({ ...NOTHING, load: 2, models: { b: { rate: 7 } } }, MODELS);
+  expect(preview).toEqual({ models: [{ name: "a", rate_rps: 40 }, { name: "b", rate_rps: 7 }] });
+});
+
+test("a model that is left out has no rate", () => {
+  expect(previewOf({ ...NOTHING, models: { a: { removed: true, rate: 3 }, gone: { removed: true } } }, MODELS)).toEqual({ remove: ["a"] });
+});
+
+test("devices are added by kind, if there are any", () => {
+  expect(previewOf({ ...NOTHING, policy: "nexus", devices: { V100: 2, T4: 0 } }, MODELS)).toEqual({ policy: "nexus", devices: [{ kind: "V100", count: 2 }] });
+});
+
+test("the preview of a cure becomes the same request again", () => {
+  const cure = { models: [{ name: "b", slo_ms: 240 }], devices: [{ kind: "V100", count: 1 }], remove: ["a"] };
+  expect(previewOf(whatIfOf(cure), MODELS)).toEqual(cure);
+});
+
+test("an address that is none changes nothing", () => {
+  for (const text of [null, "", "{", "3", "null"]) expect(readWhatIf(text)).toEqual(NOTHING);
+});

@@ -1,0 +1,74 @@
+/** The changes of a what-if, and the request for a preview that they make. */
+
+import type { ModelView, PlanPreviewRequest } from "./api/types";
+
+export interface WhatIf {
+  /** Empty: the configured one. */
+  policy: string;
+  discipline: string;
+  /** The factor of every rate. */
+  load: number;
+  /** By the name of a model: rate or SLO if they differ, or whether it is left out. */
+  models: Readonly<Record<string, { rate?: number; slo?: number; removed?: boolean }>>;
+  /** The devices to add, by kind. */
+  devices: Readonly<Record<string, number>>;
+}
+
+export const NOTHING: WhatIf = { policy: "", discipline: "", load: 1, models: {}, devices: {} };
+
+/** Returns the body for `POST /v1/plans/preview`. */
+export function previewOf(whatIf: WhatIf, models: Iterable<ModelView>): PlanPreviewRequest {
+  const newest = newestVersions(models);
+  const changed = [...newest.values()].flatMap((model) => {
+    const change = whatIf.models[model.name];
+    if (change?.removed) return [];
+    const rate = change?.rate ?? (whatIf.load === 1 ? undefined : model.rate_rps * whatIf.load);
+    if (rate === undefined && change?.slo === undefined) return [];
+    return [{ name: model.name, ...(rate !== undefined && { rate_rps: rate }), ...(change?.slo !== undefined && { slo_ms: change.slo }) }];
+  });
+  const devices = Object.entries(whatIf.devices).flatMap(([kind, count]) => (count > 0 ? [{ kind, count }] : []));
+  const remove = Object.entries(whatIf.models).flatMap(([name, change]) => (change.removed && newest.has(name) ? [name] : []));
+  return {
+    ...(whatIf.policy && { policy: whatIf.policy }),
+    ...(whatIf.discipline && { discipline: whatIf.discipline }),
+    ...(changed.length > 0 && { models: changed }),
+    ...(devices.length > 0 && { devices }),
+    ...(remove.length > 0 && { remove }),
+  };
+}
+
+/** Returns the what-if of a request for a preview, such as that of a finding's cure. */
+export function whatIfOf(request: PlanPreviewRequest): WhatIf {
+  const models: Record<string, { rate?: number; slo?: number; removed?: boolean }> = {};
+  for (const model of request.models ?? []) {
+    models[model.name] = { ...(typeof model.rate_rps === "number" && { rate: model.rate_rps }), ...(typeof model.slo_ms === "number" && { slo: model.slo_ms }) };
+  }
+  for (const name of request.remove ?? []) models[name] = { removed: true };
+  return {
+    policy: request.policy ?? "",
+    discipline: request.discipline ?? "",
+    load: 1,
+    models,
+    devices: Object.fromEntries((request.devices ?? []).map(({ kind, count }) => [kind, count])),
+  };
+}
+
+/** Reads the what-if of an address; nothing if it is none. */
+export function readWhatIf(text: string | null): WhatIf {
+  if (text === null) return NOTHING;
+  try {
+    const request: unknown = JSON.parse(text);
+    return typeof request === "object" && request !== null ? whatIfOf(request as PlanPreviewRequest) : NOTHING;
+  } catch {
+    return NOTHING;
+  }
+}
+
+export function newestVersions(models: Iterable<ModelView>): Map<string, ModelView> {
+  const newest = new Map<string, ModelView>();
+  for (const model of models) {
+    const other = newest.get(model.name);
+    if (!other || other.version < model.version) newest.set(model.name, model);
+  }
+  return newest;
+}
