@@ -325,3 +325,36 @@ fn tokens(settings: &Settings, state: &GatewayDir) -> Result<(String, String), S
     let agent = secret(&settings.agent_token_file, GatewayDir::AGENT_TOKEN)?;
     Ok((admin, agent))
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+    use crate::config::Options;
+
+    async fn started(folder: &std::path::Path) -> App {
+        let folder = folder.display();
+        let flags = [
+            "packhorse-gateway".to_owned(),
+            "--listen=127.0.0.1:0".to_owned(),
+            "--admin-listen=127.0.0.1:0".to_owned(),
+            format!("--state-dir={folder}"),
+        ];
+        let settings = Options::try_parse_from(flags).unwrap().settings();
+        App::start(settings.unwrap()).await.unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_panic_of_a_plane_is_told_so_that_the_process_ends() {
+        let folder = tempfile::tempdir().unwrap();
+        let app = started(folder.path()).await;
+        app.controller.panic().await;
+        assert_eq!(app.failed().await, "control plane");
+
+        let folder = tempfile::tempdir().unwrap();
+        let app = started(folder.path()).await;
+        app.data_plane.panic();
+        assert_eq!(app.failed().await, "data plane");
+    }
+}

@@ -12,6 +12,7 @@ mod http;
 mod local;
 mod processes;
 mod setup;
+mod soak;
 mod steps;
 mod test;
 mod units;
@@ -46,6 +47,8 @@ enum Chore {
     },
     /// Runs the fuzz targets in libFuzzer, guided by coverage
     Fuzz(fuzz::Options),
+    /// Attacks a cluster for minutes or hours, and checks memory, descriptors and every answer
+    Soak(soak::Options),
     /// Measures what needs a GPU, on this host or, packed, on another.
     GpuCheck(gpu_check::Options),
     /// Builds the dashboard: web/dist, which the gateway embeds.
@@ -66,6 +69,8 @@ enum Bench {
     Engine(bench::engine::Options),
     /// Measures the cost of the control plane's decisions at 1,000 nodes and 2,000 models.
     Control(bench::control::Options),
+    /// Measures goodput and the time of refusals over the offered load.
+    Overload(bench::overload::Options),
 }
 
 fn main() -> anyhow::Result<()> {
@@ -76,8 +81,10 @@ fn main() -> anyhow::Result<()> {
         Chore::Bench(Bench::Placement(options)) => bench::placement::run(&options),
         Chore::Bench(Bench::Engine(options)) => bench::engine::run(&options),
         Chore::Bench(Bench::Control(options)) => bench::control::run(&options),
+        Chore::Bench(Bench::Overload(options)) => bench::overload::run(&options),
         Chore::Experiments { options } => experiments::run(&options),
         Chore::Fuzz(options) => fuzz::run(&options),
+        Chore::Soak(options) => soak::run(&options),
         Chore::GpuCheck(options) => gpu_check::run(&options),
         Chore::Web => web::run(),
         Chore::Test => test::run(),

@@ -240,6 +240,11 @@ struct CsvRow {
     sm_utilization_pct: Option<f64>,
 }
 
+impl CsvRow {
+    /// The columns that must be there.
+    const REQUIRED: [&str; 4] = ["model", "device_kind", "batch_size", "latency_ms"];
+}
+
 #[derive(Debug, thiserror::Error)]
 enum CellError {
     #[error(transparent)]
@@ -367,9 +372,18 @@ impl ProfileTable {
         let mut reader = csv::ReaderBuilder::new()
             .trim(csv::Trim::All)
             .from_reader(text.as_bytes());
+        let csv_error = |line, problem| ProfileError::Csv { line, problem };
+        // Without rows nothing else reads the header.
+        let header = reader.headers().map_err(|e| csv_error(1, describe(&e)))?;
+        if let Some(column) = CsvRow::REQUIRED
+            .iter()
+            .find(|column| !header.iter().any(|found| found == **column))
+        {
+            let problem = format!("the header has no column {column}");
+            return Err(csv_error(1, problem));
+        }
         let mut groups: BTreeMap<(ModelId, DeviceKind), Vec<ProfileRow>> = BTreeMap::new();
         for record in reader.deserialize::<CsvRow>() {
-            let csv_error = |line, problem| ProfileError::Csv { line, problem };
             let row = record.map_err(|e| {
                 let line = e.position().map_or(1, csv::Position::line);
                 csv_error(line, describe(&e))
@@ -520,11 +534,11 @@ mod tests {
         assert!(message("m,k,1,,1,,,,,\nm,k,x,,1,,,,,\n").starts_with("line 3: batch_size"));
         assert!(message("m,k,1,,1\n").contains("5 cells, expected 10"));
         assert!(message("../m,k,1,,1,,,,,\n").contains("model name"));
-        assert!(
-            ProfileTable::from_csv("model,batch_size\n")
-                .unwrap()
-                .is_empty()
-        );
+        let unread = |text: &str| ProfileTable::from_csv(text).unwrap_err().to_string();
+        assert!(unread("model,batch_size\n").contains("no column device_kind"));
+        assert!(unread("").contains("no column model"));
+        let header = format!("{}\n", ProfileTable::CSV_HEADER);
+        assert!(ProfileTable::from_csv(&header).unwrap().is_empty());
         assert!(
             ProfileTable::from_csv("model,batch_size\nm,1\n")
                 .unwrap_err()

@@ -128,6 +128,21 @@ impl CsvRow {
     }
 }
 
+/// The columns that may be missing.
+const OPTIONAL_COLUMNS: [&str; 4] = ["std_a_ms", "std_b_ms", "alone_a_ms", "alone_b_ms"];
+
+/// The columns that must be there.
+const REQUIRED_COLUMNS: [&str; 8] = [
+    "model_a",
+    "model_b",
+    "batch_a",
+    "batch_b",
+    "share_a_pct",
+    "share_b_pct",
+    "latency_a_ms",
+    "latency_b_ms",
+];
+
 fn parse_member(
     side: &str,
     (model, batch_size, share): (&str, u32, f64),
@@ -171,6 +186,15 @@ impl PairTable {
     /// Returns the first line that cannot be read.
     pub fn from_csv(text: &str) -> Result<Self, PairTableError> {
         let mut reader = csv::Reader::from_reader(text.as_bytes());
+        // Without rows nothing else reads the header.
+        let header_error = |problem| PairTableError { line: 1, problem };
+        let header = reader.headers().map_err(|e| header_error(e.to_string()))?;
+        if let Some(column) = REQUIRED_COLUMNS
+            .iter()
+            .find(|column| !header.iter().any(|found| found == **column))
+        {
+            return Err(header_error(format!("the header has no column {column}")));
+        }
         let mut pairs = Vec::new();
         for (index, row) in reader.deserialize::<CsvRow>().enumerate() {
             let error = |problem| PairTableError {
@@ -186,9 +210,15 @@ impl PairTable {
         Ok(Self { pairs })
     }
 
-    /// Returns the table in the CSV that [`PairTable::from_csv`] reads.
+    /// Returns the table in the CSV that [`PairTable::from_csv`] reads, with its header even if there are no pairs.
     pub fn to_csv(&self) -> String {
-        let mut writer = csv::Writer::from_writer(Vec::new());
+        let mut writer = csv::WriterBuilder::new()
+            .has_headers(false)
+            .from_writer(Vec::new());
+        let header = REQUIRED_COLUMNS.iter().chain(&OPTIONAL_COLUMNS);
+        writer
+            .write_record(header)
+            .expect("writing to memory cannot fail");
         for pair in &self.pairs {
             let row = CsvRow::from_pair(pair);
             writer

@@ -169,8 +169,12 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Query<T> {
     }
 }
 
-/// Parses a JSON value. An error names the field.
+/// Parses a JSON object. An error names the field.
 pub(crate) fn parse_json<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
+    // A struct could be read from an array, too, field by field.
+    if matches!(bytes.trim_ascii_start().first(), Some(first) if *first != b'{') {
+        return Err(ApiError::bad_request("the body: expected a JSON object"));
+    }
     let mut reader = serde_json::Deserializer::from_slice(bytes);
     let value = serde_path_to_error::deserialize(&mut reader).map_err(|e| {
         let path = e.path().to_string();
@@ -201,6 +205,11 @@ mod tests {
         assert!(message::<ModelChange>(r#"{"slo_ms":"fast"}"#).starts_with("slo_ms: "));
         assert!(message::<ModelChange>(r#"{"slo":1}"#).contains("`slo`"));
         assert!(message::<ModelChange>("{} {}").contains("trailing"));
+        for other in ["[null, null]", "null", " 3", "\"{}\""] {
+            let text = message::<ModelChange>(other);
+            assert_eq!(text, "the body: expected a JSON object", "{other}");
+        }
+        assert!(message::<ModelChange>("").starts_with("invalid JSON"));
         assert!(message::<ModelChange>(r#"{"slo_ms":NaN}"#).starts_with("slo_ms: "));
         let registration = r#"{"name":"m","artifact":null,"max_batch_size":1,"slo_ms":1,"rate_rps":1,"outputs":[],
             "inputs":[{"name":"x","datatype":"FP99","shape":[-1]}]}"#;

@@ -348,6 +348,13 @@ impl Controller {
         answered.await.map_err(|_| Stopped)
     }
 
+    /// Has the task panic.
+    #[cfg(test)]
+    pub(crate) async fn panic(&self) {
+        let read = self.read::<()>(|_| panic!("a test asked for it"));
+        assert_eq!(read.await, Err(Stopped));
+    }
+
     /// Reads the state.
     async fn read<T: Send + 'static>(
         &self,

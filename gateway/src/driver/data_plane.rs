@@ -94,6 +94,12 @@ impl DataPlane {
         self.shared.inbox.closed().await;
     }
 
+    /// Has the driver panic.
+    #[cfg(test)]
+    pub(crate) fn panic(&self) {
+        self.send(DriverMessage::Panic);
+    }
+
     /// Changes what is served. Returns at once; the changes of the links show the progress.
     pub fn serve(&self, changes: Vec<ServeChange>) {
         self.send(DriverMessage::Serve(changes));

@@ -20,6 +20,9 @@ pub(super) enum DriverMessage {
     Submit(Box<SubmittedRequest>),
     /// The client of a request stopped waiting.
     Cancel(RequestKey),
+    /// Has the task panic.
+    #[cfg(test)]
+    Panic,
     /// Asks for the work of the replicas.
     GetWork(oneshot::Sender<BTreeMap<ReplicaId, ComputedWork>>),
     /// A link reported an event, at this time.

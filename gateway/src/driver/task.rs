@@ -159,6 +159,8 @@ impl Driver {
             DriverMessage::Link(replica, event, sent) => {
                 self.handle_link_event(now, sent, replica, event);
             }
+            #[cfg(test)]
+            DriverMessage::Panic => panic!("a test asked for it"),
             DriverMessage::GetWork(answer) => {
                 // The caller may have stopped waiting.
                 let _ = answer.send(self.replicas.work());

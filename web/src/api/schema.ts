@@ -1,4 +1,4 @@
-// Generated from openapi/gateway.json (sha256 84f4d9784ecb562262a83d40b9e465e28c22e2b002a34fa634885c2ffb339de1) by cargo xtask web.
+// Generated from openapi/gateway.json (sha256 da798382c9524959ce2a58caa51c4c5738d60fd88f25c4364560d38373251ab3) by cargo xtask web.
 
 export type paths = Record<string, never>;
 export type webhooks = Record<string, never>;

@@ -4,6 +4,7 @@
 pub(crate) mod control;
 pub(crate) mod engine;
 mod load;
+pub(crate) mod overload;
 pub(crate) mod placement;
 mod sample;
 

@@ -10,18 +10,20 @@ pub(super) fn parse_rate(text: &str) -> Result<RequestsPerSecond, String> {
     RequestsPerSecond::new(rate).map_err(|e| e.to_string())
 }
 
-/// Parses a duration with its unit: `500ms`, `10s` or `2m`.
+/// Parses a duration with its unit: `500ms`, `10s`, `2m`, `1h` or `30d`.
 pub(super) fn parse_duration(text: &str) -> Result<Duration, String> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let unit = match &text[digits.len()..] {
         "ms" => 1e-3,
         "s" => 1.0,
         "m" => 60.0,
-        _ => return Err("expected a number with its unit: ms, s or m".to_owned()),
+        "h" => 3600.0,
+        "d" => 86_400.0,
+        _ => return Err("expected a number with its unit: ms, s, m, h or d".to_owned()),
     };
     let number: f64 = digits
         .parse()
-        .map_err(|_| "expected a number with its unit: ms, s or m".to_owned())?;
+        .map_err(|_| "expected a number with its unit: ms, s, m, h or d".to_owned())?;
     Duration::try_from_secs_f64(number * unit).map_err(|e| e.to_string())
 }
 
@@ -36,10 +38,12 @@ mod tests {
             ("10s", 10_000),
             ("1.5s", 1500),
             ("2m", 120_000),
+            ("1h", 3_600_000),
+            ("30d", 2_592_000_000),
         ] {
             assert_eq!(parse_duration(text), Ok(Duration::from_millis(millis)));
         }
-        for bad in ["", "10", "s", "10 s", "-1s", "10h", "infs"] {
+        for bad in ["", "10", "s", "10 s", "-1s", "10w", "infs"] {
             assert!(parse_duration(bad).is_err(), "{bad:?}");
         }
     }

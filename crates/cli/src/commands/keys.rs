@@ -11,7 +11,7 @@ use crate::{context::Context, output};
 #[command(after_help = "\
 Examples:
   packhorse keys create checkout --scope 'infer:minilm*' --rate-rps 100 > checkout.key
-  packhorse keys create dashboard --scope read --expires-in 720h
+  packhorse keys create dashboard --scope read --expires-in 30d
   packhorse keys rotate 1f3a5b7c --overlap 1h
   packhorse keys list")]
 pub(crate) enum KeysCommand {
@@ -46,7 +46,7 @@ pub(crate) struct CreateArgs {
     /// Permission: infer:PATTERN (names of models; * and ? match), read or admin; may be given more than once
     #[arg(long = "scope", required = true, value_name = "SCOPE")]
     scopes: Vec<Scope>,
-    /// Time after which the key is not valid any more, such as 720h [default: never]
+    /// Time after which the key is not valid any more, such as 30d [default: never]
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     expires_in: Option<Duration>,
     /// Most inference requests per second

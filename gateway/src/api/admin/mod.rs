@@ -6,6 +6,7 @@ mod artifacts;
 mod auth;
 mod backup;
 mod dashboard;
+mod document;
 mod errors;
 mod events;
 mod keys;
@@ -156,6 +157,7 @@ pub fn router(admin: Admin, inference: utoipa::openapi::OpenApi) -> Router {
         .with_state(admin)
         .split_for_parts();
     document.merge(inference);
+    document::tighten(&mut document);
     let text = document.to_pretty_json().expect("the document is JSON");
     let docs = SwaggerUi::new("/docs").config(utoipa_swagger_ui::Config::from("/openapi.json"));
     routes

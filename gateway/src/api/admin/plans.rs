@@ -107,6 +107,15 @@ pub(super) async fn list(
         let max = PlanRange::MAX_LIMIT;
         return Err(ApiError::bad_request(format!("limit: expected 1 to {max}")));
     }
+    if range
+        .before
+        .is_some_and(|before| i64::try_from(before).is_err())
+    {
+        let max = i64::MAX;
+        return Err(ApiError::bad_request(format!(
+            "before: expected 0 to {max}"
+        )));
+    }
     let before = range.before.map(Generation);
     let plans = admin.store.plan_summaries(before, range.limit).await?;
     Ok(Json(plans.into_iter().map(summary).collect()))

@@ -128,7 +128,7 @@ pub(super) struct PairTableKey {
     get, path = "/v1/profiles/pairs", tag = "profiles", security(("admin" = [])),
     params(PairTableKey),
     responses(
-        (status = 200, description = "The pairs, with a header line unless there are none", body = String,
+        (status = 200, description = "The pairs, with a header line", body = String,
          content_type = "text/csv"),
         (status = "default", description = "Any failure", body = ErrorBody),
     )

@@ -111,12 +111,13 @@ async fn recorded_kernels_are_kept_until_the_profile_is_another() {
 #[tokio::test]
 async fn measured_pairs_are_kept_and_replaced() {
     let gateway = Gateway::start().await;
-    assert_eq!(csv(&gateway, "/pairs?device_kind=T4").await, "");
     let table = pairs("m:1", "m:1", 30.0, 1);
+    let header = format!("{}\n", table.lines().next().unwrap());
+    assert_eq!(csv(&gateway, "/pairs?device_kind=T4").await, header);
     let answer = gateway.admin(Method::PUT, ON_T4, table.clone()).await;
     assert_eq!(answer.status, 204, "{answer:?}");
     assert_eq!(csv(&gateway, "/pairs?device_kind=T4").await, table);
-    assert_eq!(csv(&gateway, "/pairs?device_kind=V100").await, "");
+    assert_eq!(csv(&gateway, "/pairs?device_kind=V100").await, header);
 
     for (body, problem) in [
         (pairs("m", "m", 0.0, 1), "line 2: latency_a_ms"),
@@ -132,9 +133,12 @@ async fn measured_pairs_are_kept_and_replaced() {
     assert!(unnamed.error(400).contains("device_kind"));
     let gateway = gateway.restarted().await;
     assert_eq!(csv(&gateway, "/pairs?device_kind=T4").await, table);
-    let none = gateway.admin(Method::PUT, ON_T4, "").await;
+    let empty = gateway.admin(Method::PUT, ON_T4, "").await.error(400);
+    assert_eq!(empty, "line 1: the header has no column model_a");
+    assert_eq!(csv(&gateway, "/pairs?device_kind=T4").await, table);
+    let none = gateway.admin(Method::PUT, ON_T4, header.clone()).await;
     assert_eq!(none.status, 204, "{none:?}");
-    assert_eq!(csv(&gateway, "/pairs?device_kind=T4").await, "");
+    assert_eq!(csv(&gateway, "/pairs?device_kind=T4").await, header);
 }
 
 /// Two models of which each replica needs nearly half of the only device when it is alone.
