@@ -67,6 +67,8 @@ enum Bench {
     Placement(bench::placement::Options),
     /// Measures the decisions per second of the serving engine, and the speed of the simulator.
     Engine(bench::engine::Options),
+    /// Measures the cost of the control plane's decisions at 1,000 nodes and 2,000 models.
+    Control(bench::control::Options),
     /// Measures goodput and the time of refusals over the offered load.
     Overload(bench::overload::Options),
 }
@@ -78,6 +80,7 @@ fn main() -> anyhow::Result<()> {
         Chore::Bench(Bench::Gateway(options)) => bench::run(&options),
         Chore::Bench(Bench::Placement(options)) => bench::placement::run(&options),
         Chore::Bench(Bench::Engine(options)) => bench::engine::run(&options),
+        Chore::Bench(Bench::Control(options)) => bench::control::run(&options),
         Chore::Bench(Bench::Overload(options)) => bench::overload::run(&options),
         Chore::Experiments { options } => experiments::run(&options),
         Chore::Fuzz(options) => fuzz::run(&options),

@@ -18,8 +18,8 @@ use utoipa::ToSchema;
 
 pub use key::{CreatedKey, KeyRequest, KeyRotation, KeyView, Scope, UnknownScope};
 pub use model::{
-    ArtifactView, ModelChange, ModelGoodput, ModelRegistration, ModelState, ModelView,
-    ProfilingView, Promotion, ReplicaView, TotalGoodput,
+    ArtifactView, MeasuredRateView, ModelChange, ModelGoodput, ModelRegistration, ModelState,
+    ModelView, PredictedGoodputView, ProfilingView, Promotion, ReplicaView, TotalGoodput,
 };
 pub use node::{DeviceView, NodeState, NodeTokenView, NodeView};
 pub use plan::{

@@ -171,6 +171,12 @@ pub struct ModelView {
     /// The rate to plan for: `declared`, `measured`, `max` or `min`.
     #[serde(default)]
     pub rate: RateMode,
+    /// The measured rate; null before the model's requests were counted.
+    #[serde(default)]
+    pub measured: Option<MeasuredRateView>,
+    /// The goodput that the plan predicted beside the observed one, in the last period of 5 s; null before it was sampled under a plan.
+    #[serde(default)]
+    pub predicted: Option<PredictedGoodputView>,
     /// The largest number of requests in the model's queue; null if the gateway's `--queue-limit` applies.
     #[serde(default)]
     pub queue_limit: Option<u32>,
@@ -197,6 +203,33 @@ pub struct ModelView {
     pub profiling: Vec<ProfilingView>,
     /// The replicas of the current plan, and those of earlier plans that still run.
     pub replicas: Vec<ReplicaView>,
+}
+
+/// The measured request rate of a model, in requests per second.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct MeasuredRateView {
+    /// The expected rate.
+    pub rate_rps: f64,
+    /// The lower end of the interval that contains the rate with a probability of 95 %.
+    pub low_rps: f64,
+    /// The upper end of that interval.
+    pub high_rps: f64,
+    /// The rate that the next plan is made for, which follows from the measured and the declared one.
+    pub planned_rps: f64,
+}
+
+/// The goodput of a model, predicted for the requests that arrived, and observed.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct PredictedGoodputView {
+    /// The requests per second that arrived.
+    pub offered_rps: f64,
+    /// The requests per second that the plan expected to be answered within the SLO.
+    pub predicted_rps: f64,
+    /// The requests per second that were answered within the SLO.
+    pub observed_rps: f64,
+    /// The observed goodput of the last hour over the predicted one, minus 1: negative if it is worse than predicted. Null while there
+    /// is nothing to compare.
+    pub bias: Option<f64>,
 }
 
 /// The progress of a measurement.

@@ -25,6 +25,10 @@ pub struct PlanView {
     pub solve_ms: f64,
     /// The sum of the models' predicted goodput, in requests per second.
     pub predicted_goodput_rps: f64,
+    /// The observed goodput of the last hour over the predicted one, minus 1, over all models: negative if it is worse than predicted.
+    /// Null while there is nothing to compare, and for plans that are not the current one.
+    #[serde(default)]
+    pub bias: Option<f64>,
     /// The planned replicas.
     pub replicas: Vec<PlacementView>,
     /// The forecast of each model.

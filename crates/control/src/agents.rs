@@ -114,6 +114,7 @@ impl Controller {
             measurements,
         } = self.state.nodes.report(now, name, report)?;
         if first {
+            self.awaited.remove(name);
             self.state.rollout.touch_node(name);
         }
         for id in replicas {

@@ -349,6 +349,7 @@ impl Controller {
         if !self.state.nodes.remove(&name) {
             return;
         }
+        self.awaited.remove(&name);
         self.drains.end(&name);
         self.node_changed(&name);
         self.publications.remove_node(&name);

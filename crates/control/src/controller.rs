@@ -95,6 +95,8 @@ pub struct Controller {
     interval_due: Option<Time>,
     /// The time until which planning waits for the nodes of the current plan.
     settled_by: Time,
+    /// The nodes of the stored plan that have not reported since the start, and are neither lost nor removed.
+    pub(crate) awaited: BTreeSet<NodeName>,
     /// The number of nodes that have lost their leases within the present lease time, and its begin.
     recent_losses: (Time, usize),
     pub(crate) drains: Drains,
@@ -163,6 +165,7 @@ impl Controller {
             sample_due: now + config.sample_period,
             interval_due: config.replan_interval.map(|interval| now + interval),
             settled_by,
+            awaited: BTreeSet::new(),
             recent_losses: (now, 0),
             drains: Drains::default(),
             unstored: Unstored::default(),
@@ -170,6 +173,11 @@ impl Controller {
             last_call: now,
             config,
         };
+        let nodes = &controller.state.nodes;
+        let planned = controller.state.rollout.planned();
+        let used = planned.map(|replica| replica.spec.device.node());
+        let awaited = used.filter(|node| nodes.get(node).is_some());
+        controller.awaited = awaited.cloned().collect();
         controller.serve_restored();
         controller.request_plan(now, PlanReason::GatewayStarted);
         controller.settle(now);
@@ -317,13 +325,7 @@ impl Controller {
         if self.recent_losses.1 > 1 && self.recent_losses.1 > self.state.nodes.count_held() {
             return false;
         }
-        let mut used: BTreeSet<&NodeName> = BTreeSet::new();
-        let planned = self.state.rollout.planned();
-        used.extend(planned.map(|replica| replica.spec.device.node()));
-        used.into_iter().all(|node| {
-            let node = self.state.nodes.get(node);
-            node.is_none_or(|node| node.report.is_some() || node.is_lost())
-        })
+        self.awaited.is_empty()
     }
 
     /// Ends the leases that are over. If most nodes lose theirs at once, planning waits for them: a plan for those that are left
@@ -345,6 +347,7 @@ impl Controller {
             self.settled_by = now + self.config.lease;
         }
         for (name, _) in expired {
+            self.awaited.remove(&name);
             self.node_changed(&name);
             self.state.rollout.touch_node(&name);
             self.announcements.node(&name);

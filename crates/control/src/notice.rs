@@ -75,6 +75,8 @@ pub enum PlanNotice {
 pub enum Drift {
     /// The rate of arrivals.
     Rate,
+    /// The latency: fewer requests are answered within the SLO than predicted.
+    Latency,
     /// The batch times, which are slowed by neighbours.
     Slowdown,
 }

@@ -91,6 +91,13 @@ pub enum PlanReason {
         /// The observed batch time over the assumed one.
         ratio: f64,
     },
+    /// Fewer requests of a model are answered within the SLO than the current plan assumes.
+    Late {
+        /// The model.
+        model: ModelId,
+        /// The observed goodput over the predicted one.
+        ratio: f64,
+    },
     /// The placement policy was changed to the one of this name.
     PolicyChanged(String),
     /// The options of the placement policy were changed.
@@ -105,7 +112,11 @@ impl PlanReason {
     pub(crate) fn is_observation(&self) -> bool {
         matches!(
             self,
-            Self::Rate { .. } | Self::Drift { .. } | Self::Interval | Self::GatewayStarted
+            Self::Rate { .. }
+                | Self::Drift { .. }
+                | Self::Late { .. }
+                | Self::Interval
+                | Self::GatewayStarted
         )
     }
 }
@@ -171,6 +182,13 @@ impl fmt::Display for PlanReason {
             }
             Self::DrainOverdue(node) => write!(f, "the time to drain node {node} is over"),
             Self::Interval => write!(f, "the time between two plans has passed"),
+            Self::Late { model, ratio } => {
+                let part = 100.0 * ratio;
+                write!(
+                    f,
+                    "{part:.0} % of the predicted requests of model {model} are answered in time"
+                )
+            }
             Self::Drift { model, ratio } => {
                 write!(f, "model {model} takes {ratio:.2} times as long as assumed")
             }
@@ -349,6 +367,13 @@ mod tests {
             (
                 PlanReason::Interval,
                 "the time between two plans has passed",
+            ),
+            (
+                PlanReason::Late {
+                    model: "m:1".parse().unwrap(),
+                    ratio: 0.5,
+                },
+                "50 % of the predicted requests of model m:1 are answered in time",
             ),
             (
                 PlanReason::Drift {

@@ -7,12 +7,21 @@ use std::{
 
 use packhorse_cluster::{ModelId, Time};
 
-use crate::{event::RequestCounts, record::Forecast};
+use crate::{event::RequestCounts, plan_reason::PlanReason, record::Forecast};
 
 /// The length of a bucket.
 const BUCKET: Duration = Duration::from_mins(5);
 /// The number of buckets of a model: one hour.
 const BUCKETS: usize = 12;
+
+/// The least predicted requests of a period for which its goodput counts.
+const LEAST_REQUESTS: f64 = 50.0;
+/// The part of the predicted goodput below which requests are late.
+const LATE: f64 = 0.8;
+/// The part of the predicted goodput to which a model that was planned for must return before another plan is requested for it.
+const RECOVERED: f64 = 0.9;
+/// The number of successive late periods after which a new plan is requested.
+const LATE_PERIODS: u32 = 2;
 
 /// The predicted and observed goodput of all models.
 #[derive(Debug, Default)]
@@ -27,6 +36,12 @@ struct History {
     counted: Option<RequestCounts>,
     buckets: VecDeque<Bucket>,
     last: Option<PredictedGoodput>,
+    /// The part of the predicted requests of the last period that was answered in time; none if there were too few.
+    part: Option<f64>,
+    /// The number of successive late periods.
+    late: u32,
+    /// True once a plan was requested, until the model has recovered.
+    is_planned_for: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -75,6 +90,26 @@ impl Predictions {
         }
     }
 
+    /// Returns the reasons for a new plan after a period: the models that are late for long enough. In a period that does not count,
+    /// models can only recover.
+    pub(crate) fn late(&mut self, counts: bool) -> Vec<PlanReason> {
+        let mut reasons = Vec::new();
+        for (model, history) in &mut self.models {
+            let Some(ratio) = history.part.take() else {
+                continue;
+            };
+            history.is_planned_for &= ratio < RECOVERED;
+            let is_late = counts && ratio < LATE;
+            history.late = if is_late { history.late + 1 } else { 0 };
+            if history.late >= LATE_PERIODS && !history.is_planned_for {
+                history.is_planned_for = true;
+                let model = model.clone();
+                reasons.push(PlanReason::Late { model, ratio });
+            }
+        }
+        reasons
+    }
+
     /// Returns the goodput of a model; `None` before it was sampled under a plan.
     pub(crate) fn of(&self, model: &ModelId) -> Option<PredictedGoodput> {
         self.models.get(model)?.last
@@ -94,6 +129,7 @@ impl History {
         // Beyond the rate that was planned for, the plan promises no more than its goodput.
         let predicted = (arrived * share).min(goodput * seconds);
         let observed = counts.within_slo as f64;
+        self.part = (predicted >= LEAST_REQUESTS).then(|| observed / predicted);
         match self.buckets.back_mut() {
             Some(bucket) if now.saturating_since(bucket.begin) < BUCKET => {
                 bucket.observed += observed;
@@ -162,6 +198,16 @@ mod tests {
         assert!((goodput.bias.unwrap() + 0.25).abs() < 1e-9);
         let above = pass(&mut predictions, 2000, 800).unwrap();
         assert!((above.predicted_rps - 80.0).abs() < 1e-9);
+        // Two late periods are a reason, once until the model has recovered.
+        assert_eq!(predictions.late(true), []);
+        for (within_slo, late) in [(900, 0), (500, 0), (500, 1), (500, 0), (750, 0), (790, 0)] {
+            pass(&mut predictions, 1000, within_slo);
+            assert_eq!(predictions.late(true).len(), late, "{within_slo}");
+        }
+        for (counts, late) in [(false, 0), (true, 0), (true, 1)] {
+            pass(&mut predictions, 1000, 500);
+            assert_eq!(predictions.late(counts).len(), late);
+        }
         // After an hour as predicted, the beginning is forgotten.
         for _ in 0..370 {
             pass(&mut predictions, 100, 80);

@@ -37,10 +37,14 @@ impl Controller {
         if self.state.plan.record.is_some() && !self.planning.is_pending() {
             reasons.extend(self.rates.drifted(&self.state.models));
         }
+        // While replicas start, requests are late because of that.
+        let late = self.predictions.late(self.announcements.completed);
+        reasons.extend(late);
         for reason in reasons {
             let drift = match &reason {
                 PlanReason::Rate { model, .. } => Some((model.clone(), Drift::Rate)),
                 PlanReason::Drift { model, .. } => Some((model.clone(), Drift::Slowdown)),
+                PlanReason::Late { model, .. } => Some((model.clone(), Drift::Latency)),
                 _ => None,
             };
             if let Some((model, drift)) = drift {

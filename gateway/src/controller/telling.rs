@@ -63,6 +63,7 @@ impl Task {
                     subject: Some(Subject::Model(id)),
                     state: match drift {
                         Drift::Rate => EventState::Rate,
+                        Drift::Latency => EventState::Latency,
                         Drift::Slowdown => EventState::Slowdown,
                     },
                     reason: None,

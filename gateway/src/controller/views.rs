@@ -3,8 +3,8 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use packhorse_api::{
-    DeviceView, ForecastView, ModelView, NodeView, PlacementView, PlanView, PolicyInfo, PolicyView,
-    ProfilingView, ReplicaView,
+    DeviceView, ForecastView, MeasuredRateView, ModelView, NodeView, PlacementView, PlanView,
+    PolicyInfo, PolicyView, PredictedGoodputView, ProfilingView, ReplicaView,
 };
 use packhorse_cluster::{
     DeviceId, DeviceKind, ModelId, ModelName, ModelState, ModelVersion, NodeName, Program, Replica,
@@ -75,6 +75,8 @@ impl Task {
             slo_ms: spec.slo.as_nanos() as f64 / 1e6,
             rate_rps: spec.rate,
             rate: spec.rate_mode,
+            measured: self.measured_rate_view(id),
+            predicted: self.predicted_view(id),
             queue_limit: spec.queue_limit,
             share_pct: controller.share(id),
             split: split.split,
@@ -91,6 +93,26 @@ impl Task {
                 .filter_map(|replica| self.replica_view(replica))
                 .collect(),
         }
+    }
+
+    fn measured_rate_view(&self, id: &ModelId) -> Option<MeasuredRateView> {
+        let measured = self.controller().measured_rate(id)?;
+        Some(MeasuredRateView {
+            rate_rps: measured.rate.get(),
+            low_rps: measured.low.get(),
+            high_rps: measured.high.get(),
+            planned_rps: self.controller().planned_rate(id)?.get(),
+        })
+    }
+
+    fn predicted_view(&self, id: &ModelId) -> Option<PredictedGoodputView> {
+        let goodput = self.controller().predicted_goodput(id)?;
+        Some(PredictedGoodputView {
+            offered_rps: goodput.offered_rps,
+            predicted_rps: goodput.predicted_rps,
+            observed_rps: goodput.observed_rps,
+            bias: goodput.bias,
+        })
     }
 
     /// Returns a replica in the form of the API; `None` if its device is unknown.
@@ -161,6 +183,7 @@ impl Task {
     pub(super) fn plan_view(&self) -> Option<PlanView> {
         let record = self.controller().plan()?;
         let mut view = plan_view(record);
+        view.bias = self.controller().total_bias();
         let counts = replica_counts(record.replicas.iter().map(|replica| &replica.spec));
         let forecasts = self.controller().forecasts().values();
         view.models = forecasts
@@ -200,6 +223,7 @@ pub(crate) fn plan_view(plan: &PlanRecord) -> PlanView {
         reason: plan.reason.clone(),
         solve_ms: plan.solve_ms,
         predicted_goodput_rps: 0.0,
+        bias: None,
         replicas: plan.replicas.iter().filter_map(placement).collect(),
         models: forecasts
             .map(|forecast| forecast_view(forecast, &counts))
@@ -221,6 +245,7 @@ pub(super) fn draft_view(draft: &DraftPlan, reason: String) -> PlanView {
         reason,
         solve_ms: draft.solve_ms,
         predicted_goodput_rps: 0.0,
+        bias: None,
         replicas: draft.replicas.iter().filter_map(placement).collect(),
         models: forecasts
             .map(|forecast| forecast_view(forecast, &counts))

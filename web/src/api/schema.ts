@@ -1,4 +1,4 @@
-// Generated from openapi/gateway.json (sha256 dea61ccd00ead225c976df7d7cf1dcb3b09386870bf50bb44e0fd974805f89c3) by cargo xtask web.
+// Generated from openapi/gateway.json (sha256 da798382c9524959ce2a58caa51c4c5738d60fd88f25c4364560d38373251ab3) by cargo xtask web.
 
 export type paths = Record<string, never>;
 export type webhooks = Record<string, never>;
@@ -597,6 +597,29 @@ export interface components {
             /** @description The versions of the agent protocol that the agent speaks. */
             protocol?: components["schemas"]["ProtocolRange"];
         };
+        /** @description The measured request rate of a model, in requests per second. */
+        MeasuredRateView: {
+            /**
+             * Format: double
+             * @description The upper end of that interval.
+             */
+            high_rps: number;
+            /**
+             * Format: double
+             * @description The lower end of the interval that contains the rate with a probability of 95 %.
+             */
+            low_rps: number;
+            /**
+             * Format: double
+             * @description The rate that the next plan is made for, which follows from the measured and the declared one.
+             */
+            planned_rps: number;
+            /**
+             * Format: double
+             * @description The expected rate.
+             */
+            rate_rps: number;
+        };
         /** @description Changes the SLO, rate, rate mode, queue limit or split of a model. Absent fields stay unchanged. */
         ModelChange: {
             /**
@@ -812,10 +835,12 @@ export interface components {
              * @description The largest number of rows in one batch; 0 for a model without a batch dimension.
              */
             max_batch_size: number;
+            measured?: components["schemas"]["MeasuredRateView"] | null;
             /** @description The name that clients use. */
             name: string;
             /** @description The declared outputs. */
             outputs: components["schemas"]["TensorSpec"][];
+            predicted?: components["schemas"]["PredictedGoodputView"] | null;
             /** @description The kinds of device for which the model has a profile. */
             profiled_on: string[];
             /** @description The measurements that are assigned to a device and not finished. */
@@ -1006,6 +1031,12 @@ export interface components {
         /** @description A plan: the replicas that shall run, and the goodput that the policy expects. */
         PlanView: {
             /**
+             * Format: double
+             * @description The observed goodput of the last hour over the predicted one, minus 1, over all models: negative if it is worse than predicted.
+             *     Null while there is nothing to compare, and for plans that are not the current one.
+             */
+            bias?: number | null;
+            /**
              * Format: int64
              * @description The time at which the plan was stored, in milliseconds since 1970; null for a plan that is not stored.
              */
@@ -1119,6 +1150,30 @@ export interface components {
             policies: components["schemas"]["PolicyInfo"][];
             /** @description The placement policy. */
             policy: string;
+        };
+        /** @description The goodput of a model, predicted for the requests that arrived, and observed. */
+        PredictedGoodputView: {
+            /**
+             * Format: double
+             * @description The observed goodput of the last hour over the predicted one, minus 1: negative if it is worse than predicted. Null while there
+             *     is nothing to compare.
+             */
+            bias?: number | null;
+            /**
+             * Format: double
+             * @description The requests per second that were answered within the SLO.
+             */
+            observed_rps: number;
+            /**
+             * Format: double
+             * @description The requests per second that arrived.
+             */
+            offered_rps: number;
+            /**
+             * Format: double
+             * @description The requests per second that the plan expected to be answered within the SLO.
+             */
+            predicted_rps: number;
         };
         /** @description Devices to add. */
         PreviewDevices: {

@@ -54,7 +54,11 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn measure<T: for<'a> Deserialize<'a>>(package: &str, bench: &str) -> anyhow::Result<Vec<T>> {
+/// Runs a benchmark that prints a JSON object per line.
+pub(super) fn measure<T: for<'a> Deserialize<'a>>(
+    package: &str,
+    bench: &str,
+) -> anyhow::Result<Vec<T>> {
     let output = Command::new("cargo")
         .current_dir(root())
         .args(["bench", "--package", package, "--bench", bench])

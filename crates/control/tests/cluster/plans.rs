@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use packhorse_cluster::{Discipline, ModelId, ModelState, NodeName, ReplicaId, Time};
 use packhorse_control::{
-    Command, DeviceNotice, ModelSpecChange, Notice, PlanNotice, Problem, record,
+    Command, DeviceNotice, Drift, ModelSpecChange, Notice, PlanNotice, Problem, record,
 };
 
 use crate::{
@@ -264,6 +264,35 @@ fn a_plan_that_is_not_worth_its_cost_is_not_executed_and_the_event_says_so() {
     assert_eq!(cluster.worker_starts(), starts + 1);
     assert!(cluster.count_notices(since, |n| is_plan(n, PlanNotice::Adopted)) > 0);
     assert!(cluster.interruptions.values().all(|count| *count == 0));
+}
+
+#[test]
+fn requests_that_are_late_and_batches_that_are_slow_are_reasons_to_plan_again() {
+    for (drift, in_time, slowdown) in [(Drift::Latency, 0.5, 1.0), (Drift::Slowdown, 1.0, 1.6)] {
+        let mut cluster = serving_cluster(&[8192], &[("a:1", 100.0)]);
+        let id: ModelId = "a:1".parse().unwrap();
+        cluster.traffic.insert(id.clone(), 100.0);
+        cluster.run_for(Duration::from_secs(20));
+        let (since, plans) = (cluster.now, cluster.gateway.as_ref().unwrap().plans_made);
+        let told = |cluster: &VirtualCluster| {
+            cluster.count_notices(
+                since,
+                |n| matches!(n, Notice::Drift(_, now, _) if *now == drift),
+            )
+        };
+        cluster.in_time.insert(id.clone(), in_time);
+        cluster.slowdowns.insert(id.clone(), slowdown);
+        cluster.run_for(Duration::from_secs(21));
+        assert_eq!(told(&cluster), 1, "{drift:?}");
+        assert!(cluster.gateway.as_ref().unwrap().plans_made > plans);
+        // It is said once.
+        cluster.run_for(Duration::from_mins(1));
+        assert_eq!(told(&cluster), 1, "{drift:?}");
+        let goodput = cluster.controller().predicted_goodput(&id).unwrap();
+        assert!((goodput.observed_rps / goodput.predicted_rps - in_time).abs() < 0.01);
+        let bias = goodput.bias.unwrap();
+        assert_eq!(bias < -0.1, in_time < 1.0, "{bias}");
+    }
 }
 
 #[test]

@@ -85,6 +85,8 @@ pub(crate) struct VirtualCluster {
     pub(crate) traffic: BTreeMap<ModelId, f64>,
     /// The factor of each model's batch times over those of its profile.
     pub(crate) slowdowns: BTreeMap<ModelId, f64>,
+    /// The part of each model's requests that is answered within the SLO, where it is not all.
+    pub(crate) in_time: BTreeMap<ModelId, f64>,
     /// The way in which the policy's answers are changed.
     pub(crate) policy_fault: PolicyFault,
     pub(crate) notices: Vec<(Time, Notice)>,
@@ -151,6 +153,7 @@ impl VirtualCluster {
             machines: BTreeMap::new(),
             traffic: BTreeMap::new(),
             slowdowns: BTreeMap::new(),
+            in_time: BTreeMap::new(),
             policy_fault: PolicyFault::None,
             notices: Vec::new(),
             invariants: Invariants::default(),
@@ -544,7 +547,8 @@ impl VirtualCluster {
             if links.is_empty() {
                 continue;
             }
-            counts.within_slo += requests;
+            let in_time = self.in_time.get(model).copied().unwrap_or(1.0);
+            counts.within_slo += (requests as f64 * in_time) as u64;
             let slowdown = self.slowdowns.get(model).copied().unwrap_or(1.0);
             for (id, link) in &links {
                 let work: &mut ComputedWork = sample.work.entry(**id).or_default();

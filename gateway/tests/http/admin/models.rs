@@ -140,6 +140,13 @@ async fn a_model_is_registered_read_changed_and_removed() {
         (view["slo_ms"].as_f64(), view["rate_rps"].as_f64()),
         (Some(150.0), Some(80.0))
     );
+    // Nothing has arrived, so that the declared rate is all that is known of the measured one.
+    let measured = &view["measured"];
+    let rate = |field: &str| measured[field].as_f64().unwrap();
+    assert!((rate("rate_rps") - 80.0).abs() < 1e-6, "{measured}");
+    assert!(rate("low_rps") < 80.0 && rate("high_rps") > 80.0);
+    assert!(rate("planned_rps") >= 80.0, "{measured}");
+    assert!(view["predicted"].is_null(), "{view}");
     for bad in [
         json!({"slo_ms": 0}),
         json!({"rate_rps": -1}),
