@@ -1,7 +1,7 @@
 // A gateway and agents with simulated devices, as processes in a folder of their own.
 import { spawn } from "node:child_process";
 import { createHash } from "node:crypto";
-import { mkdtempSync, openSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { mkdtempSync, openSync, readdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { request, Agent } from "node:http";
 import { tmpdir } from "node:os";
 import { fileURLToPath } from "node:url";
@@ -126,6 +126,20 @@ export class Cluster {
     };
   }
 
+  /** The workers of agents that were killed: they outlive their agents. */
+  #left() {
+    return readdirSync("/proc")
+      .filter((entry) => /^\d+$/.test(entry))
+      .map(Number)
+      .filter((pid) => {
+        try {
+          return pid !== process.pid && readFileSync(`/proc/${pid}/cmdline`, "utf8").includes(this.folder);
+        } catch {
+          return false;
+        }
+      });
+  }
+
   async stop() {
     this.#stopped = true;
     for (const child of this.#children.reverse()) {
@@ -134,6 +148,7 @@ export class Cluster {
       child.kill("SIGTERM");
       await ended;
     }
+    for (const pid of this.#left()) process.kill(pid, "SIGKILL");
     rmSync(this.folder, { recursive: true, force: true });
   }
 }
