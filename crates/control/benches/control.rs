@@ -339,9 +339,9 @@ fn main() {
         .collect();
     let count = changes.len();
     let took = seconds(|| {
-        changes
-            .into_iter()
-            .for_each(|change| driven.command(change))
+        for change in changes {
+            driven.command(change);
+        }
     });
     print(
         "a status with two changed replicas",
@@ -370,9 +370,9 @@ fn main() {
         .map(|number| Command::Register(Box::new(spec(MODELS + number)), 1))
         .collect();
     let took = seconds(|| {
-        registrations
-            .into_iter()
-            .for_each(|command| driven.command(command))
+        for command in registrations {
+            driven.command(command);
+        }
     });
     print("a registration", MODELS, took, 1000, 0.0);
 

@@ -99,7 +99,7 @@ async fn the_listeners_do_not_answer_for_each_other() {
 async fn unknown_paths_and_methods_are_json_errors() {
     let gateway = Gateway::start().await;
     gateway.get("/v1/nothing").await.error(404);
-    gateway.get("/").await.error(404);
+    gateway.get("/nothing").await.error(404);
     gateway.delete("/v1/policy").await.error(405);
     gateway.put("/metrics", &Value::Null).await.error(405);
 }
