@@ -26,7 +26,7 @@ pub use arrival_schedule::{ArrivalSchedule, ArrivalScheduleError};
 pub use bench_counters::BenchCounters;
 pub use csv_report::reports_to_csv;
 pub use curves::Curves;
-pub use options::{DispatchOptions, Estimate, Replanning};
+pub use options::{DispatchOptions, Estimate, Recorded, Replanning};
 pub use packhorse_serving::DeadlineOptions;
 pub use polish::{PolishedPlan, polish};
 pub use rate::Rate;

@@ -1,8 +1,12 @@
 //! Options of a run: the dispatch of requests, and replanning.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
-use packhorse_cluster::{Discipline, ModelForecast, Plan, PlannedReplica, Problem};
+use packhorse_cluster::{Discipline, ModelForecast, Plan, PlannedReplica, Problem, Time};
+use packhorse_control::{
+    Config, Event,
+    record::{PlanRecord, StoredCluster},
+};
 use packhorse_serving::DeadlineOptions;
 
 /// The dispatch discipline of a run, and its options.
@@ -36,4 +40,37 @@ pub struct Replanning<'a> {
     /// Makes a plan for the problem of the moment: the scenario's, with the measured rates, the devices that are not lost, the
     /// current plan, and the observations of devices. `None` keeps the plan. Devices are ordered by node.
     pub policy: &'a mut dyn FnMut(&Problem) -> Option<Plan>,
+    /// The time for which the true future rates replace the measured ones in the problem, as a bound on what measuring can reach;
+    /// `None` for the measured rates.
+    pub foresight: Option<Duration>,
+    /// Gets the history of the control plane, so that it can be replayed elsewhere; `None` to keep none.
+    pub recorder: Option<&'a mut dyn FnMut(Recorded<'_>)>,
+}
+
+impl<'a> Replanning<'a> {
+    /// Returns replanning with measured rates, of which no history is kept.
+    pub fn new(
+        every: Duration,
+        estimate: Option<Estimate>,
+        policy: &'a mut dyn FnMut(&Problem) -> Option<Plan>,
+    ) -> Self {
+        Self {
+            every,
+            estimate,
+            policy,
+            foresight: None,
+            recorder: None,
+        }
+    }
+}
+
+/// A part of the history of a run's control plane.
+#[derive(Clone, Copy, Debug)]
+pub enum Recorded<'a> {
+    /// The controller starts with these settings and this state.
+    Started(&'a Config, &'a StoredCluster),
+    /// The controller handles this event.
+    Handled(Time, &'a Event),
+    /// The controller adopts this plan.
+    Adopted(&'a Arc<PlanRecord>),
 }

@@ -103,6 +103,19 @@ impl Rate {
         self.pieces[self.piece_at(now)].at(now)
     }
 
+    /// The number of requests between two times.
+    pub fn requests_between(&self, from: Time, until: Time) -> f64 {
+        let ends = self.pieces[1..].iter().map(|piece| piece.from);
+        let ends = ends.chain([Time::MAX]);
+        self.pieces
+            .iter()
+            .zip(ends)
+            .map(|(piece, end)| (piece, piece.from.max(from), end.min(until)))
+            .filter(|(_, from, until)| from < until)
+            .map(|(piece, from, until)| piece.requests_between(from, until))
+            .sum()
+    }
+
     /// The index of the piece that contains a time.
     fn piece_at(&self, now: Time) -> usize {
         let begun = self.pieces.partition_point(|piece| piece.from <= now);
@@ -228,6 +241,15 @@ pub(crate) mod tests {
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
+
+        #[test]
+        fn the_requests_between_two_times_are_the_integral(
+            rate in rates(), from in 0_u64..12_000, length in 0_u64..12_000,
+        ) {
+            let (from, until) = (at(from), at(from + length));
+            let (exact, sum) = (rate.requests_between(from, until), integral(&rate, from, until));
+            prop_assert!((exact - sum).abs() < 1e-4, "{exact} and {sum}");
+        }
 
         #[test]
         fn the_integral_until_the_time_after_requests_is_their_number(

@@ -2,7 +2,7 @@
 
 use std::{fmt, time::Duration};
 
-use packhorse_cluster::{Explanation, ModelForecast, Plan};
+use packhorse_cluster::{Explanation, Plan};
 use packhorse_control::{Comparison, PlanningInput, Solution, SolveError};
 use packhorse_placement::{Budget, FALLBACK_POLICY, PlaceError};
 
@@ -68,36 +68,10 @@ pub(super) fn solve(input: &PlanningInput, budget: Duration) -> Result<Solution,
         error: error.to_string(),
     })?;
     Ok(Solution {
-        comparison: compared(input, &plan),
+        comparison: Comparison::new(input, &plan, packhorse_placement::estimate),
         plan,
         solve_ms: start.elapsed().as_secs_f64() * 1e3,
         fallback,
-    })
-}
-
-/// Returns the goodput of a plan and of the current replicas by the same estimate; `None` if there are none to compare with, or the
-/// plan is not judged.
-fn compared(input: &PlanningInput, plan: &Plan) -> Option<Comparison> {
-    let is_judged = input.reasons.all_observations();
-    if !is_judged || input.problem.current.is_empty() || !plan.violations(&input.problem).is_empty()
-    {
-        return None;
-    }
-    let current = Plan {
-        policy: plan.policy,
-        replicas: input.problem.current.clone(),
-        models: plan.models.clone(),
-    };
-    // Where the current replicas are no longer valid, there is nothing to keep.
-    if !current.violations(&input.problem).is_empty() {
-        return None;
-    }
-    let estimate = |plan: &Plan| -> Vec<ModelForecast> {
-        packhorse_placement::estimate(&input.problem, &plan.replicas)
-    };
-    Some(Comparison {
-        proposed: estimate(plan),
-        current: estimate(&current),
     })
 }
 

@@ -7,7 +7,7 @@ use std::{
 };
 
 use packhorse_api::agent::{GpuStatus, LeaseGrant, ProtocolRange};
-use packhorse_cluster::{NodeName, WantedState};
+use packhorse_cluster::{NodeName, Time, WantedState};
 use packhorse_control::{
     Command, CommandError, Controller, Effect, Event, Receipt, RequestKey, Sample, ServeChange,
     SolveError, Write,
@@ -111,12 +111,26 @@ impl Task {
             policy = controller.policy(),
             "restored the state of the cluster"
         );
+        Ok(Self::new(
+            controller, config, store, data_plane, events, findings,
+        ))
+    }
+
+    /// Returns the owner of a state machine.
+    fn new(
+        controller: Controller,
+        config: &ControllerConfig,
+        store: Store,
+        data_plane: DataPlane,
+        events: EventLog,
+        findings: Findings,
+    ) -> Self {
         let (outcomes, received_outcomes) = mpsc::unbounded_channel();
         let (to_store, queued) = mpsc::unbounded_channel();
         let writer = tokio::spawn(writer::run(store, queued, outcomes.clone()));
-        Ok(Self {
+        Self {
             controller,
-            clock,
+            clock: data_plane.clock(),
             data_plane,
             events,
             findings,
@@ -129,7 +143,7 @@ impl Task {
             next_request: 0,
             wanted: BTreeMap::new(),
             lease: config.lease,
-        })
+        }
     }
 
     /// Runs until it is stopped, and then until all writes are carried out.
@@ -154,12 +168,16 @@ impl Task {
         let mut received = Vec::with_capacity(MESSAGES_AT_ONCE);
         let mut changed = Vec::with_capacity(MESSAGES_AT_ONCE);
         loop {
-            self.carry_out_effects();
+            let now = self.clock.now();
+            self.carry_out_effects(now);
             let wake = self.clock.instant(self.controller.poll_timeout());
             tokio::select! {
                 () = stop.cancelled() => return,
                 _ = messages.recv_many(&mut received, MESSAGES_AT_ONCE) => {}
-                Some(outcome) = self.received_outcomes.recv() => self.take_outcome(outcome),
+                Some(outcome) = self.received_outcomes.recv() => {
+                    let now = self.clock.now();
+                    self.take_outcome(now, outcome);
+                }
                 count = links.recv_many(&mut changed, MESSAGES_AT_ONCE) => {
                     if count == 0 {
                         return;
@@ -167,20 +185,21 @@ impl Task {
                 }
                 () = tokio::time::sleep_until(wake) => {}
             }
+            let now = self.clock.now();
             for (replica, link) in changed.drain(..) {
-                self.handle(Event::LinkChanged(replica, link));
+                self.handle(now, Event::LinkChanged(replica, link));
             }
             for message in received.drain(..) {
-                self.take(message);
+                self.take(now, message);
             }
         }
     }
 
-    fn handle(&mut self, event: Event) {
-        self.controller.handle(self.clock.now(), event);
+    fn handle(&mut self, now: Time, event: Event) {
+        self.controller.handle(now, event);
     }
 
-    fn take(&mut self, message: Message) {
+    fn take(&mut self, now: Time, message: Message) {
         match message {
             Message::Command(command, then) => {
                 let request = RequestKey(self.next_request);
@@ -190,7 +209,7 @@ impl Task {
                     Command::TakeLease(node, _) => Some(node.clone()),
                     _ => None,
                 };
-                self.handle(Event::Requested(request, command));
+                self.handle(now, Event::Requested(request, command));
                 // Its agent may wait for the wanted state from now on.
                 if let Some(node) = leased.filter(|node| self.controller.node(node).is_some()) {
                     self.wanted_sender(&node);
@@ -198,26 +217,25 @@ impl Task {
             }
             Message::Read(read) => {
                 // What was commanded before is carried out before it is read.
-                self.carry_out_effects();
+                self.carry_out_effects(now);
                 read(self);
             }
         }
     }
 
-    fn take_outcome(&mut self, outcome: Outcome) {
+    fn take_outcome(&mut self, now: Time, outcome: Outcome) {
         match outcome {
-            Outcome::Stored(receipt, result) => self.handle(Event::Stored(receipt, result)),
-            Outcome::Solved(key, result) => self.handle(Event::Solved(key, result)),
+            Outcome::Stored(receipt, result) => self.handle(now, Event::Stored(receipt, result)),
+            Outcome::Solved(key, result) => self.handle(now, Event::Solved(key, result)),
             Outcome::Sampled(sample) => {
-                self.handle(Event::Sampled(sample));
+                self.handle(now, Event::Sampled(sample));
                 self.findings.set(finding_views(self.controller.findings()));
             }
         }
     }
 
     /// Carries out effects until there is none. The changes of what is served reach the data plane together.
-    fn carry_out_effects(&mut self) {
-        let now = self.clock.now();
+    fn carry_out_effects(&mut self, now: Time) {
         let mut served = Vec::new();
         while let Some(effect) = self.controller.poll(now) {
             self.carry_out(effect, &mut served);
@@ -333,3 +351,6 @@ impl Task {
         &self.data_plane
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -279,11 +279,7 @@ impl Planner {
             let mut budget = Budget::new(REPLAN_STEPS, &|| false);
             policy.place_with(problem, &options, &mut budget).ok()
         };
-        let replanning = Replanning {
-            every,
-            estimate: Some(packhorse_placement::estimate),
-            policy: &mut replan,
-        };
+        let replanning = Replanning::new(every, Some(packhorse_placement::estimate), &mut replan);
         Ok(simulate_replanning(
             scenario, plan, replicas, dispatch, seed, replanning, progress,
         )?)

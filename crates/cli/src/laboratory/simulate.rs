@@ -6,7 +6,8 @@ use indicatif::ProgressBar;
 use packhorse_cluster::{Discipline, PlannedReplica, Time};
 use packhorse_figures::runs;
 use packhorse_simulator::{
-    PlanReport, Replanning, Report, Scenario, Totals, reports_to_csv, simulate, simulate_replanning,
+    Estimate, PlanReport, Replanning, Report, Scenario, Totals, reports_to_csv, simulate,
+    simulate_replanning,
 };
 
 use super::{
@@ -160,11 +161,8 @@ impl SimulateArgs {
         let report = match (self.replan_every, policy) {
             (Some(every), Some(policy)) => {
                 let mut policy = scenario::replanner(scenario, policy, &self.options)?;
-                let replanning = Replanning {
-                    every,
-                    estimate: Some(packhorse_placement::estimate),
-                    policy: &mut policy,
-                };
+                let estimate = Some(packhorse_placement::estimate as Estimate);
+                let replanning = Replanning::new(every, estimate, &mut policy);
                 simulate_replanning(
                     scenario,
                     plan,

@@ -9,8 +9,8 @@ use std::{collections::BTreeSet, time::Duration};
 
 use packhorse_cluster::{
     ByteCount, Conditions, DemandedModel, Device, DeviceIndex, DeviceKind, DeviceObservation,
-    IdError, ModelId, NetworkModel, NodeName, Problem, ProblemError, ProfileError, ProfileTable,
-    Program, RequestsPerSecond, Time, known_cost_per_hour, known_kind,
+    IdError, ModelId, ModelIndex, NetworkModel, NodeName, Problem, ProblemError, ProfileError,
+    ProfileTable, Program, RequestsPerSecond, Time, known_cost_per_hour, known_kind,
 };
 use packhorse_contention::{Interference, PairTable};
 
@@ -245,6 +245,26 @@ fn requests_per_second(
 }
 
 impl Scenario {
+    /// Returns the mean rate of a model between two times, in requests/s: that of the arrival process, or of the arrivals of a trace.
+    pub fn mean_rate(&self, model: ModelIndex, from: Time, until: Time) -> f64 {
+        let seconds = until.saturating_since(from).as_secs_f64();
+        if seconds <= 0.0 {
+            return 0.0;
+        }
+        let requests = match &self.simulation.arrivals {
+            Arrivals::Poisson | Arrivals::Gamma(_) => {
+                let rate = &self.workloads[model.0].rate;
+                rate.requests_between(from, until)
+            }
+            Arrivals::Trace(arrivals) => {
+                let arrivals = &arrivals[model.0];
+                let before = |time: Time| arrivals.partition_point(|&arrival| arrival < time);
+                (before(until) - before(from)) as f64
+            }
+        };
+        requests / seconds
+    }
+
     /// Reads the TOML of a scenario. `load` returns the text of a file that the scenario names, by its path there (relative to the
     /// scenario's own file), or the reason why it cannot be read.
     ///

@@ -221,7 +221,7 @@ fn bad_scenarios_are_refused_with_field_and_range() {
         ),
         (
             HEAD.replace("p.csv", "empty.csv") + MODEL,
-            "models[0].name: a has no profile",
+            "empty.csv: line 1: the header has no column device_kind",
         ),
         (with("window_s = 0"), "simulation.window_s"),
         (with("window_s = nan"), "simulation.window_s"),

@@ -53,9 +53,9 @@ impl Simulation<'_> {
 
     fn carry_out(&mut self, now: Time, control: &mut Control<'_>, effect: Effect) {
         match effect {
-            Effect::Store(receipt, _) => control.handle(now, Event::Stored(receipt, Ok(()))),
+            Effect::Store(receipt, write) => control.store(now, receipt, &write),
             Effect::Solve(key, input) => {
-                let result = control.solve(now, &input);
+                let result = control.solve(now, self.scenario, &input);
                 control.handle(now, Event::Solved(key, result));
             }
             Effect::Sample => {

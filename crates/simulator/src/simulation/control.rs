@@ -18,13 +18,13 @@ use packhorse_cluster::{
 };
 use packhorse_control::{
     Assumptions, Command, Comparison, ComputedWork, Config, Controller, Event, PlanningInput,
-    RequestKey, Sample, Solution, SolveError,
+    Receipt, RequestKey, Sample, Solution, SolveError, Write,
     record::{Forecast, ModelRecord, NodeRecord, PlanRecord, Settings, StoredCluster},
 };
 
 use crate::{
     Scenario,
-    options::{Estimate, Replanning},
+    options::{Estimate, Recorded, Replanning},
     report::ReplanningReport,
 };
 
@@ -68,7 +68,7 @@ impl<'a> Control<'a> {
         scenario: &Scenario,
         plan: &[PlannedReplica],
         discipline: Discipline,
-        replanning: Replanning<'a>,
+        mut replanning: Replanning<'a>,
     ) -> Self {
         let problem = &scenario.problem;
         let device_id = |(i, device): (usize, &Device)| {
@@ -127,6 +127,9 @@ impl<'a> Control<'a> {
                 ..Settings::default()
             },
         };
+        if let Some(record) = &mut replanning.recorder {
+            record(Recorded::Started(&config, &stored));
+        }
         let report = ReplanningReport {
             every_s: replanning.every.as_secs_f64(),
             ..ReplanningReport::default()
@@ -185,6 +188,9 @@ impl<'a> Control<'a> {
     }
 
     pub(super) fn handle(&mut self, now: Time, event: Event) {
+        if let Some(record) = &mut self.replanning.recorder {
+            record(Recorded::Handled(now, &event));
+        }
         self.controller.handle(now, event);
     }
 
@@ -194,12 +200,26 @@ impl<'a> Control<'a> {
         self.handle(now, Event::Requested(request, command));
     }
 
+    /// Stores what the controller writes, which takes no simulated time.
+    pub(super) fn store(&mut self, now: Time, receipt: Receipt, write: &Write) {
+        if let (Some(record), Write::InsertPlan(plan)) = (&mut self.replanning.recorder, write) {
+            record(Recorded::Adopted(plan));
+        }
+        self.handle(now, Event::Stored(receipt, Ok(())));
+    }
+
     /// Calls the policy.
     pub(super) fn solve(
         &mut self,
         now: Time,
+        scenario: &Scenario,
         input: &PlanningInput,
     ) -> Result<Solution, SolveError> {
+        let foreseen = self
+            .replanning
+            .foresight
+            .map(|time| self.foreseen(now, scenario, input, time));
+        let input = foreseen.as_ref().unwrap_or(input);
         let none = || SolveError::NoPlan {
             policy: input.policy.clone(),
             error: "it returned none".to_owned(),
@@ -223,11 +243,25 @@ impl<'a> Control<'a> {
             self.report.unanswered += 1;
             return Err(none());
         };
-        let comparison = self.replanning.estimate.map(|estimate| Comparison {
-            proposed: estimate(&input.problem, &plan.replicas),
-            current: estimate(&input.problem, &input.problem.current),
-        });
+        let estimate = self.replanning.estimate;
+        let comparison = estimate.and_then(|estimate| Comparison::new(input, &plan, estimate));
         Ok(solution(plan, comparison))
+    }
+
+    /// Returns the input of a policy with the true rates from now on, for a time.
+    fn foreseen(
+        &self,
+        now: Time,
+        scenario: &Scenario,
+        input: &PlanningInput,
+        time: Duration,
+    ) -> PlanningInput {
+        let mut input = input.clone();
+        for model in &mut input.problem.models {
+            let rate = scenario.mean_rate(self.models[&model.id], now, now + time);
+            model.rate = RequestsPerSecond::new(rate).expect("a mean of arrivals is a rate");
+        }
+        input
     }
 }
 

@@ -12,11 +12,7 @@ fn observe(scenario: &Scenario, replicas: &[PlannedReplica]) -> Vec<DeviceObserv
         observed.clone_from(&problem.observations);
         None
     };
-    let replanning = Replanning {
-        every: Duration::from_secs(1),
-        estimate: None,
-        policy: &mut policy,
-    };
+    let replanning = Replanning::new(Duration::from_secs(1), None, &mut policy);
     let plan = PlanReport::from_replicas(scenario, replicas);
     let discipline = Discipline::Deadline;
     let progress = &mut |_| {};

@@ -30,11 +30,7 @@ fn run_replanning(
     policy: &mut dyn FnMut(&Problem) -> Option<Plan>,
 ) -> Report {
     let plan = PlanReport::from_replicas(scenario, replicas);
-    let replanning = Replanning {
-        every: Duration::from_secs(1),
-        estimate: None,
-        policy,
-    };
+    let replanning = Replanning::new(Duration::from_secs(1), None, policy);
     let progress = &mut |_| {};
     simulate_replanning(
         scenario, plan, replicas, discipline, 1, replanning, progress,
@@ -342,11 +338,7 @@ proptest! {
                 let replicas = chosen.map(|&(model, device, batch_size)| PlannedReplica::new(ModelIndex(model), DeviceIndex(device % there), batch_size));
                 Some(plan_with(problem, replicas.collect()))
             };
-            let replanning = Replanning {
-                every: Duration::from_millis(every_ms),
-                estimate: None,
-                policy: &mut policy,
-            };
+            let replanning = Replanning::new(Duration::from_millis(every_ms), None, &mut policy);
             let report = PlanReport::from_replicas(&scenario, &initial);
             let progress = &mut |_| {};
             simulate_replanning(&scenario, report, &initial, discipline, 1, replanning, progress)
