@@ -130,9 +130,10 @@ impl Environment {
             .iter()
             .find_map(|line| line.strip_prefix("highspy=="));
         let version = version.context("highspy is one of them")?;
+        // The folder of the file itself, so that the checkout can be moved.
+        let here = "${pcfiledir}";
         let description = format!(
-            "Name: HiGHS\nDescription: linear optimisation\nVersion: {version}\nLibs: -L{0} -lhighs\nCflags: -I{0}/include\n",
-            highs.display()
+            "Name: HiGHS\nDescription: linear optimisation\nVersion: {version}\nLibs: -L{here} -lhighs\nCflags: -I{here}/include\n"
         );
         let file = highs.join("highs.pc");
         fs::write(&file, description).with_context(|| format!("write {}", file.display()))?;

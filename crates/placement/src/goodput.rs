@@ -12,7 +12,8 @@
 //! default ([`PolicyOptions::effort`]) the policy searches a second time, and the better result is the plan: if the budget ends in the
 //! second search, the plan is that of the first.
 //!
-//! Models that expect no requests get one replica where memory is left. A model that would cost the others more than it gains gets
+//! Models that expect no requests get one replica where memory is left, and those that expect few ([`rare_models`]) where the others lose
+//! less than they gain. A model that would cost the others more than it gains gets
 //! none, unless the objective is `max-min`.
 //!
 //! The policy is deterministic: its random numbers are the same in each run ([`random`]). Each estimate is one step of the budget. If
@@ -23,6 +24,7 @@ mod cells;
 mod forecast;
 mod idle_models;
 mod random;
+mod rare_models;
 mod score;
 mod search;
 mod search_limits;
@@ -72,6 +74,7 @@ impl Policy for Goodput {
         {
             (replicas, estimates) = found;
         }
+        rare_models::place_rare_models(problem, &candidates, &mut replicas, &mut estimates);
         idle_models::place_idle_models(problem, &candidates, &mut replicas);
         sort(&mut replicas);
         Ok(Plan {
@@ -297,8 +300,10 @@ fn search_without_current_finds(
         current: Vec::new(),
         ..problem.clone()
     };
+    let rare = rare_models::rare_models(problem);
     let requested = |mut replicas: Vec<PlannedReplica>| {
-        replicas.retain(|replica| problem.models[replica.model.0].rate.get() > 0.0);
+        let rate = |replica: &PlannedReplica| problem.models[replica.model.0].rate.get();
+        replicas.retain(|replica| rate(replica) > 0.0 && !rare.contains(&replica.model));
         sort(&mut replicas);
         // The search does not fill it in.
         for replica in &mut replicas {

@@ -12,6 +12,7 @@ mod intervals;
 mod page;
 mod plan_cache;
 mod planner;
+mod recorded;
 mod runner;
 mod setting;
 mod summary;

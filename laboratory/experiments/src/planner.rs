@@ -24,7 +24,7 @@ const DEPEND_ON_CONDITIONS: [&str; 1] = ["goodput"];
 const ONLY_PUBLISHED: [&str; 1] = ["herd"];
 
 /// The budget of a policy for a plan during a run, in steps, as in `packhorse simulate --replan-every`.
-const REPLAN_STEPS: u64 = 10_000_000;
+pub(crate) const REPLAN_STEPS: u64 = 10_000_000;
 
 /// A source of plans: a policy with options, or a file.
 #[derive(Clone, Debug, PartialEq)]

@@ -72,8 +72,16 @@ impl Setting {
     pub(crate) fn new(label: impl Into<String>, file: &str) -> Self {
         Self {
             label: label.into(),
+            ..Self::file(root().join(format!("scenarios/thesis/{file}.toml")))
+        }
+    }
+
+    /// Creates a setting without a label from a scenario file.
+    pub(crate) fn file(file: PathBuf) -> Self {
+        Self {
+            label: String::new(),
             part: String::new(),
-            file: root().join(format!("scenarios/thesis/{file}.toml")),
+            file,
             vision_scale: VISION_SCALE,
             simulation: Vec::new(),
         }

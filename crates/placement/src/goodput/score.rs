@@ -30,6 +30,8 @@ const CAPACITY_VALUE: f64 = 1e-4;
 const BATCH_SIZE_EXPONENT: f64 = 0.05;
 /// The fixed cost of starting a replica, so that none moves for a gain within the error of the estimate.
 const START_COST: f64 = 1.5e-3;
+/// About the fixed costs of a replica that starts, as a fraction of all requests.
+pub(super) const FIXED_COST: f64 = 2e-3;
 /// The assumed lifetime of a placement, in seconds. While a replica loads, the requests that it would serve are lost.
 const LIFETIME: f64 = 600.0;
 /// The norm of `max-min`; a larger one is closer to the minimum.

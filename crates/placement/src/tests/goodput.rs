@@ -40,6 +40,38 @@ fn an_unneeded_replica_is_not_planned() {
     assert_eq!(place("goodput", &problem).replicas.len(), 1);
 }
 
+/// The requests of a seldom used model are worth less than the start of a replica.
+#[test]
+fn a_model_with_few_requests_gets_a_replica_beside_busy_ones() {
+    for rate in [1.0, 0.01] {
+        let models = [
+            ("alexnet", 800.0, 200),
+            ("resnet50", 400.0, 200),
+            ("bert", rate, 300),
+        ];
+        let mut problem = v100s(2, &models);
+        let busy = v100s(2, &models[..2]);
+        problem.current = place("goodput", &busy).replicas;
+        let plan = place("goodput", &problem);
+        let of_bert = plan.replicas.iter().filter(|replica| replica.model.0 == 2);
+        assert_eq!(of_bert.count(), 1, "at {rate}/s: {:?}", plan.replicas);
+        assert_eq!(shortfall(&plan, 2), None);
+        let others: Vec<_> = plan
+            .replicas
+            .iter()
+            .filter(|replica| replica.model.0 < 2)
+            .collect();
+        assert_eq!(
+            others,
+            problem.current.iter().collect::<Vec<_>>(),
+            "none moved"
+        );
+        // The plan stays as it is.
+        problem.current.clone_from(&plan.replicas);
+        assert_eq!(place("goodput", &problem).replicas, plan.replicas);
+    }
+}
+
 #[test]
 fn scarce_devices_are_divided_by_the_objective() {
     // bert takes about 8 ms of a device per request, alexnet 0.15 ms, of which one has 1000 per second.

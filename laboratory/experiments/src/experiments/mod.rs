@@ -8,6 +8,7 @@ mod hidden_interference;
 mod loads;
 mod long_search;
 mod max_min;
+mod measured_rates;
 mod mixed;
 mod polish;
 mod published;
@@ -35,6 +36,7 @@ pub(crate) const EXPERIMENTS: &[&dyn Experiment] = &[
     &max_min::MaxMin,
     &estimate::Estimate,
     &rates::Rates,
+    &measured_rates::MeasuredRates,
     &published::Published,
     &polish::Polish,
 ];

@@ -7,7 +7,7 @@ use packhorse_cluster::{RequestsPerSecond, Time};
 use packhorse_simulator::{ArrivalSchedule, Arrivals, Rate, Scenario};
 use rayon::prelude::*;
 
-use crate::setting::root;
+use crate::{recorded::columns, setting::root};
 
 /// The group of a workload in the tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -124,20 +124,6 @@ fn generate(
         truth,
         arrivals: counts,
     })
-}
-
-/// Returns the columns of a file of counts, without the first column.
-fn columns(file: &str) -> anyhow::Result<Vec<(String, Vec<u64>)>> {
-    let path = root().join("scenarios/azure").join(file);
-    let mut reader = csv::Reader::from_path(&path).with_context(|| path.display().to_string())?;
-    let names = reader.headers()?.iter().skip(1).map(str::to_owned);
-    let mut columns: Vec<(String, Vec<u64>)> = names.map(|name| (name, Vec::new())).collect();
-    for row in reader.records() {
-        for (column, cell) in columns.iter_mut().zip(row?.iter().skip(1)) {
-            column.1.push(cell.parse()?);
-        }
-    }
-    Ok(columns)
 }
 
 /// The Azure Functions trace: the counts of each minute are recorded, the arrivals within a minute are Poisson.
