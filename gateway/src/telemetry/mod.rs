@@ -17,6 +17,7 @@ mod models;
 mod request_log;
 mod request_views;
 mod sliding_window;
+mod stage_histogram;
 mod trace;
 
 pub use count_and_time::CountAndTime;

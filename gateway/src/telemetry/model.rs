@@ -12,7 +12,6 @@ use packhorse_api::ModelGoodput;
 use packhorse_cluster::{ModelId, Time};
 use packhorse_control::RequestCounts;
 use packhorse_serving::{Refusal, RequestOutcome};
-use prometheus_client::metrics::histogram::Histogram;
 
 use super::{
     count_and_time::CountAndTime,
@@ -21,6 +20,7 @@ use super::{
         RequestCourse, RequestLog, RequestRecord,
     },
     sliding_window::SlidingWindow,
+    stage_histogram::StageHistogram,
 };
 use crate::clock::Clock;
 
@@ -129,7 +129,7 @@ pub struct ModelTelemetry {
     /// The requests that missed the SLO, by [`MISS_CAUSES`].
     pub(super) slo_missed: [AtomicU64; MISS_CAUSES.len()],
     /// The stages' durations, by [`Stage::ALL`].
-    pub(super) stages: [Histogram; Stage::ALL.len()],
+    pub(super) stages: [StageHistogram; Stage::ALL.len()],
     last_inference: AtomicU64,
     /// The requests that arrived.
     arrived: AtomicU64,
@@ -139,12 +139,6 @@ pub struct ModelTelemetry {
     /// The model's number among them.
     number: ModelNumber,
 }
-
-/// The bucket boundaries of the stages, in seconds: 0.1 ms to 60 s, the range of an SLO, in steps of about 2.5.
-const STAGE_BUCKETS: [f64; 18] = [
-    0.0001, 0.000_25, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5,
-    5.0, 10.0, 30.0, 60.0,
-];
 
 impl ModelTelemetry {
     pub(super) fn new(model: ModelId, clock: Clock, requests: RequestLog) -> Self {
@@ -165,7 +159,7 @@ impl ModelTelemetry {
             pending: AtomicU64::new(0),
             slo_met: AtomicU64::new(0),
             slo_missed: Default::default(),
-            stages: std::array::from_fn(|_| Histogram::new(STAGE_BUCKETS)),
+            stages: Default::default(),
             last_inference: AtomicU64::new(0),
             arrived: AtomicU64::new(0),
             window: Mutex::new(SlidingWindow::new(clock.now())),
@@ -297,7 +291,7 @@ impl ModelTelemetry {
     }
 
     fn observe(&self, stage: Stage, time: Duration) {
-        self.stages[stage as usize].observe(time.as_secs_f64());
+        self.stages[stage as usize].observe(time);
     }
 
     fn with_window<T>(&self, with: impl FnOnce(&mut SlidingWindow) -> T) -> T {

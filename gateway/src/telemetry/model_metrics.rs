@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use prometheus_client::{
     collector::Collector,
-    encoding::{DescriptorEncoder, EncodeMetric, MetricEncoder},
+    encoding::{DescriptorEncoder, MetricEncoder},
     metrics::MetricType,
 };
 
@@ -155,7 +155,7 @@ impl Collector for Models {
         for model in &models {
             for ((_, stage), histogram) in Stage::ALL.iter().zip(&model.stages) {
                 let labels = with_label(labels(model), "stage", stage);
-                histogram.encode(metric.encode_family(&labels)?)?;
+                histogram.encode(&mut metric, &labels)?;
             }
         }
         Ok(())

@@ -23,14 +23,22 @@ use std::{any::Any, path::PathBuf, sync::Arc, time::Duration};
 use axum::{
     Extension, Router,
     extract::{DefaultBodyLimit, State},
-    http::{StatusCode, header},
+    http::{Extensions, HeaderMap, StatusCode, Version, header},
     middleware,
     response::{IntoResponse, Response},
     routing::get,
 };
 use bytes::Bytes;
 use tokio::sync::Semaphore;
-use tower_http::{catch_panic::CatchPanicLayer, timeout::RequestBodyTimeoutLayer};
+use tower_http::{
+    CompressionLevel,
+    catch_panic::CatchPanicLayer,
+    compression::{
+        CompressionLayer,
+        predicate::{Predicate as _, SizeAbove},
+    },
+    timeout::RequestBodyTimeoutLayer,
+};
 use utoipa::{
     Modify, OpenApi,
     openapi::security::{Http, HttpAuthScheme, SecurityScheme},
@@ -167,10 +175,30 @@ pub fn router(admin: Admin, inference: utoipa::openapi::OpenApi) -> Router {
         .merge(dashboard::routes())
         .method_not_allowed_fallback(method_not_allowed)
         .fallback(not_found)
+        .layer(
+            CompressionLayer::new()
+                .quality(CompressionLevel::Fastest)
+                .compress_when(SizeAbove::default().and(is_text)),
+        )
         .layer(body_limit(JSON_LIMIT))
         .layer(RequestBodyTimeoutLayer::new(body_timeout))
         .layer(CatchPanicLayer::custom(panic_response))
         .layer(middleware::from_fn_with_state(telemetry, measure_http))
+}
+
+/// Returns true for answers that are compressed where the client accepts it: metrics and listings grow with the number of models. Not
+/// the stream of events, whose frames must not wait, and not files.
+fn is_text(_: StatusCode, _: Version, headers: &HeaderMap, _: &Extensions) -> bool {
+    let kind = headers.get(header::CONTENT_TYPE);
+    let kind = kind.and_then(|kind| kind.to_str().ok()).unwrap_or_default();
+    [
+        "application/json",
+        "application/openmetrics-text",
+        "text/plain",
+        "text/csv",
+    ]
+    .iter()
+    .any(|text| kind.starts_with(text))
 }
 
 /// Limits the body of a route to this number of bytes.

@@ -2,7 +2,10 @@
 
 use serde_json::{Value, json};
 
-use crate::support::gateway::{Gateway, digest_of, registration};
+use crate::support::{
+    answer::Answer,
+    gateway::{Gateway, digest_of, registration},
+};
 
 /// Registers a model with one field changed, or left out, and gives the refusal.
 async fn refusal(gateway: &Gateway, field: &str, value: Option<Value>) -> String {
@@ -300,5 +303,34 @@ async fn files_are_taken_by_path_from_the_configured_roots_only() {
         let answer = gateway.post("/v1/models", &by_path(name, path)).await;
         let artifact = answer.ok(201)["artifact"].clone();
         assert_eq!(artifact, digest_of(b"a program").to_string());
+    }
+}
+
+/// Histograms of zeros made 18 KB of each model.
+#[tokio::test]
+async fn metrics_and_listing_of_models_that_nobody_uses_are_small_and_compressed() {
+    const MODELS: usize = 50;
+    let gateway = Gateway::start().await;
+    let without = gateway.get("/metrics").await.body.len();
+    for number in 0..MODELS {
+        gateway.register(&format!("model-{number}")).await;
+    }
+    let each = (gateway.get("/metrics").await.body.len() - without) / MODELS;
+    assert!(each < 3_000, "{each} bytes per model");
+    for (path, least) in [("/metrics", 8), ("/v1/models", 4)] {
+        let plain = gateway.get(path).await;
+        assert_eq!(plain.headers.get("content-encoding"), None);
+        let url = format!("http://{}{path}", gateway.app.admin_address());
+        let request = reqwest::Client::new()
+            .get(url)
+            .header("accept-encoding", "gzip");
+        let request = request.bearer_auth(gateway.token("admin-token"));
+        let answer = Answer::read(request.send().await.unwrap()).await;
+        assert_eq!(answer.headers["content-encoding"], "gzip", "{path}");
+        let (compressed, plain) = (answer.body.len(), plain.body.len());
+        assert!(
+            compressed * least < plain,
+            "{path}: {compressed} of {plain}"
+        );
     }
 }

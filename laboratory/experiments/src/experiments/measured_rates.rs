@@ -149,14 +149,14 @@ fn evening() -> anyhow::Result<Case> {
     Ok(Case::new("evening", scenario, rates, window, [2, 4]))
 }
 
-/// Two hours of the Azure Functions trace, striped over the five vision models.
+/// Forty minutes of the Azure Functions trace, striped over the five vision models.
 fn functions(
     name: &'static str,
     gpus: usize,
     first_minute: usize,
     mean: f64,
 ) -> anyhow::Result<Case> {
-    const MINUTES: usize = 120;
+    const MINUTES: usize = 40;
     let scenario = Setting::with_gpus("6.1", gpus).scenario(Calibration::Nominal)?;
     let stripes = columns("functions2019-day.csv")?;
     let minute = Duration::from_mins(1);
@@ -294,7 +294,7 @@ impl Experiment for MeasuredRates {
              * *oracle*: as *measured*, with the true rates of the near future in place of the measured ones.",
         );
         page.paragraph(
-            "*evening*: `scenarios/ramp/evening.toml`. *functions*: two hours of the Azure Functions trace by minute, striped over the five vision models of figure 6.1. \
+            "*evening*: `scenarios/ramp/evening.toml`. *functions*: forty minutes of the Azure Functions trace by minute, striped over the five vision models of figure 6.1. \
              *LLM hour*: the arrivals of two Azure language models by ten seconds as the load of bert and gpt2, beside two vision models with a constant load. Arrivals \
              within a period are Poisson ([sources](../../scenarios/azure/README.md)).",
         );
