@@ -302,8 +302,10 @@ fn search_without_current_finds(
     };
     let rare = rare_models::rare_models(problem);
     let requested = |mut replicas: Vec<PlannedReplica>| {
-        let rate = |replica: &PlannedReplica| problem.models[replica.model.0].rate.get();
-        replicas.retain(|replica| rate(replica) > 0.0 && !rare.contains(&replica.model));
+        replicas.retain(|replica| {
+            let model = replica.model;
+            problem.models[model.0].rate.get() > 0.0 && !rare.contains(&model)
+        });
         sort(&mut replicas);
         // The search does not fill it in.
         for replica in &mut replicas {
