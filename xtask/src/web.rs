@@ -106,7 +106,8 @@ fn install() -> anyhow::Result<()> {
     if installed.is_ok_and(|installed| installed >= locked) {
         return Ok(());
     }
-    npm(&["ci", "--ignore-scripts"])
+    // Not `npm ci`: it refuses a lock file without the packages of other platforms, and not every registry has those.
+    npm(&["install", "--no-save", "--ignore-scripts"])
 }
 
 /// Runs npm in `web/`, with the Node of the virtual environment.

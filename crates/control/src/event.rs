@@ -2,14 +2,11 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use packhorse_cluster::{
-    ModelForecast, ModelId, Plan, PlannedReplica, Problem, ReplicaId, RequestsPerSecond,
-};
+use packhorse_cluster::{ModelForecast, ModelId, Plan, ReplicaId, RequestsPerSecond};
 
 use crate::{
     command::{Command, WriteError},
     keys::{Receipt, RequestKey, SolveKey},
-    planning_input::PlanningInput,
 };
 
 /// An event. [`Controller::handle`](crate::Controller::handle) takes them in the order in which they happened.
@@ -120,35 +117,6 @@ pub enum SolveError {
         /// The message of the panic.
         error: String,
     },
-}
-
-impl Comparison {
-    /// Estimates the goodput of a plan and of the current replicas. `None` if there are none to compare with, or the plan is adopted
-    /// or rejected without a comparison.
-    pub fn new(
-        input: &PlanningInput,
-        plan: &Plan,
-        estimate: impl Fn(&Problem, &[PlannedReplica]) -> Vec<ModelForecast>,
-    ) -> Option<Self> {
-        let problem = &input.problem;
-        let is_judged = input.reasons.all_observations();
-        if !is_judged || problem.current.is_empty() || !plan.violations(problem).is_empty() {
-            return None;
-        }
-        let current = Plan {
-            policy: plan.policy,
-            replicas: problem.current.clone(),
-            models: plan.models.clone(),
-        };
-        // Where the current replicas are no longer valid, there is nothing to keep.
-        if !current.violations(problem).is_empty() {
-            return None;
-        }
-        Some(Self {
-            proposed: estimate(problem, &plan.replicas),
-            current: estimate(problem, &current.replicas),
-        })
-    }
 }
 
 impl ComputedWork {

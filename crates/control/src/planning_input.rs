@@ -3,12 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use packhorse_cluster::{
-    DeviceId, DeviceKind, ModelId, Plan, PlannedReplica, PolicyOptions, Problem, ReplicaSpec,
-    RequestsPerSecond,
+    DeviceId, DeviceKind, ModelForecast, ModelId, Plan, PlannedReplica, PolicyOptions, Problem,
+    ReplicaSpec, RequestsPerSecond,
 };
 
 use crate::{
-    event::{Solution, SolveError},
+    event::{Comparison, Solution, SolveError},
     plan_reason::PlanReasons,
     planning_trouble::PlanningError,
     record::Forecast,
@@ -95,6 +95,33 @@ impl PlanningInput {
             forecasts: self.forecasts(plan),
             replicas,
             fallback: solution.fallback.clone(),
+        })
+    }
+
+    /// Estimates the goodput of a plan and of the current replicas. `None` if there are none to compare with, or the plan is adopted
+    /// or rejected without a comparison.
+    pub fn compare(
+        &self,
+        plan: &Plan,
+        estimate: impl Fn(&Problem, &[PlannedReplica]) -> Vec<ModelForecast>,
+    ) -> Option<Comparison> {
+        let problem = &self.problem;
+        let is_judged = self.reasons.all_observations();
+        if !is_judged || problem.current.is_empty() || !plan.violations(problem).is_empty() {
+            return None;
+        }
+        let current = Plan {
+            policy: plan.policy,
+            replicas: problem.current.clone(),
+            models: plan.models.clone(),
+        };
+        // Where the current replicas are no longer valid, there is nothing to keep.
+        if !current.violations(problem).is_empty() {
+            return None;
+        }
+        Some(Comparison {
+            proposed: estimate(problem, &plan.replicas),
+            current: estimate(problem, &current.replicas),
         })
     }
 

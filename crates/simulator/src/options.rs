@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use packhorse_cluster::{Discipline, ModelForecast, Plan, PlannedReplica, Problem, Time};
+use packhorse_cluster::{Discipline, ModelForecast, Plan, PlannedReplica, Problem, RateMode, Time};
 use packhorse_control::{
     Config, Event,
     record::{PlanRecord, StoredCluster},
@@ -40,6 +40,8 @@ pub struct Replanning<'a> {
     /// Makes a plan for the problem of the moment: the scenario's, with the measured rates, the devices that are not lost, the
     /// current plan, and the observations of devices. `None` keeps the plan. Devices are ordered by node.
     pub policy: &'a mut dyn FnMut(&Problem) -> Option<Plan>,
+    /// The part of the declared rates in planning. The models declare the rates of the scenario's problem.
+    pub rate_mode: RateMode,
     /// The time for which the true future rates replace the measured ones in the problem, as a bound on what measuring can reach;
     /// `None` for the measured rates.
     pub foresight: Option<Duration>,
@@ -58,6 +60,7 @@ impl<'a> Replanning<'a> {
             every,
             estimate,
             policy,
+            rate_mode: RateMode::Measured,
             foresight: None,
             recorder: None,
         }

@@ -3,7 +3,7 @@
 use std::{fmt, time::Duration};
 
 use packhorse_cluster::{Explanation, Plan};
-use packhorse_control::{Comparison, PlanningInput, Solution, SolveError};
+use packhorse_control::{PlanningInput, Solution, SolveError};
 use packhorse_placement::{Budget, FALLBACK_POLICY, PlaceError};
 
 /// The reason why the fallback policy made a plan in place of the requested one.
@@ -68,7 +68,7 @@ pub(super) fn solve(input: &PlanningInput, budget: Duration) -> Result<Solution,
         error: error.to_string(),
     })?;
     Ok(Solution {
-        comparison: Comparison::new(input, &plan, packhorse_placement::estimate),
+        comparison: input.compare(&plan, packhorse_placement::estimate),
         plan,
         solve_ms: start.elapsed().as_secs_f64() * 1e3,
         fallback,

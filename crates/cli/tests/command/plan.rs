@@ -27,7 +27,7 @@ fn plan() -> Value {
         })
     };
     json!({
-        "generation": 7, "policy": "first-fit", "created_unix_ms": 1_790_000_000_000_u64, "reason": "model minilm registered",
+        "generation": 7, "policy": "first-fit", "bias": null, "created_unix_ms": 1_790_000_000_000_u64, "reason": "model minilm registered",
         "solve_ms": 1.5, "predicted_goodput_rps": 90.0,
         "replicas": [placement("minilm", 2, "b/cpu1", Some(50.0)), placement("cat", 1, "a/cpu0", None)],
         "models": [
@@ -116,7 +116,7 @@ async fn without_a_plan_there_is_nothing_to_show() {
 async fn earlier_plans_are_listed_and_compared() {
     let gateway = Gateway::start().await;
     let summary = json!({
-        "generation": 7, "policy": "goodput", "bias": null, "created_unix_ms": 1_700_000_000_000_i64, "reason": "model cat was registered",
+        "generation": 7, "policy": "goodput", "created_unix_ms": 1_700_000_000_000_i64, "reason": "model cat was registered",
         "solve_ms": 1.5, "predicted_goodput_rps": 50.0, "replicas": 3, "models": 21, "devices_used": 2, "unserved_models": 3,
         "unserved": ["bert:1", "dog:2"],
     });

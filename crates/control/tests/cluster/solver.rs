@@ -1,7 +1,7 @@
 //! The policies, called as the gateway calls them, but with a limit of steps in place of a limit of time.
 
 use packhorse_cluster::Plan;
-use packhorse_control::{Comparison, PlanningInput, Solution, SolveError};
+use packhorse_control::{PlanningInput, Solution, SolveError};
 use packhorse_placement::Budget;
 
 /// The number of steps that a policy may take.
@@ -40,7 +40,7 @@ pub(crate) fn solve_elsewhere(
 
 fn solution(input: &PlanningInput, plan: Plan, solve_ms: f64) -> Solution {
     Solution {
-        comparison: compare(input, &plan),
+        comparison: input.compare(&plan, packhorse_placement::estimate),
         plan,
         solve_ms,
         fallback: None,
@@ -57,19 +57,4 @@ fn plan(input: &PlanningInput) -> Result<Plan, SolveError> {
     let options = input.options.into();
     let plan = entry.place_with(&input.problem, &options, &mut budget);
     plan.map_err(|e| no_plan(e.to_string()))
-}
-
-/// Returns the goodput of a plan and of the current replicas by the same estimate, if the plan is judged and those are valid.
-fn compare(input: &PlanningInput, plan: &Plan) -> Option<Comparison> {
-    let current = Plan {
-        replicas: input.problem.current.clone(),
-        ..plan.clone()
-    };
-    let comparable = input.reasons.all_observations()
-        && !current.replicas.is_empty()
-        && current.violations(&input.problem).is_empty();
-    comparable.then(|| Comparison {
-        proposed: packhorse_placement::estimate(&input.problem, &plan.replicas),
-        current: packhorse_placement::estimate(&input.problem, &current.replicas),
-    })
 }

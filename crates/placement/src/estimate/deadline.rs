@@ -12,7 +12,8 @@
 //!
 //! with `T(b)` the solo time over the relative speed (requests that arrive slower than they are computed are no backlog): Nexus' two
 //! conditions at once (Shen et al., SOSP 2019, section 6.1 for batches that wait behind another, algorithm 1 for those that gather
-//! first). The capacity is that of the most such rows, at most the batch size.
+//! first). The capacity is that of the most such rows, at most the batch size. It has a step where a higher rate makes one more row possible:
+//! around it, the estimated fraction in time may grow with the rate.
 //!
 //! **Batches.** While a replica computes, its next batch gathers: mean batches have `b = y + e^(-y)` rows, `y = x · T(b)`, the
 //! arrivals during a batch, or the first request after a time without any (M/D^[1,B]/1, from regeneration at the ends of batches), up

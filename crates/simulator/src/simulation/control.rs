@@ -107,7 +107,7 @@ impl<'a> Control<'a> {
             models: problem
                 .models
                 .iter()
-                .map(|model| model_record(scenario, model))
+                .map(|model| model_record(scenario, model, replanning.rate_mode))
                 .collect(),
             splits: Vec::new(),
             nodes: nodes
@@ -244,7 +244,7 @@ impl<'a> Control<'a> {
             return Err(none());
         };
         let estimate = self.replanning.estimate;
-        let comparison = estimate.and_then(|estimate| Comparison::new(input, &plan, estimate));
+        let comparison = estimate.and_then(|estimate| input.compare(&plan, estimate));
         Ok(solution(plan, comparison))
     }
 
@@ -308,13 +308,13 @@ fn config(scenario: &Scenario, replanning: &Replanning<'_>) -> Config {
     }
 }
 
-fn model_record(scenario: &Scenario, model: &DemandedModel) -> ModelRecord {
+fn model_record(scenario: &Scenario, model: &DemandedModel, rate_mode: RateMode) -> ModelRecord {
     ModelRecord {
         spec: ModelSpec {
             program: program(model),
             slo: model.slo,
             rate: reachable_rate(scenario, model.rate),
-            rate_mode: RateMode::Measured,
+            rate_mode,
             queue_limit: None,
         },
         artifact_bytes: 0,
