@@ -7,7 +7,7 @@ use std::{
 };
 
 use packhorse_api::agent::{GpuStatus, LeaseGrant, ProtocolRange};
-use packhorse_cluster::{NodeName, Time, WantedState};
+use packhorse_cluster::{ModelId, NodeName, Time, WantedState};
 use packhorse_control::{
     Command, CommandError, Controller, Effect, Event, Receipt, RequestKey, Sample, ServeChange,
     SolveError, Write,
@@ -28,6 +28,7 @@ use crate::{
     driver::{DataPlane, LinkChange},
     events::{EventLog, Findings},
     store::{Store, StoreError},
+    telemetry::Predictions,
 };
 
 /// The number of stored plans whose replicas may still run after a restart in the middle of a rollout.
@@ -230,8 +231,26 @@ impl Task {
             Outcome::Sampled(sample) => {
                 self.handle(now, Event::Sampled(sample));
                 self.findings.set(finding_views(self.controller.findings()));
+                self.tell_predictions();
             }
         }
+    }
+
+    /// Gives the telemetry what the plan predicts.
+    fn tell_predictions(&self) {
+        let controller = &self.controller;
+        let model = |id: &ModelId| {
+            let planned = controller.planned_rate(id)?.get();
+            Some((id.clone(), controller.predicted_goodput(id)?, planned))
+        };
+        let predictions = Predictions {
+            models: controller
+                .models()
+                .filter_map(|(id, _)| model(id))
+                .collect(),
+            total_bias: controller.total_bias(),
+        };
+        self.data_plane.telemetry().set_predictions(predictions);
     }
 
     /// Carries out effects until there is none. The changes of what is served reach the data plane together.

@@ -8,7 +8,11 @@ use packhorse_control::RequestCounts;
 use prometheus_client::{encoding::text, registry::Registry};
 
 use super::{
-    gpu_metrics::GpuMetrics, http_durations::HttpDurations, model::ModelTelemetry, models::Models,
+    gpu_metrics::GpuMetrics,
+    http_durations::HttpDurations,
+    model::ModelTelemetry,
+    models::Models,
+    prediction_metrics::{PredictionMetrics, Predictions},
     request_log::RequestLog,
 };
 use crate::{clock::Clock, memory::MemoryBudget};
@@ -28,6 +32,7 @@ struct Shared {
     models: Models,
     requests: RequestLog,
     gpus: GpuMetrics,
+    predictions: PredictionMetrics,
     http: HttpDurations,
     registry: Registry,
 }
@@ -40,6 +45,8 @@ impl Telemetry {
         registry.register_collector(Box::new(models.clone()));
         let gpus = GpuMetrics::default();
         registry.register_collector(Box::new(gpus.clone()));
+        let predictions = PredictionMetrics::default();
+        registry.register_collector(Box::new(predictions.clone()));
         registry.register_collector(Box::new(memory));
         let http = HttpDurations::register(&mut registry);
         Self {
@@ -48,6 +55,7 @@ impl Telemetry {
                 models,
                 requests: RequestLog::default(),
                 gpus,
+                predictions,
                 http,
                 registry,
             }),
@@ -82,6 +90,11 @@ impl Telemetry {
     /// Returns the requests that ended lately.
     pub(crate) fn requests(&self) -> &RequestLog {
         &self.shared.requests
+    }
+
+    /// Replaces what the plan predicts.
+    pub(crate) fn set_predictions(&self, predictions: Predictions) {
+        self.shared.predictions.set(predictions);
     }
 
     /// Replaces the readings of a node's GPUs.
