@@ -1,6 +1,6 @@
 """Measures how far attacks on one model reach another; writes docs/benchmarks/isolation.md.
 
-    .venv/bin/python tests/isolation.py --write
+    cargo xtask bench isolation
 """
 
 import argparse
@@ -108,7 +108,7 @@ def made(folder: Path) -> Path:
 
 
 def write(parts: dict[str, list[str]], given: argparse.Namespace) -> None:
-    command = f".venv/bin/python tests/isolation.py --seconds {given.seconds:g} --rounds {given.rounds} --write"
+    command = f"cargo xtask bench isolation --seconds {given.seconds:g} --rounds {given.rounds}"
     _, mark, kept = REPORT.read_text().partition("The same of version 0.1.0")
     # What was measured of the earlier version stays until it is measured again.
     before = mark + kept.rstrip()

@@ -13,6 +13,7 @@ pub mod ip_network;
 pub mod keys;
 mod memory;
 pub mod serve;
+mod sessions;
 pub mod state_dir;
 pub mod store;
 pub mod telemetry;

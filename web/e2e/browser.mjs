@@ -18,6 +18,9 @@ export async function open(browser, origin, { token, faults, width = 1280, heigh
   page.on("request", (request) => {
     if (!request.url().startsWith(origin) && !request.url().startsWith("blob:")) faults.push(`request to ${request.url()}`);
   });
-  if (token) await page.addInitScript((value) => sessionStorage.setItem("packhorse.token", value), token);
+  if (token) {
+    const answer = await context.request.post(`${origin}/v1/session`, { data: { token } });
+    if (!answer.ok()) throw new Error(`signing in: ${answer.status()} ${await answer.text()}`);
+  }
   return page;
 }

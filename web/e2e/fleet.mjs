@@ -40,6 +40,7 @@ export async function serveFleet(origin, models, devices) {
     const url = new URL(request.url, "http://fleet");
     if (url.pathname === "/v1/goodput") return json(response, goodput(models, Number(url.searchParams.get("window_s"))));
     if (url.pathname === "/v1/findings" || url.pathname === "/v1/requests") return json(response, []);
+    if (url.pathname === "/v1/session") return json(response, { name: "admin", scope: "admin", expires_at_ms: Date.now() + 3600_000 });
     if (url.pathname === "/v1/policy") return json(response, policy);
     if (url.pathname === "/v1/profiles") return response.writeHead(200).end("model,device_kind,batch_size,compute_share_pct,latency_ms,memory_mib\n");
     if (url.pathname === "/v1/events" && url.searchParams.get("follow") !== "false") {

@@ -86,8 +86,11 @@ async function run() {
     console.log(`  first view ${(performance.now() - begin).toFixed(0)} ms after the token`);
     await see("No node has joined yet.");
     await accessible(page, "empty overview");
+    // No script can read the session.
     const stored = await page.evaluate(() => [Object.keys(sessionStorage), Object.keys(localStorage), document.cookie]);
-    assert.deepEqual(stored, [["packhorse.token"], [], ""]);
+    assert.deepEqual(stored, [[], [], ""]);
+    const [cookie] = await page.context().cookies();
+    assert.deepEqual([cookie.name, cookie.httpOnly, cookie.sameSite], ["packhorse_session", true, "Strict"]);
   });
 
   const node1 = cluster.agent("rack-a-1", 2);
@@ -157,12 +160,16 @@ async function run() {
     await page.getByLabel("Policy").selectOption("first-fit");
     await see("Goodput then");
     await accessible(page, "what-if");
-    const slider = page.getByLabel(/^More devices of kind/);
+    const slider = page.getByLabel(/^Devices of kind/);
     await slider.focus();
     await slider.press("ArrowRight");
-    await page.getByRole("region", { name: "Then" }).getByText("added").or(page.getByText("of kind V100-SXM2-16GB: 1")).first().waitFor();
-    assert.equal((await cluster.get("/v1/policy")).policy, "goodput");
+    await see("of kind V100-SXM2-16GB: 4 + 1");
+    await see("no plan exceeds it");
     await slider.press("ArrowLeft");
+    await slider.press("ArrowLeft");
+    await see("of kind V100-SXM2-16GB: 4 − 1");
+    assert.equal((await cluster.get("/v1/policy")).policy, "goodput");
+    await slider.press("ArrowRight");
     await button("Apply …").click();
     await see("The policy becomes first-fit.");
     await button("Apply").click();
@@ -215,7 +222,7 @@ async function run() {
     clicks = 0;
     await click(link("Plans"));
     clicks += 1;
-    await page.getByLabel(/^More devices of kind/).press("ArrowRight");
+    await page.getByLabel(/^Devices of kind/).press("ArrowRight");
     await see("Goodput then");
     console.log(`  what one more GPU would bring: ${clicks} clicks`);
   });
@@ -275,10 +282,33 @@ async function run() {
     await page.getByRole("link", { name: "resnet50:1" }).waitFor({ state: "detached" });
   });
 
-  await step("signing out forgets the token", async () => {
+  await step("signing out forgets the session", async () => {
     await button("Sign out").click();
     await page.getByLabel("Admin token").waitFor();
-    assert.deepEqual(await page.evaluate(() => Object.keys(sessionStorage)), []);
+    assert.deepEqual(await page.context().cookies(), []);
+  });
+
+  await step("a code opens the dashboard once, and a key that may only read finds nothing to change", async () => {
+    const key = await (await cluster.call("POST", "/v1/keys", { name: "a reader", scopes: ["read"] })).json();
+    const made = await fetch(`${origin}/v1/session/codes`, { method: "POST", headers: { authorization: `Bearer ${key.key}` } });
+    const { code } = await made.json();
+    const reader = await open(browser, origin, { faults });
+    await reader.goto(`${origin}/#/sign-in?code=${code}`);
+    await reader.getByRole("heading", { level: 1, name: "Overview" }).waitFor();
+    await reader.getByText("Read-only").waitFor();
+    assert.equal(new URL(reader.url()).hash, "#/");
+    for (const [place, title, forbidden] of [["models", "Models", "Register a model"], ["models/alexnet", "alexnet", "Remove"], ["placement", "Placement", "Drain"], ["plans", "Plans", "Apply …"]]) {
+      await reader.evaluate((hash) => (location.hash = hash), `#/${place}`);
+      await reader.getByRole("heading", { level: 1, name: title }).waitFor();
+      assert.equal(await reader.getByRole("button", { name: forbidden }).count(), 0, `${forbidden} on ${place}`);
+    }
+    await accessible(reader, "read-only");
+    await reader.context().close();
+    const late = await open(browser, origin, { faults });
+    await late.goto(`${origin}/#/sign-in?code=${code}`);
+    await late.getByText("valid once").waitFor();
+    await late.getByLabel("Admin token").waitFor();
+    await late.context().close();
   });
   await page.context().close();
   node1.expected = true;

@@ -1,7 +1,7 @@
 /** The frame around the pages: sign-in, navigation, and the state of the connection. */
 
 import { Component, type ReactNode, useEffect, useRef, useState, useSyncExternalStore } from "react";
-import { send, setToken, token, watchToken } from "./api/client";
+import { findSession, session, signIn, signOut, watchSession } from "./api/client";
 import { store, useLive } from "./live/store";
 import { Experiments } from "./pages/experiments";
 import { Model } from "./pages/model";
@@ -33,12 +33,28 @@ const SECTIONS: readonly Section[] = [
   { name: "Experiments", path: "experiments", icon: "M9 3h6M10 3v6l-5 9a2 2 0 002 3h10a2 2 0 002-3l-5-9V3" },
 ];
 
+/** The address with a code of `packhorse dashboard`. */
+const CODE = "#/sign-in?code=";
+
 export function App() {
-  const signedIn = useSyncExternalStore(watchToken, token) !== null;
-  return signedIn ? <Frame /> : <SignIn />;
+  const known = useSyncExternalStore(watchSession, session);
+  const [error, setError] = useState<string | null>(null);
+  useEffect(() => {
+    if (!location.hash.startsWith(CODE)) return void findSession();
+    const code = decodeURIComponent(location.hash.slice(CODE.length));
+    // The code is of no more use, and stays in no history.
+    history.replaceState(null, "", "#/");
+    signIn({ code }).catch((cause) => {
+      setError(textOf(cause));
+      // There may be a session already.
+      void findSession();
+    });
+  }, []);
+  if (known === undefined) return <main className="sign-in">{error === null ? <Loading what="the dashboard" /> : <Problem text={error} />}</main>;
+  return known === null ? <SignIn problem={error} /> : <Frame />;
 }
 
-function SignIn() {
+function SignIn({ problem }: { problem: string | null }) {
   const [value, setValue] = useState("");
   const [busy, setBusy] = useState(false);
   const [error, setError] = useState<string | null>(null);
@@ -46,8 +62,7 @@ function SignIn() {
     event.preventDefault();
     setBusy(true);
     try {
-      await send("/v1/policy", {}, value.trim());
-      setToken(value.trim());
+      await signIn({ token: value.trim() });
     } catch (cause) {
       setError(textOf(cause));
       setBusy(false);
@@ -59,15 +74,15 @@ function SignIn() {
         <h1>
           <Logo /> Packhorse
         </h1>
-        <Field label="Admin token" hint="Or a key with the scope admin or read. It is kept until this tab is closed.">
+        <Field label="Admin token" hint="Or a key with the scope admin or read. You stay signed in for 12 hours.">
           {(id) => <input id={id} type="password" autoComplete="off" autoFocus required value={value} onChange={(event) => setValue(event.target.value)} />}
         </Field>
-        <Problem text={error} />
+        <Problem text={error ?? problem} />
         <button type="submit" className="primary" disabled={busy || value.trim() === ""}>
           Sign in
         </button>
-        <p className="hint">The token is in the gateway's state folder:</p>
-        <Command text="cat ~/.local/share/packhorse/admin-token" />
+        <p className="hint">Or let this command open the dashboard, signed in:</p>
+        <Command text="packhorse dashboard" />
       </form>
     </main>
   );
@@ -165,7 +180,12 @@ function Foot() {
       <button type="button" className="plain" onClick={toggleTheme} aria-label={theme === "dark" ? "Use light colours" : "Use dark colours"}>
         {theme === "dark" ? "☀" : "☾"}
       </button>
-      <button type="button" className="plain" onClick={() => setToken(null)}>
+      {session()?.scope === "read" && (
+        <span className="muted" title={`${session()?.name}: a key with the scope read`}>
+          Read-only
+        </span>
+      )}
+      <button type="button" className="plain" onClick={() => void signOut()}>
         Sign out
       </button>
     </div>

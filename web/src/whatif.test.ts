@@ -16,8 +16,12 @@ test("a model that is left out has no rate", () => {
   expect(previewOf({ ...NOTHING, models: { a: { removed: true, rate: 3 }, gone: { removed: true } } }, MODELS)).toEqual({ remove: ["a"] });
 });
 
-test("devices are added by kind, if there are any", () => {
-  expect(previewOf({ ...NOTHING, policy: "nexus", devices: { V100: 2, T4: 0 } }, MODELS)).toEqual({ policy: "nexus", devices: [{ kind: "V100", count: 2 }] });
+test("devices are added and taken away by kind, if there are any", () => {
+  const devices = [
+    { kind: "V100", count: 2 },
+    { kind: "A100", count: -1 },
+  ];
+  expect(previewOf({ ...NOTHING, policy: "nexus", devices: { V100: 2, T4: 0, A100: -1 } }, MODELS)).toEqual({ policy: "nexus", devices });
 });
 
 test("the preview of a cure becomes the same request again", () => {

@@ -10,7 +10,7 @@ export interface WhatIf {
   load: number;
   /** By the name of a model: rate or SLO if they differ, or whether it is left out. */
   models: Readonly<Record<string, { rate?: number; slo?: number; removed?: boolean }>>;
-  /** The devices to add, by kind. */
+  /** The devices to add, by kind; negative to take away. */
   devices: Readonly<Record<string, number>>;
 }
 
@@ -26,7 +26,7 @@ export function previewOf(whatIf: WhatIf, models: Iterable<ModelView>): PlanPrev
     if (rate === undefined && change?.slo === undefined) return [];
     return [{ name: model.name, ...(rate !== undefined && { rate_rps: rate }), ...(change?.slo !== undefined && { slo_ms: change.slo }) }];
   });
-  const devices = Object.entries(whatIf.devices).flatMap(([kind, count]) => (count > 0 ? [{ kind, count }] : []));
+  const devices = Object.entries(whatIf.devices).flatMap(([kind, count]) => (count !== 0 ? [{ kind, count }] : []));
   const remove = Object.entries(whatIf.models).flatMap(([name, change]) => (change.removed && newest.has(name) ? [name] : []));
   return {
     ...(whatIf.policy && { policy: whatIf.policy }),

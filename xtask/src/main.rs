@@ -70,7 +70,11 @@ enum Bench {
     /// Measures the cost of the control plane's decisions at 1,000 nodes and 2,000 models.
     Control(bench::control::Options),
     /// Measures goodput and the time of refusals over the offered load.
-    Overload(bench::overload::Options),
+    Overload(bench::cluster::Overload),
+    /// Measures the p99 of one model beside attacks on others.
+    Isolation(bench::cluster::Isolation),
+    /// Measures how soon a gateway with a thousand models serves again after it was killed.
+    Restart(bench::cluster::Restart),
 }
 
 fn main() -> anyhow::Result<()> {
@@ -81,7 +85,9 @@ fn main() -> anyhow::Result<()> {
         Chore::Bench(Bench::Placement(options)) => bench::placement::run(&options),
         Chore::Bench(Bench::Engine(options)) => bench::engine::run(&options),
         Chore::Bench(Bench::Control(options)) => bench::control::run(&options),
-        Chore::Bench(Bench::Overload(options)) => bench::overload::run(&options),
+        Chore::Bench(Bench::Overload(options)) => bench::cluster::overload(&options),
+        Chore::Bench(Bench::Isolation(options)) => bench::cluster::isolation(&options),
+        Chore::Bench(Bench::Restart(options)) => bench::cluster::restart(&options),
         Chore::Experiments { options } => experiments::run(&options),
         Chore::Fuzz(options) => fuzz::run(&options),
         Chore::Soak(options) => soak::run(&options),

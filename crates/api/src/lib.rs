@@ -12,6 +12,7 @@ mod model;
 mod node;
 mod plan;
 mod requests;
+mod session;
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -29,6 +30,9 @@ pub use plan::{
 
 pub use requests::{
     BatchView, EndOfRequest, RequestFilter, RequestStages, RequestView, TryView, UnknownFilter,
+};
+pub use session::{
+    CSRF_HEADER, SESSION_COOKIE, SessionCode, SessionRequest, SessionScope, SessionView,
 };
 
 /// The body of every response that is not a success.

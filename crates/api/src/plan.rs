@@ -161,7 +161,7 @@ pub struct PlanPreviewRequest {
     #[serde(default)]
     #[schema(value_type = Vec<String>)]
     pub remove: Vec<ModelName>,
-    /// The devices to add to those of the cluster.
+    /// The devices to add to those of the cluster, and to take away.
     #[serde(default)]
     pub devices: Vec<PreviewDevices>,
     /// True to explain why models are not fully served and what would serve them. The explanation may take as long as planning.
@@ -189,16 +189,17 @@ pub struct PreviewModel {
     pub rate_rps: Option<RequestsPerSecond>,
 }
 
-/// Devices to add.
+/// Devices to add or to take away.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PreviewDevices {
     /// The kind of the devices: one that the cluster has, or one with a built-in data sheet.
     #[schema(value_type = String)]
     pub kind: DeviceKind,
-    /// The number of devices; at most 1024 in one request.
-    #[schema(maximum = 1024)]
-    pub count: u32,
+    /// The number of devices to add, at most 1024 in one request; a negative number takes away as many devices of the cluster, those with
+    /// the fewest replicas first.
+    #[schema(minimum = -1024, maximum = 1024)]
+    pub count: i32,
 }
 
 /// The plan that a policy would make.
@@ -210,6 +211,9 @@ pub struct PlanPreview {
     pub diff: PlanDiff,
     /// The current plan; null before the first.
     pub current: Option<PlanView>,
+    /// A bound on the goodput of any plan for the previewed models and devices, in requests per second: what the devices compute with the
+    /// cheapest batches that are in time, as if requests were a fluid.
+    pub bound_rps: f64,
 }
 
 /// Changes the placement policy, its options or the dispatch discipline. Absent fields stay unchanged.

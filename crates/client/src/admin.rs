@@ -5,7 +5,7 @@ use std::io;
 use packhorse_api::{
     ArtifactView, CreatedKey, GoodputView, KeyRequest, KeyRotation, KeyView, ModelChange,
     ModelRegistration, ModelView, NodeTokenView, NodeView, PlanDiff, PlanPreview,
-    PlanPreviewRequest, PlanSummary, PlanView, PolicyChange, PolicyView, Promotion,
+    PlanPreviewRequest, PlanSummary, PlanView, PolicyChange, PolicyView, Promotion, SessionCode,
 };
 use packhorse_cluster::{
     DeviceKind, Generation, ModelName, ModelVersion, NodeName, ProfileError, ProfileTable,
@@ -310,6 +310,14 @@ impl AdminClient {
     pub async fn delete_key(&self, id: &str) -> Result<(), CallError> {
         let call = self.caller.request(Method::DELETE, ["v1", "keys", id]);
         self.caller.send(call).await.map(drop)
+    }
+
+    /// Makes a code that starts a session in a browser once, within a minute.
+    pub async fn session_code(&self) -> Result<SessionCode, CallError> {
+        let call = self
+            .caller
+            .request(Method::POST, ["v1", "session", "codes"]);
+        self.caller.fetch(call).await
     }
 
     /// Writes a backup of the gateway's state, which is a tar archive, and returns its number of bytes.

@@ -5,6 +5,7 @@
 //! no randomness, and makes the same plan for the same problem. [`POLICIES`] lists the policies; each has a file of its own.
 
 mod batch_step;
+mod bound;
 mod budget;
 mod candidates;
 mod device_classes;
@@ -34,6 +35,7 @@ mod smallest_cluster;
 mod tolerance;
 mod usher;
 
+pub use bound::{Demand, goodput_bound};
 pub use budget::Budget;
 pub use error::PlaceError;
 pub use explain::explain;

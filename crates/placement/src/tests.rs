@@ -44,7 +44,7 @@ const BASELINES: [&str; 2] = ["exclusive", "first-fit"];
 const STAYING: [&str; 3] = ["exclusive", "first-fit", "nexus"];
 
 /// Returns the profiles of CSV rows without a header.
-fn profiles(rows: &str) -> ProfileTable {
+pub(crate) fn profiles(rows: &str) -> ProfileTable {
     ProfileTable::from_csv(&format!(
         "{}\n{}",
         ProfileTable::CSV_HEADER,
@@ -76,7 +76,7 @@ pub(crate) fn model(name: &str, rate: f64, slo_ms: u64) -> DemandedModel {
 }
 
 /// Returns a problem with equal devices, and with models given by name, rate and SLO in ms.
-fn equal_devices(
+pub(crate) fn equal_devices(
     device: Device,
     count: usize,
     models: &[(&str, f64, u64)],

@@ -1,17 +1,17 @@
 //! Previews: the plan that a policy would make if the cluster were different. A preview reads the state, computes beside it and
 //! changes nothing.
 
-use std::time::Duration;
+use std::{cmp::Reverse, collections::BTreeSet, time::Duration};
 
 use packhorse_api::{PlacementView, PlanDiff, PlanPreview, PlanPreviewRequest, PlanView};
 use packhorse_cluster::{
-    ByteCount, Device, DeviceId, DeviceKind, ModelName, ModelSpec, ModelSpecError, NodeName,
-    RequestsPerSecond, known_kind,
+    ByteCount, Device, DeviceId, DeviceIndex, DeviceKind, ModelName, ModelSpec, ModelSpecError,
+    NodeName, RequestsPerSecond, known_kind,
 };
 use packhorse_control::{
     CommandError, PlanReason, PlanReasons, PlanningError, PlanningInput, SolveError,
 };
-use packhorse_placement::UnknownPolicy;
+use packhorse_placement::{Demand, UnknownPolicy, goodput_bound};
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::{
@@ -52,6 +52,18 @@ pub enum PreviewError {
     /// Too many devices are added.
     #[error("devices.count: at most {MAX_DEVICES} devices can be added in one preview")]
     TooManyDevices,
+    /// More devices are taken away than there are.
+    #[error(
+        "devices.count: {removed} devices of kind {kind} cannot be taken away; plans may use {present} of them"
+    )]
+    TooFewDevices {
+        /// The kind.
+        kind: DeviceKind,
+        /// The number of devices to take away.
+        removed: u32,
+        /// The number of devices that plans may use.
+        present: usize,
+    },
     /// Too many previews and explanations run.
     #[error(transparent)]
     Busy(#[from] Busy),
@@ -120,6 +132,10 @@ impl Task {
         }
         let mut added: u32 = 0;
         for devices in &request.devices {
+            if devices.count < 0 {
+                remove_devices(&mut input, &devices.kind, devices.count.unsigned_abs())?;
+                continue;
+            }
             let (memory, multiprocessors) = self.data_sheet(&devices.kind)?;
             for _ in 0..devices.count {
                 if added >= MAX_DEVICES {
@@ -209,6 +225,66 @@ fn add_device(
     });
 }
 
+/// Removes devices of a kind, those with the fewest replicas first, with their replicas.
+fn remove_devices(
+    input: &mut PlanningInput,
+    kind: &DeviceKind,
+    count: u32,
+) -> Result<(), PreviewError> {
+    let problem = &mut input.problem;
+    let of_kind = problem.devices().filter(|(_, device)| device.kind == *kind);
+    let mut of_kind: Vec<DeviceIndex> = of_kind.map(|(index, _)| index).collect();
+    if of_kind.len() < count as usize {
+        return Err(PreviewError::TooFewDevices {
+            kind: kind.clone(),
+            removed: count,
+            present: of_kind.len(),
+        });
+    }
+    let replicas = |device: DeviceIndex| {
+        let current = problem.current.iter();
+        current.filter(|replica| replica.device == device).count()
+    };
+    of_kind.sort_by_key(|&device| (replicas(device), Reverse(device.0)));
+    of_kind.truncate(count as usize);
+    let removed: BTreeSet<usize> = of_kind.into_iter().map(|device| device.0).collect();
+    // The indices of the current replicas follow those of the devices.
+    problem
+        .current
+        .retain(|replica| !removed.contains(&replica.device.0));
+    for replica in &mut problem.current {
+        replica.device.0 -= removed.range(..replica.device.0).count();
+    }
+    let mut index = 0..;
+    problem
+        .devices
+        .retain(|_| index.next().is_none_or(|index| !removed.contains(&index)));
+    let mut index = 0..;
+    input
+        .devices
+        .retain(|_| index.next().is_none_or(|index| !removed.contains(&index)));
+    Ok(())
+}
+
+/// Returns a bound on the goodput of any plan, pinned replicas included, in requests/s.
+fn bound(input: &PlanningInput) -> f64 {
+    let problem = &input.problem;
+    let demands: Vec<Demand> = problem
+        .models
+        .iter()
+        .map(|model| Demand {
+            rate: model.rate.get(),
+            latency_scale: model.latency_scale,
+        })
+        .collect();
+    // The part of the rates that pinned replicas serve is not in the problem.
+    let models = problem.models.iter();
+    let pinned =
+        models.filter_map(|model| Some(input.rates.get(&model.id)?.get() - model.rate.get()));
+    let pinned: f64 = pinned.map(|rate| rate.max(0.0)).sum();
+    goodput_bound(problem, &demands, problem.devices.len() as f64) + pinned
+}
+
 impl PreviewInput {
     /// Plans on a thread of its own.
     pub(super) async fn run(
@@ -250,6 +326,7 @@ impl PreviewInput {
         let before = current.as_ref().map_or(&none, |plan| &plan.replicas);
         Ok(PlanPreview {
             diff: diff(before, &plan.replicas),
+            bound_rps: bound(&input),
             plan,
             current,
         })

@@ -62,7 +62,18 @@ pub enum KeyError {
     Store(#[from] StoreError),
 }
 
-/// The owner of a key that is on the admin listener.
+/// The owner of a key, on the admin listener.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct KeyOwner {
+    /// The key's identity.
+    pub(crate) id: String,
+    /// The key's name.
+    pub(crate) name: String,
+    /// What the key may do.
+    pub(crate) scope: AdminScope,
+}
+
+/// What a key may do on the admin listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AdminScope {
     /// May do everything.
@@ -203,17 +214,20 @@ impl Keyring {
         Some(self.authenticate(text)?.use_for(model))
     }
 
-    /// Returns what a key may do on the admin listener; `None` if the text is no valid key.
-    pub(crate) fn admin_scope(&self, text: &str) -> Option<AdminScope> {
-        let key = self.authenticate(text)?;
-        let scopes = &key.record.view.scopes;
-        if scopes.contains(&Scope::Admin) {
-            Some(AdminScope::Admin)
-        } else if scopes.contains(&Scope::Read) {
-            Some(AdminScope::Read)
-        } else {
-            Some(AdminScope::None)
+    /// Returns the owner of a key; `None` if the text is no valid key.
+    pub(crate) fn owner(&self, text: &str) -> Option<KeyOwner> {
+        Some(KeyOwner::of(&*self.authenticate(text)?))
+    }
+
+    /// Returns the owner of the key with this identity; `None` if there is none, or it has expired.
+    pub(crate) fn owner_by_id(&self, id: &str) -> Option<KeyOwner> {
+        let key = self.find(id).ok()?;
+        let now = unix_ms();
+        if key.is_expired(now) {
+            return None;
         }
+        key.limits.last_used_ms.store(now, Relaxed);
+        Some(KeyOwner::of(&key))
     }
 
     fn authenticate(&self, text: &str) -> Option<Arc<Key>> {
@@ -235,6 +249,24 @@ impl Keyring {
     /// Accesses the keys. The lock is never held over an await.
     fn with<T>(&self, f: impl FnOnce(&mut BTreeMap<String, Arc<Key>>) -> T) -> T {
         f(&mut self.keys.write().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl KeyOwner {
+    fn of(key: &Key) -> Self {
+        let view = &key.record.view;
+        let scope = if view.scopes.contains(&Scope::Admin) {
+            AdminScope::Admin
+        } else if view.scopes.contains(&Scope::Read) {
+            AdminScope::Read
+        } else {
+            AdminScope::None
+        };
+        Self {
+            id: view.id.clone(),
+            name: view.name.clone(),
+            scope,
+        }
     }
 }
 

@@ -8,6 +8,6 @@ mod keyring;
 mod secret;
 
 pub use key::{KeyRecord, KeyRefusal, KeyUse};
-pub(crate) use keyring::AdminScope;
+pub(crate) use keyring::{AdminScope, KeyOwner};
 pub use keyring::{KeyError, Keyring};
 pub use secret::KeyHash;

@@ -1,6 +1,9 @@
-/** Requests to the gateway's admin API. The token is kept for the time of the browser's tab and goes into a header, never into an address. */
+/** Requests to the gateway's admin API. The session is a cookie that no script can read; every request tells that it comes from this page. */
 
-const TOKEN = "packhorse.token";
+import type { SessionRequest, SessionView } from "./types";
+
+/** The header that a page of another site cannot send. */
+const CSRF = "x-packhorse-csrf";
 
 export class ApiError extends Error {
   constructor(
@@ -11,28 +14,47 @@ export class ApiError extends Error {
   }
 }
 
-export function token(): string | null {
-  return sessionStorage.getItem(TOKEN);
-}
-
+/** Who is signed in; `null`: nobody; `undefined`: not known yet. */
+let known: SessionView | null | undefined;
 const watchers = new Set<() => void>();
 
-/** Keeps a token, or forgets it, and tells those who watch. */
-export function setToken(value: string | null): void {
-  if (value === null) sessionStorage.removeItem(TOKEN);
-  else sessionStorage.setItem(TOKEN, value);
-  for (const watcher of watchers) watcher();
+export function session(): SessionView | null | undefined {
+  return known;
 }
 
-export function watchToken(watcher: () => void): () => void {
+export function watchSession(watcher: () => void): () => void {
   watchers.add(watcher);
   return () => watchers.delete(watcher);
 }
 
-/** Sends a request. Throws an `ApiError` with the gateway's message if it is refused; a refused token is forgotten. */
-export async function send(path: string, init: RequestInit = {}, bearer = token()): Promise<Response> {
+/** Takes note of who is signed in, and tells those who watch. */
+export function setSession(value: SessionView | null): void {
+  known = value;
+  for (const watcher of watchers) watcher();
+}
+
+/** Asks the gateway who is signed in. */
+export async function findSession(): Promise<void> {
+  try {
+    setSession(await get<SessionView>("/v1/session"));
+  } catch (error) {
+    if (!(error instanceof ApiError && error.status === 401)) setSession(null);
+  }
+}
+
+export async function signIn(request: SessionRequest): Promise<void> {
+  setSession(await call<SessionView>("POST", "/v1/session", request));
+}
+
+export async function signOut(): Promise<void> {
+  await call("DELETE", "/v1/session").catch(() => undefined);
+  setSession(null);
+}
+
+/** Sends a request. Throws an `ApiError` with the gateway's message if it is refused; without a valid session nobody is signed in. */
+export async function send(path: string, init: RequestInit = {}): Promise<Response> {
   const headers = new Headers(init.headers);
-  if (bearer !== null) headers.set("authorization", `Bearer ${bearer}`);
+  headers.set(CSRF, "1");
   let response: Response;
   try {
     response = await fetch(path, { ...init, headers });
@@ -41,7 +63,7 @@ export async function send(path: string, init: RequestInit = {}, bearer = token(
     throw new ApiError(0, "the gateway cannot be reached");
   }
   if (response.ok) return response;
-  if (response.status === 401 && bearer === token()) setToken(null);
+  if (response.status === 401) setSession(null);
   throw new ApiError(response.status, await errorText(response));
 }
 
@@ -81,7 +103,7 @@ export function upload(path: string, file: Blob, progress: (done: number) => voi
   return new Promise((resolve, reject) => {
     const request = new XMLHttpRequest();
     request.open("PUT", path);
-    request.setRequestHeader("authorization", `Bearer ${token() ?? ""}`);
+    request.setRequestHeader(CSRF, "1");
     request.setRequestHeader("content-type", "application/octet-stream");
     request.upload.onprogress = (event) => progress(event.loaded / Math.max(1, event.total));
     request.onerror = () => reject(new ApiError(0, "the gateway cannot be reached"));

@@ -1,4 +1,4 @@
-// Generated from openapi/gateway.json (sha256 da798382c9524959ce2a58caa51c4c5738d60fd88f25c4364560d38373251ab3) by cargo xtask web.
+// Generated from openapi/gateway.json (sha256 4a46e22abf89601132329fbaed4546486e082053df28fa4c3243abebd0e45190) by cargo xtask web.
 
 export type paths = Record<string, never>;
 export type webhooks = Record<string, never>;
@@ -969,6 +969,12 @@ export interface components {
         };
         /** @description The plan that a policy would make. */
         PlanPreview: {
+            /**
+             * Format: double
+             * @description A bound on the goodput of any plan for the previewed models and devices, in requests per second: what the devices compute with the
+             *     cheapest batches that are in time, as if requests were a fluid.
+             */
+            bound_rps: number;
             current?: components["schemas"]["PlanView"] | null;
             /** @description The difference from the current plan. */
             diff: components["schemas"]["PlanDiff"];
@@ -977,7 +983,7 @@ export interface components {
         };
         /** @description Requests the plan that a policy would make if the cluster were different. Changes nothing. */
         PlanPreviewRequest: {
-            /** @description The devices to add to those of the cluster. */
+            /** @description The devices to add to those of the cluster, and to take away. */
             devices?: components["schemas"]["PreviewDevices"][];
             /** @description The dispatch discipline to plan for; the configured one if absent. */
             discipline?: string | null;
@@ -1175,11 +1181,12 @@ export interface components {
              */
             predicted_rps: number;
         };
-        /** @description Devices to add. */
+        /** @description Devices to add or to take away. */
         PreviewDevices: {
             /**
              * Format: int32
-             * @description The number of devices; at most 1024 in one request.
+             * @description The number of devices to add, at most 1024 in one request; a negative number takes away as many devices of the cluster, those with
+             *     the fewest replicas first.
              */
             count: number;
             /** @description The kind of the devices: one that the cluster has, or one with a built-in data sheet. */
@@ -1493,6 +1500,40 @@ export interface components {
         ServerReady: {
             /** @description True if the server accepts inference requests. */
             ready: boolean;
+        };
+        /** @description A code that starts a session once. */
+        SessionCode: {
+            /** @description The code. */
+            code: string;
+            /**
+             * Format: int32
+             * @description The time for which it is valid, in seconds.
+             */
+            expires_in_s: number;
+        };
+        /** @description Starts a session with one of the two. */
+        SessionRequest: {
+            /** @description A code of `POST /v1/session/codes`, which is valid once. */
+            code?: string | null;
+            /** @description The admin token, or a key with the scope `admin` or `read`. */
+            token?: string | null;
+        };
+        /**
+         * @description What a session may do.
+         * @enum {string}
+         */
+        SessionScope: "read" | "admin";
+        /** @description Who asks, and what they may do. */
+        SessionView: {
+            /**
+             * Format: int64
+             * @description The end of the session, as Unix time in milliseconds; null for a request with a token or key instead of a session.
+             */
+            expires_at_ms?: number | null;
+            /** @description The name of the key; `admin` for the admin token. */
+            name: string;
+            /** @description What the session may do. */
+            scope: components["schemas"]["SessionScope"];
         };
         /**
          * @description The urgency of a finding.

@@ -1,7 +1,7 @@
 /** Keeps the state of the cluster up to date: one stream of events for the page, changes at most twice a second, and by itself connected again. */
 
 import { useSyncExternalStore } from "react";
-import { ApiError, get, send, setToken } from "../api/client";
+import { ApiError, get, send } from "../api/client";
 import type { EventView, Finding, GoodputView, ModelView, PolicyView, Snapshot } from "../api/types";
 import { EventParser, type StreamEvent } from "./sse";
 import { type ClusterState, fromSnapshot, keyOf, withEvents, withGoodput } from "./state";
@@ -82,7 +82,7 @@ class Store {
         if (!signal.aborted) this.#tell({ ...this.#live, connection: "lost", error: "the gateway closed the connection" });
       } catch (error) {
         if (signal.aborted) return;
-        if (error instanceof ApiError && error.status === 401) return setToken(null);
+        if (error instanceof ApiError && error.status === 401) return;
         const text = error instanceof Error ? error.message : String(error);
         this.#tell({ ...this.#live, connection: "lost", error: text });
       }

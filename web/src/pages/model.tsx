@@ -9,7 +9,7 @@ import { keyOf } from "../live/state";
 import { store, useCluster } from "../live/store";
 import { histogram, longestStage, meanStages, tally } from "../requests";
 import { Bars, Lines, type Series } from "../ui/charts";
-import { useAction, useLoaded } from "../ui/hooks";
+import { useAction, useLoaded, useMayChange } from "../ui/hooks";
 import { Card, Confirm, Empty, Field, Figure, Loading, Modal, NumberField, Page, Problem, State } from "../ui/parts";
 import { href, modelHref, navigate, useRoute } from "../ui/route";
 import { Stages } from "../ui/stages";
@@ -23,6 +23,7 @@ type Dialog = "change" | "version" | "remove" | null;
 
 export function Model({ name }: { name: string }) {
   const cluster = useCluster();
+  const mayChange = useMayChange();
   const asked = Number(useRoute().query.get("version"));
   const versions = [...cluster.models.values()].filter((model) => model.name === name).sort((a, b) => b.version - a.version);
   const model = versions.find((version) => version.version === asked) ?? versions[0];
@@ -52,21 +53,25 @@ export function Model({ name }: { name: string }) {
       }
       actions={
         <>
-          <a className="button" href={href(["try", model.name], { version: model.version })}>
-            Try it
-          </a>
           <a className="button" href={href(["placement"], { model: keyOf(model) })}>
             On the map
           </a>
-          <button type="button" onClick={() => setDialog("change")}>
-            Change SLO or rate
-          </button>
-          <button type="button" onClick={() => setDialog("version")}>
-            New version
-          </button>
-          <button type="button" className="danger outline" onClick={() => setDialog("remove")}>
-            Remove
-          </button>
+          {mayChange && (
+            <>
+              <a className="button" href={href(["try", model.name], { version: model.version })}>
+                Try it
+              </a>
+              <button type="button" onClick={() => setDialog("change")}>
+                Change SLO or rate
+              </button>
+              <button type="button" onClick={() => setDialog("version")}>
+                New version
+              </button>
+              <button type="button" className="danger outline" onClick={() => setDialog("remove")}>
+                Remove
+              </button>
+            </>
+          )}
         </>
       }
     >
@@ -152,6 +157,7 @@ function Goodput({ model }: { model: ModelView }) {
 /** The versions, what part of the requests each gets, and how to change that. */
 function Versions({ versions, shown }: { versions: readonly ModelView[]; shown: ModelView }) {
   const [split, setSplit] = useState<Record<number, string> | null>(null);
+  const mayChange = useMayChange();
   const name = shown.name;
   const explicit = versions.find((version) => version.split)?.split;
   const change = useAction(async (act: "split" | "auto" | "rollback" | number) => {
@@ -173,16 +179,18 @@ function Versions({ versions, shown }: { versions: readonly ModelView[]; shown: 
       title="Versions"
       note={explicit ? "split by hand" : "the newest takes over by itself"}
       actions={
-        <>
-          {versions.length > 1 && split === null && (
-            <button type="button" onClick={() => setSplit(Object.fromEntries(versions.map((v) => [v.version, String(v.share_pct ?? 0)])))}>
-              Split
+        mayChange && (
+          <>
+            {versions.length > 1 && split === null && (
+              <button type="button" onClick={() => setSplit(Object.fromEntries(versions.map((v) => [v.version, String(v.share_pct ?? 0)])))}>
+                Split
+              </button>
+            )}
+            <button type="button" disabled={change.busy || (versions.length === 1 && !explicit)} onClick={() => void change.run("rollback")}>
+              Roll back
             </button>
-          )}
-          <button type="button" disabled={change.busy || (versions.length === 1 && !explicit)} onClick={() => void change.run("rollback")}>
-            Roll back
-          </button>
-        </>
+          </>
+        )
       }
     >
       <Problem text={change.error} />
@@ -234,9 +242,11 @@ function Versions({ versions, shown }: { versions: readonly ModelView[]; shown: 
                     )}
                   </td>
                   <td>
-                    <button type="button" className="link" disabled={change.busy || versions.length === 1 || (version.share_pct === 100 && explicit?.[String(version.version)] === 100)} onClick={() => void change.run(version.version)}>
-                      Promote
-                    </button>
+                    {mayChange && (
+                      <button type="button" className="link" disabled={change.busy || versions.length === 1 || (version.share_pct === 100 && explicit?.[String(version.version)] === 100)} onClick={() => void change.run(version.version)}>
+                        Promote
+                      </button>
+                    )}
                   </td>
                 </tr>
               ))}

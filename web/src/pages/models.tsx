@@ -9,6 +9,7 @@ import { Sparkline } from "../ui/charts";
 import { Empty, Page, State } from "../ui/parts";
 import { modelHref } from "../ui/route";
 import { type Column, Table } from "../ui/table";
+import { useMayChange } from "../ui/hooks";
 import { Register } from "./register";
 
 interface Row {
@@ -55,7 +56,8 @@ export function Models() {
   const rows = useMemo(() => rowsOf(cluster), [cluster]);
   const words = search.toLowerCase().split(/\s+/).filter(Boolean);
   const found = words.length === 0 ? rows : rows.filter(({ model }) => words.every((word) => `${keyOf(model)} ${model.state} ${model.reason ?? ""}`.toLowerCase().includes(word)));
-  const register = (
+  const mayChange = useMayChange();
+  const register = mayChange && (
     <button type="button" className="primary" onClick={() => setRegistering(true)}>
       Register a model
     </button>

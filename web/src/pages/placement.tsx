@@ -8,7 +8,7 @@ import { ago, bytes, count, fixed, rate } from "../format";
 import { keyOf } from "../live/state";
 import { useCluster } from "../live/store";
 import { hueOf, placed, type PlacedReplica, type Profiles, profilesOf } from "../placement";
-import { useAction, useLoaded } from "../ui/hooks";
+import { useAction, useLoaded, useMayChange } from "../ui/hooks";
 import { PlacementMap } from "../ui/map";
 import { Card, Confirm, Empty, Page, Problem, State } from "../ui/parts";
 import { href, modelHref, navigate, useRoute } from "../ui/route";
@@ -111,6 +111,7 @@ type Act = "cordon" | "uncordon" | "drain" | "remove";
 
 function Nodes() {
   const cluster = useCluster();
+  const mayChange = useMayChange();
   const [asked, setAsked] = useState<{ node: string; act: "drain" | "remove" } | null>(null);
   const action = useAction(async (node: string, act: Act) => {
     const path = `/v1/nodes/${encodeURIComponent(node)}`;
@@ -128,17 +129,21 @@ function Nodes() {
     { title: "GPU", cell: (node) => <Gpus node={node} />, from: "desktop" },
     { title: "Agent", cell: (node) => node.agent_version, from: "desktop" },
     { title: "Seen", cell: (node) => (node.state === "lost" && node.last_seen_ms !== null && node.last_seen_ms !== undefined ? ago(now - node.last_seen_ms, now) : ""), from: "tablet" },
-    {
-      title: "Actions",
-      cell: (node) => (
-        <span className="actions" style={{ flexWrap: "nowrap" }}>
-          {node.state === "ready" && <button type="button" disabled={action.busy} onClick={() => void action.run(node.name, "cordon")}>Cordon</button>}
-          {(node.state === "cordoned" || node.state === "draining") && <button type="button" disabled={action.busy} onClick={() => void action.run(node.name, "uncordon")}>Uncordon</button>}
-          {(node.state === "ready" || node.state === "cordoned") && <button type="button" onClick={() => setAsked({ node: node.name, act: "drain" })}>Drain</button>}
-          {node.state === "lost" && <button type="button" onClick={() => setAsked({ node: node.name, act: "remove" })}>Remove</button>}
-        </span>
-      ),
-    },
+    ...(mayChange
+      ? [
+          {
+            title: "Actions",
+            cell: (node: NodeView) => (
+              <span className="actions" style={{ flexWrap: "nowrap" }}>
+                {node.state === "ready" && <button type="button" disabled={action.busy} onClick={() => void action.run(node.name, "cordon")}>Cordon</button>}
+                {(node.state === "cordoned" || node.state === "draining") && <button type="button" disabled={action.busy} onClick={() => void action.run(node.name, "uncordon")}>Uncordon</button>}
+                {(node.state === "ready" || node.state === "cordoned") && <button type="button" onClick={() => setAsked({ node: node.name, act: "drain" })}>Drain</button>}
+                {node.state === "lost" && <button type="button" onClick={() => setAsked({ node: node.name, act: "remove" })}>Remove</button>}
+              </span>
+            ),
+          },
+        ]
+      : []),
   ];
   return (
     <Card className="flush" title="Nodes">

@@ -7,7 +7,7 @@ import { count, dateAndTime, fixed, ms, rate } from "../format";
 import { type ClusterState, keyOf } from "../live/state";
 import { store, useCluster } from "../live/store";
 import { placed } from "../placement";
-import { useAction, useLoaded } from "../ui/hooks";
+import { useAction, useLoaded, useMayChange } from "../ui/hooks";
 import { PlacementMap } from "../ui/map";
 import { Card, Confirm, Empty, Field, Figure, Loading, Modal, Page, Problem } from "../ui/parts";
 import { href, modelHref, useRoute } from "../ui/route";
@@ -33,6 +33,7 @@ export function Plans() {
 
 function What({ from }: { from: string | null }) {
   const cluster = useCluster();
+  const mayChange = useMayChange();
   const [whatIf, setWhatIf] = useState<WhatIf>(() => readWhatIf(from));
   const [preview, setPreview] = useState<PlanPreview | null>(null);
   const [took, setTook] = useState<number | null>(null);
@@ -72,9 +73,11 @@ function What({ from }: { from: string | null }) {
           <button type="button" disabled={unchanged} onClick={() => setWhatIf(NOTHING)}>
             Reset
           </button>
-          <button type="button" className="primary" disabled={unchanged || !preview} onClick={() => setConfirming(true)}>
-            Apply …
-          </button>
+          {mayChange && (
+            <button type="button" className="primary" disabled={unchanged || !preview} onClick={() => setConfirming(true)}>
+              Apply …
+            </button>
+          )}
         </>
       }
     >
@@ -94,7 +97,10 @@ function What({ from }: { from: string | null }) {
 
 function Knobs({ whatIf, onChange, cluster }: { whatIf: WhatIf; onChange: (whatIf: WhatIf) => void; cluster: ClusterState }) {
   const [search, setSearch] = useState("");
-  const kinds = [...new Set([...cluster.nodes.values()].flatMap((node) => node.devices.map((device) => device.kind)))].sort();
+  // Those of nodes that plans may use can be taken away.
+  const devices = [...cluster.nodes.values()].flatMap((node) => node.devices.map((device) => ({ kind: device.kind, usable: node.state === "ready" })));
+  const kinds = [...new Set(devices.map((device) => device.kind))].sort();
+  const usable = (kind: string) => devices.filter((device) => device.kind === kind && device.usable).length;
   const models = [...newestVersions(cluster.models.values()).values()].sort((a, b) => a.name.localeCompare(b.name));
   const shown = models.filter((model) => model.name.includes(search)).slice(0, 12);
   const change = (name: string, part: { rate?: number; slo?: number; removed?: boolean }) => onChange({ ...whatIf, models: { ...whatIf.models, [name]: { ...whatIf.models[name], ...part } } });
@@ -114,8 +120,8 @@ function Knobs({ whatIf, onChange, cluster }: { whatIf: WhatIf; onChange: (whatI
         {(id) => <input id={id} type="range" min={0.1} max={5} step={0.05} value={whatIf.load} aria-valuetext={`${fixed(whatIf.load, 2)} times the declared rates`} onChange={(event) => onChange({ ...whatIf, load: Number(event.target.value) })} />}
       </Field>
       {kinds.map((kind) => (
-        <Field key={kind} label={`More devices of kind ${kind}: ${whatIf.devices[kind] ?? 0}`}>
-          {(id) => <input id={id} type="range" min={0} max={16} step={1} value={whatIf.devices[kind] ?? 0} onChange={(event) => onChange({ ...whatIf, devices: { ...whatIf.devices, [kind]: Number(event.target.value) } })} />}
+        <Field key={kind} label={`Devices of kind ${kind}: ${usable(kind)} ${signed(whatIf.devices[kind] ?? 0)}`}>
+          {(id) => <input id={id} type="range" min={-usable(kind)} max={16} step={1} value={whatIf.devices[kind] ?? 0} onChange={(event) => onChange({ ...whatIf, devices: { ...whatIf.devices, [kind]: Number(event.target.value) } })} />}
         </Field>
       ))}
       <fieldset className="tight">
@@ -157,6 +163,8 @@ function Knobs({ whatIf, onChange, cluster }: { whatIf: WhatIf; onChange: (whatI
   );
 }
 
+const signed = (number: number) => `${number < 0 ? "−" : "+"} ${Math.abs(number)}`;
+
 interface Compared {
   name: string;
   before: ForecastView | undefined;
@@ -183,6 +191,7 @@ function Comparison({ preview, took, stale }: { preview: PlanPreview; took: numb
       <div className="figures">
         <Figure label="Goodput then" value={rate(plan.predicted_goodput_rps)} unit="/s" note={`of ${rate(asked)} asked for`} />
         <Figure label="Now" value={rate(current?.predicted_goodput_rps ?? 0)} unit="/s" note={`${gain >= 0 ? "+" : "−"}${rate(Math.abs(gain))}/s`} tone={gain < -0.05 ? "bad" : gain > 0.05 ? "good" : "quiet"} />
+        <Figure label="Bound" value={rate(preview.bound_rps)} unit="/s" note="no plan exceeds it" />
         <Figure label="Replicas" value={fixed(plan.replicas.length, 0)} note={`${diff.added.length} start, ${diff.removed.length} stop, ${diff.kept} stay`} />
         <Figure label="Devices" value={fixed(plan.devices_used, 0)} note={plan.unserved.length > 0 ? `${count(plan.unserved.length, "model")} unserved` : "every model is placed"} tone={plan.unserved.length > 0 ? "warn" : "quiet"} />
         <Figure label="Solved in" value={ms(plan.solve_ms)} note={took === null ? "" : `answered in ${ms(took)}`} />
@@ -262,7 +271,7 @@ function Apply({ whatIf, preview, onClose, onDone }: { whatIf: WhatIf; preview: 
     ...(body.models ?? []).map(({ name, rate_rps, slo_ms }) => `${name}: ${[rate_rps !== undefined && rate_rps !== null ? `rate ${rate(rate_rps)}/s` : "", slo_ms ? `SLO ${ms(slo_ms)}` : ""].filter(Boolean).join(", ")}.`),
   ];
   const left = [
-    ...(body.devices ?? []).map(({ kind, count: n }) => `Start an agent with ${n} more ${kind}.`),
+    ...(body.devices ?? []).map(({ kind, count: n }) => (n < 0 ? `Drain and stop ${-n} ${kind}.` : `Start an agent with ${n} more ${kind}.`)),
     ...(body.remove ?? []).map((name) => `Remove ${name} on its own page, if you mean it.`),
   ];
   return (

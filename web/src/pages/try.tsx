@@ -7,7 +7,7 @@ import { count, fixed, ms } from "../format";
 import { keyOf } from "../live/state";
 import { useCluster } from "../live/store";
 import { example, imageOf, imageTensor, largest, SCALES, type TensorData } from "../tensors";
-import { textOf, useAction } from "../ui/hooks";
+import { textOf, useAction, useMayChange } from "../ui/hooks";
 import { Card, Empty, Field, Page, Problem, State } from "../ui/parts";
 import { href, navigate, useRoute } from "../ui/route";
 import { Stages } from "../ui/stages";
@@ -61,6 +61,7 @@ export function TryIt({ name }: { name?: string | undefined }) {
 }
 
 function Form({ model }: { model: ModelView }) {
+  const mayChange = useMayChange();
   const [text, setText] = useState(() => pretty(example(model)));
   const [answer, setAnswer] = useState<TryView | null>(null);
   const send = useAction(async () => {
@@ -90,7 +91,7 @@ function Form({ model }: { model: ModelView }) {
           </Field>
           <Problem text={send.error} />
           <div className="row">
-            <button type="submit" className="primary" disabled={send.busy}>
+            <button type="submit" className="primary" disabled={send.busy || !mayChange} title={mayChange ? undefined : "A key with the scope read sends no requests"}>
               Send
             </button>
             <button type="button" onClick={() => setText(pretty(example(model)))}>

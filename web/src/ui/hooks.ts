@@ -1,4 +1,5 @@
-import { useCallback, useEffect, useRef, useState } from "react";
+import { useCallback, useEffect, useRef, useState, useSyncExternalStore } from "react";
+import { session, watchSession } from "../api/client";
 
 export interface Loaded<T> {
   data: T | null;
@@ -77,4 +78,9 @@ export function useSize<E extends Element>(): [(element: E | null) => void, { wi
     observer.current.observe(element);
   }, []);
   return [ref, size];
+}
+
+/** Returns true if the signed-in one may change something. */
+export function useMayChange(): boolean {
+  return useSyncExternalStore(watchSession, session)?.scope === "admin";
 }

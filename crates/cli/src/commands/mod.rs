@@ -2,6 +2,7 @@
 
 mod arguments;
 mod backup;
+mod dashboard;
 mod doctor;
 mod events;
 mod infer;
@@ -50,6 +51,8 @@ pub(crate) enum Command {
     Findings(events::FindingsArgs),
     /// Examine this machine and the cluster, and say what is wrong and how to mend it
     Doctor(doctor::DoctorArgs),
+    /// Open the dashboard in the browser, signed in
+    Dashboard(dashboard::DashboardArgs),
     /// Show requests that ended lately, and where their time went
     Requests(requests::RequestsArgs),
     /// Write a trace of the last requests and batches, for Perfetto
@@ -73,6 +76,7 @@ impl Command {
             Self::Events(args) => args.run(context).await,
             Self::Findings(args) => args.run(context).await,
             Self::Doctor(args) => args.run(context).await,
+            Self::Dashboard(args) => args.run(context).await,
             Self::Requests(args) => args.run(context).await,
             Self::Trace(args) => args.run(context).await,
         }

@@ -196,6 +196,10 @@ pub(crate) fn print_preview(preview: &PlanPreview) -> anyhow::Result<()> {
             format_number(preview.plan.predicted_goodput_rps)
         ))?;
     }
+    output::print_line(format!(
+        "no plan for these models and devices exceeds {} requests/s",
+        format_number(preview.bound_rps)
+    ))?;
     print_diff(&preview.diff)
 }
 

@@ -162,7 +162,7 @@ async fn a_policy_and_its_options_ask_for_the_plan_they_would_make() {
         "models": [], "remove": [], "devices": [], "explain": false,
     });
     let answer = json!({
-        "plan": plan(), "current": null, "diff": {"added": [], "removed": [], "kept": 0},
+        "plan": plan(), "current": null, "diff": {"added": [], "removed": [], "kept": 0}, "bound_rps": 90.0,
     });
     admin("POST", "/v1/plans/preview")
         .and(body_json(&asked))
@@ -187,7 +187,7 @@ async fn a_preview_asks_what_the_flags_say_and_shows_the_difference() {
             {"name": "minilm", "version": 2, "slo_ms": 100.0, "rate_rps": 500.0},
         ],
         "remove": ["cat"],
-        "devices": [{"kind": "H200", "count": 2}, {"kind": "T4", "count": 1}],
+        "devices": [{"kind": "H200", "count": 2}, {"kind": "T4", "count": 1}, {"kind": "V100", "count": -3}],
         "explain": false,
     });
     let mut then = plan();
@@ -197,6 +197,7 @@ async fn a_preview_asks_what_the_flags_say_and_shows_the_difference() {
         "diff": {
             "added": [placement("minilm", 2, "new/gpu0", None)], "removed": [placement("cat", 1, "a/cpu0", None)], "kept": 1,
         },
+        "bound_rps": 600.0,
     });
     let preview = admin("POST", "/v1/plans/preview").and(body_json(&asked));
     preview
@@ -213,6 +214,8 @@ async fn a_preview_asks_what_the_flags_say_and_shows_the_difference() {
         "H200:2",
         "--add-device",
         "T4",
+        "--remove-device",
+        "V100:3",
         "--rate",
         "minilm:2=500",
         "--rate",
@@ -226,6 +229,11 @@ async fn a_preview_asks_what_the_flags_say_and_shows_the_difference() {
     assert!(
         text.text()
             .contains("expected goodput: 90 requests/s now, 540 requests/s with this plan"),
+        "{text:?}"
+    );
+    assert!(
+        text.stdout
+            .contains("no plan for these models and devices exceeds 600 requests/s"),
         "{text:?}"
     );
     assert!(

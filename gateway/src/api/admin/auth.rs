@@ -1,7 +1,8 @@
-//! Authorisation by bearer tokens and API keys, which are compared in constant time.
+//! Authorisation by bearer tokens, API keys and sessions, which are compared in constant time.
 //!
-//! The admin's token and keys with the scope `admin` open every route; keys with the scope `read` those that only read and show no secret. An agent's opens the routes of agents: the agents' common token those of every node without a
-//! token of its own, the token of a node those of this node.
+//! The admin's token and keys with the scope `admin` open every route; keys with the scope `read` those that only read and show no secret.
+//! A session stands for the token or key that started it. An agent's token opens the routes of agents: the agents' common token those of
+//! every node without a token of its own, the token of a node those of this node.
 
 use std::{
     collections::BTreeMap,
@@ -10,10 +11,11 @@ use std::{
 
 use axum::{
     extract::{RawPathParams, Request, State},
-    http::{HeaderMap, StatusCode, header},
+    http::{HeaderMap, Method, StatusCode, header},
     middleware::Next,
     response::{IntoResponse as _, Response},
 };
+use packhorse_api::{CSRF_HEADER, SESSION_COOKIE, SessionRequest, SessionScope, SessionView};
 use packhorse_cluster::{ClusterId, NodeName};
 use packhorse_wire::{ClusterKey, LinkSecret};
 use sha2::{Digest as _, Sha256};
@@ -21,13 +23,18 @@ use subtle::ConstantTimeEq as _;
 
 use crate::{
     api::ApiError,
-    keys::{AdminScope, Keyring},
+    keys::{AdminScope, KeyOwner, Keyring},
+    sessions::{Owner, Session, Sessions},
     state_dir::random_secret,
-    store::{Store, StoreError},
+    store::{Store, StoreError, unix_ms},
 };
 
 /// The path of backups, which contain tokens.
 const BACKUP: &str = "/v1/backup";
+/// The path of previews, which change nothing although they are posted.
+const PREVIEW: &str = "/v1/plans/preview";
+/// The name of the admin token's owner.
+const ADMIN_NAME: &str = "admin";
 /// The largest number of nodes with a token of their own.
 const MAX_NODE_TOKENS: usize = 4096;
 
@@ -38,6 +45,7 @@ pub struct Credentials {
     agent: TokenHash,
     keys: Keyring,
     nodes: Arc<RwLock<BTreeMap<NodeName, TokenHash>>>,
+    sessions: Sessions,
     link_secret: LinkSecret,
 }
 
@@ -85,6 +93,7 @@ impl Credentials {
             agent: TokenHash::new(agent),
             keys,
             nodes: Arc::new(RwLock::new(hashes.collect())),
+            sessions: Sessions::new(admin),
             link_secret,
         }
     }
@@ -163,18 +172,28 @@ impl Credentials {
         }
     }
 
-    /// Returns the owner of the token in the headers.
-    fn role(&self, headers: &HeaderMap) -> Result<Role, ApiError> {
-        let refused = |message| Err(ApiError::new(StatusCode::UNAUTHORIZED, message));
+    /// Returns who asks: the owner of the token in the headers, or of the session.
+    fn role(&self, headers: &HeaderMap, method: &Method) -> Result<Role, ApiError> {
         let Some(token) = bearer(headers) else {
-            return refused("this route requires a token: Authorization: Bearer TOKEN");
-        };
-        if let Some(scope) = self.keys.admin_scope(token) {
-            return Ok(match scope {
-                AdminScope::Admin => Role::Admin,
-                AdminScope::Read => Role::Reader,
-                AdminScope::None => Role::Client,
+            let session = self.session(headers)?;
+            if !method.is_safe() && !headers.contains_key(CSRF_HEADER) {
+                let message = format!(
+                    "a request with a session that changes something needs the header {CSRF_HEADER}"
+                );
+                return Err(ApiError::new(StatusCode::FORBIDDEN, message));
+            }
+            return Ok(match session.owner {
+                Owner::AdminToken => Role::Admin,
+                Owner::Key(id) => match self.keys.owner_by_id(&id) {
+                    Some(owner) => Role::of(&owner),
+                    None => {
+                        return Err(unauthorized("the key of the session is not valid any more"));
+                    }
+                },
             });
+        };
+        if let Some(owner) = self.keys.owner(token) {
+            return Ok(Role::of(&owner));
         }
         let given = TokenHash::new(token);
         if self.admin.matches(&given) {
@@ -193,39 +212,153 @@ impl Credentials {
             });
             match owner {
                 Some(node) => Ok(Role::Node(node.clone())),
-                None => refused("the token is invalid"),
+                None => Err(unauthorized("the token is invalid")),
             }
         }
     }
+
+    /// Returns the session in the headers.
+    fn session(&self, headers: &HeaderMap) -> Result<Session, ApiError> {
+        let Some(cookie) = session_cookie(headers) else {
+            return Err(unauthorized(
+                "this route requires a token: Authorization: Bearer TOKEN",
+            ));
+        };
+        let session = self.sessions.verify(cookie, unix_ms());
+        session.ok_or_else(|| unauthorized("the session has ended; sign in again"))
+    }
+
+    /// Returns the owner of the token or the session in the headers, who may at least read.
+    fn owner(&self, headers: &HeaderMap, method: &Method) -> Result<Owner, ApiError> {
+        let role = self.role(headers, method)?;
+        if !matches!(role, Role::Admin | Role::Reader) {
+            return Err(role.refusal());
+        }
+        match bearer(headers) {
+            Some(token) => Ok(self.owner_of(token).unwrap_or(Owner::AdminToken)),
+            None => Ok(self.session(headers)?.owner),
+        }
+    }
+
+    /// Returns the owner of a token or key; `None` if it is neither the admin's token nor a key.
+    fn owner_of(&self, token: &str) -> Option<Owner> {
+        if let Some(owner) = self.keys.owner(token) {
+            return Some(Owner::Key(owner.id));
+        }
+        let given = TokenHash::new(token);
+        self.admin.matches(&given).then_some(Owner::AdminToken)
+    }
+
+    fn view(&self, owner: &Owner, expires_at_ms: Option<i64>) -> Result<SessionView, ApiError> {
+        let (name, role) = match owner {
+            Owner::AdminToken => (ADMIN_NAME.to_owned(), Role::Admin),
+            Owner::Key(id) => match self.keys.owner_by_id(id) {
+                Some(owner) => {
+                    let role = Role::of(&owner);
+                    (owner.name, role)
+                }
+                None => return Err(unauthorized("the key is not valid any more")),
+            },
+        };
+        let scope = match role {
+            Role::Admin => SessionScope::Admin,
+            Role::Reader => SessionScope::Read,
+            role => return Err(role.refusal()),
+        };
+        Ok(SessionView {
+            name,
+            scope,
+            expires_at_ms,
+        })
+    }
+
+    /// Starts a session with a token or a code; the value of its cookie.
+    pub(super) fn sign_in(
+        &self,
+        request: &SessionRequest,
+    ) -> Result<(String, SessionView), ApiError> {
+        let owner = match (&request.token, &request.code) {
+            (Some(token), None) => self.owner_of(token),
+            (None, Some(code)) => self.sessions.redeem(code, unix_ms()),
+            _ => return Err(ApiError::bad_request("expected one of token and code")),
+        };
+        let owner = owner.ok_or_else(|| {
+            unauthorized(match request.token {
+                Some(_) => "the token is neither the admin token nor a valid key",
+                None => "the code is not valid: it is valid once, and for a minute",
+            })
+        })?;
+        let session = Session::new(owner, unix_ms());
+        let view = self.view(&session.owner, Some(session.expires_ms))?;
+        Ok((self.sessions.cookie(&session), view))
+    }
+
+    /// Returns who asks.
+    pub(super) fn session_view(&self, headers: &HeaderMap) -> Result<SessionView, ApiError> {
+        let owner = self.owner(headers, &Method::GET)?;
+        let session = match bearer(headers) {
+            Some(_) => None,
+            None => Some(self.session(headers)?),
+        };
+        self.view(&owner, session.map(|session| session.expires_ms))
+    }
+
+    /// Makes a code that starts a session of who asks.
+    pub(super) fn session_code(&self, headers: &HeaderMap) -> Result<String, ApiError> {
+        let owner = self.owner(headers, &Method::POST)?;
+        let code = self.sessions.new_code(owner, unix_ms());
+        code.map_err(|e| ApiError::internal(&e))
+    }
 }
 
-/// Middleware that accepts the admin token only.
+impl Role {
+    fn of(owner: &KeyOwner) -> Self {
+        match owner.scope {
+            AdminScope::Admin => Self::Admin,
+            AdminScope::Read => Self::Reader,
+            AdminScope::None => Self::Client,
+        }
+    }
+
+    /// Returns the refusal of a route for the admin.
+    fn refusal(&self) -> ApiError {
+        let given = match self {
+            Self::Reader => "a key with the scope read",
+            Self::Client => "a key without that scope",
+            _ => "an agent token",
+        };
+        let message = format!(
+            "this route requires the admin token or a key with the scope admin; {given} was given"
+        );
+        ApiError::new(StatusCode::FORBIDDEN, message)
+    }
+}
+
+fn unauthorized(message: &str) -> ApiError {
+    ApiError::new(StatusCode::UNAUTHORIZED, message)
+}
+
+/// Middleware that accepts the admin, and readers where nothing is changed.
 pub(super) async fn admin_only(
     State(credentials): State<Credentials>,
     request: Request,
     next: Next,
 ) -> Response {
-    match credentials.role(request.headers()) {
+    match credentials.role(request.headers(), request.method()) {
         Ok(Role::Admin) => next.run(request).await,
         Ok(Role::Reader) if only_reads(&request) => next.run(request).await,
-        Ok(role) => {
-            let given = match role {
-                Role::Reader => "a key with the scope read",
-                Role::Client => "a key without that scope",
-                _ => "an agent token",
-            };
-            let message = format!(
-                "this route requires the admin token or a key with the scope admin; {given} was given"
-            );
-            ApiError::new(StatusCode::FORBIDDEN, message).into_response()
-        }
+        Ok(role) => role.refusal().into_response(),
         Err(e) => e.into_response(),
     }
 }
 
 /// Returns true if a request changes nothing and is answered with no secret.
 fn only_reads(request: &Request) -> bool {
-    request.method().is_safe() && request.uri().path() != BACKUP
+    match request.uri().path() {
+        BACKUP => false,
+        PREVIEW => true,
+        _ => request.method().is_safe(),
+    }
 }
 
 /// Middleware that accepts the admin's token and those of agents. On a path with a node, an agent's token must be one for this node.
@@ -235,7 +368,7 @@ pub(super) async fn agent_or_admin(
     request: Request,
     next: Next,
 ) -> Response {
-    let role = match credentials.role(request.headers()) {
+    let role = match credentials.role(request.headers(), request.method()) {
         Ok(role) => role,
         Err(e) => return e.into_response(),
     };
@@ -254,6 +387,17 @@ pub(crate) fn bearer(headers: &HeaderMap) -> Option<&str> {
     (scheme.eq_ignore_ascii_case("bearer") && !token.is_empty()).then_some(token)
 }
 
+/// Returns the value of the session's cookie.
+fn session_cookie(headers: &HeaderMap) -> Option<&str> {
+    let cookies = headers.get_all(header::COOKIE).iter();
+    let cookies = cookies.filter_map(|cookies| cookies.to_str().ok());
+    let mut pairs = cookies.flat_map(|cookies| cookies.split(';'));
+    pairs.find_map(|pair| {
+        let (name, value) = pair.trim().split_once('=')?;
+        (name == SESSION_COOKIE).then_some(value)
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -261,7 +405,7 @@ mod tests {
     async fn role(authorization: &str) -> Option<Role> {
         let mut headers = HeaderMap::new();
         headers.insert(header::AUTHORIZATION, authorization.parse().unwrap());
-        credentials().await.role(&headers).ok()
+        credentials().await.role(&headers, &Method::GET).ok()
     }
 
     fn node(name: &str) -> NodeName {

@@ -73,7 +73,8 @@ impl From<PreviewError> for ApiError {
             | PreviewError::Model { .. }
             | PreviewError::Invalid(_)
             | PreviewError::UnknownKind(_)
-            | PreviewError::TooManyDevices => Self::bad_request(error.to_string()),
+            | PreviewError::TooManyDevices
+            | PreviewError::TooFewDevices { .. } => Self::bad_request(error.to_string()),
             PreviewError::Busy(busy) => busy.into(),
             PreviewError::NoPlan(_) => {
                 Self::new(StatusCode::UNPROCESSABLE_ENTITY, error.to_string())

@@ -16,6 +16,7 @@ mod nodes;
 mod plans;
 mod profiles;
 mod requests;
+mod sessions;
 mod worker_addresses;
 
 use std::{any::Any, path::PathBuf, sync::Arc, time::Duration};
@@ -124,7 +125,7 @@ pub struct Admin {
         (name = "requests", description = "Single requests and where their time went"),
         (name = "metrics", description = "Metrics of the gateway"),
         (name = "agents", description = "Messages of agents"),
-        (name = "keys", description = "API keys"),
+        (name = "keys", description = "API keys, and sessions of browsers"),
         (name = "backup", description = "Backups of the gateway's state"),
     ),
     modifiers(&Tokens)
@@ -161,6 +162,7 @@ pub fn router(admin: Admin, inference: utoipa::openapi::OpenApi) -> Router {
     let (routes, mut document) = OpenApiRouter::with_openapi(ApiDocument::openapi())
         .merge(guarded)
         .merge(agents)
+        .merge(session_routes())
         .routes(routes!(metrics))
         .with_state(admin)
         .split_for_parts();
@@ -250,6 +252,13 @@ fn agent_routes() -> OpenApiRouter<Admin> {
         .routes(routes!(agents::lease))
         .routes(routes!(agents::wanted))
         .routes(routes!(agents::status).layer(body_limit(PROFILES_LIMIT)))
+}
+
+/// Returns the routes of sessions, which find out by themselves who asks.
+fn session_routes() -> OpenApiRouter<Admin> {
+    OpenApiRouter::new()
+        .routes(routes!(sessions::show, sessions::create, sessions::delete))
+        .routes(routes!(sessions::create_code))
 }
 
 /// Returns the metrics, in the Prometheus text format.

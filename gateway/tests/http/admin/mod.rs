@@ -14,4 +14,5 @@ mod profiles;
 mod requests;
 mod restart;
 mod rollout;
+mod sessions;
 mod versions;

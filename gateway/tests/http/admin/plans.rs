@@ -85,6 +85,13 @@ async fn a_preview_answers_and_changes_nothing() {
     let preview = gateway.post("/v1/plans/preview", &more).await.ok(200);
     assert_eq!(preview["plan"]["unserved"], json!([]));
     assert_eq!(preview["plan"]["devices_used"], 2);
+    // No plan can serve more than the 50 requests/s of each.
+    assert!((1.0..=100.0).contains(&preview["bound_rps"].as_f64().unwrap()));
+    let none = json!({"devices": [{"kind": "T4", "count": -1}]});
+    let preview = gateway.post("/v1/plans/preview", &none).await.ok(200);
+    assert_eq!(preview["plan"]["devices_used"], 0);
+    assert_eq!(preview["bound_rps"].to_string(), "0.0");
+    assert_eq!(preview["diff"]["removed"].as_array().unwrap().len(), 2);
     // A rate that one device cannot hold.
     let faster = json!({"models": [{"name": "a", "rate_rps": 5000}]});
     let preview = gateway.post("/v1/plans/preview", &faster).await.ok(200);
@@ -110,6 +117,9 @@ async fn a_preview_answers_and_changes_nothing() {
         json!({"remove": ["unheard-of"]}),
         json!({"devices": [{"kind": "abacus", "count": 1}]}),
         json!({"devices": [{"kind": "T4", "count": 4_000_000_000_u32}]}),
+        json!({"devices": [{"kind": "T4", "count": 2_000_000_000}]}),
+        json!({"devices": [{"kind": "T4", "count": -2}]}),
+        json!({"devices": [{"kind": "T4", "count": i32::MIN}]}),
     ] {
         gateway.post("/v1/plans/preview", &bad).await.error(400);
     }

@@ -92,13 +92,26 @@ impl Gateway {
         token: Option<&str>,
         body: Vec<u8>,
     ) -> Answer {
-        let mut request = self
+        let token = token.map(|token| format!("Bearer {token}"));
+        let headers = token.iter().map(|token| ("authorization", &**token));
+        self.send_with(listener, method, path, headers, body).await
+    }
+
+    pub(crate) async fn send_with<'h>(
+        &self,
+        listener: SocketAddr,
+        method: Method,
+        path: &str,
+        headers: impl IntoIterator<Item = (&'h str, &'h str)>,
+        body: Vec<u8>,
+    ) -> Answer {
+        let request = self
             .client
             .request(method, format!("http://{listener}{path}"))
             .body(body);
-        if let Some(token) = token {
-            request = request.bearer_auth(token);
-        }
+        let request = headers.into_iter().fold(request, |request, (name, value)| {
+            request.header(name, value)
+        });
         let response = within(path, request.send()).await.unwrap();
         Answer::read(response).await
     }

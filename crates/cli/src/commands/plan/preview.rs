@@ -22,6 +22,9 @@ pub(super) struct PreviewArgs {
     /// Devices to add, for instance H200:2; may be repeated
     #[arg(long, value_name = "KIND:COUNT", value_parser = parse_devices)]
     add_device: Vec<PreviewDevices>,
+    /// Devices to take away, for instance V100:1; may be repeated
+    #[arg(long, value_name = "KIND:COUNT", value_parser = parse_devices)]
+    remove_device: Vec<PreviewDevices>,
     /// Another rate of a registered model, in requests per second; may be repeated
     #[arg(long, value_name = "MODEL=RATE", value_parser = assignment(parse_rate))]
     rate: Vec<(ModelReference, RequestsPerSecond)>,
@@ -40,7 +43,9 @@ fn parse_devices(text: &str) -> Result<PreviewDevices, String> {
     let (kind, count) = text.split_once(':').unwrap_or((text, "1"));
     let count = count
         .parse()
-        .map_err(|_| format!("{count:?} is not a number of devices"))?;
+        .ok()
+        .filter(|count| *count >= 0)
+        .ok_or_else(|| format!("{count:?} is not a number of devices"))?;
     let kind = DeviceKind::from_str(kind).map_err(|e| e.to_string())?;
     Ok(PreviewDevices { kind, count })
 }
@@ -84,13 +89,18 @@ impl PreviewArgs {
         for (id, slo_ms) in self.slo_ms {
             change_model(id, &|model| model.slo_ms = Some(slo_ms));
         }
+        let removed = self.remove_device.into_iter();
+        let removed = removed.map(|PreviewDevices { kind, count }| PreviewDevices {
+            kind,
+            count: -count,
+        });
         PlanPreviewRequest {
             policy: self.policy,
             options: self.options.given(),
             discipline: self.discipline,
             models: models.into_values().collect(),
             remove: self.remove,
-            devices: self.add_device,
+            devices: self.add_device.into_iter().chain(removed).collect(),
             explain: self.explain,
         }
     }

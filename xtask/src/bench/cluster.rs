@@ -1,0 +1,85 @@
+//! Benchmarks of a whole cluster: Python scripts beside the system tests, which write their pages themselves.
+
+use std::process::Command;
+
+use anyhow::{Context as _, ensure};
+
+use crate::{
+    setup,
+    workspace::{python, root},
+};
+
+/// The flags of `overload`.
+#[derive(clap::Args)]
+pub(crate) struct Overload {
+    /// Time of each load, in seconds
+    #[arg(long, default_value_t = 6.0)]
+    seconds: f64,
+}
+
+/// The flags of `isolation`.
+#[derive(clap::Args)]
+pub(crate) struct Isolation {
+    /// Time of each measurement, in seconds
+    #[arg(long, default_value_t = 6.0)]
+    seconds: f64,
+    /// Number of measurements of each attack, of which the median counts
+    #[arg(long, default_value_t = 3)]
+    rounds: u32,
+}
+
+/// The flags of `restart`.
+#[derive(clap::Args)]
+pub(crate) struct Restart {
+    /// Number of models
+    #[arg(long, default_value_t = 1000)]
+    models: u32,
+    /// Number of restarts
+    #[arg(long, default_value_t = 5)]
+    rounds: u32,
+}
+
+/// Writes `docs/benchmarks/overload.md` with its figure.
+pub(crate) fn overload(options: &Overload) -> anyhow::Result<()> {
+    measure("overload", &[("seconds", options.seconds.to_string())])
+}
+
+/// Writes `docs/benchmarks/isolation.md`.
+pub(crate) fn isolation(options: &Isolation) -> anyhow::Result<()> {
+    measure(
+        "isolation",
+        &[
+            ("seconds", options.seconds.to_string()),
+            ("rounds", options.rounds.to_string()),
+        ],
+    )
+}
+
+/// Writes `docs/benchmarks/restart.md`.
+pub(crate) fn restart(options: &Restart) -> anyhow::Result<()> {
+    measure(
+        "restart",
+        &[
+            ("models", options.models.to_string()),
+            ("rounds", options.rounds.to_string()),
+        ],
+    )
+}
+
+/// Builds the programs, and runs a script of `tests/` with these flags.
+fn measure(script: &str, flags: &[(&str, String)]) -> anyhow::Result<()> {
+    setup::run_and_build()?;
+    let script = format!("tests/{script}.py");
+    let status = Command::new(python())
+        .args([&script, "--write"])
+        .args(
+            flags
+                .iter()
+                .map(|(name, value)| format!("--{name}={value}")),
+        )
+        .current_dir(root())
+        .status()
+        .with_context(|| format!("start {script}"))?;
+    ensure!(status.success(), "{script}: {status}");
+    Ok(())
+}
