@@ -280,12 +280,16 @@ impl Credentials {
         let owner = match (&request.token, &request.code) {
             (Some(token), None) => self.owner_of(token),
             (None, Some(code)) => self.sessions.redeem(code, unix_ms()),
-            _ => return Err(ApiError::bad_request("expected one of token and code")),
+            _ => {
+                return Err(ApiError::bad_request(
+                    "expected exactly one of token and code",
+                ));
+            }
         };
         let owner = owner.ok_or_else(|| {
             unauthorized(match request.token {
-                Some(_) => "the token is neither the admin token nor a valid key",
-                None => "the code is not valid: it is valid once, and for a minute",
+                Some(_) => "token: it is neither the admin token nor a valid key",
+                None => "code: it is valid once, and for a minute",
             })
         })?;
         let session = Session::new(owner, unix_ms());
