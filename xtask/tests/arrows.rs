@@ -5,13 +5,14 @@ use std::{collections::BTreeMap, process::Command};
 use serde::Deserialize;
 
 /// The crates on which each crate of the workspace may depend, tests included but for those of [`TESTS`].
-const ARROWS: [(&str, &[&str]); 20] = [
+const ARROWS: [(&str, &[&str]); 21] = [
     ("cluster", &[]),
     ("contention", &["cluster"]),
     ("control", &["cluster", "contention"]),
     ("kernels", &["cluster"]),
     ("protocol", &["cluster"]),
     ("reconcile", &["cluster"]),
+    ("trace", &["cluster"]),
     ("wire", &["cluster"]),
     ("api", &["cluster"]),
     ("service", &[]),
@@ -26,6 +27,7 @@ const ARROWS: [(&str, &[&str]); 20] = [
             "serving",
             "control",
             "reconcile",
+            "trace",
         ],
     ),
     ("figures", &["cluster", "simulator"]),
@@ -59,6 +61,7 @@ const ARROWS: [(&str, &[&str]); 20] = [
             "control",
             "kernels",
             "protocol",
+            "trace",
             "wire",
             "api",
             "service",
@@ -95,7 +98,7 @@ const TESTS: [(&str, &[&str]); 2] = [
 ];
 
 /// Crates whose decisions depend on their arguments alone.
-const PURE: [&str; 12] = [
+const PURE: [&str; 13] = [
     "cluster",
     "contention",
     "placement",
@@ -104,6 +107,7 @@ const PURE: [&str; 12] = [
     "kernels",
     "protocol",
     "reconcile",
+    "trace",
     "wire",
     "api",
     "simulator",

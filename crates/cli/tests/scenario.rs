@@ -552,3 +552,32 @@ fn an_explained_plan_names_the_limit_of_each_model_and_keeps_its_shape() {
     );
     assert!(text.contains("more V100-SXM2-16GB would suffice"), "{text}");
 }
+
+#[test]
+fn a_single_run_is_traced() {
+    let (folder, scenario) = folder();
+    let file = folder.path().join("run.json");
+    let trace = ["--trace", file.to_str().unwrap(), "--trace-length", "0.5"];
+    let plain = json("simulate", &scenario, &[]);
+    assert_eq!(
+        json("simulate", &scenario, &trace)["models"],
+        plain["models"]
+    );
+    let trace_of = || -> Value { serde_json::from_slice(&fs::read(&file).unwrap()).unwrap() };
+    let events = trace_of()["traceEvents"].as_array().unwrap().len();
+    assert!(events > 100, "{events}");
+    let replanned = [&trace[..], &["--replan-every", "1"]].concat();
+    json("simulate", &scenario, &replanned);
+    assert!(trace_of()["traceEvents"].as_array().unwrap().len() > 100);
+
+    let two = [&trace[..], &["--seed", "1", "--seed", "2"]].concat();
+    let refused = packhorse("simulate", &scenario, &two);
+    assert_eq!(refused.status.code(), Some(1));
+    let error = String::from_utf8(refused.stderr).unwrap();
+    assert!(error.contains("--trace: expected a single run"), "{error}");
+    let nowhere = ["--trace", "/nowhere/run.json"];
+    assert_eq!(
+        packhorse("simulate", &scenario, &nowhere).status.code(),
+        Some(1)
+    );
+}

@@ -16,6 +16,7 @@ mod polish;
 mod random;
 mod rate;
 mod report;
+mod run_trace;
 mod scenario;
 mod simulation;
 mod trace;
@@ -26,7 +27,7 @@ pub use arrival_schedule::{ArrivalSchedule, ArrivalScheduleError};
 pub use bench_counters::BenchCounters;
 pub use csv_report::reports_to_csv;
 pub use curves::Curves;
-pub use options::{DispatchOptions, Estimate, Recorded, Replanning};
+pub use options::{DispatchOptions, Estimate, Recorded, Replanning, RunOptions};
 pub use packhorse_serving::DeadlineOptions;
 pub use polish::{PolishedPlan, polish};
 pub use rate::Rate;
@@ -34,6 +35,7 @@ pub use report::{
     ModelReport, PlanFileError, PlanFileProblem, PlanReport, PlannedModelReport, Quantiles,
     ReplanningReport, ReplicaReport, Report, StagesReport, Totals,
 };
+pub use run_trace::RunTrace;
 pub use scenario::{
     Arrivals, Fault, FaultKind, Scenario, ScenarioError, SimulationSettings, Workload,
 };
@@ -53,15 +55,11 @@ pub fn simulate(
     seed: u64,
     progress: &mut dyn FnMut(Time),
 ) -> Result<Report, SimulateError> {
-    run(
-        scenario,
-        plan,
-        replicas,
-        dispatch.into(),
-        seed,
-        None,
-        progress,
-    )
+    let options = RunOptions {
+        dispatch: dispatch.into(),
+        ..RunOptions::default()
+    };
+    simulate_with(scenario, plan, replicas, seed, options, progress)
 }
 
 /// Runs the replicas of a first plan in a scenario as [`simulate`] does, with new plans during the run.
@@ -77,39 +75,36 @@ pub fn simulate_replanning<'a>(
     replanning: Replanning<'a>,
     progress: &mut dyn FnMut(Time),
 ) -> Result<Report, SimulateError> {
-    assert!(
-        !replanning.every.is_zero(),
-        "the time between two plans is above zero"
-    );
-    run(
-        scenario,
-        plan,
-        replicas,
-        dispatch.into(),
-        seed,
-        Some(replanning),
-        progress,
-    )
+    let options = RunOptions {
+        dispatch: dispatch.into(),
+        replanning: Some(replanning),
+        trace: None,
+    };
+    simulate_with(scenario, plan, replicas, seed, options, progress)
 }
 
-fn run<'a>(
+/// Runs the replicas of a first plan in a scenario as [`simulate`] does, with these options.
+///
+/// # Errors
+/// Returns an error if the replicas do not fit the scenario.
+pub fn simulate_with<'a>(
     scenario: &'a Scenario,
     plan: PlanReport,
     replicas: &[PlannedReplica],
-    dispatch: DispatchOptions,
     seed: u64,
-    replanning: Option<Replanning<'a>>,
+    options: RunOptions<'a>,
     progress: &mut dyn FnMut(Time),
 ) -> Result<Report, SimulateError> {
-    let simulation = simulation::Simulation::new(scenario, replicas, dispatch, seed, replanning)?;
+    let replanning = options.replanning.as_ref();
+    assert!(
+        replanning.is_none_or(|replanning| !replanning.every.is_zero()),
+        "the time between two plans is above zero"
+    );
+    let discipline = options.dispatch.discipline;
+    let simulation = simulation::Simulation::new(scenario, replicas, seed, options)?;
     let (counters, replanning) = simulation.run(progress);
     Ok(Report::new(
-        scenario,
-        plan,
-        dispatch.discipline,
-        seed,
-        counters,
-        replanning,
+        scenario, plan, discipline, seed, counters, replanning,
     ))
 }
 

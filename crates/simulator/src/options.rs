@@ -9,6 +9,8 @@ use packhorse_control::{
 };
 use packhorse_serving::DeadlineOptions;
 
+use crate::run_trace::RunTrace;
+
 /// The dispatch discipline of a run, and its options.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DispatchOptions {
@@ -25,6 +27,17 @@ impl From<Discipline> for DispatchOptions {
             deadline: DeadlineOptions::default(),
         }
     }
+}
+
+/// The options of a run.
+#[derive(Default)]
+pub struct RunOptions<'a> {
+    /// The dispatch of requests.
+    pub dispatch: DispatchOptions,
+    /// New plans during the run; `None` to keep the first one.
+    pub replanning: Option<Replanning<'a>>,
+    /// Gets the requests and batches over time; `None` to keep none.
+    pub trace: Option<&'a mut RunTrace>,
 }
 
 /// Estimates the goodput of replicas for a problem, with one forecast per model in its order.

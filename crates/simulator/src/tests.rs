@@ -168,8 +168,11 @@ fn single_server(time_factor: Option<Box<dyn FnMut() -> f64>>) -> f64 {
     let table = format!("{}\n{csv}", packhorse_cluster::ProfileTable::CSV_HEADER);
     let scenario = Scenario::parse(text, &mut |_| Ok(table.clone())).unwrap();
     let replicas = plan(&scenario, &[("a", 0, 1)]);
-    let dispatch = Discipline::FixedWait.into();
-    let simulation = simulation::Simulation::new(&scenario, &replicas, dispatch, 1, None);
+    let options = RunOptions {
+        dispatch: Discipline::FixedWait.into(),
+        ..RunOptions::default()
+    };
+    let simulation = simulation::Simulation::new(&scenario, &replicas, 1, options);
     let mut simulation = simulation.unwrap();
     simulation.time_factor = time_factor;
     let (counters, _) = simulation.run(&mut |_| {});
@@ -311,8 +314,8 @@ fn replicas_that_do_not_fit_the_scenario_are_refused() {
     let check = |change: fn(&mut PlannedReplica), message: &str| {
         let mut replicas = plan(&scenario, &[("alexnet", 0, 16)]);
         change(&mut replicas[0]);
-        let dispatch = Discipline::Deadline.into();
-        let simulation = simulation::Simulation::new(&scenario, &replicas, dispatch, 1, None);
+        let simulation =
+            simulation::Simulation::new(&scenario, &replicas, 1, RunOptions::default());
         let error = simulation.err().unwrap();
         assert!(error.to_string().contains(message), "{error}");
     };
@@ -511,6 +514,7 @@ mod benchmark;
 mod learning;
 mod replanning;
 mod shares;
+mod traces;
 
 #[test]
 fn polishing_takes_what_the_simulation_proves_and_nothing_else() {

@@ -48,7 +48,7 @@ impl Micros {
 
 /// The number of a model in the records. Never used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct ModelNumber(u32);
+pub(crate) struct ModelNumber(pub(crate) u32);
 
 /// The number of a replica in the records: its key in the engine, which is never used again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]

@@ -1,13 +1,20 @@
 //! `packhorse simulate`: runs plans in a simulated cluster and compares them.
 
-use std::{path::PathBuf, time::Duration};
+use std::{
+    fs,
+    io::Write as _,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use anyhow::{Context as _, ensure};
 
 use indicatif::ProgressBar;
 use packhorse_cluster::{Discipline, PlannedReplica, Time};
 use packhorse_figures::runs;
 use packhorse_simulator::{
-    Estimate, PlanReport, Replanning, Report, Scenario, Totals, reports_to_csv, simulate,
-    simulate_replanning,
+    DispatchOptions, Estimate, PlanReport, Replanning, Report, RunOptions, RunTrace, Scenario,
+    Totals, reports_to_csv, simulate_with,
 };
 
 use super::{
@@ -34,8 +41,7 @@ can be below the goodput.
 
 With --replan-every the first plan is for the scenario's rates. A new plan starts its replicas beside \
 the old ones if memory allows; each is ready after its model's load_ms. Replicas of both plans keep \
-running. The policy gets a new rate when the smoothed rate has changed by a tenth and by more than \
-chance explains.
+running. Rates are measured; a new plan is adopted where its gain is worth the cost of moving to it.
 
 Examples:
   packhorse simulate --scenario thesis.toml --policy usher
@@ -44,6 +50,7 @@ Examples:
   packhorse simulate --scenario thesis.toml --policy usher --policy first-fit --csv > runs.csv
   packhorse simulate --scenario scenarios/thesis/6.10-gpus-4.toml --polish 8
   packhorse simulate --scenario scenarios/ramp/evening.toml --policy nexus --replan-every 2
+  packhorse simulate --scenario scenarios/thesis/6.10-gpus-4.toml --trace run.json --trace-length 5
   packhorse simulate --scenario thesis.toml --policy usher --policy ao-milp --plot runs.svg")]
 pub(crate) struct SimulateArgs {
     /// Scenario: devices, models, rates and SLOs
@@ -75,6 +82,12 @@ pub(crate) struct SimulateArgs {
     /// Draw goodput, latencies and stages into this file, and for a single run the batch sizes over time
     #[arg(long, value_name = "F.svg|F.png")]
     plot: Option<PlotFile>,
+    /// Write the requests and batches of a single run over time into this file, which Perfetto (ui.perfetto.dev) opens
+    #[arg(long, value_name = "FILE")]
+    trace: Option<PathBuf>,
+    /// Trace the requests that arrive in the first S simulated seconds after the warm-up
+    #[arg(long, value_name = "S", value_parser = parse_period, default_value = "10", requires = "trace")]
+    trace_length: Duration,
 }
 
 fn parse_period(text: &str) -> Result<Duration, String> {
@@ -97,7 +110,13 @@ impl SimulateArgs {
     pub(super) fn run(&self, context: &Context) -> anyhow::Result<()> {
         let scenario = scenario::read_scenario(&self.scenario)?;
         let mut reports = Vec::new();
-        for trial in self.trials(&scenario)? {
+        let trials = self.trials(&scenario)?;
+        let runs = trials.len() * self.seed.len();
+        ensure!(
+            self.trace.is_none() || runs == 1,
+            "--trace: expected a single run; the policies, disciplines and seeds make {runs}"
+        );
+        for trial in trials {
             for &seed in &self.seed {
                 reports.push(self.simulate(&scenario, &trial, seed)?);
             }
@@ -158,26 +177,51 @@ impl SimulateArgs {
         let length = simulation.warmup + simulation.window;
         let bar = ProgressBar::new(u64::try_from(length.as_millis())?);
         let mut progress = |now: Time| bar.set_position(now.as_nanos() / 1_000_000);
-        let report = match (self.replan_every, policy) {
+        let mut planner;
+        let replanning = match (self.replan_every, policy) {
             (Some(every), Some(policy)) => {
-                let mut policy = scenario::replanner(scenario, policy, &self.options)?;
+                planner = scenario::replanner(scenario, policy, &self.options)?;
                 let estimate = Some(packhorse_placement::estimate as Estimate);
-                let replanning = Replanning::new(every, estimate, &mut policy);
-                simulate_replanning(
-                    scenario,
-                    plan,
-                    replicas,
-                    discipline,
-                    seed,
-                    replanning,
-                    &mut progress,
-                )
+                Some(Replanning::new(every, estimate, &mut planner))
             }
-            _ => simulate(scenario, plan, replicas, discipline, seed, &mut progress),
+            _ => None,
         };
+        let from = Time::ZERO + simulation.warmup;
+        let mut trace = RunTrace::new(from, from + self.trace_length);
+        let options = RunOptions {
+            dispatch: DispatchOptions::from(discipline),
+            replanning,
+            trace: self.trace.is_some().then_some(&mut trace),
+        };
+        let report = simulate_with(scenario, plan, replicas, seed, options, &mut progress);
         bar.finish_and_clear();
-        Ok(report?)
+        let report = report?;
+        if let Some(file) = &self.trace {
+            write_trace(file, trace, scenario)?;
+        }
+        Ok(report)
     }
+}
+
+fn write_trace(file: &Path, trace: RunTrace, scenario: &Scenario) -> anyhow::Result<()> {
+    let requests = trace.requests();
+    let mut failure = None;
+    let mut out = fs::File::create(file).with_context(|| format!("create {}", file.display()))?;
+    trace.write(scenario, |piece| match out.write_all(&piece) {
+        Ok(()) => true,
+        Err(e) => {
+            failure = Some(e);
+            false
+        }
+    });
+    if let Some(e) = failure {
+        return Err(e).with_context(|| format!("write {}", file.display()));
+    }
+    eprintln!(
+        "note: {} has {requests} requests; open it at https://ui.perfetto.dev",
+        file.display()
+    );
+    Ok(())
 }
 
 fn print_run(report: &Report) -> anyhow::Result<()> {

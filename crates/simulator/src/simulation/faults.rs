@@ -5,11 +5,12 @@ use std::time::Duration;
 use packhorse_cluster::{NodeName, Time};
 use packhorse_control::LinkState;
 use packhorse_serving::Event;
+use packhorse_trace::Batch;
 
 use super::{
     control::LEASE, event::SimEvent, keys::replica_key, replica::WorkerState, world::Simulation,
 };
-use crate::FaultKind;
+use crate::{FaultKind, run_trace::index};
 
 impl Simulation<'_> {
     pub(super) fn fault_begins(&mut self, now: Time, index: usize) {
@@ -145,6 +146,7 @@ impl Simulation<'_> {
             .control
             .is_some()
             .then_some(LinkState::Connecting { reason: None });
+        self.trace_lost_batches(now, replica);
         for batch in &mut self.batches.entries {
             batch.ended |= batch.replica == replica;
         }
@@ -155,5 +157,28 @@ impl Simulation<'_> {
             },
         );
         self.link_changed(now, replica);
+    }
+
+    fn trace_lost_batches(&mut self, now: Time, replica: usize) {
+        let Some(trace) = &mut self.trace else {
+            return;
+        };
+        for (number, batch) in self.batches.numbered() {
+            if batch.replica != replica || batch.ended {
+                continue;
+            }
+            let rows = index(batch.requests.len());
+            let lost = Batch {
+                key: number,
+                model: index(self.replicas[replica].model),
+                replica: index(replica),
+                dispatched: batch.dispatched,
+                round_trip: now.saturating_since(batch.dispatched),
+                requests: rows,
+                rows,
+                stages: None,
+            };
+            trace.batch_ended(lost, self.replicas[replica].device);
+        }
     }
 }

@@ -30,6 +30,11 @@ impl<T> NumberedQueue<T> {
             .get_mut(usize::try_from(number.checked_sub(self.first)?).ok()?)
     }
 
+    /// Returns the entries with their numbers.
+    pub(super) fn numbered(&self) -> impl Iterator<Item = (u64, &T)> {
+        (self.first..).zip(&self.entries)
+    }
+
     /// Removes the ended entries at the front.
     pub(super) fn remove_ended(&mut self, ended: impl Fn(&T) -> bool) {
         while self.entries.front().is_some_and(&ended) {

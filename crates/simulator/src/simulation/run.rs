@@ -4,7 +4,8 @@ use std::{cmp::Reverse, time::Duration};
 
 use packhorse_cluster::{Discipline, Time};
 use packhorse_control::LinkState;
-use packhorse_serving::{Action, BatchKey, Event, Request, RequestKey, ShapeClass};
+use packhorse_serving::{Action, BatchKey, Event, Request, RequestKey, RequestOutcome, ShapeClass};
+use packhorse_trace::{Batch, Course};
 
 use super::{
     control::Control,
@@ -16,6 +17,7 @@ use crate::{
     counters::{RunCounters, Stages},
     device::QueuedBatch,
     report::ReplanningReport,
+    run_trace::index,
 };
 
 impl Simulation<'_> {
@@ -116,6 +118,17 @@ impl Simulation<'_> {
                     .expect("a request ends once");
                 pending.ended = true;
                 self.counters.request_ended(pending.model, outcome);
+                if let Some(trace) = &mut self.trace {
+                    let times = (pending.arrived, now);
+                    trace.request_ended(
+                        request.0,
+                        pending.model,
+                        times,
+                        outcome,
+                        None,
+                        self.scenario,
+                    );
+                }
                 self.requests.remove_ended(|pending| pending.ended);
             }
             Action::ReplicaEjected { .. } | Action::ReplicaRestored { .. } => {
@@ -246,6 +259,50 @@ impl Simulation<'_> {
         });
         self.counters
             .batch_answered(replica.model, now, slo, stages, requests);
+        if let Some(trace) = &mut self.trace {
+            let round_trip = now.saturating_since(batch.dispatched);
+            let mut arrived = Vec::with_capacity(batch.requests.len());
+            for request in &batch.requests {
+                let pending = self.requests.get_mut(request.0);
+                arrived.push(pending.expect("it ends with its batch").arrived);
+            }
+            let last = arrived.iter().copied().max().unwrap_or(batch.dispatched);
+            for (request, arrived) in batch.requests.iter().zip(arrived) {
+                let course = Course {
+                    batch: number,
+                    batch_wait: last.saturating_since(arrived),
+                    queue: batch.dispatched.saturating_since(last),
+                    in_batch: round_trip,
+                };
+                let (times, outcome) = ((arrived, now), RequestOutcome::Answered);
+                let model = replica.model;
+                trace.request_ended(
+                    request.0,
+                    model,
+                    times,
+                    outcome,
+                    Some(course),
+                    self.scenario,
+                );
+            }
+            let rows = index(batch.requests.len());
+            let traced = Batch {
+                key: number,
+                model: index(replica.model),
+                replica: index(batch.replica),
+                dispatched: batch.dispatched,
+                round_trip,
+                requests: rows,
+                rows,
+                stages: Some(packhorse_trace::Stages {
+                    network: stages.network,
+                    worker_queue: stages.worker_queue,
+                    compute,
+                    ..packhorse_trace::Stages::default()
+                }),
+            };
+            trace.batch_ended(traced, replica.device);
+        }
         if let Some(control) = &mut self.control {
             let rows = batch.requests.len();
             let alone = replica.solo_time(rows, self.scenario);

@@ -18,7 +18,8 @@ use crate::{
     arrivals::{ArrivalProcess, arrival_processes},
     counters::RunCounters,
     device::{CompletedBatch, Device},
-    options::{DispatchOptions, Replanning},
+    options::RunOptions,
+    run_trace::RunTrace,
 };
 
 #[derive(Clone, Copy, Debug)]
@@ -66,6 +67,8 @@ pub(crate) struct Simulation<'a> {
     pub(super) requests: NumberedQueue<PendingRequest>,
     pub(super) batches: NumberedQueue<InFlightBatch>,
     pub(super) counters: RunCounters,
+    /// The requests and batches over time, if somebody wants them.
+    pub(super) trace: Option<&'a mut RunTrace>,
     /// An empty list, kept for its memory.
     pub(super) completed: Vec<CompletedBatch>,
     /// Returns the factor of each batch's time, in tests that replace profiled times.
@@ -77,10 +80,14 @@ impl<'a> Simulation<'a> {
     pub(crate) fn new(
         scenario: &'a Scenario,
         plan: &[PlannedReplica],
-        dispatch: DispatchOptions,
         seed: u64,
-        replanning: Option<Replanning<'a>>,
+        options: RunOptions<'a>,
     ) -> Result<Self, SimulateError> {
+        let RunOptions {
+            dispatch,
+            replanning,
+            trace,
+        } = options;
         for (i, planned) in plan.iter().enumerate() {
             check_replica(scenario, i, planned)?;
         }
@@ -114,6 +121,7 @@ impl<'a> Simulation<'a> {
             requests: NumberedQueue::new(),
             batches: NumberedQueue::new(),
             counters: RunCounters::new(models, settings.warmup, settings.window),
+            trace,
             completed: Vec::new(),
             #[cfg(test)]
             time_factor: None,

@@ -115,6 +115,7 @@ async fn what_ran_on_a_lost_node_moves_to_another() {
     first.work_until_ready(&gateway, "m").await;
     // Machine and workers are gone together.
     drop(first);
+    gateway.wait_for_node("first", "lost").await;
     let mut second = Agent::new("second");
     let view = second.work_until_ready(&gateway, "m").await;
     assert_eq!(view["replicas"][0]["device"], "second/sim0");
