@@ -1,6 +1,6 @@
 //! The requests and batches of a run over time, in the same form as a gateway's.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 use bytes::Bytes;
 use packhorse_cluster::{DeviceId, DeviceIndex, Time};
@@ -8,7 +8,7 @@ use packhorse_serving::RequestOutcome;
 use packhorse_trace::{Batch, Course, Names, Request, Trace};
 use serde_json::json;
 
-use crate::Scenario;
+use crate::{Scenario, counters::Stages};
 
 /// A trace of the requests that arrive in a part of a run, and of the batches in it.
 #[derive(Clone, Debug)]
@@ -18,6 +18,19 @@ pub struct RunTrace {
     trace: Trace,
     /// The devices of the replicas that computed batches.
     devices: BTreeMap<u32, DeviceIndex>,
+}
+
+/// A batch that was answered.
+pub(crate) struct AnsweredBatch {
+    pub(crate) key: u64,
+    pub(crate) model: usize,
+    pub(crate) replica: usize,
+    pub(crate) device: usize,
+    pub(crate) dispatched: Time,
+    pub(crate) answered: Time,
+    pub(crate) stages: Stages,
+    /// The requests' numbers, with the times of their arrivals.
+    pub(crate) requests: Vec<(u64, Time)>,
 }
 
 impl RunTrace {
@@ -70,9 +83,49 @@ impl RunTrace {
                 RequestOutcome::Refused(refusal) => Some(refusal.to_string()),
                 _ => None,
             },
-            receive: std::time::Duration::ZERO,
+            receive: Duration::ZERO,
             course,
         });
+    }
+
+    /// Counts a batch that was answered, and its requests.
+    pub(crate) fn batch_answered(&mut self, batch: &AnsweredBatch, scenario: &Scenario) {
+        let round_trip = batch.answered.saturating_since(batch.dispatched);
+        let arrivals = batch.requests.iter().map(|(_, arrived)| *arrived);
+        let last = arrivals.max().unwrap_or(batch.dispatched);
+        for &(request, arrived) in &batch.requests {
+            let course = Course {
+                batch: batch.key,
+                batch_wait: last.saturating_since(arrived),
+                queue: batch.dispatched.saturating_since(last),
+                in_batch: round_trip,
+            };
+            self.request_ended(
+                request,
+                batch.model,
+                (arrived, batch.answered),
+                RequestOutcome::Answered,
+                Some(course),
+                scenario,
+            );
+        }
+        let rows = index(batch.requests.len());
+        let traced = Batch {
+            key: batch.key,
+            model: index(batch.model),
+            replica: index(batch.replica),
+            dispatched: batch.dispatched,
+            round_trip,
+            requests: rows,
+            rows,
+            stages: Some(packhorse_trace::Stages {
+                network: batch.stages.network,
+                worker_queue: batch.stages.worker_queue,
+                compute: batch.stages.compute,
+                ..packhorse_trace::Stages::default()
+            }),
+        };
+        self.batch_ended(traced, batch.device);
     }
 
     /// Counts a batch that has ended.

@@ -4,8 +4,7 @@ use std::{cmp::Reverse, time::Duration};
 
 use packhorse_cluster::{Discipline, Time};
 use packhorse_control::LinkState;
-use packhorse_serving::{Action, BatchKey, Event, Request, RequestKey, RequestOutcome, ShapeClass};
-use packhorse_trace::{Batch, Course};
+use packhorse_serving::{Action, BatchKey, Event, Request, RequestKey, ShapeClass};
 
 use super::{
     control::Control,
@@ -17,7 +16,7 @@ use crate::{
     counters::{RunCounters, Stages},
     device::QueuedBatch,
     report::ReplanningReport,
-    run_trace::index,
+    run_trace::AnsweredBatch,
 };
 
 impl Simulation<'_> {
@@ -260,48 +259,22 @@ impl Simulation<'_> {
         self.counters
             .batch_answered(replica.model, now, slo, stages, requests);
         if let Some(trace) = &mut self.trace {
-            let round_trip = now.saturating_since(batch.dispatched);
-            let mut arrived = Vec::with_capacity(batch.requests.len());
-            for request in &batch.requests {
+            let requests = batch.requests.iter().map(|request| {
                 let pending = self.requests.get_mut(request.0);
-                arrived.push(pending.expect("it ends with its batch").arrived);
-            }
-            let last = arrived.iter().copied().max().unwrap_or(batch.dispatched);
-            for (request, arrived) in batch.requests.iter().zip(arrived) {
-                let course = Course {
-                    batch: number,
-                    batch_wait: last.saturating_since(arrived),
-                    queue: batch.dispatched.saturating_since(last),
-                    in_batch: round_trip,
-                };
-                let (times, outcome) = ((arrived, now), RequestOutcome::Answered);
-                let model = replica.model;
-                trace.request_ended(
-                    request.0,
-                    model,
-                    times,
-                    outcome,
-                    Some(course),
-                    self.scenario,
-                );
-            }
-            let rows = index(batch.requests.len());
-            let traced = Batch {
+                let arrived = pending.expect("it ends with its batch").arrived;
+                (request.0, arrived)
+            });
+            let answered = AnsweredBatch {
                 key: number,
-                model: index(replica.model),
-                replica: index(batch.replica),
+                model: replica.model,
+                replica: batch.replica,
+                device: replica.device,
                 dispatched: batch.dispatched,
-                round_trip,
-                requests: rows,
-                rows,
-                stages: Some(packhorse_trace::Stages {
-                    network: stages.network,
-                    worker_queue: stages.worker_queue,
-                    compute,
-                    ..packhorse_trace::Stages::default()
-                }),
+                answered: now,
+                stages,
+                requests: requests.collect(),
             };
-            trace.batch_ended(traced, replica.device);
+            trace.batch_answered(&answered, self.scenario);
         }
         if let Some(control) = &mut self.control {
             let rows = batch.requests.len();
