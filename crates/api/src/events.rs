@@ -1,4 +1,4 @@
-//! What happens in the cluster: the events of `GET /v1/events`, and the findings of `GET /v1/findings`.
+//! The events of the cluster: those of `GET /v1/events`, and the findings of `GET /v1/findings`.
 //!
 //! The stream begins with a [`Snapshot`]. After it come changes ([`EventView`]), each named by its [`EventKind`], and once a second a
 //! `goodput` event, a [`GoodputView`] of the last second.
@@ -342,15 +342,15 @@ pub struct Finding {
     pub severity: Severity,
     /// The object that something is wrong with; null if it is the cluster.
     pub subject: Option<Subject>,
-    /// What is wrong, in a sentence for people, with its numbers.
+    /// The trouble, in a sentence for people, with its numbers.
     pub text: String,
     /// The cause, as text for people. A finding with the same subject and cause is the same finding, even if its text has other numbers.
     pub cause: String,
-    /// What would help; null if nothing is known to.
+    /// The cure; null if none is known.
     pub cure: Option<Cure>,
 }
 
-/// What would help against a finding.
+/// The cure of a finding.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Cure {
     /// The cure, in a sentence for people.

@@ -20,7 +20,7 @@ pub struct SessionRequest {
     pub code: Option<String>,
 }
 
-/// What a session may do.
+/// The rights of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum SessionScope {
@@ -35,7 +35,7 @@ pub enum SessionScope {
 pub struct SessionView {
     /// The name of the key; `admin` for the admin token.
     pub name: String,
-    /// What the session may do.
+    /// The rights of the session.
     pub scope: SessionScope,
     /// The end of the session, as Unix time in milliseconds; null for a request with a token or key instead of a session.
     pub expires_at_ms: Option<i64>,

@@ -1,4 +1,4 @@
-//! What was last told of models, nodes and replicas, so that only changes are told.
+//! The states of models, nodes and replicas as they were last told, so that only changes are told.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +10,7 @@ use crate::{
     status::ModelStatus,
 };
 
-/// What was last told, and what may have changed since.
+/// The states as they were last told, and the subjects that may have changed since.
 #[derive(Debug, Default)]
 pub(crate) struct Announcements {
     models: BTreeMap<ModelId, (ModelState, Option<String>)>,

@@ -1,4 +1,4 @@
-//! What a driver reads of the controller's state, to show it.
+//! The parts of the controller's state that a driver reads, to show them.
 
 use std::{collections::BTreeMap, sync::Arc};
 

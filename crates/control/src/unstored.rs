@@ -1,4 +1,4 @@
-//! What could not be stored, and is stored again later.
+//! Writes that failed, and are made again later.
 
 use std::collections::BTreeSet;
 
@@ -6,7 +6,7 @@ use packhorse_cluster::{ModelId, ModelName, NodeName};
 
 use crate::pending::Behind;
 
-/// What could not be stored.
+/// The writes that failed.
 #[derive(Debug, Default)]
 pub(crate) struct Unstored {
     /// The nodes whose records could not be stored.

@@ -1,4 +1,4 @@
-//! What each side says of itself when a connection begins: the versions that it speaks, the features that it has, its nonce.
+//! The hello of each side when a connection begins: the versions that it speaks, the features that it has, its nonce.
 //!
 //! The bytes of a [`Hello`] never change, so that any two versions can find out what they have in common.
 
@@ -56,7 +56,7 @@ impl Features {
     }
 }
 
-/// What a side says of itself when a connection begins. Both sides' hellos are under both sides' proofs.
+/// A side's description of itself when a connection begins. Both sides' hellos are under both sides' proofs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hello {
     /// The versions that the side speaks.
@@ -67,7 +67,7 @@ pub struct Hello {
     pub nonce: Nonce,
 }
 
-/// What two sides have in common.
+/// The common part of two sides' hellos.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Agreement {
     /// The version of the protocol that the connection uses.

@@ -1,4 +1,4 @@
-//! What gateway and worker get from each other.
+//! The bytes that gateway and worker get from each other.
 
 use std::fmt::Debug;
 

@@ -1,4 +1,4 @@
-//! What is wrong in the cluster now.
+//! The present findings of the cluster.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! What waits for one reader of the stream.
+//! The events that wait for one reader of the stream.
 
 use std::{
     collections::VecDeque,

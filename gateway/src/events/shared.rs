@@ -1,4 +1,4 @@
-//! What the handles and the task of the log share.
+//! The state that the handles and the task of the log share.
 
 use std::sync::{
     Arc, Mutex, MutexGuard, PoisonError,

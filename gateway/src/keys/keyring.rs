@@ -69,11 +69,11 @@ pub(crate) struct KeyOwner {
     pub(crate) id: String,
     /// The key's name.
     pub(crate) name: String,
-    /// What the key may do.
+    /// The rights of the key.
     pub(crate) scope: AdminScope,
 }
 
-/// What a key may do on the admin listener.
+/// The rights of a key on the admin listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AdminScope {
     /// May do everything.

@@ -1,4 +1,4 @@
-//! What the plan predicts beside what is observed, in Prometheus' text format, as the control plane last computed it.
+//! Predictions of the plan beside observations, in Prometheus' text format, as the control plane last computed it.
 
 use std::{
     fmt::Error,

@@ -1,4 +1,4 @@
-// Generated from openapi/gateway.json (sha256 4a46e22abf89601132329fbaed4546486e082053df28fa4c3243abebd0e45190) by cargo xtask web.
+// Generated from openapi/gateway.json (sha256 a3683219824f30c15c5b7694d899218f2c54e8c6e367f72b1a402469ad68628a) by cargo xtask web.
 
 export type paths = Record<string, never>;
 export type webhooks = Record<string, never>;
@@ -173,7 +173,7 @@ export interface components {
             /** @description The key, for `Authorization: Bearer`. */
             key: string;
         };
-        /** @description What would help against a finding. */
+        /** @description The cure of a finding. */
         Cure: {
             preview?: components["schemas"]["PlanPreviewRequest"] | null;
             /** @description The cure, in a sentence for people. */
@@ -314,7 +314,7 @@ export interface components {
             /** @description The urgency. */
             severity: components["schemas"]["Severity"];
             subject?: components["schemas"]["Subject"] | null;
-            /** @description What is wrong, in a sentence for people, with its numbers. */
+            /** @description The trouble, in a sentence for people, with its numbers. */
             text: string;
         };
         /** @description The forecast of a plan for a model. */
@@ -1519,7 +1519,7 @@ export interface components {
             token?: string | null;
         };
         /**
-         * @description What a session may do.
+         * @description The rights of a session.
          * @enum {string}
          */
         SessionScope: "read" | "admin";
@@ -1532,7 +1532,7 @@ export interface components {
             expires_at_ms?: number | null;
             /** @description The name of the key; `admin` for the admin token. */
             name: string;
-            /** @description What the session may do. */
+            /** @description The rights of the session. */
             scope: components["schemas"]["SessionScope"];
         };
         /**

@@ -54,7 +54,7 @@ pub(super) struct Session {
     lost: Notify,
 }
 
-/// What the grants of the lease so far allow.
+/// The rights that the grants of the lease so far give.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Authority {
     /// The number of grants.

@@ -1,4 +1,4 @@
-//! What is wrong with the cluster, as far as the gateway can tell.
+//! Troubles of the cluster, as far as the gateway can tell.
 
 use serde_json::{Value, json};
 

@@ -1,4 +1,4 @@
-//! What happens in the cluster, and what is wrong.
+//! Events and findings of the cluster.
 
 use serde_json::{Value, json};
 use wiremock::{

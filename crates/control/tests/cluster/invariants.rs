@@ -1,4 +1,4 @@
-//! What must hold after every event, whatever happened before.
+//! The invariants that hold after every event, whatever happened before.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,7 +7,7 @@ use packhorse_control::{Command, CommandError, Controller, RequestKey};
 
 use crate::{machine::Machine, store::Store};
 
-/// What was seen so far.
+/// The observations so far.
 #[derive(Default)]
 pub(crate) struct Invariants {
     /// The answers of the admins' commands.

@@ -89,7 +89,7 @@ pub(crate) struct Agent {
     pub(crate) sent: Option<NodeReport>,
 }
 
-/// What happens at a node later.
+/// A later event at a node.
 #[derive(Clone, Debug)]
 pub(crate) enum Later {
     Fetched(ArtifactDigest),

@@ -13,7 +13,7 @@ const RESTORED_PLANS: usize = 16;
 
 /// A store with the writes that are under way.
 pub(crate) struct Store {
-    /// What is on disk. Its epoch is that of the last start.
+    /// The content of the disk. Its epoch is that of the last start.
     pub(crate) disk: StoredCluster,
     queue: VecDeque<(Receipt, Write)>,
     /// The error that all writes end with, while there is one.

@@ -63,7 +63,7 @@ impl Default for Settings {
     }
 }
 
-/// What is wrong with the policy's answers.
+/// The defect of the policy's answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PolicyFault {
     /// Nothing.
@@ -130,7 +130,7 @@ enum Caller {
     Report,
 }
 
-/// What happens later.
+/// A later event.
 enum Scheduled {
     AgentRenews(NodeName, u64),
     AgentWakes(NodeName, u64),

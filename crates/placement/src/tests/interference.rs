@@ -231,7 +231,7 @@ fn is_inss_measurement(load: &Load, largest: u32) -> bool {
     INSS_SHARES.contains(&load.share) && [1, 4, 16, largest].contains(&load.batch_size)
 }
 
-/// What InSS fits to the 16 measurements of a model alone.
+/// The parameters that InSS fits to the 16 measurements of a model alone.
 struct InssAlone {
     running: LocalRegression,
     /// The use of L2 in percent: slope by share, and intercept.

@@ -36,7 +36,7 @@ struct File {
     path: &'static str,
     content_type: &'static str,
     content: &'static [u8],
-    /// What is computed at the first request.
+    /// The parts that are computed at the first request.
     encoded: OnceLock<Encoded>,
 }
 

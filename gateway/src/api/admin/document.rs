@@ -1,4 +1,4 @@
-//! What the OpenAPI document says of parameters and bodies beyond their Rust types: the rules of names, digests and versions.
+//! The parts of the OpenAPI document that say more of parameters and bodies than their Rust types: the rules of names, digests and versions.
 
 use utoipa::{
     Number,

@@ -89,7 +89,7 @@ pub struct Admin {
     pub inference: Inference,
     /// The events of the cluster.
     pub events: EventLog,
-    /// What is wrong in the cluster.
+    /// The findings of the cluster.
     pub findings: Findings,
     /// The stored model files.
     pub artifacts: ArtifactFiles,

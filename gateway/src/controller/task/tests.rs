@@ -21,7 +21,7 @@ const PERIOD: Duration = Duration::from_secs(2);
 struct History {
     config: Config,
     stored: StoredCluster,
-    /// What happened to the controller, but for the answers of the store, and of the policy after the first period.
+    /// The events of the controller, but for the answers of the store, and of the policy after the first period.
     events: Vec<(Time, Event)>,
     /// The plans that it adopted.
     plans: Vec<AdoptedPlan>,
