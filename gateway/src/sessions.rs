@@ -41,9 +41,9 @@ pub(crate) struct Sessions {
 /// The owner of a session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Owner {
-    /// Whoever has the admin token.
+    /// The holder of the admin token.
     AdminToken,
-    /// Whoever has the API key with this identity.
+    /// The holder of the API key with this identity.
     Key(String),
 }
 

@@ -30,7 +30,7 @@ pub enum SessionScope {
     Admin,
 }
 
-/// Who asks, and what they may do.
+/// The owner of a session, token or key, with its rights.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct SessionView {
     /// The name of the key; `admin` for the admin token.

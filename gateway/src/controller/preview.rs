@@ -1,12 +1,12 @@
 //! Previews: the plan that a policy would make if the cluster were different. A preview reads the state, computes beside it and
 //! changes nothing.
 
-use std::{cmp::Reverse, collections::BTreeSet, time::Duration};
+use std::{cmp::Reverse, time::Duration};
 
 use packhorse_api::{PlacementView, PlanDiff, PlanPreview, PlanPreviewRequest, PlanView};
 use packhorse_cluster::{
     ByteCount, Device, DeviceId, DeviceIndex, DeviceKind, ModelName, ModelSpec, ModelSpecError,
-    NodeName, RequestsPerSecond, known_kind,
+    NodeName, PlannedReplica, RequestsPerSecond, known_kind,
 };
 use packhorse_control::{
     CommandError, PlanReason, PlanReasons, PlanningError, PlanningInput, SolveError,
@@ -167,21 +167,13 @@ impl Task {
 
 /// Removes the versions of a model.
 fn remove_model(input: &mut PlanningInput, name: &ModelName) {
-    let models = input.problem.models.iter().enumerate();
-    let removed = models.filter(|(_, model)| model.id.name == *name);
-    let removed: Vec<usize> = removed.map(|(index, _)| index).collect();
-    // The indices of the current replicas follow those of the models.
-    input
-        .problem
-        .current
-        .retain(|replica| !removed.contains(&replica.model.0));
-    for replica in &mut input.problem.current {
-        replica.model.0 -= removed
-            .iter()
-            .filter(|index| **index < replica.model.0)
-            .count();
-    }
-    input.problem.models.retain(|model| model.id.name != *name);
+    let problem = &mut input.problem;
+    let is_kept = problem.models.iter().map(|model| model.id.name != *name);
+    let is_kept: Vec<bool> = is_kept.collect();
+    renumber(&mut problem.current, &is_kept, |replica| {
+        &mut replica.model.0
+    });
+    retain(&mut problem.models, &is_kept);
 }
 
 /// Changes the SLO of a model, and its rate if `with_rate`.
@@ -241,29 +233,47 @@ fn remove_devices(
             present: of_kind.len(),
         });
     }
-    let replicas = |device: DeviceIndex| {
-        let current = problem.current.iter();
-        current.filter(|replica| replica.device == device).count()
-    };
-    of_kind.sort_by_key(|&device| (replicas(device), Reverse(device.0)));
-    of_kind.truncate(count as usize);
-    let removed: BTreeSet<usize> = of_kind.into_iter().map(|device| device.0).collect();
-    // The indices of the current replicas follow those of the devices.
-    problem
-        .current
-        .retain(|replica| !removed.contains(&replica.device.0));
-    for replica in &mut problem.current {
-        replica.device.0 -= removed.range(..replica.device.0).count();
+    let mut replicas = vec![0_u32; problem.devices.len()];
+    for replica in &problem.current {
+        replicas[replica.device.0] += 1;
     }
-    let mut index = 0..;
-    problem
-        .devices
-        .retain(|_| index.next().is_none_or(|index| !removed.contains(&index)));
-    let mut index = 0..;
-    input
-        .devices
-        .retain(|_| index.next().is_none_or(|index| !removed.contains(&index)));
+    of_kind.sort_by_key(|device| (replicas[device.0], Reverse(device.0)));
+    let mut is_kept = vec![true; problem.devices.len()];
+    for device in &of_kind[..count as usize] {
+        is_kept[device.0] = false;
+    }
+    renumber(&mut problem.current, &is_kept, |replica| {
+        &mut replica.device.0
+    });
+    retain(&mut problem.devices, &is_kept);
+    retain(&mut input.devices, &is_kept);
     Ok(())
+}
+
+/// Removes the replicas of removed models or devices, and gives the others the indices that theirs have afterwards.
+fn renumber(
+    replicas: &mut Vec<PlannedReplica>,
+    is_kept: &[bool],
+    index: impl Fn(&mut PlannedReplica) -> &mut usize,
+) {
+    let mut kept = 0;
+    let numbers = is_kept.iter().map(|is_kept| {
+        kept += usize::from(*is_kept);
+        is_kept.then(|| kept - 1)
+    });
+    let numbers: Vec<Option<usize>> = numbers.collect();
+    replicas.retain_mut(|replica| {
+        let index = index(replica);
+        let number = numbers[*index];
+        *index = number.unwrap_or(*index);
+        number.is_some()
+    });
+}
+
+/// Removes the elements that are not kept.
+fn retain<T>(list: &mut Vec<T>, is_kept: &[bool]) {
+    let mut is_kept = is_kept.iter();
+    list.retain(|_| is_kept.next().is_none_or(|is_kept| *is_kept));
 }
 
 /// Returns a bound on the goodput of any plan, pinned replicas included, in requests/s.
@@ -359,5 +369,31 @@ pub(crate) fn diff(before: &[PlacementView], after: &[PlacementView]) -> PlanDif
         added,
         removed,
         kept,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use packhorse_cluster::ModelIndex;
+
+    use super::*;
+
+    #[test]
+    fn replicas_of_what_is_removed_go_and_the_others_follow_their_indices() {
+        let replica = |device: usize| PlannedReplica {
+            model: ModelIndex(7),
+            device: DeviceIndex(device),
+            batch_size: 1,
+            compute_share: None,
+            duty_cycle: None,
+            memory: None,
+        };
+        let is_kept = [true, false, true, false, true];
+        let mut replicas = [4, 0, 1, 2, 3, 2].map(replica).to_vec();
+        renumber(&mut replicas, &is_kept, |replica| &mut replica.device.0);
+        assert_eq!(replicas, [2, 0, 1, 1].map(replica));
+        let mut names = vec!["a", "b", "c", "d", "e"];
+        retain(&mut names, &is_kept);
+        assert_eq!(names, ["a", "c", "e"]);
     }
 }

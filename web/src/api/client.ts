@@ -37,8 +37,8 @@ export function setSession(value: SessionView | null): void {
 export async function findSession(): Promise<void> {
   try {
     setSession(await get<SessionView>("/v1/session"));
-  } catch (error) {
-    if (!(error instanceof ApiError && error.status === 401)) setSession(null);
+  } catch {
+    setSession(null);
   }
 }
 

@@ -1,4 +1,4 @@
-// Generated from openapi/gateway.json (sha256 a3683219824f30c15c5b7694d899218f2c54e8c6e367f72b1a402469ad68628a) by cargo xtask web.
+// Generated from openapi/gateway.json (sha256 37536070d9738ed9176051df0151b3371608fc7ee84c70f7ce1568b42b923730) by cargo xtask web.
 
 export type paths = Record<string, never>;
 export type webhooks = Record<string, never>;
@@ -1523,7 +1523,7 @@ export interface components {
          * @enum {string}
          */
         SessionScope: "read" | "admin";
-        /** @description Who asks, and what they may do. */
+        /** @description The owner of a session, token or key, with its rights. */
         SessionView: {
             /**
              * Format: int64

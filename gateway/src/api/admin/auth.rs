@@ -67,6 +67,18 @@ enum Role {
     Node(NodeName),
 }
 
+/// The sender of a request.
+#[derive(Clone, Debug)]
+struct Caller {
+    role: Role,
+    /// The name of the key, or of the admin token; empty for agents.
+    name: String,
+    /// The owner of a session that this caller starts; none for agents.
+    owner: Option<Owner>,
+    /// The end of the session, as Unix time in milliseconds; none for a token or key.
+    session_ends_ms: Option<i64>,
+}
+
 impl TokenHash {
     fn new(token: &str) -> Self {
         Self(Arc::new(Sha256::digest(token).into()))
@@ -172,104 +184,65 @@ impl Credentials {
         }
     }
 
-    /// Returns who asks: the owner of the token in the headers, or of the session.
-    fn role(&self, headers: &HeaderMap, method: &Method) -> Result<Role, ApiError> {
-        let Some(token) = bearer(headers) else {
-            let session = self.session(headers)?;
-            if !method.is_safe() && !headers.contains_key(CSRF_HEADER) {
-                let message = format!(
-                    "a request with a session that changes something needs the header {CSRF_HEADER}"
-                );
-                return Err(ApiError::new(StatusCode::FORBIDDEN, message));
-            }
-            return Ok(match session.owner {
-                Owner::AdminToken => Role::Admin,
-                Owner::Key(id) => match self.keys.owner_by_id(&id) {
-                    Some(owner) => Role::of(&owner),
-                    None => {
-                        return Err(unauthorized("the key of the session is not valid any more"));
-                    }
-                },
-            });
-        };
-        if let Some(owner) = self.keys.owner(token) {
-            return Ok(Role::of(&owner));
+    /// Returns the caller with the token or the session in the headers.
+    fn caller(&self, headers: &HeaderMap, method: &Method) -> Result<Caller, ApiError> {
+        if let Some(token) = bearer(headers) {
+            let caller = self.caller_with(token);
+            return caller.ok_or_else(|| unauthorized("the token is invalid"));
         }
-        let given = TokenHash::new(token);
-        if self.admin.matches(&given) {
-            Ok(Role::Admin)
-        } else if self.agent.matches(&given) {
-            Ok(Role::Agent)
-        } else {
-            let nodes = self.nodes.read().unwrap_or_else(PoisonError::into_inner);
-            // All are compared, so that the time says nothing of which one it is.
-            let owner = nodes.iter().rfold(None, |found, (node, hash)| {
-                if hash.matches(&given) {
-                    Some(node)
-                } else {
-                    found
-                }
-            });
-            match owner {
-                Some(node) => Ok(Role::Node(node.clone())),
-                None => Err(unauthorized("the token is invalid")),
-            }
-        }
-    }
-
-    /// Returns the session in the headers.
-    fn session(&self, headers: &HeaderMap) -> Result<Session, ApiError> {
         let Some(cookie) = session_cookie(headers) else {
             return Err(unauthorized(
                 "this route requires a token: Authorization: Bearer TOKEN",
             ));
         };
         let session = self.sessions.verify(cookie, unix_ms());
-        session.ok_or_else(|| unauthorized("the session has ended; sign in again"))
+        let session =
+            session.ok_or_else(|| unauthorized("the session has ended; sign in again"))?;
+        if !method.is_safe() && !headers.contains_key(CSRF_HEADER) {
+            let message = format!(
+                "a request with a session that changes something needs the header {CSRF_HEADER}"
+            );
+            return Err(ApiError::new(StatusCode::FORBIDDEN, message));
+        }
+        let caller = self.owner(session.owner);
+        let caller =
+            caller.ok_or_else(|| unauthorized("the key of the session is not valid any more"))?;
+        Ok(Caller {
+            session_ends_ms: Some(session.expires_ms),
+            ..caller
+        })
     }
 
-    /// Returns the owner of the token or the session in the headers, who may at least read.
-    fn owner(&self, headers: &HeaderMap, method: &Method) -> Result<Owner, ApiError> {
-        let role = self.role(headers, method)?;
-        if !matches!(role, Role::Admin | Role::Reader) {
-            return Err(role.refusal());
-        }
-        match bearer(headers) {
-            Some(token) => Ok(self.owner_of(token).unwrap_or(Owner::AdminToken)),
-            None => Ok(self.session(headers)?.owner),
-        }
-    }
-
-    /// Returns the owner of a token or key; `None` if it is neither the admin's token nor a key.
-    fn owner_of(&self, token: &str) -> Option<Owner> {
+    /// Returns the caller with a token or key; `None` if it is not valid.
+    fn caller_with(&self, token: &str) -> Option<Caller> {
         if let Some(owner) = self.keys.owner(token) {
-            return Some(Owner::Key(owner.id));
+            return Some(owner.into());
         }
         let given = TokenHash::new(token);
-        self.admin.matches(&given).then_some(Owner::AdminToken)
+        if self.admin.matches(&given) {
+            return Some(Caller::admin());
+        }
+        if self.agent.matches(&given) {
+            return Some(Caller::agent(Role::Agent));
+        }
+        let nodes = self.nodes.read().unwrap_or_else(PoisonError::into_inner);
+        // All are compared, so that the time says nothing of which one it is.
+        let owner = nodes.iter().rfold(None, |found, (node, hash)| {
+            if hash.matches(&given) {
+                Some(node)
+            } else {
+                found
+            }
+        });
+        owner.map(|node| Caller::agent(Role::Node(node.clone())))
     }
 
-    fn view(&self, owner: &Owner, expires_at_ms: Option<i64>) -> Result<SessionView, ApiError> {
-        let (name, role) = match owner {
-            Owner::AdminToken => (ADMIN_NAME.to_owned(), Role::Admin),
-            Owner::Key(id) => match self.keys.owner_by_id(id) {
-                Some(owner) => {
-                    let role = Role::of(&owner);
-                    (owner.name, role)
-                }
-                None => return Err(unauthorized("the key is not valid any more")),
-            },
-        };
-        let scope = match role {
-            Role::Admin => SessionScope::Admin,
-            Role::Reader => SessionScope::Read,
-            role => return Err(role.refusal()),
-        };
-        Ok(SessionView {
-            name,
-            scope,
-            expires_at_ms,
-        })
+    /// Returns the owner of a session or code; `None` if its key is not valid any more.
+    fn owner(&self, owner: Owner) -> Option<Caller> {
+        match owner {
+            Owner::AdminToken => Some(Caller::admin()),
+            Owner::Key(id) => self.keys.owner_by_id(&id).map(Caller::from),
+        }
     }
 
     /// Starts a session with a token or a code; the value of its cookie.
@@ -277,53 +250,105 @@ impl Credentials {
         &self,
         request: &SessionRequest,
     ) -> Result<(String, SessionView), ApiError> {
-        let owner = match (&request.token, &request.code) {
-            (Some(token), None) => self.owner_of(token),
-            (None, Some(code)) => self.sessions.redeem(code, unix_ms()),
+        let caller = match (&request.token, &request.code) {
+            (Some(token), None) => self
+                .caller_with(token)
+                .filter(|caller| caller.owner.is_some())
+                .ok_or_else(|| {
+                    unauthorized("token: it is neither the admin token nor a valid key")
+                })?,
+            (None, Some(code)) => {
+                let owner = self.sessions.redeem(code, unix_ms());
+                let owner = owner
+                    .ok_or_else(|| unauthorized("code: it is valid once, and for a minute"))?;
+                self.owner(owner)
+                    .ok_or_else(|| unauthorized("the key is not valid any more"))?
+            }
             _ => {
                 return Err(ApiError::bad_request(
                     "expected exactly one of token and code",
                 ));
             }
         };
-        let owner = owner.ok_or_else(|| {
-            unauthorized(match request.token {
-                Some(_) => "token: it is neither the admin token nor a valid key",
-                None => "code: it is valid once, and for a minute",
-            })
-        })?;
-        let session = Session::new(owner, unix_ms());
-        let view = self.view(&session.owner, Some(session.expires_ms))?;
-        Ok((self.sessions.cookie(&session), view))
-    }
-
-    /// Returns who asks.
-    pub(super) fn session_view(&self, headers: &HeaderMap) -> Result<SessionView, ApiError> {
-        let owner = self.owner(headers, &Method::GET)?;
-        let session = match bearer(headers) {
-            Some(_) => None,
-            None => Some(self.session(headers)?),
+        let session = Session::new(caller.signed_in()?, unix_ms());
+        let caller = Caller {
+            session_ends_ms: Some(session.expires_ms),
+            ..caller
         };
-        self.view(&owner, session.map(|session| session.expires_ms))
+        Ok((self.sessions.cookie(&session), caller.view()?))
     }
 
-    /// Makes a code that starts a session of who asks.
+    /// Returns the caller's name and rights.
+    pub(super) fn session_view(&self, headers: &HeaderMap) -> Result<SessionView, ApiError> {
+        self.caller(headers, &Method::GET)?.view()
+    }
+
+    /// Makes a code that starts a session of the caller.
     pub(super) fn session_code(&self, headers: &HeaderMap) -> Result<String, ApiError> {
-        let owner = self.owner(headers, &Method::POST)?;
+        let owner = self.caller(headers, &Method::POST)?.signed_in()?;
         let code = self.sessions.new_code(owner, unix_ms());
         code.map_err(|e| ApiError::internal(&e))
     }
 }
 
-impl Role {
-    fn of(owner: &KeyOwner) -> Self {
-        match owner.scope {
-            AdminScope::Admin => Self::Admin,
-            AdminScope::Read => Self::Reader,
-            AdminScope::None => Self::Client,
+impl Caller {
+    fn admin() -> Self {
+        Self {
+            role: Role::Admin,
+            name: ADMIN_NAME.to_owned(),
+            owner: Some(Owner::AdminToken),
+            session_ends_ms: None,
         }
     }
 
+    fn agent(role: Role) -> Self {
+        Self {
+            role,
+            name: String::new(),
+            owner: None,
+            session_ends_ms: None,
+        }
+    }
+
+    /// Returns the owner of a session of this caller, who must at least be allowed to read.
+    fn signed_in(&self) -> Result<Owner, ApiError> {
+        self.scope()?;
+        self.owner.clone().ok_or_else(|| self.role.refusal())
+    }
+
+    fn scope(&self) -> Result<SessionScope, ApiError> {
+        match self.role {
+            Role::Admin => Ok(SessionScope::Admin),
+            Role::Reader => Ok(SessionScope::Read),
+            Role::Client | Role::Agent | Role::Node(_) => Err(self.role.refusal()),
+        }
+    }
+
+    fn view(self) -> Result<SessionView, ApiError> {
+        Ok(SessionView {
+            scope: self.scope()?,
+            name: self.name,
+            expires_at_ms: self.session_ends_ms,
+        })
+    }
+}
+
+impl From<KeyOwner> for Caller {
+    fn from(owner: KeyOwner) -> Self {
+        Self {
+            role: match owner.scope {
+                AdminScope::Admin => Role::Admin,
+                AdminScope::Read => Role::Reader,
+                AdminScope::None => Role::Client,
+            },
+            name: owner.name,
+            owner: Some(Owner::Key(owner.id)),
+            session_ends_ms: None,
+        }
+    }
+}
+
+impl Role {
     /// Returns the refusal of a route for the admin.
     fn refusal(&self) -> ApiError {
         let given = match self {
@@ -348,7 +373,8 @@ pub(super) async fn admin_only(
     request: Request,
     next: Next,
 ) -> Response {
-    match credentials.role(request.headers(), request.method()) {
+    let caller = credentials.caller(request.headers(), request.method());
+    match caller.map(|caller| caller.role) {
         Ok(Role::Admin) => next.run(request).await,
         Ok(Role::Reader) if only_reads(&request) => next.run(request).await,
         Ok(role) => role.refusal().into_response(),
@@ -372,8 +398,8 @@ pub(super) async fn agent_or_admin(
     request: Request,
     next: Next,
 ) -> Response {
-    let role = match credentials.role(request.headers(), request.method()) {
-        Ok(role) => role,
+    let role = match credentials.caller(request.headers(), request.method()) {
+        Ok(caller) => caller.role,
         Err(e) => return e.into_response(),
     };
     let node = parameters.iter().find(|(name, _)| *name == "node");
@@ -409,7 +435,8 @@ mod tests {
     async fn role(authorization: &str) -> Option<Role> {
         let mut headers = HeaderMap::new();
         headers.insert(header::AUTHORIZATION, authorization.parse().unwrap());
-        credentials().await.role(&headers, &Method::GET).ok()
+        let caller = credentials().await.caller(&headers, &Method::GET);
+        caller.ok().map(|caller| caller.role)
     }
 
     fn node(name: &str) -> NodeName {

@@ -8,7 +8,7 @@ use futures_util::stream;
 use packhorse_api::ErrorBody;
 use tokio::sync::mpsc;
 
-use super::Admin;
+use super::{Admin, NO_STORE};
 use crate::api::error::ApiError;
 
 /// The number of bytes that are sent at a time.
@@ -46,10 +46,7 @@ pub(super) async fn download(State(admin): State<Admin>) -> Result<impl IntoResp
         let chunk: io::Result<Bytes> = received.recv().await?;
         Some((chunk, received))
     });
-    let headers = [
-        (header::CONTENT_TYPE, "application/x-tar"),
-        (header::CACHE_CONTROL, "no-store"),
-    ];
+    let headers = [(header::CONTENT_TYPE, "application/x-tar"), NO_STORE];
     Ok((headers, Body::from_stream(body)))
 }
 

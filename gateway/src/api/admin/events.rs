@@ -19,7 +19,7 @@ use serde_json::value::RawValue;
 use tokio::time::timeout;
 use utoipa::IntoParams;
 
-use super::Admin;
+use super::{Admin, NO_STORE};
 use crate::{
     api::error::{ApiError, Query},
     events::{CatchUp, Reader, ReaderPermit, last_second},
@@ -115,10 +115,7 @@ pub(super) async fn stream(
     });
     let begin = futures_util::stream::once(std::future::ready(Ok(Bytes::from(first))));
     let body = Body::from_stream(futures_util::StreamExt::chain(begin, Box::pin(rest)));
-    let headers = [
-        (header::CONTENT_TYPE, "text/event-stream"),
-        (header::CACHE_CONTROL, "no-store"),
-    ];
+    let headers = [(header::CONTENT_TYPE, "text/event-stream"), NO_STORE];
     Ok((headers, [("x-accel-buffering", "no")], body).into_response())
 }
 

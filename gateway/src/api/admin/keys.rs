@@ -1,21 +1,13 @@
 //! `/v1/keys`: API keys of clients and admins.
 
-use axum::{
-    Json,
-    extract::State,
-    http::{StatusCode, header},
-    response::IntoResponse,
-};
+use axum::{Json, extract::State, http::StatusCode, response::IntoResponse};
 use packhorse_api::{CreatedKey, ErrorBody, KeyRequest, KeyRotation, KeyView};
 
-use super::Admin;
+use super::{Admin, NO_STORE};
 use crate::{
     api::error::{ApiError, JsonBody, Path},
     keys::KeyError,
 };
-
-/// Answers with a secret are not to be kept by anything on their way.
-const NO_STORE: [(header::HeaderName, &str); 1] = [(header::CACHE_CONTROL, "no-store")];
 
 /// Makes a key. It is shown here and never again.
 #[utoipa::path(
@@ -38,7 +30,7 @@ pub(super) async fn create(
         key.name = created.view.name,
         "a key was made"
     );
-    Ok((StatusCode::CREATED, NO_STORE, Json(created)))
+    Ok((StatusCode::CREATED, [NO_STORE], Json(created)))
 }
 
 /// Returns all keys, without their secrets.
@@ -109,7 +101,7 @@ pub(super) async fn rotate(
         overlap_s = rotation.overlap_s,
         "a key was rotated"
     );
-    Ok((NO_STORE, Json(created)))
+    Ok(([NO_STORE], Json(created)))
 }
 
 impl From<KeyError> for ApiError {

@@ -24,7 +24,7 @@ use std::{any::Any, path::PathBuf, sync::Arc, time::Duration};
 use axum::{
     Extension, Router,
     extract::{DefaultBodyLimit, State},
-    http::{Extensions, HeaderMap, StatusCode, Version, header},
+    http::{Extensions, HeaderMap, HeaderName, StatusCode, Version, header},
     middleware,
     response::{IntoResponse, Response},
     routing::get,
@@ -69,6 +69,8 @@ pub use auth::Credentials;
 pub(crate) use auth::bearer;
 pub(crate) use requests::MAX_TRACES;
 
+/// The header of answers that are not to be kept by anything on their way: streams, and those with secrets.
+const NO_STORE: (HeaderName, &str) = (header::CACHE_CONTROL, "no-store");
 /// The largest number of bytes of a JSON body.
 const JSON_LIMIT: usize = 1 << 20;
 /// The largest number of bytes of profiles, and of an agent's status, which may contain profiles.

@@ -1,15 +1,10 @@
 //! `/v1/nodes/{node}/token`: a token for the agent of one node.
 
-use axum::{
-    Json,
-    extract::State,
-    http::{StatusCode, header},
-    response::IntoResponse,
-};
+use axum::{Json, extract::State, http::StatusCode, response::IntoResponse};
 use packhorse_api::{ErrorBody, NodeTokenView};
 use packhorse_cluster::NodeName;
 
-use super::Admin;
+use super::{Admin, NO_STORE};
 use crate::api::error::{ApiError, Path};
 
 /// Makes a token for the agent of one node, in place of an earlier one. From then on the node is leased with this token only, and no
@@ -32,7 +27,7 @@ pub(super) async fn create(
         .new_node_token(&admin.store, &node)
         .await?;
     tracing::info!(node.name = %node, "a token was made for a node");
-    let secret = [(header::CACHE_CONTROL, "no-store")];
+    let secret = [NO_STORE];
     Ok((
         StatusCode::CREATED,
         secret,

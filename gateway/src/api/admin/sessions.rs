@@ -3,19 +3,16 @@
 use axum::{
     Json,
     extract::State,
-    http::{HeaderMap, HeaderName, StatusCode, header},
+    http::{HeaderMap, StatusCode, header},
     response::IntoResponse,
 };
 use packhorse_api::{ErrorBody, SESSION_COOKIE, SessionCode, SessionRequest, SessionView};
 
-use super::Admin;
+use super::{Admin, NO_STORE};
 use crate::{
     api::error::{ApiError, JsonBody},
     sessions::{CODE_LIFETIME, LIFETIME},
 };
-
-/// Answers that name secrets are not to be kept by anything on their way.
-const NO_STORE: (HeaderName, &str) = (header::CACHE_CONTROL, "no-store");
 
 /// Starts a session with a token or a code: sets the cookie `packhorse_session`, which is valid for 12 hours and stands for the token in
 /// requests of the same site. Requests with it that change something also need the header `x-packhorse-csrf`, with any value.
