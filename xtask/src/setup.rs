@@ -19,6 +19,9 @@ const CANDIDATES: [&str; 4] = ["python3", "python3.13", "python3.12", "python3.1
 /// The packages that gateway and command line are built with: the library and the headers of `HiGHS`, and the tools that find them.
 const SOLVER: [&str; 4] = ["highsbox", "highspy", "libclang", "pkgconf"];
 
+/// The disk that the installation needs: 2.5 GB of downloads and 5.7 GB of unpacked packages.
+const DISK_BYTES: u64 = 9_000_000_000;
+
 /// The packages that are compiled while PyTorch is unpacked.
 pub(crate) const WITHOUT_TORCH: [&str; 2] = ["packhorse-gateway", "packhorse-cli"];
 /// The packages of gateway, command line, agent and worker.
@@ -70,10 +73,10 @@ impl Environment {
         let lock_file = root().join("python/requirements.txt");
         let lock = fs::read_to_string(&lock_file)
             .with_context(|| format!("read {}", lock_file.display()))?;
-        let version = match supported_version(&python().to_string_lossy()) {
-            Ok(version) => version,
-            Err(_) => create(&folder)?,
-        };
+        let version = supported_version(&python().to_string_lossy()).or_else(|_| {
+            require_disk(root(), DISK_BYTES)?;
+            create(&folder)
+        })?;
         let environment = Self {
             folder,
             version,
@@ -198,6 +201,21 @@ fn supported_version(python: &str) -> Result<String, String> {
     } else {
         Err(format!("is Python {version}"))
     }
+}
+
+/// Fails where the file system of `folder` has less than `bytes` free.
+fn require_disk(folder: &Path, bytes: u64) -> anyhow::Result<()> {
+    let disk = nix::sys::statvfs::statvfs(folder)
+        .with_context(|| format!("read the free space of {}", folder.display()))?;
+    let free = disk.blocks_available() * disk.fragment_size();
+    ensure!(
+        free >= bytes,
+        "{} has {:.1} GB free and the environment needs {:.1} GB: free some disk and start again",
+        folder.display(),
+        free as f64 / 1e9,
+        bytes as f64 / 1e9
+    );
+    Ok(())
 }
 
 fn create(venv: &Path) -> anyhow::Result<String> {
