@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, process::Command};
 use serde::Deserialize;
 
 /// The crates on which each crate of the workspace may depend, tests included but for those of [`TESTS`].
-const ARROWS: [(&str, &[&str]); 21] = [
+const ARROWS: [(&str, &[&str]); 22] = [
     ("cluster", &[]),
     ("contention", &["cluster"]),
     ("control", &["cluster", "contention"]),
@@ -18,6 +18,7 @@ const ARROWS: [(&str, &[&str]); 21] = [
     ("service", &[]),
     ("placement", &["cluster", "contention"]),
     ("serving", &["cluster", "contention"]),
+    ("links", &["cluster", "contention", "control", "serving"]),
     (
         "simulator",
         &[
@@ -60,6 +61,7 @@ const ARROWS: [(&str, &[&str]); 21] = [
             "serving",
             "control",
             "kernels",
+            "links",
             "protocol",
             "trace",
             "wire",
@@ -92,19 +94,20 @@ const ARROWS: [(&str, &[&str]); 21] = [
 /// The crates on which only the tests of a crate may depend.
 const TESTS: [(&str, &[&str]); 2] = [
     // A cluster in virtual time has real policies and agents.
-    ("control", &["placement", "reconcile"]),
+    ("control", &["links", "placement", "reconcile", "serving"]),
     // The gateway's driver replays the history of a simulated cluster.
     ("gateway", &["simulator"]),
 ];
 
 /// Crates whose decisions depend on their arguments alone.
-const PURE: [&str; 13] = [
+const PURE: [&str; 14] = [
     "cluster",
     "contention",
     "placement",
     "serving",
     "control",
     "kernels",
+    "links",
     "protocol",
     "reconcile",
     "trace",

@@ -13,13 +13,13 @@ use std::{
 use packhorse_api::ModelGoodput;
 use packhorse_cluster::ReplicaId;
 use packhorse_control::{ComputedWork, ServeChange};
+use packhorse_links::LinkChange;
 use packhorse_serving::{Refusal, RequestKey, RequestOutcome};
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 
 use super::{
     catalog::Catalog,
     config::DataPlaneConfig,
-    link_change::LinkChange,
     message::DriverMessage,
     request::{RequestResult, Submission, SubmittedRequest},
     task::Driver,

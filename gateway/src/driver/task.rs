@@ -8,8 +8,9 @@ use std::{
     sync::{Arc, atomic::Ordering::Relaxed},
 };
 
-use packhorse_cluster::{ModelId, ModelName, ModelSpec, Time};
+use packhorse_cluster::{ModelId, ModelName, ModelSpec, ReplicaId, Time};
 use packhorse_control::ServeChange;
+use packhorse_links::{Effect, LinkChange, Links};
 use packhorse_serving::{
     Action, BatchKey, Engine, EngineConfig, Event, ModelKey, ModelLimits, Refusal, ReplicaKey,
     Request, RequestKey, RequestOutcome,
@@ -24,9 +25,8 @@ use self::pending::{InFlightBatch, PendingRequest};
 use super::{
     catalog::{Catalog, ServedModel},
     config::DataPlaneConfig,
-    link_change::LinkChange,
+    connector::Connector,
     message::DriverMessage,
-    replicas::{Effect, Replicas},
     request::{SubmittedRequest, UnansweredRequest},
     shape_class::{ShapeClasses, padded_bytes},
     version_route::VersionRoute,
@@ -34,8 +34,8 @@ use super::{
 use crate::{
     clock::Clock,
     memory::MemoryBudget,
-    telemetry::{RequestCourse, Telemetry},
-    workers::{LinkConfig, LinkEvent, WorkerLink},
+    telemetry::{ReplicaNumber, RequestCourse, Telemetry},
+    workers::{LinkConfig, LinkEvent},
 };
 
 /// The most messages that are taken from the inbox at a time.
@@ -51,8 +51,7 @@ pub(super) struct Driver {
     telemetry: Telemetry,
     memory: MemoryBudget,
     config: DataPlaneConfig,
-    /// The sender for the links' reports. Weak, so that the data plane ends with its last handle.
-    inbox: mpsc::WeakUnboundedSender<DriverMessage>,
+    connector: Connector,
     catalog_sender: watch::Sender<Arc<Catalog>>,
     links_sender: mpsc::UnboundedSender<LinkChange>,
     engine: Engine,
@@ -61,7 +60,7 @@ pub(super) struct Driver {
     /// The choice of a version, of the models that have more than one.
     routes: BTreeMap<ModelName, Arc<VersionRoute>>,
     next_model: u32,
-    replicas: Replicas,
+    links: Links<Connector>,
     /// True once the control plane has opened the data plane.
     open: bool,
     requests: HashMap<RequestKey, PendingRequest>,
@@ -81,6 +80,15 @@ impl Driver {
         catalog_sender: watch::Sender<Arc<Catalog>>,
         links_sender: mpsc::UnboundedSender<LinkChange>,
     ) -> Self {
+        let connector = Connector {
+            inbox,
+            clock,
+            config: LinkConfig {
+                secret: config.link_secret.clone(),
+                payload_limit: config.result_limit_bytes,
+                batch_time: config.batch_time,
+            },
+        };
         let engine_config = EngineConfig {
             max_batch_wait: config.max_batch_wait,
             ..EngineConfig::default()
@@ -90,7 +98,7 @@ impl Driver {
             telemetry,
             memory,
             config,
-            inbox,
+            connector,
             catalog_sender,
             links_sender,
             engine: Engine::new(engine_config),
@@ -98,7 +106,7 @@ impl Driver {
             models_by_key: BTreeMap::new(),
             routes: BTreeMap::new(),
             next_model: 0,
-            replicas: Replicas::default(),
+            links: Links::default(),
             open: false,
             requests: HashMap::new(),
             batches: HashMap::new(),
@@ -163,7 +171,7 @@ impl Driver {
             DriverMessage::Panic => panic!("a test asked for it"),
             DriverMessage::GetWork(answer) => {
                 // The caller may have stopped waiting.
-                let _ = answer.send(self.replicas.work());
+                let _ = answer.send(self.links.work());
             }
             DriverMessage::Shutdown(grace) => self.begin_shutdown(now + grace),
         }
@@ -184,36 +192,19 @@ impl Driver {
                     requests,
                 } => self.dispatch(now, batch, replica, &requests),
                 Action::Finish { request, outcome } => self.finish(now, request, outcome),
-                Action::ReplicaEjected { replica, failures } => {
-                    if let Some(model) = self.replicas.ejected(replica, failures)
-                        && let Some(model) = self.models_by_key.get(&model)
-                    {
-                        model.telemetry.count_ejection();
+                Action::ReplicaEjected { replica, failures } => self.ejected(replica, failures),
+                Action::ReplicaRestored { replica } => {
+                    self.links.restored(replica);
+                    if let Some((id, model)) = self.names(replica) {
+                        tracing::info!(replica.id = %id, model.name = %model, "a replica that was ejected computes batches again");
                     }
                 }
-                Action::ReplicaRestored { replica } => self.replicas.restored(replica),
-                Action::ReplicaDrained { replica } => {
-                    self.replicas.drained(replica);
-                }
+                Action::ReplicaDrained { replica } => self.links.drained(replica),
             }
         }
     }
 
     fn serve(&mut self, now: Time, changes: Vec<ServeChange>) {
-        let (inbox, clock) = (self.inbox.clone(), self.clock);
-        let config = LinkConfig {
-            secret: self.config.link_secret.clone(),
-            payload_limit: self.config.result_limit_bytes,
-            batch_time: self.config.batch_time,
-        };
-        let open = move |key, endpoint| {
-            let inbox = inbox.clone();
-            WorkerLink::open(endpoint, config.clone(), move |event| {
-                if let Some(inbox) = inbox.upgrade() {
-                    let _ = inbox.send(DriverMessage::Link(key, event, clock.now()));
-                }
-            })
-        };
         let (mut catalog_changed, mut replicas_changed) = (false, false);
         for change in changes {
             match change {
@@ -228,13 +219,13 @@ impl Driver {
                 ServeChange::Replica(target) => {
                     replicas_changed = true;
                     let model = &target.replica.spec.model.model;
-                    if let Some(model) = self.models.get(model).cloned() {
-                        let effects = self.replicas.serve(*target, &model, &open);
+                    if let Some(model) = self.models.get(model) {
+                        let effects = self.links.serve(*target, model.key, &self.connector);
                         self.apply_all(now, effects);
                     }
                 }
                 ServeChange::RemoveReplica(id) => {
-                    let effect = self.replicas.end(id);
+                    let effect = self.links.end(id);
                     self.apply(now, effect);
                 }
                 ServeChange::Split(name, shares) => {
@@ -254,7 +245,8 @@ impl Driver {
         }
         if replicas_changed {
             let requests = self.telemetry.requests();
-            requests.set_replicas(self.replicas.identities());
+            let replicas = self.links.identities();
+            requests.set_replicas(replicas.map(|(key, id, on)| (ReplicaNumber(key.0), id, on)));
         }
         self.publish_states();
         // After the states, so that a model appears in the catalog with its readiness.
@@ -288,7 +280,7 @@ impl Driver {
         }
         self.telemetry.remove_model(id);
         self.handle_event(now, Event::ModelRemoved { model: model.key });
-        let effects = self.replicas.end_model(model.key);
+        let effects = self.links.end_model(model.key);
         self.apply_all(now, effects);
     }
 
@@ -423,11 +415,45 @@ impl Driver {
                 return self.batch_computed(now, sent, result, payload);
             }
             LinkEvent::BatchFailed(failure) => return self.batch_failed(now, failure),
-            LinkEvent::Up(batches) => self.replicas.link_up(replica, batches),
-            LinkEvent::Draining => self.replicas.link_draining(replica),
-            LinkEvent::Down(reason) => self.replicas.link_down(replica, reason),
+            LinkEvent::Up(batches) => {
+                if let Some((id, model)) = self.names(replica) {
+                    tracing::info!(replica.id = %id, model.name = %model, "connected to a worker");
+                }
+                self.links.link_up(replica, batches)
+            }
+            LinkEvent::Draining => self.links.link_draining(replica),
+            LinkEvent::Down(reason) => {
+                // A connection that could not be made was not lost.
+                if self.links.batches(replica).is_some()
+                    && let Some((id, model)) = self.names(replica)
+                {
+                    tracing::warn!(replica.id = %id, model.name = %model, reason, "lost the connection to a worker");
+                }
+                self.links.link_down(replica, reason)
+            }
         };
         self.apply(now, effect);
+    }
+
+    fn ejected(&mut self, replica: ReplicaKey, failures: u32) {
+        let reason = self.links.ejected(replica);
+        let model = self.links.model(replica);
+        if let Some(model) = model.and_then(|model| self.models_by_key.get(&model)) {
+            model.telemetry.count_ejection();
+        }
+        if let Some(target) = self.links.target(replica) {
+            let spec = &target.replica.spec;
+            tracing::warn!(
+                replica.id = %target.replica.id, model.name = %spec.model.model, device = %spec.device, failures, reason,
+                "ejected a replica whose batches fail"
+            );
+        }
+    }
+
+    /// Returns the identity and the model of a replica, for the log.
+    fn names(&self, replica: ReplicaKey) -> Option<(ReplicaId, &ModelId)> {
+        let target = self.links.target(replica)?;
+        Some((target.replica.id, &target.replica.spec.model.model))
     }
 
     fn apply_all(&mut self, now: Time, effects: Vec<Effect>) {
@@ -450,10 +476,10 @@ impl Driver {
 
     /// Publishes the changed states of the replicas to the control plane, and the readiness of their models to the handlers.
     fn publish_states(&mut self) {
-        let (links, models) = self.replicas.take_changes();
+        let (links, models) = self.links.take_changes();
         for key in models {
             if let Some(model) = self.models_by_key.get(&key) {
-                let (ready, loading) = self.replicas.readiness(key);
+                let (ready, loading) = self.links.readiness(key);
                 let ready = ready && self.shutdown_deadline.is_none();
                 model.readiness.ready.store(ready, Relaxed);
                 model.readiness.loading.store(loading, Relaxed);

@@ -80,7 +80,9 @@ impl Driver {
                     header,
                     payload: inputs.payload,
                 };
-                self.replicas.send(replica, outgoing);
+                if let Some(batches) = self.links.batches(replica) {
+                    let _ = batches.send(outgoing);
+                }
             }
             Err(error) => self.fail_batch(now, batch, error.into(), BatchError::Rejected),
         }
@@ -156,7 +158,7 @@ impl Driver {
         let telemetry = &batch.model.telemetry;
         let stages = telemetry.record_batch(now, identity, times);
         batch.model.load.record_answered(now, batch.requests.len());
-        self.replicas.count_batch(batch.replica, rows, compute);
+        self.links.count_batch(batch.replica, rows, compute);
         for ((request, _), outputs) in batch.requests.iter().zip(outputs) {
             // A request that was cancelled while it was computed is no longer there.
             if let Some(pending) = self.remove_request(*request) {
@@ -203,10 +205,10 @@ impl Driver {
         };
         tracing::warn!(model.name = %batch.model.id(), batch.requests = batch.requests.len(), reason = %failure, "a batch failed");
         self.record_failed(now, key, &batch);
-        let failure = Arc::new(failure);
         if error == BatchError::ModelFailed {
-            self.replicas.batch_failed(batch.replica, &failure);
+            self.links.batch_failed(batch.replica, failure.to_string());
         }
+        let failure = Arc::new(failure);
         for (request, _) in &batch.requests {
             if let Some(pending) = self.requests.get_mut(request) {
                 pending.failure = Some(Arc::clone(&failure));

@@ -1,7 +1,10 @@
-//! The replicas that shall be served: their links, the states of these, and the events for the engine that follow.
+//! The links of the data plane: to every replica that shall be served one, with its state. They stand between the control plane, which
+//! says what to serve and is told the states, and the engine, which is told which replicas take batches. They do no I/O: their owner
+//! makes the connections, and tells what becomes of them.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    fmt::Debug,
     sync::Arc,
     time::Duration,
 };
@@ -10,38 +13,30 @@ use packhorse_cluster::{Capacity, DeviceId, ReplicaId, ReplicaPhase};
 use packhorse_contention::{Interference, ServiceTimes};
 use packhorse_control::{ComputedWork, LinkState, Target};
 use packhorse_serving::{DeviceKey, Event, ModelKey, ReplicaKey, ReplicaParameters};
-use packhorse_wire::WorkerIdentity;
-use tokio::sync::mpsc;
-
-use super::{batch_failure::BatchFailure, catalog::ServedModel, link_change::LinkChange};
-use crate::{
-    telemetry::ReplicaNumber,
-    workers::{Endpoint, OutgoingBatch, WorkerLink},
-};
 
 /// A replica that shall be served, or one that still answers its last batches.
 #[derive(Debug)]
-struct LinkedReplica {
+struct LinkedReplica<C: Connect> {
     target: Target,
     device: DeviceKey,
     model: ModelKey,
     /// The most rows of one request.
     rows_limit: u32,
     /// The link; `None` once the replica is drained.
-    link: Option<WorkerLink>,
-    /// The sender of batches; present while the engine has the replica.
-    batches: Option<mpsc::UnboundedSender<OutgoingBatch>>,
+    link: Option<C::Link>,
+    /// The way for batches to the worker; present while the engine has the replica.
+    batches: Option<C::Batches>,
     state: LinkState,
     /// The expected compute times of its batches; present since the first connection.
     service: Option<ServiceTimes>,
     work: ComputedWork,
     /// The reason why a batch failed here last.
-    last_failure: Option<Arc<BatchFailure>>,
+    last_failure: Option<String>,
     /// False once the replica shall no longer be served. Such a replica answers its last batches and is removed.
     wanted: bool,
 }
 
-impl LinkedReplica {
+impl<C: Connect> LinkedReplica<C> {
     fn id(&self) -> ReplicaId {
         self.target.replica.id
     }
@@ -62,19 +57,33 @@ impl LinkedReplica {
     }
 }
 
-/// The effect that a change of a replica has on the driver.
-#[derive(Debug)]
-pub(super) enum Effect {
+/// The effect that a change of a replica has on the owner of the engine.
+#[derive(Debug, PartialEq)]
+pub enum Effect {
     /// The engine handles this event.
     Event(Event),
-    /// The replica is lost: its batches are void, and then the engine is told.
+    /// The replica is lost: its batches are void, and then the engine handles [`Event::ReplicaLost`].
     ReplicaLost(ReplicaKey),
 }
 
-/// All replicas.
-#[derive(Debug, Default)]
-pub(super) struct Replicas {
-    by_key: BTreeMap<ReplicaKey, LinkedReplica>,
+/// The change of a link's state; none if the data plane no longer has the replica.
+pub type LinkChange = (ReplicaId, Option<LinkState>);
+
+/// The way in which connections to workers are made.
+pub trait Connect {
+    /// A connection that is made, and made again after a loss, until this is dropped.
+    type Link: Debug;
+    /// The way for batches to a worker that is connected.
+    type Batches: Debug;
+
+    /// Begins to connect to the worker of a target. What becomes of the connection is told under this key.
+    fn connect(&self, key: ReplicaKey, target: &Target) -> Self::Link;
+}
+
+/// The links to all replicas.
+#[derive(Debug)]
+pub struct Links<C: Connect> {
+    by_key: BTreeMap<ReplicaKey, LinkedReplica<C>>,
     /// The replicas that shall be served.
     wanted: BTreeMap<ReplicaId, ReplicaKey>,
     by_model: BTreeMap<ModelKey, BTreeSet<ReplicaKey>>,
@@ -86,32 +95,30 @@ pub(super) struct Replicas {
     touched: BTreeMap<ReplicaId, ModelKey>,
 }
 
-/// Opens the link of a replica under this key.
-pub(super) trait OpenLink {
-    fn open(&self, key: ReplicaKey, endpoint: Endpoint) -> WorkerLink;
-}
-
-impl<F: Fn(ReplicaKey, Endpoint) -> WorkerLink> OpenLink for F {
-    fn open(&self, key: ReplicaKey, endpoint: Endpoint) -> WorkerLink {
-        self(key, endpoint)
+impl<C: Connect> Default for Links<C> {
+    fn default() -> Self {
+        Self {
+            by_key: BTreeMap::new(),
+            wanted: BTreeMap::new(),
+            by_model: BTreeMap::new(),
+            devices: BTreeMap::new(),
+            next_key: 0,
+            next_device: 0,
+            touched: BTreeMap::new(),
+        }
     }
 }
 
-impl Replicas {
+impl<C: Connect> Links<C> {
     /// Adds a replica of this model, or changes it.
-    pub(super) fn serve(
-        &mut self,
-        target: Target,
-        model: &ServedModel,
-        links: &impl OpenLink,
-    ) -> Vec<Effect> {
+    pub fn serve(&mut self, target: Target, model: ModelKey, connect: &C) -> Vec<Effect> {
         let id = target.replica.id;
         let Some(&key) = self.wanted.get(&id) else {
-            self.add(target, model, links);
+            self.add(target, model, connect);
             return Vec::new();
         };
         let replica = &self.by_key[&key];
-        if replica.model == model.key && is_same_worker(&target, &replica.target) {
+        if replica.model == model && is_same_worker(&target, &replica.target) {
             let drains = target.replica.phase == ReplicaPhase::Draining;
             let starts_to_drain = drains && !replica.is_draining();
             let mut effects = self.update(key, &target);
@@ -122,12 +129,12 @@ impl Replicas {
         }
         // Another worker has the identity: the batches of the former one are lost.
         let lost = self.remove(key);
-        self.add(target, model, links);
+        self.add(target, model, connect);
         Vec::from_iter(lost)
     }
 
     /// Ends a replica that shall no longer be served, once it has answered what it has.
-    pub(super) fn end(&mut self, id: ReplicaId) -> Option<Effect> {
+    pub fn end(&mut self, id: ReplicaId) -> Option<Effect> {
         let key = self.wanted.remove(&id)?;
         let replica = self.by_key.get_mut(&key)?;
         replica.wanted = false;
@@ -136,32 +143,18 @@ impl Replicas {
     }
 
     /// Ends the replicas of a model that was removed.
-    pub(super) fn end_model(&mut self, model: ModelKey) -> Vec<Effect> {
+    pub fn end_model(&mut self, model: ModelKey) -> Vec<Effect> {
         let keys = self.by_model.get(&model).into_iter().flatten();
         let ids: Vec<ReplicaId> = keys.map(|key| self.by_key[key].id()).collect();
         ids.into_iter().filter_map(|id| self.end(id)).collect()
     }
 
-    fn add(&mut self, target: Target, model: &ServedModel, links: &impl OpenLink) {
+    fn add(&mut self, target: Target, model: ModelKey, connect: &C) {
         let key = ReplicaKey(self.next_key);
         self.next_key += 1;
         let id = target.replica.id;
-        let identity = WorkerIdentity {
-            replica: id,
-            artifact: model.spec.program.artifact,
-            batch_size: target.replica.spec.batch_size,
-        };
         let drained = target.replica.phase == ReplicaPhase::Draining;
-        let link = (!drained).then(|| {
-            links.open(
-                key,
-                Endpoint {
-                    address: target.address,
-                    identity,
-                    in_flight: target.capacity.map(|capacity| capacity.in_flight),
-                },
-            )
-        });
+        let link = (!drained).then(|| connect.connect(key, &target));
         // A replica that is draining when it is added holds no batch of this data plane.
         let state = if drained {
             LinkState::Drained
@@ -170,10 +163,10 @@ impl Replicas {
         };
         let device = self.enter_device(&target.replica.spec.device);
         let replica = LinkedReplica {
+            rows_limit: target.replica.spec.model.rows_limit(),
             target,
             device,
-            model: model.key,
-            rows_limit: model.spec.program.rows_limit(),
+            model,
             link,
             batches: None,
             state,
@@ -184,8 +177,8 @@ impl Replicas {
         };
         self.by_key.insert(key, replica);
         self.wanted.insert(id, key);
-        self.by_model.entry(model.key).or_default().insert(key);
-        self.touched.insert(id, model.key);
+        self.by_model.entry(model).or_default().insert(key);
+        self.touched.insert(id, model);
     }
 
     /// Returns the engine's key of a device for one more replica. It is valid as long as there are replicas on the device.
@@ -200,7 +193,7 @@ impl Replicas {
     }
 
     /// Removes a replica from all indices.
-    fn take(&mut self, key: ReplicaKey) -> Option<LinkedReplica> {
+    fn take(&mut self, key: ReplicaKey) -> Option<LinkedReplica<C>> {
         let replica = self.by_key.remove(&key)?;
         let id = replica.id();
         self.touched.insert(id, replica.model);
@@ -314,17 +307,12 @@ impl Replicas {
     }
 
     /// Handles the worker's readiness for batches.
-    pub(super) fn link_up(
-        &mut self,
-        key: ReplicaKey,
-        batches: mpsc::UnboundedSender<OutgoingBatch>,
-    ) -> Option<Effect> {
+    pub fn link_up(&mut self, key: ReplicaKey, batches: C::Batches) -> Option<Effect> {
         let replica = self.by_key.get_mut(&key)?;
         if !matches!(replica.state, LinkState::Connecting { .. }) {
             return None;
         }
         let spec = &replica.target.replica.spec;
-        tracing::info!(replica.id = %replica.id(), model.name = %spec.model.model, "connected to a worker");
         let (planned, compute_share) = (spec.batch_size, spec.compute_share);
         replica.state = LinkState::Serving;
         replica.batches = Some(batches);
@@ -364,53 +352,44 @@ impl Replicas {
     }
 
     /// Handles a worker's message that it is draining.
-    pub(super) fn link_draining(&mut self, key: ReplicaKey) -> Option<Effect> {
+    pub fn link_draining(&mut self, key: ReplicaKey) -> Option<Effect> {
         self.stop_batches(key)
     }
 
     /// Handles the loss of a connection, or a failed attempt to make one.
-    pub(super) fn link_down(&mut self, key: ReplicaKey, reason: String) -> Option<Effect> {
+    pub fn link_down(&mut self, key: ReplicaKey, reason: String) -> Option<Effect> {
         let replica = self.by_key.get(&key)?;
         let was_in_engine = replica.is_in_engine();
-        if was_in_engine {
-            let model = &replica.target.replica.spec.model.model;
-            tracing::warn!(replica.id = %replica.id(), model.name = %model, reason, "lost the connection to a worker");
-        }
         self.end_connection(key, Some(reason));
         was_in_engine.then_some(Effect::ReplicaLost(key))
     }
 
     /// Notes why a batch failed on a replica.
-    pub(super) fn batch_failed(&mut self, key: ReplicaKey, failure: &Arc<BatchFailure>) {
+    pub fn batch_failed(&mut self, key: ReplicaKey, reason: String) {
         if let Some(replica) = self.by_key.get_mut(&key) {
-            replica.last_failure = Some(Arc::clone(failure));
+            replica.last_failure = Some(reason);
         }
     }
 
-    /// Handles the engine's report that it sends no work to a replica on which batches failed. Returns the replica's model.
-    pub(super) fn ejected(&mut self, key: ReplicaKey, failures: u32) -> Option<ModelKey> {
-        let replica = self.by_key.get_mut(&key)?;
-        let reason = replica.last_failure.as_ref().map(ToString::to_string);
-        let reason = reason.unwrap_or_default();
-        let spec = &replica.target.replica.spec;
-        tracing::warn!(
-            replica.id = %replica.id(), model.name = %spec.model.model, device = %spec.device, failures, reason,
-            "ejected a replica whose batches fail"
-        );
+    /// Handles the engine's report that it sends no work to a replica on which batches failed. Returns the reason of the last failure.
+    pub fn ejected(&mut self, key: ReplicaKey) -> String {
+        let Some(replica) = self.by_key.get_mut(&key) else {
+            return String::new();
+        };
+        let reason = replica.last_failure.clone().unwrap_or_default();
         if replica.state == LinkState::Serving {
+            let reason = reason.clone();
             replica.state = LinkState::Ejected { reason };
             self.touched.insert(replica.id(), replica.model);
         }
-        Some(replica.model)
+        reason
     }
 
     /// Handles the engine's report that a replica that was ejected takes work again.
-    pub(super) fn restored(&mut self, key: ReplicaKey) {
+    pub fn restored(&mut self, key: ReplicaKey) {
         let Some(replica) = self.by_key.get_mut(&key) else {
             return;
         };
-        let model = &replica.target.replica.spec.model.model;
-        tracing::info!(replica.id = %replica.id(), model.name = %model, "a replica that was ejected computes batches again");
         if matches!(replica.state, LinkState::Ejected { .. }) {
             replica.state = LinkState::Serving;
             self.touched.insert(replica.id(), replica.model);
@@ -418,21 +397,28 @@ impl Replicas {
     }
 
     /// Handles the engine's report that a draining replica holds no batch any more.
-    pub(super) fn drained(&mut self, key: ReplicaKey) {
+    pub fn drained(&mut self, key: ReplicaKey) {
         self.end_connection(key, Some("the worker is draining".to_owned()));
     }
 
-    /// Hands a batch to the link. If the link has just broken, or was closed, the batch is lost: the engine will learn of it and
-    /// dispatch the requests again.
-    pub(super) fn send(&self, key: ReplicaKey, batch: OutgoingBatch) {
-        let replica = self.by_key.get(&key);
-        if let Some(batches) = replica.and_then(|replica| replica.batches.as_ref()) {
-            let _ = batches.send(batch);
-        }
+    /// Returns the way for batches to a replica. `None` if its connection has just broken, or was closed: a batch for it is lost, and the
+    /// engine, once it learns of it, dispatches the requests again.
+    pub fn batches(&self, key: ReplicaKey) -> Option<&C::Batches> {
+        self.by_key.get(&key)?.batches.as_ref()
+    }
+
+    /// Returns a replica as it shall be served.
+    pub fn target(&self, key: ReplicaKey) -> Option<&Target> {
+        Some(&self.by_key.get(&key)?.target)
+    }
+
+    /// Returns the model of a replica.
+    pub fn model(&self, key: ReplicaKey) -> Option<ModelKey> {
+        Some(self.by_key.get(&key)?.model)
     }
 
     /// Counts a batch that a replica has computed.
-    pub(super) fn count_batch(&mut self, key: ReplicaKey, rows: u32, compute: Duration) {
+    pub fn count_batch(&mut self, key: ReplicaKey, rows: u32, compute: Duration) {
         let Some(replica) = self.by_key.get_mut(&key) else {
             return;
         };
@@ -443,30 +429,35 @@ impl Replicas {
     }
 
     /// Returns the work of the replicas that shall be served.
-    pub(super) fn work(&self) -> BTreeMap<ReplicaId, ComputedWork> {
+    pub fn work(&self) -> BTreeMap<ReplicaId, ComputedWork> {
         let wanted = self.wanted.iter();
         wanted
             .map(|(id, key)| (*id, self.by_key[key].work))
             .collect()
     }
 
-    /// Returns the numbers, identities and devices of all replicas.
-    pub(super) fn identities(&self) -> impl Iterator<Item = (ReplicaNumber, ReplicaId, &DeviceId)> {
+    /// Returns the keys, identities and devices of all replicas.
+    pub fn identities(&self) -> impl Iterator<Item = (ReplicaKey, ReplicaId, &DeviceId)> {
         let replicas = self.by_key.iter();
-        replicas.map(|(key, r)| (ReplicaNumber(key.0), r.id(), &r.target.replica.spec.device))
+        replicas.map(|(key, r)| (*key, r.id(), &r.target.replica.spec.device))
+    }
+
+    /// Returns the state of a replica's link; `None` if the replica shall not be served.
+    pub fn state(&self, id: ReplicaId) -> Option<&LinkState> {
+        Some(&self.by_key[self.wanted.get(&id)?].state)
     }
 
     /// Returns the replicas whose states may have changed since the last call: their links, and the models that they serve.
-    pub(super) fn take_changes(&mut self) -> (Vec<LinkChange>, BTreeSet<ModelKey>) {
+    pub fn take_changes(&mut self) -> (Vec<LinkChange>, BTreeSet<ModelKey>) {
         let touched = std::mem::take(&mut self.touched);
         let models = touched.values().copied().collect();
-        let state = |id: &ReplicaId| Some(self.by_key[self.wanted.get(id)?].state.clone());
-        let links = touched.keys().map(|id| (*id, state(id))).collect();
+        let links = touched.keys().map(|id| (*id, self.state(*id).cloned()));
+        let links = links.collect();
         (links, models)
     }
 
     /// Returns two flags: a replica of the model takes batches, and a replica of the model is being connected to.
-    pub(super) fn readiness(&self, model: ModelKey) -> (bool, bool) {
+    pub fn readiness(&self, model: ModelKey) -> (bool, bool) {
         let of_model = || {
             let keys = self.by_model.get(&model).into_iter().flatten();
             keys.map(|key| &self.by_key[key])

@@ -1,0 +1,47 @@
+//! The connections to workers, as the links ask for them.
+
+use packhorse_control::Target;
+use packhorse_links::Connect;
+use packhorse_serving::ReplicaKey;
+use packhorse_wire::WorkerIdentity;
+use tokio::sync::mpsc;
+
+use super::message::DriverMessage;
+use crate::{
+    clock::Clock,
+    workers::{Endpoint, LinkConfig, OutgoingBatch, WorkerLink},
+};
+
+/// Makes connections whose events come to the driver's inbox.
+#[derive(Debug)]
+pub(super) struct Connector {
+    /// Weak, so that the data plane ends with its last handle.
+    pub(super) inbox: mpsc::WeakUnboundedSender<DriverMessage>,
+    pub(super) clock: Clock,
+    pub(super) config: LinkConfig,
+}
+
+impl Connect for Connector {
+    type Link = WorkerLink;
+    type Batches = mpsc::UnboundedSender<OutgoingBatch>;
+
+    fn connect(&self, key: ReplicaKey, target: &Target) -> WorkerLink {
+        let program = &target.replica.spec.model;
+        let identity = WorkerIdentity {
+            replica: target.replica.id,
+            artifact: program.artifact,
+            batch_size: target.replica.spec.batch_size,
+        };
+        let endpoint = Endpoint {
+            address: target.address,
+            identity,
+            in_flight: target.capacity.map(|capacity| capacity.in_flight),
+        };
+        let (inbox, clock) = (self.inbox.clone(), self.clock);
+        WorkerLink::open(endpoint, self.config.clone(), move |event| {
+            if let Some(inbox) = inbox.upgrade() {
+                let _ = inbox.send(DriverMessage::Link(key, event, clock.now()));
+            }
+        })
+    }
+}
