@@ -9,7 +9,7 @@ use packhorse_cluster::{
     ModelId, ModelSpec, Padding, PolicyOptions, ProfileTable, Program, RateMode, Replica,
     ReplicaId, ReplicaPhase, ReplicaSpec, RequestsPerSecond, Scheduling, TensorSpec,
 };
-use packhorse_control::record::{Forecast, NodeRecord, PlanRecord, Settings};
+use packhorse_control::record::{Forecast, NodeRecord, PlanOutcome, PlanRecord, Settings};
 use packhorse_gateway::store::{ArtifactFiles, InsertModelError, Store};
 use packhorse_kernels::KernelTable;
 use sqlx::{Connection as _, Executor as _};
@@ -118,7 +118,7 @@ async fn everything_is_read_back_as_it_was_written_also_by_another_opening() {
     store.schedule_node(&scheduled).await.unwrap();
     store.upsert_node(&reported).await.unwrap();
     store.schedule_node(&scheduled).await.unwrap();
-    store.insert_plan(&plan(1)).await.unwrap();
+    store.insert_plan(&plan(1), None).await.unwrap();
     store.close().await;
 
     let store = open(folder.path()).await;
@@ -229,7 +229,7 @@ async fn plans_are_listed_without_what_is_large_in_them() {
         })
         .collect();
     for plan in [&plan(1), &large] {
-        store.insert_plan(plan).await.unwrap();
+        store.insert_plan(plan, None).await.unwrap();
     }
     let listed = store.plan_summaries(None, 10).await.unwrap();
     assert_eq!(listed.len(), 2);
@@ -240,6 +240,17 @@ async fn plans_are_listed_without_what_is_large_in_them() {
     let before = store.plan_summaries(Some(Generation(2)), 10).await.unwrap();
     assert_eq!(before, listed[1..]);
     assert_eq!(store.plan_summaries(None, 1).await.unwrap(), listed[..1]);
+    // The outcome of a plan comes with the one that replaces it.
+    let outcome = PlanOutcome {
+        seconds: 60.0,
+        arrived: 600.0,
+        predicted: 500.0,
+        observed: 450.5,
+    };
+    store.insert_plan(&plan(3), Some(&outcome)).await.unwrap();
+    let listed = store.plan_summaries(None, 10).await.unwrap();
+    let outcomes = listed.iter().map(|plan| plan.outcome);
+    assert!(outcomes.eq([None, Some(outcome), None]));
     store.close().await;
 
     // A store of 0.1.0 has no summaries; they are added when it is opened.
@@ -322,8 +333,8 @@ async fn a_model_knows_which_plans_were_made_before_it() {
     let store = open(folder.path()).await;
     store.insert_artifact(digest(1), 1).await.unwrap();
     store.insert_model(&spec("a:1", digest(1))).await.unwrap();
-    store.insert_plan(&plan(6)).await.unwrap();
-    store.insert_plan(&plan(7)).await.unwrap();
+    store.insert_plan(&plan(6), None).await.unwrap();
+    store.insert_plan(&plan(7), None).await.unwrap();
     store.insert_model(&spec("b:1", digest(1))).await.unwrap();
     let after: Vec<Generation> = store
         .models()
@@ -341,7 +352,7 @@ async fn the_newest_plans_are_kept_and_listed_newest_first() {
     let store = open(folder.path()).await;
     let newest = Store::PLANS_KEPT + 3;
     for generation in [1, 2, 3, 4, newest] {
-        store.insert_plan(&plan(generation)).await.unwrap();
+        store.insert_plan(&plan(generation), None).await.unwrap();
     }
     let generations =
         |plans: Vec<PlanRecord>| plans.iter().map(|p| p.generation.0).collect::<Vec<_>>();
@@ -355,7 +366,7 @@ async fn the_newest_plans_are_kept_and_listed_newest_first() {
     );
     assert_eq!(generations(store.plans(None, 1).await.unwrap()), [newest]);
     assert!(
-        store.insert_plan(&plan(4)).await.is_err(),
+        store.insert_plan(&plan(4), None).await.is_err(),
         "a generation is used once"
     );
     assert_eq!(store.newest_plan().await.unwrap(), Some(plan(newest)));

@@ -18,6 +18,7 @@ const VIEWS = {
   model: "#/models/vgg19",
   placement: "#/placement",
   plans: `#/plans?whatif=${encodeURIComponent('{"policy":"nexus"}')}`,
+  change: "#/plans?plan=3",
   timeline: "#/timeline",
   missed: "#/timeline?show=missed",
   try: "#/try/alexnet",
@@ -177,6 +178,38 @@ async function run() {
     await until("a plan of the policy", async () => (await cluster.get("/v1/plan")).policy === "first-fit");
     await page.getByRole("cell", { name: "first-fit" }).first().waitFor();
     await cluster.call("PUT", "/v1/policy", { policy: "goodput" });
+    const begin = performance.now();
+    const names = new Set((await cluster.get("/v1/models")).map((model) => model.name));
+    const models = [...names].map((name) => ({ name: `${name}-more`, profile_of: name, rate_rps: 400 }));
+    const answer = await cluster.call("POST", "/v1/plans/preview", { devices: [{ kind: "V100-SXM2-16GB", count: 96 }], models });
+    const { plan } = await answer.json();
+    console.log(`  a preview for 100 devices: ${(performance.now() - begin).toFixed(0)} ms, ${plan.replicas.length} replicas on ${plan.devices_used} of them`);
+  });
+
+  await step("a model to add is planned with the profiles of another", async () => {
+    await go("#/plans");
+    await page.getByLabel("Add a model like").selectOption("alexnet");
+    await page.getByRole("row", { name: /^alexnet-2:1 / }).waitFor();
+    await page.getByLabel("Rate of alexnet-2 in requests per second").fill("7");
+    await page.getByRole("row", { name: /^alexnet-2:1 7.0\/s – 7.0\/s/ }).waitFor();
+    await page.getByLabel("Include alexnet-2").click();
+    await see("Nothing is different yet.");
+  });
+
+  await step("a plan of the past shows what it changed on the map, and what came true", async () => {
+    await until("an outcome", async () => (await cluster.get("/v1/plans")).slice(1).some((plan) => plan.outcome?.predicted_rps > 0));
+    await go("#/plans");
+    await page.getByLabel(/^In .*: .* requests\/s in time of .* predicted and .* offered$/).first().waitFor();
+    const [newest, replaced] = await cluster.get("/v1/plans?limit=2");
+    await button(String(newest.generation)).click();
+    const dialog = page.getByRole("dialog");
+    await dialog.getByRole("region", { name: `Plan ${replaced.generation}` }).waitFor();
+    await dialog.getByRole("region", { name: `Plan ${newest.generation}` }).waitFor();
+    const outlined = await dialog.locator(".bar-of.memory .replica.outlined").count();
+    const diff = await cluster.get(`/v1/plans/${replaced.generation}/diff/${newest.generation}`);
+    assert.equal(outlined, diff.added.length + diff.removed.length);
+    await accessible(page, "plan of the past");
+    await page.keyboard.press("Escape");
   });
 
   await step("a request is tried, and its time is shown", async () => {

@@ -1,6 +1,6 @@
 import { expect, test } from "vitest";
 import type { ModelView } from "./api/types";
-import { NOTHING, previewOf, readWhatIf, whatIfOf } from "./whatif";
+import { nameLike, newestVersions, NOTHING, previewOf, readWhatIf, whatIfOf } from "./whatif";
 
 const model = (name: string, version: number, rate: number) => ({ name, version, rate_rps: rate, slo_ms: 100 }) as ModelView;
 const MODELS = [model("a", 1, 10), model("a", 2, 20), model("b", 1, 5)];
@@ -27,6 +27,18 @@ test("devices are added and taken away by kind, if there are any", () => {
 test("the preview of a cure becomes the same request again", () => {
   const cure = { models: [{ name: "b", slo_ms: 240 }], devices: [{ kind: "V100", count: 1 }], remove: ["a"] };
   expect(previewOf(whatIfOf(cure), MODELS)).toEqual(cure);
+});
+
+test("a model to add has the rate and the SLO of the one that it is like, until it has its own", () => {
+  const newest = newestVersions(MODELS);
+  const added = { ...NOTHING, load: 2, models: { [nameLike("b", NOTHING, newest)]: { like: "b" }, c: { like: "a", rate: 3, slo: 7 }, d: { like: "gone" } } };
+  expect(previewOf(added, MODELS).models?.filter((model) => model.profile_of)).toEqual([
+    { name: "b-2", profile_of: "b", rate_rps: 10, slo_ms: 100 },
+    { name: "c", profile_of: "a", rate_rps: 3, slo_ms: 7 },
+  ]);
+  expect(nameLike("b", added, newest)).toBe("b-3");
+  const request = { models: [{ name: "c", profile_of: "a", rate_rps: 3, slo_ms: 7 }] };
+  expect(previewOf(whatIfOf(request), MODELS)).toEqual(request);
 });
 
 test("an address that is none changes nothing", () => {

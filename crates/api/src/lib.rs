@@ -24,8 +24,9 @@ pub use model::{
 };
 pub use node::{DeviceView, NodeState, NodeTokenView, NodeView};
 pub use plan::{
-    ForecastView, GoodputView, PlacementView, PlanDiff, PlanPreview, PlanPreviewRequest,
-    PlanSummary, PlanView, PolicyChange, PolicyInfo, PolicyView, PreviewDevices, PreviewModel,
+    ForecastView, GoodputView, PlacementView, PlanDiff, PlanOutcome, PlanPreview,
+    PlanPreviewRequest, PlanSummary, PlanView, PolicyChange, PolicyInfo, PolicyView,
+    PreviewDevices, PreviewModel,
 };
 
 pub use requests::{

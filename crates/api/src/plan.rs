@@ -65,6 +65,23 @@ pub struct PlanSummary {
     pub unserved_models: usize,
     /// The first 16 of these models, as NAME:VERSION.
     pub unserved: Vec<String>,
+    /// The requests in the time in which the plan was current; null if none were counted.
+    #[serde(default)]
+    pub outcome: Option<PlanOutcome>,
+}
+
+/// The requests of all models in the time in which a plan was current, predicted and observed. The time ends when another plan replaces
+/// it, and begins anew when the gateway is started.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct PlanOutcome {
+    /// The length of the time, in seconds.
+    pub duration_s: f64,
+    /// The requests per second that arrived.
+    pub offered_rps: f64,
+    /// The requests per second that the plan expected to be answered within the SLO, of those that arrived.
+    pub predicted_rps: f64,
+    /// The goodput: the requests per second that were answered within the SLO.
+    pub goodput_rps: f64,
 }
 
 /// A planned replica.
@@ -154,7 +171,7 @@ pub struct PlanPreviewRequest {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     pub discipline: Option<Discipline>,
-    /// The registered models whose rate or SLO differs.
+    /// The models that differ, and those to add; at most 1024 can be added.
     #[serde(default)]
     pub models: Vec<PreviewModel>,
     /// The names of the models to leave out, in all versions.
@@ -169,14 +186,14 @@ pub struct PlanPreviewRequest {
     pub explain: bool,
 }
 
-/// A registered model with another rate or SLO.
+/// A registered model with another rate or SLO, or a model to add.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PreviewModel {
     /// The model's name.
     #[schema(value_type = String)]
     pub name: ModelName,
-    /// The model's version; the newest if absent.
+    /// The model's version; if absent, the newest of a registered model, and 1 for one to add.
     #[serde(default)]
     #[schema(value_type = Option<u32>)]
     pub version: Option<ModelVersion>,
@@ -187,6 +204,11 @@ pub struct PreviewModel {
     #[serde(default)]
     #[schema(value_type = Option<f64>)]
     pub rate_rps: Option<RequestsPerSecond>,
+    /// The registered model, in its newest version, with whose profiles and batch sizes the model to add is planned, and with whose SLO
+    /// and rate where they are absent. Absent for a registered model.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub profile_of: Option<ModelName>,
 }
 
 /// Devices to add or to take away.

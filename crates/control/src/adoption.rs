@@ -74,7 +74,9 @@ impl Controller {
             replicas,
             reasons,
         };
-        self.store(Write::InsertPlan(record), pending);
+        let outcome = self.predictions.outcome();
+        let outcome = (newest.is_some() && outcome.seconds > 0.0).then_some(outcome);
+        self.store(Write::InsertPlan(record, outcome), pending);
     }
 
     /// Gives the replicas of a draft identities. Replicas of models that were removed or have failed meanwhile are left out.
@@ -163,9 +165,11 @@ impl Controller {
         self.planning.stored();
         // Models may have been removed or have failed while the plan was stored.
         replicas.retain(|replica| self.state.models.serves(&replica.spec.model));
-        let text = format!("{} replicas: {}", replicas.len(), record.reason);
+        let plural = if replicas.len() == 1 { "" } else { "s" };
+        let text = format!("{} replica{plural}: {}", replicas.len(), record.reason);
         let notice = Notice::Plan(Some(record.generation), PlanNotice::Adopted, text);
         self.tell(notice);
+        self.predictions.replace_plan();
         self.state.plan = CurrentPlan::new(record);
         self.state.rollout.adopt(replicas);
         self.touch_traffic();

@@ -13,7 +13,7 @@ use crate::{
     keys::{Receipt, RequestKey, SolveKey},
     notice::Notice,
     planning_input::PlanningInput,
-    record::{NodeRecord, PlanRecord, Settings, SplitRecord},
+    record::{NodeRecord, PlanOutcome, PlanRecord, Settings, SplitRecord},
 };
 
 /// An effect. The driver carries effects out in the order in which [`Controller::poll`](crate::Controller::poll) returns them; it may
@@ -63,8 +63,8 @@ pub enum Write {
     DeleteNode(NodeName),
     /// Stores the settings that are present.
     UpdateSettings(Settings),
-    /// Adds a plan.
-    InsertPlan(Arc<PlanRecord>),
+    /// Adds a plan, and notes the outcome of the plan before it, if there is one.
+    InsertPlan(Arc<PlanRecord>, Option<PlanOutcome>),
 }
 
 /// A change of what the data plane serves.

@@ -7,7 +7,11 @@ use std::{
 
 use packhorse_cluster::{ModelId, Time};
 
-use crate::{event::RequestCounts, plan_reason::PlanReason, record::Forecast};
+use crate::{
+    event::RequestCounts,
+    plan_reason::PlanReason,
+    record::{Forecast, PlanOutcome},
+};
 
 /// The length of a bucket.
 const BUCKET: Duration = Duration::from_mins(5);
@@ -29,6 +33,8 @@ pub(crate) struct Predictions {
     models: BTreeMap<ModelId, History>,
     /// The time of the last sample.
     sampled: Time,
+    /// The requests since the current plan was adopted.
+    outcome: PlanOutcome,
 }
 
 #[derive(Debug, Default)]
@@ -79,6 +85,7 @@ impl Predictions {
             return;
         }
         self.models.retain(|model, _| counts.contains_key(model));
+        self.outcome.seconds += seconds;
         for (model, count) in counts {
             let history = self.models.entry(model.clone()).or_default();
             let before = history.counted.replace(*count);
@@ -86,7 +93,11 @@ impl Predictions {
             let (Some(before), Some(forecast)) = (before, forecasts.get(model)) else {
                 continue;
             };
-            history.add(now, seconds, count.since(before), forecast);
+            let new = count.since(before);
+            let (predicted, observed) = history.add(now, seconds, new, forecast);
+            self.outcome.arrived += new.arrived as f64;
+            self.outcome.predicted += predicted;
+            self.outcome.observed += observed;
         }
     }
 
@@ -115,6 +126,16 @@ impl Predictions {
         self.models.get(model)?.last
     }
 
+    /// Returns the requests since the current plan was adopted.
+    pub(crate) fn outcome(&self) -> PlanOutcome {
+        self.outcome
+    }
+
+    /// Counts the requests of another plan from now on.
+    pub(crate) fn replace_plan(&mut self) {
+        self.outcome = PlanOutcome::default();
+    }
+
     /// Returns the bias over all models in the last hour.
     pub(crate) fn total_bias(&self) -> Option<f64> {
         bias(self.models.values().flat_map(|history| &history.buckets))
@@ -122,7 +143,14 @@ impl Predictions {
 }
 
 impl History {
-    fn add(&mut self, now: Time, seconds: f64, counts: RequestCounts, forecast: &Forecast) {
+    /// Adds the requests of a period, and returns the predicted and the observed number of those within the SLO.
+    fn add(
+        &mut self,
+        now: Time,
+        seconds: f64,
+        counts: RequestCounts,
+        forecast: &Forecast,
+    ) -> (f64, f64) {
         let arrived = counts.arrived as f64;
         let (rate, goodput) = (forecast.rate.get(), forecast.goodput.get());
         let share = if rate > 0.0 { goodput / rate } else { 0.0 };
@@ -150,6 +178,7 @@ impl History {
             observed_rps: observed / seconds,
             bias: bias(&self.buckets),
         });
+        (predicted, observed)
     }
 }
 
@@ -196,6 +225,15 @@ mod tests {
         assert!((goodput.predicted_rps - 40.0).abs() < 1e-9);
         assert!((goodput.observed_rps - 30.0).abs() < 1e-9);
         assert!((goodput.bias.unwrap() + 0.25).abs() < 1e-9);
+        let outcome = PlanOutcome {
+            seconds: 20.0,
+            arrived: 500.0,
+            predicted: 400.0,
+            observed: 300.0,
+        };
+        assert_eq!(predictions.outcome(), outcome);
+        predictions.replace_plan();
+        assert_eq!(predictions.outcome(), PlanOutcome::default());
         let above = pass(&mut predictions, 2000, 800).unwrap();
         assert!((above.predicted_rps - 80.0).abs() < 1e-9);
         // Two late periods are a reason, once until the model has recovered.

@@ -18,7 +18,7 @@ use crate::{
     nodes::Node,
     predictions::PredictedGoodput,
     rates::RateEstimate,
-    record::{Forecast, PlanRecord, SplitRecord},
+    record::{Forecast, PlanOutcome, PlanRecord, SplitRecord},
     status::{ModelStatus, model_status},
 };
 
@@ -74,6 +74,11 @@ impl Controller {
     /// to compare.
     pub fn total_bias(&self) -> Option<f64> {
         self.predictions.total_bias()
+    }
+
+    /// Returns the requests since the current plan was adopted, or since the gateway was started with it.
+    pub fn plan_outcome(&self) -> PlanOutcome {
+        self.predictions.outcome()
     }
 
     /// Returns the rate of a model that the next plan is made for; `None` if it is not registered.

@@ -97,6 +97,20 @@ pub struct PlanRecord {
     pub forecasts: Vec<Forecast>,
 }
 
+/// The requests of all models in the time in which a plan was current, predicted and observed. The time begins with the first sample
+/// after the plan was adopted, or after the gateway was started with it.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct PlanOutcome {
+    /// The length of the time, in seconds.
+    pub seconds: f64,
+    /// The number of requests that arrived.
+    pub arrived: f64,
+    /// The number of requests that the plan expected to be answered within the SLO, of those that arrived.
+    pub predicted: f64,
+    /// The number of requests that were answered within the SLO.
+    pub observed: f64,
+}
+
 /// The forecast of a plan for a model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Forecast {

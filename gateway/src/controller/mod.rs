@@ -23,11 +23,13 @@ use packhorse_api::{
     agent::{GpuStatus, LeaseGrant},
 };
 use packhorse_cluster::{
-    DeviceKind, ModelName, ModelSpec, ModelVersion, NodeName, ProfileTable, Scheduling, WantedState,
+    DeviceKind, Generation, ModelName, ModelSpec, ModelVersion, NodeName, ProfileTable, Scheduling,
+    WantedState,
 };
 use packhorse_contention::PairTable;
 use packhorse_control::{
-    Command, CommandError, LeaseClaim, ModelSpecChange, NodeReport, SplitChange, record::Settings,
+    Command, CommandError, LeaseClaim, ModelSpecChange, NodeReport, SplitChange,
+    record::{PlanOutcome, Settings},
 };
 use packhorse_placement::UnknownPolicy;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
@@ -227,6 +229,15 @@ impl Controller {
     /// Returns the current plan, if there is one.
     pub async fn plan(&self) -> Result<Option<PlanView>, Stopped> {
         self.read(Task::plan_view).await
+    }
+
+    /// Returns the number of the current plan, and the requests since it was adopted or the gateway was started.
+    pub async fn plan_outcome(&self) -> Result<Option<(Generation, PlanOutcome)>, Stopped> {
+        self.read(|task| {
+            let controller = task.controller();
+            Some((controller.plan()?.generation, controller.plan_outcome()))
+        })
+        .await
     }
 
     /// Returns the current plan with an explanation of what limits each model and what would serve it.

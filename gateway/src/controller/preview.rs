@@ -1,12 +1,13 @@
 //! Previews: the plan that a policy would make if the cluster were different. A preview reads the state, computes beside it and
 //! changes nothing.
 
-use std::{cmp::Reverse, time::Duration};
+use std::{cmp::Reverse, sync::Arc, time::Duration};
 
 use packhorse_api::{PlacementView, PlanDiff, PlanPreview, PlanPreviewRequest, PlanView};
 use packhorse_cluster::{
-    ByteCount, Device, DeviceId, DeviceIndex, DeviceKind, ModelName, ModelSpec, ModelSpecError,
-    NodeName, PlannedReplica, RequestsPerSecond, known_kind,
+    ByteCount, DemandedModel, Device, DeviceId, DeviceIndex, DeviceKind, ModelId, ModelName,
+    ModelSpec, ModelSpecError, ModelVersion, NodeName, PlannedReplica, RequestsPerSecond,
+    known_kind,
 };
 use packhorse_control::{
     CommandError, PlanReason, PlanReasons, PlanningError, PlanningInput, SolveError,
@@ -24,6 +25,8 @@ use super::{
 
 /// The largest number of devices that a preview may add.
 const MAX_DEVICES: u32 = 1024;
+/// The largest number of models that a preview may add.
+const MAX_MODELS: usize = 1024;
 /// The name of the node that the added devices of a preview belong to. It is no node of the cluster.
 const PREVIEW_NODE: &str = "preview";
 
@@ -44,6 +47,15 @@ pub enum PreviewError {
     /// A changed model is out of its limits.
     #[error("models.{0}")]
     Invalid(#[from] ModelSpecError),
+    /// A model to add is registered, or added twice.
+    #[error("models.name: model {0} exists already; profile_of is for models to add")]
+    ModelExists(ModelId),
+    /// The model that a model to add is like is not planned for.
+    #[error("models.profile_of: model {0} has no profile yet, or no place in plans")]
+    NoProfile(ModelId),
+    /// Too many models are added.
+    #[error("models: at most {MAX_MODELS} models can be added in one preview")]
+    TooManyModels,
     /// The memory of a kind of device is unknown.
     #[error(
         "devices.kind: {0} is unknown: no node has such a device, and there is no built-in data sheet"
@@ -98,25 +110,41 @@ impl Task {
         if let Some(discipline) = request.discipline {
             input.problem.discipline = discipline;
         }
+        let to_add = request.models.iter();
+        if to_add.filter(|model| model.profile_of.is_some()).count() > MAX_MODELS {
+            return Err(PreviewError::TooManyModels);
+        }
         for change in &request.models {
+            let (field, name, version) = match &change.profile_of {
+                Some(like) => ("models.profile_of", like, None),
+                None => ("models.name", &change.name, change.version),
+            };
             let id = controller
-                .find_model(&change.name, change.version)
-                .map_err(|source| PreviewError::Model {
-                    field: "models.name",
-                    source,
-                })?;
+                .find_model(name, version)
+                .map_err(|source| PreviewError::Model { field, source })?;
             let Some(model) = controller.model(&id) else {
                 continue;
             };
-            let spec = ModelSpec::clone(&model.spec);
-            let slo = change.slo_ms.map(slo_from_ms).transpose()?;
-            let changed = ModelSpec {
-                slo: slo.unwrap_or(spec.slo),
-                rate: change.rate_rps.unwrap_or(spec.rate),
-                ..spec
-            };
+            let mut changed = ModelSpec::clone(&model.spec);
+            if let Some(slo_ms) = change.slo_ms {
+                changed.slo = slo_from_ms(slo_ms)?;
+            }
+            if let Some(rate) = change.rate_rps {
+                changed.rate = rate;
+            }
             changed.validate()?;
-            change_model(&mut input, &changed, change.rate_rps.is_some());
+            if change.profile_of.is_none() {
+                change_model(&mut input, &changed, change.rate_rps.is_some());
+                continue;
+            }
+            changed.program.model = ModelId {
+                name: change.name.clone(),
+                version: change.version.unwrap_or(ModelVersion::FIRST),
+            };
+            if controller.model(&changed.program.model).is_some() {
+                return Err(PreviewError::ModelExists(changed.program.model));
+            }
+            add_model(&mut input, &changed, &id)?;
         }
         for name in &request.remove {
             controller
@@ -194,6 +222,38 @@ fn change_model(input: &mut PlanningInput, spec: &ModelSpec, with_rate: bool) {
         let rate = (spec.rate.get() - pinned).max(0.0);
         model.rate = RequestsPerSecond::new(rate).unwrap_or(spec.rate);
     }
+}
+
+/// Adds a model with the profiles of another.
+fn add_model(
+    input: &mut PlanningInput,
+    spec: &ModelSpec,
+    like: &ModelId,
+) -> Result<(), PreviewError> {
+    let id = &spec.program.model;
+    if input.rates.contains_key(id) {
+        return Err(PreviewError::ModelExists(id.clone()));
+    }
+    let problem = &mut input.problem;
+    let profiles = problem.profiles.of_model(like);
+    let profiles: Vec<_> = profiles
+        .map(|(kind, profile)| (kind.clone(), Arc::clone(profile)))
+        .collect();
+    let other = problem.models.iter().find(|model| model.id == *like);
+    let Some(other) = other.filter(|_| !profiles.is_empty()) else {
+        return Err(PreviewError::NoProfile(like.clone()));
+    };
+    problem.models.push(DemandedModel {
+        id: id.clone(),
+        rate: spec.rate,
+        slo: spec.slo,
+        ..other.clone()
+    });
+    for (kind, profile) in profiles {
+        problem.profiles.insert(id.clone(), kind, profile);
+    }
+    input.rates.insert(id.clone(), spec.rate);
+    Ok(())
 }
 
 /// Adds a device.

@@ -52,7 +52,9 @@ async fn carry_out(store: &Store, write: Write) -> Result<(), WriteError> {
         Write::ScheduleNode(node) => ("the scheduling of a node", store.schedule_node(&node).await),
         Write::DeleteNode(name) => ("the removal of a node", store.delete_node(&name).await),
         Write::UpdateSettings(settings) => ("settings", store.update_settings(&settings).await),
-        Write::InsertPlan(plan) => ("a plan", store.insert_plan(&plan).await),
+        Write::InsertPlan(plan, outcome) => {
+            ("a plan", store.insert_plan(&plan, outcome.as_ref()).await)
+        }
     };
     result.map_err(|error: StoreError| {
         let error_text = error_chain(&error);

@@ -9,7 +9,7 @@ use packhorse_cluster::{
     ComputeShare, DeviceId, DeviceKind, Generation, ModelId, Replica, ReplicaId, ReplicaPhase,
     ReplicaSpec, RequestsPerSecond,
 };
-use packhorse_control::record::{Forecast, PlanRecord};
+use packhorse_control::record::{Forecast, PlanOutcome, PlanRecord};
 use serde::{Deserialize, Serialize};
 use sqlx::{Row as _, any::AnyRow};
 
@@ -36,6 +36,32 @@ struct ForecastRow {
     shortfall: Option<String>,
 }
 
+/// The outcome of a plan, as it is stored.
+#[derive(Serialize, Deserialize)]
+struct OutcomeRow {
+    seconds: f64,
+    arrived: f64,
+    predicted: f64,
+    observed: f64,
+}
+
+impl From<PlanOutcome> for OutcomeRow {
+    fn from(outcome: PlanOutcome) -> Self {
+        let PlanOutcome {
+            seconds,
+            arrived,
+            predicted,
+            observed,
+        } = outcome;
+        Self {
+            seconds,
+            arrived,
+            predicted,
+            observed,
+        }
+    }
+}
+
 /// A stored plan without its replicas and forecasts.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PlanSummaryRecord {
@@ -51,6 +77,8 @@ pub struct PlanSummaryRecord {
     pub created_ms: i64,
     /// The plan's totals.
     pub totals: PlanTotals,
+    /// The requests in the time in which the plan was current; none before another plan has replaced it.
+    pub outcome: Option<PlanOutcome>,
 }
 
 /// The totals of a plan, stored beside it as JSON.
@@ -102,11 +130,15 @@ impl Store {
     /// The number of plans that are kept.
     pub const PLANS_KEPT: u64 = 1000;
 
-    /// Adds a plan and removes those that are too old, in one transaction.
+    /// Adds a plan, notes the outcome of the plan before it, and removes those that are too old, in one transaction.
     ///
     /// # Errors
     /// If the database fails, or the generation exists.
-    pub async fn insert_plan(&self, plan: &PlanRecord) -> Result<(), StoreError> {
+    pub async fn insert_plan(
+        &self,
+        plan: &PlanRecord,
+        outcome: Option<&PlanOutcome>,
+    ) -> Result<(), StoreError> {
         let generation = i64::try_from(plan.generation.0).unwrap_or(i64::MAX);
         let mut transaction = self.pool.begin().await?;
         sqlx::query(
@@ -123,6 +155,13 @@ impl Store {
         .bind(to_json(&PlanTotals::of(plan)))
         .execute(&mut *transaction)
         .await?;
+        if let Some(outcome) = outcome {
+            sqlx::query("UPDATE plans SET outcome = $1 WHERE generation = $2")
+                .bind(to_json(&OutcomeRow::from(*outcome)))
+                .bind(generation.saturating_sub(1))
+                .execute(&mut *transaction)
+                .await?;
+        }
         sqlx::query("DELETE FROM plans WHERE generation <= $1")
             .bind(generation.saturating_sub(Self::PLANS_KEPT.cast_signed()))
             .execute(&mut *transaction)
@@ -198,7 +237,7 @@ impl Store {
             .and_then(|generation| i64::try_from(generation.0).ok())
             .unwrap_or(i64::MAX);
         let rows = sqlx::query(
-            "SELECT generation, policy, reason, solve_ms, created_ms, summary FROM plans \
+            "SELECT generation, policy, reason, solve_ms, created_ms, summary, outcome FROM plans \
              WHERE generation < $1 AND summary IS NOT NULL ORDER BY generation DESC LIMIT $2",
         )
         .bind(before)
@@ -213,6 +252,7 @@ impl Store {
                 solve_ms: row.try_get("solve_ms")?,
                 created_ms: row.try_get("created_ms")?,
                 totals: json(row, "plans", "summary")?,
+                outcome: outcome(row)?,
             })
         };
         rows.iter().map(read).collect()
@@ -236,6 +276,20 @@ impl Store {
         }
         Ok(())
     }
+}
+
+/// Reads the outcome of a plan, if it has one.
+fn outcome(row: &AnyRow) -> Result<Option<PlanOutcome>, StoreError> {
+    if row.try_get::<Option<String>, _>("outcome")?.is_none() {
+        return Ok(None);
+    }
+    let row: OutcomeRow = json(row, "plans", "outcome")?;
+    Ok(Some(PlanOutcome {
+        seconds: row.seconds,
+        arrived: row.arrived,
+        predicted: row.predicted,
+        observed: row.observed,
+    }))
 }
 
 fn replica_rows(plan: &PlanRecord) -> Vec<ReplicaRow> {

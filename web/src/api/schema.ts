@@ -1,4 +1,4 @@
-// Generated from openapi/gateway.json (sha256 37536070d9738ed9176051df0151b3371608fc7ee84c70f7ce1568b42b923730) by cargo xtask web.
+// Generated from openapi/gateway.json (sha256 6da1efb480df5d937e8d6c85fb1947efd1492d4706c4d157d63940bcd23f7e91) by cargo xtask web.
 
 export type paths = Record<string, never>;
 export type webhooks = Record<string, never>;
@@ -967,6 +967,32 @@ export interface components {
             /** @description The replicas that would stop. */
             removed: components["schemas"]["PlacementView"][];
         };
+        /**
+         * @description The requests of all models in the time in which a plan was current, predicted and observed. The time ends when another plan replaces
+         *     it, and begins anew when the gateway is started.
+         */
+        PlanOutcome: {
+            /**
+             * Format: double
+             * @description The length of the time, in seconds.
+             */
+            duration_s: number;
+            /**
+             * Format: double
+             * @description The goodput: the requests per second that were answered within the SLO.
+             */
+            goodput_rps: number;
+            /**
+             * Format: double
+             * @description The requests per second that arrived.
+             */
+            offered_rps: number;
+            /**
+             * Format: double
+             * @description The requests per second that the plan expected to be answered within the SLO, of those that arrived.
+             */
+            predicted_rps: number;
+        };
         /** @description The plan that a policy would make. */
         PlanPreview: {
             /**
@@ -989,7 +1015,7 @@ export interface components {
             discipline?: string | null;
             /** @description True to explain why models are not fully served and what would serve them. The explanation may take as long as planning. */
             explain?: boolean;
-            /** @description The registered models whose rate or SLO differs. */
+            /** @description The models that differ, and those to add; at most 1024 can be added. */
             models?: components["schemas"]["PreviewModel"][];
             options?: components["schemas"]["PolicyOptions"] | null;
             /** @description The placement policy; the configured one if absent. */
@@ -1013,6 +1039,7 @@ export interface components {
             generation: number;
             /** @description The number of models that were planned for. */
             models: number;
+            outcome?: components["schemas"]["PlanOutcome"] | null;
             /** @description The policy that made the plan. */
             policy: string;
             /**
@@ -1192,10 +1219,15 @@ export interface components {
             /** @description The kind of the devices: one that the cluster has, or one with a built-in data sheet. */
             kind: string;
         };
-        /** @description A registered model with another rate or SLO. */
+        /** @description A registered model with another rate or SLO, or a model to add. */
         PreviewModel: {
             /** @description The model's name. */
             name: string;
+            /**
+             * @description The registered model, in its newest version, with whose profiles and batch sizes the model to add is planned, and with whose SLO
+             *     and rate where they are absent. Absent for a registered model.
+             */
+            profile_of?: string | null;
             /**
              * Format: double
              * @description The request rate to plan for, in requests per second; unchanged if absent.
@@ -1208,7 +1240,7 @@ export interface components {
             slo_ms?: number | null;
             /**
              * Format: int32
-             * @description The model's version; the newest if absent.
+             * @description The model's version; if absent, the newest of a registered model, and 1 for one to add.
              */
             version?: number | null;
         };

@@ -3,16 +3,16 @@
 import { useEffect, useMemo, useState } from "react";
 import { call, get } from "../api/client";
 import type { ForecastView, PlacementView, PlanDiff, PlanPreview, PlanSummary, PlanView, PolicyView } from "../api/types";
-import { count, dateAndTime, fixed, ms, rate } from "../format";
+import { count, dateAndTime, fixed, ms, percent, rate, span } from "../format";
 import { type ClusterState, keyOf } from "../live/state";
 import { store, useCluster } from "../live/store";
-import { placed } from "../placement";
+import { placed, type Profiles } from "../placement";
 import { useAction, useLoaded, useMayChange } from "../ui/hooks";
 import { PlacementMap } from "../ui/map";
 import { Card, Confirm, Empty, Field, Figure, Loading, Modal, Page, Problem } from "../ui/parts";
 import { href, modelHref, useRoute } from "../ui/route";
 import { type Column, Table } from "../ui/table";
-import { newestVersions, NOTHING, previewOf, readWhatIf, type WhatIf } from "../whatif";
+import { addedModels, type ModelChange, nameLike, newestVersions, NOTHING, previewOf, readWhatIf, type WhatIf } from "../whatif";
 import { useProfiles } from "./placement";
 
 /** The time in milliseconds without a change after which a preview is asked for. */
@@ -101,9 +101,11 @@ function Knobs({ whatIf, onChange, cluster }: { whatIf: WhatIf; onChange: (whatI
   const devices = [...cluster.nodes.values()].flatMap((node) => node.devices.map((device) => ({ kind: device.kind, usable: node.state === "ready" })));
   const kinds = [...new Set(devices.map((device) => device.kind))].sort();
   const usable = (kind: string) => devices.filter((device) => device.kind === kind && device.usable).length;
-  const models = [...newestVersions(cluster.models.values()).values()].sort((a, b) => a.name.localeCompare(b.name));
+  const newest = newestVersions(cluster.models.values());
+  const models = [...newest.values()].sort((a, b) => a.name.localeCompare(b.name));
+  const added = addedModels(whatIf, newest);
   const shown = models.filter((model) => model.name.includes(search)).slice(0, 12);
-  const change = (name: string, part: { rate?: number; slo?: number; removed?: boolean }) => onChange({ ...whatIf, models: { ...whatIf.models, [name]: { ...whatIf.models[name], ...part } } });
+  const change = (name: string, part: ModelChange) => onChange({ ...whatIf, models: { ...whatIf.models, [name]: { ...whatIf.models[name], ...part } } });
   const chosen = cluster.policy.policies.find((policy) => policy.name === (whatIf.policy || cluster.policy.policy));
   return (
     <>
@@ -156,8 +158,38 @@ function Knobs({ whatIf, onChange, cluster }: { whatIf: WhatIf; onChange: (whatI
                 </tr>
               );
             })}
+            {added.map(({ name, like, rate: ownRate, slo }) => (
+              <tr key={name}>
+                <td title={`${name}, with the profiles of ${like}`} style={{ maxWidth: 120 }}>
+                  {name}
+                </td>
+                <td>
+                  <input aria-label={`Rate of ${name} in requests per second`} type="number" min={0} step="any" style={{ width: 72 }} value={Number(ownRate.toFixed(2))} onChange={(event) => change(name, { rate: Number(event.target.value) })} />
+                </td>
+                <td>
+                  <input aria-label={`SLO of ${name} in milliseconds`} type="number" min={0.001} step="any" style={{ width: 72 }} value={slo} onChange={(event) => change(name, { slo: Number(event.target.value) })} />
+                </td>
+                <td>
+                  <input aria-label={`Include ${name}`} type="checkbox" checked onChange={() => onChange({ ...whatIf, models: Object.fromEntries(Object.entries(whatIf.models).filter(([other]) => other !== name)) })} />
+                </td>
+              </tr>
+            ))}
           </tbody>
         </table>
+        {models.length > 0 && (
+          <Field label="Add a model like" hint="It is planned with the profiles of that one.">
+            {(id) => (
+              <select id={id} value="" onChange={(event) => change(nameLike(event.target.value, whatIf, newest), { like: event.target.value })}>
+                <option value="" disabled>
+                  choose one …
+                </option>
+                {models.map((model) => (
+                  <option key={model.name}>{model.name}</option>
+                ))}
+              </select>
+            )}
+          </Field>
+        )}
       </fieldset>
     </>
   );
@@ -181,7 +213,6 @@ const COMPARED: readonly Column<Compared>[] = [
 ];
 
 function Comparison({ preview, took, stale }: { preview: PlanPreview; took: number | null; stale: boolean }) {
-  const cluster = useCluster();
   const { plan, current, diff } = preview;
   const gain = plan.predicted_goodput_rps - (current?.predicted_goodput_rps ?? 0);
   const asked = plan.models.reduce((sum, model) => sum + model.rate_rps, 0);
@@ -199,7 +230,7 @@ function Comparison({ preview, took, stale }: { preview: PlanPreview; took: numb
       <div className="card flush">
         <Table label="Forecast by model" rows={rows} columns={COMPARED} rowKey={(row) => row.name} maxHeight={300} />
       </div>
-      <Maps before={current ?? null} after={plan} diff={diff} cluster={cluster} />
+      <Maps titles={["Now", "Then"]} before={current ?? null} after={plan} diff={diff} />
     </div>
   );
 }
@@ -213,43 +244,54 @@ function compare(before: readonly ForecastView[], after: readonly ForecastView[]
 
 const placeOf = (replica: PlacementView) => `${replica.model}:${replica.version} on ${replica.device}, batch ${replica.batch_size}`;
 
-/** Two plans on the map, side by side. Devices that a what-if adds are drawn as a node of their own. */
-function Maps({ before, after, diff, cluster }: { before: PlanView | null; after: PlanView; diff: PlanDiff; cluster: ClusterState }) {
+/** Two plans on the map, side by side, with what stops and what starts outlined. */
+function Maps({ titles, before, after, diff }: { titles: readonly [string, string]; before: PlanView | null; after: PlanView; diff: PlanDiff }) {
+  const cluster = useCluster();
   const profiles = useProfiles();
   const [picked, setPicked] = useState<string | null>(null);
-  const nodes = useMemo(() => withAdded(cluster, after), [cluster.nodes, after]);
-  const now = useMemo(() => placed({ models: cluster.models, nodes: cluster.nodes }, before, profiles), [cluster.models, cluster.nodes, before, profiles]);
-  const then = useMemo(() => placed({ models: new Map(), nodes }, after, profiles), [nodes, after, profiles]);
-  const added = useMemo(() => {
-    const places = new Set(diff.added.map(placeOf));
-    return new Set(after.replicas.flatMap((replica, i) => (places.has(placeOf(replica)) ? [replica.id ?? `planned-${i}`] : [])));
-  }, [after, diff]);
+  const nodes = useMemo(() => withAbsent(cluster.nodes, [...(before?.replicas ?? []), ...after.replicas]), [cluster.nodes, before, after]);
+  const sides = useMemo(
+    () => [
+      { title: titles[0], note: "outlined: stops", ...onMap(before, diff.removed, nodes, profiles) },
+      { title: titles[1], note: "outlined: starts", ...onMap(after, diff.added, nodes, profiles) },
+    ],
+    [before, after, diff, nodes, profiles],
+  );
   return (
     <div className="fields" style={{ gridTemplateColumns: "repeat(auto-fit, minmax(290px, 1fr))" }}>
-      <section className="stack" style={{ gap: 8 }} aria-label="Now">
-        <h3>Now</h3>
-        <PlacementMap devices={now} picked={picked} onPick={setPicked} />
-      </section>
-      <section className="stack" style={{ gap: 8 }} aria-label="Then">
-        <h3>
-          Then <span className="muted small">outlined: new</span>
-        </h3>
-        <PlacementMap devices={then} picked={picked} onPick={setPicked} added={added} />
-      </section>
+      {sides.map(({ title, note, devices, outlined }) => (
+        <section key={title} className="stack" style={{ gap: 8 }} aria-label={title}>
+          <h3>
+            {title} <span className="muted small">{note}</span>
+          </h3>
+          <PlacementMap devices={devices} picked={picked} onPick={setPicked} outlined={outlined} />
+        </section>
+      ))}
     </div>
   );
 }
 
-function withAdded(cluster: ClusterState, plan: PlanView): ClusterState["nodes"] {
-  const known = new Map([...cluster.nodes.values()].flatMap((node) => node.devices.map((device) => [device.id, device] as const)));
-  const nodes = new Map(cluster.nodes);
+/** The devices with the replicas of a plan, running or not, and the identities of those that have changed. */
+function onMap(plan: PlanView | null, changed: readonly PlacementView[], nodes: ClusterState["nodes"], profiles: Profiles) {
+  const replicas = plan?.replicas.map((replica) => ({ ...replica, id: null })) ?? [];
+  const places = new Set(changed.map(placeOf));
+  return {
+    devices: placed({ models: new Map(), nodes }, plan && { ...plan, replicas }, profiles),
+    outlined: new Set(replicas.flatMap((replica, i) => (places.has(placeOf(replica)) ? [`planned-${i}`] : []))),
+  };
+}
+
+/** The nodes, with the devices of replicas that the cluster does not have: those that a what-if adds, and those that are gone. */
+function withAbsent(present: ClusterState["nodes"], replicas: readonly PlacementView[]): ClusterState["nodes"] {
+  const known = new Map([...present.values()].flatMap((node) => node.devices.map((device) => [device.id, device] as const)));
+  const nodes = new Map(present);
   const like = (kind: string) => [...known.values()].find((device) => device.kind === kind)?.memory_bytes ?? 16 * 2 ** 30;
-  for (const replica of plan.replicas) {
+  for (const replica of replicas) {
     if (known.has(replica.device)) continue;
     const name = replica.device.slice(0, replica.device.indexOf("/"));
     const node = nodes.get(name) ?? { name, state: "ready" as const, agent_version: "", devices: [] };
     if (node.devices.some((device) => device.id === replica.device)) continue;
-    const device = { id: replica.device, kind: replica.device_kind, description: "added by the what-if", memory_bytes: like(replica.device_kind), replicas: [] };
+    const device = { id: replica.device, kind: replica.device_kind, description: "not in the cluster", memory_bytes: like(replica.device_kind), replicas: [] };
     nodes.set(name, { ...node, devices: [...node.devices, device] });
   }
   return nodes;
@@ -261,16 +303,19 @@ function Apply({ whatIf, preview, onClose, onDone }: { whatIf: WhatIf; preview: 
   const body = previewOf(whatIf, cluster.models.values());
   const apply = useAction(async () => {
     if (body.policy) store.adoptPolicy(await call<PolicyView>("PUT", "/v1/policy", { policy: body.policy }));
-    for (const { name, rate_rps, slo_ms } of body.models ?? []) {
+    for (const { name, rate_rps, slo_ms } of registered) {
       await call("PATCH", `/v1/models/${encodeURIComponent(name)}`, { ...(rate_rps !== undefined && { rate_rps }), ...(slo_ms !== undefined && { slo_ms }) });
     }
     onDone();
   });
+  const isAdded = (model: { profile_of?: string | null }) => typeof model.profile_of === "string";
+  const registered = (body.models ?? []).filter((model) => !isAdded(model));
   const changes = [
     ...(body.policy ? [`The policy becomes ${body.policy}.`] : []),
-    ...(body.models ?? []).map(({ name, rate_rps, slo_ms }) => `${name}: ${[rate_rps !== undefined && rate_rps !== null ? `rate ${rate(rate_rps)}/s` : "", slo_ms ? `SLO ${ms(slo_ms)}` : ""].filter(Boolean).join(", ")}.`),
+    ...registered.map(({ name, rate_rps, slo_ms }) => `${name}: ${[rate_rps !== undefined && rate_rps !== null ? `rate ${rate(rate_rps)}/s` : "", slo_ms ? `SLO ${ms(slo_ms)}` : ""].filter(Boolean).join(", ")}.`),
   ];
   const left = [
+    ...(body.models ?? []).filter(isAdded).map(({ name }) => `Register ${name} with its file.`),
     ...(body.devices ?? []).map(({ kind, count: n }) => (n < 0 ? `Drain and stop ${-n} ${kind}.` : `Start an agent with ${n} more ${kind}.`)),
     ...(body.remove ?? []).map((name) => `Remove ${name} on its own page, if you mean it.`),
   ];
@@ -324,7 +369,7 @@ function History({ opened }: { opened: number | null }) {
     { title: "Because", cell: (plan) => <span title={plan.reason}>{plan.reason}</span>, grow: true },
     { title: "Policy", cell: (plan) => plan.policy, sort: (plan) => plan.policy, from: "tablet" },
     { title: "Predicted", cell: (plan) => `${rate(plan.predicted_goodput_rps)}/s`, sort: (plan) => plan.predicted_goodput_rps, numeric: true },
-    { title: "Came true", cell: (plan) => (plan.generation === generation && cluster.minute ? `${rate(cluster.minute.total.goodput_rps)}/s of ${rate(cluster.minute.total.offered_rps)}/s` : ""), numeric: true, from: "desktop" },
+    { title: "Came true", cell: (plan) => <CameTrue plan={plan} />, sort: (plan) => cameTrue(plan) ?? -1, numeric: true, from: "tablet" },
     { title: "Replicas", cell: (plan) => fixed(plan.replicas, 0), sort: (plan) => plan.replicas, numeric: true, from: "tablet" },
     { title: "Unserved", cell: (plan) => <span className={plan.unserved_models > 0 ? "over" : ""}>{plan.unserved_models}</span>, sort: (plan) => plan.unserved_models, numeric: true, from: "desktop" },
     { title: "Solved in", cell: (plan) => ms(plan.solve_ms), sort: (plan) => plan.solve_ms, numeric: true, from: "desktop" },
@@ -341,12 +386,28 @@ function History({ opened }: { opened: number | null }) {
   );
 }
 
+/** The part of the requests that a plan expected in time, of those that came, that were answered in time; null if it expected none. */
+const cameTrue = ({ outcome }: PlanSummary) => (outcome && outcome.predicted_rps > 0 ? outcome.goodput_rps / outcome.predicted_rps : null);
+
+function CameTrue({ plan }: { plan: PlanSummary }) {
+  const part = cameTrue(plan);
+  const { outcome } = plan;
+  if (part === null || !outcome) return <span className="muted">{outcome ? "no requests" : "–"}</span>;
+  const text = `In ${span(outcome.duration_s * 1000)}: ${rate(outcome.goodput_rps)} requests/s in time of ${rate(outcome.predicted_rps)} predicted and ${rate(outcome.offered_rps)} offered`;
+  return (
+    <span title={text} aria-label={text} className={part < 0.9 ? "over" : ""}>
+      {percent(part, 0)}
+    </span>
+  );
+}
+
 /** What a plan changed in the one before it. */
 function Change({ generation, before, onClose }: { generation: number; before: number | null; onClose: () => void }) {
   const loaded = useLoaded(`diff ${before} ${generation}`, async (signal) => {
     const plan = await get<PlanView>(`/v1/plans/${generation}`, signal);
-    const diff = before === null ? { added: plan.replicas, removed: [], kept: 0 } : await get<PlanDiff>(`/v1/plans/${before}/diff/${generation}`, signal);
-    return { plan, diff };
+    if (before === null) return { plan, replaced: null, diff: { added: plan.replicas, removed: [], kept: 0 } };
+    const [replaced, diff] = await Promise.all([get<PlanView>(`/v1/plans/${before}`, signal), get<PlanDiff>(`/v1/plans/${before}/diff/${generation}`, signal)]);
+    return { plan, replaced, diff };
   });
   return (
     <Modal title={`Plan ${generation}`} onClose={onClose} wide>
@@ -355,6 +416,7 @@ function Change({ generation, before, onClose }: { generation: number; before: n
         {loaded.data && (
           <>
             <p>{loaded.data.plan.reason}</p>
+            <Maps titles={[before === null ? "Before" : `Plan ${before}`, `Plan ${generation}`]} before={loaded.data.replaced} after={loaded.data.plan} diff={loaded.data.diff} />
             <Changes title="Starts" replicas={loaded.data.diff.added} sign="+" />
             <Changes title="Stops" replicas={loaded.data.diff.removed} sign="−" />
             <p className="muted">

@@ -19,8 +19,8 @@ export interface MapProps {
   /** The device or node that is pointed out. */
   marked?: string | null;
   detail?: (replica: PlacedReplica) => string;
-  /** The replicas that a change adds, by identity. */
-  added?: ReadonlySet<string>;
+  /** The replicas that are outlined because they start or stop, by identity. */
+  outlined?: ReadonlySet<string>;
 }
 
 const WIDTH = 232;
@@ -60,7 +60,7 @@ function NodeBox(props: MapProps & { node: NodeView }) {
   );
 }
 
-function DeviceBars({ placed, picked, onPick, marked, detail, added }: MapProps & { placed: PlacedDevice }) {
+function DeviceBars({ placed, picked, onPick, marked, detail, outlined }: MapProps & { placed: PlacedDevice }) {
   const { device, replicas } = placed;
   const short = device.id.slice(device.id.indexOf("/") + 1);
   return (
@@ -71,8 +71,8 @@ function DeviceBars({ placed, picked, onPick, marked, detail, added }: MapProps 
         </span>
         <span className="muted nowrap">{device.kind}</span>
       </p>
-      <Bar what="memory" replicas={replicas} partOf={(r) => r.memory} total={placed.memory} picked={picked} onPick={onPick} detail={detail} added={added} />
-      <Bar what="compute" replicas={replicas} partOf={(r) => r.load} total={placed.load} picked={picked} onPick={onPick} detail={detail} added={added} />
+      <Bar what="memory" replicas={replicas} partOf={(r) => r.memory} total={placed.memory} picked={picked} onPick={onPick} detail={detail} outlined={outlined} />
+      <Bar what="compute" replicas={replicas} partOf={(r) => r.load} total={placed.load} picked={picked} onPick={onPick} detail={detail} outlined={outlined} />
       <p className="small muted row" style={{ justifyContent: "space-between" }}>
         <span>
           memory {percent(placed.memory, 0)} of {bytes(device.memory_bytes)}
@@ -91,13 +91,13 @@ interface BarProps {
   picked: string | null;
   onPick: (model: string | null) => void;
   detail: ((replica: PlacedReplica) => string) | undefined;
-  added: ReadonlySet<string> | undefined;
+  outlined: ReadonlySet<string> | undefined;
 }
 
 /** The least width of a replica in pixels, so that it can be seen and clicked. */
 const LEAST = 4;
 
-function Bar({ what, replicas, partOf, total, picked, onPick, detail, added }: BarProps) {
+function Bar({ what, replicas, partOf, total, picked, onPick, detail, outlined }: BarProps) {
   const scale = total > 1 ? 1 / total : 1;
   let x = 0;
   const rects = replicas.map((replica) => {
@@ -122,7 +122,7 @@ function Bar({ what, replicas, partOf, total, picked, onPick, detail, added }: B
             width={Math.max(1, width * squeeze - 1)}
             height={BAR}
             fill={`hsl(${hueOf(replica.model)} 62% var(--map-light))`}
-            className={`replica ${replica.state} ${added?.has(replica.id) ? "added" : ""} ${picked !== null && picked !== key ? "faded" : ""}`}
+            className={`replica ${replica.state} ${outlined?.has(replica.id) ? "outlined" : ""} ${picked !== null && picked !== key ? "faded" : ""}`}
             // One of the two bars is enough to reach every replica by keyboard.
             {...(first ? { tabIndex: 0, role: "button", "aria-label": text, "aria-pressed": picked === key } : { "aria-hidden": true })}
             onClick={() => onPick(picked === key ? null : key)}

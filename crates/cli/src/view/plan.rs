@@ -247,6 +247,18 @@ fn unserved(plan: &PlanSummary) -> String {
     }
 }
 
+/// Returns the answered part of the requests that a plan expected in time, of those that came.
+fn came_true(plan: &PlanSummary) -> String {
+    match plan.outcome {
+        Some(outcome) if outcome.predicted_rps > 0.0 => {
+            let part = outcome.goodput_rps / outcome.predicted_rps;
+            format!("{:.0} %", part * 100.0)
+        }
+        Some(_) => "no requests".to_owned(),
+        None => String::new(),
+    }
+}
+
 /// Prints a table with one plan per line.
 pub(crate) fn print_history(plans: &[PlanSummary]) -> anyhow::Result<()> {
     let mut table = output::new_table(&[
@@ -255,6 +267,7 @@ pub(crate) fn print_history(plans: &[PlanSummary]) -> anyhow::Result<()> {
         "REPLICAS",
         "DEVICES",
         "EXPECTED/S",
+        "CAME TRUE",
         "NOT SERVED",
         "REASON",
     ]);
@@ -265,6 +278,7 @@ pub(crate) fn print_history(plans: &[PlanSummary]) -> anyhow::Result<()> {
             plan.replicas.to_string(),
             plan.devices_used.to_string(),
             format_number(plan.predicted_goodput_rps),
+            came_true(plan),
             unserved(plan),
             plan.reason.clone(),
         ]);

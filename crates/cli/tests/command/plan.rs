@@ -119,6 +119,7 @@ async fn earlier_plans_are_listed_and_compared() {
         "generation": 7, "policy": "goodput", "created_unix_ms": 1_700_000_000_000_i64, "reason": "model cat was registered",
         "solve_ms": 1.5, "predicted_goodput_rps": 50.0, "replicas": 3, "models": 21, "devices_used": 2, "unserved_models": 3,
         "unserved": ["bert:1", "dog:2"],
+        "outcome": {"duration_s": 60.0, "offered_rps": 60.0, "predicted_rps": 40.0, "goodput_rps": 35.0},
     });
     gateway
         .answers("GET", "/v1/plans", 200, json!([summary]))
@@ -129,6 +130,7 @@ async fn earlier_plans_are_listed_and_compared() {
         "{ran:?}"
     );
     assert!(ran.stdout.contains("bert:1, dog:2 and 1 more"), "{ran:?}");
+    assert!(ran.stdout.contains(" 88 % "), "{ran:?}");
     assert_eq!(
         gateway.run(&["plan", "history", "--json"]).json(),
         json!([summary])
@@ -184,6 +186,7 @@ async fn a_preview_asks_what_the_flags_say_and_shows_the_difference() {
         "policy": "exclusive",
         "models": [
             {"name": "bert", "version": null, "slo_ms": null, "rate_rps": 5.0},
+            {"name": "cat2", "version": null, "slo_ms": null, "rate_rps": 7.0, "profile_of": "bert"},
             {"name": "minilm", "version": 2, "slo_ms": 100.0, "rate_rps": 500.0},
         ],
         "remove": ["cat"],
@@ -220,6 +223,10 @@ async fn a_preview_asks_what_the_flags_say_and_shows_the_difference() {
         "minilm:2=500",
         "--rate",
         "bert=5",
+        "--add-model",
+        "cat2=bert",
+        "--rate",
+        "cat2=7",
         "--slo-ms",
         "minilm:2=100",
         "--remove",

@@ -307,3 +307,28 @@ fn a_rate_that_rises_gets_more_replicas_and_the_event_names_it() {
     assert!(cluster.count_notices(since, drifts) > 0);
     assert!(cluster.interruptions.values().all(|count| *count == 0));
 }
+
+#[test]
+fn a_replaced_plan_keeps_what_was_observed_while_it_was_current() {
+    let mut cluster = serving_cluster(&[8192], &[("a:1", 100.0)]);
+    let id: ModelId = "a:1".parse().unwrap();
+    cluster.traffic.insert(id.clone(), 100.0);
+    cluster.in_time.insert(id, 0.75);
+    cluster.run_for(Duration::from_mins(10));
+    let plan = |cluster: &VirtualCluster| cluster.controller().plan().unwrap().generation;
+    let first = plan(&cluster);
+    let outcome = cluster.controller().plan_outcome();
+    assert!((590.0..=640.0).contains(&outcome.seconds), "{outcome:?}");
+    let answered = outcome.observed / outcome.arrived;
+    assert!((answered - 0.75).abs() < 0.01, "{outcome:?}");
+    assert!(outcome.predicted > 0.98 * outcome.arrived, "{outcome:?}");
+
+    cluster.register("b:1", 10.0);
+    let limit = Duration::from_mins(2);
+    cluster.run_until("another plan", limit, |c| plan(c) > first);
+    cluster.run_for(Duration::from_secs(5));
+    let stored = cluster.store.outcomes[&first];
+    assert!(stored.seconds >= outcome.seconds, "{stored:?}");
+    assert!((stored.observed / stored.arrived - 0.75).abs() < 0.01);
+    assert!(cluster.controller().plan_outcome().seconds < stored.seconds);
+}

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use packhorse_cluster::{ClusterId, Generation, ModelId, NodeName, ProfileTable};
 use packhorse_control::{
     Receipt, Write, WriteError,
-    record::{ModelRecord, NodeRecord, Settings, StoredCluster},
+    record::{ModelRecord, NodeRecord, PlanOutcome, Settings, StoredCluster},
 };
 
 /// The number of plans that a start of the gateway reads.
@@ -15,6 +15,8 @@ const RESTORED_PLANS: usize = 16;
 pub(crate) struct Store {
     /// The content of the disk. Its epoch is that of the last start.
     pub(crate) disk: StoredCluster,
+    /// The outcomes of replaced plans.
+    pub(crate) outcomes: BTreeMap<Generation, PlanOutcome>,
     queue: VecDeque<(Receipt, Write)>,
     /// The error that all writes end with, while there is one.
     pub(crate) failure: Option<WriteError>,
@@ -35,6 +37,7 @@ impl Store {
                 pairs: BTreeMap::new(),
                 settings: Settings::default(),
             },
+            outcomes: BTreeMap::new(),
             queue: VecDeque::new(),
             failure: None,
         }
@@ -143,12 +146,14 @@ impl Store {
                 disk.settings.options = options.or(disk.settings.options);
                 disk.settings.discipline = discipline.or(disk.settings.discipline);
             }
-            Write::InsertPlan(plan) => {
+            Write::InsertPlan(plan, outcome) => {
                 if plan.generation <= newest {
                     return Err(WriteError::Exists);
                 }
                 disk.plans.insert(0, (*plan).clone());
                 disk.plans.truncate(RESTORED_PLANS);
+                let outcome = outcome.map(|outcome| (newest, outcome));
+                self.outcomes.extend(outcome);
             }
         }
         Ok(())

@@ -202,7 +202,7 @@ impl<'a> Control<'a> {
 
     /// Stores what the controller writes, which takes no simulated time.
     pub(super) fn store(&mut self, now: Time, receipt: Receipt, write: &Write) {
-        if let (Some(record), Write::InsertPlan(plan)) = (&mut self.replanning.recorder, write) {
+        if let (Some(record), Write::InsertPlan(plan, _)) = (&mut self.replanning.recorder, write) {
             record(Recorded::Adopted(plan));
         }
         self.handle(now, Event::Stored(receipt, Ok(())));

@@ -72,6 +72,9 @@ impl From<PreviewError> for ApiError {
             PreviewError::Policy(_)
             | PreviewError::Model { .. }
             | PreviewError::Invalid(_)
+            | PreviewError::ModelExists(_)
+            | PreviewError::NoProfile(_)
+            | PreviewError::TooManyModels
             | PreviewError::UnknownKind(_)
             | PreviewError::TooManyDevices
             | PreviewError::TooFewDevices { .. } => Self::bad_request(error.to_string()),

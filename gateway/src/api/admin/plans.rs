@@ -8,7 +8,7 @@ use packhorse_api::{
     PolicyChange, PolicyView,
 };
 use packhorse_cluster::Generation;
-use packhorse_control::record::Settings;
+use packhorse_control::record::{PlanOutcome, Settings};
 use serde::Deserialize;
 use utoipa::IntoParams;
 
@@ -118,7 +118,24 @@ pub(super) async fn list(
     }
     let before = range.before.map(Generation);
     let plans = admin.store.plan_summaries(before, range.limit).await?;
-    Ok(Json(plans.into_iter().map(summary).collect()))
+    let mut plans: Vec<PlanSummary> = plans.into_iter().map(summary).collect();
+    if let Some((current, outcome)) = admin.controller.plan_outcome().await?
+        && let Some(plan) = plans.iter_mut().find(|plan| plan.generation == current)
+    {
+        plan.outcome = outcome_view(outcome);
+    }
+    Ok(Json(plans))
+}
+
+/// Returns the outcome of a plan in the form of the API; `None` if nothing was counted.
+fn outcome_view(outcome: PlanOutcome) -> Option<packhorse_api::PlanOutcome> {
+    let seconds = outcome.seconds;
+    (seconds > 0.0).then(|| packhorse_api::PlanOutcome {
+        duration_s: seconds,
+        offered_rps: outcome.arrived / seconds,
+        predicted_rps: outcome.predicted / seconds,
+        goodput_rps: outcome.observed / seconds,
+    })
 }
 
 fn summary(plan: PlanSummaryRecord) -> PlanSummary {
@@ -135,6 +152,7 @@ fn summary(plan: PlanSummaryRecord) -> PlanSummary {
         devices_used: totals.devices_used,
         unserved_models: totals.unserved_models,
         unserved: totals.unserved.iter().map(ToString::to_string).collect(),
+        outcome: plan.outcome.and_then(outcome_view),
     }
 }
 

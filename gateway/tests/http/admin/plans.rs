@@ -102,6 +102,21 @@ async fn a_preview_answers_and_changes_nothing() {
             < 5000.0
     );
 
+    // A model that is like another one, with a rate of its own; a device more for each.
+    let like = json!({
+        "policy": "exclusive",
+        "models": [{"name": "c", "profile_of": "a", "rate_rps": 7}],
+        "devices": [{"kind": "T4", "count": 2}],
+    });
+    let preview = gateway.post("/v1/plans/preview", &like).await.ok(200);
+    assert_eq!(preview["plan"]["unserved"], json!([]));
+    let added = &preview["plan"]["models"][2];
+    assert_eq!(
+        (&added["name"], &added["version"]),
+        (&json!("c"), &json!(1))
+    );
+    assert_eq!(added["rate_rps"].as_f64(), Some(7.0));
+
     assert_eq!(gateway.get("/v1/plan").await.ok(200), before);
     assert_eq!(
         gateway.get("/v1/policy").await.ok(200)["policy"],
@@ -114,6 +129,10 @@ async fn a_preview_answers_and_changes_nothing() {
         json!({"options": {"prefer": "small-batch"}}),
         json!({"models": [{"name": "unheard-of"}]}),
         json!({"models": [{"name": "a", "slo_ms": 0}]}),
+        json!({"models": [{"name": "c", "profile_of": "unheard-of"}]}),
+        json!({"models": [{"name": "b", "profile_of": "a"}]}),
+        json!({"models": [{"name": "c", "profile_of": "a"}, {"name": "c", "profile_of": "a"}]}),
+        json!({"models": [{"name": "c", "profile_of": "a", "rate_rps": -1}]}),
         json!({"remove": ["unheard-of"]}),
         json!({"devices": [{"kind": "abacus", "count": 1}]}),
         json!({"devices": [{"kind": "T4", "count": 4_000_000_000_u32}]}),

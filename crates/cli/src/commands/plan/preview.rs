@@ -25,10 +25,13 @@ pub(super) struct PreviewArgs {
     /// Devices to take away, for instance V100:1; may be repeated
     #[arg(long, value_name = "KIND:COUNT", value_parser = parse_devices)]
     remove_device: Vec<PreviewDevices>,
-    /// Another rate of a registered model, in requests per second; may be repeated
+    /// Model to add, with the profiles, the rate and the SLO of a registered one, for instance second=resnet50; may be repeated
+    #[arg(long, value_name = "NAME=MODEL", value_parser = parse_added_model)]
+    add_model: Vec<(ModelName, ModelName)>,
+    /// Another rate of a registered or added model, in requests per second; may be repeated
     #[arg(long, value_name = "MODEL=RATE", value_parser = assignment(parse_rate))]
     rate: Vec<(ModelReference, RequestsPerSecond)>,
-    /// Another SLO of a registered model, in milliseconds; may be repeated
+    /// Another SLO of a registered or added model, in milliseconds; may be repeated
     #[arg(long, value_name = "MODEL=MS", value_parser = assignment(|ms| ms.parse::<f64>().map_err(|e| e.to_string())))]
     slo_ms: Vec<(ModelReference, f64)>,
     /// Model to leave out; may be repeated
@@ -48,6 +51,12 @@ fn parse_devices(text: &str) -> Result<PreviewDevices, String> {
         .ok_or_else(|| format!("{count:?} is not a number of devices"))?;
     let kind = DeviceKind::from_str(kind).map_err(|e| e.to_string())?;
     Ok(PreviewDevices { kind, count })
+}
+
+fn parse_added_model(text: &str) -> Result<(ModelName, ModelName), String> {
+    let (added, like) = text.split_once('=').ok_or("expected NAME=MODEL")?;
+    let parse = |name: &str| name.parse().map_err(|e: IdError| e.to_string());
+    Ok((parse(added)?, parse(like)?))
 }
 
 /// NAME or NAME:VERSION; `None` is the newest version.
@@ -81,8 +90,12 @@ impl PreviewArgs {
                 version,
                 slo_ms: None,
                 rate_rps: None,
+                profile_of: None,
             }));
         };
+        for (name, like) in self.add_model {
+            change_model((name, None), &|model| model.profile_of = Some(like.clone()));
+        }
         for (id, rate) in self.rate {
             change_model(id, &|model| model.rate_rps = Some(rate));
         }
