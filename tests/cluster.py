@@ -12,6 +12,8 @@ from typing import TypeVar
 from http_admin import Admin
 
 PROGRAMS = Path(os.environ.get("PACKHORSE_TEST_PROGRAMS", Path(__file__).parent.parent / "target/debug"))
+# The build of the programs, for reports.
+BUILD = "release" if PROGRAMS.name == "release" else "development"
 T = TypeVar("T")
 OURS = ("packhorse-gateway", "packhorse-agent", "packhorse-worker")
 

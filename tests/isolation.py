@@ -13,7 +13,7 @@ from statistics import median
 
 import cluster as cluster_module
 import models
-from cluster import Cluster
+from cluster import BUILD, Cluster
 from conftest import simulated_devices
 from hostile import ATTACKS, IMAGE, WIDE, MemoryWatch, Victim, attack, sink, tuple_address
 
@@ -117,7 +117,7 @@ def write(parts: dict[str, list[str]], given: argparse.Namespace) -> None:
         before = f"The same of version 0.1.0, before the limits of [limits.md](../limits.md):\n\n{rows}"
     text = f"""# Isolation between models
 
-Made by `{command}` on {os.cpu_count()} cores, {platform.system()} {platform.release()}. Gateway, agent, workers (simulated devices), victim and attacker share
+Made by `{command}` on {os.cpu_count()} cores, {platform.system()} {platform.release()}, with the {BUILD} build. Gateway, agent, workers (simulated devices), victim and attacker share
 these cores, and the attackers are Python processes that take what they can get. The load average at the end was {os.getloadavg()[1]:.0f}: what is far above the number of
 cores is the work of others, which shows in every p99.
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import models
-from cluster import Cluster
+from cluster import BUILD, Cluster
 from conftest import simulated_devices
 from hostile import IMAGE, SMALL, json_head, post, tuple_address
 
@@ -201,7 +201,7 @@ def write(found: dict[str, list[Point]], seconds: float) -> None:
     REPORT.with_suffix(".svg").write_text(figure(found))
     REPORT.write_text(f"""# More than there is capacity for
 
-Made by `cargo xtask bench overload` on {os.cpu_count()} cores, {platform.system()} {platform.release()}, with the development build; {seconds:g} s for each load. Gateway, agent, workers and clients (two Python
+Made by `cargo xtask bench overload` on {os.cpu_count()} cores, {platform.system()} {platform.release()}, with the {BUILD} build; {seconds:g} s for each load. Gateway, agent, workers and clients (two Python
 processes) share these cores. The load average at the end was {os.getloadavg()[1]:.1f}: what is above the number of cores is also the work of others.
 
 One replica on a simulated device computes batches of {ROWS} ({kinds}). Requests arrive evenly, whatever becomes of the earlier ones, and their bodies are sent

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import models
-from cluster import Cluster, processes_of, wait_until
+from cluster import BUILD, Cluster, processes_of, wait_until
 from conftest import simulated_devices
 
 REPORT = Path(__file__).parent.parent / "docs/benchmarks/restart.md"
@@ -121,7 +121,7 @@ def write(restarts: list[Restart], count: int, served_by: int) -> None:
         rows.append(f"| {text} | {statistics.median(seconds):.2f} | {max(seconds):.2f} |")
     REPORT.write_text(f"""# A restart with many models
 
-Made by `cargo xtask bench restart` on {os.cpu_count()} cores, {platform.system()} {platform.release()}, with the development build; the load average at the end was {os.getloadavg()[0]:.1f}.
+Made by `cargo xtask bench restart` on {os.cpu_count()} cores, {platform.system()} {platform.release()}, with the {BUILD} build; the load average at the end was {os.getloadavg()[0]:.1f}.
 
 A gateway with {count:,} registered models and one node with {DEVICES} simulated devices, on which {served_by} workers serve what fits, is killed (SIGKILL) and started again {len(restarts)} times. The seconds
 count from the start of the new process. After each restart, and after a pause of the gateway of {PAUSE:g} s (SIGSTOP), the plan has the same generation and the node has the same

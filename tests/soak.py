@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import models
-from cluster import Cluster, wait_until
+from cluster import BUILD, Cluster, wait_until
 from hostile import ATTACKS, attack, tuple_address
 from isolation import BUDGET, isolation_cluster
 
@@ -203,7 +203,7 @@ def write(result: Result, minutes: float) -> None:
     attacks = ", ".join(f"{name.split(':')[0]} {count}" for name, count in result.attacks.most_common())
     REPORT.write_text(f"""# Mixed hostile load
 
-Made by `cargo xtask soak --minutes {minutes:g}` on {os.cpu_count()} cores, {platform.system()} {platform.release()}, with the development build of gateway, agents and workers; the load average
+Made by `cargo xtask soak --minutes {minutes:g}` on {os.cpu_count()} cores, {platform.system()} {platform.release()}, with the {BUILD} build of gateway, agents and workers; the load average
 at the end was {os.getloadavg()[1]:.1f}. Two attacks of [isolation.md](isolation.md) at a time, drawn by chance, go on for {SECONDS_EACH:g} s each against three models on simulated devices,
 whose workers are killed now and then. Beside them {CLIENTS} clients ask a TorchScript model on the CPU, {PER_SECOND:g} times a second each, to double numbers that no other
 request has.

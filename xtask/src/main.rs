@@ -11,6 +11,7 @@ mod gpu_check;
 mod http;
 mod local;
 mod processes;
+mod seeds;
 mod setup;
 mod soak;
 mod steps;
@@ -49,6 +50,8 @@ enum Chore {
     Fuzz(fuzz::Options),
     /// Attacks a cluster for minutes or hours, and checks memory, descriptors and every answer
     Soak(soak::Options),
+    /// Lets random histories of a whole cluster happen in virtual time, after which everything must heal
+    Seeds(seeds::Options),
     /// Measures what needs a GPU, on this host or, packed, on another.
     GpuCheck(gpu_check::Options),
     /// Builds the dashboard: web/dist, which the gateway embeds.
@@ -91,6 +94,7 @@ fn main() -> anyhow::Result<()> {
         Chore::Experiments { options } => experiments::run(&options),
         Chore::Fuzz(options) => fuzz::run(&options),
         Chore::Soak(options) => soak::run(&options),
+        Chore::Seeds(options) => seeds::run(&options),
         Chore::GpuCheck(options) => gpu_check::run(&options),
         Chore::Web => web::run(),
         Chore::Test => test::run(),

@@ -1,13 +1,6 @@
 //! Mixed hostile load for as long as one likes: `tests/soak.py`.
 
-use std::process::Command;
-
-use anyhow::{Context as _, ensure};
-
-use crate::{
-    setup,
-    workspace::{python, root},
-};
+use crate::bench::cluster::measure;
 
 /// The flags of the soak test.
 #[derive(clap::Args)]
@@ -22,17 +15,9 @@ pub(crate) struct Options {
 
 /// Builds the programs, attacks them, and writes `docs/benchmarks/soak.md`.
 pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
-    setup::run_and_build()?;
-    let status = Command::new(python())
-        .args(["tests/soak.py", "--write", "--minutes"])
-        .arg(options.minutes.to_string())
-        .args(["--seed", &options.seed.to_string()])
-        .current_dir(root())
-        .status()
-        .context("start tests/soak.py")?;
-    ensure!(
-        status.success(),
-        "something that must hold did not: see above"
-    );
-    Ok(())
+    let flags = [
+        ("minutes", options.minutes.to_string()),
+        ("seed", options.seed.to_string()),
+    ];
+    measure("soak", &flags)
 }

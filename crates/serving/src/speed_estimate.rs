@@ -79,6 +79,12 @@ impl OverheadFit {
         self.covariance = kept * (self.covariance + WEIGHT * more_rows * more_seconds);
     }
 
+    /// Has the observations count only this part of what they did.
+    fn forget(&mut self, confidence: f64) {
+        self.seconds *= confidence;
+        self.covariance *= confidence;
+    }
+
     /// Returns the regression line, which neither falls nor goes below zero, and goes through the origin where the rows hardly
     /// varied.
     fn overhead(&self, confidence: f64) -> Overhead {
@@ -125,7 +131,9 @@ impl SpeedEstimate {
     ) {
         let (low, high) = SLOWDOWN_RANGE;
         let before = self.slowdown(now);
-        let deviation = self.deviation * self.confidence(now);
+        let confidence = self.confidence(now);
+        let deviation = self.deviation * confidence;
+        self.overhead_fit.forget(confidence);
         let high = high.min(before * MAX_RELATIVE_STEP);
         let slowdown = (compute.as_secs_f64() / expected.as_secs_f64()).clamp(low, high);
         self.slowdown = before + WEIGHT * (slowdown - before);
@@ -234,6 +242,21 @@ mod tests {
         }
         let learnt = estimate.overhead(Time::ZERO).for_rows(4);
         assert!((MS * 39..=MS * 40).contains(&learnt), "{learnt:?}");
+    }
+
+    /// A replica that seems too slow for every deadline gets a batch only once that estimate is old.
+    #[test]
+    fn an_old_overhead_is_not_restored_by_a_batch_without_one() {
+        let (mut now, mut estimate) = (Time::ZERO, SpeedEstimate::new(Time::ZERO));
+        for _ in 0..50 {
+            now += MS * 100;
+            estimate.observe(now, 1, MS * 10, MS * 10, MS * 200, Duration::ZERO);
+        }
+        now += FRESH_TIME * 2;
+        estimate.observe(now, 1, MS * 10, MS * 10, MS, Duration::ZERO);
+        // Half of it was left, and the new observation takes a fifth of that.
+        let overhead = estimate.overhead(now).for_rows(1);
+        assert!((MS * 75..=MS * 85).contains(&overhead), "{overhead:?}");
     }
 
     #[test]

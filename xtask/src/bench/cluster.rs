@@ -6,7 +6,7 @@ use anyhow::{Context as _, ensure};
 
 use crate::{
     setup,
-    workspace::{python, root},
+    workspace::{cargo_build, python, root},
 };
 
 /// The flags of `overload`.
@@ -66,17 +66,20 @@ pub(crate) fn restart(options: &Restart) -> anyhow::Result<()> {
     )
 }
 
-/// Builds the programs, and runs a script of `tests/` with these flags.
-fn measure(script: &str, flags: &[(&str, String)]) -> anyhow::Result<()> {
-    setup::run_and_build()?;
+/// Builds the programs as they are released, and runs a script of `tests/` with these flags.
+pub(crate) fn measure(script: &str, flags: &[(&str, String)]) -> anyhow::Result<()> {
+    setup::run()?;
+    let status = cargo_build(&setup::PROGRAMS)
+        .arg("--release")
+        .status()
+        .context("start cargo")?;
+    ensure!(status.success(), "cargo build: {status}");
     let script = format!("tests/{script}.py");
+    let flags = flags.iter();
     let status = Command::new(python())
         .args([&script, "--write"])
-        .args(
-            flags
-                .iter()
-                .map(|(name, value)| format!("--{name}={value}")),
-        )
+        .args(flags.map(|(name, value)| format!("--{name}={value}")))
+        .env("PACKHORSE_TEST_PROGRAMS", root().join("target/release"))
         .current_dir(root())
         .status()
         .with_context(|| format!("start {script}"))?;

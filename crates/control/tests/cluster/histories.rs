@@ -1,18 +1,39 @@
-//! Random histories of changes and faults, after which everything heals.
+//! Random histories of changes and faults under load, after which everything heals. A history follows from its seed: `cargo xtask seeds`
+//! runs as many as one likes, and any of them again.
 
-use std::time::Duration;
+use std::{
+    any::Any,
+    env,
+    ops::Range,
+    panic::{AssertUnwindSafe, catch_unwind, set_hook, take_hook},
+    time::{Duration, Instant},
+};
 
-use packhorse_cluster::{NodeName, Scheduling};
+use packhorse_cluster::{ModelId, NodeName, Scheduling};
 use packhorse_control::{Command, ModelSpecChange, WriteError};
-use proptest::prelude::*;
+use proptest::{
+    prelude::*,
+    strategy::ValueTree as _,
+    test_runner::{RngAlgorithm, TestRng, TestRunner},
+};
 
 use crate::{
+    clients::End,
     machine::LoadFailure,
     virtual_cluster::{PolicyFault, Settings, VirtualCluster, name, spec},
 };
 
 const NODES: usize = 4;
 const MODELS: usize = 5;
+/// The number of steps of a history.
+const STEPS: Range<usize> = 1..60;
+/// The number of simpler histories that are tried in place of one that fails.
+const SIMPLER: usize = 300;
+/// The number of seeds that a test runs if nothing else is asked for.
+const SEEDS: u64 = 1000;
+/// The requests/s for each model after everything has healed, and the part of them that must be answered in time.
+const HEALED_RATE: f64 = 20.0;
+const HEALED_PART: f64 = 0.99;
 
 /// A step of a history.
 #[derive(Clone, Debug)]
@@ -39,6 +60,13 @@ enum Step {
     Policy(PolicyFault),
     Breaks(usize, usize, bool),
     Eject(usize),
+    Clients(usize, u32),
+    Poison(usize),
+    Killer(usize),
+    StopWorker(usize, usize, u64),
+    Deaf(usize, bool),
+    Mute(usize, bool),
+    Delay(usize, u64),
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -77,7 +105,14 @@ fn step() -> impl Strategy<Value = Step> {
         1 => (1_u64..1500).prop_map(Step::SlowStore),
         1 => policy.prop_map(Step::Policy),
         2 => (node, model.clone(), any::<bool>()).prop_map(|(n, m, f)| Step::Breaks(n, m, f)),
-        1 => model.prop_map(Step::Eject),
+        1 => model.clone().prop_map(Step::Eject),
+        6 => (model.clone(), 0_u32..40).prop_map(|(m, r)| Step::Clients(m, r)),
+        2 => model.clone().prop_map(Step::Poison),
+        1 => model.prop_map(Step::Killer),
+        2 => (0..NODES, 0_usize..8, 100_u64..25_000).prop_map(|(n, w, t)| Step::StopWorker(n, w, t)),
+        1 => (0..NODES, any::<bool>()).prop_map(|(n, on)| Step::Deaf(n, on)),
+        1 => (0..NODES, any::<bool>()).prop_map(|(n, on)| Step::Mute(n, on)),
+        2 => (0..NODES, 1_u64..150).prop_map(|(n, t)| Step::Delay(n, t)),
     ]
 }
 
@@ -96,8 +131,11 @@ struct History {
 }
 
 impl History {
-    fn new() -> Self {
-        let mut cluster = VirtualCluster::new(Settings::default());
+    fn new(seed: u64) -> Self {
+        let mut cluster = VirtualCluster::new(Settings {
+            seed,
+            ..Settings::default()
+        });
         for number in 0..NODES {
             cluster.add_node(&format!("n{number}"), "T4", 1, 2600);
         }
@@ -107,6 +145,7 @@ impl History {
         }
     }
 
+    #[expect(clippy::too_many_lines, reason = "a line or two for each step")]
     fn take(&mut self, step: &Step) {
         let cluster = &mut self.cluster;
         match *step {
@@ -150,7 +189,7 @@ impl History {
                 cluster.start_agent(&node(number));
             }
             Step::Cut(number, reachable) => {
-                cluster.machine(node(number).as_str()).reachable = reachable;
+                cluster.change_network(&node(number), |machine| machine.reachable = reachable);
             }
             Step::Devices(number) => {
                 cluster.kill_agent(&node(number));
@@ -193,6 +232,30 @@ impl History {
                     cluster.eject(id);
                 }
             }
+            Step::Clients(number, rate) => cluster.set_clients(&model(number), f64::from(rate)),
+            Step::Poison(number) => {
+                let tag = cluster.send_request(&model(number).parse().unwrap());
+                cluster.clients.poison.insert(tag);
+                cluster.drive();
+            }
+            Step::Killer(number) => {
+                let tag = cluster.send_request(&model(number).parse().unwrap());
+                cluster.clients.killers.insert(tag);
+                cluster.drive();
+            }
+            Step::StopWorker(number, which, ms) => {
+                cluster.stop_worker(&node(number), which, Duration::from_millis(ms));
+            }
+            Step::Deaf(number, deaf) => {
+                cluster.change_network(&node(number), |machine| machine.is_deaf = deaf);
+            }
+            Step::Mute(number, mute) => {
+                cluster.change_network(&node(number), |machine| machine.is_mute = mute);
+            }
+            Step::Delay(number, ms) => {
+                let delay = Duration::from_millis(ms);
+                cluster.change_network(&node(number), |machine| machine.delay = delay);
+            }
         }
     }
 
@@ -205,14 +268,21 @@ impl History {
         cluster.traffic.clear();
         for number in 0..NODES {
             let name = node(number);
-            let machine = cluster.machine(name.as_str());
-            machine.reachable = true;
-            machine.behaviour.failures.clear();
-            if machine.agent.is_none() {
+            cluster.change_network(&name, |machine| {
+                machine.reachable = true;
+                machine.is_deaf = false;
+                machine.is_mute = false;
+                machine.delay = Duration::from_millis(1);
+                machine.behaviour.failures.clear();
+            });
+            if cluster.machine(name.as_str()).agent.is_none() {
                 cluster.start_agent(&name);
             }
         }
-        // A pause, a lease and a slow write end.
+        for number in 0..MODELS {
+            cluster.set_clients(&model(number), 0.0);
+        }
+        // A pause, a stopped worker, a lease and a slow write end.
         cluster.run_for(Duration::from_secs(30));
         for number in 0..NODES {
             let open = Command::ScheduleNode(node(number), Scheduling::Open, None);
@@ -225,18 +295,181 @@ impl History {
         assert!(cluster.is_healthy());
         let unanswered = cluster.invariants.unanswered();
         assert_eq!(unanswered, 0, "commands are not answered");
+        self.serve();
+    }
+
+    /// Sends requests to all models, which must be answered in time.
+    fn serve(&mut self) {
+        let cluster = &mut self.cluster;
+        let models = cluster.controller().models();
+        let ready: Vec<ModelId> = models.map(|(id, _)| id.clone()).collect();
+        let ready = ready.into_iter().filter(|id| {
+            let status = cluster.controller().model_status(id);
+            status.is_some_and(|status| status.state == packhorse_cluster::ModelState::Ready)
+        });
+        let ready: Vec<ModelId> = ready.collect();
+        for id in &ready {
+            let slo = Duration::from_millis(200);
+            let change = ModelSpecChange {
+                slo: Some(slo),
+                ..ModelSpecChange::default()
+            };
+            let changed = Command::ChangeModel(id.name.clone(), Some(id.version), change);
+            cluster.command_and_wait(changed).expect("it exists");
+        }
+        // The plan for the changed models.
+        cluster.run_for(Duration::from_secs(3));
+        let limit = Duration::from_mins(35);
+        cluster.run_until("everything serves", limit, VirtualCluster::is_healthy);
+        cluster.print(|| "*** clients send requests to every model".to_owned());
+        let (ended, in_time) = (cluster.clients.ended(), cluster.clients.count(End::InTime));
+        let hung_up = cluster.clients.count(End::Cancelled);
+        for id in &ready {
+            cluster.set_clients(&id.to_string(), HEALED_RATE);
+        }
+        cluster.run_for(Duration::from_secs(10));
+        for id in &ready {
+            cluster.set_clients(&id.to_string(), 0.0);
+        }
+        cluster.run_for(Duration::from_secs(5));
+        let late: Vec<_> = cluster.clients.waiting().collect();
+        assert!(late.is_empty(), "requests have not ended: {late:?}");
+        let clients = &cluster.clients;
+        let hung_up = clients.count(End::Cancelled) - hung_up;
+        let (sent, in_time) = (
+            clients.ended() - ended - hung_up,
+            clients.count(End::InTime) - in_time,
+        );
+        assert!(
+            in_time as f64 >= HEALED_PART * sent as f64,
+            "of {sent} requests {in_time} are answered in time: {:?}",
+            clients.ends()
+        );
     }
 }
 
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(64))]
+/// Returns the history of a seed, and simpler ones in its place.
+fn steps(seed: u64) -> impl prop::strategy::ValueTree<Value = Vec<Step>> {
+    let mut bytes = [0; 32];
+    bytes[..8].copy_from_slice(&seed.to_le_bytes());
+    let random = TestRng::from_seed(RngAlgorithm::ChaCha, &bytes);
+    let mut runner = TestRunner::new_with_rng(ProptestConfig::default(), random);
+    let tree = prop::collection::vec(step(), STEPS).new_tree(&mut runner);
+    tree.expect("nothing is filtered")
+}
 
-    #[test]
-    fn after_any_history_everything_heals(steps in prop::collection::vec(step(), 1..60)) {
-        let mut history = History::new();
-        for step in &steps {
+/// Lets a history happen, with everything random from the seed. Returns the number of requests by their ends.
+fn happen(seed: u64, steps: &[Step], trace: bool) -> Result<VirtualCluster, String> {
+    let run = || {
+        let mut history = History::new(seed);
+        history.cluster.trace = trace;
+        for step in steps {
+            history.cluster.print(|| format!("*** {step:?}"));
             history.take(step);
         }
+        history.cluster.print(|| "*** all faults end".to_owned());
         history.heal();
+        history.cluster
+    };
+    catch_unwind(AssertUnwindSafe(run)).map_err(|panic| message(&*panic))
+}
+
+fn message(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<String>().cloned();
+    let text = text.or_else(|| Some((*panic.downcast_ref::<&str>()?).to_owned()));
+    text.unwrap_or_default()
+}
+
+/// Runs a seed. If it fails, returns the simplest history that was found to fail, and how.
+fn run_seed(seed: u64) -> Result<VirtualCluster, String> {
+    let mut tree = steps(seed);
+    let first = match happen(seed, &tree.current(), false) {
+        Ok(cluster) => return Ok(cluster),
+        Err(message) => message,
+    };
+    let length = tree.current().len();
+    let mut simplest = (tree.current(), first);
+    let mut goes_on = tree.simplify();
+    for _ in 0..SIMPLER {
+        if !goes_on {
+            break;
+        }
+        goes_on = match happen(seed, &tree.current(), false) {
+            Err(message) => {
+                simplest = (tree.current(), message);
+                tree.simplify()
+            }
+            Ok(_) => tree.complicate(),
+        };
+    }
+    let (steps, message) = simplest;
+    let steps: Vec<String> = steps.iter().map(|step| format!("  {step:?}")).collect();
+    Err(format!(
+        "seed {seed} fails. Of its {length} steps these are enough:\n{}\n{message}\nTrace: cargo xtask seeds --seed {seed}",
+        steps.join("\n")
+    ))
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the flags of `cargo xtask seeds`"
+)]
+fn number(variable: &str) -> Option<f64> {
+    let text = env::var(variable).ok()?;
+    Some(text.parse().expect("a number"))
+}
+
+/// The variables `PACKHORSE_SEED` (one seed, with its trace), `PACKHORSE_SEEDS` (how many), `PACKHORSE_FIRST_SEED` and `PACKHORSE_MINUTES`
+/// (as many as there is time for) are set by `cargo xtask seeds`.
+#[test]
+#[expect(clippy::disallowed_methods, reason = "the number of seeds per second")]
+fn after_any_history_everything_heals() {
+    if let Some(seed) = number("PACKHORSE_SEED") {
+        let seed = seed as u64;
+        let steps = steps(seed).current();
+        let cluster = happen(seed, &steps, true).unwrap_or_else(|message| panic!("{message}"));
+        println!(
+            "{} healthy; requests: {:?}",
+            cluster.now,
+            cluster.clients.ends()
+        );
+        return;
+    }
+    let begin = Instant::now();
+    let time = number("PACKHORSE_MINUTES").map(|minutes| Duration::from_secs_f64(minutes * 60.0));
+    let first = number("PACKHORSE_FIRST_SEED").unwrap_or(0.0) as u64;
+    let seeds = number("PACKHORSE_SEEDS").unwrap_or(SEEDS as f64) as u64;
+    let seeds = time.map_or(seeds, |_| u64::MAX - first);
+    let hook = take_hook();
+    set_hook(Box::new(|_| {}));
+    let (mut requests, mut in_time, mut virtual_time) = (0, 0, Duration::ZERO);
+    let mut run = 0;
+    let mut failed = None;
+    for seed in first..first + seeds {
+        if time.is_some_and(|time| begin.elapsed() > time) {
+            break;
+        }
+        match run_seed(seed) {
+            Ok(cluster) => {
+                requests += cluster.clients.ended();
+                in_time += cluster.clients.count(End::InTime);
+                virtual_time += cluster.now.saturating_since(packhorse_cluster::Time::ZERO);
+            }
+            Err(message) => {
+                failed = Some(message);
+                break;
+            }
+        }
+        run += 1;
+    }
+    set_hook(hook);
+    let seconds = begin.elapsed().as_secs_f64();
+    println!(
+        "{run} seeds from {first} in {seconds:.1} s ({:.1}/s), {:.0} h of virtual time, {requests} requests, {in_time} in time",
+        f64::from(run) / seconds,
+        virtual_time.as_secs_f64() / 3600.0
+    );
+    if let Some(message) = failed {
+        panic!("{message}");
     }
 }

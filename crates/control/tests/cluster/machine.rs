@@ -1,7 +1,7 @@
 //! A node: an agent with the real reconciler, and worker processes that outlive it.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     net::{IpAddr, Ipv4Addr, SocketAddr},
     time::Duration,
 };
@@ -14,7 +14,12 @@ use packhorse_control::{LeaseClaim, NodeReport};
 use packhorse_reconcile::{
     Action, Event, ExitCause, Fence, Limits, Reconciler, Task, TaskId, WorkerReport,
 };
+use packhorse_serving::BatchKey;
 
+use crate::data_plane::{Connection, Tag};
+
+/// The longest time that a message takes between two machines.
+const DELAY: Duration = Duration::from_millis(1);
 /// The time limits of workers.
 const LIMITS: Limits = Limits {
     drain: Duration::from_secs(5),
@@ -51,6 +56,18 @@ pub(crate) struct Process {
     pub(crate) task: Task,
     pub(crate) pid: u32,
     pub(crate) report: WorkerReport,
+    /// The batches that it has, the one that it computes first.
+    pub(crate) batches: VecDeque<WorkerBatch>,
+    /// The end of a stop (SIGSTOP).
+    pub(crate) stopped_until: Option<Time>,
+}
+
+/// A batch at a worker.
+#[derive(Clone, Debug)]
+pub(crate) struct WorkerBatch {
+    pub(crate) connection: Connection,
+    pub(crate) batch: BatchKey,
+    pub(crate) tags: Vec<Tag>,
 }
 
 /// A node with its agent.
@@ -65,6 +82,14 @@ pub(crate) struct Machine {
     pub(crate) starts: u64,
     /// False while the network to the gateway is cut.
     pub(crate) reachable: bool,
+    /// True while nothing that the gateway sends arrives.
+    pub(crate) is_deaf: bool,
+    /// True while nothing that the node sends arrives.
+    pub(crate) is_mute: bool,
+    /// The longest time that a message takes.
+    pub(crate) delay: Duration,
+    /// The workers that were told to end, and whose gateways do not know it yet.
+    pub(crate) draining: Vec<TaskId>,
     /// The agent's state folder.
     folder: StateFolder,
     /// The artifacts on disk.
@@ -108,6 +133,10 @@ impl Machine {
             agent: None,
             starts: 0,
             reachable: true,
+            is_deaf: false,
+            is_mute: false,
+            delay: DELAY,
+            draining: Vec::new(),
             folder: StateFolder {
                 instance: format!("folder of {name}"),
                 fence: Fence::default(),
@@ -116,6 +145,21 @@ impl Machine {
             next_pid: 1,
             served_starts: 0,
         }
+    }
+
+    /// Returns true if what the gateway sends arrives.
+    pub(crate) fn hears(&self) -> bool {
+        self.reachable && !self.is_deaf
+    }
+
+    /// Returns true if what the node sends arrives.
+    pub(crate) fn speaks(&self) -> bool {
+        self.reachable && !self.is_mute
+    }
+
+    /// Returns a worker process, if it still runs.
+    pub(crate) fn process(&mut self, (id, pid): &(TaskId, u32)) -> Option<&mut Process> {
+        self.processes.get_mut(id).filter(|p| p.pid == *pid)
     }
 
     /// Starts the agent, which adopts the workers that run.
@@ -217,6 +261,7 @@ impl Machine {
                     later.push((TERMINATION, exit));
                     if matches!(process.task, Task::Serve(_)) {
                         process.report = WorkerReport::Draining;
+                        self.draining.push(id.clone());
                         self.tell(now, Event::Reported(id, WorkerReport::Draining));
                     }
                 }
@@ -248,6 +293,8 @@ impl Machine {
             task,
             pid,
             report: report.clone(),
+            batches: VecDeque::new(),
+            stopped_until: None,
         };
         assert!(
             self.processes.insert(id.clone(), process).is_none(),
@@ -274,6 +321,12 @@ impl Machine {
             }
             Later::WorkerDone(id, pid) => self.worker_done(now, id, pid),
             Later::WorkerExits(id, pid, cause) => {
+                // A worker that was told to end answers first what it has.
+                let process = self.processes.get(&id);
+                let works = process.is_some_and(|p| p.pid == pid && !p.batches.is_empty());
+                if works && cause == ExitCause::Ended {
+                    return Some((TERMINATION, Later::WorkerExits(id, pid, cause)));
+                }
                 if self.processes.get(&id).is_some_and(|p| p.pid == pid) {
                     self.processes.remove(&id);
                     self.tell(now, Event::Exited(id, cause));
@@ -330,12 +383,13 @@ impl Machine {
         exit
     }
 
-    /// Returns true if a worker of the replica listens on the address.
-    pub(crate) fn listens(&self, replica: ReplicaId, at: SocketAddr) -> bool {
-        let process = self.processes.get(&TaskId::Replica(replica));
-        process.is_some_and(|process| {
-            matches!(&process.report, WorkerReport::Ready { address, .. } if *address == at)
-        })
+    /// Returns the process of the replica's worker that listens on the address and answers.
+    pub(crate) fn listens(&self, now: Time, replica: ReplicaId, at: SocketAddr) -> Option<u32> {
+        let process = self.processes.get(&TaskId::Replica(replica))?;
+        let ready =
+            matches!(&process.report, WorkerReport::Ready { address, .. } if *address == at);
+        let stopped = process.stopped_until.is_some_and(|until| until > now);
+        (ready && !stopped).then_some(process.pid)
     }
 
     /// Returns the memory that the serving processes of each device have.

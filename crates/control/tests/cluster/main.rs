@@ -1,13 +1,19 @@
-//! The control plane in a cluster in virtual time: its faults, and random histories.
+//! A whole cluster in virtual time, around the control plane: its faults, and random histories.
 
 #![expect(clippy::unwrap_used, reason = "a test that is surprised fails")]
+#![expect(clippy::print_stdout, reason = "the trace of a history")]
 
+mod clients;
+mod data_plane;
 mod drains;
 mod histories;
 mod invariants;
 mod leases;
 mod machine;
+mod network;
 mod plans;
+mod random;
+mod requests;
 mod restarts;
 mod solver;
 mod store;

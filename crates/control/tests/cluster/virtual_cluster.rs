@@ -1,5 +1,6 @@
 //! A cluster in virtual time: the real [`Controller`], agents with the real reconciler, a real policy, a store that acknowledges with a
-//! delay, and a data plane that connects to workers. Faults are methods. After every event the [invariants](super::invariants) hold.
+//! delay, and a data plane with the real engine that sends clients' requests to workers. Faults are methods. After every event the
+//! [invariants](super::invariants) hold.
 
 use std::{
     cmp::Reverse,
@@ -11,31 +12,32 @@ use std::{
 };
 
 use crate::{
+    clients::Clients,
+    data_plane::{Connection, DataPlane, Tag},
     invariants::Invariants,
     machine::{Later, Machine, WorkerBehaviour},
+    network::{Message, Network},
+    random::Random,
     solver,
     store::Store,
 };
 use packhorse_cluster::{
     ArtifactDigest, ByteCount, DeviceReport, ModelId, ModelName, ModelSpec, ModelState, NodeName,
-    Program, RateMode, ReplicaId, ReplicaPhase, RequestsPerSecond, Time, WantedState,
+    Program, RateMode, ReplicaId, RequestsPerSecond, Time, WantedState,
 };
 use packhorse_control::{
     Assumptions, Command, CommandError, ComputedWork, Config, Controller, Effect, Event, LinkState,
     Notice, Receipt, RequestCounts, RequestKey, Sample, ServeChange, Solution, SolveError,
-    SolveKey, Target,
+    SolveKey,
 };
+use packhorse_reconcile::TaskId;
+use packhorse_serving::{BatchKey, ReplicaKey};
 
 /// The lease of a node, and the time between two renewals.
 pub(crate) const LEASE: Duration = Duration::from_secs(5);
 const RENEWAL: Duration = Duration::from_millis(1667);
 /// The time until an agent that was refused or not answered asks again.
 const RETRY: Duration = Duration::from_millis(500);
-/// The time that a connection to a worker takes, and until it is tried again.
-const CONNECT: Duration = Duration::from_millis(5);
-const RECONNECT: Duration = Duration::from_millis(250);
-/// The time until a replica that gets no further batches has answered all it has.
-const DRAIN: Duration = Duration::from_millis(30);
 /// The number of steps that may be taken at one time. With more, something is done again and again.
 const MAX_STEPS: usize = 100_000;
 /// The number of notices that are shown if a test fails.
@@ -49,6 +51,8 @@ pub(crate) struct Settings {
     pub(crate) solve_delay: Duration,
     pub(crate) load: Duration,
     pub(crate) measure: Duration,
+    /// The seed of everything that is random.
+    pub(crate) seed: u64,
 }
 
 impl Default for Settings {
@@ -59,6 +63,7 @@ impl Default for Settings {
             solve_delay: Duration::from_millis(20),
             load: Duration::from_millis(800),
             measure: Duration::from_secs(3),
+            seed: 0,
         }
     }
 }
@@ -81,7 +86,7 @@ pub(crate) struct VirtualCluster {
     pub(crate) store: Store,
     pub(crate) gateway: Option<Gateway>,
     pub(crate) machines: BTreeMap<NodeName, Machine>,
-    /// The requests per second that arrive for each model.
+    /// The requests per second for each model that are counted, but that nobody sends.
     pub(crate) traffic: BTreeMap<ModelId, f64>,
     /// The factor of each model's batch times over those of its profile.
     pub(crate) slowdowns: BTreeMap<ModelId, f64>,
@@ -90,6 +95,11 @@ pub(crate) struct VirtualCluster {
     /// The way in which the policy's answers are changed.
     pub(crate) policy_fault: PolicyFault,
     pub(crate) notices: Vec<(Time, Notice)>,
+    /// True if everything that happens is printed.
+    pub(crate) trace: bool,
+    pub(crate) clients: Clients,
+    pub(crate) network: Network,
+    pub(crate) random: Random,
     pub(crate) invariants: Invariants,
     /// The models that nothing may interrupt: of each, the number of times at which its last serving replica stopped serving.
     pub(crate) interruptions: BTreeMap<ModelId, usize>,
@@ -103,24 +113,17 @@ pub(crate) struct VirtualCluster {
 /// A running gateway.
 pub(crate) struct Gateway {
     pub(crate) controller: Controller,
-    start: u64,
+    pub(crate) data_plane: DataPlane,
+    pub(crate) start: u64,
     /// The end of a pause of the whole process.
     paused_until: Option<Time>,
     inbox: VecDeque<Event>,
-    links: BTreeMap<ReplicaId, Link>,
     wanted: BTreeMap<NodeName, Arc<WantedState>>,
     calls: BTreeMap<RequestKey, Caller>,
     /// The time since which the gateway says that it is ready.
     pub(crate) ready_since: Option<Time>,
     sample: (Time, Sample),
     pub(crate) plans_made: usize,
-}
-
-/// A link of the data plane.
-struct Link {
-    target: Target,
-    state: LinkState,
-    attempt: u64,
 }
 
 /// Who waits for the result of a command.
@@ -131,15 +134,36 @@ enum Caller {
 }
 
 /// A later event.
-enum Scheduled {
+pub(crate) enum Scheduled {
     AgentRenews(NodeName, u64),
     AgentWakes(NodeName, u64),
     Machine(NodeName, Later),
     Stored(u64),
     Solved(u64, SolveKey, Box<Result<Solution, SolveError>>),
-    Connects(u64, ReplicaId, u64),
-    Drained(u64, ReplicaId),
+    Connects(u64, ReplicaKey, u64),
+    Delivers(Connection, Message),
+    GivesUp(Connection),
+    Overdue(Connection, BatchKey),
+    /// A worker has computed its first batch, in this time.
+    Computed(NodeName, (TaskId, u32), Duration),
+    Arrives(ModelId, u64),
+    HangsUp(Tag),
     GatewayResumes(u64),
+}
+
+impl Scheduled {
+    /// Returns true if a gateway that does not run cannot notice it.
+    fn is_for_gateway(&self) -> bool {
+        match self {
+            Self::Connects(..)
+            | Self::GivesUp(_)
+            | Self::Overdue(..)
+            | Self::Arrives(..)
+            | Self::HangsUp(_) => true,
+            Self::Delivers(_, message) => !matches!(message, Message::Batch(..)),
+            _ => false,
+        }
+    }
 }
 
 impl VirtualCluster {
@@ -156,6 +180,10 @@ impl VirtualCluster {
             in_time: BTreeMap::new(),
             policy_fault: PolicyFault::None,
             notices: Vec::new(),
+            trace: false,
+            clients: Clients::default(),
+            network: Network::default(),
+            random: Random::new(settings.seed),
             invariants: Invariants::default(),
             interruptions: BTreeMap::new(),
             queue: BinaryHeap::new(),
@@ -168,7 +196,7 @@ impl VirtualCluster {
         cluster
     }
 
-    fn schedule(&mut self, after: Duration, event: Scheduled) {
+    pub(crate) fn schedule(&mut self, after: Duration, event: Scheduled) {
         let number = self.scheduled.len();
         self.scheduled.push(Some(event));
         let at = self.now + after;
@@ -229,10 +257,10 @@ impl VirtualCluster {
         };
         self.gateway = Some(Gateway {
             controller: Controller::new(self.now, config, stored),
+            data_plane: DataPlane::default(),
             start: self.gateway_starts,
             paused_until: None,
             inbox: VecDeque::new(),
-            links: BTreeMap::new(),
             wanted: BTreeMap::new(),
             calls: BTreeMap::new(),
             ready_since: None,
@@ -255,6 +283,7 @@ impl VirtualCluster {
         if write_is_carried_out {
             self.store.carry_out_next();
         }
+        self.gateway_closes();
         self.invariants.gateway_died();
     }
 
@@ -271,14 +300,14 @@ impl VirtualCluster {
         &self.gateway.as_ref().expect("the gateway runs").controller
     }
 
-    fn tell_gateway(&mut self, event: Event) {
+    pub(crate) fn tell_gateway(&mut self, event: Event) {
         if let Some(gateway) = &mut self.gateway {
             gateway.inbox.push_back(event);
         }
     }
 
-    /// Has the controller handle what has come, and carries out what it asks for.
-    fn drive(&mut self) {
+    /// Has the gateway handle what has come, and carries out what it asks for.
+    pub(crate) fn drive(&mut self) {
         let mut effects = 0;
         loop {
             effects += 1;
@@ -297,7 +326,7 @@ impl VirtualCluster {
                 self.carry_out(effect);
             } else if let Some(event) = gateway.inbox.pop_front() {
                 gateway.controller.handle(self.now, event);
-            } else {
+            } else if !self.drive_data_plane() {
                 break;
             }
         }
@@ -341,15 +370,16 @@ impl VirtualCluster {
                 gateway.wanted.insert(node.clone(), state);
                 self.deliver_wanted(&node);
             }
-            Effect::Serve(ServeChange::Replica(target)) => self.serve(*target),
-            Effect::Serve(ServeChange::RemoveReplica(id)) => {
-                if gateway.links.remove(&id).is_some() {
-                    gateway.inbox.push_back(Event::LinkChanged(id, None));
+            Effect::Serve(change) => {
+                if change == ServeChange::Open {
+                    gateway.ready_since = Some(now);
                 }
+                self.serve(change);
             }
-            Effect::Serve(ServeChange::Open) => gateway.ready_since = Some(now),
-            Effect::Serve(_) => {}
-            Effect::Tell(notice) => self.notices.push((now, notice)),
+            Effect::Tell(notice) => {
+                self.print(|| sentence(&notice));
+                self.notices.push((now, notice));
+            }
         }
     }
 
@@ -369,7 +399,9 @@ impl VirtualCluster {
                 if machine.starts != starts || machine.agent.is_none() {
                     return;
                 }
-                let granted = result.is_ok() && machine.granted(now, &cluster, epoch);
+                // An answer that does not arrive grants nothing.
+                let arrives = result.is_ok() && machine.hears();
+                let granted = arrives && machine.granted(now, &cluster, epoch);
                 let next = if granted { RENEWAL } else { RETRY };
                 self.schedule(next, Scheduled::AgentRenews(name.clone(), starts));
                 if granted {
@@ -382,133 +414,14 @@ impl VirtualCluster {
 
     // The data plane.
 
-    fn serve(&mut self, target: Target) {
-        let gateway = self.gateway.as_mut().expect("it runs");
-        let (start, id) = (gateway.start, target.replica.id);
-        let drains = target.replica.phase == ReplicaPhase::Draining;
-        let known = gateway.links.get_mut(&id);
-        let state = match known {
-            Some(link) if drains => {
-                link.target = target;
-                let was_draining = matches!(link.state, LinkState::Draining | LinkState::Drained);
-                if was_draining {
-                    return;
-                }
-                link.state = LinkState::Draining;
-                let drained = Scheduled::Drained(start, id);
-                self.schedule(DRAIN, drained);
-                LinkState::Draining
-            }
-            Some(link) if link.target.address == target.address => {
-                link.target = target;
-                return;
-            }
-            _ if drains => {
-                let link = Link {
-                    target,
-                    state: LinkState::Drained,
-                    attempt: 0,
-                };
-                gateway.links.insert(id, link);
-                LinkState::Drained
-            }
-            _ => {
-                let state = LinkState::Connecting { reason: None };
-                let attempt = known.map_or(0, |link| link.attempt + 1);
-                let link = Link {
-                    target,
-                    state: state.clone(),
-                    attempt,
-                };
-                gateway.links.insert(id, link);
-                self.schedule(CONNECT, Scheduled::Connects(start, id, attempt));
-                state
-            }
-        };
-        self.tell_gateway(Event::LinkChanged(id, Some(state)));
-    }
-
-    fn connects(&mut self, start: u64, id: ReplicaId, attempt: u64) {
-        let Some(gateway) = self.gateway.as_mut().filter(|g| g.start == start) else {
-            return;
-        };
-        let Some(link) = gateway.links.get_mut(&id) else {
-            return;
-        };
-        if link.attempt != attempt || !matches!(link.state, LinkState::Connecting { .. }) {
-            return;
-        }
-        let node = link.target.replica.spec.device.node();
-        let machine = self.machines.get(node);
-        if machine.is_some_and(|m| m.reachable && m.listens(id, link.target.address)) {
-            link.state = LinkState::Serving;
-            let state = link.state.clone();
-            self.tell_gateway(Event::LinkChanged(id, Some(state)));
-        } else {
-            self.schedule(RECONNECT, Scheduled::Connects(start, id, attempt));
-        }
-    }
-
-    fn drained(&mut self, start: u64, id: ReplicaId) {
-        let Some(gateway) = self.gateway.as_mut().filter(|g| g.start == start) else {
-            return;
-        };
-        if let Some(link) = gateway.links.get_mut(&id)
-            && link.state == LinkState::Draining
-        {
-            link.state = LinkState::Drained;
-            self.tell_gateway(Event::LinkChanged(id, Some(LinkState::Drained)));
-        }
-    }
-
-    /// Has the data plane notice the connections that broke, because their workers are gone or out of reach.
-    fn check_links(&mut self) {
-        let Some(gateway) = &mut self.gateway else {
-            return;
-        };
-        if gateway.paused_until.is_some() {
-            return;
-        }
-        let mut lost: Vec<(ReplicaId, u64)> = Vec::new();
-        for (id, link) in &mut gateway.links {
-            let node = link.target.replica.spec.device.node();
-            let machine = self.machines.get(node);
-            if machine.is_some_and(|m| m.reachable && m.listens(*id, link.target.address)) {
-                continue;
-            }
-            match link.state {
-                LinkState::Serving | LinkState::Ejected { .. } => {
-                    link.state = LinkState::Connecting {
-                        reason: Some("connection lost".to_owned()),
-                    };
-                    link.attempt += 1;
-                    lost.push((*id, link.attempt));
-                    let event = Event::LinkChanged(*id, Some(link.state.clone()));
-                    gateway.inbox.push_back(event);
-                }
-                LinkState::Draining => {
-                    link.state = LinkState::Drained;
-                    let event = Event::LinkChanged(*id, Some(LinkState::Drained));
-                    gateway.inbox.push_back(event);
-                }
-                LinkState::Connecting { .. } | LinkState::Drained => {}
-            }
-        }
-        let start = gateway.start;
-        for (id, attempt) in lost {
-            self.schedule(RECONNECT, Scheduled::Connects(start, id, attempt));
-        }
-    }
-
     /// Ejects a replica, as the engine does when batches fail on it alone.
     pub(crate) fn eject(&mut self, id: ReplicaId) {
         let gateway = self.gateway.as_mut().expect("it runs");
-        let link = gateway.links.get_mut(&id).expect("it is linked");
-        link.state = LinkState::Ejected {
-            reason: "batches fail".to_owned(),
-        };
-        let state = link.state.clone();
-        self.tell_gateway(Event::LinkChanged(id, Some(state)));
+        let mut links = gateway.data_plane.links();
+        let link = links.find(|(_, other, _)| *other == id);
+        let key = link.expect("it is linked").0;
+        drop(links);
+        gateway.data_plane.eject(key);
         self.drive();
     }
 
@@ -519,13 +432,15 @@ impl VirtualCluster {
     }
 
     fn serving_replicas(&self, model: &ModelId) -> Vec<(ReplicaId, SocketAddr)> {
-        let links = self.gateway.iter().flat_map(|gateway| &gateway.links);
-        links
-            .filter(|(_, link)| {
-                link.state == LinkState::Serving && link.target.replica.spec.model.model == *model
-            })
-            .map(|(id, link)| (*id, link.target.address))
-            .collect()
+        let Some(gateway) = &self.gateway else {
+            return Vec::new();
+        };
+        let plane = &gateway.data_plane;
+        let links = plane.links().filter(|(_, id, target)| {
+            plane.link_state(*id) == Some(&LinkState::Serving)
+                && target.replica.spec.model.model == *model
+        });
+        links.map(|(_, id, target)| (id, target.address)).collect()
     }
 
     fn sample(&mut self) -> Sample {
@@ -536,23 +451,21 @@ impl VirtualCluster {
             let requests = (rate * seconds).round() as u64;
             let counts: &mut RequestCounts = sample.models.entry(model.clone()).or_default();
             counts.arrived += requests;
-            let links: Vec<(&ReplicaId, &Link)> = gateway
-                .links
-                .iter()
-                .filter(|(_, link)| {
-                    link.state == LinkState::Serving
-                        && link.target.replica.spec.model.model == *model
-                })
-                .collect();
+            let plane = &gateway.data_plane;
+            let links = plane.links().filter(|(_, id, target)| {
+                plane.link_state(*id) == Some(&LinkState::Serving)
+                    && target.replica.spec.model.model == *model
+            });
+            let links: Vec<_> = links.collect();
             if links.is_empty() {
                 continue;
             }
             let in_time = self.in_time.get(model).copied().unwrap_or(1.0);
             counts.within_slo += (requests as f64 * in_time) as u64;
             let slowdown = self.slowdowns.get(model).copied().unwrap_or(1.0);
-            for (id, link) in &links {
-                let work: &mut ComputedWork = sample.work.entry(**id).or_default();
-                let alone = link.target.profile.latency(4);
+            for (_, id, target) in &links {
+                let work: &mut ComputedWork = sample.work.entry(*id).or_default();
+                let alone = target.profile.latency(4);
                 for _ in 0..requests / 4 / links.len() as u64 {
                     work.add_batch(4, alone.mul_f64(slowdown), alone);
                 }
@@ -563,6 +476,18 @@ impl VirtualCluster {
             sample.models.entry(id.clone()).or_default();
         }
         gateway.sample = (self.now, sample.clone());
+        for (model, counts) in gateway.data_plane.counts() {
+            let sum = sample.models.entry(model.clone()).or_default();
+            sum.arrived += counts.arrived;
+            sum.within_slo += counts.within_slo;
+        }
+        for (id, work) in gateway.data_plane.work() {
+            let sum = sample.work.entry(id).or_default();
+            sum.batches += work.batches;
+            sum.rows += work.rows;
+            sum.compute += work.compute;
+            sum.alone += work.alone;
+        }
         sample
     }
 
@@ -611,7 +536,7 @@ impl VirtualCluster {
         self.kill_agent(name);
         let machine = self.machines.get_mut(name).expect("there is this node");
         machine.processes.clear();
-        self.check_links();
+        self.close_connections();
         self.drive();
     }
 
@@ -636,7 +561,7 @@ impl VirtualCluster {
         if machine.starts != starts || machine.agent.is_none() {
             return;
         }
-        if !machine.reachable || self.gateway.is_none() {
+        if !machine.speaks() || self.gateway.is_none() {
             let renews = Scheduled::AgentRenews(name.clone(), starts);
             self.schedule(RETRY, renews);
             return;
@@ -653,7 +578,7 @@ impl VirtualCluster {
         let Some(machine) = self.machines.get_mut(name) else {
             return;
         };
-        let Some(report) = machine.report().filter(|_| machine.reachable) else {
+        let Some(report) = machine.report().filter(|_| machine.speaks()) else {
             return;
         };
         let agent = machine.agent.as_mut().expect("it reports");
@@ -676,7 +601,7 @@ impl VirtualCluster {
         let Some(state) = gateway.wanted.get(name).cloned() else {
             return;
         };
-        let Some(machine) = self.machines.get_mut(name).filter(|m| m.reachable) else {
+        let Some(machine) = self.machines.get_mut(name).filter(|m| m.hears()) else {
             return;
         };
         let starts = machine.starts;
@@ -704,11 +629,15 @@ impl VirtualCluster {
             return;
         };
         let later = machine.act(now);
+        let draining = std::mem::take(&mut machine.draining);
         let starts = machine.starts;
         let agent = machine.agent.as_ref();
         let wakeup = agent.and_then(|agent| agent.reconciler.wakeup());
         for (after, event) in later {
             self.schedule(after, Scheduled::Machine(name.clone(), event));
+        }
+        for worker in draining {
+            self.tell_draining(name, &worker);
         }
         if let Some(at) = wakeup {
             let wakes = Scheduled::AgentWakes(name.clone(), starts);
@@ -755,8 +684,11 @@ impl VirtualCluster {
         let queued = self.queue.peek().map(|Reverse((at, _, _))| *at);
         let gateway = self.gateway.as_ref();
         let gateway = gateway.filter(|gateway| gateway.paused_until.is_none());
-        let timeout = gateway.map(|gateway| gateway.controller.poll_timeout());
-        queued.into_iter().chain(timeout).min()
+        let timeouts = gateway.into_iter().flat_map(|gateway| {
+            let timeout = gateway.data_plane.poll_timeout();
+            [Some(gateway.controller.poll_timeout()), timeout]
+        });
+        queued.into_iter().chain(timeouts.flatten()).min()
     }
 
     fn step(&mut self, next: Time) {
@@ -784,6 +716,11 @@ impl VirtualCluster {
 
     fn happen(&mut self, event: Scheduled) {
         let now = self.now;
+        let paused = self.gateway.as_ref().and_then(|g| g.paused_until);
+        if let Some(until) = paused.filter(|_| event.is_for_gateway()) {
+            self.schedule(until.saturating_since(now), event);
+            return;
+        }
         let is_start =
             |cluster: &Self, start| cluster.gateway.as_ref().is_some_and(|g| g.start == start);
         match event {
@@ -798,7 +735,7 @@ impl VirtualCluster {
                 if let Some((after, later)) = machine.happen(now, event) {
                     self.schedule(after, Scheduled::Machine(name.clone(), later));
                 }
-                self.check_links();
+                self.close_connections();
                 self.run_agent(&name);
             }
             Scheduled::Stored(start) if is_start(self, start) => {
@@ -809,13 +746,19 @@ impl VirtualCluster {
             Scheduled::Solved(start, key, result) if is_start(self, start) => {
                 self.tell_gateway(Event::Solved(key, *result));
             }
-            Scheduled::Connects(start, id, attempt) => self.connects(start, id, attempt),
-            Scheduled::Drained(start, id) => self.drained(start, id),
+            Scheduled::Connects(start, key, attempt) => self.connects(start, key, attempt),
+            Scheduled::Delivers(connection, message) => self.deliver(connection, message),
+            Scheduled::GivesUp(connection) => self.gives_up(connection),
+            Scheduled::Overdue(connection, batch) => self.overdue(connection, batch),
+            Scheduled::Computed(node, worker, time) => {
+                self.worker_computed(&node, &worker, time);
+            }
+            Scheduled::Arrives(model, number) => self.arrives(model, number),
+            Scheduled::HangsUp(tag) => self.hangs_up(tag),
             Scheduled::GatewayResumes(start) if is_start(self, start) => {
                 if let Some(gateway) = &mut self.gateway {
                     gateway.paused_until = None;
                 }
-                self.check_links();
             }
             // They are of an earlier gateway.
             Scheduled::Stored(_) | Scheduled::Solved(..) | Scheduled::GatewayResumes(_) => {}
@@ -843,10 +786,9 @@ impl VirtualCluster {
             }
         }
         let gateway = self.gateway.as_ref().expect("it was driven");
-        if let Err(broken) = self
-            .invariants
-            .check(&gateway.controller, &self.machines, &self.store)
-        {
+        let invariants = &mut self.invariants;
+        let checked = invariants.check(&gateway.controller, &self.machines, &self.store);
+        if let Err(broken) = checked.and_then(|()| gateway.data_plane.check()) {
             panic!("at {}: {broken}\n{}", self.now, self.history());
         }
     }
@@ -899,11 +841,18 @@ impl VirtualCluster {
         self.machines.values().map(|m| m.served_starts).sum()
     }
 
+    /// Prints what has happened, if a trace is wanted.
+    pub(crate) fn print(&self, text: impl FnOnce() -> String) {
+        if self.trace {
+            println!("{:>11.3} s  {}", self.now.as_secs_f64(), text());
+        }
+    }
+
     fn history(&self) -> String {
         let from = self.notices.len().saturating_sub(SHOWN);
         let mut text = format!("now {}\n", self.now);
         for (at, notice) in &self.notices[from..] {
-            let _ = writeln!(text, "{at} {notice:?}");
+            let _ = writeln!(text, "{:>11.3} s  {}", at.as_secs_f64(), sentence(notice));
         }
         if let Some(gateway) = &self.gateway {
             let models: Vec<&ModelId> = gateway.controller.models().map(|(id, _)| id).collect();
@@ -924,6 +873,34 @@ impl VirtualCluster {
             }
         }
         text
+    }
+}
+
+/// Returns a notice as people read it.
+fn sentence(notice: &Notice) -> String {
+    let because = |reason: &Option<String>| match reason {
+        Some(reason) => format!(": {reason}"),
+        None => String::new(),
+    };
+    match notice {
+        Notice::Model(id, Some(state), reason) => {
+            format!("model {id} is {state:?}{}", because(reason))
+        }
+        Notice::Model(id, None, _) => format!("model {id} is removed"),
+        Notice::Node(name, Some(state), text) => format!("node {name} is {state:?}: {text}"),
+        Notice::Node(name, None, _) => format!("node {name} is removed"),
+        Notice::Replica(id, model, state, reason) => {
+            format!("replica {id} of {model}: {state:?}{}", because(reason))
+        }
+        Notice::Device(device, state, text) => format!("device {device}: {state:?}: {text}"),
+        Notice::Plan(Some(generation), state, text) => {
+            format!("plan {generation} is {state:?}: {text}")
+        }
+        Notice::Plan(None, state, text) => format!("a plan is {state:?}: {text}"),
+        Notice::RolledBack(id, reason) => format!("{id} is rolled back: {reason}"),
+        Notice::Drift(id, drift, text) => format!("{id} deviates in {drift:?}: {text}"),
+        Notice::Finding(change, finding) => format!("{change:?}: {finding:?}"),
+        Notice::Paused(time) => format!("the gateway did not act for {time:?}"),
     }
 }
 
