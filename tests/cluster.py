@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from http_admin import Admin
+from network import Namespace
 
 PROGRAMS = Path(os.environ.get("PACKHORSE_TEST_PROGRAMS", Path(__file__).parent.parent / "target/debug"))
 # The build of the programs, for reports.
@@ -95,13 +96,13 @@ class Process:
 class Cluster:
     """A gateway and its agents on this machine."""
 
-    def __init__(self, folder: Path, *gateway_flags: str):
+    def __init__(self, folder: Path, *gateway_flags: str, admin_listen: str = "127.0.0.1:0"):
         self.folder = folder
         self.state = folder / "gateway"
         self.gateway_flags = gateway_flags
         self.agents: dict[str, Process] = {}
         self.gateway: Process | None = None
-        self.inference = self.admin_address = "127.0.0.1:0"
+        self.inference, self.admin_address = "127.0.0.1:0", admin_listen
         self.start_gateway()
 
     def start_gateway(self) -> None:
@@ -120,13 +121,26 @@ class Cluster:
 
         endpoints = wait_until(listening, "the gateway to listen")
         self.inference, self.admin_address = endpoints["inference"], endpoints["admin"]
-        self.admin = Admin(self.admin_address, (self.state / "admin-token").read_text().strip())
+        self.admin = Admin(self.admin_address, self.admin_token())
         self.agent_token = (self.state / "agent-token").read_text().strip()
 
-    def start_agent(self, name: str, *flags: str, environment: dict[str, str] | None = None) -> Process:
+    def admin_token(self) -> str:
+        """The token that was given, or that the gateway has made."""
+        flags = list(self.gateway_flags)
+        given = Path(flags[flags.index("--admin-token-file") + 1]) if "--admin-token-file" in flags else self.state / "admin-token"
+        return given.read_text().strip()
+
+    def start_agent(
+        self, name: str, *flags: str, environment: dict[str, str] | None = None, namespace: Namespace | None = None
+    ) -> Process:
         """Starts an agent, again with the same folder if it has been there, and waits until it holds the lease of its node."""
-        arguments = [str(PROGRAMS / "packhorse-agent"), "--gateway", f"http://{self.admin_address}", "--node", name]
+        gateway = self.admin_address
+        if namespace:
+            gateway = f"{namespace.here}:{gateway.rsplit(':', 1)[1]}"
+        arguments = [str(PROGRAMS / "packhorse-agent"), "--gateway", f"http://{gateway}", "--node", name]
         arguments += ["--state-dir", str(self.folder / name), "--token-file", str(self.state / "agent-token"), *flags]
+        if namespace:
+            arguments = namespace.command([*arguments, "--listen-address", namespace.address])
         agent = self.agents[name] = Process(arguments, self.folder / f"{name}.log", environment)
 
         def known() -> bool:

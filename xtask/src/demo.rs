@@ -9,7 +9,7 @@ use std::{
 use anyhow::{Context as _, ensure};
 
 use crate::{
-    local::{Endpoints, Interrupt, LocalCluster},
+    local::{AgentFlags, Interrupt, LocalCluster, print_addresses},
     processes::stop_remains,
     setup,
     workspace::{python, root},
@@ -90,7 +90,7 @@ fn state_dir(options: &Options) -> anyhow::Result<PathBuf> {
 }
 
 fn forget(state_dir: &Path) -> anyhow::Result<()> {
-    for part in ["gateway", "agent"].map(|part| state_dir.join(part)) {
+    for part in ["gateway", "local"].map(|part| state_dir.join(part)) {
         if part.exists() {
             fs::remove_dir_all(&part).with_context(|| format!("remove {}", part.display()))?;
         }
@@ -106,11 +106,13 @@ fn serve(options: &Options, state_dir: &Path, interrupt: &Interrupt) -> anyhow::
     let mut cluster = LocalCluster::start(
         state_dir,
         [options.http_port, options.admin_port],
+        &[AgentFlags::new("local", "cpu")],
         interrupt,
     )?;
     for (Example { folder, .. }, artifact) in EXAMPLES.iter().zip(&artifacts) {
         let registration = Path::new("examples").join(folder).join("model.json");
-        cluster.serve(folder, &registration, artifact)?;
+        cluster.register(folder, &registration, artifact)?;
+        cluster.wait_until_ready(folder)?;
     }
     for Example { folder, client } in &EXAMPLES {
         println!();
@@ -145,22 +147,4 @@ fn export(example: &Example, state_dir: &Path, interrupt: &Interrupt) -> anyhow:
     )?;
     fs::rename(&partial, &model).with_context(|| format!("write {}", model.display()))?;
     Ok(model)
-}
-
-fn print_addresses(endpoints: &Endpoints, state_dir: &Path) {
-    let Endpoints {
-        inference, admin, ..
-    } = endpoints;
-    let state_dir = state_dir.display();
-    println!("\nServing until Ctrl-C:");
-    println!("  dashboard   http://{admin}/ (token: {state_dir}/gateway/admin-token)");
-    println!("  inference   http://{inference}/v2");
-    println!("  admin       http://{admin}/v1");
-    println!("  API docs    http://{admin}/docs");
-    println!("  metrics     http://{admin}/metrics");
-    println!("  logs        {state_dir}/*.log");
-    println!("\nIn another terminal, to use target/debug/packhorse:");
-    println!("  export PACKHORSE_TOKEN_FILE={state_dir}/gateway/admin-token");
-    println!("  export PACKHORSE_URL=http://{inference} PACKHORSE_ADMIN_URL=http://{admin}");
-    println!("  target/debug/packhorse status");
 }

@@ -1,4 +1,4 @@
-//! A gateway and an agent on this machine's CPU, for the demo and the benchmarks.
+//! A gateway and agents on this machine, for the demo, the benchmarks and clusters of simulated devices.
 
 use std::{
     fs,
@@ -78,6 +78,35 @@ pub(crate) struct IndexEntry {
     state: String,
 }
 
+/// An agent to start.
+pub(crate) struct AgentFlags {
+    node: String,
+    flags: Vec<String>,
+}
+
+impl AgentFlags {
+    /// Returns an agent that offers these devices, and whose workers end with it.
+    pub(crate) fn new(node: &str, devices: &str) -> Self {
+        let flags = [
+            "--node",
+            node,
+            "--devices",
+            devices,
+            "--stop-workers-on-exit",
+        ];
+        Self {
+            node: node.to_owned(),
+            flags: flags.map(str::to_owned).to_vec(),
+        }
+    }
+
+    /// Adds a flag.
+    pub(crate) fn with(mut self, flag: &str, value: &str) -> Self {
+        self.flags.extend([flag.to_owned(), value.to_owned()]);
+        self
+    }
+}
+
 /// Running programs; dropping it ends them.
 pub(crate) struct LocalCluster {
     /// The addresses of the gateway.
@@ -88,10 +117,11 @@ pub(crate) struct LocalCluster {
 }
 
 impl LocalCluster {
-    /// Starts the gateway, then the agent, and waits until the gateway is ready. `state_dir` is absolute.
+    /// Starts the gateway, then the agents, and waits until the gateway is ready. `state_dir` is absolute.
     pub(crate) fn start(
         state_dir: &Path,
         ports: [u16; 2],
+        agents: &[AgentFlags],
         interrupt: &Interrupt,
     ) -> anyhow::Result<Self> {
         let mut services = Services::new(state_dir.to_owned());
@@ -121,20 +151,16 @@ impl LocalCluster {
             listening,
         )?;
 
-        let mut agent = Command::new(program("packhorse-agent")?);
-        agent.args(["--gateway", &format!("http://{}", endpoints.admin)]);
-        agent.arg("--state-dir").arg(state_dir.join("agent"));
-        agent
-            .arg("--token-file")
-            .arg(gateway_dir.join("agent-token"));
-        agent.args([
-            "--node",
-            "local",
-            "--devices",
-            "cpu",
-            "--stop-workers-on-exit",
-        ]);
-        services.start("agent", &mut agent)?;
+        for AgentFlags { node, flags } in agents {
+            let mut agent = Command::new(program("packhorse-agent")?);
+            agent.args(["--gateway", &format!("http://{}", endpoints.admin)]);
+            agent.arg("--state-dir").arg(state_dir.join(node));
+            agent
+                .arg("--token-file")
+                .arg(gateway_dir.join("agent-token"));
+            agent.args(flags);
+            services.start(node, &mut agent)?;
+        }
 
         let mut cluster = Self {
             endpoints,
@@ -152,8 +178,8 @@ impl LocalCluster {
         Ok(cluster)
     }
 
-    /// Registers a model by the command `packhorse model register`, unless an earlier run has, and waits until it is ready.
-    pub(crate) fn serve(
+    /// Registers a model by the command `packhorse model register`, unless an earlier run has.
+    pub(crate) fn register(
         &mut self,
         name: &str,
         registration: &Path,
@@ -177,10 +203,15 @@ impl LocalCluster {
                 .args(["model", "register"])
                 .arg(registration)
                 .arg("--artifact")
-                .arg(artifact)
-                .arg("--wait");
+                .arg(artifact);
             self.interrupt.run(&mut register)?;
         }
+        Ok(())
+    }
+
+    /// Waits until a model is ready.
+    pub(crate) fn wait_until_ready(&mut self, name: &str) -> anyhow::Result<()> {
+        let inference = self.endpoints.inference;
         self.wait(
             &format!("{name} to be ready"),
             Duration::from_mins(3),
@@ -242,4 +273,23 @@ fn ask(address: SocketAddr, method: &str, path: &str) -> anyhow::Result<(u16, Ve
         .exchange(&message(method, path, "", b""))
         .with_context(|| format!("{method} {path}"))?;
     Ok((response.status, response.body))
+}
+
+/// Prints where the cluster is reached.
+pub(crate) fn print_addresses(endpoints: &Endpoints, state_dir: &Path) {
+    let Endpoints {
+        inference, admin, ..
+    } = endpoints;
+    let state_dir = state_dir.display();
+    println!("\nServing until Ctrl-C:");
+    println!("  dashboard   http://{admin}/ (token: {state_dir}/gateway/admin-token)");
+    println!("  inference   http://{inference}/v2");
+    println!("  admin       http://{admin}/v1");
+    println!("  API docs    http://{admin}/docs");
+    println!("  metrics     http://{admin}/metrics");
+    println!("  logs        {state_dir}/*.log");
+    println!("\nIn another terminal, to use target/debug/packhorse:");
+    println!("  export PACKHORSE_TOKEN_FILE={state_dir}/gateway/admin-token");
+    println!("  export PACKHORSE_URL=http://{inference} PACKHORSE_ADMIN_URL=http://{admin}");
+    println!("  target/debug/packhorse status");
 }

@@ -3,7 +3,9 @@
 #![expect(clippy::print_stdout, reason = "a command for people at a terminal")]
 
 mod bench;
+mod chaos;
 mod ci;
+mod cluster;
 mod demo;
 mod experiments;
 mod fuzz;
@@ -36,6 +38,8 @@ enum Chore {
     Setup,
     /// Serves two real models on this machine and shows what they answer, until Ctrl-C.
     Demo(demo::Options),
+    /// Serves the thesis' models on simulated GPUs of several nodes, with the real programs, until Ctrl-C.
+    Cluster(cluster::Options),
     /// Measures and writes a report to docs/benchmarks.
     #[command(subcommand)]
     Bench(Bench),
@@ -50,6 +54,8 @@ enum Chore {
     Fuzz(fuzz::Options),
     /// Attacks a cluster for minutes or hours, and checks memory, descriptors and every answer
     Soak(soak::Options),
+    /// Kills and stops the real programs of a cluster at random, under load, after which everything must heal
+    Chaos(chaos::Options),
     /// Lets random histories of a whole cluster happen in virtual time, after which everything must heal
     Seeds(seeds::Options),
     /// Measures what needs a GPU, on this host or, packed, on another.
@@ -84,6 +90,7 @@ fn main() -> anyhow::Result<()> {
     match Arguments::parse().chore {
         Chore::Setup => setup::run(),
         Chore::Demo(options) => demo::run(&options),
+        Chore::Cluster(options) => cluster::run(&options),
         Chore::Bench(Bench::Gateway(options)) => bench::run(&options),
         Chore::Bench(Bench::Placement(options)) => bench::placement::run(&options),
         Chore::Bench(Bench::Engine(options)) => bench::engine::run(&options),
@@ -94,6 +101,7 @@ fn main() -> anyhow::Result<()> {
         Chore::Experiments { options } => experiments::run(&options),
         Chore::Fuzz(options) => fuzz::run(&options),
         Chore::Soak(options) => soak::run(&options),
+        Chore::Chaos(options) => chaos::run(&options),
         Chore::Seeds(options) => seeds::run(&options),
         Chore::GpuCheck(options) => gpu_check::run(&options),
         Chore::Web => web::run(),

@@ -43,7 +43,7 @@ pub(crate) struct Services {
 }
 
 struct Service {
-    name: &'static str,
+    name: String,
     child: Child,
     log: PathBuf,
 }
@@ -59,11 +59,7 @@ impl Services {
 
     /// Starts a program in a process group of its own, so that Ctrl-C at the terminal reaches only xtask. It writes to
     /// `NAME.log` in the state folder.
-    pub(crate) fn start(
-        &mut self,
-        name: &'static str,
-        command: &mut Command,
-    ) -> anyhow::Result<u32> {
+    pub(crate) fn start(&mut self, name: &str, command: &mut Command) -> anyhow::Result<u32> {
         let log = self.state_dir.join(format!("{name}.log"));
         let file = File::create(&log).with_context(|| format!("create {}", log.display()))?;
         let errors = file
@@ -77,6 +73,7 @@ impl Services {
             .spawn()
             .with_context(|| format!("start {}", command.get_program().display()))?;
         let pid = child.id();
+        let name = name.to_owned();
         self.running.push(Service { name, child, log });
         Ok(pid)
     }

@@ -188,7 +188,7 @@ fn last_lines(printed: &str) -> String {
     lines[lines.len().saturating_sub(LINES)..].join("\n")
 }
 
-fn page(speed: &str, bugs: &[Found], trace: &str) -> String {
+fn page(without: &str, bugs: &[Found], trace: &str) -> String {
     let mut page = format!(
         "# A thousand histories of a cluster in virtual time\n\n\
          Made by `cargo xtask seeds --planted`, with the development build on one core.\n\n\
@@ -197,7 +197,7 @@ fn page(speed: &str, bugs: &[Found], trace: &str) -> String {
          controller, the engine, the links and the agents' reconcilers are the real ones; network, disk, processes and time are simulated. After every event \
          the invariants must hold (`crates/control/tests/cluster/invariants.rs`, `clients.rs`, `data_plane.rs`); after the last step all faults end, everything must become \
          ready, and 99 % of the requests of ten more seconds must be answered in time.\n\n\
-         Without a planted bug: {speed}.\n\n\
+         Without a planted bug: {without}.\n\n\
          ## Planted bugs\n\n\
          Each patch of [crates/control/tests/planted-bugs](../../crates/control/tests/planted-bugs) is applied to a copy by itself. The seeds begin with 0; the history of the seed that fails \
          first is made simpler as long as it still fails.\n\n\

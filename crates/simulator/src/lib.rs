@@ -10,7 +10,6 @@ mod bench_counters;
 mod counters;
 mod csv_report;
 mod curves;
-mod device;
 mod options;
 mod polish;
 mod random;

@@ -1,6 +1,6 @@
 //! The agent's state folder: `artifacts/`; `replicas/ID/` and `profiles/KIND/MODEL/`, which are hand-over folders with an additional
-//! `wanted.json`, from which a later agent reads why the worker was started; `mps/`, the folders of the MPS daemons; and
-//! `cluster.json`, the cluster that the agent obeys. A folder has one agent.
+//! `wanted.json`, from which a later agent reads why the worker was started; `mps/`, the folders of the MPS daemons; `simulated/`, those of
+//! simulated devices; and `cluster.json`, the cluster that the agent obeys. A folder has one agent.
 
 use std::{
     fs, io,
@@ -94,6 +94,11 @@ impl StateFolder {
     /// Returns the folder of the MPS daemons' folders.
     pub(super) fn mps(&self) -> PathBuf {
         self.root().join("mps")
+    }
+
+    /// Returns the folder that the workers of a simulated device share.
+    pub(super) fn simulated_device(&self, device: &str) -> PathBuf {
+        self.root().join("simulated").join(device)
     }
 
     /// Returns the path of a task's hand-over folder.

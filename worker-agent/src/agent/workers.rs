@@ -183,6 +183,8 @@ impl Workers {
                 ExecutorChoice::Simulated {
                     device_kind: device.kind.clone(),
                     profile_csv: table.to_csv(),
+                    compute_share: self.compute_share(task),
+                    folder: self.folder.simulated_device(&device.name),
                 }
             }
         };

@@ -2,7 +2,7 @@
 
 use std::{net::SocketAddr, path::PathBuf};
 
-use packhorse_cluster::{DeviceKind, Program, ReplicaId};
+use packhorse_cluster::{ComputeShare, DeviceKind, Program, ReplicaId};
 use serde::{Deserialize, Serialize};
 
 /// The task of `packhorse-worker serve`: run one replica and answer its batches.
@@ -96,11 +96,15 @@ pub enum ExecutorChoice {
         /// The index of the CUDA device in the worker's environment; `None` is the CPU.
         cuda_device: Option<u32>,
     },
-    /// A simulated device: a batch takes as long as its profile says, and all its outputs are zero.
+    /// A simulated device: a batch takes as long as its profile says, beside the batches of other workers, and all its outputs are zero.
     Simulated {
         /// The kind of the simulated device.
         device_kind: DeviceKind,
         /// Profiles in the CSV contract, among them that of the program on this kind of device.
         profile_csv: String,
+        /// The share of the device's multiprocessors, in percent; null for all of it.
+        compute_share: Option<ComputeShare>,
+        /// The folder that the workers of the device share, in which they tell each other of their batches.
+        folder: PathBuf,
     },
 }

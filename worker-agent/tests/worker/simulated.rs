@@ -19,6 +19,8 @@ fn simulated(ms: u32) -> ExecutorChoice {
     ExecutorChoice::Simulated {
         device_kind: "V100-SXM2-16GB".parse().unwrap(),
         profile_csv: format!("{}\n{rows}", ProfileTable::CSV_HEADER),
+        compute_share: None,
+        folder: tempfile::tempdir().unwrap().keep(),
     }
 }
 
@@ -300,4 +302,45 @@ fn a_worker_without_a_readable_secret_does_not_open_the_link() {
         assert!(!reason.contains(dir.path().to_str().unwrap()), "{reason}");
         assert!(!permanent);
     }
+}
+
+#[test]
+fn workers_of_one_device_slow_each_other_and_a_share_binds() {
+    let of = |folder: &std::path::Path, share: Option<f64>| {
+        let mut task = task(300);
+        let ExecutorChoice::Simulated {
+            folder: own,
+            compute_share,
+            ..
+        } = &mut task.execution.executor
+        else {
+            unreachable!()
+        };
+        folder.clone_into(own);
+        *compute_share = share.map(|share| share.try_into().unwrap());
+        task
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let tasks = [of(folder.path(), None), of(folder.path(), None)];
+    let workers: Vec<Worker> = tasks.iter().map(Worker::serve).collect();
+    let mut links: Vec<Link> = (workers.iter().zip(&tasks))
+        .map(|(worker, task)| connect(worker, task))
+        .collect();
+    // Both compute all the time, and each needs the whole device.
+    for _ in 0..2 {
+        for link in &mut links {
+            link.send(0, 1, &rows(1));
+        }
+        for link in &mut links {
+            let compute = link.result().0.stages.compute;
+            assert!(compute > Duration::from_millis(400), "{compute:?}");
+        }
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let task = of(folder.path(), Some(25.0));
+    let worker = Worker::serve(&task);
+    let mut link = connect(&worker, &task);
+    link.send(0, 1, &rows(1));
+    let compute = link.result().0.stages.compute;
+    assert!(compute >= Duration::from_millis(1200), "{compute:?}");
 }

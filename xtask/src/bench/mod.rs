@@ -22,7 +22,7 @@ use anyhow::{Context as _, ensure};
 use self::sample::{Sample, Summary};
 use crate::{
     http::message,
-    local::{Interrupt, LocalCluster},
+    local::{AgentFlags, Interrupt, LocalCluster},
     processes::cpu_seconds,
     setup,
     workspace::{python, root},
@@ -115,8 +115,10 @@ fn measure(
             .arg(subject.export)
             .arg(&model),
     )?;
-    let mut cluster = LocalCluster::start(dir, [0, 0], interrupt)?;
-    cluster.serve(subject.name, Path::new(subject.registration), &model)?;
+    let mut cluster =
+        LocalCluster::start(dir, [0, 0], &[AgentFlags::new("local", "cpu")], interrupt)?;
+    cluster.register(subject.name, Path::new(subject.registration), &model)?;
+    cluster.wait_until_ready(subject.name)?;
     let mut direct = Direct::start(&model, subject.shape)?;
     let request = request(subject);
     let length = Duration::from_secs_f64(options.seconds);

@@ -3,6 +3,7 @@
 use std::{cmp::Reverse, time::Duration};
 
 use packhorse_cluster::{Discipline, Time};
+use packhorse_contention::QueuedBatch;
 use packhorse_control::LinkState;
 use packhorse_serving::{Action, BatchKey, Event, Request, RequestKey, ShapeClass};
 
@@ -14,7 +15,6 @@ use super::{
 };
 use crate::{
     counters::{RunCounters, Stages},
-    device::QueuedBatch,
     report::ReplanningReport,
     run_trace::AnsweredBatch,
 };

@@ -3,8 +3,9 @@
 use std::{cmp::Reverse, collections::BinaryHeap, time::Duration};
 
 use packhorse_cluster::{Discipline, PlannedReplica, Time};
+use packhorse_contention::{CompletedBatch, SharedDevice};
 use packhorse_control::LinkState;
-use packhorse_serving::{Engine, EngineConfig, Event, ModelLimits, RequestKey};
+use packhorse_serving::{BatchKey, Engine, EngineConfig, Event, ModelLimits, RequestKey};
 
 use super::{
     control::Control,
@@ -17,7 +18,6 @@ use crate::{
     Scenario,
     arrivals::{ArrivalProcess, arrival_processes},
     counters::RunCounters,
-    device::{CompletedBatch, Device},
     options::RunOptions,
     run_trace::RunTrace,
 };
@@ -57,7 +57,7 @@ pub(crate) struct Simulation<'a> {
     /// The largest batch of each model, in rows, as the engine has it.
     pub(super) max_batch_rows: Vec<u32>,
     pub(super) replicas: Vec<SimulatedReplica>,
-    pub(super) devices: Vec<Device>,
+    pub(super) devices: Vec<SharedDevice<BatchKey>>,
     /// The number of faults that keep each device down.
     pub(super) down: Vec<u32>,
     /// True for each fault that has begun and not ended.
@@ -70,7 +70,7 @@ pub(crate) struct Simulation<'a> {
     /// The requests and batches over time, if somebody wants them.
     pub(super) trace: Option<&'a mut RunTrace>,
     /// An empty list, kept for its memory.
-    pub(super) completed: Vec<CompletedBatch>,
+    pub(super) completed: Vec<CompletedBatch<BatchKey>>,
     /// Returns the factor of each batch's time, in tests that replace profiled times.
     #[cfg(test)]
     pub(crate) time_factor: Option<Box<dyn FnMut() -> f64>>,
@@ -93,8 +93,8 @@ impl<'a> Simulation<'a> {
         }
         let settings = &scenario.simulation;
         let models = scenario.problem.models.len();
-        let device = || Device::new(settings.interference);
-        let devices: Vec<Device> = std::iter::repeat_with(device)
+        let device = || SharedDevice::new(settings.interference);
+        let devices: Vec<SharedDevice<BatchKey>> = std::iter::repeat_with(device)
             .take(scenario.problem.devices.len())
             .collect();
         let config = EngineConfig {

@@ -1,13 +1,23 @@
-//! The executor of a simulated device: a batch takes as long as its profile says, and its outputs are zero. It lets whole clusters of real
-//! processes and sockets run on a laptop.
+//! The executor of a simulated device: a batch takes as long as its profile says, slowed by the batches of other workers on the device as
+//! in the simulator, and its outputs are zero. It lets whole clusters of real processes and sockets run on a laptop.
 
-use std::{sync::Arc, thread, time::Duration};
+mod device;
+mod neighbours;
+
+use std::{
+    path::Path,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
 
 use packhorse_cluster::{
-    ByteCount, DeviceKind, Dim, ModelId, Profile, ProfileTable, Program, Shape, TensorSpec,
+    ByteCount, ComputeShare, DeviceKind, Dim, ModelId, Profile, ProfileTable, Program, Shape,
+    TensorSpec,
 };
+use packhorse_contention::ComputeDemand;
 use packhorse_wire::{MAX_PAYLOAD, TensorHeader};
 
+use self::device::SimulatedDevice;
 use super::{
     error::{ExecutionError, StartError},
     pool::{Pool, Pooled},
@@ -15,10 +25,6 @@ use super::{
         ComputedBatch, Executed, Executor, LoadedBatch, OutputTensor, PreparedBatch, RepeatedStage,
     },
 };
-use crate::clock::now;
-
-/// The delay with which a sleeping thread may wake up. The thread spins for the last part of a batch's time instead.
-const WAKE_UP_SLACK: Duration = Duration::from_micros(300);
 
 /// Reads the program's profile from the table in the task.
 ///
@@ -47,6 +53,8 @@ pub(super) struct SimulatedExecutor {
 struct Shared {
     program: Program,
     profile: Profile,
+    compute_share: Option<ComputeShare>,
+    device: Mutex<SimulatedDevice>,
 }
 
 struct SimulatedBatch {
@@ -63,13 +71,28 @@ struct SimulatedOutputs {
 }
 
 impl SimulatedExecutor {
-    /// Creates an executor with memory for `buffers` batches.
-    pub(super) fn new(program: &Program, profile: Profile, buffers: usize) -> Self {
-        let program = program.clone();
-        Self {
-            shared: Arc::new(Shared { program, profile }),
+    /// Creates an executor with memory for `buffers` batches, on the device whose folder this is.
+    ///
+    /// # Errors
+    /// If the folder cannot be used.
+    pub(super) fn new(
+        program: &Program,
+        profile: Profile,
+        compute_share: Option<ComputeShare>,
+        folder: &Path,
+        buffers: usize,
+    ) -> Result<Self, StartError> {
+        let device = SimulatedDevice::join(folder)
+            .map_err(|e| StartError::transient(format!("the simulated device's folder: {e}")))?;
+        Ok(Self {
+            shared: Arc::new(Shared {
+                program: program.clone(),
+                profile,
+                compute_share,
+                device: Mutex::new(device),
+            }),
             buffers: Pool::new(vec![Vec::new(); buffers]),
-        }
+        })
     }
 }
 
@@ -104,25 +127,29 @@ impl PreparedBatch for SimulatedBatch {
 }
 
 impl SimulatedBatch {
-    /// Waits for the latency of the profile.
+    /// Waits for as long as the device computes the batch.
     fn simulate(&self) -> Result<SimulatedOutputs, ExecutionError> {
-        let Shared { program, profile } = &*self.shared;
-        let started = now();
+        let Shared {
+            program,
+            profile,
+            compute_share,
+            device,
+        } = &*self.shared;
         let first = self.inputs.first().map(TensorHeader::shape);
         let rows = first
             .filter(|_| program.batches())
             .map_or(1, |shape| shape.dims()[0]);
-        let latency = profile.latency(u32::try_from(rows).unwrap_or(u32::MAX));
+        let rows = u32::try_from(rows).unwrap_or(u32::MAX);
         let outputs = program
             .outputs
             .iter()
             .map(|spec| zeros(spec, first))
             .collect::<Result<Vec<_>, _>>()?;
-        thread::sleep(latency.saturating_sub(WAKE_UP_SLACK));
-        while now() - started < latency {
-            std::hint::spin_loop();
-        }
-        let compute = now() - started;
+        let demand = ComputeDemand::new(profile, rows, *compute_share);
+        let mut device = device.lock().unwrap_or_else(PoisonError::into_inner);
+        let compute = device.compute(profile.latency(rows), demand).map_err(|e| {
+            ExecutionError::DeviceFailed(format!("the simulated device's folder: {e}"))
+        })?;
         Ok(SimulatedOutputs { outputs, compute })
     }
 }

@@ -31,14 +31,23 @@ pub(crate) fn start(
         ExecutorChoice::Simulated {
             device_kind,
             profile_csv,
+            compute_share,
+            folder,
         } => {
             // The simulated executor has nothing to warm up.
             let _ = sizes;
             let program = &execution.program;
             let profile = simulated::read_profile(&program.model, device_kind, profile_csv)?;
             let buffers = execution.pipeline.buffers();
+            let executor = simulated::SimulatedExecutor::new(
+                program,
+                profile,
+                *compute_share,
+                folder,
+                buffers,
+            )?;
             Ok(Started {
-                executor: Arc::new(simulated::SimulatedExecutor::new(program, profile, buffers)),
+                executor: Arc::new(executor),
                 batch_size,
                 fill: Fill::Ones,
             })
@@ -72,6 +81,7 @@ pub(crate) fn known_profile(execution: &Execution) -> Result<Option<Profile>, St
         ExecutorChoice::Simulated {
             device_kind,
             profile_csv,
+            ..
         } => simulated::read_profile(&execution.program.model, device_kind, profile_csv).map(Some),
         ExecutorChoice::Torch { .. } => Ok(None),
     }

@@ -1,29 +1,32 @@
-//! A device that computes the batches of its replicas. Batches wait at their replica, first in, first out; batches that compute at
-//! the same time slow each other.
+//! A device in virtual time that computes the batches of its replicas. Batches wait at their replica, first in, first out; batches that
+//! compute at the same time slow each other.
 
 use std::{collections::VecDeque, time::Duration};
 
 use packhorse_cluster::Time;
-use packhorse_contention::{ComputeDemand, Interference};
-use packhorse_serving::BatchKey;
 
-/// A batch at a worker.
+use crate::{ComputeDemand, Interference};
+
+/// A batch for a replica of a [`SharedDevice`].
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct QueuedBatch {
-    pub(crate) batch: BatchKey,
+pub struct QueuedBatch<B> {
+    /// The batch's number.
+    pub batch: B,
     /// The time that it takes alone on the whole device.
-    pub(crate) solo_time: Duration,
-    pub(crate) demand: ComputeDemand,
+    pub solo_time: Duration,
+    /// The compute time of the device that it takes.
+    pub demand: ComputeDemand,
 }
 
-/// A device. Its replicas are numbered in the order in which they were added.
-#[derive(Debug)]
-pub(crate) struct Device {
+/// A device that its replicas share, by [`Interference`]. The replicas are numbered in the order in which they were added; `B` is the
+/// caller's number of a batch.
+#[derive(Clone, Debug)]
+pub struct SharedDevice<B> {
     interference: Interference,
     /// The waiting batches of each replica.
-    queues: Vec<VecDeque<QueuedBatch>>,
+    queues: Vec<VecDeque<QueuedBatch<B>>>,
     /// The batches that are being computed, ordered by replica.
-    running: Vec<RunningBatch>,
+    running: Vec<RunningBatch<B>>,
     /// The time up to which the progress of `running` is accounted for.
     updated: Time,
     /// The factor by which a fault slows the device; 1 without one.
@@ -34,25 +37,28 @@ pub(crate) struct Device {
     demands: Vec<ComputeDemand>,
 }
 
-#[derive(Debug)]
-struct RunningBatch {
+#[derive(Clone, Debug)]
+struct RunningBatch<B> {
     replica: usize,
-    batch: QueuedBatch,
+    batch: QueuedBatch<B>,
     /// The remaining seconds alone on the whole device.
     remaining: f64,
     rate: f64,
     started: Time,
 }
 
-/// A batch that was computed.
+/// A batch that a [`SharedDevice`] has computed.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct CompletedBatch {
-    pub(crate) batch: BatchKey,
-    pub(crate) started: Time,
+pub struct CompletedBatch<B> {
+    /// The batch's number.
+    pub batch: B,
+    /// The time at which it began to compute.
+    pub started: Time,
 }
 
-impl Device {
-    pub(crate) fn new(interference: Interference) -> Self {
+impl<B: Copy> SharedDevice<B> {
+    /// Returns a device without replicas.
+    pub fn new(interference: Interference) -> Self {
         Self {
             interference,
             queues: Vec::new(),
@@ -65,13 +71,13 @@ impl Device {
     }
 
     /// Adds a replica and returns its number.
-    pub(crate) fn add_replica(&mut self) -> usize {
+    pub fn add_replica(&mut self) -> usize {
         self.queues.push(VecDeque::new());
         self.queues.len() - 1
     }
 
     /// Appends a batch to a replica's queue, and starts it if none is before it.
-    pub(crate) fn enqueue(&mut self, now: Time, replica: usize, batch: QueuedBatch) {
+    pub fn enqueue(&mut self, now: Time, replica: usize, batch: QueuedBatch<B>) {
         self.queues[replica].push_back(batch);
         if !self
             .running
@@ -85,7 +91,7 @@ impl Device {
     }
 
     /// Returns the time of the next completion if nothing changes before, and the revision for which it is valid.
-    pub(crate) fn next_completion(&self) -> Option<(Time, u64)> {
+    pub fn next_completion(&self) -> Option<(Time, u64)> {
         let remaining = self
             .running
             .iter()
@@ -98,7 +104,7 @@ impl Device {
     }
 
     /// Removes the batches that are complete now, and starts the next ones. Does nothing for an outdated revision.
-    pub(crate) fn complete(&mut self, now: Time, revision: u64, done: &mut Vec<CompletedBatch>) {
+    pub fn complete(&mut self, now: Time, revision: u64, done: &mut Vec<CompletedBatch<B>>) {
         if revision != self.revision {
             return;
         }
@@ -124,15 +130,15 @@ impl Device {
         self.update_rates();
     }
 
-    /// Has all batches take `factor` times as long from now on.
-    pub(crate) fn set_slowdown(&mut self, now: Time, factor: f64) {
+    /// Makes all batches take `factor` times as long from now on.
+    pub fn set_slowdown(&mut self, now: Time, factor: f64) {
         self.advance(now);
         self.slowdown = factor;
         self.revision += 1;
     }
 
     /// Removes all batches.
-    pub(crate) fn clear(&mut self, now: Time) {
+    pub fn clear(&mut self, now: Time) {
         self.advance(now);
         self.running.clear();
         self.queues.iter_mut().for_each(VecDeque::clear);
@@ -194,10 +200,10 @@ mod tests {
         Time::ZERO + MS * millis
     }
 
-    fn batch(number: u64, millis: u32, utilization: f64) -> QueuedBatch {
+    fn batch(number: u64, millis: u32, utilization: f64) -> QueuedBatch<u64> {
         let sm_utilization = Percent::new(utilization).unwrap();
         QueuedBatch {
-            batch: BatchKey(number),
+            batch: number,
             solo_time: MS * millis,
             demand: ComputeDemand {
                 sm_utilization,
@@ -206,8 +212,8 @@ mod tests {
         }
     }
 
-    fn device(replicas: usize) -> Device {
-        let mut device = Device::new(Interference::default());
+    fn device(replicas: usize) -> SharedDevice<u64> {
+        let mut device = SharedDevice::new(Interference::default());
         for _ in 0..replicas {
             device.add_replica();
         }
@@ -215,7 +221,7 @@ mod tests {
     }
 
     /// Runs until all batches are complete. Returns the rounded milliseconds of each completion, the batch, and those of its start.
-    fn run(device: &mut Device) -> Vec<(u64, u64, u64)> {
+    fn run(device: &mut SharedDevice<u64>) -> Vec<(u64, u64, u64)> {
         let millis = |time: Time| (time.as_secs_f64() * 1e3).round() as u64;
         let mut completions = Vec::new();
         while let Some((now, revision)) = device.next_completion() {
@@ -224,7 +230,7 @@ mod tests {
             assert!(!done.is_empty(), "an event that changes nothing");
             completions.extend(
                 done.iter()
-                    .map(|done| (millis(now), done.batch.0, millis(done.started))),
+                    .map(|done| (millis(now), done.batch, millis(done.started))),
             );
         }
         completions
@@ -279,16 +285,24 @@ mod tests {
     /// system is s / (1 − ρ) for any distribution of s.
     #[test]
     fn processor_sharing_has_the_mean_delay_of_the_formula() {
-        let mut device = Device::new(Interference::default());
+        let mut device = SharedDevice::new(Interference::default());
         let replicas: Vec<usize> = (0..64).map(|_| device.add_replica()).collect();
         let mut idle = replicas.clone();
-        let mut random = crate::random::Generator::new(3, 0);
+        let mut random = 3_u64;
+        let mut exponential = || {
+            // Knuth's multiplier; the upper bits are random enough.
+            random = random
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1);
+            let unit = (random >> 11) as f64 / (1_u64 << 53) as f64;
+            -(1.0 - unit).ln()
+        };
         let mut arrived = std::collections::BTreeMap::new();
         let (mut total, mut count) = (Duration::ZERO, 0_u32);
         let mut next = Time::ZERO;
         let mut done = Vec::new();
         for number in 0..400_000 {
-            next += Duration::from_secs_f64(random.exponential() / 70.0);
+            next += Duration::from_secs_f64(exponential() / 70.0);
             while let Some((at, revision)) = device
                 .next_completion()
                 .filter(|completion| completion.0 <= next)
@@ -302,7 +316,7 @@ mod tests {
                 }
             }
             let replica = idle.pop().expect("at most 64 batches at a time");
-            arrived.insert(BatchKey(number), (next, replica));
+            arrived.insert(number, (next, replica));
             device.enqueue(next, replica, batch(number, 10, 100.0));
         }
         let (mean, expected) = (total.as_secs_f64() / f64::from(count), 0.010 / 0.3);

@@ -1,0 +1,10 @@
+"""A short run of the chaos; `chaos.py` goes on for as long as it is told."""
+
+from pathlib import Path
+
+from chaos import chaos
+
+
+def test_programs_that_are_killed_and_stopped_at_random_lose_no_request_and_heal(tmp_path: Path):
+    ends = chaos(tmp_path, 15, seed=1)
+    assert ends["200"] > 100
