@@ -52,7 +52,7 @@ class Client(threading.Thread):
             connection = connection or http.client.HTTPConnection(self.address, timeout=20)
             self.sent += 1
             name = f"{self.model}-{self.number}-{self.sent}"
-            x = {"name": "x", "datatype": "FP32", "shape": [1, 2], "data": [1, 2]}
+            x = {"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [1, 2, 3, 4]}
             try:
                 connection.request("POST", f"/v2/models/{self.model}/infer", json.dumps({"id": name, "inputs": [x]}))
                 answer = connection.getresponse()
@@ -106,7 +106,9 @@ class Chaos:
             self.flags = simulated_devices(cluster, LATENCIES_MS, DEVICES)
         else:
             for name in ("link-secret", "token"):
-                (folder / name).write_text(f"the {name} of the chaos, which is long enough")
+                secret = folder / name
+                secret.write_text(f"the-{name}-of-the-chaos-which-is-long-enough")
+                secret.chmod(0o600)
             secret = ["--link-secret-file", str(folder / "link-secret")]
             cluster = Cluster(folder, *flags, *secret, "--admin-token-file", str(folder / "token"), admin_listen="0.0.0.0:0")
             self.flags = [*simulated_devices(cluster, LATENCIES_MS, DEVICES), *secret]
@@ -205,7 +207,7 @@ class Chaos:
         cluster.agents[name] = started(arguments, cluster.folder / f"{name}.log")
 
     def kill_gateway(self) -> None:
-        self.note("kill gateway, and start it again")
+        self.note("kill gateway and start it again")
         self.cluster.gateway.kill()
         self.cluster.start_gateway()
 

@@ -5,7 +5,7 @@ use std::{
     fmt::Write as _,
     fs,
     path::{Path, PathBuf},
-    process::Command,
+    process::{Command, Stdio},
 };
 
 use anyhow::{Context as _, ensure};
@@ -118,7 +118,7 @@ fn serve(options: &Options, state_dir: &Path, interrupt: &Interrupt) -> anyhow::
         });
         let file = state_dir.join(format!("{name}.json"));
         fs::write(&file, registration.to_string())?;
-        cluster.register(name, &file, &artifact)?;
+        cluster.register(name, &file, &artifact, Stdio::null())?;
     }
     for name in models.keys() {
         cluster.wait_until_ready(name)?;

@@ -3,7 +3,7 @@
 use std::{
     fs::{self, File},
     path::{Path, PathBuf},
-    process::Command,
+    process::{Command, Stdio},
 };
 
 use anyhow::{Context as _, ensure};
@@ -111,7 +111,7 @@ fn serve(options: &Options, state_dir: &Path, interrupt: &Interrupt) -> anyhow::
     )?;
     for (Example { folder, .. }, artifact) in EXAMPLES.iter().zip(&artifacts) {
         let registration = Path::new("examples").join(folder).join("model.json");
-        cluster.register(folder, &registration, artifact)?;
+        cluster.register(folder, &registration, artifact, Stdio::inherit())?;
         cluster.wait_until_ready(folder)?;
     }
     for Example { folder, client } in &EXAMPLES {

@@ -4,7 +4,7 @@ use std::{
     fs,
     net::SocketAddr,
     path::{Path, PathBuf},
-    process::Command,
+    process::{Command, Stdio},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -178,12 +178,13 @@ impl LocalCluster {
         Ok(cluster)
     }
 
-    /// Registers a model by the command `packhorse model register`, unless an earlier run has.
+    /// Registers a model by the command `packhorse model register`, unless an earlier run has. What the command prints goes to `output`.
     pub(crate) fn register(
         &mut self,
         name: &str,
         registration: &Path,
         artifact: &Path,
+        output: Stdio,
     ) -> anyhow::Result<()> {
         let Endpoints {
             inference, admin, ..
@@ -203,7 +204,8 @@ impl LocalCluster {
                 .args(["model", "register"])
                 .arg(registration)
                 .arg("--artifact")
-                .arg(artifact);
+                .arg(artifact)
+                .stdout(output);
             self.interrupt.run(&mut register)?;
         }
         Ok(())

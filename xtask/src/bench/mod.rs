@@ -117,7 +117,8 @@ fn measure(
     )?;
     let mut cluster =
         LocalCluster::start(dir, [0, 0], &[AgentFlags::new("local", "cpu")], interrupt)?;
-    cluster.register(subject.name, Path::new(subject.registration), &model)?;
+    let registration = Path::new(subject.registration);
+    cluster.register(subject.name, registration, &model, Stdio::inherit())?;
     cluster.wait_until_ready(subject.name)?;
     let mut direct = Direct::start(&model, subject.shape)?;
     let request = request(subject);
