@@ -93,17 +93,9 @@ fn plant(seeds: u64) -> anyhow::Result<()> {
     println!("{speed}");
     let mut found = Vec::new();
     let mut trace = String::new();
+    copy(&tree)?;
     for patch in &patches {
-        copy(&tree)?;
-        let status = Command::new("git")
-            .current_dir(&tree)
-            // The copy is none of the repository's folders.
-            .env("GIT_CEILING_DIRECTORIES", &folder)
-            .arg("apply")
-            .arg(patch)
-            .status()
-            .context("start git")?;
-        ensure!(status.success(), "{} does not apply", patch.display());
+        apply(&tree, patch, &[])?;
         let mut test_with_bug = test(&tree);
         test_with_bug.env("CARGO_TARGET_DIR", folder.join("target"));
         let printed = output(test_with_bug.env("PACKHORSE_SEEDS", seeds.to_string()))?;
@@ -122,14 +114,33 @@ fn plant(seeds: u64) -> anyhow::Result<()> {
             trace = last_lines(&output(&mut test_with_bug)?);
         }
         found.push(result);
+        apply(&tree, patch, &["--reverse"])?;
     }
     let file = root().join("docs/benchmarks/seeds.md");
     fs::write(&file, page(&speed, &found, &trace))
         .with_context(|| format!("write {}", file.display()))
 }
 
-/// Makes the folder a copy of the last commit. Files that stay the same keep their times.
+/// Applies a patch to the copy. The files that it changes are newer then, so that they are compiled again.
+fn apply(tree: &Path, patch: &Path, flags: &[&str]) -> anyhow::Result<()> {
+    let status = Command::new("git")
+        .current_dir(tree)
+        // The copy is none of the repository's folders.
+        .env("GIT_CEILING_DIRECTORIES", tree.parent().unwrap_or(tree))
+        .arg("apply")
+        .args(flags)
+        .arg(patch)
+        .status()
+        .context("start git")?;
+    ensure!(status.success(), "{} does not apply", patch.display());
+    Ok(())
+}
+
+/// Makes the folder a copy of the last commit.
 fn copy(tree: &Path) -> anyhow::Result<()> {
+    if tree.exists() {
+        fs::remove_dir_all(tree)?;
+    }
     fs::create_dir_all(tree)?;
     let archive = Command::new("git")
         .current_dir(root())
@@ -139,7 +150,7 @@ fn copy(tree: &Path) -> anyhow::Result<()> {
         .context("start git")?;
     let archive = archive.stdout.context("it is piped")?;
     let status = Command::new("tar")
-        .args(["--extract", "--overwrite", "--directory"])
+        .args(["--extract", "--touch", "--directory"])
         .arg(tree)
         .stdin(archive)
         .status()

@@ -190,7 +190,8 @@ impl VirtualCluster {
                 }
             }
             Output::End(tag, outcome) => {
-                if outcome != RequestOutcome::Answered {
+                let refused = matches!(outcome, RequestOutcome::Refused(_));
+                if outcome != RequestOutcome::Answered && !refused {
                     self.print(|| format!("request {}: {outcome:?}", tag.0));
                 }
                 self.clients.outcome(self.now, tag, outcome);
