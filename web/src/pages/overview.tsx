@@ -1,8 +1,8 @@
 /** The first page: what is wrong, then how the cluster does. */
 
 import { useMemo } from "react";
-import { get } from "../api/client";
-import type { Finding, ModelGoodput, RequestView, Subject } from "../api/types";
+import { call, get } from "../api/client";
+import type { Finding, ModelGoodput, PlanPreview, RequestView, Subject } from "../api/types";
 import { count, ms, percent, rate } from "../format";
 import { type ClusterState, findingKey, keyOf } from "../live/state";
 import { useCluster } from "../live/store";
@@ -113,19 +113,24 @@ const SERIES: readonly Series[] = [
   { label: "Offered", colour: "c7", value: rate },
   { label: "Goodput", colour: "c0", fill: true, value: rate },
   { label: "Predicted by the plan", colour: "c1", dash: true, value: rate },
+  { label: "Ideal: no plan exceeds it", colour: "c3", dash: true, value: rate },
   { label: "Late", colour: "c2", value: rate },
   { label: "Refused", colour: "c4", value: rate },
 ];
 
 function GoodputCard({ cluster }: { cluster: ClusterState }) {
   const { history } = cluster;
+  // The bound of a preview that changes nothing; it is another one with every plan.
+  const planned = cluster.plan !== null && cluster.plan.replicas.length > 0;
+  const preview = useLoaded(`bound ${planned} ${cluster.plan?.generation}`, async (signal) => (planned ? call<PlanPreview>("POST", "/v1/plans/preview", {}, signal) : null));
+  const ideal = preview.data?.bound_rps ?? null;
   const data = useMemo(() => {
-    const column = (of: (second: (typeof history)[number]) => number) => history.map(of);
-    return [column((s) => s.at), column((s) => s.offered), column((s) => s.goodput), column((s) => s.predicted), column((s) => s.late), column((s) => s.refused)] as [number[], ...number[][]];
-  }, [history]);
+    const column = (of: (second: (typeof history)[number]) => number | null) => history.map(of);
+    return [column((s) => s.at), column((s) => s.offered), column((s) => s.goodput), column((s) => s.predicted), column(() => ideal), column((s) => s.late), column((s) => s.refused)] as [number[], ...(number | null)[][]];
+  }, [history, ideal]);
   return (
     <Card className="w8" title="Goodput" note="every second since this tab was opened, at most 30 minutes">
-      <Lines label="Goodput, offered rate, predicted goodput, late and refused requests per second over time" data={data} series={SERIES} unit="requests/s" x="time" height={300} />
+      <Lines label="Goodput, offered rate, predicted and ideal goodput, late and refused requests per second over time" data={data} series={SERIES} unit="requests/s" x="time" height={300} />
     </Card>
   );
 }

@@ -67,6 +67,9 @@ enum Step {
     Deaf(usize, bool),
     Mute(usize, bool),
     Delay(usize, u64),
+    Throws(usize, bool),
+    LateGrant(usize, u64),
+    LateWanted(usize),
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -113,6 +116,9 @@ fn step() -> impl Strategy<Value = Step> {
         1 => (0..NODES, any::<bool>()).prop_map(|(n, on)| Step::Deaf(n, on)),
         1 => (0..NODES, any::<bool>()).prop_map(|(n, on)| Step::Mute(n, on)),
         2 => (0..NODES, 1_u64..150).prop_map(|(n, t)| Step::Delay(n, t)),
+        2 => (0..NODES, any::<bool>()).prop_map(|(n, on)| Step::Throws(n, on)),
+        1 => (0..NODES, 1_u64..3).prop_map(|(n, age)| Step::LateGrant(n, age)),
+        1 => (0..NODES).prop_map(Step::LateWanted),
     ]
 }
 
@@ -252,6 +258,11 @@ impl History {
             Step::Mute(number, mute) => {
                 cluster.change_network(&node(number), |machine| machine.is_mute = mute);
             }
+            Step::Throws(number, throws) => {
+                cluster.machine(node(number).as_str()).behaviour.throws = throws;
+            }
+            Step::LateGrant(number, age) => cluster.grant_late(&node(number), age),
+            Step::LateWanted(number) => cluster.want_late(&node(number)),
             Step::Delay(number, ms) => {
                 let delay = Duration::from_millis(ms);
                 cluster.change_network(&node(number), |machine| machine.delay = delay);
@@ -273,6 +284,7 @@ impl History {
                 machine.is_deaf = false;
                 machine.is_mute = false;
                 machine.delay = Duration::from_millis(1);
+                machine.behaviour.throws = false;
                 machine.behaviour.failures.clear();
             });
             if cluster.machine(name.as_str()).agent.is_none() {
@@ -292,7 +304,9 @@ impl History {
         let limit = Duration::from_mins(35);
         cluster.run_until("everything serves", limit, VirtualCluster::is_healthy);
         cluster.run_for(Duration::from_secs(10));
-        assert!(cluster.is_healthy());
+        // A worker on which batches failed is restarted at most once a minute.
+        let limit = Duration::from_mins(2);
+        cluster.run_until("everything still serves", limit, VirtualCluster::is_healthy);
         let unanswered = cluster.invariants.unanswered();
         assert_eq!(unanswered, 0, "commands are not answered");
         self.serve();

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use packhorse_cluster::{Generation, ModelId, NodeName, Scheduling, WantedState};
+use packhorse_cluster::{ClusterId, Generation, ModelId, NodeName, Scheduling, WantedState};
 use packhorse_control::{Command, CommandError, Controller, RequestKey};
 
 use crate::{machine::Machine, store::Store};
@@ -21,6 +21,10 @@ pub(crate) struct Invariants {
     epoch: u64,
     /// The highest epoch of each agent's reconciler, and the number of the agent's starts.
     agents: BTreeMap<NodeName, (u64, u64)>,
+    /// The number of each agent's starts, and the version of the wanted state that it has applied since.
+    applied: BTreeMap<NodeName, (u64, (u64, u64))>,
+    /// The highest epoch that the agents of a folder have seen of a cluster.
+    fences: BTreeMap<(String, Option<ClusterId>), u64>,
     published: BTreeMap<NodeName, (u64, u64)>,
     serves: BTreeMap<ModelId, bool>,
     checks: usize,
@@ -159,7 +163,26 @@ impl Invariants {
                 return Err(format!("{used} are used of {memory} on {name}/{device}"));
             }
         }
+        let (folder, fence) = machine.fence();
+        let key = (folder.to_owned(), fence.cluster_id.clone());
+        let highest = self.fences.entry(key).or_default();
+        if fence.highest_epoch < *highest && !self.other_store {
+            return Err(format!(
+                "{name} has seen epoch {highest}, and obeys {}",
+                fence.highest_epoch
+            ));
+        }
+        *highest = fence.highest_epoch;
         if let Some(agent) = &machine.agent {
+            let applied = (machine.starts, agent.reconciler.applied());
+            let before = self.applied.insert(name.clone(), applied);
+            if before.is_some_and(|before| before.0 == applied.0 && before.1 > applied.1)
+                && !self.other_store
+            {
+                return Err(format!(
+                    "the agent of {name} applies {applied:?} after {before:?}"
+                ));
+            }
             let now = (machine.starts, agent.reconciler.epoch());
             let before = self.agents.insert(name.clone(), now);
             let goes_back = before.is_some_and(|before| before.0 == now.0 && before.1 > now.1);

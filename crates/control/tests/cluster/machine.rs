@@ -47,6 +47,8 @@ pub(crate) enum LoadFailure {
 pub(crate) struct WorkerBehaviour {
     pub(crate) load: Duration,
     pub(crate) measure: Duration,
+    /// True while the models throw on every batch here.
+    pub(crate) throws: bool,
     /// The models that cannot load on a device, by its name within the node.
     pub(crate) failures: BTreeMap<(ModelId, String), LoadFailure>,
 }
@@ -216,6 +218,11 @@ impl Machine {
         self.folder.fence = fence;
         agent.reconciler.handle(now, event);
         true
+    }
+
+    /// Returns the cluster that the agents of this folder obey, and the highest epoch that they have seen there.
+    pub(crate) fn fence(&self) -> (&str, &Fence) {
+        (&self.folder.instance, &self.folder.fence)
     }
 
     /// Returns the report that the agent would send now.

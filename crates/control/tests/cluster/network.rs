@@ -443,10 +443,9 @@ impl VirtualCluster {
             return;
         }
         let done = process.batches.pop_front().expect("it was begun");
-        let throws = done
-            .tags
-            .iter()
-            .any(|tag| self.clients.poison.contains(tag));
+        let mut tags = done.tags.iter();
+        let poisoned = tags.any(|tag| self.clients.poison.contains(tag));
+        let throws = poisoned || self.machines[node].behaviour.throws;
         if done
             .tags
             .iter()

@@ -119,6 +119,8 @@ pub(crate) struct Gateway {
     paused_until: Option<Time>,
     inbox: VecDeque<Event>,
     wanted: BTreeMap<NodeName, Arc<WantedState>>,
+    /// The wanted states that the present ones have replaced.
+    earlier: BTreeMap<NodeName, Arc<WantedState>>,
     calls: BTreeMap<RequestKey, Caller>,
     /// The time since which the gateway says that it is ready.
     pub(crate) ready_since: Option<Time>,
@@ -262,6 +264,7 @@ impl VirtualCluster {
             paused_until: None,
             inbox: VecDeque::new(),
             wanted: BTreeMap::new(),
+            earlier: BTreeMap::new(),
             calls: BTreeMap::new(),
             ready_since: None,
             sample: (self.now, Sample::default()),
@@ -367,7 +370,10 @@ impl VirtualCluster {
             }
             Effect::Publish(node, state) => {
                 self.invariants.published(&node, &state);
-                gateway.wanted.insert(node.clone(), state);
+                let earlier = gateway.wanted.insert(node.clone(), state);
+                if let Some(earlier) = earlier {
+                    gateway.earlier.insert(node.clone(), earlier);
+                }
                 self.deliver_wanted(&node);
             }
             Effect::Serve(change) => {
@@ -410,6 +416,43 @@ impl VirtualCluster {
                 }
             }
         }
+    }
+
+    /// Delivers a grant to an agent that a gateway gave so many starts ago, and that was on its way since then.
+    pub(crate) fn grant_late(&mut self, name: &NodeName, age: u64) {
+        let Some(gateway) = &self.gateway else {
+            return;
+        };
+        let (cluster, epoch) = (
+            gateway.controller.cluster_id().clone(),
+            gateway.controller.epoch(),
+        );
+        let now = self.now;
+        if let Some(machine) = self.machines.get_mut(name).filter(|m| m.agent.is_some()) {
+            let granted = machine.agent.as_ref().and_then(|agent| agent.granted);
+            machine.granted(now, &cluster, epoch.saturating_sub(age));
+            // The agent knows of the grant that it asked for.
+            if let Some(agent) = &mut machine.agent {
+                agent.granted = granted;
+            }
+        }
+        self.drive();
+    }
+
+    /// Delivers the wanted state to an agent that the present one has replaced, and that was on its way since then.
+    pub(crate) fn want_late(&mut self, name: &NodeName) {
+        let now = self.now;
+        let earlier = self.gateway.as_ref().and_then(|g| g.earlier.get(name));
+        let earlier = earlier.map(|state| WantedState::clone(state));
+        let machine = self.machines.get_mut(name);
+        if let Some(state) = earlier
+            && let Some(agent) = machine.and_then(|machine| machine.agent.as_mut())
+        {
+            let wanted = packhorse_reconcile::Event::Wanted(state);
+            agent.reconciler.handle(now, wanted);
+            self.run_agent(name);
+        }
+        self.drive();
     }
 
     // The data plane.
@@ -505,6 +548,7 @@ impl VirtualCluster {
         let behaviour = WorkerBehaviour {
             load: self.settings.load,
             measure: self.settings.measure,
+            throws: false,
             failures: BTreeMap::new(),
         };
         let machine = Machine::new(name, (0..devices).map(device).collect(), behaviour);
