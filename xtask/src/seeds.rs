@@ -117,7 +117,7 @@ fn plant(seeds: u64) -> anyhow::Result<()> {
         apply(&tree, patch, &["--reverse"])?;
     }
     let file = root().join("docs/benchmarks/seeds.md");
-    fs::write(&file, page(&speed, &found, &trace))
+    fs::write(&file, page(seeds, &speed, &found, &trace))
         .with_context(|| format!("write {}", file.display()))
 }
 
@@ -199,10 +199,10 @@ fn last_lines(printed: &str) -> String {
     lines[lines.len().saturating_sub(LINES)..].join("\n")
 }
 
-fn page(without: &str, bugs: &[Found], trace: &str) -> String {
+fn page(seeds: u64, without: &str, bugs: &[Found], trace: &str) -> String {
     let mut page = format!(
         "# A thousand histories of a cluster in virtual time\n\n\
-         Made by `cargo xtask seeds --planted`, with the development build on one core.\n\n\
+         Made by `cargo xtask seeds --planted --seeds {seeds}`, with the development build on one core.\n\n\
          The test lets a cluster of four nodes live through up to 60 random steps under load: registrations, removals, drains, killed, stopped and cut off \
          workers, agents, nodes and gateways, slow and failing stores, wiped folders, restored backups, requests on which models throw or workers die. The \
          controller, the engine, the links and the agents' reconcilers are the real ones; network, disk, processes and time are simulated. After every event \
