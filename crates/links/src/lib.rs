@@ -480,3 +480,6 @@ fn is_same_worker(now: &Target, before: &Target) -> bool {
         && one.compute_share == other.compute_share
         && (draining(now) || !draining(before))
 }
+
+#[cfg(test)]
+mod tests;

@@ -18,7 +18,7 @@ pub(crate) struct Connection(pub(crate) u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Tag(pub(crate) u64);
 
-/// What the data plane wants of the cluster around it.
+/// A wish of the data plane to the cluster around it.
 #[derive(Debug)]
 pub(crate) enum Output {
     /// Connects to the worker of a replica, and again after a loss, until the connection is closed.

@@ -128,7 +128,7 @@ pub(crate) struct Gateway {
     pub(crate) plans_made: usize,
 }
 
-/// Who waits for the result of a command.
+/// The one who waits for the result of a command.
 enum Caller {
     Admin,
     Lease(NodeName, u64),
