@@ -18,7 +18,9 @@ pub enum Shortfall {
     },
     /// Every batch takes longer than the SLO, alone on a whole device.
     #[error(
-        "no batch size meets the SLO of {slo:?}: a batch of {batch_size} takes {latency:?} on {kind}"
+        "no batch size meets the SLO of {}: a batch of {batch_size} takes {} on {kind}",
+        millis(slo),
+        millis(latency)
     )]
     BatchOverSlo {
         /// The model's SLO.
@@ -54,7 +56,7 @@ pub enum Shortfall {
     #[error("no device of a kind with coefficients has the memory for a batch within its SLO")]
     NoMemoryWithCoefficients,
     /// Every batch takes half of the SLO or longer, and the other half is for waiting.
-    #[error("no batch size takes less than half of the SLO of {slo:?}")]
+    #[error("no batch size takes less than half of the SLO of {}", millis(slo))]
     BatchOverHalfSlo {
         /// The model's SLO.
         slo: Duration,
@@ -63,7 +65,10 @@ pub enum Shortfall {
     #[error("no batch takes less than half of its SLO, even on a whole device")]
     WholeDeviceOverHalfSlo,
     /// Every batch takes half of the SLO or longer, or exceeds the memory of the devices.
-    #[error("no batch that a device has the memory for takes less than half of the SLO of {slo:?}")]
+    #[error(
+        "no batch that a device has the memory for takes less than half of the SLO of {}",
+        millis(slo)
+    )]
     NoBatchWithinHalfSlo {
         /// The model's SLO.
         slo: Duration,
@@ -75,8 +80,9 @@ pub enum Shortfall {
     NoMemoryWithinHalfSlo,
     /// A request takes longer than the SLO with the time on the network.
     #[error(
-        "with the way there and back a request takes {:.3} ms, over the SLO of {slo:?}",
-        latency * 1e3
+        "with the way there and back a request takes {:.3} ms, over the SLO of {}",
+        latency * 1e3,
+        millis(slo)
     )]
     RequestOverSlo {
         /// The least latency of a request, in seconds.
@@ -209,6 +215,13 @@ pub enum Shortfall {
     },
 }
 
+/// Returns a time in milliseconds with at most three decimals, such as 29.866 ms.
+fn millis(time: &Duration) -> String {
+    let text = format!("{:.3}", time.as_secs_f64() * 1e3);
+    let text = text.trim_end_matches('0').trim_end_matches('.');
+    format!("{text} ms")
+}
+
 fn joined(kinds: &[DeviceKind]) -> String {
     let kinds: Vec<&str> = kinds.iter().map(DeviceKind::as_str).collect();
     kinds.join(", ")
@@ -244,7 +257,7 @@ mod tests {
                     latency: Duration::from_micros(34_089),
                     kind: kind("V100"),
                 },
-                "no batch size meets the SLO of 5ms: a batch of 4 takes 34.089ms on V100",
+                "no batch size meets the SLO of 5 ms: a batch of 4 takes 34.089 ms on V100",
             ),
             (
                 Shortfall::MissingColumn {
@@ -272,7 +285,7 @@ mod tests {
             ),
             (
                 Shortfall::BatchOverHalfSlo { slo: SLO },
-                "no batch size takes less than half of the SLO of 5ms",
+                "no batch size takes less than half of the SLO of 5 ms",
             ),
             (
                 Shortfall::WholeDeviceOverHalfSlo,
@@ -280,7 +293,7 @@ mod tests {
             ),
             (
                 Shortfall::NoBatchWithinHalfSlo { slo: SLO },
-                "no batch that a device has the memory for takes less than half of the SLO of 5ms",
+                "no batch that a device has the memory for takes less than half of the SLO of 5 ms",
             ),
             (
                 Shortfall::NoMemoryWithinHalfSlo,
@@ -291,7 +304,7 @@ mod tests {
                     latency: 0.005_432_1,
                     slo: SLO,
                 },
-                "with the way there and back a request takes 5.432 ms, over the SLO of 5ms",
+                "with the way there and back a request takes 5.432 ms, over the SLO of 5 ms",
             ),
             (
                 Shortfall::TooManyReplicas {

@@ -93,8 +93,8 @@ fn models_that_no_cluster_serves_are_named_with_the_reason() {
     assert_eq!(
         said,
         "no cluster of up to 64 devices serves every model: \
-         bert:1 (no batch size meets the SLO of 20ms: a batch of 4 takes 34.089ms on V100); \
-         densenet121:1 (no batch size meets the SLO of 10ms: a batch of 8 takes 16.9234ms on V100)"
+         bert:1 (no batch size meets the SLO of 20 ms: a batch of 4 takes 34.089 ms on V100); \
+         densenet121:1 (no batch size meets the SLO of 10 ms: a batch of 8 takes 16.923 ms on V100)"
     );
     let nothing = v100s(0, &[("alexnet", 400.0, 200)]);
     assert_eq!(
