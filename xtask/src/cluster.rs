@@ -1,11 +1,11 @@
 //! A cluster of simulated devices on this machine: the real gateway, agents, workers and sockets.
 
 use std::{
-    collections::BTreeMap,
+    collections::BTreeSet,
     fmt::Write as _,
     fs,
     path::{Path, PathBuf},
-    process::{Command, Stdio},
+    process::Stdio,
 };
 
 use anyhow::{Context as _, ensure};
@@ -15,7 +15,7 @@ use crate::{
     local::{AgentFlags, Interrupt, LocalCluster, print_addresses},
     processes::stop_remains,
     setup,
-    workspace::{program, root},
+    workspace::root,
 };
 
 /// The kind of the simulated devices: that of the profiles.
@@ -89,11 +89,11 @@ fn serve(options: &Options, state_dir: &Path, interrupt: &Interrupt) -> anyhow::
     let mut models = models(&csv);
     for name in &options.models {
         ensure!(
-            models.contains_key(name),
+            models.contains(name),
             "--models: {name} has no profile in {PROFILES}"
         );
     }
-    models.retain(|name, _| options.models.is_empty() || options.models.contains(name));
+    models.retain(|name| options.models.is_empty() || options.models.contains(name));
     let agents: Vec<AgentFlags> = (0..options.nodes)
         .map(|number| {
             let node = format!("node-{number}");
@@ -106,7 +106,7 @@ fn serve(options: &Options, state_dir: &Path, interrupt: &Interrupt) -> anyhow::
     let artifact = state_dir.join("model.pt");
     fs::write(&artifact, "A simulated device reads no model.")?;
     println!("Registering {} models", models.len());
-    for name in models.keys() {
+    for name in &models {
         let tensor = |name: &str, size: u32| {
             let shape = [-1, i64::from(size)];
             json!([{"name": name, "datatype": "FP32", "shape": shape}])
@@ -120,25 +120,16 @@ fn serve(options: &Options, state_dir: &Path, interrupt: &Interrupt) -> anyhow::
         fs::write(&file, registration.to_string())?;
         cluster.register(name, &file, &artifact, Stdio::null())?;
     }
-    for name in models.keys() {
+    for name in &models {
         cluster.wait_until_ready(name)?;
     }
     print_addresses(&cluster.endpoints, state_dir);
     if let Some(seconds) = options.load {
         let scenario = state_dir.join("load.toml");
-        fs::write(&scenario, load(options, models.keys(), seconds))?;
+        fs::write(&scenario, load(options, &models, seconds))?;
         println!("\nSending the models' rates for {seconds} s");
-        let endpoints = &cluster.endpoints;
-        let mut bench = Command::new(program("packhorse")?);
-        bench
-            .arg("--url")
-            .arg(format!("http://{}", endpoints.inference))
-            .arg("--admin-url")
-            .arg(format!("http://{}", endpoints.admin))
-            .arg("--token-file")
-            .arg(state_dir.join("gateway/admin-token"))
-            .args(["bench", "--scenario"])
-            .arg(&scenario);
+        let mut bench = cluster.command()?;
+        bench.args(["bench", "--scenario"]).arg(&scenario);
         interrupt.run(&mut bench)?;
     }
     if options.once {
@@ -169,19 +160,18 @@ fn scaled(csv: &str, scale: f64) -> anyhow::Result<String> {
     Ok(text)
 }
 
-/// Returns the models of the profiles, with the number of their rows.
-fn models(csv: &str) -> BTreeMap<String, usize> {
-    let mut models = BTreeMap::new();
-    for line in csv.lines().skip(1) {
-        if let Some(name) = line.split(',').next().filter(|name| !name.is_empty()) {
-            *models.entry(name.to_owned()).or_default() += 1;
-        }
-    }
-    models
+/// Returns the models of the profiles.
+fn models(csv: &str) -> BTreeSet<String> {
+    let rows = csv.lines().skip(1);
+    let names = rows.filter_map(|row| row.split(',').next());
+    names
+        .filter(|name| !name.is_empty())
+        .map(str::to_owned)
+        .collect()
 }
 
 /// Returns the scenario of the load, which can be simulated, too.
-fn load<'a>(options: &Options, models: impl Iterator<Item = &'a String>, seconds: u32) -> String {
+fn load(options: &Options, models: &BTreeSet<String>, seconds: u32) -> String {
     let mut text = format!(
         "name = \"cluster\"\nprofiles = [\"profiles.csv\"]\n\n[[devices]]\nkind = \"{KIND}\"\ncount = {}\ngpus_per_node = {}\n",
         options.nodes * options.gpus,
@@ -210,6 +200,6 @@ mod tests {
         let expected =
             "model,batch_size,latency_ms,latency_p99_ms,memory_mib\na,2,15,,7\nb,4,20,30,8\n";
         assert_eq!(scaled(csv, 10.0).unwrap(), expected);
-        assert_eq!(models(csv).into_keys().collect::<Vec<_>>(), ["a", "b"]);
+        assert_eq!(models(csv).into_iter().collect::<Vec<_>>(), ["a", "b"]);
     }
 }

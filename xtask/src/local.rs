@@ -186,20 +186,11 @@ impl LocalCluster {
         artifact: &Path,
         output: Stdio,
     ) -> anyhow::Result<()> {
-        let Endpoints {
-            inference, admin, ..
-        } = self.endpoints;
-        if !index(inference)?.iter().any(|entry| entry.name == name) {
-            let mut register = Command::new(program("packhorse")?);
-            register.args([
-                "--url",
-                &format!("http://{inference}"),
-                "--admin-url",
-                &format!("http://{admin}"),
-            ]);
-            register
-                .arg("--token-file")
-                .arg(self.state_dir.join("gateway/admin-token"));
+        if !index(self.endpoints.inference)?
+            .iter()
+            .any(|entry| entry.name == name)
+        {
+            let mut register = self.command()?;
             register
                 .args(["model", "register"])
                 .arg(registration)
@@ -209,6 +200,20 @@ impl LocalCluster {
             self.interrupt.run(&mut register)?;
         }
         Ok(())
+    }
+
+    /// Returns the command `packhorse` with the addresses and the token of this cluster.
+    pub(crate) fn command(&self) -> anyhow::Result<Command> {
+        let Endpoints {
+            inference, admin, ..
+        } = self.endpoints;
+        let mut command = Command::new(program("packhorse")?);
+        command
+            .args(["--url", &format!("http://{inference}")])
+            .args(["--admin-url", &format!("http://{admin}")])
+            .arg("--token-file")
+            .arg(self.state_dir.join("gateway/admin-token"));
+        Ok(command)
     }
 
     /// Waits until a model is ready.
