@@ -18,6 +18,7 @@ mod report;
 mod run_trace;
 mod scenario;
 mod simulation;
+mod timeline;
 mod trace;
 
 use packhorse_cluster::{PlannedReplica, Time};
@@ -26,7 +27,7 @@ pub use arrival_schedule::{ArrivalSchedule, ArrivalScheduleError};
 pub use bench_counters::BenchCounters;
 pub use csv_report::reports_to_csv;
 pub use curves::Curves;
-pub use options::{DispatchOptions, Estimate, Recorded, Replanning, RunOptions};
+pub use options::{DispatchOptions, Estimate, PlanningMoments, Recorded, Replanning, RunOptions};
 pub use packhorse_serving::DeadlineOptions;
 pub use polish::{PolishedPlan, polish};
 pub use rate::Rate;
@@ -39,6 +40,7 @@ pub use scenario::{
     Arrivals, Fault, FaultKind, Scenario, ScenarioError, SimulationSettings, Workload,
 };
 pub use simulation::SimulateError;
+pub use timeline::{RequestEnd, Timeline};
 pub use trace::TraceError;
 
 /// Runs the replicas of a plan in a scenario until every request has ended. `plan` becomes a part of the report; `progress` is
@@ -77,7 +79,7 @@ pub fn simulate_replanning<'a>(
     let options = RunOptions {
         dispatch: dispatch.into(),
         replanning: Some(replanning),
-        trace: None,
+        ..RunOptions::default()
     };
     simulate_with(scenario, plan, replicas, seed, options, progress)
 }

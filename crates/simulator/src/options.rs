@@ -9,7 +9,7 @@ use packhorse_control::{
 };
 use packhorse_serving::DeadlineOptions;
 
-use crate::run_trace::RunTrace;
+use crate::{run_trace::RunTrace, timeline::Timeline};
 
 /// The dispatch discipline of a run, and its options.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -29,6 +29,9 @@ impl From<Discipline> for DispatchOptions {
     }
 }
 
+/// The time between two samples of the gateway.
+const GATEWAY_SAMPLES: Duration = Duration::from_secs(5);
+
 /// The options of a run.
 #[derive(Default)]
 pub struct RunOptions<'a> {
@@ -38,15 +41,30 @@ pub struct RunOptions<'a> {
     pub replanning: Option<Replanning<'a>>,
     /// Gets the requests and batches over time; `None` to keep none.
     pub trace: Option<&'a mut RunTrace>,
+    /// Gets the numbers of requests over time; `None` to keep none.
+    pub timeline: Option<&'a mut Timeline>,
 }
 
 /// Estimates the goodput of replicas for a problem, with one forecast per model in its order.
 pub type Estimate = fn(&Problem, &[PlannedReplica]) -> Vec<ModelForecast>;
 
+/// The moments at which the policy is asked for a new plan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PlanningMoments {
+    /// At a fixed interval.
+    Interval,
+    /// When the gateway would ask: when models, nodes or devices change, and when rates or batch times are away from those that the
+    /// plan assumes.
+    Changes,
+}
+
 /// A policy that makes new plans during a run, from what was observed in it.
 pub struct Replanning<'a> {
-    /// The simulated time between two plans; above zero.
+    /// The simulated time between two samples of the data plane's counts, and between two plans if they are made at an interval; above
+    /// zero.
     pub every: Duration,
+    /// The moments of planning.
+    pub moments: PlanningMoments,
     /// The estimate by which a new plan must be worth the cost of moving to it, as in the gateway. Without it every new plan is
     /// adopted.
     pub estimate: Option<Estimate>,
@@ -71,11 +89,24 @@ impl<'a> Replanning<'a> {
     ) -> Self {
         Self {
             every,
+            moments: PlanningMoments::Interval,
             estimate,
             policy,
             rate_mode: RateMode::Measured,
             foresight: None,
             recorder: None,
+        }
+    }
+
+    /// Returns replanning as the gateway does it: at changes, with the larger of the declared and the measured rates.
+    pub fn at_changes(
+        estimate: Estimate,
+        policy: &'a mut dyn FnMut(&Problem) -> Option<Plan>,
+    ) -> Self {
+        Self {
+            moments: PlanningMoments::Changes,
+            rate_mode: RateMode::Max,
+            ..Self::new(GATEWAY_SAMPLES, Some(estimate), policy)
         }
     }
 }

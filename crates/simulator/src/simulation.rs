@@ -3,12 +3,14 @@
 //! The loop is that of the gateway's driver, with an event queue in the place of sockets: it passes events to the engine and executes
 //! the engine's actions. Events of the same time are handled in the order in which they were scheduled.
 
+mod admin;
 mod agents;
 mod control;
 mod event;
 mod faults;
 mod keys;
 mod numbered_queue;
+mod outage;
 mod replica;
 mod run;
 mod world;

@@ -115,7 +115,7 @@ pub(super) fn place(
 ) -> anyhow::Result<PlanningOutcome> {
     let problem = Problem {
         discipline,
-        ..scenario.problem.clone()
+        ..scenario.problem_at_start()
     };
     let options = planning_options(scenario, options)?;
     let entry = name.entry()?;

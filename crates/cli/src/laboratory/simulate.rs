@@ -7,14 +7,14 @@ use std::{
     time::Duration,
 };
 
-use anyhow::{Context as _, ensure};
+use anyhow::{Context as _, bail, ensure};
 
 use indicatif::ProgressBar;
 use packhorse_cluster::{Discipline, PlannedReplica, Time};
 use packhorse_figures::runs;
 use packhorse_simulator::{
     DispatchOptions, Estimate, PlanReport, Replanning, Report, RunOptions, RunTrace, Scenario,
-    Totals, reports_to_csv, simulate_with,
+    Timeline, Totals, reports_to_csv, simulate_with,
 };
 
 use super::{
@@ -24,6 +24,7 @@ use super::{
 };
 use crate::{
     context::Context,
+    files::write_file,
     output::{self, format_number},
     policy_options::PolicyOptionArgs,
 };
@@ -39,9 +40,13 @@ can be below the goodput.
 --csv prints one header, and for each run a row per model and a row for the sums, whose model is \
 (total). The cell of an unknown value is empty.
 
-With --replan-every the first plan is for the scenario's rates. A new plan starts its replicas beside \
-the old ones if memory allows; each is ready after its model's load_ms. Replicas of both plans keep \
-running. Rates are measured; a new plan is adopted where its gain is worth the cost of moving to it.
+With --replan the control plane of the gateway runs, too: it measures rates, notices lost nodes, and asks \
+the policy for a new plan when the gateway would; --replan-every asks at an interval. The first plan is \
+for the scenario's rates, or that of --plan. A new plan starts its replicas beside the old ones if memory \
+allows; each is ready after its model's load_ms. Replicas of both plans keep running. A new plan is \
+adopted where its gain is worth the cost of moving to it.
+
+--timeline writes the requests that came due in each second, by model and by what became of them.
 
 Examples:
   packhorse simulate --scenario thesis.toml --policy usher
@@ -50,6 +55,7 @@ Examples:
   packhorse simulate --scenario thesis.toml --policy usher --policy first-fit --csv > runs.csv
   packhorse simulate --scenario scenarios/thesis/6.10-gpus-4.toml --polish 8
   packhorse simulate --scenario scenarios/ramp/evening.toml --policy nexus --replan-every 2
+  packhorse simulate --scenario scenarios/ramp/evening.toml --replan --timeline evening.csv
   packhorse simulate --scenario scenarios/thesis/6.10-gpus-4.toml --trace run.json --trace-length 5
   packhorse simulate --scenario thesis.toml --policy usher --policy ao-milp --plot runs.svg")]
 pub(crate) struct SimulateArgs {
@@ -64,8 +70,9 @@ pub(crate) struct SimulateArgs {
     /// Improve each plan by simulating its K best changes, round after round, with a load of its own
     #[arg(long, value_name = "K", value_parser = scenario::parse_polish)]
     polish: Option<usize>,
-    /// Run this plan, in the form that `packhorse plan --json` prints, in place of a policy's
-    #[arg(long, value_name = "FILE", conflicts_with = "policy")]
+    /// Run this plan, in the form that `packhorse plan --json` prints, in place of a policy's; with --replan
+    /// the policy makes the later ones
+    #[arg(long, value_name = "FILE")]
     plan: Option<PathBuf>,
     /// Dispatch discipline; may be repeated
     #[arg(long, value_name = "DISCIPLINE", default_value = "deadline")]
@@ -74,8 +81,15 @@ pub(crate) struct SimulateArgs {
     #[arg(long, value_name = "N", default_value = "1")]
     seed: Vec<u64>,
     /// Let the policy plan again every S simulated seconds, from the observed rates and slowdowns
-    #[arg(long, value_name = "S", value_parser = parse_period, conflicts_with = "plan")]
+    #[arg(long, value_name = "S", value_parser = parse_period)]
     replan_every: Option<Duration>,
+    /// Let the policy plan again when the gateway would ask it: when nodes or models come or go, or rates or
+    /// batch times change
+    #[arg(long, conflicts_with = "replan_every")]
+    replan: bool,
+    /// Write the numbers of requests by second, model and outcome of a single run into this file, as CSV
+    #[arg(long, value_name = "FILE")]
+    timeline: Option<PathBuf>,
     /// Print results as CSV
     #[arg(long, conflicts_with = "json")]
     csv: bool,
@@ -99,8 +113,8 @@ fn parse_period(text: &str) -> Result<Duration, String> {
 
 /// A plan with a discipline.
 struct Trial<'a> {
-    /// The policy of the plan; `None` for a plan from a file.
-    policy: Option<&'a PolicyName>,
+    /// The policy of the plan, or of those that follow one from a file.
+    policy: &'a PolicyName,
     plan: PlanReport,
     replicas: Vec<PlannedReplica>,
     discipline: Discipline,
@@ -112,10 +126,15 @@ impl SimulateArgs {
         let mut reports = Vec::new();
         let trials = self.trials(&scenario)?;
         let runs = trials.len() * self.seed.len();
-        ensure!(
-            self.trace.is_none() || runs == 1,
-            "--trace: expected a single run; the policies, disciplines and seeds make {runs}"
-        );
+        for (flag, given) in [
+            ("--trace", self.trace.is_some()),
+            ("--timeline", self.timeline.is_some()),
+        ] {
+            ensure!(
+                !given || runs == 1,
+                "{flag}: expected a single run; the policies, disciplines and seeds make {runs}"
+            );
+        }
         for trial in trials {
             for &seed in &self.seed {
                 reports.push(self.simulate(&scenario, &trial, seed)?);
@@ -141,8 +160,11 @@ impl SimulateArgs {
         if let Some(path) = &self.plan {
             let replicas = scenario::read_plan(scenario, path)?;
             let report = PlanReport::from_replicas(scenario, &replicas);
+            let [policy] = self.policy.as_slice() else {
+                bail!("--policy: expected one policy beside --plan");
+            };
             trials.extend(self.discipline.iter().map(|discipline| Trial {
-                policy: None,
+                policy,
                 plan: report.clone(),
                 replicas: replicas.clone(),
                 discipline: *discipline,
@@ -154,7 +176,7 @@ impl SimulateArgs {
                 let (replicas, plan) =
                     scenario::plan(scenario, policy, &self.options, discipline, self.polish)?;
                 trials.push(Trial {
-                    policy: Some(policy),
+                    policy,
                     plan,
                     replicas,
                     discipline,
@@ -178,26 +200,33 @@ impl SimulateArgs {
         let bar = ProgressBar::new(u64::try_from(length.as_millis())?);
         let mut progress = |now: Time| bar.set_position(now.as_nanos() / 1_000_000);
         let mut planner;
-        let replanning = match (self.replan_every, policy) {
-            (Some(every), Some(policy)) => {
-                planner = scenario::replanner(scenario, policy, &self.options)?;
-                let estimate = Some(packhorse_placement::estimate as Estimate);
-                Some(Replanning::new(every, estimate, &mut planner))
-            }
-            _ => None,
+        let estimate = packhorse_placement::estimate as Estimate;
+        let replanning = if self.replan || self.replan_every.is_some() {
+            planner = scenario::replanner(scenario, policy, &self.options)?;
+            Some(match self.replan_every {
+                Some(every) => Replanning::new(every, Some(estimate), &mut planner),
+                None => Replanning::at_changes(estimate, &mut planner),
+            })
+        } else {
+            None
         };
         let from = Time::ZERO + simulation.warmup;
         let mut trace = RunTrace::new(from, from + self.trace_length);
+        let mut timeline = Timeline::default();
         let options = RunOptions {
             dispatch: DispatchOptions::from(discipline),
             replanning,
             trace: self.trace.is_some().then_some(&mut trace),
+            timeline: self.timeline.is_some().then_some(&mut timeline),
         };
         let report = simulate_with(scenario, plan, replicas, seed, options, &mut progress);
         bar.finish_and_clear();
         let report = report?;
         if let Some(file) = &self.trace {
             write_trace(file, trace, scenario)?;
+        }
+        if let Some(file) = &self.timeline {
+            write_file(file, timeline.to_csv(scenario).as_bytes())?;
         }
         Ok(report)
     }

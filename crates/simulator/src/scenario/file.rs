@@ -101,20 +101,26 @@ pub(super) enum ArrivalsEntry {
 pub(super) struct FaultEntry {
     pub(super) at_s: f64,
     pub(super) kind: FaultKindEntry,
-    pub(super) for_s: f64,
+    pub(super) for_s: Option<f64>,
     pub(super) device: Option<usize>,
     pub(super) node: Option<usize>,
+    pub(super) model: Option<String>,
     pub(super) factor: Option<f64>,
     pub(super) delay_ms: Option<f64>,
 }
 
-#[derive(Clone, Copy, Deserialize)]
+#[derive(Clone, Copy, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum FaultKindEntry {
     WorkerDies,
     SlowWorker,
     NetworkDelay,
     NodeLost,
+    AgentDies,
+    GatewayDies,
+    NodeDrained,
+    ModelAdded,
+    ModelRemoved,
 }
 
 mod defaults {

@@ -3,14 +3,15 @@
 //! [`Scenario::parse`] reads the TOML. Every number is checked against its range, and an error names the field and the range.
 //! A closure returns the text of the files that a scenario names, so that nothing here reads a disk.
 
+mod fault;
 mod file;
 
-use std::{collections::BTreeSet, time::Duration};
+use std::time::Duration;
 
 use packhorse_cluster::{
-    ByteCount, Conditions, DemandedModel, Device, DeviceIndex, DeviceKind, DeviceObservation,
-    IdError, ModelId, ModelIndex, NetworkModel, NodeName, Problem, ProblemError, ProfileError,
-    ProfileTable, Program, RequestsPerSecond, Time, known_cost_per_hour, known_kind,
+    ByteCount, Conditions, DemandedModel, Device, DeviceKind, DeviceObservation, IdError, ModelId,
+    ModelIndex, NetworkModel, NodeName, Problem, ProblemError, ProfileError, ProfileTable, Program,
+    RequestsPerSecond, Time, known_cost_per_hour, known_kind,
 };
 use packhorse_contention::{Interference, PairTable};
 
@@ -18,10 +19,9 @@ use crate::{
     rate::Rate,
     trace::{self, TraceError},
 };
-use file::{
-    ArrivalsEntry, DeviceGroup, FaultEntry, FaultKindEntry, ModelEntry, ScenarioFile,
-    SimulationEntry,
-};
+pub use fault::{Fault, FaultKind};
+use fault::{check_added_models, parse_fault};
+use file::{ArrivalsEntry, DeviceGroup, ModelEntry, ScenarioFile, SimulationEntry};
 
 /// A placement problem, and the simulation in which its plan runs.
 #[derive(Clone, Debug, PartialEq)]
@@ -108,30 +108,6 @@ impl Arrivals {
             Self::Trace(arrivals) => trace::gap_variation(arrivals),
         }
     }
-}
-
-/// A fault that lasts for a time.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Fault {
-    /// The time at which the fault begins.
-    pub at: Time,
-    /// The time from its begin to its end.
-    pub duration: Duration,
-    /// The kind of the fault.
-    pub kind: FaultKind,
-}
-
-/// The kind of a fault.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum FaultKind {
-    /// The workers of a device die, and their connections break at once; they are back when the fault ends.
-    WorkerDies(DeviceIndex),
-    /// Batches on a device take this many times as long.
-    SlowWorker(DeviceIndex, f64),
-    /// Every message between gateway and workers takes this much longer.
-    NetworkDelay(Duration),
-    /// The devices of a node, counted from 0 in the scenario's order, do not answer. The gateway notices at the end of the lease.
-    NodeLost(usize),
 }
 
 /// The reason why a scenario cannot be read.
@@ -265,6 +241,24 @@ impl Scenario {
         requests / seconds
     }
 
+    /// Returns true if a model is registered only during the run.
+    pub fn is_added_later(&self, model: ModelIndex) -> bool {
+        let added = FaultKind::ModelAdded(model);
+        let mut faults = self.simulation.faults.iter();
+        faults.any(|fault| fault.kind == added)
+    }
+
+    /// Returns the problem at the start of the run: without the models that are added later, which are the last ones.
+    pub fn problem_at_start(&self) -> Problem {
+        let mut problem = self.problem.clone();
+        let mut number = 0;
+        problem.models.retain(|_| {
+            number += 1;
+            !self.is_added_later(ModelIndex(number - 1))
+        });
+        problem
+    }
+
     /// Reads the TOML of a scenario. `load` returns the text of a file that the scenario names, by its path there (relative to the
     /// scenario's own file), or the reason why it cannot be read.
     ///
@@ -308,7 +302,12 @@ impl Scenario {
         }
         let ids: Vec<&ModelId> = models.iter().map(|model| &model.id).collect();
         let arrivals = parse_arrivals(&file.simulation.arrivals, &ids, &mut workloads, &mut load)?;
-        let simulation = parse_settings(&file.simulation, arrivals, &devices)?;
+        let simulation = {
+            let names = file.models.iter().map(|entry| entry.name.as_str());
+            let slos = models.iter().map(|model| model.slo);
+            let rows: Vec<_> = names.zip(slos).collect();
+            parse_settings(&file.simulation, arrivals, &devices, &rows)?
+        };
         for (i, model) in models.iter().enumerate() {
             if simulation.window < model.slo {
                 let problem = format!(
@@ -576,6 +575,7 @@ fn parse_settings(
     entry: &SimulationEntry,
     arrivals: Arrivals,
     devices: &[Device],
+    models: &[(&str, Duration)],
 ) -> Result<SimulationSettings, ScenarioError> {
     let interference = Interference::new(entry.mps_exponent, entry.extra_slowdown)
         .or_else(|e| field_error("simulation", e.to_string()))?;
@@ -587,8 +587,9 @@ fn parse_settings(
         .faults
         .iter()
         .enumerate()
-        .map(|(i, entry)| parse_fault(i, entry, devices))
-        .collect::<Result<_, _>>()?;
+        .map(|(i, entry)| parse_fault(i, entry, devices, models))
+        .collect::<Result<Vec<_>, _>>()?;
+    check_added_models(&faults, models.len())?;
     Ok(SimulationSettings {
         warmup: duration("simulation.warmup_s", entry.warmup_s, S)?,
         window,
@@ -610,70 +611,6 @@ fn parse_settings(
         interference,
         arrivals,
         faults,
-    })
-}
-
-fn parse_fault(i: usize, entry: &FaultEntry, devices: &[Device]) -> Result<Fault, ScenarioError> {
-    let at = |key: &str| format!("simulation.faults[{i}].{key}");
-    let check_key = |key: &str, given: bool, required: bool| match (given, required) {
-        (true, false) => field_error(at(key), "not a key of this kind of fault"),
-        (false, true) => field_error(at(key), "required for this kind of fault"),
-        _ => Ok(()),
-    };
-    let on_device = matches!(
-        entry.kind,
-        FaultKindEntry::WorkerDies | FaultKindEntry::SlowWorker
-    );
-    check_key("device", entry.device.is_some(), on_device)?;
-    check_key(
-        "factor",
-        entry.factor.is_some(),
-        matches!(entry.kind, FaultKindEntry::SlowWorker),
-    )?;
-    check_key(
-        "delay_ms",
-        entry.delay_ms.is_some(),
-        matches!(entry.kind, FaultKindEntry::NetworkDelay),
-    )?;
-    check_key(
-        "node",
-        entry.node.is_some(),
-        matches!(entry.kind, FaultKindEntry::NodeLost),
-    )?;
-    let device = DeviceIndex(entry.device.unwrap_or_default());
-    if device.0 >= devices.len() {
-        return field_error(
-            at("device"),
-            format!("expected below {}, the number of devices", devices.len()),
-        );
-    }
-    let kind = match entry.kind {
-        FaultKindEntry::WorkerDies => FaultKind::WorkerDies(device),
-        FaultKindEntry::SlowWorker => FaultKind::SlowWorker(
-            device,
-            positive(at("factor"), entry.factor.unwrap_or_default(), 1e3)?,
-        ),
-        FaultKindEntry::NetworkDelay => FaultKind::NetworkDelay(duration(
-            at("delay_ms"),
-            entry.delay_ms.unwrap_or_default(),
-            MS,
-        )?),
-        FaultKindEntry::NodeLost => {
-            let node = entry.node.unwrap_or_default();
-            let nodes: BTreeSet<&NodeName> = devices.iter().map(|device| &device.node).collect();
-            if node >= nodes.len() {
-                return field_error(
-                    at("node"),
-                    format!("expected below {}, the number of nodes", nodes.len()),
-                );
-            }
-            FaultKind::NodeLost(node)
-        }
-    };
-    Ok(Fault {
-        at: Time::ZERO + duration(at("at_s"), entry.at_s, S)?,
-        duration: duration(at("for_s"), entry.for_s, S)?,
-        kind,
     })
 }
 

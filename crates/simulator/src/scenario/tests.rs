@@ -1,5 +1,7 @@
 use packhorse_cluster::ModelIndex;
 
+use packhorse_cluster::DeviceIndex;
+
 use super::*;
 
 const HEAD: &str = r#"
@@ -121,6 +123,10 @@ fn every_key_of_the_format_is_read() {
             {{ at_s = 1, kind = "slow-worker", device = 0, factor = 2.5, for_s = 1 }},
             {{ at_s = 1, kind = "network-delay", delay_ms = 5, for_s = 1 }},
             {{ at_s = 1, kind = "node-lost", node = 1, for_s = 1 }},
+            {{ at_s = 1, kind = "agent-dies", node = 0, for_s = 1 }},
+            {{ at_s = 1, kind = "gateway-dies", for_s = 1 }},
+            {{ at_s = 1, kind = "node-drained", node = 1, for_s = 1 }},
+            {{ at_s = 1, kind = "model-removed", model = "a" }},
         ]"#
     );
     let scenario = parse(&text).unwrap();
@@ -156,7 +162,16 @@ fn every_key_of_the_format_is_read() {
         FaultKind::SlowWorker(DeviceIndex(0), 2.5),
         FaultKind::NetworkDelay(Duration::from_millis(5)),
         FaultKind::NodeLost(1),
+        FaultKind::AgentDies(0),
+        FaultKind::GatewayDies,
+        FaultKind::NodeDrained(1),
+        FaultKind::ModelRemoved(ModelIndex(0)),
     ];
+    // The clients of a removed model have the time of its SLO.
+    assert_eq!(
+        scenario.simulation.faults[7].duration,
+        scenario.problem.models[0].slo
+    );
     assert_eq!(kinds, expected);
 }
 
@@ -265,6 +280,18 @@ fn bad_scenarios_are_refused_with_field_and_range() {
         (
             with("faults = [{ at_s = 1, kind = \"node-lost\", node = 0, factor = 2, for_s = 1 }]"),
             "factor: not a key",
+        ),
+        (
+            with("faults = [{ at_s = 1, kind = \"gateway-dies\" }]"),
+            "faults[0].for_s: required",
+        ),
+        (
+            with("faults = [{ at_s = 1, kind = \"model-removed\", model = \"vgg\" }]"),
+            "faults[0].model: no model is named \"vgg\"",
+        ),
+        (
+            with("faults = [{ at_s = 1, kind = \"model-added\", model = \"a\" }]"),
+            "behind at least one other",
         ),
     ] {
         let message = error(&text);

@@ -28,7 +28,7 @@ use crate::FaultKind;
 /// The address in the status of each worker. Nothing connects to it.
 const ADDRESS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9);
 
-impl Simulation<'_> {
+impl<'a> Simulation<'a> {
     /// Has the nodes join, and the replicas of the first plan serve.
     pub(super) fn start_control(&mut self) {
         let Some(control) = &self.control else {
@@ -42,6 +42,9 @@ impl Simulation<'_> {
 
     /// Carries out what the control plane wants, until there is nothing to do.
     pub(super) fn drive_control(&mut self, now: Time) {
+        if self.outage.is_some() {
+            return;
+        }
         let Some(mut control) = self.control.take() else {
             return;
         };
@@ -136,7 +139,7 @@ impl Simulation<'_> {
 
     /// Tells the control plane that the state of the link to a replica changed.
     pub(super) fn link_changed(&mut self, now: Time, replica: usize) {
-        let Some(mut control) = self.control.take() else {
+        let Some(mut control) = self.reachable_control() else {
             return;
         };
         let mut started = control.started.iter();
@@ -151,7 +154,11 @@ impl Simulation<'_> {
 
     /// Has the agent of a node renew its lease and report, if it reaches the gateway.
     pub(super) fn agent_renews(&mut self, now: Time, index: usize) {
-        let Some(mut control) = self.control.take() else {
+        let next = now + LEASE / 3;
+        if next < self.counters.window_end() {
+            self.schedule(next, SimEvent::AgentRenews(index));
+        }
+        let Some(mut control) = self.reachable_control() else {
             return;
         };
         let name = control.nodes.keys().nth(index).cloned();
@@ -169,14 +176,16 @@ impl Simulation<'_> {
             self.send_report(now, &mut control, &name);
         }
         self.control = Some(control);
-        let next = now + LEASE / 3;
-        if next < self.counters.window_end() {
-            self.schedule(next, SimEvent::AgentRenews(index));
-        }
+    }
+
+    /// Takes the control plane out of the simulation, unless its gateway is dead.
+    fn reachable_control(&mut self) -> Option<Control<'a>> {
+        self.control.take_if(|_| self.outage.is_none())
     }
 
     /// Makes the agent of a node silent, or heard again.
-    pub(super) fn set_silent(&mut self, now: Time, node: &NodeName, silent: bool) {
+    pub(super) fn set_silent(&mut self, now: Time, node: usize, silent: bool) {
+        let node = &self.node(node);
         let Some(control) = &mut self.control else {
             return;
         };
@@ -191,7 +200,7 @@ impl Simulation<'_> {
 
     /// Has the agent of a device's node report.
     pub(super) fn report_device(&mut self, now: Time, device: usize) {
-        let Some(mut control) = self.control.take() else {
+        let Some(mut control) = self.reachable_control() else {
             return;
         };
         let node = self.scenario.problem.devices[device].node.clone();

@@ -4,17 +4,18 @@
 //! reports at once, a store that stores at once, and a policy whose calls take no simulated time. The messages take none either. A
 //! worker that starts is ready after its model's load time.
 //!
-//! At the interval of the run, the data plane's counts are sampled and the policy is called. It gets the problem as the gateway would
+//! At the interval of the run, the data plane's counts are sampled and the policy is called, or, at changes, when the controller asks for
+//! a plan. It gets the problem as the gateway would
 //! see it: without the devices of nodes whose lease has ended, with the measured rates, with the current plan, and with the
 //! observations of devices.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use packhorse_cluster::{
-    ArtifactDigest, DemandedModel, Device, DeviceId, DeviceIndex, DeviceReport, Discipline,
-    Generation, ModelForecast, ModelId, ModelIndex, ModelSpec, NodeName, Plan, PlannedReplica,
-    Problem, Program, RateMode, Replica, ReplicaId, ReplicaPhase, RequestsPerSecond, Scheduling,
-    Time, WantedState,
+    ArtifactDigest, Datatype, DemandedModel, Device, DeviceId, DeviceIndex, DeviceReport, Dim,
+    Discipline, Generation, ModelForecast, ModelId, ModelIndex, ModelSpec, NodeName, Plan,
+    PlannedReplica, Problem, Program, RateMode, Replica, ReplicaId, ReplicaPhase,
+    RequestsPerSecond, Scheduling, TensorSpec, Time, WantedState,
 };
 use packhorse_control::{
     Assumptions, Command, Comparison, ComputedWork, Config, Controller, Event, PlanningInput,
@@ -24,7 +25,7 @@ use packhorse_control::{
 
 use crate::{
     Scenario,
-    options::{Estimate, Recorded, Replanning},
+    options::{Estimate, PlanningMoments, Recorded, Replanning},
     report::ReplanningReport,
 };
 
@@ -105,9 +106,14 @@ impl<'a> Control<'a> {
                 .expect("a valid identity"),
             epoch: EPOCH,
             models: problem
-                .models
-                .iter()
-                .map(|model| model_record(scenario, model, replanning.rate_mode))
+                .models()
+                .filter(|(index, _)| !scenario.is_added_later(*index))
+                .map(|(_, model)| ModelRecord {
+                    spec: model_spec(scenario, model, replanning.rate_mode),
+                    artifact_bytes: 0,
+                    failure: None,
+                    after_plan: Generation(0),
+                })
                 .collect(),
             splits: Vec::new(),
             nodes: nodes
@@ -224,8 +230,10 @@ impl<'a> Control<'a> {
             policy: input.policy.clone(),
             error: "it returned none".to_owned(),
         };
-        if now < Time::ZERO + self.replanning.every || now >= self.until {
-            // The plan at the start of the run was made before it, and after its last arrival the policy is not called.
+        let is_first = self.replanning.moments == PlanningMoments::Interval
+            && now < Time::ZERO + self.replanning.every;
+        if is_first || now >= self.until {
+            // The plan of the first interval was made before the run, and after its last arrival the policy is not called.
             return Ok(solution(
                 current_plan(&input.problem, self.replanning.estimate),
                 None,
@@ -291,7 +299,10 @@ fn config(scenario: &Scenario, replanning: &Replanning<'_>) -> Config {
         lease: LEASE,
         profile_time_limit: Duration::ZERO,
         sample_period: replanning.every,
-        replan_interval: Some(replanning.every),
+        replan_interval: match replanning.moments {
+            PlanningMoments::Interval => Some(replanning.every),
+            PlanningMoments::Changes => None,
+        },
         default_policy: "simulated".to_owned(),
         assumptions: Assumptions {
             network: problem.network,
@@ -308,18 +319,18 @@ fn config(scenario: &Scenario, replanning: &Replanning<'_>) -> Config {
     }
 }
 
-fn model_record(scenario: &Scenario, model: &DemandedModel, rate_mode: RateMode) -> ModelRecord {
-    ModelRecord {
-        spec: ModelSpec {
-            program: program(model),
-            slo: model.slo,
-            rate: reachable_rate(scenario, model.rate),
-            rate_mode,
-            queue_limit: None,
-        },
-        artifact_bytes: 0,
-        failure: None,
-        after_plan: Generation(0),
+/// Returns a model as an admin registers it.
+pub(super) fn model_spec(
+    scenario: &Scenario,
+    model: &DemandedModel,
+    rate_mode: RateMode,
+) -> ModelSpec {
+    ModelSpec {
+        program: program(model),
+        slo: model.slo,
+        rate: reachable_rate(scenario, model.rate),
+        rate_mode,
+        queue_limit: None,
     }
 }
 
@@ -328,8 +339,19 @@ fn program(model: &DemandedModel) -> Program {
         model: model.id.clone(),
         artifact: ArtifactDigest::from_sha256([0; 32]),
         max_batch_size: model.max_batch_size,
-        inputs: Vec::new(),
-        outputs: Vec::new(),
+        inputs: vec![tensor("x")],
+        outputs: vec![tensor("y")],
+    }
+}
+
+/// Returns a tensor of a model. Nothing in a simulation depends on it.
+fn tensor(name: &str) -> TensorSpec {
+    TensorSpec {
+        name: name.to_owned(),
+        datatype: Datatype::Fp32,
+        shape: vec![Dim::Any, Dim::Fixed(1)],
+        pad: None,
+        max_shape: None,
     }
 }
 

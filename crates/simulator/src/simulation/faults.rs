@@ -2,13 +2,17 @@
 
 use std::time::Duration;
 
-use packhorse_cluster::{NodeName, Time};
+use packhorse_cluster::{NodeName, Scheduling, Time};
 use packhorse_control::LinkState;
 use packhorse_serving::Event;
 use packhorse_trace::Batch;
 
 use super::{
-    control::LEASE, event::SimEvent, keys::replica_key, replica::WorkerState, world::Simulation,
+    control::LEASE,
+    event::SimEvent,
+    keys::replica_key,
+    replica::WorkerState,
+    world::{Clients, Simulation},
 };
 use crate::{FaultKind, run_trace::index};
 
@@ -20,17 +24,19 @@ impl Simulation<'_> {
             self.down[device] += 1;
             self.devices[device].clear(now);
         }
-        if let FaultKind::NodeLost(node) = fault.kind
-            && let Some(node) = self.node(node)
-        {
-            self.set_silent(now, &node, true);
-        }
         match fault.kind {
+            FaultKind::AgentDies(node) => self.set_silent(now, node, true),
+            FaultKind::GatewayDies => self.gateway_dies(now),
+            FaultKind::NodeDrained(node) => self.schedule_node(now, node, Scheduling::Draining),
+            FaultKind::ModelAdded(model) => self.add_model(now, model),
+            FaultKind::ModelRemoved(model) => self.clients[model.0] = Clients::Ended,
             FaultKind::WorkerDies(_) => self.fault_noticed(now, index),
-            FaultKind::NodeLost(_) if fault.duration > LEASE => {
-                self.schedule(now + LEASE, SimEvent::FaultNoticed(index));
+            FaultKind::NodeLost(node) => {
+                self.set_silent(now, node, true);
+                if fault.duration > LEASE {
+                    self.schedule(now + LEASE, SimEvent::FaultNoticed(index));
+                }
             }
-            FaultKind::NodeLost(_) => {}
             FaultKind::SlowWorker(..) | FaultKind::NetworkDelay(_) => self.update_delays(now),
         }
     }
@@ -64,10 +70,17 @@ impl Simulation<'_> {
                 self.restore_device(now, device);
             }
         }
-        if let FaultKind::NodeLost(node) = self.scenario.simulation.faults[fault].kind
-            && let Some(node) = self.node(node)
-        {
-            self.set_silent(now, &node, false);
+        match self.scenario.simulation.faults[fault].kind {
+            FaultKind::NodeLost(node) | FaultKind::AgentDies(node) => {
+                self.set_silent(now, node, false);
+            }
+            FaultKind::GatewayDies => self.gateway_is_back(now),
+            FaultKind::NodeDrained(node) => self.schedule_node(now, node, Scheduling::Open),
+            FaultKind::ModelRemoved(model) => self.remove_model(now, model),
+            FaultKind::WorkerDies(_)
+            | FaultKind::SlowWorker(..)
+            | FaultKind::NetworkDelay(_)
+            | FaultKind::ModelAdded(_) => {}
         }
         for device in self.devices_down(fault) {
             self.report_device(now, device);
@@ -91,11 +104,11 @@ impl Simulation<'_> {
     }
 
     /// Returns the name of the node of this index among the scenario's nodes.
-    fn node(&self, index: usize) -> Option<NodeName> {
+    pub(super) fn node(&self, index: usize) -> NodeName {
         let devices = &self.scenario.problem.devices;
         let mut nodes: Vec<_> = devices.iter().map(|device| &device.node).collect();
         nodes.dedup();
-        nodes.get(index).map(|node| (*node).clone())
+        nodes[index].clone()
     }
 
     /// The devices that are down during a fault.
@@ -104,13 +117,12 @@ impl Simulation<'_> {
         match self.scenario.simulation.faults[fault].kind {
             FaultKind::WorkerDies(device) => vec![device.0],
             FaultKind::NodeLost(node) => {
-                let mut nodes: Vec<_> = devices.iter().map(|device| &device.node).collect();
-                nodes.dedup();
+                let node = self.node(node);
                 (0..devices.len())
-                    .filter(|&device| Some(&&devices[device].node) == nodes.get(node))
+                    .filter(|&device| devices[device].node == node)
                     .collect()
             }
-            FaultKind::SlowWorker(..) | FaultKind::NetworkDelay(_) => Vec::new(),
+            _ => Vec::new(),
         }
     }
 
@@ -159,7 +171,7 @@ impl Simulation<'_> {
         self.link_changed(now, replica);
     }
 
-    fn trace_lost_batches(&mut self, now: Time, replica: usize) {
+    pub(super) fn trace_lost_batches(&mut self, now: Time, replica: usize) {
         let Some(trace) = &mut self.trace else {
             return;
         };

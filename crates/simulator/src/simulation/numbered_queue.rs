@@ -20,8 +20,14 @@ impl<T> NumberedQueue<T> {
 
     /// Appends an entry and returns its number.
     pub(super) fn push(&mut self, entry: T) -> u64 {
+        let number = self.next();
         self.entries.push_back(entry);
-        self.first + self.entries.len() as u64 - 1
+        number
+    }
+
+    /// The number of the next entry.
+    pub(super) fn next(&self) -> u64 {
+        self.first + self.entries.len() as u64
     }
 
     /// Returns an entry; `None` if it was removed.

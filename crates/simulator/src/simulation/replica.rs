@@ -27,6 +27,14 @@ pub enum SimulateError {
         /// The batch size in the plan.
         batch_size: u32,
     },
+    /// A model of the plan is added only during the run.
+    #[error("replica {0} of the plan: its model is added during the run")]
+    ModelAddedLater(usize),
+    /// An admin's act has no effect, because nothing plans anew.
+    #[error(
+        "simulation.faults[{0}]: nodes are drained, and models added and removed, only in a run that plans anew (--replan)"
+    )]
+    NoControlPlane(usize),
     /// A replica's model has no profile on its device's kind.
     #[error("replica {replica} of the plan: {model} has no profile on {kind}")]
     MissingProfile {
@@ -140,6 +148,9 @@ pub(super) fn check_replica(
     ) else {
         return Err(SimulateError::Dangling(i));
     };
+    if scenario.is_added_later(planned.model) {
+        return Err(SimulateError::ModelAddedLater(i));
+    }
     if !(1..=Program::MAX_BATCH_SIZE).contains(&planned.batch_size) {
         return Err(SimulateError::BatchSize {
             replica: i,

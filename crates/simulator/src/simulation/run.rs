@@ -2,21 +2,22 @@
 
 use std::{cmp::Reverse, time::Duration};
 
-use packhorse_cluster::{Discipline, Time};
+use packhorse_cluster::{Discipline, ModelIndex, Time};
 use packhorse_contention::QueuedBatch;
 use packhorse_control::LinkState;
-use packhorse_serving::{Action, BatchKey, Event, Request, RequestKey, ShapeClass};
+use packhorse_serving::{Action, BatchKey, Event, Request, RequestKey, RequestOutcome, ShapeClass};
 
 use super::{
     control::Control,
     event::SimEvent,
     keys::model_key,
-    world::{InFlightBatch, PendingRequest, Simulation},
+    world::{Clients, InFlightBatch, PendingRequest, Simulation},
 };
 use crate::{
     counters::{RunCounters, Stages},
     report::ReplanningReport,
     run_trace::AnsweredBatch,
+    timeline::RequestEnd,
 };
 
 impl Simulation<'_> {
@@ -60,7 +61,8 @@ impl Simulation<'_> {
     /// last request has arrived.
     fn next_timeout(&self) -> Option<Time> {
         let control = self.control.as_ref().map(Control::timeout);
-        let control = control.filter(|timeout| *timeout < self.counters.window_end());
+        let control = control
+            .filter(|timeout| self.outage.is_none() && *timeout < self.counters.window_end());
         self.engine.poll_timeout().into_iter().chain(control).min()
     }
 
@@ -81,26 +83,59 @@ impl Simulation<'_> {
     }
 
     fn request_arrives(&mut self, now: Time, model: usize) {
-        self.counters.request_arrived(model, now);
-        if let Some(control) = &mut self.control {
-            control.arrived(&self.scenario.problem.models[model].id);
+        self.schedule_arrival(model);
+        if self.clients[model] != Clients::Sending {
+            return;
         }
-        let id = RequestKey(self.requests.push(PendingRequest {
+        self.counters.request_arrived(model, now);
+        let number = self.requests.push(PendingRequest {
             model,
             arrived: now,
             ended: false,
-        }));
+        });
+        if self.outage.is_none() {
+            self.send_request(now, number);
+        }
+    }
+
+    /// Has a client send a request to the gateway.
+    pub(super) fn send_request(&mut self, now: Time, number: u64) {
+        let pending = self.requests.get_mut(number);
+        let pending = pending.expect("a request ends after it was sent");
+        let model = &self.scenario.problem.models[pending.model];
+        if let Some(control) = &mut self.control {
+            control.arrived(&model.id);
+        }
         let request = Request {
-            id,
-            model: model_key(model),
+            id: RequestKey(number),
+            model: model_key(pending.model),
             rows: 1,
-            bytes: self.scenario.problem.models[model].payload.as_u64(),
+            bytes: model.payload.as_u64(),
             class: ShapeClass(0),
             priority: 0,
-            deadline: now + self.scenario.problem.models[model].slo,
+            deadline: pending.arrived + model.slo,
         };
         self.engine.handle(now, Event::RequestArrived(request));
-        self.schedule_arrival(model);
+    }
+
+    /// Counts the end of a request without an answer.
+    pub(super) fn request_ended(&mut self, now: Time, number: u64, outcome: RequestOutcome) {
+        let pending = self.requests.get_mut(number).expect("a request ends once");
+        pending.ended = true;
+        let (model, arrived) = (pending.model, pending.arrived);
+        self.counters.request_ended(model, outcome);
+        if let Some(timeline) = &mut self.timeline {
+            let end = match outcome {
+                RequestOutcome::Refused(_) | RequestOutcome::Expired => RequestEnd::Dropped,
+                _ => RequestEnd::Lost,
+            };
+            timeline.count(ModelIndex(model), arrived, end);
+        }
+        if let Some(trace) = &mut self.trace {
+            let times = (arrived, now);
+            trace.request_ended(number, model, times, outcome, None, self.scenario);
+        }
+        self.requests.remove_ended(|pending| pending.ended);
     }
 
     fn execute(&mut self, now: Time, action: Action) {
@@ -110,26 +145,7 @@ impl Simulation<'_> {
                 replica,
                 requests,
             } => self.send_batch(now, batch, replica.0 as usize, requests),
-            Action::Finish { request, outcome } => {
-                let pending = self
-                    .requests
-                    .get_mut(request.0)
-                    .expect("a request ends once");
-                pending.ended = true;
-                self.counters.request_ended(pending.model, outcome);
-                if let Some(trace) = &mut self.trace {
-                    let times = (pending.arrived, now);
-                    trace.request_ended(
-                        request.0,
-                        pending.model,
-                        times,
-                        outcome,
-                        None,
-                        self.scenario,
-                    );
-                }
-                self.requests.remove_ended(|pending| pending.ended);
-            }
+            Action::Finish { request, outcome } => self.request_ended(now, request.0, outcome),
             Action::ReplicaEjected { .. } | Action::ReplicaRestored { .. } => {
                 unreachable!("no simulated batch fails")
             }
@@ -172,7 +188,11 @@ impl Simulation<'_> {
             computed: reached_worker,
             ended: false,
         });
-        assert_eq!(number, batch.0, "the engine counts its batches from 0");
+        assert_eq!(
+            number,
+            self.first_batch + batch.0,
+            "an engine counts its batches from 0"
+        );
         self.schedule(reached_worker, SimEvent::BatchAtWorker(number));
     }
 
@@ -207,12 +227,11 @@ impl Simulation<'_> {
         if !completed.is_empty() {
             let answered = now + self.scenario.simulation.return_time + self.network_delay;
             for done in completed.drain(..) {
-                let batch = self
-                    .batches
-                    .get_mut(done.batch.0)
-                    .expect("a batch on a device has not ended");
-                (batch.started, batch.computed) = (done.started, now);
-                self.schedule(answered, SimEvent::BatchAnswered(done.batch.0));
+                // A gateway that has died gets no answer.
+                if let Some(batch) = self.batches.get_mut(done.batch.0) {
+                    (batch.started, batch.computed) = (done.started, now);
+                    self.schedule(answered, SimEvent::BatchAnswered(done.batch.0));
+                }
             }
             self.schedule_completion(device);
         }
@@ -248,7 +267,16 @@ impl Simulation<'_> {
                 .get_mut(request.0)
                 .expect("a request ends once");
             pending.ended = true;
-            within_slo += u64::from(now.saturating_since(pending.arrived) <= slo);
+            let is_within_slo = now.saturating_since(pending.arrived) <= slo;
+            within_slo += u64::from(is_within_slo);
+            if let Some(timeline) = &mut self.timeline {
+                let end = if is_within_slo {
+                    RequestEnd::WithinSlo
+                } else {
+                    RequestEnd::Late
+                };
+                timeline.count(ModelIndex(replica.model), pending.arrived, end);
+            }
             let waited = batch.dispatched.saturating_since(pending.arrived);
             let queue = batch
                 .free_since
@@ -286,7 +314,7 @@ impl Simulation<'_> {
         self.engine.handle(
             now,
             Event::BatchCompleted {
-                batch: BatchKey(number),
+                batch: BatchKey(number - self.first_batch),
                 queue_wait: stages.worker_queue,
                 compute,
             },

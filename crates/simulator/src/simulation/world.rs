@@ -2,7 +2,7 @@
 
 use std::{cmp::Reverse, collections::BinaryHeap, time::Duration};
 
-use packhorse_cluster::{Discipline, PlannedReplica, Time};
+use packhorse_cluster::{Discipline, ModelIndex, PlannedReplica, Time};
 use packhorse_contention::{CompletedBatch, SharedDevice};
 use packhorse_control::LinkState;
 use packhorse_serving::{BatchKey, Engine, EngineConfig, Event, ModelLimits, RequestKey};
@@ -12,6 +12,7 @@ use super::{
     event::SimEvent,
     keys::{model_key, replica_key},
     numbered_queue::NumberedQueue,
+    outage::Outage,
     replica::{SimulateError, SimulatedReplica, WorkerState, check_replica},
 };
 use crate::{
@@ -20,6 +21,7 @@ use crate::{
     counters::RunCounters,
     options::RunOptions,
     run_trace::RunTrace,
+    timeline::Timeline,
 };
 
 #[derive(Clone, Copy, Debug)]
@@ -27,6 +29,17 @@ pub(super) struct PendingRequest {
     pub(super) model: usize,
     pub(super) arrived: Time,
     pub(super) ended: bool,
+}
+
+/// The clients of a model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Clients {
+    /// They wait until a replica serves their model, which is added during the run.
+    Waiting,
+    /// They send requests.
+    Sending,
+    /// They have ended, because their model is being removed.
+    Ended,
 }
 
 /// A batch that was sent, with the times of its stages so far.
@@ -47,6 +60,11 @@ pub(super) struct InFlightBatch {
 pub(crate) struct Simulation<'a> {
     pub(super) scenario: &'a Scenario,
     pub(super) engine: Engine,
+    pub(super) engine_config: EngineConfig,
+    /// The number of the engine's first batch: that of the first one after the gateway's last start.
+    pub(super) first_batch: u64,
+    /// The replicas that served when the gateway died; `None` while it runs.
+    pub(super) outage: Option<Outage>,
     pub(super) discipline: Discipline,
     pub(super) events: BinaryHeap<Reverse<(Time, u64, SimEvent)>>,
     /// The number of events scheduled so far. It orders events of the same time.
@@ -60,6 +78,8 @@ pub(crate) struct Simulation<'a> {
     pub(super) devices: Vec<SharedDevice<BatchKey>>,
     /// The number of faults that keep each device down.
     pub(super) down: Vec<u32>,
+    /// The clients of each model.
+    pub(super) clients: Vec<Clients>,
     /// True for each fault that has begun and not ended.
     pub(super) fault_active: Vec<bool>,
     /// The extra network latency because of faults.
@@ -69,6 +89,8 @@ pub(crate) struct Simulation<'a> {
     pub(super) counters: RunCounters,
     /// The requests and batches over time, if somebody wants them.
     pub(super) trace: Option<&'a mut RunTrace>,
+    /// The numbers of requests over time, if somebody wants them.
+    pub(super) timeline: Option<&'a mut Timeline>,
     /// An empty list, kept for its memory.
     pub(super) completed: Vec<CompletedBatch<BatchKey>>,
     /// Returns the factor of each batch's time, in tests that replace profiled times.
@@ -87,9 +109,16 @@ impl<'a> Simulation<'a> {
             dispatch,
             replanning,
             trace,
+            timeline,
         } = options;
         for (i, planned) in plan.iter().enumerate() {
             check_replica(scenario, i, planned)?;
+        }
+        let mut faults = scenario.simulation.faults.iter();
+        if replanning.is_none()
+            && let Some(number) = faults.position(|fault| fault.kind.is_admins())
+        {
+            return Err(SimulateError::NoControlPlane(number));
         }
         let settings = &scenario.simulation;
         let models = scenario.problem.models.len();
@@ -97,7 +126,7 @@ impl<'a> Simulation<'a> {
         let devices: Vec<SharedDevice<BatchKey>> = std::iter::repeat_with(device)
             .take(scenario.problem.devices.len())
             .collect();
-        let config = EngineConfig {
+        let engine_config = EngineConfig {
             discipline: dispatch.discipline,
             deadline: dispatch.deadline,
             max_batch_wait: scenario.max_batch_wait,
@@ -105,7 +134,10 @@ impl<'a> Simulation<'a> {
         };
         let mut simulation = Self {
             scenario,
-            engine: Engine::new(config),
+            engine: Engine::new(engine_config),
+            engine_config,
+            first_batch: 0,
+            outage: None,
             discipline: dispatch.discipline,
             events: BinaryHeap::new(),
             scheduled: 0,
@@ -116,12 +148,19 @@ impl<'a> Simulation<'a> {
             replicas: Vec::with_capacity(plan.len()),
             down: vec![0; devices.len()],
             devices,
+            clients: (0..models)
+                .map(|model| match scenario.is_added_later(ModelIndex(model)) {
+                    true => Clients::Waiting,
+                    false => Clients::Sending,
+                })
+                .collect(),
             fault_active: vec![false; settings.faults.len()],
             network_delay: Duration::ZERO,
             requests: NumberedQueue::new(),
             batches: NumberedQueue::new(),
             counters: RunCounters::new(models, settings.warmup, settings.window),
             trace,
+            timeline,
             completed: Vec::new(),
             #[cfg(test)]
             time_factor: None,
@@ -197,6 +236,10 @@ impl<'a> Simulation<'a> {
     /// Registers a replica with the engine, which may send batches to it from now on.
     pub(super) fn serve_replica(&mut self, now: Time, index: usize) {
         let replica = &mut self.replicas[index];
+        let clients = &mut self.clients[replica.model];
+        if *clients == Clients::Waiting {
+            *clients = Clients::Sending;
+        }
         replica.link = Some(LinkState::Serving);
         (replica.used_credits, replica.free_since) = (0, now);
         let parameters = replica.parameters.clone();

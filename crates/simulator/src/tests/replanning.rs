@@ -278,6 +278,9 @@ fn fault() -> impl Strategy<Value = Fault> {
     let kind = prop_oneof![
         (0_usize..3).prop_map(|device| FaultKind::WorkerDies(DeviceIndex(device))),
         (0_usize..2).prop_map(FaultKind::NodeLost),
+        (0_usize..2).prop_map(FaultKind::AgentDies),
+        (0_usize..2).prop_map(FaultKind::NodeDrained),
+        Just(FaultKind::GatewayDies),
         (0_usize..3).prop_map(|device| FaultKind::SlowWorker(DeviceIndex(device), 2.0)),
     ];
     // Some are longer than a lease, most shorter.

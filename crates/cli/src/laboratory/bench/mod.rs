@@ -14,14 +14,17 @@ use indicatif::ProgressBar;
 use packhorse_client::InferenceClient;
 use packhorse_cluster::{Discipline, ModelSpec};
 use packhorse_protocol::{Form, ModelStatistics, RequestMessage};
-use packhorse_simulator::{ArrivalSchedule, BenchCounters, ModelReport, Scenario, Totals};
+use packhorse_simulator::{
+    ArrivalSchedule, BenchCounters, ModelReport, RequestEnd as EndKind, Scenario, Timeline, Totals,
+};
 use serde::Serialize;
 use serde_json::Value;
 
-use self::open_loop::{RequestEnd, RequestOutcome, Target, send_open_loop};
+use self::open_loop::{Options, RequestEnd, RequestOutcome, Target, send_open_loop};
 use super::{model_table::print_models, scenario};
 use crate::{
     context::Context,
+    files::write_file,
     output::{self, format_number},
     view,
 };
@@ -58,6 +61,12 @@ pub(crate) struct BenchArgs {
     /// Largest number of unanswered requests; further requests wait, which counts as latency
     #[arg(long, value_name = "N", default_value_t = 512, value_parser = clap::value_parser!(u32).range(1..=65_536))]
     concurrency: u32,
+    /// Send a request again whose connection fails, until its SLO has passed: a gateway may be started again
+    #[arg(long)]
+    retry: bool,
+    /// Write the numbers of requests by second, model and outcome into this file, as CSV
+    #[arg(long, value_name = "FILE")]
+    timeline: Option<PathBuf>,
 }
 
 /// The report as JSON: that of a simulation, and measurements of the client.
@@ -107,26 +116,45 @@ impl BenchArgs {
             failed: 0,
             failures: BTreeMap::new(),
         };
+        let mut timeline = Timeline::default();
         let record = |end: RequestEnd| {
             bar.inc(1);
             let lateness = end.sent.saturating_since(end.due).as_secs_f64() * 1e3;
             sent.sent_late += usize::from(lateness > LATE_MS);
             sent.max_lateness_ms = sent.max_lateness_ms.max(lateness);
-            match end.outcome {
+            let kind = match end.outcome {
                 RequestOutcome::Answered => {
                     counters.answered(end.model, end.due, end.ended);
+                    let slo = scenario.problem.models[end.model.0].slo;
+                    if end.ended.saturating_since(end.due) <= slo {
+                        EndKind::WithinSlo
+                    } else {
+                        EndKind::Late
+                    }
                 }
-                RequestOutcome::Dropped => counters.dropped(end.model),
-                RequestOutcome::Failed(error) => {
+                RequestOutcome::Dropped => {
+                    counters.dropped(end.model);
+                    EndKind::Dropped
+                }
+                RequestOutcome::Disconnected(error) | RequestOutcome::Failed(error) => {
                     counters.lost(end.model);
                     sent.count_failure(error);
+                    EndKind::Lost
                 }
-            }
+            };
+            timeline.count(end.model, end.due, kind);
         };
         let concurrency = self.concurrency as usize;
         let requests = schedule.requests();
-        send_open_loop(&client, targets.as_slice(), requests, concurrency, record).await;
+        let options = Options {
+            concurrency,
+            retry: self.retry,
+        };
+        send_open_loop(&client, targets.as_slice(), requests, options, record).await;
         bar.finish_and_clear();
+        if let Some(file) = &self.timeline {
+            write_file(file, timeline.to_csv(&scenario).as_bytes())?;
+        }
 
         let after = statistics(&client, &targets).await;
         let mean_batch: Vec<Option<f64>> = before
@@ -182,6 +210,7 @@ async fn targets(scenario: &Scenario, client: &InferenceClient) -> anyhow::Resul
         targets.push(Target {
             name,
             version,
+            slo: model.slo,
             request,
         });
     }

@@ -18,6 +18,9 @@ use tokio::{sync::mpsc, task::JoinSet};
 /// The largest number of due requests that wait to be sent.
 const DUE_REQUESTS: usize = 4096;
 
+/// The time after which a request is sent again whose connection failed.
+const PAUSE: Duration = Duration::from_millis(50);
+
 /// The time between the start of the benchmark and the start of the schedule.
 const LEAD: Duration = Duration::from_millis(50);
 
@@ -26,7 +29,17 @@ const LEAD: Duration = Duration::from_millis(50);
 pub(super) struct Target {
     pub(super) name: ModelName,
     pub(super) version: ModelVersion,
+    pub(super) slo: Duration,
     pub(super) request: RequestMessage,
+}
+
+/// The behaviour of the clients.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Options {
+    /// The largest number of unanswered requests.
+    pub(super) concurrency: usize,
+    /// True if a request whose connection fails is sent again.
+    pub(super) retry: bool,
 }
 
 /// The end of a request, with times since the start of the schedule.
@@ -45,6 +58,8 @@ pub(super) enum RequestOutcome {
     Answered,
     /// The gateway refused the request, or its deadline passed.
     Dropped,
+    /// The gateway was not there, or ended the connection before it answered, with this error.
+    Disconnected(String),
     /// The request failed with this error.
     Failed(String),
 }
@@ -76,12 +91,12 @@ impl Clock {
     }
 }
 
-/// Sends `requests`, with at most `concurrency` unanswered at a time, and calls `record` with the end of each.
+/// Sends `requests`, each when it is due, and calls `record` with the end of each.
 pub(super) async fn send_open_loop(
     client: &InferenceClient,
     targets: &[Target],
     requests: &[(Time, ModelIndex)],
-    concurrency: usize,
+    options: Options,
     mut record: impl FnMut(RequestEnd),
 ) {
     let targets: Arc<[Target]> = targets.into();
@@ -100,12 +115,20 @@ pub(super) async fn send_open_loop(
     let mut all_sent = false;
     while !(all_sent && in_flight.is_empty()) {
         tokio::select! {
-            next = due_requests.recv(), if !all_sent && in_flight.len() < concurrency => match next {
+            next = due_requests.recv(), if !all_sent && in_flight.len() < options.concurrency => match next {
                 Some((due, model)) => {
                     let (client, targets) = (client.clone(), Arc::clone(&targets));
                     in_flight.spawn(async move {
                         let sent = clock.now();
-                        let outcome = send(&client, &targets[model.0]).await;
+                        let target = &targets[model.0];
+                        let mut outcome = send(&client, target).await;
+                        let may_retry = || {
+                            options.retry && clock.now().saturating_since(due) + PAUSE < target.slo
+                        };
+                        while matches!(outcome, RequestOutcome::Disconnected(_)) && may_retry() {
+                            tokio::time::sleep(PAUSE).await;
+                            outcome = send(&client, target).await;
+                        }
                         RequestEnd { model, due, sent, ended: clock.now(), outcome }
                     });
                 }
@@ -133,6 +156,17 @@ async fn send(client: &InferenceClient, target: &Target) -> RequestOutcome {
             504 => RequestOutcome::Dropped,
             status => RequestOutcome::Failed(format!("{status}: {message}")),
         },
-        Err(error) => RequestOutcome::Failed(format!("{:#}", anyhow::Error::from(error))),
+        Err(error) => {
+            let is_connection = matches!(
+                error,
+                InferError::Call(CallError::Connect { .. } | CallError::Broken { .. })
+            );
+            let text = format!("{:#}", anyhow::Error::from(error));
+            if is_connection {
+                RequestOutcome::Disconnected(text)
+            } else {
+                RequestOutcome::Failed(text)
+            }
+        }
     }
 }
