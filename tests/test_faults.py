@@ -121,6 +121,16 @@ def test_a_killed_gateway_closes_its_connections_and_takes_up_where_it_was(simul
     assert all(is_running(pid) for pid in before)
 
 
+def test_requests_wait_for_a_gateway_that_starts_again(simulated: MakeCluster):
+    cluster = simulated({"m": 20}, slo_ms=10_000)
+    cluster.gateway.kill()
+    # It listens, and need not have connected to the worker yet.
+    cluster.start_gateway()
+    with Load(cluster.inference, "m") as load:
+        wait_for_answers(load, 50)
+    assert set(load.counts()) == {200}, load.counts()
+
+
 def check_store(cluster: Cluster) -> None:
     """The database as the dead process left it is sound."""
     database = sqlite3.connect(f"file:{cluster.state / 'packhorse.db'}?mode=ro", uri=True)

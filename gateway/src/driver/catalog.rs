@@ -115,21 +115,32 @@ pub(crate) struct Catalog {
     models: BTreeMap<ModelName, BTreeMap<ModelVersion, Arc<ServedModel>>>,
     /// The choice of a version, of the models that have more than one.
     routes: BTreeMap<ModelName, Arc<VersionRoute>>,
-    /// True if the control plane has opened the data plane and it is not ending.
-    open: bool,
+    phase: Phase,
+}
+
+/// The phase of the data plane.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Phase {
+    /// The replicas of the stored plan are being connected to.
+    #[default]
+    Starting,
+    /// Requests are taken.
+    Open,
+    /// No requests are taken any more.
+    Closed,
 }
 
 impl Catalog {
-    /// Creates a catalog of these models; `open` is true if requests are taken.
+    /// Creates a catalog of these models.
     pub(super) fn new(
         models: impl Iterator<Item = Arc<ServedModel>>,
         routes: BTreeMap<ModelName, Arc<VersionRoute>>,
-        open: bool,
+        phase: Phase,
     ) -> Self {
         let mut catalog = Self {
             models: BTreeMap::new(),
             routes,
-            open,
+            phase,
         };
         for model in models {
             let ModelId { name, version } = model.id().clone();
@@ -187,6 +198,11 @@ impl Catalog {
 
     /// Returns true if requests are taken.
     pub(crate) fn is_open(&self) -> bool {
-        self.open
+        self.phase == Phase::Open
+    }
+
+    /// Returns true if requests will be taken in a moment, because the gateway has just started.
+    pub(crate) fn is_starting(&self) -> bool {
+        self.phase == Phase::Starting
     }
 }

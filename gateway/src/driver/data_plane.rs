@@ -11,7 +11,7 @@ use std::{
 };
 
 use packhorse_api::ModelGoodput;
-use packhorse_cluster::ReplicaId;
+use packhorse_cluster::{ReplicaId, Time};
 use packhorse_control::{ComputedWork, ServeChange};
 use packhorse_links::LinkChange;
 use packhorse_serving::{Refusal, RequestKey, RequestOutcome};
@@ -153,6 +153,15 @@ impl DataPlane {
     /// Returns the present models.
     pub(crate) fn catalog(&self) -> Arc<Catalog> {
         Arc::clone(&self.shared.catalog.borrow())
+    }
+
+    /// Returns the present models, once the gateway has started or at `deadline`.
+    pub(crate) async fn started_catalog(&self, deadline: Time) -> Arc<Catalog> {
+        let mut catalog = self.shared.catalog.clone();
+        let started = catalog.wait_for(|catalog| !catalog.is_starting());
+        // A catalog that no longer changes is that of a driver that has ended.
+        let _ = tokio::time::timeout_at(self.clock().instant(deadline), started).await;
+        self.catalog()
     }
 
     /// Sends a request to its model and waits for the result. If the future is dropped before, the request leaves its queue; if

@@ -23,7 +23,7 @@ use tokio::{
 
 use self::pending::{InFlightBatch, PendingRequest};
 use super::{
-    catalog::{Catalog, ServedModel},
+    catalog::{Catalog, Phase, ServedModel},
     config::DataPlaneConfig,
     connector::Connector,
     message::DriverMessage,
@@ -265,8 +265,12 @@ impl Driver {
     }
 
     fn publish_catalog(&self) {
-        let open = self.open && self.shutdown_deadline.is_none();
-        let catalog = Catalog::new(self.models.values().cloned(), self.routes.clone(), open);
+        let phase = match (self.open, self.shutdown_deadline) {
+            (_, Some(_)) => Phase::Closed,
+            (true, None) => Phase::Open,
+            (false, None) => Phase::Starting,
+        };
+        let catalog = Catalog::new(self.models.values().cloned(), self.routes.clone(), phase);
         self.catalog_sender.send_replace(Arc::new(catalog));
     }
 

@@ -75,6 +75,10 @@ pub(super) async fn infer(
 ) -> Response {
     let clock = inference.data_plane.clock();
     let arrived = clock.now();
+    let model = match model {
+        Ok(path) => path.started(&inference, arrived, request.headers()).await,
+        Err(error) => Err(error),
+    };
     let (parts, body) = request.into_parts();
     let mut body = IncomingBody::new(&parts.headers, body);
     let answered = match model {
@@ -120,7 +124,11 @@ pub(crate) async fn try_model(
     let catalog = inference.data_plane.catalog();
     let request_id = request_id(&parts.headers);
     let model = Arc::clone(catalog.find(name, version, request_id)?);
-    let path = ModelPath { model, catalog };
+    let path = ModelPath {
+        model,
+        version,
+        catalog,
+    };
     let json = Some(Form::Json);
     let answered = answer(inference, arrived, &path, &parts.headers, &mut body, json).await;
     if answered.is_err() {
@@ -230,6 +238,9 @@ async fn receive(
     let model = &path.model;
     let header_length = header_length(headers)?;
     let encoding = Encoding::from_headers(headers)?;
+    if path.catalog.is_starting() {
+        return Err(Refusal::NoReplica.into());
+    }
     if !path.catalog.is_open() {
         return Err(Refusal::ShuttingDown.into());
     }

@@ -6,7 +6,7 @@ use axum::{
     extract::{FromRequestParts, RawPathParams},
     http::{HeaderMap, HeaderValue, request::Parts},
 };
-use packhorse_cluster::{IdError, ModelName, ModelVersion};
+use packhorse_cluster::{IdError, ModelName, ModelVersion, Time};
 
 use super::{error::InferenceError, state::Inference};
 use crate::driver::{Catalog, ServedModel};
@@ -23,7 +23,33 @@ pub(super) fn request_id(headers: &HeaderMap) -> Option<&[u8]> {
 #[derive(Debug)]
 pub(super) struct ModelPath {
     pub(super) model: Arc<ServedModel>,
+    /// The version in the path; `None` if the model's split chose one.
+    pub(super) version: Option<ModelVersion>,
     pub(super) catalog: Arc<Catalog>,
+}
+
+impl ModelPath {
+    /// Returns the model as it is once the gateway has started, or when the SLO has passed since `arrived`: until then a gateway that was
+    /// started again connects to workers that are ready, and a request is not refused for that.
+    pub(super) async fn started(
+        self,
+        inference: &Inference,
+        arrived: Time,
+        headers: &HeaderMap,
+    ) -> Result<Self, InferenceError> {
+        if !self.catalog.is_starting() {
+            return Ok(self);
+        }
+        let deadline = arrived + self.model.spec.slo;
+        let catalog = inference.data_plane.started_catalog(deadline).await;
+        let name = &self.model.id().name;
+        let model = Arc::clone(catalog.find(name, self.version, request_id(headers))?);
+        Ok(Self {
+            model,
+            version: self.version,
+            catalog,
+        })
+    }
 }
 
 impl FromRequestParts<Inference> for ModelPath {
@@ -52,6 +78,10 @@ impl FromRequestParts<Inference> for ModelPath {
         let catalog = inference.data_plane.catalog();
         let request_id = request_id(&parts.headers);
         let model = Arc::clone(catalog.find(&name, version, request_id)?);
-        Ok(Self { model, catalog })
+        Ok(Self {
+            model,
+            version,
+            catalog,
+        })
     }
 }
