@@ -3,6 +3,7 @@
 
 pub mod api;
 pub mod app;
+mod audit;
 mod clock;
 pub mod config;
 pub mod controller;

@@ -5,6 +5,7 @@
 //! between agents and gateway ([`agent`]) may have fields that the other side does not know.
 
 pub mod agent;
+mod audit;
 pub mod events;
 mod key;
 pub mod local_worker;
@@ -17,6 +18,7 @@ mod session;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+pub use audit::{AuditActor, AuditEntry};
 pub use key::{CreatedKey, KeyRequest, KeyRotation, KeyView, Scope, UnknownScope};
 pub use model::{
     ArtifactView, MeasuredRateView, ModelChange, ModelGoodput, ModelRegistration, ModelState,

@@ -1,7 +1,7 @@
 //! Single requests that ended lately, their trace, and requests that an admin tries.
 
 use bytes::Bytes;
-use packhorse_api::{RequestFilter, RequestView, TryView};
+use packhorse_api::{AuditEntry, RequestFilter, RequestView, TryView};
 use packhorse_cluster::{ModelName, ModelVersion};
 use reqwest::{Method, header::CONTENT_TYPE};
 
@@ -19,6 +19,19 @@ impl AdminClient {
         let request = request
             .query(&filter.map(|filter| [("outcome", filter)]))
             .query(&model.map(|model| [("model", model)]))
+            .query(&[("limit", limit)]);
+        self.caller.fetch(request).await
+    }
+
+    /// Returns the newest acts of admins with a number below `before`, newest first, at most `limit`.
+    pub async fn audit(
+        &self,
+        before: Option<u64>,
+        limit: usize,
+    ) -> Result<Vec<AuditEntry>, CallError> {
+        let request = self.caller.request(Method::GET, ["v1", "audit"]);
+        let request = request
+            .query(&before.map(|before| [("before", before)]))
             .query(&[("limit", limit)]);
         self.caller.fetch(request).await
     }

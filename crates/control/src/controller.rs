@@ -420,6 +420,14 @@ impl Controller {
         self.last_call
     }
 
+    /// Returns the command that a write is for; `None` for one that the controller began by itself, or that has ended.
+    pub fn requester(&self, receipt: Receipt) -> Option<RequestKey> {
+        match self.pending.get(&receipt)? {
+            Pending::Command(request, _) => Some(*request),
+            _ => None,
+        }
+    }
+
     /// Has the store write, and remembers what follows.
     pub(crate) fn store(&mut self, write: Write, pending: Pending) {
         let receipt = Receipt(self.next_receipt);

@@ -19,7 +19,7 @@ mod writer;
 use std::{sync::Arc, time::Duration};
 
 use packhorse_api::{
-    ModelView, NodeView, PlanPreview, PlanPreviewRequest, PlanView, PolicyView,
+    AuditActor, ModelView, NodeView, PlanPreview, PlanPreviewRequest, PlanView, PolicyView,
     agent::{GpuStatus, LeaseGrant},
 };
 use packhorse_cluster::{
@@ -36,6 +36,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
+    audit::Act,
     driver::{DataPlane, LinkChange},
     events::{EventLog, Findings},
     store::{Store, StoreError},
@@ -61,6 +62,8 @@ pub struct Controller {
     solve_budget: Duration,
     /// One permit for each preview or explanation that may run.
     preview_permits: Arc<Semaphore>,
+    /// Who sends this handle's commands; `None` for agents.
+    actor: Option<AuditActor>,
     stop: CancellationToken,
     ended: CancellationToken,
 }
@@ -98,6 +101,7 @@ impl Controller {
             ended,
             solve_budget: config.solve_budget,
             preview_permits: Arc::new(Semaphore::new(MAX_PREVIEWS)),
+            actor: None,
             stop,
         })
     }
@@ -111,6 +115,15 @@ impl Controller {
     /// Completes when the task has ended: after a shutdown, or because it panicked.
     pub async fn ended(&self) {
         self.ended.cancelled().await;
+    }
+
+    /// Returns a handle whose commands are recorded as acts of this actor.
+    #[must_use]
+    pub fn by(&self, actor: AuditActor) -> Self {
+        Self {
+            actor: Some(actor),
+            ..self.clone()
+        }
     }
 
     /// Registers a version of a model, durably. `artifact_bytes` is the size of its file.
@@ -354,7 +367,9 @@ impl Controller {
             // The caller may no longer wait.
             let _ = answer.send(result.and_then(|()| read(task)));
         });
-        let message = Message::Command(command, then);
+        let actor = self.actor.clone();
+        let act = actor.and_then(|actor| Act::of_command(actor, &command));
+        let message = Message::Command(command, act, then);
         self.messages.send(message).await.map_err(|_| Stopped)?;
         answered.await.map_err(|_| Stopped)
     }

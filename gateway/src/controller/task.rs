@@ -9,8 +9,7 @@ use std::{
 use packhorse_api::agent::{GpuStatus, LeaseGrant, ProtocolRange};
 use packhorse_cluster::{ModelId, NodeName, Time, WantedState};
 use packhorse_control::{
-    Command, CommandError, Controller, Effect, Event, Receipt, RequestKey, Sample, ServeChange,
-    SolveError, Write,
+    Command, CommandError, Controller, Effect, Event, RequestKey, Sample, ServeChange, SolveError,
     record::{Settings, StoredCluster},
 };
 use tokio::{
@@ -20,10 +19,15 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    finding_views::finding_views, outcome::Outcome, settings::ControllerConfig, solver,
-    wanted::WantedError, writer,
+    finding_views::finding_views,
+    outcome::Outcome,
+    settings::ControllerConfig,
+    solver,
+    wanted::WantedError,
+    writer::{self, Commission},
 };
 use crate::{
+    audit::Act,
     clock::Clock,
     driver::{DataPlane, LinkChange},
     events::{EventLog, Findings},
@@ -41,8 +45,8 @@ type Then = Box<dyn FnOnce(&Task, Result<(), CommandError>) + Send>;
 
 /// A message to the task.
 pub(super) enum Message {
-    /// Executes a command, and continues once its change is durable.
-    Command(Command, Then),
+    /// Executes a command, which may be an act for the audit log, and continues once its change is durable.
+    Command(Command, Option<Act>, Then),
     /// Reads the state.
     Read(Box<dyn FnOnce(&Task) + Send>),
 }
@@ -58,10 +62,12 @@ pub(super) struct Task {
     /// The channel for the outcomes of what runs beside the task.
     outcomes: mpsc::UnboundedSender<Outcome>,
     received_outcomes: mpsc::UnboundedReceiver<Outcome>,
-    writes: mpsc::UnboundedSender<(Receipt, Write)>,
+    writes: mpsc::UnboundedSender<Commission>,
     writer: JoinHandle<()>,
     /// The commands that are not acknowledged yet.
     unacknowledged: HashMap<RequestKey, Then>,
+    /// The acts of commands that nothing was written for yet.
+    acts: HashMap<RequestKey, Act>,
     next_request: u64,
     /// The wanted states of the nodes, for their long polls.
     wanted: BTreeMap<NodeName, watch::Sender<Option<Arc<WantedState>>>>,
@@ -141,6 +147,7 @@ impl Task {
             writes: to_store,
             writer,
             unacknowledged: HashMap::new(),
+            acts: HashMap::new(),
             next_request: 0,
             wanted: BTreeMap::new(),
             lease: config.lease,
@@ -202,10 +209,11 @@ impl Task {
 
     fn take(&mut self, now: Time, message: Message) {
         match message {
-            Message::Command(command, then) => {
+            Message::Command(command, act, then) => {
                 let request = RequestKey(self.next_request);
                 self.next_request += 1;
                 self.unacknowledged.insert(request, then);
+                self.acts.extend(act.map(|act| (request, act)));
                 let leased = match &command {
                     Command::TakeLease(node, _) => Some(node.clone()),
                     _ => None,
@@ -271,13 +279,17 @@ impl Task {
                     // A client may use the model as soon as its registration is answered.
                     self.data_plane.serve(std::mem::take(served));
                 }
+                // One that changes nothing, or is refused, is not an act.
+                self.acts.remove(&request);
                 if let Some(then) = self.unacknowledged.remove(&request) {
                     then(self, result);
                 }
             }
             Effect::Store(receipt, write) => {
+                let requester = self.controller.requester(receipt);
+                let act = requester.and_then(|request| self.acts.remove(&request));
                 // The writer ends only after this task.
-                let _ = self.writes.send((receipt, write));
+                let _ = self.writes.send((receipt, write, act));
             }
             Effect::Solve(key, input) => {
                 let (outcomes, budget) = (self.outcomes.clone(), self.solve_budget);

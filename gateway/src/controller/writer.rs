@@ -6,16 +6,25 @@ use packhorse_kernels::KernelTable;
 use tokio::sync::mpsc;
 
 use super::outcome::Outcome;
-use crate::store::{InsertModelError, Store, StoreError};
+use crate::{
+    audit::Act,
+    store::{InsertModelError, Store, StoreError},
+};
+
+/// A write of the control plane, and the act of an admin that it is.
+pub(super) type Commission = (Receipt, Write, Option<Act>);
 
 /// Carries out writes in order, until the sender is dropped, and reports the end of each.
 pub(super) async fn run(
     store: Store,
-    mut writes: mpsc::UnboundedReceiver<(Receipt, Write)>,
+    mut writes: mpsc::UnboundedReceiver<Commission>,
     outcomes: mpsc::UnboundedSender<Outcome>,
 ) {
-    while let Some((receipt, write)) = writes.recv().await {
-        let result = carry_out(&store, write).await;
+    while let Some((receipt, write, act)) = writes.recv().await {
+        let result = match act {
+            Some(act) => carry_out(&store.acting(act), write).await,
+            None => carry_out(&store, write).await,
+        };
         // Once the task is stopped, nobody waits for the result, and the remaining writes are carried out all the same.
         let _ = outcomes.send(Outcome::Stored(receipt, result));
     }

@@ -6,13 +6,15 @@ use std::{
     time::Duration,
 };
 
-use packhorse_api::{CreatedKey, KeyRequest, KeyRotation, KeyView, Scope};
+use packhorse_api::{AuditActor, CreatedKey, KeyRequest, KeyRotation, KeyView, Scope};
+use serde_json::json;
 
 use super::{
     key::{Key, KeyRecord, KeyRefusal, KeyUse},
     secret::{KeyHash, id_of, random_id, random_key},
 };
 use crate::{
+    audit::Act,
     state_dir::SecretError,
     store::{Store, StoreError, unix_ms},
 };
@@ -132,7 +134,11 @@ impl Keyring {
     ///
     /// # Errors
     /// If a field is out of its limits, there are too many keys, or the database fails.
-    pub async fn create(&self, request: KeyRequest) -> Result<CreatedKey, KeyError> {
+    pub async fn create(
+        &self,
+        actor: AuditActor,
+        request: KeyRequest,
+    ) -> Result<CreatedKey, KeyError> {
         validate(&request)?;
         if self.with(|keys| keys.len()) >= MAX_KEYS {
             return Err(KeyError::TooMany);
@@ -154,8 +160,15 @@ impl Keyring {
             previous: None,
         };
         let view = record.view.clone();
+        let act = Act::new(actor, "key.create", &view.id).with(json!({
+            "name": view.name,
+            "scopes": view.scopes,
+            "expires_at_ms": view.expires_at_ms,
+            "rate_rps": view.rate_rps,
+            "max_in_flight": view.max_in_flight,
+        }));
         // Two keys of the same identity are refused by the store.
-        self.store.insert_key(&record).await?;
+        self.store.acting(act).insert_key(&record).await?;
         let new = Arc::new(Key::new(record));
         self.with(|keys| keys.insert(view.id.clone(), new));
         Ok(CreatedKey { key, view })
@@ -165,7 +178,12 @@ impl Keyring {
     ///
     /// # Errors
     /// If there is no such key, the overlap is too long, or the database fails.
-    pub async fn rotate(&self, id: &str, rotation: KeyRotation) -> Result<CreatedKey, KeyError> {
+    pub async fn rotate(
+        &self,
+        actor: AuditActor,
+        id: &str,
+        rotation: KeyRotation,
+    ) -> Result<CreatedKey, KeyError> {
         if rotation.overlap_s > MAX_OVERLAP {
             return Err(invalid("overlap_s", format!("at most {MAX_OVERLAP} s")));
         }
@@ -178,7 +196,8 @@ impl Keyring {
             view: before.view(),
         };
         let view = record.view.clone();
-        self.store.update_key(&record).await?;
+        let act = Act::new(actor, "key.rotate", id).with(json!({"overlap_s": rotation.overlap_s}));
+        self.store.acting(act).update_key(&record).await?;
         let limits = Arc::clone(&before.limits);
         let new = Arc::new(Key::with_limits(record, limits));
         self.with(|keys| keys.insert(id.to_owned(), new));
@@ -189,9 +208,10 @@ impl Keyring {
     ///
     /// # Errors
     /// If there is no such key, or the database fails.
-    pub async fn delete(&self, id: &str) -> Result<(), KeyError> {
+    pub async fn delete(&self, actor: AuditActor, id: &str) -> Result<(), KeyError> {
         self.find(id)?;
-        self.store.delete_key(id).await?;
+        let act = Act::new(actor, "key.delete", id);
+        self.store.acting(act).delete_key(id).await?;
         self.with(|keys| keys.remove(id));
         Ok(())
     }

@@ -15,22 +15,24 @@ impl Store {
         digest: ArtifactDigest,
         bytes: u64,
     ) -> Result<bool, StoreError> {
+        let mut transaction = self.begin().await?;
         let done = sqlx::query(
             "INSERT INTO artifacts (digest, bytes, created_ms) VALUES ($1, $2, $3) ON CONFLICT (digest) DO NOTHING",
         )
         .bind(digest.to_string())
         .bind(i64::try_from(bytes).unwrap_or(i64::MAX))
         .bind(unix_ms())
-        .execute(&self.pool)
+        .execute(&mut *transaction)
         .await?;
         let new = done.rows_affected() > 0;
         if !new {
             sqlx::query("UPDATE artifacts SET last_used_ms = $1 WHERE digest = $2")
                 .bind(unix_ms())
                 .bind(digest.to_string())
-                .execute(&self.pool)
+                .execute(&mut *transaction)
                 .await?;
         }
+        transaction.commit().await?;
         Ok(new)
     }
 

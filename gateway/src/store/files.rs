@@ -22,6 +22,7 @@ use tokio::{
 };
 
 use super::{Store, StoreError, unix_ms};
+use crate::audit::Act;
 
 /// The folder of model files, together with the rows of the complete ones.
 #[derive(Clone, Debug)]
@@ -93,6 +94,15 @@ pub enum OpenArtifactError {
 }
 
 impl ArtifactFiles {
+    /// Returns a handle whose files are stored as this act.
+    #[must_use]
+    pub(crate) fn acting(&self, act: Act) -> Self {
+        Self {
+            store: self.store.acting(act),
+            ..self.clone()
+        }
+    }
+
     /// Opens the folder, creates it if it does not exist, and removes unfinished files. `roots` are the folders from which files
     /// may be imported by path, `limit` is the largest size of one file.
     ///

@@ -12,6 +12,7 @@ impl Store {
     /// # Errors
     /// If the database fails, or has a key of this identity.
     pub async fn insert_key(&self, key: &KeyRecord) -> Result<(), StoreError> {
+        let mut transaction = self.begin().await?;
         let view = &key.view;
         sqlx::query(
             "INSERT INTO keys (id, name, sha256, scopes, created_ms, expires_ms, rate_rps, max_in_flight) \
@@ -25,8 +26,9 @@ impl Store {
         .bind(view.expires_at_ms)
         .bind(view.rate_rps)
         .bind(view.max_in_flight.map(i64::from))
-        .execute(&self.pool)
+        .execute(&mut *transaction)
         .await?;
+        transaction.commit().await?;
         Ok(())
     }
 
@@ -35,6 +37,7 @@ impl Store {
     /// # Errors
     /// If the database fails.
     pub async fn update_key(&self, key: &KeyRecord) -> Result<(), StoreError> {
+        let mut transaction = self.begin().await?;
         let previous = key.previous.as_ref();
         sqlx::query(
             "UPDATE keys SET sha256 = $1, previous_sha256 = $2, previous_until_ms = $3 WHERE id = $4",
@@ -43,8 +46,9 @@ impl Store {
         .bind(previous.map(|(hash, _)| hex::encode(hash.0)))
         .bind(previous.map(|(_, until)| *until))
         .bind(key.view.id.clone())
-        .execute(&self.pool)
+        .execute(&mut *transaction)
         .await?;
+        transaction.commit().await?;
         Ok(())
     }
 
@@ -66,10 +70,12 @@ impl Store {
     /// # Errors
     /// If the database fails.
     pub async fn delete_key(&self, id: &str) -> Result<(), StoreError> {
+        let mut transaction = self.begin().await?;
         sqlx::query("DELETE FROM keys WHERE id = $1")
             .bind(id.to_owned())
-            .execute(&self.pool)
+            .execute(&mut *transaction)
             .await?;
+        transaction.commit().await?;
         Ok(())
     }
 

@@ -5,6 +5,7 @@
 //! loss. The control plane writes a few rows per minute, for which the additional fsync costs nothing.
 
 mod artifacts;
+mod audit;
 mod backup;
 mod cluster;
 mod events;
@@ -23,6 +24,7 @@ mod splits;
 use std::{
     path::{Path, PathBuf},
     str::FromStr,
+    sync::Arc,
     time::Duration,
 };
 
@@ -30,6 +32,8 @@ use sqlx::{
     AnyConnection, AnyPool, ConnectOptions as _, Connection as _, Executor as _, Row as _,
     any::{AnyConnectOptions, AnyPoolOptions, AnyRow},
 };
+
+use crate::audit::Act;
 
 pub use backup::{Snapshot, SnapshotError};
 pub use events::StoredEvent;
@@ -41,6 +45,8 @@ pub use plans::{PlanSummaryRecord, PlanTotals};
 #[derive(Clone, Debug)]
 pub struct Store {
     pool: AnyPool,
+    /// The act that the writes of this handle are; `None` for those of the gateway itself.
+    act: Option<Arc<Act>>,
 }
 
 /// The reason why the database cannot be opened.
@@ -141,7 +147,7 @@ impl Store {
             .run(&pool)
             .await
             .map_err(OpenStoreError::Migrate)?;
-        let store = Self { pool };
+        let store = Self { pool, act: None };
         store
             .summarize_plans()
             .await

@@ -29,6 +29,7 @@ impl Store {
     /// If the version exists, the artifact does not exist, or the database fails.
     pub async fn insert_model(&self, spec: &ModelSpec) -> Result<(), InsertModelError> {
         let program = &spec.program;
+        let mut transaction = self.begin().await.map_err(StoreError::from)?;
         let done = sqlx::query(
             "INSERT INTO models (name, version, artifact, max_batch_size, inputs, outputs, slo_ms, rate_rps, rate_mode, \
              queue_limit, failure, after_plan, created_ms) \
@@ -45,10 +46,10 @@ impl Store {
         .bind(spec.rate_mode.as_str())
         .bind(spec.queue_limit.map(i64::from))
         .bind(unix_ms())
-        .execute(&self.pool)
+        .execute(&mut *transaction)
         .await;
         match done {
-            Ok(_) => Ok(()),
+            Ok(_) => Ok(transaction.commit().await.map_err(StoreError::from)?),
             Err(sqlx::Error::Database(e)) if e.kind() == ErrorKind::UniqueViolation => {
                 Err(InsertModelError::Exists)
             }
@@ -79,6 +80,7 @@ impl Store {
     /// # Errors
     /// If the database fails.
     pub async fn update_model(&self, spec: &ModelSpec) -> Result<(), StoreError> {
+        let mut transaction = self.begin().await?;
         let model = &spec.program.model;
         sqlx::query(
             "UPDATE models SET slo_ms = $1, rate_rps = $2, rate_mode = $3, queue_limit = $4 WHERE name = $5 AND version = $6",
@@ -89,8 +91,9 @@ impl Store {
         .bind(spec.queue_limit.map(i64::from))
         .bind(model.name.to_string())
         .bind(i64::from(model.version.get()))
-        .execute(&self.pool)
+        .execute(&mut *transaction)
         .await?;
+        transaction.commit().await?;
         Ok(())
     }
 
@@ -117,7 +120,7 @@ impl Store {
             "DELETE FROM models WHERE name = $1 AND version = $2",
             "DELETE FROM profiles WHERE name = $1 AND version = $2",
         ];
-        let mut transaction = self.pool.begin().await?;
+        let mut transaction = self.begin().await?;
         for model in models {
             sqlx::query(
                 "UPDATE artifacts SET last_used_ms = $1 WHERE digest IN \

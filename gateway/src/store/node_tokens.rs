@@ -17,6 +17,7 @@ impl Store {
         node: &NodeName,
         sha256: [u8; 32],
     ) -> Result<(), StoreError> {
+        let mut transaction = self.begin().await?;
         sqlx::query(
             "INSERT INTO node_tokens (node, token_sha256, created_ms) VALUES ($1, $2, $3) \
              ON CONFLICT (node) DO UPDATE SET token_sha256 = excluded.token_sha256, created_ms = excluded.created_ms",
@@ -24,8 +25,9 @@ impl Store {
         .bind(node.to_string())
         .bind(hex::encode(sha256))
         .bind(unix_ms())
-        .execute(&self.pool)
+        .execute(&mut *transaction)
         .await?;
+        transaction.commit().await?;
         Ok(())
     }
 

@@ -38,13 +38,15 @@ impl Store {
         node: &NodeRecord,
         statement: &'static str,
     ) -> Result<(), StoreError> {
+        let mut transaction = self.begin().await?;
         sqlx::query(statement)
             .bind(node.name.to_string())
             .bind(node.agent_version.clone())
             .bind(to_json(&node.devices))
             .bind(to_json(&node.scheduling))
-            .execute(&self.pool)
+            .execute(&mut *transaction)
             .await?;
+        transaction.commit().await?;
         Ok(())
     }
 
@@ -53,10 +55,12 @@ impl Store {
     /// # Errors
     /// If the database fails.
     pub async fn delete_node(&self, name: &NodeName) -> Result<(), StoreError> {
+        let mut transaction = self.begin().await?;
         sqlx::query("DELETE FROM nodes WHERE name = $1")
             .bind(name.to_string())
-            .execute(&self.pool)
+            .execute(&mut *transaction)
             .await?;
+        transaction.commit().await?;
         Ok(())
     }
 

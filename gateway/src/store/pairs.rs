@@ -18,6 +18,7 @@ impl Store {
         kind: &DeviceKind,
         pairs: &PairTable,
     ) -> Result<(), StoreError> {
+        let mut transaction = self.begin().await?;
         sqlx::query(
             "INSERT INTO pairs (device_kind, csv, created_ms) VALUES ($1, $2, $3) \
              ON CONFLICT (device_kind) DO UPDATE SET csv = excluded.csv, created_ms = excluded.created_ms",
@@ -25,8 +26,9 @@ impl Store {
         .bind(kind.to_string())
         .bind(pairs.to_csv())
         .bind(unix_ms())
-        .execute(&self.pool)
+        .execute(&mut *transaction)
         .await?;
+        transaction.commit().await?;
         Ok(())
     }
 

@@ -17,7 +17,7 @@ impl Store {
         profiles: &ProfileTable,
         kernels: &KernelTable,
     ) -> Result<(), StoreError> {
-        let mut transaction = self.pool.begin().await?;
+        let mut transaction = self.begin().await?;
         for (model, kind, profile) in profiles.iter() {
             let recording = kernels
                 .get(model, kind)

@@ -51,7 +51,7 @@ impl Store {
         let options = settings.options.as_ref().map(|options| {
             serde_json::to_string(options).expect("words and truth values are JSON")
         });
-        let mut transaction = self.pool.begin().await?;
+        let mut transaction = self.begin().await?;
         let values = [
             ("options", options),
             ("policy", settings.policy.clone()),

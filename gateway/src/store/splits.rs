@@ -12,6 +12,7 @@ impl Store {
     /// # Errors
     /// If the database fails.
     pub async fn upsert_split(&self, record: &SplitRecord) -> Result<(), StoreError> {
+        let mut transaction = self.begin().await?;
         let rejected = record.rejected.as_ref();
         sqlx::query(
             "INSERT INTO splits (name, split, previous, sticky, stable, rejected, rejected_reason) \
@@ -26,8 +27,9 @@ impl Store {
         .bind(record.stable.map(|version| i64::from(version.get())))
         .bind(rejected.map(|rejected| i64::from(rejected.version.get())))
         .bind(rejected.map(|rejected| rejected.reason.clone()))
-        .execute(&self.pool)
+        .execute(&mut *transaction)
         .await?;
+        transaction.commit().await?;
         Ok(())
     }
 

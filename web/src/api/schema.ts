@@ -1,4 +1,4 @@
-// Generated from openapi/gateway.json (sha256 6da1efb480df5d937e8d6c85fb1947efd1492d4706c4d157d63940bcd23f7e91) by cargo xtask web.
+// Generated from openapi/gateway.json (sha256 a0f123b4eee9ff42acaa45460fca48f971e5f424bdaf8b0030ea5cc002ccb8ed) by cargo xtask web.
 
 export type paths = Record<string, never>;
 export type webhooks = Record<string, never>;
@@ -34,6 +34,38 @@ export interface components {
             bytes: number;
             /** @description The SHA-256 digest of the file. */
             digest: string;
+        };
+        /** @description The owner of the token, key or session with which a request came. */
+        AuditActor: {
+            /** @description The address that the request came from. */
+            address?: string | null;
+            /** @description The identity of the API key; null for the admin token. */
+            key_id?: string | null;
+            /** @description The name of the key, or of the admin token. */
+            name: string;
+            /** @description True if a session of the dashboard acted for the owner of the token or key. */
+            session: boolean;
+        };
+        /** @description An act of an admin that was carried out. */
+        AuditEntry: {
+            /** @description The act: the kind of its subject and a verb, such as `model.register`. */
+            action: string;
+            /** @description Who acted. */
+            actor: components["schemas"]["AuditActor"];
+            /**
+             * Format: int64
+             * @description The time of the act, as Unix time in milliseconds.
+             */
+            at_ms: number;
+            /** @description What was changed, as in the request, without secrets. */
+            change: Record<string, never>;
+            /**
+             * Format: int64
+             * @description The entry's number. Later acts have larger ones.
+             */
+            id: number;
+            /** @description The model, node, key or file that it was about; null if it was about the whole cluster. */
+            subject?: string | null;
         };
         /** @description The number of executed batches of one size and their time, by stage. */
         BatchStatistics: {

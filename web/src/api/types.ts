@@ -3,6 +3,7 @@ import type { components } from "./schema";
 
 type Schemas = components["schemas"];
 
+export type AuditEntry = Schemas["AuditEntry"];
 export type DeviceView = Schemas["DeviceView"];
 export type EventView = Schemas["EventView"];
 export type Finding = Schemas["Finding"];

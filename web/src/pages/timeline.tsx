@@ -1,8 +1,9 @@
-/** What happened: events in words, requests that missed their SLO, and traces of any minute. */
+/** What happened: events in words, requests that missed their SLO, what admins did, and traces of any minute. */
 
 import { useEffect, useMemo, useState } from "react";
 import { get, getText } from "../api/client";
-import type { EventView, RequestView } from "../api/types";
+import type { AuditEntry, EventView, RequestView } from "../api/types";
+import { actorText, changeText } from "../audit";
 import { clock, count, dateAndTime, ms, rate, span } from "../format";
 import { subjectText } from "../live/state";
 import { useCluster } from "../live/store";
@@ -22,7 +23,7 @@ const PAGE = 100;
 
 export function Timeline() {
   const { query } = useRoute();
-  const missed = query.get("show") === "missed";
+  const shown = query.get("show");
   const tab = (name: string, on: boolean, to: string) => (
     <a className={`button ${on ? "primary" : ""}`} href={to} aria-current={on ? "page" : undefined}>
       {name}
@@ -33,13 +34,14 @@ export function Timeline() {
       title="Timeline"
       actions={
         <>
-          {tab("Events", !missed, "#/timeline")}
-          {tab("Missed requests", missed, href(["timeline"], { show: "missed" }))}
+          {tab("Events", shown === null, "#/timeline")}
+          {tab("Missed requests", shown === "missed", href(["timeline"], { show: "missed" }))}
+          {tab("Audit log", shown === "audit", href(["timeline"], { show: "audit" }))}
           <Trace />
         </>
       }
     >
-      {missed ? <Missed model={query.get("model")} /> : <Events />}
+      {shown === "missed" ? <Missed model={query.get("model")} /> : shown === "audit" ? <Audit /> : <Events />}
     </Page>
   );
 }
@@ -218,6 +220,40 @@ function Request({ request, onClose }: { request: RequestView; onClose: () => vo
         </div>
       </div>
     </Modal>
+  );
+}
+
+/** The number of acts that are read at a time. */
+const ACTS = 200;
+
+const ACT_COLUMNS: readonly Column<AuditEntry>[] = [
+  { title: "When", cell: (e) => dateAndTime(e.at_ms), sort: (e) => e.id },
+  { title: "Who", cell: (e) => actorText(e), sort: actorText },
+  { title: "From", cell: (e) => e.actor.address, sort: (e) => e.actor.address ?? "", from: "desktop" },
+  { title: "Act", cell: (e) => e.action, sort: (e) => e.action },
+  { title: "Subject", cell: (e) => e.subject, sort: (e) => e.subject ?? "", from: "tablet" },
+  { title: "Change", cell: (e) => <span className="muted" title={changeText(e)}>{changeText(e)}</span>, from: "tablet", grow: true },
+];
+
+function Audit() {
+  const [most, setMost] = useState(ACTS);
+  const path = `/v1/audit?limit=${most}`;
+  const loaded = useLoaded(path, (signal) => get<AuditEntry[]>(path, signal), 5000);
+  const more = loaded.data !== null && loaded.data.length === most && most < 1000;
+  return (
+    <Card className="flush" title="Audit log" note="what admins did, the newest first">
+      <Problem text={loaded.error} />
+      {loaded.data ? (
+        <Table label="Audit log" rows={loaded.data} columns={ACT_COLUMNS} rowKey={(e) => String(e.id)} maxHeight={Math.max(400, innerHeight - 220)} empty={<Empty title="No admin has changed anything." />} />
+      ) : (
+        !loaded.error && <Loading what="the audit log" />
+      )}
+      {more && (
+        <button type="button" onClick={() => setMost(Math.min(1000, most + ACTS))}>
+          Show earlier ones
+        </button>
+      )}
+    </Card>
   );
 }
 

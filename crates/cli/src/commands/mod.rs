@@ -1,6 +1,7 @@
 //! The subcommands for operators and clients of a gateway, one module each.
 
 mod arguments;
+mod audit;
 mod backup;
 mod dashboard;
 mod doctor;
@@ -47,6 +48,8 @@ pub(crate) enum Command {
     Restore(backup::RestoreArgs),
     /// Show what happened in the cluster, and follow it
     Events(events::EventsArgs),
+    /// Show what admins did
+    Audit(audit::AuditArgs),
     /// Show what is wrong in the cluster, with cause and cure
     Findings(events::FindingsArgs),
     /// Examine this machine and the cluster, and say what is wrong and how to mend it
@@ -74,6 +77,7 @@ impl Command {
             Self::Backup(args) => args.run(context).await,
             Self::Restore(args) => args.run(context),
             Self::Events(args) => args.run(context).await,
+            Self::Audit(args) => args.run(context).await,
             Self::Findings(args) => args.run(context).await,
             Self::Doctor(args) => args.run(context).await,
             Self::Dashboard(args) => args.run(context).await,

@@ -1,6 +1,7 @@
 //! The `packhorse` binary against a stand-in gateway that responds like the API.
 #![expect(clippy::unwrap_used, reason = "a test that cannot set itself up fails")]
 
+mod audit;
 mod backup;
 #[cfg(feature = "laboratory")]
 mod bench;

@@ -3,20 +3,21 @@
 use std::io;
 
 use axum::{
-    Json,
+    Extension, Json,
     body::Body,
     extract::{Request, State},
     http::{HeaderName, StatusCode, header},
     response::IntoResponse,
 };
 use futures_util::TryStreamExt as _;
-use packhorse_api::{ArtifactView, ErrorBody};
+use packhorse_api::{ArtifactView, AuditActor, ErrorBody};
 use packhorse_cluster::ArtifactDigest;
 use tokio_util::io::{ReaderStream, StreamReader};
 
 use super::Admin;
 use crate::{
     api::error::{ApiError, Path},
+    audit::Act,
     store::ReceiveError,
 };
 
@@ -39,6 +40,7 @@ const READ_BYTES: usize = 256 << 10;
 )]
 pub(super) async fn put(
     State(admin): State<Admin>,
+    Extension(actor): Extension<AuditActor>,
     Path(digest): Path<ArtifactDigest>,
     request: Request,
 ) -> Result<impl IntoResponse, ApiError> {
@@ -50,7 +52,10 @@ pub(super) async fn put(
     }
     let bytes = request.into_body().into_data_stream();
     let source = StreamReader::new(bytes.map_err(io::Error::other));
-    let received = admin.artifacts.receive(Some(digest), source).await?;
+    let files = admin
+        .artifacts
+        .acting(Act::new(actor, "artifact.store", digest));
+    let received = files.receive(Some(digest), source).await?;
     let status = if received.new {
         StatusCode::CREATED
     } else {

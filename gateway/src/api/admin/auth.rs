@@ -6,16 +6,19 @@
 
 use std::{
     collections::BTreeMap,
+    net::{IpAddr, SocketAddr},
     sync::{Arc, PoisonError, RwLock},
 };
 
 use axum::{
-    extract::{RawPathParams, Request, State},
+    extract::{ConnectInfo, RawPathParams, Request, State},
     http::{HeaderMap, Method, StatusCode, header},
     middleware::Next,
     response::{IntoResponse as _, Response},
 };
-use packhorse_api::{CSRF_HEADER, SESSION_COOKIE, SessionRequest, SessionScope, SessionView};
+use packhorse_api::{
+    AuditActor, CSRF_HEADER, SESSION_COOKIE, SessionRequest, SessionScope, SessionView,
+};
 use packhorse_cluster::{ClusterId, NodeName};
 use packhorse_wire::{ClusterKey, LinkSecret};
 use sha2::{Digest as _, Sha256};
@@ -310,6 +313,19 @@ impl Caller {
         }
     }
 
+    /// Returns the caller as the audit log names it.
+    fn actor(&self, address: Option<IpAddr>) -> AuditActor {
+        AuditActor {
+            name: self.name.clone(),
+            key_id: match &self.owner {
+                Some(Owner::Key(id)) => Some(id.clone()),
+                Some(Owner::AdminToken) | None => None,
+            },
+            session: self.session_ends_ms.is_some(),
+            address: address.map(|address| address.to_canonical().to_string()),
+        }
+    }
+
     /// Returns the owner of a session of this caller, who must at least be allowed to read.
     fn signed_in(&self) -> Result<Owner, ApiError> {
         self.scope()?;
@@ -367,18 +383,25 @@ fn unauthorized(message: &str) -> ApiError {
     ApiError::new(StatusCode::UNAUTHORIZED, message)
 }
 
-/// Middleware that accepts the admin, and readers where nothing is changed.
+/// Middleware that accepts the admin, whom the handler gets as an [`AuditActor`], and readers where nothing is changed.
 pub(super) async fn admin_only(
     State(credentials): State<Credentials>,
-    request: Request,
+    mut request: Request,
     next: Next,
 ) -> Response {
-    let caller = credentials.caller(request.headers(), request.method());
-    match caller.map(|caller| caller.role) {
-        Ok(Role::Admin) => next.run(request).await,
-        Ok(Role::Reader) if only_reads(&request) => next.run(request).await,
-        Ok(role) => role.refusal().into_response(),
-        Err(e) => e.into_response(),
+    let caller = match credentials.caller(request.headers(), request.method()) {
+        Ok(caller) => caller,
+        Err(e) => return e.into_response(),
+    };
+    match caller.role {
+        Role::Admin => {
+            let address = request.extensions().get::<ConnectInfo<SocketAddr>>();
+            let actor = caller.actor(address.map(|ConnectInfo(address)| address.ip()));
+            request.extensions_mut().insert(actor);
+            next.run(request).await
+        }
+        Role::Reader if only_reads(&request) => next.run(request).await,
+        role => role.refusal().into_response(),
     }
 }
 

@@ -1,7 +1,7 @@
 //! `/v1/keys`: API keys of clients and admins.
 
-use axum::{Json, extract::State, http::StatusCode, response::IntoResponse};
-use packhorse_api::{CreatedKey, ErrorBody, KeyRequest, KeyRotation, KeyView};
+use axum::{Extension, Json, extract::State, http::StatusCode, response::IntoResponse};
+use packhorse_api::{AuditActor, CreatedKey, ErrorBody, KeyRequest, KeyRotation, KeyView};
 
 use super::{Admin, NO_STORE};
 use crate::{
@@ -22,9 +22,10 @@ use crate::{
 )]
 pub(super) async fn create(
     State(admin): State<Admin>,
+    Extension(actor): Extension<AuditActor>,
     JsonBody(request): JsonBody<KeyRequest>,
 ) -> Result<impl IntoResponse, ApiError> {
-    let created = admin.keys.create(request).await?;
+    let created = admin.keys.create(actor, request).await?;
     tracing::info!(
         key.id = created.view.id,
         key.name = created.view.name,
@@ -71,9 +72,10 @@ pub(super) async fn show(
 )]
 pub(super) async fn delete(
     State(admin): State<Admin>,
+    Extension(actor): Extension<AuditActor>,
     Path(id): Path<String>,
 ) -> Result<StatusCode, ApiError> {
-    admin.keys.delete(&id).await?;
+    admin.keys.delete(actor, &id).await?;
     tracing::info!(key.id = id, "a key was deleted");
     Ok(StatusCode::NO_CONTENT)
 }
@@ -92,10 +94,11 @@ pub(super) async fn delete(
 )]
 pub(super) async fn rotate(
     State(admin): State<Admin>,
+    Extension(actor): Extension<AuditActor>,
     Path(id): Path<String>,
     JsonBody(rotation): JsonBody<KeyRotation>,
 ) -> Result<impl IntoResponse, ApiError> {
-    let created = admin.keys.rotate(&id, rotation).await?;
+    let created = admin.keys.rotate(actor, &id, rotation).await?;
     tracing::info!(
         key.id = id,
         overlap_s = rotation.overlap_s,

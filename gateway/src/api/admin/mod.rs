@@ -3,6 +3,7 @@
 
 mod agents;
 mod artifacts;
+mod audit;
 mod auth;
 mod backup;
 mod dashboard;
@@ -128,6 +129,7 @@ pub struct Admin {
         (name = "metrics", description = "Metrics of the gateway"),
         (name = "agents", description = "Messages of agents"),
         (name = "keys", description = "API keys, and sessions of browsers"),
+        (name = "audit", description = "What admins did"),
         (name = "backup", description = "Backups of the gateway's state"),
     ),
     modifiers(&Tokens)
@@ -232,6 +234,7 @@ fn admin_routes() -> OpenApiRouter<Admin> {
         .routes(routes!(keys::list, keys::create))
         .routes(routes!(keys::show, keys::delete))
         .routes(routes!(keys::rotate))
+        .routes(routes!(audit::list))
         .routes(routes!(plans::current))
         .routes(routes!(plans::list))
         .routes(routes!(plans::show))

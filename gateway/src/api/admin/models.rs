@@ -1,12 +1,12 @@
 //! `/v1/models`: registered models.
 
 use axum::{
-    Json,
+    Extension, Json,
     extract::State,
     http::{StatusCode, header},
     response::IntoResponse,
 };
-use packhorse_api::{ErrorBody, ModelChange, ModelRegistration, ModelView, Promotion};
+use packhorse_api::{AuditActor, ErrorBody, ModelChange, ModelRegistration, ModelView, Promotion};
 use packhorse_cluster::{
     ArtifactDigest, ModelId, ModelName, ModelSpec, ModelSpecError, ModelVersion, Program,
 };
@@ -17,6 +17,7 @@ use utoipa::IntoParams;
 use super::Admin;
 use crate::{
     api::error::{ApiError, JsonBody, Path, Query},
+    audit::Act,
     controller::slo_from_ms,
 };
 
@@ -43,17 +44,18 @@ pub(super) struct WhichVersion {
 )]
 pub(super) async fn register(
     State(admin): State<Admin>,
+    Extension(actor): Extension<AuditActor>,
     JsonBody(registration): JsonBody<ModelRegistration>,
 ) -> Result<impl IntoResponse, ApiError> {
     let (spec, path) = parse_registration(registration)?;
     let spec = match path {
-        Some(path) => with_file(&admin, spec, &path).await?,
+        Some(path) => with_file(&admin, actor.clone(), spec, &path).await?,
         None => spec,
     };
     let digest = spec.program.artifact;
     let bytes = admin.store.artifact(digest).await?;
     let bytes = bytes.ok_or(CommandError::UnknownArtifact(digest))?;
-    let view = admin.controller.register(spec, bytes).await??;
+    let view = admin.controller.by(actor).register(spec, bytes).await??;
     let location = format!("/v1/models/{}?version={}", view.name, view.version);
     Ok((
         StatusCode::CREATED,
@@ -104,10 +106,12 @@ pub(super) async fn show(
 )]
 pub(super) async fn change(
     State(admin): State<Admin>,
+    Extension(actor): Extension<AuditActor>,
     Path(name): Path<ModelName>,
     Query(which): Query<WhichVersion>,
     JsonBody(change): JsonBody<ModelChange>,
 ) -> Result<Json<ModelView>, ApiError> {
+    let controller = admin.controller.by(actor);
     let splits = change.split.is_some() || change.sticky.is_some();
     if splits && which.version.is_some() {
         return Err(ApiError::bad_request(
@@ -127,13 +131,12 @@ pub(super) async fn change(
     };
     if splits {
         // The split is checked first, so that a request with a wrong one changes nothing.
-        let controller = &admin.controller;
         let view = controller.change_split(name.clone(), split).await??;
         if change == ModelSpecChange::default() {
             return Ok(Json(view));
         }
     }
-    let changed = admin.controller.change_model(name, which.version, change);
+    let changed = controller.change_model(name, which.version, change);
     Ok(Json(changed.await??))
 }
 
@@ -150,11 +153,18 @@ pub(super) async fn change(
 )]
 pub(super) async fn promote(
     State(admin): State<Admin>,
+    Extension(actor): Extension<AuditActor>,
     Path(name): Path<ModelName>,
     JsonBody(promotion): JsonBody<Promotion>,
 ) -> Result<Json<ModelView>, ApiError> {
     let change = SplitChange::Promote(promotion.version);
-    Ok(Json(admin.controller.change_split(name, change).await??))
+    Ok(Json(
+        admin
+            .controller
+            .by(actor)
+            .change_split(name, change)
+            .await??,
+    ))
 }
 
 /// Returns to the split before the last change.
@@ -170,10 +180,17 @@ pub(super) async fn promote(
 )]
 pub(super) async fn roll_back(
     State(admin): State<Admin>,
+    Extension(actor): Extension<AuditActor>,
     Path(name): Path<ModelName>,
 ) -> Result<Json<ModelView>, ApiError> {
     let change = SplitChange::RollBack;
-    Ok(Json(admin.controller.change_split(name, change).await??))
+    Ok(Json(
+        admin
+            .controller
+            .by(actor)
+            .change_split(name, change)
+            .await??,
+    ))
 }
 
 /// Removes a version of a model with its profiles, or all versions if none is given.
@@ -188,10 +205,15 @@ pub(super) async fn roll_back(
 )]
 pub(super) async fn remove(
     State(admin): State<Admin>,
+    Extension(actor): Extension<AuditActor>,
     Path(name): Path<ModelName>,
     Query(which): Query<WhichVersion>,
 ) -> Result<StatusCode, ApiError> {
-    admin.controller.remove_model(name, which.version).await??;
+    admin
+        .controller
+        .by(actor)
+        .remove_model(name, which.version)
+        .await??;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -244,8 +266,14 @@ fn invalid(error: ModelSpecError) -> ApiError {
 }
 
 /// Stores the file at this path, and returns the specification with its digest.
-async fn with_file(admin: &Admin, mut spec: ModelSpec, path: &str) -> Result<ModelSpec, ApiError> {
-    let received = admin.artifacts.import(path).await;
+async fn with_file(
+    admin: &Admin,
+    actor: AuditActor,
+    mut spec: ModelSpec,
+    path: &str,
+) -> Result<ModelSpec, ApiError> {
+    let act = Act::new(actor, "artifact.import", path);
+    let received = admin.artifacts.acting(act).import(path).await;
     let received = received.map_err(|e| ApiError::from(e).with_field("artifact_path"))?;
     spec.program.artifact = received.digest;
     Ok(spec)

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use axum::{Json, extract::State, http::StatusCode};
-use packhorse_api::{ErrorBody, NodeView};
+use axum::{Extension, Json, extract::State, http::StatusCode};
+use packhorse_api::{AuditActor, ErrorBody, NodeView};
 use packhorse_cluster::{NodeName, Scheduling};
 use serde::Deserialize;
 use utoipa::IntoParams;
@@ -48,9 +48,10 @@ pub(super) async fn list(State(admin): State<Admin>) -> Result<Json<Vec<NodeView
 )]
 pub(super) async fn cordon(
     admin: State<Admin>,
+    actor: Extension<AuditActor>,
     node: Path<NodeName>,
 ) -> Result<Json<NodeView>, ApiError> {
-    schedule(admin, node, Scheduling::Cordoned, None).await
+    schedule(admin, actor, node, Scheduling::Cordoned, None).await
 }
 
 /// Uncordons a node: it gets replicas again.
@@ -65,9 +66,10 @@ pub(super) async fn cordon(
 )]
 pub(super) async fn uncordon(
     admin: State<Admin>,
+    actor: Extension<AuditActor>,
     node: Path<NodeName>,
 ) -> Result<Json<NodeView>, ApiError> {
-    schedule(admin, node, Scheduling::Open, None).await
+    schedule(admin, actor, node, Scheduling::Open, None).await
 }
 
 /// Drains a node: its replicas move to other nodes, and it gets no new ones. A replica stays until its model is served elsewhere;
@@ -84,6 +86,7 @@ pub(super) async fn uncordon(
 )]
 pub(super) async fn drain(
     admin: State<Admin>,
+    actor: Extension<AuditActor>,
     node: Path<NodeName>,
     Query(DrainTime { deadline_s }): Query<DrainTime>,
 ) -> Result<Json<NodeView>, ApiError> {
@@ -94,7 +97,7 @@ pub(super) async fn drain(
         )));
     }
     let time = deadline_s.map(Duration::from_secs);
-    schedule(admin, node, Scheduling::Draining, time).await
+    schedule(admin, actor, node, Scheduling::Draining, time).await
 }
 
 /// Removes a node that holds no lease. It may come back, as a new node.
@@ -110,9 +113,14 @@ pub(super) async fn drain(
 )]
 pub(super) async fn remove(
     State(admin): State<Admin>,
+    Extension(actor): Extension<AuditActor>,
     Path(node): Path<NodeName>,
 ) -> Result<StatusCode, ApiError> {
-    admin.controller.remove_node(node.clone()).await??;
+    admin
+        .controller
+        .by(actor)
+        .remove_node(node.clone())
+        .await??;
     admin
         .credentials
         .remove_node_token(&admin.store, &node)
@@ -122,10 +130,12 @@ pub(super) async fn remove(
 
 async fn schedule(
     State(admin): State<Admin>,
+    Extension(actor): Extension<AuditActor>,
     Path(node): Path<NodeName>,
     scheduling: Scheduling,
     time: Option<Duration>,
 ) -> Result<Json<NodeView>, ApiError> {
-    let view = admin.controller.schedule_node(node, scheduling, time);
+    let controller = admin.controller.by(actor);
+    let view = controller.schedule_node(node, scheduling, time);
     Ok(Json(view.await??))
 }

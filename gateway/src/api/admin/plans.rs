@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use axum::{Json, extract::State};
+use axum::{Extension, Json, extract::State};
 use packhorse_api::{
-    ErrorBody, GoodputView, PlanDiff, PlanPreview, PlanPreviewRequest, PlanSummary, PlanView,
-    PolicyChange, PolicyView,
+    AuditActor, ErrorBody, GoodputView, PlanDiff, PlanPreview, PlanPreviewRequest, PlanSummary,
+    PlanView, PolicyChange, PolicyView,
 };
 use packhorse_cluster::Generation;
 use packhorse_control::record::{PlanOutcome, Settings};
@@ -241,6 +241,7 @@ pub(super) async fn policy(State(admin): State<Admin>) -> Result<Json<PolicyView
 )]
 pub(super) async fn change_policy(
     State(admin): State<Admin>,
+    Extension(actor): Extension<AuditActor>,
     JsonBody(change): JsonBody<PolicyChange>,
 ) -> Result<Json<PolicyView>, ApiError> {
     let settings = Settings {
@@ -248,7 +249,13 @@ pub(super) async fn change_policy(
         options: change.options,
         discipline: change.discipline,
     };
-    Ok(Json(admin.controller.change_policy(settings).await???))
+    Ok(Json(
+        admin
+            .controller
+            .by(actor)
+            .change_policy(settings)
+            .await???,
+    ))
 }
 
 /// Returns the goodput and latency of all models in a time window that ends now.

@@ -1,11 +1,12 @@
 //! `/v1/profiles`: profiles, recorded kernels and measured pairs.
 
 use axum::{
+    Extension,
     extract::State,
     http::{StatusCode, header},
     response::IntoResponse,
 };
-use packhorse_api::ErrorBody;
+use packhorse_api::{AuditActor, ErrorBody};
 use packhorse_cluster::{DeviceKind, ModelName, ProfileTable};
 use packhorse_contention::PairTable;
 use serde::Deserialize;
@@ -92,13 +93,18 @@ pub(super) async fn kernels(
 )]
 pub(super) async fn import(
     State(admin): State<Admin>,
+    Extension(actor): Extension<AuditActor>,
     Body(csv): Body,
 ) -> Result<StatusCode, ApiError> {
     let profiles = off_reactor(move || {
         ProfileTable::from_csv(text(&csv)?).map_err(|e| ApiError::bad_request(e.to_string()))
     });
     let profiles = profiles.await??;
-    admin.controller.import_profiles(profiles).await??;
+    admin
+        .controller
+        .by(actor)
+        .import_profiles(profiles)
+        .await??;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -155,6 +161,7 @@ pub(super) async fn pairs(
 )]
 pub(super) async fn import_pairs(
     State(admin): State<Admin>,
+    Extension(actor): Extension<AuditActor>,
     Query(key): Query<PairTableKey>,
     Body(csv): Body,
 ) -> Result<StatusCode, ApiError> {
@@ -164,6 +171,7 @@ pub(super) async fn import_pairs(
     let pairs = pairs.await??;
     admin
         .controller
+        .by(actor)
         .import_pairs(key.device_kind, pairs)
         .await??;
     Ok(StatusCode::NO_CONTENT)

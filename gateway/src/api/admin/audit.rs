@@ -1,0 +1,61 @@
+//! `/v1/audit`: what admins did.
+
+use axum::{Json, extract::State};
+use packhorse_api::{AuditEntry, ErrorBody};
+use serde::Deserialize;
+use utoipa::IntoParams;
+
+use super::Admin;
+use crate::api::error::{ApiError, Query};
+
+/// The entries to list.
+#[derive(Clone, Copy, Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct ListedEntries {
+    /// The number of an entry: those before it are listed; the newest if absent.
+    #[param(maximum = 9_223_372_036_854_775_807_u64)]
+    before: Option<u64>,
+    /// The largest number of entries to list, 1 to 1000.
+    #[param(minimum = 1, maximum = 1000)]
+    #[serde(default = "ListedEntries::default_limit")]
+    limit: u32,
+}
+
+impl ListedEntries {
+    const MAX_LIMIT: u32 = 1000;
+
+    fn default_limit() -> u32 {
+        100
+    }
+}
+
+/// Returns what admins did, newest first. The newest 100,000 acts are kept. What was refused or changed nothing is not among them.
+#[utoipa::path(
+    get, path = "/v1/audit", tag = "audit", security(("admin" = [])),
+    params(ListedEntries),
+    responses(
+        (status = 200, body = [AuditEntry]),
+        (status = 400, description = "A parameter is out of its limits", body = ErrorBody),
+        (status = "default", description = "Any other failure", body = ErrorBody),
+    )
+)]
+pub(super) async fn list(
+    State(admin): State<Admin>,
+    Query(ListedEntries { before, limit }): Query<ListedEntries>,
+) -> Result<Json<Vec<AuditEntry>>, ApiError> {
+    if !(1..=ListedEntries::MAX_LIMIT).contains(&limit) {
+        let message = format!(
+            "limit: {limit} is not between 1 and {}",
+            ListedEntries::MAX_LIMIT
+        );
+        return Err(ApiError::bad_request(message));
+    }
+    if before.is_some_and(|before| i64::try_from(before).is_err()) {
+        return Err(ApiError::bad_request(format!(
+            "before: expected at most {}",
+            i64::MAX
+        )));
+    }
+    Ok(Json(admin.store.audit(before, limit).await?))
+}

@@ -1,0 +1,153 @@
+//! Acts of admins, as the audit log keeps them.
+//!
+//! The authorisation of a request says who acts; the handler, or for a command the control plane, says what is done; the store records
+//! both in the transaction that does it.
+
+use packhorse_api::AuditActor;
+use packhorse_cluster::Scheduling;
+use packhorse_control::{Command, ModelSpecChange, SplitChange};
+use serde_json::{Value, json};
+
+/// An act that is about to be carried out.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Act {
+    /// Who acts.
+    pub(crate) actor: AuditActor,
+    /// The kind of the subject and a verb.
+    pub(crate) action: &'static str,
+    /// The model, node, key or file that it is about; `None` for the whole cluster.
+    pub(crate) subject: Option<String>,
+    /// What is changed.
+    pub(crate) change: Value,
+}
+
+impl Act {
+    /// Returns an act about a subject that changes nothing else than what its name says.
+    pub(crate) fn new(actor: AuditActor, action: &'static str, subject: impl ToString) -> Self {
+        Self {
+            actor,
+            action,
+            subject: Some(subject.to_string()),
+            change: json!({}),
+        }
+    }
+
+    /// Sets what is changed.
+    pub(crate) fn with(self, change: Value) -> Self {
+        Self { change, ..self }
+    }
+
+    /// Returns the act of a command; `None` for those of agents.
+    pub(crate) fn of_command(actor: AuditActor, command: &Command) -> Option<Self> {
+        let act =
+            |action, subject: &dyn ToString| Self::new(actor.clone(), action, subject.to_string());
+        Some(match command {
+            Command::Register(spec, bytes) => {
+                let program = &spec.program;
+                act("model.register", &program.model).with(json!({
+                    "artifact": program.artifact.to_string(),
+                    "artifact_bytes": bytes,
+                    "max_batch_size": program.max_batch_size,
+                    "slo_ms": millis(spec.slo),
+                    "rate_rps": spec.rate.get(),
+                    "rate": spec.rate_mode.as_str(),
+                    "queue_limit": spec.queue_limit,
+                }))
+            }
+            Command::ChangeModel(name, version, change) => {
+                act("model.change", &with_version(name, version.as_ref())).with(changes(change))
+            }
+            Command::Split(name, SplitChange::Set(split, sticky)) => {
+                let mut change = json!({});
+                if let Some(split) = split {
+                    change["split"] = json!(split);
+                }
+                if let Some(sticky) = sticky {
+                    change["sticky"] = json!(sticky.as_str());
+                }
+                act("model.split", name).with(change)
+            }
+            Command::Split(name, SplitChange::Promote(version)) => {
+                act("model.promote", name).with(json!({"version": version.get()}))
+            }
+            Command::Split(name, SplitChange::RollBack) => act("model.roll-back", name),
+            Command::RemoveModel(name, version) => {
+                act("model.remove", &with_version(name, version.as_ref()))
+            }
+            Command::ImportProfiles(profiles) => {
+                let models = profiles
+                    .iter()
+                    .map(|(model, kind, _)| format!("{model} on {kind}"));
+                let models: Vec<String> = models.take(MAX_LISTED).collect();
+                let change = json!({"profiles": models});
+                Self {
+                    subject: None,
+                    ..act("profiles.import", &"")
+                }
+                .with(change)
+            }
+            Command::ImportPairs(kind, pairs) => {
+                act("pairs.import", kind).with(json!({"pairs": pairs.pairs.len()}))
+            }
+            Command::ScheduleNode(node, scheduling, deadline) => match scheduling {
+                Scheduling::Open => act("node.uncordon", node),
+                Scheduling::Cordoned => act("node.cordon", node),
+                Scheduling::Draining => {
+                    let deadline = deadline.map(|deadline| deadline.as_secs());
+                    act("node.drain", node).with(json!({"deadline_s": deadline}))
+                }
+            },
+            Command::RemoveNode(node) => act("node.remove", node),
+            Command::ChangeSettings(settings) => {
+                let mut change = json!({});
+                if let Some(policy) = &settings.policy {
+                    change["policy"] = json!(policy);
+                }
+                if let Some(options) = &settings.options {
+                    change["options"] = json!(options);
+                }
+                if let Some(discipline) = settings.discipline {
+                    change["discipline"] = json!(discipline.to_string());
+                }
+                Self {
+                    subject: None,
+                    ..act("policy.change", &"")
+                }
+                .with(change)
+            }
+            Command::TakeLease(..) | Command::Report(..) => return None,
+        })
+    }
+}
+
+/// The largest number of profiles that an entry lists.
+const MAX_LISTED: usize = 100;
+
+fn with_version(name: &dyn ToString, version: Option<&packhorse_cluster::ModelVersion>) -> String {
+    match version {
+        Some(version) => format!("{}:{}", name.to_string(), version.get()),
+        None => name.to_string(),
+    }
+}
+
+/// Returns what is present of a change.
+fn changes(change: &ModelSpecChange) -> Value {
+    let mut changes = json!({});
+    if let Some(slo) = change.slo {
+        changes["slo_ms"] = json!(millis(slo));
+    }
+    if let Some(rate) = change.rate {
+        changes["rate_rps"] = json!(rate.get());
+    }
+    if let Some(mode) = change.rate_mode {
+        changes["rate"] = json!(mode.as_str());
+    }
+    if let Some(limit) = change.queue_limit {
+        changes["queue_limit"] = json!(limit);
+    }
+    changes
+}
+
+fn millis(duration: std::time::Duration) -> f64 {
+    duration.as_nanos() as f64 / 1e6
+}
