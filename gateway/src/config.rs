@@ -4,7 +4,7 @@ use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 use clap::{Parser, value_parser};
 use packhorse_cluster::{ByteCount, Discipline, ModelSpec};
-use packhorse_service::{DataHome, LogOptions};
+use packhorse_service::{DataHome, LogOptions, SupervisorOptions};
 use packhorse_serving::ModelLimits;
 
 use crate::ip_network::IpNetwork;
@@ -203,6 +203,10 @@ pub struct Options {
     /// The environment variables of the user's data folder.
     #[command(flatten)]
     pub data_home: DataHome,
+
+    /// The flag of a program that starts the gateway.
+    #[command(flatten)]
+    pub supervisor: SupervisorOptions,
 }
 
 /// The settings that a gateway starts with.

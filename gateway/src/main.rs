@@ -13,15 +13,18 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 async fn main() -> anyhow::Result<()> {
     let options = Options::parse();
     options.log.start()?;
+    let supervisor = options.supervisor;
     let settings = options.settings()?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;
+    let mut supervisor = supervisor.watch()?;
     let app = App::start(settings)
         .await
         .context("the gateway cannot start")?;
     tokio::select! {
         _ = interrupt.recv() => {}
         _ = terminate.recv() => {}
+        () = supervisor.gone() => {}
         part = app.failed() => anyhow::bail!("the {part} has ended by a panic"),
     }
     tokio::select! {

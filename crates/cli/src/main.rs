@@ -3,7 +3,7 @@
 //! [`commands`] has what operators and clients need of a gateway. [`laboratory`] has what needs no gateway (plans and runs of
 //! scenarios, measurements on this machine, figures) and the benchmark; it is compiled with the default feature `laboratory`.
 //!
-//! The exit status is 0 after success, 1 after a failure and 2 after wrong usage.
+//! The exit status is 0 after success, 1 after a failure and 2 after wrong usage; `serve` ends with the status of the program that ended.
 
 mod commands;
 mod context;
@@ -22,7 +22,7 @@ use std::{io, process::ExitCode};
 use clap::Parser;
 
 use crate::{
-    commands::Command,
+    commands::{Command, ServiceEnded},
     context::{Context, GlobalArgs},
 };
 
@@ -69,7 +69,9 @@ fn main() -> ExitCode {
     if let Some(hint) = context.hint(&error) {
         eprintln!("hint: {hint}");
     }
-    ExitCode::FAILURE
+    // `packhorse serve` ends with the status of the program that ended.
+    let ended = error.downcast_ref::<ServiceEnded>();
+    ended.map_or(ExitCode::FAILURE, |ended| ended.code().into())
 }
 
 #[cfg(test)]

@@ -30,6 +30,7 @@ use config::Options;
 async fn main() -> anyhow::Result<()> {
     let options = Options::parse();
     options.log.start()?;
-    node::run(options.settings()?).await?;
+    let supervisor = options.supervisor.watch()?;
+    node::run(options.settings()?, supervisor).await?;
     Ok(())
 }

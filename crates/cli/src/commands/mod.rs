@@ -13,12 +13,16 @@ mod plan;
 mod policy;
 mod profile;
 mod requests;
+mod serve;
 mod status;
 
+pub(crate) use self::serve::ServiceEnded;
 use crate::{context::Context, laboratory::LaboratoryCommand};
 
 #[derive(clap::Subcommand)]
 pub(crate) enum Command {
+    /// Run a gateway and an agent for this machine, with the models of a folder
+    Serve(Box<serve::ServeArgs>),
     /// Register, list, change and remove models
     #[command(subcommand)]
     Model(model::ModelCommand),
@@ -62,6 +66,7 @@ pub(crate) enum Command {
 impl Command {
     pub(crate) async fn run(self, context: &Context) -> anyhow::Result<()> {
         match self {
+            Self::Serve(args) => args.run(context).await,
             Self::Model(command) => command.run(context).await,
             Self::Infer(args) => args.run(context).await,
             Self::Keys(command) => command.run(context).await,
