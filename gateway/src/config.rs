@@ -4,7 +4,7 @@ use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 use clap::{Parser, value_parser};
 use packhorse_cluster::{ByteCount, Discipline, ModelSpec};
-use packhorse_service::{DataHome, LogOptions};
+use packhorse_service::{DataHome, LogOptions, SupervisorOptions};
 use packhorse_serving::ModelLimits;
 
 use crate::ip_network::IpNetwork;
@@ -196,6 +196,10 @@ pub struct Options {
         value_parser = value_parser!(u64).range(0..=600_000))]
     pub shutdown_grace_ms: u64,
 
+    /// Ask the gateway that runs with this --listen whether it is alive, and end with status 0 if so: the health check of a container
+    #[arg(long)]
+    pub check_health: bool,
+
     /// The flags of the log.
     #[command(flatten)]
     pub log: LogOptions,
@@ -203,6 +207,10 @@ pub struct Options {
     /// The environment variables of the user's data folder.
     #[command(flatten)]
     pub data_home: DataHome,
+
+    /// The flag of a program that starts the gateway.
+    #[command(flatten)]
+    pub supervisor: SupervisorOptions,
 }
 
 /// The settings that a gateway starts with.

@@ -3,7 +3,7 @@
 //! [`commands`] has what operators and clients need of a gateway. [`laboratory`] has what needs no gateway (plans and runs of
 //! scenarios, measurements on this machine, figures) and the benchmark; it is compiled with the default feature `laboratory`.
 //!
-//! The exit status is 0 after success, 1 after a failure and 2 after wrong usage.
+//! The exit status is 0 after success, 1 after a failure and 2 after wrong usage; `serve` ends with the status of the program that ended.
 
 mod commands;
 mod context;
@@ -19,10 +19,10 @@ mod view;
 
 use std::{io, process::ExitCode};
 
-use clap::Parser;
+use clap::{CommandFactory as _, Parser};
 
 use crate::{
-    commands::Command,
+    commands::{Command, ServiceEnded},
     context::{Context, GlobalArgs},
 };
 
@@ -47,7 +47,7 @@ Exit status: 0 success, 1 failure, 2 wrong usage.";
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    let context = Context::new(cli.global);
+    let context = Context::new(cli.global, Cli::command());
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build();
@@ -69,13 +69,13 @@ fn main() -> ExitCode {
     if let Some(hint) = context.hint(&error) {
         eprintln!("hint: {hint}");
     }
-    ExitCode::FAILURE
+    // `packhorse serve` ends with the status of the program that ended.
+    let ended = error.downcast_ref::<ServiceEnded>();
+    ended.map_or(ExitCode::FAILURE, |ended| ended.code().into())
 }
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
     use super::*;
 
     #[test]

@@ -9,7 +9,7 @@ use std::{
 
 use clap::{Parser, ValueEnum, value_parser};
 use packhorse_cluster::{IdError, NodeName, ProfileError, ProfileTable};
-use packhorse_service::{DataHome, LogOptions};
+use packhorse_service::{DataHome, Libtorch, LibtorchBuild, LogOptions, SupervisorOptions};
 use packhorse_worker_agent::devices::DeviceChoice;
 use reqwest::Url;
 
@@ -63,9 +63,14 @@ pub(super) struct Options {
     #[arg(long, env = "PACKHORSE_PROFILES", value_name = "FILE")]
     pub(super) profiles: Option<PathBuf>,
 
-    /// The worker program [default: packhorse-worker in the folder of this program]
+    /// The worker program [default: packhorse-worker in the folder of this program, or packhorse-worker-cuda there if libtorch is a
+    /// build for GPUs]
     #[arg(long, env = "PACKHORSE_WORKER", value_name = "PATH")]
     pub(super) worker: Option<PathBuf>,
+
+    /// Folder with libtorch for the workers [default: that of packhorse setup, else where the worker was linked or the system has it]
+    #[arg(long, env = "PACKHORSE_LIBTORCH", value_name = "DIR")]
+    pub(super) libtorch: Option<PathBuf>,
 
     /// Sharing of GPUs through MPS: auto starts a daemon for each GPU; off starts none, so that replicas time-slice a GPU unless the
     /// environment names a running daemon
@@ -111,6 +116,9 @@ pub(super) struct Options {
 
     #[command(flatten)]
     pub(super) data_home: DataHome,
+
+    #[command(flatten)]
+    pub(super) supervisor: SupervisorOptions,
 }
 
 /// The use of MPS on this node's GPUs.
@@ -139,6 +147,8 @@ pub(super) struct Settings {
     pub(super) profiles: ProfileTable,
     /// The worker program.
     pub(super) worker: PathBuf,
+    /// The workers' libtorch; `None` if the loader finds it by itself.
+    pub(super) libtorch: Option<Libtorch>,
     /// The use of MPS.
     pub(super) mps: MpsMode,
     /// The program of the MPS control daemon.
@@ -170,6 +180,9 @@ pub(super) enum ConfigError {
          --link-secret-file, or use a loopback address"
     )]
     OpenLink(IpAddr),
+    /// The folder that shall have libtorch has none.
+    #[error("--libtorch: {} has no lib/libtorch_cpu.so", .0.display())]
+    NoLibtorch(PathBuf),
     /// The host's name cannot be the name of a node.
     #[error("--node: the host's name is not a valid node name ({0}); give another name")]
     Node(#[source] IdError),
@@ -225,9 +238,13 @@ impl Options {
             .link_secret_file
             .map(|path| check_readable("link-secret-file", &path))
             .transpose()?;
+        let libtorch = match self.libtorch {
+            Some(path) => Some(Libtorch::find(&path).ok_or(ConfigError::NoLibtorch(path))?),
+            None => data_home.as_deref().and_then(Libtorch::installed),
+        };
         let worker = match self.worker {
             Some(path) => path,
-            None => beside_this_program("packhorse-worker")?,
+            None => default_worker(libtorch.as_ref())?,
         };
         Ok(Settings {
             state_dir,
@@ -239,6 +256,7 @@ impl Options {
                 .as_deref()
                 .map_or(Ok(ProfileTable::default()), read_profiles)?,
             worker: check_readable("worker", &worker)?,
+            libtorch,
             mps: self.mps,
             mps_control: self.mps_control,
             pipeline: self.pipeline,
@@ -260,6 +278,17 @@ fn check_readable(flag: &'static str, path: &Path) -> Result<PathBuf, ConfigErro
     };
     fs::File::open(path).map_err(error)?;
     fs::canonicalize(path).map_err(error)
+}
+
+/// Returns the worker in the folder of this program. A release has two, because a worker loads what it is linked with: the one for GPUs
+/// works only with libtorch's build for them.
+fn default_worker(libtorch: Option<&Libtorch>) -> Result<PathBuf, ConfigError> {
+    let for_gpus = beside_this_program("packhorse-worker-cuda")?;
+    let has_gpus = libtorch.is_some_and(|libtorch| libtorch.build() == LibtorchBuild::Cuda);
+    if has_gpus && for_gpus.is_file() {
+        return Ok(for_gpus);
+    }
+    beside_this_program("packhorse-worker")
 }
 
 fn beside_this_program(name: &str) -> Result<PathBuf, ConfigError> {

@@ -25,11 +25,16 @@ mod workers;
 use clap::Parser;
 
 use config::Options;
+use packhorse_service::print_manual_page;
 
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
+    if print_manual_page::<Options>()? {
+        return Ok(());
+    }
     let options = Options::parse();
     options.log.start()?;
-    node::run(options.settings()?).await?;
+    let supervisor = options.supervisor.watch()?;
+    node::run(options.settings()?, supervisor).await?;
     Ok(())
 }

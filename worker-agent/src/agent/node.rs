@@ -5,6 +5,7 @@ use std::{io, time::Duration};
 use packhorse_api::agent::{LeaseRequest, ProtocolRange};
 use packhorse_cluster::Time;
 use packhorse_reconcile::{Action, Event, Limits, Reconciler};
+use packhorse_service::Supervisor;
 use packhorse_wire::LinkSecret;
 use packhorse_worker_agent::devices::{Device, DiscoverError};
 use tokio::{
@@ -58,11 +59,11 @@ pub(super) enum AgentError {
     Http(#[source] reqwest::Error),
 }
 
-/// Runs the agent until SIGINT or SIGTERM. Workers are left to the next agent, or stopped if the settings say so.
+/// Runs the agent until SIGINT or SIGTERM, or until its supervisor is gone. Workers are left to the next agent, or stopped if the settings say so.
 ///
 /// # Errors
 /// If the agent cannot start. Once it runs, only a signal ends it.
-pub(super) async fn run(settings: Settings) -> Result<(), AgentError> {
+pub(super) async fn run(settings: Settings, supervisor: Supervisor) -> Result<(), AgentError> {
     let system = |operation| move |source| AgentError::System { operation, source };
     let interrupt = signal(SignalKind::interrupt()).map_err(system("waiting for SIGINT"))?;
     let terminate = signal(SignalKind::terminate()).map_err(system("waiting for SIGTERM"))?;
@@ -125,6 +126,7 @@ pub(super) async fn run(settings: Settings) -> Result<(), AgentError> {
         event_sender: event_sender.clone(),
         status: status_sender,
         signals: [interrupt, terminate],
+        supervisor,
     };
     // Nothing older than what an earlier agent of this folder has seen is obeyed.
     node.handle(Event::Leased {
@@ -165,6 +167,7 @@ struct Node {
     event_sender: mpsc::Sender<Event>,
     status: watch::Sender<NodeStatus>,
     signals: [Signal; 2],
+    supervisor: Supervisor,
 }
 
 /// The cause of an iteration of the main loop.
@@ -226,6 +229,7 @@ impl Node {
         tokio::select! {
             _ = interrupt.recv() => Wakeup::Signal,
             _ = terminate.recv() => Wakeup::Signal,
+            () = self.supervisor.gone() => Wakeup::Signal,
             // This struct holds a sender, so that the channel cannot be closed.
             Some(event) = self.events.recv() => Wakeup::Event(Box::new(event)),
             () = timer => Wakeup::Timer,

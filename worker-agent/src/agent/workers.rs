@@ -2,6 +2,8 @@
 
 use std::{
     collections::BTreeMap,
+    env,
+    ffi::OsString,
     fs::File,
     io,
     net::SocketAddr,
@@ -11,6 +13,7 @@ use std::{
 
 use packhorse_cluster::{ByteCount, ComputeShare, ProfileTable};
 use packhorse_reconcile::{Event, Task, TaskId};
+use packhorse_service::Libtorch;
 use packhorse_worker_agent::{
     devices::{Backend, Device},
     handoff::{
@@ -29,6 +32,9 @@ use crate::{
     state_folder::StateFolder,
     worker_watch::{WorkerWatch, current_status},
 };
+
+/// The environment variable of the loader with folders of libraries.
+const LIBRARY_PATH: &str = "LD_LIBRARY_PATH";
 
 /// The worker processes of this node.
 #[derive(Debug)]
@@ -148,6 +154,7 @@ impl Workers {
             .arg(handoff.dir())
             .envs(worker_environment(threads))
             .env("TMPDIR", handoff.temporary_dir())
+            .envs(library_path(self.settings.libtorch.as_ref()))
             .envs(device_environment(device, share))
             .envs(
                 mps.iter()
@@ -367,6 +374,16 @@ fn planned_memory(task: &Task) -> Option<ByteCount> {
         Task::Serve(replica) => replica.memory_bytes,
         Task::Measure(_) => None,
     }
+}
+
+/// Returns the environment variable by which the loader finds libtorch, before the folder with which the worker was linked.
+fn library_path(libtorch: Option<&Libtorch>) -> Option<(&'static str, OsString)> {
+    let mut folders = libtorch?.libraries().into_os_string();
+    if let Some(given) = env::var_os(LIBRARY_PATH) {
+        folders.push(":");
+        folders.push(given);
+    }
+    Some((LIBRARY_PATH, folders))
 }
 
 /// Returns the environment variables that confine a worker to its GPU and its compute share.

@@ -1,6 +1,6 @@
 //! `packhorse model`: lists, shows, changes and removes registered models.
 
-mod register;
+pub(super) mod register;
 
 use std::collections::BTreeMap;
 

@@ -1,6 +1,9 @@
 //! `packhorse model register`: uploads a model, registers it, and waits until it is ready.
 
-use std::{path::PathBuf, time::Duration};
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use anyhow::{Context as _, anyhow, bail, ensure};
 use packhorse_api::{ModelRegistration, ModelState, ModelView};
@@ -66,10 +69,7 @@ impl RegisterArgs {
         let mut spec = self.read_spec()?;
         let artifact = match &self.artifact {
             Some(path) => {
-                let size = std::fs::metadata(path).map_or(0, |metadata| metadata.len());
-                let bar = output::byte_bar("hashing  ", size);
-                let file = ArtifactFile::hash(path, |bytes| bar.set_position(bytes)).await?;
-                bar.finish_and_clear();
+                let file = hash_artifact(path).await?;
                 name_artifact(&mut spec, &file)?;
                 Some(file)
             }
@@ -111,7 +111,20 @@ impl RegisterArgs {
     }
 }
 
-fn name_artifact(spec: &mut Map<String, Value>, file: &ArtifactFile) -> anyhow::Result<()> {
+/// Reads a model file for its digest, with a progress bar.
+pub(in crate::commands) async fn hash_artifact(path: &Path) -> anyhow::Result<ArtifactFile> {
+    let size = std::fs::metadata(path).map_or(0, |metadata| metadata.len());
+    let bar = output::byte_bar("hashing  ", size);
+    let file = ArtifactFile::hash(path, |bytes| bar.set_position(bytes)).await?;
+    bar.finish_and_clear();
+    Ok(file)
+}
+
+/// Enters a model file into a registration.
+pub(in crate::commands) fn name_artifact(
+    spec: &mut Map<String, Value>,
+    file: &ArtifactFile,
+) -> anyhow::Result<()> {
     let digest = file.digest().to_string();
     ensure!(
         !spec.contains_key("artifact_path"),
@@ -126,7 +139,11 @@ fn name_artifact(spec: &mut Map<String, Value>, file: &ArtifactFile) -> anyhow::
     Ok(())
 }
 
-async fn upload(admin: &AdminClient, file: &ArtifactFile) -> anyhow::Result<()> {
+/// Uploads a model file that the gateway does not have, with a progress bar.
+pub(in crate::commands) async fn upload(
+    admin: &AdminClient,
+    file: &ArtifactFile,
+) -> anyhow::Result<()> {
     if admin.has_artifact(file.digest()).await? {
         return Ok(());
     }

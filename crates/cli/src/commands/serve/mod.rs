@@ -1,0 +1,223 @@
+//! `packhorse serve`: a gateway and an agent for one machine, with the models of a folder.
+
+mod model_repository;
+mod services;
+
+use std::{fs, net::SocketAddr, path::PathBuf, time::Duration};
+
+use anyhow::Context as _;
+use packhorse_client::{AdminClient, BaseUrl, InferenceClient};
+use packhorse_cluster::NodeState;
+use serde::Deserialize;
+use tokio::{
+    process::Command,
+    signal::unix::{Signal, SignalKind, signal},
+    time::sleep,
+};
+
+use self::{model_repository::ModelRepository, services::Services};
+use crate::{
+    context::{self, Context},
+    output,
+};
+
+pub(crate) use self::services::ServiceEnded;
+
+/// The time between two looks at a program that starts.
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
+
+#[derive(clap::Args)]
+#[command(after_help = "\
+When requests can be sent, one line is printed: ready {\"inference\": URL, \"admin\": URL}. SIGTERM and Ctrl-C answer the requests in
+flight and end everything; a second one ends at once. If gateway or agent ends, so does the other, and this command with its status.
+Every other setting of the two is read from the environment: packhorse-gateway --help, packhorse-agent --help.
+
+A model repository has for each model NAME/model.json, which is what `packhorse model register` reads, and NAME/VERSION/model.pt or
+model.pt2. What is new or changed there is registered at the start. What is missing there stays registered.
+
+Examples:
+  packhorse serve
+  packhorse serve --model-repository models
+  packhorse serve --devices cpu --listen 0.0.0.0:8080 --state-dir /var/lib/packhorse")]
+pub(crate) struct ServeArgs {
+    /// Folder for the gateway's state; the agent's is agent in it [default: packhorse in the user's data folder, ~/.local/share]
+    #[arg(long, env = "PACKHORSE_STATE_DIR", value_name = "DIR")]
+    state_dir: Option<PathBuf>,
+    /// Address of the inference listener; port 0 chooses a free port
+    #[arg(
+        long,
+        env = "PACKHORSE_LISTEN",
+        value_name = "ADDRESS",
+        default_value = "127.0.0.1:8080"
+    )]
+    listen: SocketAddr,
+    /// Address of the listener for admins; other addresses than loopback require --admin-token-file
+    #[arg(
+        long,
+        env = "PACKHORSE_ADMIN_LISTEN",
+        value_name = "ADDRESS",
+        default_value = "127.0.0.1:8081"
+    )]
+    admin_listen: SocketAddr,
+    /// File with the admin token [default: admin-token in the state folder, made at the first start]
+    #[arg(long, env = "PACKHORSE_ADMIN_TOKEN_FILE", value_name = "FILE")]
+    admin_token_file: Option<PathBuf>,
+    /// Devices to offer, separated by commas: auto (GPUs, or the CPU if there are none), cpu, nvidia, simulated:KIND:COUNT
+    #[arg(
+        long,
+        env = "PACKHORSE_DEVICES",
+        value_name = "DEVICES",
+        default_value = "auto"
+    )]
+    devices: String,
+    /// Folder with libtorch for the workers [default: that of packhorse setup, else where the system has it]
+    #[arg(long, env = "PACKHORSE_LIBTORCH", value_name = "DIR")]
+    libtorch: Option<PathBuf>,
+    /// Folder with models to register
+    #[arg(long, env = "PACKHORSE_MODEL_REPOSITORY", value_name = "DIR")]
+    model_repository: Option<PathBuf>,
+}
+
+/// The file that the gateway writes when it listens.
+#[derive(Clone, Copy, Deserialize)]
+struct Endpoints {
+    inference: SocketAddr,
+    admin: SocketAddr,
+    pid: u32,
+}
+
+/// The requests to end: Ctrl-C and SIGTERM.
+struct EndSignals {
+    interrupt: Signal,
+    terminate: Signal,
+}
+
+impl ServeArgs {
+    pub(crate) async fn run(self, _context: &Context) -> anyhow::Result<()> {
+        let mut signals = EndSignals::listen()?;
+        // Read first: a mistake in it shall not cost a start.
+        let models = self.model_repository.as_deref();
+        let models = models.map(ModelRepository::read).transpose()?;
+        let mut services = Services::new()?;
+        let outcome = tokio::select! {
+            outcome = self.serve(models, &mut services) => outcome,
+            () = signals.next() => Ok(()),
+        };
+        tokio::select! {
+            () = services.stop() => return outcome,
+            () = signals.next() => {}
+        }
+        services.kill().await;
+        outcome
+    }
+
+    /// Starts everything and waits until a program ends by itself, which is an error.
+    async fn serve(
+        &self,
+        models: Option<ModelRepository>,
+        services: &mut Services,
+    ) -> anyhow::Result<()> {
+        let state_dir = match &self.state_dir {
+            Some(folder) => folder.clone(),
+            None => context::default_state_dir().context("name a folder with --state-dir")?,
+        };
+        let mut gateway = Command::new(services::program("packhorse-gateway")?);
+        gateway
+            .arg("--state-dir")
+            .arg(&state_dir)
+            .args(["--listen", &self.listen.to_string()])
+            .args(["--admin-listen", &self.admin_listen.to_string()]);
+        if let Some(file) = &self.admin_token_file {
+            gateway.arg("--admin-token-file").arg(file);
+        }
+        let pid = services.start_gateway(gateway)?;
+        let endpoints_file = state_dir.join("endpoints.json");
+        let endpoints = services
+            .unless_one_ends(async {
+                loop {
+                    // The file of an earlier gateway names another process.
+                    let text = fs::read(&endpoints_file).unwrap_or_default();
+                    match serde_json::from_slice::<Endpoints>(&text) {
+                        Ok(endpoints) if endpoints.pid == pid => return Ok(endpoints),
+                        _ => sleep(POLL_INTERVAL).await,
+                    }
+                }
+            })
+            .await?;
+        let inference_url = url(endpoints.inference);
+        let admin_url = url(endpoints.admin);
+
+        let mut agent = Command::new(services::program("packhorse-agent")?);
+        agent
+            .arg("--stop-workers-on-exit")
+            .args(["--gateway", &admin_url])
+            .args(["--devices", &self.devices])
+            .arg("--state-dir")
+            .arg(state_dir.join("agent"));
+        // One that is given by the environment is for both.
+        if std::env::var_os("PACKHORSE_AGENT_TOKEN_FILE").is_none() {
+            agent.arg("--token-file").arg(state_dir.join("agent-token"));
+        }
+        if let Some(folder) = &self.libtorch {
+            agent.arg("--libtorch").arg(folder);
+        }
+        services.start_agent(agent)?;
+
+        let token_file = self.admin_token_file.clone();
+        let token_file = token_file.unwrap_or_else(|| state_dir.join("admin-token"));
+        let token = fs::read_to_string(&token_file)
+            .with_context(|| format!("cannot read {}", token_file.display()))?;
+        let admin = AdminClient::new(admin_url.parse::<BaseUrl>()?, &token)?;
+        let inference = InferenceClient::new(inference_url.parse::<BaseUrl>()?);
+        services
+            .unless_one_ends(async {
+                while !has_ready_node(&admin).await? {
+                    sleep(POLL_INTERVAL).await;
+                }
+                if let Some(models) = models {
+                    models.register(&admin).await?;
+                }
+                while !inference.ready().await? {
+                    sleep(POLL_INTERVAL).await;
+                }
+                Ok(())
+            })
+            .await?;
+        let urls = serde_json::json!({"inference": inference_url, "admin": admin_url});
+        output::print_line(format_args!("ready {urls}"))?;
+        Err(services.ended().await.into())
+    }
+}
+
+async fn has_ready_node(admin: &AdminClient) -> anyhow::Result<bool> {
+    let nodes = admin.nodes().await?;
+    Ok(nodes.iter().any(|node| node.state == NodeState::Ready))
+}
+
+/// Returns the URL of a listener on this machine. One on all addresses is reached on loopback.
+fn url(mut address: SocketAddr) -> String {
+    if address.ip().is_unspecified() {
+        address.set_ip(match address {
+            SocketAddr::V4(_) => std::net::Ipv4Addr::LOCALHOST.into(),
+            SocketAddr::V6(_) => std::net::Ipv6Addr::LOCALHOST.into(),
+        });
+    }
+    format!("http://{address}")
+}
+
+impl EndSignals {
+    /// Listens from now on.
+    fn listen() -> anyhow::Result<Self> {
+        Ok(Self {
+            interrupt: signal(SignalKind::interrupt())?,
+            terminate: signal(SignalKind::terminate())?,
+        })
+    }
+
+    async fn next(&mut self) {
+        tokio::select! {
+            _ = self.interrupt.recv() => {}
+            _ = self.terminate.recv() => {}
+        }
+    }
+}

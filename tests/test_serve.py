@@ -1,0 +1,175 @@
+"""`packhorse serve`: gateway, agent and models of a folder as one process, of which nothing is left behind."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import models
+import pytest
+from cluster import PROGRAMS, Process, is_running, processes_of, wait_until
+from http_admin import Admin, request
+
+
+class Serve:
+    """A running `packhorse serve`, with its state in a folder."""
+
+    def __init__(self, folder: Path, *flags: str, environment: dict[str, str] | None = None):
+        self.state = folder / "state"
+        command = [str(PROGRAMS / "packhorse"), "serve", "--state-dir", str(self.state)]
+        command += ["--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0", *flags]
+        self.process = Process(command, folder / "serve.log", environment)
+
+    def wait_until_ready(self) -> None:
+        ready = wait_until(self.ready, "serve to be ready", limit=60)
+        self.inference, admin = (ready[name].removeprefix("http://") for name in ("inference", "admin"))
+        self.admin = Admin(admin, (self.state / "admin-token").read_text().strip())
+
+    def ready(self) -> dict | None:
+        assert self.process.is_running(), self.process.said()
+        lines = [line for line in self.process.said().splitlines() if line.startswith("ready ")]
+        return json.loads(lines[0].removeprefix("ready ")) if lines else None
+
+    def pid_of(self, program: str) -> int:
+        (pid,) = [pid for pid, name in processes_of(self.state).items() if name == program]
+        return pid
+
+    def wait(self, limit: float = 40) -> int:
+        return self.process.popen.wait(limit)
+
+
+@pytest.fixture
+def serve(tmp_path: Path) -> Iterator[Callable[..., Serve]]:
+    started = []
+
+    def start(*flags: str, environment: dict[str, str] | None = None) -> Serve:
+        started.append(Serve(tmp_path, *flags, environment=environment))
+        return started[-1]
+
+    try:
+        yield start
+    finally:
+        for serve in started:
+            if serve.process.is_running():
+                serve.process.stop(60)
+        left = processes_of(tmp_path)
+        for pid in left:
+            os.kill(pid, signal.SIGKILL)
+        assert left == {}, "serve left programs behind"
+
+
+@pytest.fixture
+def simulated(serve: Callable[..., Serve], tmp_path: Path) -> Callable[[], Serve]:
+    """Starts it with a simulated GPU and the model `m` in a repository, and waits until a worker serves it."""
+    write_model(tmp_path / "models", models.simulated("m"), 1, b"the file of m")
+    profiles = models.profiles(tmp_path, {"m": 5})
+    flags = ["--devices", "simulated:V100-SXM2-16GB:1", "--model-repository", str(tmp_path / "models")]
+
+    def start() -> Serve:
+        running = serve(*flags, environment={"PACKHORSE_PROFILES": str(profiles)})
+        running.wait_until_ready()
+        running.admin.wait_for_state("m", "ready")
+        return running
+
+    return start
+
+
+def write_model(repository: Path, registration: dict, version: int, program: bytes) -> None:
+    folder = repository / registration["name"]
+    (folder / str(version)).mkdir(parents=True, exist_ok=True)
+    (folder / str(version) / "model.pt").write_bytes(program)
+    said_by_folders = ("version", "artifact")
+    registration = {key: value for key, value in registration.items() if key not in said_by_folders}
+    (folder / "model.json").write_text(json.dumps(registration))
+
+
+def infer(serve: Serve) -> int:
+    x = {"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [1, 2, 3, 4]}
+    return request(serve.inference, "POST", "/v2/models/double/infer", json.dumps({"inputs": [x]}).encode()).status
+
+
+def test_a_model_of_the_repository_is_served_and_a_changed_one_after_the_next_start(serve, tmp_path: Path):
+    made = models.double(tmp_path)
+    repository = tmp_path / "models"
+    program = made.file.read_bytes()
+    write_model(repository, made.registration, 1, program)
+    flags = ["--devices", "cpu", "--model-repository", str(repository)]
+    running = serve(*flags)
+    running.wait_until_ready()
+    assert "double:1 registered\n" in running.process.said()
+    running.admin.wait_for_state("double", "ready", limit=120)
+    assert infer(running) == 200
+    first = running.admin.get("/v1/models/double")["artifact"]
+    assert running.process.stop() == 0
+    assert processes_of(tmp_path) == {}
+
+    # Nothing has changed.
+    running = serve(*flags)
+    running.wait_until_ready()
+    assert not re.search("^double:1 ", running.process.said(), re.MULTILINE)
+    assert running.process.stop() == 0
+
+    # Another objective, then another file.
+    write_model(repository, made.registration | {"slo_ms": 999}, 1, program)
+    running = serve(*flags)
+    running.wait_until_ready()
+    assert "double:1 changed\n" in running.process.said()
+    assert running.admin.get("/v1/models/double")["slo_ms"] == 999
+    assert running.process.stop() == 0
+
+    other = models.sum_of_row(tmp_path)
+    write_model(repository, made.registration, 1, other.file.read_bytes())
+    running = serve(*flags)
+    running.wait_until_ready()
+    assert "double:1 registered again" in running.process.said()
+    assert running.admin.get("/v1/models/double")["artifact"] != first
+
+
+@pytest.mark.parametrize("program", ["packhorse-gateway", "packhorse-agent"])
+def test_the_end_of_one_program_is_the_end_of_all(simulated, program: str):
+    running = simulated()
+    worker = running.pid_of("packhorse-worker")
+    os.kill(running.pid_of(program), signal.SIGKILL)
+    assert running.wait() == 128 + signal.SIGKILL, running.process.said()
+    assert f"{program} has ended: signal: 9" in running.process.said()
+    assert not is_running(worker)
+    assert processes_of(running.state) == {}
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_all_programs_and_leaves_nothing(simulated, number: int):
+    running = simulated()
+    worker = running.pid_of("packhorse-worker")
+    running.process.popen.send_signal(number)
+    assert running.wait() == 0, running.process.said()
+    assert not is_running(worker)
+    assert processes_of(running.state) == {}
+
+
+def test_the_programs_end_when_serve_is_killed(simulated):
+    running = simulated()
+    running.process.kill()
+    wait_until(lambda: processes_of(running.state) == {}, "every program to end")
+    # Gateway and agent have ended in order: both say so.
+    assert "stopping all workers" in running.process.said()
+    assert "answering the requests in flight" in running.process.said()
+
+
+def test_a_repository_with_a_mistake_starts_nothing(serve, tmp_path: Path):
+    (tmp_path / "models/m").mkdir(parents=True)
+    running = serve("--model-repository", str(tmp_path / "models"))
+    assert running.wait() == 1
+    assert f"cannot read {tmp_path}/models/m/model.json" in running.process.said()
+    assert not running.state.exists()
+
+
+def test_an_address_in_use_is_the_gateways_error(serve, simulated):
+    running = simulated()
+    command = [str(PROGRAMS / "packhorse"), "serve", "--state-dir", str(running.state / "second"), "--listen", running.inference]
+    second = subprocess.run(command, capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL)
+    assert second.returncode == 1
+    assert f"cannot listen on {running.inference} (--listen)" in second.stderr
+    assert "packhorse-gateway has ended: exit status: 1" in second.stderr
