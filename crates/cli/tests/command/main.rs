@@ -4,6 +4,7 @@
 mod backup;
 #[cfg(feature = "laboratory")]
 mod bench;
+mod certs;
 mod dashboard;
 mod doctor;
 mod errors;
