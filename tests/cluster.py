@@ -94,10 +94,11 @@ class Process:
 
 
 class Cluster:
-    """A gateway and its agents on this machine."""
+    """A gateway and its agents on this machine; with the file of an authority if it uses TLS."""
 
-    def __init__(self, folder: Path, *gateway_flags: str, admin_listen: str = "127.0.0.1:0"):
+    def __init__(self, folder: Path, *gateway_flags: str, admin_listen: str = "127.0.0.1:0", ca: Path | None = None):
         self.folder = folder
+        self.ca = ca
         self.state = folder / "gateway"
         self.gateway_flags = gateway_flags
         self.agents: dict[str, Process] = {}
@@ -121,7 +122,7 @@ class Cluster:
 
         endpoints = wait_until(listening, "the gateway to listen")
         self.inference, self.admin_address = endpoints["inference"], endpoints["admin"]
-        self.admin = Admin(self.admin_address, self.admin_token())
+        self.admin = Admin(self.admin_address, self.admin_token(), self.ca)
         self.agent_token = (self.state / "agent-token").read_text().strip()
 
     def admin_token(self) -> str:
@@ -131,13 +132,21 @@ class Cluster:
         return given.read_text().strip()
 
     def start_agent(
-        self, name: str, *flags: str, environment: dict[str, str] | None = None, namespace: Namespace | None = None
+        self,
+        name: str,
+        *flags: str,
+        environment: dict[str, str] | None = None,
+        namespace: Namespace | None = None,
+        joins: bool = True,
     ) -> Process:
-        """Starts an agent, again with the same folder if it has been there, and waits until it holds the lease of its node."""
+        """Starts an agent, again with the same folder if it has been there, and waits until it holds the lease of its node, if it will."""
         gateway = self.admin_address
         if namespace:
             gateway = f"{namespace.here}:{gateway.rsplit(':', 1)[1]}"
-        arguments = [str(PROGRAMS / "packhorse-agent"), "--gateway", f"http://{gateway}", "--node", name]
+        scheme = "https" if self.ca else "http"
+        arguments = [str(PROGRAMS / "packhorse-agent"), "--gateway", f"{scheme}://{gateway}", "--node", name]
+        if self.ca:
+            arguments += ["--ca-file", str(self.ca)]
         arguments += ["--state-dir", str(self.folder / name), "--token-file", str(self.state / "agent-token"), *flags]
         if namespace:
             arguments = namespace.command([*arguments, "--listen-address", namespace.address])
@@ -149,7 +158,8 @@ class Cluster:
             nodes = self.admin.get("/v1/nodes")
             return "lease held" in agent.said() and any(node["name"] == name for node in nodes)
 
-        wait_until(known, f"node {name} to join")
+        if joins:
+            wait_until(known, f"node {name} to join")
         return agent
 
     def worker_pids(self, model: str) -> list[int]:

@@ -83,10 +83,10 @@ def new_cluster(tmp_path: Path) -> Iterator[Callable[..., Cluster]]:
     """Makes clusters of the test's own, and ends them."""
     made = []
 
-    def make(*gateway_flags: str) -> Cluster:
+    def make(*gateway_flags: str, **options) -> Cluster:
         folder = tmp_path / f"cluster{len(made)}"
         folder.mkdir()
-        made.append(Cluster(folder, *gateway_flags))
+        made.append(Cluster(folder, *gateway_flags, **options))
         return made[-1]
 
     try:

@@ -30,20 +30,31 @@ class Answer:
 
 
 def request(
-    address: str, method: str, path: str, body: bytes | None = None, headers: dict | None = None, limit: float = 60.0
+    address: str,
+    method: str,
+    path: str,
+    body: bytes | None = None,
+    headers: dict | None = None,
+    limit: float = 60.0,
+    ca: Path | None = None,
 ) -> Answer:
-    """One request on a connection of its own; the path goes out as it is given."""
-    pool = urllib3.HTTPConnectionPool(address, timeout=limit, retries=False)
+    """One request on a connection of its own, over TLS with the file of an authority; the path goes out as it is given."""
+    if ca:
+        host, _, port = address.rpartition(":")
+        pool = urllib3.HTTPSConnectionPool(host, int(port), ca_certs=str(ca), timeout=limit, retries=False)
+    else:
+        pool = urllib3.HTTPConnectionPool(address, timeout=limit, retries=False)
     answer = pool.urlopen(method, path, body=body, headers=headers or {}, assert_same_host=False, redirect=False)
     pool.close()
     return Answer(answer.status, {name.lower(): value for name, value in answer.headers.items()}, answer.data)
 
 
 class Admin:
-    """The admin API of a gateway, with its token."""
+    """The admin API of a gateway, with its token, and with the file of its authority if it uses TLS."""
 
-    def __init__(self, address: str, token: str):
+    def __init__(self, address: str, token: str, ca: Path | None = None):
         self.address = address
+        self.ca = ca
         self.token = token
 
     def call(self, method: str, path: str, body=None, token: str | None = "") -> Answer:
@@ -54,7 +65,7 @@ class Admin:
         if body is not None and not isinstance(body, bytes):
             body = json.dumps(body).encode()
             headers["content-type"] = "application/json"
-        return request(self.address, method, path, body, headers)
+        return request(self.address, method, path, body, headers, ca=self.ca)
 
     def get(self, path: str):
         """The JSON of a successful GET."""
@@ -89,7 +100,7 @@ class Admin:
 
     def metric(self, name: str, **labels: str) -> float:
         """The sum of a metric over the series with these labels; 0 where there is none."""
-        answer = request(self.address, "GET", "/metrics")
+        answer = request(self.address, "GET", "/metrics", ca=self.ca)
         assert answer.status == 200
         total = 0.0
         for line in answer.body.decode().splitlines():

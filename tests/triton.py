@@ -11,11 +11,11 @@ from tritonclient.utils import np_to_triton_dtype
 class Blocking:
     """The asyncio client, one call at a time."""
 
-    def __init__(self, address: str):
+    def __init__(self, address: str, **options):
         self.loop = asyncio.new_event_loop()
 
         async def connect():
-            return asyncio_client.InferenceServerClient(address)
+            return asyncio_client.InferenceServerClient(address, **options)
 
         self.client = self.loop.run_until_complete(connect())
 

@@ -5,6 +5,7 @@ use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 use axum::Router;
 use packhorse_placement::UnknownPolicy;
 use packhorse_service::StateDirError;
+use packhorse_tls::{ClientTls, LinkTls, Reloaded, ServerFiles, ServerTls, TlsFileError};
 use packhorse_wire::LinkSecret;
 use tokio::{
     sync::Semaphore,
@@ -23,7 +24,7 @@ use crate::{
     driver::{DataPlane, DataPlaneConfig},
     events::{EventLog, Findings},
     keys::Keyring,
-    serve::{ConnectionLimits, Server},
+    serve::{self, Certificate, ConnectionLimits, Server},
     state_dir::{GatewayDir, SecretError, read_secret},
     store::{ArtifactFiles, OpenStoreError, Store, StoreError},
 };
@@ -37,6 +38,8 @@ const SHORTEST_SWEEP: Duration = Duration::from_millis(100);
 const LONGEST_SWEEP: Duration = Duration::from_mins(10);
 /// The paths of the inference listener that are answered even above its limit of connections.
 const HEALTH: &str = "/v2/health/";
+/// The protocols that the listeners speak within TLS.
+const ALPN: &[&[u8]] = &[b"http/1.1"];
 /// The path of the admin listener that is answered even above its limit of connections.
 const METRICS: &str = "/metrics";
 
@@ -52,6 +55,7 @@ pub struct App {
     store: Store,
     keys: Keyring,
     sweeper: JoinHandle<()>,
+    certificate_watch: Option<JoinHandle<()>>,
     lame_duck: Duration,
     grace: Duration,
     // The last field: the lock on the folder is released when nothing writes there any more.
@@ -82,6 +86,18 @@ pub enum StartError {
     /// The data plane's threads cannot be started.
     #[error("cannot start the data plane")]
     DataPlane(#[source] io::Error),
+    /// A file of TLS cannot be used.
+    #[error("--{flag}")]
+    Tls {
+        /// The flag that names the file, or its beginning.
+        flag: &'static str,
+        /// The cause.
+        #[source]
+        source: TlsFileError,
+    },
+    /// The signal that has the certificates read again cannot be received.
+    #[error("cannot receive SIGHUP")]
+    Signal(#[source] io::Error),
     /// A listener cannot be bound.
     #[error("cannot listen on {address} (--{flag})")]
     Listen {
@@ -109,6 +125,8 @@ impl App {
             Some(file) => LinkSecret::from_file_content(read_secret(file)?.as_bytes()),
             None => LinkSecret::none(),
         };
+        let tls = ListenersTls::open(&settings)?;
+        let link_tls = link_tls(&settings)?;
         let store = Store::open(&state.database()).await?;
         let node_tokens = store.node_tokens().await?;
         let keys = Keyring::open(store.clone()).await?;
@@ -129,8 +147,9 @@ impl App {
         .map_err(StartError::Artifacts)?;
         artifacts.delete_orphans().await?;
         let sweeper = tokio::spawn(sweep(artifacts.clone(), settings.artifact_retention));
-        let (data_plane, links) = DataPlane::spawn(data_plane_config(&settings, link_secret))
-            .map_err(StartError::DataPlane)?;
+        let (data_plane, links) =
+            DataPlane::spawn(data_plane_config(&settings, link_secret, link_tls))
+                .map_err(StartError::DataPlane)?;
         let config = ControllerConfig {
             policy,
             ..controller_config(&settings)
@@ -170,15 +189,14 @@ impl App {
                 traces: Arc::new(Semaphore::new(admin::MAX_TRACES)),
                 body_timeout: settings.client_timeout,
                 worker_networks: settings.worker_networks.clone().into(),
+                uses_tls: tls.admin.is_some(),
                 token_files: state.token_files().into(),
             },
             document,
         );
-        let shares = descriptors::raise_and_divide(settings.max_connections);
-        let limits = connection_limits(&settings, shares.inference, HEALTH);
-        let inference = listen("listen", settings.listen, inference_routes, limits).await?;
-        let limits = connection_limits(&settings, shares.admin, METRICS);
-        let admin = listen("admin-listen", settings.admin_listen, admin_routes, limits).await?;
+        data_plane.telemetry().set_certificates(tls.certificates());
+        let certificate_watch = tls.watch()?;
+        let (inference, admin) = listen(&settings, inference_routes, admin_routes, tls).await?;
         state.write_endpoints(inference.address(), admin.address())?;
         tracing::info!(inference = %inference.address(), admin = %admin.address(), "the gateway is up");
         Ok(Self {
@@ -191,6 +209,7 @@ impl App {
             store,
             keys,
             sweeper,
+            certificate_watch,
             lame_duck: settings.lame_duck,
             grace: settings.shutdown_grace,
             _state: state,
@@ -247,14 +266,22 @@ impl App {
             tracing::warn!(error = %e, "the times of the keys' last use are not stored");
         }
         self.sweeper.abort();
+        if let Some(watch) = &self.certificate_watch {
+            watch.abort();
+        }
         self.store.close().await;
         tracing::info!("stopped");
     }
 }
 
-fn data_plane_config(settings: &Settings, link_secret: LinkSecret) -> DataPlaneConfig {
+fn data_plane_config(
+    settings: &Settings,
+    link_secret: LinkSecret,
+    link_tls: Option<Arc<Reloaded<ClientTls>>>,
+) -> DataPlaneConfig {
     DataPlaneConfig {
         link_secret,
+        link_tls,
         queue_limit: settings.queue_limit,
         max_batch_wait: settings.max_batch_wait,
         batch_time: settings.batch_limit,
@@ -288,19 +315,88 @@ fn connection_limits(
     }
 }
 
-/// Binds the address of a flag and answers requests there.
+/// The TLS of the listeners.
+struct ListenersTls {
+    inference: Option<Arc<Reloaded<ServerTls>>>,
+    admin: Option<Arc<Reloaded<ServerTls>>>,
+}
+
+impl ListenersTls {
+    /// Reads the certificates. If both listeners have the same files, they share what is made of them.
+    fn open(settings: &Settings) -> Result<Self, StartError> {
+        let open = |flag, files: &Option<ServerFiles>| -> Result<_, StartError> {
+            let opened = files.clone().map(|files| ServerTls::open(files, ALPN));
+            let opened = opened.transpose();
+            let opened = opened.map_err(|source| StartError::Tls { flag, source })?;
+            Ok(opened.map(Arc::new))
+        };
+        let inference = open("tls-cert", &settings.tls)?;
+        let admin = if settings.admin_tls == settings.tls {
+            inference.clone()
+        } else {
+            open("admin-tls-cert", &settings.admin_tls)?
+        };
+        for (address, tls, flag) in [
+            (settings.listen, &inference, "--tls-cert"),
+            (settings.admin_listen, &admin, "--admin-tls-cert"),
+        ] {
+            if tls.is_none() && !address.ip().is_loopback() {
+                tracing::warn!(%address, "a listener that other machines can reach takes tokens, keys and requests in clear text; give it a certificate with {flag}");
+            }
+        }
+        Ok(Self { inference, admin })
+    }
+
+    /// Returns the certificates of the listeners that have one.
+    fn certificates(&self) -> Vec<Certificate> {
+        let listeners = [("inference", &self.inference), ("admin", &self.admin)];
+        let certificate = |(listener, tls): (_, &Option<_>)| {
+            let tls = Arc::clone(tls.as_ref()?);
+            Some(Certificate { listener, tls })
+        };
+        listeners.into_iter().filter_map(certificate).collect()
+    }
+
+    /// Watches the certificates, if there are any.
+    fn watch(&self) -> Result<Option<JoinHandle<()>>, StartError> {
+        let certificates = self.certificates();
+        let is_used = !certificates.is_empty();
+        let watch = is_used.then(|| serve::watch(certificates)).transpose();
+        watch.map_err(StartError::Signal)
+    }
+}
+
+/// Reads the files of TLS to workers.
+fn link_tls(settings: &Settings) -> Result<Option<Arc<Reloaded<ClientTls>>>, StartError> {
+    let opened = settings.link_tls.as_ref().map(LinkTls::open_client);
+    let flag = "link-tls";
+    let opened = opened.transpose();
+    let opened = opened.map_err(|source| StartError::Tls { flag, source })?;
+    Ok(opened.map(Arc::new))
+}
+
+/// Starts the inference and the admin listener.
 async fn listen(
-    flag: &'static str,
-    address: SocketAddr,
-    routes: Router,
-    limits: ConnectionLimits,
-) -> Result<Server, StartError> {
-    let bound = Server::bind(address, routes, limits).await;
-    bound.map_err(|source| StartError::Listen {
-        flag,
-        address,
-        source,
-    })
+    settings: &Settings,
+    inference: Router,
+    admin: Router,
+    tls: ListenersTls,
+) -> Result<(Server, Server), StartError> {
+    let shares = descriptors::raise_and_divide(settings.max_connections);
+    let bind = async |flag, address, routes, limits, tls| {
+        let bound = Server::bind(address, routes, limits, tls).await;
+        bound.map_err(|source| StartError::Listen {
+            flag,
+            address,
+            source,
+        })
+    };
+    let limits = connection_limits(settings, shares.inference, HEALTH);
+    let inference = bind("listen", settings.listen, inference, limits, tls.inference).await?;
+    let limits = connection_limits(settings, shares.admin, METRICS);
+    let address = settings.admin_listen;
+    let admin = bind("admin-listen", address, admin, limits, tls.admin).await?;
+    Ok((inference, admin))
 }
 
 /// Deletes the model files that no model uses, again and again.

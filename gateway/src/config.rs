@@ -6,6 +6,7 @@ use clap::{Parser, value_parser};
 use packhorse_cluster::{ByteCount, Discipline, ModelSpec};
 use packhorse_service::{DataHome, LogOptions, SupervisorOptions};
 use packhorse_serving::ModelLimits;
+use packhorse_tls::{ClientFiles, Identity, LinkTls, LinkTlsError, LinkTlsOptions, ServerFiles};
 
 use crate::ip_network::IpNetwork;
 
@@ -17,7 +18,9 @@ Examples:
       Inference from all machines, admin from this machine only.
   packhorse-gateway --admin-listen 0.0.0.0:8081 --admin-token-file /etc/packhorse/admin-token \\
       --link-secret-file /etc/packhorse/link-secret
-      Agents and admins on other machines too.";
+      Agents and admins on other machines too.
+  packhorse-gateway --listen 0.0.0.0:8443 --tls-cert /etc/packhorse/gateway.pem --tls-key /etc/packhorse/gateway.key
+      HTTPS on both listeners. The files are read again when they change, and on SIGHUP.";
 
 /// The requests for which an API key is required.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -56,6 +59,43 @@ pub struct Options {
     )]
     pub admin_listen: SocketAddr,
 
+    /// File with the certificate of the inference listener, in PEM form, followed by those that lead to its authority; the listener
+    /// then uses TLS
+    #[arg(
+        long,
+        env = "PACKHORSE_TLS_CERT",
+        value_name = "FILE",
+        requires = "tls_key"
+    )]
+    pub tls_cert: Option<PathBuf>,
+
+    /// File with the private key of --tls-cert
+    #[arg(
+        long,
+        env = "PACKHORSE_TLS_KEY",
+        value_name = "FILE",
+        requires = "tls_cert"
+    )]
+    pub tls_key: Option<PathBuf>,
+
+    /// File with the certificate of the admin listener [default: that of --tls-cert]
+    #[arg(
+        long,
+        env = "PACKHORSE_ADMIN_TLS_CERT",
+        value_name = "FILE",
+        requires = "admin_tls_key"
+    )]
+    pub admin_tls_cert: Option<PathBuf>,
+
+    /// File with the private key of --admin-tls-cert [default: that of --tls-key]
+    #[arg(
+        long,
+        env = "PACKHORSE_ADMIN_TLS_KEY",
+        value_name = "FILE",
+        requires = "admin_tls_cert"
+    )]
+    pub admin_tls_key: Option<PathBuf>,
+
     /// API keys for inference requests: required, off, or auto (required unless the inference listener is on loopback)
     #[arg(
         long,
@@ -76,6 +116,10 @@ pub struct Options {
     /// File with the secret that gateway and workers prove to each other; required if workers are on other machines
     #[arg(long, env = "PACKHORSE_LINK_SECRET_FILE", value_name = "FILE")]
     pub link_secret_file: Option<PathBuf>,
+
+    /// The flags of TLS between gateway and workers.
+    #[command(flatten)]
+    pub link_tls: LinkTlsOptions,
 
     /// Networks on which workers may listen that are not at the address that their agent talks from, such as 10.1.0.0/16, separated
     /// by commas
@@ -220,6 +264,10 @@ pub struct Settings {
     pub state_dir: PathBuf,
     /// The inference listener.
     pub listen: SocketAddr,
+    /// The certificate and key of the inference listener; `None` without TLS.
+    pub tls: Option<ServerFiles>,
+    /// The certificate and key of the admin listener; `None` without TLS.
+    pub admin_tls: Option<ServerFiles>,
     /// True if inference requests need an API key.
     pub inference_keys: bool,
     /// The admin listener.
@@ -230,6 +278,8 @@ pub struct Settings {
     pub agent_token_file: Option<PathBuf>,
     /// The file of the secret shared with workers.
     pub link_secret_file: Option<PathBuf>,
+    /// TLS between the gateway and workers on other machines; `None` without.
+    pub link_tls: Option<LinkTls<ClientFiles>>,
     /// The networks on which workers may listen that are not at their agent's address.
     pub worker_networks: Vec<IpNetwork>,
     /// The folders from which models may be registered by path.
@@ -272,7 +322,7 @@ pub struct Settings {
 }
 
 /// The reason why a configuration is refused.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// No state folder is given, and the user's home is unknown.
     #[error("--state-dir: give a folder, because neither XDG_DATA_HOME nor HOME is set")]
@@ -283,6 +333,9 @@ pub enum ConfigError {
          a loopback address"
     )]
     OpenAdmin(SocketAddr),
+    /// The flags of TLS between gateway and workers do not go together.
+    #[error(transparent)]
+    LinkTls(#[from] LinkTlsError),
 }
 
 impl Options {
@@ -299,9 +352,14 @@ impl Options {
             .state_dir
             .or_else(default_state_dir)
             .ok_or(ConfigError::NoStateDir)?;
+        let tls = server_files(self.tls_cert, self.tls_key);
+        let admin_tls = server_files(self.admin_tls_cert, self.admin_tls_key);
         Ok(Settings {
             state_dir,
             listen: self.listen,
+            admin_tls: admin_tls.or_else(|| tls.clone()),
+            tls,
+            link_tls: self.link_tls.of_gateway()?,
             inference_keys: match self.inference_keys {
                 InferenceKeys::Auto => !self.listen.ip().is_loopback(),
                 InferenceKeys::Required => true,
@@ -332,6 +390,17 @@ impl Options {
             shutdown_grace: Duration::from_millis(self.shutdown_grace_ms),
         })
     }
+}
+
+fn server_files(certificate: Option<PathBuf>, key: Option<PathBuf>) -> Option<ServerFiles> {
+    let identity = Identity {
+        certificate: certificate?,
+        key: key?,
+    };
+    Some(ServerFiles {
+        identity,
+        client_authorities: None,
+    })
 }
 
 #[cfg(test)]
@@ -367,6 +436,30 @@ mod tests {
             dir(&["--data-home", "/d", "--state-dir", "/s"]),
             PathBuf::from("/s")
         );
+    }
+
+    #[test]
+    fn the_admin_listener_has_the_certificate_of_the_other_unless_it_has_its_own() {
+        let certificate = |files: &Option<ServerFiles>| {
+            let files = files.clone().expect("TLS is on");
+            files.identity.certificate.display().to_string()
+        };
+        let both = ["--state-dir", "/s", "--tls-cert", "/c", "--tls-key", "/k"];
+        let read = settings(&both).unwrap();
+        assert_eq!(
+            (certificate(&read.tls), read.tls),
+            ("/c".to_owned(), read.admin_tls)
+        );
+        let own = ["--admin-tls-cert", "/ac", "--admin-tls-key", "/ak"];
+        let read = settings(&[&both[..], &own].concat()).unwrap();
+        assert_eq!(certificate(&read.tls), "/c");
+        assert_eq!(certificate(&read.admin_tls), "/ac");
+        let read = settings(&[&["--state-dir", "/s"][..], &own].concat()).unwrap();
+        assert!(read.tls.is_none() && read.admin_tls.is_some());
+        for alone in [["--tls-cert", "/c"], ["--admin-tls-key", "/k"]] {
+            let flags = ["packhorse-gateway"].iter().chain(&alone);
+            assert!(Options::try_parse_from(flags).is_err(), "{alone:?}");
+        }
     }
 
     #[test]

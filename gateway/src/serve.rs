@@ -1,12 +1,15 @@
 //! An HTTP/1.1 server with limits on its connections.
 
 mod activity;
+mod certificates;
 mod connection;
+mod handshake;
 mod limits;
 mod overflow;
 mod server;
 mod stream;
 
+pub(crate) use certificates::{Certificate, watch};
 pub use limits::{ConnectionLimits, HEAD_LIMIT};
 pub(crate) use overflow::OVERFLOW_CONNECTIONS;
 pub use server::Server;

@@ -36,7 +36,7 @@ async fn server(limits: ConnectionLimits) -> (Server, Arc<Notify>, Arc<Notify>) 
         .route("/quick", get(async || "quick"))
         .route("/large", get(async || Bytes::from(vec![b'x'; LARGE])))
         .route("/health/live", get(async || "alive"));
-    let server = Server::bind("127.0.0.1:0".parse().unwrap(), router, limits);
+    let server = Server::bind("127.0.0.1:0".parse().unwrap(), router, limits, None);
     (server.await.unwrap(), reached, go)
 }
 

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, process::Command};
 use serde::Deserialize;
 
 /// The crates on which each crate of the workspace may depend, tests included but for those of [`TESTS`].
-const ARROWS: [(&str, &[&str]); 22] = [
+const ARROWS: [(&str, &[&str]); 23] = [
     ("cluster", &[]),
     ("contention", &["cluster"]),
     ("control", &["cluster", "contention"]),
@@ -16,6 +16,7 @@ const ARROWS: [(&str, &[&str]); 22] = [
     ("wire", &["cluster"]),
     ("api", &["cluster"]),
     ("service", &[]),
+    ("tls", &[]),
     ("placement", &["cluster", "contention"]),
     ("serving", &["cluster", "contention"]),
     ("links", &["cluster", "contention", "control", "serving"]),
@@ -36,7 +37,7 @@ const ARROWS: [(&str, &[&str]); 22] = [
         "experiments",
         &["cluster", "control", "placement", "simulator", "figures"],
     ),
-    ("client", &["cluster", "kernels", "protocol", "api"]),
+    ("client", &["cluster", "kernels", "protocol", "api", "tls"]),
     (
         "cli",
         &[
@@ -67,6 +68,7 @@ const ARROWS: [(&str, &[&str]); 22] = [
             "wire",
             "api",
             "service",
+            "tls",
         ],
     ),
     (
@@ -79,6 +81,7 @@ const ARROWS: [(&str, &[&str]); 22] = [
             "wire",
             "api",
             "service",
+            "tls",
             "tch",
             "torch-sys",
         ],

@@ -4,7 +4,9 @@ use std::{env, fs, path::PathBuf};
 
 use anyhow::Context as _;
 use clap::Command;
-use packhorse_client::{AdminClient, BaseUrl, CallError, InferenceClient};
+use packhorse_client::{
+    AdminClient, Authorities, BaseUrl, CallError, ClientError, InferenceClient,
+};
 
 /// The options of every command.
 #[derive(clap::Args, Clone, Debug)]
@@ -48,6 +50,16 @@ pub(crate) struct GlobalArgs {
         help_heading = "Gateway"
     )]
     key_file: Option<PathBuf>,
+    /// File with the certificates of the authorities that sign the gateway's, for https addresses [default: the authorities that this
+    /// machine trusts]
+    #[arg(
+        long,
+        global = true,
+        value_name = "FILE",
+        env = "PACKHORSE_CA_FILE",
+        help_heading = "Gateway"
+    )]
+    ca_file: Option<PathBuf>,
     /// Print results as JSON, for programs
     #[arg(long, global = true)]
     json: bool,
@@ -101,13 +113,13 @@ impl Context {
     pub(crate) fn inference(&self) -> anyhow::Result<InferenceClient> {
         let url = self.args.url.clone();
         let Some(path) = &self.args.key_file else {
-            return Ok(InferenceClient::new(url));
+            return Ok(InferenceClient::new(url, &self.authorities())?);
         };
         let shown = path.display();
         let key =
             fs::read_to_string(path).with_context(|| format!("--key-file: cannot read {shown}"))?;
-        InferenceClient::with_key(url, &key)
-            .with_context(|| format!("--key-file: {shown} contains no key"))
+        let client = InferenceClient::with_key(url, &key, &self.authorities());
+        named(client, || format!("--key-file: {shown} contains no key"))
     }
 
     /// Returns a client of the admin listener that sends the token.
@@ -117,8 +129,15 @@ impl Context {
             path: path.clone(),
             source,
         })?;
-        AdminClient::new(self.args.admin_url.clone(), &token)
-            .with_context(|| format!("{} does not contain an admin token", path.display()))
+        let client = AdminClient::new(self.args.admin_url.clone(), &token, &self.authorities());
+        named(client, || {
+            format!("{} does not contain an admin token", path.display())
+        })
+    }
+
+    /// Returns the authorities that the user trusts.
+    pub(crate) fn authorities(&self) -> Authorities {
+        Authorities::from_flag(self.args.ca_file.as_deref())
     }
 
     /// Returns the file that the user names, else that of a gateway with default settings, else the demo's.
@@ -185,6 +204,14 @@ impl Context {
             _ => hint,
         }
     }
+}
+
+/// Adds the file to an error about its token.
+fn named<T>(client: Result<T, ClientError>, file: impl Fn() -> String) -> anyhow::Result<T> {
+    client.map_err(|e| match e {
+        ClientError::Token(e) => anyhow::Error::new(e).context(file()),
+        ClientError::Authorities(e) => e.into(),
+    })
 }
 
 /// Returns the state folder of a gateway with default settings; `None` without a home folder.

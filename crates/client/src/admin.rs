@@ -11,6 +11,7 @@ use packhorse_cluster::{
     DeviceKind, Generation, ModelName, ModelVersion, NodeName, ProfileError, ProfileTable,
 };
 use packhorse_kernels::{KernelTable, KernelTableError};
+use packhorse_tls::{Authorities, AuthoritiesError};
 use reqwest::{
     Method, RequestBuilder, StatusCode,
     header::{CONTENT_TYPE, HeaderValue},
@@ -21,7 +22,7 @@ use crate::{BaseUrl, CallError, Cause, call::Caller};
 /// A client of the admin listener. Cheap to clone.
 ///
 /// ```
-/// use packhorse_client::AdminClient;
+/// use packhorse_client::{AdminClient, Authorities};
 /// # use serde_json::json;
 /// # use wiremock::{Mock, MockServer, ResponseTemplate, matchers::{header, path}};
 ///
@@ -41,7 +42,7 @@ use crate::{BaseUrl, CallError, Cause, call::Caller};
 /// # let token = "4f7a0c\n";
 /// // let url = "http://127.0.0.1:8081";
 /// // let token = std::fs::read_to_string("/var/lib/packhorse/admin-token")?;
-/// let client = AdminClient::new(url.parse()?, &token)?;
+/// let client = AdminClient::new(url.parse()?, &token, &Authorities::Machine)?;
 /// let goodput = client.goodput(60).await?;
 /// for model in &goodput.models {
 ///     println!("{}: {} requests/s in time", model.name, model.goodput_rps);
@@ -59,6 +60,17 @@ pub struct AdminClient {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a token is one line of printable ASCII characters without spaces")]
 pub struct TokenError;
+
+/// The reason why a client cannot be made.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// The text is not a token.
+    #[error(transparent)]
+    Token(#[from] TokenError),
+    /// The client does not know whom to trust.
+    #[error(transparent)]
+    Authorities(#[from] AuthoritiesError),
+}
 
 /// The reason why profiles cannot be read from the gateway.
 #[derive(Debug, thiserror::Error)]
@@ -105,13 +117,14 @@ pub(crate) fn bearer(token: &str) -> Result<HeaderValue, TokenError> {
 }
 
 impl AdminClient {
-    /// Creates a client that sends this admin token. Spaces and line ends around the token are removed.
+    /// Creates a client that sends this admin token, if the listener has a certificate of these authorities or an `http` address. Spaces
+    /// and line ends around the token are removed.
     ///
     /// # Errors
-    /// If the text is not a token.
-    pub fn new(base: BaseUrl, token: &str) -> Result<Self, TokenError> {
+    /// If the text is not a token, or the authorities cannot be read.
+    pub fn new(base: BaseUrl, token: &str, authorities: &Authorities) -> Result<Self, ClientError> {
         Ok(Self {
-            caller: Caller::new(base, Some(bearer(token)?)),
+            caller: Caller::new(base, authorities, Some(bearer(token)?))?,
         })
     }
 

@@ -4,7 +4,7 @@ use std::{fmt, str::FromStr};
 
 use reqwest::Url;
 
-/// The address of a listener: `http://HOST:PORT`, followed by a path if a proxy in front of the gateway requires one.
+/// The address of a listener: `http://HOST:PORT` or `https://HOST:PORT`, followed by a path if a proxy in front of the gateway requires one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BaseUrl(Url);
 
@@ -12,14 +12,14 @@ pub struct BaseUrl(Url);
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BaseUrlError {
     /// The text is not a URL.
-    #[error("{given:?} is not a URL: expected http://HOST:PORT")]
+    #[error("{given:?} is not a URL: expected http://HOST:PORT or https://HOST:PORT")]
     Malformed {
         /// The given text, cut after 200 characters.
         given: String,
     },
-    /// The URL has another scheme than `http`, or parts other than host, port and path.
+    /// The URL has another scheme than `http` or `https`, or parts other than host, port and path.
     #[error(
-        "{given:?} is not the address of an HTTP listener: expected http://HOST:PORT, with at most a path after it"
+        "{given:?} is not the address of an HTTP listener: expected http://HOST:PORT or https://HOST:PORT, with at most a path after it"
     )]
     NotHttp {
         /// The given text, cut after 200 characters.
@@ -34,7 +34,7 @@ impl FromStr for BaseUrl {
         let given = || text.chars().take(200).collect();
         let url = Url::parse(text).map_err(|_| BaseUrlError::Malformed { given: given() })?;
         let bare = url.query().is_none() && url.fragment().is_none() && url.username().is_empty();
-        if url.scheme() == "http" && url.has_host() && bare {
+        if matches!(url.scheme(), "http" | "https") && url.has_host() && bare {
             Ok(Self(url))
         } else {
             Err(BaseUrlError::NotHttp { given: given() })
@@ -43,6 +43,11 @@ impl FromStr for BaseUrl {
 }
 
 impl BaseUrl {
+    /// Returns `http` or `https`.
+    pub(crate) fn scheme(&self) -> &str {
+        self.0.scheme()
+    }
+
     /// Returns the URL of a route below this address. Segments are percent-encoded.
     pub(crate) fn route<'a>(&self, segments: impl IntoIterator<Item = &'a str>) -> Url {
         let mut url = self.0.clone();
@@ -90,7 +95,7 @@ mod tests {
             "",
             "127.0.0.1:8080",
             "localhost:8080",
-            "https://h",
+            "ftp://h",
             "unix:/x",
             "http://h?x=1",
             "http://h#x",

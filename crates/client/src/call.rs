@@ -4,6 +4,7 @@ use std::{error::Error, time::Duration};
 
 use bytes::{Bytes, BytesMut};
 use packhorse_api::ErrorBody;
+use packhorse_tls::{Authorities, AuthoritiesError, RefusedCertificate};
 use reqwest::{
     Method, RequestBuilder, Response, StatusCode,
     header::{HeaderValue, RETRY_AFTER},
@@ -33,6 +34,15 @@ pub enum CallError {
         /// The error of the operating system.
         #[source]
         source: Cause,
+    },
+    /// The listener has no certificate that this client accepts.
+    #[error("cannot trust {url}")]
+    Untrusted {
+        /// The address of the listener.
+        url: BaseUrl,
+        /// The reason.
+        #[source]
+        source: RefusedCertificate,
     },
     /// The response did not arrive in time.
     #[error("{url} did not respond within {} s", .limit.as_secs())]
@@ -102,23 +112,30 @@ impl Cause {
 pub(crate) struct Caller {
     http: reqwest::Client,
     base: BaseUrl,
+    authorities: Authorities,
     authorization: Option<HeaderValue>,
 }
 
 impl Caller {
-    pub(crate) fn new(base: BaseUrl, authorization: Option<HeaderValue>) -> Self {
+    pub(crate) fn new(
+        base: BaseUrl,
+        authorities: &Authorities,
+        authorization: Option<HeaderValue>,
+    ) -> Result<Self, AuthoritiesError> {
         let http = reqwest::Client::builder()
+            .tls_backend_preconfigured(authorities.client_config(base.scheme())?)
             .connect_timeout(CONNECT_LIMIT)
             .no_proxy()
             .redirect(reqwest::redirect::Policy::none())
             .user_agent(concat!("packhorse/", env!("CARGO_PKG_VERSION")))
             .build()
-            .expect("a client without TLS depends on nothing that can fail");
-        Self {
+            .expect("a client with its TLS depends on nothing that can fail");
+        Ok(Self {
             http,
             base,
+            authorities: authorities.clone(),
             authorization,
-        }
+        })
     }
 
     /// Creates a request for the route with these path segments.
@@ -230,7 +247,9 @@ impl Caller {
     pub(crate) fn failure(&self, limit: Duration, error: &reqwest::Error) -> CallError {
         let url = self.base.clone();
         // An attempt to connect that takes too long has both properties, and counts as an error of connecting.
-        if error.is_connect() {
+        if let Some(source) = self.authorities.refusal(error) {
+            CallError::Untrusted { url, source }
+        } else if error.is_connect() {
             CallError::Connect {
                 url,
                 source: Cause::innermost(error),

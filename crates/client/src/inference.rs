@@ -9,6 +9,7 @@ use packhorse_protocol::{
     EncodeError, HEADER_LENGTH, InferResponse, Limits, MessageError, ModelMetadata,
     RepositoryEntry, RequestMessage, ServerMetadata, Statistics,
 };
+use packhorse_tls::{Authorities, AuthoritiesError};
 use reqwest::{
     Body, Method, RequestBuilder, StatusCode,
     header::{CONTENT_LENGTH, CONTENT_TYPE},
@@ -16,14 +17,14 @@ use reqwest::{
 
 use crate::{
     BaseUrl, CallError,
-    admin::{TokenError, bearer},
+    admin::{ClientError, bearer},
     call::Caller,
 };
 
 /// A client of the inference listener. Cheap to clone.
 ///
 /// ```
-/// use packhorse_client::InferenceClient;
+/// use packhorse_client::{Authorities, InferenceClient};
 /// use packhorse_cluster::Shape;
 /// use packhorse_protocol::{Form, RequestMessage, Tensor};
 /// # use packhorse_protocol::{HEADER_LENGTH, InferResponse};
@@ -40,7 +41,7 @@ use crate::{
 /// # Mock::given(path("/v2/models/double/infer")).respond_with(response).mount(&gateway).await;
 /// # let url = gateway.uri();
 /// // let url = "http://127.0.0.1:8080";
-/// let client = InferenceClient::new(url.parse()?);
+/// let client = InferenceClient::new(url.parse()?, &Authorities::Machine)?;
 /// let input = Tensor::from_values("x", Shape::new(&[1, 2])?, &[1.5_f32, -0.25])?;
 /// let request = RequestMessage {
 ///     inputs: vec![input],
@@ -72,20 +73,28 @@ pub enum InferError {
 }
 
 impl InferenceClient {
-    /// Creates a client of the listener at this address.
-    pub fn new(base: BaseUrl) -> Self {
-        Self {
-            caller: Caller::new(base, None),
-        }
+    /// Creates a client of the listener at this address, which has a certificate of these authorities unless the address is an `http`
+    /// one.
+    ///
+    /// # Errors
+    /// If the authorities cannot be read.
+    pub fn new(base: BaseUrl, authorities: &Authorities) -> Result<Self, AuthoritiesError> {
+        Ok(Self {
+            caller: Caller::new(base, authorities, None)?,
+        })
     }
 
     /// Creates a client that sends this API key. Spaces and line ends around the key are removed.
     ///
     /// # Errors
-    /// If the text is not a key.
-    pub fn with_key(base: BaseUrl, key: &str) -> Result<Self, TokenError> {
+    /// If the text is not a key, or the authorities cannot be read.
+    pub fn with_key(
+        base: BaseUrl,
+        key: &str,
+        authorities: &Authorities,
+    ) -> Result<Self, ClientError> {
         Ok(Self {
-            caller: Caller::new(base, Some(bearer(key)?)),
+            caller: Caller::new(base, authorities, Some(bearer(key)?))?,
         })
     }
 

@@ -1,7 +1,7 @@
 //! HTTP clients of a Packhorse gateway: [`AdminClient`] for the admin API (`/v1`) and [`InferenceClient`] for the Open Inference
 //! Protocol.
 //!
-//! Each client uses plain HTTP/1.1 with one listener, whose address is a [`BaseUrl`]. Clients ignore proxies and limit the time and the
+//! Each client uses HTTP/1.1, over TLS or not, with one listener, whose address is a [`BaseUrl`]. Clients ignore proxies and limit the time and the
 //! size of every response. A failed call is a [`CallError`]; operations that can also fail for other reasons have their own error
 //! type, which includes it.
 
@@ -14,9 +14,10 @@ mod inference;
 mod requests;
 mod server_sent;
 
-pub use admin::{AdminClient, BackupError, KernelsError, ProfilesError, TokenError};
+pub use admin::{AdminClient, BackupError, ClientError, KernelsError, ProfilesError, TokenError};
 pub use artifact::{ArtifactFile, HashError, UploadError};
 pub use base_url::{BaseUrl, BaseUrlError};
 pub use call::{CallError, Cause};
 pub use events::{EventFollower, EventMessage, EventStream, Followed};
 pub use inference::{InferError, InferenceClient};
+pub use packhorse_tls::{Authorities, AuthoritiesError, RefusedCertificate};

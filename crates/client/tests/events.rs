@@ -13,7 +13,7 @@ use axum::{
     routing::get,
 };
 use packhorse_api::events::{EventKind, EventState};
-use packhorse_client::{AdminClient, EventMessage, Followed};
+use packhorse_client::{AdminClient, Authorities, EventMessage, Followed};
 use serde_json::json;
 use tokio::net::TcpListener;
 
@@ -53,7 +53,10 @@ async fn serve(responses: Vec<(StatusCode, String)>) -> (AdminClient, Arc<Mutex<
     let url = format!("http://{}", listener.local_addr().unwrap());
     let routes = Router::new().route("/v1/events", get(answer));
     tokio::spawn(async move { axum::serve(listener, routes).await });
-    (AdminClient::new(url.parse().unwrap(), "t").unwrap(), ids)
+    (
+        AdminClient::new(url.parse().unwrap(), "t", &Authorities::Machine).unwrap(),
+        ids,
+    )
 }
 
 #[tokio::test]

@@ -11,7 +11,9 @@ use std::{
 };
 
 use axum::{Json, Router, http::StatusCode, routing::put};
-use packhorse_client::{AdminClient, ArtifactFile, CallError, InferenceClient, UploadError};
+use packhorse_client::{
+    AdminClient, ArtifactFile, Authorities, CallError, InferenceClient, UploadError,
+};
 use serde_json::json;
 use tempfile::TempDir;
 use tokio::{
@@ -24,7 +26,7 @@ use wiremock::{
 };
 
 fn admin(url: &str) -> AdminClient {
-    AdminClient::new(url.parse().unwrap(), " secret\n").unwrap()
+    AdminClient::new(url.parse().unwrap(), " secret\n", &Authorities::Machine).unwrap()
 }
 
 fn file(folder: &TempDir, content: &[u8]) -> PathBuf {
@@ -146,7 +148,8 @@ async fn refusals_keep_status_message_and_retry_after() {
         .respond_with(ResponseTemplate::new(502).set_body_string("<html>"))
         .mount(&gateway)
         .await;
-    let inference = InferenceClient::new(gateway.uri().parse().unwrap());
+    let inference =
+        InferenceClient::new(gateway.uri().parse().unwrap(), &Authorities::Machine).unwrap();
 
     let error = inference.index().await.unwrap_err();
     let CallError::Refused {
@@ -188,11 +191,11 @@ async fn an_incomplete_response_is_a_lost_connection() {
 #[test]
 fn a_token_never_shows_and_must_be_one_line() {
     let url = || "http://127.0.0.1:1".parse().unwrap();
-    let client = AdminClient::new(url(), "hidden").unwrap();
+    let client = AdminClient::new(url(), "hidden", &Authorities::Machine).unwrap();
     assert!(!format!("{client:?}").contains("hidden"));
     for bad in ["", " \n", "two words", "two\nlines", "t\u{e4}"] {
         assert!(
-            AdminClient::new(url(), bad).is_err(),
+            AdminClient::new(url(), bad, &Authorities::Machine).is_err(),
             "{bad:?} was accepted"
         );
     }

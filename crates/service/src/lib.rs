@@ -1,6 +1,6 @@
 //! The parts that gateway and agent have in common as services: the flags and the format of the log, the state folder, the user's
-//! data folder, in which state folders and libtorch are by default, the program that has started the service, and its
-//! manual page.
+//! data folder, in which state folders and libtorch are by default, the addresses of the machine, the program that has started the
+//! service, and its manual page.
 
 mod data_home;
 mod libtorch;
@@ -8,6 +8,7 @@ mod log;
 mod manual;
 mod state_dir;
 mod supervisor;
+mod this_machine;
 
 pub use data_home::DataHome;
 pub use libtorch::{LIBTORCH_VERSION, Libtorch, LibtorchBuild};
@@ -15,3 +16,4 @@ pub use log::{LogError, LogFormat, LogOptions};
 pub use manual::print_manual_page;
 pub use state_dir::{StateDir, StateDirError, create_private_dir};
 pub use supervisor::{Supervisor, SupervisorOptions};
+pub use this_machine::is_of_this_machine;

@@ -1,8 +1,9 @@
 //! The data plane's settings.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use packhorse_serving::{EngineConfig, ModelLimits};
+use packhorse_tls::{ClientTls, Reloaded};
 use packhorse_wire::{LinkSecret, MAX_PAYLOAD};
 
 /// The settings of a data plane.
@@ -10,6 +11,8 @@ use packhorse_wire::{LinkSecret, MAX_PAYLOAD};
 pub struct DataPlaneConfig {
     /// The secret that workers must share.
     pub link_secret: LinkSecret,
+    /// TLS of connections to workers on other machines; `None` without.
+    pub link_tls: Option<Arc<Reloaded<ClientTls>>>,
     /// The most requests that wait for a model without a limit of its own; a further one is refused.
     pub queue_limit: usize,
     /// The longest time for which `fixed-wait` holds an open batch.
@@ -30,6 +33,7 @@ impl Default for DataPlaneConfig {
     fn default() -> Self {
         Self {
             link_secret: LinkSecret::none(),
+            link_tls: None,
             queue_limit: ModelLimits::DEFAULT_QUEUE_LIMIT,
             max_batch_wait: EngineConfig::default().max_batch_wait,
             request_limit: 1 << 16,

@@ -85,6 +85,7 @@ impl Driver {
             clock,
             config: LinkConfig {
                 secret: config.link_secret.clone(),
+                tls: config.link_tls.clone(),
                 payload_limit: config.result_limit_bytes,
                 batch_time: config.batch_time,
             },

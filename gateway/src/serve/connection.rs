@@ -2,6 +2,7 @@
 
 use std::{
     convert::Infallible,
+    net::SocketAddr,
     pin::{Pin, pin},
     sync::Arc,
     task::{Context, Poll},
@@ -15,28 +16,26 @@ use hyper::{
     service::{Service, service_fn},
 };
 use hyper_util::{rt::TokioIo, service::TowerToHyperService};
-use tokio::{
-    net::TcpStream,
-    time::{Instant, sleep},
-};
+use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 use super::{
     activity::{Activity, Check},
+    handshake::Transport,
     limits::ConnectionLimits,
     stream::ClientStream,
 };
 
 /// Serves a connection until its client closes it, it breaks a limit, or, once `stop` is cancelled, its requests are answered.
 pub(super) fn serve_connection(
-    stream: TcpStream,
+    stream: Transport,
+    peer: Option<SocketAddr>,
     http: &http1::Builder,
     router: Router,
     limits: ConnectionLimits,
     stop: CancellationToken,
 ) -> impl Future<Output = ()> + use<> {
     let activity = Arc::new(Activity::begin());
-    let peer = stream.peer_addr().ok();
     let io = ClientStream::new(stream, Arc::clone(&activity), limits.write_timeout);
     let watched = Arc::clone(&activity);
     let router = TowerToHyperService::new(router);

@@ -1,6 +1,6 @@
 //! Connections above the limit: each gets one answer, which is 503 but for the paths that are always answered, and is closed.
 
-use std::{collections::VecDeque, convert::Infallible, pin::pin, time::Duration};
+use std::{collections::VecDeque, convert::Infallible, pin::pin, sync::Arc, time::Duration};
 
 use axum::{
     Router,
@@ -10,14 +10,14 @@ use axum::{
 };
 use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::TokioIo;
-use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
-    net::TcpStream,
-    task::AbortHandle,
-    time::timeout,
-};
+use packhorse_tls::{Reloaded, ServerTls};
+use tokio::{net::TcpStream, task::AbortHandle, time::timeout};
 
-use super::{connection::call, limits::ConnectionLimits};
+use super::{
+    connection::call,
+    handshake::{Transport, begin, close},
+    limits::ConnectionLimits,
+};
 use crate::api::ApiError;
 
 /// The most connections above the limit at a time; one more ends the oldest of them.
@@ -26,24 +26,28 @@ pub(crate) const OVERFLOW_CONNECTIONS: usize = 32;
 /// The longest life of a connection above the limit.
 const OVERFLOW_TIME: Duration = Duration::from_secs(1);
 
-/// The most bytes that are read and discarded after the answer, for a client that reads only after it has sent everything.
-const DISCARD_BYTES: u64 = 1 << 20;
-
 /// The connections above the limit.
 pub(super) struct Overflow {
     router: Router,
     limits: ConnectionLimits,
+    tls: Option<Arc<Reloaded<ServerTls>>>,
     http: http1::Builder,
     /// The connections, the oldest first. Some may have ended.
     connections: VecDeque<AbortHandle>,
 }
 
 impl Overflow {
-    pub(super) fn new(router: Router, limits: ConnectionLimits, mut http: http1::Builder) -> Self {
+    pub(super) fn new(
+        router: Router,
+        limits: ConnectionLimits,
+        tls: Option<Arc<Reloaded<ServerTls>>>,
+        mut http: http1::Builder,
+    ) -> Self {
         http.keep_alive(false);
         Self {
             router,
             limits,
+            tls,
             http,
             connections: VecDeque::new(),
         }
@@ -58,7 +62,13 @@ impl Overflow {
         {
             oldest.abort();
         }
-        let answer = answer_once(stream, self.http.clone(), self.router.clone(), self.limits);
+        let (http, router) = (self.http.clone(), self.router.clone());
+        let (limits, tls) = (self.limits, self.tls.clone());
+        let answer = async move {
+            if let Ok(stream) = begin(stream, tls.as_deref(), OVERFLOW_TIME).await {
+                answer_once(stream, http, router, limits).await;
+            }
+        };
         let task = tokio::spawn(async move {
             // A client that takes longer loses its connection.
             let _ = timeout(OVERFLOW_TIME, answer).await;
@@ -76,7 +86,7 @@ impl Drop for Overflow {
 }
 
 async fn answer_once(
-    stream: TcpStream,
+    stream: Transport,
     http: http1::Builder,
     router: Router,
     limits: ConnectionLimits,
@@ -98,12 +108,7 @@ async fn answer_once(
     let Ok(parts) = pin!(connection.without_shutdown()).await else {
         return;
     };
-    let mut stream = parts.io.into_inner();
-    if stream.shutdown().await.is_ok() {
-        // Closing a socket with unread bytes would take the answer from the client.
-        let mut rest = stream.take(DISCARD_BYTES);
-        let _ = tokio::io::copy(&mut rest, &mut tokio::io::sink()).await;
-    }
+    close(parts.io.into_inner()).await;
 }
 
 fn no_room(limit: usize) -> Response {

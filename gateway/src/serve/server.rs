@@ -4,6 +4,7 @@ use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
 use axum::Router;
 use hyper::server::conn::http1;
+use packhorse_tls::{Reloaded, ServerTls};
 use tokio::{
     net::{TcpListener, TcpStream},
     sync::Semaphore,
@@ -13,6 +14,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
     connection::serve_connection,
+    handshake::begin,
     limits::{BUFFER_BYTES, ConnectionLimits, HEAD_LIMIT},
     overflow::Overflow,
 };
@@ -33,7 +35,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Binds the address and serves `router` there.
+    /// Binds the address and serves `router` there, over TLS if `tls` is given.
     ///
     /// # Errors
     /// The address cannot be bound.
@@ -41,6 +43,7 @@ impl Server {
         address: SocketAddr,
         router: Router,
         limits: ConnectionLimits,
+        tls: Option<Arc<Reloaded<ServerTls>>>,
     ) -> io::Result<Self> {
         let listener = TcpListener::bind(address).await?;
         let server = Self {
@@ -52,6 +55,7 @@ impl Server {
         let acceptor = Acceptor {
             router,
             limits,
+            tls,
             http: http(),
             stop: server.stop.clone(),
             end: server.end.clone(),
@@ -99,6 +103,7 @@ fn http() -> http1::Builder {
 struct Acceptor {
     router: Router,
     limits: ConnectionLimits,
+    tls: Option<Arc<Reloaded<ServerTls>>>,
     http: http1::Builder,
     stop: CancellationToken,
     end: CancellationToken,
@@ -110,7 +115,12 @@ impl Acceptor {
         let permits = Arc::new(Semaphore::new(
             self.limits.connections.min(Semaphore::MAX_PERMITS),
         ));
-        let mut overflow = Overflow::new(self.router.clone(), self.limits, self.http.clone());
+        let mut overflow = Overflow::new(
+            self.router.clone(),
+            self.limits,
+            self.tls.clone(),
+            self.http.clone(),
+        );
         loop {
             let stream = tokio::select! {
                 () = self.stop.cancelled() => return,
@@ -122,13 +132,7 @@ impl Acceptor {
                 overflow.refuse(stream);
                 continue;
             };
-            let connection = serve_connection(
-                stream,
-                &self.http,
-                self.router.clone(),
-                self.limits,
-                self.stop.clone(),
-            );
+            let connection = self.serve(stream);
             let end = self.end.clone();
             self.tasks.spawn(async move {
                 tokio::select! {
@@ -137,6 +141,26 @@ impl Acceptor {
                 }
                 drop(permit);
             });
+        }
+    }
+
+    /// Serves a connection, from its handshake to its end.
+    fn serve(&self, stream: TcpStream) -> impl Future<Output = ()> + use<> {
+        let (http, router, limits) = (self.http.clone(), self.router.clone(), self.limits);
+        let (tls, stop) = (self.tls.clone(), self.stop.clone());
+        let peer = stream.peer_addr().ok();
+        async move {
+            let stream = tokio::select! {
+                biased;
+                stream = begin(stream, tls.as_deref(), limits.head_timeout) => stream,
+                () = stop.cancelled() => return,
+            };
+            match stream {
+                Ok(stream) => {
+                    serve_connection(stream, peer, &http, router, limits, stop).await;
+                }
+                Err(e) => tracing::debug!(error = %e, "a handshake failed"),
+            }
         }
     }
 }

@@ -10,16 +10,15 @@ use std::{
 
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
-    net::TcpStream,
     time::{Sleep, sleep},
 };
 
-use super::activity::Activity;
+use super::{activity::Activity, handshake::Transport};
 
 /// A client's stream with a limit on the pauses in writing.
 #[derive(Debug)]
 pub(super) struct ClientStream {
-    stream: TcpStream,
+    stream: Transport,
     activity: Arc<Activity>,
     write_timeout: Duration,
     /// The end of the present pause in writing; `None` while the client takes what is written.
@@ -27,7 +26,7 @@ pub(super) struct ClientStream {
 }
 
 impl ClientStream {
-    pub(super) fn new(stream: TcpStream, activity: Arc<Activity>, write_timeout: Duration) -> Self {
+    pub(super) fn new(stream: Transport, activity: Arc<Activity>, write_timeout: Duration) -> Self {
         Self {
             stream,
             activity,

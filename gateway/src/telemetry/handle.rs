@@ -14,8 +14,9 @@ use super::{
     models::Models,
     prediction_metrics::{PredictionMetrics, Predictions},
     request_log::RequestLog,
+    tls_metrics::TlsMetrics,
 };
-use crate::{clock::Clock, memory::MemoryBudget};
+use crate::{clock::Clock, memory::MemoryBudget, serve::Certificate};
 
 /// The content type of [`Telemetry::metrics_text`].
 pub const METRICS_CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -34,6 +35,7 @@ struct Shared {
     gpus: GpuMetrics,
     predictions: PredictionMetrics,
     http: HttpDurations,
+    tls: TlsMetrics,
     registry: Registry,
 }
 
@@ -48,6 +50,8 @@ impl Telemetry {
         let predictions = PredictionMetrics::default();
         registry.register_collector(Box::new(predictions.clone()));
         registry.register_collector(Box::new(memory));
+        let tls = TlsMetrics::default();
+        registry.register_collector(Box::new(tls.clone()));
         let http = HttpDurations::register(&mut registry);
         Self {
             shared: Arc::new(Shared {
@@ -57,6 +61,7 @@ impl Telemetry {
                 gpus,
                 predictions,
                 http,
+                tls,
                 registry,
             }),
         }
@@ -95,6 +100,11 @@ impl Telemetry {
     /// Replaces what the plan predicts.
     pub(crate) fn set_predictions(&self, predictions: Predictions) {
         self.shared.predictions.set(predictions);
+    }
+
+    /// Sets the certificates of the listeners.
+    pub(crate) fn set_certificates(&self, certificates: Vec<Certificate>) {
+        self.shared.tls.set(certificates);
     }
 
     /// Replaces the readings of a node's GPUs.

@@ -19,6 +19,7 @@ mod request_log;
 mod request_views;
 mod sliding_window;
 mod stage_histogram;
+mod tls_metrics;
 mod trace;
 
 pub use count_and_time::CountAndTime;

@@ -9,18 +9,21 @@ use std::{
 };
 
 use bytes::{Buf, Bytes, BytesMut};
+use packhorse_tls::{Authorities, RefusedCertificate, tls_error};
 use packhorse_wire::{
     BatchId, ClientHandshake, ClientStep, DecodeError, Decoder, HandshakeError, ResultHeader,
     ToGateway, ToWorker,
 };
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
-    net::TcpStream,
     sync::{Notify, mpsc},
     time::{Instant, interval},
 };
 
-use super::link_event::{LinkEvent, OutgoingBatch};
+use super::{
+    link_event::{LinkEvent, OutgoingBatch},
+    socket::WorkerStream,
+};
 
 /// The reason why a connection ended, or could not be made.
 #[derive(Debug, thiserror::Error)]
@@ -33,6 +36,16 @@ pub(super) enum ConnectionError {
     ClosedWithReason(String),
     #[error("protocol error: {0}")]
     Decode(#[from] DecodeError),
+    #[error("the worker cannot be trusted: {0}")]
+    Untrusted(RefusedCertificate),
+    #[error("the worker does not speak TLS: its agent needs the --link-tls of the gateway")]
+    NotTls,
+    #[error(
+        "the worker and the gateway disagree on who has a certificate: its agent needs the --link-tls of the gateway"
+    )]
+    OtherTls,
+    #[error("the worker refuses the gateway's certificate (--link-cert): {0}")]
+    Refused(rustls::Error),
     #[error("handshake failed: {0}")]
     Handshake(#[from] HandshakeError),
     #[error("handshake timed out after {0:?}")]
@@ -49,6 +62,23 @@ pub(super) enum ConnectionError {
     UnexpectedMessage,
     #[error("a batch was not answered within {0:?}")]
     BatchTimeout(Duration),
+}
+
+impl ConnectionError {
+    /// Returns the reason why a connection within TLS could not be made.
+    pub(super) fn of_tls(error: io::Error, authorities: &Authorities) -> Self {
+        use rustls::{AlertDescription, Error, InvalidMessage};
+
+        if let Some(refusal) = authorities.refusal(&error) {
+            return Self::Untrusted(refusal);
+        }
+        match tls_error(&error) {
+            Some(Error::InvalidMessage(InvalidMessage::InvalidContentType)) => Self::NotTls,
+            Some(Error::AlertReceived(AlertDescription::NoApplicationProtocol)) => Self::OtherTls,
+            Some(refused @ Error::AlertReceived(_)) => Self::Refused(refused.clone()),
+            _ => Self::Io(error),
+        }
+    }
 }
 
 /// Reads the worker's messages from a stream.
@@ -78,8 +108,14 @@ impl<R: AsyncRead + Unpin> MessageReader<R> {
                 return Ok(message);
             }
             self.read_ahead.reserve(READ_AHEAD);
-            if self.stream.read_buf(&mut self.read_ahead).await? == 0 {
-                return Err(ConnectionError::Closed);
+            match self.stream.read_buf(&mut self.read_ahead).await {
+                Ok(0) => return Err(ConnectionError::Closed),
+                Ok(_) => {}
+                // Within TLS a process that ended says no farewell.
+                Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => {
+                    return Err(ConnectionError::Closed);
+                }
+                Err(e) => return Err(e.into()),
             }
         }
     }
@@ -116,66 +152,98 @@ impl<R: AsyncRead + Unpin> MessageReader<R> {
     }
 }
 
+impl<R> MessageReader<R> {
+    /// Takes the stream out, so that the rest goes on with a half of it.
+    fn without_stream(self) -> (R, MessageReader<()>) {
+        let Self {
+            stream,
+            decoder,
+            read_ahead,
+            payloads,
+        } = self;
+        let rest = MessageReader {
+            stream: (),
+            decoder,
+            read_ahead,
+            payloads,
+        };
+        (stream, rest)
+    }
+
+    fn with_stream<S>(self, stream: S) -> MessageReader<S> {
+        MessageReader {
+            stream,
+            decoder: self.decoder,
+            read_ahead: self.read_ahead,
+            payloads: self.payloads,
+        }
+    }
+}
+
 /// A connection after its handshake.
 pub(super) struct Connection {
-    stream: TcpStream,
+    reader: MessageReader<WorkerStream>,
     in_flight: u32,
-    decoder: Decoder<ToGateway>,
-    read_ahead: BytesMut,
 }
 
 impl Connection {
     /// Performs the handshake. The worker takes `in_flight` batches before it has answered one.
     pub(super) async fn open(
-        mut stream: TcpStream,
+        stream: WorkerStream,
         mut handshake: ClientHandshake,
         payload_limit: u64,
         in_flight: u32,
     ) -> Result<Self, ConnectionError> {
-        let (read, mut write) = stream.split();
         let mut reader = MessageReader {
-            stream: read,
+            stream,
             decoder: Decoder::new(payload_limit),
             read_ahead: BytesMut::new(),
             payloads: BytesMut::new(),
         };
-        send(&mut write, &handshake.hello()).await?;
+        send(&mut reader.stream, &handshake.hello()).await?;
         while let ClientStep::Send(message) = handshake.handle(reader.message().await?)? {
-            send(&mut write, &message).await?;
+            send(&mut reader.stream, &message).await?;
         }
-        let MessageReader {
-            decoder,
-            read_ahead,
-            ..
-        } = reader;
-        Ok(Self {
-            stream,
-            in_flight,
-            decoder,
-            read_ahead,
-        })
+        Ok(Self { reader, in_flight })
     }
 
     /// Sends the batches and reports their results, until the connection ends.
     pub(super) async fn serve(
-        mut self,
+        self,
         batches: mpsc::UnboundedReceiver<OutgoingBatch>,
         batch_time: Duration,
         report: impl Fn(LinkEvent),
     ) -> ConnectionError {
         let outstanding = Outstanding::new(self.in_flight);
-        let (read, write) = self.stream.split();
-        let reader = MessageReader {
-            stream: read,
-            decoder: self.decoder,
-            read_ahead: self.read_ahead,
-            payloads: BytesMut::new(),
-        };
-        tokio::select! {
-            error = receive(reader, &outstanding, report) => error,
-            error = send_all(write, batches, &outstanding) => error,
-            error = watch(&outstanding, batch_time) => error,
+        let (stream, reader) = self.reader.without_stream();
+        match stream {
+            WorkerStream::Left(mut stream) => {
+                let (read, write) = stream.split();
+                let reader = reader.with_stream(read);
+                exchange(reader, write, batches, &outstanding, batch_time, report).await
+            }
+            WorkerStream::Right(stream) => {
+                let (read, write) = tokio::io::split(stream);
+                let reader = reader.with_stream(read);
+                exchange(reader, write, batches, &outstanding, batch_time, report).await
+            }
         }
+    }
+}
+
+/// Sends and receives until the connection ends.
+async fn exchange(
+    reader: MessageReader<impl AsyncRead + Unpin>,
+    write: impl AsyncWrite + Unpin,
+    batches: mpsc::UnboundedReceiver<OutgoingBatch>,
+    outstanding: &Outstanding,
+    batch_time: Duration,
+    report: impl Fn(LinkEvent),
+) -> ConnectionError {
+    tokio::select! {
+        error = receive(reader, outstanding, report) => error,
+        error = send_all(write, batches, outstanding) => error,
+        error = watch(outstanding, batch_time) => error,
     }
 }
 
@@ -278,7 +346,12 @@ async fn send_all(
         let mut slices = Vec::with_capacity(1 + batch.payload.len());
         slices.push(IoSlice::new(&head));
         slices.extend(batch.payload.iter().map(|piece| IoSlice::new(piece)));
-        if let Err(error) = write_all_vectored(&mut stream, &mut slices).await {
+        let sent = async {
+            write_all_vectored(&mut stream, &mut slices).await?;
+            // TLS holds back what the socket did not take at once.
+            stream.flush().await
+        };
+        if let Err(error) = sent.await {
             return error.into();
         }
     }
@@ -307,7 +380,8 @@ async fn write_all_vectored(
 async fn send(stream: &mut (impl AsyncWrite + Unpin), message: &ToWorker) -> io::Result<()> {
     let mut bytes = Vec::new();
     message.encode(&mut bytes);
-    stream.write_all(&bytes).await
+    stream.write_all(&bytes).await?;
+    stream.flush().await
 }
 
 /// Ends the connection if the worker has held a batch for too long. The worker's own watchdog should have ended it before: this

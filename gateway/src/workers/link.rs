@@ -1,8 +1,10 @@
 //! A replica's link: it connects, serves the connection until it is lost, waits, and connects again.
 
-use std::{net::SocketAddr, time::Duration};
+use std::{net::SocketAddr, sync::Arc, time::Duration};
 
+use packhorse_service::is_of_this_machine;
 use packhorse_serving::ReplicaParameters;
+use packhorse_tls::{ClientTls, Refresh, Reloaded};
 use packhorse_wire::{ClientHandshake, Hello, LinkSecret, WorkerIdentity};
 use tokio::{
     sync::mpsc,
@@ -13,7 +15,7 @@ use tokio::{
 use super::{
     connection::{Connection, ConnectionError},
     link_event::LinkEvent,
-    socket::connect,
+    socket::{WorkerStream, connect, secure},
 };
 
 /// The shortest wait before connecting again.
@@ -28,6 +30,8 @@ const OPEN_TIME: Duration = Duration::from_secs(5);
 pub(crate) struct LinkConfig {
     /// The secret that is shared with the workers.
     pub(crate) secret: LinkSecret,
+    /// TLS of connections to workers on other machines; `None` without.
+    pub(crate) tls: Option<Arc<Reloaded<ClientTls>>>,
     /// The largest result of one batch, in bytes.
     pub(crate) payload_limit: u64,
     /// The longest time for which a worker may hold a batch before its connection is ended.
@@ -89,8 +93,9 @@ async fn run(endpoint: Endpoint, config: LinkConfig, report: impl Fn(LinkEvent) 
 }
 
 async fn open(endpoint: Endpoint, config: &LinkConfig) -> Result<Connection, ConnectionError> {
+    let ip = endpoint.address.ip().to_canonical();
     // Without a secret anyone at the address could take the requests and make up the answers.
-    if config.secret.is_none() && !endpoint.address.ip().to_canonical().is_loopback() {
+    if config.secret.is_none() && !ip.is_loopback() {
         return Err(ConnectionError::NoSecret(endpoint.address));
     }
     let stream = timeout(OPEN_TIME, connect(endpoint.address))
@@ -101,17 +106,31 @@ async fn open(endpoint: Endpoint, config: &LinkConfig) -> Result<Connection, Con
         Hello::new(rand::random()),
         endpoint.identity,
     );
-    timeout(
-        OPEN_TIME,
-        Connection::open(
-            stream,
-            handshake,
-            config.payload_limit,
-            endpoint
-                .in_flight
-                .unwrap_or(ReplicaParameters::DEFAULT_CREDITS),
-        ),
-    )
-    .await
-    .map_err(|_| ConnectionError::HandshakeTimeout(OPEN_TIME))?
+    // What does not leave the machine needs no encryption.
+    let tls = config.tls.as_deref().filter(|_| !is_of_this_machine(ip));
+    let tls = tls.map(current);
+    let in_flight = endpoint.in_flight;
+    let in_flight = in_flight.unwrap_or(ReplicaParameters::DEFAULT_CREDITS);
+    let opened = timeout(OPEN_TIME, async {
+        let stream = match &tls {
+            None => WorkerStream::Left(stream),
+            Some(tls) => secure(stream, endpoint.address, Arc::clone(&tls.config)).await?,
+        };
+        Connection::open(stream, handshake, config.payload_limit, in_flight).await
+    });
+    match (opened.await, tls) {
+        (Err(_), _) => Err(ConnectionError::HandshakeTimeout(OPEN_TIME)),
+        (Ok(Err(ConnectionError::Io(error))), Some(tls)) => {
+            Err(ConnectionError::of_tls(error, &tls.authorities))
+        }
+        (Ok(opened), _) => opened,
+    }
+}
+
+/// Returns what the files say now; they may have changed since the last connection.
+fn current(tls: &Reloaded<ClientTls>) -> Arc<ClientTls> {
+    if let Refresh::Broken(error) = tls.refresh() {
+        tracing::error!(%error, "the certificate for workers cannot be replaced; the former one stays in use");
+    }
+    tls.get()
 }

@@ -1,9 +1,15 @@
-//! The socket options of a connection to a worker.
+//! The socket of a connection to a worker, and TLS on it.
 
-use std::{io, net::SocketAddr, time::Duration};
+use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
+use rustls::{ClientConfig, pki_types::ServerName};
 use socket2::{SockRef, TcpKeepalive};
 use tokio::net::TcpStream;
+use tokio_rustls::{TlsConnector, client::TlsStream};
+use tokio_util::either::Either;
+
+/// The stream of a connection to a worker, in clear text or within TLS.
+pub(super) type WorkerStream = Either<TcpStream, TlsStream<TcpStream>>;
 
 /// The idle time after which the kernel sends the first keepalive probe.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(3);
@@ -28,4 +34,15 @@ pub(super) async fn connect(address: SocketAddr) -> io::Result<TcpStream> {
     socket.set_tcp_keepalive(&keepalive)?;
     socket.set_tcp_user_timeout(Some(USER_TIMEOUT))?;
     Ok(stream)
+}
+
+/// Performs the TLS handshake with a worker, whose certificate must name its address.
+pub(super) async fn secure(
+    stream: TcpStream,
+    address: SocketAddr,
+    config: Arc<ClientConfig>,
+) -> io::Result<WorkerStream> {
+    let name = ServerName::from(address.ip().to_canonical());
+    let stream = TlsConnector::from(config).connect(name, stream).await?;
+    Ok(Either::Right(stream))
 }

@@ -13,7 +13,7 @@ use bytes::Bytes;
 use packhorse_api::{
     DeviceView, ModelRegistration, ModelState, ModelView, PlanPreviewRequest, PolicyChange,
 };
-use packhorse_client::{AdminClient, ArtifactFile, BaseUrl, InferenceClient};
+use packhorse_client::{AdminClient, ArtifactFile, Authorities, BaseUrl, InferenceClient};
 use packhorse_cluster::{ProfileTable, RequestsPerSecond, Shape, TensorSpec};
 use packhorse_protocol::{ByteRope, Form, RequestMessage, Tensor};
 use serde::Deserialize;
@@ -118,8 +118,8 @@ impl Cluster {
                 .enable_all()
                 .build()
                 .context("start the runtime")?,
-            admin: AdminClient::new(url(endpoints.admin)?, &token)?,
-            inference: InferenceClient::new(url(endpoints.inference)?),
+            admin: AdminClient::new(url(endpoints.admin)?, &token, &Authorities::Machine)?,
+            inference: InferenceClient::new(url(endpoints.inference)?, &Authorities::Machine)?,
             endpoints,
             folder,
         };

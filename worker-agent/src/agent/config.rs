@@ -10,6 +10,9 @@ use std::{
 use clap::{Parser, ValueEnum, value_parser};
 use packhorse_cluster::{IdError, NodeName, ProfileError, ProfileTable};
 use packhorse_service::{DataHome, Libtorch, LibtorchBuild, LogOptions, SupervisorOptions};
+use packhorse_tls::{
+    Authorities, LinkTls, LinkTlsError, LinkTlsOptions, ServerFiles, TlsFileError,
+};
 use packhorse_worker_agent::devices::DeviceChoice;
 use reqwest::Url;
 
@@ -23,7 +26,10 @@ Examples:
       Offers four simulated GPUs whose workers take as long as the profiles say.
   packhorse-agent --gateway http://10.0.0.1:8081 --token-file /etc/packhorse/agent-token \\
       --listen-address 10.0.0.2 --link-secret-file /etc/packhorse/link-secret
-      Works for a gateway on another machine.";
+      Works for a gateway on another machine.
+  packhorse-agent --gateway https://gateway.example.com:8081 --ca-file /etc/packhorse/ca.pem \\
+      --token-file /etc/packhorse/agent-token
+      The same over HTTPS, with a gateway whose certificate is of a private authority.";
 
 /// The Packhorse agent: runs the replicas that the gateway places on this machine.
 #[derive(Clone, Debug, Parser)]
@@ -37,6 +43,11 @@ pub(super) struct Options {
         default_value = "http://127.0.0.1:8081"
     )]
     pub(super) gateway: Url,
+
+    /// File with the certificates of the authorities that sign the gateway's, for an https URL [default: the authorities that this
+    /// machine trusts]
+    #[arg(long, env = "PACKHORSE_CA_FILE", value_name = "FILE")]
+    pub(super) ca_file: Option<PathBuf>,
 
     /// Folder for model files and workers [default: $XDG_DATA_HOME/packhorse-agent or ~/.local/share/packhorse-agent]
     #[arg(long, env = "PACKHORSE_AGENT_STATE_DIR", value_name = "DIR")]
@@ -102,6 +113,9 @@ pub(super) struct Options {
     #[arg(long, env = "PACKHORSE_LINK_SECRET_FILE", value_name = "FILE")]
     pub(super) link_secret_file: Option<PathBuf>,
 
+    #[command(flatten)]
+    pub(super) link_tls: LinkTlsOptions,
+
     /// Time limit of a batch in the module, in milliseconds; a worker that exceeds it is restarted
     #[arg(long, env = "PACKHORSE_BATCH_LIMIT_MS", value_name = "MS", default_value_t = 10_000,
         value_parser = value_parser!(u64).range(1..=600_000))]
@@ -135,6 +149,8 @@ pub(super) enum MpsMode {
 pub(super) struct Settings {
     /// The URL of the gateway's admin listener.
     pub(super) gateway: Url,
+    /// The authorities that the gateway's certificate must be of.
+    pub(super) authorities: Authorities,
     /// The agent's state folder.
     pub(super) state_dir: PathBuf,
     /// The file with the agents' bearer token.
@@ -159,6 +175,8 @@ pub(super) struct Settings {
     pub(super) listen_address: IpAddr,
     /// The file with the secret shared with the gateway.
     pub(super) link_secret_file: Option<PathBuf>,
+    /// TLS of the workers' connections; `None` without.
+    pub(super) link_tls: Option<LinkTls<ServerFiles>>,
     /// The time limit of a batch in the module.
     pub(super) batch_limit: Duration,
     /// If true, workers end with the agent.
@@ -171,8 +189,8 @@ pub(super) enum ConfigError {
     /// There is no default for a path, because the environment names neither a data folder nor a home.
     #[error("--{0}: give a path, because neither XDG_DATA_HOME nor HOME is set")]
     NoHome(&'static str),
-    /// The URL has another scheme than HTTP.
-    #[error("--gateway: {0} is not an http:// URL, the only kind that is supported")]
+    /// The URL has another scheme than HTTP and HTTPS.
+    #[error("--gateway: {0} is not an http:// or https:// URL")]
     NotHttp(Url),
     /// The workers would answer anyone who can reach them.
     #[error(
@@ -183,6 +201,12 @@ pub(super) enum ConfigError {
     /// The folder that shall have libtorch has none.
     #[error("--libtorch: {} has no lib/libtorch_cpu.so", .0.display())]
     NoLibtorch(PathBuf),
+    /// The flags of TLS between gateway and workers do not go together.
+    #[error(transparent)]
+    LinkTls(#[from] LinkTlsError),
+    /// A file of TLS between gateway and workers cannot be used.
+    #[error("--link-tls: {0}")]
+    LinkTlsFile(#[from] TlsFileError),
     /// The host's name cannot be the name of a node.
     #[error("--node: the host's name is not a valid node name ({0}); give another name")]
     Node(#[source] IdError),
@@ -214,14 +238,14 @@ impl Options {
     /// # Errors
     /// If flags contradict each other, or a file cannot be read.
     pub(super) fn settings(self) -> Result<Settings, ConfigError> {
-        if self.gateway.scheme() != "http" {
+        if !matches!(self.gateway.scheme(), "http" | "https") {
             return Err(ConfigError::NotHttp(self.gateway));
         }
         if !self.listen_address.is_loopback() && self.link_secret_file.is_none() {
             return Err(ConfigError::OpenLink(self.listen_address));
         }
         let data_home = self.data_home.path();
-        let default = |flag, path: &str| {
+        let default = |flag, path: &str| -> Result<PathBuf, ConfigError> {
             let base = data_home.as_ref().ok_or(ConfigError::NoHome(flag))?;
             Ok(base.join(path))
         };
@@ -242,11 +266,17 @@ impl Options {
             Some(path) => Some(Libtorch::find(&path).ok_or(ConfigError::NoLibtorch(path))?),
             None => data_home.as_deref().and_then(Libtorch::installed),
         };
+        let link_tls = self.link_tls.of_workers()?;
+        if let Some(tls) = &link_tls {
+            // Reported now instead of by a worker later.
+            tls.open_server()?;
+        }
         let worker = match self.worker {
             Some(path) => path,
             None => default_worker(libtorch.as_ref())?,
         };
         Ok(Settings {
+            authorities: Authorities::from_flag(self.ca_file.as_deref()),
             state_dir,
             token_file,
             node: self.node.map_or_else(host_name, Ok)?,
@@ -262,6 +292,7 @@ impl Options {
             pipeline: self.pipeline,
             listen_address: self.listen_address,
             link_secret_file,
+            link_tls,
             batch_limit: Duration::from_millis(self.batch_limit_ms),
             stop_workers_on_exit: self.stop_workers_on_exit,
             gateway: self.gateway,
@@ -369,10 +400,10 @@ mod tests {
             error.to_string().starts_with("--profiles: /nowhere: "),
             "{error}"
         );
-        let error = settings(&["--gateway", "https://host"]).unwrap_err();
+        let error = settings(&["--gateway", "ftp://host"]).unwrap_err();
         assert_eq!(
             error.to_string(),
-            "--gateway: https://host/ is not an http:// URL, the only kind that is supported"
+            "--gateway: ftp://host/ is not an http:// or https:// URL"
         );
     }
 }

@@ -4,6 +4,7 @@ use std::{io, net::IpAddr, path::PathBuf, time::Duration};
 
 use packhorse_api::agent::{AgentStatus, LeaseGrant, LeaseRequest, WantedState};
 use packhorse_cluster::ArtifactDigest;
+use packhorse_tls::{Authorities, AuthoritiesError, RefusedCertificate};
 use reqwest::{Client, Method, RequestBuilder, Response, StatusCode, Url};
 use serde::{Deserialize, de::DeserializeOwned};
 
@@ -29,6 +30,7 @@ pub(super) struct GatewayClient {
     node_url: Url,
     artifacts_url: Url,
     token_file: PathBuf,
+    authorities: Authorities,
 }
 
 /// A failed request to the gateway.
@@ -36,6 +38,8 @@ pub(super) struct GatewayClient {
 pub(super) enum GatewayError {
     #[error("the gateway does not answer: {}", root_cause(.0))]
     Unreachable(#[from] reqwest::Error),
+    #[error("the gateway cannot be trusted: {0}")]
+    Untrusted(RefusedCertificate),
     #[error("the gateway refuses with status {}: {message}", .status.as_u16())]
     Refused { status: StatusCode, message: String },
     #[error("the gateway's answer is larger than the limit of {MAX_MESSAGE} bytes")]
@@ -44,6 +48,15 @@ pub(super) enum GatewayError {
     Unreadable(#[from] serde_json::Error),
     #[error("--token-file cannot be read: {0}")]
     Token(#[source] io::Error),
+}
+
+/// The reason why there is no client of the gateway.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ClientError {
+    #[error(transparent)]
+    Authorities(#[from] AuthoritiesError),
+    #[error("cannot make an HTTP client: {0}")]
+    Http(#[from] reqwest::Error),
 }
 
 fn is_loopback(url: &Url) -> bool {
@@ -75,8 +88,12 @@ impl GatewayError {
 
 impl GatewayClient {
     /// Creates a client. It does not connect yet.
-    pub(super) fn new(settings: &Settings) -> Result<Self, reqwest::Error> {
+    pub(super) fn new(settings: &Settings) -> Result<Self, ClientError> {
+        let tls = settings
+            .authorities
+            .client_config(settings.gateway.scheme())?;
         let http = Client::builder()
+            .tls_backend_preconfigured(tls)
             .connect_timeout(CONNECT_TIMEOUT)
             .read_timeout(READ_TIMEOUT)
             // The gateway is reached directly, even if the environment has a proxy for the outside world.
@@ -88,14 +105,15 @@ impl GatewayClient {
             url.set_path(&path);
             url
         };
-        if !is_loopback(&settings.gateway) {
-            tracing::warn!(gateway = %settings.gateway, "the agent's token is sent to another machine in clear text");
+        if settings.gateway.scheme() == "http" && !is_loopback(&settings.gateway) {
+            tracing::warn!(gateway = %settings.gateway, "the agent's token is sent to another machine in clear text; give the gateway a certificate (--tls-cert)");
         }
         Ok(Self {
             http,
             node_url: url(&format!("v1/agents/{}/", settings.node)),
             artifacts_url: url("v1/artifacts/"),
             token_file: settings.token_file.clone(),
+            authorities: settings.authorities.clone(),
         })
     }
 
@@ -117,6 +135,14 @@ impl GatewayClient {
         Ok(self.http.request(method, url).bearer_auth(token))
     }
 
+    async fn send(&self, request: RequestBuilder) -> Result<Response, GatewayError> {
+        let sent = request.send().await;
+        sent.map_err(|e| match self.authorities.refusal(&e) {
+            Some(refusal) => GatewayError::Untrusted(refusal),
+            None => e.into(),
+        })
+    }
+
     /// Acquires or renews the lease. Returns also the token that the request had.
     pub(super) async fn acquire_lease(
         &self,
@@ -125,7 +151,7 @@ impl GatewayClient {
         let token = self.token().await?;
         let request = self.http.request(Method::PUT, self.node_url("lease"));
         let request = request.bearer_auth(&token).timeout(REQUEST_TIMEOUT);
-        let grant = read_json(request.json(lease).send().await?).await?;
+        let grant = read_json(self.send(request.json(lease)).await?).await?;
         Ok((grant, token))
     }
 
@@ -139,16 +165,16 @@ impl GatewayClient {
             .append_pair("epoch", &epoch.to_string())
             .append_pair("revision", &revision.to_string())
             .append_pair("wait_ms", &LONG_POLL.as_millis().to_string());
-        let received: ReceivedWanted =
-            read_json(self.request(Method::GET, url).await?.send().await?).await?;
+        let request = self.request(Method::GET, url).await?;
+        let received: ReceivedWanted = read_json(self.send(request).await?).await?;
         Ok(received.readable())
     }
 
     /// Reports the node's status.
     pub(super) async fn report_status(&self, status: &AgentStatus) -> Result<(), GatewayError> {
         let request = self.request(Method::PUT, self.node_url("status")).await?;
-        let response = request.timeout(REQUEST_TIMEOUT).json(status).send().await?;
-        check_status(response).await.map(drop)
+        let request = request.timeout(REQUEST_TIMEOUT).json(status);
+        check_status(self.send(request).await?).await.map(drop)
     }
 
     /// Requests an artifact. The response's body is to be read in chunks.
@@ -158,7 +184,8 @@ impl GatewayClient {
     ) -> Result<Response, GatewayError> {
         let url = self.artifacts_url.join(&format!("./{digest}"));
         let url = url.expect("a digest is a relative URL");
-        check_status(self.request(Method::GET, url).await?.send().await?).await
+        let request = self.request(Method::GET, url).await?;
+        check_status(self.send(request).await?).await
     }
 }
 

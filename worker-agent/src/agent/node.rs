@@ -18,7 +18,7 @@ use tokio::{
 use crate::{
     artifact_cache::ArtifactCache,
     config::{MpsMode, Settings},
-    gateway::GatewayClient,
+    gateway::{ClientError, GatewayClient},
     gpus::Gpus,
     mps::Mps,
     session::{NodeStatus, Session},
@@ -54,9 +54,9 @@ pub(super) enum AgentError {
         #[source]
         source: io::Error,
     },
-    /// The HTTP client cannot be created.
-    #[error("the HTTP client cannot be created: {0}")]
-    Http(#[source] reqwest::Error),
+    /// The client of the gateway cannot be created.
+    #[error(transparent)]
+    Client(#[from] ClientError),
 }
 
 /// Runs the agent until SIGINT or SIGTERM, or until its supervisor is gone. Workers are left to the next agent, or stopped if the settings say so.
@@ -72,7 +72,10 @@ pub(super) async fn run(settings: Settings, supervisor: Supervisor) -> Result<()
     for device in &devices {
         tracing::info!(device.name, device.kind = %device.kind, device.memory = %device.memory, "device found");
     }
-    let gateway = GatewayClient::new(&settings).map_err(AgentError::Http)?;
+    if settings.link_tls.is_none() && !settings.listen_address.is_loopback() {
+        tracing::warn!(address = %settings.listen_address, "workers take batches in clear text from other machines; give them a certificate with --link-tls");
+    }
+    let gateway = GatewayClient::new(&settings)?;
     let request = LeaseRequest {
         instance: folder.instance().map_err(OpenStateError::from)?,
         agent_version: env!("CARGO_PKG_VERSION").to_owned(),

@@ -127,6 +127,7 @@ impl Workers {
                     batch_size: replica.batch_size,
                     listen: SocketAddr::new(self.settings.listen_address, 0),
                     link_secret_file: self.settings.link_secret_file.clone(),
+                    link_tls: self.settings.link_tls.clone(),
                     batch_limit_ms: u64::try_from(self.settings.batch_limit.as_millis())
                         .unwrap_or(u64::MAX),
                 })?;

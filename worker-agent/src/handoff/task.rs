@@ -3,6 +3,7 @@
 use std::{net::SocketAddr, path::PathBuf};
 
 use packhorse_cluster::{ComputeShare, DeviceKind, Program, ReplicaId};
+use packhorse_tls::{LinkTls, ServerFiles};
 use serde::{Deserialize, Serialize};
 
 /// The task of `packhorse-worker serve`: run one replica and answer its batches.
@@ -19,6 +20,8 @@ pub struct ServeTask {
     pub listen: SocketAddr,
     /// The file with the secret shared with the gateway. Without one, anyone who reaches the address can use the worker.
     pub link_secret_file: Option<PathBuf>,
+    /// TLS for gateways on other machines; `None` without.
+    pub link_tls: Option<LinkTls<ServerFiles>>,
     /// The time limit of a batch in the module, in milliseconds. A batch that exceeds it counts as hung, and the process ends.
     pub batch_limit_ms: u64,
 }

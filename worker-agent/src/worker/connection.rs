@@ -14,6 +14,8 @@ use std::{
 };
 
 use packhorse_cluster::Program;
+use packhorse_service::is_of_this_machine;
+use packhorse_tls::{Refresh, Reloaded, ServerTls, begins_tls};
 use packhorse_wire::{
     BatchHeader, DecodeError, Decoder, FailureHeader, FailureKind, HandshakeError, Hello,
     LinkSecret, MAX_PAYLOAD, ResultHeader, ServerHandshake, ServerStep, StageDurations, ToGateway,
@@ -26,6 +28,7 @@ use crate::{
     batch_limit::BatchLimit,
     clock::now,
     executor::{ExecutionError, Executor, OutputTensor, check_batch},
+    link_stream::{self, LinkStream},
     pipeline::{BatchReply, Pipeline, ReceivedBatch},
     semaphore::{Permit, Semaphore},
 };
@@ -52,6 +55,8 @@ pub(super) struct Link {
     pub(super) identity: WorkerIdentity,
     /// The secret shared with gateways.
     pub(super) secret: LinkSecret,
+    /// TLS for gateways on other machines.
+    pub(super) tls: Option<Reloaded<ServerTls>>,
     /// The program.
     pub(super) program: Program,
     /// The most rows that fit into memory.
@@ -206,6 +211,12 @@ fn failure_kind(error: &ExecutionError) -> FailureKind {
 enum ConnectionError {
     #[error("the connection broke: {0}")]
     Io(#[from] io::Error),
+    #[error("TLS handshake: {0}")]
+    Tls(#[source] io::Error),
+    #[error(
+        "this worker speaks with other machines over TLS only; start the gateway with the --link-tls of the worker's agent"
+    )]
+    NotTls,
     #[error(transparent)]
     Decode(#[from] DecodeError),
     #[error("handshake: {0}")]
@@ -219,17 +230,54 @@ enum ConnectionError {
 }
 
 /// Serves one connection until it ends.
-pub(super) fn serve(stream: &TcpStream, link: &Link) {
-    let outcome = configure_socket(stream)
-        .map_err(ConnectionError::Io)
-        .and_then(|()| try_serve(stream, link));
-    match outcome {
+pub(super) fn serve(stream: TcpStream, link: &Link) {
+    let stream = match begin(stream, link) {
+        Ok(stream) => stream,
+        Err(error) => return tracing::warn!(%error, "connection refused"),
+    };
+    match try_serve(&stream, link) {
         Ok(()) => tracing::debug!("the gateway closed the connection"),
         Err(error) => {
             tracing::warn!(%error, "connection closed");
-            linger(stream);
+            linger(stream.socket());
         }
     }
+}
+
+/// Begins a connection: in clear text if the worker has no certificate or the gateway is on this machine and wants none, else within TLS.
+fn begin(stream: TcpStream, link: &Link) -> Result<LinkStream, ConnectionError> {
+    configure_socket(&stream)?;
+    let Some(tls) = &link.tls else {
+        return Ok(LinkStream::Plain(stream));
+    };
+    let mut first = [0];
+    stream.set_read_timeout(Some(HANDSHAKE_LIMIT))?;
+    let closed = stream.peek(&mut first)? == 0;
+    if !closed && begins_tls(first[0]) {
+        if let Refresh::Broken(error) = tls.refresh() {
+            tracing::error!(%error, "the certificate cannot be replaced; the former one stays in use");
+        }
+        let config = Arc::clone(&tls.get().config);
+        return match link_stream::shake_hands(&stream, config, now() + HANDSHAKE_LIMIT) {
+            Ok(connection) => Ok(LinkStream::tls(stream, connection)),
+            Err(error) => {
+                linger(&stream);
+                Err(ConnectionError::Tls(error))
+            }
+        };
+    }
+    let peer = stream.peer_addr()?.ip().to_canonical();
+    let stream = LinkStream::Plain(stream);
+    if closed || is_of_this_machine(peer) {
+        return Ok(stream);
+    }
+    let _ = send(
+        &stream,
+        &ToGateway::Close(ConnectionError::NotTls.to_string()),
+        &[],
+    );
+    linger(stream.socket());
+    Err(ConnectionError::NotTls)
 }
 
 fn configure_socket(stream: &TcpStream) -> io::Result<()> {
@@ -238,7 +286,7 @@ fn configure_socket(stream: &TcpStream) -> io::Result<()> {
     SockRef::from(stream).set_tcp_keepalive(&TcpKeepalive::new().with_time(KEEPALIVE))
 }
 
-fn try_serve(stream: &TcpStream, link: &Link) -> Result<(), ConnectionError> {
+fn try_serve(stream: &LinkStream, link: &Link) -> Result<(), ConnectionError> {
     let mut receiver = Receiver::new(stream);
     // Sent last: the batches before the error are answered.
     let close = |error: ConnectionError| {
@@ -267,12 +315,12 @@ fn try_serve(stream: &TcpStream, link: &Link) -> Result<(), ConnectionError> {
 
 /// Receives the messages of a connection.
 struct Receiver<'a> {
-    reader: BufReader<&'a TcpStream>,
+    reader: BufReader<&'a LinkStream>,
     decoder: Decoder<ToWorker>,
 }
 
 impl<'a> Receiver<'a> {
-    fn new(stream: &'a TcpStream) -> Self {
+    fn new(stream: &'a LinkStream) -> Self {
         Self {
             reader: BufReader::with_capacity(READ_BUFFER, stream),
             decoder: Decoder::new(MAX_PAYLOAD),
@@ -289,7 +337,10 @@ impl<'a> Receiver<'a> {
                 let left = deadline.saturating_duration_since(now());
                 // Zero is not a valid limit.
                 let left = left.max(Duration::from_millis(1));
-                self.reader.get_ref().set_read_timeout(Some(left))?;
+                self.reader
+                    .get_ref()
+                    .socket()
+                    .set_read_timeout(Some(left))?;
             }
             let mut bytes = self.reader.fill_buf()?;
             let available = bytes.len();
@@ -312,7 +363,7 @@ impl<'a> Receiver<'a> {
 
 fn shake_hands(
     receiver: &mut Receiver<'_>,
-    stream: &TcpStream,
+    stream: &LinkStream,
     link: &Link,
 ) -> Result<(), ConnectionError> {
     // The thread's generator is cryptographic and seeded by the operating system.
@@ -326,7 +377,7 @@ fn shake_hands(
         match handshake.handle(&message)? {
             ServerStep::Send(challenge) => send(stream, &challenge, &[])?,
             ServerStep::Accept(accept, _) => {
-                stream.set_read_timeout(None)?;
+                stream.socket().set_read_timeout(None)?;
                 return Ok(send(stream, &accept, &[])?);
             }
         }
@@ -359,7 +410,7 @@ fn receive_batches(
 }
 
 fn receive_batch(
-    reader: &mut BufReader<&TcpStream>,
+    reader: &mut BufReader<&LinkStream>,
     link: &Link,
     started: Instant,
     reply: ConnectionReply,
@@ -389,11 +440,14 @@ fn receive_batch(
             return Ok(());
         }
     };
-    reader.get_ref().set_read_timeout(Some(READ_LIMIT))?;
+    reader
+        .get_ref()
+        .socket()
+        .set_read_timeout(Some(READ_LIMIT))?;
     for index in 0..header.inputs.len() {
         reader.read_exact(batch.input_mut(index))?;
     }
-    reader.get_ref().set_read_timeout(None)?;
+    reader.get_ref().socket().set_read_timeout(None)?;
     let received_at = now();
     link.pipeline.push(ReceivedBatch {
         batch,
@@ -406,7 +460,7 @@ fn receive_batch(
 }
 
 /// Sends answers until all of their senders are gone.
-fn send_answers(stream: &TcpStream, answers: mpsc::Receiver<Answer>, broken: &AtomicBool) {
+fn send_answers(stream: &LinkStream, answers: mpsc::Receiver<Answer>, broken: &AtomicBool) {
     for answer in answers {
         if broken.load(Ordering::Relaxed) {
             continue;
@@ -414,14 +468,14 @@ fn send_answers(stream: &TcpStream, answers: mpsc::Receiver<Answer>, broken: &At
         if let Err(error) = send(stream, &answer.message, &answer.outputs) {
             tracing::warn!(%error, "an answer cannot be sent to the gateway");
             // The receiving thread notices, and ends.
-            let _ = stream.shutdown(Shutdown::Both);
+            let _ = stream.socket().shutdown(Shutdown::Both);
             broken.store(true, Ordering::Relaxed);
         }
     }
 }
 
 /// Sends a message with header, metadata and tensors, in one vectored write if the socket accepts all of it.
-fn send(mut stream: &TcpStream, message: &ToGateway, outputs: &[OutputTensor]) -> io::Result<()> {
+fn send(mut stream: &LinkStream, message: &ToGateway, outputs: &[OutputTensor]) -> io::Result<()> {
     let mut head = Vec::new();
     message.encode(&mut head);
     let tensors = outputs.iter().map(|output| (*output.bytes).as_ref());

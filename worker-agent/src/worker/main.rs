@@ -14,6 +14,7 @@ mod clock;
 mod connection;
 mod executor;
 mod kernel_recorder;
+mod link_stream;
 mod measure;
 mod pipeline;
 mod profile;

@@ -14,6 +14,7 @@ use std::{
 
 use nix::sys::signal::{SigSet, Signal};
 use packhorse_cluster::{ArtifactDigest, Capacity, Program};
+use packhorse_tls::LinkTls;
 use packhorse_wire::{LinkSecret, WorkerIdentity};
 use packhorse_worker_agent::handoff::{Handoff, ServeTask, WorkerReport, exit_code};
 
@@ -74,6 +75,8 @@ fn run(
         .map_err(|e| StartError::permanent(e.to_string()))?;
     reporter.report(WorkerReport::Loading);
     let secret = read_secret(task.link_secret_file.as_deref()).map_err(StartError::transient)?;
+    let tls = task.link_tls.as_ref().map(LinkTls::open_server).transpose();
+    let tls = tls.map_err(|e| StartError::transient(format!("--link-tls: {e}")))?;
     let listener = TcpListener::bind(task.listen)
         .map_err(|e| StartError::transient(format!("cannot listen on {}: {e}", task.listen)))?;
     let address = listener
@@ -123,6 +126,7 @@ fn run(
     let link = Arc::new(Link {
         identity: identity(&task),
         secret,
+        tls,
         program: task.execution.program,
         batch_limit,
         executor,
@@ -262,7 +266,7 @@ fn spawn_accept(listener: TcpListener, link: Arc<Link>, connections: Arc<Semapho
                 Ok((stream, _)) => {
                     let link = Arc::clone(&link);
                     thread::spawn(move || {
-                        connection::serve(&stream, &link);
+                        connection::serve(stream, &link);
                         drop(permit);
                     });
                 }

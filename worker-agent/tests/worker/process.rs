@@ -191,6 +191,7 @@ pub(crate) fn serve_task(execution: Execution) -> ServeTask {
         batch_size: execution.program.rows_limit(),
         execution,
         listen: "127.0.0.1:0".parse().unwrap(),
+        link_tls: None,
         link_secret_file: None,
         batch_limit_ms: 60_000,
     }

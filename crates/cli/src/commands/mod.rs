@@ -3,6 +3,7 @@
 mod arguments;
 mod audit;
 mod backup;
+mod certs;
 mod dashboard;
 mod doctor;
 mod events;
@@ -50,6 +51,9 @@ pub(crate) enum Command {
     /// Make, list, rotate and delete API keys
     #[command(subcommand)]
     Keys(keys::KeysCommand),
+    /// Make a private authority and certificates for TLS
+    #[command(subcommand)]
+    Certs(certs::CertsCommand),
     /// Write the gateway's state to a file, while it runs
     Backup(backup::BackupArgs),
     /// Make a state folder of a backup, for a gateway that does not run
@@ -88,6 +92,7 @@ impl Command {
             Self::Laboratory(command) => command.run(context).await,
             Self::Policy(args) => args.run(context).await,
             Self::Node(command) => command.run(context).await,
+            Self::Certs(command) => command.run(context),
             Self::Backup(args) => args.run(context).await,
             Self::Restore(args) => args.run(context),
             Self::Events(args) => args.run(context).await,

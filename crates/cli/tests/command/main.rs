@@ -5,6 +5,7 @@ mod audit;
 mod backup;
 #[cfg(feature = "laboratory")]
 mod bench;
+mod certs;
 mod dashboard;
 mod doctor;
 mod errors;

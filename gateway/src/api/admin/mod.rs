@@ -104,6 +104,8 @@ pub struct Admin {
     pub body_timeout: Duration,
     /// The networks on which workers may listen that are not at their agent's address.
     pub worker_networks: Arc<[IpNetwork]>,
+    /// True if the listener uses TLS.
+    pub uses_tls: bool,
     /// The files with the tokens that a backup contains, as far as they exist.
     pub token_files: Arc<[PathBuf]>,
 }

@@ -39,7 +39,7 @@ pub(super) async fn create(
     }
     let (session, view) = admin.credentials.sign_in(&request)?;
     tracing::info!(session.name = view.name, "a session was started");
-    let cookie = set_cookie(&session, LIFETIME.as_secs());
+    let cookie = set_cookie(&session, LIFETIME.as_secs(), admin.uses_tls);
     Ok((
         StatusCode::CREATED,
         [NO_STORE, (header::SET_COOKIE, &*cookie)].map(|(name, value)| (name, value.to_owned())),
@@ -70,11 +70,9 @@ pub(super) async fn show(
     delete, path = "/v1/session", tag = "keys",
     responses((status = 204, description = "Ended"), (status = "default", description = "Any failure", body = ErrorBody))
 )]
-pub(super) async fn delete() -> impl IntoResponse {
-    (
-        StatusCode::NO_CONTENT,
-        [(header::SET_COOKIE, set_cookie("", 0))],
-    )
+pub(super) async fn delete(State(admin): State<Admin>) -> impl IntoResponse {
+    let cookie = set_cookie("", 0, admin.uses_tls);
+    (StatusCode::NO_CONTENT, [(header::SET_COOKIE, cookie)])
 }
 
 /// Makes a code that starts a session of the same owner once, within a minute.
@@ -97,6 +95,10 @@ pub(super) async fn create_code(
     Ok((StatusCode::CREATED, [NO_STORE], Json(answer)))
 }
 
-fn set_cookie(value: &str, seconds: u64) -> String {
-    format!("{SESSION_COOKIE}={value}; Path=/; Max-Age={seconds}; HttpOnly; SameSite=Strict")
+/// Returns the cookie of a session. That of a listener with TLS is never sent in clear text.
+fn set_cookie(value: &str, seconds: u64, uses_tls: bool) -> String {
+    let secure = if uses_tls { "; Secure" } else { "" };
+    format!(
+        "{SESSION_COOKIE}={value}; Path=/; Max-Age={seconds}; HttpOnly; SameSite=Strict{secure}"
+    )
 }

@@ -3,9 +3,10 @@
 //! The gateway connects to every address that an agent reports. Without the check, whoever has the token of one node could have the
 //! gateway connect to any port that it reaches, and requests could be answered by somebody else.
 
-use std::net::{IpAddr, UdpSocket};
+use std::net::IpAddr;
 
 use packhorse_api::agent::{AgentStatus, InvalidField};
+use packhorse_service::is_of_this_machine;
 
 use crate::ip_network::IpNetwork;
 
@@ -46,11 +47,6 @@ fn belongs(
     address == peer
         || networks.iter().any(|network| network.contains(address))
         || (is_here(peer) && is_here(address))
-}
-
-/// Returns true if the address is one of this machine's: only then can a socket be bound to it.
-fn is_of_this_machine(address: IpAddr) -> bool {
-    address.is_loopback() || UdpSocket::bind((address, 0)).is_ok()
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ use reqwest::Method;
 use serde_json::json;
 
 use crate::support::{
+    client,
     gateway::{Gateway, digest_of},
     poll, until,
 };
@@ -69,7 +70,7 @@ async fn a_file_over_the_limit_is_refused_whether_or_not_it_says_so() {
         .chunks(100)
         .map(|chunk| Ok::<_, std::io::Error>(chunk.to_vec()));
     let chunks: Vec<_> = chunks.collect();
-    let streamed = reqwest::Client::new()
+    let streamed = client()
         .put(url)
         .bearer_auth(gateway.token("admin-token"))
         .body(reqwest::Body::wrap_stream(futures_util::stream::iter(

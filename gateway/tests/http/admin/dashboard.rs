@@ -8,7 +8,7 @@ use std::{
 use reqwest::Method;
 use sha2::{Digest as _, Sha256};
 
-use crate::support::gateway::Gateway;
+use crate::support::{client, gateway::Gateway};
 
 const STALE: &str = "is stale: run `cargo xtask web`";
 
@@ -71,7 +71,7 @@ async fn the_page_needs_no_token_and_allows_only_its_own_files() {
 async fn a_browser_that_has_a_file_gets_it_no_second_time_and_a_new_one_compressed() {
     let gateway = Gateway::start().await;
     let url = format!("http://{}/dashboard.js", gateway.app.admin_address());
-    let client = reqwest::Client::new();
+    let client = client();
     let plain = client.get(&url).send().await.unwrap();
     let tag = plain.headers()["etag"].clone();
     let plain = plain.bytes().await.unwrap();

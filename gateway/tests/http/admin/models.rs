@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use crate::support::{
     answer::Answer,
+    client,
     gateway::{Gateway, digest_of, registration},
 };
 
@@ -321,9 +322,7 @@ async fn metrics_and_listing_of_models_that_nobody_uses_are_small_and_compressed
         let plain = gateway.get(path).await;
         assert_eq!(plain.headers.get("content-encoding"), None);
         let url = format!("http://{}{path}", gateway.app.admin_address());
-        let request = reqwest::Client::new()
-            .get(url)
-            .header("accept-encoding", "gzip");
+        let request = client().get(url).header("accept-encoding", "gzip");
         let request = request.bearer_auth(gateway.token("admin-token"));
         let answer = Answer::read(request.send().await.unwrap()).await;
         assert_eq!(answer.headers["content-encoding"], "gzip", "{path}");

@@ -7,6 +7,7 @@ use serde_json::json;
 
 use crate::support::{
     answer::Answer,
+    client,
     inference_gateway::{InferenceGateway, double_request, model, numbers, tensor},
     until,
     worker::{Batch, double, output},
@@ -232,7 +233,7 @@ async fn the_discipline_follows_the_target_and_a_worker_is_not_flooded_by_any() 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_answer_crosses_requests_under_load() {
     let gateway = InferenceGateway::with_computing_double().await;
-    let client = reqwest::Client::new();
+    let client = client();
     let tasks = (0..16_u32).map(|task| {
         let (client, url) = (client.clone(), gateway.url("/v2/models/double/infer"));
         tokio::spawn(async move {

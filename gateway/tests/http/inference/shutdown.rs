@@ -5,7 +5,7 @@ use std::time::Duration;
 use reqwest::Client;
 use tokio::time::Instant;
 
-use crate::support::{PATIENCE, gateway::Gateway, poll, within};
+use crate::support::{PATIENCE, client, client_builder, gateway::Gateway, poll, within};
 
 async fn status(client: &Client, url: &str) -> Option<u16> {
     Some(client.get(url).send().await.ok()?.status().as_u16())
@@ -16,7 +16,7 @@ async fn a_stopped_gateway_turns_balancers_away_before_it_refuses_anybody() {
     let gateway = Gateway::with_flags(&["--lame-duck-ms=1500", "--shutdown-grace-ms=5000"]).await;
     let base = format!("http://{}", gateway.app.inference_address());
     let ready = format!("{base}/v2/health/ready");
-    let client = Client::builder().pool_max_idle_per_host(0).build().unwrap();
+    let client = client_builder().pool_max_idle_per_host(0).build().unwrap();
     let wait_for = async |wanted: Option<u16>| {
         poll("the status of ready", async || {
             let found = status(&client, &ready).await;
@@ -51,7 +51,7 @@ async fn a_request_that_does_not_end_holds_a_stopped_gateway_for_one_grace_perio
     let head = b"POST /v2/repository/index HTTP/1.1\r\nhost: x\r\ncontent-length: 10\r\n\r\n{";
     slow.write_all(head).await.unwrap();
     let health = format!("http://{}/v2/health/live", gateway.app.inference_address());
-    assert_eq!(status(&Client::new(), &health).await, Some(200));
+    assert_eq!(status(&client(), &health).await, Some(200));
     let begin = Instant::now();
     within("the end", gateway.app.shutdown()).await;
     let took = begin.elapsed();

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::{gateway::Gateway, within};
+use super::{client, gateway::Gateway, within};
 
 /// An event of the stream.
 #[derive(Clone, Debug, PartialEq)]
@@ -24,7 +24,7 @@ impl EventReader {
     /// Opens the stream with this query, as a client whose last event is `last_id`.
     pub(crate) async fn open(gateway: &Gateway, query: &str, last_id: Option<u64>) -> Self {
         let address = gateway.app.admin_address();
-        let mut request = reqwest::Client::new()
+        let mut request = client()
             .get(format!("http://{address}/v1/events{query}"))
             .bearer_auth(gateway.token("admin-token"));
         if let Some(id) = last_id {

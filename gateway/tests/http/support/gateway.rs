@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 use tempfile::TempDir;
 
-use super::{answer::Answer, poll, within};
+use super::{answer::Answer, client, poll, within};
 
 /// A whole gateway with its own state folder.
 pub(crate) struct Gateway {
@@ -66,7 +66,7 @@ impl Gateway {
             app,
             folder,
             flags,
-            client: reqwest::Client::new(),
+            client: client(),
         }
     }
 

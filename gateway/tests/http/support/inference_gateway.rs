@@ -24,7 +24,7 @@ use tokio::{
 
 use super::{
     answer::Answer,
-    profile_row, until, within,
+    client_builder, profile_row, until, within,
     worker::{Worker, double},
 };
 
@@ -138,14 +138,11 @@ impl InferenceGateway {
             write_timeout: Duration::from_secs(10),
             always_answered: "/v2/health/",
         };
-        let server = Server::bind("127.0.0.1:0".parse().unwrap(), routes, connections)
+        let server = Server::bind("127.0.0.1:0".parse().unwrap(), routes, connections, None)
             .await
             .unwrap();
         // A client that keeps connections would hide which of them the gateway closes.
-        let client = reqwest::Client::builder()
-            .pool_max_idle_per_host(0)
-            .build()
-            .unwrap();
+        let client = client_builder().pool_max_idle_per_host(0).build().unwrap();
         Self {
             data_plane,
             address: server.address(),

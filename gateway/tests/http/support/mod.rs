@@ -15,6 +15,17 @@ use tokio::time::{Instant, sleep, timeout};
 /// The time within which every event happens that a test waits for, unless it never comes.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
+/// Returns a client for `http` URLs. It is of no use for others.
+pub(crate) fn client_builder() -> reqwest::ClientBuilder {
+    let tls = packhorse_tls::Authorities::Machine.client_config("http");
+    reqwest::Client::builder().tls_backend_preconfigured(tls.expect("it reads nothing"))
+}
+
+/// Returns a client for `http` URLs.
+pub(crate) fn client() -> reqwest::Client {
+    client_builder().build().expect("it needs nothing")
+}
+
 /// Waits for an event.
 pub(crate) async fn within<T>(what: &str, event: impl Future<Output = T>) -> T {
     timeout(PATIENCE, event)

@@ -74,7 +74,7 @@ async fn inference(context: &Context) -> Check {
             let cure = "packhorse keys create NAME --scope 'infer:*' > FILE, then --key-file FILE";
             return Check::problem(INFERENCE, text, cure);
         }
-        Err(e) => return another_program(INFERENCE, &url.to_string(), "--listen", &e),
+        Err(e) => return unexpected(INFERENCE, &url.to_string(), "--listen", &e),
     };
     if version != env!("CARGO_PKG_VERSION") {
         let text = format!(
@@ -108,11 +108,18 @@ fn admin_failure(context: &Context, error: CallError) -> Check {
                 "packhorse doctor --token-file STATE/admin-token    (the file in the gateway's state folder)",
             )
         }
-        error => another_program(ADMIN, &url, "--admin-listen", &error),
+        error => unexpected(ADMIN, &url, "--admin-listen", &error),
     }
 }
 
-fn another_program(part: &'static str, url: &str, flag: &str, error: &CallError) -> Check {
+fn unexpected(part: &'static str, url: &str, flag: &str, error: &CallError) -> Check {
+    if let CallError::Untrusted { source, .. } = error {
+        return Check::problem(
+            part,
+            format!("{url} cannot be trusted: {source}"),
+            "packhorse doctor --ca-file FILE    (such as ca.pem of packhorse certs init)",
+        );
+    }
     Check::problem(
         part,
         format!("what answers at {url} is no Packhorse gateway: {error}"),

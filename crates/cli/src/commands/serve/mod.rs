@@ -93,14 +93,14 @@ struct EndSignals {
 }
 
 impl ServeArgs {
-    pub(crate) async fn run(self, _context: &Context) -> anyhow::Result<()> {
+    pub(crate) async fn run(self, context: &Context) -> anyhow::Result<()> {
         let mut signals = EndSignals::listen()?;
         // Read first: a mistake in it shall not cost a start.
         let models = self.model_repository.as_deref();
         let models = models.map(ModelRepository::read).transpose()?;
         let mut services = Services::new()?;
         let outcome = tokio::select! {
-            outcome = self.serve(models, &mut services) => outcome,
+            outcome = self.serve(context, models, &mut services) => outcome,
             () = signals.next() => Ok(()),
         };
         tokio::select! {
@@ -114,6 +114,7 @@ impl ServeArgs {
     /// Starts everything and waits until a program ends by itself, which is an error.
     async fn serve(
         &self,
+        context: &Context,
         models: Option<ModelRepository>,
         services: &mut Services,
     ) -> anyhow::Result<()> {
@@ -144,8 +145,10 @@ impl ServeArgs {
                 }
             })
             .await?;
-        let inference_url = url(endpoints.inference);
-        let admin_url = url(endpoints.admin);
+        let inference_tls = is_set("PACKHORSE_TLS_CERT");
+        let admin_tls = inference_tls || is_set("PACKHORSE_ADMIN_TLS_CERT");
+        let inference_url = url(endpoints.inference, inference_tls);
+        let admin_url = url(endpoints.admin, admin_tls);
 
         let mut agent = Command::new(services::program("packhorse-agent")?);
         agent
@@ -167,8 +170,9 @@ impl ServeArgs {
         let token_file = token_file.unwrap_or_else(|| state_dir.join("admin-token"));
         let token = fs::read_to_string(&token_file)
             .with_context(|| format!("cannot read {}", token_file.display()))?;
-        let admin = AdminClient::new(admin_url.parse::<BaseUrl>()?, &token)?;
-        let inference = InferenceClient::new(inference_url.parse::<BaseUrl>()?);
+        let authorities = context.authorities();
+        let admin = AdminClient::new(admin_url.parse::<BaseUrl>()?, &token, &authorities)?;
+        let inference = InferenceClient::new(inference_url.parse::<BaseUrl>()?, &authorities)?;
         services
             .unless_one_ends(async {
                 while !has_ready_node(&admin).await? {
@@ -195,14 +199,20 @@ async fn has_ready_node(admin: &AdminClient) -> anyhow::Result<bool> {
 }
 
 /// Returns the URL of a listener on this machine. One on all addresses is reached on loopback.
-fn url(mut address: SocketAddr) -> String {
+fn url(mut address: SocketAddr, tls: bool) -> String {
     if address.ip().is_unspecified() {
         address.set_ip(match address {
             SocketAddr::V4(_) => std::net::Ipv4Addr::LOCALHOST.into(),
             SocketAddr::V6(_) => std::net::Ipv6Addr::LOCALHOST.into(),
         });
     }
-    format!("http://{address}")
+    let scheme = if tls { "https" } else { "http" };
+    format!("{scheme}://{address}")
+}
+
+/// Returns true if the gateway, which inherits the environment, has this setting.
+fn is_set(variable: &str) -> bool {
+    std::env::var_os(variable).is_some_and(|value| !value.is_empty())
 }
 
 impl EndSignals {
