@@ -52,6 +52,8 @@ mod torch {
         let arg = |arg: &str| println!("cargo:rustc-link-arg-bin=packhorse-worker={arg}");
         arg(&shim.display().to_string());
         arg(&format!("-L{}", lib.display()));
+        // The place of libraries in a release archive, for those who put libtorch there.
+        arg("-Wl,-rpath,$ORIGIN/../lib");
         // Programs for another machine get the path of libtorch from their launcher.
         println!("cargo:rerun-if-env-changed=PACKHORSE_RPATH");
         if std::env::var_os("PACKHORSE_RPATH").is_none_or(|rpath| rpath != "off") {

@@ -196,6 +196,10 @@ pub struct Options {
         value_parser = value_parser!(u64).range(0..=600_000))]
     pub shutdown_grace_ms: u64,
 
+    /// Ask the gateway that runs with this --listen whether it is alive, and end with status 0 if so: the health check of a container
+    #[arg(long)]
+    pub check_health: bool,
+
     /// The flags of the log.
     #[command(flatten)]
     pub log: LogOptions,

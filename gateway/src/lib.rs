@@ -9,6 +9,7 @@ pub mod controller;
 mod descriptors;
 pub mod driver;
 pub mod events;
+pub mod health_check;
 pub mod ip_network;
 pub mod keys;
 mod memory;

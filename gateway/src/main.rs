@@ -2,7 +2,8 @@
 
 use anyhow::Context as _;
 use clap::Parser as _;
-use packhorse_gateway::{app::App, config::Options};
+use packhorse_gateway::{app::App, config::Options, health_check};
+use packhorse_service::print_manual_page;
 use tokio::signal::unix::{SignalKind, signal};
 
 // Keeps the memory of large bodies instead of returning it to the kernel and faulting it in again for every request.
@@ -11,7 +12,13 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
+    if print_manual_page::<Options>()? {
+        return Ok(());
+    }
     let options = Options::parse();
+    if options.check_health {
+        return Ok(health_check::check(options.listen).await?);
+    }
     options.log.start()?;
     let supervisor = options.supervisor;
     let settings = options.settings()?;

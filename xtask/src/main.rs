@@ -6,7 +6,9 @@ mod bench;
 mod chaos;
 mod ci;
 mod cluster;
+mod debian;
 mod demo;
+mod dist;
 mod experiments;
 mod fuzz;
 mod gpu_check;
@@ -60,6 +62,8 @@ enum Chore {
     Seeds(seeds::Options),
     /// Measures what needs a GPU, on this host or, packed, on another.
     GpuCheck(gpu_check::Options),
+    /// Builds the release archive.
+    Dist(dist::Options),
     /// Builds the dashboard: web/dist, which the gateway embeds.
     Web,
     /// Runs every test there is, Rust, Python and the dashboard's.
@@ -104,6 +108,7 @@ fn main() -> anyhow::Result<()> {
         Chore::Chaos(options) => chaos::run(&options),
         Chore::Seeds(options) => seeds::run(&options),
         Chore::GpuCheck(options) => gpu_check::run(&options),
+        Chore::Dist(options) => dist::run(&options),
         Chore::Web => web::run(),
         Chore::Test => test::run(),
         Chore::Ci => ci::run(),

@@ -2,7 +2,10 @@
 
 use std::process::Command;
 
-use crate::{setup, steps::Steps, web, workspace::python};
+use crate::{debian, setup, steps::Steps, web, workspace::python};
+
+/// The programs that build and run images without a daemon, which are Debian's packages of the same names.
+const IMAGE_TOOLS: [&str; 5] = ["buildah", "podman", "podman-compose", "debootstrap", "runc"];
 
 /// Sets up, builds, and runs the Rust tests, then the system tests in Python and those of the dashboard.
 pub(crate) fn run() -> anyhow::Result<()> {
@@ -38,11 +41,31 @@ pub(crate) fn add_steps(steps: &mut Steps) {
         "documentation tests",
         Command::new("cargo").args(["test", "--workspace", "--doc", "--no-fail-fast"]),
     );
+    steps.call("programs that build and run images", || {
+        // Without them the tests of images are skipped, and say why.
+        if let Err(e) = install_image_tools() {
+            println!("{e}");
+        }
+        Ok(())
+    });
     steps.run(
         "system tests",
         Command::new(python()).args(["-m", "pytest", "tests"]),
     );
     web::add_test_steps(steps);
+}
+
+/// Installs the programs of `tests/images.py` that are not there.
+fn install_image_tools() -> Result<(), String> {
+    let is_there = |tool: &&str| {
+        let found = Command::new(tool).arg("--version").output();
+        found.is_ok_and(|output| output.status.success())
+    };
+    if IMAGE_TOOLS.iter().all(|tool| is_there(&tool)) {
+        return Ok(());
+    }
+    // The last two are their networks.
+    debian::install(&[&IMAGE_TOOLS[..], &["netavark", "aardvark-dns"]].concat())
 }
 
 fn has_nextest() -> bool {

@@ -11,7 +11,7 @@ use std::{
 use anyhow::{Context as _, ensure};
 
 use crate::{
-    setup,
+    debian, setup,
     steps::Steps,
     workspace::{program, root},
 };
@@ -68,24 +68,7 @@ fn chromium() -> Result<PathBuf, String> {
     if let Some(found) = find_chromium() {
         return Ok(found);
     }
-    for arguments in [
-        &["update", "-qq"][..],
-        &[
-            "install",
-            "-qq",
-            "-y",
-            "--no-install-recommends",
-            "chromium",
-        ],
-    ] {
-        let status = Command::new("apt-get").args(arguments).status();
-        if !status.is_ok_and(|status| status.success()) {
-            return Err(format!(
-                "there is no Chromium, and `apt-get {}` failed",
-                arguments.join(" ")
-            ));
-        }
-    }
+    debian::install(&["chromium"]).map_err(|e| format!("there is no Chromium, and {e}"))?;
     find_chromium().ok_or_else(|| "the package chromium has no program of that name".to_owned())
 }
 

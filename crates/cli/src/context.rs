@@ -3,6 +3,7 @@
 use std::{env, fs, path::PathBuf};
 
 use anyhow::Context as _;
+use clap::Command;
 use packhorse_client::{AdminClient, BaseUrl, CallError, InferenceClient};
 
 /// The options of every command.
@@ -55,6 +56,7 @@ pub(crate) struct GlobalArgs {
 /// The options of every command, with the clients that follow from them.
 pub(crate) struct Context {
     args: GlobalArgs,
+    command_line: Command,
 }
 
 /// The error of a token file that cannot be read.
@@ -70,8 +72,14 @@ struct TokenFileError {
 const DEMO_TOKEN_FILE: &str = ".packhorse/demo/gateway/admin-token";
 
 impl Context {
-    pub(crate) fn new(args: GlobalArgs) -> Self {
-        Self { args }
+    /// Returns the context of a run with these options; `command_line` is what this program understands.
+    pub(crate) fn new(args: GlobalArgs, command_line: Command) -> Self {
+        Self { args, command_line }
+    }
+
+    /// Returns a description of all commands with their flags.
+    pub(crate) fn command_line(&self) -> Command {
+        self.command_line.clone()
     }
 
     /// Returns true if results are printed as JSON.
@@ -181,11 +189,15 @@ impl Context {
 
 /// Returns the state folder of a gateway with default settings; `None` without a home folder.
 pub(crate) fn default_state_dir() -> Option<PathBuf> {
+    Some(data_home()?.join("packhorse"))
+}
+
+/// Returns the user's data folder; `None` without a home folder.
+pub(crate) fn data_home() -> Option<PathBuf> {
     let data_home = env::var_os("XDG_DATA_HOME")
         .map(PathBuf::from)
         .filter(|path| path.is_absolute());
-    let data_home = data_home.or_else(|| Some(env::home_dir()?.join(".local/share")));
-    Some(data_home?.join("packhorse"))
+    data_home.or_else(|| Some(env::home_dir()?.join(".local/share")))
 }
 
 /// Returns the demo's token file, if this program lies in a source checkout that has one.

@@ -19,7 +19,7 @@ mod view;
 
 use std::{io, process::ExitCode};
 
-use clap::Parser;
+use clap::{CommandFactory as _, Parser};
 
 use crate::{
     commands::{Command, ServiceEnded},
@@ -47,7 +47,7 @@ Exit status: 0 success, 1 failure, 2 wrong usage.";
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    let context = Context::new(cli.global);
+    let context = Context::new(cli.global, Cli::command());
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build();
@@ -76,8 +76,6 @@ fn main() -> ExitCode {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
     use super::*;
 
     #[test]

@@ -1,14 +1,17 @@
 //! The parts that gateway and agent have in common as services: the flags and the format of the log, the state folder, the user's
-//! data folder, in which state folders and libtorch are by default, and the program that has started the service.
+//! data folder, in which state folders and libtorch are by default, the program that has started the service, and its
+//! manual page.
 
 mod data_home;
 mod libtorch;
 mod log;
+mod manual;
 mod state_dir;
 mod supervisor;
 
 pub use data_home::DataHome;
 pub use libtorch::{LIBTORCH_VERSION, Libtorch, LibtorchBuild};
 pub use log::{LogError, LogFormat, LogOptions};
+pub use manual::print_manual_page;
 pub use state_dir::{StateDir, StateDirError, create_private_dir};
 pub use supervisor::{Supervisor, SupervisorOptions};

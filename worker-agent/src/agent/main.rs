@@ -25,9 +25,13 @@ mod workers;
 use clap::Parser;
 
 use config::Options;
+use packhorse_service::print_manual_page;
 
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
+    if print_manual_page::<Options>()? {
+        return Ok(());
+    }
     let options = Options::parse();
     options.log.start()?;
     let supervisor = options.supervisor.watch()?;

@@ -7,6 +7,7 @@ mod doctor;
 mod events;
 mod infer;
 mod keys;
+mod manual;
 mod model;
 mod node;
 mod plan;
@@ -14,6 +15,7 @@ mod policy;
 mod profile;
 mod requests;
 mod serve;
+mod setup;
 mod status;
 
 pub(crate) use self::serve::ServiceEnded;
@@ -23,6 +25,8 @@ use crate::{context::Context, laboratory::LaboratoryCommand};
 pub(crate) enum Command {
     /// Run a gateway and an agent for this machine, with the models of a folder
     Serve(Box<serve::ServeArgs>),
+    /// Download libtorch for the workers of this machine
+    Setup(setup::SetupArgs),
     /// Register, list, change and remove models
     #[command(subcommand)]
     Model(model::ModelCommand),
@@ -61,6 +65,11 @@ pub(crate) enum Command {
     Requests(requests::RequestsArgs),
     /// Write a trace of the last requests and batches, for Perfetto
     Trace(requests::TraceArgs),
+    /// Print the completions of this command for a shell
+    Completions(manual::CompletionsArgs),
+    /// Write the manual pages of this command
+    #[command(hide = true)]
+    ManualPages(manual::ManualPagesArgs),
 }
 
 impl Command {
@@ -84,6 +93,12 @@ impl Command {
             Self::Dashboard(args) => args.run(context).await,
             Self::Requests(args) => args.run(context).await,
             Self::Trace(args) => args.run(context).await,
+            Self::Setup(args) => args.run(context),
+            Self::Completions(args) => {
+                args.run(context.command_line());
+                Ok(())
+            }
+            Self::ManualPages(args) => args.run(context.command_line()),
         }
     }
 }

@@ -7,9 +7,11 @@ use std::{
     time::Duration,
 };
 
+use packhorse_service::Libtorch;
 use tokio::{process::Command, time::timeout};
 
 use super::check::Check;
+use crate::context::data_home;
 
 const DESCRIPTORS: &str = "descriptors";
 const PROGRAMS: &str = "programs";
@@ -35,6 +37,8 @@ pub(super) struct Machine {
     search_path: Vec<PathBuf>,
     /// The folder of the programs of Packhorse.
     programs: PathBuf,
+    /// The libtorch that `packhorse setup` has installed, which agents take.
+    libtorch: Option<Libtorch>,
 }
 
 impl Machine {
@@ -48,6 +52,7 @@ impl Machine {
             pci: "/sys/bus/pci/devices".into(),
             search_path: env::split_paths(&search_path).collect(),
             programs: program.parent().unwrap_or(Path::new("")).to_owned(),
+            libtorch: data_home().as_deref().and_then(Libtorch::installed),
         }
     }
 
@@ -79,7 +84,11 @@ impl Machine {
                 checks.push(Check::skipped(PROGRAMS, text));
                 continue;
             }
-            let run = Command::new(&program)
+            let mut command = Command::new(&program);
+            if let (LIBTORCH, Some(libtorch)) = (part_of(name), &self.libtorch) {
+                command.env("LD_LIBRARY_PATH", libtorch.libraries());
+            }
+            let run = command
                 .arg("--version")
                 .stdin(Stdio::null())
                 .kill_on_drop(true)
@@ -182,7 +191,7 @@ fn version_check(name: &str, output: &Output) -> Check {
 fn not_runnable(name: &str, reason: &str) -> Check {
     let text = format!("{name} does not run: {reason}");
     if part_of(name) == LIBTORCH {
-        let cure = "LD_LIBRARY_PATH=FOLDER with libtorch.so for the agent, or in a source checkout: cargo xtask setup";
+        let cure = "packhorse setup, or --libtorch FOLDER for the agent; in a source checkout: cargo xtask setup";
         return Check::problem(LIBTORCH, text, cure);
     }
     Check::problem(
@@ -237,6 +246,7 @@ mod tests {
             pci: path("pci"),
             search_path: vec![path("bin")],
             programs: path("programs"),
+            libtorch: None,
         }
     }
 

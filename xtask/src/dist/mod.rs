@@ -1,0 +1,333 @@
+//! The release archive: programs, their manual pages and completions, units of systemd, licences, and a bill of materials. The same commit gives
+//! the same archive from the same programs: names are sorted, and every time is that of the commit.
+
+mod dependencies;
+
+use std::{
+    fs::{self, File},
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+};
+
+use anyhow::{Context as _, ensure};
+
+use self::dependencies::Dependencies;
+use crate::{setup, workspace::root};
+
+/// The platform of releases.
+const TARGET: &str = "x86_64-unknown-linux-gnu";
+/// The programs, of which the last is built a second time, for machines without CUDA.
+const PROGRAMS: [&str; 4] = [
+    "packhorse",
+    "packhorse-gateway",
+    "packhorse-agent",
+    "packhorse-worker",
+];
+/// The worker for NVIDIA GPUs. A worker loads all that it is linked with, so that this one runs only where CUDA's libraries are.
+const CUDA_WORKER: &str = "packhorse-worker-cuda";
+/// The solver, a C++ library that set-up installs.
+const SOLVER: &str = "libhighs.so.1";
+/// The libraries of CUDA in the folder of libtorch, without which it is the build for CPUs.
+const CUDA_LIBRARIES: [&str; 2] = ["cuda", "nvshmem"];
+/// The files that are copied: path in the repository, and in the archive.
+const COPIES: [(&str, &str); 5] = [
+    ("deploy/README.md", "README.md"),
+    ("CHANGELOG.md", "CHANGELOG.md"),
+    ("LICENSE", "LICENSE"),
+    (
+        "deploy/systemd/packhorse-gateway.service",
+        "lib/systemd/system/packhorse-gateway.service",
+    ),
+    (
+        "deploy/systemd/packhorse-agent.service",
+        "lib/systemd/system/packhorse-agent.service",
+    ),
+];
+/// The shells, with the places of their completions.
+const COMPLETIONS: [(&str, &str); 3] = [
+    ("bash", "share/bash-completion/completions/packhorse"),
+    ("fish", "share/fish/vendor_completions.d/packhorse.fish"),
+    ("zsh", "share/zsh/site-functions/_packhorse"),
+];
+/// The folder of manual pages.
+const MANUAL: &str = "share/man/man1";
+/// The programs that print their only manual page; `packhorse` writes one per command.
+const SERVICES: [&str; 2] = ["packhorse-gateway", "packhorse-agent"];
+/// The licences of all dependencies.
+const LICENCES: &str = "share/doc/packhorse/THIRD-PARTY-LICENSES.txt";
+/// The bill of materials, in CycloneDX.
+const MATERIALS: &str = "share/doc/packhorse/packhorse.cdx.json";
+/// The digests of all other files.
+const CHECKSUMS: &str = "SHA256SUMS";
+
+/// The flags of the release archive.
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  cargo xtask dist              Builds with optimisation (ten minutes) and writes target/dist/packhorse-VERSION-….tar.gz
+  cargo xtask dist --dry-run    Lists what it would contain
+  cargo xtask dist --programs target/debug    Takes programs that are built already")]
+pub(crate) struct Options {
+    /// List the files of the archive, and build nothing
+    #[arg(long)]
+    dry_run: bool,
+    /// Folder of the programs, built already; without it they are built with optimisation
+    #[arg(long, value_name = "DIR")]
+    programs: Option<PathBuf>,
+    /// Folder for the archive and the folder that is packed
+    #[arg(long, value_name = "DIR", default_value = "target/dist")]
+    output: PathBuf,
+    /// Write the folder only, for images
+    #[arg(long)]
+    no_archive: bool,
+}
+
+/// Builds what is not handed over, and writes the archive.
+pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
+    let name = format!("packhorse-{}-{TARGET}", env!("CARGO_PKG_VERSION"));
+    if options.dry_run {
+        print_files(&name);
+        return Ok(());
+    }
+    let output = std::path::absolute(&options.output)?;
+    let programs = match &options.programs {
+        Some(folder) => folder.clone(),
+        None => build(&output)?,
+    };
+    let folder = output.join(&name);
+    if folder.exists() {
+        fs::remove_dir_all(&folder).with_context(|| format!("empty {}", folder.display()))?;
+    }
+    stage(&programs, &folder)?;
+    println!("{}", folder.display());
+    if options.no_archive {
+        return Ok(());
+    }
+    let archive = pack(&folder)?;
+    let bytes = fs::metadata(&archive)?.len();
+    println!("{}: {:.1} MB", archive.display(), bytes as f64 / 1e6);
+    Ok(())
+}
+
+fn print_files(name: &str) {
+    let programs = PROGRAMS.iter().chain([&CUDA_WORKER]);
+    let mut files: Vec<String> = programs.map(|program| format!("bin/{program}")).collect();
+    files.push(format!("lib/{SOLVER}"));
+    files.extend(COPIES.map(|(_, to)| to.to_owned()));
+    files.extend(COMPLETIONS.map(|(_, to)| to.to_owned()));
+    files.extend(SERVICES.map(|service| format!("{MANUAL}/{service}.1")));
+    files.push(format!("{MANUAL}/packhorse.1"));
+    files.extend([LICENCES, MATERIALS, CHECKSUMS].map(str::to_owned));
+    files.sort();
+    for file in files {
+        println!("{name}/{file}");
+    }
+    println!("{name}/{MANUAL}/packhorse-COMMAND.1 for each command");
+}
+
+/// Builds the programs, the worker twice, and returns their folder.
+fn build(output: &Path) -> anyhow::Result<PathBuf> {
+    setup::run()?;
+    let programs = output.join("programs");
+    fs::create_dir_all(&programs)?;
+    println!("Building with optimisation");
+    let packages = setup::PROGRAMS.iter().flat_map(|package| ["-p", package]);
+    release_build(
+        packages.chain(["--features", "packhorse-gateway/highs"]),
+        None,
+    )?;
+    let built = root().join("target/release");
+    for program in PROGRAMS {
+        copy(&built.join(program), &programs.join(program))?;
+    }
+    let libtorch = root().join(".venv/torch");
+    if libtorch.join("lib/libtorch_cuda.so").exists() {
+        copy(&built.join("packhorse-worker"), &programs.join(CUDA_WORKER))?;
+        println!("Building the worker for machines without CUDA");
+        let for_cpus = libtorch_for_cpus(&libtorch, &output.join("libtorch-cpu"))?;
+        release_build(["-p", "packhorse-worker-agent"], Some(&for_cpus))?;
+        let worker = "packhorse-worker";
+        copy(&built.join(worker), &programs.join(worker))?;
+    }
+    Ok(programs)
+}
+
+fn release_build<'a>(
+    arguments: impl IntoIterator<Item = &'a str>,
+    libtorch: Option<&Path>,
+) -> anyhow::Result<()> {
+    let mut cargo = Command::new("cargo");
+    cargo
+        .current_dir(root())
+        .args(["build", "--release", "--locked"])
+        .args(arguments)
+        // The folders of libtorch and the solver on this machine are nobody else's.
+        .env("PACKHORSE_RPATH", "off");
+    if let Some(folder) = libtorch {
+        cargo.env("LIBTORCH", folder);
+    }
+    succeed(&mut cargo)
+}
+
+/// Makes a libtorch without CUDA of links to one with it: what `packhorse setup` installs.
+fn libtorch_for_cpus(libtorch: &Path, folder: &Path) -> anyhow::Result<PathBuf> {
+    if folder.exists() {
+        fs::remove_dir_all(folder)?;
+    }
+    let libraries = folder.join("lib");
+    fs::create_dir_all(&libraries)?;
+    let link = |from: &Path, to: &Path| {
+        std::os::unix::fs::symlink(from, to).with_context(|| format!("make {}", to.display()))
+    };
+    let libtorch = fs::canonicalize(libtorch)?;
+    link(&libtorch.join("include"), &folder.join("include"))?;
+    for library in fs::read_dir(libtorch.join("lib"))? {
+        let name = library?.file_name();
+        let shown = name.to_string_lossy();
+        let is_cuda = CUDA_LIBRARIES.iter().any(|part| shown.contains(part));
+        let target = match &*shown {
+            "libtorch.so" => "libtorch_cpu.so",
+            _ if is_cuda => continue,
+            other => other,
+        };
+        link(&libtorch.join("lib").join(target), &libraries.join(&name))?;
+    }
+    Ok(folder.to_owned())
+}
+
+/// Writes everything that the archive contains.
+fn stage(programs: &Path, folder: &Path) -> anyhow::Result<()> {
+    let bin = folder.join("bin");
+    for program in PROGRAMS.iter().chain([&CUDA_WORKER]) {
+        let from = programs.join(program);
+        // Development builds have one worker.
+        if from.exists() || *program != CUDA_WORKER {
+            copy(&from, &bin.join(program))?;
+            succeed(Command::new("strip").arg(bin.join(program)))?;
+        }
+    }
+    copy(
+        &root().join(".venv/highs").join(SOLVER),
+        &folder.join("lib").join(SOLVER),
+    )?;
+    for (from, to) in COPIES {
+        copy(&root().join(from), &folder.join(to))?;
+    }
+    // They are written by the programs that are shipped, which also shows that these run.
+    let manual = folder.join(MANUAL);
+    succeed(
+        Command::new(bin.join("packhorse"))
+            .arg("manual-pages")
+            .arg(&manual),
+    )?;
+    for service in SERVICES {
+        let page = manual.join(format!("{service}.1"));
+        write_output(Command::new(bin.join(service)).arg("--manual-page"), &page)?;
+    }
+    for (shell, to) in COMPLETIONS {
+        let arguments = ["completions", shell];
+        write_output(
+            Command::new(bin.join("packhorse")).args(arguments),
+            &folder.join(to),
+        )?;
+    }
+    let dependencies = Dependencies::read(&setup::PROGRAMS, TARGET)?;
+    write(&folder.join(LICENCES), &dependencies.licences()?)?;
+    write(&folder.join(MATERIALS), &dependencies.bill_of_materials()?)?;
+    write_checksums(folder)
+}
+
+/// Writes the digests of all files, for `sha256sum --check`.
+fn write_checksums(folder: &Path) -> anyhow::Result<()> {
+    let output = Command::new("sh")
+        .current_dir(folder)
+        .env("LC_ALL", "C")
+        .args([
+            "-c",
+            "find . -type f | sed 's:^./::' | sort | xargs sha256sum",
+        ])
+        .output()
+        .context("start sh")?;
+    ensure!(output.status.success(), "sha256sum: {}", output.status);
+    fs::write(folder.join(CHECKSUMS), output.stdout)?;
+    Ok(())
+}
+
+/// Packs the folder, and writes the archive's digest beside it.
+fn pack(folder: &Path) -> anyhow::Result<PathBuf> {
+    let name = folder.file_name().context("the folder has a name")?;
+    let parent = folder.parent().context("the folder has a parent")?;
+    let archive = parent.join(format!("{}.tar.gz", name.display()));
+    succeed(
+        Command::new("tar")
+            .args(["--sort=name", "--owner=0", "--group=0", "--numeric-owner"])
+            .args(["--mode=u=rwX,go=rX", "--format=gnu"])
+            .arg(format!("--mtime=@{}", commit_time()?))
+            // Without the name and the time of the file.
+            .args(["--use-compress-program", "gzip -n"])
+            .arg("-cf")
+            .arg(&archive)
+            .arg("-C")
+            .arg(parent)
+            .arg(name),
+    )?;
+    let digest = archive.with_extension("gz.sha256");
+    let mut sha256sum = Command::new("sha256sum");
+    sha256sum
+        .current_dir(parent)
+        .arg(archive.file_name().context("it has a name")?);
+    write_output(&mut sha256sum, &digest)?;
+    Ok(archive)
+}
+
+/// Returns the time of the commit in seconds since 1970, or `SOURCE_DATE_EPOCH`, which builds outside of a checkout set.
+fn commit_time() -> anyhow::Result<u64> {
+    if let Some(given) = std::env::var_os("SOURCE_DATE_EPOCH") {
+        return given
+            .display()
+            .to_string()
+            .parse()
+            .context("SOURCE_DATE_EPOCH");
+    }
+    let output = Command::new("git")
+        .current_dir(root())
+        .args(["log", "-1", "--format=%ct"])
+        .output()
+        .context("start git")?;
+    ensure!(
+        output.status.success(),
+        "outside of a checkout, set SOURCE_DATE_EPOCH"
+    );
+    let text = String::from_utf8(output.stdout)?;
+    text.trim().parse().context("the time of the commit")
+}
+
+fn copy(from: &Path, to: &Path) -> anyhow::Result<()> {
+    make_parent(to)?;
+    fs::copy(from, to).with_context(|| format!("copy {}", from.display()))?;
+    Ok(())
+}
+
+fn write(file: &Path, text: &str) -> anyhow::Result<()> {
+    make_parent(file)?;
+    fs::write(file, text).with_context(|| format!("write {}", file.display()))
+}
+
+/// Runs a command with its standard output into a file.
+fn write_output(command: &mut Command, file: &Path) -> anyhow::Result<()> {
+    make_parent(file)?;
+    let output = File::create(file).with_context(|| format!("write {}", file.display()))?;
+    succeed(command.stdout(Stdio::from(output)))
+}
+
+fn make_parent(file: &Path) -> anyhow::Result<()> {
+    let folder = file.parent().context("a file is in a folder")?;
+    fs::create_dir_all(folder).with_context(|| format!("make {}", folder.display()))
+}
+
+fn succeed(command: &mut Command) -> anyhow::Result<()> {
+    let name = command.get_program().display().to_string();
+    let status = command.status().with_context(|| format!("start {name}"))?;
+    ensure!(status.success(), "{name}: {status}");
+    Ok(())
+}
