@@ -86,10 +86,11 @@ class Compose:
 def test_the_gateways_image_is_small_and_has_no_shell(images: Images):
     # Of development programs, which are larger than those of a release.
     assert images.size(GATEWAY) < 60e6
-    config = json.loads(images.podman("image", "inspect", GATEWAY))[0]["Config"]
+    (image,) = json.loads(images.podman("image", "inspect", GATEWAY))
+    config = image["Config"]
     assert config["User"] == "10001:10001"
     assert config["StopSignal"] == "SIGTERM"
-    assert config["Healthcheck"]["Test"] == ["CMD", "/usr/local/bin/packhorse-gateway", "--check-health"]
+    assert image["Healthcheck"]["Test"] == ["CMD", "/usr/local/bin/packhorse-gateway", "--check-health"]
     mounted = images.run("buildah", "from", "--name", "look", GATEWAY).strip()
     root = Path(images.run("buildah", "mount", mounted).strip())
     files = {path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_file()}

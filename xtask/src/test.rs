@@ -57,11 +57,11 @@ pub(crate) fn add_steps(steps: &mut Steps) {
 
 /// Installs the programs of `tests/images.py` that are not there.
 fn install_image_tools() -> Result<(), String> {
-    let is_there = |tool: &&str| {
+    let is_there = |tool: &str| {
         let found = Command::new(tool).arg("--version").output();
         found.is_ok_and(|output| output.status.success())
     };
-    if IMAGE_TOOLS.iter().all(|tool| is_there(&tool)) {
+    if IMAGE_TOOLS.iter().all(|tool| is_there(tool)) {
         return Ok(());
     }
     // The last two are their networks.

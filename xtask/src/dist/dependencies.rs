@@ -131,8 +131,8 @@ impl Dependencies {
             "Packhorse contains these libraries, each under its own licence.\n".to_owned();
         let mut add = |title: &str, licence: &str, texts: &[String]| {
             let line = "=".repeat(80);
-            text.push_str(&format!("\n{line}\n{title}: {licence}\n{line}\n"));
-            texts.iter().for_each(|part| text.push_str(part));
+            let head = format!("\n{line}\n{title}: {licence}\n{line}\n");
+            text.extend([head, texts.concat()]);
         };
         for package in self.packages.iter().filter(|p| p.source.is_some()) {
             let title = format!(
@@ -154,7 +154,7 @@ impl Dependencies {
         Ok(text)
     }
 
-    /// Returns a bill of materials: CycloneDX 1.5, without a time or a serial number, so that it depends on the sources alone.
+    /// Returns a bill of materials in `CycloneDX` 1.5, without a time or a serial number, so that it depends on the sources alone.
     pub(super) fn bill_of_materials(&self) -> anyhow::Result<String> {
         let references: BTreeMap<&str, String> = self
             .packages

@@ -55,7 +55,7 @@ const MANUAL: &str = "share/man/man1";
 const SERVICES: [&str; 2] = ["packhorse-gateway", "packhorse-agent"];
 /// The licences of all dependencies.
 const LICENCES: &str = "share/doc/packhorse/THIRD-PARTY-LICENSES.txt";
-/// The bill of materials, in CycloneDX.
+/// The bill of materials, in `CycloneDX`.
 const MATERIALS: &str = "share/doc/packhorse/packhorse.cdx.json";
 /// The digests of all other files.
 const CHECKSUMS: &str = "SHA256SUMS";

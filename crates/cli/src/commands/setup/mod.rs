@@ -61,12 +61,11 @@ impl SetupArgs {
         } else {
             LibtorchBuild::Cpu
         };
-        let folder = match &self.dir {
-            Some(folder) => folder.clone(),
-            None => {
-                let home = context::data_home().context("name a folder with --dir")?;
-                build.folder(&home)
-            }
+        let folder = if let Some(folder) = &self.dir {
+            folder.clone()
+        } else {
+            let home = context::data_home().context("name a folder with --dir")?;
+            build.folder(&home)
         };
         let wheels: Vec<&Wheel> = wheels::of(build).collect();
         let is_complete = is_complete(&folder, &wheels);
