@@ -26,6 +26,7 @@ use crate::{
     serve::{ConnectionLimits, Server},
     state_dir::{GatewayDir, SecretError, read_secret},
     store::{ArtifactFiles, OpenStoreError, Store, StoreError},
+    telemetry::TraceExporter,
 };
 
 /// The time for which agents and admins get their last answers; by then all inference requests are answered.
@@ -52,6 +53,7 @@ pub struct App {
     store: Store,
     keys: Keyring,
     sweeper: JoinHandle<()>,
+    exporter: Option<TraceExporter>,
     lame_duck: Duration,
     grace: Duration,
     // The last field: the lock on the folder is released when nothing writes there any more.
@@ -82,6 +84,9 @@ pub enum StartError {
     /// The data plane's threads cannot be started.
     #[error("cannot start the data plane")]
     DataPlane(#[source] io::Error),
+    /// The exporter of traces cannot be started.
+    #[error("cannot export traces (--otlp-endpoint)")]
+    Traces(#[source] reqwest::Error),
     /// A listener cannot be bound.
     #[error("cannot listen on {address} (--{flag})")]
     Listen {
@@ -129,8 +134,23 @@ impl App {
         .map_err(StartError::Artifacts)?;
         artifacts.delete_orphans().await?;
         let sweeper = tokio::spawn(sweep(artifacts.clone(), settings.artifact_retention));
-        let (data_plane, links) = DataPlane::spawn(data_plane_config(&settings, link_secret))
-            .map_err(StartError::DataPlane)?;
+        let (tracer, traces) = match &settings.traces {
+            Some(traces) => {
+                let (tracer, queue) = TraceExporter::queue(traces.ratio);
+                (Some(tracer), Some((traces, queue)))
+            }
+            None => (None, None),
+        };
+        let config = DataPlaneConfig {
+            tracer,
+            ..data_plane_config(&settings, link_secret)
+        };
+        let (data_plane, links) = DataPlane::spawn(config).map_err(StartError::DataPlane)?;
+        let telemetry = data_plane.telemetry().clone();
+        let exporter = traces.map(|(to, queue)| {
+            TraceExporter::start(&to.endpoint, to.service_name.clone(), queue, telemetry)
+        });
+        let exporter = exporter.transpose().map_err(StartError::Traces)?;
         let config = ControllerConfig {
             policy,
             ..controller_config(&settings)
@@ -191,6 +211,7 @@ impl App {
             store,
             keys,
             sweeper,
+            exporter,
             lame_duck: settings.lame_duck,
             grace: settings.shutdown_grace,
             _state: state,
@@ -240,6 +261,9 @@ impl App {
         // The grace period is over, or nothing is in flight: what is left is refused, and these answers leave.
         self.data_plane.shutdown(Duration::ZERO).await;
         self.inference.shutdown(Instant::now()).await;
+        if let Some(exporter) = self.exporter {
+            exporter.shutdown().await;
+        }
         self.controller.shutdown().await;
         self.events.close().await;
         self.admin.shutdown(Instant::now() + ADMIN_GRACE).await;

@@ -7,7 +7,10 @@ use packhorse_cluster::{ByteCount, Discipline, ModelSpec};
 use packhorse_service::{DataHome, LogOptions};
 use packhorse_serving::ModelLimits;
 
-use crate::ip_network::IpNetwork;
+use crate::{
+    ip_network::IpNetwork,
+    telemetry::{OtlpEndpoint, SampleRatio},
+};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -196,6 +199,28 @@ pub struct Options {
         value_parser = value_parser!(u64).range(0..=600_000))]
     pub shutdown_grace_ms: u64,
 
+    /// Receiver of OpenTelemetry traces over OTLP/HTTP, such as http://127.0.0.1:4318; /v1/traces is added [default: no traces]
+    #[arg(long, env = "OTEL_EXPORTER_OTLP_ENDPOINT", value_name = "URL")]
+    pub otlp_endpoint: Option<OtlpEndpoint>,
+
+    /// Name of the gateway in its traces
+    #[arg(
+        long,
+        env = "OTEL_SERVICE_NAME",
+        value_name = "NAME",
+        default_value = "packhorse-gateway"
+    )]
+    pub otlp_service_name: String,
+
+    /// Part of the requests that are traced although they met their SLO, 0 to 1; a client's traceparent decides about its own
+    #[arg(
+        long,
+        env = "OTEL_TRACES_SAMPLER_ARG",
+        value_name = "RATIO",
+        default_value = "0.01"
+    )]
+    pub trace_sample: SampleRatio,
+
     /// The flags of the log.
     #[command(flatten)]
     pub log: LogOptions,
@@ -261,6 +286,19 @@ pub struct Settings {
     pub lame_duck: Duration,
     /// The time for requests in flight to end when the gateway is stopped.
     pub shutdown_grace: Duration,
+    /// The export of traces, if there is a receiver.
+    pub traces: Option<TraceSettings>,
+}
+
+/// The export of traces.
+#[derive(Clone, Debug)]
+pub struct TraceSettings {
+    /// The receiver.
+    pub endpoint: OtlpEndpoint,
+    /// The gateway's name in its traces.
+    pub service_name: String,
+    /// The part of the requests within their SLO that are traced.
+    pub ratio: SampleRatio,
 }
 
 /// The reason why a configuration is refused.
@@ -322,6 +360,11 @@ impl Options {
             client_timeout: Duration::from_millis(self.client_timeout_ms),
             lame_duck: Duration::from_millis(self.lame_duck_ms),
             shutdown_grace: Duration::from_millis(self.shutdown_grace_ms),
+            traces: self.otlp_endpoint.map(|endpoint| TraceSettings {
+                endpoint,
+                service_name: self.otlp_service_name,
+                ratio: self.trace_sample,
+            }),
         })
     }
 }

@@ -12,6 +12,7 @@ use super::{
     http_durations::HttpDurations,
     model::ModelTelemetry,
     models::Models,
+    otel::Tracer,
     prediction_metrics::{PredictionMetrics, Predictions},
     request_log::RequestLog,
 };
@@ -31,6 +32,7 @@ struct Shared {
     clock: Clock,
     models: Models,
     requests: RequestLog,
+    tracer: Option<Tracer>,
     gpus: GpuMetrics,
     predictions: PredictionMetrics,
     http: HttpDurations,
@@ -38,8 +40,8 @@ struct Shared {
 }
 
 impl Telemetry {
-    /// Creates measurements without models.
-    pub(crate) fn new(clock: Clock, memory: MemoryBudget) -> Self {
+    /// Creates measurements without models. The tracer, if there is one, exports traces of requests.
+    pub(crate) fn new(clock: Clock, memory: MemoryBudget, tracer: Option<Tracer>) -> Self {
         let mut registry = Registry::default();
         let models = Models::default();
         registry.register_collector(Box::new(models.clone()));
@@ -48,12 +50,16 @@ impl Telemetry {
         let predictions = PredictionMetrics::default();
         registry.register_collector(Box::new(predictions.clone()));
         registry.register_collector(Box::new(memory));
+        if let Some(tracer) = &tracer {
+            registry.register_collector(Box::new(tracer.clone()));
+        }
         let http = HttpDurations::register(&mut registry);
         Self {
             shared: Arc::new(Shared {
                 clock,
                 models,
                 requests: RequestLog::default(),
+                tracer,
                 gpus,
                 predictions,
                 http,
@@ -68,9 +74,10 @@ impl Telemetry {
             models,
             clock,
             requests,
+            tracer,
             ..
         } = &*self.shared;
-        models.get_or_insert(model, *clock, requests)
+        models.get_or_insert(model, *clock, requests, tracer.as_ref())
     }
 
     /// Removes the measurements of a model.
@@ -90,6 +97,11 @@ impl Telemetry {
     /// Returns the requests that ended lately.
     pub(crate) fn requests(&self) -> &RequestLog {
         &self.shared.requests
+    }
+
+    /// Returns the exporter of traces, if there is one.
+    pub(crate) fn tracer(&self) -> Option<&Tracer> {
+        self.shared.tracer.as_ref()
     }
 
     /// Replaces what the plan predicts.
@@ -148,7 +160,7 @@ mod tests {
     #[test]
     fn a_request_is_counted_once_where_it_ended() {
         let clock = Clock::start();
-        let telemetry = Telemetry::new(clock, MemoryBudget::new(0));
+        let telemetry = Telemetry::new(clock, MemoryBudget::new(0), None);
         let model = telemetry.model(&id("m:3"));
         let course = RequestCourse::default();
         let begin = || model.begin_request(clock.now(), Duration::from_secs(10), 1);
@@ -186,7 +198,7 @@ mod tests {
 
     #[test]
     fn a_removed_model_takes_its_series_along() {
-        let telemetry = Telemetry::new(Clock::start(), MemoryBudget::new(0));
+        let telemetry = Telemetry::new(Clock::start(), MemoryBudget::new(0), None);
         telemetry.model(&id("gone:1"));
         telemetry.model(&id("stays:1"));
         telemetry.remove_model(&id("gone:1"));

@@ -1,5 +1,5 @@
 //! The gateway's measurements: counters for Prometheus and Triton's statistics, sliding windows for goodput, the requests that ended
-//! lately, and the agents' readings of their GPUs.
+//! lately, their traces for OpenTelemetry, and the agents' readings of their GPUs.
 //!
 //! All label values come from registered objects: nothing that a client sends becomes a label, and a model that is removed takes
 //! its series along.
@@ -14,6 +14,7 @@ mod memory_metrics;
 mod model;
 mod model_metrics;
 mod models;
+mod otel;
 mod prediction_metrics;
 mod request_log;
 mod request_views;
@@ -26,8 +27,14 @@ pub use handle::{METRICS_CONTENT_TYPE, Telemetry};
 pub use http_middleware::measure_http;
 pub use model::ModelTelemetry;
 pub(crate) use model::{BatchIdentity, BatchTimes, EndedRequest};
+pub use otel::{
+    EndpointError, OtlpEndpoint, SampleRatio, SampleRatioError, TraceExporter, TraceQueue, Tracer,
+};
+pub(crate) use otel::{REQUEST_ID, RequestIdentity};
 pub(crate) use prediction_metrics::Predictions;
-pub(crate) use request_log::{BatchStages, ReplicaNumber, RequestBatch, RequestCourse};
+pub(crate) use request_log::{
+    BatchOutcome, BatchStages, ReplicaNumber, RequestBatch, RequestCourse,
+};
 pub(crate) use request_views::{WhichRequests, batch_view, requests, stages_view};
 pub use sliding_window::LONGEST_WINDOW;
 pub(crate) use trace::{TraceWindow, write_trace};

@@ -15,6 +15,7 @@ use packhorse_serving::{Refusal, RequestOutcome};
 
 use super::{
     count_and_time::CountAndTime,
+    otel::{RequestIdentity, Tracer},
     request_log::{
         BatchOutcome, BatchRecord, BatchStages, ModelNumber, Record, ReplicaNumber, RequestBatch,
         RequestCourse, RequestLog, RequestRecord,
@@ -94,12 +95,15 @@ pub(crate) struct BatchIdentity {
     pub(crate) rows: u32,
 }
 
-impl From<BatchIdentity> for RequestBatch {
-    fn from(batch: BatchIdentity) -> Self {
-        Self {
-            key: batch.key,
-            replica: batch.replica,
-            rows: batch.rows,
+impl BatchIdentity {
+    /// Returns the batch as the records of its requests have it, which ended this long after its dispatch.
+    pub(crate) fn ended(self, round_trip: Duration, outcome: BatchOutcome) -> RequestBatch {
+        RequestBatch {
+            key: self.key,
+            replica: self.replica,
+            rows: self.rows,
+            round_trip: round_trip.into(),
+            outcome,
         }
     }
 }
@@ -138,13 +142,21 @@ pub struct ModelTelemetry {
     requests: RequestLog,
     /// The model's number among them.
     number: ModelNumber,
+    /// The exporter of traces, if there is one.
+    tracer: Option<Tracer>,
 }
 
 impl ModelTelemetry {
-    pub(super) fn new(model: ModelId, clock: Clock, requests: RequestLog) -> Self {
+    pub(super) fn new(
+        model: ModelId,
+        clock: Clock,
+        requests: RequestLog,
+        tracer: Option<Tracer>,
+    ) -> Self {
         Self {
             number: requests.add_model(&model),
             requests,
+            tracer,
             model,
             clock,
             success: CountAndTime::default(),
@@ -184,6 +196,7 @@ impl ModelTelemetry {
             slo,
             receive,
             rows,
+            identity: None,
             ended: false,
         }
     }
@@ -197,8 +210,9 @@ impl ModelTelemetry {
     }
 
     /// Records a request whose head arrived at `arrived` and that was refused before it was read.
-    pub(crate) fn record_refusal(self: &Arc<Self>, arrived: Time) {
+    pub(crate) fn record_refusal(self: &Arc<Self>, arrived: Time, identity: RequestIdentity) {
         let meter = self.begin_request(arrived, Duration::ZERO, 0);
+        let meter = meter.identified(identity);
         let refusal = RequestOutcome::Refused(Refusal::NoReplica);
         meter.end(refusal, RequestCourse::default());
     }
@@ -309,7 +323,7 @@ impl ModelTelemetry {
         let now = self.clock.now();
         let latency = now.saturating_since(request.arrived);
         let in_time = outcome == RequestOutcome::Answered && latency <= request.slo;
-        self.requests.record(Record::Request(RequestRecord {
+        let record = RequestRecord {
             model: self.number,
             arrived: request.arrived,
             latency: latency.into(),
@@ -318,7 +332,11 @@ impl ModelTelemetry {
             rows: request.rows,
             outcome,
             course,
-        }));
+        };
+        self.requests.record(Record::Request(record));
+        if let (Some(tracer), Some(identity)) = (&self.tracer, &request.identity) {
+            tracer.end(identity, record);
+        }
         if outcome == RequestOutcome::Answered {
             self.success.add(1, latency);
         }
@@ -442,10 +460,17 @@ pub(crate) struct RequestMeter {
     slo: Duration,
     receive: Duration,
     rows: u32,
+    identity: Option<RequestIdentity>,
     ended: bool,
 }
 
 impl RequestMeter {
+    /// Sets the identity under which the request is traced.
+    pub(crate) fn identified(mut self, identity: RequestIdentity) -> Self {
+        self.identity = Some(identity);
+        self
+    }
+
     /// Ends the request now.
     pub(crate) fn end(mut self, outcome: RequestOutcome, course: RequestCourse) -> EndedRequest {
         self.ended = true;

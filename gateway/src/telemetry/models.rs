@@ -7,7 +7,7 @@ use std::{
 
 use packhorse_cluster::ModelId;
 
-use super::{model::ModelTelemetry, request_log::RequestLog};
+use super::{model::ModelTelemetry, otel::Tracer, request_log::RequestLog};
 use crate::clock::Clock;
 
 /// The measurements of all models. Clones share them.
@@ -31,9 +31,13 @@ impl Models {
         model: &ModelId,
         clock: Clock,
         requests: &RequestLog,
+        tracer: Option<&Tracer>,
     ) -> Arc<ModelTelemetry> {
         let mut models = self.0.write().unwrap_or_else(PoisonError::into_inner);
-        let new = || Arc::new(ModelTelemetry::new(model.clone(), clock, requests.clone()));
+        let new = || {
+            let (model, requests, tracer) = (model.clone(), requests.clone(), tracer.cloned());
+            Arc::new(ModelTelemetry::new(model, clock, requests, tracer))
+        };
         Arc::clone(models.entry(model.clone()).or_insert_with(new))
     }
 
