@@ -26,7 +26,7 @@ use crate::{
     serve::{ConnectionLimits, Server},
     state_dir::{GatewayDir, SecretError, read_secret},
     store::{ArtifactFiles, OpenStoreError, Store, StoreError},
-    telemetry::TraceExporter,
+    telemetry::{TelemetryConfig, TraceExporter},
 };
 
 /// The time for which agents and admins get their last answers; by then all inference requests are answered.
@@ -142,7 +142,11 @@ impl App {
             None => (None, None),
         };
         let config = DataPlaneConfig {
-            tracer,
+            telemetry: TelemetryConfig {
+                tracer,
+                buckets: settings.metrics_buckets,
+                keys: settings.inference_keys.then(|| keys.clone()),
+            },
             ..data_plane_config(&settings, link_secret)
         };
         let (data_plane, links) = DataPlane::spawn(config).map_err(StartError::DataPlane)?;

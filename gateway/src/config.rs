@@ -9,7 +9,7 @@ use packhorse_serving::ModelLimits;
 
 use crate::{
     ip_network::IpNetwork,
-    telemetry::{OtlpEndpoint, SampleRatio},
+    telemetry::{Buckets, OtlpEndpoint, SampleRatio},
 };
 
 const EXAMPLES: &str = "\
@@ -221,6 +221,10 @@ pub struct Options {
     )]
     pub trace_sample: SampleRatio,
 
+    /// Buckets of the histograms on /metrics
+    #[arg(long, env = "PACKHORSE_METRICS_BUCKETS", value_enum, default_value_t = Buckets::Coarse)]
+    pub metrics_buckets: Buckets,
+
     /// The flags of the log.
     #[command(flatten)]
     pub log: LogOptions,
@@ -286,6 +290,8 @@ pub struct Settings {
     pub lame_duck: Duration,
     /// The time for requests in flight to end when the gateway is stopped.
     pub shutdown_grace: Duration,
+    /// The buckets of the histograms on `/metrics`.
+    pub metrics_buckets: Buckets,
     /// The export of traces, if there is a receiver.
     pub traces: Option<TraceSettings>,
 }
@@ -360,6 +366,7 @@ impl Options {
             client_timeout: Duration::from_millis(self.client_timeout_ms),
             lame_duck: Duration::from_millis(self.lame_duck_ms),
             shutdown_grace: Duration::from_millis(self.shutdown_grace_ms),
+            metrics_buckets: self.metrics_buckets,
             traces: self.otlp_endpoint.map(|endpoint| TraceSettings {
                 endpoint,
                 service_name: self.otlp_service_name,

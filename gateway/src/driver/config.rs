@@ -5,7 +5,7 @@ use std::time::Duration;
 use packhorse_serving::{EngineConfig, ModelLimits};
 use packhorse_wire::{LinkSecret, MAX_PAYLOAD};
 
-use crate::telemetry::Tracer;
+use crate::telemetry::TelemetryConfig;
 
 /// The settings of a data plane.
 #[derive(Clone, Debug)]
@@ -26,8 +26,8 @@ pub struct DataPlaneConfig {
     /// The longest time for which a worker may hold a batch before the gateway gives up on the worker. Longer than the workers'
     /// own limit, which ends them with a reason.
     pub batch_time: Duration,
-    /// The exporter of traces, if there is one.
-    pub tracer: Option<Tracer>,
+    /// The settings of the measurements.
+    pub telemetry: TelemetryConfig,
 }
 
 impl Default for DataPlaneConfig {
@@ -40,7 +40,7 @@ impl Default for DataPlaneConfig {
             memory_budget_bytes: 1 << 30,
             result_limit_bytes: MAX_PAYLOAD,
             batch_time: Duration::from_secs(15),
-            tracer: None,
+            telemetry: TelemetryConfig::default(),
         }
     }
 }

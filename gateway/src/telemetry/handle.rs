@@ -8,18 +8,32 @@ use packhorse_control::RequestCounts;
 use prometheus_client::{encoding::text, registry::Registry};
 
 use super::{
+    cluster_metrics::{ClusterMetrics, ClusterState},
     gpu_metrics::GpuMetrics,
     http_durations::HttpDurations,
+    key_metrics::KeyMetrics,
     model::ModelTelemetry,
     models::Models,
     otel::Tracer,
     prediction_metrics::{PredictionMetrics, Predictions},
     request_log::RequestLog,
+    stage_histogram::Buckets,
 };
-use crate::{clock::Clock, memory::MemoryBudget};
+use crate::{clock::Clock, keys::Keyring, memory::MemoryBudget};
 
 /// The content type of [`Telemetry::metrics_text`].
 pub const METRICS_CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+/// The settings of the measurements.
+#[derive(Clone, Debug, Default)]
+pub struct TelemetryConfig {
+    /// The exporter of traces, if there is one.
+    pub tracer: Option<Tracer>,
+    /// The buckets of the histograms on `/metrics`.
+    pub buckets: Buckets,
+    /// The API keys, if their requests are counted.
+    pub keys: Option<Keyring>,
+}
 
 /// A handle to all measurements. Clones share them.
 #[derive(Clone, Debug)]
@@ -35,21 +49,32 @@ struct Shared {
     tracer: Option<Tracer>,
     gpus: GpuMetrics,
     predictions: PredictionMetrics,
+    cluster: ClusterMetrics,
     http: HttpDurations,
     registry: Registry,
 }
 
 impl Telemetry {
-    /// Creates measurements without models. The tracer, if there is one, exports traces of requests.
-    pub(crate) fn new(clock: Clock, memory: MemoryBudget, tracer: Option<Tracer>) -> Self {
+    /// Creates measurements without models.
+    pub(crate) fn new(clock: Clock, memory: MemoryBudget, config: TelemetryConfig) -> Self {
+        let TelemetryConfig {
+            tracer,
+            buckets,
+            keys,
+        } = config;
         let mut registry = Registry::default();
-        let models = Models::default();
+        let models = Models::new(buckets);
         registry.register_collector(Box::new(models.clone()));
         let gpus = GpuMetrics::default();
         registry.register_collector(Box::new(gpus.clone()));
         let predictions = PredictionMetrics::default();
         registry.register_collector(Box::new(predictions.clone()));
+        let cluster = ClusterMetrics::default();
+        registry.register_collector(Box::new(cluster.clone()));
         registry.register_collector(Box::new(memory));
+        if let Some(keys) = keys {
+            registry.register_collector(Box::new(KeyMetrics::new(keys)));
+        }
         if let Some(tracer) = &tracer {
             registry.register_collector(Box::new(tracer.clone()));
         }
@@ -62,6 +87,7 @@ impl Telemetry {
                 tracer,
                 gpus,
                 predictions,
+                cluster,
                 http,
                 registry,
             }),
@@ -109,6 +135,11 @@ impl Telemetry {
         self.shared.predictions.set(predictions);
     }
 
+    /// Replaces the state of the cluster.
+    pub(crate) fn set_cluster(&self, state: ClusterState) {
+        self.shared.cluster.set(state);
+    }
+
     /// Replaces the readings of a node's GPUs.
     pub(crate) fn set_gpus(&self, node: &NodeName, gpus: Vec<GpuStatus>) {
         self.shared.gpus.set(node, gpus);
@@ -148,6 +179,7 @@ impl Telemetry {
 
 #[cfg(test)]
 mod tests {
+    use packhorse_cluster::Time;
     use packhorse_serving::{Refusal, RequestOutcome};
 
     use super::*;
@@ -160,7 +192,7 @@ mod tests {
     #[test]
     fn a_request_is_counted_once_where_it_ended() {
         let clock = Clock::start();
-        let telemetry = Telemetry::new(clock, MemoryBudget::new(0), None);
+        let telemetry = Telemetry::new(clock, MemoryBudget::new(0), TelemetryConfig::default());
         let model = telemetry.model(&id("m:3"));
         let course = RequestCourse::default();
         let begin = || model.begin_request(clock.now(), Duration::from_secs(10), 1);
@@ -198,9 +230,19 @@ mod tests {
 
     #[test]
     fn a_removed_model_takes_its_series_along() {
-        let telemetry = Telemetry::new(Clock::start(), MemoryBudget::new(0), None);
+        let telemetry = Telemetry::new(
+            Clock::start(),
+            MemoryBudget::new(0),
+            TelemetryConfig::default(),
+        );
         telemetry.model(&id("gone:1"));
         telemetry.model(&id("stays:1"));
+        assert!(!telemetry.metrics_text().contains("stays"), "an idle model");
+        for model in ["gone:1", "stays:1"] {
+            let model = telemetry.model(&id(model));
+            let meter = model.begin_request(Time::ZERO, Duration::ZERO, 1);
+            meter.end(RequestOutcome::Expired, RequestCourse::default());
+        }
         telemetry.remove_model(&id("gone:1"));
         let text = telemetry.metrics_text();
         assert!(!text.contains("gone"));

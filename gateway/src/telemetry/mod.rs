@@ -4,11 +4,13 @@
 //! All label values come from registered objects: nothing that a client sends becomes a label, and a model that is removed takes
 //! its series along.
 
+mod cluster_metrics;
 mod count_and_time;
 mod gpu_metrics;
 mod handle;
 mod http_durations;
 mod http_middleware;
+mod key_metrics;
 mod latency_histogram;
 mod memory_metrics;
 mod model;
@@ -22,8 +24,9 @@ mod sliding_window;
 mod stage_histogram;
 mod trace;
 
+pub(crate) use cluster_metrics::ClusterState;
 pub use count_and_time::CountAndTime;
-pub use handle::{METRICS_CONTENT_TYPE, Telemetry};
+pub use handle::{METRICS_CONTENT_TYPE, Telemetry, TelemetryConfig};
 pub use http_middleware::measure_http;
 pub use model::ModelTelemetry;
 pub(crate) use model::{BatchIdentity, BatchTimes, EndedRequest};
@@ -37,4 +40,5 @@ pub(crate) use request_log::{
 };
 pub(crate) use request_views::{WhichRequests, batch_view, requests, stages_view};
 pub use sliding_window::LONGEST_WINDOW;
+pub use stage_histogram::Buckets;
 pub(crate) use trace::{TraceWindow, write_trace};

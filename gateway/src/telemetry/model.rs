@@ -134,6 +134,8 @@ pub struct ModelTelemetry {
     pub(super) slo_missed: [AtomicU64; MISS_CAUSES.len()],
     /// The stages' durations, by [`Stage::ALL`].
     pub(super) stages: [StageHistogram; Stage::ALL.len()],
+    /// The latencies of the answered requests.
+    pub(super) latencies: StageHistogram,
     last_inference: AtomicU64,
     /// The requests that arrived.
     arrived: AtomicU64,
@@ -172,6 +174,7 @@ impl ModelTelemetry {
             slo_met: AtomicU64::new(0),
             slo_missed: Default::default(),
             stages: Default::default(),
+            latencies: StageHistogram::default(),
             last_inference: AtomicU64::new(0),
             arrived: AtomicU64::new(0),
             window: Mutex::new(SlidingWindow::new(clock.now())),
@@ -215,6 +218,11 @@ impl ModelTelemetry {
         let meter = meter.identified(identity);
         let refusal = RequestOutcome::Refused(Refusal::NoReplica);
         meter.end(refusal, RequestCourse::default());
+    }
+
+    /// Returns true if no request has arrived yet.
+    pub(super) fn is_idle(&self) -> bool {
+        self.arrived.load(Relaxed) == 0
     }
 
     /// Sets the number of waiting requests.
@@ -339,6 +347,7 @@ impl ModelTelemetry {
         }
         if outcome == RequestOutcome::Answered {
             self.success.add(1, latency);
+            self.latencies.observe(latency);
         }
         let failure = match outcome {
             RequestOutcome::Answered => None,

@@ -11,11 +11,7 @@ use std::{
 
 use axum::http::HeaderMap;
 use packhorse_api::EndOfRequest;
-use prometheus_client::{
-    collector::Collector,
-    encoding::{DescriptorEncoder, EncodeMetric},
-    metrics::{MetricType, counter::ConstCounter},
-};
+use prometheus_client::{collector::Collector, encoding::DescriptorEncoder, metrics::MetricType};
 use tokio::sync::mpsc;
 
 use super::{context::TraceContext, identity::RequestIdentity};
@@ -39,11 +35,13 @@ impl SampleRatio {
         (0.0..=1.0).contains(&ratio).then_some(Self(ratio))
     }
 
-    /// Returns true for this part of all traces. Gateways agree about a trace, and with OpenTelemetry's own samplers by ratio.
+    /// Returns true for this part of all traces. All gateways agree about a trace: what decides is its last 7 bytes, which W3C Trace
+    /// Context wants to be random, against the threshold of OpenTelemetry's consistent probability sampling.
     pub(super) fn includes(self, trace: u128) -> bool {
-        // The last 7 bytes, which W3C Trace Context wants to be random.
-        let random = trace & ((1 << 56) - 1);
-        (random as f64) < self.0 * (1_u64 << 56) as f64
+        const ALL: u64 = 1 << 56;
+        let random = trace & u128::from(ALL - 1);
+        let rejected = (1.0 - self.0) * ALL as f64;
+        random >= rejected as u128
     }
 }
 
@@ -134,22 +132,25 @@ impl Collector for Tracer {
             failed,
             overflowed,
         } = &*self.counts;
-        let metric = encoder.encode_descriptor(
-            "packhorse_traces_exported",
+        // Counters are written like gauges, under their own type: the encoder would add `_total` again.
+        let mut metric = encoder.encode_descriptor(
+            "packhorse_traces_exported_total",
             "Traces of requests that the receiver has taken.",
             None,
             MetricType::Counter,
         )?;
-        ConstCounter::new(exported.load(Relaxed)).encode(metric)?;
+        metric.encode_gauge(&exported.load(Relaxed))?;
         let mut metric = encoder.encode_descriptor(
-            "packhorse_traces_dropped",
+            "packhorse_traces_dropped_total",
             "Traces of requests that were chosen but not exported: the queue was full, or the receiver did not take them.",
             None,
             MetricType::Counter,
         )?;
         for (cause, count) in [("queue", overflowed), ("receiver", failed)] {
-            let count = ConstCounter::new(count.load(Relaxed));
-            count.encode(metric.encode_family(&[("cause", cause)])?)?;
+            let labels = [("cause", cause)];
+            metric
+                .encode_family(&labels)?
+                .encode_gauge(&count.load(Relaxed))?;
         }
         Ok(())
     }
@@ -193,8 +194,8 @@ mod tests {
         let included = (0..4000).filter(|_| ratio.includes(rand::random()));
         let included = included.count();
         assert!((800..1200).contains(&included), "{included}");
-        assert!(!SampleRatio::new(0.0).unwrap().includes(0));
-        assert!(SampleRatio::new(1.0).unwrap().includes(u128::MAX));
+        assert!(!SampleRatio::new(0.0).unwrap().includes(u128::MAX));
+        assert!(SampleRatio::new(1.0).unwrap().includes(0));
     }
 
     #[test]
