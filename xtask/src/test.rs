@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use crate::{setup, steps::Steps, web, workspace::python};
+use crate::{prometheus, setup, steps::Steps, web, workspace::python};
 
 /// Sets up, builds, and runs the Rust tests, then the system tests in Python and those of the dashboard.
 pub(crate) fn run() -> anyhow::Result<()> {
@@ -38,6 +38,11 @@ pub(crate) fn add_steps(steps: &mut Steps) {
         "documentation tests",
         Command::new("cargo").args(["test", "--workspace", "--doc", "--no-fail-fast"]),
     );
+    // The tests that need it say so and are skipped.
+    match prometheus::install() {
+        Ok(()) => {}
+        Err(reason) => steps.skip("Prometheus for the system tests", reason),
+    }
     steps.run(
         "system tests",
         Command::new(python()).args(["-m", "pytest", "tests"]),
