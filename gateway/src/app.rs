@@ -7,7 +7,7 @@ use packhorse_placement::UnknownPolicy;
 use packhorse_service::StateDirError;
 use packhorse_wire::LinkSecret;
 use tokio::{
-    sync::Semaphore,
+    sync::{Semaphore, mpsc::UnboundedReceiver},
     task::JoinHandle,
     time::{Instant, MissedTickBehavior, interval, sleep},
 };
@@ -20,13 +20,13 @@ use crate::{
     config::Settings,
     controller::{Controller, ControllerConfig},
     descriptors,
-    driver::{DataPlane, DataPlaneConfig},
+    driver::{DataPlane, DataPlaneConfig, LinkChange},
     events::{EventLog, Findings},
     keys::Keyring,
     serve::{ConnectionLimits, Server},
     state_dir::{GatewayDir, SecretError, read_secret},
     store::{ArtifactFiles, OpenStoreError, Store, StoreError},
-    telemetry::{TelemetryConfig, TraceExporter},
+    telemetry::{TelemetryConfig, TraceExporter, TraceQueue},
 };
 
 /// The time for which agents and admins get their last answers; by then all inference requests are answered.
@@ -134,27 +134,7 @@ impl App {
         .map_err(StartError::Artifacts)?;
         artifacts.delete_orphans().await?;
         let sweeper = tokio::spawn(sweep(artifacts.clone(), settings.artifact_retention));
-        let (tracer, traces) = match &settings.traces {
-            Some(traces) => {
-                let (tracer, queue) = TraceExporter::queue(traces.ratio);
-                (Some(tracer), Some((traces, queue)))
-            }
-            None => (None, None),
-        };
-        let config = DataPlaneConfig {
-            telemetry: TelemetryConfig {
-                tracer,
-                buckets: settings.metrics_buckets,
-                keys: settings.inference_keys.then(|| keys.clone()),
-            },
-            ..data_plane_config(&settings, link_secret)
-        };
-        let (data_plane, links) = DataPlane::spawn(config).map_err(StartError::DataPlane)?;
-        let telemetry = data_plane.telemetry().clone();
-        let exporter = traces.map(|(to, queue)| {
-            TraceExporter::start(&to.endpoint, to.service_name.clone(), queue, telemetry)
-        });
-        let exporter = exporter.transpose().map_err(StartError::Traces)?;
+        let (data_plane, links, exporter) = start_data_plane(&settings, link_secret, &keys)?;
         let config = ControllerConfig {
             policy,
             ..controller_config(&settings)
@@ -278,6 +258,35 @@ impl App {
         self.store.close().await;
         tracing::info!("stopped");
     }
+}
+
+/// Starts the data plane, and the exporter of its traces if there is a receiver.
+fn start_data_plane(
+    settings: &Settings,
+    link_secret: LinkSecret,
+    keys: &Keyring,
+) -> Result<
+    (
+        DataPlane,
+        UnboundedReceiver<LinkChange>,
+        Option<TraceExporter>,
+    ),
+    StartError,
+> {
+    let queue = settings.traces.as_ref().map(TraceQueue::new);
+    let config = DataPlaneConfig {
+        telemetry: TelemetryConfig {
+            tracer: queue.as_ref().map(TraceQueue::tracer),
+            buckets: settings.metrics_buckets,
+            keys: settings.inference_keys.then(|| keys.clone()),
+        },
+        ..data_plane_config(settings, link_secret)
+    };
+    let (data_plane, links) = DataPlane::spawn(config).map_err(StartError::DataPlane)?;
+    let telemetry = data_plane.telemetry();
+    let exporter = queue.map(|queue| TraceExporter::start(queue, telemetry.clone()));
+    let exporter = exporter.transpose().map_err(StartError::Traces)?;
+    Ok((data_plane, links, exporter))
 }
 
 fn data_plane_config(settings: &Settings, link_secret: LinkSecret) -> DataPlaneConfig {

@@ -9,7 +9,7 @@ use packhorse_serving::ModelLimits;
 
 use crate::{
     ip_network::IpNetwork,
-    telemetry::{Buckets, OtlpEndpoint, SampleRatio},
+    telemetry::{Buckets, OtlpEndpoint, SampleRatio, TraceSettings},
 };
 
 const EXAMPLES: &str = "\
@@ -199,7 +199,7 @@ pub struct Options {
         value_parser = value_parser!(u64).range(0..=600_000))]
     pub shutdown_grace_ms: u64,
 
-    /// Receiver of OpenTelemetry traces over OTLP/HTTP, such as http://127.0.0.1:4318; /v1/traces is added [default: no traces]
+    /// Receiver of OpenTelemetry traces over OTLP/HTTP, to whose URL /v1/traces is added [default: no traces]
     #[arg(long, env = "OTEL_EXPORTER_OTLP_ENDPOINT", value_name = "URL")]
     pub otlp_endpoint: Option<OtlpEndpoint>,
 
@@ -294,17 +294,6 @@ pub struct Settings {
     pub metrics_buckets: Buckets,
     /// The export of traces, if there is a receiver.
     pub traces: Option<TraceSettings>,
-}
-
-/// The export of traces.
-#[derive(Clone, Debug)]
-pub struct TraceSettings {
-    /// The receiver.
-    pub endpoint: OtlpEndpoint,
-    /// The gateway's name in its traces.
-    pub service_name: String,
-    /// The part of the requests within their SLO that are traced.
-    pub ratio: SampleRatio,
 }
 
 /// The reason why a configuration is refused.

@@ -82,7 +82,7 @@ mod tests {
             needed.record(at(minute), &cluster(&[("A", count)]));
             let expected = match minute {
                 ..=16 => 6,
-                ..=24 => 5,
+                17..=24 => 5,
                 _ => 3,
             };
             assert_eq!(

@@ -59,12 +59,6 @@ impl Collector for ClusterMetrics {
             let label = [("state", *name)];
             (label, count(state.nodes.get(of)))
         });
-        fn by_kind(
-            devices: &BTreeMap<DeviceKind, usize>,
-        ) -> impl Iterator<Item = ([(&'static str, &str); 1], usize)> {
-            let devices = devices.iter();
-            devices.map(|(kind, count)| ([("kind", kind.as_str())], *count))
-        }
         gauges(
             &mut encoder,
             "packhorse_findings",
@@ -92,6 +86,13 @@ impl Collector for ClusterMetrics {
         )?;
         metric.encode_gauge(&state.generation.unwrap_or_default())
     }
+}
+
+fn by_kind(
+    devices: &BTreeMap<DeviceKind, usize>,
+) -> impl Iterator<Item = ([(&'static str, &str); 1], usize)> {
+    let devices = devices.iter();
+    devices.map(|(kind, count)| ([("kind", kind.as_str())], *count))
 }
 
 /// Writes a metric with a sample for each label.

@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
+use axum::http::HeaderMap;
 use packhorse_api::{ModelGoodput, agent::GpuStatus};
 use packhorse_cluster::{ModelId, NodeName};
 use packhorse_control::RequestCounts;
@@ -14,7 +15,7 @@ use super::{
     key_metrics::KeyMetrics,
     model::ModelTelemetry,
     models::Models,
-    otel::Tracer,
+    otel::{RequestIdentity, Tracer},
     prediction_metrics::{PredictionMetrics, Predictions},
     request_log::RequestLog,
     stage_histogram::Buckets,
@@ -125,9 +126,10 @@ impl Telemetry {
         &self.shared.requests
     }
 
-    /// Returns the exporter of traces, if there is one.
-    pub(crate) fn tracer(&self) -> Option<&Tracer> {
-        self.shared.tracer.as_ref()
+    /// Returns the identity of a new request with these headers.
+    pub(crate) fn identify(&self, headers: &HeaderMap) -> RequestIdentity {
+        let tracer = self.shared.tracer.as_ref();
+        RequestIdentity::new(headers, tracer.map(Tracer::ratio))
     }
 
     /// Replaces what the plan predicts.

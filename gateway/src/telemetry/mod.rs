@@ -18,6 +18,7 @@ mod model_metrics;
 mod models;
 mod otel;
 mod prediction_metrics;
+mod request_end;
 mod request_log;
 mod request_views;
 mod sliding_window;
@@ -31,7 +32,8 @@ pub use http_middleware::measure_http;
 pub use model::ModelTelemetry;
 pub(crate) use model::{BatchIdentity, BatchTimes, EndedRequest};
 pub use otel::{
-    EndpointError, OtlpEndpoint, SampleRatio, SampleRatioError, TraceExporter, TraceQueue, Tracer,
+    EndpointError, OtlpEndpoint, SampleRatio, SampleRatioError, TraceExporter, TraceQueue,
+    TraceSettings, Tracer,
 };
 pub(crate) use otel::{REQUEST_ID, RequestIdentity};
 pub(crate) use prediction_metrics::Predictions;

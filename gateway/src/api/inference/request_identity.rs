@@ -15,7 +15,7 @@ pub(super) async fn identify(
     mut request: Request,
     next: Next,
 ) -> Response {
-    let identity = RequestIdentity::new(request.headers(), telemetry.tracer());
+    let identity = telemetry.identify(request.headers());
     request.extensions_mut().insert(identity.clone());
     let mut response = next.run(request).await;
     identity.write_to(response.headers_mut());
@@ -29,5 +29,5 @@ pub(super) fn identity_of(
     telemetry: &Telemetry,
 ) -> RequestIdentity {
     let identity = extensions.get::<RequestIdentity>().cloned();
-    identity.unwrap_or_else(|| RequestIdentity::new(headers, telemetry.tracer()))
+    identity.unwrap_or_else(|| telemetry.identify(headers))
 }

@@ -4,7 +4,7 @@ use std::fmt;
 
 use axum::http::{HeaderMap, HeaderValue};
 
-use super::tracer::SampleRatio;
+use super::sample_ratio::SampleRatio;
 
 /// The header's name.
 pub(super) const TRACEPARENT: &str = "traceparent";
@@ -54,23 +54,19 @@ impl TraceContext {
             (Some(value), None) => parse(value.as_bytes()),
             _ => None,
         };
-        match parent {
-            Some((parent, is_sampled)) => Self {
-                ids: SpanIds {
-                    span: random_span(),
-                    ..parent
-                },
+        if let Some((parent, is_sampled)) = parent {
+            let span = random_span();
+            return Self {
+                ids: SpanIds { span, ..parent },
                 parent: Some(parent.span),
                 is_sampled,
-            },
-            None => {
-                let ids = SpanIds::root();
-                Self {
-                    ids,
-                    parent: None,
-                    is_sampled: ratio.includes(ids.trace),
-                }
-            }
+            };
+        }
+        let ids = SpanIds::root();
+        Self {
+            ids,
+            parent: None,
+            is_sampled: ratio.includes(ids.trace),
         }
     }
 

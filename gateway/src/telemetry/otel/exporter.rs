@@ -18,8 +18,9 @@ use super::{
         ExportTraceServiceRequest, InstrumentationScope, Resource, ResourceSpans, ScopeSpans, Span,
         attribute,
     },
+    sample_ratio::SampleRatio,
     spans::SpanMaker,
-    tracer::{EndedTrace, SampleRatio, Tracer},
+    tracer::{EndedTrace, Tracer},
 };
 use crate::telemetry::Telemetry;
 
@@ -65,37 +66,62 @@ pub struct TraceExporter {
     task: JoinHandle<()>,
 }
 
+/// The settings of the export.
+#[derive(Clone, Debug)]
+pub struct TraceSettings {
+    /// The receiver.
+    pub endpoint: OtlpEndpoint,
+    /// The gateway's name in its traces.
+    pub service_name: String,
+    /// The part of the requests within their SLO that are traced.
+    pub ratio: SampleRatio,
+}
+
 /// The queue of an exporter that is not yet started.
 #[derive(Debug)]
-pub struct TraceQueue(Tracer, mpsc::Receiver<EndedTrace>);
+pub struct TraceQueue {
+    settings: TraceSettings,
+    tracer: Tracer,
+    ended: mpsc::Receiver<EndedTrace>,
+}
 
-impl TraceExporter {
-    /// Creates the tracer of the data plane, and the queue that [`Self::start`] empties.
-    pub fn queue(ratio: SampleRatio) -> (Tracer, TraceQueue) {
-        let (tracer, ended) = Tracer::new(ratio);
-        (tracer.clone(), TraceQueue(tracer, ended))
+impl TraceQueue {
+    /// Creates an empty queue.
+    pub fn new(settings: &TraceSettings) -> Self {
+        let (tracer, ended) = Tracer::new(settings.ratio);
+        Self {
+            settings: settings.clone(),
+            tracer,
+            ended,
+        }
     }
 
-    /// Starts to export the traces of a queue under the name of a service.
+    /// Returns the handle by which requests get into the queue.
+    pub fn tracer(&self) -> Tracer {
+        self.tracer.clone()
+    }
+}
+
+impl TraceExporter {
+    /// Starts to export the traces of a queue.
     ///
     /// # Errors
     /// If the HTTP client cannot be made.
-    pub fn start(
-        endpoint: &OtlpEndpoint,
-        service: String,
-        queue: TraceQueue,
-        telemetry: Telemetry,
-    ) -> Result<Self, reqwest::Error> {
+    pub fn start(queue: TraceQueue, telemetry: Telemetry) -> Result<Self, reqwest::Error> {
         let client = Client::builder()
             .no_proxy()
             .timeout(ANSWER_TIME)
             .user_agent(concat!("packhorse-gateway/", env!("CARGO_PKG_VERSION")))
             .build()?;
-        let TraceQueue(tracer, ended) = queue;
+        let TraceQueue {
+            settings,
+            tracer,
+            ended,
+        } = queue;
         let task = ExportTask {
             client,
-            url: endpoint.0.clone(),
-            service,
+            url: settings.endpoint.0,
+            service: settings.service_name,
             maker: SpanMaker::new(telemetry.clock()),
             telemetry,
             tracer,

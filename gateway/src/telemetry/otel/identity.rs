@@ -4,7 +4,7 @@ use axum::http::{HeaderMap, HeaderValue};
 
 use super::{
     context::{TRACEPARENT, TraceContext},
-    tracer::Tracer,
+    sample_ratio::SampleRatio,
 };
 
 /// The header with the id of a request.
@@ -21,12 +21,12 @@ pub(crate) struct RequestIdentity {
 
 impl RequestIdentity {
     /// Creates the identity of a request with these headers: the id is the client's if it has 1 to 128 visible ASCII characters, else a
-    /// new one. Without a tracer the request belongs to no trace.
-    pub(crate) fn new(headers: &HeaderMap, tracer: Option<&Tracer>) -> Self {
+    /// new one. Without the ratio of a tracer the request belongs to no trace.
+    pub(crate) fn new(headers: &HeaderMap, ratio: Option<SampleRatio>) -> Self {
         let given = headers.get(REQUEST_ID).filter(|id| is_sane(id.as_bytes()));
         Self {
             id: given.cloned().unwrap_or_else(random_id),
-            trace: tracer.map(|tracer| tracer.begin(headers)),
+            trace: ratio.map(|ratio| TraceContext::of_request(headers, ratio)),
         }
     }
 

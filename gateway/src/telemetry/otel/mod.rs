@@ -8,9 +8,11 @@ mod context;
 mod exporter;
 mod identity;
 mod otlp;
+mod sample_ratio;
 mod spans;
 mod tracer;
 
-pub use exporter::{EndpointError, OtlpEndpoint, TraceExporter, TraceQueue};
+pub use exporter::{EndpointError, OtlpEndpoint, TraceExporter, TraceQueue, TraceSettings};
 pub(crate) use identity::{REQUEST_ID, RequestIdentity};
-pub use tracer::{SampleRatio, SampleRatioError, Tracer};
+pub use sample_ratio::{SampleRatio, SampleRatioError};
+pub use tracer::Tracer;

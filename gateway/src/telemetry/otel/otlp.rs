@@ -46,6 +46,10 @@ pub(super) struct InstrumentationScope {
 }
 
 /// An operation with its begin and end.
+#[expect(
+    clippy::struct_field_names,
+    reason = "the names are the protocol's own"
+)]
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct Span {
     #[prost(bytes = "vec", tag = "1")]

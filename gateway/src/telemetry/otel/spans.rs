@@ -17,8 +17,8 @@ use super::{
 use crate::{
     clock::Clock,
     telemetry::{
+        request_end::{end_of, reason_of},
         request_log::{BatchOutcome, BatchStages, Names, RequestBatch},
-        request_views::{end_of, reason_of},
     },
 };
 

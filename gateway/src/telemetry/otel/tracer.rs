@@ -2,57 +2,21 @@
 
 use std::{
     fmt::Error,
-    str::FromStr,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
 };
 
-use axum::http::HeaderMap;
 use packhorse_api::EndOfRequest;
 use prometheus_client::{collector::Collector, encoding::DescriptorEncoder, metrics::MetricType};
 use tokio::sync::mpsc;
 
-use super::{context::TraceContext, identity::RequestIdentity};
-use crate::telemetry::{request_log::RequestRecord, request_views::end_of};
+use super::{context::TraceContext, identity::RequestIdentity, sample_ratio::SampleRatio};
+use crate::telemetry::{request_end::end_of, request_log::RequestRecord};
 
 /// The number of requests that wait for the exporter; further ones are dropped.
 const QUEUE: usize = 4096;
-
-/// The part of the requests within their SLO that is exported.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct SampleRatio(f64);
-
-/// A text that is no ratio.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("expected a number from 0 to 1")]
-pub struct SampleRatioError;
-
-impl SampleRatio {
-    /// Creates a ratio; `None` if it is not between 0 and 1.
-    pub fn new(ratio: f64) -> Option<Self> {
-        (0.0..=1.0).contains(&ratio).then_some(Self(ratio))
-    }
-
-    /// Returns true for this part of all traces. All gateways agree about a trace: what decides is its last 7 bytes, which W3C Trace
-    /// Context wants to be random, against the threshold of OpenTelemetry's consistent probability sampling.
-    pub(super) fn includes(self, trace: u128) -> bool {
-        const ALL: u64 = 1 << 56;
-        let random = trace & u128::from(ALL - 1);
-        let rejected = (1.0 - self.0) * ALL as f64;
-        random >= rejected as u128
-    }
-}
-
-impl FromStr for SampleRatio {
-    type Err = SampleRatioError;
-
-    fn from_str(text: &str) -> Result<Self, SampleRatioError> {
-        let ratio = text.parse().ok().and_then(Self::new);
-        ratio.ok_or(SampleRatioError)
-    }
-}
 
 /// A request that has ended and is to be exported.
 #[derive(Clone, Debug)]
@@ -92,9 +56,9 @@ impl Tracer {
         (tracer, ended)
     }
 
-    /// Begins the span of a request with these headers.
-    pub(super) fn begin(&self, headers: &HeaderMap) -> TraceContext {
-        TraceContext::of_request(headers, self.ratio)
+    /// Returns the part of the requests within their SLO that is exported.
+    pub(crate) fn ratio(&self) -> SampleRatio {
+        self.ratio
     }
 
     /// Takes a request that has ended, if it is chosen: one that missed its SLO or was not answered, and a sample of the others.
@@ -160,6 +124,7 @@ impl Collector for Tracer {
 mod tests {
     use std::time::Duration;
 
+    use axum::http::HeaderMap;
     use packhorse_cluster::Time;
     use packhorse_serving::RequestOutcome;
 
@@ -183,25 +148,9 @@ mod tests {
     }
 
     #[test]
-    fn a_ratio_is_a_number_from_0_to_1() {
-        for text in ["0", "0.01", "1", "1e-3"] {
-            assert!(text.parse::<SampleRatio>().is_ok(), "{text}");
-        }
-        for text in ["", "-0.1", "1.01", "NaN", "inf", "1%"] {
-            assert_eq!(text.parse::<SampleRatio>(), Err(SampleRatioError), "{text}");
-        }
-        let ratio = SampleRatio::new(0.25).unwrap();
-        let included = (0..4000).filter(|_| ratio.includes(rand::random()));
-        let included = included.count();
-        assert!((800..1200).contains(&included), "{included}");
-        assert!(!SampleRatio::new(0.0).unwrap().includes(u128::MAX));
-        assert!(SampleRatio::new(1.0).unwrap().includes(0));
-    }
-
-    #[test]
     fn requests_that_miss_their_slo_are_chosen_and_a_full_queue_drops() {
         let (tracer, mut ended) = Tracer::new(SampleRatio::new(0.0).unwrap());
-        let identity = RequestIdentity::new(&HeaderMap::new(), Some(&tracer));
+        let identity = RequestIdentity::new(&HeaderMap::new(), Some(tracer.ratio()));
         tracer.end(&identity, record(RequestOutcome::Answered, 5));
         tracer.end(&identity, record(RequestOutcome::Cancelled, 50));
         assert!(ended.try_recv().is_err());
