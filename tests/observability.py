@@ -24,8 +24,8 @@ from load import REQUEST
 from otlp import Receiver
 
 REPORT = Path(__file__).parent.parent / "docs/benchmarks/observability.md"
-# Each device has the memory for 32 replicas.
-DEVICES = 4
+# Each device has the memory for 32 replicas, and every replica is a process.
+DEVICES = 1
 SCRAPES = 20
 TRACED = {"off": None, "1 %": "0.01", "10 %": "0.1", "100 %": "1"}
 
@@ -86,36 +86,37 @@ def scrape(cluster: Cluster, case: str, active: int) -> Scrape:
 def scrapes(folder: Path, count: int, active: int) -> list[Scrape]:
     """Scrapes of a gateway that serves some of its models: before their first request, and afterwards."""
     names = [f"model-{number}" for number in range(count)]
-    found = []
-    for buckets in ("coarse", "fine"):
-        (folder / buckets).mkdir()
-        cluster = Cluster(folder / buckets, "--metrics-buckets", buckets, "--profile-time-limit-ms", "100")
-        try:
-            for number, name in enumerate(names):
-                rate = 5 if number < active else 0.001
-                cluster.admin.register(models.simulated(name, rate_rps=rate), b"the file of every model")
-            # The profiles are imported, so that none is measured.
-            flags = simulated_devices(cluster, dict.fromkeys(names, 5.0), DEVICES)
-            profiles = (cluster.folder / "profiles.csv").read_bytes()
-            assert cluster.admin.call("PUT", "/v1/profiles", profiles).status == 204
-            cluster.start_agent("node1", *flags)
+    cluster = Cluster(folder)
 
-            def ready() -> list[str]:
-                return [model["name"] for model in cluster.admin.get("/v1/models") if model["state"] == "ready"]
+    def ready() -> list[str]:
+        return [model["name"] for model in cluster.admin.get("/v1/models") if model["state"] == "ready"]
 
-            wait_until(lambda: len(ready()) >= active, f"{active} models to be served", limit=300.0)
-            if buckets == "coarse":
-                found.append(scrape(cluster, "no request yet", 0))
-            served = ready()[:active]
-            with ThreadPoolExecutor(8) as pool:
-                send = lambda name: request(cluster.inference, "POST", f"/v2/models/{name}/infer", REQUEST).status  # noqa: E731
-                answers = list(pool.map(send, served * 3))
-            assert answers.count(200) > 2 * active, answers
-            found.append(scrape(cluster, f"`--metrics-buckets {buckets}`", active))
-            print(found[-1], flush=True)
-        finally:
-            cluster.close()
-    return found
+    def after_requests(buckets: str) -> Scrape:
+        wait_until(lambda: len(ready()) >= active, f"{active} models to be served", limit=300.0)
+        served = ready()[:active]
+        with ThreadPoolExecutor(8) as pool:
+            send = lambda name: request(cluster.inference, "POST", f"/v2/models/{name}/infer", REQUEST).status  # noqa: E731
+            answers = list(pool.map(send, served * 3))
+        assert answers.count(200) > 2 * active, answers
+        return scrape(cluster, f"`--metrics-buckets {buckets}`", active)
+
+    try:
+        for number, name in enumerate(names):
+            rate = 5 if number < active else 0.001
+            cluster.admin.register(models.simulated(name, rate_rps=rate), b"the file of every model")
+        # The profiles are imported, so that none is measured.
+        flags = simulated_devices(cluster, dict.fromkeys(names, 5.0), DEVICES)
+        profiles = (cluster.folder / "profiles.csv").read_bytes()
+        assert cluster.admin.call("PUT", "/v1/profiles", profiles).status == 204
+        cluster.start_agent("node1", *flags)
+        wait_until(lambda: len(ready()) >= active, f"{active} models to be served", limit=300.0)
+        found = [scrape(cluster, "no request yet", 0), after_requests("coarse")]
+        cluster.gateway.stop()
+        cluster.gateway_flags = ("--metrics-buckets", "fine")
+        cluster.start_gateway()
+        return [*found, after_requests("fine")]
+    finally:
+        cluster.close()
 
 
 def cpu_seconds(pid: int) -> float:
@@ -161,12 +162,24 @@ def write(pages: list[Scrape], count: int, runs: dict[str, list[Run]], rate: flo
     ]
     medians = []
     for name, several in runs.items():
+        if not several:
+            continue
         middle = {field: statistics.median(getattr(run, field) for run in several) for field in Run.__dataclass_fields__}
         medians.append(
             f"| {name} | {middle['goodput']:,.0f} | {middle['p50']:.2f} | {middle['p99']:.2f} | {middle['cpu_us']:.0f} "
             f"| {middle['exported']:,.0f} | {middle['dropped']:,.0f} |"
         )
-    rounds = len(next(iter(runs.values())))
+    rounds = len(runs["off"])
+    traces = f"""
+## Traces
+
+`packhorse bench` sends {rate:,.0f} requests/s for {seconds:g} s to a model on a simulated device, beside a receiver in Python on the same cores; medians of {rounds} runs, the cases in turn.
+The CPU time is that of the gateway per request, its start included.
+
+| traced | goodput, requests/s | p50, ms | p99, ms | CPU, µs | traces exported | dropped |
+|---|--:|--:|--:|--:|--:|--:|
+{chr(10).join(medians)}
+"""
     REPORT.write_text(f"""# The cost of watching
 
 Made by `cargo xtask bench observability` on {os.cpu_count()} cores, {platform.system()} {platform.release()}, with the {BUILD} build; the load average at the end was {os.getloadavg()[0]:.1f}.
@@ -179,25 +192,16 @@ compression, over loopback.
 | models with requests | | samples | kB | kB gzip | ms |
 |--:|---|--:|--:|--:|--:|
 {chr(10).join(scraped)}
-
-## Traces
-
-`packhorse bench` sends {rate:,.0f} requests/s for {seconds:g} s to a model on a simulated device, beside a receiver in Python on the same cores; medians of {rounds} runs, the cases in turn.
-The CPU time is that of the gateway per request, its start included.
-
-| traced | goodput, requests/s | p50, ms | p99, ms | CPU, µs | traces exported | dropped |
-|---|--:|--:|--:|--:|--:|--:|
-{chr(10).join(medians)}
-""")
+{traces if rounds else ""}""")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--models", type=int, default=1000, help="number of models")
-    parser.add_argument("--active", type=int, default=100, help="number of models with requests")
+    parser.add_argument("--active", type=int, default=30, help="number of models with requests")
     parser.add_argument("--rate", type=float, default=500, help="requests per second of the traced load")
     parser.add_argument("--seconds", type=float, default=5, help="time of each traced load")
-    parser.add_argument("--rounds", type=int, default=3, help="number of traced loads of each case")
+    parser.add_argument("--rounds", type=int, default=3, help="number of traced loads of each case; 0 for none")
     parser.add_argument("--write", action="store_true", help=f"write {REPORT.name}")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
