@@ -78,6 +78,8 @@ pub(super) struct Task {
     /// The earliest time of the next search for one.
     sizing_due: Time,
     is_sizing: bool,
+    /// The begin of the last search.
+    sizing_began: Time,
 }
 
 impl Task {
@@ -159,6 +161,7 @@ impl Task {
             devices_needed: DevicesNeeded::default(),
             sizing_due: Time::ZERO,
             is_sizing: false,
+            sizing_began: Time::ZERO,
         }
     }
 
@@ -252,6 +255,9 @@ impl Task {
             }
             Outcome::Sized(result) => {
                 self.is_sizing = false;
+                // A large search comes less often: it takes at most a twentieth of a core.
+                let took = now.saturating_since(self.sizing_began);
+                self.sizing_due = now + SIZING_PERIOD.max(19 * took);
                 match result {
                     Ok(devices) => self.devices_needed.record(now, &devices),
                     Err(error) => {
@@ -270,8 +276,8 @@ impl Task {
         if self.is_sizing || now < self.sizing_due {
             return;
         }
-        self.sizing_due = now + SIZING_PERIOD;
         self.is_sizing = true;
+        self.sizing_began = now;
         let policy = self.controller.policy().to_owned();
         let reasons = PlanReasons::from(PlanReason::Preview);
         let input = self.controller.planning_input(policy, reasons);
