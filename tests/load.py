@@ -24,8 +24,8 @@ class Outcome:
 class Load:
     """Clients that ask again as soon as they have an answer, until the block ends."""
 
-    def __init__(self, address: str, model: str, clients: int = 8):
-        self.address, self.model = address, model
+    def __init__(self, address: str, model: str, clients: int = 8, headers: dict | None = None):
+        self.address, self.model, self.headers = address, model, headers
         self.outcomes: list[Outcome] = []
         self.stopped = threading.Event()
         self.threads = [threading.Thread(target=self._ask, daemon=True) for _ in range(clients)]
@@ -45,7 +45,7 @@ class Load:
         pool = urllib3.HTTPConnectionPool(self.address, timeout=HANGS, retries=False)
         while not self.stopped.is_set():
             try:
-                how = pool.urlopen("POST", f"/v2/models/{self.model}/infer", body=REQUEST).status
+                how = pool.urlopen("POST", f"/v2/models/{self.model}/infer", body=REQUEST, headers=self.headers).status
             except urllib3.exceptions.ReadTimeoutError:
                 how = "hung"
             except urllib3.exceptions.HTTPError:

@@ -113,6 +113,11 @@ def test_a_new_certificate_is_for_new_connections(secure: MakeCluster, authority
     assert cluster.gateway.is_running()
 
 
+def test_the_health_check_of_a_container_finds_a_gateway_with_tls(secure: MakeCluster, pair: tuple[Path, Path]):
+    flags = ["--listen", secure().inference, "--tls-cert", str(pair[0]), "--tls-key", str(pair[1])]
+    assert subprocess.run([str(PROGRAMS / "packhorse-gateway"), "--check-health", *flags], timeout=20).returncode == 0
+
+
 def test_a_broken_certificate_is_reported_and_the_former_one_stays(secure: MakeCluster, authority: Authority, pair: tuple[Path, Path]):
     cluster = secure()
     before, key = serial(cluster, authority), pair[1].read_bytes()

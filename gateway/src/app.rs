@@ -5,10 +5,12 @@ use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 use axum::Router;
 use packhorse_placement::UnknownPolicy;
 use packhorse_service::StateDirError;
-use packhorse_tls::{ClientTls, LinkTls, Reloaded, ServerFiles, ServerTls, TlsFileError};
+use packhorse_tls::{
+    AuthoritiesError, ClientTls, LinkTls, Reloaded, ServerFiles, ServerTls, TlsFileError,
+};
 use packhorse_wire::LinkSecret;
 use tokio::{
-    sync::Semaphore,
+    sync::{Semaphore, mpsc::UnboundedReceiver},
     task::JoinHandle,
     time::{Instant, MissedTickBehavior, interval, sleep},
 };
@@ -21,12 +23,13 @@ use crate::{
     config::Settings,
     controller::{Controller, ControllerConfig},
     descriptors,
-    driver::{DataPlane, DataPlaneConfig},
+    driver::{DataPlane, DataPlaneConfig, LinkChange},
     events::{EventLog, Findings},
     keys::Keyring,
     serve::{self, Certificate, ConnectionLimits, Server},
     state_dir::{GatewayDir, SecretError, read_secret},
     store::{ArtifactFiles, OpenStoreError, Store, StoreError},
+    telemetry::{TelemetryConfig, TraceExporter, TraceQueue},
 };
 
 /// The time for which agents and admins get their last answers; by then all inference requests are answered.
@@ -56,6 +59,7 @@ pub struct App {
     keys: Keyring,
     sweeper: JoinHandle<()>,
     certificate_watch: Option<JoinHandle<()>>,
+    exporter: Option<TraceExporter>,
     lame_duck: Duration,
     grace: Duration,
     // The last field: the lock on the folder is released when nothing writes there any more.
@@ -98,6 +102,9 @@ pub enum StartError {
     /// The signal that has the certificates read again cannot be received.
     #[error("cannot receive SIGHUP")]
     Signal(#[source] io::Error),
+    /// The exporter of traces cannot be started.
+    #[error("cannot export traces (--otlp-endpoint)")]
+    Traces(#[source] AuthoritiesError),
     /// A listener cannot be bound.
     #[error("cannot listen on {address} (--{flag})")]
     Listen {
@@ -147,9 +154,8 @@ impl App {
         .map_err(StartError::Artifacts)?;
         artifacts.delete_orphans().await?;
         let sweeper = tokio::spawn(sweep(artifacts.clone(), settings.artifact_retention));
-        let (data_plane, links) =
-            DataPlane::spawn(data_plane_config(&settings, link_secret, link_tls))
-                .map_err(StartError::DataPlane)?;
+        let (data_plane, links, exporter) =
+            start_data_plane(&settings, link_secret, link_tls, &keys)?;
         let config = ControllerConfig {
             policy,
             ..controller_config(&settings)
@@ -210,6 +216,7 @@ impl App {
             keys,
             sweeper,
             certificate_watch,
+            exporter,
             lame_duck: settings.lame_duck,
             grace: settings.shutdown_grace,
             _state: state,
@@ -259,6 +266,9 @@ impl App {
         // The grace period is over, or nothing is in flight: what is left is refused, and these answers leave.
         self.data_plane.shutdown(Duration::ZERO).await;
         self.inference.shutdown(Instant::now()).await;
+        if let Some(exporter) = self.exporter {
+            exporter.shutdown().await;
+        }
         self.controller.shutdown().await;
         self.events.close().await;
         self.admin.shutdown(Instant::now() + ADMIN_GRACE).await;
@@ -272,6 +282,36 @@ impl App {
         self.store.close().await;
         tracing::info!("stopped");
     }
+}
+
+/// Starts the data plane, and the exporter of its traces if there is a receiver.
+fn start_data_plane(
+    settings: &Settings,
+    link_secret: LinkSecret,
+    link_tls: Option<Arc<Reloaded<ClientTls>>>,
+    keys: &Keyring,
+) -> Result<
+    (
+        DataPlane,
+        UnboundedReceiver<LinkChange>,
+        Option<TraceExporter>,
+    ),
+    StartError,
+> {
+    let queue = settings.traces.as_ref().map(TraceQueue::new);
+    let config = DataPlaneConfig {
+        telemetry: TelemetryConfig {
+            tracer: queue.as_ref().map(TraceQueue::tracer),
+            buckets: settings.metrics_buckets,
+            keys: settings.inference_keys.then(|| keys.clone()),
+        },
+        ..data_plane_config(settings, link_secret, link_tls)
+    };
+    let (data_plane, links) = DataPlane::spawn(config).map_err(StartError::DataPlane)?;
+    let telemetry = data_plane.telemetry();
+    let exporter = queue.map(|queue| TraceExporter::start(queue, telemetry.clone()));
+    let exporter = exporter.transpose().map_err(StartError::Traces)?;
+    Ok((data_plane, links, exporter))
 }
 
 fn data_plane_config(

@@ -56,6 +56,12 @@ impl Clock {
         Time::ZERO + unix.saturating_sub(self.unix_start)
     }
 
+    /// Converts a time to nanoseconds since 1970.
+    pub(crate) fn unix_nanos(&self, time: Time) -> u64 {
+        let unix = self.unix_start + time.saturating_since(Time::ZERO);
+        u64::try_from(unix.as_nanos()).unwrap_or(u64::MAX)
+    }
+
     /// Converts a time to milliseconds since 1970.
     pub(crate) fn unix_ms(&self, time: Time) -> u64 {
         let unix = self.unix_start + time.saturating_since(Time::ZERO);

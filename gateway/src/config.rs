@@ -8,7 +8,10 @@ use packhorse_service::{DataHome, LogOptions, SupervisorOptions};
 use packhorse_serving::ModelLimits;
 use packhorse_tls::{ClientFiles, Identity, LinkTls, LinkTlsError, LinkTlsOptions, ServerFiles};
 
-use crate::ip_network::IpNetwork;
+use crate::{
+    ip_network::IpNetwork,
+    telemetry::{Buckets, OtlpEndpoint, SampleRatio, TraceSettings},
+};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -244,6 +247,32 @@ pub struct Options {
     #[arg(long)]
     pub check_health: bool,
 
+    /// Receiver of OpenTelemetry traces over OTLP/HTTP, to whose URL /v1/traces is added [default: no traces]
+    #[arg(long, env = "OTEL_EXPORTER_OTLP_ENDPOINT", value_name = "URL")]
+    pub otlp_endpoint: Option<OtlpEndpoint>,
+
+    /// Name of the gateway in its traces
+    #[arg(
+        long,
+        env = "OTEL_SERVICE_NAME",
+        value_name = "NAME",
+        default_value = "packhorse-gateway"
+    )]
+    pub otlp_service_name: String,
+
+    /// Part of the requests that are traced although they met their SLO, 0 to 1; a client's traceparent decides about its own
+    #[arg(
+        long,
+        env = "OTEL_TRACES_SAMPLER_ARG",
+        value_name = "RATIO",
+        default_value = "0.01"
+    )]
+    pub trace_sample: SampleRatio,
+
+    /// Buckets of the histograms on /metrics
+    #[arg(long, env = "PACKHORSE_METRICS_BUCKETS", value_enum, default_value_t = Buckets::Coarse)]
+    pub metrics_buckets: Buckets,
+
     /// The flags of the log.
     #[command(flatten)]
     pub log: LogOptions,
@@ -319,6 +348,10 @@ pub struct Settings {
     pub lame_duck: Duration,
     /// The time for requests in flight to end when the gateway is stopped.
     pub shutdown_grace: Duration,
+    /// The buckets of the histograms on `/metrics`.
+    pub metrics_buckets: Buckets,
+    /// The export of traces, if there is a receiver.
+    pub traces: Option<TraceSettings>,
 }
 
 /// The reason why a configuration is refused.
@@ -388,6 +421,12 @@ impl Options {
             client_timeout: Duration::from_millis(self.client_timeout_ms),
             lame_duck: Duration::from_millis(self.lame_duck_ms),
             shutdown_grace: Duration::from_millis(self.shutdown_grace_ms),
+            metrics_buckets: self.metrics_buckets,
+            traces: self.otlp_endpoint.map(|endpoint| TraceSettings {
+                endpoint,
+                service_name: self.otlp_service_name,
+                ratio: self.trace_sample,
+            }),
         })
     }
 }

@@ -19,6 +19,9 @@ const REQUEST: &[u8] =
     b"GET /v2/health/live HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
 /// The beginning of the answer of a gateway that is alive.
 const ALIVE: &[u8] = b"HTTP/1.1 200 ";
+/// The beginning of the answer of a gateway whose listener has TLS: it says so in clear text. Whether somebody trusts its certificate is no
+/// question of whether it lives.
+const ALIVE_WITH_TLS: &[u8] = b"HTTP/1.1 400 ";
 
 /// The reason why a gateway does not count as alive.
 #[derive(Debug, thiserror::Error)]
@@ -34,16 +37,17 @@ pub enum HealthError {
     NotAlive(SocketAddr),
 }
 
-/// Asks the gateway that listens on this address of this machine whether it is alive.
+/// Asks the gateway that listens on this address of this machine, with TLS or without, whether it is alive.
 ///
 /// # Errors
 /// If it is not.
-pub async fn check(listen: SocketAddr) -> Result<(), HealthError> {
+pub async fn check(listen: SocketAddr, tls: bool) -> Result<(), HealthError> {
     let address = SocketAddr::new(reachable(listen.ip()), listen.port());
     let answer = timeout(LIMIT, ask(address)).await;
     let answer = answer.map_err(|_| HealthError::TooLate(address))?;
     let answer = answer.map_err(|e| HealthError::NoAnswer(address, e))?;
-    if answer == ALIVE {
+    let alive = if tls { ALIVE_WITH_TLS } else { ALIVE };
+    if answer == alive {
         Ok(())
     } else {
         Err(HealthError::NotAlive(address))
@@ -88,19 +92,21 @@ mod tests {
     #[tokio::test]
     async fn only_a_200_is_alive() {
         assert!(
-            check(answering(b"HTTP/1.1 200 OK\r\n\r\n").await)
+            check(answering(b"HTTP/1.1 200 OK\r\n\r\n").await, false)
                 .await
                 .is_ok()
         );
-        let refused = check(answering(b"HTTP/1.1 503 \r\n\r\n").await).await;
+        let refused = check(answering(b"HTTP/1.1 503 \r\n\r\n").await, false).await;
         assert!(matches!(refused, Err(HealthError::NotAlive(_))));
-        let short = check(answering(b"HTTP").await).await;
+        let with_tls = check(answering(b"HTTP/1.1 400 Bad Request\r\n\r\n").await, true).await;
+        assert!(with_tls.is_ok());
+        let short = check(answering(b"HTTP").await, false).await;
         assert!(matches!(short, Err(HealthError::NoAnswer(..))));
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let nobody = listener.local_addr().unwrap();
         drop(listener);
         assert!(matches!(
-            check(nobody).await,
+            check(nobody, false).await,
             Err(HealthError::NoAnswer(..))
         ));
     }

@@ -17,7 +17,7 @@ async fn main() -> anyhow::Result<()> {
     }
     let options = Options::parse();
     if options.check_health {
-        return Ok(health_check::check(options.listen).await?);
+        return Ok(health_check::check(options.listen, options.tls_cert.is_some()).await?);
     }
     options.log.start()?;
     let supervisor = options.supervisor;

@@ -15,6 +15,7 @@ mod gpu_check;
 mod http;
 mod local;
 mod processes;
+mod prometheus;
 mod seeds;
 mod setup;
 mod soak;
@@ -88,6 +89,8 @@ enum Bench {
     Isolation(bench::cluster::Isolation),
     /// Measures how soon a gateway with a thousand models serves again after it was killed.
     Restart(bench::cluster::Restart),
+    /// Measures the size of a scrape at a thousand models, and the cost of traces.
+    Observability(bench::cluster::Observability),
 }
 
 fn main() -> anyhow::Result<()> {
@@ -102,6 +105,7 @@ fn main() -> anyhow::Result<()> {
         Chore::Bench(Bench::Overload(options)) => bench::cluster::overload(&options),
         Chore::Bench(Bench::Isolation(options)) => bench::cluster::isolation(&options),
         Chore::Bench(Bench::Restart(options)) => bench::cluster::restart(&options),
+        Chore::Bench(Bench::Observability(options)) => bench::cluster::observability(&options),
         Chore::Experiments { options } => experiments::run(&options),
         Chore::Fuzz(options) => fuzz::run(&options),
         Chore::Soak(options) => soak::run(&options),

@@ -63,3 +63,31 @@ pub enum Problem {
     /// Planning has trouble.
     Planning,
 }
+
+impl Problem {
+    /// All kinds.
+    pub const ALL: [Self; 8] = [
+        Self::ModelFailed,
+        Self::ModelNotServed,
+        Self::ModelShort,
+        Self::RolledBack,
+        Self::CannotStart,
+        Self::NodeLost,
+        Self::DrainWaits,
+        Self::Planning,
+    ];
+
+    /// Returns the name of the kind, for metrics.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::ModelFailed => "model_failed",
+            Self::ModelNotServed => "model_not_served",
+            Self::ModelShort => "model_short",
+            Self::RolledBack => "rolled_back",
+            Self::CannotStart => "cannot_start",
+            Self::NodeLost => "node_lost",
+            Self::DrainWaits => "drain_waits",
+            Self::Planning => "planning",
+        }
+    }
+}

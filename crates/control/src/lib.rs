@@ -26,6 +26,7 @@ mod command;
 mod commands;
 mod controller;
 mod device_observer;
+mod devices_needed;
 mod drains;
 mod effect;
 mod event;
@@ -69,6 +70,7 @@ pub use agent_message::{LeaseClaim, NodeReport};
 pub use assumptions::Assumptions;
 pub use command::{Command, CommandError, ModelSpecChange, SplitChange, WriteError};
 pub use controller::{Config, Controller};
+pub use devices_needed::DevicesNeeded;
 pub use effect::{Effect, ServeChange, Target, VersionShares, Write};
 pub use event::{
     Comparison, ComputedWork, Event, LinkState, RequestCounts, Sample, Solution, SolveError,

@@ -9,6 +9,7 @@ mod outcome;
 mod permits;
 mod preview;
 mod settings;
+mod sizing;
 mod solver;
 mod task;
 mod telling;

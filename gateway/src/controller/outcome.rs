@@ -1,8 +1,13 @@
 //! The outcomes of what runs beside the task.
 
+use std::collections::BTreeMap;
+
+use packhorse_cluster::DeviceKind;
 use packhorse_control::{Receipt, Sample, Solution, SolveError, SolveKey, WriteError};
 
-/// An outcome. There is at most one per effect that the task has asked for.
+use super::sizing::SizingError;
+
+/// An outcome. There is at most one per effect that the task has asked for, and one search at a time.
 #[derive(Debug)]
 pub(super) enum Outcome {
     /// A write was carried out, or could not be.
@@ -11,4 +16,6 @@ pub(super) enum Outcome {
     Solved(SolveKey, Result<Solution, SolveError>),
     /// The data plane answered.
     Sampled(Sample),
+    /// The search for the smallest cluster ended.
+    Sized(Result<BTreeMap<DeviceKind, usize>, SizingError>),
 }

@@ -9,7 +9,8 @@ use std::{
 use packhorse_api::agent::{GpuStatus, LeaseGrant, ProtocolRange};
 use packhorse_cluster::{ModelId, NodeName, Time, WantedState};
 use packhorse_control::{
-    Command, CommandError, Controller, Effect, Event, RequestKey, Sample, ServeChange, SolveError,
+    Command, CommandError, Controller, DevicesNeeded, Effect, Event, PlanReason, PlanReasons,
+    RequestKey, Sample, ServeChange, SolveError,
     record::{Settings, StoredCluster},
 };
 use tokio::{
@@ -22,6 +23,7 @@ use super::{
     finding_views::finding_views,
     outcome::Outcome,
     settings::ControllerConfig,
+    sizing::{self, SizingError},
     solver,
     wanted::WantedError,
     writer::{self, Commission},
@@ -32,11 +34,13 @@ use crate::{
     driver::{DataPlane, LinkChange},
     events::{EventLog, Findings},
     store::{Store, StoreError},
-    telemetry::Predictions,
+    telemetry::{ClusterState, Predictions},
 };
 
 /// The number of stored plans whose replicas may still run after a restart in the middle of a rollout.
 const RESTORED_PLANS: u32 = 16;
+/// The shortest time between two searches for the smallest cluster.
+const SIZING_PERIOD: Duration = Duration::from_secs(15);
 /// The most messages that are taken at a time.
 const MESSAGES_AT_ONCE: usize = 64;
 
@@ -72,6 +76,13 @@ pub(super) struct Task {
     /// The wanted states of the nodes, for their long polls.
     wanted: BTreeMap<NodeName, watch::Sender<Option<Arc<WantedState>>>>,
     lease: Duration,
+    /// The smallest clusters for the rates of the last minutes.
+    devices_needed: DevicesNeeded,
+    /// The earliest time of the next search for one.
+    sizing_due: Time,
+    is_sizing: bool,
+    /// The begin of the last search.
+    sizing_began: Time,
 }
 
 impl Task {
@@ -151,6 +162,10 @@ impl Task {
             next_request: 0,
             wanted: BTreeMap::new(),
             lease: config.lease,
+            devices_needed: DevicesNeeded::default(),
+            sizing_due: Time::ZERO,
+            is_sizing: false,
+            sizing_began: Time::ZERO,
         }
     }
 
@@ -240,8 +255,67 @@ impl Task {
                 self.handle(now, Event::Sampled(sample));
                 self.findings.set(finding_views(self.controller.findings()));
                 self.tell_predictions();
+                self.tell_cluster(now);
+                self.size(now);
+            }
+            Outcome::Sized(result) => {
+                self.is_sizing = false;
+                // A large search comes less often: it takes at most a twentieth of a core.
+                let took = now.saturating_since(self.sizing_began);
+                self.sizing_due = now + SIZING_PERIOD.max(19 * took);
+                match result {
+                    Ok(devices) => self.devices_needed.record(now, &devices),
+                    Err(error) => {
+                        tracing::debug!(
+                            error = &error as &dyn std::error::Error,
+                            "the smallest cluster is not known"
+                        );
+                    }
+                }
             }
         }
+    }
+
+    /// Begins to search for the smallest cluster for the measured rates, if it is time and no search runs.
+    fn size(&mut self, now: Time) {
+        if self.is_sizing || now < self.sizing_due {
+            return;
+        }
+        self.is_sizing = true;
+        self.sizing_began = now;
+        let policy = self.controller.policy().to_owned();
+        let reasons = PlanReasons::from(PlanReason::Preview);
+        let input = self.controller.planning_input(policy, reasons);
+        let outcomes = self.outcomes.clone();
+        tokio::spawn(async move {
+            let found = tokio::task::spawn_blocking(move || sizing::devices_needed(&input));
+            let found = found.await;
+            let result = found.unwrap_or_else(|e| Err(SizingError::Panicked(e.to_string())));
+            let _ = outcomes.send(Outcome::Sized(result));
+        });
+    }
+
+    /// Gives the telemetry the state of the cluster.
+    fn tell_cluster(&mut self, now: Time) {
+        let devices_needed = self.devices_needed.held(now);
+        let controller = &self.controller;
+        let mut state = ClusterState {
+            devices_needed,
+            generation: controller.plan().map(|plan| plan.generation.0),
+            ..ClusterState::default()
+        };
+        for finding in controller.findings() {
+            *state.findings.entry(finding.problem).or_default() += 1;
+        }
+        for (_, node) in controller.nodes() {
+            *state.nodes.entry(node.state()).or_default() += 1;
+            if node.takes_replicas() {
+                for (_, device) in node.devices() {
+                    *state.devices.entry(device.kind.clone()).or_default() += 1;
+                }
+            }
+        }
+        self.data_plane.telemetry().set_cluster(state);
     }
 
     /// Gives the telemetry what the plan predicts.

@@ -6,6 +6,8 @@ use packhorse_serving::{EngineConfig, ModelLimits};
 use packhorse_tls::{ClientTls, Reloaded};
 use packhorse_wire::{LinkSecret, MAX_PAYLOAD};
 
+use crate::telemetry::TelemetryConfig;
+
 /// The settings of a data plane.
 #[derive(Clone, Debug)]
 pub struct DataPlaneConfig {
@@ -27,6 +29,8 @@ pub struct DataPlaneConfig {
     /// The longest time for which a worker may hold a batch before the gateway gives up on the worker. Longer than the workers'
     /// own limit, which ends them with a reason.
     pub batch_time: Duration,
+    /// The settings of the measurements.
+    pub telemetry: TelemetryConfig,
 }
 
 impl Default for DataPlaneConfig {
@@ -40,6 +44,7 @@ impl Default for DataPlaneConfig {
             memory_budget_bytes: 1 << 30,
             result_limit_bytes: MAX_PAYLOAD,
             batch_time: Duration::from_secs(15),
+            telemetry: TelemetryConfig::default(),
         }
     }
 }

@@ -59,7 +59,7 @@ impl DataPlane {
     ) -> io::Result<(Self, mpsc::UnboundedReceiver<LinkChange>)> {
         let clock = Clock::start();
         let memory = MemoryBudget::new(config.memory_budget_bytes);
-        let telemetry = Telemetry::new(clock, memory.clone());
+        let telemetry = Telemetry::new(clock, memory.clone(), config.telemetry.clone());
         let (inbox, messages) = mpsc::unbounded_channel();
         let (catalog_sender, catalog) = watch::channel(Arc::default());
         let (links_sender, links) = mpsc::unbounded_channel();

@@ -353,9 +353,8 @@ impl Driver {
             return;
         }
         let model = Arc::clone(&submission.model);
-        model
-            .telemetry
-            .record_inbox(now.saturating_since(submitted));
+        let inbox = now.saturating_since(submitted);
+        model.telemetry.record_inbox(inbox);
         let membership = self
             .classes
             .enter(model.key, &model.spec.program, &submission.inputs);
@@ -374,7 +373,10 @@ impl Driver {
             arrived: now,
             membership,
             failure: None,
-            course: RequestCourse::default(),
+            course: RequestCourse {
+                inbox: inbox.into(),
+                ..RequestCourse::default()
+            },
             permit,
         };
         self.requests.insert(key, pending);
@@ -459,6 +461,12 @@ impl Driver {
     fn names(&self, replica: ReplicaKey) -> Option<(ReplicaId, &ModelId)> {
         let target = self.links.target(replica)?;
         Some((target.replica.id, &target.replica.spec.model.model))
+    }
+
+    /// Returns the identity of a replica as text, for the log.
+    fn replica_name(&self, replica: ReplicaKey) -> String {
+        let names = self.names(replica);
+        names.map_or_else(String::new, |(id, _)| id.to_string())
     }
 
     fn apply_all(&mut self, now: Time, effects: Vec<Effect>) {

@@ -4,11 +4,12 @@ use std::{
     num::NonZeroU32,
     sync::{
         Arc,
-        atomic::{AtomicI64, Ordering::Relaxed},
+        atomic::{AtomicI64, AtomicU64, Ordering::Relaxed},
     },
     time::Duration,
 };
 
+use axum::http::StatusCode;
 use governor::{
     DefaultDirectRateLimiter, Quota,
     clock::{Clock as _, DefaultClock},
@@ -48,12 +49,46 @@ pub(super) struct KeyLimits {
     pub(super) last_used_ms: AtomicI64,
     /// The time of the last use as it is stored.
     pub(super) stored_use_ms: AtomicI64,
+    /// The requests by class of their answer.
+    requests: [AtomicU64; RESPONSE_CLASSES.len()],
+    /// The total time of the requests, in nanoseconds.
+    nanos: AtomicU64,
+}
+
+/// The classes of answers to a key's requests.
+pub(crate) const RESPONSE_CLASSES: [&str; 4] = ["2xx", "4xx", "429", "5xx"];
+
+/// The requests of a key since the gateway's start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct KeyCounts {
+    /// Their number, by [`RESPONSE_CLASSES`].
+    pub(crate) requests: [u64; RESPONSE_CLASSES.len()],
+    /// Their total time in nanoseconds.
+    pub(crate) nanos: u64,
+}
+
+impl KeyCounts {
+    /// Adds the requests of another key.
+    pub(crate) fn add(&mut self, other: &Self) {
+        for (sum, requests) in self.requests.iter_mut().zip(other.requests) {
+            *sum += requests;
+        }
+        self.nanos += other.nanos;
+    }
 }
 
 /// The use of a key by a request. The key's limit of requests at the same time counts it until it is dropped.
 #[derive(Debug)]
 pub struct KeyUse {
+    limits: Arc<KeyLimits>,
     _permit: Option<OwnedSemaphorePermit>,
+}
+
+impl KeyUse {
+    /// Ends the use: the request was answered with this status after this time.
+    pub(crate) fn end(self, status: StatusCode, after: Duration) {
+        self.limits.count(status, after);
+    }
 }
 
 /// The reason why a key does not allow a request.
@@ -129,6 +164,11 @@ impl Key {
 
     /// Counts an inference request to a model, or to none.
     pub(super) fn use_for(&self, model: Option<&str>) -> Result<KeyUse, KeyRefusal> {
+        self.check(model)
+            .inspect_err(|refusal| self.limits.count(refusal.status(), Duration::ZERO))
+    }
+
+    fn check(&self, model: Option<&str>) -> Result<KeyUse, KeyRefusal> {
         let view = &self.record.view;
         let id = || view.id.clone();
         match model {
@@ -159,11 +199,45 @@ impl Key {
                 retry_after: not_until.wait_time_from(DefaultClock::default().now()),
             });
         }
-        Ok(KeyUse { _permit: permit })
+        Ok(KeyUse {
+            limits: Arc::clone(&self.limits),
+            _permit: permit,
+        })
+    }
+}
+
+impl KeyRefusal {
+    /// Returns the status of the answer.
+    pub(crate) fn status(&self) -> StatusCode {
+        match self {
+            Self::Model(..) | Self::Inference(_) => StatusCode::FORBIDDEN,
+            Self::Rate { .. } | Self::InFlight { .. } => StatusCode::TOO_MANY_REQUESTS,
+        }
     }
 }
 
 impl KeyLimits {
+    /// Counts a request.
+    fn count(&self, status: StatusCode, after: Duration) {
+        let class = match status {
+            StatusCode::TOO_MANY_REQUESTS => 2,
+            _ if status.is_server_error() => 3,
+            _ if status.is_client_error() => 1,
+            _ => 0,
+        };
+        self.requests[class].fetch_add(1, Relaxed);
+        let nanos = u64::try_from(after.as_nanos()).unwrap_or(u64::MAX);
+        self.nanos.fetch_add(nanos, Relaxed);
+    }
+
+    /// Returns the requests so far.
+    pub(super) fn counts(&self) -> KeyCounts {
+        KeyCounts {
+            requests: self.requests.each_ref().map(|class| class.load(Relaxed)),
+            nanos: self.nanos.load(Relaxed),
+        }
+    }
+
     fn new(view: &KeyView) -> Self {
         let rate = view.rate_rps.and_then(|rate| {
             let quota = Quota::with_period(Duration::try_from_secs_f64(1.0 / rate).ok()?)?;
@@ -179,6 +253,8 @@ impl KeyLimits {
             }),
             last_used_ms: AtomicI64::new(used),
             stored_use_ms: AtomicI64::new(used),
+            requests: Default::default(),
+            nanos: AtomicU64::new(0),
         }
     }
 }

@@ -10,7 +10,7 @@ use packhorse_api::{AuditActor, CreatedKey, KeyRequest, KeyRotation, KeyView, Sc
 use serde_json::json;
 
 use super::{
-    key::{Key, KeyRecord, KeyRefusal, KeyUse},
+    key::{Key, KeyCounts, KeyRecord, KeyRefusal, KeyUse},
     secret::{KeyHash, id_of, random_id, random_key},
 };
 use crate::{
@@ -227,6 +227,18 @@ impl Keyring {
     /// If there is no such key.
     pub fn get(&self, id: &str) -> Result<KeyView, KeyError> {
         Ok(self.find(id)?.view())
+    }
+
+    /// Returns identity, name and counts of each key that was used since the gateway's start.
+    pub(crate) fn counts(&self) -> Vec<(String, String, KeyCounts)> {
+        let keys = self.keys.read().unwrap_or_else(PoisonError::into_inner);
+        let counts = keys.values().map(|key| {
+            let view = &key.record.view;
+            (view.id.clone(), view.name.clone(), key.limits.counts())
+        });
+        counts
+            .filter(|(_, _, counts)| *counts != KeyCounts::default())
+            .collect()
     }
 
     /// Counts an inference request with a key to a model, or to none. `None` if the text is no valid key.

@@ -2,24 +2,40 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
+use axum::http::HeaderMap;
 use packhorse_api::{ModelGoodput, agent::GpuStatus};
 use packhorse_cluster::{ModelId, NodeName};
 use packhorse_control::RequestCounts;
 use prometheus_client::{encoding::text, registry::Registry};
 
 use super::{
+    cluster_metrics::{ClusterMetrics, ClusterState},
     gpu_metrics::GpuMetrics,
     http_durations::HttpDurations,
+    key_metrics::KeyMetrics,
     model::ModelTelemetry,
     models::Models,
+    otel::{RequestIdentity, Tracer},
     prediction_metrics::{PredictionMetrics, Predictions},
     request_log::RequestLog,
+    stage_histogram::Buckets,
     tls_metrics::TlsMetrics,
 };
-use crate::{clock::Clock, memory::MemoryBudget, serve::Certificate};
+use crate::{clock::Clock, keys::Keyring, memory::MemoryBudget, serve::Certificate};
 
 /// The content type of [`Telemetry::metrics_text`].
 pub const METRICS_CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+/// The settings of the measurements.
+#[derive(Clone, Debug, Default)]
+pub struct TelemetryConfig {
+    /// The exporter of traces, if there is one.
+    pub tracer: Option<Tracer>,
+    /// The buckets of the histograms on `/metrics`.
+    pub buckets: Buckets,
+    /// The API keys, if their requests are counted.
+    pub keys: Option<Keyring>,
+}
 
 /// A handle to all measurements. Clones share them.
 #[derive(Clone, Debug)]
@@ -32,8 +48,10 @@ struct Shared {
     clock: Clock,
     models: Models,
     requests: RequestLog,
+    tracer: Option<Tracer>,
     gpus: GpuMetrics,
     predictions: PredictionMetrics,
+    cluster: ClusterMetrics,
     http: HttpDurations,
     tls: TlsMetrics,
     registry: Registry,
@@ -41,25 +59,40 @@ struct Shared {
 
 impl Telemetry {
     /// Creates measurements without models.
-    pub(crate) fn new(clock: Clock, memory: MemoryBudget) -> Self {
+    pub(crate) fn new(clock: Clock, memory: MemoryBudget, config: TelemetryConfig) -> Self {
+        let TelemetryConfig {
+            tracer,
+            buckets,
+            keys,
+        } = config;
         let mut registry = Registry::default();
-        let models = Models::default();
+        let models = Models::new(buckets);
         registry.register_collector(Box::new(models.clone()));
         let gpus = GpuMetrics::default();
         registry.register_collector(Box::new(gpus.clone()));
         let predictions = PredictionMetrics::default();
         registry.register_collector(Box::new(predictions.clone()));
+        let cluster = ClusterMetrics::default();
+        registry.register_collector(Box::new(cluster.clone()));
         registry.register_collector(Box::new(memory));
         let tls = TlsMetrics::default();
         registry.register_collector(Box::new(tls.clone()));
+        if let Some(keys) = keys {
+            registry.register_collector(Box::new(KeyMetrics::new(keys)));
+        }
+        if let Some(tracer) = &tracer {
+            registry.register_collector(Box::new(tracer.clone()));
+        }
         let http = HttpDurations::register(&mut registry);
         Self {
             shared: Arc::new(Shared {
                 clock,
                 models,
                 requests: RequestLog::default(),
+                tracer,
                 gpus,
                 predictions,
+                cluster,
                 http,
                 tls,
                 registry,
@@ -73,9 +106,10 @@ impl Telemetry {
             models,
             clock,
             requests,
+            tracer,
             ..
         } = &*self.shared;
-        models.get_or_insert(model, *clock, requests)
+        models.get_or_insert(model, *clock, requests, tracer.as_ref())
     }
 
     /// Removes the measurements of a model.
@@ -97,6 +131,12 @@ impl Telemetry {
         &self.shared.requests
     }
 
+    /// Returns the identity of a new request with these headers.
+    pub(crate) fn identify(&self, headers: &HeaderMap) -> RequestIdentity {
+        let tracer = self.shared.tracer.as_ref();
+        RequestIdentity::new(headers, tracer.map(Tracer::ratio))
+    }
+
     /// Replaces what the plan predicts.
     pub(crate) fn set_predictions(&self, predictions: Predictions) {
         self.shared.predictions.set(predictions);
@@ -105,6 +145,11 @@ impl Telemetry {
     /// Sets the certificates of the listeners.
     pub(crate) fn set_certificates(&self, certificates: Vec<Certificate>) {
         self.shared.tls.set(certificates);
+    }
+
+    /// Replaces the state of the cluster.
+    pub(crate) fn set_cluster(&self, state: ClusterState) {
+        self.shared.cluster.set(state);
     }
 
     /// Replaces the readings of a node's GPUs.
@@ -146,6 +191,7 @@ impl Telemetry {
 
 #[cfg(test)]
 mod tests {
+    use packhorse_cluster::Time;
     use packhorse_serving::{Refusal, RequestOutcome};
 
     use super::*;
@@ -158,7 +204,7 @@ mod tests {
     #[test]
     fn a_request_is_counted_once_where_it_ended() {
         let clock = Clock::start();
-        let telemetry = Telemetry::new(clock, MemoryBudget::new(0));
+        let telemetry = Telemetry::new(clock, MemoryBudget::new(0), TelemetryConfig::default());
         let model = telemetry.model(&id("m:3"));
         let course = RequestCourse::default();
         let begin = || model.begin_request(clock.now(), Duration::from_secs(10), 1);
@@ -196,9 +242,19 @@ mod tests {
 
     #[test]
     fn a_removed_model_takes_its_series_along() {
-        let telemetry = Telemetry::new(Clock::start(), MemoryBudget::new(0));
+        let telemetry = Telemetry::new(
+            Clock::start(),
+            MemoryBudget::new(0),
+            TelemetryConfig::default(),
+        );
         telemetry.model(&id("gone:1"));
         telemetry.model(&id("stays:1"));
+        assert!(!telemetry.metrics_text().contains("stays"), "an idle model");
+        for model in ["gone:1", "stays:1"] {
+            let model = telemetry.model(&id(model));
+            let meter = model.begin_request(Time::ZERO, Duration::ZERO, 1);
+            meter.end(RequestOutcome::Expired, RequestCourse::default());
+        }
         telemetry.remove_model(&id("gone:1"));
         let text = telemetry.metrics_text();
         assert!(!text.contains("gone"));

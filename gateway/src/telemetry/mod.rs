@@ -1,20 +1,24 @@
 //! The gateway's measurements: counters for Prometheus and Triton's statistics, sliding windows for goodput, the requests that ended
-//! lately, and the agents' readings of their GPUs.
+//! lately, their traces for OpenTelemetry, and the agents' readings of their GPUs.
 //!
 //! All label values come from registered objects: nothing that a client sends becomes a label, and a model that is removed takes
 //! its series along.
 
+mod cluster_metrics;
 mod count_and_time;
 mod gpu_metrics;
 mod handle;
 mod http_durations;
 mod http_middleware;
+mod key_metrics;
 mod latency_histogram;
 mod memory_metrics;
 mod model;
 mod model_metrics;
 mod models;
+mod otel;
 mod prediction_metrics;
+mod request_end;
 mod request_log;
 mod request_views;
 mod sliding_window;
@@ -22,13 +26,22 @@ mod stage_histogram;
 mod tls_metrics;
 mod trace;
 
+pub(crate) use cluster_metrics::ClusterState;
 pub use count_and_time::CountAndTime;
-pub use handle::{METRICS_CONTENT_TYPE, Telemetry};
+pub use handle::{METRICS_CONTENT_TYPE, Telemetry, TelemetryConfig};
 pub use http_middleware::measure_http;
 pub use model::ModelTelemetry;
 pub(crate) use model::{BatchIdentity, BatchTimes, EndedRequest};
+pub use otel::{
+    EndpointError, OtlpEndpoint, SampleRatio, SampleRatioError, TraceExporter, TraceQueue,
+    TraceSettings, Tracer,
+};
+pub(crate) use otel::{REQUEST_ID, RequestIdentity};
 pub(crate) use prediction_metrics::Predictions;
-pub(crate) use request_log::{BatchStages, ReplicaNumber, RequestBatch, RequestCourse};
+pub(crate) use request_log::{
+    BatchOutcome, BatchStages, ReplicaNumber, RequestBatch, RequestCourse,
+};
 pub(crate) use request_views::{WhichRequests, batch_view, requests, stages_view};
 pub use sliding_window::LONGEST_WINDOW;
+pub use stage_histogram::Buckets;
 pub(crate) use trace::{TraceWindow, write_trace};

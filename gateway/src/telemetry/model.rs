@@ -15,6 +15,7 @@ use packhorse_serving::{Refusal, RequestOutcome};
 
 use super::{
     count_and_time::CountAndTime,
+    otel::{RequestIdentity, Tracer},
     request_log::{
         BatchOutcome, BatchRecord, BatchStages, ModelNumber, Record, ReplicaNumber, RequestBatch,
         RequestCourse, RequestLog, RequestRecord,
@@ -94,12 +95,15 @@ pub(crate) struct BatchIdentity {
     pub(crate) rows: u32,
 }
 
-impl From<BatchIdentity> for RequestBatch {
-    fn from(batch: BatchIdentity) -> Self {
-        Self {
-            key: batch.key,
-            replica: batch.replica,
-            rows: batch.rows,
+impl BatchIdentity {
+    /// Returns the batch as the records of its requests have it, which ended this long after its dispatch.
+    pub(crate) fn ended(self, round_trip: Duration, outcome: BatchOutcome) -> RequestBatch {
+        RequestBatch {
+            key: self.key,
+            replica: self.replica,
+            rows: self.rows,
+            round_trip: round_trip.into(),
+            outcome,
         }
     }
 }
@@ -130,6 +134,8 @@ pub struct ModelTelemetry {
     pub(super) slo_missed: [AtomicU64; MISS_CAUSES.len()],
     /// The stages' durations, by [`Stage::ALL`].
     pub(super) stages: [StageHistogram; Stage::ALL.len()],
+    /// The latencies of the answered requests.
+    pub(super) latencies: StageHistogram,
     last_inference: AtomicU64,
     /// The requests that arrived.
     arrived: AtomicU64,
@@ -138,13 +144,21 @@ pub struct ModelTelemetry {
     requests: RequestLog,
     /// The model's number among them.
     number: ModelNumber,
+    /// The exporter of traces, if there is one.
+    tracer: Option<Tracer>,
 }
 
 impl ModelTelemetry {
-    pub(super) fn new(model: ModelId, clock: Clock, requests: RequestLog) -> Self {
+    pub(super) fn new(
+        model: ModelId,
+        clock: Clock,
+        requests: RequestLog,
+        tracer: Option<Tracer>,
+    ) -> Self {
         Self {
             number: requests.add_model(&model),
             requests,
+            tracer,
             model,
             clock,
             success: CountAndTime::default(),
@@ -160,6 +174,7 @@ impl ModelTelemetry {
             slo_met: AtomicU64::new(0),
             slo_missed: Default::default(),
             stages: Default::default(),
+            latencies: StageHistogram::default(),
             last_inference: AtomicU64::new(0),
             arrived: AtomicU64::new(0),
             window: Mutex::new(SlidingWindow::new(clock.now())),
@@ -184,6 +199,7 @@ impl ModelTelemetry {
             slo,
             receive,
             rows,
+            identity: None,
             ended: false,
         }
     }
@@ -197,10 +213,16 @@ impl ModelTelemetry {
     }
 
     /// Records a request whose head arrived at `arrived` and that was refused before it was read.
-    pub(crate) fn record_refusal(self: &Arc<Self>, arrived: Time) {
+    pub(crate) fn record_refusal(self: &Arc<Self>, arrived: Time, identity: RequestIdentity) {
         let meter = self.begin_request(arrived, Duration::ZERO, 0);
+        let meter = meter.identified(identity);
         let refusal = RequestOutcome::Refused(Refusal::NoReplica);
         meter.end(refusal, RequestCourse::default());
+    }
+
+    /// Returns true if no request has arrived yet.
+    pub(super) fn is_idle(&self) -> bool {
+        self.arrived.load(Relaxed) == 0
     }
 
     /// Sets the number of waiting requests.
@@ -309,7 +331,7 @@ impl ModelTelemetry {
         let now = self.clock.now();
         let latency = now.saturating_since(request.arrived);
         let in_time = outcome == RequestOutcome::Answered && latency <= request.slo;
-        self.requests.record(Record::Request(RequestRecord {
+        let record = RequestRecord {
             model: self.number,
             arrived: request.arrived,
             latency: latency.into(),
@@ -318,9 +340,14 @@ impl ModelTelemetry {
             rows: request.rows,
             outcome,
             course,
-        }));
+        };
+        self.requests.record(Record::Request(record));
+        if let (Some(tracer), Some(identity)) = (&self.tracer, &request.identity) {
+            tracer.end(identity, record);
+        }
         if outcome == RequestOutcome::Answered {
             self.success.add(1, latency);
+            self.latencies.observe(latency);
         }
         let failure = match outcome {
             RequestOutcome::Answered => None,
@@ -442,10 +469,17 @@ pub(crate) struct RequestMeter {
     slo: Duration,
     receive: Duration,
     rows: u32,
+    identity: Option<RequestIdentity>,
     ended: bool,
 }
 
 impl RequestMeter {
+    /// Sets the identity under which the request is traced.
+    pub(crate) fn identified(mut self, identity: RequestIdentity) -> Self {
+        self.identity = Some(identity);
+        self
+    }
+
     /// Ends the request now.
     pub(crate) fn end(mut self, outcome: RequestOutcome, course: RequestCourse) -> EndedRequest {
         self.ended = true;

@@ -1,4 +1,4 @@
-//! The metrics of all models in Prometheus' text format.
+//! The metrics of all models that have had a request, in Prometheus' text format.
 
 use std::fmt::Error;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -99,7 +99,9 @@ const COUNTERS: [(&str, &str, ReadCounter); 10] = [
 
 impl Collector for Models {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), Error> {
-        let models = self.all();
+        let mut models = self.all();
+        // Thousands of models that nobody uses would otherwise make megabytes of zeros.
+        models.retain(|model| !model.is_idle());
         for (name, help, reading) in COUNTERS {
             let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
             for model in &models {
@@ -155,8 +157,18 @@ impl Collector for Models {
         for model in &models {
             for ((_, stage), histogram) in Stage::ALL.iter().zip(&model.stages) {
                 let labels = with_label(labels(model), "stage", stage);
-                histogram.encode(&mut metric, &labels)?;
+                histogram.encode(&mut metric, &labels, self.buckets)?;
             }
+        }
+        let mut metric = encoder.encode_descriptor(
+            "packhorse_request_duration_seconds",
+            "Time of answered requests from their head to the answer, in seconds.",
+            None,
+            MetricType::Histogram,
+        )?;
+        for model in &models {
+            let labels = labels(model);
+            model.latencies.encode(&mut metric, &labels, self.buckets)?;
         }
         Ok(())
     }

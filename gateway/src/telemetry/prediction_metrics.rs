@@ -28,12 +28,12 @@ const METRICS: [(&str, &str, ReadGauge); 4] = [
     (
         "packhorse_predicted_goodput_rps",
         "Requests per second that the plan expected within the SLO, of those that arrived.",
-        |(_, goodput, _)| Some(goodput.predicted_rps),
+        |(_, goodput, _)| (goodput.offered_rps > 0.0).then_some(goodput.predicted_rps),
     ),
     (
         "packhorse_observed_goodput_rps",
         "Requests per second that were answered within the SLO.",
-        |(_, goodput, _)| Some(goodput.observed_rps),
+        |(_, goodput, _)| (goodput.offered_rps > 0.0).then_some(goodput.observed_rps),
     ),
     (
         "packhorse_goodput_bias_ratio",
@@ -98,10 +98,15 @@ mod tests {
             observed_rps: 9.0,
             bias,
         };
+        let without_requests = PredictedGoodput {
+            offered_rps: 0.0,
+            ..goodput(None)
+        };
         metrics.set(Predictions {
             models: vec![
                 ("cat".parse().unwrap(), goodput(Some(-0.25)), 12.0),
                 ("dog".parse().unwrap(), goodput(None), 12.0),
+                ("idle".parse().unwrap(), without_requests, 1.0),
             ],
             total_bias: Some(-0.125),
         });
@@ -119,6 +124,7 @@ mod tests {
             "packhorse_goodput_bias_ratio{model=\"cat\",version=\"1\"} -0.25",
             "packhorse_planned_rate_rps{model=\"cat\",version=\"1\"} 12.0",
             "packhorse_planned_rate_rps{model=\"dog\",version=\"1\"} 12.0",
+            "packhorse_planned_rate_rps{model=\"idle\",version=\"1\"} 1.0",
             "packhorse_total_goodput_bias_ratio -0.125",
         ];
         assert_eq!(samples, expected);

@@ -77,6 +77,9 @@ pub(crate) struct RequestBatch {
     pub(crate) replica: ReplicaNumber,
     /// The rows of the whole batch.
     pub(crate) rows: u32,
+    /// The time from its dispatch until it came back or failed.
+    pub(crate) round_trip: Micros,
+    pub(crate) outcome: BatchOutcome,
 }
 
 /// The course of a request through the data plane.
@@ -84,7 +87,9 @@ pub(crate) struct RequestBatch {
 pub(crate) struct RequestCourse {
     /// The batch that it was last in.
     pub(crate) batch: Option<RequestBatch>,
-    /// The time until the last request of this batch had arrived.
+    /// The time in the driver's inbox.
+    pub(crate) inbox: Micros,
+    /// The time from then until the last request of this batch had arrived.
     pub(crate) batch_wait: Micros,
     /// The time from then until this batch was dispatched.
     pub(crate) queue: Micros,

@@ -1,11 +1,12 @@
 //! The requests that ended lately, in the form of the admin API.
 
-use packhorse_api::{BatchView, EndOfRequest, RequestFilter, RequestStages, RequestView};
+use packhorse_api::{BatchView, RequestFilter, RequestStages, RequestView};
 use packhorse_cluster::{ModelId, ModelName};
 use packhorse_serving::RequestOutcome;
 
 use super::{
     handle::Telemetry,
+    request_end::{end_of, reason_of},
     request_log::{Names, Record, RequestBatch, RequestCourse, RequestRecord},
 };
 use crate::clock::Clock;
@@ -37,36 +38,6 @@ pub(crate) fn requests(telemetry: &Telemetry, which: &WhichRequests) -> Vec<Requ
         views.len() < which.limit
     });
     views
-}
-
-/// Returns the way in which a request ended.
-pub(super) fn end_of(request: &RequestRecord) -> EndOfRequest {
-    match request.outcome {
-        RequestOutcome::Answered if request.latency <= request.slo => EndOfRequest::Answered,
-        RequestOutcome::Answered => EndOfRequest::Late,
-        RequestOutcome::Refused(_) => EndOfRequest::Refused,
-        RequestOutcome::Expired => EndOfRequest::Expired,
-        RequestOutcome::Lost => EndOfRequest::Lost,
-        RequestOutcome::Failed => EndOfRequest::Failed,
-        RequestOutcome::Cancelled => EndOfRequest::Cancelled,
-    }
-}
-
-/// Returns the reason for an end without an answer.
-pub(super) fn reason_of(request: &RequestRecord) -> Option<String> {
-    match request.outcome {
-        RequestOutcome::Refused(refusal) => Some(refusal.to_string()),
-        RequestOutcome::Expired => Some("the deadline passed before a replica was free".to_owned()),
-        RequestOutcome::Lost => Some(
-            "its worker failed or its model was removed, and no other worker could answer in time"
-                .to_owned(),
-        ),
-        RequestOutcome::Failed => {
-            Some("its batch failed, or its answer could not be encoded".to_owned())
-        }
-        RequestOutcome::Cancelled => Some("its client stopped waiting".to_owned()),
-        RequestOutcome::Answered => None,
-    }
 }
 
 fn view(

@@ -1,4 +1,4 @@
-//! A histogram of a stage's times without locks, which is written to `/metrics` only once it has counted something.
+//! A histogram of the times of a stage, or of whole requests, without locks, which is written to `/metrics` only once it has counted something.
 
 use std::{
     fmt::Error,
@@ -30,7 +30,38 @@ const BOUNDARIES: [Duration; 18] = [
     Duration::from_mins(1),
 ];
 
-/// The times of a stage.
+/// The boundaries of the buckets that are written by default: in steps of 5, with half as many series for Prometheus.
+const COARSE: [Duration; 7] = [
+    Duration::from_millis(1),
+    Duration::from_millis(5),
+    Duration::from_millis(25),
+    Duration::from_millis(100),
+    Duration::from_millis(500),
+    Duration::from_millis(2_500),
+    Duration::from_secs(10),
+];
+
+/// The buckets of the histograms on `/metrics`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum Buckets {
+    /// 1 ms to 10 s in 8 buckets
+    #[default]
+    Coarse,
+    /// 0.1 ms to 60 s in 19 buckets
+    Fine,
+}
+
+impl Buckets {
+    /// Returns the boundaries but the last, which has none. They are some of [`BOUNDARIES`].
+    fn boundaries(self) -> &'static [Duration] {
+        match self {
+            Self::Coarse => &COARSE,
+            Self::Fine => &BOUNDARIES,
+        }
+    }
+}
+
+/// The times of a stage, or of whole requests.
 #[derive(Debug, Default)]
 pub(super) struct StageHistogram {
     /// The number of times in each bucket.
@@ -47,15 +78,27 @@ impl StageHistogram {
     }
 
     /// Returns the buckets with their upper boundaries in seconds, and the number of all times.
-    fn buckets(&self) -> ([(f64, u64); BOUNDARIES.len() + 1], u64) {
-        let mut buckets = [(f64::MAX, 0); BOUNDARIES.len() + 1];
-        for (bucket, boundary) in buckets.iter_mut().zip(BOUNDARIES) {
-            bucket.0 = boundary.as_secs_f64();
+    fn buckets(&self, detail: Buckets) -> (Vec<(f64, u64)>, u64) {
+        let mut boundaries = detail.boundaries().iter().copied().peekable();
+        let mut buckets = Vec::with_capacity(boundaries.len() + 1);
+        let (mut all, mut count) = (0, 0);
+        // The last of the counts has no boundary.
+        for (times, boundary) in self
+            .counts
+            .iter()
+            .zip(BOUNDARIES.map(Some).into_iter().chain([None]))
+        {
+            let times = times.load(Relaxed);
+            all += times;
+            count += times;
+            match boundary {
+                Some(boundary) if boundaries.next_if_eq(&boundary).is_some() => {
+                    buckets.push((boundary.as_secs_f64(), std::mem::take(&mut count)));
+                }
+                Some(_) => {}
+                None => buckets.push((f64::INFINITY, count)),
+            }
         }
-        for (bucket, count) in buckets.iter_mut().zip(&self.counts) {
-            bucket.1 = count.load(Relaxed);
-        }
-        let all = buckets.iter().map(|(_, count)| count).sum();
         (buckets, all)
     }
 
@@ -65,8 +108,9 @@ impl StageHistogram {
         &self,
         metric: &mut MetricEncoder<'_>,
         labels: &Vec<(&'static str, String)>,
+        detail: Buckets,
     ) -> Result<(), Error> {
-        let (buckets, all) = self.buckets();
+        let (buckets, all) = self.buckets(detail);
         if all == 0 {
             return Ok(());
         }
@@ -87,16 +131,29 @@ mod tests {
         for micros in [0, 100, 101, 1_000_000, 59_000_000, 61_000_000] {
             histogram.observe(Duration::from_micros(micros));
         }
-        let (buckets, all) = histogram.buckets();
-        let filled: Vec<(f64, u64)> = buckets.into_iter().filter(|(_, n)| *n > 0).collect();
+        let filled = |detail| {
+            let (buckets, all) = histogram.buckets(detail);
+            let filled = buckets.into_iter().filter(|(_, n)| *n > 0);
+            (filled.collect::<Vec<_>>(), all)
+        };
         let expected = [
             (0.0001, 2),
             (0.00025, 1),
             (1.0, 1),
             (60.0, 1),
-            (f64::MAX, 1),
+            (f64::INFINITY, 1),
         ];
-        assert_eq!(filled, expected);
-        assert_eq!(all, 6);
+        assert_eq!(filled(Buckets::Fine), (expected.to_vec(), 6));
+        let expected = [(0.001, 3), (2.5, 1), (f64::INFINITY, 2)];
+        assert_eq!(filled(Buckets::Coarse), (expected.to_vec(), 6));
+    }
+
+    #[test]
+    fn every_coarse_boundary_is_a_fine_one() {
+        assert!(COARSE.iter().all(|boundary| BOUNDARIES.contains(boundary)));
+        assert_eq!(
+            StageHistogram::default().buckets(Buckets::Coarse).0.len(),
+            8
+        );
     }
 }

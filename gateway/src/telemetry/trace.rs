@@ -9,11 +9,11 @@ use serde_json::json;
 
 use super::{
     handle::Telemetry,
+    request_end::{end_of, reason_of},
     request_log::{
         BatchOutcome, BatchRecord, BatchStages, ModelNumber, Names, Record, ReplicaNumber,
         RequestRecord,
     },
-    request_views::{end_of, reason_of},
 };
 
 /// The time window of a trace.

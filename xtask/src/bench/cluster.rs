@@ -39,6 +39,17 @@ pub(crate) struct Restart {
     rounds: u32,
 }
 
+/// The flags of `observability`.
+#[derive(clap::Args)]
+pub(crate) struct Observability {
+    /// Time of each load whose requests are traced, in seconds
+    #[arg(long, default_value_t = 5.0)]
+    seconds: f64,
+    /// Number of loads of each part of traced requests, of which the median counts
+    #[arg(long, default_value_t = 3)]
+    rounds: u32,
+}
+
 /// Writes `docs/benchmarks/overload.md` with its figure.
 pub(crate) fn overload(options: &Overload) -> anyhow::Result<()> {
     measure("overload", &[("seconds", options.seconds.to_string())])
@@ -61,6 +72,17 @@ pub(crate) fn restart(options: &Restart) -> anyhow::Result<()> {
         "restart",
         &[
             ("models", options.models.to_string()),
+            ("rounds", options.rounds.to_string()),
+        ],
+    )
+}
+
+/// Writes `docs/benchmarks/observability.md`.
+pub(crate) fn observability(options: &Observability) -> anyhow::Result<()> {
+    measure(
+        "observability",
+        &[
+            ("seconds", options.seconds.to_string()),
             ("rounds", options.rounds.to_string()),
         ],
     )

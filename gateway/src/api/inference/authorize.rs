@@ -43,8 +43,10 @@ pub(super) async fn authorize(
     };
     match used {
         Ok(used) => {
+            let clock = inference.data_plane.clock();
+            let begin = clock.now();
             let response = next.run(request).await;
-            drop(used);
+            used.end(response.status(), clock.now().saturating_since(begin));
             response
         }
         Err(error) => {
@@ -61,11 +63,7 @@ fn unauthorized(message: &str) -> InferenceError {
 
 impl From<KeyRefusal> for InferenceError {
     fn from(refusal: KeyRefusal) -> Self {
-        let status = match &refusal {
-            KeyRefusal::Model(..) | KeyRefusal::Inference(_) => StatusCode::FORBIDDEN,
-            KeyRefusal::Rate { .. } | KeyRefusal::InFlight { .. } => StatusCode::TOO_MANY_REQUESTS,
-        };
-        let error = Self::new(status, refusal.to_string());
+        let error = Self::new(refusal.status(), refusal.to_string());
         match refusal {
             KeyRefusal::Rate { retry_after, .. } => error.retry_after(retry_after),
             _ => error,

@@ -46,6 +46,14 @@ impl InferenceError {
         }
     }
 
+    pub(super) fn status(&self) -> StatusCode {
+        self.status
+    }
+
+    pub(super) fn message(&self) -> &str {
+        &self.message
+    }
+
     /// Returns true if the request was refused for now.
     pub(super) fn is_refusal(&self) -> bool {
         self.status == StatusCode::SERVICE_UNAVAILABLE

@@ -26,6 +26,7 @@ use super::{
     error::InferenceError,
     inflate::{Encoding, inflate},
     model_path::{ModelPath, request_id},
+    request_identity::identity_of,
     respond::response,
     state::Inference,
 };
@@ -33,7 +34,7 @@ use crate::{
     clock::Clock,
     driver::{OutputRows, ServedModel, Submission},
     memory::Reservation,
-    telemetry::{EndedRequest, RequestCourse},
+    telemetry::{EndedRequest, RequestCourse, RequestIdentity},
 };
 
 /// The size of JSON in bytes from which on it is parsed and formatted by the pool: about 0.2 ms of work, ten times the hand-over.
@@ -81,19 +82,39 @@ pub(super) async fn infer(
     };
     let (parts, body) = request.into_parts();
     let mut body = IncomingBody::new(&parts.headers, body);
-    let answered = match model {
-        Ok(path) => answer(&inference, arrived, &path, &parts.headers, &mut body, None)
-            .await
-            .map_err(|error| error.retry_after(path.model.retry_after(clock.now()))),
-        Err(error) => Err(error),
-    };
-    match answered {
-        Ok(answered) => response(answered.message, answered.memory),
+    let path = match model {
+        Ok(path) => path,
         Err(error) => {
             body.discard();
-            error.into_response()
+            return error.into_response();
+        }
+    };
+    let identity = identity_of(&parts.extensions, &parts.headers, inference.telemetry());
+    let arrival = Arrival {
+        at: arrived,
+        identity: &identity,
+        headers: &parts.headers,
+    };
+    match answer(&inference, &arrival, &path, &mut body, None).await {
+        Ok(answered) => response(answered.message, answered.memory),
+        Err(error) => {
+            tracing::debug!(
+                request.id = identity.id(), model.name = %path.model.id(), http.status = error.status().as_u16(),
+                error = error.message(), "a request was not answered"
+            );
+            body.discard();
+            let retry_after = path.model.retry_after(clock.now());
+            error.retry_after(retry_after).into_response()
         }
     }
+}
+
+/// The head of a request.
+struct Arrival<'a> {
+    /// The time at which it arrived.
+    at: Time,
+    identity: &'a RequestIdentity,
+    headers: &'a HeaderMap,
 }
 
 /// An answer, and where its time went.
@@ -130,7 +151,13 @@ pub(crate) async fn try_model(
         catalog,
     };
     let json = Some(Form::Json);
-    let answered = answer(inference, arrived, &path, &parts.headers, &mut body, json).await;
+    let identity = identity_of(&parts.extensions, &parts.headers, inference.telemetry());
+    let arrival = Arrival {
+        at: arrived,
+        identity: &identity,
+        headers: &parts.headers,
+    };
+    let answered = answer(inference, &arrival, &path, &mut body, json).await;
     if answered.is_err() {
         body.discard();
     }
@@ -159,19 +186,22 @@ pub(super) async fn infer_version(
 
 async fn answer(
     inference: &Inference,
-    arrived: Time,
+    arrival: &Arrival<'_>,
     path: &ModelPath,
-    headers: &HeaderMap,
     body: &mut IncomingBody,
     form: Option<Form>,
 ) -> Result<TracedAnswer, InferenceError> {
     let model = &path.model;
-    let received = receive(inference, arrived, path, headers, body).await;
-    let (request, mut memory) = received.inspect_err(|error| {
-        if error.is_refusal() {
-            model.telemetry.record_refusal(arrived);
+    let identity = arrival.identity.clone();
+    let (request, mut memory) = match receive(inference, arrival, path, body).await {
+        Ok(received) => received,
+        Err(error) => {
+            if error.is_refusal() {
+                model.telemetry.record_refusal(arrival.at, identity);
+            }
+            return Err(error);
         }
-    })?;
+    };
     let InferRequest {
         id,
         inputs,
@@ -188,14 +218,15 @@ async fn answer(
         }
     }
     let slo = model.spec.slo;
-    let meter = model.telemetry.begin_request(arrived, slo, rows);
+    let meter = model.telemetry.begin_request(arrival.at, slo, rows);
+    let meter = meter.identified(identity);
     let time_allowed = timeout.map_or(slo, |timeout| timeout.min(ModelSpec::MAX_SLO));
     let submission = Submission {
         model: Arc::clone(model),
         inputs: hold_inputs(inputs, &mut memory),
         rows,
         priority,
-        deadline: arrived + time_allowed,
+        deadline: arrival.at + time_allowed,
     };
     let answered = match inference.data_plane.submit(submission).await {
         Ok(answered) => answered,
@@ -230,11 +261,15 @@ async fn answer(
 /// Receives and parses a request, unless it is refused before. Returns it with its memory: that of its inputs and of its answer.
 async fn receive(
     inference: &Inference,
-    arrived: Time,
+    arrival: &Arrival<'_>,
     path: &ModelPath,
-    headers: &HeaderMap,
     body: &mut IncomingBody,
 ) -> Result<(InferRequest, Reservation), InferenceError> {
+    let &Arrival {
+        at: arrived,
+        headers,
+        ..
+    } = arrival;
     let model = &path.model;
     let header_length = header_length(headers)?;
     let encoding = Encoding::from_headers(headers)?;

@@ -10,6 +10,7 @@ mod infer;
 mod inflate;
 mod model;
 mod model_path;
+mod request_identity;
 mod respond;
 mod server;
 mod state;
@@ -85,6 +86,10 @@ pub fn router(inference: Inference) -> OpenApiRouter {
             authorize::authorize,
         ))
         .layer(CatchPanicLayer::custom(panicked))
+        .layer(middleware::from_fn_with_state(
+            telemetry.clone(),
+            request_identity::identify,
+        ))
         .layer(middleware::from_fn_with_state(telemetry, measure_http))
         .with_state(inference);
     OpenApiRouter::with_openapi(api).merge(routes.into())

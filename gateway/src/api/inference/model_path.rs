@@ -9,12 +9,12 @@ use axum::{
 use packhorse_cluster::{IdError, ModelName, ModelVersion, Time};
 
 use super::{error::InferenceError, state::Inference};
-use crate::driver::{Catalog, ServedModel};
+use crate::{
+    driver::{Catalog, ServedModel},
+    telemetry::REQUEST_ID,
+};
 
-/// The header with the id of a request, by which a version is chosen for it where the model's split is sticky.
-const REQUEST_ID: &str = "x-request-id";
-
-/// Returns the id of a request, if it has one.
+/// Returns the id that a client gave its request, by which a version is chosen for it where the model's split is sticky.
 pub(super) fn request_id(headers: &HeaderMap) -> Option<&[u8]> {
     headers.get(REQUEST_ID).map(HeaderValue::as_bytes)
 }

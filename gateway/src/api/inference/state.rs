@@ -8,7 +8,7 @@ use std::{
 };
 
 use super::work_pool::WorkPool;
-use crate::{driver::DataPlane, keys::Keyring};
+use crate::{driver::DataPlane, keys::Keyring, telemetry::Telemetry};
 
 /// The limits of a client's requests.
 #[derive(Clone, Copy, Debug)]
@@ -41,6 +41,10 @@ pub struct Inference {
 }
 
 impl Inference {
+    pub(super) fn telemetry(&self) -> &Telemetry {
+        self.data_plane.telemetry()
+    }
+
     /// Creates the state, and starts the threads that parse and format large messages.
     ///
     /// # Errors

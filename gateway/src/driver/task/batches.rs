@@ -19,7 +19,7 @@ use crate::{
         batch_failure::BatchFailure,
         request::AnsweredRequest,
     },
-    telemetry::{BatchStages, BatchTimes},
+    telemetry::{BatchOutcome, BatchStages, BatchTimes},
     workers::OutgoingBatch,
 };
 
@@ -157,12 +157,13 @@ impl Driver {
         let identity = batch.identity(key);
         let telemetry = &batch.model.telemetry;
         let stages = telemetry.record_batch(now, identity, times);
+        let ended = identity.ended(times.round_trip, BatchOutcome::Computed);
         batch.model.load.record_answered(now, batch.requests.len());
         self.links.count_batch(batch.replica, rows, compute);
         for ((request, _), outputs) in batch.requests.iter().zip(outputs) {
             // A request that was cancelled while it was computed is no longer there.
             if let Some(pending) = self.remove_request(*request) {
-                let course = batch.course(identity.into(), pending.arrived, stages);
+                let course = batch.course(ended, &pending, stages);
                 pending.end(Ok(AnsweredRequest { outputs, course }));
             }
         }
@@ -188,7 +189,10 @@ impl Driver {
         };
         self.record_failed(now, key, &batch);
         let rows = batch.rows();
-        tracing::warn!(model.name = %batch.model.id(), batch.size = rows, reason, "retrying a batch in smaller ones");
+        tracing::warn!(
+            model.name = %batch.model.id(), replica.id = self.replica_name(batch.replica), batch.id = key.0, batch.rows = rows,
+            reason, "retrying a batch in smaller ones"
+        );
         self.handle_event(
             now,
             Event::BatchFailed {
@@ -203,7 +207,10 @@ impl Driver {
         let Some(batch) = self.batches.remove(&key) else {
             return;
         };
-        tracing::warn!(model.name = %batch.model.id(), batch.requests = batch.requests.len(), reason = %failure, "a batch failed");
+        tracing::warn!(
+            model.name = %batch.model.id(), replica.id = self.replica_name(batch.replica), batch.id = key.0,
+            batch.requests = batch.requests.len(), reason = %failure, "a batch failed"
+        );
         self.record_failed(now, key, &batch);
         if error == BatchError::ModelFailed {
             self.links.batch_failed(batch.replica, failure.to_string());
@@ -231,10 +238,11 @@ impl Driver {
         let identity = batch.identity(key);
         let after = now.saturating_since(batch.dispatched);
         batch.model.telemetry.record_failed_batch(identity, after);
+        let ended = identity.ended(after, BatchOutcome::Failed);
         for (request, _) in &batch.requests {
             if let Some(pending) = self.requests.get_mut(request) {
                 let stages = BatchStages::default();
-                pending.course = batch.course(identity.into(), pending.arrived, stages);
+                pending.course = batch.course(ended, pending, stages);
             }
         }
     }

@@ -66,16 +66,17 @@ impl InFlightBatch {
         }
     }
 
-    /// Returns the course of a request of the batch that arrived at this time.
+    /// Returns the course of a request of the batch.
     pub(super) fn course(
         &self,
         batch: RequestBatch,
-        arrived: Time,
+        request: &PendingRequest,
         stages: BatchStages,
     ) -> RequestCourse {
         RequestCourse {
             batch: Some(batch),
-            batch_wait: self.last_arrival.saturating_since(arrived).into(),
+            inbox: request.course.inbox,
+            batch_wait: self.last_arrival.saturating_since(request.arrived).into(),
             queue: self.dispatched.saturating_since(self.last_arrival).into(),
             stages,
         }

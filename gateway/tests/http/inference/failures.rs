@@ -9,7 +9,7 @@ use serde_json::json;
 
 use crate::support::{
     inference_gateway::{InferenceGateway, double_model, double_request, numbers},
-    until, within,
+    within,
     worker::{double, output},
 };
 
@@ -170,7 +170,7 @@ async fn as_many_requests_as_the_limit_are_under_way_at_a_time() {
 async fn a_model_without_a_worker_is_not_ready() {
     let mut gateway = InferenceGateway::start().await;
     gateway.add_model(double_model());
-    until("the model", || gateway.metrics().contains("double")).await;
+    gateway.wait_for_model("double:1").await;
     assert!(
         gateway
             .double(1, 1.0)

@@ -5,7 +5,6 @@ use serde_json::{Value, json};
 
 use crate::support::{
     inference_gateway::{InferenceGateway, double_model},
-    until,
     worker::double,
 };
 
@@ -31,7 +30,7 @@ async fn the_server_is_ready_once_it_knows_what_to_serve() {
     let mut gateway = InferenceGateway::start().await;
     gateway.get("/v2/health/ready").await.error(503);
     gateway.add_model(double_model());
-    until("the model", || gateway.metrics().contains("double")).await;
+    gateway.wait_for_model("double:1").await;
     assert_eq!(gateway.get("/v2/health/ready").await.status, 200);
 }
 
@@ -63,7 +62,7 @@ async fn a_model_says_what_it_takes() {
 async fn readiness_follows_the_replicas() {
     let mut gateway = InferenceGateway::start().await;
     gateway.add_model(double_model());
-    until("the model", || gateway.metrics().contains("double")).await;
+    gateway.wait_for_model("double:1").await;
     let index = async |gateway: &InferenceGateway, body: &'static str| {
         gateway.post("/v2/repository/index", body).await.json()
     };
@@ -99,10 +98,7 @@ async fn without_a_version_the_newest_that_is_ready_answers() {
     let mut second = double_model();
     second.program.model = "double:2".parse().unwrap();
     gateway.add_model(second);
-    until("the second version", || {
-        gateway.metrics().contains("version=\"2\"")
-    })
-    .await;
+    gateway.wait_for_model("double:2").await;
     assert_eq!(gateway.double(1, 1.0).await.json()["model_version"], "1");
     gateway.add_worker("double:2", 1).await.answer_all(double);
     assert_eq!(gateway.double(1, 1.0).await.json()["model_version"], "2");

@@ -58,7 +58,7 @@ async fn announce_large_body(gateway: &InferenceGateway) -> String {
 async fn a_model_without_a_replica_refuses_before_the_body_comes() {
     let mut gateway = InferenceGateway::start().await;
     gateway.add_model(double_model());
-    until("the model", || gateway.metrics().contains("double")).await;
+    gateway.wait_for_model("double:1").await;
     let answer = announce_large_body(&gateway).await;
     assert!(answer.starts_with("HTTP/1.1 503 "), "{answer}");
     assert!(answer.contains("retry-after: 5\r\n"), "{answer}");
@@ -102,7 +102,7 @@ async fn a_full_queue_refuses_before_the_body_comes_and_says_when_to_retry() {
 async fn a_refusal_does_not_wait_for_the_body() {
     let mut gateway = InferenceGateway::start().await;
     gateway.add_model(double_model());
-    until("the model", || gateway.metrics().contains("double")).await;
+    gateway.wait_for_model("double:1").await;
     // The client keeps the connection and sends on; the next request on it is answered as well.
     let mut stream = gateway.connect().await;
     let head = "POST /v2/models/double/infer HTTP/1.1\r\nHost: g\r\nContent-Length: 100000\r\n\r\n";

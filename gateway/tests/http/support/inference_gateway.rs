@@ -13,6 +13,7 @@ use packhorse_gateway::{
     api::inference::{Inference, InferenceLimits, router},
     driver::{DataPlane, DataPlaneConfig},
     serve::{ConnectionLimits, Server},
+    telemetry::LONGEST_WINDOW,
 };
 use packhorse_wire::{LinkSecret, WorkerIdentity};
 use serde_json::{Value, json};
@@ -281,6 +282,17 @@ impl InferenceGateway {
             "nv_inference_pending_request_count{{model=\"double\",version=\"1\"}} {requests}\n"
         );
         until("the queue's length", || self.metrics().contains(&line)).await;
+    }
+
+    /// Waits until the data plane has a model.
+    pub(crate) async fn wait_for_model(&self, id: &str) {
+        let id: ModelId = id.parse().unwrap();
+        let is_there = || {
+            let models = self.data_plane.goodput(LONGEST_WINDOW);
+            let mut models = models.iter();
+            models.any(|model| (&model.name, model.version) == (&id.name, id.version))
+        };
+        until("the model", is_there).await;
     }
 
     pub(crate) fn metrics(&self) -> String {

@@ -1,0 +1,112 @@
+//! The state of the cluster in Prometheus' text format, as the control plane last told it.
+
+use std::{
+    collections::BTreeMap,
+    fmt::Error,
+    sync::{Arc, PoisonError, RwLock},
+};
+
+use packhorse_cluster::{DeviceKind, NodeState};
+use packhorse_control::Problem;
+use prometheus_client::{
+    collector::Collector,
+    encoding::{DescriptorEncoder, EncodeLabelSet},
+    metrics::MetricType,
+};
+
+/// The state of the cluster.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ClusterState {
+    /// The generation of the current plan; none before the first.
+    pub(crate) generation: Option<u64>,
+    /// The number of findings of each kind.
+    pub(crate) findings: BTreeMap<Problem, usize>,
+    /// The number of nodes in each state.
+    pub(crate) nodes: BTreeMap<NodeState, usize>,
+    /// The number of devices of each kind that take replicas.
+    pub(crate) devices: BTreeMap<DeviceKind, usize>,
+    /// The number of devices of each kind that the smallest cluster for the measured rates has, as far as it is known.
+    pub(crate) devices_needed: BTreeMap<DeviceKind, usize>,
+}
+
+/// The last state of the cluster.
+#[derive(Clone, Debug, Default)]
+pub(super) struct ClusterMetrics(Arc<RwLock<ClusterState>>);
+
+/// The states of nodes with their names.
+const NODE_STATES: [(NodeState, &str); 4] = [
+    (NodeState::Ready, "ready"),
+    (NodeState::Cordoned, "cordoned"),
+    (NodeState::Draining, "draining"),
+    (NodeState::Lost, "lost"),
+];
+
+impl ClusterMetrics {
+    pub(super) fn set(&self, state: ClusterState) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = state;
+    }
+}
+
+impl Collector for ClusterMetrics {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), Error> {
+        let state = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let count = |counted: Option<&usize>| counted.copied().unwrap_or_default();
+        let findings = Problem::ALL.iter().map(|problem| {
+            let label = [("problem", problem.name())];
+            (label, count(state.findings.get(problem)))
+        });
+        let nodes = NODE_STATES.iter().map(|(of, name)| {
+            let label = [("state", *name)];
+            (label, count(state.nodes.get(of)))
+        });
+        gauges(
+            &mut encoder,
+            "packhorse_findings",
+            "What is wrong in the cluster now: the number of findings of each kind.",
+            findings,
+        )?;
+        gauges(&mut encoder, "packhorse_nodes", "Nodes by state.", nodes)?;
+        gauges(
+            &mut encoder,
+            "packhorse_devices_have",
+            "Devices that take replicas, by kind.",
+            by_kind(&state.devices),
+        )?;
+        gauges(
+            &mut encoder,
+            "packhorse_devices_needed",
+            "Devices of the smallest cluster that serves the measured rates, by kind: the largest number of the last 15 minutes.",
+            by_kind(&state.devices_needed),
+        )?;
+        let mut metric = encoder.encode_descriptor(
+            "packhorse_plan_generation",
+            "Generation of the current plan, 0 before the first.",
+            None,
+            MetricType::Gauge,
+        )?;
+        metric.encode_gauge(&state.generation.unwrap_or_default())
+    }
+}
+
+fn by_kind(
+    devices: &BTreeMap<DeviceKind, usize>,
+) -> impl Iterator<Item = ([(&'static str, &str); 1], usize)> {
+    let devices = devices.iter();
+    devices.map(|(kind, count)| ([("kind", kind.as_str())], *count))
+}
+
+/// Writes a metric with a sample for each label.
+fn gauges<L: EncodeLabelSet>(
+    encoder: &mut DescriptorEncoder<'_>,
+    name: &str,
+    help: &str,
+    samples: impl Iterator<Item = (L, usize)>,
+) -> Result<(), Error> {
+    let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+    for (labels, count) in samples {
+        metric
+            .encode_family(&labels)?
+            .encode_gauge(&(count as u64))?;
+    }
+    Ok(())
+}

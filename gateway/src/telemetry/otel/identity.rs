@@ -1,0 +1,87 @@
+//! The identity of a request in answers, logs and traces.
+
+use axum::http::{HeaderMap, HeaderValue};
+
+use super::{
+    context::{TRACEPARENT, TraceContext},
+    sample_ratio::SampleRatio,
+};
+
+/// The header with the id of a request.
+pub(crate) const REQUEST_ID: &str = "x-request-id";
+/// The largest number of bytes of an id that a client may choose.
+const MAX_ID: usize = 128;
+
+/// The identity of a request.
+#[derive(Clone, Debug)]
+pub(crate) struct RequestIdentity {
+    id: HeaderValue,
+    pub(super) trace: Option<TraceContext>,
+}
+
+impl RequestIdentity {
+    /// Creates the identity of a request with these headers: the id is the client's if it has 1 to 128 visible ASCII characters, else a
+    /// new one. Without the ratio of a tracer the request belongs to no trace.
+    pub(crate) fn new(headers: &HeaderMap, ratio: Option<SampleRatio>) -> Self {
+        let given = headers.get(REQUEST_ID).filter(|id| is_sane(id.as_bytes()));
+        Self {
+            id: given.cloned().unwrap_or_else(random_id),
+            trace: ratio.map(|ratio| TraceContext::of_request(headers, ratio)),
+        }
+    }
+
+    /// Returns the id.
+    pub(crate) fn id(&self) -> &str {
+        self.id.to_str().unwrap_or_default()
+    }
+
+    /// Writes the id, and the position in the trace if there is one, to the headers of the answer.
+    pub(crate) fn write_to(&self, headers: &mut HeaderMap) {
+        headers.insert(REQUEST_ID, self.id.clone());
+        if let Some(trace) = &self.trace {
+            headers.insert(TRACEPARENT, trace.header());
+        }
+    }
+}
+
+fn is_sane(id: &[u8]) -> bool {
+    (1..=MAX_ID).contains(&id.len()) && id.iter().all(u8::is_ascii_graphic)
+}
+
+fn random_id() -> HeaderValue {
+    let id = format!("{:016x}", rand::random::<u64>());
+    HeaderValue::try_from(id).expect("hexadecimal digits are valid")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn id_of(given: Option<&[u8]>) -> String {
+        let mut headers = HeaderMap::new();
+        if let Some(given) = given {
+            headers.insert(REQUEST_ID, HeaderValue::from_bytes(given).unwrap());
+        }
+        RequestIdentity::new(&headers, None).id().to_owned()
+    }
+
+    #[test]
+    fn a_clients_id_is_kept_if_it_can_be_printed() {
+        let longest = "x".repeat(MAX_ID);
+        for id in ["1", "checkout/7:a=b", &longest] {
+            assert_eq!(id_of(Some(id.as_bytes())), id);
+        }
+        let too_long = "x".repeat(MAX_ID + 1);
+        for id in [
+            &b""[..],
+            b"a b",
+            b"a\tb",
+            "ä".as_bytes(),
+            too_long.as_bytes(),
+        ] {
+            let made = id_of(Some(id));
+            assert_eq!(made.len(), 16, "{made}");
+        }
+        assert_ne!(id_of(None), id_of(None));
+    }
+}
