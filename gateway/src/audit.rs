@@ -23,7 +23,7 @@ pub struct Act {
 
 impl Act {
     /// Returns an act about a subject that changes nothing else than what its name says.
-    pub(crate) fn new(actor: AuditActor, action: &'static str, subject: impl ToString) -> Self {
+    pub(crate) fn new(actor: AuditActor, action: &'static str, subject: &dyn ToString) -> Self {
         Self {
             actor,
             action,
@@ -38,9 +38,8 @@ impl Act {
     }
 
     /// Returns the act of a command; `None` for those of agents.
-    pub(crate) fn of_command(actor: AuditActor, command: &Command) -> Option<Self> {
-        let act =
-            |action, subject: &dyn ToString| Self::new(actor.clone(), action, subject.to_string());
+    pub(crate) fn of_command(actor: &AuditActor, command: &Command) -> Option<Self> {
+        let act = |action, subject: &dyn ToString| Self::new(actor.clone(), action, subject);
         Some(match command {
             Command::Register(spec, bytes) => {
                 let program = &spec.program;

@@ -362,14 +362,41 @@ fn a_load_that_ramps_from_one_model_to_another_is_followed_by_replanning() {
 }
 
 #[test]
-fn replanning_needs_a_period_and_a_policy() {
+fn a_plan_of_a_file_is_the_first_of_a_run_that_replans() {
     let (folder, scenario) = folder();
     let plan = folder.path().join("plan.json");
     fs::write(&plan, json("plan", &scenario, &[]).to_string()).unwrap();
+    let timeline = folder.path().join("timeline.csv");
+    let plan = ["--plan", plan.to_str().unwrap()];
+    let replan = ["--replan", "--timeline", timeline.to_str().unwrap()];
+    let report = json("simulate", &scenario, &[&plan[..], &replan].concat());
+    assert_eq!(report["plan"]["policy"], "file");
+    assert!(report["replanning"].is_object(), "{report}");
+    let timeline = fs::read_to_string(&timeline).unwrap();
+    assert!(
+        timeline.starts_with("t_s,model,offered,within_slo,late,dropped,lost\n0,"),
+        "{timeline}"
+    );
+
+    // Without replanning a policy has nothing to do beside a plan; with it, there is one.
+    for options in [
+        &["--policy", "usher"][..],
+        &["--replan", "--policy", "usher", "--policy", "nexus"],
+    ] {
+        let output = packhorse("simulate", &scenario, &[&plan[..], options].concat());
+        assert!(!output.status.success(), "{options:?}");
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert!(error.contains("--policy"), "{error}");
+    }
+}
+
+#[test]
+fn replanning_needs_a_period() {
+    let (_folder, scenario) = folder();
     for options in [
         &["--replan-every", "0"][..],
         &["--replan-every", "nan"],
-        &["--replan-every", "1", "--plan", plan.to_str().unwrap()],
+        &["--replan-every", "1", "--replan"],
     ] {
         let output = packhorse("simulate", &scenario, options);
         assert_eq!(output.status.code(), Some(2), "{options:?}");

@@ -368,9 +368,9 @@ impl Controller {
             // The caller may no longer wait.
             let _ = answer.send(result.and_then(|()| read(task)));
         });
-        let actor = self.actor.clone();
+        let actor = self.actor.as_ref();
         let act = actor.and_then(|actor| Act::of_command(actor, &command));
-        let message = Message::Command(command, act, then);
+        let message = Message::Command(Box::new((command, act)), then);
         self.messages.send(message).await.map_err(|_| Stopped)?;
         answered.await.map_err(|_| Stopped)
     }

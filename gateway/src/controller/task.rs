@@ -50,7 +50,7 @@ type Then = Box<dyn FnOnce(&Task, Result<(), CommandError>) + Send>;
 /// A message to the task.
 pub(super) enum Message {
     /// Executes a command, which may be an act for the audit log, and continues once its change is durable.
-    Command(Command, Option<Act>, Then),
+    Command(Box<(Command, Option<Act>)>, Then),
     /// Reads the state.
     Read(Box<dyn FnOnce(&Task) + Send>),
 }
@@ -224,7 +224,8 @@ impl Task {
 
     fn take(&mut self, now: Time, message: Message) {
         match message {
-            Message::Command(command, act, then) => {
+            Message::Command(commanded, then) => {
+                let (command, act) = *commanded;
                 let request = RequestKey(self.next_request);
                 self.next_request += 1;
                 self.unacknowledged.insert(request, then);

@@ -196,7 +196,7 @@ impl Keyring {
             view: before.view(),
         };
         let view = record.view.clone();
-        let act = Act::new(actor, "key.rotate", id).with(json!({"overlap_s": rotation.overlap_s}));
+        let act = Act::new(actor, "key.rotate", &id).with(json!({"overlap_s": rotation.overlap_s}));
         self.store.acting(act).update_key(&record).await?;
         let limits = Arc::clone(&before.limits);
         let new = Arc::new(Key::with_limits(record, limits));
@@ -210,7 +210,7 @@ impl Keyring {
     /// If there is no such key, or the database fails.
     pub async fn delete(&self, actor: AuditActor, id: &str) -> Result<(), KeyError> {
         self.find(id)?;
-        let act = Act::new(actor, "key.delete", id);
+        let act = Act::new(actor, "key.delete", &id);
         self.store.acting(act).delete_key(id).await?;
         self.with(|keys| keys.remove(id));
         Ok(())

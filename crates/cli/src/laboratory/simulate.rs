@@ -62,8 +62,8 @@ pub(crate) struct SimulateArgs {
     /// Scenario: devices, models, rates and SLOs
     #[arg(long, value_name = "FILE")]
     scenario: PathBuf,
-    /// Placement policy; may be repeated
-    #[arg(long, value_name = "POLICY", default_value = packhorse_placement::DEFAULT_POLICY)]
+    /// Placement policy; may be repeated [default: goodput]
+    #[arg(long, value_name = "POLICY")]
     policy: Vec<PolicyName>,
     #[command(flatten)]
     options: PolicyOptionArgs,
@@ -112,9 +112,9 @@ fn parse_period(text: &str) -> Result<Duration, String> {
 }
 
 /// A plan with a discipline.
-struct Trial<'a> {
+struct Trial {
     /// The policy of the plan, or of those that follow one from a file.
-    policy: &'a PolicyName,
+    policy: PolicyName,
     plan: PlanReport,
     replicas: Vec<PlannedReplica>,
     discipline: Discipline,
@@ -154,29 +154,43 @@ impl SimulateArgs {
         }
     }
 
+    /// Returns true if the policy plans again during a run.
+    fn replans(&self) -> bool {
+        self.replan || self.replan_every.is_some()
+    }
+
     /// Returns every combination of a plan and a discipline.
-    fn trials(&self, scenario: &Scenario) -> anyhow::Result<Vec<Trial<'_>>> {
+    fn trials(&self, scenario: &Scenario) -> anyhow::Result<Vec<Trial>> {
+        let policies = if self.policy.is_empty() {
+            vec![packhorse_placement::DEFAULT_POLICY.parse::<PolicyName>()?]
+        } else {
+            self.policy.clone()
+        };
         let mut trials = Vec::new();
         if let Some(path) = &self.plan {
             let replicas = scenario::read_plan(scenario, path)?;
             let report = PlanReport::from_replicas(scenario, &replicas);
-            let [policy] = self.policy.as_slice() else {
+            ensure!(
+                self.policy.is_empty() || self.replans(),
+                "--policy: --plan is in its place, unless the run plans again (--replan, --replan-every)"
+            );
+            let [policy] = policies.as_slice() else {
                 bail!("--policy: expected one policy beside --plan");
             };
             trials.extend(self.discipline.iter().map(|discipline| Trial {
-                policy,
+                policy: policy.clone(),
                 plan: report.clone(),
                 replicas: replicas.clone(),
                 discipline: *discipline,
             }));
             return Ok(trials);
         }
-        for policy in &self.policy {
+        for policy in &policies {
             for &discipline in &self.discipline {
                 let (replicas, plan) =
                     scenario::plan(scenario, policy, &self.options, discipline, self.polish)?;
                 trials.push(Trial {
-                    policy,
+                    policy: policy.clone(),
                     plan,
                     replicas,
                     discipline,
@@ -201,7 +215,7 @@ impl SimulateArgs {
         let mut progress = |now: Time| bar.set_position(now.as_nanos() / 1_000_000);
         let mut planner;
         let estimate = packhorse_placement::estimate as Estimate;
-        let replanning = if self.replan || self.replan_every.is_some() {
+        let replanning = if self.replans() {
             planner = scenario::replanner(scenario, policy, &self.options)?;
             Some(match self.replan_every {
                 Some(every) => Replanning::new(every, Some(estimate), &mut planner),

@@ -149,9 +149,12 @@ impl<'a> Simulation<'a> {
             down: vec![0; devices.len()],
             devices,
             clients: (0..models)
-                .map(|model| match scenario.is_added_later(ModelIndex(model)) {
-                    true => Clients::Waiting,
-                    false => Clients::Sending,
+                .map(|model| {
+                    if scenario.is_added_later(ModelIndex(model)) {
+                        Clients::Waiting
+                    } else {
+                        Clients::Sending
+                    }
                 })
                 .collect(),
             fault_active: vec![false; settings.faults.len()],

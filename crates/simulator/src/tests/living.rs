@@ -81,8 +81,9 @@ fn the_seconds_of_a_timeline_add_up_to_the_report() {
             of_model.map(|row| row.2[i]).sum()
         };
         assert_eq!(sum(0), sum(1) + sum(2) + sum(3) + sum(4));
-        assert_eq!(sum(0) as f64, (model.offered_rps * 20.0).round());
-        assert_eq!(sum(1) as f64, (model.goodput_rps * 20.0).round());
+        let counted = |rps: f64| (rps * 20.0).round() as u64;
+        assert_eq!(sum(0), counted(model.offered_rps));
+        assert_eq!(sum(1), counted(model.goodput_rps));
         assert_eq!((sum(3), sum(4)), (model.dropped, model.lost));
     }
     let missed = |second: u64| -> u64 {

@@ -54,7 +54,7 @@ pub(super) async fn put(
     let source = StreamReader::new(bytes.map_err(io::Error::other));
     let files = admin
         .artifacts
-        .acting(Act::new(actor, "artifact.store", digest));
+        .acting(Act::new(actor, "artifact.store", &digest));
     let received = files.receive(Some(digest), source).await?;
     let status = if received.new {
         StatusCode::CREATED

@@ -272,7 +272,7 @@ async fn with_file(
     mut spec: ModelSpec,
     path: &str,
 ) -> Result<ModelSpec, ApiError> {
-    let act = Act::new(actor, "artifact.import", path);
+    let act = Act::new(actor, "artifact.import", &path);
     let received = admin.artifacts.acting(act).import(path).await;
     let received = received.map_err(|e| ApiError::from(e).with_field("artifact_path"))?;
     spec.program.artifact = received.digest;

@@ -45,7 +45,7 @@ async fn the_page_needs_no_token_and_allows_only_its_own_files() {
         ("/experiments/6.1.csv", "text/csv; charset=utf-8"),
     ] {
         let url = format!("http://{address}{path}");
-        let response = reqwest::get(url).await.unwrap();
+        let response = client().get(url).send().await.unwrap();
         assert_eq!(response.status(), 200, "{path}");
         let headers = response.headers();
         assert_eq!(headers["content-type"], kind);
