@@ -5,9 +5,8 @@ use std::{collections::BTreeSet, time::Duration};
 use packhorse_cluster::{Device, DeviceIndex, ModelIndex, NodeName, Time};
 
 use super::{
-    MS, S, ScenarioError, duration, field_error,
     file::{FaultEntry, FaultKindEntry},
-    positive,
+    values::{MS, S, ScenarioError, duration, field_error, positive},
 };
 
 /// A fault that lasts for a time.

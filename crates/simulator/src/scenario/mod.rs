@@ -5,23 +5,23 @@
 
 mod fault;
 mod file;
+mod values;
 
 use std::time::Duration;
 
 use packhorse_cluster::{
     ByteCount, Conditions, DemandedModel, Device, DeviceKind, DeviceObservation, IdError, ModelId,
-    ModelIndex, NetworkModel, NodeName, Problem, ProblemError, ProfileError, ProfileTable, Program,
-    RequestsPerSecond, Time, known_cost_per_hour, known_kind,
+    ModelIndex, NetworkModel, NodeName, Problem, ProfileTable, Program, RequestsPerSecond, Time,
+    known_cost_per_hour, known_kind,
 };
 use packhorse_contention::{Interference, PairTable};
 
-use crate::{
-    rate::Rate,
-    trace::{self, TraceError},
-};
+use crate::{rate::Rate, trace};
 pub use fault::{Fault, FaultKind};
 use fault::{check_added_models, parse_fault};
 use file::{ArrivalsEntry, DeviceGroup, ModelEntry, ScenarioFile, SimulationEntry};
+pub use values::ScenarioError;
+use values::{MS, S, bandwidth, duration, field_error, positive, requests_per_second};
 
 /// A placement problem, and the simulation in which its plan runs.
 #[derive(Clone, Debug, PartialEq)]
@@ -110,116 +110,10 @@ impl Arrivals {
     }
 }
 
-/// The reason why a scenario cannot be read.
-#[derive(Debug, thiserror::Error)]
-pub enum ScenarioError {
-    /// The text is not TOML, or has unknown or missing keys. The message names line and key.
-    #[error("{0}")]
-    Toml(String),
-    /// A value is out of its range.
-    #[error("{field}: {problem}")]
-    Field {
-        /// The key as in the file, such as `models[2].slo_ms`.
-        field: String,
-        /// The allowed values, and the value found.
-        problem: String,
-    },
-    /// A file that the scenario names cannot be read.
-    #[error("{path}: {problem}")]
-    Load {
-        /// The path in the scenario.
-        path: String,
-        /// The error of the closure.
-        problem: String,
-    },
-    /// A file with profiles is invalid.
-    #[error("{path}")]
-    Profiles {
-        /// The path in the scenario.
-        path: String,
-        /// The first error in the file.
-        #[source]
-        source: ProfileError,
-    },
-    /// A file with a trace is invalid.
-    #[error("{path}")]
-    Trace {
-        /// The path in the scenario.
-        path: String,
-        /// The first error in the file.
-        #[source]
-        source: TraceError,
-    },
-    /// The models contradict each other.
-    #[error("the models do not form a valid placement problem")]
-    Problem(#[source] ProblemError),
-}
-
 /// The largest number of devices in a scenario.
 const MAX_DEVICES: usize = 100_000;
 /// The largest number of models in a scenario.
 const MAX_MODELS: usize = 10_000;
-/// The longest time in a scenario, in seconds.
-const MAX_SECONDS: f64 = 1e7;
-
-fn field_error<T>(
-    field: impl Into<String>,
-    problem: impl Into<String>,
-) -> Result<T, ScenarioError> {
-    Err(ScenarioError::Field {
-        field: field.into(),
-        problem: problem.into(),
-    })
-}
-
-/// Returns a number of `unit` seconds as a duration, if it is not negative and at most [`MAX_SECONDS`].
-fn duration(name: impl Into<String>, value: f64, unit: f64) -> Result<Duration, ScenarioError> {
-    let seconds = value * unit;
-    if (0.0..=MAX_SECONDS).contains(&seconds) {
-        Ok(Duration::from_secs_f64(seconds))
-    } else {
-        field_error(
-            name,
-            format!("expected between 0 and {}, not {value}", MAX_SECONDS / unit),
-        )
-    }
-}
-
-/// A second, in seconds.
-const S: f64 = 1.0;
-/// A millisecond, in seconds.
-const MS: f64 = 1e-3;
-
-fn positive(name: impl Into<String>, value: f64, limit: f64) -> Result<f64, ScenarioError> {
-    if value > 0.0 && value <= limit {
-        Ok(value)
-    } else {
-        field_error(
-            name,
-            format!("expected above 0 and at most {limit}, not {value}"),
-        )
-    }
-}
-
-/// Checks the bandwidth of the network. Below a byte per second, a transmission may be longer than a [`Duration`].
-fn bandwidth(bytes_per_second: f64) -> Result<f64, ScenarioError> {
-    const LIMIT: f64 = 1e15;
-    if (1.0..=LIMIT).contains(&bytes_per_second) {
-        return Ok(bytes_per_second);
-    }
-    field_error(
-        "simulation.network_bytes_per_s",
-        format!("expected between 1 and {LIMIT}, not {bytes_per_second}"),
-    )
-}
-
-fn requests_per_second(
-    name: impl Into<String>,
-    value: f64,
-) -> Result<RequestsPerSecond, ScenarioError> {
-    RequestsPerSecond::new(value).or_else(|e| field_error(name, e.to_string()))
-}
-
 impl Scenario {
     /// Returns the mean rate of a model between two times, in requests/s: that of the arrival process, or of the arrivals of a trace.
     pub fn mean_rate(&self, model: ModelIndex, from: Time, until: Time) -> f64 {

@@ -5,24 +5,13 @@
 //! with the stored state, which here is that of the old one.
 
 use packhorse_cluster::Time;
-use packhorse_control::{Command, LinkState};
+use packhorse_control::LinkState;
 use packhorse_serving::{Engine, RequestOutcome};
 
 use super::{
     replica::WorkerState,
     world::{PendingRequest, Simulation},
 };
-
-/// The time without a gateway.
-#[derive(Debug, Default)]
-pub(super) struct Outage {
-    /// The gateways that have died and are not back: faults overlap.
-    deaths: u32,
-    /// The replicas that served, with the states of their links.
-    served: Vec<(usize, LinkState)>,
-    /// The commands of admins, who repeat them until they are executed.
-    pub(super) commands: Vec<Command>,
-}
 
 impl Simulation<'_> {
     pub(super) fn gateway_dies(&mut self, now: Time) {

@@ -4,7 +4,7 @@ use std::{cmp::Reverse, collections::BinaryHeap, time::Duration};
 
 use packhorse_cluster::{Discipline, ModelIndex, PlannedReplica, Time};
 use packhorse_contention::{CompletedBatch, SharedDevice};
-use packhorse_control::LinkState;
+use packhorse_control::{Command, LinkState};
 use packhorse_serving::{BatchKey, Engine, EngineConfig, Event, ModelLimits, RequestKey};
 
 use super::{
@@ -12,7 +12,6 @@ use super::{
     event::SimEvent,
     keys::{model_key, replica_key},
     numbered_queue::NumberedQueue,
-    outage::Outage,
     replica::{SimulateError, SimulatedReplica, WorkerState, check_replica},
 };
 use crate::{
@@ -29,6 +28,17 @@ pub(super) struct PendingRequest {
     pub(super) model: usize,
     pub(super) arrived: Time,
     pub(super) ended: bool,
+}
+
+/// The time without a gateway.
+#[derive(Debug, Default)]
+pub(super) struct Outage {
+    /// The gateways that have died and are not back: faults overlap.
+    pub(super) deaths: u32,
+    /// The replicas that served, with the states of their links.
+    pub(super) served: Vec<(usize, LinkState)>,
+    /// The commands of admins, who repeat them until they are executed.
+    pub(super) commands: Vec<Command>,
 }
 
 /// The clients of a model.
