@@ -21,6 +21,7 @@ use crate::{
     queue::{Queue, QueuedRequest, Ticket},
     replica::WorkerTimes,
     replica_pool::ReplicaPool,
+    retry_budget::RetryBudget,
     turns::Turns,
 };
 
@@ -108,6 +109,7 @@ struct Model {
     queue: Queue,
     pool: ReplicaPool,
     wake: Option<Time>,
+    retries: RetryBudget,
     /// The time from which on an overload is marked again: before that the model counts as overloaded anyway.
     mark_overloaded_from: Time,
 }
@@ -285,6 +287,7 @@ impl Engine {
             return;
         }
         self.books.accepted += 1;
+        self.model_mut(request.model).retries.accept(now);
         let ticket = Ticket {
             rank: 0,
             arrival: self.next_arrival,

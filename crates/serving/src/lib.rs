@@ -19,6 +19,7 @@ mod queue;
 mod replica;
 mod replica_pool;
 mod request;
+mod retry_budget;
 mod speed_estimate;
 mod turns;
 

@@ -89,6 +89,12 @@ impl Engine {
         }
     }
 
+    /// Returns true, and counts a retry, if the model of a request that was computed in vain may have one more.
+    fn may_retry(&mut self, now: Time, waiting: &QueuedRequest) -> bool {
+        let model = self.models.get_mut(&waiting.request.model);
+        model.is_some_and(|model| model.retries.spend(now))
+    }
+
     /// Retries a request whose worker was lost with its batch: alone, for it may be the cause.
     pub(super) fn retry_alone(
         &mut self,
@@ -100,7 +106,11 @@ impl Engine {
             losses: waiting.losses + 1,
             ..waiting
         };
-        self.retry(now, waiting.alone(), otherwise);
+        if self.may_retry(now, &waiting) {
+            self.retry(now, waiting.alone(), otherwise);
+        } else {
+            self.finish(waiting.request.id, otherwise);
+        }
     }
 
     /// Retries a request on whose batch the model failed: once, alone, and on another replica.
@@ -111,7 +121,8 @@ impl Engine {
             others.any(|(_, other)| rows <= other.rows_limit())
         };
         let model = self.models.get(&waiting.request.model);
-        if waiting.failed_on.is_some() || !model.is_some_and(|model| able(&model.pool)) {
+        let able = model.is_some_and(|model| able(&model.pool));
+        if waiting.failed_on.is_some() || !able || !self.may_retry(now, &waiting) {
             self.finish(waiting.request.id, RequestOutcome::Failed);
             return;
         }

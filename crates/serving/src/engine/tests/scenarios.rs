@@ -666,6 +666,27 @@ fn a_request_that_kills_its_workers_is_lost_after_the_last_attempt() {
 }
 
 #[test]
+fn a_model_that_fails_on_everything_is_tried_again_for_a_fifth_of_its_requests() {
+    let mut scenario = Scenario::new(&[FLAT, FLAT]);
+    let (mut batch, mut retried) = (0, 0);
+    for request in 0..200 {
+        scenario.arrive(0, 900);
+        let retry = scenario.failed(0, batch, BatchError::ModelFailed);
+        batch += 1;
+        let end = if retry.iter().any(|line| line.starts_with("batch")) {
+            retried += 1;
+            batch += 1;
+            scenario.failed(0, batch - 1, BatchError::ModelFailed)
+        } else {
+            retry
+        };
+        assert!(end.contains(&format!("{request}: Failed")), "{end:?}");
+    }
+    // And a hundred in any ten seconds.
+    assert_eq!(retried, 100 + 200 / 5);
+}
+
+#[test]
 fn the_last_worker_dies_and_its_requests_wait_for_the_next_until_their_deadline() {
     let mut scenario = Scenario::new(&[FLAT]);
     scenario.arrive(0, 100);
