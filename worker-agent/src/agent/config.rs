@@ -2,7 +2,7 @@
 
 use std::{
     fs, io,
-    net::IpAddr,
+    net::{IpAddr, ToSocketAddrs as _},
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -100,12 +100,14 @@ pub(super) struct Options {
     #[command(flatten)]
     pub(super) pipeline: PipelineOptions,
 
-    /// IP address on which workers listen for the gateway; an address that other machines can reach requires --link-secret-file
+    /// IP address of this machine, or a name of it, on which workers listen for the gateway; an address that other machines can reach
+    /// requires --link-secret-file
     #[arg(
         long,
         env = "PACKHORSE_LISTEN_ADDRESS",
-        value_name = "IP",
-        default_value = "127.0.0.1"
+        value_name = "ADDRESS",
+        default_value = "127.0.0.1",
+        value_parser = resolve
     )]
     pub(super) listen_address: IpAddr,
 
@@ -348,6 +350,18 @@ fn read_profiles(path: &Path) -> Result<ProfileTable, ConfigError> {
     })
 }
 
+/// Returns an IP address, or the first one that a name has now.
+fn resolve(text: &str) -> Result<IpAddr, String> {
+    if let Ok(address) = text.parse() {
+        return Ok(address);
+    }
+    let found = (text, 0).to_socket_addrs();
+    let found =
+        found.map_err(|e| format!("it is no IP address, and no name that can be resolved: {e}"))?;
+    let first = found.map(|address| address.ip()).next();
+    first.ok_or_else(|| "the name has no address".to_owned())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -405,5 +419,12 @@ mod tests {
             error.to_string(),
             "--gateway: ftp://host/ is not an http:// or https:// URL"
         );
+    }
+
+    #[test]
+    fn a_name_of_the_machine_is_resolved() {
+        assert_eq!(resolve("10.0.0.7"), Ok("10.0.0.7".parse().unwrap()));
+        assert!(resolve("localhost").unwrap().is_loopback());
+        assert!(resolve("no name").is_err());
     }
 }

@@ -434,10 +434,10 @@ fn a_measurement_out_of_time_keeps_what_it_has() {
 
 #[test]
 fn the_agent_does_not_need_libtorch() {
+    // As in the table of names of the dynamic linker; the agent also knows where the file is.
+    const NEEDED: &[u8] = b"\0libtorch_cpu.so\0";
     let needs_libtorch = |binary: &str| {
         let bytes = fs::read(binary).unwrap();
-        // As in the table of names of the dynamic linker; the agent also knows where the file is.
-        const NEEDED: &[u8] = b"\0libtorch_cpu.so\0";
         bytes.windows(NEEDED.len()).any(|window| window == NEEDED)
     };
     assert!(needs_libtorch(env!("CARGO_BIN_EXE_packhorse-worker")));
