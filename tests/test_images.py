@@ -11,6 +11,7 @@ import pytest
 from cluster import wait_until
 from http_admin import Admin, request
 from images import ROOT, Images, Unavailable, free_port
+from urllib3.exceptions import HTTPError
 
 VERSION = "0.1.0"
 GATEWAY = f"localhost/packhorse-gateway:{VERSION}"
@@ -45,6 +46,9 @@ class Compose:
         self.images = images
         shutil.copytree(ROOT / "docker", folder / "docker", ignore=shutil.ignore_patterns("secrets"))
         self.file = folder / "docker/compose.yaml"
+        # The development build of the worker is linked with libtorch, which the image has not.
+        state, libtorch = "      - simulated:/var/lib/packhorse-agent\n", ROOT / ".venv"
+        self.file.write_text(self.file.read_text().replace(state, f"{state}      - {libtorch}:{libtorch}:ro\n"))
         images.run("sh", str(folder / "docker/make-secrets.sh"))
         self.token = (folder / "docker/secrets/admin-token").read_text()
         port, admin_port = free_port(), free_port()
@@ -71,14 +75,14 @@ class Compose:
     def is_ready(self) -> bool:
         try:
             return request(self.inference, "GET", "/v2/health/ready").status == 200
-        except OSError:
+        except HTTPError:
             return False
 
     def answers(self) -> bool:
         x = {"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [1, 2, 3, 4]}
         try:
             answer = request(self.inference, "POST", "/v2/models/m/infer", json.dumps({"inputs": [x]}).encode())
-        except OSError:
+        except HTTPError:
             return False
         return answer.status == 200
 
