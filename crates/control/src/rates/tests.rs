@@ -332,15 +332,21 @@ proptest! {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(16))]
+    #![proptest_config(ProptestConfig::with_cases(8))]
 
+    /// One run in 300 takes chance for a change and keeps less of the hour, so that its interval is wider: the widths are compared by their median.
     #[test]
-    fn the_length_of_periods_does_not_matter_while_nothing_changes(seed in any::<u64>(), rate in 1.0..100.0) {
-        let (expected, width) = after_an_hour(seed, rate, &[1]);
+    fn the_length_of_periods_does_not_matter_while_nothing_changes(seeds: [u64; 9], rate in 1.0..100.0) {
         for periods in [&[5_u64][..], &[60], &[1, 60, 7, 13]] {
-            let (measured, other_width) = after_an_hour(seed, rate, periods);
-            prop_assert!((measured - expected).abs() < width, "{measured} {expected} {periods:?}");
-            prop_assert!((0.5..2.0).contains(&(other_width / width)), "{other_width} {width} {periods:?}");
+            let mut ratios = Vec::new();
+            for seed in seeds {
+                let (expected, width) = after_an_hour(seed, rate, &[1]);
+                let (measured, other_width) = after_an_hour(seed, rate, periods);
+                prop_assert!((measured - expected).abs() < width, "{measured} {expected} {periods:?} {seed}");
+                ratios.push(other_width / width);
+            }
+            ratios.sort_by(f64::total_cmp);
+            prop_assert!((0.75..1.33).contains(&ratios[ratios.len() / 2]), "{ratios:?} {periods:?}");
         }
     }
 }
