@@ -16,7 +16,7 @@ use packhorse_cluster::{Discipline, Time};
 use packhorse_contention::ServiceTimes;
 use packhorse_serving::{
     Action, BatchKey, DeviceKey, Engine, EngineConfig, Event, ModelKey, ModelLimits, ReplicaKey,
-    ReplicaParameters, Request, RequestKey, ShapeClass,
+    ReplicaParameters, Request, RequestKey, ShapeClass, TenantKey,
 };
 
 const MODEL: ModelKey = ModelKey(0);
@@ -109,6 +109,7 @@ impl Run {
                 let request = Request {
                     id: RequestKey(self.requests),
                     model: MODEL,
+                    tenant: TenantKey(0),
                     rows: 1,
                     bytes: 1,
                     class: ShapeClass(0),

@@ -1,6 +1,7 @@
 //! The engine: owns all requests between arrival and end.
 
 mod batches;
+mod fairness;
 mod health;
 mod replicas;
 mod turns;
@@ -15,13 +16,14 @@ use rustc_hash::FxHashMap;
 
 use crate::{
     Action, BatchKey, Books, EngineConfig, Event, ModelKey, ModelLimits, Refusal, ReplicaKey,
-    Request, RequestKey, RequestOutcome,
+    Request, RequestKey, RequestOutcome, TenantKey,
     discipline::{Decision, Discipline, ModelView, configured_discipline},
     overloaded_models::OverloadedModels,
     queue::{Queue, QueuedRequest, Ticket},
     replica::WorkerTimes,
     replica_pool::ReplicaPool,
     retry_budget::RetryBudget,
+    tenant_shares::TenantShares,
     turns::Turns,
 };
 
@@ -67,6 +69,7 @@ const ENDANGERED_PART: f64 = 8.0;
 /// let request = Request {
 ///     id: RequestKey(7),
 ///     model,
+///     tenant: TenantKey(0),
 ///     rows: 1,
 ///     bytes: 1000,
 ///     class: ShapeClass(0),
@@ -110,11 +113,17 @@ struct Model {
     pool: ReplicaPool,
     wake: Option<Time>,
     retries: RetryBudget,
+    shares: TenantShares,
     /// The time from which on an overload is marked again: before that the model counts as overloaded anyway.
     mark_overloaded_from: Time,
 }
 
 impl Model {
+    /// Returns true if a request of the model was refused or dropped a short while ago, or those that wait were endangered.
+    fn is_overloaded(&self, now: Time) -> bool {
+        now < self.mark_overloaded_from
+    }
+
     /// Returns true if the requests that wait, behind a batch that a replica has just got, may be late: if the model's replicas
     /// need a good part of the time that the first of them has left to work them off, see [`ENDANGERED_PART`]. However many wait,
     /// they are in no danger while there is time for all.
@@ -221,7 +230,7 @@ impl Engine {
         let keys: Vec<ModelKey> = self.models.keys().copied().collect();
         for key in keys {
             for waiting in mem::take(&mut self.model_mut(key).queue).iter() {
-                self.insert_into_queue(*waiting);
+                self.insert_into_queue(now, *waiting);
             }
             self.schedule_decision(now, key);
         }
@@ -266,6 +275,17 @@ impl Engine {
         self.models.get(&model).map_or(0, |model| model.queue.len())
     }
 
+    /// Returns true if requests of a tenant stand before those of others: the model is overloaded, and computed less for it than for another
+    /// one.
+    pub fn stands_before_others(&self, now: Time, model: ModelKey, tenant: TenantKey) -> bool {
+        let model = self.models.get(&model);
+        model.is_some_and(|model| {
+            model.is_overloaded(now)
+                && model.shares.is_shared()
+                && !model.shares.has_fair_share(tenant)
+        })
+    }
+
     /// Returns a replica's observed compute time divided by its profile's, or `None` if there is no such replica.
     pub fn slowdown(&self, now: Time, replica: ReplicaKey) -> Option<f64> {
         let model = self.models.get(self.replicas.get(&replica)?)?;
@@ -279,8 +299,17 @@ impl Engine {
             "{:?} is in use",
             request.id
         );
-        if let Err(refusal) = self.admit(now, &request) {
-            if refusal == Refusal::CannotMeetDeadline {
+        let rank = self.rank(now, &request);
+        let mut admitted = self.admit(now, &request, rank);
+        if matches!(admitted, Err(Refusal::QueueFull { .. })) && self.make_room(now, &request, rank)
+        {
+            admitted = self.admit(now, &request, rank);
+        }
+        if let Err(refusal) = admitted {
+            if matches!(
+                refusal,
+                Refusal::CannotMeetDeadline | Refusal::QueueFull { .. }
+            ) {
                 self.mark_overloaded(now, request.model);
             }
             self.finish(request.id, RequestOutcome::Refused(refusal));
@@ -306,7 +335,7 @@ impl Engine {
         );
     }
 
-    fn admit(&self, now: Time, request: &Request) -> Result<(), Refusal> {
+    fn admit(&self, now: Time, request: &Request, rank: u64) -> Result<(), Refusal> {
         let (model, limits) = self
             .models
             .get(&request.model)
@@ -320,19 +349,25 @@ impl Engine {
                 limit: limits.queue_limit,
             });
         }
-        let view = ModelView {
+        let view = self.view(now, model, &model.queue);
+        self.discipline
+            .admit(view.expect("it has limits"), request, rank)
+    }
+
+    /// Returns a model with this queue as its discipline sees it; `None` if the model was removed.
+    fn view<'a>(&'a self, now: Time, model: &'a Model, queue: &'a Queue) -> Option<ModelView<'a>> {
+        Some(ModelView {
             now,
-            limits,
-            queue: &model.queue,
+            limits: model.limits.as_ref()?,
+            queue,
             pool: &model.pool,
             overloaded: &self.overloaded,
-        };
-        self.discipline.admit(view, request)
+        })
     }
 
     fn enqueue(&mut self, now: Time, waiting: QueuedRequest) {
         let model = waiting.request.model;
-        self.insert_into_queue(waiting);
+        self.insert_into_queue(now, waiting);
         self.books.queued += 1;
         self.schedule_decision(now, model);
         if self.models[&model].queue.len() == 1 {
@@ -340,10 +375,10 @@ impl Engine {
         }
     }
 
-    /// Puts a request into its queue, at the discipline's rank.
-    fn insert_into_queue(&mut self, waiting: QueuedRequest) {
+    /// Puts a request into its queue, at its rank.
+    fn insert_into_queue(&mut self, now: Time, waiting: QueuedRequest) {
         let ticket = Ticket {
-            rank: self.discipline.rank(&waiting.request),
+            rank: self.rank(now, &waiting.request),
             ..waiting.ticket
         };
         let key = waiting.request.model;
@@ -380,14 +415,8 @@ impl Engine {
     /// Carries out one decision of the discipline for a model. Returns false if it was to wait.
     fn decide_for(&mut self, now: Time, key: ModelKey) -> bool {
         let model = &self.models[&key];
-        let decision = match &model.limits {
-            Some(limits) => self.discipline.decide(ModelView {
-                now,
-                limits,
-                queue: &model.queue,
-                pool: &model.pool,
-                overloaded: &self.overloaded,
-            }),
+        let decision = match self.view(now, model, &model.queue) {
+            Some(view) => self.discipline.decide(view),
             None => Decision::Wait(None),
         };
         match decision {

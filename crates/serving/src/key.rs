@@ -25,6 +25,10 @@ key!(
     RequestKey(u64)
 );
 key!(
+    /// A tenant's number, chosen by the driver. Tenants share an overloaded model.
+    TenantKey(u32)
+);
+key!(
     /// A batch's number, chosen by the engine and never used twice.
     BatchKey(u64)
 );

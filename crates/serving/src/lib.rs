@@ -21,13 +21,14 @@ mod replica_pool;
 mod request;
 mod retry_budget;
 mod speed_estimate;
+mod tenant_shares;
 mod turns;
 
 pub use books::Books;
 pub use config::{DeadlineOptions, EngineConfig};
 pub use engine::Engine;
 pub use event::{Action, BatchError, Event};
-pub use key::{BatchKey, DeviceKey, ModelKey, ReplicaKey, RequestKey, ShapeClass};
+pub use key::{BatchKey, DeviceKey, ModelKey, ReplicaKey, RequestKey, ShapeClass, TenantKey};
 pub use outcome::{Refusal, RequestOutcome};
 pub use parameters::{ModelLimits, ReplicaParameters};
 pub use request::Request;

@@ -285,12 +285,13 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::{ModelKey, RequestKey};
+    use crate::{ModelKey, RequestKey, TenantKey};
 
     fn waiting(class: u64, rank: u64, arrival: u64) -> QueuedRequest {
         let request = Request {
             id: RequestKey(arrival),
             model: ModelKey(0),
+            tenant: TenantKey(0),
             rows: 1,
             bytes: 1,
             class: ShapeClass(class),

@@ -2,7 +2,7 @@
 
 use packhorse_cluster::Time;
 
-use crate::{ModelKey, RequestKey, ShapeClass};
+use crate::{ModelKey, RequestKey, ShapeClass, TenantKey};
 
 /// A request as it arrives. The driver has checked it against its model's signature.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -11,6 +11,8 @@ pub struct Request {
     pub id: RequestKey,
     /// The model that shall answer it.
     pub model: ModelKey,
+    /// The tenant that sends it.
+    pub tenant: TenantKey,
     /// The rows that it adds to a batch, at least 1.
     pub rows: u32,
     /// The bytes that its inputs add to a batch, padding included.

@@ -10,7 +10,7 @@ use std::{
 };
 
 use packhorse_cluster::{ModelId, ModelName, ModelSpec, ModelVersion, Time};
-use packhorse_serving::{ModelKey, Refusal};
+use packhorse_serving::{ModelKey, Refusal, TenantKey};
 
 use super::{load::ModelLoad, version_route::VersionRoute};
 use crate::{memory::ModelMemory, telemetry::ModelTelemetry};
@@ -60,11 +60,11 @@ impl ServedModel {
         self.readiness.ready.load(Relaxed)
     }
 
-    /// Returns the reason why the engine would refuse any request now, as far as that is known without the request.
-    pub(crate) fn refusal(&self) -> Option<Refusal> {
+    /// Returns the reason why the engine would refuse any request of a tenant now, as far as that is known without the request.
+    pub(crate) fn refusal(&self, tenant: TenantKey) -> Option<Refusal> {
         if !self.is_ready() {
             Some(Refusal::NoReplica)
-        } else if self.load.queued() >= self.queue_limit {
+        } else if self.load.queued() >= self.queue_limit && self.load.stands_behind(tenant) {
             Some(Refusal::QueueFull {
                 limit: self.queue_limit,
             })
@@ -73,9 +73,12 @@ impl ServedModel {
         }
     }
 
-    /// Returns true if the queue is so long that a request that arrived at `arrived` would wait for longer than the model's SLO, and
+    /// Returns true if the queue is so long that a tenant's request that arrived at `arrived` would wait for longer than the model's SLO, and
     /// for longer than any recent request was ready to.
-    pub(crate) fn is_hopeless(&self, now: Time, arrived: Time) -> bool {
+    pub(crate) fn is_hopeless(&self, now: Time, arrived: Time, tenant: TenantKey) -> bool {
+        if !self.load.stands_behind(tenant) {
+            return false;
+        }
         let allowed = self.spec.slo.max(self.load.patience(now));
         self.load
             .expected_wait(now)

@@ -4,12 +4,13 @@ use std::{
     collections::VecDeque,
     sync::{
         Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicUsize, Ordering::Relaxed},
+        atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
     },
     time::Duration,
 };
 
 use packhorse_cluster::Time;
+use packhorse_serving::TenantKey;
 
 /// The window over which the drain rate of a queue is measured.
 const WINDOW: Duration = Duration::from_secs(2);
@@ -22,6 +23,8 @@ const SLOT: Duration = Duration::from_millis(50);
 #[derive(Debug, Default)]
 pub(crate) struct ModelLoad {
     queued: AtomicUsize,
+    /// One bit for each tenant, or a few: set if its requests stood behind those of others, or it was alone.
+    behind: AtomicU64,
     patience: Mutex<Patience>,
     drain: Mutex<DrainRate>,
 }
@@ -38,6 +41,21 @@ impl ModelLoad {
         if (before == 0) != (requests == 0) {
             lock(&self.drain).set_backlog(now, requests > 0);
         }
+    }
+
+    /// Notes if the requests of a tenant stand behind those of others, or it is alone.
+    pub(super) fn set_stands_behind(&self, tenant: TenantKey, stands_behind: bool) {
+        let bit = bit(tenant);
+        if stands_behind {
+            self.behind.fetch_or(bit, Relaxed);
+        } else {
+            self.behind.fetch_and(!bit, Relaxed);
+        }
+    }
+
+    /// Returns true if the tenant's last request stood behind those of others, or it was alone: the queue as it is holds for it.
+    pub(crate) fn stands_behind(&self, tenant: TenantKey) -> bool {
+        self.behind.load(Relaxed) & bit(tenant) != 0
     }
 
     /// Records requests that were answered.
@@ -63,6 +81,10 @@ impl ModelLoad {
             .ok()
             .or(Some(Duration::MAX))
     }
+}
+
+fn bit(tenant: TenantKey) -> u64 {
+    1 << (tenant.0 % u64::BITS)
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

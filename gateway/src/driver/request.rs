@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use packhorse_cluster::Time;
 use packhorse_protocol::Tensor;
-use packhorse_serving::{RequestKey, RequestOutcome};
+use packhorse_serving::{RequestKey, RequestOutcome, TenantKey};
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 use super::{batch::OutputRows, batch_failure::BatchFailure, catalog::ServedModel};
@@ -15,6 +15,8 @@ use crate::telemetry::RequestCourse;
 pub(crate) struct Submission {
     /// The model that shall answer it.
     pub(crate) model: Arc<ServedModel>,
+    /// The tenant that sends it.
+    pub(crate) tenant: TenantKey,
     /// The inputs in the model's order, each checked against its signature.
     pub(crate) inputs: Vec<Tensor>,
     /// The rows that it adds to a batch.

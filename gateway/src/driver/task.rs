@@ -353,6 +353,7 @@ impl Driver {
             return;
         }
         let model = Arc::clone(&submission.model);
+        let tenant = submission.tenant;
         let inbox = now.saturating_since(submitted);
         model.telemetry.record_inbox(inbox);
         let membership = self
@@ -361,6 +362,7 @@ impl Driver {
         let request = Request {
             id: key,
             model: model.key,
+            tenant,
             rows: submission.rows,
             bytes: padded_bytes(&model.spec.program, &submission.inputs),
             class: membership.class,
@@ -381,6 +383,8 @@ impl Driver {
         };
         self.requests.insert(key, pending);
         self.handle_event(now, Event::RequestArrived(request));
+        let stands_before = self.engine.stands_before_others(now, model.key, tenant);
+        model.load.set_stands_behind(tenant, !stands_before);
         self.update_queue_length(now, &model);
     }
 

@@ -15,6 +15,7 @@ use governor::{
     clock::{Clock as _, DefaultClock},
 };
 use packhorse_api::{KeyView, Scope};
+use packhorse_serving::TenantKey;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use wildmatch::WildMatch;
 
@@ -43,6 +44,8 @@ pub(super) struct Key {
 /// The limits of a key, and how much of them is used.
 #[derive(Debug)]
 pub(super) struct KeyLimits {
+    /// The key's tenant: its requests share a model with those of other keys.
+    tenant: TenantKey,
     rate: Option<DefaultDirectRateLimiter>,
     in_flight: Option<Arc<Semaphore>>,
     /// The Unix time of the last use in milliseconds; 0 for never.
@@ -85,6 +88,11 @@ pub struct KeyUse {
 }
 
 impl KeyUse {
+    /// Returns the tenant that the request counts for.
+    pub(crate) fn tenant(&self) -> TenantKey {
+        self.limits.tenant
+    }
+
     /// Ends the use: the request was answered with this status after this time.
     pub(crate) fn end(self, status: StatusCode, after: Duration) {
         self.limits.count(status, after);
@@ -121,8 +129,8 @@ pub enum KeyRefusal {
 }
 
 impl Key {
-    pub(super) fn new(record: KeyRecord) -> Self {
-        let limits = Arc::new(KeyLimits::new(&record.view));
+    pub(super) fn new(record: KeyRecord, tenant: TenantKey) -> Self {
+        let limits = Arc::new(KeyLimits::new(&record.view, tenant));
         Self::with_limits(record, limits)
     }
 
@@ -238,7 +246,7 @@ impl KeyLimits {
         }
     }
 
-    fn new(view: &KeyView) -> Self {
+    fn new(view: &KeyView, tenant: TenantKey) -> Self {
         let rate = view.rate_rps.and_then(|rate| {
             let quota = Quota::with_period(Duration::try_from_secs_f64(1.0 / rate).ok()?)?;
             let burst = NonZeroU32::new(rate.ceil() as u32).unwrap_or(NonZeroU32::MIN);
@@ -246,6 +254,7 @@ impl KeyLimits {
         });
         let used = view.last_used_at_ms.unwrap_or(0);
         Self {
+            tenant,
             rate,
             in_flight: view.max_in_flight.map(|limit| {
                 let permits = usize::try_from(limit).unwrap_or(usize::MAX);

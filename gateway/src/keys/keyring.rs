@@ -2,11 +2,15 @@
 
 use std::{
     collections::BTreeMap,
-    sync::{Arc, PoisonError, RwLock, atomic::Ordering::Relaxed},
+    sync::{
+        Arc, PoisonError, RwLock,
+        atomic::{AtomicU32, Ordering::Relaxed},
+    },
     time::Duration,
 };
 
 use packhorse_api::{AuditActor, CreatedKey, KeyRequest, KeyRotation, KeyView, Scope};
+use packhorse_serving::TenantKey;
 use serde_json::json;
 
 use super::{
@@ -36,6 +40,8 @@ const WRITE_USES_EVERY: Duration = Duration::from_mins(1);
 #[derive(Clone, Debug)]
 pub struct Keyring {
     keys: Arc<RwLock<BTreeMap<String, Arc<Key>>>>,
+    /// The tenants so far. Number 0 is that of requests without a key.
+    tenants: Arc<AtomicU32>,
     store: Store,
 }
 
@@ -92,12 +98,15 @@ impl Keyring {
     /// # Errors
     /// If the database fails.
     pub async fn open(store: Store) -> Result<Self, StoreError> {
-        let records = store.keys().await?.into_iter();
-        let keys = records.map(|record| (record.view.id.clone(), Arc::new(Key::new(record))));
+        let records = store.keys().await?;
         let keyring = Self {
-            keys: Arc::new(RwLock::new(keys.collect())),
+            keys: Arc::default(),
+            tenants: Arc::default(),
             store,
         };
+        for record in records {
+            keyring.insert(record);
+        }
         let writer = keyring.clone();
         tokio::spawn(async move {
             let mut ticks = tokio::time::interval(WRITE_USES_EVERY);
@@ -169,8 +178,7 @@ impl Keyring {
         }));
         // Two keys of the same identity are refused by the store.
         self.store.acting(act).insert_key(&record).await?;
-        let new = Arc::new(Key::new(record));
-        self.with(|keys| keys.insert(view.id.clone(), new));
+        self.insert(record);
         Ok(CreatedKey { key, view })
     }
 
@@ -260,6 +268,13 @@ impl Keyring {
         }
         key.limits.last_used_ms.store(now, Relaxed);
         Some(KeyOwner::of(&key))
+    }
+
+    fn insert(&self, record: KeyRecord) {
+        let tenant = TenantKey(self.tenants.fetch_add(1, Relaxed).wrapping_add(1));
+        let id = record.view.id.clone();
+        let key = Arc::new(Key::new(record, tenant));
+        self.with(|keys| keys.insert(id, key));
     }
 
     fn authenticate(&self, text: &str) -> Option<Arc<Key>> {

@@ -7,7 +7,7 @@ use packhorse_control::{LinkState, RequestCounts, ServeChange, Target};
 use packhorse_links::{Connect, Effect, LinkChange, Links};
 use packhorse_serving::{
     Action, BatchError, BatchKey, Engine, EngineConfig, Event, ModelKey, ModelLimits, ReplicaKey,
-    Request, RequestKey, RequestOutcome, ShapeClass,
+    Request, RequestKey, RequestOutcome, ShapeClass, TenantKey,
 };
 
 /// The number of a connection to a worker; never used twice.
@@ -203,6 +203,7 @@ impl DataPlane {
         let request = Request {
             id,
             model: *key,
+            tenant: TenantKey(0),
             rows,
             bytes: u64::from(rows) * 16,
             class: ShapeClass(0),

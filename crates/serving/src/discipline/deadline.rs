@@ -98,7 +98,7 @@ impl Discipline for Deadline {
     /// Refuses a request that cannot be answered in time under the best conditions: not even if it were dispatched next, or if
     /// every replica worked at its best rate on the requests before it. A request that is admitted and turns out too late is
     /// dropped later.
-    fn admit(&self, view: ModelView<'_>, request: &Request) -> Result<(), Refusal> {
+    fn admit(&self, view: ModelView<'_>, request: &Request, rank: u64) -> Result<(), Refusal> {
         let in_time = |replica: &Replica| {
             request.rows <= rows_limit(view, replica)
                 && (!self.options.drop
@@ -106,7 +106,7 @@ impl Discipline for Deadline {
         };
         let can_be_in_time = view.pool.soonest().any(|(_, replica)| in_time(replica));
         if can_be_in_time
-            && !(self.options.drop && self.exceeds_capacity_before_deadline(view, request))
+            && !(self.options.drop && exceeds_capacity_before_deadline(view, request, rank))
         {
             Ok(())
         } else {
@@ -175,6 +175,12 @@ impl Deadline {
                 return Decision::Expire(leader.ticket);
             }
         }
+        if look_ahead
+            && !batch.full
+            && let Some(hopeless) = hopeless_behind(view, key, replica, first, batch)
+        {
+            return Decision::Expire(hopeless);
+        }
         if self.options.holding && !batch.full {
             let until = hold_until(view, replica, first, batch);
             if until > view.now {
@@ -208,40 +214,39 @@ impl Deadline {
             },
         )
     }
+}
 
-    /// Returns true if more rows stand before the request than can be computed before its deadline. Counts no further than the
-    /// answer needs.
-    fn exceeds_capacity_before_deadline(&self, view: ModelView<'_>, request: &Request) -> bool {
-        if view.queue.rows() == 0 {
-            return false;
-        }
-        let capacity = capacity_before_deadline(view, request);
-        if capacity >= view.queue.rows() {
-            return false;
-        }
-        let rank = self.rank(request);
-        let (mut all, peer) = (view.queue.iter(), |waiting: &QueuedRequest| {
-            waiting.ticket.rank <= rank
-                && effective_priority(&waiting.request) == effective_priority(request)
-        });
-        if all.next().is_some_and(peer) && all.next_back().is_none_or(peer) {
-            return view.queue.rows() > capacity;
-        }
-        // One batch in `FAIRNESS_INTERVAL` may serve its priority, whatever else waits.
-        let (mut rows, mut equals) = (0, 0_u64);
-        let mut before = view
-            .queue
-            .iter()
-            .take_while(|waiting| waiting.ticket.rank <= rank);
-        before.any(|waiting| {
-            let more = u64::from(waiting.request.rows);
-            rows += more;
-            if effective_priority(&waiting.request) >= effective_priority(request) {
-                equals += more;
-            }
-            rows > capacity && equals.saturating_mul(FAIRNESS_INTERVAL) >= capacity
-        })
+/// Returns true if more rows stand before a request of this rank than can be computed before its deadline. Counts no further than the
+/// answer needs.
+fn exceeds_capacity_before_deadline(view: ModelView<'_>, request: &Request, rank: u64) -> bool {
+    if view.queue.rows() == 0 {
+        return false;
     }
+    let capacity = capacity_before_deadline(view, request);
+    if capacity >= view.queue.rows() {
+        return false;
+    }
+    let (mut all, peer) = (view.queue.iter(), |waiting: &QueuedRequest| {
+        waiting.ticket.rank <= rank
+            && effective_priority(&waiting.request) == effective_priority(request)
+    });
+    if all.next().is_some_and(peer) && all.next_back().is_none_or(peer) {
+        return view.queue.rows() > capacity;
+    }
+    // One batch in `FAIRNESS_INTERVAL` may serve its priority, whatever else waits.
+    let (mut rows, mut equals) = (0, 0_u64);
+    let mut before = view
+        .queue
+        .iter()
+        .take_while(|waiting| waiting.ticket.rank <= rank);
+    before.any(|waiting| {
+        let more = u64::from(waiting.request.rows);
+        rows += more;
+        if effective_priority(&waiting.request) >= effective_priority(request) {
+            equals += more;
+        }
+        rows > capacity && equals.saturating_mul(FAIRNESS_INTERVAL) >= capacity
+    })
 }
 
 /// Returns the effective priority; 1 is the highest.
@@ -379,6 +384,27 @@ fn in_time_elsewhere(view: ModelView<'_>, key: ReplicaKey, rows: u32, due: Time)
     others.any(|(_, replica)| finish(view, replica, rows).is_some_and(|finish| finish <= due))
 }
 
+/// Returns the first request behind a batch if it is due before those of the batch, and late if the batch goes first: one of a lower
+/// priority, or of a tenant that has its fair share. It would keep the batch small, and every one after it.
+fn hopeless_behind(
+    view: ModelView<'_>,
+    key: ReplicaKey,
+    replica: &Replica,
+    first: &QueuedRequest,
+    batch: CandidateBatch,
+) -> Option<Ticket> {
+    let mut class = view
+        .queue
+        .requests_in_class(first.request.class, first.ticket);
+    let next = class.nth(batch.requests)?;
+    let Request { rows, deadline, .. } = next.request;
+    let behind = replica.forecast(view.now).finish_behind(batch.rows, rows);
+    let is_hopeless = deadline < first.request.deadline
+        && behind > deadline
+        && !in_time_elsewhere(view, key, rows, deadline);
+    is_hopeless.then_some(next.ticket)
+}
+
 /// A possible batch that starts at some request in the queue.
 #[derive(Clone, Copy)]
 struct Window<'a> {
@@ -415,7 +441,11 @@ fn best_window<'a>(
     let forecast = replica.forecast(view.now);
     let limit = view.batch_limit(replica, leader);
     let class = leader.request.class;
-    let shift = PRIORITY_STEP * effective_priority(&leader.request);
+    // The time by which the leader's rank, and that of its equals, lies behind its deadline.
+    let shift = leader
+        .ticket
+        .rank
+        .saturating_sub(leader.request.deadline.as_nanos());
     let waiting = view
         .queue
         .count_in_class(class, leader.ticket, limit as usize);
@@ -426,7 +456,7 @@ fn best_window<'a>(
         }
         let finish = forecast.finish(rows);
         let from = leader.ticket.max(Ticket {
-            rank: (finish + shift).as_nanos(),
+            rank: finish.as_nanos().saturating_add(shift),
             arrival: 0,
         });
         let starts = view.queue.requests_in_class(class, from);

@@ -54,7 +54,7 @@ impl Discipline for Deferred {
         request.deadline.as_nanos()
     }
 
-    fn admit(&self, view: ModelView<'_>, request: &Request) -> Result<(), Refusal> {
+    fn admit(&self, view: ModelView<'_>, request: &Request, _: u64) -> Result<(), Refusal> {
         let takes = |(_, replica): (ReplicaKey, &Replica)| takes(view, replica, request.rows);
         if view.pool.serving().any(takes) {
             Ok(())
@@ -185,7 +185,7 @@ mod tests {
     use super::*;
     use crate::{
         Action, BatchKey, Engine, EngineConfig, Event, ModelKey, ModelLimits, ReplicaParameters,
-        RequestKey, RequestOutcome, ShapeClass,
+        RequestKey, RequestOutcome, ShapeClass, TenantKey,
     };
 
     const MODEL: ModelKey = ModelKey(0);
@@ -282,6 +282,7 @@ mod tests {
             let request = Request {
                 id: RequestKey(self.requests),
                 model: MODEL,
+                tenant: TenantKey(0),
                 rows: 1,
                 bytes: 1,
                 class: ShapeClass(0),

@@ -32,7 +32,7 @@ impl Discipline for FixedWait {
         0
     }
 
-    fn admit(&self, view: ModelView<'_>, request: &Request) -> Result<(), Refusal> {
+    fn admit(&self, view: ModelView<'_>, request: &Request, _: u64) -> Result<(), Refusal> {
         match next_in_turn(view, request.rows, None) {
             Some(_) => Ok(()),
             None => Err(Refusal::CannotMeetDeadline),

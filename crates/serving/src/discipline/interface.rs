@@ -17,8 +17,8 @@ pub(crate) trait Discipline: Debug + Send {
     /// Returns the rank of a request in its queue: the smallest rank is first, equal ranks are ordered by arrival.
     fn rank(&self, request: &Request) -> u64;
 
-    /// Decides if a request may wait. The queue has room for it, and a replica of its model is serving.
-    fn admit(&self, view: ModelView<'_>, request: &Request) -> Result<(), Refusal>;
+    /// Decides if a request may wait at a rank: its own, or a later one. The queue has room for it, and a replica of its model is serving.
+    fn admit(&self, view: ModelView<'_>, request: &Request, rank: u64) -> Result<(), Refusal>;
 
     /// Decides the next step. The engine calls it again after every decision except to wait, and after every event that concerns
     /// the model.

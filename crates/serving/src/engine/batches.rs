@@ -35,6 +35,10 @@ impl Engine {
             })
             .collect();
         let rows = requests.iter().map(|waiting| waiting.request.rows).sum();
+        let by_tenant = requests
+            .iter()
+            .map(|waiting| (waiting.request.tenant, waiting.request.rows));
+        model.shares.add(now, by_tenant);
         let replica = model
             .pool
             .get(replica_key)

@@ -3,8 +3,9 @@ use std::time::Duration;
 use packhorse_contention::ServiceTimes;
 
 use super::*;
-use crate::{BatchError, DeadlineOptions, DeviceKey, ReplicaParameters, ShapeClass};
+use crate::{BatchError, DeadlineOptions, DeviceKey, ReplicaParameters, ShapeClass, TenantKey};
 
+mod fairness;
 mod properties;
 mod scenarios;
 mod turns;

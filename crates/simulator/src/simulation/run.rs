@@ -5,7 +5,9 @@ use std::{cmp::Reverse, time::Duration};
 use packhorse_cluster::{Discipline, ModelIndex, Time};
 use packhorse_contention::QueuedBatch;
 use packhorse_control::LinkState;
-use packhorse_serving::{Action, BatchKey, Event, Request, RequestKey, RequestOutcome, ShapeClass};
+use packhorse_serving::{
+    Action, BatchKey, Event, Request, RequestKey, RequestOutcome, ShapeClass, TenantKey,
+};
 
 use super::{
     control::Control,
@@ -109,6 +111,7 @@ impl Simulation<'_> {
         let request = Request {
             id: RequestKey(number),
             model: model_key(pending.model),
+            tenant: TenantKey(0),
             rows: 1,
             bytes: model.payload.as_u64(),
             class: ShapeClass(0),

@@ -2,10 +2,11 @@
 
 use axum::{
     extract::{RawPathParams, Request, State, rejection::RawPathParamsRejection},
-    http::StatusCode,
+    http::{Extensions, StatusCode},
     middleware::Next,
     response::{IntoResponse as _, Response},
 };
+use packhorse_serving::TenantKey;
 
 use super::{body::IncomingBody, error::InferenceError, state::Inference};
 use crate::{api::bearer, keys::KeyRefusal};
@@ -18,7 +19,7 @@ const HEALTH: &str = "/v2/health/";
 pub(super) async fn authorize(
     State(inference): State<Inference>,
     parameters: Result<RawPathParams, RawPathParamsRejection>,
-    request: Request,
+    mut request: Request,
     next: Next,
 ) -> Response {
     let Some(keys) = &inference.keys else {
@@ -45,6 +46,7 @@ pub(super) async fn authorize(
         Ok(used) => {
             let clock = inference.data_plane.clock();
             let begin = clock.now();
+            request.extensions_mut().insert(used.tenant());
             let response = next.run(request).await;
             used.end(response.status(), clock.now().saturating_since(begin));
             response
@@ -55,6 +57,11 @@ pub(super) async fn authorize(
             error.into_response()
         }
     }
+}
+
+/// Returns the tenant of an authorised request; requests without a key are of one tenant.
+pub(super) fn tenant_of(extensions: &Extensions) -> TenantKey {
+    extensions.get().copied().unwrap_or(TenantKey(0))
 }
 
 fn unauthorized(message: &str) -> InferenceError {

@@ -19,9 +19,10 @@ use packhorse_protocol::{
     ByteRope, Form, HEADER_LENGTH, InferRequest, InferResponse, Limits, Message, NonFinite,
     RequestedOutput, Tensor, json_list_bound,
 };
-use packhorse_serving::{Refusal, RequestOutcome};
+use packhorse_serving::{Refusal, RequestOutcome, TenantKey};
 
 use super::{
+    authorize::tenant_of,
     body::IncomingBody,
     error::InferenceError,
     inflate::{Encoding, inflate},
@@ -92,6 +93,7 @@ pub(super) async fn infer(
     let identity = identity_of(&parts.extensions, &parts.headers, inference.telemetry());
     let arrival = Arrival {
         at: arrived,
+        tenant: tenant_of(&parts.extensions),
         identity: &identity,
         headers: &parts.headers,
     };
@@ -113,6 +115,7 @@ pub(super) async fn infer(
 struct Arrival<'a> {
     /// The time at which it arrived.
     at: Time,
+    tenant: TenantKey,
     identity: &'a RequestIdentity,
     headers: &'a HeaderMap,
 }
@@ -154,6 +157,7 @@ pub(crate) async fn try_model(
     let identity = identity_of(&parts.extensions, &parts.headers, inference.telemetry());
     let arrival = Arrival {
         at: arrived,
+        tenant: tenant_of(&parts.extensions),
         identity: &identity,
         headers: &parts.headers,
     };
@@ -223,6 +227,7 @@ async fn answer(
     let time_allowed = timeout.map_or(slo, |timeout| timeout.min(ModelSpec::MAX_SLO));
     let submission = Submission {
         model: Arc::clone(model),
+        tenant: arrival.tenant,
         inputs: hold_inputs(inputs, &mut memory),
         rows,
         priority,
@@ -267,6 +272,7 @@ async fn receive(
 ) -> Result<(InferRequest, Reservation), InferenceError> {
     let &Arrival {
         at: arrived,
+        tenant,
         headers,
         ..
     } = arrival;
@@ -279,14 +285,14 @@ async fn receive(
     if !path.catalog.is_open() {
         return Err(Refusal::ShuttingDown.into());
     }
-    if let Some(refusal) = model.refusal() {
+    if let Some(refusal) = model.refusal(tenant) {
         return Err(refusal.into());
     }
     let clock = inference.data_plane.clock();
     let is_large = body.announced().is_none_or(|bytes| bytes >= LARGE_BODY);
     // The engine decides about a small request, with its priority and its own timeout.
-    let may_be_hopeless = is_large && !is_probe(inference, model, clock, arrived);
-    if may_be_hopeless && model.is_hopeless(clock.now(), arrived) {
+    let may_be_hopeless = is_large && !is_probe(inference, model, clock, arrived, tenant);
+    if may_be_hopeless && model.is_hopeless(clock.now(), arrived, tenant) {
         return Err(Refusal::CannotMeetDeadline.into());
     }
     let mut memory = model.memory.reservation();
@@ -306,10 +312,10 @@ async fn receive(
     }
     let parse = move || {
         // The body and the pool have taken their time.
-        if let Some(refusal) = unparsed.model.refusal() {
+        if let Some(refusal) = unparsed.model.refusal(tenant) {
             return Err(refusal.into());
         }
-        if may_be_hopeless && unparsed.model.is_hopeless(clock.now(), arrived) {
+        if may_be_hopeless && unparsed.model.is_hopeless(clock.now(), arrived, tenant) {
             return Err(Refusal::CannotMeetDeadline.into());
         }
         unparsed.parse()
@@ -318,8 +324,14 @@ async fn receive(
 }
 
 /// Returns true if a hopeless request is read all the same.
-fn is_probe(inference: &Inference, model: &ServedModel, clock: Clock, arrived: Time) -> bool {
-    model.is_hopeless(clock.now(), arrived)
+fn is_probe(
+    inference: &Inference,
+    model: &ServedModel,
+    clock: Clock,
+    arrived: Time,
+    tenant: TenantKey,
+) -> bool {
+    model.is_hopeless(clock.now(), arrived, tenant)
         && inference
             .hopeless
             .fetch_add(1, Relaxed)

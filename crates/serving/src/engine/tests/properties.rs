@@ -35,6 +35,7 @@ enum Step {
     Lose(usize),
     Arrive {
         model: u32,
+        tenant: u32,
         rows: u32,
         class: u64,
         priority: u64,
@@ -84,6 +85,7 @@ impl Random {
         match self.below(39) {
             0..16 => Step::Arrive {
                 model: self.small(3),
+                tenant: self.small(3),
                 rows: 1 + self.small(4),
                 class: self.below(2),
                 priority: self.below(10),
@@ -286,6 +288,7 @@ impl CheckedDriver {
             Step::Lose(index) => self.lose(index),
             Step::Arrive {
                 model,
+                tenant,
                 rows,
                 class,
                 priority,
@@ -298,6 +301,7 @@ impl CheckedDriver {
                 let request = Request {
                     id,
                     model: ModelKey(model),
+                    tenant: TenantKey(tenant),
                     rows,
                     // From 3 to 12, whatever else the request is.
                     bytes: 3 * u64::from(rows),

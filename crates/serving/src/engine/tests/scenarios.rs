@@ -98,6 +98,7 @@ impl Scenario {
         Request {
             id,
             model: MODEL,
+            tenant: TenantKey(0),
             rows: 1,
             bytes: 1,
             class: ShapeClass(0),

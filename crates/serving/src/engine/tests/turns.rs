@@ -75,6 +75,7 @@ impl Workers {
         let request = Request {
             id: RequestKey(self.next_request),
             model: ModelKey(model),
+            tenant: TenantKey(0),
             rows: 1,
             bytes: 1,
             class: ShapeClass(0),

@@ -1,0 +1,187 @@
+//! Two tenants and one model: what each gets of it.
+
+use std::{cmp::Reverse, collections::BinaryHeap};
+
+use super::*;
+
+const OBJECTIVE: Duration = Duration::from_millis(200);
+/// The rows of the largest batch. It takes 24 ms, so that a replica computes at most 667 rows per second.
+const BATCH: u64 = 16;
+const CAPACITY: f64 = 667.0;
+
+/// The requests of a tenant, and those that were answered in time.
+#[derive(Clone, Copy, Debug, Default)]
+struct Count {
+    sent: u64,
+    in_time: u64,
+}
+
+/// An engine with one replica, and tenants whose requests arrive as a Poisson process.
+struct Run {
+    engine: Engine,
+    random: u64,
+    requests: FxHashMap<RequestKey, (usize, Time)>,
+    back: BinaryHeap<Reverse<(Time, BatchKey, Duration, Duration, Vec<RequestKey>)>>,
+    free: Time,
+    counts: Vec<Count>,
+}
+
+impl Run {
+    fn new(discipline: DisciplineName, queue_limit: usize) -> Self {
+        let mut engine = Engine::new(EngineConfig {
+            discipline,
+            ..EngineConfig::default()
+        });
+        let limits = ModelLimits {
+            max_batch_rows: 16,
+            max_batch_bytes: 1000,
+            queue_limit,
+        };
+        engine.handle(
+            at(0),
+            Event::ModelUpdated {
+                model: MODEL,
+                limits,
+            },
+        );
+        let times: Vec<u64> = (1..=BATCH).map(|rows| 8 + rows).collect();
+        engine.handle(
+            at(0),
+            Event::ReplicaReady {
+                replica: ReplicaKey(0),
+                parameters: parameters(MODEL, &times, 2),
+            },
+        );
+        Self {
+            engine,
+            random: 7,
+            requests: FxHashMap::default(),
+            back: BinaryHeap::new(),
+            free: at(0),
+            counts: Vec::new(),
+        }
+    }
+
+    fn gap(&mut self, rate: f64) -> Duration {
+        self.random = self
+            .random
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        let unit = ((self.random >> 11) + 1) as f64 / (1_u64 << 53) as f64;
+        Duration::from_secs_f64(-unit.ln() / rate)
+    }
+
+    /// Serves tenants with these rates, in parts of the capacity, for a time. Returns the part of each one's requests that was answered in time, and
+    /// the rows per second of all of them in parts of the capacity.
+    fn serve(mut self, rates: &[f64], seconds: u64) -> (Vec<f64>, f64) {
+        self.counts = vec![Count::default(); rates.len()];
+        let mut next: Vec<Time> = rates.iter().map(|_| at(0)).collect();
+        let end = at(1000 * seconds);
+        let mut id = 0;
+        loop {
+            let (tenant, arrival) = (0..).zip(&next).min_by_key(|(_, at)| **at).expect("one");
+            let (tenant, arrival): (usize, Time) = (tenant, *arrival);
+            let back = self.back.peek().map(|Reverse((at, ..))| *at);
+            let wake = self.engine.poll_timeout();
+            let now = [Some(arrival), back, wake].into_iter().flatten().min();
+            let now = now.expect("a request comes");
+            if now >= end {
+                break;
+            }
+            if back == Some(now) {
+                self.batch_is_back(now);
+            } else if arrival == now {
+                next[tenant] = now + self.gap(rates[tenant] * CAPACITY);
+                id += 1;
+                self.counts[tenant].sent += 1;
+                self.requests
+                    .insert(RequestKey(id), (tenant, now + OBJECTIVE));
+                let request = Request {
+                    id: RequestKey(id),
+                    model: MODEL,
+                    tenant: TenantKey(u32::try_from(tenant).expect("few")),
+                    rows: 1,
+                    bytes: 1,
+                    class: ShapeClass(0),
+                    priority: 0,
+                    deadline: now + OBJECTIVE,
+                };
+                self.engine.handle(now, Event::RequestArrived(request));
+            }
+            self.drain(now);
+        }
+        let in_time: u64 = self.counts.iter().map(|count| count.in_time).sum();
+        let parts = self.counts.iter();
+        let parts = parts.map(|count| count.in_time as f64 / count.sent as f64);
+        (parts.collect(), in_time as f64 / seconds as f64 / CAPACITY)
+    }
+
+    fn batch_is_back(&mut self, now: Time) {
+        let Reverse((_, batch, queue_wait, compute, requests)) = self.back.pop().expect("seen");
+        let done = Event::BatchCompleted {
+            batch,
+            queue_wait,
+            compute,
+        };
+        self.engine.handle(now, done);
+        for request in requests {
+            let (tenant, due) = self.requests.remove(&request).expect("it was sent");
+            self.counts[tenant].in_time += u64::from(now <= due);
+        }
+    }
+
+    fn drain(&mut self, now: Time) {
+        while let Some(action) = self.engine.poll(now) {
+            match action {
+                Action::Dispatch {
+                    batch, requests, ..
+                } => {
+                    let compute = ms(8 + requests.len() as u64);
+                    let begin = self.free.max(now);
+                    self.free = begin + compute;
+                    let waited = begin.saturating_since(now);
+                    self.back
+                        .push(Reverse((self.free, batch, waited, compute, requests)));
+                }
+                Action::Finish { request, .. } => {
+                    self.requests.remove(&request);
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+#[test]
+fn a_tenant_that_asks_for_less_than_its_share_is_served_whatever_another_one_sends() {
+    for rates in [[0.4, 5.0], [0.3, 50.0], [0.45, 0.9]] {
+        let (parts, total) = Run::new(DisciplineName::Deadline, 1000).serve(&rates, 60);
+        assert!(parts[0] > 0.98, "{rates:?}: {parts:?}");
+        assert!(total > 0.95, "{rates:?}: {total}");
+    }
+}
+
+#[test]
+fn tenants_that_ask_for_more_than_their_shares_get_equal_parts_of_the_rest() {
+    let (parts, total) = Run::new(DisciplineName::Deadline, 1000).serve(&[1.0, 10.0], 60);
+    let (one, other) = (parts[0], 10.0 * parts[1]);
+    assert!((0.8..1.25).contains(&(one / other)), "{one} {other}");
+    assert!(total > 0.95, "{total}");
+    let (parts, total) = Run::new(DisciplineName::Deadline, 1000).serve(&[0.2, 1.0, 10.0], 60);
+    let (one, other) = (parts[1], 10.0 * parts[2]);
+    assert!(parts[0] > 0.95, "{parts:?}");
+    assert!((0.8..1.25).contains(&(one / other)), "{one} {other}");
+    assert!(total > 0.95, "{total}");
+}
+
+#[test]
+fn a_full_queue_is_no_obstacle_to_a_tenant_that_asks_for_less() {
+    let (parts, _) = Run::new(DisciplineName::Deadline, 20).serve(&[0.2, 10.0], 60);
+    assert!(parts[0] > 0.9, "{parts:?}");
+}
+
+#[test]
+fn one_tenant_alone_is_served_as_without_tenants() {
+    let (_, total) = Run::new(DisciplineName::Deadline, 1000).serve(&[2.0], 60);
+    assert!(total > 0.99, "{total}");
+}
