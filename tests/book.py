@@ -9,6 +9,8 @@ The words behind a block's language say what is done with it:
     json               is JSON; `schema=NAME` is a type of openapi/gateway.json that it must be
     toml               is TOML, and is planned for if it is a scenario
     rust               is included from a file that is compiled and tested
+    csv                is a file for the commands that follow
+    text               is there for readers only
     …,file=NAME        is written to a file, for the commands that follow
     …,no_run           is not run, since it needs what not every machine has; its commands and flags must exist
 """
@@ -31,8 +33,8 @@ ROOT = Path(__file__).parent.parent
 BOOK = ROOT / "docs"
 FENCE = re.compile(r"^( *)```(\S+)\n(.*?)^ *```$", re.M | re.S)
 RUN = {"sh", "console", "python"}
-CHECKED = {"json", "toml", "rust"}
-# What is there for readers only: pictures in letters, and what a program prints in no fixed form.
+CHECKED = {"json", "toml", "rust", "csv"}
+# What is there for readers only: what a program prints where it is not run.
 SHOWN = {"text"}
 # The model that the clusters of pages serve that start none themselves.
 MODEL = "resnet50"
@@ -176,7 +178,7 @@ class Reader:
     def start(self, command: str) -> None:
         """Starts a command that does not end, and waits until it says that it is ready."""
         log = self.folder / f"background-{len(self.running)}.log"
-        process = Process(["bash", "-c", f"cd {self.here} && exec {self.on_our_ports(command)}"], log, self.environment)
+        process = Process(["bash", "-c", f"cd {self.here} && exec env {self.on_our_ports(command)}"], log, self.environment)
         self.running.append(process)
 
         def is_ready() -> bool:
@@ -276,9 +278,8 @@ def check_flags(words: list[str], place: str) -> None:
         command = f"{command} {word}"
     takes_more = any(name.startswith(f"{command} ") for name in known)
     given = command.count(" ") + 1
-    assert not (takes_more and len(words) > given and re.fullmatch("[a-z-]+", words[given])) or command == "packhorse plan", (
-        f"{place}: there is no {command} {words[given]}"
-    )
+    is_word = len(words) > given and re.fullmatch("[a-z][a-z-]*", words[given])
+    assert not (takes_more and is_word), f"{place}: there is no {command} {words[given]}"
     flags = {word.split("=")[0] for word in words if word.startswith("--")}
     everywhere = known["packhorse"] if command.startswith("packhorse ") else ""
     unknown = [flag for flag in flags if not re.search(rf"{flag}(?![\w-])", known[command] + everywhere) and flag not in ("--help", "--version")]

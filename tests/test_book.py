@@ -20,6 +20,9 @@ from book import BOOK, CHECKED, ROOT, RUN, SHOWN, Block, Reader
 
 DOCUMENT = json.loads((ROOT / "openapi/gateway.json").read_text())
 PAGES = [*book.chapters(), ROOT / "README.md"]
+# Those on the programs of a release: not what programs write, nor the page of `gpu-check`, which has flags of its own.
+REPORTS = [BOOK / "reference", BOOK / "experiments", BOOK / "benchmarks"]
+CHAPTERS = [page for page in PAGES if page.parent not in REPORTS and page.name != "gpu-check.md"]
 # Files of the repository beside the book, with links of their own.
 OTHERS = ["*.md", ".github/*.md", "docker/*.md", "deploy/*.md", "examples/*.md", "scenarios/*.md", "scenarios/*/*.md", "tests/*.md"]
 
@@ -66,12 +69,52 @@ def test_every_block_is_run_checked_or_marked(capsys: pytest.CaptureFixture):
         print(f"\nblocks of the book: {dict(counts)}")
 
 
+def test_what_differs_from_a_page_is_noticed():
+    book.same('{"id": "a1", "rate": 2}', '{"id": "b2", "rate": 3.5}')
+    book.same("laptop  ready  (seen 0.2 s ago)\n…\nend", "laptop ready (seen 11 s ago)\none\ntwo\nend\n")
+    for shown, given in [('{"id": "a1"}', '{"name": "a1"}'), ("[1]", '["1"]'), ("ready 1", "lost 1"), ("one", "one\ntwo")]:
+        with pytest.raises(AssertionError, match="the page shows"):
+            book.same(shown, given)
+    for command in ("packhorse model registr x.json", "packhorse model register --slo 5", "packhorse-agent --gateways x"):
+        with pytest.raises(AssertionError, match="there is no|has no"):
+            book.check_flags(command.split(), "here")
+
+
 def test_every_command_and_flag_exists():
     for page in PAGES:
         for block in book.blocks(page):
             if block.language in ("sh", "console"):
                 for words in book.programs_in(block.text):
                     book.check_flags(words, block.place)
+
+
+def spans(page: Path) -> list[str]:
+    """The text in backquotes outside of blocks."""
+    return re.findall(r"(?<!`)`([^`\n]+)`(?!`)", book.FENCE.sub("", page.read_text()))
+
+
+def test_what_prose_names_exists():
+    flags = set(re.findall(r"--[a-z][\w-]+", "".join(book.reference().values())))
+    routes = {(method.upper(), re.sub(r"\{\w+\}", "", path)) for path, methods in DOCUMENT["paths"].items() for method in methods}
+    code = "".join(file.read_text() for file in (ROOT / "gateway/src").rglob("*.rs"))
+    checked = Counter()
+    for page in CHAPTERS:
+        for span in spans(page):
+            if flag := re.match(r"--[a-z][\w-]+$|--[a-z][\w-]+(?=[ =])", span):
+                assert flag[0] in flags, f"{name(page)}: no program has {flag[0]}"
+                checked["flags"] += 1
+            elif route := re.match(r"(GET|POST|PUT|PATCH|DELETE) (/v[12][^?…]*)", span):
+                path = re.sub(r"\b(NAME|sha256:…)|\{\w+\}", "", route[2])
+                assert (route[1], path) in routes, f"{name(page)}: there is no {span}"
+                checked["routes"] += 1
+            elif metric := re.match(r"(packhorse|nv)_[a-z_]+", span):
+                assert metric[0] in code or re.sub("_(bucket|sum|count)$", "", metric[0]) in code, f"{name(page)}: no metric {metric[0]}"
+                checked["metrics"] += 1
+            elif span.startswith("packhorse") and "…" not in span:
+                for words in book.programs_in(span):
+                    book.check_flags(words, name(page))
+                    checked["commands"] += 1
+    assert all(checked[kind] > 10 for kind in ("flags", "metrics", "commands")) and checked["routes"] > 3, checked
 
 
 def test_json_is_what_the_api_takes():

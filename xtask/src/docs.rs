@@ -43,7 +43,9 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     if options.bless {
         pytest.env("PACKHORSE_BLESS", "1");
     }
-    succeed(&mut pytest)
+    succeed(&mut pytest)?;
+    println!("{}", root().join("target/book/index.html").display());
+    Ok(())
 }
 
 fn succeed(command: &mut Command) -> anyhow::Result<()> {
