@@ -40,7 +40,7 @@ SHOWN = {"text"}
 MODEL = "resnet50"
 KIND = "V100-SXM2-16GB"
 # Folders of the repository that the pages name.
-FOLDERS = ("scenarios", "profiles", "examples", "crates")
+FOLDERS = ("scenarios", "profiles")
 # The words between two commands of a shell.
 SEPARATORS = {"|", "||", "&&", ";", "&"}
 # How long a command may take.

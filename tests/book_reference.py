@@ -106,8 +106,8 @@ def clean(lines: list[str]) -> list[str]:
 
 def api(document: dict) -> str:
     """The page of the HTTP API."""
-    lines = ["# HTTP API", "", f"{BLESSED} from `openapi/gateway.json`, which a gateway serves at `/openapi.json` of its admin listener, with a page to"]
-    lines += ["try it at `/docs`.", "", document["info"]["description"], ""]
+    lines = ["# HTTP API", "", f"{BLESSED} from `openapi/gateway.json`, which a gateway serves at `/openapi.json` of its admin listener, with a"]
+    lines += ["page to try it at `/docs`.", "", document["info"]["description"], ""]
     lines += ["*Admin* is the admin token, or an API key or session with the scope for the act; *agent* is a token of an agent."]
     for tag in document["tags"]:
         lines += ["", f"## {tag['name']}", "", f"{tag['description']}."]

@@ -226,3 +226,19 @@ def test_the_policy_guide_and_its_policies_are_the_same():
     names = {module.replace("_", "-") if constant == "NAME" else constant.lower().replace("_", "-") for module, constant in modules}
     guide = (BOOK / "policies.md").read_text()
     assert names == set(re.findall(r"^\| \[?`([a-z-]+)`", guide.split("## The policies")[1].split("\n## ")[0], re.M))
+
+
+def test_the_numbers_of_the_policy_guide_are_those_of_the_experiment():
+    def tables(text: str) -> list[list[dict[str, str]]]:
+        found = re.findall(r"(?:^\|.*\n)+", text, re.M)
+        cells = [[[cell.strip(" *`") for cell in re.split(r"(?<!\\)\|", line.strip("|\n"))] for line in table.splitlines()] for table in found]
+        return [[dict(zip(table[0], row, strict=True)) for row in table[2:]] for table in cells]
+
+    shown = tables((BOOK / "policies.md").read_text())[0]
+    # The first table with policies is of the calibrated world.
+    measured = next(table for table in tables((BOOK / "experiments/published.md").read_text()) if "Azure 2019" in table[0])
+    measured = {row.pop(""): row for row in measured}
+    assert len(shown) > 4
+    for row in shown:
+        policy = row.pop("")
+        assert row.items() <= measured[f"{policy} + deadline"].items(), policy
