@@ -9,6 +9,7 @@ mod cluster;
 mod debian;
 mod demo;
 mod dist;
+mod docs;
 mod experiments;
 mod fuzz;
 mod gpu_check;
@@ -65,6 +66,8 @@ enum Chore {
     GpuCheck(gpu_check::Options),
     /// Builds the release archive.
     Dist(dist::Options),
+    /// Builds the book of docs, and checks its commands, links and reference.
+    Docs(docs::Options),
     /// Builds the dashboard: web/dist, which the gateway embeds.
     Web,
     /// Runs every test there is, Rust, Python and the dashboard's.
@@ -113,6 +116,7 @@ fn main() -> anyhow::Result<()> {
         Chore::Seeds(options) => seeds::run(&options),
         Chore::GpuCheck(options) => gpu_check::run(&options),
         Chore::Dist(options) => dist::run(&options),
+        Chore::Docs(options) => docs::run(&options),
         Chore::Web => web::run(),
         Chore::Test => test::run(),
         Chore::Ci => ci::run(),

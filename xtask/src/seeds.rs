@@ -210,7 +210,7 @@ fn page(seeds: u64, without: &str, bugs: &[Found], trace: &str) -> String {
          ready, and 99 % of the requests of ten more seconds must be answered in time.\n\n\
          Without a planted bug: {without}.\n\n\
          ## Planted bugs\n\n\
-         Each patch of [crates/control/tests/planted-bugs](../../crates/control/tests/planted-bugs) is applied to a copy by itself. The seeds begin with 0; the history of the seed that fails \
+         Each patch of `crates/control/tests/planted-bugs` is applied to a copy by itself. The seeds begin with 0; the history of the seed that fails \
          first is made simpler as long as it still fails.\n\n\
          | bug | first seed that fails | steps that are enough | what was noticed |\n|---|--:|--:|---|\n"
     );

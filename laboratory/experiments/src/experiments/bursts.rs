@@ -56,7 +56,7 @@ impl Experiment for Bursts {
         page.paragraph(
             "The settings of figure 6.1 with two kinds of arrivals. First, gamma-distributed gaps between requests with a coefficient of variation (CV) above 1, \
             which is the CV of Poisson arrivals. Second, the load of the first four minutes of a day of Azure Functions 2019, striped over the models and scaled \
-            to 500 requests/s of each ([source](../../scenarios/azure/README.md)): Poisson arrivals within a minute, with a step between minutes.",
+            to 500 requests/s of each (source: `scenarios/azure/README.md`): Poisson arrivals within a minute, with a step between minutes.",
         );
         page.heading("Comparison with the best of the thesis");
         page.paragraph(&format!(

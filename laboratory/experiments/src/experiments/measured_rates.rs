@@ -305,7 +305,7 @@ impl Experiment for MeasuredRates {
         page.paragraph(
             "*evening*: `scenarios/ramp/evening.toml`. *functions*: forty minutes of the Azure Functions trace by minute, striped over the five vision models of figure 6.1. \
              *LLM hour*: the arrivals of two Azure language models by ten seconds as the load of bert and gpt2, beside two vision models with a constant load. Arrivals \
-             within a period are Poisson ([sources](../../scenarios/azure/README.md)).",
+             within a period are Poisson (sources: `scenarios/azure/README.md`).",
         );
         page.targets(&targets(&cases, &rows));
         page.heading("Requests in time");

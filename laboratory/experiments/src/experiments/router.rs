@@ -65,7 +65,7 @@ impl Experiment for Router {
         page.table(&vgg19_table(runner)?);
         page.heading("The thesis' own plans");
         page.paragraph(
-            "The plans in the thesis ([which parts are from it and which are filled in](../../scenarios/thesis/README.md)) compared with the plans of the same policies \
+            "The plans in the thesis (`scenarios/thesis/README.md` says which parts are from it and which are filled in) compared with the plans of the same policies \
             here: percent within the SLO, and the batch sizes that differ, ours → the thesis'.",
         );
         page.table(&thesis_plan_table(runner)?);
