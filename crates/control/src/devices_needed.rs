@@ -5,19 +5,64 @@ use std::{
     time::Duration,
 };
 
-use packhorse_cluster::{DeviceKind, Time};
+use packhorse_cluster::{DeviceKind, Problem, Time};
+
+use crate::{
+    controller::Controller,
+    plan_reason::{PlanReason, PlanReasons},
+};
 
 /// The time for which a need counts after it was found: a cluster that shrinks at the first lull is too small after it.
 const HELD: Duration = Duration::from_mins(15);
 
+impl Controller {
+    /// Returns the problem of the smallest cluster that serves the requests once a node that is asked for now has started, which takes
+    /// `node_start`, and until one that is asked for after the next search has: models with the rates that are forecast for then, and the
+    /// present devices, whose kinds the cluster may have. Models without requests are left out.
+    pub fn sizing_problem(&self, node_start: Duration) -> Problem {
+        let reasons = PlanReasons::from(PlanReason::Preview);
+        let delay = node_start + DevicesNeeded::SEARCH_PERIOD;
+        let input = self.planning_input_after(self.policy().to_owned(), reasons, delay);
+        let mut problem = input.problem;
+        problem.current.clear();
+        problem.models.retain(|model| model.rate.get() > 0.0);
+        // In the input a device on which models did not start is of a kind of its own; a new one would not be.
+        for (device, id) in problem.devices.iter_mut().zip(&input.devices) {
+            if let Some(kind) = input.kinds.get(id) {
+                device.kind = kind.clone();
+            }
+        }
+        problem
+    }
+}
+
 /// The smallest clusters that would have served the measured rates lately, and the largest need among them.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct DevicesNeeded {
+    /// The time for which a need counts.
+    held: Duration,
     /// What was found, with its time, the oldest first. At each time a kind is needed less than at any time before.
     found: BTreeMap<DeviceKind, VecDeque<(Time, usize)>>,
 }
 
+impl Default for DevicesNeeded {
+    fn default() -> Self {
+        Self::held_for(HELD)
+    }
+}
+
 impl DevicesNeeded {
+    /// The shortest time between two searches for the smallest cluster.
+    pub const SEARCH_PERIOD: Duration = Duration::from_secs(15);
+
+    /// Returns needs of which each counts for this time, in place of 15 minutes.
+    pub fn held_for(held: Duration) -> Self {
+        Self {
+            held,
+            found: BTreeMap::new(),
+        }
+    }
+
     /// Notes the smallest cluster for the rates that are measured now. Kinds that are not in it are not needed.
     pub fn record(&mut self, now: Time, cluster: &BTreeMap<DeviceKind, usize>) {
         for kind in cluster.keys() {
@@ -40,11 +85,19 @@ impl DevicesNeeded {
             .collect()
     }
 
+    /// Returns the smallest cluster that was found last.
+    pub fn last(&self) -> BTreeMap<DeviceKind, usize> {
+        let last = self.found.iter();
+        last.filter_map(|(kind, found)| Some((kind.clone(), found.back()?.1)))
+            .collect()
+    }
+
     /// Forgets what was found too long ago.
     fn forget(&mut self, now: Time) {
+        let held = self.held;
         for found in self.found.values_mut() {
             while found
-                .pop_front_if(|(at, _)| now.saturating_since(*at) > HELD)
+                .pop_front_if(|(at, _)| now.saturating_since(*at) > held)
                 .is_some()
             {}
         }
