@@ -1,4 +1,4 @@
-//! The size of the smallest cluster for the measured rates.
+//! The search for the smallest cluster, within a time limit.
 
 use std::{collections::BTreeMap, time::Duration};
 

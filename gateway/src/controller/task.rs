@@ -278,7 +278,7 @@ impl Task {
         }
     }
 
-    /// Begins to search for the smallest cluster for the measured rates, if it is time and no search runs.
+    /// Begins to search for the smallest cluster for the forecast rates, if it is time and no search runs.
     fn size(&mut self, now: Time) {
         if self.is_sizing || now < self.sizing_due {
             return;
