@@ -335,6 +335,7 @@ fn controller_config(settings: &Settings) -> ControllerConfig {
         lease: settings.lease,
         profile_time_limit: settings.profile_time_limit,
         solve_budget: settings.solve_budget,
+        node_start: settings.node_start,
         max_batch_wait: settings.max_batch_wait,
         policy: None,
         discipline: settings.discipline,

@@ -182,6 +182,11 @@ pub struct Options {
         value_parser = value_parser!(u64).range(10..=600_000))]
     pub solve_budget_ms: u64,
 
+    /// Time from when a new node is asked for until its agent joins, in milliseconds; the metric of needed devices looks so far ahead
+    #[arg(long, env = "PACKHORSE_NODE_START_MS", value_name = "MS", default_value_t = 60_000,
+        value_parser = value_parser!(u64).range(0..=3_600_000))]
+    pub node_start_ms: u64,
+
     /// Largest body of an inference request in bytes, before and after decompression; at most half of --payload-budget-bytes counts
     #[arg(
         long,
@@ -329,6 +334,8 @@ pub struct Settings {
     pub profile_time_limit: Duration,
     /// The time limit of a policy for one plan.
     pub solve_budget: Duration,
+    /// The time that a new node takes to start.
+    pub node_start: Duration,
     /// The largest body of an inference request.
     pub body_limit: ByteCount,
     /// The memory budget for all inference requests together.
@@ -412,6 +419,7 @@ impl Options {
             lease: Duration::from_millis(self.lease_ms),
             profile_time_limit: Duration::from_millis(self.profile_time_limit_ms),
             solve_budget: Duration::from_millis(self.solve_budget_ms),
+            node_start: Duration::from_millis(self.node_start_ms),
             body_limit: ByteCount::new(self.body_limit_bytes),
             payload_budget: ByteCount::new(self.payload_budget_bytes),
             artifact_limit: ByteCount::new(self.artifact_limit_bytes),

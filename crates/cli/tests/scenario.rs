@@ -406,6 +406,40 @@ fn replanning_needs_a_period() {
 }
 
 #[test]
+fn an_autoscaler_needs_replanning_and_is_reported_with_its_devices() {
+    let (folder, _) = folder();
+    let group = "count = 2\ngpus_per_node = 1\n[autoscale]\nkind = \"V100-SXM2-16GB\"\nmin = 1\nmax = 3\nstart_s = 5\n";
+    let text = SCENARIO
+        .replace("count = 2\n", group)
+        .replace("window_s = 2.0", "window_s = 60.0");
+    let scenario = folder.path().join("autoscale.toml");
+    fs::write(&scenario, text).unwrap();
+    let refused = packhorse("simulate", &scenario, &[]);
+    assert_eq!(refused.status.code(), Some(1));
+    let error = String::from_utf8(refused.stderr).unwrap();
+    assert!(
+        error.contains("autoscale") && error.contains("--replan"),
+        "{error}"
+    );
+
+    // One device serves both models: the other is given up at the first decision, after 15 s.
+    let options = ["--replan", "--policy", "first-fit"];
+    let autoscale = &json("simulate", &scenario, &options)["autoscale"];
+    assert_eq!(autoscale["kind"], "V100-SXM2-16GB");
+    assert_eq!(autoscale["over_time"][0]["have"], 2);
+    assert_eq!(autoscale["over_time"][1]["draining"], 1);
+    assert_eq!(autoscale["over_time"][1]["needed"], 1);
+    let hours = autoscale["device_hours"].as_f64().unwrap();
+    assert!((61.0..2.0 * 61.0).contains(&(hours * 3600.0)), "{hours}");
+    let text = packhorse("simulate", &scenario, &options);
+    let text = String::from_utf8(text.stdout).unwrap();
+    assert!(
+        text.contains("1 to 2 devices of V100-SXM2-16GB: 0.0"),
+        "{text}"
+    );
+}
+
+#[test]
 fn plans_and_runs_are_drawn_as_svg_and_png() {
     let (folder, scenario) = folder();
     for command in ["plan", "simulate"] {

@@ -29,6 +29,8 @@ pub struct SharedDevice<B> {
     running: Vec<RunningBatch<B>>,
     /// The time up to which the progress of `running` is accounted for.
     updated: Time,
+    /// The time for which any batch was computed, up to `updated`.
+    busy: Duration,
     /// The factor by which a fault slows the device; 1 without one.
     slowdown: f64,
     /// The number of changes of `running`, by which outdated completions are recognised.
@@ -64,6 +66,7 @@ impl<B: Copy> SharedDevice<B> {
             queues: Vec::new(),
             running: Vec::new(),
             updated: Time::ZERO,
+            busy: Duration::ZERO,
             slowdown: 1.0,
             revision: 0,
             demands: Vec::new(),
@@ -145,7 +148,16 @@ impl<B: Copy> SharedDevice<B> {
         self.revision += 1;
     }
 
+    /// Returns the time for which the device has computed any batch.
+    pub fn busy_time(&self, now: Time) -> Duration {
+        if self.running.is_empty() {
+            return self.busy;
+        }
+        self.busy + now.saturating_since(self.updated)
+    }
+
     fn advance(&mut self, now: Time) {
+        self.busy = self.busy_time(now);
         let passed = now.saturating_since(self.updated).as_secs_f64() / self.slowdown;
         for running in &mut self.running {
             running.remaining -= passed * running.rate;

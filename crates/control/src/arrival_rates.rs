@@ -104,21 +104,21 @@ impl ArrivalRates {
         }
     }
 
-    /// Returns the rate of a model to plan with, where `spec` is its newest version.
-    pub(crate) fn planned(&self, spec: &ModelSpec) -> RequestsPerSecond {
+    /// Returns the rate of a model to plan with, where `spec` is its newest version, if the plan begins after the time `delay`.
+    pub(crate) fn planned(&self, spec: &ModelSpec, delay: Duration) -> RequestsPerSecond {
         let model = self.models.get(&spec.program.model.name);
         model.map_or(spec.rate, |model| {
-            let (mode, declared) = (spec.rate_mode, spec.rate);
-            model.estimator.planned_rate(mode, declared, self.horizon)
+            let (mode, declared, horizon) = (spec.rate_mode, spec.rate, self.horizon + delay);
+            model.estimator.planned_rate(mode, declared, horizon)
         })
     }
 
-    /// Returns the rate to plan with of the requests that name a version.
-    pub(crate) fn planned_standby(&self, model: &ModelId) -> RequestsPerSecond {
+    /// Returns the rate to plan with of the requests that name a version, if the plan begins after the time `delay`.
+    pub(crate) fn planned_standby(&self, model: &ModelId, delay: Duration) -> RequestsPerSecond {
         let none = RequestsPerSecond::ZERO;
         let unused = RateEstimator::new(Time::ZERO, none);
         let estimator = self.standby.get(model).unwrap_or(&unused);
-        estimator.planned_rate(RateMode::Measured, none, self.horizon)
+        estimator.planned_rate(RateMode::Measured, none, self.horizon + delay)
     }
 
     /// Notes that a plan with the present rates is being made.

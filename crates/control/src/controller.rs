@@ -288,23 +288,33 @@ impl Controller {
 
     /// Returns the input of a policy for the cluster as it is now.
     pub fn planning_input(&self, policy: String, reasons: PlanReasons) -> PlanningInput {
+        self.planning_input_after(policy, reasons, Duration::ZERO)
+    }
+
+    /// Returns the input of a policy for a plan that begins after the time `delay`.
+    pub(crate) fn planning_input_after(
+        &self,
+        policy: String,
+        reasons: PlanReasons,
+        delay: Duration,
+    ) -> PlanningInput {
         let servable = self.state.models.iter();
         let servable = servable.filter(|(_, model)| model.failure.is_none());
         let rates: BTreeMap<ModelId, RequestsPerSecond> = servable
-            .filter_map(|(id, _)| Some((id.clone(), self.demanded_rate(id)?)))
+            .filter_map(|(id, _)| Some((id.clone(), self.demanded_rate(id, delay)?)))
             .collect();
         PlanningInput::new(&self.state, policy, reasons, rates, self.drains.overdue())
     }
 
-    /// Returns the rate of a version to plan with; `None` if it gets no replica.
-    pub(crate) fn demanded_rate(&self, id: &ModelId) -> Option<RequestsPerSecond> {
+    /// Returns the rate of a version to plan with, if the plan begins after the time `delay`; `None` if it gets no replica.
+    pub(crate) fn demanded_rate(&self, id: &ModelId, delay: Duration) -> Option<RequestsPerSecond> {
         let newest = self.state.models.newest(&id.name)?;
         match self.state.traffic.demand(id) {
             Demand::Share(share) => {
-                let rate = self.rates.planned(&newest.spec);
+                let rate = self.rates.planned(&newest.spec, delay);
                 RequestsPerSecond::new(rate.get() * share).ok()
             }
-            Demand::Standby => Some(self.rates.planned_standby(id)),
+            Demand::Standby => Some(self.rates.planned_standby(id, delay)),
             Demand::Retired => None,
         }
     }

@@ -1,6 +1,6 @@
 //! The parts of the controller's state that a driver reads, to show them.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use packhorse_cluster::{
     ClusterId, DeviceId, DeviceKind, Discipline, ModelId, ModelName, ModelVersion, NodeName,
@@ -84,7 +84,7 @@ impl Controller {
     /// Returns the rate of a model that the next plan is made for; `None` if it is not registered.
     pub fn planned_rate(&self, id: &ModelId) -> Option<RequestsPerSecond> {
         self.state.models.get(id)?;
-        self.demanded_rate(id)
+        self.demanded_rate(id, Duration::ZERO)
     }
 
     /// Returns the present share of a version in the requests that name none, in percent.

@@ -44,6 +44,16 @@ impl<'a> Budget<'a> {
         }
     }
 
+    /// Returns a budget of at most `steps` of the steps that are left, which ends when this one would.
+    pub(crate) fn part(&self, steps: u64) -> Budget<'a> {
+        Budget {
+            steps: self.steps.min(steps),
+            stop: self.stop,
+            time_limit: self.time_limit,
+            ended: false,
+        }
+    }
+
     #[cfg(feature = "highs")]
     pub(crate) fn steps(&self) -> u64 {
         self.steps

@@ -9,6 +9,7 @@ mod bound;
 mod budget;
 mod candidates;
 mod device_classes;
+mod devices_needed;
 mod duty_cycle;
 mod error;
 mod estimate;
@@ -37,6 +38,7 @@ mod usher;
 
 pub use bound::{Demand, goodput_bound};
 pub use budget::Budget;
+pub use devices_needed::devices_needed;
 pub use error::PlaceError;
 pub use explain::explain;
 pub use goodput::estimate;

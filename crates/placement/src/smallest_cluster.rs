@@ -18,9 +18,14 @@
 //! Source: the setting of Usher (section 3.3) and iGniter (algorithm 1), which open devices as they need them. The thesis calls it the
 //! non-fixed cluster (section 5.2.1).
 
-use std::{cmp::Reverse, collections::BTreeSet};
+use std::{
+    cmp::Reverse,
+    collections::{BTreeMap, BTreeSet},
+};
 
-use packhorse_cluster::{Device, DeviceIndex, ModelId, NodeName, Plan, Problem, Shortfall};
+use packhorse_cluster::{
+    Device, DeviceIndex, DeviceKind, ModelId, NodeName, Plan, Problem, Shortfall,
+};
 
 use crate::{Budget, PlaceError, PlanningOptions, PolicyEntry, tolerance::CARRIED};
 
@@ -86,6 +91,7 @@ pub fn smallest_cluster(
         limit,
         options,
         budget,
+        trial_steps: None,
         on_trial,
     };
     if search.kinds.is_empty() || limit == 0 {
@@ -102,6 +108,60 @@ pub fn smallest_cluster(
         problem,
         plan,
         exhaustive,
+    })
+}
+
+/// Returns a cluster near another one on which the policy serves all and that can give up no device. It is found sooner than by
+/// [`smallest_cluster`], of which it is the result where more devices never serve less.
+///
+/// From the other cluster, or from one device if it has none, the search moves by 1, 2, 4, … devices, and then bisects. If the other
+/// cluster is too small and there are several kinds of devices, the search begins anew.
+///
+/// No trial has more than `trial_steps` steps, unless the policy makes no plan with them. With more, a policy may find a plan on fewer
+/// devices.
+///
+/// # Errors
+/// If there is no such cluster, the policy fails, or the budget does not suffice.
+pub(crate) fn smallest_cluster_near(
+    policy: &PolicyEntry,
+    template: &Problem,
+    near: &BTreeMap<DeviceKind, usize>,
+    limit: usize,
+    trial_steps: u64,
+    options: &PlanningOptions,
+    budget: &mut Budget<'_>,
+) -> Result<SmallestCluster, SmallestClusterError> {
+    let mut search = Search {
+        policy,
+        kinds: one_of_each_kind(template),
+        template,
+        limit,
+        options,
+        budget,
+        trial_steps: Some(trial_steps),
+        on_trial: &mut |_| {},
+    };
+    if search.kinds.is_empty() || limit == 0 {
+        return Err(SmallestClusterError::NoDevices);
+    }
+    search.check_models_alone()?;
+    let of_kind = |kind: &Device| near.get(&kind.kind).copied().unwrap_or_default();
+    let mut counts: Counts = search.kinds.iter().map(of_kind).collect();
+    if !(1..=limit).contains(&counts.iter().sum()) {
+        counts.fill(0);
+        counts[0] = 1;
+    }
+    let near = search.try_cluster(template, counts)?;
+    let found = match near.counts.as_slice() {
+        _ if near.serves_all() => search.shrink(near)?,
+        [count] => search.grow(*count)?,
+        _ => search.bisect()?,
+    };
+    let (problem, plan) = without_unused_devices(found.problem, found.plan);
+    Ok(SmallestCluster {
+        problem,
+        plan,
+        exhaustive: false,
     })
 }
 
@@ -142,6 +202,8 @@ struct Search<'a, 'b> {
     limit: usize,
     options: &'a PlanningOptions,
     budget: &'a mut Budget<'b>,
+    /// The most steps of a trial; none for those of the budget.
+    trial_steps: Option<u64>,
     on_trial: &'a mut dyn FnMut(&[usize]),
 }
 
@@ -251,11 +313,9 @@ impl Search<'_, '_> {
             let largest = largest.expect("there is a direction, and it served all or did not");
             return Err(self.unserved(&largest));
         };
-        let mut most_expensive_first: Vec<usize> = (0..kinds).collect();
-        most_expensive_first.sort_by_key(|&kind| Reverse(self.price(&unit(kinds, kind))));
         loop {
             let before = best.counts.clone();
-            for &kind in &most_expensive_first {
+            for kind in self.most_expensive_first() {
                 best = self.with_fewest(best, kind)?;
             }
             if best.counts == before {
@@ -279,8 +339,19 @@ impl Search<'_, '_> {
     }
 
     /// Reduces the devices of a kind to the fewest with which bisection finds that the cluster serves all.
-    fn with_fewest(&mut self, mut best: Trial, kind: usize) -> Result<Trial, SmallestClusterError> {
-        let mut too_few = None;
+    fn with_fewest(&mut self, best: Trial, kind: usize) -> Result<Trial, SmallestClusterError> {
+        self.with_fewer(best, kind, None, None)
+    }
+
+    /// Reduces the devices of a kind to the fewest that are found: by `step`, which doubles as long as the cluster serves all, and, after
+    /// that or without a step, by bisection down to more than `too_few`.
+    fn with_fewer(
+        &mut self,
+        mut best: Trial,
+        kind: usize,
+        mut too_few: Option<usize>,
+        mut step: Option<usize>,
+    ) -> Result<Trial, SmallestClusterError> {
         loop {
             let enough = best.counts[kind];
             let least = too_few.map_or(0, |count: usize| count + 1);
@@ -288,19 +359,60 @@ impl Search<'_, '_> {
                 return Ok(best);
             }
             let mut counts = best.counts.clone();
-            counts[kind] = least.midpoint(enough - 1);
-            let middle = counts[kind];
+            counts[kind] = match (too_few, step) {
+                (None, Some(step)) => enough.saturating_sub(step),
+                _ => least.midpoint(enough - 1),
+            };
+            let tried = counts[kind];
             if counts.iter().all(|&count| count == 0) {
-                too_few = Some(middle);
+                too_few = Some(tried);
                 continue;
             }
             let trial = self.try_cluster(self.template, counts)?;
             if trial.serves_all() {
                 best = trial;
+                step = step.map(|step| step * 2);
             } else {
-                too_few = Some(middle);
+                too_few = Some(tried);
             }
         }
+    }
+
+    /// Removes devices from a cluster that serves all, the most expensive kind first, until it can give up none.
+    fn shrink(&mut self, mut best: Trial) -> Result<Trial, SmallestClusterError> {
+        let kinds = self.kinds.len();
+        loop {
+            let before = best.counts.clone();
+            for kind in self.most_expensive_first() {
+                best = self.with_fewer(best, kind, None, Some(1))?;
+            }
+            if kinds == 1 || best.counts == before {
+                return Ok(best);
+            }
+        }
+    }
+
+    /// Adds devices of the only kind to a number that is too small, until the cluster serves all.
+    fn grow(&mut self, mut too_few: usize) -> Result<Trial, SmallestClusterError> {
+        let mut step = 1;
+        loop {
+            let trial = self.try_cluster(self.template, vec![self.limit.min(too_few + step)])?;
+            if trial.serves_all() {
+                return self.with_fewer(trial, 0, Some(too_few), None);
+            }
+            if trial.counts[0] >= self.limit {
+                return Err(self.unserved(&trial));
+            }
+            too_few = trial.counts[0];
+            step *= 2;
+        }
+    }
+
+    fn most_expensive_first(&self) -> Vec<usize> {
+        let count = self.kinds.len();
+        let mut kinds: Vec<usize> = (0..count).collect();
+        kinds.sort_by_key(|&kind| Reverse(self.price(&unit(count, kind))));
+        kinds
     }
 
     /// Makes the policy's plan for a problem on a cluster.
@@ -324,14 +436,24 @@ impl Search<'_, '_> {
             current: Vec::new(),
             ..problem.clone()
         };
-        let plan = self
-            .policy
-            .place_with(&problem, self.options, self.budget)?;
+        let plan = self.place(&problem)?;
         Ok(Trial {
             counts,
             problem,
             plan,
         })
+    }
+
+    /// Makes the policy's plan with the steps of a trial or, if these do not suffice for any, with all.
+    fn place(&mut self, problem: &Problem) -> Result<Plan, PlaceError> {
+        if let Some(steps) = self.trial_steps {
+            let mut part = self.budget.part(steps);
+            let placed = self.policy.place_with(problem, self.options, &mut part);
+            if placed != Err(PlaceError::OutOfSteps) {
+                return placed;
+            }
+        }
+        self.policy.place_with(problem, self.options, self.budget)
     }
 
     /// Returns the price of a cluster: its cost per hour in millionths, or its number of devices in millions if a kind has no cost.

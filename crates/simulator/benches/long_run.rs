@@ -119,6 +119,7 @@ fn scenario(problem: &Problem) -> Scenario {
         latency_scale: model.latency_scale,
     };
     Scenario {
+        autoscale: None,
         name: "long-run".to_owned(),
         problem: problem.clone(),
         workloads: problem.models.iter().map(workload).collect(),

@@ -27,17 +27,20 @@ pub use arrival_schedule::{ArrivalSchedule, ArrivalScheduleError};
 pub use bench_counters::BenchCounters;
 pub use csv_report::reports_to_csv;
 pub use curves::Curves;
-pub use options::{DispatchOptions, Estimate, PlanningMoments, Recorded, Replanning, RunOptions};
+pub use options::{
+    ClusterSearch, DevicesByKind, DispatchOptions, Estimate, PlanningMoments, Recorded, Replanning,
+    RunOptions, ScalingRule,
+};
 pub use packhorse_serving::DeadlineOptions;
 pub use polish::{PolishedPlan, polish};
 pub use rate::Rate;
 pub use report::{
-    ModelReport, PlanFileError, PlanFileProblem, PlanReport, PlannedModelReport, Quantiles,
-    ReplanningReport, ReplicaReport, Report, StagesReport, Totals,
+    AutoscaleReport, DeviceCounts, ModelReport, PlanFileError, PlanFileProblem, PlanReport,
+    PlannedModelReport, Quantiles, ReplanningReport, ReplicaReport, Report, StagesReport, Totals,
 };
 pub use run_trace::RunTrace;
 pub use scenario::{
-    Arrivals, Fault, FaultKind, Scenario, ScenarioError, SimulationSettings, Workload,
+    Arrivals, Autoscale, Fault, FaultKind, Scenario, ScenarioError, SimulationSettings, Workload,
 };
 pub use simulation::SimulateError;
 pub use timeline::{RequestEnd, Timeline};
@@ -103,10 +106,12 @@ pub fn simulate_with<'a>(
     );
     let discipline = options.dispatch.discipline;
     let simulation = simulation::Simulation::new(scenario, replicas, seed, options)?;
-    let (counters, replanning) = simulation.run(progress);
-    Ok(Report::new(
-        scenario, plan, discipline, seed, counters, replanning,
-    ))
+    let (counters, replanning, autoscale) = simulation.run(progress);
+    Ok(Report {
+        replanning,
+        autoscale,
+        ..Report::new(scenario, plan, discipline, seed, counters)
+    })
 }
 
 #[cfg(test)]

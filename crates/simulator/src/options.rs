@@ -1,8 +1,10 @@
 //! Options of a run: the dispatch of requests, and replanning.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use packhorse_cluster::{Discipline, ModelForecast, Plan, PlannedReplica, Problem, RateMode, Time};
+use packhorse_cluster::{
+    DeviceKind, Discipline, ModelForecast, Plan, PlannedReplica, Problem, RateMode, Time,
+};
 use packhorse_control::{
     Config, Event,
     record::{PlanRecord, StoredCluster},
@@ -58,6 +60,23 @@ pub enum PlanningMoments {
     Changes,
 }
 
+/// The rule by which the autoscaler of a scenario decides how many devices there shall be.
+pub enum ScalingRule<'a> {
+    /// The gateway's `packhorse_devices_needed`: the smallest cluster for the rates that are forecast for the time at which a new node
+    /// serves, the largest one of 15 minutes. The function searches it for the controller's problem, beginning with the last one; `None` if
+    /// it finds none.
+    DevicesNeeded(&'a mut ClusterSearch<'a>),
+    /// The rule of Kubernetes' Horizontal Pod Autoscaler: so many devices that they compute this part of the time, within a tenth, and no
+    /// fewer than were wanted within a time, the stabilization window.
+    Utilization(f64, Duration),
+}
+
+/// A search for the number of devices of each kind of the smallest cluster for a problem, near the cluster that was found last.
+pub type ClusterSearch<'a> = dyn FnMut(&Problem, &DevicesByKind) -> Option<DevicesByKind> + 'a;
+
+/// The number of devices of each kind.
+pub type DevicesByKind = BTreeMap<DeviceKind, usize>;
+
 /// A policy that makes new plans during a run, from what was observed in it.
 pub struct Replanning<'a> {
     /// The simulated time between two samples of the data plane's counts, and between two plans if they are made at an interval; above
@@ -76,6 +95,8 @@ pub struct Replanning<'a> {
     /// The time for which the true future rates replace the measured ones in the problem, as a bound on what measuring can reach;
     /// `None` for the measured rates.
     pub foresight: Option<Duration>,
+    /// The rule of the scenario's autoscaler; `None` for a scenario without one.
+    pub scaling: Option<ScalingRule<'a>>,
     /// Gets the history of the control plane, so that it can be replayed elsewhere; `None` to keep none.
     pub recorder: Option<&'a mut dyn FnMut(Recorded<'_>)>,
 }
@@ -94,6 +115,7 @@ impl<'a> Replanning<'a> {
             policy,
             rate_mode: RateMode::Measured,
             foresight: None,
+            scaling: None,
             recorder: None,
         }
     }
@@ -107,6 +129,16 @@ impl<'a> Replanning<'a> {
             moments: PlanningMoments::Changes,
             rate_mode: RateMode::Max,
             ..Self::new(GATEWAY_SAMPLES, Some(estimate), policy)
+        }
+    }
+
+    /// Returns replanning as the gateway does it, with an autoscaler and with measured rates: declared ones would hold devices.
+    #[must_use]
+    pub fn autoscaling(self, rule: ScalingRule<'a>) -> Self {
+        Self {
+            rate_mode: RateMode::Measured,
+            scaling: Some(rule),
+            ..self
         }
     }
 }

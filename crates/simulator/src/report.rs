@@ -80,6 +80,35 @@ pub struct Report {
     /// The changes of the plan, in a run that replans.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub replanning: Option<ReplanningReport>,
+    /// The devices over time, in a run whose scenario has an autoscaler.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub autoscale: Option<AutoscaleReport>,
+}
+
+/// The report of the devices that an autoscaler added and removed during a run.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct AutoscaleReport {
+    /// The kind of the devices.
+    pub kind: DeviceKind,
+    /// The sum of the devices' time in hours: of each from when it was asked for until it was removed, or until the end of arrivals.
+    pub device_hours: f64,
+    /// The numbers of devices from each moment on at which one of them changed, ascending.
+    pub over_time: Vec<DeviceCounts>,
+}
+
+/// The numbers of devices of the autoscaled kind from a moment on.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct DeviceCounts {
+    /// The second since the start of the run.
+    pub t_s: f64,
+    /// The devices that are needed by the autoscaler's rule; null before it is known.
+    pub needed: Option<usize>,
+    /// The devices that take replicas.
+    pub have: usize,
+    /// The devices that were asked for and have not joined.
+    pub starting: usize,
+    /// The devices that are being drained.
+    pub draining: usize,
 }
 
 /// The report of the changes of the plan during a run.
@@ -371,7 +400,6 @@ impl Report {
         discipline: Discipline,
         seed: u64,
         counters: RunCounters,
-        replanning: Option<ReplanningReport>,
     ) -> Self {
         let (window, start, end) = (
             counters.window().as_secs_f64(),
@@ -392,7 +420,8 @@ impl Report {
             plan,
             models,
             totals,
-            replanning,
+            replanning: None,
+            autoscale: None,
         }
     }
 }

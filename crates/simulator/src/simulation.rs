@@ -5,6 +5,7 @@
 
 mod admin;
 mod agents;
+mod autoscaler;
 mod control;
 mod event;
 mod faults;
@@ -13,6 +14,7 @@ mod numbered_queue;
 mod outage;
 mod replica;
 mod run;
+mod scaling;
 mod world;
 
 pub use replica::SimulateError;

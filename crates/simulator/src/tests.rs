@@ -175,7 +175,7 @@ fn single_server(time_factor: Option<Box<dyn FnMut() -> f64>>) -> f64 {
     let simulation = simulation::Simulation::new(&scenario, &replicas, 1, options);
     let mut simulation = simulation.unwrap();
     simulation.time_factor = time_factor;
-    let (counters, _) = simulation.run(&mut |_| {});
+    let (counters, ..) = simulation.run(&mut |_| {});
     let latency = &counters.models[0].latency;
     latency.iter().sum::<f64>() / latency.len() as f64
 }
@@ -510,6 +510,7 @@ fn a_plan_with_duty_cycles_computes_one_batch_of_a_device_at_a_time() {
     );
 }
 
+mod autoscale;
 mod benchmark;
 mod learning;
 mod living;

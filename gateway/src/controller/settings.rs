@@ -20,6 +20,8 @@ pub struct ControllerConfig {
     pub profile_time_limit: Duration,
     /// The time limit of a policy.
     pub solve_budget: Duration,
+    /// The time that a new node takes to start.
+    pub node_start: Duration,
     /// The longest time for which the discipline `fixed-wait` holds an open batch.
     pub max_batch_wait: Duration,
     /// The placement policy; none for the stored one.

@@ -9,8 +9,8 @@ use std::{
 use packhorse_api::agent::{GpuStatus, LeaseGrant, ProtocolRange};
 use packhorse_cluster::{ModelId, NodeName, Time, WantedState};
 use packhorse_control::{
-    Command, CommandError, Controller, DevicesNeeded, Effect, Event, PlanReason, PlanReasons,
-    RequestKey, Sample, ServeChange, SolveError,
+    Command, CommandError, Controller, DevicesNeeded, Effect, Event, RequestKey, Sample,
+    ServeChange, SolveError,
     record::{Settings, StoredCluster},
 };
 use tokio::{
@@ -23,7 +23,7 @@ use super::{
     finding_views::finding_views,
     outcome::Outcome,
     settings::ControllerConfig,
-    sizing::{self, SizingError},
+    sizing::{Sizing, SizingError},
     solver,
     wanted::WantedError,
     writer::{self, Commission},
@@ -39,8 +39,6 @@ use crate::{
 
 /// The number of stored plans whose replicas may still run after a restart in the middle of a rollout.
 const RESTORED_PLANS: u32 = 16;
-/// The shortest time between two searches for the smallest cluster.
-const SIZING_PERIOD: Duration = Duration::from_secs(15);
 /// The most messages that are taken at a time.
 const MESSAGES_AT_ONCE: usize = 64;
 
@@ -76,6 +74,8 @@ pub(super) struct Task {
     /// The wanted states of the nodes, for their long polls.
     wanted: BTreeMap<NodeName, watch::Sender<Option<Arc<WantedState>>>>,
     lease: Duration,
+    /// The time that a new node takes to start.
+    node_start: Duration,
     /// The smallest clusters for the rates of the last minutes.
     devices_needed: DevicesNeeded,
     /// The earliest time of the next search for one.
@@ -162,6 +162,7 @@ impl Task {
             next_request: 0,
             wanted: BTreeMap::new(),
             lease: config.lease,
+            node_start: config.node_start,
             devices_needed: DevicesNeeded::default(),
             sizing_due: Time::ZERO,
             is_sizing: false,
@@ -263,7 +264,7 @@ impl Task {
                 self.is_sizing = false;
                 // A large search comes less often: it takes at most a twentieth of a core.
                 let took = now.saturating_since(self.sizing_began);
-                self.sizing_due = now + SIZING_PERIOD.max(19 * took);
+                self.sizing_due = now + DevicesNeeded::SEARCH_PERIOD.max(19 * took);
                 match result {
                     Ok(devices) => self.devices_needed.record(now, &devices),
                     Err(error) => {
@@ -277,19 +278,22 @@ impl Task {
         }
     }
 
-    /// Begins to search for the smallest cluster for the measured rates, if it is time and no search runs.
+    /// Begins to search for the smallest cluster for the forecast rates, if it is time and no search runs.
     fn size(&mut self, now: Time) {
         if self.is_sizing || now < self.sizing_due {
             return;
         }
         self.is_sizing = true;
         self.sizing_began = now;
-        let policy = self.controller.policy().to_owned();
-        let reasons = PlanReasons::from(PlanReason::Preview);
-        let input = self.controller.planning_input(policy, reasons);
+        let sizing = Sizing {
+            policy: self.controller.policy().to_owned(),
+            options: self.controller.options(),
+            problem: self.controller.sizing_problem(self.node_start),
+            last: self.devices_needed.last(),
+        };
         let outcomes = self.outcomes.clone();
         tokio::spawn(async move {
-            let found = tokio::task::spawn_blocking(move || sizing::devices_needed(&input));
+            let found = tokio::task::spawn_blocking(move || sizing.devices_needed());
             let found = found.await;
             let result = found.unwrap_or_else(|e| Err(SizingError::Panicked(e.to_string())));
             let _ = outcomes.send(Outcome::Sized(result));

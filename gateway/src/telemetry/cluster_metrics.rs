@@ -25,7 +25,7 @@ pub(crate) struct ClusterState {
     pub(crate) nodes: BTreeMap<NodeState, usize>,
     /// The number of devices of each kind that take replicas.
     pub(crate) devices: BTreeMap<DeviceKind, usize>,
-    /// The number of devices of each kind that the smallest cluster for the measured rates has, as far as it is known.
+    /// The number of devices of each kind that are needed, as far as it is known.
     pub(crate) devices_needed: BTreeMap<DeviceKind, usize>,
 }
 
@@ -75,7 +75,7 @@ impl Collector for ClusterMetrics {
         gauges(
             &mut encoder,
             "packhorse_devices_needed",
-            "Devices of the smallest cluster that serves the measured rates, by kind: the largest number of the last 15 minutes.",
+            "Devices of the smallest cluster for the rates that are forecast for the time at which a new node serves, by kind: the largest number of the last 15 minutes that two searches in a row found.",
             by_kind(&state.devices_needed),
         )?;
         let mut metric = encoder.encode_descriptor(

@@ -6,9 +6,9 @@ use anyhow::Context as _;
 use packhorse_cluster::{Device, Discipline, Explanation, Plan, PlannedReplica, Problem};
 use packhorse_placement::{
     Budget, IgniterCoefficients, PlanningOptions, PolicyEntry, SmallestCluster, UnknownPolicy,
-    policy, smallest_cluster,
+    devices_needed, policy, smallest_cluster,
 };
-use packhorse_simulator::{PlanReport, ReplicaReport, Scenario};
+use packhorse_simulator::{DevicesByKind, PlanReport, ReplicaReport, Scenario};
 use serde::Deserialize;
 
 use crate::{files::read_text_within_limit, output, policy_options::PolicyOptionArgs};
@@ -87,6 +87,19 @@ pub(super) fn replanner(
     Ok(move |problem: &Problem| {
         let mut budget = Budget::new(REPLAN_STEPS, &|| false);
         policy.place_with(problem, &options, &mut budget).ok()
+    })
+}
+
+/// Returns a function that searches the smallest cluster during a run, as the gateway does.
+pub(super) fn cluster_search(
+    scenario: &Scenario,
+    name: &PolicyName,
+    options: &PolicyOptionArgs,
+) -> anyhow::Result<impl FnMut(&Problem, &DevicesByKind) -> Option<DevicesByKind>> {
+    let (policy, options) = (name.entry()?, planning_options(scenario, options)?);
+    Ok(move |problem: &Problem, last: &DevicesByKind| {
+        let mut budget = Budget::new(REPLAN_STEPS, &|| false);
+        devices_needed(policy, problem, last, &options, &mut budget).ok()
     })
 }
 

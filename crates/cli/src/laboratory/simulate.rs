@@ -13,8 +13,8 @@ use indicatif::ProgressBar;
 use packhorse_cluster::{Discipline, PlannedReplica, Time};
 use packhorse_figures::runs;
 use packhorse_simulator::{
-    DispatchOptions, Estimate, PlanReport, Replanning, Report, RunOptions, RunTrace, Scenario,
-    Timeline, Totals, reports_to_csv, simulate_with,
+    AutoscaleReport, DispatchOptions, Estimate, PlanReport, Replanning, Report, RunOptions,
+    RunTrace, ScalingRule, Scenario, Timeline, Totals, reports_to_csv, simulate_with,
 };
 
 use super::{
@@ -46,7 +46,12 @@ for the scenario's rates, or that of --plan. A new plan starts its replicas besi
 allows; each is ready after its model's load_ms. Replicas of both plans keep running. A new plan is \
 adopted where its gain is worth the cost of moving to it.
 
---timeline writes the requests that came due in each second, by model and by what became of them.
+In a scenario with [autoscale], --replan and --replan-every also add and remove devices: every 15 s they \
+search, as the gateway does for packhorse_devices_needed, for the smallest cluster for the rates that are \
+forecast for the time at which a new node serves. Models are planned with their measured rates.
+
+--timeline writes the requests that came due in each second, by model and by what became of them, and the \
+devices of an autoscaler.
 
 Examples:
   packhorse simulate --scenario thesis.toml --policy usher
@@ -56,6 +61,7 @@ Examples:
   packhorse simulate --scenario scenarios/thesis/6.10-gpus-4.toml --polish 8
   packhorse simulate --scenario scenarios/ramp/evening.toml --policy nexus --replan-every 2
   packhorse simulate --scenario scenarios/ramp/evening.toml --replan --timeline evening.csv
+  packhorse simulate --scenario scenarios/azure/ramp.toml --replan --json
   packhorse simulate --scenario scenarios/thesis/6.10-gpus-4.toml --trace run.json --trace-length 5
   packhorse simulate --scenario thesis.toml --policy usher --policy ao-milp --plot runs.svg")]
 pub(crate) struct SimulateArgs {
@@ -213,13 +219,19 @@ impl SimulateArgs {
         let length = simulation.warmup + simulation.window;
         let bar = ProgressBar::new(u64::try_from(length.as_millis())?);
         let mut progress = |now: Time| bar.set_position(now.as_nanos() / 1_000_000);
-        let mut planner;
+        let (mut planner, mut search);
         let estimate = packhorse_placement::estimate as Estimate;
         let replanning = if self.replans() {
             planner = scenario::replanner(scenario, policy, &self.options)?;
-            Some(match self.replan_every {
+            let replanning = match self.replan_every {
                 Some(every) => Replanning::new(every, Some(estimate), &mut planner),
                 None => Replanning::at_changes(estimate, &mut planner),
+            };
+            Some(if scenario.autoscale.is_some() {
+                search = scenario::cluster_search(scenario, policy, &self.options)?;
+                replanning.autoscaling(ScalingRule::DevicesNeeded(&mut search))
+            } else {
+                replanning
             })
         } else {
             None
@@ -287,6 +299,9 @@ fn print_run(report: &Report) -> anyhow::Result<()> {
             replanning.stopped
         ))?;
     }
+    if let Some(autoscale) = &report.autoscale {
+        print_autoscale(autoscale)?;
+    }
     print_lost_requests(
         report
             .models
@@ -294,6 +309,19 @@ fn print_run(report: &Report) -> anyhow::Result<()> {
             .map(|model| (model.name.as_str(), model.lost)),
         totals,
     )
+}
+
+/// Prints how many devices there were.
+fn print_autoscale(autoscale: &AutoscaleReport) -> anyhow::Result<()> {
+    let have = autoscale.over_time.iter().map(|counts| counts.have);
+    output::print_line(format!(
+        "{} to {} devices of {}: {:.2} device-hours",
+        have.clone().min().unwrap_or_default(),
+        have.max().unwrap_or_default(),
+        autoscale.kind,
+        autoscale.device_hours
+    ))?;
+    Ok(())
 }
 
 /// Prints how many requests were lost with failed workers, if any.

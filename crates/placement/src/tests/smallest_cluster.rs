@@ -6,7 +6,9 @@ use super::{
     thesis::{MIX, VISION, devices_used, setting},
     *,
 };
-use crate::{PlanningOptions, SmallestCluster, SmallestClusterError, smallest_cluster};
+use crate::{
+    PlanningOptions, SmallestCluster, SmallestClusterError, devices_needed, smallest_cluster,
+};
 
 fn smallest(
     name: &str,
@@ -61,6 +63,55 @@ fn the_number_of_devices_in_the_template_does_not_matter() {
         let of_nine = smallest(name, &v100s(9, &models), 64).unwrap();
         assert_eq!(of_one, of_nine, "{name}");
     }
+}
+
+/// Returns the devices that are needed, beginning with this many.
+fn needed(
+    name: &str,
+    problem: &Problem,
+    near: &[(&str, usize)],
+) -> Result<Vec<(String, usize)>, SmallestClusterError> {
+    let near = near.iter();
+    let near = near.map(|(kind, count)| (kind.parse().unwrap(), *count));
+    let found = devices_needed(
+        policy(name).unwrap(),
+        problem,
+        &near.collect(),
+        &PlanningOptions::default(),
+        &mut Budget::unlimited(),
+    )?;
+    let counts = found.into_iter();
+    Ok(counts
+        .map(|(kind, count)| (kind.to_string(), count))
+        .collect())
+}
+
+#[test]
+fn the_devices_needed_are_those_of_the_smallest_cluster_wherever_the_search_begins() {
+    let problem = v100s(200, &[("bert", 50_000.0, 200)]);
+    for near in [0, 1, 399, 400, 401, 402, 416, 10_000] {
+        let found = needed("exclusive", &problem, &[("V100", near)]).unwrap();
+        assert_eq!(found, [("V100".to_owned(), 401)], "{near}");
+    }
+    let kind = "V100-SXM2-16GB";
+    for (name, rate) in [("first-fit", 300.0), ("goodput", 900.0), ("gslice", 900.0)] {
+        let problem = setting(1, &VISION, rate, 200);
+        let smallest = smallest(name, &problem, 64).unwrap().problem.devices.len();
+        for near in [1, smallest, smallest + 5] {
+            let found = needed(name, &problem, &[(kind, near)]).unwrap();
+            assert_eq!(found, [(kind.to_owned(), smallest)], "{name} {near}");
+        }
+    }
+}
+
+#[test]
+fn models_that_no_cluster_serves_need_no_devices() {
+    // No batch of gpt2 takes less than 30 ms.
+    let models = [("bert", 200.0, 200), ("gpt2", 10.0, 30)];
+    let found = needed("exclusive", &v100s(1, &models), &[]).unwrap();
+    assert_eq!(found, [("V100".to_owned(), 2)]);
+    let none = needed("exclusive", &v100s(0, &models), &[]);
+    assert_eq!(none, Err(SmallestClusterError::NoDevices));
 }
 
 #[test]

@@ -15,6 +15,7 @@ pub(super) struct ScenarioFile {
     pub(super) measured_pairs: Vec<String>,
     #[serde(default)]
     pub(super) devices: Vec<DeviceGroup>,
+    pub(super) autoscale: Option<AutoscaleEntry>,
     #[serde(default)]
     pub(super) models: Vec<ModelEntry>,
     #[serde(default)]
@@ -30,6 +31,15 @@ pub(super) struct DeviceGroup {
     pub(super) memory_mib: Option<f64>,
     pub(super) sm_count: Option<u32>,
     pub(super) cost_per_hour: Option<f64>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct AutoscaleEntry {
+    pub(super) kind: String,
+    pub(super) min: usize,
+    pub(super) max: usize,
+    pub(super) start_s: f64,
 }
 
 #[derive(Deserialize)]

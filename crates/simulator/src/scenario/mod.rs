@@ -3,6 +3,7 @@
 //! [`Scenario::parse`] reads the TOML. Every number is checked against its range, and an error names the field and the range.
 //! A closure returns the text of the files that a scenario names, so that nothing here reads a disk.
 
+mod autoscale;
 mod fault;
 mod file;
 mod values;
@@ -17,21 +18,26 @@ use packhorse_cluster::{
 use packhorse_contention::{Interference, PairTable};
 
 use crate::{rate::Rate, trace};
+pub use autoscale::Autoscale;
+use autoscale::parse_autoscale;
 pub use fault::{Fault, FaultKind};
 use fault::{check_added_models, parse_fault};
 use file::{ArrivalsEntry, DeviceGroup, ModelEntry, ScenarioFile, SimulationEntry};
 pub use values::ScenarioError;
-use values::{MS, S, bandwidth, duration, field_error, positive, requests_per_second};
+use values::{MAX_DEVICES, MS, S, bandwidth, duration, field_error, positive, requests_per_second};
 
 /// A placement problem, and the simulation in which its plan runs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Scenario {
     /// The scenario's name in reports.
     pub name: String,
-    /// The problem for a policy. Its discipline is the default until a caller sets another one.
+    /// The problem for a policy, with the devices and models that are added later. Its discipline is the default until a caller sets another
+    /// one.
     pub problem: Problem,
     /// The load of each model, in the problem's order.
     pub workloads: Vec<Workload>,
+    /// The devices that an autoscaler adds and removes; `None` if those of the problem stay.
+    pub autoscale: Option<Autoscale>,
     /// The longest time for which `fixed-wait` holds an open batch.
     pub max_batch_wait: Duration,
     /// The text of the file with the coefficients of `igniter`, if the scenario names one.
@@ -110,8 +116,6 @@ impl Arrivals {
     }
 }
 
-/// The largest number of devices in a scenario.
-const MAX_DEVICES: usize = 100_000;
 /// The largest number of models in a scenario.
 const MAX_MODELS: usize = 10_000;
 impl Scenario {
@@ -142,9 +146,18 @@ impl Scenario {
         faults.any(|fault| fault.kind == added)
     }
 
-    /// Returns the problem at the start of the run: without the models that are added later, which are the last ones.
+    /// Returns the number of devices at the start of the run. They are the first ones of the problem.
+    pub(crate) fn devices_at_start(&self) -> usize {
+        let autoscale = self.autoscale.as_ref();
+        autoscale.map_or(self.problem.devices.len(), |autoscale| {
+            autoscale.devices_at_start
+        })
+    }
+
+    /// Returns the problem at the start of the run: without the models and devices that are added later, which are the last ones.
     pub fn problem_at_start(&self) -> Problem {
         let mut problem = self.problem.clone();
+        problem.devices.truncate(self.devices_at_start());
         let mut number = 0;
         problem.models.retain(|_| {
             number += 1;
@@ -170,7 +183,11 @@ impl Scenario {
                 problem,
             })
         };
-        let devices = parse_devices(&file.devices)?;
+        let mut devices = parse_devices(&file.devices)?;
+        let autoscale = file.autoscale.as_ref();
+        let autoscale = autoscale
+            .map(|entry| parse_autoscale(entry, &file.devices, &mut devices))
+            .transpose()?;
         let profiles = load_profiles(&file.profiles, &mut load)?;
         if file.models.is_empty() || file.models.len() > MAX_MODELS {
             return field_error(
@@ -233,6 +250,7 @@ impl Scenario {
             name: file.name,
             problem,
             workloads,
+            autoscale,
             max_batch_wait,
             igniter_coefficients,
             simulation,

@@ -418,3 +418,85 @@ fn a_trace_has_the_arrivals_and_counts_have_the_rate_scaled_to_its_mean() {
         [200.0, 200.0, 600.0, 600.0]
     );
 }
+
+/// A group of devices on nodes of their own, and an autoscaler.
+fn autoscaled(count: usize, autoscale: &str) -> String {
+    let group = format!("count = {count}\ngpus_per_node = 1\n[autoscale]\n{autoscale}\n");
+    let head = HEAD.replace("count = 3\ngpus_per_node = 2\n", &group);
+    format!("{head}{MODEL}")
+}
+
+const AUTOSCALE: &str = "kind = \"V100-SXM2-16GB\"\nmin = 2\nmax = 5\nstart_s = 60";
+
+#[test]
+fn the_devices_of_an_autoscaler_are_added_behind_those_of_the_start() {
+    let scenario = parse(&autoscaled(3, AUTOSCALE)).unwrap();
+    let autoscale = scenario.autoscale.clone().unwrap();
+    assert_eq!((autoscale.min, autoscale.max), (2, 5));
+    assert_eq!(autoscale.node_start, Duration::from_mins(1));
+    assert_eq!(autoscale.devices_at_start, 3);
+    let nodes = |problem: &Problem| -> Vec<String> {
+        let nodes = problem.devices.iter().map(|device| &device.node);
+        nodes.map(ToString::to_string).collect()
+    };
+    let all = ["node0", "node1", "node2", "node3", "node4"];
+    assert_eq!(nodes(&scenario.problem), all);
+    assert_eq!(nodes(&scenario.problem_at_start()), all[..3]);
+    let without = parse(&format!("{HEAD}{MODEL}")).unwrap();
+    assert_eq!(without.autoscale, None);
+    assert_eq!(
+        nodes(&without.problem_at_start()),
+        ["node0", "node0", "node1"]
+    );
+}
+
+#[test]
+fn bad_autoscalers_are_refused_with_field_and_limit() {
+    let replaced = |from: &str, to: &str| AUTOSCALE.replace(from, to);
+    for (count, autoscale, expected) in [
+        (
+            3,
+            replaced("V100-SXM2-16GB", "A100"),
+            "autoscale.kind: expected the kind of exactly one group of devices, not A100",
+        ),
+        (
+            3,
+            replaced("min = 2", "min = 0"),
+            "autoscale.min: expected at least 1",
+        ),
+        (
+            3,
+            replaced("max = 5", "max = 1"),
+            "autoscale.max: expected 2 (min) to 100000, not 1",
+        ),
+        (
+            3,
+            replaced("max = 5", "max = 100001"),
+            "autoscale.max: expected 2 (min) to 100000, not 100001",
+        ),
+        (
+            1,
+            AUTOSCALE.to_owned(),
+            "devices[0].count: expected 2 to 5 devices (autoscale.min to max), not 1",
+        ),
+        (
+            6,
+            AUTOSCALE.to_owned(),
+            "devices[0].count: expected 2 to 5 devices (autoscale.min to max), not 6",
+        ),
+        (
+            3,
+            replaced("start_s = 60", "start_s = -1"),
+            "autoscale.start_s: expected between 0 and 10000000, not -1",
+        ),
+    ] {
+        assert_eq!(error(&autoscaled(count, &autoscale)), expected);
+    }
+    let shared_node = autoscaled(3, AUTOSCALE).replace("gpus_per_node = 1", "gpus_per_node = 3");
+    assert_eq!(
+        error(&shared_node),
+        "devices[0].gpus_per_node: expected 1, because [autoscale] adds and removes nodes of one device"
+    );
+    let unknown = autoscaled(3, &format!("{AUTOSCALE}\nmost = 3"));
+    assert!(error(&unknown).contains("unknown field `most`"));
+}

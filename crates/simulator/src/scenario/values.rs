@@ -51,6 +51,8 @@ pub enum ScenarioError {
     Problem(#[source] ProblemError),
 }
 
+/// The largest number of devices in a scenario.
+pub(super) const MAX_DEVICES: usize = 100_000;
 /// The longest time in a scenario, in seconds.
 const MAX_SECONDS: f64 = 1e7;
 

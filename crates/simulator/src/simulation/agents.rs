@@ -179,13 +179,13 @@ impl<'a> Simulation<'a> {
     }
 
     /// Takes the control plane out of the simulation, unless its gateway is dead.
-    fn reachable_control(&mut self) -> Option<Control<'a>> {
+    pub(super) fn reachable_control(&mut self) -> Option<Control<'a>> {
         self.control.take_if(|_| self.outage.is_none())
     }
 
-    /// Makes the agent of a node silent, or heard again.
-    pub(super) fn set_silent(&mut self, now: Time, node: usize, silent: bool) {
-        let node = &self.node(node);
+    /// Makes the agent of a node silent, or heard again if there is such a node.
+    pub(super) fn set_silent(&mut self, now: Time, node: &NodeName, silent: bool) {
+        let silent = silent || self.is_absent(node);
         let Some(control) = &mut self.control else {
             return;
         };

@@ -59,7 +59,7 @@ pub(super) struct SimulatedNode {
     pub(super) devices: Vec<DeviceReport>,
     /// The wanted state that the agent was last told.
     pub(super) wanted: Arc<WantedState>,
-    /// True while the agent does not reach the gateway.
+    /// True while the agent does not reach the gateway, or while there is no such node.
     pub(super) silent: bool,
 }
 
@@ -77,12 +77,13 @@ impl<'a> Control<'a> {
         };
         let ids: Vec<DeviceId> = problem.devices.iter().enumerate().map(device_id).collect();
         let mut nodes: BTreeMap<NodeName, SimulatedNode> = BTreeMap::new();
-        for (device, id) in problem.devices.iter().zip(&ids) {
+        let at_start = scenario.devices_at_start();
+        for (number, (device, id)) in problem.devices.iter().zip(&ids).enumerate() {
             let node = nodes.entry(device.node.clone());
             let node = node.or_insert_with(|| SimulatedNode {
                 devices: Vec::new(),
                 wanted: Arc::default(),
-                silent: false,
+                silent: number >= at_start,
             });
             node.devices.push(DeviceReport {
                 name: id.local().to_owned(),
@@ -118,6 +119,7 @@ impl<'a> Control<'a> {
             splits: Vec::new(),
             nodes: nodes
                 .iter()
+                .filter(|(_, node)| !node.silent)
                 .map(|(name, node)| NodeRecord {
                     name: name.clone(),
                     agent_version: String::new(),
@@ -372,6 +374,7 @@ fn stored_plan(scenario: &Scenario, plan: &[PlannedReplica], ids: &[DeviceId]) -
         phase: ReplicaPhase::Planned,
     });
     let kinds = ids.iter().zip(&problem.devices);
+    let kinds = kinds.take(scenario.devices_at_start());
     let forecasts = problem.models.iter().map(|model| Forecast {
         model: model.id.clone(),
         rate: reachable_rate(scenario, model.rate),

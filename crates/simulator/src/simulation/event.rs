@@ -19,6 +19,10 @@ pub(super) enum SimEvent {
     FaultEnds(usize),
     /// The agent of a node renews its lease.
     AgentRenews(usize),
+    /// The autoscaler decides.
+    AutoscalerDecides,
+    /// The agent of a node that the autoscaler asked for joins. The number is that of the device.
+    NodeStarted(usize),
     /// A worker has loaded its model. Outdated unless this is still the worker's attempt.
     ModelLoaded { replica: usize, attempt: u32 },
 }

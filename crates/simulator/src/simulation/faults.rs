@@ -25,14 +25,14 @@ impl Simulation<'_> {
             self.devices[device].clear(now);
         }
         match fault.kind {
-            FaultKind::AgentDies(node) => self.set_silent(now, node, true),
+            FaultKind::AgentDies(node) => self.set_silent(now, &self.node(node), true),
             FaultKind::GatewayDies => self.gateway_dies(now),
             FaultKind::NodeDrained(node) => self.schedule_node(now, node, Scheduling::Draining),
             FaultKind::ModelAdded(model) => self.add_model(now, model),
             FaultKind::ModelRemoved(model) => self.clients[model.0] = Clients::Ended,
             FaultKind::WorkerDies(_) => self.fault_noticed(now, index),
             FaultKind::NodeLost(node) => {
-                self.set_silent(now, node, true);
+                self.set_silent(now, &self.node(node), true);
                 if fault.duration > LEASE {
                     self.schedule(now + LEASE, SimEvent::FaultNoticed(index));
                 }
@@ -72,7 +72,7 @@ impl Simulation<'_> {
         }
         match self.scenario.simulation.faults[fault].kind {
             FaultKind::NodeLost(node) | FaultKind::AgentDies(node) => {
-                self.set_silent(now, node, false);
+                self.set_silent(now, &self.node(node), false);
             }
             FaultKind::GatewayDies => self.gateway_is_back(now),
             FaultKind::NodeDrained(node) => self.schedule_node(now, node, Scheduling::Open),

@@ -30,6 +30,14 @@ pub enum SimulateError {
     /// A model of the plan is added only during the run.
     #[error("replica {0} of the plan: its model is added during the run")]
     ModelAddedLater(usize),
+    /// A device of the plan is added only during the run.
+    #[error("replica {0} of the plan: its device is added during the run")]
+    DeviceAddedLater(usize),
+    /// The scenario's autoscaler has no rule.
+    #[error(
+        "autoscale: devices are added and removed only in a run that plans anew (--replan, --replan-every)"
+    )]
+    NoAutoscaler,
     /// An admin's act has no effect, because nothing plans anew.
     #[error(
         "simulation.faults[{0}]: nodes are drained, and models added and removed, only in a run that plans anew (--replan)"
@@ -150,6 +158,9 @@ pub(super) fn check_replica(
     };
     if scenario.is_added_later(planned.model) {
         return Err(SimulateError::ModelAddedLater(i));
+    }
+    if planned.device.0 >= scenario.devices_at_start() {
+        return Err(SimulateError::DeviceAddedLater(i));
     }
     if !(1..=Program::MAX_BATCH_SIZE).contains(&planned.batch_size) {
         return Err(SimulateError::BatchSize {

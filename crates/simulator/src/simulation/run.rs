@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     counters::{RunCounters, Stages},
-    report::ReplanningReport,
+    report::{AutoscaleReport, ReplanningReport},
     run_trace::AnsweredBatch,
     timeline::RequestEnd,
 };
@@ -27,7 +27,11 @@ impl Simulation<'_> {
     pub(crate) fn run(
         mut self,
         progress: &mut dyn FnMut(Time),
-    ) -> (RunCounters, Option<ReplanningReport>) {
+    ) -> (
+        RunCounters,
+        Option<ReplanningReport>,
+        Option<AutoscaleReport>,
+    ) {
         let mut steps = 0_u64;
         loop {
             let timeout = self.next_timeout();
@@ -56,7 +60,10 @@ impl Simulation<'_> {
             "a request did not end: {books:?}"
         );
         let report = self.control.as_ref().map(Control::report);
-        (self.counters, report)
+        let end = self.counters.window_end();
+        let autoscaler = self.autoscaler.take();
+        let autoscale = autoscaler.map(|autoscaler| autoscaler.into_report(end));
+        (self.counters, report, autoscale)
     }
 
     /// Returns the time at which the engine or the control plane must act even without an event. The control plane has no say once the
@@ -80,6 +87,8 @@ impl Simulation<'_> {
             SimEvent::FaultNoticed(fault) => self.fault_noticed(now, fault),
             SimEvent::FaultEnds(fault) => self.fault_ends(now, fault),
             SimEvent::AgentRenews(node) => self.agent_renews(now, node),
+            SimEvent::AutoscalerDecides => self.autoscale(now),
+            SimEvent::NodeStarted(device) => self.node_started(now, device),
             SimEvent::ModelLoaded { replica, attempt } => self.model_loaded(now, replica, attempt),
         }
     }

@@ -8,6 +8,7 @@ use packhorse_control::{Command, LinkState};
 use packhorse_serving::{BatchKey, Engine, EngineConfig, Event, ModelLimits, RequestKey};
 
 use super::{
+    autoscaler::Autoscaler,
     control::Control,
     event::SimEvent,
     keys::{model_key, replica_key},
@@ -82,6 +83,8 @@ pub(crate) struct Simulation<'a> {
     pub(super) arrivals: Vec<ArrivalProcess>,
     /// The control plane; `None` if the plan stays as it is.
     pub(super) control: Option<Control<'a>>,
+    /// The autoscaler; `None` if the devices stay.
+    pub(super) autoscaler: Option<Autoscaler>,
     /// The largest batch of each model, in rows, as the engine has it.
     pub(super) max_batch_rows: Vec<u32>,
     pub(super) replicas: Vec<SimulatedReplica>,
@@ -130,6 +133,12 @@ impl<'a> Simulation<'a> {
         {
             return Err(SimulateError::NoControlPlane(number));
         }
+        let rule = replanning.as_ref();
+        let rule = rule.and_then(|replanning| replanning.scaling.as_ref());
+        let autoscaler = Autoscaler::new(scenario, rule);
+        if scenario.autoscale.is_some() && autoscaler.is_none() {
+            return Err(SimulateError::NoAutoscaler);
+        }
         let settings = &scenario.simulation;
         let models = scenario.problem.models.len();
         let device = || SharedDevice::new(settings.interference);
@@ -154,6 +163,7 @@ impl<'a> Simulation<'a> {
             arrivals: arrival_processes(scenario, seed).collect(),
             control: replanning
                 .map(|replanning| Control::new(scenario, plan, dispatch.discipline, replanning)),
+            autoscaler,
             max_batch_rows: vec![1; models],
             replicas: Vec::with_capacity(plan.len()),
             down: vec![0; devices.len()],
@@ -198,6 +208,7 @@ impl<'a> Simulation<'a> {
             }
         }
         self.start_control();
+        self.start_autoscaler();
         for (i, fault) in self.scenario.simulation.faults.iter().enumerate() {
             self.schedule(fault.at, SimEvent::FaultBegins(i));
             self.schedule(fault.at + fault.duration, SimEvent::FaultEnds(i));

@@ -108,6 +108,7 @@ impl History {
             lease: self.config.lease,
             profile_time_limit: self.config.profile_time_limit,
             solve_budget: Duration::from_hours(1),
+            node_start: Duration::ZERO,
             max_batch_wait: Duration::ZERO,
             policy: None,
             discipline: None,

@@ -1,6 +1,7 @@
 //! The experiments, one file each, and their table.
 
 mod ablation;
+mod autoscale;
 mod bursts;
 mod estimate;
 mod figure_sweeps;
@@ -37,6 +38,7 @@ pub(crate) const EXPERIMENTS: &[&dyn Experiment] = &[
     &estimate::Estimate,
     &rates::Rates,
     &measured_rates::MeasuredRates,
+    &autoscale::Autoscale,
     &published::Published,
     &polish::Polish,
 ];
