@@ -10,6 +10,8 @@
 //!   would not be in time behind the leader's batch. The leader then waits for another replica that can still answer it; where
 //!   there is none, the leader is dropped, unless another replica can answer the window. That way each of several replicas
 //!   computes the batches that it is best at: a slow one those that have time left, a fast one those that are nearly due.
+//!   A request further behind that is due earlier than the batch, for its rank is not its deadline's alone, is dropped if it would be late behind
+//!   the batch: it would keep this one small, and those that follow.
 //! - **Holding.** An idle replica takes work at once. A busy one is sent a partial batch when it is nearly free, not when it has
 //!   a credit: until then the batch could not start, and may grow. Where another model is overloaded on the same device (it drops
 //!   requests, or has so many waiting that their deadlines are endangered), even an idle replica waits for a partial batch to grow as long as the
