@@ -16,12 +16,22 @@ struct Count {
     in_time: u64,
 }
 
+/// A batch that the replica has, and when it is back.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct AwayBatch {
+    back: Time,
+    batch: BatchKey,
+    queue_wait: Duration,
+    compute: Duration,
+    requests: Vec<RequestKey>,
+}
+
 /// An engine with one replica, and tenants whose requests arrive as a Poisson process.
 struct Run {
     engine: Engine,
     random: u64,
     requests: FxHashMap<RequestKey, (usize, Time)>,
-    back: BinaryHeap<Reverse<(Time, BatchKey, Duration, Duration, Vec<RequestKey>)>>,
+    back: BinaryHeap<Reverse<AwayBatch>>,
     free: Time,
     counts: Vec<Count>,
 }
@@ -81,7 +91,7 @@ impl Run {
         loop {
             let (tenant, arrival) = (0..).zip(&next).min_by_key(|(_, at)| **at).expect("one");
             let (tenant, arrival): (usize, Time) = (tenant, *arrival);
-            let back = self.back.peek().map(|Reverse((at, ..))| *at);
+            let back = self.back.peek().map(|Reverse(away)| away.back);
             let wake = self.engine.poll_timeout();
             let now = [Some(arrival), back, wake].into_iter().flatten().min();
             let now = now.expect("a request comes");
@@ -117,7 +127,14 @@ impl Run {
     }
 
     fn batch_is_back(&mut self, now: Time) {
-        let Reverse((_, batch, queue_wait, compute, requests)) = self.back.pop().expect("seen");
+        let Reverse(away) = self.back.pop().expect("seen");
+        let AwayBatch {
+            batch,
+            queue_wait,
+            compute,
+            requests,
+            ..
+        } = away;
         let done = Event::BatchCompleted {
             batch,
             queue_wait,
@@ -139,9 +156,14 @@ impl Run {
                     let compute = ms(8 + requests.len() as u64);
                     let begin = self.free.max(now);
                     self.free = begin + compute;
-                    let waited = begin.saturating_since(now);
-                    self.back
-                        .push(Reverse((self.free, batch, waited, compute, requests)));
+                    let away = AwayBatch {
+                        back: self.free,
+                        batch,
+                        queue_wait: begin.saturating_since(now),
+                        compute,
+                        requests,
+                    };
+                    self.back.push(Reverse(away));
                 }
                 Action::Finish { request, .. } => {
                     self.requests.remove(&request);
