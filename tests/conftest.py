@@ -35,16 +35,24 @@ class Served:
         assert answer.status == 204, answer
         makers = [models.convolutions, models.sum_of_row, models.double, models.without_batch, models.moody]
         makers += [models.identity, models.slow]
-        made = [models.sum_and_difference(folder), models.sum_and_difference(folder, version=2)]
-        made += [make(folder) for make in makers]
+        made = [make(folder) for make in [models.sum_and_difference, *makers]]
         for model in made:
             self.models[model.name] = model
             self.admin.register(model.registration, model.file)
         for model in made:
-            version = model.registration.get("version", 1)
-            path = f"/v2/models/{model.name}/versions/{version}/ready"
-            wait_until(lambda: self.is_ready(model.name, path), f"{model.name}:{version} to be ready", limit=300)
+            self.wait_until_ready(model)
         wait_until(lambda: request(self.address, "GET", "/v2/health/ready").status == 200, "the gateway to be ready")
+
+    def add_version(self) -> None:
+        """Serves version 2 of "sum-and-difference" beside version 1, which is served for another ten minutes."""
+        model = models.sum_and_difference(self.folder / "models", version=2)
+        self.admin.register(model.registration, model.file)
+        self.wait_until_ready(model)
+
+    def wait_until_ready(self, model: models.Model) -> None:
+        version = model.registration.get("version", 1)
+        path = f"/v2/models/{model.name}/versions/{version}/ready"
+        wait_until(lambda: self.is_ready(model.name, path), f"{model.name}:{version} to be ready", limit=300)
 
     def is_ready(self, model: str, path: str) -> bool:
         """Whether a version of a model is ready; fails when it never will be."""

@@ -14,6 +14,12 @@ BINARY = pytest.mark.parametrize("binary", [True, False], ids=["binary", "json"]
 GENERATOR = np.random.default_rng(1)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def two_versions(served: Served) -> None:
+    """Has "sum-and-difference" a second version from here on: the first one is retired ten minutes later, earlier than all tests have ended."""
+    served.add_version()
+
+
 def ask(client, model: str, inputs: dict[str, np.ndarray], wanted: list[str], binary: bool = True, **more):
     """The outputs of a request, as arrays."""
     given = triton.tensors(inputs, binary)

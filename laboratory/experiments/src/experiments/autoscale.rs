@@ -319,7 +319,7 @@ fn describe(page: &mut Page, scenario: &Scenario, seeds: &[u64]) {
         return;
     };
     page.paragraph(&format!(
-        "Twelve hours of the Azure Functions trace around midnight in two hours, as the load of twelve models (`scenarios/azure/ramp.toml`, [sources](../../scenarios/azure/README.md)), \
+        "Twelve hours of the Azure Functions trace around midnight in two hours, as the load of twelve models (`scenarios/azure/ramp.toml`; sources: `scenarios/azure/README.md`), \
          on {} to {} devices whose nodes take {} s to start. The control plane is that of the gateway, with measured rates; nominal, dispatched by `deadline`. Seeds {seeds:?}. One of these runs: \
          `packhorse simulate --scenario scenarios/azure/ramp.toml --replan --policy first-fit`.",
         autoscale.min,
