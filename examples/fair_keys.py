@@ -18,6 +18,7 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
 
+import figures  # noqa: E402
 import models  # noqa: E402
 from cluster import BUILD, PROGRAMS, Cluster  # noqa: E402
 from conftest import simulated_devices  # noqa: E402
@@ -89,24 +90,12 @@ def rates(seconds: list[list[int]], begin: int, end: int) -> tuple[float, float]
 
 
 def write_figure(runs: dict[str, dict[str, list[list[int]]]]) -> None:
-    left, width, height, top, gap = 60, 860, 150, 30, 60
-    out = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {left + width + 20} {2 * height + top + gap + 40}" font-family="sans-serif" font-size="12">']
-    out.append('<rect width="100%" height="100%" fill="white"/>')
-    for number, (title, keys) in enumerate(runs.items()):
-        base = top + number * (height + gap) + height
-        out.append(f'<text x="{left}" y="{base - height - 10}" font-weight="bold">{title}: requests/s answered within the SLO</text>')
-        for tick in range(0, int(CAPACITY) + 1, 40):
-            y = base - height * tick / CAPACITY / 1.1
-            out.append(f'<line x1="{left}" x2="{left + width}" y1="{y:.1f}" y2="{y:.1f}" stroke="#ddd"/>')
-            out.append(f'<text x="{left - 6}" y="{y + 4:.1f}" text-anchor="end">{tick}</text>')
-        for offset, (name, seconds) in enumerate(keys.items()):
-            points = " ".join(f"{left + width * (s + 0.5) / END:.1f},{base - height * second[1] / CAPACITY / 1.1:.1f}" for s, second in enumerate(seconds))
-            out.append(f'<polyline points="{points}" fill="none" stroke="{COLOURS[name]}" stroke-width="2"/>')
-            out.append(f'<text x="{left + width - 160}" y="{base - height + 10 + 16 * offset}" fill="{COLOURS[name]}">{name}: asks for {KEYS[name][0] * CAPACITY:.0f}</text>')
-        for second in range(0, END + 1, 5):
-            out.append(f'<text x="{left + width * second / END:.1f}" y="{base + 16}" text-anchor="middle">{second}</text>')
-    out.append(f'<text x="{left + width / 2}" y="{2 * height + top + gap + 35}" text-anchor="middle">seconds</text>')
-    REPORT.with_suffix(".svg").write_text("\n".join([*out, "</svg>", ""]))
+    panels = []
+    for title, keys in runs.items():
+        asked = {name: f"{name}: asks for {part * CAPACITY:.0f}" for name, (part, _, _) in KEYS.items()}
+        lines = [figures.Line([second[1] for second in seconds], COLOURS[name], label=asked[name]) for name, seconds in keys.items()]
+        panels.append(figures.Panel(f"{title}: requests/s answered within the SLO", lines, CAPACITY * 1.1, 40))
+    figures.write(REPORT.with_suffix(".svg"), panels, END, 5)
 
 
 def write_report(runs: dict[str, dict[str, list[list[int]]]]) -> None:

@@ -27,6 +27,7 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
 
+import figures  # noqa: E402
 from cluster import BUILD, PROGRAMS, Cluster, wait_until  # noqa: E402
 from http_admin import request  # noqa: E402
 
@@ -394,35 +395,16 @@ def dip(counts: dict[int, list[int]], name: str) -> tuple[float, int, int]:
 
 
 def write_figure(live: Live, simulated: Simulated) -> None:
-    left, width, height, top, gap = 60, 860, 150, 30, 60
+    marks = [(letter, AT[name], "#d62728" if name in KILLS else "#555") for letter, name in zip("abcdefgh", AT, strict=True)]
 
-    def x(second: float) -> float:
-        return left + width * second / END
-
-    out = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {left + width + 20} {2 * height + top + gap + 40}" font-family="sans-serif" font-size="12">']
-    out.append('<rect width="100%" height="100%" fill="white"/>')
-    for number, (title, counts) in enumerate((("real cluster", live.counts), ("simulation", simulated.counts))):
-        base = top + number * (height + gap) + height
+    def panel(title: str, counts: dict[int, list[int]]) -> figures.Panel:
+        offered, within = ([counts[second][column] for second in range(END)] for column in (0, 1))
+        lines = [figures.Line(offered, "#999"), figures.Line(within, "#1f77b4", 1.5)]
         largest = max(row[0] for row in counts.values()) * 1.05
+        return figures.Panel(f"{title}: requests/s offered (grey) and answered within the SLO (blue)", lines, largest, 200, marks)
 
-        def points(column: int, counts: dict[int, list[int]] = counts, base: int = base, largest: float = largest) -> str:
-            return " ".join(f"{x(second + 0.5):.1f},{base - height * counts[second][column] / largest:.1f}" for second in range(END))
-
-        for tick in range(0, int(largest), 200):
-            y = base - height * tick / largest
-            out.append(f'<line x1="{left}" x2="{left + width}" y1="{y:.1f}" y2="{y:.1f}" stroke="#ddd"/>')
-            out.append(f'<text x="{left - 6}" y="{y + 4:.1f}" text-anchor="end">{tick}</text>')
-        out.append(f'<text x="{left}" y="{base - height - 10}" font-weight="bold">{title}: requests/s offered (grey) and answered within the SLO (blue)</text>')
-        out.append(f'<polyline points="{points(0)}" fill="none" stroke="#999" stroke-width="2"/>')
-        out.append(f'<polyline points="{points(1)}" fill="none" stroke="#1f77b4" stroke-width="1.5"/>')
-        for letter, name in zip("abcdefgh", AT, strict=True):
-            colour = "#d62728" if name in KILLS else "#555"
-            out.append(f'<line x1="{x(AT[name]):.1f}" x2="{x(AT[name]):.1f}" y1="{base - height}" y2="{base}" stroke="{colour}" stroke-dasharray="3 3"/>')
-            out.append(f'<text x="{x(AT[name]) + 3:.1f}" y="{base - 5}" fill="{colour}">{letter}</text>')
-        for second in range(0, END + 1, 20):
-            out.append(f'<text x="{x(second):.1f}" y="{base + 16}" text-anchor="middle">{second}</text>')
-    out.append(f'<text x="{left + width / 2}" y="{2 * height + top + gap + 35}" text-anchor="middle">seconds</text>')
-    REPORT.with_suffix(".svg").write_text("\n".join([*out, "</svg>", ""]))
+    panels = [panel("real cluster", live.counts), panel("simulation", simulated.counts)]
+    figures.write(REPORT.with_suffix(".svg"), panels, END, 20)
 
 
 def write_report(rate: float, live: Live, simulated: Simulated) -> None:

@@ -19,7 +19,6 @@ import json
 import os
 import re
 import shlex
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -27,7 +26,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from cluster import PROGRAMS, Process, processes_of, wait_until
+from cluster import PROGRAMS, Process, free_port, processes_of, wait_until
 
 ROOT = Path(__file__).parent.parent
 BOOK = ROOT / "docs"
@@ -111,12 +110,6 @@ def programs_in(text: str) -> Iterator[list[str]]:
                     break
                 command.append(word)
             yield command
-
-
-def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]
 
 
 class Reader:

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Callable
@@ -28,6 +29,13 @@ def wait_until(check: Callable[[], T], what: str, limit: float = 30.0) -> T:
             return value
         assert time.monotonic() < end, f"gave up after {limit} s waiting for {what}"
         time.sleep(0.02)
+
+
+def free_port() -> int:
+    """A port that nobody listens on."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
 
 
 def is_running(pid: int) -> bool:

@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import socket
 import subprocess
 from pathlib import Path
 
@@ -116,13 +115,6 @@ class Images:
         for command in (["podman", "rm", "-fa"], ["podman", "network", "prune", "-f"], ["buildah", "rm", "-a"]):
             subprocess.run(command, env=self.environment, capture_output=True, timeout=120)
         shutil.rmtree(self.folder, ignore_errors=True)
-
-
-def free_port() -> int:
-    """A port that nobody listens on."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
 
 
 def mirror() -> str:

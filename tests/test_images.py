@@ -8,9 +8,9 @@ from pathlib import Path
 
 import models
 import pytest
-from cluster import wait_until
+from cluster import free_port, wait_until
 from http_admin import Admin, request
-from images import ROOT, Images, Unavailable, free_port
+from images import ROOT, Images, Unavailable
 from urllib3.exceptions import HTTPError
 
 VERSION = "0.1.0"

@@ -2,11 +2,9 @@
 
 use std::process::Command;
 
-use anyhow::{Context as _, ensure};
-
 use crate::{
     setup,
-    workspace::{python, root},
+    workspace::{python, root, succeed},
 };
 
 /// The flags of the book.
@@ -45,12 +43,5 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     }
     succeed(&mut pytest)?;
     println!("{}", root().join("target/book/index.html").display());
-    Ok(())
-}
-
-fn succeed(command: &mut Command) -> anyhow::Result<()> {
-    let name = command.get_program().display().to_string();
-    let status = command.status().with_context(|| format!("start {name}"))?;
-    ensure!(status.success(), "{name}: {status}");
     Ok(())
 }

@@ -8,12 +8,12 @@ use std::{
     process::Command,
 };
 
-use anyhow::{Context as _, ensure};
+use anyhow::Context as _;
 
 use crate::{
     debian, setup,
     steps::Steps,
-    workspace::{program, root},
+    workspace::{program, root, succeed},
 };
 
 /// Installs the locked packages, generates the types of the API, checks, tests and builds.
@@ -106,12 +106,6 @@ fn npm_command(arguments: &[&str]) -> anyhow::Result<Command> {
         .current_dir(root().join("web"))
         .env("PATH", path_with(&programs)?);
     Ok(npm)
-}
-
-fn succeed(command: &mut Command) -> anyhow::Result<()> {
-    let status = command.status().context("start npm")?;
-    ensure!(status.success(), "npm: {status}");
-    Ok(())
 }
 
 /// The search path with this folder at its beginning.

@@ -6,7 +6,7 @@ use std::{
     time::Instant,
 };
 
-use anyhow::Context as _;
+use anyhow::{Context as _, ensure};
 
 /// The repository's root.
 pub(crate) fn root() -> &'static Path {
@@ -38,4 +38,12 @@ pub(crate) fn cargo_build(packages: &[&str]) -> Command {
 #[expect(clippy::disallowed_methods, reason = "a tool that waits and measures")]
 pub(crate) fn now() -> Instant {
     Instant::now()
+}
+
+/// Runs a command to its end. Fails if the command does.
+pub(crate) fn succeed(command: &mut Command) -> anyhow::Result<()> {
+    let name = command.get_program().display().to_string();
+    let status = command.status().with_context(|| format!("start {name}"))?;
+    ensure!(status.success(), "{name}: {status}");
+    Ok(())
 }

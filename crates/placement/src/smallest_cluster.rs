@@ -94,21 +94,13 @@ pub fn smallest_cluster(
         trial_steps: None,
         on_trial,
     };
-    if search.kinds.is_empty() || limit == 0 {
-        return Err(SmallestClusterError::NoDevices);
-    }
     search.check_models_alone()?;
     let (found, exhaustive) = match search.enumerate()? {
         EnumerationResult::Found(found) => (found, true),
         EnumerationResult::NotFound(last) => return Err(search.unserved(&last)),
         EnumerationResult::TooMany => (search.bisect()?, false),
     };
-    let (problem, plan) = without_unused_devices(found.problem, found.plan);
-    Ok(SmallestCluster {
-        problem,
-        plan,
-        exhaustive,
-    })
+    Ok(found.into_cluster(exhaustive))
 }
 
 /// Returns a cluster near another one on which the policy serves all and that can give up no device. It is found sooner than by
@@ -141,9 +133,6 @@ pub(crate) fn smallest_cluster_near(
         trial_steps: Some(trial_steps),
         on_trial: &mut |_| {},
     };
-    if search.kinds.is_empty() || limit == 0 {
-        return Err(SmallestClusterError::NoDevices);
-    }
     search.check_models_alone()?;
     let of_kind = |kind: &Device| near.get(&kind.kind).copied().unwrap_or_default();
     let mut counts: Counts = search.kinds.iter().map(of_kind).collect();
@@ -157,12 +146,7 @@ pub(crate) fn smallest_cluster_near(
         [count] => search.grow(*count)?,
         _ => search.bisect()?,
     };
-    let (problem, plan) = without_unused_devices(found.problem, found.plan);
-    Ok(SmallestCluster {
-        problem,
-        plan,
-        exhaustive: false,
-    })
+    Ok(found.into_cluster(false))
 }
 
 /// Returns the first device of each kind.
@@ -225,8 +209,11 @@ enum EnumerationResult {
 }
 
 impl Search<'_, '_> {
-    /// Checks that every model reaches its rate alone.
+    /// Checks that there are devices, and that every model reaches its rate alone.
     fn check_models_alone(&mut self) -> Result<(), SmallestClusterError> {
+        if self.kinds.is_empty() || self.limit == 0 {
+            return Err(SmallestClusterError::NoDevices);
+        }
         let mut unserved = Vec::new();
         for model in &self.template.models {
             let alone = Problem {
@@ -481,6 +468,16 @@ impl Search<'_, '_> {
 }
 
 impl Trial {
+    /// Returns the cluster without the devices on which the plan places nothing.
+    fn into_cluster(self, exhaustive: bool) -> SmallestCluster {
+        let (problem, plan) = without_unused_devices(self.problem, self.plan);
+        SmallestCluster {
+            problem,
+            plan,
+            exhaustive,
+        }
+    }
+
     fn serves_all(&self) -> bool {
         self.unserved_indices().next().is_none()
     }

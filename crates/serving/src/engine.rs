@@ -16,7 +16,7 @@ use rustc_hash::FxHashMap;
 
 use crate::{
     Action, BatchKey, Books, EngineConfig, Event, ModelKey, ModelLimits, Refusal, ReplicaKey,
-    Request, RequestKey, RequestOutcome, TenantKey,
+    Request, RequestKey, RequestOutcome,
     discipline::{Decision, Discipline, ModelView, configured_discipline},
     overloaded_models::OverloadedModels,
     queue::{Queue, QueuedRequest, Ticket},
@@ -230,7 +230,8 @@ impl Engine {
         let keys: Vec<ModelKey> = self.models.keys().copied().collect();
         for key in keys {
             for waiting in mem::take(&mut self.model_mut(key).queue).iter() {
-                self.insert_into_queue(now, *waiting);
+                let waiting = self.ranked(now, *waiting);
+                self.insert_into_queue(waiting);
             }
             self.schedule_decision(now, key);
         }
@@ -275,17 +276,6 @@ impl Engine {
         self.models.get(&model).map_or(0, |model| model.queue.len())
     }
 
-    /// Returns true if requests of a tenant stand before those of others: the model is overloaded, and computed less for it than for another
-    /// one.
-    pub fn stands_before_others(&self, now: Time, model: ModelKey, tenant: TenantKey) -> bool {
-        let model = self.models.get(&model);
-        model.is_some_and(|model| {
-            model.is_overloaded(now)
-                && model.shares.is_shared()
-                && !model.shares.has_fair_share(tenant)
-        })
-    }
-
     /// Returns a replica's observed compute time divided by its profile's, or `None` if there is no such replica.
     pub fn slowdown(&self, now: Time, replica: ReplicaKey) -> Option<f64> {
         let model = self.models.get(self.replicas.get(&replica)?)?;
@@ -318,7 +308,7 @@ impl Engine {
         self.books.accepted += 1;
         self.model_mut(request.model).retries.accept(now);
         let ticket = Ticket {
-            rank: 0,
+            rank,
             arrival: self.next_arrival,
         };
         self.next_arrival += 1;
@@ -349,17 +339,17 @@ impl Engine {
                 limit: limits.queue_limit,
             });
         }
-        let view = self.view(now, model, &model.queue);
+        let view = self.view(now, model);
         self.discipline
             .admit(view.expect("it has limits"), request, rank)
     }
 
-    /// Returns a model with this queue as its discipline sees it; `None` if the model was removed.
-    fn view<'a>(&'a self, now: Time, model: &'a Model, queue: &'a Queue) -> Option<ModelView<'a>> {
+    /// Returns a model as its discipline sees it; `None` if the model was removed.
+    fn view<'a>(&'a self, now: Time, model: &'a Model) -> Option<ModelView<'a>> {
         Some(ModelView {
             now,
             limits: model.limits.as_ref()?,
-            queue,
+            queue: &model.queue,
             pool: &model.pool,
             overloaded: &self.overloaded,
         })
@@ -367,7 +357,7 @@ impl Engine {
 
     fn enqueue(&mut self, now: Time, waiting: QueuedRequest) {
         let model = waiting.request.model;
-        self.insert_into_queue(now, waiting);
+        self.insert_into_queue(waiting);
         self.books.queued += 1;
         self.schedule_decision(now, model);
         if self.models[&model].queue.len() == 1 {
@@ -375,18 +365,12 @@ impl Engine {
         }
     }
 
-    /// Puts a request into its queue, at its rank.
-    fn insert_into_queue(&mut self, now: Time, waiting: QueuedRequest) {
-        let ticket = Ticket {
-            rank: self.rank(now, &waiting.request),
-            ..waiting.ticket
-        };
-        let key = waiting.request.model;
+    /// Puts a request into its queue, at the rank of its ticket.
+    fn insert_into_queue(&mut self, waiting: QueuedRequest) {
+        let (key, ticket) = (waiting.request.model, waiting.ticket);
         self.locations
             .insert(waiting.request.id, RequestLocation::Queued(key, ticket));
-        self.model_mut(key)
-            .queue
-            .insert(QueuedRequest { ticket, ..waiting });
+        self.model_mut(key).queue.insert(waiting);
     }
 
     fn cancel(&mut self, request: RequestKey) {
@@ -415,7 +399,7 @@ impl Engine {
     /// Carries out one decision of the discipline for a model. Returns false if it was to wait.
     fn decide_for(&mut self, now: Time, key: ModelKey) -> bool {
         let model = &self.models[&key];
-        let decision = match self.view(now, model, &model.queue) {
+        let decision = match self.view(now, model) {
             Some(view) => self.discipline.decide(view),
             None => Decision::Wait(None),
         };

@@ -45,11 +45,9 @@ impl ModelLoad {
 
     /// Notes if the requests of a tenant stand behind those of others, or it is alone.
     pub(super) fn set_stands_behind(&self, tenant: TenantKey, stands_behind: bool) {
-        let bit = bit(tenant);
-        if stands_behind {
-            self.behind.fetch_or(bit, Relaxed);
-        } else {
-            self.behind.fetch_and(!bit, Relaxed);
+        // The driver alone writes it, and seldom has anything new to write.
+        if self.stands_behind(tenant) != stands_behind {
+            self.behind.fetch_xor(bit(tenant), Relaxed);
         }
     }
 

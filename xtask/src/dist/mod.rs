@@ -12,7 +12,10 @@ use std::{
 use anyhow::{Context as _, ensure};
 
 use self::dependencies::Dependencies;
-use crate::{setup, workspace::root};
+use crate::{
+    setup,
+    workspace::{root, succeed},
+};
 
 /// The platform of releases.
 const TARGET: &str = "x86_64-unknown-linux-gnu";
@@ -323,11 +326,4 @@ fn write_output(command: &mut Command, file: &Path) -> anyhow::Result<()> {
 fn make_parent(file: &Path) -> anyhow::Result<()> {
     let folder = file.parent().context("a file is in a folder")?;
     fs::create_dir_all(folder).with_context(|| format!("make {}", folder.display()))
-}
-
-fn succeed(command: &mut Command) -> anyhow::Result<()> {
-    let name = command.get_program().display().to_string();
-    let status = command.status().with_context(|| format!("start {name}"))?;
-    ensure!(status.success(), "{name}: {status}");
-    Ok(())
 }

@@ -89,6 +89,7 @@ impl Engine {
         {
             self.finish(waiting.request.id, otherwise);
         } else {
+            let waiting = self.ranked(now, waiting);
             self.enqueue(now, waiting);
         }
     }

@@ -12,24 +12,52 @@
 use packhorse_cluster::Time;
 
 use super::{Engine, Model};
-use crate::{Request, queue::Ticket};
+use crate::{
+    ModelKey, Request, TenantKey,
+    queue::{QueuedRequest, Ticket},
+};
 
 /// The rank by which requests of tenants with their fair share stand behind the others. Larger than any deadline is away.
 const BEHIND: u64 = 1 << 62;
 
+impl Model {
+    /// Returns true if tenants share the model as this file says: it is overloaded, and there are several.
+    fn is_shared_fairly(&self, now: Time) -> bool {
+        self.is_overloaded(now) && self.shares.is_shared()
+    }
+}
+
 impl Engine {
+    /// Returns true if requests of a tenant stand before those of others: the model is overloaded, and computed less for it than for
+    /// another one.
+    pub fn stands_before_others(&self, now: Time, model: ModelKey, tenant: TenantKey) -> bool {
+        self.models.get(&model).is_some_and(|model| {
+            model.is_shared_fairly(now) && !model.shares.has_fair_share(tenant)
+        })
+    }
+
     /// Returns the rank of a request in its queue: the discipline's, behind those of other tenants if its own has its fair share.
     pub(super) fn rank(&self, now: Time, request: &Request) -> u64 {
         let rank = self.discipline.rank(request);
         let model = self.models.get(&request.model);
-        let stands_behind = model.is_some_and(|model| {
-            model.is_overloaded(now) && model.shares.has_fair_share(request.tenant)
-        });
-        if stands_behind {
+        let stands_behind = |model: &Model| {
+            model.is_shared_fairly(now) && model.shares.has_fair_share(request.tenant)
+        };
+        if model.is_some_and(stands_behind) {
             rank.saturating_add(BEHIND)
         } else {
             rank
         }
+    }
+
+    /// Returns a request that is to wait again, with the rank that it has now.
+    pub(super) fn ranked(&self, now: Time, waiting: QueuedRequest) -> QueuedRequest {
+        let rank = self.rank(now, &waiting.request);
+        let ticket = Ticket {
+            rank,
+            ..waiting.ticket
+        };
+        QueuedRequest { ticket, ..waiting }
     }
 
     /// Drops the last request of a full queue if its tenant has its fair share and the one of the request has not. Returns true

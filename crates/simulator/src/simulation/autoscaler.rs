@@ -45,7 +45,7 @@ pub(super) struct Autoscaler {
     pub(super) settings: Autoscale,
     /// The state of each device that there may be, by its index in the scenario.
     pub(super) phases: BTreeMap<usize, Phase>,
-    /// What the rule has said.
+    /// The devices that the rule found to be needed.
     pub(super) needed: DevicesNeeded,
     /// The time for which each device had computed at the last decision.
     pub(super) busy: BTreeMap<usize, Duration>,
@@ -73,8 +73,19 @@ impl Autoscaler {
             ScalingRule::DevicesNeeded(_) => DevicesNeeded::default(),
             ScalingRule::Utilization(_, window) => DevicesNeeded::held_for(*window),
         };
-        let mut autoscaler = Self {
-            phases: phases.collect(),
+        let phases = phases.collect();
+        let mut autoscaler = Self::with_phases(settings, phases, needed);
+        autoscaler.report(Time::ZERO);
+        Some(autoscaler)
+    }
+
+    fn with_phases(
+        settings: Autoscale,
+        phases: BTreeMap<usize, Phase>,
+        needed: DevicesNeeded,
+    ) -> Self {
+        Self {
+            phases,
             needed,
             busy: BTreeMap::new(),
             report: AutoscaleReport {
@@ -84,9 +95,7 @@ impl Autoscaler {
             },
             counted: Time::ZERO,
             settings,
-        };
-        autoscaler.report(Time::ZERO);
-        Some(autoscaler)
+        }
     }
 
     /// Returns the report of a run that has ended.
@@ -218,23 +227,8 @@ mod tests {
             node_start: Duration::from_mins(1),
             devices_at_start: 2,
         };
-        Autoscaler {
-            phases: phases
-                .into_iter()
-                .enumerate()
-                .collect::<Vec<_>>()
-                .into_iter()
-                .collect(),
-            needed: DevicesNeeded::default(),
-            busy: BTreeMap::new(),
-            report: AutoscaleReport {
-                kind: settings.kind.clone(),
-                device_hours: 0.0,
-                over_time: Vec::new(),
-            },
-            counted: Time::ZERO,
-            settings,
-        }
+        let phases = phases.into_iter().enumerate().collect();
+        Autoscaler::with_phases(settings, phases, DevicesNeeded::default())
     }
 
     use Phase::{Absent, Draining, Gone, Open, Starting};
