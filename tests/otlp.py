@@ -1,5 +1,6 @@
 """A receiver of traces over OTLP/HTTP."""
 
+import ssl
 import threading
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -40,9 +41,9 @@ def values(attributes) -> dict:
 
 
 class Receiver:
-    """Listens on a free port of this machine. `status` is its answer to everything."""
+    """Listens on a free port of this machine, within TLS if it has a certificate. `status` is its answer to everything."""
 
-    def __init__(self, status: int = 200):
+    def __init__(self, status: int = 200, tls: ssl.SSLContext | None = None):
         self.status = status
         self.spans: list[Received] = []
         receiver = self
@@ -55,7 +56,9 @@ class Receiver:
                 pass
 
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.server.server_port}"
+        if tls:
+            self.server.socket = tls.wrap_socket(self.server.socket, server_side=True)
+        self.url = f"{'https' if tls else 'http'}://127.0.0.1:{self.server.server_port}"
         self.thread = threading.Thread(target=self.server.serve_forever, daemon=True)
 
     def __enter__(self) -> "Receiver":

@@ -18,7 +18,9 @@ import tritonclient.http as sync_client
 from cluster import PROGRAMS, Cluster, wait_until
 from conftest import simulated_devices
 from http_admin import request
+from load import REQUEST
 from network import Namespace, why_not
+from otlp import Receiver
 
 MakeCluster = Callable[..., Cluster]
 
@@ -299,3 +301,25 @@ def test_sides_that_do_not_agree_on_tls_say_so(link: Link, tmp_path: Path):
         wait_until(lambda: said in view(), f"{said!r} to be said", limit=20)
         assert request(cluster.inference, "GET", "/v2/models/m/ready").status != 200
         cluster.close()
+
+
+def test_traces_are_sent_to_a_receiver_whose_authority_is_named(
+    new_cluster: MakeCluster, authority: Authority, pair: tuple[Path, Path], tmp_path: Path
+):
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(*pair)
+    stranger = Authority(tmp_path / "stranger")
+    with Receiver(tls=tls) as receiver:
+        flags = ["--otlp-endpoint", receiver.url, "--trace-sample", "1", "--otlp-ca-file"]
+        cluster = new_cluster(*flags, str(authority.ca))
+        serve(cluster)
+        assert request(cluster.inference, "POST", "/v2/models/m/infer", REQUEST).status == 200
+        wait_until(lambda: receiver.roots("infer"), "the trace")
+        cluster.gateway.stop()
+
+        cluster = new_cluster(*flags, str(stranger.ca))
+        serve(cluster)
+        assert request(cluster.inference, "POST", "/v2/models/m/infer", REQUEST).status == 200
+        wait_until(lambda: cluster.admin.metric("packhorse_traces_dropped_total", cause="receiver"), "a dropped trace")
+        assert "UnknownIssuer" in cluster.gateway.said()
+        assert len(receiver.roots("infer")) == 1

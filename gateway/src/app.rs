@@ -103,7 +103,7 @@ pub enum StartError {
     #[error("cannot receive SIGHUP")]
     Signal(#[source] io::Error),
     /// The exporter of traces cannot be started.
-    #[error("cannot export traces (--otlp-endpoint)")]
+    #[error("cannot export traces (--otlp-endpoint, --otlp-ca-file)")]
     Traces(#[source] AuthoritiesError),
     /// A listener cannot be bound.
     #[error("cannot listen on {address} (--{flag})")]

@@ -6,7 +6,9 @@ use clap::{Parser, value_parser};
 use packhorse_cluster::{ByteCount, Discipline, ModelSpec};
 use packhorse_service::{DataHome, LogOptions, SupervisorOptions};
 use packhorse_serving::ModelLimits;
-use packhorse_tls::{ClientFiles, Identity, LinkTls, LinkTlsError, LinkTlsOptions, ServerFiles};
+use packhorse_tls::{
+    Authorities, ClientFiles, Identity, LinkTls, LinkTlsError, LinkTlsOptions, ServerFiles,
+};
 
 use crate::{
     ip_network::IpNetwork,
@@ -256,6 +258,15 @@ pub struct Options {
     #[arg(long, env = "OTEL_EXPORTER_OTLP_ENDPOINT", value_name = "URL")]
     pub otlp_endpoint: Option<OtlpEndpoint>,
 
+    /// File with the certificates of the authorities that sign the receiver's, for an https URL [default: the authorities that this machine trusts]
+    #[arg(
+        long,
+        env = "OTEL_EXPORTER_OTLP_CERTIFICATE",
+        value_name = "FILE",
+        requires = "otlp_endpoint"
+    )]
+    pub otlp_ca_file: Option<PathBuf>,
+
     /// Name of the gateway in its traces
     #[arg(
         long,
@@ -432,6 +443,7 @@ impl Options {
             metrics_buckets: self.metrics_buckets,
             traces: self.otlp_endpoint.map(|endpoint| TraceSettings {
                 endpoint,
+                authorities: Authorities::from_flag(self.otlp_ca_file.as_deref()),
                 service_name: self.otlp_service_name,
                 ratio: self.trace_sample,
             }),

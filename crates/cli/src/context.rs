@@ -113,7 +113,7 @@ impl Context {
     pub(crate) fn inference(&self) -> anyhow::Result<InferenceClient> {
         let url = self.args.url.clone();
         let Some(path) = &self.args.key_file else {
-            return Ok(InferenceClient::new(url, &self.authorities())?);
+            return InferenceClient::new(url, &self.authorities()).context("--ca-file");
         };
         let shown = path.display();
         let key =
@@ -210,7 +210,7 @@ impl Context {
 fn named<T>(client: Result<T, ClientError>, file: impl Fn() -> String) -> anyhow::Result<T> {
     client.map_err(|e| match e {
         ClientError::Token(e) => anyhow::Error::new(e).context(file()),
-        ClientError::Authorities(e) => e.into(),
+        ClientError::Authorities(e) => anyhow::Error::new(e).context("--ca-file"),
     })
 }
 

@@ -20,16 +20,15 @@ pub enum Authorities {
     File(PathBuf),
 }
 
-/// The reason why a client does not know whom to trust.
+/// The reason why a client does not know whom to trust. The name of the flag for the file is the program's to add.
 #[derive(Debug, thiserror::Error)]
 pub enum AuthoritiesError {
     /// The file with the authorities cannot be used.
-    #[error("--ca-file: {0}")]
+    #[error(transparent)]
     File(#[from] TlsFileError),
     /// The machine trusts nobody.
     #[error(
-        "this machine has no certificates of authorities; name the file of the gateway's authority with --ca-file, or install \
-         ca-certificates"
+        "this machine has no certificates of authorities: install ca-certificates, or name the file of the server's authority"
     )]
     NoneHere,
 }

@@ -53,7 +53,7 @@ pub(super) enum GatewayError {
 /// The reason why there is no client of the gateway.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ClientError {
-    #[error(transparent)]
+    #[error("--ca-file: {0}")]
     Authorities(#[from] AuthoritiesError),
     #[error("cannot make an HTTP client: {0}")]
     Http(#[from] reqwest::Error),

@@ -102,7 +102,7 @@ impl Command {
             Self::Dashboard(args) => args.run(context).await,
             Self::Requests(args) => args.run(context).await,
             Self::Trace(args) => args.run(context).await,
-            Self::Setup(args) => args.run(context),
+            Self::Setup(args) => args.run(context).await,
             Self::Completions(args) => {
                 args.run(context.command_line());
                 Ok(())

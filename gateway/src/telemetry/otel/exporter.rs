@@ -72,6 +72,8 @@ pub struct TraceExporter {
 pub struct TraceSettings {
     /// The receiver.
     pub endpoint: OtlpEndpoint,
+    /// The authorities that may sign the receiver's certificate.
+    pub authorities: Authorities,
     /// The gateway's name in its traces.
     pub service_name: String,
     /// The part of the requests within their SLO that are traced.
@@ -107,11 +109,11 @@ impl TraceExporter {
     /// Starts to export the traces of a queue.
     ///
     /// # Errors
-    /// If the receiver is to be asked over TLS, and the machine has no authorities that it trusts.
+    /// If the receiver is asked over TLS, and the file with its authorities cannot be used, or there is none and the machine trusts none.
     pub fn start(queue: TraceQueue, telemetry: Telemetry) -> Result<Self, AuthoritiesError> {
         let scheme = queue.settings.endpoint.0.scheme();
         let client = Client::builder()
-            .tls_backend_preconfigured(Authorities::Machine.client_config(scheme)?)
+            .tls_backend_preconfigured(queue.settings.authorities.client_config(scheme)?)
             .no_proxy()
             .timeout(ANSWER_TIME)
             .user_agent(concat!("packhorse-gateway/", env!("CARGO_PKG_VERSION")))

@@ -2,21 +2,20 @@
 
 use std::{
     fs::{self, File, OpenOptions},
-    io::{self, Read, Write as _},
+    io::{self, Read as _, Write as _},
     path::{Path, PathBuf},
-    sync::Arc,
     time::Duration,
 };
 
 use anyhow::{Context as _, ensure};
+use packhorse_client::Authorities;
 use packhorse_cluster::ArtifactDigest;
+use reqwest::{
+    Client, Response, StatusCode, Url,
+    header::{ACCEPT, RANGE},
+};
 use serde::Deserialize;
 use sha2::{Digest as _, Sha256};
-use ureq::{
-    Agent, Body,
-    http::{Response, StatusCode},
-    tls::{Certificate, RootCerts, TlsConfig},
-};
 
 use super::wheels::Wheel;
 use crate::output;
@@ -24,18 +23,18 @@ use crate::output;
 /// The media type of an index in JSON (PEP 691).
 const INDEX_JSON: &str = "application/vnd.pypi.simple.v1+json";
 /// The largest page of an index that is read, in bytes.
-const INDEX_LIMIT: u64 = 64 << 20;
-/// The time within which a connection must be there, and an answer must begin.
-const CONNECT_LIMIT: Duration = Duration::from_secs(30);
+const INDEX_LIMIT: usize = 64 << 20;
+/// The time within which a connection must be there, and in which something of an answer must arrive.
+const SILENCE_LIMIT: Duration = Duration::from_secs(30);
 /// The number of times that a broken download is continued.
 const ATTEMPTS: u32 = 5;
-/// The size of the parts in which a file is read, in bytes.
+/// The size of the parts in which a file is read for its digest, in bytes.
 const CHUNK: usize = 256 << 10;
 
 /// A Python package index.
 pub(super) struct Index {
-    url: String,
-    agent: Agent,
+    url: Url,
+    client: Client,
 }
 
 /// The page of a package.
@@ -51,47 +50,36 @@ struct PageFile {
 }
 
 impl Index {
-    /// Makes a client that trusts the authorities of this machine.
+    /// Makes a client of the index.
     ///
     /// # Errors
-    /// If the machine has none.
-    pub(super) fn new(url: &str) -> anyhow::Result<Self> {
-        let authorities: Vec<_> = rustls_native_certs::load_native_certs()
-            .certs
-            .iter()
-            .map(|certificate| Certificate::from_der(certificate).to_owned())
-            .collect();
-        ensure!(
-            !authorities.is_empty() || !url.starts_with("https:"),
-            "this machine trusts no certificate authority: install ca-certificates, or name a file with SSL_CERT_FILE"
-        );
-        let tls = TlsConfig::builder()
-            .root_certs(RootCerts::new_with_certs(&authorities))
-            .unversioned_rustls_crypto_provider(Arc::new(rustls::crypto::ring::default_provider()))
-            .build();
-        let config = Agent::config_builder()
-            .tls_config(tls)
-            .timeout_connect(Some(CONNECT_LIMIT))
-            .timeout_recv_response(Some(CONNECT_LIMIT))
-            // A status is examined, not an error: 416 and 200 both have a meaning when a download continues.
-            .http_status_as_error(false)
-            .build();
-        Ok(Self {
-            url: url.trim_end_matches('/').to_owned(),
-            agent: config.into(),
-        })
+    /// If the URL is none, or is to be asked over TLS and there are no authorities to trust.
+    pub(super) fn new(url: &str, authorities: &Authorities) -> anyhow::Result<Self> {
+        let not_a_url = || format!("--index-url: {url:?} is not an http URL");
+        // A link of a page is resolved against the page, whose path ends in a slash.
+        let url = Url::parse(&format!("{}/", url.trim_end_matches('/'))).with_context(not_a_url)?;
+        ensure!(matches!(url.scheme(), "http" | "https"), not_a_url());
+        let tls = authorities
+            .client_config(url.scheme())
+            .context("--ca-file")?;
+        let client = Client::builder()
+            .tls_backend_preconfigured(tls)
+            .connect_timeout(SILENCE_LIMIT)
+            .read_timeout(SILENCE_LIMIT)
+            .build()?;
+        Ok(Self { url, client })
     }
 
     /// Downloads a wheel into the folder, or continues an earlier download, and checks its digest.
-    pub(super) fn download(&self, wheel: &Wheel, folder: &Path) -> anyhow::Result<PathBuf> {
+    pub(super) async fn download(&self, wheel: &Wheel, folder: &Path) -> anyhow::Result<PathBuf> {
         let file = folder.join(wheel.file);
         if is_intact(&file, wheel)? {
             return Ok(file);
         }
-        let url = self.find(wheel)?;
+        let url = self.find(wheel).await?;
         let part = folder.join(format!("{}.part", wheel.file));
         for attempt in 1.. {
-            match self.continue_download(&url, &part, wheel) {
+            match self.continue_download(&url, &part, wheel).await {
                 Ok(()) => break,
                 Err(e) if attempt < ATTEMPTS => eprintln!("{}: {e:#}; continuing", wheel.file),
                 Err(e) => return Err(e).with_context(|| format!("cannot download {url}")),
@@ -110,46 +98,51 @@ impl Index {
     }
 
     /// Returns the address of a wheel.
-    fn find(&self, wheel: &Wheel) -> anyhow::Result<String> {
-        let page_url = format!("{}/{}/", self.url, wheel.package);
+    async fn find(&self, wheel: &Wheel) -> anyhow::Result<Url> {
+        let page_url = self.url.join(&format!("{}/", wheel.package))?;
         let cannot_read = || format!("cannot read {page_url}");
-        let mut page = self
-            .agent
-            .get(&page_url)
-            .header("accept", INDEX_JSON)
-            .call()
+        let mut response = self
+            .client
+            .get(page_url.clone())
+            .header(ACCEPT, INDEX_JSON)
+            .send()
+            .await
             .with_context(cannot_read)?;
-        ensure!(
-            page.status() == StatusCode::OK,
-            "{page_url} answers {}",
-            page.status()
-        );
-        let text = page
-            .body_mut()
-            .with_config()
-            .limit(INDEX_LIMIT)
-            .read_to_vec();
-        let page: Page = serde_json::from_slice(&text.with_context(cannot_read)?)
+        let status = response.status();
+        ensure!(status == StatusCode::OK, "{page_url} answers {status}");
+        let mut text = Vec::new();
+        while let Some(chunk) = response.chunk().await.with_context(cannot_read)? {
+            text.extend_from_slice(&chunk);
+            ensure!(
+                text.len() <= INDEX_LIMIT,
+                "{page_url} is larger than {INDEX_LIMIT} bytes"
+            );
+        }
+        let page: Page = serde_json::from_slice(&text)
             .with_context(|| format!("{page_url} is not an index in JSON (PEP 691)"))?;
         let found = page
             .files
             .into_iter()
             .find(|file| file.filename == wheel.file);
         let found = found.with_context(|| format!("{page_url} has no {}", wheel.file))?;
-        Ok(absolute(&page_url, &found.url))
+        // Mirrors give links that begin at their root, or at the page.
+        page_url
+            .join(&found.url)
+            .with_context(|| format!("{page_url} links {:?}, which is not a URL", found.url))
     }
 
     /// Requests what is missing of a file and appends it.
-    fn continue_download(&self, url: &str, part: &Path, wheel: &Wheel) -> anyhow::Result<()> {
+    async fn continue_download(&self, url: &Url, part: &Path, wheel: &Wheel) -> anyhow::Result<()> {
         let mut done = fs::metadata(part).map_or(0, |metadata| metadata.len());
         if done == wheel.bytes {
             return Ok(());
         }
         let response = self
-            .agent
-            .get(url)
-            .header("range", format!("bytes={done}-"))
-            .call()?;
+            .client
+            .get(url.clone())
+            .header(RANGE, format!("bytes={done}-"))
+            .send()
+            .await?;
         let mut file = match response.status() {
             StatusCode::PARTIAL_CONTENT => {
                 OpenOptions::new().create(true).append(true).open(part)?
@@ -165,27 +158,26 @@ impl Index {
             }
             status => anyhow::bail!("the server answers {status}"),
         };
-        append(response, &mut file, done, wheel)
+        append(response, &mut file, done, wheel).await
     }
 }
 
-/// Appends the body of a response, with progress, but no more than the file has.
-fn append(
-    response: Response<Body>,
+/// Appends the body of a response, with progress.
+async fn append(
+    mut response: Response,
     file: &mut File,
     mut done: u64,
     wheel: &Wheel,
 ) -> anyhow::Result<()> {
     let bar = output::byte_bar(wheel.package, wheel.bytes);
-    let mut body = response.into_body().into_reader().take(wheel.bytes - done);
-    let mut buffer = vec![0; CHUNK];
-    loop {
-        let read = body.read(&mut buffer)?;
-        if read == 0 {
-            break;
-        }
-        file.write_all(&buffer[..read])?;
-        done += read as u64;
+    while let Some(chunk) = response.chunk().await? {
+        done += chunk.len() as u64;
+        ensure!(
+            done <= wheel.bytes,
+            "the server sends more than the file's {} bytes",
+            wheel.bytes
+        );
+        file.write_all(&chunk)?;
         bar.set_position(done);
     }
     bar.finish_and_clear();
@@ -215,21 +207,6 @@ fn is_intact(file: &Path, wheel: &Wheel) -> anyhow::Result<bool> {
     }
     let digest = ArtifactDigest::from_sha256(hasher.finalize().into());
     Ok(digest.to_string() == format!("sha256:{}", wheel.sha256))
-}
-
-/// Returns a link of a page as an address of its own. Mirrors give links that begin at their root, or at the page.
-fn absolute(page: &str, link: &str) -> String {
-    if link.contains("://") {
-        return link.to_owned();
-    }
-    let scheme_end = page.find("://").map_or(0, |at| at + 3);
-    let host_end = page[scheme_end..]
-        .find('/')
-        .map_or(page.len(), |at| scheme_end + at);
-    match link.strip_prefix('/') {
-        Some(path) => format!("{}/{path}", &page[..host_end]),
-        None => format!("{page}{link}"),
-    }
 }
 
 #[cfg(test)]
@@ -270,7 +247,7 @@ mod tests {
                     .find_map(|line| line.strip_prefix("range: bytes="));
                 let from: usize =
                     range.map_or(0, |range| range.trim_end_matches('-').parse().unwrap());
-                let page = br#"{"files": [{"filename": "w.whl", "url": "/files/w.whl"}]}"#;
+                let page = br#"{"files": [{"filename": "w.whl", "url": "../../files/w.whl"}]}"#;
                 let (status, body) = if path.contains("/simple/") {
                     ("200 OK", &page[..])
                 } else {
@@ -291,28 +268,27 @@ mod tests {
                 stream.write_all(sent).unwrap();
             }
         });
-        Index::new(&url).unwrap()
+        Index::new(&url, &Authorities::Machine).unwrap()
     }
 
-    #[test]
-    fn a_broken_download_is_continued_and_a_finished_one_is_kept() {
+    #[tokio::test]
+    async fn a_broken_download_is_continued_and_a_finished_one_is_kept() {
         let folder = tempfile::tempdir().unwrap();
         let index = index();
-        let file = index.download(&wheel(SHA256), folder.path()).unwrap();
+        let file = index.download(&wheel(SHA256), folder.path()).await.unwrap();
         assert_eq!(fs::read(&file).unwrap(), CONTENT);
         // Nobody is asked any more.
-        let nobody = Index::new("http://127.0.0.1:1").unwrap();
-        assert_eq!(
-            nobody.download(&wheel(SHA256), folder.path()).unwrap(),
-            file
-        );
+        let nobody = Index::new("http://127.0.0.1:1", &Authorities::Machine).unwrap();
+        let kept = nobody.download(&wheel(SHA256), folder.path()).await;
+        assert_eq!(kept.unwrap(), file);
     }
 
-    #[test]
-    fn a_changed_file_is_refused_and_not_kept() {
+    #[tokio::test]
+    async fn a_changed_file_is_refused_and_not_kept() {
         const OTHER: &str = "0000000000000000000000000000000000000000000000000000000000000000";
         let folder = tempfile::tempdir().unwrap();
-        let error = index().download(&wheel(OTHER), folder.path()).unwrap_err();
+        let download = index().download(&wheel(OTHER), folder.path()).await;
+        let error = download.unwrap_err();
         assert!(
             error
                 .to_string()
@@ -323,13 +299,10 @@ mod tests {
     }
 
     #[test]
-    fn links_of_mirrors_are_resolved() {
-        for (link, expected) in [
-            ("https://f.org/a.whl", "https://f.org/a.whl"),
-            ("/files/a.whl", "https://i.org:81/files/a.whl"),
-            ("../../a.whl", "https://i.org:81/simple/torch/../../a.whl"),
-        ] {
-            assert_eq!(absolute("https://i.org:81/simple/torch/", link), expected);
+    fn an_index_has_an_http_url() {
+        for bad in ["pypi.org/simple", "ftp://pypi.org/simple"] {
+            let error = Index::new(bad, &Authorities::Machine).err().unwrap();
+            assert!(error.to_string().starts_with("--index-url: "), "{error:#}");
         }
     }
 }

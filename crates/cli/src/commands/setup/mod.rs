@@ -55,7 +55,7 @@ pub(crate) struct SetupArgs {
 }
 
 impl SetupArgs {
-    pub(crate) fn run(&self, context: &Context) -> anyhow::Result<()> {
+    pub(crate) async fn run(&self, context: &Context) -> anyhow::Result<()> {
         let build = if self.cuda {
             LibtorchBuild::Cuda
         } else {
@@ -77,7 +77,8 @@ impl SetupArgs {
                 cfg!(target_arch = "x86_64"),
                 "there is libtorch for x86-64 only; name that of another machine with the agent's --libtorch"
             );
-            install(&Index::new(&self.index_url)?, &folder, build, &wheels)?;
+            let index = Index::new(&self.index_url, &context.authorities())?;
+            install(&index, &folder, build, &wheels).await?;
         }
         if context.json() {
             return output::print_json(
@@ -120,7 +121,7 @@ fn print_plan(
 }
 
 /// Downloads and unpacks the wheels. Whatever ends it early, the next run continues, and nothing incomplete counts as installed.
-fn install(
+async fn install(
     index: &Index,
     folder: &Path,
     build: LibtorchBuild,
@@ -136,7 +137,7 @@ fn install(
     let downloads = folder.join("downloads");
     create(&downloads)?;
     for wheel in wheels {
-        let file = index.download(wheel, &downloads)?;
+        let file = index.download(wheel, &downloads).await?;
         unpack(&file, folder, build).with_context(|| file.display().to_string())?;
         // The next wheel needs the space.
         fs::remove_file(&file).with_context(|| format!("cannot remove {}", file.display()))?;
