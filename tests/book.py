@@ -138,6 +138,7 @@ class Reader:
             "PACKHORSE_NODE": "laptop",
             "PACKHORSE_PROFILES": str(self.profiles()),
             "PACKHORSE_PROFILE_TIME_LIMIT_MS": "2000",
+            "PACKHORSE_SYSTEM_SHARED_MEMORY": "true",
         }
         self.running: list[Process] = []
 

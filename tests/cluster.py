@@ -104,14 +104,21 @@ class Process:
 class Cluster:
     """A gateway and its agents on this machine; with the file of an authority if it uses TLS."""
 
-    def __init__(self, folder: Path, *gateway_flags: str, admin_listen: str = "127.0.0.1:0", ca: Path | None = None):
+    def __init__(
+        self,
+        folder: Path,
+        *gateway_flags: str,
+        listen: str = "127.0.0.1:0",
+        admin_listen: str = "127.0.0.1:0",
+        ca: Path | None = None,
+    ):
         self.folder = folder
         self.ca = ca
         self.state = folder / "gateway"
         self.gateway_flags = gateway_flags
         self.agents: dict[str, Process] = {}
         self.gateway: Process | None = None
-        self.inference, self.admin_address = "127.0.0.1:0", admin_listen
+        self.inference, self.admin_address = listen, admin_listen
         self.start_gateway()
 
     def start_gateway(self) -> None:

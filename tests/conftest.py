@@ -17,7 +17,7 @@ class Served:
 
     def __init__(self, folder: Path):
         self.cluster = Cluster(
-            folder, "--profile-time-limit-ms", "2000", "--body-limit-bytes", str(BODY_LIMIT), "--artifact-root", str(folder)
+            folder, "--profile-time-limit-ms", "2000", "--body-limit-bytes", str(BODY_LIMIT), "--artifact-root", str(folder), "--system-shared-memory"
         )
         self.admin = self.cluster.admin
         self.address = self.cluster.inference

@@ -27,6 +27,7 @@ REASONS = [
     r"is not stored|no such|there is no|not registered|unknown",
     r"line \d+",  # of a table
     r"invalid JSON",
+    r"system shared memory is off",
     r"does not match|lease|the received bytes",
     r"change them without \?version",
     r"^Failed to deserialize query string: [a-z_]+: ",

@@ -110,6 +110,10 @@ pub struct Options {
     )]
     pub inference_keys: InferenceKeys,
 
+    /// Allow clients on this host that run as the gateway's user to pass tensors by POSIX shared memory, as Triton does
+    #[arg(long, env = "PACKHORSE_SYSTEM_SHARED_MEMORY")]
+    pub system_shared_memory: bool,
+
     /// File with the admin's bearer token [default: admin-token in the state folder, created on the first start]
     #[arg(long, env = "PACKHORSE_ADMIN_TOKEN_FILE", value_name = "FILE")]
     pub admin_token_file: Option<PathBuf>,
@@ -315,6 +319,8 @@ pub struct Settings {
     pub admin_tls: Option<ServerFiles>,
     /// True if inference requests need an API key.
     pub inference_keys: bool,
+    /// True if clients may pass tensors by POSIX shared memory.
+    pub system_shared_memory: bool,
     /// The admin listener.
     pub admin_listen: SocketAddr,
     /// The file of the admin's token; `None` if it is in the state folder.
@@ -416,6 +422,7 @@ impl Options {
                 InferenceKeys::Required => true,
                 InferenceKeys::Off => false,
             },
+            system_shared_memory: self.system_shared_memory,
             admin_listen: self.admin_listen,
             admin_token_file: self.admin_token_file,
             agent_token_file: self.agent_token_file,

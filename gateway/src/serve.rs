@@ -5,11 +5,13 @@ mod certificates;
 mod connection;
 mod handshake;
 mod limits;
+mod local_client;
 mod overflow;
 mod server;
 mod stream;
 
 pub(crate) use certificates::{Certificate, watch};
 pub use limits::{ConnectionLimits, HEAD_LIMIT};
+pub(crate) use local_client::LocalClient;
 pub(crate) use overflow::OVERFLOW_CONNECTIONS;
 pub use server::Server;

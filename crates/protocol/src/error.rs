@@ -57,13 +57,17 @@ pub enum TensorError {
     #[error("{0} has no JSON form: send it as binary data")]
     BinaryOnly(Datatype),
     #[error(
-        "no data: expected \"data\" or parameters.binary_data_size (shared memory is not supported)"
+        "no data: expected \"data\", parameters.binary_data_size or parameters.shared_memory_region"
     )]
     NoData,
-    #[error("expected either \"data\" or parameters.binary_data_size, not both")]
+    #[error(
+        "expected one of \"data\", parameters.binary_data_size and parameters.shared_memory_region"
+    )]
     DataTwice,
     #[error("binary_data_size is {size}, but only {left} bytes are left in the body")]
     Truncated { size: u64, left: u64 },
+    #[error("shared memory region {region:?}: {problem}")]
+    Region { region: String, problem: String },
     #[error("the data has {bytes} bytes, but {datatype} {shape} requires {expected}")]
     Size {
         bytes: u64,

@@ -5,7 +5,8 @@ use std::time::Duration;
 use packhorse_cluster::{Dim, Program, Shape, TensorSpec};
 
 use crate::{
-    ByteRope, Form, Limits, NonFinite, OutputRequest, RequestError, RequestMessage, Tensor,
+    ByteRope, Form, Limits, NoRegions, NonFinite, OutputRequest, RegionRange, Regions,
+    RequestError, RequestMessage, Tensor,
 };
 
 /// A request that matches the signature of its model.
@@ -28,12 +29,14 @@ pub struct InferRequest {
 }
 
 /// An output to return.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RequestedOutput {
     /// The index in the model's outputs.
     pub index: usize,
-    /// The form in which it is sent.
+    /// The form in which it is sent; [`Form::Shared`] where `range` is given.
     pub form: Form,
+    /// The place in shared memory into which it is written.
+    pub range: Option<RegionRange>,
 }
 
 impl InferRequest {
@@ -52,10 +55,24 @@ impl InferRequest {
         program: &Program,
         limits: &Limits,
     ) -> Result<Self, RequestError> {
+        Self::parse_with(body, header_length, program, limits, &mut NoRegions)
+    }
+
+    /// Reads a request as [`InferRequest::parse`] does, with inputs in shared memory.
+    ///
+    /// # Errors
+    /// As [`InferRequest::parse`], and where `regions` refuses a range.
+    pub fn parse_with(
+        body: ByteRope,
+        header_length: Option<u64>,
+        program: &Program,
+        limits: &Limits,
+        regions: &mut dyn Regions,
+    ) -> Result<Self, RequestError> {
         let message = if header_length == Some(0) {
             raw_request(body, program)?
         } else {
-            RequestMessage::parse(body, header_length, limits)?
+            RequestMessage::parse_with(body, header_length, limits, regions)?
         };
         Self::check(message, program)
     }
@@ -186,7 +203,11 @@ fn check_outputs(
     default: Option<Form>,
     program: &Program,
 ) -> Result<Vec<RequestedOutput>, RequestError> {
-    let form_of = |index: usize, form: Option<Form>| {
+    let output_of = |index: usize, form: Option<Form>, range: Option<RegionRange>| {
+        if range.is_some() {
+            let form = Form::Shared;
+            return Ok(RequestedOutput { index, form, range });
+        }
         let spec = &program.outputs[index];
         let form = match (form.or(default), has_json_form(spec)) {
             (Some(Form::Json), false) => {
@@ -199,11 +220,11 @@ fn check_outputs(
             (None, false) => Form::Binary,
             (form, _) => form.unwrap_or(Form::Json),
         };
-        Ok(RequestedOutput { index, form })
+        Ok(RequestedOutput { index, form, range })
     };
     if requested.is_empty() {
         return (0..program.outputs.len())
-            .map(|index| form_of(index, None))
+            .map(|index| output_of(index, None, None))
             .collect();
     }
     let mut outputs: Vec<RequestedOutput> = Vec::with_capacity(requested.len());
@@ -218,7 +239,7 @@ fn check_outputs(
         if outputs.iter().any(|other| other.index == index) {
             return Err(RequestError::DuplicateOutput { name: name() });
         }
-        outputs.push(form_of(index, output.form)?);
+        outputs.push(output_of(index, output.form, output.range.clone())?);
     }
     Ok(outputs)
 }

@@ -13,6 +13,7 @@ mod json_tensor;
 mod message;
 mod metadata;
 mod number;
+mod region;
 mod request;
 mod response;
 mod rope;
@@ -27,10 +28,11 @@ pub use infer::{InferRequest, RequestedOutput};
 pub use json_tensor::{NonFinite, json_list_bound};
 pub use message::{Limits, Message};
 pub use metadata::{
-    DynamicBatching, ErrorBody, ModelConfig, ModelMetadata, ModelReady, PLATFORM, RepositoryEntry,
-    RepositoryIndexRequest, RepositoryState, ServerLive, ServerMetadata, ServerReady, TensorConfig,
-    TensorMetadata,
+    DynamicBatching, ErrorBody, ModelConfig, ModelMetadata, ModelReady, PLATFORM,
+    RegisterSystemSharedMemory, RepositoryEntry, RepositoryIndexRequest, RepositoryState,
+    ServerLive, ServerMetadata, ServerReady, SystemSharedMemory, TensorConfig, TensorMetadata,
 };
+pub use region::{NoRegions, RegionRange, Regions};
 pub use request::{OutputRequest, RequestMessage};
 pub use response::InferResponse;
 pub use rope::ByteRope;

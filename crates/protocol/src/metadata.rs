@@ -216,6 +216,33 @@ impl RepositoryIndexRequest {
     }
 }
 
+/// The body of `POST /v2/systemsharedmemory/region/{region}/register`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct RegisterSystemSharedMemory {
+    /// The name of the POSIX shared memory object, as `shm_open` takes it: `/input`.
+    pub key: String,
+    /// The first byte of the region in the object.
+    #[serde(default)]
+    pub offset: u64,
+    /// The number of bytes of the region.
+    pub byte_size: u64,
+}
+
+/// A registered region, in the response to `GET /v2/systemsharedmemory/status`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct SystemSharedMemory {
+    /// The region's name.
+    pub name: String,
+    /// The name of the POSIX shared memory object.
+    pub key: String,
+    /// The first byte of the region in the object.
+    pub offset: u64,
+    /// The number of bytes of the region.
+    pub byte_size: u64,
+}
+
 /// The body of every error response.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]

@@ -9,6 +9,7 @@ use crate::{
     json::Cursor,
     json_tensor::NonFinite,
     message::{assemble, field_error, parse_head, read_objects, read_text, set_once},
+    region::{NoRegions, RangeParameters, RegionRange, Regions},
     tensor_object::{DeclaredTensor, TensorHead, complete_all},
 };
 
@@ -19,6 +20,8 @@ pub struct OutputRequest {
     pub name: String,
     /// The form of this output (`binary_data`); none for the request's default.
     pub form: Option<Form>,
+    /// The place in shared memory into which the output is written; then the response has no data of it.
+    pub range: Option<RegionRange>,
 }
 
 /// An inference request, as a client sends it.
@@ -44,16 +47,29 @@ impl RequestMessage {
     /// Reads a request. `header_length` is the value of the header `Inference-Header-Content-Length`.
     ///
     /// # Errors
-    /// Names the first mistake and its place. The request is not checked against a model.
+    /// Names the first mistake and its place. The request is not checked against a model. Inputs in shared memory are a mistake.
     pub fn parse(
+        body: ByteRope,
+        header_length: Option<u64>,
+        limits: &Limits,
+    ) -> Result<Self, MessageError> {
+        Self::parse_with(body, header_length, limits, &mut NoRegions)
+    }
+
+    /// Reads a request as [`RequestMessage::parse`] does, with inputs in shared memory.
+    ///
+    /// # Errors
+    /// As [`RequestMessage::parse`], and where `regions` refuses a range.
+    pub fn parse_with(
         mut body: ByteRope,
         header_length: Option<u64>,
         limits: &Limits,
+        regions: &mut dyn Regions,
     ) -> Result<Self, MessageError> {
         let head = parse_head(&mut body, header_length, limits.json_bytes, |cursor| {
             Head::read(cursor, limits)
         })?;
-        let inputs = complete_all(head.inputs, "input", body)?;
+        let inputs = complete_all(head.inputs, "input", body, regions)?;
         Ok(Self {
             id: head.id,
             inputs,
@@ -77,9 +93,7 @@ impl RequestMessage {
             .collect::<Result<_, _>>()?;
         let outputs = self.outputs.iter().map(|output| EncodedOutput {
             name: &output.name,
-            parameters: output.form.map(|form| EncodedOutputParameters {
-                binary_data: form == Form::Binary,
-            }),
+            parameters: EncodedOutputParameters::new(output),
         });
         let parameters = EncodedParameters {
             timeout: self
@@ -212,7 +226,7 @@ fn read_output(
     path: &str,
     limits: &Limits,
 ) -> Result<OutputRequest, MessageError> {
-    let (mut name, mut form) = (None, None);
+    let (mut name, mut form, mut range) = (None, None, RangeParameters::default());
     cursor.object(|cursor, key| match key {
         "name" => {
             let field = format!("{path}.name");
@@ -234,13 +248,20 @@ fn read_output(
                         "classification is not supported: request the output itself",
                     )),
                 },
-                _ => Ok(cursor.skip()?),
+                _ => match range.read(cursor, key, limits.name_bytes) {
+                    Ok(true) => Ok(()),
+                    Ok(false) => Ok(cursor.skip()?),
+                    Err(problem) => Err(field_error(path, &problem)),
+                },
             },
         ),
         _ => Ok(cursor.skip()?),
     })?;
     let name = name.ok_or_else(|| field_error(path, "name is missing"))?;
-    Ok(OutputRequest { name, form })
+    let range = range
+        .finish()
+        .map_err(|problem| field_error(path, &problem))?;
+    Ok(OutputRequest { name, form, range })
 }
 
 #[derive(Serialize)]
@@ -278,10 +299,39 @@ fn is_zero(number: &u64) -> bool {
 struct EncodedOutput<'a> {
     name: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
-    parameters: Option<EncodedOutputParameters>,
+    parameters: Option<EncodedOutputParameters<'a>>,
 }
 
 #[derive(Serialize)]
-struct EncodedOutputParameters {
-    binary_data: bool,
+struct EncodedOutputParameters<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    binary_data: Option<bool>,
+    #[serde(flatten)]
+    range: Option<EncodedRange<'a>>,
+}
+
+impl<'a> EncodedOutputParameters<'a> {
+    fn new(output: &'a OutputRequest) -> Option<Self> {
+        if output.form.is_none() && output.range.is_none() {
+            return None;
+        }
+        Some(Self {
+            binary_data: output.form.map(|form| form == Form::Binary),
+            range: output.range.as_ref().map(|range| EncodedRange {
+                region: &range.region,
+                offset: range.offset,
+                bytes: range.bytes,
+            }),
+        })
+    }
+}
+
+#[derive(Serialize)]
+struct EncodedRange<'a> {
+    #[serde(rename = "shared_memory_region")]
+    region: &'a str,
+    #[serde(rename = "shared_memory_offset")]
+    offset: u64,
+    #[serde(rename = "shared_memory_byte_size")]
+    bytes: u64,
 }

@@ -7,6 +7,7 @@ use crate::{
     json::Cursor,
     json_tensor::NonFinite,
     message::{assemble, field_error, parse_head, read_objects, read_text, set_once},
+    region::NoRegions,
     tensor_object::{DeclaredTensor, TensorHead, complete_all},
 };
 
@@ -33,7 +34,7 @@ struct EncodedResponse<'a> {
 }
 
 impl InferResponse {
-    /// Writes the response. JSON data is flat and row-major.
+    /// Writes the response. JSON data is flat and row-major. An output in [`Form::Shared`](crate::Form::Shared) has no data.
     ///
     /// # Errors
     /// An output has the JSON form, but JSON cannot represent it: an infinity, a NaN, or bytes that are not UTF-8. The client must request
@@ -72,7 +73,7 @@ impl InferResponse {
         let head = parse_head(&mut body, header_length, limits.json_bytes, |cursor| {
             Head::read(cursor, limits)
         })?;
-        let outputs = complete_all(head.outputs, "output", body)?;
+        let outputs = complete_all(head.outputs, "output", body, &mut NoRegions)?;
         Ok(Self {
             model_name: head.model_name,
             model_version: head.model_version,

@@ -13,6 +13,8 @@ pub enum Form {
     /// Bytes after the JSON part.
     #[default]
     Binary,
+    /// Bytes in a shared memory region: the message has none of them.
+    Shared,
 }
 
 /// A named tensor: an input or an output. Its bytes are row-major, little-endian and packed, and their number matches datatype and

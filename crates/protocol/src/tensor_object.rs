@@ -10,6 +10,7 @@ use crate::{
     json::Cursor,
     json_tensor::{JsonData, NonFinite, read_data},
     message::{read_text, set_once},
+    region::{RangeParameters, RegionRange, Regions},
 };
 
 /// A tensor that the JSON part declares. Its data may still be in the binary part.
@@ -25,6 +26,8 @@ enum DeclaredData {
     Inline(Vec<u8>),
     /// Data of this size in the binary part.
     Binary { size: u64 },
+    /// Data in shared memory.
+    Shared(RegionRange),
 }
 
 impl DeclaredTensor {
@@ -35,7 +38,10 @@ impl DeclaredTensor {
         limits: &Limits,
     ) -> Result<Self, MessageError> {
         let mut name = None;
-        let mut fields = Fields::default();
+        let mut fields = Fields {
+            name_bytes: limits.name_bytes,
+            ..Fields::default()
+        };
         let read = cursor.object(|cursor, key| {
             if key == "name" {
                 let field = format!("{path}.name");
@@ -63,8 +69,13 @@ impl DeclaredTensor {
         })
     }
 
-    /// Returns the tensor, with its binary data, if it has any, removed from the front of the binary part.
-    fn complete(self, side: &str, binary: &mut ByteRope) -> Result<Tensor, MessageError> {
+    /// Returns the tensor. Its binary data, if it has any, is removed from the front of the binary part.
+    fn complete(
+        self,
+        side: &str,
+        binary: &mut ByteRope,
+        regions: &mut dyn Regions,
+    ) -> Result<Tensor, MessageError> {
         let (data, form) = match self.data {
             DeclaredData::Inline(bytes) => (Ok(ByteRope::from(bytes)), Form::Json),
             DeclaredData::Binary { size } => {
@@ -75,6 +86,13 @@ impl DeclaredTensor {
                     Err(TensorError::Truncated { size, left })
                 };
                 (data, Form::Binary)
+            }
+            DeclaredData::Shared(range) => {
+                let data = regions.read(&range).map_err(|problem| TensorError::Region {
+                    region: range.region,
+                    problem,
+                });
+                (data.map(ByteRope::from), Form::Shared)
             }
         };
         let error_name = format!("{side} {:?}", self.name);
@@ -87,15 +105,16 @@ impl DeclaredTensor {
     }
 }
 
-/// Gives each tensor its binary data, in their order. Bytes that are left are an error.
+/// Gives each tensor its data from the binary part, in their order, or from shared memory. Bytes that are left are an error.
 pub(crate) fn complete_all(
     tensors: Vec<DeclaredTensor>,
     side: &str,
     mut binary: ByteRope,
+    regions: &mut dyn Regions,
 ) -> Result<Vec<Tensor>, MessageError> {
     let mut complete = Vec::with_capacity(tensors.len());
     for tensor in tensors {
-        complete.push(tensor.complete(side, &mut binary)?);
+        complete.push(tensor.complete(side, &mut binary, regions)?);
     }
     if binary.is_empty() {
         Ok(complete)
@@ -124,6 +143,9 @@ struct Fields<'a> {
     datatype: Option<Datatype>,
     shape: Option<Shape>,
     binary_size: Option<u64>,
+    range: RangeParameters,
+    /// The most bytes of a region's name.
+    name_bytes: usize,
     data: Option<Vec<u8>>,
     /// The position of data that came before datatype or shape and can be read only after them.
     deferred_data: Option<Cursor<'a>>,
@@ -169,6 +191,9 @@ impl<'a> Fields<'a> {
             return Err(field("parameters", &cursor.expected("an object")));
         }
         cursor.object(|cursor, key| {
+            if self.range.read(cursor, key, self.name_bytes)? {
+                return Ok(());
+            }
             if key != "binary_data_size" {
                 return Ok(cursor.skip()?);
             }
@@ -189,12 +214,14 @@ impl<'a> Fields<'a> {
             Some(mut cursor) => Some(read_data(&mut cursor, datatype, &shape)?),
             None => self.data,
         };
-        match (data, self.binary_size) {
-            (Some(bytes), None) => Ok((datatype, shape, DeclaredData::Inline(bytes))),
-            (None, Some(size)) => Ok((datatype, shape, DeclaredData::Binary { size })),
-            (None, None) => Err(TensorError::NoData),
-            (Some(_), Some(_)) => Err(TensorError::DataTwice),
-        }
+        let data = match (data, self.binary_size, self.range.finish()?) {
+            (Some(bytes), None, None) => DeclaredData::Inline(bytes),
+            (None, Some(size), None) => DeclaredData::Binary { size },
+            (None, None, Some(range)) => DeclaredData::Shared(range),
+            (None, None, None) => return Err(TensorError::NoData),
+            _ => return Err(TensorError::DataTwice),
+        };
+        Ok((datatype, shape, data))
     }
 }
 
@@ -224,7 +251,7 @@ fn read_shape(cursor: &mut Cursor<'_>) -> Result<Shape, TensorError> {
     Shape::new(&dims).map_err(TensorError::Shape)
 }
 
-/// The JSON object of a tensor. With inline data it has no parameters, because C++ clients expect a size in any parameters.
+/// The JSON object of a tensor. It has no parameters but with binary data, because C++ clients expect a size in any parameters.
 #[derive(Serialize)]
 pub(crate) struct TensorHead<'a> {
     name: &'a str,
@@ -251,6 +278,7 @@ impl<'a> TensorHead<'a> {
                 }),
                 None,
             ),
+            Form::Shared => (None, None),
         };
         Ok(Self {
             name: tensor.name(),

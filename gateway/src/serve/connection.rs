@@ -16,20 +16,44 @@ use hyper::{
     service::{Service, service_fn},
 };
 use hyper_util::{rt::TokioIo, service::TowerToHyperService};
-use tokio::time::{Instant, sleep};
+use tokio::{
+    net::TcpStream,
+    time::{Instant, sleep},
+};
 use tokio_util::sync::CancellationToken;
 
 use super::{
     activity::{Activity, Check},
     handshake::Transport,
     limits::ConnectionLimits,
+    local_client::LocalClient,
     stream::ClientStream,
 };
+
+/// The end from which a connection comes.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Origin {
+    peer: Option<SocketAddr>,
+    /// The client, if it is on this host.
+    local: Option<Arc<LocalClient>>,
+}
+
+impl Origin {
+    pub(super) fn of(stream: &TcpStream) -> Self {
+        let peer = stream.peer_addr().ok();
+        let ends = peer.zip(stream.local_addr().ok());
+        let local = ends.and_then(|(client, gateway)| LocalClient::new(client, gateway));
+        Self {
+            peer,
+            local: local.map(Arc::new),
+        }
+    }
+}
 
 /// Serves a connection until its client closes it, it breaks a limit, or, once `stop` is cancelled, its requests are answered.
 pub(super) fn serve_connection(
     stream: Transport,
-    peer: Option<SocketAddr>,
+    origin: Origin,
     http: &http1::Builder,
     router: Router,
     limits: ConnectionLimits,
@@ -40,9 +64,13 @@ pub(super) fn serve_connection(
     let watched = Arc::clone(&activity);
     let router = TowerToHyperService::new(router);
     let service = service_fn(move |mut request: hyper::Request<Incoming>| {
+        // Handlers may ask where a request comes from.
+        let Origin { peer, local } = origin.clone();
         if let Some(peer) = peer {
-            // Handlers may ask where a request comes from.
             request.extensions_mut().insert(ConnectInfo(peer));
+        }
+        if let Some(local) = local {
+            request.extensions_mut().insert(local);
         }
         watched.begin_request();
         let ending = EndOfRequest(Arc::clone(&watched));

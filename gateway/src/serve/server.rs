@@ -13,7 +13,7 @@ use tokio::{
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
-    connection::serve_connection,
+    connection::{Origin, serve_connection},
     handshake::begin,
     limits::{BUFFER_BYTES, ConnectionLimits, HEAD_LIMIT},
     overflow::Overflow,
@@ -148,7 +148,7 @@ impl Acceptor {
     fn serve(&self, stream: TcpStream) -> impl Future<Output = ()> + use<> {
         let (http, router, limits) = (self.http.clone(), self.router.clone(), self.limits);
         let (tls, stop) = (self.tls.clone(), self.stop.clone());
-        let peer = stream.peer_addr().ok();
+        let origin = Origin::of(&stream);
         async move {
             let stream = tokio::select! {
                 biased;
@@ -157,7 +157,7 @@ impl Acceptor {
             };
             match stream {
                 Ok(stream) => {
-                    serve_connection(stream, peer, &http, router, limits, stop).await;
+                    serve_connection(stream, origin, &http, router, limits, stop).await;
                 }
                 Err(e) => tracing::debug!(error = %e, "a handshake failed"),
             }

@@ -1,4 +1,4 @@
-// Generated from openapi/gateway.json (sha256 a0f123b4eee9ff42acaa45460fca48f971e5f424bdaf8b0030ea5cc002ccb8ed) by cargo xtask web.
+// Generated from openapi/gateway.json (sha256 3e3742fcce04ab9e7b839588f9173249a457cd2bb59f12b7da559fe59d7f9389) by cargo xtask web.
 
 export type paths = Record<string, never>;
 export type webhooks = Record<string, never>;
@@ -1357,6 +1357,21 @@ export interface components {
          * @enum {string}
          */
         RateMode: "declared" | "measured" | "max" | "min";
+        /** @description The body of `POST /v2/systemsharedmemory/region/{region}/register`. */
+        RegisterSystemSharedMemory: {
+            /**
+             * Format: int64
+             * @description The number of bytes of the region.
+             */
+            byte_size: number;
+            /** @description The name of the POSIX shared memory object, as `shm_open` takes it: `/input`. */
+            key: string;
+            /**
+             * Format: int64
+             * @description The first byte of the region in the object.
+             */
+            offset?: number;
+        };
         /** @description A change that would serve a model. */
         Remedy: components["schemas"]["Change"] & {
             /**
@@ -1657,6 +1672,23 @@ export interface components {
              * @description A plan, by its number.
              */
             plan: number;
+        };
+        /** @description A registered region, in the response to `GET /v2/systemsharedmemory/status`. */
+        SystemSharedMemory: {
+            /**
+             * Format: int64
+             * @description The number of bytes of the region.
+             */
+            byte_size: number;
+            /** @description The name of the POSIX shared memory object. */
+            key: string;
+            /** @description The region's name. */
+            name: string;
+            /**
+             * Format: int64
+             * @description The first byte of the region in the object.
+             */
+            offset: number;
         };
         /** @description An input or output in [`ModelConfig`]. */
         TensorConfig: {

@@ -45,6 +45,11 @@ fn valid() -> (Vec<u8>, Option<u64>) {
         outputs: vec![crate::OutputRequest {
             name: "y".to_owned(),
             form: Some(Form::Binary),
+            range: Some(crate::RegionRange {
+                region: "r".to_owned(),
+                offset: 8,
+                bytes: 16,
+            }),
         }],
         priority: 3,
         ..RequestMessage::default()

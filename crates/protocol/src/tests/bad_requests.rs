@@ -133,14 +133,14 @@ fn fields_out_of_place_are_refused_by_name() {
     refused(
         &with_inputs(r#"{"name":"x","shape":[1],"datatype":"FP32"}"#),
         &pair,
-        r#"input "x": no data: expected "data" or parameters.binary_data_size (shared memory is not supported)"#,
+        r#"input "x": no data: expected "data", parameters.binary_data_size or parameters.shared_memory_region"#,
     );
     refused(
         &with_inputs(
             r#"{"name":"x","shape":[1],"datatype":"FP32","data":[1],"parameters":{"binary_data_size":4}}"#,
         ),
         &pair,
-        r#"input "x": expected either "data" or parameters.binary_data_size, not both"#,
+        r#"input "x": expected one of "data", parameters.binary_data_size and parameters.shared_memory_region"#,
     );
     refused(
         &with_inputs(r#"{"name":"x","data":[1],"shape":[1],"datatype":"FP32","data":[1]}"#),

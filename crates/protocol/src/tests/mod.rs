@@ -6,6 +6,7 @@ mod bad_requests;
 mod requests;
 mod responses;
 mod round_trip;
+mod shared_memory;
 
 use packhorse_cluster::{ArtifactDigest, Datatype, Dim, Program, Shape, TensorSpec};
 

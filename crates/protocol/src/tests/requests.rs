@@ -22,7 +22,7 @@ fn forms(request: &InferRequest) -> Vec<(usize, Form)> {
     request
         .outputs
         .iter()
-        .map(|RequestedOutput { index, form }| (*index, *form))
+        .map(|RequestedOutput { index, form, .. }| (*index, *form))
         .collect()
 }
 

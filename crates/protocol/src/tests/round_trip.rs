@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use crate::{
-    ByteRope, Form, InferResponse, Limits, Message, NonFinite, OutputRequest, RequestMessage,
-    Tensor,
+    ByteRope, Form, InferResponse, Limits, Message, NonFinite, OutputRequest, RegionRange,
+    RequestMessage, Tensor,
 };
 use packhorse_cluster::{Datatype, Shape};
 use proptest::{collection::vec, option, prelude::*, sample::select};
@@ -77,6 +77,20 @@ fn form() -> impl Strategy<Value = Option<Form>> {
     option::of(select(vec![Form::Json, Form::Binary]))
 }
 
+fn range() -> impl Strategy<Value = Option<RegionRange>> {
+    let range = (".{0,12}", any::<u64>(), any::<u64>());
+    option::of(range.prop_map(|(region, offset, bytes)| RegionRange {
+        region,
+        offset,
+        bytes,
+    }))
+}
+
+fn output() -> impl Strategy<Value = OutputRequest> {
+    let output = (".{1,12}", form(), range());
+    output.prop_map(|(name, form, range)| OutputRequest { name, form, range })
+}
+
 /// Returns the body in chunks of these sizes, repeated.
 fn split(message: Message, sizes: &[usize]) -> ByteRope {
     let mut body = message.into_body();
@@ -95,7 +109,7 @@ proptest! {
     fn requests_are_decoded_as_encoded(
         id in ".{0,40}",
         inputs in vec(tensor(), 0..5),
-        outputs in vec((".{1,12}", form()).prop_map(|(name, form)| OutputRequest { name, form }), 0..4),
+        outputs in vec(output(), 0..4),
         output_form in form(),
         timeout in option::of((1_u64..).prop_map(Duration::from_micros)),
         priority in any::<u64>(),

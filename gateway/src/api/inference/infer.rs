@@ -7,10 +7,11 @@ use std::{
 
 use axum::{
     extract::{Request, State},
-    http::{HeaderMap, StatusCode},
+    http::{Extensions, HeaderMap, StatusCode},
     response::{IntoResponse, Response},
 };
 use bytes::Bytes;
+use memchr::memmem;
 use packhorse_api::ErrorBody;
 use packhorse_cluster::{
     Datatype, Dim, ModelName, ModelSpec, ModelVersion, Program, TensorSpec, Time,
@@ -29,6 +30,7 @@ use super::{
     model_path::{ModelPath, request_id},
     request_identity::identity_of,
     respond::response,
+    shared_memory::{RegionReader, SharedMemoryError, TenantRegions},
     state::Inference,
 };
 use crate::{
@@ -96,6 +98,7 @@ pub(super) async fn infer(
         tenant: tenant_of(&parts.extensions),
         identity: &identity,
         headers: &parts.headers,
+        extensions: &parts.extensions,
     };
     match answer(&inference, &arrival, &path, &mut body, None).await {
         Ok(answered) => response(answered.message, answered.memory),
@@ -118,6 +121,7 @@ struct Arrival<'a> {
     tenant: TenantKey,
     identity: &'a RequestIdentity,
     headers: &'a HeaderMap,
+    extensions: &'a Extensions,
 }
 
 /// An answer, and where its time went.
@@ -160,6 +164,7 @@ pub(crate) async fn try_model(
         tenant: tenant_of(&parts.extensions),
         identity: &identity,
         headers: &parts.headers,
+        extensions: &parts.extensions,
     };
     let answered = answer(inference, &arrival, &path, &mut body, json).await;
     if answered.is_err() {
@@ -197,7 +202,7 @@ async fn answer(
 ) -> Result<TracedAnswer, InferenceError> {
     let model = &path.model;
     let identity = arrival.identity.clone();
-    let (request, mut memory) = match receive(inference, arrival, path, body).await {
+    let received = match receive(inference, arrival, path, body).await {
         Ok(received) => received,
         Err(error) => {
             if error.is_refusal() {
@@ -206,6 +211,11 @@ async fn answer(
             return Err(error);
         }
     };
+    let ReceivedRequest {
+        request,
+        mut memory,
+        regions,
+    } = received;
     let InferRequest {
         id,
         inputs,
@@ -219,6 +229,7 @@ async fn answer(
     if let Some(form) = form {
         for output in &mut outputs {
             output.form = form;
+            output.range = None;
         }
     }
     let slo = model.spec.slo;
@@ -247,6 +258,7 @@ async fn answer(
         requested: outputs,
         answered: answered.outputs,
         non_finite,
+        regions,
     };
     let encoded = encode(inference, answer, &mut memory).await;
     let outcome = match &encoded {
@@ -263,17 +275,27 @@ async fn answer(
     })
 }
 
-/// Receives and parses a request, unless it is refused before. Returns it with its memory: that of its inputs and of its answer.
+/// A request that was received and parsed.
+struct ReceivedRequest {
+    request: InferRequest,
+    /// The memory of its inputs and of its answer.
+    memory: Reservation,
+    /// The regions of shared memory that its client may use, if the request may name any.
+    regions: Result<TenantRegions, SharedMemoryError>,
+}
+
+/// Receives and parses a request, unless it is refused before.
 async fn receive(
     inference: &Inference,
     arrival: &Arrival<'_>,
     path: &ModelPath,
     body: &mut IncomingBody,
-) -> Result<(InferRequest, Reservation), InferenceError> {
+) -> Result<ReceivedRequest, InferenceError> {
     let &Arrival {
         at: arrived,
         tenant,
         headers,
+        extensions,
         ..
     } = arrival;
     let model = &path.model;
@@ -298,16 +320,25 @@ async fn receive(
     let mut memory = model.memory.reservation();
     memory.grow(REQUEST_BYTES)?;
     let body = body.receive(&inference.limits, &mut memory).await?;
+    let json = header_length.unwrap_or(u64::MAX).min(body.len() as u64);
+    let is_small = encoding == Encoding::Identity && json < LARGE_JSON;
+    let regions = match &inference.shared_memory {
+        Some(shared) if !is_small || names_region(&body, json) => {
+            shared.of_client(extensions).await
+        }
+        _ => Err(SharedMemoryError::Off),
+    };
     let unparsed = UnparsedRequest {
-        json: header_length.unwrap_or(u64::MAX).min(body.len() as u64),
         body,
+        regions,
         encoding,
         header_length,
         body_limit: inference.limits.body_bytes,
         model: Arc::clone(model),
         memory,
     };
-    if encoding == Encoding::Identity && unparsed.json + unparsed.scanned() < LARGE_JSON {
+    // What is copied from shared memory is as large as it pays to copy.
+    if is_small && unparsed.regions.is_err() && json + unparsed.scanned() < LARGE_JSON {
         return unparsed.parse();
     }
     let parse = move || {
@@ -343,8 +374,7 @@ struct UnparsedRequest {
     body: ByteRope,
     encoding: Encoding,
     header_length: Option<u64>,
-    /// The length of the JSON part before decompression.
-    json: u64,
+    regions: Result<TenantRegions, SharedMemoryError>,
     body_limit: u64,
     model: Arc<ServedModel>,
     memory: Reservation,
@@ -362,13 +392,13 @@ impl UnparsedRequest {
     }
 
     /// Decompresses and parses the request. The reservation is then that of the inputs and of the declared answer.
-    fn parse(self) -> Result<(InferRequest, Reservation), InferenceError> {
+    fn parse(self) -> Result<ReceivedRequest, InferenceError> {
         let scanned = self.scanned();
         let Self {
             body,
             encoding,
             header_length,
-            json: _,
+            regions,
             body_limit,
             model,
             mut memory,
@@ -378,11 +408,34 @@ impl UnparsedRequest {
         let json = header_length.unwrap_or(u64::MAX).min(body.len() as u64);
         // The text is made contiguous, and an element of two bytes of text can become one of eight.
         memory.grow(json + json * widest_input(program) / 2 + scanned)?;
-        let request = InferRequest::parse(body, header_length, program, &Limits::default())?;
+        let mut reader = RegionReader::new(&regions, &mut memory, body_limit);
+        let limits = Limits::default();
+        let parsed = InferRequest::parse_with(body, header_length, program, &limits, &mut reader);
+        if let Some(exhausted) = reader.exhausted() {
+            return Err(exhausted.into());
+        }
+        let request = parsed?;
+        for range in request
+            .outputs
+            .iter()
+            .filter_map(|output| output.range.as_ref())
+        {
+            regions.clone()?.check(range)?;
+        }
         memory.resize(REQUEST_BYTES + input_bytes(&request.inputs))?;
         memory.grow(answer_bytes(&request, program))?;
-        Ok((request, memory))
+        Ok(ReceivedRequest {
+            request,
+            memory,
+            regions,
+        })
     }
+}
+
+/// Returns true if the JSON part of a body may name a region of shared memory.
+fn names_region(body: &ByteRope, json: u64) -> bool {
+    let head = body.clone().split_to(json as usize).to_bytes();
+    memmem::find(&head, b"shared_memory_region").is_some()
 }
 
 fn widest_input(program: &Program) -> u64 {
@@ -457,6 +510,7 @@ struct Answer {
     requested: Vec<RequestedOutput>,
     answered: Vec<OutputRows>,
     non_finite: NonFinite,
+    regions: Result<TenantRegions, SharedMemoryError>,
 }
 
 impl Answer {
@@ -473,20 +527,29 @@ impl Answer {
         bounds.sum()
     }
 
-    /// Returns the number of bytes that are looked at one by one.
-    fn scanned(&self) -> u64 {
+    /// Returns the number of bytes that are looked at one by one, or copied to shared memory.
+    fn touched(&self) -> u64 {
+        let shared = self
+            .requested
+            .iter()
+            .filter(|output| output.range.is_some());
+        let copied = shared.map(|output| self.answered[output.index].data.len() as u64);
         let outputs = self.model.spec.program.outputs.iter();
         let scanned = outputs
             .zip(&self.answered)
             .filter(|(spec, _)| is_scanned(spec));
-        scanned.map(|(_, rows)| rows.data.len() as u64).sum()
+        let scanned = scanned.map(|(_, rows)| rows.data.len() as u64);
+        scanned.chain(copied).sum()
     }
 
     fn encode(self) -> Result<Message, InferenceError> {
         let mut outputs = Vec::with_capacity(self.requested.len());
-        for RequestedOutput { index, form } in &self.requested {
+        for RequestedOutput { index, form, range } in &self.requested {
             let spec = &self.model.spec.program.outputs[*index];
             let rows = &self.answered[*index];
+            if let Some(range) = range {
+                self.regions.clone()?.write(range, &rows.data)?;
+            }
             let data = if rows.data.len() <= SMALL_OUTPUT {
                 Bytes::copy_from_slice(&rows.data)
             } else {
@@ -535,7 +598,7 @@ async fn encode(
     } else {
         memory.resize(REQUEST_BYTES + text)?;
     }
-    let message = if text + answer.scanned() < LARGE_JSON {
+    let message = if text + answer.touched() < LARGE_JSON {
         answer.encode()?
     } else {
         let model = answer.model.key;

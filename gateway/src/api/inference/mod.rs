@@ -13,6 +13,7 @@ mod model_path;
 mod request_identity;
 mod respond;
 mod server;
+mod shared_memory;
 mod state;
 mod work_pool;
 
@@ -68,6 +69,11 @@ pub fn router(inference: Inference) -> OpenApiRouter {
         .routes(routes!(model::version_config))
         .routes(routes!(model::stats))
         .routes(routes!(model::version_stats))
+        .routes(routes!(shared_memory::routes::all_status))
+        .routes(routes!(shared_memory::routes::status))
+        .routes(routes!(shared_memory::routes::register))
+        .routes(routes!(shared_memory::routes::unregister))
+        .routes(routes!(shared_memory::routes::unregister_all))
         .split_for_parts();
     let routes: Router = routes
         .route("/v2/", get(server::metadata))

@@ -26,14 +26,19 @@ const NAME: &str = "packhorse";
 /// The supported extensions of the protocol, by Triton's names. Of `model_repository` there is the index, but no loading, so that it is
 /// not one of them.
 const EXTENSIONS: [&str; 3] = ["binary_tensor_data", "model_configuration", "statistics"];
+/// The extension that the operator turns on.
+const SYSTEM_SHARED_MEMORY: &str = "system_shared_memory";
 
 /// Returns the server's name, version and extensions.
 #[utoipa::path(get, path = "/v2", tag = "inference", responses((status = 200, body = ServerMetadata)))]
-pub(super) async fn metadata() -> Json<ServerMetadata> {
+pub(super) async fn metadata(State(inference): State<Inference>) -> Json<ServerMetadata> {
+    let shared_memory = inference.shared_memory.is_some();
+    let optional = shared_memory.then_some(SYSTEM_SHARED_MEMORY);
+    let extensions = EXTENSIONS.into_iter().chain(optional);
     Json(ServerMetadata {
         name: NAME.to_owned(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
-        extensions: EXTENSIONS.map(str::to_owned).to_vec(),
+        extensions: extensions.map(str::to_owned).collect(),
     })
 }
 

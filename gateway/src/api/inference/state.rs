@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use super::work_pool::WorkPool;
+use super::{shared_memory::SharedMemory, work_pool::WorkPool};
 use crate::{driver::DataPlane, keys::Keyring, telemetry::Telemetry};
 
 /// The limits of a client's requests.
@@ -36,6 +36,8 @@ pub struct Inference {
     pub(super) keys: Option<Keyring>,
     pub(super) limits: InferenceLimits,
     pub(super) pool: WorkPool,
+    /// The regions of system shared memory; none if the extension is off.
+    pub(super) shared_memory: Option<SharedMemory>,
     /// The requests that would have been refused by their head for the length of the queue.
     pub(super) hopeless: Arc<AtomicU64>,
 }
@@ -65,7 +67,17 @@ impl Inference {
                 ..limits
             },
             pool: WorkPool::start(cores - 1)?,
+            shared_memory: None,
             hopeless: Arc::default(),
         })
+    }
+
+    /// Returns the state with Triton's system shared memory extension on or off.
+    #[must_use]
+    pub fn with_system_shared_memory(self, is_on: bool) -> Self {
+        Self {
+            shared_memory: is_on.then(SharedMemory::default),
+            ..self
+        }
     }
 }

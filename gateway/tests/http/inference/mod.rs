@@ -8,6 +8,7 @@ mod infer;
 mod links;
 mod metadata;
 mod overload;
+mod shared_memory;
 mod shutdown;
 mod telemetry;
 mod versions;

@@ -1,0 +1,255 @@
+//! Triton's system shared memory extension: clients on the gateway's host register regions, and requests name ranges of them in place
+//! of tensors.
+//!
+//! It is off unless the operator turns it on. A client must connect over loopback and run as the gateway's user, which the kernel tells;
+//! a region belongs to the tenant that registered it. Each region keeps a descriptor open until it is unregistered.
+
+mod region;
+pub(super) mod routes;
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, PoisonError, RwLock},
+};
+
+use axum::http::{Extensions, StatusCode};
+use bytes::Bytes;
+use packhorse_protocol::{RegionRange, Regions, RegisterSystemSharedMemory, SystemSharedMemory};
+use packhorse_serving::TenantKey;
+use rustix::process::geteuid;
+
+use self::region::Region;
+use super::{authorize::tenant_of, error::InferenceError};
+use crate::{
+    memory::{MemoryExhausted, Reservation},
+    serve::LocalClient,
+};
+
+/// The most regions that are registered at a time.
+const MAX_REGIONS: usize = 256;
+/// The most bytes of a region's name, those of a tensor's.
+const NAME_BYTES: usize = 256;
+
+/// The reason why a client does not get at shared memory.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum SharedMemoryError {
+    /// The extension is off.
+    #[error("system shared memory is off: the gateway's flag --system-shared-memory turns it on")]
+    Off,
+    /// The client is not known to run on this host as the gateway's user.
+    #[error(
+        "system shared memory is for clients on the gateway's host that connect over loopback and run as the gateway's user"
+    )]
+    Stranger,
+    /// There is no such region.
+    #[error("there is no shared memory region {0:?}")]
+    Unknown(String),
+    /// There is such a region.
+    #[error("shared memory region {0:?} is registered already: unregister it first")]
+    Taken(String),
+    /// A name is empty or too long.
+    #[error("the name of a shared memory region has 1 to {NAME_BYTES} bytes")]
+    Name,
+    /// The table is full.
+    #[error("at most {MAX_REGIONS} shared memory regions are registered at a time")]
+    TooMany,
+    /// The object cannot be used.
+    #[error("key {key:?}: {problem}")]
+    Object {
+        /// The object's name.
+        key: String,
+        /// The cause.
+        problem: String,
+    },
+}
+
+impl From<SharedMemoryError> for InferenceError {
+    fn from(error: SharedMemoryError) -> Self {
+        let status = match error {
+            SharedMemoryError::Stranger => StatusCode::FORBIDDEN,
+            _ => StatusCode::BAD_REQUEST,
+        };
+        Self::new(status, error.to_string())
+    }
+}
+
+/// The registered regions of all tenants. Clones share them.
+#[derive(Clone, Debug, Default)]
+pub(super) struct SharedMemory {
+    regions: Arc<RwLock<RegionTable>>,
+}
+
+type RegionTable = BTreeMap<(TenantKey, String), Arc<Region>>;
+
+impl SharedMemory {
+    /// Returns the regions of the client that sent a request.
+    ///
+    /// # Errors
+    /// The client does not run on this host as the gateway's user.
+    pub(super) async fn of_client(
+        &self,
+        extensions: &Extensions,
+    ) -> Result<TenantRegions, SharedMemoryError> {
+        let client = extensions.get::<Arc<LocalClient>>();
+        let client = client.ok_or(SharedMemoryError::Stranger)?;
+        if client.user().await != Some(geteuid().as_raw()) {
+            return Err(SharedMemoryError::Stranger);
+        }
+        Ok(TenantRegions {
+            memory: self.clone(),
+            tenant: tenant_of(extensions),
+        })
+    }
+
+    fn change<T>(&self, change: impl FnOnce(&mut RegionTable) -> T) -> T {
+        change(&mut self.regions.write().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn look<T>(&self, look: impl FnOnce(&RegionTable) -> T) -> T {
+        look(&self.regions.read().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// The regions of one tenant.
+#[derive(Clone, Debug)]
+pub(super) struct TenantRegions {
+    memory: SharedMemory,
+    tenant: TenantKey,
+}
+
+impl TenantRegions {
+    /// Registers a region.
+    pub(super) fn register(
+        &self,
+        name: &str,
+        registration: RegisterSystemSharedMemory,
+    ) -> Result<(), SharedMemoryError> {
+        if name.is_empty() || name.len() > NAME_BYTES {
+            return Err(SharedMemoryError::Name);
+        }
+        let region = Arc::new(Region::open(name, registration)?);
+        self.memory.change(|regions| {
+            let key = (self.tenant, name.to_owned());
+            if regions.contains_key(&key) {
+                return Err(SharedMemoryError::Taken(name.to_owned()));
+            }
+            if regions.len() >= MAX_REGIONS {
+                return Err(SharedMemoryError::TooMany);
+            }
+            regions.insert(key, region);
+            Ok(())
+        })
+    }
+
+    /// Forgets a region. As with Triton, one that is not there is no mistake.
+    pub(super) fn unregister(&self, name: &str) {
+        let key = (self.tenant, name.to_owned());
+        self.memory.change(|regions| regions.remove(&key));
+    }
+
+    /// Forgets all regions of the tenant.
+    pub(super) fn unregister_all(&self) {
+        let is_kept =
+            |(tenant, _): &(TenantKey, String), _: &mut Arc<Region>| *tenant != self.tenant;
+        self.memory.change(|regions| regions.retain(is_kept));
+    }
+
+    /// Returns the regions of the tenant, by name.
+    pub(super) fn list(&self) -> Vec<SystemSharedMemory> {
+        self.memory.look(|regions| {
+            let own = regions
+                .iter()
+                .filter(|((tenant, _), _)| *tenant == self.tenant);
+            own.map(|(_, region)| region.description().clone())
+                .collect()
+        })
+    }
+
+    /// Returns a region of the tenant.
+    fn find(&self, name: &str) -> Result<Arc<Region>, SharedMemoryError> {
+        let key = (self.tenant, name.to_owned());
+        let found = self.memory.look(|regions| regions.get(&key).cloned());
+        found.ok_or_else(|| SharedMemoryError::Unknown(name.to_owned()))
+    }
+
+    /// Returns an error unless the range is within its region.
+    pub(super) fn check(&self, range: &RegionRange) -> Result<(), InferenceError> {
+        let region = self.find(&range.region)?;
+        let place = region.place(range.offset, range.bytes);
+        place
+            .map(|_| ())
+            .map_err(|problem| refused(range, &problem))
+    }
+
+    /// Writes an output to its range, which may be longer.
+    pub(super) fn write(&self, range: &RegionRange, data: &[u8]) -> Result<(), InferenceError> {
+        if data.len() as u64 > range.bytes {
+            let problem = format!(
+                "the output has {} bytes, and parameters.shared_memory_byte_size is {}",
+                data.len(),
+                range.bytes
+            );
+            return Err(refused(range, &problem));
+        }
+        let region = self.find(&range.region)?;
+        let written = region.write(range.offset, data);
+        written.map_err(|problem| refused(range, &problem))
+    }
+}
+
+fn refused(range: &RegionRange, problem: &str) -> InferenceError {
+    InferenceError::bad_request(format!(
+        "shared memory region {:?}: {problem}",
+        range.region
+    ))
+}
+
+/// The regions that a request reads its inputs from. What is copied is reserved in the request's memory.
+#[derive(Debug)]
+pub(super) struct RegionReader<'a> {
+    /// The tenant's regions, if the client may use any.
+    regions: &'a Result<TenantRegions, SharedMemoryError>,
+    memory: &'a mut Reservation,
+    /// The bytes that may still be read: a request is limited wherever its tensors are.
+    left: u64,
+    /// The reason why memory could not be reserved.
+    exhausted: Option<MemoryExhausted>,
+}
+
+impl<'a> RegionReader<'a> {
+    /// Creates a reader of at most `limit` bytes.
+    pub(super) fn new(
+        regions: &'a Result<TenantRegions, SharedMemoryError>,
+        memory: &'a mut Reservation,
+        limit: u64,
+    ) -> Self {
+        Self {
+            regions,
+            memory,
+            left: limit,
+            exhausted: None,
+        }
+    }
+
+    /// Returns the reason why memory could not be reserved, if that was why reading failed.
+    pub(super) fn exhausted(&self) -> Option<MemoryExhausted> {
+        self.exhausted
+    }
+}
+
+impl Regions for RegionReader<'_> {
+    fn read(&mut self, range: &RegionRange) -> Result<Bytes, String> {
+        let regions = self.regions.as_ref().map_err(ToString::to_string)?;
+        let region = regions.find(&range.region).map_err(|e| e.to_string())?;
+        region.place(range.offset, range.bytes)?;
+        self.left = self
+            .left
+            .checked_sub(range.bytes)
+            .ok_or("the request's tensors are larger than the limit of a request")?;
+        if let Err(exhausted) = self.memory.grow(range.bytes) {
+            self.exhausted = Some(exhausted);
+            return Err(exhausted.to_string());
+        }
+        region.read(range.offset, range.bytes)
+    }
+}
