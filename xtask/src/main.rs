@@ -16,13 +16,13 @@ mod gpu_check;
 mod http;
 mod local;
 mod processes;
-mod prometheus;
 mod seeds;
 mod setup;
 mod soak;
 mod steps;
 mod test;
 mod units;
+mod unpacked;
 mod web;
 mod workspace;
 

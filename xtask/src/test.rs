@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use crate::{debian, prometheus, setup, steps::Steps, web, workspace::python};
+use crate::{debian, setup, steps::Steps, unpacked, web, workspace::python};
 
 /// The programs that build and run images without a daemon, which are Debian's packages of the same names.
 const IMAGE_TOOLS: [&str; 5] = ["buildah", "podman", "podman-compose", "debootstrap", "runc"];
@@ -49,9 +49,16 @@ pub(crate) fn add_steps(steps: &mut Steps) {
         Ok(())
     });
     // The tests that need it say so and are skipped.
-    match prometheus::install() {
-        Ok(()) => {}
-        Err(reason) => steps.skip("Prometheus for the system tests", reason),
+    for (name, unpacked) in [
+        ("Prometheus for the system tests", unpacked::prometheus()),
+        (
+            "perf_analyzer for the system tests",
+            unpacked::perf_analyzer(),
+        ),
+    ] {
+        if let Err(reason) = unpacked {
+            steps.skip(name, reason);
+        }
     }
     steps.run(
         "system tests",
