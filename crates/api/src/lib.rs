@@ -13,6 +13,7 @@ mod model;
 mod node;
 mod plan;
 mod requests;
+mod server_timing;
 mod session;
 
 use serde::{Deserialize, Serialize};
@@ -34,6 +35,7 @@ pub use plan::{
 pub use requests::{
     BatchView, EndOfRequest, RequestFilter, RequestStages, RequestView, TryView, UnknownFilter,
 };
+pub use server_timing::{SERVER_TIMING_HEADER, STAGES_HEADER, ServerTiming, UnknownTiming};
 pub use session::{
     CSRF_HEADER, SESSION_COOKIE, SessionCode, SessionRequest, SessionScope, SessionView,
 };

@@ -48,6 +48,17 @@ impl BaseUrl {
         self.0.scheme()
     }
 
+    /// Returns the host, an IPv6 address without its brackets, and the port.
+    pub(crate) fn host_and_port(&self) -> (String, u16) {
+        let host = self.0.host_str().unwrap_or_default();
+        let host = host.trim_start_matches('[').trim_end_matches(']');
+        // A URL of these schemes has a default port.
+        (
+            host.to_owned(),
+            self.0.port_or_known_default().unwrap_or(80),
+        )
+    }
+
     /// Returns the URL of a route below this address. Segments are percent-encoded.
     pub(crate) fn route<'a>(&self, segments: impl IntoIterator<Item = &'a str>) -> Url {
         let mut url = self.0.clone();

@@ -1,17 +1,17 @@
 //! One call to the gateway: sends a request, waits for the response within limits, and checks its status.
 
-use std::{error::Error, time::Duration};
+use std::{error::Error, sync::Arc, time::Duration};
 
 use bytes::{Bytes, BytesMut};
 use packhorse_api::ErrorBody;
 use packhorse_tls::{Authorities, AuthoritiesError, RefusedCertificate};
 use reqwest::{
-    Method, RequestBuilder, Response, StatusCode,
+    Method, RequestBuilder, Response, StatusCode, Url,
     header::{HeaderValue, RETRY_AFTER},
 };
 use serde::de::DeserializeOwned;
 
-use crate::BaseUrl;
+use crate::{BaseUrl, load_connection::Listener};
 
 /// The longest time to connect.
 const CONNECT_LIMIT: Duration = Duration::from_secs(5);
@@ -138,13 +138,34 @@ impl Caller {
         })
     }
 
+    /// Returns the URL of the route with these path segments.
+    pub(crate) fn route<'a>(&self, segments: impl IntoIterator<Item = &'a str>) -> Url {
+        self.base.route(segments)
+    }
+
+    /// Returns the listener, for connections that are not pooled.
+    pub(crate) fn listener(&self) -> Result<Listener, AuthoritiesError> {
+        let (host, port) = self.base.host_and_port();
+        let scheme = self.base.scheme();
+        let tls = match scheme {
+            "https" => Some(Arc::new(self.authorities.client_config(scheme)?)),
+            _ => None,
+        };
+        Ok(Listener { host, port, tls })
+    }
+
+    /// Returns the value of `Authorization` that requests have.
+    pub(crate) fn authorization(&self) -> Option<&HeaderValue> {
+        self.authorization.as_ref()
+    }
+
     /// Creates a request for the route with these path segments.
     pub(crate) fn request<'a>(
         &self,
         method: Method,
         segments: impl IntoIterator<Item = &'a str>,
     ) -> RequestBuilder {
-        let request = self.http.request(method, self.base.route(segments));
+        let request = self.http.request(method, self.route(segments));
         match &self.authorization {
             Some(value) => request.header(reqwest::header::AUTHORIZATION, value),
             None => request,

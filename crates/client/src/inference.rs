@@ -4,6 +4,7 @@ use std::convert::Infallible;
 
 use bytes::Bytes;
 use futures_util::stream;
+use packhorse_api::STAGES_HEADER;
 use packhorse_cluster::{ModelName, ModelVersion};
 use packhorse_protocol::{
     EncodeError, HEADER_LENGTH, InferResponse, Limits, MessageError, ModelMetadata,
@@ -16,7 +17,7 @@ use reqwest::{
 };
 
 use crate::{
-    BaseUrl, CallError,
+    BaseUrl, CallError, EncodedRequest, LoadConnection,
     admin::{ClientError, bearer},
     call::Caller,
 };
@@ -202,6 +203,59 @@ impl InferenceClient {
         self.caller.send(call).await.map(|(_, body)| body)
     }
 
+    /// Encodes a request to a version of a model, by default to the newest, for [`LoadConnection::exchange`]. With `stages` the gateway
+    /// answers with the durations of the request's stages, too.
+    ///
+    /// # Errors
+    /// An input has the JSON form, but JSON cannot represent it.
+    pub fn encode(
+        &self,
+        name: &ModelName,
+        version: Option<ModelVersion>,
+        request: &RequestMessage,
+        stages: bool,
+    ) -> Result<EncodedRequest, EncodeError> {
+        let message = request.encode()?;
+        let (header_length, content_type) = (message.header_length(), message.content_type());
+        let body = message.into_body();
+        let version = version.map(|version| version.to_string());
+        let url = self
+            .caller
+            .route(model_segments(name, version.as_deref(), Some("infer")));
+        let authority = url.authority();
+        let mut head = format!(
+            "POST {} HTTP/1.1\r\nhost: {authority}\r\ncontent-type: {content_type}\r\ncontent-length: {}\r\n",
+            url.path(),
+            body.len()
+        )
+        .into_bytes();
+        let mut header = |name: &str, value: &[u8]| {
+            head.extend([name.as_bytes(), b": ", value, b"\r\n"].concat());
+        };
+        if let Some(length) = header_length {
+            header(HEADER_LENGTH, length.to_string().as_bytes());
+        }
+        if let Some(value) = self.caller.authorization() {
+            header("authorization", value.as_bytes());
+        }
+        if stages {
+            header(STAGES_HEADER, b"1");
+        }
+        head.extend(b"\r\n");
+        Ok(EncodedRequest {
+            head: head.into(),
+            body: body.into_chunks().collect(),
+        })
+    }
+
+    /// Returns a connection that is not pooled, for benchmarks. It connects with its first request.
+    ///
+    /// # Errors
+    /// If the authorities cannot be read.
+    pub fn load_connection(&self) -> Result<LoadConnection, AuthoritiesError> {
+        Ok(LoadConnection::new(self.caller.listener()?))
+    }
+
     async fn is_ready(&self, request: RequestBuilder) -> Result<bool, CallError> {
         match self.caller.send(request).await {
             Ok(_) => Ok(true),
@@ -222,13 +276,22 @@ impl InferenceClient {
         last: Option<&str>,
     ) -> RequestBuilder {
         let version = version.map(|version| version.to_string());
-        let mut segments = vec!["v2", "models", name.as_str()];
-        segments.extend(
-            version
-                .iter()
-                .flat_map(|version| ["versions", version.as_str()]),
-        );
-        segments.extend(last);
-        self.caller.request(method, segments)
+        self.caller
+            .request(method, model_segments(name, version.as_deref(), last))
     }
+}
+
+/// Returns the path segments of a route of a model.
+fn model_segments<'a>(
+    name: &'a ModelName,
+    version: Option<&'a str>,
+    last: Option<&'a str>,
+) -> impl Iterator<Item = &'a str> {
+    let version = version
+        .into_iter()
+        .flat_map(|version| ["versions", version]);
+    ["v2", "models", name.as_str()]
+        .into_iter()
+        .chain(version)
+        .chain(last)
 }

@@ -11,6 +11,7 @@ mod base_url;
 mod call;
 mod events;
 mod inference;
+mod load_connection;
 mod requests;
 mod server_sent;
 
@@ -20,4 +21,5 @@ pub use base_url::{BaseUrl, BaseUrlError};
 pub use call::{CallError, Cause};
 pub use events::{EventFollower, EventMessage, EventStream, Followed};
 pub use inference::{InferError, InferenceClient};
+pub use load_connection::{AnswerHead, EncodedRequest, ExchangeError, LoadConnection};
 pub use packhorse_tls::{Authorities, AuthoritiesError, RefusedCertificate};

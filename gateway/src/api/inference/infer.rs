@@ -7,12 +7,12 @@ use std::{
 
 use axum::{
     extract::{Request, State},
-    http::{Extensions, HeaderMap, StatusCode},
+    http::{Extensions, HeaderMap, HeaderValue, StatusCode},
     response::{IntoResponse, Response},
 };
 use bytes::Bytes;
 use memchr::memmem;
-use packhorse_api::ErrorBody;
+use packhorse_api::{ErrorBody, SERVER_TIMING_HEADER, STAGES_HEADER, ServerTiming};
 use packhorse_cluster::{
     Datatype, Dim, ModelName, ModelSpec, ModelVersion, Program, TensorSpec, Time,
 };
@@ -37,7 +37,7 @@ use crate::{
     clock::Clock,
     driver::{OutputRows, ServedModel, Submission},
     memory::Reservation,
-    telemetry::{EndedRequest, RequestCourse, RequestIdentity},
+    telemetry::{EndedRequest, RequestCourse, RequestIdentity, stages_view},
 };
 
 /// The size of JSON in bytes from which on it is parsed and formatted by the pool: about 0.2 ms of work, ten times the hand-over.
@@ -55,7 +55,8 @@ const PROBED: u64 = 16;
 /// Runs inference on a model. Without a version: the newest that is ready.
 ///
 /// The body is JSON, or JSON followed by binary tensors; then the header `Inference-Header-Content-Length` contains the length of
-/// the JSON part in bytes. The answer has the forms that the request asks for.
+/// the JSON part in bytes. The answer has the forms that the request asks for. With a header `x-packhorse-stages` in the request, it
+/// has the durations of the request's stages in its header `Server-Timing`, in milliseconds.
 #[utoipa::path(
     post, path = "/v2/models/{model}/infer", tag = "inference",
     params(("model" = String, Path, description = "The model's name")),
@@ -101,7 +102,16 @@ pub(super) async fn infer(
         extensions: &parts.extensions,
     };
     match answer(&inference, &arrival, &path, &mut body, None).await {
-        Ok(answered) => response(answered.message, answered.memory),
+        Ok(answered) => {
+            let timing = parts.headers.contains_key(STAGES_HEADER);
+            let timing = timing.then(|| answered.timing());
+            let mut response = response(answered.message, answered.memory);
+            if let Some(Ok(value)) = timing.map(|timing| HeaderValue::try_from(timing.to_string()))
+            {
+                response.headers_mut().insert(SERVER_TIMING_HEADER, value);
+            }
+            response
+        }
         Err(error) => {
             tracing::debug!(
                 request.id = identity.id(), model.name = %path.model.id(), http.status = error.status().as_u16(),
@@ -137,6 +147,18 @@ pub(crate) struct TracedAnswer {
     pub(crate) course: RequestCourse,
     /// The measured times of the request.
     pub(crate) times: EndedRequest,
+}
+
+impl TracedAnswer {
+    /// Returns the durations of the request's stages.
+    fn timing(&self) -> ServerTiming {
+        let receive_ms = self.times.receive.as_secs_f64() * 1e3;
+        ServerTiming {
+            stages: stages_view(receive_ms, &self.course),
+            inbox: self.course.inbox.as_ms(),
+            total: self.times.latency.as_secs_f64() * 1e3,
+        }
+    }
 }
 
 /// Runs inference like a client's request, with outputs as JSON, and returns where its time went.

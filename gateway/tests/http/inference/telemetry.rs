@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use packhorse_api::ServerTiming;
 use packhorse_wire::FailureKind;
 use serde_json::json;
 use tokio::time::Instant;
@@ -12,6 +13,38 @@ use crate::support::{
     until,
     worker::{STAGES, double},
 };
+
+#[tokio::test]
+async fn the_durations_of_the_stages_are_answered_to_whoever_asks() {
+    let gateway = InferenceGateway::with_computing_double().await;
+    let ask = |stages: bool| {
+        let request = gateway.client.post(gateway.url("/v2/models/double/infer"));
+        let request = request.body(double_request(1, 1.5).to_string());
+        let header = stages.then_some("1");
+        header.into_iter().fold(request, |request, value| {
+            request.header("X-Packhorse-Stages", value)
+        })
+    };
+    let answer = ask(false).send().await.unwrap();
+    assert!(!answer.headers().contains_key("server-timing"));
+    let answer = ask(true).send().await.unwrap();
+    assert_eq!(answer.status(), 200);
+    let timing = answer.headers()["server-timing"].to_str().unwrap();
+    let timing: ServerTiming = timing.parse().unwrap();
+    let measured = [
+        timing.stages.copy_in,
+        timing.stages.compute,
+        timing.stages.copy_out,
+    ];
+    let expected = [STAGES.copy_in, STAGES.compute, STAGES.copy_out];
+    assert_eq!(measured, expected.map(|stage| stage.as_secs_f64() * 1e3));
+    let sum: f64 = timing.durations().iter().sum();
+    // The stand-in computes for less time than it says.
+    assert!(
+        timing.total > 0.0 && sum >= timing.total - 1e-6,
+        "{timing:?}"
+    );
+}
 
 #[tokio::test]
 async fn statistics_add_up() {
