@@ -8,11 +8,13 @@
 mod commands;
 mod context;
 mod files;
+mod inputs;
 #[cfg(feature = "laboratory")]
 mod laboratory;
 #[cfg(not(feature = "laboratory"))]
 #[path = "without_laboratory.rs"]
 mod laboratory;
+mod npy;
 mod output;
 mod policy_options;
 mod view;

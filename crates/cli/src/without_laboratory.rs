@@ -42,7 +42,7 @@ pub(crate) enum LaboratoryCommand {
     Predict(AnyArgs),
     /// Run plans in a simulated cluster (not in this build)
     Simulate(AnyArgs),
-    /// Send a scenario's load to a live gateway (not in this build)
+    /// Send requests to a live gateway and measure the answers (not in this build)
     Bench(AnyArgs),
 }
 

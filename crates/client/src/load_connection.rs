@@ -295,7 +295,8 @@ mod tests {
         let (head, len) = parse_head(text).unwrap().unwrap();
         assert_eq!((head.status, head.body_len, len), (503, 12, end));
         assert!(head.retry_after && head.closes);
-        assert_eq!(head.timing.unwrap().stages.compute, 2.0);
+        let timing = head.timing.unwrap();
+        assert_eq!((timing.stages.compute, timing.total), (2.0, 3.0));
     }
 
     #[test]

@@ -1,4 +1,5 @@
 //! Connections for a benchmark, against a server that answers bytes.
+#![expect(clippy::unwrap_used, reason = "a test that cannot set itself up fails")]
 
 use std::time::Duration;
 
@@ -23,7 +24,7 @@ fn request() -> RequestMessage {
     }
 }
 
-async fn connection(listener: &TcpListener) -> (InferenceClient, LoadConnection) {
+fn connection(listener: &TcpListener) -> (InferenceClient, LoadConnection) {
     let url = format!("http://{}/proxy", listener.local_addr().unwrap());
     let client = InferenceClient::new(url.parse().unwrap(), &Authorities::Machine).unwrap();
     let connection = client.load_connection().unwrap();
@@ -53,7 +54,7 @@ async fn read_request(stream: &mut TcpStream) -> (String, Bytes) {
 #[tokio::test]
 async fn the_same_request_is_sent_again_on_one_connection() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let (client, mut connection) = connection(&listener).await;
+    let (client, mut connection) = connection(&listener);
     let name = "m".parse().unwrap();
     let encoded = client.encode(&name, None, &request(), true).unwrap();
     let expected = request().encode().unwrap();
@@ -88,7 +89,7 @@ async fn the_same_request_is_sent_again_on_one_connection() {
 #[tokio::test]
 async fn a_kept_connection_that_was_closed_is_replaced_and_a_new_one_is_not() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let (client, mut connection) = connection(&listener).await;
+    let (client, mut connection) = connection(&listener);
     let name = "m".parse().unwrap();
     let encoded = client
         .encode(&name, Some("2".parse().unwrap()), &request(), false)
@@ -127,7 +128,7 @@ async fn a_kept_connection_that_was_closed_is_replaced_and_a_new_one_is_not() {
 #[tokio::test]
 async fn a_refusal_before_the_body_is_sent_is_an_answer() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let (client, mut connection) = connection(&listener).await;
+    let (client, mut connection) = connection(&listener);
     let encoded = client
         .encode(&"m".parse().unwrap(), None, &request(), false)
         .unwrap();

@@ -29,7 +29,7 @@ pub(crate) enum LaboratoryCommand {
     Predict(predict::PredictArgs),
     /// Run plans in a simulated cluster
     Simulate(simulate::SimulateArgs),
-    /// Send a scenario's load to a live gateway and measure how it is served
+    /// Send requests to a live gateway and measure how they are answered
     Bench(bench::BenchArgs),
 }
 

@@ -5,6 +5,8 @@ mod audit;
 mod backup;
 #[cfg(feature = "laboratory")]
 mod bench;
+#[cfg(feature = "laboratory")]
+mod bench_model;
 mod certs;
 mod dashboard;
 mod doctor;

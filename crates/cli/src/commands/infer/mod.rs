@@ -1,8 +1,6 @@
 //! `packhorse infer`: sends an inference request, with inputs from files, from JSON or from an image.
 
 mod elements;
-mod inputs;
-mod npy;
 mod outputs;
 mod report;
 mod top_classes;
@@ -18,16 +16,13 @@ use packhorse_client::InferenceClient;
 use packhorse_cluster::{ModelName, ModelVersion};
 use packhorse_protocol::{Form, ModelMetadata, RequestMessage, Tensor};
 
-use self::{
-    inputs::{NamedValue, read_input},
-    outputs::find_output,
-    top_classes::TopClassesArgs,
-};
+use self::{outputs::find_output, top_classes::TopClassesArgs};
 use crate::{
     context::Context,
     files::{read_file, write_file},
+    inputs::{NamedValue, read_input},
     laboratory::ImageArgs,
-    output,
+    npy, output,
 };
 
 #[derive(clap::Args)]
@@ -45,7 +40,7 @@ pub(crate) struct InferArgs {
     /// Version of the model [default: the newest]
     #[arg(long, value_name = "N")]
     version: Option<ModelVersion>,
-    /// Input of the model: FILE.npy, nested lists as JSON, or @FILE with such JSON; may be repeated
+    /// Input of the model: FILE.npy, FILE.raw with the bytes of its rows, nested lists as JSON, or FILE.json with such JSON; may be repeated
     #[arg(long, value_name = "NAME=VALUE")]
     input: Vec<NamedValue>,
     /// Send this Open Inference Protocol request unchanged, and print the response unchanged; - is standard input

@@ -1,319 +1,85 @@
-//! `packhorse bench`: sends a scenario's load to a live gateway and measures how it is served.
+//! `packhorse bench`: sends requests to a live gateway and measures how they are answered.
 //!
-//! The load is open-loop: a request is due at the time at which it arrives in a simulation of the same scenario and seed, whether or
-//! not earlier requests are answered. Latency counts from that time, so that it includes the delays of a slow gateway and of a slow
-//! client.
+//! [`model`] sends one request to one model, in an open or a closed loop; [`scenario_load`] sends the load of a scenario to its models.
 
+mod model;
 mod open_loop;
 mod payload;
+mod scenario_load;
 
-use std::{collections::BTreeMap, path::PathBuf};
+use std::path::PathBuf;
 
-use anyhow::Context as _;
-use indicatif::ProgressBar;
-use packhorse_client::InferenceClient;
-use packhorse_cluster::{Discipline, ModelSpec};
-use packhorse_protocol::{Form, ModelStatistics, RequestMessage};
-use packhorse_simulator::{
-    ArrivalSchedule, BenchCounters, ModelReport, RequestEnd as EndKind, Scenario, Timeline, Totals,
-};
-use serde::Serialize;
-use serde_json::Value;
+use self::{model::ModelArgs, scenario_load::ScenarioLoad};
+use crate::context::Context;
 
-use self::open_loop::{Options, RequestEnd, RequestOutcome, Target, send_open_loop};
-use super::{model_table::print_models, scenario};
-use crate::{
-    context::Context,
-    files::write_file,
-    output::{self, format_number},
-    view,
-};
-
-/// The delay in milliseconds after which a request counts as sent late.
-const LATE_MS: f64 = 10.0;
-
-/// The largest number of different failures that are counted apart.
-const MAX_FAILURES: usize = 8;
+/// The largest number of unanswered requests of a scenario, unless a flag says another.
+const SCENARIO_CONCURRENCY: u32 = 512;
 
 #[derive(clap::Args)]
+#[group(id = "subject", required = true, multiple = false, args = ["model", "scenario"])]
 #[command(after_help = "\
-The models of the scenario must be registered with the gateway of --url; the scenario's devices and \
-profiles are ignored. A model with `requests` is sent that number of requests; any other model is sent \
-the requests that arrive until the window ends. A request has one row of zeros in the shape that the \
-gateway declares; dimensions that vary are as long as payload_bytes allows. Its deadline is the \
-scenario's slo_ms. The report has the live cluster's plan and discipline if --admin-url and \
---token-file give access to them.
+With MODEL, one request is encoded once and sent again and again, over kept HTTP/1.1 connections. --rate is \
+an open loop: each request is due at a time that follows from rate, kind of gaps and seed alone, and its \
+latency counts from then. --concurrency is a closed loop: each client sends its next request when it has \
+the answer to the last; one client is the default. Requests are refused (429, 503 with Retry-After), \
+expired (504), failed (other statuses) or lost (the worker or the connection).
 
-Latency counts from the time at which a request is due, so that it includes the delay of a slow \
-client. Requests that are sent more than 10 ms late are counted; if there are many, the client \
-limits the results.
+With --scenario, the models of the scenario must be registered with the gateway of --url; the scenario's \
+devices and profiles are ignored. A model with `requests` is sent that number of requests; any other model \
+is sent the requests that arrive until the window ends. A request has one row of zeros in the shape that \
+the gateway declares; dimensions that vary are as long as payload_bytes allows. Its deadline is the \
+scenario's slo_ms. The report has the live cluster's plan and discipline if --admin-url and --token-file \
+give access to them. Latency counts from the time at which a request is due. Requests that are sent more \
+than 10 ms late are counted; if there are many, the client limits the results.
 
 Examples:
+  packhorse bench resnet50 --concurrency 8 --duration 30
+  packhorse bench resnet50 --rate 200 --input image=cat.npy --slo 100 --stages --plot latency.svg
+  packhorse bench resnet50 --rate 200 --arrivals uniform --json-tensors --deadline 50 --json
+  packhorse bench resnet50 --find-capacity --slo 100 --duration 5
   packhorse bench --scenario live.toml
   packhorse bench --scenario live.toml --url http://gateway:8080 --seed 3 --json")]
 pub(crate) struct BenchArgs {
-    /// Scenario: models, rates and SLOs
-    #[arg(long, value_name = "FILE")]
-    scenario: PathBuf,
+    #[command(flatten)]
+    model: ModelArgs,
+    /// Clients of a closed loop; with --scenario the largest number of unanswered requests, after which requests wait, which counts
+    /// as latency [default: 1; with --scenario 512]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    concurrency: Option<u32>,
     /// Seed of the arrivals
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// Largest number of unanswered requests; further requests wait, which counts as latency
-    #[arg(long, value_name = "N", default_value_t = 512, value_parser = clap::value_parser!(u32).range(1..=65_536))]
-    concurrency: u32,
+    /// Scenario: models, rates and SLOs
+    #[arg(long, value_name = "FILE", help_heading = "Load of a scenario")]
+    scenario: Option<PathBuf>,
     /// Send a request again whose connection fails, until its SLO has passed: a gateway may be started again
-    #[arg(long)]
+    #[arg(long, conflicts_with = "model", help_heading = "Load of a scenario")]
     retry: bool,
     /// Write the numbers of requests by second, model and outcome into this file, as CSV
-    #[arg(long, value_name = "FILE")]
+    #[arg(
+        long,
+        value_name = "FILE",
+        conflicts_with = "model",
+        help_heading = "Load of a scenario"
+    )]
     timeline: Option<PathBuf>,
-}
-
-/// The report as JSON: that of a simulation, and measurements of the client.
-#[derive(Serialize)]
-struct Report {
-    scenario: String,
-    /// The discipline; null if the admin API is not accessible.
-    discipline: Option<Discipline>,
-    seed: u64,
-    /// The plan in force; null if the admin API is not accessible.
-    plan: Option<Value>,
-    models: Vec<ModelReport>,
-    totals: Totals,
-    client: ClientReport,
-}
-
-#[derive(Serialize)]
-struct ClientReport {
-    url: String,
-    sent: usize,
-    /// The requests sent more than [`LATE_MS`] after they were due.
-    sent_late: usize,
-    max_lateness_ms: f64,
-    /// The requests that were neither answered nor dropped.
-    failed: u64,
-    /// The number of requests by error message.
-    failures: BTreeMap<String, u64>,
 }
 
 impl BenchArgs {
     pub(super) async fn run(&self, context: &Context) -> anyhow::Result<()> {
-        let scenario = scenario::read_scenario(&self.scenario)?;
-        let shown = || self.scenario.display().to_string();
-        let schedule = ArrivalSchedule::new(&scenario, self.seed).with_context(shown)?;
-        let client = context.inference()?;
-        let targets = targets(&scenario, &client).await.with_context(shown)?;
-        let (discipline, plan) = live_cluster(context).await;
-        let before = statistics(&client, &targets).await;
-
-        let bar = ProgressBar::new(schedule.requests().len() as u64);
-        let mut counters = BenchCounters::new(&scenario, &schedule);
-        let mut sent = ClientReport {
-            url: context.url().to_string(),
-            sent: schedule.requests().len(),
-            sent_late: 0,
-            max_lateness_ms: 0.0,
-            failed: 0,
-            failures: BTreeMap::new(),
-        };
-        let mut timeline = Timeline::default();
-        let record = |end: RequestEnd| {
-            bar.inc(1);
-            let lateness = end.sent.saturating_since(end.due).as_secs_f64() * 1e3;
-            sent.sent_late += usize::from(lateness > LATE_MS);
-            sent.max_lateness_ms = sent.max_lateness_ms.max(lateness);
-            let kind = match end.outcome {
-                RequestOutcome::Answered => {
-                    counters.answered(end.model, end.due, end.ended);
-                    let slo = scenario.problem.models[end.model.0].slo;
-                    if end.ended.saturating_since(end.due) <= slo {
-                        EndKind::WithinSlo
-                    } else {
-                        EndKind::Late
-                    }
-                }
-                RequestOutcome::Dropped => {
-                    counters.dropped(end.model);
-                    EndKind::Dropped
-                }
-                RequestOutcome::Disconnected(error) | RequestOutcome::Failed(error) => {
-                    counters.lost(end.model);
-                    sent.count_failure(error);
-                    EndKind::Lost
-                }
+        let (seed, concurrency) = (self.seed, self.concurrency);
+        if let Some(scenario) = &self.scenario {
+            let load = ScenarioLoad {
+                scenario,
+                seed,
+                concurrency: concurrency.unwrap_or(SCENARIO_CONCURRENCY),
+                retry: self.retry,
+                timeline: self.timeline.as_deref(),
             };
-            timeline.count(end.model, end.due, kind);
-        };
-        let concurrency = self.concurrency as usize;
-        let requests = schedule.requests();
-        let options = Options {
-            concurrency,
-            retry: self.retry,
-        };
-        send_open_loop(&client, targets.as_slice(), requests, options, record).await;
-        bar.finish_and_clear();
-        if let Some(file) = &self.timeline {
-            write_file(file, timeline.to_csv(&scenario).as_bytes())?;
+            return load.run(context).await;
         }
-
-        let after = statistics(&client, &targets).await;
-        let mean_batch: Vec<Option<f64>> = before
-            .iter()
-            .zip(&after)
-            .map(|(before, after)| mean_batch(before.as_ref()?, after.as_ref()?))
-            .collect();
-        let (models, totals) = counters.report(&mean_batch);
-        let report = Report {
-            scenario: scenario.name.clone(),
-            discipline,
-            seed: self.seed,
-            plan,
-            models,
-            totals,
-            client: sent,
-        };
-        if context.json() {
-            output::print_json(&report)
-        } else {
-            print_report(&report)
-        }
-    }
-}
-
-impl ClientReport {
-    fn count_failure(&mut self, error: String) {
-        self.failed += 1;
-        let known = self.failures.len() < MAX_FAILURES || self.failures.contains_key(&error);
-        let error = if known { error } else { "other".to_owned() };
-        *self.failures.entry(error).or_default() += 1;
-    }
-}
-
-/// Returns the request for each model, in the scenario's order.
-async fn targets(scenario: &Scenario, client: &InferenceClient) -> anyhow::Result<Vec<Target>> {
-    let mut targets = Vec::new();
-    for (i, model) in scenario.problem.models.iter().enumerate() {
-        let at = || format!("models[{i}] is {}", model.id);
-        let (name, version) = (model.id.name.clone(), model.id.version);
-        let metadata = client
-            .model_metadata(&name, Some(version))
-            .await
-            .with_context(at)?;
-        let inputs = payload::inputs(&metadata.inputs, model.payload.as_u64()).with_context(at)?;
-        let request = RequestMessage {
-            inputs,
-            output_form: Some(Form::Binary),
-            // A timeout can be as long as the longest SLO.
-            timeout: Some(model.slo).filter(|slo| *slo <= ModelSpec::MAX_SLO),
-            ..RequestMessage::default()
-        };
-        targets.push(Target {
-            name,
-            version,
-            slo: model.slo,
-            request,
-        });
-    }
-    Ok(targets)
-}
-
-/// Returns the discipline and the plan of the cluster, or `None` if the admin API is not accessible.
-async fn live_cluster(context: &Context) -> (Option<Discipline>, Option<Value>) {
-    let Ok(admin) = context.admin() else {
-        return (None, None);
-    };
-    let answer = async {
-        let discipline = admin.policy().await?.discipline;
-        anyhow::Ok((
-            Some(discipline),
-            view::plan::current_plan_json(&admin).await?,
-        ))
-    };
-    answer.await.unwrap_or_else(|error| {
-        eprintln!("note: the report lacks the cluster's plan and discipline: {error:#}");
-        (None, None)
-    })
-}
-
-/// Returns the gateway's counters of each model, or `None` if it does not return them.
-async fn statistics(client: &InferenceClient, targets: &[Target]) -> Vec<Option<ModelStatistics>> {
-    let mut all = Vec::new();
-    for target in targets {
-        let answer = client.model_statistics(&target.name, Some(target.version));
-        let statistics = answer.await.ok();
-        all.push(statistics.and_then(|statistics| statistics.model_stats.into_iter().next()));
-    }
-    all
-}
-
-/// Returns the rows per batch between two readings of the gateway's counters, including the batches of other clients.
-fn mean_batch(before: &ModelStatistics, after: &ModelStatistics) -> Option<f64> {
-    let batches = after.execution_count.checked_sub(before.execution_count)?;
-    let rows = after.inference_count.checked_sub(before.inference_count)?;
-    (batches > 0).then(|| rows as f64 / batches as f64)
-}
-
-fn print_report(report: &Report) -> anyhow::Result<()> {
-    let policy = report
-        .plan
-        .as_ref()
-        .and_then(|plan| plan["policy"].as_str());
-    let discipline = report.discipline.map(|discipline| discipline.to_string());
-    output::print_line(format!(
-        "seed {}: {} against {}, planned by {}, dispatched by {}",
-        report.seed,
-        report.scenario,
-        report.client.url,
-        policy.unwrap_or("an unknown policy"),
-        discipline.as_deref().unwrap_or("an unknown discipline")
-    ))?;
-    print_models(&report.models, report.totals)?;
-    let client = &report.client;
-    output::print_line(format!(
-        "{} requests, {} of them sent more than {LATE_MS} ms late (at most {} ms)",
-        client.sent,
-        client.sent_late,
-        format_number(client.max_lateness_ms)
-    ))?;
-    for (error, count) in &client.failures {
-        output::print_line(format!("{count} requests failed: {error}"))?;
-    }
-    Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_mean_batch_is_that_between_two_readings() {
-        let counted = |rows, batches| ModelStatistics {
-            inference_count: rows,
-            execution_count: batches,
-            ..ModelStatistics::default()
-        };
-        let mean = mean_batch(&counted(10, 10), &counted(40, 20));
-        assert_eq!(mean, Some(3.0));
-        assert_eq!(mean_batch(&counted(10, 10), &counted(10, 10)), None);
-        // The gateway was restarted.
-        assert_eq!(mean_batch(&counted(10, 10), &counted(4, 2)), None);
-    }
-
-    #[test]
-    fn failures_are_counted_apart_up_to_a_limit() {
-        let mut client = ClientReport {
-            url: String::new(),
-            sent: 0,
-            sent_late: 0,
-            max_lateness_ms: 0.0,
-            failed: 0,
-            failures: BTreeMap::new(),
-        };
-        for i in 0..30 {
-            client.count_failure(format!("{}", i % 15));
-        }
-        assert_eq!(client.failed, 30);
-        assert_eq!(client.failures.len(), MAX_FAILURES + 1);
-        assert_eq!(client.failures["other"], 14);
+        let model = self.model.model.as_ref();
+        let model = model.expect("a model or a scenario is required");
+        self.model.run(model, seed, concurrency, context).await
     }
 }

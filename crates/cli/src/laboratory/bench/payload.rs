@@ -1,4 +1,4 @@
-//! The inputs of a benchmark's requests: one row of zeros in the shape that the model declares.
+//! The inputs of a benchmark's requests: rows of zeros in the shape that the model declares.
 
 use anyhow::{Context as _, ensure};
 use packhorse_cluster::{Datatype, Shape};
@@ -10,18 +10,22 @@ const MAX_DIM: u64 = 1 << 20;
 /// The largest request in bytes: the default limit of a gateway.
 const MAX_BYTES: u64 = 256 << 20;
 
-/// Returns tensors for the declared inputs. A first dimension that varies is the batch dimension and gets the length 1. The other
+/// Returns tensors for the declared inputs. A first dimension that varies is the batch dimension and gets `rows`. The other
 /// dimensions that vary share one length: the largest with which the request has at most `payload` bytes, and at least 1. Elements
 /// of `BYTES` are empty strings.
-pub(super) fn inputs(declared: &[TensorMetadata], payload: u64) -> anyhow::Result<Vec<Tensor>> {
-    let length = length(declared, payload);
-    let bytes = bytes(declared, length);
+pub(super) fn inputs(
+    declared: &[TensorMetadata],
+    rows: u64,
+    payload: u64,
+) -> anyhow::Result<Vec<Tensor>> {
+    let length = length(declared, rows, payload);
+    let bytes = bytes(declared, rows, length);
     ensure!(
         bytes <= MAX_BYTES,
-        "one row of its inputs has {bytes} bytes, over the limit of {MAX_BYTES}"
+        "{rows} rows of its inputs have {bytes} bytes, over the limit of {MAX_BYTES}"
     );
     let input = |input: &TensorMetadata| -> anyhow::Result<Tensor> {
-        let shape = Shape::new(&dims(input, length))?;
+        let shape = Shape::new(&dims(input, rows, length))?;
         let zeros = vec![0; usize::try_from(shape.elements())? * element_bytes(input.datatype)];
         let data = ByteRope::from(zeros);
         Ok(Tensor::new(
@@ -43,17 +47,17 @@ fn element_bytes(datatype: Datatype) -> usize {
 }
 
 /// Returns the dimensions of an input if those that vary have this length.
-fn dims(input: &TensorMetadata, length: u64) -> Vec<i64> {
-    let varying = |axis: usize| if axis == 0 { 1 } else { length.cast_signed() };
+fn dims(input: &TensorMetadata, rows: u64, length: u64) -> Vec<i64> {
+    let varying = |axis: usize| if axis == 0 { rows } else { length }.cast_signed();
     let dims = input.shape.iter().enumerate();
     dims.map(|(axis, &dim)| if dim < 0 { varying(axis) } else { dim })
         .collect()
 }
 
 /// Returns the bytes of all inputs if the dimensions that vary have this length.
-fn bytes(declared: &[TensorMetadata], length: u64) -> u64 {
+fn bytes(declared: &[TensorMetadata], rows: u64, length: u64) -> u64 {
     let input_bytes = |input: &TensorMetadata| {
-        let dims = dims(input, length).into_iter();
+        let dims = dims(input, rows, length).into_iter();
         let elements = dims.fold(1_u64, |product, dim| {
             product.saturating_mul(u64::try_from(dim).unwrap_or(0))
         });
@@ -66,7 +70,7 @@ fn bytes(declared: &[TensorMetadata], length: u64) -> u64 {
 }
 
 /// Returns the length of the dimensions that vary.
-fn length(declared: &[TensorMetadata], payload: u64) -> u64 {
+fn length(declared: &[TensorMetadata], rows: u64, payload: u64) -> u64 {
     let varies = declared
         .iter()
         .any(|input| input.shape.iter().skip(1).any(|dim| *dim < 0));
@@ -76,7 +80,7 @@ fn length(declared: &[TensorMetadata], payload: u64) -> u64 {
     let (mut fitting, mut too_long) = (1, MAX_DIM + 1);
     while fitting + 1 < too_long {
         let middle = fitting.midpoint(too_long);
-        if bytes(declared, middle) <= payload {
+        if bytes(declared, rows, middle) <= payload {
             fitting = middle;
         } else {
             too_long = middle;
@@ -98,7 +102,7 @@ mod tests {
     }
 
     fn check(declared: &[TensorMetadata], payload: u64, expected: &[&[u64]]) {
-        let inputs = inputs(declared, payload).unwrap();
+        let inputs = inputs(declared, 1, payload).unwrap();
         let shapes: Vec<&[u64]> = inputs.iter().map(|input| input.shape().dims()).collect();
         assert_eq!(shapes, expected);
     }
@@ -121,8 +125,15 @@ mod tests {
     }
 
     #[test]
+    fn several_rows_share_the_payload() {
+        let text = [declared("ids", Datatype::Int64, &[-1, -1])];
+        let inputs = inputs(&text, 4, 4096).unwrap();
+        assert_eq!(inputs[0].shape().dims(), [4, 128]);
+    }
+
+    #[test]
     fn inputs_over_the_limit_are_refused() {
-        let error = inputs(&[declared("x", Datatype::Fp64, &[-1, 1 << 40])], 0).unwrap_err();
+        let error = inputs(&[declared("x", Datatype::Fp64, &[-1, 1 << 40])], 1, 0).unwrap_err();
         assert!(error.to_string().contains("over the limit of"), "{error}");
     }
 }

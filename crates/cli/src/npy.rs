@@ -15,7 +15,7 @@ const ALIGNMENT: usize = 64;
 
 /// The reason why a file cannot be read as a tensor.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum ReadNpyError {
+pub(crate) enum ReadNpyError {
     #[error("not an .npy file")]
     Magic,
     #[error("version {0} of the .npy format is not supported")]
@@ -46,7 +46,7 @@ pub(super) enum ReadNpyError {
 
 /// The reason why a tensor cannot be saved.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum WriteNpyError {
+pub(crate) enum WriteNpyError {
     #[error("element {0} ends with a zero byte, which NumPy's byte strings cannot represent")]
     TrailingZero(usize),
     #[error("padded to the longest, the byte strings have {0} bytes, over the limit of 4 GiB")]
@@ -54,7 +54,7 @@ pub(super) enum WriteNpyError {
 }
 
 /// Reads an array into a tensor with this name.
-pub(super) fn read(name: &str, file: &[u8]) -> Result<Tensor, ReadNpyError> {
+pub(crate) fn read(name: &str, file: &[u8]) -> Result<Tensor, ReadNpyError> {
     let (header, data) = split(file)?;
     let header = Header::parse(header)?;
     if header.column_major && header.shape.len() > 1 {
@@ -81,7 +81,7 @@ pub(super) fn read(name: &str, file: &[u8]) -> Result<Tensor, ReadNpyError> {
 }
 
 /// Writes a tensor as an array. `BF16` becomes `V2`, like in files of the package `ml_dtypes`.
-pub(super) fn write(tensor: &Tensor) -> Result<Vec<u8>, WriteNpyError> {
+pub(crate) fn write(tensor: &Tensor) -> Result<Vec<u8>, WriteNpyError> {
     let (descr, data) = match tensor.byte_strings() {
         None => (
             descr(tensor.datatype()).to_owned(),

@@ -1,0 +1,290 @@
+//! The load generator: sends one encoded request on kept connections, in an open or a closed loop.
+//!
+//! In an open loop a request is due at a time that was fixed before, and its latency counts from then: neither a slow gateway nor a slow
+//! generator can hide behind requests that are sent later ("coordinated omission": G. Tene, "How NOT to measure latency", 2013). All of
+//! it runs on one thread, with a runtime that looks at its sockets often, because the sending of one large request takes as long
+//! as a thousand other steps of a task.
+
+use std::{
+    collections::VecDeque,
+    io,
+    sync::{Arc, Mutex, PoisonError},
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::Context as _;
+use packhorse_api::{ErrorBody, ServerTiming};
+use packhorse_client::{
+    AnswerHead, EncodedRequest, ExchangeError, InferenceClient, LoadConnection,
+};
+use tokio::{
+    sync::oneshot,
+    task::JoinSet,
+    time::{interval, sleep},
+};
+
+use super::{alarm::Alarm, arrivals::Schedule, recorder::Recorder};
+
+/// The number of steps of tasks after which the runtime looks at its sockets.
+const EVENT_INTERVAL: u32 = 4;
+
+/// The time between two looks at the progress.
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(250);
+
+/// The time after which a client of a closed loop sends its next request if the last was lost.
+const LOST_PAUSE: Duration = Duration::from_millis(10);
+
+/// The way in which requests follow each other.
+#[derive(Clone, Debug)]
+pub(super) enum Pace {
+    /// At the times of a schedule, on at most this many connections.
+    Open {
+        schedule: Schedule,
+        connections: usize,
+    },
+    /// Each of this many clients sends its next request when it has the answer to the last.
+    Closed { clients: usize },
+}
+
+/// The requests to send.
+#[derive(Clone)]
+pub(super) struct Load {
+    pub(super) client: InferenceClient,
+    pub(super) request: EncodedRequest,
+    pub(super) pace: Pace,
+    /// The time for which requests become due.
+    pub(super) length: Duration,
+}
+
+/// The end of a request, with times since the start of the load.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct RequestEnd {
+    pub(super) due: Duration,
+    pub(super) sent: Duration,
+    pub(super) ended: Duration,
+    pub(super) outcome: Outcome,
+    pub(super) timing: Option<ServerTiming>,
+}
+
+/// The outcome of a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Outcome {
+    Answered,
+    /// The gateway did not accept the request: 429, or 503 with `Retry-After`.
+    Refused(String),
+    /// The deadline passed in the queue: 504.
+    Expired(String),
+    /// The request is invalid, or its model failed: any other status.
+    Failed(String),
+    /// A worker was lost (503 without `Retry-After`), or the connection or the answer.
+    Lost(String),
+}
+
+/// The request, the clock and the record of all tasks.
+struct Shared {
+    request: EncodedRequest,
+    start: Instant,
+    recorder: Mutex<Recorder>,
+}
+
+impl Shared {
+    #[expect(clippy::disallowed_methods, reason = "a benchmark measures latencies")]
+    fn now(&self) -> Duration {
+        Instant::now().saturating_duration_since(self.start)
+    }
+
+    /// Sends a request. Returns false if it was lost.
+    async fn send(&self, connection: &mut LoadConnection, due: Option<Duration>) -> bool {
+        let sent = self.now();
+        let exchanged = connection.exchange(&self.request).await;
+        let ended = self.now();
+        let end = RequestEnd {
+            due: due.unwrap_or(sent),
+            sent,
+            ended,
+            timing: exchanged.as_ref().ok().and_then(|head| head.timing),
+            outcome: outcome(exchanged, connection.body()),
+        };
+        let is_lost = matches!(end.outcome, Outcome::Lost(_));
+        self.lock().record(end);
+        !is_lost
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Recorder> {
+        self.recorder.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Sends the load from a thread of its own, and returns the record of it. `progress` is called now and then, with the time since the start.
+pub(super) async fn run(
+    load: Load,
+    recorder: Recorder,
+    progress: impl Fn(Duration, &Recorder) + Send + 'static,
+) -> anyhow::Result<Recorder> {
+    let (sender, done) = oneshot::channel();
+    thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .event_interval(EVENT_INTERVAL)
+            .build();
+        let recorder = match runtime {
+            Ok(runtime) => runtime.block_on(send_all(load, recorder, progress)),
+            Err(error) => Err(error.into()),
+        };
+        // The command may have ended.
+        let _ = sender.send(recorder);
+    });
+    done.await.context("the load generator panicked")?
+}
+
+#[expect(clippy::disallowed_methods, reason = "a benchmark measures latencies")]
+async fn send_all(
+    load: Load,
+    recorder: Recorder,
+    progress: impl Fn(Duration, &Recorder),
+) -> anyhow::Result<Recorder> {
+    let Load {
+        client,
+        request,
+        pace,
+        length,
+    } = load;
+    let shared = Arc::new(Shared {
+        request,
+        start: Instant::now(),
+        recorder: Mutex::new(recorder),
+    });
+    let sending = async {
+        match pace {
+            Pace::Open {
+                schedule,
+                connections,
+            } => {
+                let schedule = schedule.take_while(move |due| *due < length);
+                send_open(&client, schedule, connections, &shared).await
+            }
+            Pace::Closed { clients } => send_closed(&client, clients, length, &shared).await,
+        }
+    };
+    let showing = async {
+        let mut ticks = interval(PROGRESS_INTERVAL);
+        loop {
+            ticks.tick().await;
+            progress(shared.now(), &shared.lock());
+        }
+    };
+    let sent: anyhow::Result<()> = tokio::select! {
+        sent = sending => sent,
+        () = showing => unreachable!("it never ends"),
+    };
+    sent?;
+    let shared = Arc::into_inner(shared).context("a request has not ended")?;
+    Ok(shared
+        .recorder
+        .into_inner()
+        .unwrap_or_else(PoisonError::into_inner))
+}
+
+/// Sends each request when it is due. If all connections are in use, it waits for one, which counts as latency.
+async fn send_open(
+    client: &InferenceClient,
+    schedule: impl Iterator<Item = Duration>,
+    connections: usize,
+    shared: &Arc<Shared>,
+) -> anyhow::Result<()> {
+    let alarm = Alarm::new().context("cannot create a timer")?;
+    let mut schedule = schedule.peekable();
+    let mut waiting = VecDeque::new();
+    // The connection that was used last is used first.
+    let mut idle: Vec<LoadConnection> = Vec::new();
+    let mut opened = 0;
+    let mut sending = JoinSet::new();
+    loop {
+        let now = shared.now();
+        while let Some(due) = schedule.next_if(|due| *due <= now) {
+            waiting.push_back(due);
+        }
+        while !waiting.is_empty() {
+            let mut connection = match idle.pop() {
+                Some(connection) => connection,
+                None if opened < connections => {
+                    opened += 1;
+                    client.load_connection()?
+                }
+                None => break,
+            };
+            let due = waiting.pop_front();
+            let shared = Arc::clone(shared);
+            sending.spawn(async move {
+                shared.send(&mut connection, due).await;
+                connection
+            });
+        }
+        let next = schedule.peek().map(|due| due.saturating_sub(now));
+        if next.is_none() && sending.is_empty() {
+            return Ok(());
+        }
+        tokio::select! {
+            rung = alarm.wait(next.unwrap_or_default()), if next.is_some() => rung.context("cannot wait")?,
+            Some(ended) = sending.join_next(), if !sending.is_empty() => {
+                idle.push(ended.context("sending a request")?);
+            }
+        }
+    }
+}
+
+/// Lets each client send until the time is over.
+async fn send_closed(
+    client: &InferenceClient,
+    clients: usize,
+    length: Duration,
+    shared: &Arc<Shared>,
+) -> anyhow::Result<()> {
+    let mut sending = JoinSet::new();
+    for _ in 0..clients {
+        let mut connection = client.load_connection()?;
+        let shared = Arc::clone(shared);
+        sending.spawn(async move {
+            while shared.now() < length {
+                if !shared.send(&mut connection, None).await {
+                    sleep(LOST_PAUSE).await;
+                }
+            }
+        });
+    }
+    while let Some(ended) = sending.join_next().await {
+        ended.context("sending a request")?;
+    }
+    Ok(())
+}
+
+fn outcome(exchanged: Result<AnswerHead, ExchangeError>, body: &[u8]) -> Outcome {
+    let head = match exchanged {
+        Ok(head) if head.status == 200 => return Outcome::Answered,
+        Ok(head) => head,
+        Err(error) => return Outcome::Lost(lost(&error)),
+    };
+    let status = head.status;
+    let text = match serde_json::from_slice::<ErrorBody>(body) {
+        Ok(body) => format!("{status}: {}", body.error),
+        Err(_) => status.to_string(),
+    };
+    match status {
+        429 => Outcome::Refused(text),
+        503 if head.retry_after => Outcome::Refused(text),
+        503 => Outcome::Lost(text),
+        504 => Outcome::Expired(text),
+        _ => Outcome::Failed(text),
+    }
+}
+
+/// Returns an error's text, without the number that the operating system gives it.
+fn lost(error: &ExchangeError) -> String {
+    match error {
+        ExchangeError::Broken(source) if source.kind() == io::ErrorKind::UnexpectedEof => {
+            "the connection was lost: closed by the gateway".to_owned()
+        }
+        error => error.to_string(),
+    }
+}
