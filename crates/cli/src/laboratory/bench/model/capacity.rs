@@ -2,12 +2,29 @@
 //!
 //! The rate doubles until a step fails, and the interval between the highest rate that passed and the lowest that failed is then halved.
 
+use serde::Serialize;
+
+use super::report::format_ms;
+use crate::output::format_number;
+
 /// The part of the requests that must be within the SLO.
 pub(super) const REQUIRED: f64 = 0.99;
 /// The ratio of the lowest failed to the highest passed rate at which the search ends.
 const RESOLUTION: f64 = 1.05;
 /// The lowest rate that is tried, in requests per second.
 const LOWEST_RPS: f64 = 1.0;
+
+/// A step of a search for the capacity.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(super) struct CapacityStep {
+    pub(super) rate_rps: f64,
+    pub(super) passed: bool,
+    pub(super) within_slo: Option<f64>,
+    pub(super) throughput_rps: f64,
+    pub(super) p50_ms: Option<f64>,
+    pub(super) p99_ms: Option<f64>,
+    pub(super) lateness_p99_ms: Option<f64>,
+}
 
 /// A search.
 #[derive(Clone, Debug)]
@@ -51,6 +68,21 @@ impl CapacitySearch {
     /// Returns the highest rate that passed; `None` if none did.
     pub(super) fn capacity(&self) -> Option<f64> {
         self.passed
+    }
+}
+
+impl CapacityStep {
+    /// Returns a line for people.
+    pub(super) fn describe(&self) -> String {
+        let ms = |ms: Option<f64>| ms.map_or_else(|| "-".to_owned(), format_ms);
+        format!(
+            "{} requests/s: {:.2} % within the SLO, p50 {} ms, p99 {} ms: {}",
+            format_number(self.rate_rps),
+            self.within_slo.unwrap_or_default() * 100.0,
+            ms(self.p50_ms),
+            ms(self.p99_ms),
+            if self.passed { "passed" } else { "failed" }
+        )
     }
 }
 

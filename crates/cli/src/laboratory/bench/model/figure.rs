@@ -8,7 +8,7 @@ use packhorse_figures::{
 };
 
 use super::{
-    CapacityStep,
+    capacity::CapacityStep,
     recorder::{Ends, Recorder},
     report::{Report, SLOWEST},
 };

@@ -7,24 +7,25 @@
 
 use std::{
     collections::VecDeque,
-    io,
     sync::{Arc, Mutex, PoisonError},
     thread,
     time::{Duration, Instant},
 };
 
 use anyhow::Context as _;
-use packhorse_api::{ErrorBody, ServerTiming};
-use packhorse_client::{
-    AnswerHead, EncodedRequest, ExchangeError, InferenceClient, LoadConnection,
-};
+use packhorse_client::{EncodedRequest, InferenceClient, LoadConnection};
 use tokio::{
     sync::oneshot,
     task::JoinSet,
     time::{interval, sleep},
 };
 
-use super::{alarm::Alarm, arrivals::Schedule, recorder::Recorder};
+use super::{
+    alarm::Alarm,
+    arrivals::Schedule,
+    recorder::Recorder,
+    request_end::{Outcome, RequestEnd},
+};
 
 /// The number of steps of tasks after which the runtime looks at its sockets.
 const EVENT_INTERVAL: u32 = 4;
@@ -57,30 +58,6 @@ pub(super) struct Load {
     pub(super) length: Duration,
 }
 
-/// The end of a request, with times since the start of the load.
-#[derive(Clone, Debug, PartialEq)]
-pub(super) struct RequestEnd {
-    pub(super) due: Duration,
-    pub(super) sent: Duration,
-    pub(super) ended: Duration,
-    pub(super) outcome: Outcome,
-    pub(super) timing: Option<ServerTiming>,
-}
-
-/// The outcome of a request.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Outcome {
-    Answered,
-    /// The gateway did not accept the request: 429, or 503 with `Retry-After`.
-    Refused(String),
-    /// The deadline passed in the queue: 504.
-    Expired(String),
-    /// The request is invalid, or its model failed: any other status.
-    Failed(String),
-    /// A worker was lost (503 without `Retry-After`), or the connection or the answer.
-    Lost(String),
-}
-
 /// The request, the clock and the record of all tasks.
 struct Shared {
     request: EncodedRequest,
@@ -104,7 +81,7 @@ impl Shared {
             sent,
             ended,
             timing: exchanged.as_ref().ok().and_then(|head| head.timing),
-            outcome: outcome(exchanged, connection.body()),
+            outcome: Outcome::of(exchanged, connection.body()),
         };
         let is_lost = matches!(end.outcome, Outcome::Lost(_));
         self.lock().record(end);
@@ -257,34 +234,4 @@ async fn send_closed(
         ended.context("sending a request")?;
     }
     Ok(())
-}
-
-fn outcome(exchanged: Result<AnswerHead, ExchangeError>, body: &[u8]) -> Outcome {
-    let head = match exchanged {
-        Ok(head) if head.status == 200 => return Outcome::Answered,
-        Ok(head) => head,
-        Err(error) => return Outcome::Lost(lost(&error)),
-    };
-    let status = head.status;
-    let text = match serde_json::from_slice::<ErrorBody>(body) {
-        Ok(body) => format!("{status}: {}", body.error),
-        Err(_) => status.to_string(),
-    };
-    match status {
-        429 => Outcome::Refused(text),
-        503 if head.retry_after => Outcome::Refused(text),
-        503 => Outcome::Lost(text),
-        504 => Outcome::Expired(text),
-        _ => Outcome::Failed(text),
-    }
-}
-
-/// Returns an error's text, without the number that the operating system gives it.
-fn lost(error: &ExchangeError) -> String {
-    match error {
-        ExchangeError::Broken(source) if source.kind() == io::ErrorKind::UnexpectedEof => {
-            "the connection was lost: closed by the gateway".to_owned()
-        }
-        error => error.to_string(),
-    }
 }

@@ -7,6 +7,7 @@ mod figure;
 mod generator;
 mod recorder;
 mod report;
+mod request_end;
 
 use std::time::Duration;
 
@@ -18,7 +19,7 @@ use serde::Serialize;
 
 use self::{
     arrivals::{Arrivals, Schedule},
-    capacity::{CapacitySearch, REQUIRED},
+    capacity::{CapacitySearch, CapacityStep, REQUIRED},
     generator::{Load, Pace},
     recorder::{CountBy, Recorder},
     report::{LoadReport, Report, arrivals_name, format_ms},
@@ -93,18 +94,6 @@ pub(super) struct ModelArgs {
     /// Draw the result into this file, as SVG or PNG
     #[arg(long, value_name = "FILE", conflicts_with = "scenario")]
     plot: Option<PlotFile>,
-}
-
-/// A step of a search for the capacity.
-#[derive(Clone, Copy, Debug, Serialize)]
-struct CapacityStep {
-    rate_rps: f64,
-    passed: bool,
-    within_slo: Option<f64>,
-    throughput_rps: f64,
-    p50_ms: Option<f64>,
-    p99_ms: Option<f64>,
-    lateness_p99_ms: Option<f64>,
 }
 
 /// The report of a search for the capacity.
@@ -202,13 +191,12 @@ impl ModelArgs {
 impl Bench<'_> {
     async fn measure(&self, concurrency: Option<u32>, json: bool) -> anyhow::Result<()> {
         let args = self.args;
-        let (report, recorder) = match args.rate {
-            Some(rate) => self.open_loop(rate).await?,
-            None => {
-                let clients = concurrency.unwrap_or(1);
-                self.closed_loop(clients, args.warm_up, args.duration)
-                    .await?
-            }
+        let (report, recorder) = if let Some(rate) = args.rate {
+            self.open_loop(rate).await?
+        } else {
+            let clients = concurrency.unwrap_or(1);
+            self.closed_loop(clients, args.warm_up, args.duration)
+                .await?
         };
         if let Some(file) = &args.plot {
             file.write(&figure::of_load(&report, &recorder))?;
@@ -224,13 +212,12 @@ impl Bench<'_> {
         let slo_ms = self.slo_ms.context(
             "--find-capacity needs the SLO: name it with --slo, or give access to the model's with --admin-url and --token-file",
         )?;
-        let first = match self.args.rate {
-            Some(rate) => rate,
-            // Half of what many clients get is a rate that usually passes.
-            None => {
-                let probe = self.closed_loop(PROBE_CLIENTS, 0.0, 1.0).await?.0;
-                probe.throughput_rps / 2.0
-            }
+        let first = if let Some(rate) = self.args.rate {
+            rate
+        } else {
+            let probe = self.closed_loop(PROBE_CLIENTS, 0.0, 1.0).await?.0;
+            // A rate that usually passes.
+            probe.throughput_rps / 2.0
         };
         let mut search = CapacitySearch::new(first);
         let mut steps = Vec::new();
@@ -363,20 +350,6 @@ impl Bench<'_> {
             deadline_ms: args.deadline,
             slo_ms: self.slo_ms,
         }
-    }
-}
-
-impl CapacityStep {
-    fn describe(&self) -> String {
-        let ms = |ms: Option<f64>| ms.map_or_else(|| "-".to_owned(), format_ms);
-        format!(
-            "{} requests/s: {:.2} % within the SLO, p50 {} ms, p99 {} ms: {}",
-            format_number(self.rate_rps),
-            self.within_slo.unwrap_or_default() * 100.0,
-            ms(self.p50_ms),
-            ms(self.p99_ms),
-            if self.passed { "passed" } else { "failed" }
-        )
     }
 }
 

@@ -1,6 +1,6 @@
 //! The record of a load: counts, histograms and stages of the requests within the measured time.
 //!
-//! Latencies are kept in HDR histograms (G. Tene, "HdrHistogram", 2012): every percentile has a relative error of at most 0.1 %, in constant
+//! Latencies are kept in HDR histograms (G. Tene, "`HdrHistogram`", 2012): every percentile has a relative error of at most 0.1 %, in constant
 //! memory.
 
 use std::{collections::BTreeMap, ops::Range, time::Duration};
@@ -8,7 +8,7 @@ use std::{collections::BTreeMap, ops::Range, time::Duration};
 use hdrhistogram::Histogram;
 use packhorse_api::ServerTiming;
 
-use super::generator::{Outcome, RequestEnd};
+use super::request_end::{Outcome, RequestEnd};
 
 /// The largest time that is recorded, in nanoseconds; it exceeds the longest exchange. A longer one counts as this.
 const MAX_TIME_NS: u64 = 120_000_000_000;
@@ -137,12 +137,17 @@ impl Recorder {
 
     /// Returns the length of the window, in seconds.
     pub(super) fn window_s(&self) -> f64 {
-        (self.window.end - self.window.start).as_secs_f64()
+        self.window
+            .end
+            .saturating_sub(self.window.start)
+            .as_secs_f64()
     }
 
     /// Returns the time from the window's start until its end, or the last end of a request if that is later, in seconds.
     pub(super) fn until_last_end_s(&self) -> f64 {
-        (self.last_end - self.window.start).as_secs_f64()
+        self.last_end
+            .saturating_sub(self.window.start)
+            .as_secs_f64()
     }
 
     /// Records the end of a request, if it belongs to the window.
@@ -167,7 +172,7 @@ impl Recorder {
                 self.stages.push(stage_sample(&end, timing));
             }
         }
-        let second = (at - self.window.start).as_secs() as usize;
+        let second = at.saturating_sub(self.window.start).as_secs() as usize;
         if self.seconds.len() <= second {
             self.seconds.resize(second + 1, Ends::default());
         }
