@@ -80,6 +80,8 @@ enum Chore {
 enum Bench {
     /// Measures what gateway and worker add over calling libtorch directly.
     Gateway(bench::Options),
+    /// Measures the data plane beside programs that do less on the same path.
+    DataPlane(bench::data_plane::Options),
     /// Measures the solve time of each placement policy, up to 6,000 devices and 2,000 models.
     Placement(bench::placement::Options),
     /// Measures the decisions per second of the serving engine, and the speed of the simulator.
@@ -102,6 +104,7 @@ fn main() -> anyhow::Result<()> {
         Chore::Demo(options) => demo::run(&options),
         Chore::Cluster(options) => cluster::run(&options),
         Chore::Bench(Bench::Gateway(options)) => bench::run(&options),
+        Chore::Bench(Bench::DataPlane(options)) => bench::data_plane::run(&options),
         Chore::Bench(Bench::Placement(options)) => bench::placement::run(&options),
         Chore::Bench(Bench::Engine(options)) => bench::engine::run(&options),
         Chore::Bench(Bench::Control(options)) => bench::control::run(&options),

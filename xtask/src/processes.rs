@@ -2,6 +2,7 @@
 
 use std::{
     fs::{self, File},
+    ops::Sub,
     os::unix::process::CommandExt as _,
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Stdio},
@@ -140,24 +141,58 @@ fn remains(state_dir: &Path) -> Vec<Pid> {
         .collect()
 }
 
+/// Returns the ids of the programs of Packhorse with this state folder.
+pub(crate) fn packhorse_pids(state_dir: &Path) -> Vec<i32> {
+    remains(state_dir).into_iter().map(Pid::as_raw).collect()
+}
+
 /// Returns the CPU seconds of the programs of Packhorse with this state folder, including their threads.
 pub(crate) fn cpu_seconds(state_dir: &Path) -> anyhow::Result<f64> {
+    Ok(usage(&packhorse_pids(state_dir))?.cpu_s)
+}
+
+/// The resources that processes have used, with all their threads.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Usage {
+    /// CPU time in seconds.
+    pub(crate) cpu_s: f64,
+    /// Page faults that needed no disk.
+    pub(crate) minor_faults: u64,
+}
+
+impl Sub for Usage {
+    type Output = Self;
+
+    fn sub(self, earlier: Self) -> Self {
+        Self {
+            cpu_s: self.cpu_s - earlier.cpu_s,
+            minor_faults: self.minor_faults.saturating_sub(earlier.minor_faults),
+        }
+    }
+}
+
+/// Returns the resources that these processes have used.
+pub(crate) fn usage(pids: &[i32]) -> anyhow::Result<Usage> {
     let ticks_per_second =
         sysconf(SysconfVar::CLK_TCK)?.context("the system has no clock ticks")?;
-    let mut ticks = 0;
-    for pid in remains(state_dir) {
+    let mut all = Usage::default();
+    for pid in pids {
         let stat =
             fs::read_to_string(format!("/proc/{pid}/stat")).context("read a process' times")?;
-        // The program's name, in parentheses, may hold anything; after it, times are fields 12 and 13 of the rest.
-        let (_, rest) = stat.rsplit_once(')').context("read a process' times")?;
-        ticks += rest
-            .split_whitespace()
-            .skip(11)
-            .take(2)
-            .filter_map(|field| field.parse::<u64>().ok())
-            .sum::<u64>();
+        let (ticks, faults) = ticks_and_faults(&stat).context("read a process' times")?;
+        all.cpu_s += ticks as f64 / ticks_per_second as f64;
+        all.minor_faults += faults;
     }
-    Ok(ticks as f64 / ticks_per_second as f64)
+    Ok(all)
+}
+
+/// Returns the clock ticks and the minor faults of a line of `/proc/PID/stat`.
+fn ticks_and_faults(stat: &str) -> Option<(u64, u64)> {
+    // The program's name, in parentheses, may hold anything; after it, faults are field 8 and times 12 and 13 of the rest.
+    let (_, rest) = stat.rsplit_once(')')?;
+    let fields: Vec<&str> = rest.split_whitespace().collect();
+    let field = |number: usize| fields.get(number - 1)?.parse::<u64>().ok();
+    Some((field(12)? + field(13)?, field(8)?))
 }
 
 fn belongs_to(pid: i32, state_dir: &Path) -> bool {
@@ -187,4 +222,16 @@ fn tail(log: &Path) -> String {
         .get(lines.len().saturating_sub(15)..)
         .unwrap_or_default();
     format!("{}\n({})", last.join("\n"), log.display())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ticks_and_faults_are_found_after_any_name() {
+        let stat = "77 (a) b) S 1 77 77 0 -1 4194560 5123 12 3 0 250 50 0 0 20 0 9 0 1 2 3";
+        assert_eq!(ticks_and_faults(stat), Some((300, 5123)));
+        assert_eq!(ticks_and_faults("77 (a) S 1 2"), None);
+    }
 }

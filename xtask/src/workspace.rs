@@ -3,6 +3,7 @@
 use std::{
     path::{Path, PathBuf},
     process::Command,
+    sync::OnceLock,
     time::Instant,
 };
 
@@ -20,10 +21,31 @@ pub(crate) fn python() -> PathBuf {
     root().join(".venv/bin/python")
 }
 
-/// A program of the workspace, built: they lie beside this one.
+/// The folder of the programs, if it is another than that of this one.
+static PROGRAMS: OnceLock<PathBuf> = OnceLock::new();
+
+/// A program of the workspace, built: they lie beside this one, unless [`use_release_programs`] was called.
 pub(crate) fn program(name: &str) -> anyhow::Result<PathBuf> {
+    if let Some(folder) = PROGRAMS.get() {
+        return Ok(folder.join(name));
+    }
+    Ok(folder_of_this()?.join(name))
+}
+
+/// Lets [`program`] return the programs of release builds.
+pub(crate) fn use_release_programs() -> anyhow::Result<()> {
+    let folder = folder_of_this()?.with_file_name("release");
+    // It was set to the same before.
+    let _ = PROGRAMS.set(folder);
+    Ok(())
+}
+
+fn folder_of_this() -> anyhow::Result<PathBuf> {
     let own = std::env::current_exe().context("find the folder of the built programs")?;
-    Ok(own.with_file_name(name))
+    let folder = own
+        .parent()
+        .context("find the folder of the built programs")?;
+    Ok(folder.to_owned())
 }
 
 /// `cargo build` of these packages.

@@ -5,7 +5,8 @@ use std::{collections::BTreeMap, process::Command};
 use serde::Deserialize;
 
 /// The crates on which each crate of the workspace may depend, tests included but for those of [`TESTS`].
-const ARROWS: [(&str, &[&str]); 23] = [
+const ARROWS: [(&str, &[&str]); 24] = [
+    ("ceilings", &[]),
     ("cluster", &[]),
     ("contention", &["cluster"]),
     ("control", &["cluster", "contention"]),

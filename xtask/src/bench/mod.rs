@@ -3,6 +3,7 @@
 
 pub(crate) mod cluster;
 pub(crate) mod control;
+pub(crate) mod data_plane;
 pub(crate) mod engine;
 mod load;
 pub(crate) mod placement;

@@ -1,0 +1,222 @@
+//! The data plane beside yardsticks: the programs of `benches/ceilings`, which do less on the same path, in the same run and in turns, so
+//! that other load of the machine affects all of them.
+
+mod figure;
+mod measure;
+mod report;
+mod servers;
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+};
+
+use anyhow::{Context as _, ensure};
+use serde::Deserialize;
+
+use self::{
+    measure::{Generator, LargeMessage, Measurement, Payload, measure},
+    report::Results,
+    servers::{Ceiling, Ours, Server},
+};
+use crate::{
+    local::Interrupt,
+    setup,
+    workspace::{cargo_build, program, python, root, use_release_programs},
+};
+
+/// The numbers of clients of the closed loops.
+const CONCURRENCIES: [u32; 3] = [1, 8, 32];
+/// The part of the sink's capacity at which the generator's own latency is measured.
+const GENERATOR_LOAD: f64 = 0.8;
+/// The sizes of large messages in bytes: batches of 16 and 32 images, as in figure 4.4 of the thesis.
+const LARGE: [u64; 2] = [9_600_000, 19_200_000];
+
+/// The flags of the benchmark.
+#[derive(clap::Args)]
+pub(crate) struct Options {
+    /// Time of one measurement, in seconds
+    #[arg(long, default_value_t = 3.0)]
+    seconds: f64,
+    /// Number of measurements of each, of which the median counts
+    #[arg(long, default_value_t = 3)]
+    rounds: usize,
+    /// Use the release programs that are there, instead of building them
+    #[arg(long)]
+    no_build: bool,
+    /// File of the report
+    #[arg(long, default_value = "docs/benchmarks/data-plane.md")]
+    report: PathBuf,
+}
+
+/// The rate of a TCP connection, as `packhorse-ceilings stream` prints it.
+#[derive(Deserialize)]
+struct Streamed {
+    bytes_per_s: f64,
+}
+
+/// Measures and writes the report.
+pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
+    ensure!(options.rounds > 0, "--rounds: at least 1");
+    if !options.no_build {
+        build()?;
+    }
+    use_release_programs()?;
+    let interrupt = Interrupt::listen()?;
+    let dir = root().join("target/bench-data-plane");
+    if dir.exists() {
+        fs::remove_dir_all(&dir).with_context(|| format!("remove {}", dir.display()))?;
+    }
+    fs::create_dir_all(&dir).with_context(|| format!("create {}", dir.display()))?;
+    let (model, numbers) = (dir.join("sum.pt"), dir.join("numbers.npy"));
+    let mut export = Command::new(python());
+    export
+        .args(["-Wignore", "xtask/src/bench/sum.py"])
+        .args([&model, &numbers]);
+    interrupt.run(&mut export)?;
+
+    let bench = Bench {
+        options,
+        interrupt: &interrupt,
+        generator: Generator::new(numbers),
+    };
+    let results = bench.measure_all(&dir, &model)?;
+    let path = root().join(&options.report);
+    let picture = path.with_extension("svg");
+    let name = picture.file_name().context("the report has a name")?;
+    let name = name.to_string_lossy().into_owned();
+    for (path, text) in [
+        (
+            &path,
+            results.to_markdown(options.seconds, options.rounds, &name)?,
+        ),
+        (&picture, figure::draw(&results)?),
+    ] {
+        fs::write(path, text).with_context(|| format!("write {}", path.display()))?;
+        println!("Wrote {}", path.display());
+    }
+    Ok(())
+}
+
+fn build() -> anyhow::Result<()> {
+    setup::run()?;
+    let mut packages = setup::PROGRAMS.to_vec();
+    packages.push("packhorse-ceilings");
+    let status = cargo_build(&packages).arg("--release").status();
+    let status = status.context("start cargo")?;
+    ensure!(status.success(), "cargo build: {status}");
+    Ok(())
+}
+
+/// The settings of all measurements.
+struct Bench<'a> {
+    options: &'a Options,
+    interrupt: &'a Interrupt,
+    generator: Generator,
+}
+
+impl Bench<'_> {
+    fn measure_all(&self, dir: &Path, model: &Path) -> anyhow::Result<Results> {
+        let sink = Ceiling::sink("HTTP server alone", &[])?;
+        let parser = Ceiling::sink("HTTP server and serde_json", &["--parse-json"])?;
+        let fresh = Ceiling::two_hop("two hops", &[])?;
+        let kept = Ceiling::two_hop("two hops, kept memory", &["--kept"])?;
+        let registration = "xtask/src/bench/sum.json";
+        let ours = Ours::start(
+            "Packhorse",
+            &dir.join("batching"),
+            registration,
+            model,
+            self.interrupt,
+        )?;
+        let registration = "xtask/src/bench/sum-single.json";
+        let single = Ours::start(
+            "Packhorse, batching off",
+            &dir.join("single"),
+            registration,
+            model,
+            self.interrupt,
+        )?;
+
+        let mut results = Results::default();
+        let all: [&dyn Server; 4] = [&sink, &fresh, &kept, &ours];
+        for payload in [Payload::Large, Payload::Small] {
+            for concurrency in CONCURRENCIES {
+                let rows = self.in_turns(&all, payload, concurrency)?;
+                results.binary.extend(rows);
+            }
+        }
+        results.json = self.in_turns(&[&parser, &ours], Payload::Json, 8)?;
+        for payload in [Payload::Large, Payload::Small] {
+            let rows = self.in_turns(&[&ours, &single], payload, 1)?;
+            results.batching.extend(rows);
+        }
+        for payload in [Payload::Large, Payload::Small] {
+            let stages = self
+                .generator
+                .stages(&ours, payload, self.options.seconds)?;
+            results.stages.push((payload, stages));
+        }
+        for bytes in LARGE {
+            results.large.push(self.large_message(&ours, bytes)?);
+        }
+        let capacity = results.rate(Payload::Large, 32, sink.name());
+        let rate = GENERATOR_LOAD * capacity.context("the sink was measured")?;
+        for arrivals in ["uniform", "poisson"] {
+            let lateness = self
+                .generator
+                .lateness(&sink, rate, arrivals, self.options.seconds)?;
+            results.generator.push(lateness);
+        }
+        Ok(results)
+    }
+
+    /// Measures servers in turns, and returns the median of each. The first turn warms up.
+    fn in_turns(
+        &self,
+        servers: &[&dyn Server],
+        payload: Payload,
+        concurrency: u32,
+    ) -> anyhow::Result<Vec<Measurement>> {
+        let mut rounds = vec![Vec::new(); servers.len()];
+        for round in 0..=self.options.rounds {
+            for (server, measured) in servers.iter().zip(&mut rounds) {
+                ensure!(!self.interrupt.is_raised(), "interrupted");
+                let seconds = self.options.seconds;
+                let measurement = measure(*server, &self.generator, payload, concurrency, seconds)?;
+                if round > 0 {
+                    measured.push(measurement);
+                }
+            }
+        }
+        let medians = rounds.iter().map(|rounds| Measurement::median(rounds));
+        let medians: Vec<Measurement> = medians.collect::<Option<_>>().context("no round")?;
+        for row in &medians {
+            println!("{row}");
+        }
+        Ok(medians)
+    }
+
+    fn large_message(&self, ours: &Ours, bytes: u64) -> anyhow::Result<LargeMessage> {
+        let mut stream = Command::new(program("packhorse-ceilings")?);
+        stream.args(["stream", "--bytes", &bytes.to_string()]);
+        stream.args(["--seconds", &self.options.seconds.to_string()]);
+        let output = stream
+            .stderr(Stdio::inherit())
+            .output()
+            .context("start the stream")?;
+        ensure!(output.status.success(), "the stream: {}", output.status);
+        let streamed: Streamed =
+            serde_json::from_slice(&output.stdout).context("read what the stream says")?;
+        let stages = self
+            .generator
+            .stages(ours, Payload::Bytes(bytes), self.options.seconds)?;
+        let network = stages.iter().find(|stage| stage.name == "network");
+        Ok(LargeMessage {
+            bytes,
+            stream_bytes_per_s: streamed.bytes_per_s,
+            network_ms: network.context("there is a stage `network`")?.mean_ms,
+        })
+    }
+}

@@ -1,0 +1,200 @@
+//! The page of the benchmark.
+
+use std::fmt::Write as _;
+
+use super::measure::{LargeMessage, Lateness, Measurement, Payload, Stage};
+use crate::bench::machine;
+
+/// All measurements.
+#[derive(Default)]
+pub(super) struct Results {
+    /// Binary tensors: every server, by payload and concurrency.
+    pub(super) binary: Vec<Measurement>,
+    /// JSON: the parser alone, and ours.
+    pub(super) json: Vec<Measurement>,
+    /// Ours with batching on and off.
+    pub(super) batching: Vec<Measurement>,
+    /// The stages of ours at one client.
+    pub(super) stages: Vec<(Payload, Vec<Stage>)>,
+    pub(super) large: Vec<LargeMessage>,
+    pub(super) generator: Vec<Lateness>,
+}
+
+/// The names of the servers that others are compared with.
+const TWO_HOPS: &str = "two hops";
+
+impl Results {
+    /// Returns the requests per second of a server.
+    pub(super) fn rate(&self, payload: Payload, concurrency: u32, server: &str) -> Option<f64> {
+        let row = find(&self.binary, payload, concurrency, server)?;
+        Some(row.rate_rps)
+    }
+
+    /// Returns the page.
+    pub(super) fn to_markdown(
+        &self,
+        seconds: f64,
+        rounds: usize,
+        picture: &str,
+    ) -> anyhow::Result<String> {
+        let mut page = introduction(seconds, rounds, picture)?;
+        page += "\n## Binary tensors\n\n\
+            A closed loop: each client asks again as soon as it has its answer. Ratios are over the plain two hops in the same run; faults are \
+            minor page faults of the serving processes per request.\n";
+        for payload in [Payload::Large, Payload::Small] {
+            writeln!(page, "\n### {}\n", payload.name())?;
+            page += "| at once | | requests/s | ratio | CPU s per 1000 | ratio | p50 ms | p99 ms | ratio | faults |\n\
+                |--:|---|--:|--:|--:|--:|--:|--:|--:|--:|\n";
+            for row in self.binary.iter().filter(|row| row.payload == payload) {
+                let base = find(&self.binary, payload, row.concurrency, TWO_HOPS);
+                compared(&mut page, row, base)?;
+            }
+        }
+        page += "\n## JSON\n\n\
+            150,528 random numbers as JSON at 8 at once. The other server reads the body and parses it with `serde_json` into a `Vec<f32>`, and passes it to \
+            nobody.\n\n\
+            | at once | | requests/s | ratio | CPU s per 1000 | ratio | p50 ms | p99 ms | ratio | faults |\n\
+            |--:|---|--:|--:|--:|--:|--:|--:|--:|--:|\n";
+        for row in &self.json {
+            compared(&mut page, row, self.json.first())?;
+        }
+        page += "\n## Batching\n\n\
+            The same model with batches of up to 32 and of 1, at one client: to wait for others would be in vain.\n\n\
+            | | | p50 ms, batching on | off | ratio |\n|---|--:|--:|--:|--:|\n";
+        for pair in self.batching.chunks_exact(2) {
+            writeln!(
+                page,
+                "| {} | {} at once | {:.3} | {:.3} | {:.2} |",
+                pair[0].payload.name(),
+                pair[0].concurrency,
+                pair[0].p50_ms,
+                pair[1].p50_ms,
+                pair[0].p50_ms / pair[1].p50_ms
+            )?;
+        }
+        self.write_stages(&mut page)?;
+        self.write_large(&mut page)?;
+        page += "\n## The generator\n\n\
+            `packhorse bench` against the HTTP server alone, as an open loop at 80 % of what this did at 32 at once, with 602,112 bytes: the delay from the \
+            time at which a request is due until the generator begins to send it.\n\n\
+            | arrivals | offered, requests/s | answered | p50 ms | p99 ms | max ms |\n|---|--:|--:|--:|--:|--:|\n";
+        for row in &self.generator {
+            writeln!(
+                page,
+                "| {} | {:.0} | {:.0} | {:.3} | {:.3} | {:.3} |",
+                row.arrivals, row.rate_rps, row.throughput_rps, row.p50_ms, row.p99_ms, row.max_ms
+            )?;
+        }
+        Ok(page)
+    }
+
+    fn write_stages(&self, page: &mut String) -> anyhow::Result<()> {
+        *page += "\n## Where the time of one request goes\n\n\
+            One client, with `--stages`: means in milliseconds, which add up to the latency. `client` is the wait in the generator, `transfer` what is neither \
+            in it nor in the gateway: sending, receiving and waking up.\n\n| stage |";
+        for (payload, _) in &self.stages {
+            write!(page, " {}, mean | p99 |", payload.name())?;
+        }
+        *page += "\n|---|";
+        *page += &"--:|--:|".repeat(self.stages.len());
+        let names = self.stages.first().map(|(_, stages)| stages.iter());
+        for (i, stage) in names.into_iter().flatten().enumerate() {
+            write!(page, "\n| {} |", stage.name)?;
+            for (_, stages) in &self.stages {
+                if let Some(stage) = stages.get(i) {
+                    write!(page, " {:.3} | {:.3} |", stage.mean_ms, stage.p99_ms)?;
+                }
+            }
+        }
+        *page += "\n| all |";
+        for (_, stages) in &self.stages {
+            let sum: f64 = stages.iter().map(|stage| stage.mean_ms).sum();
+            write!(page, " {sum:.3} | |")?;
+        }
+        *page += "\n";
+        Ok(())
+    }
+
+    fn write_large(&self, page: &mut String) -> anyhow::Result<()> {
+        *page += "\n## Large batches to a worker\n\n\
+            Figure 4.4 of the thesis: a batch as one request of one client, over its mean stage `network`, which is the way to the worker and of a short \
+            answer back; beside it a TCP connection between two threads that write and read such messages from kept memory, with two on their way.\n\n\
+            | batch | TCP connection, GB/s | link, GB/s | ratio |\n|---|--:|--:|--:|\n";
+        for row in &self.large {
+            let (stream, link) = (
+                row.stream_bytes_per_s / 1e9,
+                row.bytes as f64 / row.network_ms / 1e6,
+            );
+            writeln!(
+                page,
+                "| {} | {stream:.2} | {link:.2} | {:.2} |",
+                Payload::Bytes(row.bytes).name(),
+                link / stream
+            )?;
+        }
+        Ok(())
+    }
+}
+
+fn introduction(seconds: f64, rounds: usize, picture: &str) -> anyhow::Result<String> {
+    Ok(format!(
+        "# The data plane beside programs that do less\n\n\
+         Made by `cargo xtask bench data-plane --seconds {seconds} --rounds {rounds}` on {}, {}, release build.\n\n\
+         * HTTP server alone: axum, which reads the body into `Bytes` and answers.\n\
+         * Two hops: the same, but the body goes over one TCP connection to a worker process that reads it and answers 4 bytes. The plainest gateway.\n\
+         * Two hops, kept memory: both sides read bodies into memory that they keep.\n\
+         * Packhorse: gateway and one worker on the CPU, with a TorchScript model that sums its input; the link between them is TCP.\n\n\
+         All are in `benches/ceilings` but the last. The servers are measured in turns within one run, by `packhorse bench` on the same cores; the \
+         first turn is thrown away, and of the others the medians are shown. Clients, servers and whatever else the machine does share its cores: absolute \
+         numbers waver between runs, ratios less. CPU time is that of the serving processes.\n\n\
+         ![Requests per second over the plain two hops]({picture})\n",
+        machine()?,
+        today()?
+    ))
+}
+
+/// Writes a row with its ratios.
+fn compared(
+    page: &mut String,
+    row: &Measurement,
+    base: Option<&Measurement>,
+) -> anyhow::Result<()> {
+    let ratio = |number: fn(&Measurement) -> f64| {
+        let base = base.map(number).filter(|base| *base > 0.0);
+        base.map_or_else(String::new, |base| format!("{:.2}", number(row) / base))
+    };
+    writeln!(
+        page,
+        "| {} | {} | {:.0} | {} | {:.3} | {} | {:.3} | {:.3} | {} | {:.1} |",
+        row.concurrency,
+        row.server,
+        row.rate_rps,
+        ratio(|row| row.rate_rps),
+        row.cpu_s,
+        ratio(|row| row.cpu_s),
+        row.p50_ms,
+        row.p99_ms,
+        ratio(|row| row.p99_ms),
+        row.faults
+    )?;
+    Ok(())
+}
+
+pub(super) fn find<'a>(
+    rows: &'a [Measurement],
+    payload: Payload,
+    concurrency: u32,
+    server: &str,
+) -> Option<&'a Measurement> {
+    rows.iter().find(|row| {
+        (row.payload, row.concurrency, row.server.as_str()) == (payload, concurrency, server)
+    })
+}
+
+/// Returns the date.
+fn today() -> anyhow::Result<String> {
+    let output = std::process::Command::new("date")
+        .args(["-u", "+%Y-%m-%d"])
+        .output()?;
+    Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+}

@@ -1,0 +1,156 @@
+//! The servers that are measured: the yardsticks and ours.
+
+use std::{
+    io::{BufRead as _, BufReader},
+    net::SocketAddr,
+    path::Path,
+    process::{Child, Command, Stdio},
+};
+
+use anyhow::Context as _;
+
+use crate::{
+    local::{AgentFlags, Interrupt, LocalCluster},
+    processes::packhorse_pids,
+    workspace::program,
+};
+
+/// A server of the Open Inference Protocol, or what `packhorse bench` takes for one.
+pub(super) trait Server {
+    /// The name in reports.
+    fn name(&self) -> &str;
+
+    /// The address of its HTTP listener.
+    fn address(&self) -> SocketAddr;
+
+    /// The ids of its processes.
+    fn pids(&self) -> Vec<i32>;
+}
+
+/// A program of `benches/ceilings`, with its worker if it has one. Dropping it ends both.
+pub(super) struct Ceiling {
+    name: &'static str,
+    address: SocketAddr,
+    children: Vec<Child>,
+}
+
+impl Ceiling {
+    /// Starts an HTTP server without a worker.
+    pub(super) fn sink(name: &'static str, flags: &[&str]) -> anyhow::Result<Self> {
+        let (child, address) = start("sink", flags)?;
+        Ok(Self {
+            name,
+            address,
+            children: vec![child],
+        })
+    }
+
+    /// Starts an HTTP server that passes bodies to a worker.
+    pub(super) fn two_hop(name: &'static str, flags: &[&str]) -> anyhow::Result<Self> {
+        let (worker, worker_address) = start("worker", flags)?;
+        let mut ceiling = Self {
+            name,
+            address: worker_address,
+            children: vec![worker],
+        };
+        let worker = worker_address.to_string();
+        let (front, address) = start("front", &[&["--worker", &worker], flags].concat())?;
+        ceiling.children.push(front);
+        ceiling.address = address;
+        Ok(ceiling)
+    }
+}
+
+impl Server for Ceiling {
+    fn name(&self) -> &str {
+        self.name
+    }
+
+    fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    fn pids(&self) -> Vec<i32> {
+        let pids = self.children.iter().map(|child| i32::try_from(child.id()));
+        pids.flatten().collect()
+    }
+}
+
+impl Drop for Ceiling {
+    fn drop(&mut self) {
+        for child in &mut self.children {
+            // They keep no state.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// Starts a program that prints its address.
+fn start(subcommand: &str, flags: &[&str]) -> anyhow::Result<(Child, SocketAddr)> {
+    let mut command = Command::new(program("packhorse-ceilings")?);
+    command.arg(subcommand).args(flags).stdout(Stdio::piped());
+    let mut child = command
+        .spawn()
+        .with_context(|| format!("start packhorse-ceilings {subcommand}"))?;
+    let mut line = String::new();
+    let output = child.stdout.as_mut().context("it is piped")?;
+    let read = BufReader::new(output).read_line(&mut line);
+    let address = read.context("read an address").and_then(|_| {
+        let text = line.trim();
+        text.parse()
+            .with_context(|| format!("{text:?} is no address"))
+    });
+    match address {
+        Ok(address) => Ok((child, address)),
+        Err(error) => {
+            let _ = child.kill();
+            let _ = child.wait();
+            Err(error.context(format!("packhorse-ceilings {subcommand}")))
+        }
+    }
+}
+
+/// A gateway, an agent and a worker.
+pub(super) struct Ours {
+    name: &'static str,
+    state_dir: std::path::PathBuf,
+    cluster: LocalCluster,
+}
+
+impl Ours {
+    /// Starts them and registers the model.
+    pub(super) fn start(
+        name: &'static str,
+        state_dir: &Path,
+        registration: &str,
+        model: &Path,
+        interrupt: &Interrupt,
+    ) -> anyhow::Result<Self> {
+        std::fs::create_dir_all(state_dir)
+            .with_context(|| format!("create {}", state_dir.display()))?;
+        let agents = [AgentFlags::new("local", "cpu")];
+        let mut cluster = LocalCluster::start(state_dir, [0, 0], &agents, interrupt)?;
+        cluster.register("sum", Path::new(registration), model, Stdio::null())?;
+        cluster.wait_until_ready("sum")?;
+        Ok(Self {
+            name,
+            state_dir: state_dir.to_owned(),
+            cluster,
+        })
+    }
+}
+
+impl Server for Ours {
+    fn name(&self) -> &str {
+        self.name
+    }
+
+    fn address(&self) -> SocketAddr {
+        self.cluster.endpoints.inference
+    }
+
+    fn pids(&self) -> Vec<i32> {
+        packhorse_pids(&self.state_dir)
+    }
+}
