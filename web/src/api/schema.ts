@@ -1,4 +1,4 @@
-// Generated from openapi/gateway.json (sha256 3e3742fcce04ab9e7b839588f9173249a457cd2bb59f12b7da559fe59d7f9389) by cargo xtask web.
+// Generated from openapi/gateway.json (sha256 69bd1eb8b5376c672860e3cf7a40627becbbf8fd339a7a0f58598e32255cdf62) by cargo xtask web.
 
 export type paths = Record<string, never>;
 export type webhooks = Record<string, never>;
