@@ -63,7 +63,7 @@ pub(super) struct ModelArgs {
     /// Send and ask for tensors as JSON [default: binary]
     #[arg(long, conflicts_with = "scenario")]
     json_tensors: bool,
-    /// Open loop: requests per second, due at times that are fixed in advance; with --find-capacity the first rate
+    /// Requests per second of an open loop, due at times that are fixed in advance; the first rate of a search
     #[arg(long, value_name = "RPS", conflicts_with_all = ["scenario", "concurrency"], value_parser = parse_rate)]
     rate: Option<f64>,
     /// Gaps between the requests of an open loop
@@ -72,7 +72,7 @@ pub(super) struct ModelArgs {
     /// Largest number of connections of an open loop; a request that finds none free waits, which counts as latency
     #[arg(long, value_name = "N", default_value_t = 512, conflicts_with = "scenario", value_parser = clap::value_parser!(u32).range(1..=65_536))]
     connections: u32,
-    /// Time that is measured, in seconds; with --find-capacity that of each step
+    /// Time that is measured, in seconds; that of each step of a search
     #[arg(long, value_name = "S", default_value_t = 10.0, conflicts_with = "scenario", value_parser = parse_seconds)]
     duration: f64,
     /// Time before it in which requests are sent and not counted, in seconds
