@@ -77,3 +77,39 @@ def test_a_model_that_is_not_there_is_named(simulated: MakeCluster):
     done = bench(cluster)
     assert done.returncode == 1
     assert "models[1] is n:1" in done.stderr
+
+
+def load(cluster: Cluster, *flags: str) -> dict:
+    """Sends requests to the model `m` for a second, and returns the report."""
+    command = [str(PROGRAMS / "packhorse"), "bench", "m", "--url", f"http://{cluster.inference}", "--duration", "1", "--warm-up", "0.2"]
+    done = subprocess.run([*command, *flags, "--json"], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_the_stages_of_a_load_add_up_to_its_latency(simulated: MakeCluster):
+    cluster = simulated({"m": 5})
+    admin = ["--admin-url", f"http://{cluster.admin_address}", "--token-file", str(cluster.state / "admin-token")]
+    report = load(cluster, "--rate", "50", "--arrivals", "uniform", "--stages", *admin)
+    # 50 a second from 0.2 to 1.2 s, the last of which are due when the load ends.
+    assert report["requests"]["answered"] == report["requests"]["all"] in (49, 50)
+    assert report["slo_ms"] == json.loads(subprocess.run(
+        [str(PROGRAMS / "packhorse"), *admin, "model", "list", "--json"], capture_output=True, text=True, timeout=60).stdout)[0]["slo_ms"]
+    stages = {stage["stage"]: stage["mean_ms"] for stage in report["stages"]}
+    # The simulated device computes for 5 ms.
+    assert stages["compute"] >= 5
+    assert abs(sum(stages.values()) / report["latency_ms"]["mean"] - 1) < 0.02
+
+
+def test_a_load_with_a_deadline_that_nobody_can_make_is_refused_or_expires(simulated: MakeCluster):
+    cluster = simulated({"m": 40})
+    command = [str(PROGRAMS / "packhorse"), "bench", "m", "--url", f"http://{cluster.inference}", "--deadline", "1"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert "the first request: " in done.stderr
+    # Eight clients of a device that answers 200 batches a second: most of them in time.
+    report = load(simulated({"m": 5}), "--concurrency", "8", "--deadline", "100")
+    counts = report["requests"]
+    assert counts["answered"] > 0
+    assert counts["failed"] == counts["lost"] == 0
+    assert counts["all"] == counts["answered"] + counts["refused"] + counts["expired"]
