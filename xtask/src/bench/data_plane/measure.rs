@@ -11,6 +11,9 @@ use crate::{
     workspace::{program, root},
 };
 
+/// The size of an image of 3 × 224 × 224 numbers, in bytes.
+pub(super) const IMAGE_BYTES: u64 = 602_112;
+
 /// The input of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Payload {
@@ -20,8 +23,8 @@ pub(super) enum Payload {
     Small,
     /// The numbers of the large one as JSON.
     Json,
-    /// Zeros of this many bytes.
-    Bytes(u64),
+    /// This many of the large ones, as one request.
+    Images(u64),
 }
 
 impl Payload {
@@ -31,7 +34,7 @@ impl Payload {
             Self::Large => "602,112 B".to_owned(),
             Self::Small => "64 B".to_owned(),
             Self::Json => "JSON".to_owned(),
-            Self::Bytes(bytes) => format!("{} MB", bytes as f64 / 1e6),
+            Self::Images(rows) => format!("{:.1} MB", (rows * IMAGE_BYTES) as f64 / 1e6),
         }
     }
 }
@@ -252,7 +255,10 @@ impl Generator {
         match payload {
             Payload::Large => command.args(["--payload-bytes", "602112"]),
             Payload::Small => command.args(["--payload-bytes", "64"]),
-            Payload::Bytes(bytes) => command.args(["--payload-bytes", &bytes.to_string()]),
+            Payload::Images(rows) => {
+                let bytes = (rows * IMAGE_BYTES).to_string();
+                command.args(["--batch", &rows.to_string(), "--payload-bytes", &bytes])
+            }
             Payload::Json => {
                 let input = format!("x={}", self.numbers.display());
                 command.args(["--json-tensors", "--input", &input])

@@ -16,7 +16,7 @@ use anyhow::{Context as _, ensure};
 use serde::Deserialize;
 
 use self::{
-    measure::{Generator, LargeMessage, Measurement, Payload, measure},
+    measure::{Generator, IMAGE_BYTES, LargeMessage, Measurement, Payload, measure},
     report::Results,
     servers::{Ceiling, Ours, Server},
 };
@@ -30,8 +30,8 @@ use crate::{
 const CONCURRENCIES: [u32; 3] = [1, 8, 32];
 /// The part of the sink's capacity at which the generator's own latency is measured.
 const GENERATOR_LOAD: f64 = 0.8;
-/// The sizes of large messages in bytes: batches of 16 and 32 images, as in figure 4.4 of the thesis.
-const LARGE: [u64; 2] = [9_600_000, 19_200_000];
+/// The rows of large batches, each of [`IMAGE_BYTES`]: 9.6 and 19.2 MB, as in figure 4.4 of the thesis.
+const LARGE: [u64; 2] = [16, 32];
 
 /// The flags of the benchmark.
 #[derive(clap::Args)]
@@ -118,6 +118,8 @@ struct Bench<'a> {
 
 impl Bench<'_> {
     fn measure_all(&self, dir: &Path, model: &Path) -> anyhow::Result<Results> {
+        let load = fs::read_to_string("/proc/loadavg").context("read the load average")?;
+        let load = load.split(' ').next().unwrap_or_default().to_owned();
         let sink = Ceiling::sink("HTTP server alone", &[])?;
         let parser = Ceiling::sink("HTTP server and serde_json", &["--parse-json"])?;
         let fresh = Ceiling::two_hop("two hops", &[])?;
@@ -139,7 +141,10 @@ impl Bench<'_> {
             self.interrupt,
         )?;
 
-        let mut results = Results::default();
+        let mut results = Results {
+            load,
+            ..Results::default()
+        };
         let all: [&dyn Server; 4] = [&sink, &fresh, &kept, &ours];
         for payload in [Payload::Large, Payload::Small] {
             for concurrency in CONCURRENCIES {
@@ -158,8 +163,8 @@ impl Bench<'_> {
                 .stages(&ours, payload, self.options.seconds)?;
             results.stages.push((payload, stages));
         }
-        for bytes in LARGE {
-            results.large.push(self.large_message(&ours, bytes)?);
+        for rows in LARGE {
+            results.large.push(self.large_message(&ours, rows)?);
         }
         let capacity = results.rate(Payload::Large, 32, sink.name());
         let rate = GENERATOR_LOAD * capacity.context("the sink was measured")?;
@@ -198,7 +203,8 @@ impl Bench<'_> {
         Ok(medians)
     }
 
-    fn large_message(&self, ours: &Ours, bytes: u64) -> anyhow::Result<LargeMessage> {
+    fn large_message(&self, ours: &Ours, rows: u64) -> anyhow::Result<LargeMessage> {
+        let bytes = rows * IMAGE_BYTES;
         let mut stream = Command::new(program("packhorse-ceilings")?);
         stream.args(["stream", "--bytes", &bytes.to_string()]);
         stream.args(["--seconds", &self.options.seconds.to_string()]);
@@ -211,7 +217,7 @@ impl Bench<'_> {
             serde_json::from_slice(&output.stdout).context("read what the stream says")?;
         let stages = self
             .generator
-            .stages(ours, Payload::Bytes(bytes), self.options.seconds)?;
+            .stages(ours, Payload::Images(rows), self.options.seconds)?;
         let network = stages.iter().find(|stage| stage.name == "network");
         Ok(LargeMessage {
             bytes,

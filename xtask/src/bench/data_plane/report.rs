@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::measure::{LargeMessage, Lateness, Measurement, Payload, Stage};
+use super::measure::{IMAGE_BYTES, LargeMessage, Lateness, Measurement, Payload, Stage};
 use crate::bench::machine;
 
 /// All measurements.
@@ -14,6 +14,8 @@ pub(super) struct Results {
     pub(super) json: Vec<Measurement>,
     /// Ours with batching on and off.
     pub(super) batching: Vec<Measurement>,
+    /// The load average of the last minute before the run.
+    pub(super) load: String,
     /// The stages of ours at one client.
     pub(super) stages: Vec<(Payload, Vec<Stage>)>,
     pub(super) large: Vec<LargeMessage>,
@@ -37,7 +39,7 @@ impl Results {
         rounds: usize,
         picture: &str,
     ) -> anyhow::Result<String> {
-        let mut page = introduction(seconds, rounds, picture)?;
+        let mut page = introduction(seconds, rounds, &self.load, picture)?;
         page += "\n## Binary tensors\n\n\
             A closed loop: each client asks again as soon as it has its answer. Ratios are over the plain two hops in the same run; faults are \
             minor page faults of the serving processes per request.\n";
@@ -128,7 +130,7 @@ impl Results {
             writeln!(
                 page,
                 "| {} | {stream:.2} | {link:.2} | {:.2} |",
-                Payload::Bytes(row.bytes).name(),
+                Payload::Images(row.bytes / IMAGE_BYTES).name(),
                 link / stream
             )?;
         }
@@ -136,7 +138,7 @@ impl Results {
     }
 }
 
-fn introduction(seconds: f64, rounds: usize, picture: &str) -> anyhow::Result<String> {
+fn introduction(seconds: f64, rounds: usize, load: &str, picture: &str) -> anyhow::Result<String> {
     Ok(format!(
         "# The data plane beside programs that do less\n\n\
          Made by `cargo xtask bench data-plane --seconds {seconds} --rounds {rounds}` on {}, {}, release build.\n\n\
@@ -146,10 +148,12 @@ fn introduction(seconds: f64, rounds: usize, picture: &str) -> anyhow::Result<St
          * Packhorse: gateway and one worker on the CPU, with a TorchScript model that sums its input; the link between them is TCP.\n\n\
          All are in `benches/ceilings` but the last. The servers are measured in turns within one run, by `packhorse bench` on the same cores; the \
          first turn is thrown away, and of the others the medians are shown. Clients, servers and whatever else the machine does share its cores: absolute \
-         numbers waver between runs, ratios less. CPU time is that of the serving processes.\n\n\
+         numbers waver between runs, ratios less. When the run began, the machine's load average was {load}; what is above 0 is other work. CPU time is that of \
+         the serving processes.\n\n\
          ![Requests per second over the plain two hops]({picture})\n",
         machine()?,
-        today()?
+        today()?,
+        load = load.trim()
     ))
 }
 
