@@ -20,6 +20,8 @@ pub enum Discipline {
     Symphony,
     /// The same moment, and the next idle replica in turn: the batching of Proteus.
     Accscale,
+    /// Clipper's batches: their size grows while they are answered within the objective, and shrinks by a tenth when one is late.
+    Aimd,
 }
 
 /// A text that names no discipline.
@@ -31,11 +33,12 @@ pub struct UnknownDiscipline {
 
 impl Discipline {
     /// All disciplines.
-    pub const ALL: [Self; 4] = [
+    pub const ALL: [Self; 5] = [
         Self::Deadline,
         Self::FixedWait,
         Self::Symphony,
         Self::Accscale,
+        Self::Aimd,
     ];
 
     /// Returns the name in configuration and reports.
@@ -45,6 +48,7 @@ impl Discipline {
             Self::FixedWait => "fixed-wait",
             Self::Symphony => "symphony",
             Self::Accscale => "accscale",
+            Self::Aimd => "aimd",
         }
     }
 }

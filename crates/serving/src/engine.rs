@@ -148,6 +148,19 @@ struct DispatchedBatch {
     dispatched: Time,
 }
 
+impl DispatchedBatch {
+    /// Returns true if a batch that has come back took at most the objective of each of its requests, without its wait behind others.
+    fn is_within_objectives(&self, now: Time, times: WorkerTimes) -> bool {
+        let latency = now.saturating_since(self.dispatched + times.queue_wait);
+        let objectives = self.requests.iter();
+        let mut objectives = objectives.map(|waiting| {
+            let Request { deadline, .. } = waiting.request;
+            deadline.saturating_since(waiting.arrived)
+        });
+        objectives.all(|objective| latency <= objective)
+    }
+}
+
 /// The place of a request that has not ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum RequestLocation {

@@ -4,6 +4,7 @@
 //! gateway's driver and the simulator are two thin loops around the same engine. A discipline, one file each in `discipline/`,
 //! decides how waiting requests become batches.
 
+mod adaptive_batch;
 mod books;
 mod config;
 mod discipline;

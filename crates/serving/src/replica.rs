@@ -7,6 +7,7 @@ use packhorse_contention::ServiceTimes;
 
 use crate::{
     BatchKey, DeviceKey, ReplicaParameters,
+    adaptive_batch::AdaptiveBatch,
     health::Health,
     memory_limits::MemoryLimits,
     speed_estimate::{Overhead, SpeedEstimate},
@@ -36,6 +37,7 @@ pub(crate) struct Replica {
     /// The time at which the device should be done with the batches of the replicas with which it is shared in time.
     device_busy_until: Time,
     estimate: SpeedEstimate,
+    adaptive_batch: AdaptiveBatch,
 }
 
 /// A batch on its way to a replica, or there.
@@ -79,6 +81,12 @@ impl Forecast<'_> {
     /// Returns the time at which a batch of `rows` rows would be back from a replica that is busy until `busy_until`.
     fn finish_after(&self, busy_until: Time, rows: u32) -> Time {
         busy_until.max(self.now + self.overhead.for_rows(rows)) + self.compute(rows)
+    }
+
+    /// Returns the latest time at which a batch of `rows` rows can be sent to be back at `due`, if it does not wait behind others.
+    pub(crate) fn latest_dispatch(&self, due: Time, rows: u32) -> Time {
+        let needed = self.overhead.for_rows(rows) + self.compute(rows);
+        time_before(due, needed)
     }
 
     /// Returns the compute time of a batch of `rows` rows.
@@ -132,6 +140,7 @@ impl Replica {
             turn: true,
             device_busy_until: Time::ZERO,
             estimate: SpeedEstimate::new(now),
+            adaptive_batch: AdaptiveBatch::new(),
         }
     }
 
@@ -153,6 +162,16 @@ impl Replica {
     pub(crate) fn batch_size_of(&self, now: Time, bytes_per_row: u64) -> u32 {
         self.batch_size()
             .min(self.memory_limits.rows(now, bytes_per_row))
+    }
+
+    /// Returns the most rows that the last batches within the objective, and the late ones, allow: see [`AdaptiveBatch`].
+    pub(crate) fn adaptive_rows(&self) -> u32 {
+        self.adaptive_batch.rows()
+    }
+
+    /// Takes note of a batch of `rows` rows that was back within the objective of its requests, or late.
+    pub(crate) fn adapt_batch(&mut self, rows: u32, in_time: bool) {
+        self.adaptive_batch.observe(rows, in_time);
     }
 
     /// Returns the numbers of rows of a batch, from that which gets most rows per second done to that which gets least.

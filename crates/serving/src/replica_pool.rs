@@ -221,6 +221,13 @@ impl ReplicaPool {
         });
     }
 
+    /// Has a replica take note of a batch that was back within the objective of its requests, or late. It changes no order of the pool.
+    pub(crate) fn adapt_batch(&mut self, key: ReplicaKey, rows: u32, in_time: bool) {
+        let replica = self.replicas.get_mut(&key);
+        let replica = replica.expect("the caller has looked the replica up");
+        replica.adapt_batch(rows, in_time);
+    }
+
     fn update<T>(&mut self, key: ReplicaKey, update: impl FnOnce(&mut Replica) -> T) -> T {
         let replica = self.replicas.get_mut(&key);
         let replica = replica.expect("the caller has looked the replica up");

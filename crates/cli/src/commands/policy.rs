@@ -31,7 +31,7 @@ Examples:
 struct SetArgs {
     /// Placement policy; `packhorse policy` lists them
     policy: Option<String>,
-    /// Dispatch discipline: deadline, fixed-wait, symphony or accscale
+    /// Dispatch discipline: deadline, fixed-wait, symphony, accscale or aimd
     #[arg(long, value_name = "DISCIPLINE")]
     discipline: Option<Discipline>,
     #[command(flatten)]

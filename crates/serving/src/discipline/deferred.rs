@@ -20,7 +20,7 @@
 //! - A replica counts as idle when the batch would arrive just as the one before it is done. The sources, too, send inputs ahead of the
 //!   computation; a batch that waited behind another one at the worker could not grow any more.
 
-use std::time::Duration;
+use std::{collections::VecDeque, time::Duration};
 
 use packhorse_cluster::Time;
 
@@ -29,7 +29,7 @@ use super::{
     interface::Discipline,
     model_view::{CandidateBatch, ModelView},
 };
-use crate::{DeviceKey, Refusal, ReplicaKey, Request, queue::QueuedRequest, replica::Replica};
+use crate::{Refusal, ReplicaKey, Request, queue::QueuedRequest, replica::Replica};
 
 /// The choice among several idle replicas.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,13 +82,9 @@ impl Discipline for Deferred {
         {
             return Decision::Expire(leader.ticket);
         }
-        let possible = possible_batches(view, leader);
-        let next_idle = possible.iter().map(|possible| possible.idle_at).min();
-        let idle = possible
-            .into_iter()
-            .filter(|possible| possible.idle_at <= view.now);
-        let Some(chosen) = self.choose(idle) else {
-            return Decision::Wait(Some(next_idle.map_or(due, |idle| idle.min(due))));
+        let mut next_idle = None;
+        let Some(chosen) = self.batch_on_idle(view, leader, &mut next_idle) else {
+            return Decision::Wait(Some(next_idle.map_or(due, |idle: Time| idle.min(due))));
         };
         if chosen.until <= view.now {
             return view.dispatch(chosen.replica, leader, chosen.batch);
@@ -100,41 +96,77 @@ impl Discipline for Deferred {
 /// The candidate batch of the leader on one replica.
 struct PossibleBatch {
     replica: ReplicaKey,
-    device: DeviceKey,
     batch: CandidateBatch,
     /// The time from which on no further row could join it in time.
     until: Time,
-    /// The time from which on it would not wait at the worker.
-    idle_at: Time,
 }
 
 impl Deferred {
-    /// Returns the batch that is next, out of those on idle replicas in turn.
-    fn choose(&self, mut idle: impl Iterator<Item = PossibleBatch>) -> Option<PossibleBatch> {
+    /// Returns the candidate batch on the chosen one of the idle replicas with a free credit that can answer the leader in time. Without one, sets
+    /// the time at which the next replica is idle. Of many replicas, most need only a look at their clock.
+    fn batch_on_idle(
+        &self,
+        view: ModelView<'_>,
+        leader: &QueuedRequest,
+        next_idle: &mut Option<Time>,
+    ) -> Option<PossibleBatch> {
+        let mut wait_until = |time: Time| {
+            *next_idle = Some(next_idle.map_or(time, |next: Time| next.min(time)));
+        };
+        let able = view.pool.round_robin().filter(|(key, replica)| {
+            leader.may_go_to(*key)
+                && replica.has_credit()
+                && takes(view, replica, leader.request.rows)
+        });
+        let mut nearly_idle: VecDeque<(ReplicaKey, &Replica)> = VecDeque::new();
+        for (key, replica) in able {
+            // A larger batch takes longer on its way, so that none is sent before this.
+            let first = idle_at(view, replica, view.batch_limit(replica, leader));
+            if first <= view.now {
+                nearly_idle.push_back((key, replica));
+            } else {
+                wait_until(first);
+            }
+        }
+        while let Some((key, replica)) = self.take_next(&mut nearly_idle) {
+            if !in_time(view, replica, leader) {
+                continue;
+            }
+            let (batch, until) = candidate(view, replica, leader);
+            let idle_at = idle_at(view, replica, batch.rows);
+            if idle_at <= view.now {
+                return Some(PossibleBatch {
+                    replica: key,
+                    batch,
+                    until,
+                });
+            }
+            wait_until(idle_at);
+        }
+        None
+    }
+
+    /// Removes the replica that is asked next out of those in turn.
+    fn take_next<'a>(
+        &self,
+        replicas: &mut VecDeque<(ReplicaKey, &'a Replica)>,
+    ) -> Option<(ReplicaKey, &'a Replica)> {
         match self.choice {
-            IdleChoice::LowestNumbered => idle.min_by_key(|idle| (idle.device, idle.replica)),
-            IdleChoice::RoundRobin => idle.next(),
+            IdleChoice::LowestNumbered => {
+                let numbered = replicas.iter().enumerate();
+                let lowest = numbered.min_by_key(|(_, (key, replica))| (replica.device(), *key));
+                let place = lowest?.0;
+                replicas.swap_remove_back(place)
+            }
+            IdleChoice::RoundRobin => replicas.pop_front(),
         }
     }
 }
 
-/// Returns the candidate batch on each replica with a free credit that can answer the leader in time, in turn.
-fn possible_batches(view: ModelView<'_>, leader: &QueuedRequest) -> Vec<PossibleBatch> {
-    let able = view.pool.round_robin().filter(|(key, replica)| {
-        leader.may_go_to(*key) && replica.has_credit() && in_time(view, replica, leader)
-    });
-    let possible = able.map(|(key, replica)| {
-        let (batch, until) = candidate(view, replica, leader);
-        let busy = replica.busy_until_and_overhead(view.now, batch.rows);
-        PossibleBatch {
-            replica: key,
-            device: replica.device(),
-            batch,
-            until,
-            idle_at: busy.map_or(view.now, |(free, overhead)| time_before(free, overhead)),
-        }
-    });
-    possible.collect()
+/// Returns the time from which on a batch of so many rows would not wait at the worker.
+fn idle_at(view: ModelView<'_>, replica: &Replica, rows: u32) -> Time {
+    let busy = replica.busy_until_and_overhead(view.now, rows);
+    busy.map_or(view.now, |(free, overhead)| time_before(free, overhead))
 }
 
 fn time_before(time: Time, by: Duration) -> Time {
@@ -173,138 +205,19 @@ fn candidate(
     if batch.full || blocked {
         return (batch, view.now);
     }
-    let slack = due.saturating_since(forecast.finish(batch.rows + 1));
-    (batch, view.now + slack)
+    let rows = batch.rows + 1;
+    if forecast.finish(rows) >= due {
+        return (batch, view.now);
+    }
+    // Not the slack from now on: while the replica is busy it stays the same, and the engine would wake again and again.
+    (batch, forecast.latest_dispatch(due, rows))
 }
 
 #[cfg(test)]
 mod tests {
     use packhorse_cluster::Discipline as Name;
-    use packhorse_contention::ServiceTimes;
 
-    use super::*;
-    use crate::{
-        Action, BatchKey, Engine, EngineConfig, Event, ModelKey, ModelLimits, ReplicaParameters,
-        RequestKey, RequestOutcome, ShapeClass, TenantKey,
-    };
-
-    const MODEL: ModelKey = ModelKey(0);
-
-    fn at(millis: u64) -> Time {
-        Time::ZERO + Duration::from_millis(millis)
-    }
-
-    /// An engine with one model, whose replicas take 10, 12, 14 and 16 ms for 1 to 4 rows and stand on devices in reverse order.
-    struct Run {
-        engine: Engine,
-        requests: u64,
-        /// The requests that were dropped.
-        dropped: Vec<u64>,
-    }
-
-    impl Run {
-        fn new(discipline: Name, replicas: u32) -> Self {
-            let mut engine = Engine::new(EngineConfig {
-                discipline,
-                ..EngineConfig::default()
-            });
-            let limits = ModelLimits {
-                max_batch_rows: 4,
-                max_batch_bytes: u64::MAX,
-                queue_limit: 20,
-            };
-            engine.handle(
-                at(0),
-                Event::ModelUpdated {
-                    model: MODEL,
-                    limits,
-                },
-            );
-            for key in 0..replicas {
-                let times = [10, 12, 14, 16].map(Duration::from_millis).to_vec();
-                let parameters = ReplicaParameters {
-                    model: MODEL,
-                    batch_size: 4,
-                    credits: 2,
-                    service: ServiceTimes::from_times(times),
-                    device: DeviceKey(9 - key),
-                    time_shared: false,
-                };
-                let replica = ReplicaKey(key);
-                engine.handle(
-                    at(0),
-                    Event::ReplicaReady {
-                        replica,
-                        parameters,
-                    },
-                );
-            }
-            Self {
-                engine,
-                requests: 0,
-                dropped: Vec::new(),
-            }
-        }
-
-        /// Returns the replica and the requests of each batch.
-        fn actions(&mut self, now: u64) -> Vec<(u32, Vec<u64>)> {
-            let mut batches = Vec::new();
-            while let Some(action) = self.engine.poll(at(now)) {
-                match action {
-                    Action::Dispatch {
-                        replica, requests, ..
-                    } => batches.push((replica.0, requests.iter().map(|r| r.0).collect())),
-                    Action::Finish { request, outcome } => {
-                        assert_eq!(outcome, RequestOutcome::Expired);
-                        self.dropped.push(request.0);
-                    }
-                    Action::ReplicaDrained { .. }
-                    | Action::ReplicaEjected { .. }
-                    | Action::ReplicaRestored { .. } => panic!("nothing drains or fails"),
-                }
-            }
-            batches
-        }
-
-        /// Returns the millisecond in which the next batch is sent, without further events, and the batch.
-        fn next_sent(&mut self) -> (u64, Vec<(u32, Vec<u64>)>) {
-            loop {
-                let at = self.engine.poll_timeout().expect("a batch waits");
-                let now = at.as_nanos().div_ceil(1_000_000);
-                let batches = self.actions(now);
-                if !batches.is_empty() {
-                    return (now, batches);
-                }
-            }
-        }
-
-        fn arrive(&mut self, now: u64, deadline: u64) -> Vec<(u32, Vec<u64>)> {
-            let request = Request {
-                id: RequestKey(self.requests),
-                model: MODEL,
-                tenant: TenantKey(0),
-                rows: 1,
-                bytes: 1,
-                class: ShapeClass(0),
-                priority: 0,
-                deadline: at(deadline),
-            };
-            self.requests += 1;
-            self.engine.handle(at(now), Event::RequestArrived(request));
-            self.actions(now)
-        }
-
-        fn done(&mut self, now: u64, batch: u64, millis: u64) {
-            self.engine.handle(
-                at(now),
-                Event::BatchCompleted {
-                    batch: BatchKey(batch),
-                    queue_wait: Duration::ZERO,
-                    compute: Duration::from_millis(millis),
-                },
-            );
-        }
-    }
+    use crate::discipline::test_run::{Run, at};
 
     #[test]
     fn a_batch_waits_until_one_more_row_would_make_it_late() {
@@ -362,6 +275,20 @@ mod tests {
         let (sent, batches) = run.next_sent();
         assert!((2_010..=2_012).contains(&sent), "{sent}");
         assert_eq!(batches, [(0, vec![21])]);
+    }
+
+    #[test]
+    fn a_batch_that_waits_for_a_busy_replica_wakes_the_engine_a_few_times() {
+        let mut run = Run::new(Name::Symphony, 1);
+        assert_eq!(run.arrive(0, 11), [(0, vec![0])]);
+        // Two rows would be back at 22, one nanosecond before they are due.
+        run.arrive(1, 22);
+        let mut wakes = 0;
+        while let Some(at) = run.engine.poll_timeout() {
+            while run.engine.poll(at).is_some() {}
+            wakes += 1;
+            assert!(wakes < 10, "the engine wakes again and again");
+        }
     }
 
     #[test]

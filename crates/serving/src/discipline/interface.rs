@@ -14,6 +14,11 @@ pub(crate) trait Discipline: Debug + Send {
     /// the turn. If false, batches wait at the replicas.
     fn binds_late(&self) -> bool;
 
+    /// Returns true if the discipline uses [`crate::adaptive_batch`]: the engine then compares batches with the objectives of their requests.
+    fn adapts_batches(&self) -> bool {
+        false
+    }
+
     /// Returns the rank of a request in its queue: the smallest rank is first, equal ranks are ordered by arrival.
     fn rank(&self, request: &Request) -> u64;
 

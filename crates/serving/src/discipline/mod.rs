@@ -1,11 +1,14 @@
 //! The dispatch disciplines: one trait, one file per implementation, and the function that chooses one by its name.
 
+mod aimd;
 mod deadline;
 mod decision;
 mod deferred;
 mod fixed_wait;
 mod interface;
 mod model_view;
+#[cfg(test)]
+mod test_run;
 
 pub(crate) use decision::Decision;
 pub(crate) use interface::Discipline;
@@ -30,5 +33,6 @@ pub(crate) fn configured_discipline(config: &EngineConfig) -> Box<dyn Discipline
         Name::Accscale => Box::new(deferred::Deferred {
             choice: deferred::IdleChoice::RoundRobin,
         }),
+        Name::Aimd => Box::new(aimd::Aimd),
     }
 }

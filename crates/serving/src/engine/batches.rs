@@ -209,7 +209,13 @@ impl Engine {
         let Some(batch) = self.batches.remove(&id) else {
             return Vec::new();
         };
+        let in_time = times
+            .filter(|_| self.discipline.adapts_batches())
+            .map(|times| batch.is_within_objectives(now, times));
         let pool = &mut self.model_mut(batch.model).pool;
+        if let Some(in_time) = in_time {
+            pool.adapt_batch(batch.replica, batch.rows, in_time);
+        }
         pool.remove_batch(now, batch.replica, id, batch.rows, batch.dispatched, times);
         let replica = pool.get(batch.replica).expect("it held the batch");
         let device = replica.device();
