@@ -3,7 +3,7 @@
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 use clap::{Parser, value_parser};
-use packhorse_cluster::{ByteCount, Discipline, ModelSpec};
+use packhorse_cluster::{ByteCount, Discipline, ModelSpec, UnknownDiscipline};
 use packhorse_service::{DataHome, LogOptions, SupervisorOptions};
 use packhorse_serving::ModelLimits;
 use packhorse_tls::{
@@ -154,7 +154,7 @@ pub struct Options {
     pub policy: Option<String>,
 
     /// Dispatch discipline [default: the one last set over the API, else deadline]
-    #[arg(long, env = "PACKHORSE_DISCIPLINE", value_name = "NAME")]
+    #[arg(long, env = "PACKHORSE_DISCIPLINE", value_name = "NAME", value_parser = live_discipline)]
     pub discipline: Option<Discipline>,
 
     /// Longest time that the discipline fixed-wait holds an open batch, in milliseconds; deadline ignores it
@@ -458,6 +458,12 @@ impl Options {
     }
 }
 
+/// Reads a discipline that the gateway has.
+fn live_discipline(text: &str) -> Result<Discipline, String> {
+    let discipline: Discipline = text.parse().map_err(|e: UnknownDiscipline| e.to_string())?;
+    discipline.live().map_err(|e| e.to_string())
+}
+
 fn server_files(certificate: Option<PathBuf>, key: Option<PathBuf>) -> Option<ServerFiles> {
     let identity = Identity {
         certificate: certificate?,
@@ -549,6 +555,7 @@ mod tests {
         for bad in [
             ["--lease-ms", "0"],
             ["--discipline", "lucky"],
+            ["--discipline", "clockwork"],
             ["--log-format", "xml"],
         ] {
             assert!(

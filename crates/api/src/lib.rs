@@ -27,7 +27,7 @@ pub use model::{
 };
 pub use node::{DeviceView, NodeState, NodeTokenView, NodeView};
 pub use plan::{
-    ForecastView, GoodputView, PlacementView, PlanDiff, PlanOutcome, PlanPreview,
+    DisciplineInfo, ForecastView, GoodputView, PlacementView, PlanDiff, PlanOutcome, PlanPreview,
     PlanPreviewRequest, PlanSummary, PlanView, PolicyChange, PolicyInfo, PolicyView,
     PreviewDevices, PreviewModel,
 };

@@ -266,6 +266,19 @@ pub struct PolicyView {
     pub discipline: Discipline,
     /// The available placement policies.
     pub policies: Vec<PolicyInfo>,
+    /// The dispatch disciplines.
+    #[serde(default)]
+    pub disciplines: Vec<DisciplineInfo>,
+}
+
+/// A dispatch discipline.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct DisciplineInfo {
+    /// The discipline's name.
+    #[schema(value_type = String)]
+    pub name: Discipline,
+    /// True if the gateway has it; the others run in the simulator only.
+    pub live: bool,
 }
 
 /// An available placement policy.

@@ -22,6 +22,12 @@ pub enum Discipline {
     Accscale,
     /// Clipper's batches: their size grows while they are answered within the objective, and shrinks by a tenth when one is late.
     Aimd,
+    /// Shepherd's batches: of all models of a device the largest batch goes first, and stops a much smaller one. In the simulator only.
+    Flex,
+    /// The same without stopping batches. In the simulator only.
+    FlexNp,
+    /// Clockwork: batches and loads of weights are scheduled centrally and ahead of time. In the simulator only.
+    Clockwork,
 }
 
 /// A text that names no discipline.
@@ -31,15 +37,55 @@ pub struct UnknownDiscipline {
     given: String,
 }
 
+/// A discipline that only the simulator has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the discipline {0} runs in the simulator only: expected one of {live}",
+    live = Discipline::LIVE.map(Discipline::as_str).join(", ")
+)]
+pub struct NotLive(pub Discipline);
+
 impl Discipline {
     /// All disciplines.
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 8] = [
+        Self::Deadline,
+        Self::FixedWait,
+        Self::Symphony,
+        Self::Accscale,
+        Self::Aimd,
+        Self::Flex,
+        Self::FlexNp,
+        Self::Clockwork,
+    ];
+
+    /// The disciplines of the serving engine, which the gateway has, too.
+    pub const LIVE: [Self; 5] = [
         Self::Deadline,
         Self::FixedWait,
         Self::Symphony,
         Self::Accscale,
         Self::Aimd,
     ];
+
+    /// Returns true if the serving engine has the discipline. The others decide for all models of a device together, in the simulator only.
+    pub const fn is_live(self) -> bool {
+        match self {
+            Self::Deadline | Self::FixedWait | Self::Symphony | Self::Accscale | Self::Aimd => true,
+            Self::Flex | Self::FlexNp | Self::Clockwork => false,
+        }
+    }
+
+    /// Returns the discipline if the gateway has it.
+    ///
+    /// # Errors
+    /// Returns an error that names those that it has.
+    pub fn live(self) -> Result<Self, NotLive> {
+        if self.is_live() {
+            Ok(self)
+        } else {
+            Err(NotLive(self))
+        }
+    }
 
     /// Returns the name in configuration and reports.
     pub const fn as_str(self) -> &'static str {
@@ -49,6 +95,9 @@ impl Discipline {
             Self::Symphony => "symphony",
             Self::Accscale => "accscale",
             Self::Aimd => "aimd",
+            Self::Flex => "flex",
+            Self::FlexNp => "flex-np",
+            Self::Clockwork => "clockwork",
         }
     }
 }

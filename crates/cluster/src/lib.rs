@@ -24,7 +24,7 @@ mod tensor;
 mod units;
 
 pub use device::{Device, DeviceIndex, known_cost_per_hour, known_kind};
-pub use discipline::{Discipline, UnknownDiscipline};
+pub use discipline::{Discipline, NotLive, UnknownDiscipline};
 pub use explanation::{Bound, Change, Explanation, Remedy};
 pub use id::{
     ArtifactDigest, ClusterId, DeviceId, DeviceKind, Generation, IdError, ModelId, ModelName,

@@ -117,9 +117,11 @@ fn scenario(problem: &Problem) -> Scenario {
         requests: None,
         rate: Rate::constant(model.rate),
         latency_scale: model.latency_scale,
+        weights: None,
     };
     Scenario {
         autoscale: None,
+        host_links: Vec::new(),
         name: "long-run".to_owned(),
         problem: problem.clone(),
         workloads: problem.models.iter().map(workload).collect(),

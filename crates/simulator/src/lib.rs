@@ -10,6 +10,7 @@ mod bench_counters;
 mod counters;
 mod csv_report;
 mod curves;
+mod group;
 mod options;
 mod polish;
 mod random;
@@ -90,7 +91,7 @@ pub fn simulate_replanning<'a>(
 /// Runs the replicas of a first plan in a scenario as [`simulate`] does, with these options.
 ///
 /// # Errors
-/// Returns an error if the replicas do not fit the scenario.
+/// Returns an error if the replicas do not fit the scenario, if the discipline runs without what the options ask for, or if the caller stops the run.
 pub fn simulate_with<'a>(
     scenario: &'a Scenario,
     plan: PlanReport,
@@ -105,8 +106,14 @@ pub fn simulate_with<'a>(
         "the time between two plans is above zero"
     );
     let discipline = options.dispatch.discipline;
-    let simulation = simulation::Simulation::new(scenario, replicas, seed, options)?;
-    let (counters, replanning, autoscale) = simulation.run(progress);
+    let (counters, replanning, autoscale) = if discipline.is_live() {
+        let simulation = simulation::Simulation::new(scenario, replicas, seed, options)?;
+        simulation.run(progress)?
+    } else {
+        let stop = options.stop.unwrap_or(&|| false);
+        let world = group::GroupWorld::new(scenario, replicas, seed, options)?;
+        (world.run(progress, stop)?, None, None)
+    };
     Ok(Report {
         replanning,
         autoscale,

@@ -45,6 +45,8 @@ pub struct RunOptions<'a> {
     pub trace: Option<&'a mut RunTrace>,
     /// Gets the numbers of requests over time; `None` to keep none.
     pub timeline: Option<&'a mut Timeline>,
+    /// Returns true to stop the run, which is asked now and then; `None` to let it end.
+    pub stop: Option<&'a dyn Fn() -> bool>,
 }
 
 /// Estimates the goodput of replicas for a problem, with one forecast per model in its order.

@@ -18,4 +18,5 @@ mod scaling;
 mod world;
 
 pub use replica::SimulateError;
+pub(crate) use replica::check_replica;
 pub(crate) use world::Simulation;

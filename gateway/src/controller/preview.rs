@@ -6,7 +6,7 @@ use std::{cmp::Reverse, sync::Arc, time::Duration};
 use packhorse_api::{PlacementView, PlanDiff, PlanPreview, PlanPreviewRequest, PlanView};
 use packhorse_cluster::{
     ByteCount, DemandedModel, Device, DeviceId, DeviceIndex, DeviceKind, ModelId, ModelName,
-    ModelSpec, ModelSpecError, ModelVersion, NodeName, PlannedReplica, RequestsPerSecond,
+    ModelSpec, ModelSpecError, ModelVersion, NodeName, NotLive, PlannedReplica, RequestsPerSecond,
     known_kind,
 };
 use packhorse_control::{
@@ -36,6 +36,9 @@ pub enum PreviewError {
     /// The policy does not exist.
     #[error("policy: {0}")]
     Policy(#[from] UnknownPolicy),
+    /// The gateway does not have the discipline.
+    #[error("discipline: {0}")]
+    Discipline(#[from] NotLive),
     /// The model does not exist.
     #[error("{field}: {source}")]
     Model {
@@ -108,7 +111,7 @@ impl Task {
             input.options = options;
         }
         if let Some(discipline) = request.discipline {
-            input.problem.discipline = discipline;
+            input.problem.discipline = discipline.live()?;
         }
         let to_add = request.models.iter();
         if to_add.filter(|model| model.profile_of.is_some()).count() > MAX_MODELS {

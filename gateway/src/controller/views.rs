@@ -3,12 +3,12 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use packhorse_api::{
-    DeviceView, ForecastView, MeasuredRateView, ModelView, NodeView, PlacementView, PlanView,
-    PolicyInfo, PolicyView, PredictedGoodputView, ProfilingView, ReplicaView,
+    DeviceView, DisciplineInfo, ForecastView, MeasuredRateView, ModelView, NodeView, PlacementView,
+    PlanView, PolicyInfo, PolicyView, PredictedGoodputView, ProfilingView, ReplicaView,
 };
 use packhorse_cluster::{
-    DeviceId, DeviceKind, ModelId, ModelName, ModelState, ModelVersion, NodeName, Program, Replica,
-    ReplicaId, ReplicaSpec,
+    DeviceId, DeviceKind, Discipline, ModelId, ModelName, ModelState, ModelVersion, NodeName,
+    Program, Replica, ReplicaId, ReplicaSpec,
 };
 use packhorse_control::{
     CommandError, DraftPlan, LinkState, Model, ModelStatus, Node,
@@ -206,6 +206,12 @@ impl Task {
                     source: entry.source.to_owned(),
                 })
                 .collect(),
+            disciplines: Discipline::ALL
+                .map(|name| DisciplineInfo {
+                    name,
+                    live: name.is_live(),
+                })
+                .to_vec(),
         }
     }
 }

@@ -1,5 +1,6 @@
 //! The settings that an admin changes at run time.
 
+use packhorse_cluster::Discipline;
 use packhorse_control::record::Settings;
 use sqlx::Row as _;
 
@@ -30,11 +31,12 @@ impl Store {
                         .ok();
                 }
                 "discipline" => {
-                    settings.discipline = Some(value.parse().map_err(
-                        |e: packhorse_cluster::UnknownDiscipline| {
-                            StoreError::unreadable("settings", "value")(e.into())
-                        },
-                    )?);
+                    let unreadable = StoreError::unreadable("settings", "value");
+                    let discipline = match value.parse::<Discipline>() {
+                        Ok(discipline) => discipline.live().map_err(Into::into),
+                        Err(e) => Err(e.into()),
+                    };
+                    settings.discipline = Some(discipline.map_err(unreadable)?);
                 }
                 // A newer version wrote this setting.
                 _ => {}

@@ -34,5 +34,8 @@ pub(crate) fn configured_discipline(config: &EngineConfig) -> Box<dyn Discipline
             choice: deferred::IdleChoice::RoundRobin,
         }),
         Name::Aimd => Box::new(aimd::Aimd),
+        Name::Flex | Name::FlexNp | Name::Clockwork => {
+            unreachable!("only the simulator has {}", config.discipline)
+        }
     }
 }

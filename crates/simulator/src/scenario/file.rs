@@ -31,6 +31,7 @@ pub(super) struct DeviceGroup {
     pub(super) memory_mib: Option<f64>,
     pub(super) sm_count: Option<u32>,
     pub(super) cost_per_hour: Option<f64>,
+    pub(super) host_link_bytes_per_s: Option<f64>,
 }
 
 #[derive(Deserialize)]
@@ -52,6 +53,9 @@ pub(super) struct ModelEntry {
     #[serde(default)]
     pub(super) payload_bytes: u64,
     pub(super) latency_scale: Option<f64>,
+    /// The name in the profiles, if it is not the model's.
+    pub(super) profile: Option<String>,
+    pub(super) weights_mib: Option<f64>,
     #[serde(default)]
     pub(super) load_ms: f64,
     /// The second at which each change of the rate begins, the new rate, and, unless it is a step, its duration in seconds.

@@ -11,9 +11,9 @@ mod values;
 use std::time::Duration;
 
 use packhorse_cluster::{
-    ByteCount, Conditions, DemandedModel, Device, DeviceKind, DeviceObservation, IdError, ModelId,
-    ModelIndex, NetworkModel, NodeName, Problem, ProfileTable, Program, RequestsPerSecond, Time,
-    known_cost_per_hour, known_kind,
+    ByteCount, Conditions, DemandedModel, Device, DeviceIndex, DeviceKind, DeviceObservation,
+    IdError, ModelId, ModelIndex, NetworkModel, NodeName, Problem, ProfileTable, Program,
+    RequestsPerSecond, Time, known_cost_per_hour, known_kind,
 };
 use packhorse_contention::{Interference, PairTable};
 
@@ -38,6 +38,8 @@ pub struct Scenario {
     pub workloads: Vec<Workload>,
     /// The devices that an autoscaler adds and removes; `None` if those of the problem stay.
     pub autoscale: Option<Autoscale>,
+    /// The bytes per second from the host's memory to each device, in the problem's order.
+    pub host_links: Vec<f64>,
     /// The longest time for which `fixed-wait` holds an open batch.
     pub max_batch_wait: Duration,
     /// The text of the file with the coefficients of `igniter`, if the scenario names one.
@@ -55,6 +57,8 @@ pub struct Workload {
     pub rate: Rate,
     /// The simulated inference time over the profile's.
     pub latency_scale: f64,
+    /// The size of the weights, which `clockwork` loads from the host's memory; `None` for the memory of the profile.
+    pub weights: Option<ByteCount>,
 }
 
 /// The settings of a simulation.
@@ -118,6 +122,12 @@ impl Arrivals {
 
 /// The largest number of models in a scenario.
 const MAX_MODELS: usize = 10_000;
+/// The bytes per second from a host's memory to a device unless the scenario says otherwise: `PCIe` 3.0 with 16 lanes. Source: the transfers in
+/// appendix A of "Serving DNNs like Clockwork" (OSDI 2020), 12.2 to 12.6 MB/ms.
+const HOST_LINK: f64 = 12e9;
+/// The rows for which a model without `weights_mib` needs memory: the largest batch of `clockwork`.
+const WEIGHTS_ROWS: u32 = 16;
+
 impl Scenario {
     /// Returns the mean rate of a model between two times, in requests/s: that of the arrival process, or of the arrivals of a trace.
     pub fn mean_rate(&self, model: ModelIndex, from: Time, until: Time) -> f64 {
@@ -137,6 +147,23 @@ impl Scenario {
             }
         };
         requests / seconds
+    }
+
+    /// Returns the memory of a model's weights on a device, in bytes; `None` if the device cannot run it.
+    pub(crate) fn weights(&self, model: usize, device: usize) -> Option<u64> {
+        let profile = self
+            .problem
+            .profile(ModelIndex(model), DeviceIndex(device))?;
+        let memory = self.problem.devices[device].memory;
+        let rows = self.problem.models[model].max_batch_size.min(WEIGHTS_ROWS);
+        let profiled = || profile.memory(rows).unwrap_or(memory);
+        let weights = self.workloads[model].weights.unwrap_or_else(profiled);
+        (weights <= memory).then_some(weights.as_u64())
+    }
+
+    /// Returns the bytes per second from the host's memory to a device.
+    pub(crate) fn host_link(&self, device: usize) -> f64 {
+        self.host_links.get(device).copied().unwrap_or(HOST_LINK)
     }
 
     /// Returns true if a model is registered only during the run.
@@ -188,7 +215,7 @@ impl Scenario {
         let autoscale = autoscale
             .map(|entry| parse_autoscale(entry, &file.devices, &mut devices))
             .transpose()?;
-        let profiles = load_profiles(&file.profiles, &mut load)?;
+        let mut profiles = load_profiles(&file.profiles, &mut load)?;
         if file.models.is_empty() || file.models.len() > MAX_MODELS {
             return field_error(
                 "models",
@@ -202,6 +229,7 @@ impl Scenario {
         let mut workloads = Vec::new();
         for (i, entry) in file.models.iter().enumerate() {
             let workload = parse_workload(i, entry, file.simulation.latency_scale)?;
+            take_profile_of(i, entry, &mut profiles)?;
             models.push(parse_model(
                 i,
                 entry,
@@ -251,6 +279,7 @@ impl Scenario {
             problem,
             workloads,
             autoscale,
+            host_links: parse_host_links(&file.devices)?,
             max_batch_wait,
             igniter_coefficients,
             simulation,
@@ -332,6 +361,45 @@ fn parse_devices(groups: &[DeviceGroup]) -> Result<Vec<Device>, ScenarioError> {
         return field_error("devices", "expected at least one device");
     }
     Ok(devices)
+}
+
+/// Reads the bytes per second from the host's memory to each device.
+fn parse_host_links(groups: &[DeviceGroup]) -> Result<Vec<f64>, ScenarioError> {
+    let mut links = Vec::new();
+    for (i, group) in groups.iter().enumerate() {
+        let link = group.host_link_bytes_per_s.unwrap_or(HOST_LINK);
+        let link = bandwidth(format!("devices[{i}].host_link_bytes_per_s"), link)?;
+        links.extend(std::iter::repeat_n(link, group.count));
+    }
+    Ok(links)
+}
+
+/// Gives a model the profiles of the one that it names.
+fn take_profile_of(
+    i: usize,
+    entry: &ModelEntry,
+    profiles: &mut ProfileTable,
+) -> Result<(), ScenarioError> {
+    let Some(name) = &entry.profile else {
+        return Ok(());
+    };
+    let id = |key: &str, name: &str| -> Result<ModelId, ScenarioError> {
+        let id = name.parse();
+        id.or_else(|e: IdError| field_error(format!("models[{i}].{key}"), e.to_string()))
+    };
+    let (id, like) = (id("name", &entry.name)?, id("profile", name)?);
+    let of_model = profiles.of_model(&like);
+    let of_model: Vec<_> = of_model
+        .map(|(kind, profile)| (kind.clone(), profile.clone()))
+        .collect();
+    if of_model.is_empty() {
+        let problem = format!("the scenario's profiles have no {name}");
+        return field_error(format!("models[{i}].profile"), problem);
+    }
+    for (kind, profile) in of_model {
+        profiles.insert(id.clone(), kind, profile);
+    }
+    Ok(())
 }
 
 fn load_profiles(
@@ -440,6 +508,13 @@ fn parse_workload(
         requests: entry.requests,
         rate,
         latency_scale: scale,
+        weights: entry
+            .weights_mib
+            .map(|mib| {
+                ByteCount::try_from_mib_f64(mib)
+                    .or_else(|e| field_error(at("weights_mib"), e.to_string()))
+            })
+            .transpose()?,
     })
 }
 
@@ -517,7 +592,10 @@ fn parse_settings(
         )?,
         network: NetworkModel {
             base: duration("simulation.network_base_ms", entry.network_base_ms, MS)?,
-            bytes_per_second: bandwidth(entry.network_bytes_per_s)?,
+            bytes_per_second: bandwidth(
+                "simulation.network_bytes_per_s",
+                entry.network_bytes_per_s,
+            )?,
         },
         return_time: duration("simulation.return_ms", entry.return_ms, MS)?,
         interference,

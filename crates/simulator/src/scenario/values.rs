@@ -103,14 +103,17 @@ pub(super) fn positive(
     }
 }
 
-/// Checks the bandwidth of the network. Below a byte per second, a transmission may be longer than a [`Duration`].
-pub(super) fn bandwidth(bytes_per_second: f64) -> Result<f64, ScenarioError> {
+/// Checks a bandwidth. Below a byte per second, a transmission may be longer than a [`Duration`].
+pub(super) fn bandwidth(
+    name: impl Into<String>,
+    bytes_per_second: f64,
+) -> Result<f64, ScenarioError> {
     const LIMIT: f64 = 1e15;
     if (1.0..=LIMIT).contains(&bytes_per_second) {
         return Ok(bytes_per_second);
     }
     field_error(
-        "simulation.network_bytes_per_s",
+        name,
         format!("expected between 1 and {LIMIT}, not {bytes_per_second}"),
     )
 }

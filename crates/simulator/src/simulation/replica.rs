@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use packhorse_cluster::{PlannedReplica, Program, Time};
+use packhorse_cluster::{Discipline, PlannedReplica, Program, Time};
 use packhorse_contention::{ComputeDemand, ServiceTimes};
 use packhorse_control::LinkState;
 use packhorse_serving::{DeviceKey, ReplicaParameters};
@@ -43,6 +43,17 @@ pub enum SimulateError {
         "simulation.faults[{0}]: nodes are drained, and models added and removed, only in a run that plans anew (--replan)"
     )]
     NoControlPlane(usize),
+    /// The run has something that a discipline for all models of a device does not know.
+    #[error("the discipline {discipline} knows no {what}")]
+    NotForGroups {
+        /// The discipline.
+        discipline: Discipline,
+        /// The part of the run or scenario.
+        what: &'static str,
+    },
+    /// The caller has stopped the run.
+    #[error("the run was stopped")]
+    Stopped,
     /// A replica's model has no profile on its device's kind.
     #[error("replica {replica} of the plan: {model} has no profile on {kind}")]
     MissingProfile {
@@ -144,7 +155,7 @@ impl SimulatedReplica {
 }
 
 /// Checks that the `i`-th replica of a plan can run in a scenario.
-pub(super) fn check_replica(
+pub(crate) fn check_replica(
     scenario: &Scenario,
     i: usize,
     planned: &PlannedReplica,

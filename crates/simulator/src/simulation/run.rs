@@ -13,6 +13,7 @@ use super::{
     control::Control,
     event::SimEvent,
     keys::model_key,
+    replica::SimulateError,
     world::{Clients, InFlightBatch, PendingRequest, Simulation},
 };
 use crate::{
@@ -23,15 +24,21 @@ use crate::{
 };
 
 impl Simulation<'_> {
-    /// Runs until every request has ended. Calls `progress` with the simulated time every 65,536 steps.
+    /// Runs until every request has ended. Calls `progress` with the simulated time every 16,384 steps.
+    ///
+    /// # Errors
+    /// Returns an error if the caller stops the run, which it is asked as often.
     pub(crate) fn run(
         mut self,
         progress: &mut dyn FnMut(Time),
-    ) -> (
-        RunCounters,
-        Option<ReplanningReport>,
-        Option<AutoscaleReport>,
-    ) {
+    ) -> Result<
+        (
+            RunCounters,
+            Option<ReplanningReport>,
+            Option<AutoscaleReport>,
+        ),
+        SimulateError,
+    > {
         let mut steps = 0_u64;
         loop {
             let timeout = self.next_timeout();
@@ -50,8 +57,11 @@ impl Simulation<'_> {
                 self.execute(now, action);
             }
             steps += 1;
-            if steps.is_multiple_of(1 << 16) {
+            if steps.is_multiple_of(1 << 14) {
                 progress(now);
+                if self.stop.is_some_and(|stop| stop()) {
+                    return Err(SimulateError::Stopped);
+                }
             }
         }
         let books = self.engine.books();
@@ -63,7 +73,7 @@ impl Simulation<'_> {
         let end = self.counters.window_end();
         let autoscaler = self.autoscaler.take();
         let autoscale = autoscaler.map(|autoscaler| autoscaler.into_report(end));
-        (self.counters, report, autoscale)
+        Ok((self.counters, report, autoscale))
     }
 
     /// Returns the time at which the engine or the control plane must act even without an event. The control plane has no say once the

@@ -104,6 +104,8 @@ pub(crate) struct Simulation<'a> {
     pub(super) trace: Option<&'a mut RunTrace>,
     /// The numbers of requests over time, if somebody wants them.
     pub(super) timeline: Option<&'a mut Timeline>,
+    /// Returns true to stop the run.
+    pub(super) stop: Option<&'a dyn Fn() -> bool>,
     /// An empty list, kept for its memory.
     pub(super) completed: Vec<CompletedBatch<BatchKey>>,
     /// Returns the factor of each batch's time, in tests that replace profiled times.
@@ -123,6 +125,7 @@ impl<'a> Simulation<'a> {
             replanning,
             trace,
             timeline,
+            stop,
         } = options;
         for (i, planned) in plan.iter().enumerate() {
             check_replica(scenario, i, planned)?;
@@ -184,6 +187,7 @@ impl<'a> Simulation<'a> {
             counters: RunCounters::new(models, settings.warmup, settings.window),
             trace,
             timeline,
+            stop,
             completed: Vec::new(),
             #[cfg(test)]
             time_factor: None,

@@ -64,7 +64,7 @@ fn a_policy_that_always_returns_the_current_plan_changes_nothing() {
         &scenario,
         &[("alexnet", 0, 16), ("resnet50", 0, 8), ("vgg19", 1, 16)],
     );
-    for discipline in Discipline::ALL {
+    for discipline in Discipline::LIVE {
         let without_replanning = run(&scenario, &replicas, discipline, 1);
         let mut policy = |problem: &Problem| Some(plan_with(problem, problem.current.clone()));
         let mut report = run_replanning(&scenario, &replicas, discipline, &mut policy);
@@ -79,7 +79,7 @@ fn a_plan_that_moves_a_model_loses_no_request() {
     let mut scenario = alexnet_only(2, 200.0);
     scenario.problem.models[0].load_time = Duration::from_millis(600);
     let replicas = plan(&scenario, &[("alexnet", 0, 16)]);
-    for discipline in Discipline::ALL {
+    for discipline in Discipline::LIVE {
         // The model moves to the other device at every second call.
         let mut calls = 0;
         let mut policy = |problem: &Problem| {
@@ -206,7 +206,7 @@ fn a_lost_node_is_left_out_of_the_problem_when_its_lease_has_ended() {
         kind: FaultKind::NodeLost(0),
     }];
     let replicas = plan(&scenario, &[("alexnet", 0, 16)]);
-    for discipline in Discipline::ALL {
+    for discipline in Discipline::LIVE {
         let mut seen = Vec::new();
         let mut policy = |problem: &Problem| {
             seen.push((problem.devices.len(), problem.current.len()));
@@ -261,7 +261,7 @@ fn replanning_is_deterministic_under_faults() {
         };
         run_replanning(&scenario, &replicas, discipline, &mut policy)
     };
-    for discipline in Discipline::ALL {
+    for discipline in Discipline::LIVE {
         let report = run(discipline);
         assert_eq!(report, run(discipline));
         assert!(report.replanning.unwrap().changed > 4);

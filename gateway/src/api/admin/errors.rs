@@ -70,6 +70,7 @@ impl From<PreviewError> for ApiError {
     fn from(error: PreviewError) -> Self {
         match error {
             PreviewError::Policy(_)
+            | PreviewError::Discipline(_)
             | PreviewError::Model { .. }
             | PreviewError::Invalid(_)
             | PreviewError::ModelExists(_)

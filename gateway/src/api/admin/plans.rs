@@ -7,7 +7,7 @@ use packhorse_api::{
     AuditActor, ErrorBody, GoodputView, PlanDiff, PlanPreview, PlanPreviewRequest, PlanSummary,
     PlanView, PolicyChange, PolicyView,
 };
-use packhorse_cluster::Generation;
+use packhorse_cluster::{Discipline, Generation};
 use packhorse_control::record::{PlanOutcome, Settings};
 use serde::Deserialize;
 use utoipa::IntoParams;
@@ -235,7 +235,7 @@ pub(super) async fn policy(State(admin): State<Admin>) -> Result<Json<PolicyView
     request_body = PolicyChange,
     responses(
         (status = 200, body = PolicyView),
-        (status = 400, description = "The policy, option or discipline does not exist", body = ErrorBody),
+        (status = 400, description = "The policy, option or discipline does not exist, or the discipline runs in the simulator only", body = ErrorBody),
         (status = "default", description = "Any other failure", body = ErrorBody),
     )
 )]
@@ -244,10 +244,12 @@ pub(super) async fn change_policy(
     Extension(actor): Extension<AuditActor>,
     JsonBody(change): JsonBody<PolicyChange>,
 ) -> Result<Json<PolicyView>, ApiError> {
+    let discipline = change.discipline.map(Discipline::live).transpose();
+    let discipline = discipline.map_err(|e| ApiError::bad_request(format!("discipline: {e}")))?;
     let settings = Settings {
         policy: change.policy,
         options: change.options,
-        discipline: change.discipline,
+        discipline,
     };
     Ok(Json(
         admin

@@ -172,6 +172,29 @@ async fn an_unknown_policy_is_refused_with_the_names_there_are() {
 }
 
 #[tokio::test]
+async fn a_discipline_of_the_simulator_is_listed_and_refused() {
+    let gateway = Gateway::start().await;
+    let before = gateway.get("/v1/policy").await.ok(200);
+    let disciplines = before["disciplines"].as_array().unwrap();
+    for (name, live) in [("aimd", true), ("flex", false), ("clockwork", false)] {
+        let expected = json!({"name": name, "live": live});
+        assert!(disciplines.contains(&expected), "{disciplines:?}");
+        if live {
+            continue;
+        }
+        let change = json!({ "discipline": name });
+        for message in [
+            gateway.put("/v1/policy", &change).await.error(400),
+            gateway.post("/v1/plans/preview", &change).await.error(400),
+        ] {
+            let expected = format!("discipline: the discipline {name} runs in the simulator only");
+            assert!(message.contains(&expected), "{message}");
+        }
+    }
+    assert_eq!(gateway.get("/v1/policy").await.ok(200), before);
+}
+
+#[tokio::test]
 async fn options_are_asked_with_and_say_what_is_wrong_with_them() {
     let gateway = Gateway::start().await;
     let mut agent = Agent::new("n");
