@@ -1,4 +1,4 @@
-// Generated from openapi/gateway.json (sha256 69bd1eb8b5376c672860e3cf7a40627becbbf8fd339a7a0f58598e32255cdf62) by cargo xtask web.
+// Generated from openapi/gateway.json (sha256 8e8df4b8ab98eb9d3a04820706b88e5957ca4140f03ea31092f17a69c375b9a9) by cargo xtask web.
 
 export type paths = Record<string, never>;
 export type webhooks = Record<string, never>;
@@ -256,6 +256,13 @@ export interface components {
             multiprocessors?: number | null;
             /** @description The replicas on the device. */
             replicas: string[];
+        };
+        /** @description A dispatch discipline. */
+        DisciplineInfo: {
+            /** @description True if the gateway has it; the others run in the simulator only. */
+            live: boolean;
+            /** @description The discipline's name. */
+            name: string;
         };
         /** @description The number of events and their total duration. */
         DurationStatistics: {
@@ -1209,6 +1216,8 @@ export interface components {
         PolicyView: {
             /** @description The dispatch discipline. */
             discipline: string;
+            /** @description The dispatch disciplines. */
+            disciplines?: components["schemas"]["DisciplineInfo"][];
             /** @description The policy's options. */
             options: components["schemas"]["PolicyOptions"];
             /** @description The available placement policies. */
@@ -1357,21 +1366,6 @@ export interface components {
          * @enum {string}
          */
         RateMode: "declared" | "measured" | "max" | "min";
-        /** @description The body of `POST /v2/systemsharedmemory/region/{region}/register`. */
-        RegisterSystemSharedMemory: {
-            /**
-             * Format: int64
-             * @description The number of bytes of the region.
-             */
-            byte_size: number;
-            /** @description The name of the POSIX shared memory object, as `shm_open` takes it: `/input`. */
-            key: string;
-            /**
-             * Format: int64
-             * @description The first byte of the region in the object.
-             */
-            offset?: number;
-        };
         /** @description A change that would serve a model. */
         Remedy: components["schemas"]["Change"] & {
             /**
@@ -1672,23 +1666,6 @@ export interface components {
              * @description A plan, by its number.
              */
             plan: number;
-        };
-        /** @description A registered region, in the response to `GET /v2/systemsharedmemory/status`. */
-        SystemSharedMemory: {
-            /**
-             * Format: int64
-             * @description The number of bytes of the region.
-             */
-            byte_size: number;
-            /** @description The name of the POSIX shared memory object. */
-            key: string;
-            /** @description The region's name. */
-            name: string;
-            /**
-             * Format: int64
-             * @description The first byte of the region in the object.
-             */
-            offset: number;
         };
         /** @description An input or output in [`ModelConfig`]. */
         TensorConfig: {
