@@ -244,6 +244,7 @@ impl SimulateArgs {
             replanning,
             trace: self.trace.is_some().then_some(&mut trace),
             timeline: self.timeline.is_some().then_some(&mut timeline),
+            stop: None,
         };
         let report = simulate_with(scenario, plan, replicas, seed, options, &mut progress);
         bar.finish_and_clear();
