@@ -4,6 +4,7 @@
 //! [`page::Page`] with tables, figures and the agreement with the thesis. Run by `cargo xtask experiments`.
 #![expect(clippy::print_stdout, reason = "a command for people at a terminal")]
 
+mod cell_limit;
 mod check;
 mod experiment;
 mod experiments;

@@ -1,12 +1,11 @@
 //! A cache of the policies' plans.
 
-use std::{
-    sync::{Mutex, PoisonError},
-    time::Instant,
-};
+use std::sync::{Mutex, PoisonError};
 
 use packhorse_cluster::{Plan, Problem};
-use packhorse_placement::{Budget, PlanningOptions, policy};
+use packhorse_placement::{Budget, PlaceError, PlanningOptions, policy};
+
+use crate::cell_limit::CellLimit;
 
 /// The plans that policies have made, so that experiments with the same settings plan once.
 #[derive(Default)]
@@ -16,45 +15,52 @@ struct CachedPlan {
     policy: &'static str,
     problem: Problem,
     options: PlanningOptions,
-    plan: Plan,
-    solve_ms: f64,
+    /// The plan and the time of planning in milliseconds; `None` if it took too long.
+    planned: Option<(Plan, f64)>,
 }
 
 impl PlanCache {
-    /// Returns a policy's plan and the time of planning in milliseconds.
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "the time of planning is part of the result"
-    )]
+    /// Returns a policy's plan and the time of planning in milliseconds; `None` if it takes longer than the limit, or did so before.
     pub(crate) fn plan(
         &self,
         name: &'static str,
         problem: Problem,
         options: PlanningOptions,
-    ) -> anyhow::Result<(Plan, f64)> {
+        limit: CellLimit,
+    ) -> anyhow::Result<Option<(Plan, f64)>> {
         let cached = || {
             let plans = self.0.lock().unwrap_or_else(PoisonError::into_inner);
             let same = |cached: &&CachedPlan| {
                 cached.policy == name && cached.problem == problem && cached.options == options
             };
-            let cached = plans.iter().find(same)?;
-            Some((cached.plan.clone(), cached.solve_ms))
+            plans.iter().find(same).map(|cached| cached.planned.clone())
         };
         if let Some(cached) = cached() {
             return Ok(cached);
         }
-        let start = Instant::now();
-        let plan = policy(name)?.place_with(&problem, &options, &mut Budget::unlimited())?;
-        let solve_ms = start.elapsed().as_secs_f64() * 1e3;
+        let running = limit.start();
+        let stop = || running.is_over();
+        let mut budget = match limit.duration() {
+            Some(duration) => Budget::new(u64::MAX, &stop).with_time_limit(duration),
+            None => Budget::unlimited(),
+        };
+        let plan = policy(name)?.place_with(&problem, &options, &mut budget);
+        let solve_ms = running.elapsed().as_secs_f64() * 1e3;
+        let planned = match plan {
+            // A plan that the limit has cut short would depend on the speed of the machine.
+            _ if running.is_over() => None,
+            Ok(plan) => Some((plan, solve_ms)),
+            Err(PlaceError::Stopped) => None,
+            Err(e) => return Err(e.into()),
+        };
         let entry = CachedPlan {
             policy: name,
             problem,
             options,
-            plan: plan.clone(),
-            solve_ms,
+            planned: planned.clone(),
         };
         let mut plans = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         plans.push(entry);
-        Ok((plan, solve_ms))
+        Ok(planned)
     }
 }

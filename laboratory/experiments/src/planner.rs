@@ -10,12 +10,12 @@ use packhorse_placement::{
     Budget, IgniterCoefficients, POLICIES, PlanningOptions, estimate, neighbours, policy,
 };
 use packhorse_simulator::{
-    DispatchOptions, PlanReport, Replanning, ReplicaReport, Report, Scenario, polish, simulate,
-    simulate_replanning,
+    DispatchOptions, PlanReport, Replanning, ReplicaReport, Report, RunOptions, Scenario,
+    SimulateError, polish, simulate, simulate_replanning, simulate_with,
 };
 use serde::Deserialize;
 
-use crate::{plan_cache::PlanCache, setting::root};
+use crate::{cell_limit::CellLimit, plan_cache::PlanCache, setting::root};
 
 /// The policies whose plan depends on the calibration and the discipline. All others plan once per setting.
 const DEPEND_ON_CONDITIONS: [&str; 1] = ["goodput"];
@@ -212,12 +212,27 @@ impl Planner {
         discipline: Discipline,
         cache: &PlanCache,
     ) -> anyhow::Result<Planned> {
+        let planned = self.plan_within(scenario, discipline, cache, CellLimit::NONE)?;
+        planned.context("a plan takes no longer than no limit")
+    }
+
+    /// Returns the plan for a scenario; `None` if it takes too long.
+    pub(crate) fn plan_within(
+        &self,
+        scenario: &Scenario,
+        discipline: Discipline,
+        cache: &PlanCache,
+        limit: CellLimit,
+    ) -> anyhow::Result<Option<Planned>> {
         let (mut replicas, mut report) = match self.source {
             PlanSource::Policy(name) => {
                 let options = self.options(scenario)?;
                 let mut problem = scenario.problem.clone();
                 problem.discipline = discipline;
-                let (mut plan, solve_ms) = cache.plan(name, problem.clone(), options)?;
+                let planned = cache.plan(name, problem.clone(), options, limit)?;
+                let Some((mut plan, solve_ms)) = planned else {
+                    return Ok(None);
+                };
                 if let Some(count) = self.polish {
                     let mut neighbours = |replicas: &[PlannedReplica]| {
                         neighbours(&problem, replicas, self.objective, count)
@@ -256,7 +271,34 @@ impl Planner {
             }
             report = PlanReport::from_replicas(scenario, &replicas);
         }
-        Ok(Planned { replicas, report })
+        Ok(Some(Planned { replicas, report }))
+    }
+
+    /// Simulates a plan of this planner with one seed, without new plans during the run; `None` if it takes too long.
+    pub(crate) fn run_within(
+        &self,
+        scenario: &Scenario,
+        planned: &Planned,
+        dispatch: DispatchOptions,
+        seed: u64,
+        limit: CellLimit,
+    ) -> anyhow::Result<Option<Report>> {
+        if limit.duration().is_none() {
+            return self.run(scenario, planned, dispatch, seed).map(Some);
+        }
+        let running = limit.start();
+        let stop = || running.is_over();
+        let options = RunOptions {
+            dispatch,
+            stop: Some(&stop),
+            ..RunOptions::default()
+        };
+        let (plan, replicas) = (planned.report.clone(), &planned.replicas);
+        match simulate_with(scenario, plan, replicas, seed, options, &mut |_| {}) {
+            Ok(report) => Ok(Some(report)),
+            Err(SimulateError::Stopped) => Ok(None),
+            Err(e) => Err(e.into()),
+        }
     }
 
     /// Simulates a plan of this planner with one seed.

@@ -11,6 +11,7 @@ use packhorse_simulator::{
 use rayon::prelude::*;
 
 use crate::{
+    cell_limit::CellLimit,
     plan_cache::PlanCache,
     planner::{Planned, Planner},
     setting::{Calibration, Setting},
@@ -55,6 +56,11 @@ impl Runner {
         }
     }
 
+    /// Returns true if there is one seed, and one calibration.
+    pub(crate) fn is_quick(&self) -> bool {
+        self.seeds.len() == 1
+    }
+
     /// Simulates every planner in every setting, with every discipline, calibration and seed.
     pub(crate) fn sweep(
         &self,
@@ -89,6 +95,18 @@ impl Runner {
         planners: &[Planner],
         lists: &[Vec<DispatchOptions>],
     ) -> anyhow::Result<Vec<Sweep>> {
+        self.sweeps_within(calibrations, settings, planners, lists, CellLimit::NONE)
+    }
+
+    /// Simulates as [`Self::sweeps_in`] does, and gives up the trials whose planning, or one of whose runs, takes longer than the limit.
+    pub(crate) fn sweeps_within(
+        &self,
+        calibrations: &[Calibration],
+        settings: &[Setting],
+        planners: &[Planner],
+        lists: &[Vec<DispatchOptions>],
+        limit: CellLimit,
+    ) -> anyhow::Result<Vec<Sweep>> {
         let mut scenarios = BTreeMap::new();
         for (i, setting) in settings.iter().enumerate() {
             for &calibration in calibrations {
@@ -120,11 +138,17 @@ impl Runner {
                 }));
             }
         }
-        let plans = self.plans(planners, &scenarios, &keys)?;
+        let plans = self.plans(planners, &scenarios, &keys, limit)?;
         let tried = lists.iter().map(|dispatches| {
             let mut sweep = Sweep::new(settings, planners, calibrations, &self.seeds);
             sweep.not_run.clone_from(&not_run);
-            sweep.trials = self.trials(planners, &scenarios, &plans, &keys, dispatches)?;
+            let trials = self.trials(planners, &scenarios, &plans, &keys, dispatches, limit)?;
+            for (key, trial) in trials {
+                match trial {
+                    Ok(trial) => _ = sweep.trials.insert(key, trial),
+                    Err(reason) => _ = sweep.given_up.insert(key, reason),
+                }
+            }
             sweep.scenarios.clone_from(&scenarios);
             Ok(sweep)
         });
@@ -135,10 +159,11 @@ impl Runner {
         &self,
         planners: &[Planner],
         scenarios: &BTreeMap<(usize, Calibration), Scenario>,
-        plans: &BTreeMap<TrialKey, Planned>,
+        plans: &BTreeMap<TrialKey, Option<Planned>>,
         keys: &[TrialKey],
         dispatches: &[DispatchOptions],
-    ) -> anyhow::Result<BTreeMap<TrialKey, Trial>> {
+        limit: CellLimit,
+    ) -> anyhow::Result<BTreeMap<TrialKey, Result<Trial, &'static str>>> {
         let wanted = keys.iter().filter_map(|&key| {
             let mut dispatches = dispatches.iter();
             Some((
@@ -151,11 +176,12 @@ impl Runner {
         let tried = wanted.into_par_iter().map(|(key, dispatch)| {
             let scenario = &scenarios[&(key.setting, key.calibration)];
             let planner = &planners[key.planner];
-            let plan = &plans[&self.plan_key(planner, key)];
-            Ok((
-                key,
-                self.run_trial(scenario, planner, plan, dispatch, &bar)?,
-            ))
+            let Some(plan) = &plans[&self.plan_key(planner, key)] else {
+                bar.inc(self.seeds.len() as u64);
+                return Ok((key, Err("planning")));
+            };
+            let trial = self.run_trial(scenario, planner, plan, (dispatch, limit), &bar)?;
+            Ok((key, trial.ok_or("simulating")))
         });
         let trials = tried.collect::<anyhow::Result<_>>();
         bar.finish_and_clear();
@@ -179,7 +205,8 @@ impl Runner {
         planners: &[Planner],
         scenarios: &BTreeMap<(usize, Calibration), Scenario>,
         keys: &[TrialKey],
-    ) -> anyhow::Result<BTreeMap<TrialKey, Planned>> {
+        limit: CellLimit,
+    ) -> anyhow::Result<BTreeMap<TrialKey, Option<Planned>>> {
         let mut wanted: Vec<TrialKey> = keys
             .iter()
             .map(|&key| self.plan_key(&planners[key.planner], key))
@@ -190,7 +217,7 @@ impl Runner {
         let plans = wanted.into_par_iter().map(|key| {
             let scenario = &scenarios[&(key.setting, key.calibration)];
             let planner = &planners[key.planner];
-            let plan = planner.plan(scenario, key.discipline, &self.plans);
+            let plan = planner.plan_within(scenario, key.discipline, &self.plans, limit);
             bar.inc(1);
             let context = || format!("{} in {}", planner.label, scenario.name);
             Ok((key, plan.with_context(context)?))
@@ -205,12 +232,15 @@ impl Runner {
         scenario: &Scenario,
         planner: &Planner,
         plan: &Planned,
-        dispatch: DispatchOptions,
+        (dispatch, limit): (DispatchOptions, CellLimit),
         bar: &ProgressBar,
-    ) -> anyhow::Result<Trial> {
+    ) -> anyhow::Result<Option<Trial>> {
         let mut reports: Vec<Report> = Vec::new();
         for &seed in &self.seeds {
-            let mut report = planner.run(scenario, plan, dispatch, seed)?;
+            let report = planner.run_within(scenario, plan, dispatch, seed, limit)?;
+            let Some(mut report) = report else {
+                return Ok(None);
+            };
             if !reports.is_empty() {
                 // Figures show the curves of the first seed only; those of all seeds would need too much memory.
                 for model in &mut report.models {
@@ -220,10 +250,10 @@ impl Runner {
             reports.push(report);
             bar.inc(1);
         }
-        Ok(Trial {
+        Ok(Some(Trial {
             plan: plan.report.clone(),
             reports,
-        })
+        }))
     }
 }
 

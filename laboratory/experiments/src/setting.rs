@@ -65,6 +65,8 @@ pub(crate) struct Setting {
     vision_scale: f64,
     /// The changed values of the scenario's `[simulation]`.
     simulation: Vec<(&'static str, toml::Value)>,
+    /// The number of devices of the first group; `None` for the file's.
+    devices: Option<u32>,
 }
 
 impl Setting {
@@ -84,6 +86,7 @@ impl Setting {
             file,
             vision_scale: VISION_SCALE,
             simulation: Vec::new(),
+            devices: None,
         }
     }
 
@@ -129,6 +132,21 @@ impl Setting {
         self
     }
 
+    /// Changes the number of devices of the scenario's first group.
+    pub(crate) fn with_devices(self, devices: u32) -> Self {
+        Self {
+            devices: Some(devices),
+            ..self
+        }
+    }
+
+    pub(crate) fn labelled(self, label: impl Into<String>) -> Self {
+        Self {
+            label: label.into(),
+            ..self
+        }
+    }
+
     /// Reads the scenario and applies the changes and the calibration.
     pub(crate) fn scenario(&self, calibration: Calibration) -> anyhow::Result<Scenario> {
         let path = || self.file.display().to_string();
@@ -139,6 +157,12 @@ impl Setting {
         }
         for (key, value) in &self.simulation {
             set_simulation(&mut table, key, value.clone());
+        }
+        if let Some(devices) = self.devices {
+            let groups = table.get_mut("devices").and_then(toml::Value::as_array_mut);
+            let first = groups.and_then(|groups| groups.first_mut()?.as_table_mut());
+            let first = first.with_context(|| format!("{}: expected devices", path()))?;
+            first.insert("count".to_owned(), i64::from(devices).into());
         }
         let folder = self.file.parent().unwrap_or(Path::new(""));
         let mut load =

@@ -105,6 +105,8 @@ pub(crate) struct Sweep {
     pub(crate) trials: BTreeMap<TrialKey, Trial>,
     /// The planners that were not run, with the reasons.
     pub(crate) not_run: Vec<(String, String)>,
+    /// The trials that were given up, because planning or a run took too long, with which of the two.
+    pub(crate) given_up: BTreeMap<TrialKey, &'static str>,
 }
 
 impl Sweep {
@@ -125,6 +127,7 @@ impl Sweep {
             scenarios: BTreeMap::new(),
             trials: BTreeMap::new(),
             not_run: Vec::new(),
+            given_up: BTreeMap::new(),
         }
     }
 

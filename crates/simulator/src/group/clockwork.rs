@@ -22,7 +22,7 @@
 
 use std::{
     cmp::Reverse,
-    collections::{BTreeMap, BTreeSet, BinaryHeap},
+    collections::{BTreeMap, BTreeSet},
     time::Duration,
 };
 
@@ -30,10 +30,12 @@ use packhorse_cluster::{PlannedReplica, Time};
 
 use super::{
     BatchOrder, ComputedBatch, GroupAction, GroupRequest, GroupServer,
+    clockwork_device::{ClockworkDevice, Weights},
     deadline_queue::{Candidate, DeadlineQueue},
     demand::{Demand, unserved},
     device_clock::{DeviceClock, HeldBatch},
     estimates::Estimates,
+    expirations::Expirations,
 };
 use crate::Scenario;
 
@@ -67,42 +69,24 @@ pub(super) struct Clockwork {
     devices: Vec<ClockworkDevice>,
     /// The memory of each model's weights on each device, in bytes; `None` where it cannot run.
     weights: Vec<Vec<Option<u64>>>,
+    /// The first device of each kind that can run a model.
+    kinds_of: Vec<Vec<usize>>,
     /// The times at which the first request of a model may have become hopeless.
-    expirations: BinaryHeap<Reverse<(Time, usize)>>,
+    expirations: Expirations,
     dropped: Vec<GroupRequest>,
     next_batch: u64,
     /// The time of the next look at the demand.
     next_demand: Time,
     /// True while demand is unserved.
     loads_wanted: bool,
-    /// The end of the work of the first device that has more than is scheduled ahead, while requests wait.
-    next_look: Option<Time>,
-}
-
-#[derive(Debug)]
-struct ClockworkDevice {
-    clock: DeviceClock,
-    /// The models whose weights are there or on their way.
-    weights: BTreeMap<usize, Weights>,
-    /// The memory without weights, in bytes.
-    free_bytes: u64,
-    /// The bytes per second from the host.
-    host_link: f64,
-    /// The time at which the link to the host should be done.
-    link_free: Time,
-    loads: usize,
-}
-
-/// The weights of a model on a device.
-#[derive(Clone, Copy, Debug)]
-struct Weights {
-    bytes: u64,
-    /// False while they are on their way.
-    loaded: bool,
-    /// The time of the last batch, or of the load.
-    used: Time,
-    /// The batches that the device holds.
-    batches: u32,
+    /// The times at which to look at devices again.
+    looks: BTreeSet<(Time, usize)>,
+    /// The models with requests that have come since the last decision.
+    arrived: BTreeSet<usize>,
+    /// The devices that could begin a batch, where there was none that is in time.
+    open: BTreeSet<usize>,
+    /// The devices that have the weights of each model, or will have them.
+    holders: Vec<BTreeSet<usize>>,
 }
 
 /// A strategy that a device can carry out in time.
@@ -130,20 +114,32 @@ impl Clockwork {
             host_link: scenario.host_link(number),
             link_free: Time::ZERO,
             loads: 0,
+            look: None,
+        });
+        let weights: Vec<Vec<Option<u64>>> = weights.collect();
+        let estimates = Estimates::new(scenario, None);
+        let kinds_of = weights.iter().map(|weights| {
+            let able = weights.iter().enumerate();
+            let able = able.filter(|(_, weights)| weights.is_some());
+            estimates.first_of_each_kind(able.map(|(device, _)| device))
         });
         let mut clockwork = Self {
-            estimates: Estimates::new(scenario, None),
+            kinds_of: kinds_of.collect(),
+            estimates,
             slos: problem.models.iter().map(|model| model.slo).collect(),
             queues: vec![DeadlineQueue::default(); models],
             waiting: BTreeSet::new(),
             devices: devices.collect(),
-            weights: weights.collect(),
-            expirations: BinaryHeap::new(),
+            weights,
+            expirations: Expirations::new(models),
             dropped: Vec::new(),
             next_batch: 0,
             next_demand: Time::ZERO,
             loads_wanted: false,
-            next_look: None,
+            looks: BTreeSet::new(),
+            arrived: BTreeSet::new(),
+            open: (0..problem.devices.len()).collect(),
+            holders: vec![BTreeSet::new(); models],
         };
         for replica in plan {
             clockwork.place(replica.model.0, replica.device.0);
@@ -152,11 +148,11 @@ impl Clockwork {
     }
 
     /// Puts the weights of a model on a device at the start, if they fit.
-    fn place(&mut self, model: usize, device: usize) {
-        let Some(bytes) = self.weights[model][device] else {
+    fn place(&mut self, model: usize, number: usize) {
+        let Some(bytes) = self.weights[model][number] else {
             return;
         };
-        let device = &mut self.devices[device];
+        let device = &mut self.devices[number];
         if bytes > device.free_bytes || device.weights.contains_key(&model) {
             return;
         }
@@ -168,14 +164,11 @@ impl Clockwork {
             batches: 0,
         };
         device.weights.insert(model, placed);
+        self.holders[model].insert(number);
     }
 
-    /// Returns the least time from sending a request until its answer is with the client, on a device with the weights.
     fn least_time(&self, model: usize) -> Option<Duration> {
-        let able = self.weights[model].iter().enumerate();
-        let able = able.filter(|(_, weights)| weights.is_some());
-        able.map(|(device, _)| self.estimates.alone(model, device))
-            .min()
+        self.estimates.least(model, &self.kinds_of[model])
     }
 
     fn enqueue(&mut self, now: Time, request: GroupRequest) {
@@ -186,19 +179,22 @@ impl Clockwork {
         };
         self.queues[model].insert(request);
         self.waiting.insert(model);
-        let latest = request.deadline.saturating_since(Time::ZERO + least);
-        let hopeless = Time::ZERO + latest + Duration::from_nanos(1);
-        self.expirations.push(Reverse((hopeless.max(now), model)));
+        self.arrived.insert(model);
+        self.expirations.add(now, model, request.deadline, least);
     }
 
     /// Drops the requests that not even an idle device with the weights answers in time.
     fn expire(&mut self, now: Time) {
-        while let Some(&Reverse((at, model))) = self.expirations.peek()
-            && at <= now
-        {
-            self.expirations.pop();
-            if let Some(least) = self.least_time(model) {
-                self.drop_due_before(model, now + least);
+        while let Some(model) = self.expirations.pop(now) {
+            let Some(least) = self.least_time(model) else {
+                continue;
+            };
+            self.drop_due_before(model, now + least);
+            if let Some(due) = self.queues[model].first_due()
+                && self.expirations.has_none(model)
+            {
+                self.expirations.add(now, model, due, least);
+                self.arrived.insert(model);
             }
         }
     }
@@ -263,18 +259,49 @@ impl Clockwork {
         }
     }
 
-    /// Gives devices batches up to [`SCHEDULE_AHEAD`] ahead.
+    fn look_at(&mut self, device: usize, at: Option<Time>) {
+        let look = &mut self.devices[device].look;
+        if let Some(before) = look.take() {
+            self.looks.remove(&(before, device));
+        }
+        *look = at;
+        self.looks.extend(at.map(|at| (at, device)));
+    }
+
+    /// Gives batches to the devices whose state has changed, and to those that can begin one of a model with new requests.
     fn schedule(&mut self, now: Time, actions: &mut Vec<GroupAction>) {
-        for device in 0..self.devices.len() {
-            if self.waiting.is_empty() {
+        while let Some(&(at, device)) = self.looks.first()
+            && at <= now
+        {
+            self.fill(now, device, actions);
+        }
+        for model in std::mem::take(&mut self.arrived) {
+            let open = self.open.intersection(&self.holders[model]).copied();
+            let open: Vec<usize> = open.take(self.queues[model].len()).collect();
+            for device in open {
+                self.fill(now, device, actions);
+            }
+        }
+    }
+
+    /// Gives a device batches up to [`SCHEDULE_AHEAD`] ahead.
+    fn fill(&mut self, now: Time, device: usize, actions: &mut Vec<GroupAction>) {
+        self.look_at(device, None);
+        loop {
+            let free = self.devices[device].clock.free_at(now);
+            if free >= now + SCHEDULE_AHEAD {
+                self.open.remove(&device);
+                // A nanosecond after the work ends within the time ahead.
+                let ahead = SCHEDULE_AHEAD.saturating_sub(Duration::from_nanos(1));
+                let look = Time::ZERO + free.saturating_since(Time::ZERO + ahead);
+                self.look_at(device, Some(look));
                 return;
             }
-            while self.devices[device].clock.free_at(now) < now + SCHEDULE_AHEAD {
-                let Some(strategy) = self.choose(now, device) else {
-                    break;
-                };
-                self.send(now, device, strategy, actions);
-            }
+            let Some(strategy) = self.choose(now, device) else {
+                self.open.insert(device);
+                return;
+            };
+            self.send(now, device, strategy, actions);
         }
     }
 
@@ -339,20 +366,17 @@ impl Clockwork {
     /// Returns the demand of the waiting requests.
     fn demands(&self) -> Vec<Demand> {
         let demand = |&model: &usize| {
-            let able = self.weights[model].iter().position(Option::is_some);
-            let device = able.expect("waiting requests have a device");
+            let device = self.kinds_of[model][0];
             let sizes = BATCH_SIZES.into_iter();
             let rows = sizes.take_while(|&rows| self.allows(model, device, rows));
             let rows = rows.last().unwrap_or(1);
             let compute = self.estimates.compute(model, device, rows).as_secs_f64();
-            let holders = self.devices.iter().enumerate();
-            let holders = holders.filter(|(_, device)| device.weights.contains_key(&model));
             Demand {
                 model,
                 devices: self.queues[model].len() as f64 * compute
                     / f64::from(rows)
                     / self.slos[model].as_secs_f64(),
-                holders: holders.map(|(device, _)| device).collect(),
+                holders: self.holders[model].iter().copied().collect(),
             }
         };
         self.waiting.iter().map(demand).collect()
@@ -385,6 +409,7 @@ impl Clockwork {
         let on = &mut self.devices[device];
         for old in evicted {
             let removed = on.weights.remove(&old);
+            self.holders[old].remove(&device);
             on.free_bytes += removed.map_or(0, |removed| removed.bytes);
             actions.push(GroupAction::Unload { device, model: old });
         }
@@ -398,6 +423,7 @@ impl Clockwork {
             batches: 0,
         };
         on.weights.insert(model, coming);
+        self.holders[model].insert(device);
         actions.push(GroupAction::Load { device, model });
         true
     }
@@ -415,37 +441,12 @@ impl Clockwork {
     }
 }
 
-impl ClockworkDevice {
-    /// Returns the models whose weights make room for some bytes, those first that were not used for the longest time; `None` if there
-    /// is not so much. Weights that are on their way, or of a batch that the device holds, stay.
-    fn room_for(&self, bytes: u64) -> Option<Vec<usize>> {
-        let mut free = self.free_bytes;
-        let idle = self.weights.iter();
-        let idle = idle.filter(|(_, weights)| weights.loaded && weights.batches == 0);
-        let mut idle: Vec<(Time, usize, u64)> = idle
-            .map(|(model, weights)| (weights.used, *model, weights.bytes))
-            .collect();
-        if free < bytes {
-            idle.sort_unstable();
-        }
-        let mut evicted = Vec::new();
-        for (_, model, freed) in idle {
-            if free >= bytes {
-                break;
-            }
-            free += freed;
-            evicted.push(model);
-        }
-        (free >= bytes).then_some(evicted)
-    }
-}
-
 impl GroupServer for Clockwork {
     fn request_arrived(&mut self, now: Time, request: GroupRequest) {
         self.enqueue(now, request);
     }
 
-    fn batch_computed(&mut self, _: Time, batch: ComputedBatch) {
+    fn batch_computed(&mut self, now: Time, batch: ComputedBatch) {
         let ComputedBatch {
             device,
             model,
@@ -455,12 +456,14 @@ impl GroupServer for Clockwork {
         } = batch;
         self.estimates.observe(model, device, rows, compute);
         self.remove(device, batch.batch, batch.at);
+        self.look_at(device, Some(now));
     }
 
     fn batch_rejected(&mut self, now: Time, device: usize, batch: u64) {
         for request in self.remove(device, batch, now) {
             self.enqueue(now, request);
         }
+        self.look_at(device, Some(now));
     }
 
     fn model_loaded(&mut self, now: Time, device: usize, model: usize) {
@@ -470,6 +473,7 @@ impl GroupServer for Clockwork {
             (weights.loaded, weights.used) = (true, now);
         }
         self.next_demand = now;
+        self.look_at(device, Some(now));
     }
 
     fn decide(&mut self, now: Time, actions: &mut Vec<GroupAction>) {
@@ -477,18 +481,11 @@ impl GroupServer for Clockwork {
         self.schedule(now, actions);
         self.load(now, actions);
         actions.extend(self.dropped.drain(..).map(GroupAction::Drop));
-        let ends = self.devices.iter().map(|device| device.clock.free_at(now));
-        let later = ends.filter(|end| *end >= now + SCHEDULE_AHEAD);
-        self.next_look = later.min().filter(|_| !self.waiting.is_empty());
     }
 
     fn wake(&self) -> Option<Time> {
-        // A nanosecond later its work ends within the time ahead.
-        let look = self.next_look.map(|end| {
-            let ahead = SCHEDULE_AHEAD.saturating_sub(Duration::from_nanos(1));
-            Time::ZERO + end.saturating_since(Time::ZERO + ahead)
-        });
-        let expiration = self.expirations.peek().map(|Reverse(first)| first.0);
+        let look = self.looks.first().map(|look| look.0);
+        let expiration = self.expirations.next();
         let demand = Some(self.next_demand).filter(|_| self.loads_wanted);
         look.into_iter().chain(expiration).chain(demand).min()
     }

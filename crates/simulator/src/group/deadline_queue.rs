@@ -6,9 +6,6 @@ use packhorse_cluster::Time;
 
 use super::GroupRequest;
 
-/// The most requests at the front of a queue of which each may be the first one of a candidate batch. Bounds a decision.
-const FIRST_REQUESTS: usize = 64;
-
 /// The waiting requests of one model, by deadline.
 #[derive(Clone, Debug, Default)]
 pub(super) struct DeadlineQueue(VecDeque<GroupRequest>);
@@ -30,6 +27,11 @@ impl DeadlineQueue {
 
     pub(super) fn len(&self) -> usize {
         self.0.len()
+    }
+
+    /// Returns the first deadline.
+    pub(super) fn first_due(&self) -> Option<Time> {
+        self.0.front().map(|request| request.deadline)
     }
 
     /// Returns the last deadline.
@@ -59,24 +61,16 @@ impl DeadlineQueue {
     /// Returns the largest batch of consecutive requests, of at most `limit` rows, that is done at the earliest deadline among them; of equal ones the first.
     /// `finish` returns the time at which a batch of a number of rows is done.
     pub(super) fn largest(&self, limit: u32, finish: impl Fn(u32) -> Time) -> Option<Candidate> {
-        let (mut best, mut rows): (Option<Candidate>, u32) = (None, 0);
-        for (first, request) in self.0.iter().enumerate().take(FIRST_REQUESTS) {
-            let left = u32::try_from(self.0.len() - first).unwrap_or(u32::MAX);
-            let most = left.min(limit);
-            // Later requests have later deadlines, so that no fewer rows are in time.
-            while rows < most && finish(rows + 1) <= request.deadline {
-                rows += 1;
-            }
-            let possible = rows.min(most);
-            if possible > best.map_or(0, |best| best.rows) {
-                best = Some(Candidate {
-                    first,
-                    rows: possible,
-                    due: request.deadline,
-                });
-            }
-            if best.is_some_and(|best| best.rows >= most) {
-                break;
+        let in_time = |rows| self.first_in_time(rows, finish(rows));
+        // If a number of rows is in time from some request on, fewer are, too.
+        let waiting = u32::try_from(self.0.len()).unwrap_or(u32::MAX);
+        let (mut best, mut too_many) = (None, limit.min(waiting) + 1);
+        let mut rows = 0;
+        while rows + 1 < too_many {
+            let middle = rows + (too_many - rows) / 2;
+            match in_time(middle) {
+                Some(candidate) => (best, rows) = (Some(candidate), middle),
+                None => too_many = middle,
             }
         }
         best

@@ -128,6 +128,24 @@ impl Estimates {
         free.max(there) + self.compute(model, device, rows) + self.return_time
     }
 
+    /// Returns the first one of each kind of these devices. Devices of a kind have equal times.
+    pub(super) fn first_of_each_kind(&self, devices: impl Iterator<Item = usize>) -> Vec<usize> {
+        let mut found: Vec<usize> = Vec::new();
+        for device in devices {
+            let kind = |device: usize| self.profiled.kinds[device];
+            if found.iter().all(|&known| kind(known) != kind(device)) {
+                found.push(device);
+            }
+        }
+        found
+    }
+
+    /// Returns the least time from sending a request of a model alone to one of these devices, idle, until its answer is with the client.
+    pub(super) fn least(&self, model: usize, devices: &[usize]) -> Option<Duration> {
+        let alone = devices.iter().map(|device| self.alone(model, *device));
+        alone.min()
+    }
+
     /// Returns the time from sending a request alone to an idle device until its answer is with the client.
     pub(super) fn alone(&self, model: usize, device: usize) -> Duration {
         let least = self.finish(Time::ZERO, Time::ZERO, (model, device), 1);

@@ -20,11 +20,7 @@
 //! - The source of the times is the profile, corrected by the last observations: [`super::estimates`].
 //! - The notes give no numbers for the exit points. Ours are assumed.
 
-use std::{
-    cmp::Reverse,
-    collections::{BTreeSet, BinaryHeap},
-    time::Duration,
-};
+use std::{cmp::Reverse, collections::BTreeSet, time::Duration};
 
 use packhorse_cluster::{PlannedReplica, Time};
 
@@ -33,6 +29,7 @@ use super::{
     deadline_queue::{Candidate, DeadlineQueue},
     device_clock::{DeviceClock, HeldBatch},
     estimates::Estimates,
+    expirations::Expirations,
 };
 use crate::Scenario;
 
@@ -56,10 +53,12 @@ pub(super) struct Flex {
     devices: Vec<FlexDevice>,
     /// The devices of each model, ascending.
     devices_of: Vec<Vec<usize>>,
+    /// The first device of each kind of these.
+    kinds_of: Vec<Vec<usize>>,
     /// The times at which to look at devices again.
     looks: BTreeSet<(Time, usize)>,
     /// The times at which the first request of a model may have become hopeless.
-    expirations: BinaryHeap<Reverse<(Time, usize)>>,
+    expirations: Expirations,
     /// The models with requests that have arrived since the last decision.
     arrived: BTreeSet<usize>,
     /// The requests that cannot be answered in time.
@@ -110,25 +109,26 @@ impl Flex {
         for devices in &mut devices_of {
             devices.sort_unstable();
         }
+        let kinds_of = devices_of.iter();
+        let kinds_of =
+            kinds_of.map(|devices| estimates.first_of_each_kind(devices.iter().copied()));
         Self {
+            kinds_of: kinds_of.collect(),
             queues: vec![DeadlineQueue::default(); models],
             estimates,
             exit_points,
             devices,
             devices_of,
             looks: BTreeSet::new(),
-            expirations: BinaryHeap::new(),
+            expirations: Expirations::new(models),
             arrived: BTreeSet::new(),
             dropped: Vec::new(),
             next_batch: 0,
         }
     }
 
-    /// Returns the least time from sending a request until its answer is with the client.
     fn least_time(&self, model: usize) -> Option<Duration> {
-        let devices = self.devices_of[model].iter();
-        let alone = devices.map(|device| self.estimates.alone(model, *device));
-        alone.min()
+        self.estimates.least(model, &self.kinds_of[model])
     }
 
     fn enqueue(&mut self, now: Time, request: GroupRequest) {
@@ -137,23 +137,24 @@ impl Flex {
             return;
         };
         self.queues[request.model].insert(request);
-        let latest = request.deadline.saturating_since(Time::ZERO + least);
-        let hopeless = Time::ZERO + latest + Duration::from_nanos(1);
         self.expirations
-            .push(Reverse((hopeless.max(now), request.model)));
+            .add(now, request.model, request.deadline, least);
     }
 
     /// Drops the requests that not even an idle device answers in time.
     fn expire(&mut self, now: Time) {
-        while let Some(&Reverse((at, model))) = self.expirations.peek()
-            && at <= now
-        {
-            self.expirations.pop();
+        while let Some(model) = self.expirations.pop(now) {
             let Some(least) = self.least_time(model) else {
                 continue;
             };
             while let Some(request) = self.queues[model].pop_due_before(now + least) {
                 self.dropped.push(request);
+            }
+            if let Some(due) = self.queues[model].first_due()
+                && self.expirations.has_none(model)
+            {
+                self.expirations.add(now, model, due, least);
+                self.arrived.insert(model);
             }
         }
     }
@@ -262,17 +263,21 @@ impl Flex {
     ) {
         let waiting = self.queues[model].len() as f64;
         let small_enough = |rows: usize, other: f64| other >= LAMBDA * rows as f64;
+        let limit = |device: usize| {
+            let models = self.devices[device].models.iter();
+            let of_model = models.filter(|known| known.0 == model);
+            of_model.map(|known| known.1).max().unwrap_or_default()
+        };
         let running = self.devices_of[model].iter().filter_map(|&device| {
             let held = self.devices[device].clock.held();
             let rows = held.front()?.requests.len();
-            (held.len() == 1 && small_enough(rows, waiting)).then_some((rows, device))
+            let most = waiting.min(f64::from(limit(device)));
+            let stops = held.len() == 1 && small_enough(rows, most);
+            stops.then(|| (rows, device, limit(device)))
         });
-        let mut running: Vec<(usize, usize)> = running.collect();
+        let mut running: Vec<(usize, usize, u32)> = running.collect();
         running.sort_unstable();
-        for (rows, device) in running {
-            let limit = self.devices[device].models.iter();
-            let limit = limit.filter(|known| known.0 == model).map(|known| known.1);
-            let limit = limit.max().unwrap_or_default();
+        for (rows, device, limit) in running {
             // It begins at the exit point after it has arrived.
             let wait = exit.interval + exit.cost;
             let free = |rows| now + self.estimates.overhead(model, rows) + wait;
@@ -358,7 +363,7 @@ impl GroupServer for Flex {
 
     fn wake(&self) -> Option<Time> {
         let look = self.looks.first().map(|look| look.0);
-        let expiration = self.expirations.peek().map(|Reverse(first)| first.0);
+        let expiration = self.expirations.next();
         look.into_iter().chain(expiration).min()
     }
 }

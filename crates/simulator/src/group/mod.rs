@@ -6,10 +6,12 @@
 //! simulator, without faults, new plans and compute shares.
 
 mod clockwork;
+mod clockwork_device;
 mod deadline_queue;
 mod demand;
 mod device_clock;
 mod estimates;
+mod expirations;
 mod flex;
 #[cfg(test)]
 mod tests;

@@ -311,4 +311,18 @@ proptest! {
             }
         }
     }
+
+    /// Batches take longer or shorter than by the profile, and answers may be late; nothing is forgotten (the world asserts it).
+    #[test]
+    fn every_request_ends_whatever_batches_take(
+        rate in 5.0..200.0_f64,
+        scale in 0.3..3.0_f64,
+        slo_ms in 110..600_u32,
+        seed in 0..1000_u64,
+    ) {
+        let scenario = scenario(2, rate, slo_ms, &format!("latency_scale = {scale}"));
+        for discipline in Discipline::ALL.into_iter().filter(|name| !name.is_live()) {
+            run(&scenario, &plan(&scenario, &[LONG, SHORT]), discipline, seed);
+        }
+    }
 }

@@ -1,21 +1,26 @@
 //! Every published policy and dispatcher here, in every setting: what does better than `goodput` with `deadline`, and where.
 
-use std::{collections::BTreeMap, fmt::Write as _};
+mod grounds;
+mod results;
 
-use packhorse_cluster::{BatchStep, Discipline, LatencyModel};
+use std::{fmt::Write as _, time::Duration};
+
+use packhorse_cluster::Discipline;
 use packhorse_figures::{Bar, BarChart, BarGroup, Figure, Panel, Series};
 
 use crate::{
+    cell_limit::CellLimit,
     experiment::{Experiment, new_page},
-    fluid_bound::fluid_bound,
     intervals::Interval,
     page::{Claim, Page},
     planner::Planner,
     runner::Runner,
-    setting::{Calibration, Setting},
-    sweep::{Sweep, Trial},
-    thesis::{GOODPUT, gpu_settings, load_settings, vision_settings},
+    setting::Calibration,
+    sweep::Sweep,
+    thesis::GOODPUT,
 };
+use grounds::grounds;
+use results::{Cell, Results};
 
 pub(crate) struct Published;
 
@@ -23,248 +28,10 @@ pub(crate) struct Published;
 const ALLOWED_POINTS: f64 = 0.5;
 /// The difference in points below which two entrants count as equal, whatever their intervals.
 const EQUAL_POINTS: f64 = 0.05;
-/// The counted time of runs with the recorded load, in seconds: it has counts of four minutes.
-const RECORDED_S: f64 = 239.0;
-
-/// A group of settings.
-struct Ground {
-    name: &'static str,
-    settings: Vec<Setting>,
-    /// True if only `deadline` and one world are simulated, because runs are long.
-    is_long: bool,
-}
-
-fn grounds() -> Vec<Ground> {
-    let short = |name, settings| Ground {
-        name,
-        settings,
-        is_long: false,
-    };
-    let bursts = [2.0, 4.0].into_iter().flat_map(|cv: f64| {
-        let arrivals = toml::Table::from_iter([("gamma_cv".to_owned(), cv.into())]);
-        vision_settings(&format!("CV {cv}"), "arrivals", &arrivals.into())
-    });
-    let hidden = [0.3, 0.6].into_iter().flat_map(|value: f64| {
-        vision_settings(
-            &format!("extra slowdown {value}"),
-            "extra_slowdown",
-            &value.into(),
-        )
-    });
-    let counts = "../azure/functions2019-vision.csv";
-    let arrivals = toml::Table::from_iter([("counts".to_owned(), counts.into())]);
-    let recorded = vision_settings("Azure 2019", "arrivals", &arrivals.into()).into_iter();
-    let recorded = recorded.map(|setting| setting.with_simulation("window_s", RECORDED_S));
-    vec![
-        short("6.1", gpu_settings("6.1", 6)),
-        short("6.10", gpu_settings("6.10", 8)),
-        short("6.15", load_settings("6.15")),
-        short("A.2", gpu_settings("A.2", 8)),
-        short("bursts", bursts.collect()),
-        short("hidden interference", hidden.collect()),
-        Ground {
-            name: "Azure 2019",
-            settings: recorded.collect(),
-            is_long: true,
-        },
-    ]
-}
-
-/// Returns the entrants: planners, by the discipline that dispatches their plans.
-fn entrants() -> Vec<(Discipline, Vec<Planner>)> {
-    let policy = Planner::from_policy;
-    let bda = |planner: Planner| planner.with_batch_step(BatchStep::Bda);
-    let variants = [
-        bda(policy("gpulet")),
-        bda(policy("gpulet").with_latency_model(LatencyModel::Inss)),
-        bda(policy("gslice")),
-        policy("herd").greedy(),
-    ];
-    let mut all = Planner::every_policy();
-    all.extend(variants);
-    let deferred = ["nexus", "herd", "gpulet", "wsm-milp", GOODPUT].map(policy);
-    vec![
-        (Discipline::Deadline, all.clone()),
-        (Discipline::FixedWait, all),
-        (Discipline::Symphony, deferred.to_vec()),
-        // Proteus gives a device one model.
-        (Discipline::Accscale, vec![policy("exclusive")]),
-    ]
-}
-
-/// The key of a cell's row: ground, world and setting.
-type SettingKey = (usize, Calibration, usize);
-
-/// An entrant in one setting.
-struct Cell {
-    planner: String,
-    discipline: Discipline,
-    /// The share of the offered requests answered within the SLO, by seed.
-    shares: Vec<f64>,
-    goodput: f64,
-    offered: f64,
-}
-
-impl Cell {
-    fn is_ours(&self) -> bool {
-        (self.planner.as_str(), self.discipline) == (GOODPUT, Discipline::Deadline)
-    }
-
-    /// Returns true if neither the policy nor the plan is ours. Ours with another dispatcher is no published system.
-    fn is_other(&self) -> bool {
-        self.planner != GOODPUT
-    }
-
-    fn name(&self) -> String {
-        format!("{} + {}", self.planner, self.discipline)
-    }
-
-    fn share(&self) -> Interval {
-        Interval::new(&self.shares).scaled(100.0)
-    }
-
-    /// Returns the difference to another entrant in points, seed by seed: equal seeds have equal arrivals.
-    fn points_above(&self, other: &Self) -> Interval {
-        Interval::of_differences(&self.shares, &other.shares).scaled(100.0)
-    }
-}
-
-/// All results.
-#[derive(Default)]
-struct Results {
-    names: Vec<&'static str>,
-    settings: BTreeMap<SettingKey, String>,
-    cells: BTreeMap<SettingKey, Vec<Cell>>,
-    /// The fluid bound, in percent of the offered requests.
-    bounds: BTreeMap<SettingKey, f64>,
-    not_run: BTreeMap<String, String>,
-}
-
-impl Results {
-    fn add(&mut self, ground: usize, discipline: Discipline, sweep: &Sweep) {
-        for (key, trial) in &sweep.trials {
-            let row = (ground, key.calibration, key.setting);
-            let setting = &sweep.settings[key.setting];
-            self.settings.insert(row, setting.name());
-            let scenario = &sweep.scenarios[&(key.setting, key.calibration)];
-            self.bounds
-                .entry(row)
-                .or_insert_with(|| mean_bound(scenario, trial));
-            self.cells.entry(row).or_default().push(Cell {
-                planner: sweep.planners[key.planner].clone(),
-                discipline,
-                shares: trial.shares(),
-                goodput: trial.goodput(),
-                offered: trial.offered(),
-            });
-        }
-        self.not_run.extend(sweep.not_run.iter().cloned());
-    }
-
-    fn ours(&self, row: &SettingKey) -> &Cell {
-        let mut cells = self.cells[row].iter();
-        cells.find(|cell| cell.is_ours()).expect("it is an entrant")
-    }
-
-    fn best_other(&self, row: &SettingKey) -> &Cell {
-        let others = self.cells[row].iter().filter(|cell| cell.is_other());
-        others
-            .max_by(|a, b| a.goodput.total_cmp(&b.goodput))
-            .expect("there are others")
-    }
-
-    /// Returns the rows of a ground in a world.
-    fn rows(&self, ground: usize, world: Calibration) -> impl Iterator<Item = &SettingKey> {
-        let rows = self.cells.keys();
-        rows.filter(move |row| (row.0, row.1) == (ground, world))
-    }
-
-    fn has(&self, ground: usize, world: Calibration) -> bool {
-        self.rows(ground, world).next().is_some()
-    }
-
-    /// Returns the share of an entrant over all settings of a ground, in percent; `None` if it was not run there.
-    fn ground_share(&self, ground: usize, world: Calibration, name: &str) -> Option<f64> {
-        let (mut good, mut offered) = (0.0, 0.0);
-        for row in self.rows(ground, world) {
-            let mut cells = self.cells[row].iter();
-            let cell = cells.find(|cell| cell.name() == name)?;
-            good += cell.goodput;
-            offered += cell.offered;
-        }
-        (offered > 0.0).then_some(100.0 * good / offered)
-    }
-
-    /// Returns the names of all entrants, in the order in which they were run.
-    fn entrants(&self) -> Vec<String> {
-        let mut names: Vec<String> = Vec::new();
-        for cell in self.cells.values().flatten() {
-            if !names.contains(&cell.name()) {
-                names.push(cell.name());
-            }
-        }
-        names
-    }
-
-    fn csv(&self) -> String {
-        let mut writer = csv::Writer::from_writer(Vec::new());
-        let header = [
-            "ground",
-            "world",
-            "setting",
-            "policy",
-            "discipline",
-            "seeds",
-            "offered_rps",
-            "goodput_rps",
-            "share_pct",
-            "share_ci95_pct",
-            "points_below_goodput",
-            "points_ci95",
-            "fluid_bound_pct",
-        ];
-        writer
-            .write_record(header)
-            .expect("writing to memory cannot fail");
-        for (row, cells) in &self.cells {
-            let ours = self.ours(row);
-            let half = |interval: Interval| {
-                interval
-                    .half
-                    .map_or(String::new(), |half| format!("{half:.3}"))
-            };
-            for cell in cells {
-                let (share, below) = (cell.share(), ours.points_above(cell));
-                let record = [
-                    self.names[row.0].to_owned(),
-                    row.1.to_string(),
-                    self.settings[row].clone(),
-                    cell.planner.clone(),
-                    cell.discipline.to_string(),
-                    cell.shares.len().to_string(),
-                    format!("{:.1}", cell.offered),
-                    format!("{:.1}", cell.goodput),
-                    format!("{:.3}", share.mean),
-                    half(share),
-                    format!("{:.3}", below.mean),
-                    half(below),
-                    format!("{:.3}", self.bounds[row]),
-                ];
-                writer
-                    .write_record(record)
-                    .expect("writing to memory cannot fail");
-            }
-        }
-        let bytes = writer.into_inner().expect("writing to memory cannot fail");
-        String::from_utf8(bytes).expect("the fields are UTF-8")
-    }
-}
-
-/// Returns the fluid bound in percent of the offered requests, in the mean over seeds.
-fn mean_bound(scenario: &packhorse_simulator::Scenario, trial: &Trial) -> f64 {
-    let bound = |report| 100.0 * fluid_bound(scenario, report) / report.totals.offered_rps;
-    trial.reports.iter().map(bound).sum::<f64>() / trial.reports.len() as f64
-}
+/// The longest time of planning, and of each run, of a cell.
+const CELL_LIMIT: CellLimit = CellLimit::new(Duration::from_mins(1));
+/// The same in a quick run.
+const QUICK_CELL_LIMIT: CellLimit = CellLimit::new(Duration::from_secs(8));
 
 impl Experiment for Published {
     fn name(&self) -> &'static str {
@@ -277,20 +44,26 @@ impl Experiment for Published {
 
     fn run(&self, runner: &Runner) -> anyhow::Result<(Page, Option<Sweep>)> {
         let mut results = Results::default();
-        for (number, ground) in grounds().into_iter().enumerate() {
+        let quick = runner.is_quick();
+        let limit = if quick { QUICK_CELL_LIMIT } else { CELL_LIMIT };
+        for (number, ground) in grounds(quick).into_iter().enumerate() {
             results.names.push(ground.name);
-            for (discipline, planners) in entrants() {
-                let calibrations = &runner.calibrations[..if ground.is_long {
-                    1
-                } else {
-                    runner.calibrations.len()
-                }];
-                if ground.is_long && discipline != Discipline::Deadline {
-                    continue;
-                }
-                let dispatches = vec![discipline.into()];
-                let sweeps =
-                    runner.sweeps_in(calibrations, &ground.settings, &planners, &[dispatches])?;
+            results.have_target.push(ground.has_target);
+            let worlds = if ground.has_one_world() {
+                1
+            } else {
+                runner.calibrations.len()
+            };
+            let calibrations = &runner.calibrations[..worlds];
+            for (discipline, planners) in ground.entrants() {
+                let lists = [vec![discipline.into()]];
+                let sweeps = runner.sweeps_within(
+                    calibrations,
+                    &ground.settings,
+                    &planners,
+                    &lists,
+                    limit,
+                )?;
                 for sweep in &sweeps {
                     results.add(number, discipline, sweep);
                 }
@@ -303,10 +76,11 @@ impl Experiment for Published {
 fn page(experiment: &dyn Experiment, results: &Results, runner: &Runner) -> Page {
     let mut page = new_page(experiment);
     page.paragraph(&format!(
-        "Does a published scheduler do better than `{GOODPUT}` with `deadline`? Every policy here with `deadline` and with `fixed-wait`; Nexus, Shepherd's groups \
-         (`herd`), GPUlet and the best MILP with Symphony's deferred batches; one model per device with Proteus' batches (`accscale`); and InSS' batch decision (`bda`) \
-         and latency model (`inss`) with GPUlet and GSLICE. Seeds {} to {}; ± is the half of a 95 % confidence interval over seeds (Student's t). Differences are between \
-         runs with the same seed, which have the same arrivals.",
+        "Does a published scheduler do better than `{GOODPUT}` with `deadline`? Every policy here with `deadline` and with `fixed-wait`; the published systems with their own dispatchers: Shepherd (`herd` with \
+         `flex`, which stops batches, and `flex-np`, which does not), Clockwork (`clockwork`, with the replicas of `nexus` at the start), Symphony (`nexus` with `symphony`; also other \
+         policies), Clipper's batch sizes (`gpulet` with `aimd`), Proteus' batches for one model per device (`accscale`); and InSS' batch decision (`bda`) and latency model (`inss`) with GPUlet \
+         and GSLICE. Seeds {} to {}; ± is the half of a 95 % confidence interval over seeds (Student's t). Differences are between runs with the same seed, which have the same \
+         arrivals.",
         runner.seeds.first().copied().unwrap_or_default(),
         runner.seeds.last().copied().unwrap_or_default(),
     ));
@@ -314,6 +88,10 @@ fn page(experiment: &dyn Experiment, results: &Results, runner: &Runner) -> Page
         "A combination of a published policy with `deadline` is not a published system: it has our dispatcher. It is here because a policy that does better with it \
          than ours would be a better policy. The *fluid bound* is the share that no plan and no dispatcher can exceed: requests as a fluid, the cheapest first, on devices \
          without memory limits, queues or batches that wait.",
+    );
+    page.paragraph(
+        "`flex`, `flex-np` and `clockwork` compute one batch at a time on a device, alone, as the papers do, and are not slowed by co-location. *Memory short* has a thousand models whose weights need \
+         eight GPUs ([memory-short.toml](../../scenarios/zoo/memory-short.toml)). There `clockwork` loads weights when they are needed and the others serve the models that fit: it has no target.",
     );
     page.heading("Target");
     page.targets(&targets(results, &runner.calibrations));
@@ -345,9 +123,20 @@ fn page(experiment: &dyn Experiment, results: &Results, runner: &Runner) -> Page
     page.csv(results.csv());
     page.heading("Not here");
     page.paragraph(
-        "Flex (preemption at exit points) and Clockwork need a dispatcher that sees all models of a group of devices; Clipper's AIMD needs one that keeps a batch size per \
-         replica and learns from each answer. InSS' two-layer scheduler needs its trained network, which was not published. Systems that are not in the tables were not run.",
+        "InSS' two-layer scheduler needs its trained network, which was not published. Systems that are not in the tables were not run.",
     );
+    if !results.given_up.is_empty() {
+        let limit = if runner.is_quick() {
+            QUICK_CELL_LIMIT
+        } else {
+            CELL_LIMIT
+        };
+        let limit = limit.duration().unwrap_or_default().as_secs();
+        page.paragraph(&format!(
+            "These were given up, because planning or a run took longer than {limit} s:"
+        ));
+        page.table(&given_up_table(results));
+    }
     for (planner, reason) in &results.not_run {
         page.paragraph(&format!("`{planner}` was not run: {reason}."));
     }
@@ -359,9 +148,12 @@ fn targets(results: &Results, worlds: &[Calibration]) -> Vec<Claim> {
     let mut claims = Vec::new();
     for &world in worlds {
         for (ground, name) in results.names.iter().enumerate() {
-            let rows = results.rows(ground, world).map(|row| {
-                let best = results.best_other(row);
-                (results.ours(row).points_above(best).mean, row, best.name())
+            if !results.have_target[ground] {
+                continue;
+            }
+            let rows = results.rows(ground, world).filter_map(|row| {
+                let (ours, best) = (results.ours(row)?, results.best_other(row)?);
+                Some((ours.points_above(best).mean, row, best.name()))
             });
             let Some((points, row, best)) = rows.min_by(|a, b| a.0.total_cmp(&b.0)) else {
                 continue;
@@ -381,7 +173,9 @@ fn losses(results: &Results) -> String {
     let mut text = "| ground | world | setting | entrant | points above `goodput` + `deadline` |\n|---|---|---|---|---:|\n".to_owned();
     let mut any = false;
     for (row, cells) in &results.cells {
-        let ours = results.ours(row);
+        let Some(ours) = results.ours(row) else {
+            continue;
+        };
         for cell in cells.iter().filter(|cell| cell.is_other()) {
             let points = cell.points_above(ours);
             if points.is_above(0.0) && points.mean > EQUAL_POINTS {
@@ -462,21 +256,48 @@ fn setting_table(results: &Results, ground: usize, world: Calibration) -> String
     let mut text = "| setting | fluid bound | `goodput` + `deadline` | best other | | points above it |\n|---|---:|---:|---|---:|---:|\n".to_owned();
     for row in results.rows(ground, world) {
         let (ours, best) = (results.ours(row), results.best_other(row));
-        let points = ours.points_above(best);
-        let points = match points {
-            _ if points.mean.abs() <= EQUAL_POINTS => format!("{points}"),
-            _ if points.is_above(0.0) => format!("**{points}**"),
-            _ if points.is_below(0.0) => format!("{points} (worse)"),
-            _ => format!("{points} (within the interval)"),
+        let points = match (ours, best) {
+            (Some(ours), Some(best)) => text_of_points(ours.points_above(best)),
+            _ => "–".to_owned(),
+        };
+        let share = |cell: Option<&Cell>| {
+            cell.map_or("not run".to_owned(), |cell| cell.share().to_string())
         };
         writeln!(
             text,
             "| {} | {:.1} | {} | {} | {} | {points} |",
             results.settings[row],
             results.bounds[row],
-            ours.share(),
-            best.name(),
-            best.share(),
+            share(ours),
+            best.map_or("–".to_owned(), Cell::name),
+            share(best),
+        )
+        .expect("writing to a string cannot fail");
+    }
+    text
+}
+
+fn text_of_points(points: Interval) -> String {
+    match points {
+        _ if points.mean.abs() <= EQUAL_POINTS => format!("{points}"),
+        _ if points.is_above(0.0) => format!("**{points}**"),
+        _ if points.is_below(0.0) => format!("{points} (worse)"),
+        _ => format!("{points} (within the interval)"),
+    }
+}
+
+/// Returns the cells that were given up.
+fn given_up_table(results: &Results) -> String {
+    let mut text = "| ground | setting | entrants |\n|---|---|---|\n".to_owned();
+    for (row, cells) in &results.given_up {
+        let cells = cells.iter().map(|(name, step)| format!("{name} ({step})"));
+        let cells: Vec<String> = cells.collect();
+        let (ground, setting) = (results.names[row.0], &results.settings[row]);
+        writeln!(
+            text,
+            "| {ground}, {} | {setting} | {} |",
+            row.1,
+            cells.join(", ")
         )
         .expect("writing to a string cannot fail");
     }
