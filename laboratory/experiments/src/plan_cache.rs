@@ -17,21 +17,26 @@ struct CachedPlan {
     options: PlanningOptions,
     /// The plan and the time of planning in milliseconds; `None` if it took too long.
     planned: Option<(Plan, f64)>,
+    steps: Option<u64>,
 }
 
 impl PlanCache {
-    /// Returns a policy's plan and the time of planning in milliseconds; `None` if it takes longer than the limit, or did so before.
+    /// Returns a policy's plan, found in at most `steps` steps, and the time of planning in milliseconds; `None` if it takes longer than the limit, or
+    /// did so before.
     pub(crate) fn plan(
         &self,
         name: &'static str,
         problem: Problem,
         options: PlanningOptions,
         limit: CellLimit,
+        steps: Option<u64>,
     ) -> anyhow::Result<Option<(Plan, f64)>> {
         let cached = || {
             let plans = self.0.lock().unwrap_or_else(PoisonError::into_inner);
             let same = |cached: &&CachedPlan| {
-                cached.policy == name && cached.problem == problem && cached.options == options
+                (cached.policy, cached.steps) == (name, steps)
+                    && cached.problem == problem
+                    && cached.options == options
             };
             plans.iter().find(same).map(|cached| cached.planned.clone())
         };
@@ -40,9 +45,10 @@ impl PlanCache {
         }
         let running = limit.start();
         let stop = || running.is_over();
+        let budget = Budget::new(steps.unwrap_or(u64::MAX), &stop);
         let mut budget = match limit.duration() {
-            Some(duration) => Budget::new(u64::MAX, &stop).with_time_limit(duration),
-            None => Budget::unlimited(),
+            Some(duration) => budget.with_time_limit(duration),
+            None => budget,
         };
         let plan = policy(name)?.place_with(&problem, &options, &mut budget);
         let solve_ms = running.elapsed().as_secs_f64() * 1e3;
@@ -58,6 +64,7 @@ impl PlanCache {
             problem,
             options,
             planned: planned.clone(),
+            steps,
         };
         let mut plans = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         plans.push(entry);

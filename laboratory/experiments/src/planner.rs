@@ -51,6 +51,8 @@ pub(crate) struct Planner {
     herd_greedy: bool,
     /// The number of changes of a plan that are simulated in each round; `None` for the plan as it is.
     polish: Option<usize>,
+    /// The most steps of the search; `None` for no limit.
+    steps: Option<u64>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -75,6 +77,7 @@ impl Planner {
             latency_model: LatencyModel::default(),
             herd_greedy: false,
             polish: None,
+            steps: None,
         }
     }
 
@@ -138,6 +141,14 @@ impl Planner {
         Self {
             label: format!("{}, greedy", self.label),
             herd_greedy: true,
+            ..self
+        }
+    }
+
+    /// Limits the steps of the search. The label stays.
+    pub(crate) fn within_steps(self, steps: u64) -> Self {
+        Self {
+            steps: Some(steps),
             ..self
         }
     }
@@ -229,7 +240,7 @@ impl Planner {
                 let options = self.options(scenario)?;
                 let mut problem = scenario.problem.clone();
                 problem.discipline = discipline;
-                let planned = cache.plan(name, problem.clone(), options, limit)?;
+                let planned = cache.plan(name, problem.clone(), options, limit, self.steps)?;
                 let Some((mut plan, solve_ms)) = planned else {
                     return Ok(None);
                 };

@@ -172,11 +172,12 @@ impl Runner {
             ))
         });
         let wanted: Vec<(TrialKey, DispatchOptions)> = wanted.collect();
+        let first = first_calibration(scenarios);
         let bar = progress_bar("simulating", wanted.len() * self.seeds.len());
         let tried = wanted.into_par_iter().map(|(key, dispatch)| {
             let scenario = &scenarios[&(key.setting, key.calibration)];
             let planner = &planners[key.planner];
-            let Some(plan) = &plans[&self.plan_key(planner, key)] else {
+            let Some(plan) = &plans[&Self::plan_key(planner, key, first)] else {
                 bar.inc(self.seeds.len() as u64);
                 return Ok((key, Err("planning")));
             };
@@ -188,13 +189,13 @@ impl Runner {
         trials
     }
 
-    /// Returns the key of the trial with the same plan.
-    fn plan_key(&self, planner: &Planner, key: TrialKey) -> TrialKey {
+    /// Returns the key of the trial with the same plan, which is that of the first calibration if the planner knows none.
+    fn plan_key(planner: &Planner, key: TrialKey, first: Calibration) -> TrialKey {
         if planner.depends_on_conditions() {
             return key;
         }
         TrialKey {
-            calibration: self.calibrations[0],
+            calibration: first,
             discipline: Discipline::FixedWait,
             ..key
         }
@@ -207,9 +208,10 @@ impl Runner {
         keys: &[TrialKey],
         limit: CellLimit,
     ) -> anyhow::Result<BTreeMap<TrialKey, Option<Planned>>> {
+        let first = first_calibration(scenarios);
         let mut wanted: Vec<TrialKey> = keys
             .iter()
-            .map(|&key| self.plan_key(&planners[key.planner], key))
+            .map(|&key| Self::plan_key(&planners[key.planner], key, first))
             .collect();
         wanted.sort_unstable();
         wanted.dedup();
@@ -255,6 +257,12 @@ impl Runner {
             reports,
         }))
     }
+}
+
+/// Returns the first calibration of the scenarios, for which the planners that know none plan.
+fn first_calibration(scenarios: &BTreeMap<(usize, Calibration), Scenario>) -> Calibration {
+    let calibrations = scenarios.keys().map(|key| key.1);
+    calibrations.min().unwrap_or(Calibration::Nominal)
 }
 
 fn progress_bar(what: &'static str, length: usize) -> ProgressBar {

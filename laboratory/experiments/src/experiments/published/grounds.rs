@@ -4,18 +4,27 @@ use packhorse_cluster::{BatchStep, Discipline, LatencyModel};
 
 use crate::{
     planner::Planner,
-    setting::{Setting, root},
+    setting::{Calibration, Setting, root},
     thesis::{GOODPUT, gpu_settings, load_settings, vision_settings},
 };
 
 /// The counted time of runs with the recorded load, in seconds: it has counts of four minutes.
 const RECORDED_S: f64 = 239.0;
 
+/// The same in a quick run.
+const QUICK_RECORDED_S: f64 = 119.0;
+
 /// The numbers of GPUs of the setting whose models do not all fit.
 const MEMORY_SHORT_GPUS: [u32; 5] = [2, 4, 6, 8, 10];
 
 /// The numbers of GPUs of that setting in a quick run.
 const QUICK_MEMORY_SHORT_GPUS: [u32; 2] = [2, 6];
+
+/// The most steps of the search of `goodput` there, which would go on for minutes.
+pub(super) const MEMORY_SHORT_STEPS: u64 = 50_000;
+
+/// The same in a quick run.
+pub(super) const QUICK_MEMORY_SHORT_STEPS: u64 = 10_000;
 
 /// The extent of the comparison in a group of settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,7 +33,8 @@ enum Extent {
     Full,
     /// One world, and `fixed-wait` left out, because runs are long.
     LongRuns,
-    /// One world, and the variants of policies left out, because planning is long.
+    /// The nominal world, and the variants of policies left out, because planning is long. The client of the calibrated world, which is slow itself, would keep
+    /// a large rate down.
     LongPlanning,
 }
 
@@ -35,6 +45,8 @@ pub(super) struct Ground {
     /// True if all models fit the devices together, so that the target holds.
     pub(super) has_target: bool,
     extent: Extent,
+    /// The most steps of the search of `goodput`; `None` for no limit.
+    steps: Option<u64>,
 }
 
 impl Ground {
@@ -44,12 +56,17 @@ impl Ground {
             settings,
             has_target: true,
             extent,
+            steps: None,
         }
     }
 
-    /// Returns true if only the first world is simulated.
-    pub(super) fn has_one_world(&self) -> bool {
-        self.extent != Extent::Full
+    /// Returns the worlds that are simulated, out of these.
+    pub(super) fn worlds(&self, worlds: &[Calibration]) -> Vec<Calibration> {
+        match self.extent {
+            Extent::Full => worlds.to_vec(),
+            Extent::LongRuns => worlds[..1].to_vec(),
+            Extent::LongPlanning => vec![Calibration::Nominal],
+        }
     }
 
     /// Returns the entrants: planners, by the discipline that dispatches their plans.
@@ -77,6 +94,11 @@ impl Ground {
                 entrants
             }
             Extent::LongPlanning => {
+                let within_steps = |planner: Planner| match self.steps {
+                    Some(steps) if planner.label == GOODPUT => planner.within_steps(steps),
+                    _ => planner,
+                };
+                let every: Vec<Planner> = every.into_iter().map(within_steps).collect();
                 let mut entrants = vec![
                     (Discipline::Deadline, every.clone()),
                     (Discipline::FixedWait, every),
@@ -128,7 +150,8 @@ pub(super) fn grounds(quick: bool) -> Vec<Ground> {
     let counts = "../azure/functions2019-vision.csv";
     let arrivals = toml::Table::from_iter([("counts".to_owned(), counts.into())]);
     let recorded = vision_settings("Azure 2019", "arrivals", &arrivals.into()).into_iter();
-    let recorded = recorded.map(|setting| setting.with_simulation("window_s", RECORDED_S));
+    let recorded_s = if quick { QUICK_RECORDED_S } else { RECORDED_S };
+    let recorded = recorded.map(|setting| setting.with_simulation("window_s", recorded_s));
     let scenario = |path: &str| Setting::file(root().join("scenarios").join(path));
     let thousand = scenario("scale/thousand.toml").labelled("a thousand GPUs");
     let gpus: &[u32] = if quick {
@@ -151,6 +174,11 @@ pub(super) fn grounds(quick: bool) -> Vec<Ground> {
         Ground::new("a thousand GPUs", vec![thousand], Extent::LongPlanning),
         Ground {
             has_target: false,
+            steps: Some(if quick {
+                QUICK_MEMORY_SHORT_STEPS
+            } else {
+                MEMORY_SHORT_STEPS
+            }),
             ..Ground::new("memory short", memory_short.collect(), Extent::LongPlanning)
         },
     ]

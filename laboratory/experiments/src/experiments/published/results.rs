@@ -112,6 +112,13 @@ impl Results {
         rows.filter(move |row| (row.0, row.1) == (ground, world))
     }
 
+    /// Returns the worlds with results.
+    pub(super) fn worlds(&self) -> Vec<Calibration> {
+        let worlds = Calibration::ALL.into_iter();
+        let has_any = |world: &Calibration| self.cells.keys().any(|row| row.1 == *world);
+        worlds.filter(has_any).collect()
+    }
+
     pub(super) fn has(&self, ground: usize, world: Calibration) -> bool {
         self.rows(ground, world).next().is_some()
     }
