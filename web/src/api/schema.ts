@@ -1,4 +1,4 @@
-// Generated from openapi/gateway.json (sha256 8e8df4b8ab98eb9d3a04820706b88e5957ca4140f03ea31092f17a69c375b9a9) by cargo xtask web.
+// Generated from openapi/gateway.json (sha256 99e68880d1f46dc22a372f6b60c568161ecc8591c08641ca5f1cd060e4a6c5ca) by cargo xtask web.
 
 export type paths = Record<string, never>;
 export type webhooks = Record<string, never>;
@@ -1366,6 +1366,21 @@ export interface components {
          * @enum {string}
          */
         RateMode: "declared" | "measured" | "max" | "min";
+        /** @description The body of `POST /v2/systemsharedmemory/region/{region}/register`. */
+        RegisterSystemSharedMemory: {
+            /**
+             * Format: int64
+             * @description The number of bytes of the region.
+             */
+            byte_size: number;
+            /** @description The name of the POSIX shared memory object, as `shm_open` takes it: `/input`. */
+            key: string;
+            /**
+             * Format: int64
+             * @description The first byte of the region in the object.
+             */
+            offset?: number;
+        };
         /** @description A change that would serve a model. */
         Remedy: components["schemas"]["Change"] & {
             /**
@@ -1666,6 +1681,23 @@ export interface components {
              * @description A plan, by its number.
              */
             plan: number;
+        };
+        /** @description A registered region, in the response to `GET /v2/systemsharedmemory/status`. */
+        SystemSharedMemory: {
+            /**
+             * Format: int64
+             * @description The number of bytes of the region.
+             */
+            byte_size: number;
+            /** @description The name of the POSIX shared memory object. */
+            key: string;
+            /** @description The region's name. */
+            name: string;
+            /**
+             * Format: int64
+             * @description The first byte of the region in the object.
+             */
+            offset: number;
         };
         /** @description An input or output in [`ModelConfig`]. */
         TensorConfig: {
