@@ -2,7 +2,7 @@
 
 use std::{
     collections::BTreeMap,
-    io::{self, BufRead, BufReader, IoSlice, Read, Write},
+    io::{self, BufRead, BufReader, Read},
     net::{Shutdown, TcpStream},
     sync::{
         Arc, Mutex,
@@ -25,12 +25,13 @@ use packhorse_worker_agent::handoff::PipelineSettings;
 use socket2::{SockRef, TcpKeepalive};
 
 use crate::{
+    answer_writer::{Answer, AnswerWriter, BatchPermits, send},
     batch_limit::BatchLimit,
     clock::now,
     executor::{ExecutionError, Executor, OutputTensor, check_batch},
     link_stream::{self, LinkStream},
     pipeline::{BatchReply, Pipeline, ReceivedBatch},
-    semaphore::{Permit, Semaphore},
+    semaphore::Semaphore,
 };
 
 /// The time limit of the handshake.
@@ -113,31 +114,12 @@ impl OpenConnections {
     }
 }
 
-/// A message to the gateway, with the permits of the batch that it answers. They are released when it is sent.
-struct Answer {
-    message: ToGateway,
-    outputs: Vec<OutputTensor>,
-    _permits: Option<BatchPermits>,
-}
-
-/// A batch's permits of its connection and of the worker.
-type BatchPermits = (Permit, Permit);
-
-impl Answer {
-    fn without_batch(message: ToGateway) -> Self {
-        Self {
-            message,
-            outputs: Vec::new(),
-            _permits: None,
-        }
-    }
-}
-
 /// The reply to a batch of a connection.
 struct ConnectionReply {
     batch: BatchHeader,
     batch_limit: Arc<BatchLimit>,
     answers: mpsc::Sender<Answer>,
+    writer: Arc<AnswerWriter>,
     permits: BatchPermits,
     /// True if the connection is broken, so that nothing can be sent any more.
     broken: Arc<AtomicBool>,
@@ -183,12 +165,12 @@ impl ConnectionReply {
     }
 
     fn send(self, message: ToGateway, outputs: Vec<OutputTensor>) {
+        let answer = Answer::of_batch(message, outputs, self.permits);
         // The answering thread outlives all replies. If the connection is broken, it drops the answers.
-        let _ = self.answers.send(Answer {
-            message,
-            outputs,
-            _permits: Some(self.permits),
-        });
+        let _ = match self.writer.try_send(answer) {
+            None => Ok(()),
+            Some(answer) => self.answers.send(answer),
+        };
     }
 }
 
@@ -299,9 +281,10 @@ fn try_serve(stream: &LinkStream, link: &Link) -> Result<(), ConnectionError> {
         return Err(close(ConnectionError::Draining));
     };
     let broken = Arc::new(AtomicBool::new(false));
+    let writer = Arc::new(AnswerWriter::new(stream));
     let outcome = thread::scope(|scope| {
-        scope.spawn(|| send_answers(stream, to_answer, &broken));
-        let outcome = receive_batches(&mut receiver, link, &answers, &broken);
+        scope.spawn(|| writer.send_all(stream, to_answer, &broken));
+        let outcome = receive_batches(&mut receiver, link, &answers, &writer, &broken);
         if matches!(outcome, Err(ConnectionError::Io(_))) {
             broken.store(true, Ordering::Relaxed);
         }
@@ -389,6 +372,7 @@ fn receive_batches(
     receiver: &mut Receiver<'_>,
     link: &Link,
     answers: &mpsc::Sender<Answer>,
+    writer: &Arc<AnswerWriter>,
     broken: &Arc<AtomicBool>,
 ) -> Result<(), ConnectionError> {
     let unanswered = Semaphore::new(BATCHES_PER_CONNECTION);
@@ -401,6 +385,7 @@ fn receive_batches(
             batch: header,
             batch_limit: Arc::clone(&link.batch_limit),
             answers: answers.clone(),
+            writer: Arc::clone(writer),
             permits: (unanswered.acquire(), link.batches.acquire()),
             broken: Arc::clone(broken),
         };
@@ -456,44 +441,6 @@ fn receive_batch(
         received_at,
         reply: Box::new(reply),
     });
-    Ok(())
-}
-
-/// Sends answers until all of their senders are gone.
-fn send_answers(stream: &LinkStream, answers: mpsc::Receiver<Answer>, broken: &AtomicBool) {
-    for answer in answers {
-        if broken.load(Ordering::Relaxed) {
-            continue;
-        }
-        if let Err(error) = send(stream, &answer.message, &answer.outputs) {
-            tracing::warn!(%error, "an answer cannot be sent to the gateway");
-            // The receiving thread notices, and ends.
-            let _ = stream.socket().shutdown(Shutdown::Both);
-            broken.store(true, Ordering::Relaxed);
-        }
-    }
-}
-
-/// Sends a message with header, metadata and tensors, in one vectored write if the socket accepts all of it.
-fn send(mut stream: &LinkStream, message: &ToGateway, outputs: &[OutputTensor]) -> io::Result<()> {
-    let mut head = Vec::new();
-    message.encode(&mut head);
-    let tensors = outputs.iter().map(|output| (*output.bytes).as_ref());
-    let mut slices: Vec<_> = std::iter::once(&head[..])
-        .chain(tensors)
-        .map(IoSlice::new)
-        .collect();
-    let mut rest = &mut slices[..];
-    // Skips empty tensors at the front, with which a write of 0 bytes would look like a closed socket.
-    IoSlice::advance_slices(&mut rest, 0);
-    while !rest.is_empty() {
-        match stream.write_vectored(rest) {
-            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-            Ok(written) => IoSlice::advance_slices(&mut rest, written),
-            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-            Err(e) => return Err(e),
-        }
-    }
     Ok(())
 }
 

@@ -116,6 +116,8 @@ impl Pipeline {
         match state.phase {
             Phase::Open | Phase::Closing => {
                 state.waiting.push_back(batch);
+                // The thread that wakes needs the lock.
+                drop(state);
                 self.changed.notify_all();
             }
             Phase::Hung => {

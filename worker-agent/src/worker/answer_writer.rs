@@ -1,0 +1,301 @@
+//! The writing half of a gateway's connection: a thread that sends answers, and small answers that need not wake it.
+//!
+//! The pipeline must not wait for a gateway that does not read: other gateways have batches in it, too. Therefore answers are sent by a
+//! thread of their connection. An answer of a few hundred bytes costs less to send than to hand over, though, and nearly always fits into
+//! the socket's buffer; the thread that has computed it tries to send it without waiting, and hands over what the socket did not take. Frames
+//! stay whole because either thread holds a lock while it writes, under which lies the rest of a frame that has begun. Their order does not
+//! matter: an answer names its batch.
+
+use std::{
+    io::{self, IoSlice, Write},
+    net::{Shutdown, TcpStream},
+    sync::{
+        Mutex, PoisonError, TryLockError,
+        atomic::{AtomicBool, Ordering},
+        mpsc,
+    },
+};
+
+use packhorse_wire::ToGateway;
+use socket2::SockRef;
+
+use crate::{executor::OutputTensor, link_stream::LinkStream, semaphore::Permit};
+
+/// The largest answer that the computing thread sends, in bytes. It is copied together.
+const DIRECT_LIMIT: usize = 4096;
+
+/// Linux's `MSG_DONTWAIT`, which is the same on all its architectures: the call returns an error instead of waiting.
+const DONT_WAIT: i32 = 0x40;
+
+/// A batch's permits of its connection and of the worker.
+pub(super) type BatchPermits = (Permit, Permit);
+
+/// A message to the gateway, with the permits of the batch that it answers. They are released when it is sent.
+pub(super) struct Answer {
+    /// `None` if only the rest of a frame is to be sent.
+    message: Option<ToGateway>,
+    outputs: Vec<OutputTensor>,
+    _permits: Option<BatchPermits>,
+}
+
+impl Answer {
+    /// Returns the answer to a batch.
+    pub(super) fn of_batch(
+        message: ToGateway,
+        outputs: Vec<OutputTensor>,
+        permits: BatchPermits,
+    ) -> Self {
+        Self {
+            message: Some(message),
+            outputs,
+            _permits: Some(permits),
+        }
+    }
+
+    /// Returns a message that answers no batch.
+    pub(super) fn without_batch(message: ToGateway) -> Self {
+        Self {
+            message: Some(message),
+            outputs: Vec::new(),
+            _permits: None,
+        }
+    }
+}
+
+/// The right to write to a connection.
+pub(super) struct AnswerWriter {
+    /// A second handle of the socket; `None` within TLS, where a record may have to wait for others.
+    socket: Option<TcpStream>,
+    /// The bytes of a frame that has begun. Its lock is held while a frame is written.
+    rest: Mutex<Vec<u8>>,
+}
+
+impl AnswerWriter {
+    /// Returns the writer of a connection.
+    pub(super) fn new(stream: &LinkStream) -> Self {
+        let socket = match stream {
+            // Without a second handle all answers are handed over.
+            LinkStream::Plain(socket) => socket.try_clone().ok(),
+            LinkStream::Tls(_) => None,
+        };
+        Self {
+            socket,
+            rest: Mutex::default(),
+        }
+    }
+
+    /// Sends a small answer if that needs no waiting. Otherwise returns what is left of it, for [`AnswerWriter::send_all`].
+    pub(super) fn try_send(&self, answer: Answer) -> Option<Answer> {
+        let (Some(socket), Some(message)) = (&self.socket, &answer.message) else {
+            return Some(answer);
+        };
+        let outputs = answer.outputs.iter();
+        let payload: u64 = outputs.map(|output| output.header.byte_len()).sum();
+        if payload > DIRECT_LIMIT as u64 {
+            return Some(answer);
+        }
+        let mut rest = match self.rest.try_lock() {
+            Ok(rest) => rest,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return Some(answer),
+        };
+        if !rest.is_empty() {
+            return Some(answer);
+        }
+        let mut frame = Vec::with_capacity(DIRECT_LIMIT);
+        message.encode(&mut frame);
+        for output in &answer.outputs {
+            frame.extend_from_slice((*output.bytes).as_ref());
+        }
+        if frame.len() > DIRECT_LIMIT {
+            return Some(answer);
+        }
+        match SockRef::from(socket).send_with_flags(&frame, DONT_WAIT) {
+            Ok(sent) if sent < frame.len() => {
+                *rest = frame.split_off(sent);
+                Some(Answer {
+                    message: None,
+                    outputs: Vec::new(),
+                    ..answer
+                })
+            }
+            Ok(_) => None,
+            // The socket is full or broken; the other thread waits, or ends the connection.
+            Err(_) => Some(answer),
+        }
+    }
+
+    /// Sends answers until all of their senders are gone.
+    pub(super) fn send_all(
+        &self,
+        stream: &LinkStream,
+        answers: mpsc::Receiver<Answer>,
+        broken: &AtomicBool,
+    ) {
+        for answer in answers {
+            if broken.load(Ordering::Relaxed) {
+                continue;
+            }
+            if let Err(error) = self.send(stream, &answer) {
+                tracing::warn!(%error, "an answer cannot be sent to the gateway");
+                // The receiving thread notices, and ends.
+                let _ = stream.socket().shutdown(Shutdown::Both);
+                broken.store(true, Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+impl AnswerWriter {
+    /// Sends the rest of a frame, and then an answer.
+    fn send(&self, mut stream: &LinkStream, answer: &Answer) -> io::Result<()> {
+        let mut rest = self.rest.lock().unwrap_or_else(PoisonError::into_inner);
+        stream.write_all(&std::mem::take(&mut *rest))?;
+        match &answer.message {
+            Some(message) => send(stream, message, &answer.outputs),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Sends a message with header, metadata and tensors, in one vectored write if the socket accepts all of it.
+pub(super) fn send(
+    mut stream: &LinkStream,
+    message: &ToGateway,
+    outputs: &[OutputTensor],
+) -> io::Result<()> {
+    let mut head = Vec::new();
+    message.encode(&mut head);
+    let tensors = outputs.iter().map(|output| (*output.bytes).as_ref());
+    let mut slices: Vec<_> = std::iter::once(&head[..])
+        .chain(tensors)
+        .map(IoSlice::new)
+        .collect();
+    let mut rest = &mut slices[..];
+    // Skips empty tensors at the front, with which a write of 0 bytes would look like a closed socket.
+    IoSlice::advance_slices(&mut rest, 0);
+    while !rest.is_empty() {
+        match stream.write_vectored(rest) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(written) => IoSlice::advance_slices(&mut rest, written),
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        io::Read as _,
+        net::TcpListener,
+        sync::{Arc, atomic::AtomicBool, mpsc},
+        thread,
+    };
+
+    use packhorse_cluster::{Datatype, Shape};
+    use packhorse_wire::{
+        BatchId, Decoder, FailureHeader, FailureKind, MAX_PAYLOAD, ResultHeader, StageDurations,
+        TensorHeader,
+    };
+
+    use super::*;
+
+    /// A connection: the worker's end and the gateway's.
+    fn connected() -> (LinkStream, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let gateway = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (worker, _) = listener.accept().unwrap();
+        (LinkStream::Plain(worker), gateway)
+    }
+
+    fn failure(id: u64, text: usize) -> Answer {
+        Answer::without_batch(ToGateway::Failure(FailureHeader {
+            id: BatchId(id),
+            kind: FailureKind::ModuleThrew,
+            message: "x".repeat(text),
+        }))
+    }
+
+    fn result(id: u64, bytes: usize) -> Answer {
+        let shape = Shape::new(&[bytes.try_into().unwrap()]).unwrap();
+        let header = TensorHeader::new(Datatype::Uint8, shape).unwrap();
+        let message = ToGateway::Result(ResultHeader {
+            id: BatchId(id),
+            outputs: vec![header.clone()],
+            stages: StageDurations::default(),
+        });
+        Answer {
+            message: Some(message),
+            outputs: vec![OutputTensor {
+                header,
+                bytes: Box::new(vec![1; bytes]),
+            }],
+            _permits: None,
+        }
+    }
+
+    /// Reads messages until the connection ends, and returns the batches that they name.
+    fn ids(mut gateway: &TcpStream) -> Vec<u64> {
+        let mut bytes = Vec::new();
+        gateway.read_to_end(&mut bytes).unwrap();
+        let (mut input, mut ids) = (&bytes[..], Vec::new());
+        let mut decoder: Decoder<ToGateway> = Decoder::new(MAX_PAYLOAD);
+        while let Some(message) = decoder.feed(&mut input).unwrap() {
+            let ToGateway::Failure(failure) = message else {
+                panic!("{message:?}");
+            };
+            ids.push(failure.id.0);
+        }
+        assert!(input.is_empty());
+        ids
+    }
+
+    #[test]
+    fn small_answers_are_sent_at_once_and_others_are_returned() {
+        let (stream, gateway) = connected();
+        let writer = AnswerWriter::new(&stream);
+        assert!(writer.try_send(failure(7, 10)).is_none());
+        assert!(writer.try_send(result(8, DIRECT_LIMIT)).is_some());
+        let rest = writer.rest.lock().unwrap();
+        assert!(writer.try_send(failure(9, 10)).is_some());
+        drop(rest);
+        drop((stream, writer));
+        assert_eq!(ids(&gateway), [7]);
+    }
+
+    #[test]
+    fn a_gateway_that_does_not_read_gets_no_answer_at_once_and_all_of_them_whole_later() {
+        let (stream, gateway) = connected();
+        let writer = Arc::new(AnswerWriter::new(&stream));
+        let mut sent = 0;
+        let handed_over = loop {
+            match writer.try_send(failure(sent, 900)) {
+                None => sent += 1,
+                Some(answer) => break answer,
+            }
+            assert!(sent < 1_000_000, "the socket's buffer has no end");
+        };
+        let (answers, to_answer) = mpsc::channel();
+        answers.send(handed_over).unwrap();
+        let sending = thread::spawn({
+            let writer = Arc::clone(&writer);
+            move || writer.send_all(&stream, to_answer, &AtomicBool::new(false))
+        });
+        let computing = thread::spawn(move || {
+            // While the other thread waits for the gateway, and after it.
+            for id in sent + 1..sent + 2000 {
+                if let Some(answer) = writer.try_send(failure(id, 900)) {
+                    answers.send(answer).unwrap();
+                }
+            }
+        });
+        let reading = thread::spawn(move || ids(&gateway));
+        computing.join().unwrap();
+        sending.join().unwrap();
+        let mut ids = reading.join().unwrap();
+        ids.sort_unstable();
+        assert_eq!(ids, (0..sent + 2000).collect::<Vec<_>>());
+    }
+}
