@@ -1,6 +1,6 @@
 //! The configuration of a gateway: flags and environment variables, parsed once into [`Settings`].
 
-use std::{net::SocketAddr, path::PathBuf, time::Duration};
+use std::{net::SocketAddr, path::PathBuf, thread::available_parallelism, time::Duration};
 
 use clap::{Parser, value_parser};
 use packhorse_cluster::{ByteCount, Discipline, ModelSpec, UnknownDiscipline};
@@ -63,6 +63,15 @@ pub struct Options {
         default_value = "127.0.0.1:8081"
     )]
     pub admin_listen: SocketAddr,
+
+    /// Threads that serve HTTP [default: one fewer than the machine has cores, at least 1, because the decisions have a thread of their own]
+    #[arg(
+        long,
+        env = "PACKHORSE_HTTP_THREADS",
+        value_name = "N",
+        value_parser = value_parser!(u16).range(1..=1024)
+    )]
+    pub http_threads: Option<u16>,
 
     /// File with the certificate of the inference listener, in PEM form, followed by those that lead to its authority; the listener
     /// then uses TLS
@@ -396,6 +405,13 @@ pub enum ConfigError {
 }
 
 impl Options {
+    /// Returns the number of threads that serve HTTP.
+    pub fn http_threads(&self) -> usize {
+        let cores = available_parallelism().map_or(1, usize::from);
+        let given = self.http_threads.map(usize::from);
+        given.unwrap_or((cores - 1).max(1))
+    }
+
     /// Converts the flags into settings, and checks them together.
     ///
     /// # Errors
@@ -482,6 +498,19 @@ mod tests {
     fn settings(flags: &[&str]) -> Result<Settings, ConfigError> {
         let flags = ["packhorse-gateway"].iter().chain(flags);
         Options::try_parse_from(flags).unwrap().settings()
+    }
+
+    #[test]
+    fn the_threads_of_http_leave_a_core_to_the_decisions() {
+        let threads = |flags: &[&str]| {
+            let flags = ["packhorse-gateway"].iter().chain(flags);
+            Options::try_parse_from(flags).map(|options| options.http_threads())
+        };
+        assert_eq!(threads(&["--http-threads", "3"]).ok(), Some(3));
+        let cores = available_parallelism().map_or(1, usize::from);
+        let chosen = threads(&[]).unwrap();
+        assert!(chosen >= 1 && chosen < cores.max(2), "{chosen} of {cores}");
+        assert!(threads(&["--http-threads", "0"]).is_err());
     }
 
     #[test]

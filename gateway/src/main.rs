@@ -10,12 +10,20 @@ use tokio::signal::unix::{SignalKind, signal};
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-#[tokio::main]
-async fn main() -> anyhow::Result<()> {
+fn main() -> anyhow::Result<()> {
     if print_manual_page::<Options>()? {
         return Ok(());
     }
     let options = Options::parse();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(options.http_threads())
+        .enable_all()
+        .build()
+        .context("start the threads of HTTP")?;
+    runtime.block_on(run(options))
+}
+
+async fn run(options: Options) -> anyhow::Result<()> {
     if options.check_health {
         return Ok(health_check::check(options.listen, options.tls_cert.is_some()).await?);
     }
