@@ -96,6 +96,8 @@ enum Bench {
     Restart(bench::cluster::Restart),
     /// Measures the size of a scrape at a thousand models, and the cost of traces.
     Observability(bench::cluster::Observability),
+    /// Measures the cost of TLS for clients, and between gateway and worker.
+    Tls(bench::cluster::Tls),
 }
 
 fn main() -> anyhow::Result<()> {
@@ -112,6 +114,7 @@ fn main() -> anyhow::Result<()> {
         Chore::Bench(Bench::Isolation(options)) => bench::cluster::isolation(&options),
         Chore::Bench(Bench::Restart(options)) => bench::cluster::restart(&options),
         Chore::Bench(Bench::Observability(options)) => bench::cluster::observability(&options),
+        Chore::Bench(Bench::Tls(options)) => bench::cluster::tls(&options),
         Chore::Experiments { options } => experiments::run(&options),
         Chore::Fuzz(options) => fuzz::run(&options),
         Chore::Soak(options) => soak::run(&options),

@@ -50,6 +50,17 @@ pub(crate) struct Observability {
     rounds: u32,
 }
 
+/// The flags of `tls`.
+#[derive(clap::Args)]
+pub(crate) struct Tls {
+    /// Time of each load, in seconds
+    #[arg(long, default_value_t = 3.0)]
+    seconds: f64,
+    /// Number of loads of each case, of which the median counts
+    #[arg(long, default_value_t = 3)]
+    rounds: u32,
+}
+
 /// Writes `docs/benchmarks/overload.md` with its figure.
 pub(crate) fn overload(options: &Overload) -> anyhow::Result<()> {
     measure("overload", &[("seconds", options.seconds.to_string())])
@@ -81,6 +92,17 @@ pub(crate) fn restart(options: &Restart) -> anyhow::Result<()> {
 pub(crate) fn observability(options: &Observability) -> anyhow::Result<()> {
     measure(
         "observability",
+        &[
+            ("seconds", options.seconds.to_string()),
+            ("rounds", options.rounds.to_string()),
+        ],
+    )
+}
+
+/// Writes `docs/benchmarks/tls.md`.
+pub(crate) fn tls(options: &Tls) -> anyhow::Result<()> {
+    measure(
+        "tls_cost",
         &[
             ("seconds", options.seconds.to_string()),
             ("rounds", options.rounds.to_string()),
