@@ -21,6 +21,7 @@ async fn the_policy_is_shown_and_set() {
             {"name": "exclusive", "summary": "one replica a device", "source": "baseline"},
             {"name": "first-fit", "summary": "packs", "source": "folklore"},
         ],
+        "disciplines": [],
     });
     gateway
         .answers("GET", "/v1/policy", 200, view.clone())
@@ -59,6 +60,7 @@ async fn options_are_set_together() {
     let gateway = Gateway::start().await;
     let view = json!({
         "policy": "first-fit", "discipline": "deadline", "options": options(), "policies": [],
+        "disciplines": [],
     });
     admin("PUT", "/v1/policy")
         .and(body_json(json!({"options": options()})))

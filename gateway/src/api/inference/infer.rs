@@ -346,7 +346,7 @@ async fn receive(
     let is_small = encoding == Encoding::Identity && json < LARGE_JSON;
     let regions = match &inference.shared_memory {
         Some(shared) if !is_small || names_region(&body, json) => {
-            shared.of_client(extensions).await
+            shared.of_client(tenant, extensions).await
         }
         _ => Err(SharedMemoryError::Off),
     };

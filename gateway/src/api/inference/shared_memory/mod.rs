@@ -4,74 +4,32 @@
 //! It is off unless the operator turns it on. A client must connect over loopback and run as the gateway's user, which the kernel tells;
 //! a region belongs to the tenant that registered it. Each region keeps a descriptor open until it is unregistered.
 
+mod error;
 mod region;
 pub(super) mod routes;
+
+pub(super) use error::SharedMemoryError;
 
 use std::{
     collections::BTreeMap,
     sync::{Arc, PoisonError, RwLock},
 };
 
-use axum::http::{Extensions, StatusCode};
+use axum::http::Extensions;
 use bytes::Bytes;
 use packhorse_protocol::{RegionRange, Regions, RegisterSystemSharedMemory, SystemSharedMemory};
 use packhorse_serving::TenantKey;
 use rustix::process::geteuid;
 
-use self::region::Region;
-use super::{authorize::tenant_of, error::InferenceError};
+use self::{
+    error::{MAX_REGIONS, NAME_BYTES},
+    region::Region,
+};
+use super::error::InferenceError;
 use crate::{
     memory::{MemoryExhausted, Reservation},
     serve::LocalClient,
 };
-
-/// The most regions that are registered at a time.
-const MAX_REGIONS: usize = 256;
-/// The most bytes of a region's name, those of a tensor's.
-const NAME_BYTES: usize = 256;
-
-/// The reason why a client does not get at shared memory.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum SharedMemoryError {
-    /// The extension is off.
-    #[error("system shared memory is off: the gateway's flag --system-shared-memory turns it on")]
-    Off,
-    /// The client is not known to run on this host as the gateway's user.
-    #[error(
-        "system shared memory is for clients on the gateway's host that connect over loopback and run as the gateway's user"
-    )]
-    Stranger,
-    /// There is no such region.
-    #[error("there is no shared memory region {0:?}")]
-    Unknown(String),
-    /// There is such a region.
-    #[error("shared memory region {0:?} is registered already: unregister it first")]
-    Taken(String),
-    /// A name is empty or too long.
-    #[error("the name of a shared memory region has 1 to {NAME_BYTES} bytes")]
-    Name,
-    /// The table is full.
-    #[error("at most {MAX_REGIONS} shared memory regions are registered at a time")]
-    TooMany,
-    /// The object cannot be used.
-    #[error("key {key:?}: {problem}")]
-    Object {
-        /// The object's name.
-        key: String,
-        /// The cause.
-        problem: String,
-    },
-}
-
-impl From<SharedMemoryError> for InferenceError {
-    fn from(error: SharedMemoryError) -> Self {
-        let status = match error {
-            SharedMemoryError::Stranger => StatusCode::FORBIDDEN,
-            _ => StatusCode::BAD_REQUEST,
-        };
-        Self::new(status, error.to_string())
-    }
-}
 
 /// The registered regions of all tenants. Clones share them.
 #[derive(Clone, Debug, Default)]
@@ -82,12 +40,13 @@ pub(super) struct SharedMemory {
 type RegionTable = BTreeMap<(TenantKey, String), Arc<Region>>;
 
 impl SharedMemory {
-    /// Returns the regions of the client that sent a request.
+    /// Returns the regions of a tenant, for its client that sent a request with these extensions.
     ///
     /// # Errors
     /// The client does not run on this host as the gateway's user.
     pub(super) async fn of_client(
         &self,
+        tenant: TenantKey,
         extensions: &Extensions,
     ) -> Result<TenantRegions, SharedMemoryError> {
         let client = extensions.get::<Arc<LocalClient>>();
@@ -97,7 +56,7 @@ impl SharedMemory {
         }
         Ok(TenantRegions {
             memory: self.clone(),
-            tenant: tenant_of(extensions),
+            tenant,
         })
     }
 

@@ -15,7 +15,7 @@ use rustix::{
 };
 use std::os::unix::fs::MetadataExt as _;
 
-use super::SharedMemoryError;
+use super::error::SharedMemoryError;
 
 /// The most bytes of an object's name, that of a file.
 const KEY_BYTES: usize = 255;

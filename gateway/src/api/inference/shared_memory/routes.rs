@@ -8,8 +8,9 @@ use axum::{
 use packhorse_api::ErrorBody;
 use packhorse_protocol::{RegisterSystemSharedMemory, SystemSharedMemory};
 
-use super::{SharedMemoryError, TenantRegions};
+use super::{TenantRegions, error::SharedMemoryError};
 use crate::api::inference::{
+    authorize::tenant_of,
     body::IncomingBody,
     error::InferenceError,
     state::{Inference, InferenceLimits},
@@ -25,7 +26,7 @@ async fn regions_of(
 ) -> Result<TenantRegions, InferenceError> {
     let memory = inference.shared_memory.as_ref();
     let memory = memory.ok_or(SharedMemoryError::Off)?;
-    Ok(memory.of_client(extensions).await?)
+    Ok(memory.of_client(tenant_of(extensions), extensions).await?)
 }
 
 fn name_of(path: Result<Path<String>, PathRejection>) -> Result<String, InferenceError> {
