@@ -8,7 +8,8 @@ from pathlib import Path
 from cluster import PROGRAMS
 
 ROOT = Path(__file__).parent.parent
-TOOLS = ("buildah", "podman", "podman-compose", "debootstrap", "runc")
+# The last one is what the network of containers is made with; podman does not depend on it.
+TOOLS = ("buildah", "podman", "podman-compose", "debootstrap", "runc", "iptables")
 BASE = "localhost/debian:bookworm-slim"
 BUILDER = "localhost/packhorse-programs:test"
 

@@ -5,7 +5,14 @@ use std::process::Command;
 use crate::{debian, setup, steps::Steps, unpacked, web, workspace::python};
 
 /// The programs that build and run images without a daemon, which are Debian's packages of the same names.
-const IMAGE_TOOLS: [&str; 5] = ["buildah", "podman", "podman-compose", "debootstrap", "runc"];
+const IMAGE_TOOLS: [&str; 6] = [
+    "buildah",
+    "podman",
+    "podman-compose",
+    "debootstrap",
+    "runc",
+    "iptables",
+];
 
 /// Sets up, builds, and runs the Rust tests, then the system tests in Python and those of the dashboard.
 pub(crate) fn run() -> anyhow::Result<()> {
@@ -76,7 +83,7 @@ fn install_image_tools() -> Result<(), String> {
     if IMAGE_TOOLS.iter().all(|tool| is_there(tool)) {
         return Ok(());
     }
-    // The last two are their networks.
+    // Those that are added are the networks of containers.
     debian::install(&[&IMAGE_TOOLS[..], &["netavark", "aardvark-dns"]].concat())
 }
 
