@@ -20,7 +20,7 @@ use std::time::Duration;
 use packhorse_cluster::Time;
 
 use super::{decision::Decision, interface::Discipline, model_view::ModelView};
-use crate::{Refusal, ReplicaKey, Request, replica::Replica};
+use crate::{Refusal, Request, replica::Replica};
 
 /// The longest time for which fewer requests than a replica's batch size wait for others. Source: section 4.3.2 finds most of the gain
 /// at 2 ms.
@@ -43,12 +43,7 @@ impl Discipline for Aimd {
     }
 
     fn admit(&self, view: ModelView<'_>, request: &Request, _: u64) -> Result<(), Refusal> {
-        let takes = |(_, replica): (ReplicaKey, &Replica)| takes(view, replica, request.rows);
-        if view.pool.serving().any(takes) {
-            Ok(())
-        } else {
-            Err(Refusal::CannotMeetDeadline)
-        }
+        view.admit_if_taken(request)
     }
 
     fn decide(&self, view: ModelView<'_>) -> Decision {
@@ -61,9 +56,7 @@ impl Discipline for Aimd {
             return Decision::Expire(earliest);
         }
         let able = view.pool.round_robin().filter(|(key, replica)| {
-            first.may_go_to(*key)
-                && replica.has_credit()
-                && takes(view, replica, first.request.rows)
+            first.may_go_to(*key) && replica.has_credit() && view.takes(replica, first.request.rows)
         });
         let mut next = due;
         for (key, replica) in able {
@@ -84,10 +77,6 @@ impl Discipline for Aimd {
         }
         Decision::Wait(Some(next))
     }
-}
-
-fn takes(view: ModelView<'_>, replica: &Replica, rows: u32) -> bool {
-    rows <= replica.rows_limit().min(view.limits.max_batch_rows)
 }
 
 /// Returns the time from which on a batch of so many rows would not wait at the worker.

@@ -55,12 +55,7 @@ impl Discipline for Deferred {
     }
 
     fn admit(&self, view: ModelView<'_>, request: &Request, _: u64) -> Result<(), Refusal> {
-        let takes = |(_, replica): (ReplicaKey, &Replica)| takes(view, replica, request.rows);
-        if view.pool.serving().any(takes) {
-            Ok(())
-        } else {
-            Err(Refusal::CannotMeetDeadline)
-        }
+        view.admit_if_taken(request)
     }
 
     fn decide(&self, view: ModelView<'_>) -> Decision {
@@ -116,7 +111,7 @@ impl Deferred {
         let able = view.pool.round_robin().filter(|(key, replica)| {
             leader.may_go_to(*key)
                 && replica.has_credit()
-                && takes(view, replica, leader.request.rows)
+                && view.takes(replica, leader.request.rows)
         });
         let mut nearly_idle: VecDeque<(ReplicaKey, &Replica)> = VecDeque::new();
         for (key, replica) in able {
@@ -173,13 +168,9 @@ fn time_before(time: Time, by: Duration) -> Time {
     Time::ZERO + time.saturating_since(Time::ZERO + by)
 }
 
-fn takes(view: ModelView<'_>, replica: &Replica, rows: u32) -> bool {
-    rows <= replica.rows_limit().min(view.limits.max_batch_rows)
-}
-
 fn in_time(view: ModelView<'_>, replica: &Replica, waiting: &QueuedRequest) -> bool {
     let Request { rows, deadline, .. } = waiting.request;
-    takes(view, replica, rows) && replica.forecast(view.now).finish(rows) <= deadline
+    view.takes(replica, rows) && replica.forecast(view.now).finish(rows) <= deadline
 }
 
 /// Returns the candidate batch of the leader, and the time from which on no further row could join it in time.

@@ -4,7 +4,7 @@ use packhorse_cluster::Time;
 
 use super::decision::Decision;
 use crate::{
-    ModelLimits, ReplicaKey,
+    ModelLimits, Refusal, ReplicaKey, Request,
     overloaded_models::OverloadedModels,
     queue::{Queue, QueuedRequest},
     replica::Replica,
@@ -22,6 +22,21 @@ pub(crate) struct ModelView<'a> {
 }
 
 impl ModelView<'_> {
+    /// Returns true if a batch of a replica may have so many rows.
+    pub(super) fn takes(self, replica: &Replica, rows: u32) -> bool {
+        rows <= replica.rows_limit().min(self.limits.max_batch_rows)
+    }
+
+    /// Accepts a request that any of the serving replicas takes, whenever it would be answered.
+    pub(super) fn admit_if_taken(self, request: &Request) -> Result<(), Refusal> {
+        let mut serving = self.pool.serving();
+        if serving.any(|(_, replica)| self.takes(replica, request.rows)) {
+            Ok(())
+        } else {
+            Err(Refusal::CannotMeetDeadline)
+        }
+    }
+
     /// Returns the most rows that `first` and others of its class share in one batch on a replica.
     pub(crate) fn batch_limit(self, replica: &Replica, first: &QueuedRequest) -> u32 {
         self.limit_of(replica, first.request.bytes_per_row())

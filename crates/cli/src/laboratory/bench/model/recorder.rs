@@ -21,20 +21,14 @@ const MAX_STAGE_SAMPLES: usize = 1 << 20;
 
 /// The stages of a request as the client sees it: its wait in the generator, the stages in the gateway, and the rest, which is the way
 /// between client and gateway. They add up to its latency.
-pub(super) const STAGES: [&str; 12] = [
-    "client",
-    "receive",
-    "inbox",
-    "batch",
-    "queue",
-    "network",
-    "worker_queue",
-    "copy_in",
-    "compute",
-    "copy_out",
-    "answer",
-    "transfer",
-];
+pub(super) const STAGES: [&str; ServerTiming::NAMES.len() + 2] = {
+    let mut names = ["client"; ServerTiming::NAMES.len() + 2];
+    let (_, after) = names.split_at_mut(1);
+    let (gateway, last) = after.split_at_mut(ServerTiming::NAMES.len());
+    gateway.copy_from_slice(&ServerTiming::NAMES);
+    last[0] = "transfer";
+    names
+};
 
 /// The durations of a request's stages, in milliseconds, in the order of [`STAGES`].
 pub(super) type StageSample = [f32; STAGES.len()];
