@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, process::Command};
 use serde::Deserialize;
 
 /// The crates on which each crate of the workspace may depend, tests included but for those of [`TESTS`].
-const ARROWS: [(&str, &[&str]); 24] = [
+const ARROWS: [(&str, &[&str]); 25] = [
     ("ceilings", &[]),
     ("cluster", &[]),
     ("contention", &["cluster"]),
@@ -37,6 +37,10 @@ const ARROWS: [(&str, &[&str]); 24] = [
     (
         "experiments",
         &["cluster", "control", "placement", "simulator", "figures"],
+    ),
+    (
+        "training",
+        &["cluster", "placement", "simulator", "figures"],
     ),
     ("client", &["cluster", "kernels", "protocol", "api", "tls"]),
     (
