@@ -316,13 +316,17 @@ mod tests {
                 agent.learn(&steps, f32::from(number) / 900.0);
             }
         }
+        // The best soft policy has probabilities in proportion to exp(value / τ): here the better option's logarithm is 1 / τ above the others'.
+        let expected = 1.0 / agent.temperature();
+        assert!(expected > 2.0, "the temperature falls");
         for number in 0..2 {
             let preferences = agent.actor.outputs(&state(number));
-            let device = Distribution::new(&preferences[..2]).probabilities;
-            let level = Distribution::new(&preferences[4..20]).probabilities;
-            assert!(device[number] > 0.8, "{device:?} in state {number}");
-            assert!(level[3] > 0.6, "{level:?} in state {number}");
+            let devices = preferences[number] - preferences[1 - number];
+            let levels = preferences[4 + 3] - preferences[4 + 9];
+            for difference in [devices, levels] {
+                let ratio = difference / expected;
+                assert!((0.75..1.25).contains(&ratio), "{difference}, not {expected}");
+            }
         }
-        assert!(agent.temperature() < 1.0);
     }
 }

@@ -173,6 +173,8 @@ mod tests {
         let mut adam = Adam::new(1, 0.1);
         adam.descend(&mut number, &mut [400.0]);
         assert!((number[0] - 2.9).abs() < 1e-5);
+        // A new one, as the old one remembers the size of that gradient for a thousand steps.
+        let mut adam = Adam::new(1, 0.1);
         for _ in 0..500 {
             let mut gradient = [2.0 * (number[0] - 1.0)];
             adam.descend(&mut number, &mut gradient);

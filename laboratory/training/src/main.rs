@@ -48,7 +48,7 @@ struct Options {
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// The updates of the networks
-    #[arg(long, default_value_t = 24_000, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, default_value_t = 16_000, value_parser = clap::value_parser!(u32).range(1..))]
     updates: u32,
     /// Start anew, and forget a training that was stopped
     #[arg(long)]
