@@ -59,7 +59,7 @@ const ENDANGERED_PART: f64 = 8.0;
 /// let parameters = ReplicaParameters {
 ///     model,
 ///     batch_size: 2,
-///     credits: ReplicaParameters::DEFAULT_CREDITS,
+///     in_flight: ReplicaParameters::LEAST_CREDITS,
 ///     // One row takes 10 ms, two take 12 ms.
 ///     service: ServiceTimes::from_times([10, 12].map(Duration::from_millis).to_vec()),
 ///     device: DeviceKey(0),
@@ -293,6 +293,12 @@ impl Engine {
     pub fn slowdown(&self, now: Time, replica: ReplicaKey) -> Option<f64> {
         let model = self.models.get(self.replicas.get(&replica)?)?;
         Some(model.pool.get(replica)?.slowdown(now))
+    }
+
+    /// Returns the most batches that a replica may hold at present, or `None` if there is no such replica.
+    pub fn credits(&self, replica: ReplicaKey) -> Option<u32> {
+        let model = self.models.get(self.replicas.get(&replica)?)?;
+        Some(model.pool.get(replica)?.credits())
     }
 
     fn arrive(&mut self, now: Time, request: Request) {

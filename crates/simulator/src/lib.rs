@@ -10,6 +10,7 @@ mod bench_counters;
 mod counters;
 mod csv_report;
 mod curves;
+mod device_links;
 mod group;
 mod options;
 mod polish;
@@ -41,7 +42,8 @@ pub use report::{
 };
 pub use run_trace::RunTrace;
 pub use scenario::{
-    Arrivals, Autoscale, Fault, FaultKind, Scenario, ScenarioError, SimulationSettings, Workload,
+    Arrivals, Autoscale, Fault, FaultKind, Links, Scenario, ScenarioError, SimulationSettings,
+    Workload,
 };
 pub use simulation::SimulateError;
 pub use timeline::{RequestEnd, Timeline};

@@ -6,6 +6,7 @@
 mod autoscale;
 mod fault;
 mod file;
+mod links;
 mod values;
 
 use std::time::Duration;
@@ -23,6 +24,7 @@ use autoscale::parse_autoscale;
 pub use fault::{Fault, FaultKind};
 use fault::{check_added_models, parse_fault};
 use file::{ArrivalsEntry, DeviceGroup, ModelEntry, ScenarioFile, SimulationEntry};
+pub use links::Links;
 pub use values::ScenarioError;
 use values::{MAX_DEVICES, MS, S, bandwidth, duration, field_error, positive, requests_per_second};
 
@@ -74,6 +76,8 @@ pub struct SimulationSettings {
     pub router_overhead: Duration,
     /// The network from the gateway to a worker.
     pub network: NetworkModel,
+    /// The way in which the batches of a device share its link.
+    pub links: Links,
     /// The time from a worker to the client.
     pub return_time: Duration,
     /// The cost of co-location and of compute shares.
@@ -597,6 +601,7 @@ fn parse_settings(
                 entry.network_bytes_per_s,
             )?,
         },
+        links: entry.links,
         return_time: duration("simulation.return_ms", entry.return_ms, MS)?,
         interference,
         arrivals,

@@ -94,6 +94,7 @@ fn a_scenario_without_options_has_the_defaults_of_the_format() {
     );
     assert_eq!(simulation.router_overhead, Duration::from_micros(500));
     assert_eq!(simulation.network, NetworkModel::default());
+    assert_eq!(simulation.links, Links::Instant);
     assert_eq!(simulation.return_time, Duration::from_micros(361));
     assert_eq!(simulation.interference, Interference::default());
     assert_eq!(simulation.arrivals, Arrivals::Poisson);

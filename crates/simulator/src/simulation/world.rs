@@ -19,6 +19,7 @@ use crate::{
     Scenario,
     arrivals::{ArrivalProcess, arrival_processes},
     counters::RunCounters,
+    device_links::DeviceLinks,
     options::RunOptions,
     run_trace::RunTrace,
     timeline::Timeline,
@@ -95,6 +96,7 @@ pub(crate) struct Simulation<'a> {
     pub(super) clients: Vec<Clients>,
     /// True for each fault that has begun and not ended.
     pub(super) fault_active: Vec<bool>,
+    pub(super) links: DeviceLinks,
     /// The extra network latency because of faults.
     pub(super) network_delay: Duration,
     pub(super) requests: NumberedQueue<PendingRequest>,
@@ -170,6 +172,7 @@ impl<'a> Simulation<'a> {
             max_batch_rows: vec![1; models],
             replicas: Vec::with_capacity(plan.len()),
             down: vec![0; devices.len()],
+            links: DeviceLinks::new(settings, devices.len()),
             devices,
             clients: (0..models)
                 .map(|model| {
@@ -244,7 +247,7 @@ impl<'a> Simulation<'a> {
         self.max_batch_rows[model] = max_batch_rows;
         let limits = ModelLimits {
             max_batch_rows,
-            // Links never queue, and no payload is too large for them.
+            // No payload is too large for a simulated link.
             max_batch_bytes: u64::MAX,
             queue_limit: ModelLimits::DEFAULT_QUEUE_LIMIT,
         };

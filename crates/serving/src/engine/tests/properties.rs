@@ -24,7 +24,7 @@ enum Step {
     ReplicaReady {
         model: u32,
         times: Vec<u64>,
-        credits: u32,
+        in_flight: u32,
         time_shared: bool,
     },
     Share {
@@ -102,7 +102,7 @@ impl Random {
             26..28 => Step::ReplicaReady {
                 model: self.small(3),
                 times: (0..=self.below(4)).map(|_| 1 + self.below(39)).collect(),
-                credits: 1 + self.small(3),
+                in_flight: 1 + self.small(3),
                 time_shared: self.below(2) == 0,
             },
             38 => Step::Share {
@@ -206,7 +206,7 @@ impl CheckedDriver {
             driver.apply(Step::ReplicaReady {
                 model,
                 times: vec![5, 8, 11],
-                credits: 2,
+                in_flight: 2,
                 time_shared: model > 0,
             });
         }
@@ -244,12 +244,12 @@ impl CheckedDriver {
             Step::ReplicaReady {
                 model,
                 times,
-                credits,
+                in_flight,
                 time_shared,
             } => {
                 self.next += 1;
                 let replica = ReplicaKey(self.next);
-                let mut parameters = parameters(ModelKey(model), &times, credits);
+                let mut parameters = parameters(ModelKey(model), &times, in_flight);
                 // Smaller than the largest size with a time: requests with more rows are a batch by themselves.
                 parameters.batch_size = parameters.batch_size.div_ceil(2);
                 parameters.time_shared = time_shared;
@@ -479,7 +479,7 @@ impl CheckedDriver {
         self.binds_late() && self.options.drop
     }
 
-    /// Returns true if a replica gets no more batches than it has credits.
+    /// Returns true if a replica gets no more batches than its worker takes.
     fn binds_late(&self) -> bool {
         self.discipline != DisciplineName::FixedWait
     }
@@ -487,8 +487,8 @@ impl CheckedDriver {
     fn dispatch(&mut self, batch: BatchKey, replica: ReplicaKey, requests: Vec<RequestKey>) {
         let (keeps_deadlines, binds_late) = (self.keeps_deadlines(), self.binds_late());
         let worker = self.workers.get_mut(&replica).expect("known replicas only");
-        let has_credit = worker.held < worker.parameters.credits as usize;
-        assert!(!worker.draining && (has_credit || !binds_late));
+        let is_taken = worker.held < worker.parameters.in_flight as usize;
+        assert!(!worker.draining && (is_taken || !binds_late));
         worker.held += 1;
         let taken: Vec<Request> = requests
             .iter()
