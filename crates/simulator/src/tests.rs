@@ -513,6 +513,7 @@ fn a_plan_with_duty_cycles_computes_one_batch_of_a_device_at_a_time() {
 mod autoscale;
 mod benchmark;
 mod learning;
+mod links;
 mod living;
 mod replanning;
 mod shares;

@@ -117,6 +117,7 @@ fn every_key_of_the_format_is_read() {
         latency_scale = 1.05
         client_overhead_ms = 0.308
         network_bytes_per_s = 1e9
+        links = "queue"
         extra_slowdown = 0.3
         arrivals = {{ gamma_cv = 2.0 }}
         faults = [
@@ -151,6 +152,7 @@ fn every_key_of_the_format_is_read() {
         Duration::from_millis(600)
     );
     assert!((scenario.problem.network.bytes_per_second - 1e9).abs() < 1e-9);
+    assert_eq!(scenario.simulation.links, Links::Queue);
     assert_eq!(scenario.simulation.arrivals, Arrivals::Gamma(2.0));
     let kinds: Vec<FaultKind> = scenario
         .simulation
@@ -255,6 +257,7 @@ fn bad_scenarios_are_refused_with_field_and_range() {
                 + &MODEL.replace("payload_bytes = 602112", "payload_bytes = 1099511627777"),
             "models[0].payload_bytes: expected at most 1099511627776, not 1099511627777",
         ),
+        (with("links = \"fast\""), "unknown variant `fast`"),
         (with("mps_exponent = -1"), "MPS exponent"),
         (with("arrivals = { gamma_cv = 0.0 }"), "gamma_cv"),
         (String::new(), "missing field `name`"),
