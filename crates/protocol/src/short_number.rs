@@ -28,7 +28,7 @@ type Window = [u8; 26];
 impl ShortNumber {
     /// Returns the number at the start of the text, by JSON's grammar, if it is short and the text is as long as the window. `None` means
     /// nothing.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn scan(text: &[u8]) -> Option<Self> {
         let window: &Window = text.first_chunk()?;
         let negative = window[0] == b'-';
@@ -125,7 +125,7 @@ struct Digits {
 
 impl Digits {
     /// Returns the digits from a place on.
-    #[inline(always)]
+    #[inline]
     fn read(window: &Window, at: usize) -> Option<Self> {
         const EVERY: u64 = 0x0101_0101_0101_0101;
         let word = u64::from_le_bytes(*window.get(at..)?.first_chunk()?);
