@@ -49,7 +49,7 @@ proptest! {
         columns in select([None, Some(1), Some(4), Some(12)].as_slice()),
     ) {
         let columns_or_all = columns.unwrap_or(1);
-        let dims = [(24 / columns_or_all) as i64, columns_or_all as i64];
+        let dims = [24 / columns_or_all, columns_or_all].map(|dim| i64::try_from(dim).unwrap());
         let data = list(&numbers, &commas, columns);
         let single: Vec<f32> = numbers.iter().map(|text| text.parse().unwrap()).collect();
         prop_assume!(single.iter().all(|value| value.is_finite()));
