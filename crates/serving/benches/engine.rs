@@ -45,7 +45,7 @@ fn engine(discipline: Discipline, replicas: u32) -> Engine {
         let parameters = ReplicaParameters {
             model,
             batch_size: BATCH_SIZE,
-            credits: ReplicaParameters::DEFAULT_CREDITS,
+            in_flight: ReplicaParameters::LEAST_CREDITS,
             service: service.clone(),
             device: DeviceKey(replica),
             time_shared: false,

@@ -517,6 +517,7 @@ mod living;
 mod replanning;
 mod shares;
 mod traces;
+mod variants;
 
 #[test]
 fn polishing_takes_what_the_simulation_proves_and_nothing_else() {

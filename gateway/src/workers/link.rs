@@ -110,7 +110,7 @@ async fn open(endpoint: Endpoint, config: &LinkConfig) -> Result<Connection, Con
     let tls = config.tls.as_deref().filter(|_| !is_of_this_machine(ip));
     let tls = tls.map(current);
     let in_flight = endpoint.in_flight;
-    let in_flight = in_flight.unwrap_or(ReplicaParameters::DEFAULT_CREDITS);
+    let in_flight = in_flight.unwrap_or(ReplicaParameters::LEAST_CREDITS);
     let opened = timeout(OPEN_TIME, async {
         let stream = match &tls {
             None => WorkerStream::Left(stream),

@@ -94,6 +94,7 @@ fn a_scenario_without_options_has_the_defaults_of_the_format() {
     );
     assert_eq!(simulation.router_overhead, Duration::from_micros(500));
     assert_eq!(simulation.network, NetworkModel::default());
+    assert_eq!(simulation.links, Links::Instant);
     assert_eq!(simulation.return_time, Duration::from_micros(361));
     assert_eq!(simulation.interference, Interference::default());
     assert_eq!(simulation.arrivals, Arrivals::Poisson);
@@ -292,6 +293,55 @@ fn bad_scenarios_are_refused_with_field_and_range() {
         (
             with("faults = [{ at_s = 1, kind = \"model-added\", model = \"a\" }]"),
             "behind at least one other",
+        ),
+    ] {
+        let message = error(&text);
+        assert!(message.contains(part), "{text}\n{message}\nlacks {part}");
+    }
+}
+
+/// Two models of a family, and these keys of each.
+fn family(first: &str, second: &str) -> String {
+    let model = |name: &str, keys: &str| {
+        let model = MODEL.replace("\"a\"", &format!("\"{name}\"\nprofile = \"a\""));
+        format!("{model}family = \"f\"\n{keys}\n")
+    };
+    format!("{HEAD}{}{}", model("cheap", first), model("good", second))
+}
+
+#[test]
+fn the_most_accurate_model_of_a_family_is_asked_first() {
+    let scenario = parse(&family("accuracy = 70", "accuracy = 80.5")).unwrap();
+    let [of_scenario] = &scenario.families[..] else {
+        panic!("one family");
+    };
+    assert_eq!(of_scenario.name, "f");
+    let variants = of_scenario.variants.iter();
+    let order: Vec<_> = variants
+        .map(|variant| (variant.model.0, variant.accuracy))
+        .collect();
+    assert_eq!(order, [(1, 80.5), (0, 70.0)]);
+    assert_eq!([0, 1].map(|model| scenario.first_asked(model)), [1, 1]);
+}
+
+#[test]
+fn models_that_cannot_answer_each_others_requests_are_no_family() {
+    for (text, part) in [
+        (
+            family("accuracy = 70", ""),
+            "models[1].accuracy: required for a model of a family",
+        ),
+        (
+            family("accuracy = 101", "accuracy = 70"),
+            "models[0].accuracy: expected between 0 and 100 percent, not 101",
+        ),
+        (
+            format!("{HEAD}{MODEL}family = \"f\"\naccuracy = 70"),
+            "models[0].family: expected 2 to 16 models of family \"f\", not 1",
+        ),
+        (
+            family("accuracy = 70", "accuracy = 80").replacen("602112", "4096", 1),
+            "models[1].payload_bytes: expected 4096, as of models[0] in family \"f\"",
         ),
     ] {
         let message = error(&text);
