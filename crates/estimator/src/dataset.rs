@@ -15,7 +15,7 @@ use crate::{
 
 /// The weight of the priors against that of all measurements: a coefficient that is e times its prior costs as much as this number of
 /// measurements that are wrong by a factor of e.
-const RIDGE: f64 = 0.3;
+const RIDGE: f64 = 1.0;
 
 /// A model whose operators and measurements are known.
 pub struct MeasuredModel {

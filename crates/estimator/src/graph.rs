@@ -113,13 +113,22 @@ impl OperatorGraph {
     /// If it is none, or above a limit.
     pub fn from_json(text: &str) -> Result<Self, GraphError> {
         let graph: Self = serde_json::from_str(text)?;
-        if graph.operators.len() > MAX_OPERATORS {
-            return Err(GraphError::TooMany(graph.operators.len()));
+        graph.check()?;
+        Ok(graph)
+    }
+
+    /// Checks the limits of a graph.
+    ///
+    /// # Errors
+    /// Names what is beyond a limit.
+    pub fn check(&self) -> Result<(), GraphError> {
+        if self.operators.len() > MAX_OPERATORS {
+            return Err(GraphError::TooMany(self.operators.len()));
         }
-        if graph.operators.is_empty() {
+        if self.operators.is_empty() {
             return Err(GraphError::Empty);
         }
-        for operator in &graph.operators {
+        for operator in &self.operators {
             let numbers = [
                 operator.operations,
                 operator.read_bytes,
@@ -133,13 +142,13 @@ impl OperatorGraph {
             }
         }
         let memory = [
-            graph.activation_bytes,
-            (graph.parameters, graph.parameter_bytes).into(),
+            self.activation_bytes,
+            (self.parameters, self.parameter_bytes).into(),
         ];
         if !memory.into_iter().all(PerBatch::is_within_limits) {
             return Err(GraphError::Number("memory".to_owned()));
         }
-        Ok(graph)
+        Ok(())
     }
 
     /// Writes the graph as JSON, on one line.
