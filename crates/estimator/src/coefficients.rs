@@ -170,8 +170,8 @@ impl Memory {
     }
 }
 
-/// The coefficients of a runtime.
-#[derive(Clone, Debug, PartialEq)]
+/// The coefficients of a runtime; by default the guesses.
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Coefficients {
     /// Those of time.
     pub latency: Latency,
