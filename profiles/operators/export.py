@@ -32,6 +32,23 @@ class Gelu(nn.Module):
         return x * 0.5 * (1.0 + torch.tanh(0.79788456 * x * (1 + 0.044715 * x * x)))
 
 
+class Caching(nn.Module):
+    """A decoder as transformers runs it by default: it also returns the keys and values of all layers, which therefore stay in memory."""
+
+    def __init__(self, classifier: nn.Module) -> None:
+        super().__init__()
+        self.transformer, self.head, self.decodes = classifier.transformer, classifier.head, classifier.decodes
+
+    def forward(self, input_ids: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """`input_ids`: int64 [batch, tokens]. Returns float32 [batch, 2], then keys and values."""
+        more = {"decoder_input_ids": input_ids} if self.decodes else {}
+        out = self.transformer(input_ids=input_ids, use_cache=True, return_dict=True, **more)
+        cache = out.past_key_values
+        caches = [cache.self_attention_cache, cache.cross_attention_cache] if self.decodes else [cache]
+        kept = [tensor for one in caches for layer in one.layers for tensor in (layer.keys, layer.values)]
+        return self.head(out.last_hidden_state.mean(1)), *kept
+
+
 def thesis(name: str) -> tuple[nn.Module, torch.Tensor]:
     """Makes a model of the thesis, and an input of two rows."""
     if name not in models.LANGUAGE:
@@ -40,7 +57,8 @@ def thesis(name: str) -> tuple[nn.Module, torch.Tensor]:
     if name == "bloom_560":
         for block in made.module.transformer.h:
             block.mlp.gelu_impl = Gelu()
-    return made.module, made.inputs(2)
+    caches = name in ("bloom_560", "gpt2", "t5")
+    return Caching(made.module) if caches else made.module, made.inputs(2)
 
 
 def clockwork(name: str) -> tuple[nn.Module, torch.Tensor]:
@@ -66,7 +84,6 @@ def main() -> None:
     parser.add_argument("--worker", type=Path, required=True, help="packhorse-worker")
     given = parser.parse_args()
     warnings.simplefilter("ignore")
-    published = {}
     with (ROOT / "profiles/sources/clockwork-appendix-a.csv").open() as file:
         published = {row["model"]: float(row["weights_mb"]) for row in csv.DictReader(file)}
     sets = {"thesis": (thesis, models.VISION + models.LANGUAGE), "clockwork": (clockwork, tuple(architectures.CLOCKWORK))}

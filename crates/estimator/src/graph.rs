@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// The most distinct operators of a graph. The largest published network here has 300.
+/// The most distinct operators of a graph. The largest network of Clockwork's zoo has 379.
 pub const MAX_OPERATORS: usize = 4096;
 /// The largest number in a graph, which a 64-bit floating-point number holds exactly.
 const MAX_NUMBER: u64 = 1 << 53;
