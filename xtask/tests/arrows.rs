@@ -5,11 +5,12 @@ use std::{collections::BTreeMap, process::Command};
 use serde::Deserialize;
 
 /// The crates on which each crate of the workspace may depend, tests included but for those of [`TESTS`].
-const ARROWS: [(&str, &[&str]); 24] = [
+const ARROWS: [(&str, &[&str]); 25] = [
     ("ceilings", &[]),
     ("cluster", &[]),
     ("contention", &["cluster"]),
     ("control", &["cluster", "contention"]),
+    ("estimator", &["cluster"]),
     ("kernels", &["cluster"]),
     ("protocol", &["cluster"]),
     ("reconcile", &["cluster"]),
@@ -36,7 +37,14 @@ const ARROWS: [(&str, &[&str]); 24] = [
     ("figures", &["cluster", "simulator"]),
     (
         "experiments",
-        &["cluster", "control", "placement", "simulator", "figures"],
+        &[
+            "cluster",
+            "control",
+            "estimator",
+            "placement",
+            "simulator",
+            "figures",
+        ],
     ),
     ("client", &["cluster", "kernels", "protocol", "api", "tls"]),
     (
@@ -77,6 +85,7 @@ const ARROWS: [(&str, &[&str]); 24] = [
         &[
             "cluster",
             "contention",
+            "estimator",
             "kernels",
             "reconcile",
             "wire",
@@ -104,12 +113,13 @@ const TESTS: [(&str, &[&str]); 2] = [
 ];
 
 /// Crates whose decisions depend on their arguments alone.
-const PURE: [&str; 14] = [
+const PURE: [&str; 15] = [
     "cluster",
     "contention",
     "placement",
     "serving",
     "control",
+    "estimator",
     "kernels",
     "links",
     "protocol",
