@@ -5,8 +5,9 @@ use std::{collections::BTreeMap, process::Command};
 use serde::Deserialize;
 
 /// The crates on which each crate of the workspace may depend, tests included but for those of [`TESTS`].
-const ARROWS: [(&str, &[&str]); 24] = [
+const ARROWS: [(&str, &[&str]); 25] = [
     ("ceilings", &[]),
+    ("mapped", &[]),
     ("cluster", &[]),
     ("contention", &["cluster"]),
     ("control", &["cluster", "contention"]),
@@ -64,6 +65,7 @@ const ARROWS: [(&str, &[&str]); 24] = [
             "control",
             "kernels",
             "links",
+            "mapped",
             "protocol",
             "trace",
             "wire",
@@ -78,6 +80,7 @@ const ARROWS: [(&str, &[&str]); 24] = [
             "cluster",
             "contention",
             "kernels",
+            "mapped",
             "reconcile",
             "wire",
             "api",

@@ -10,6 +10,7 @@ mod cuda;
 mod gateway;
 #[cfg(feature = "torch")]
 mod kernels;
+mod local;
 #[cfg(feature = "torch")]
 mod package;
 #[cfg(feature = "torch")]
