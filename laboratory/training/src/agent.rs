@@ -78,7 +78,9 @@ impl Agent {
             let mut network = random_network(&widths, random);
             // All options are almost equal at first.
             if let Some(last) = network.layers.last_mut() {
-                last.weights.iter_mut().for_each(|weight| *weight *= 0.01);
+                for weight in &mut last.weights {
+                    *weight *= 0.01;
+                }
             }
             network
         };
@@ -325,7 +327,10 @@ mod tests {
             let levels = preferences[4 + 3] - preferences[4 + 9];
             for difference in [devices, levels] {
                 let ratio = difference / expected;
-                assert!((0.75..1.25).contains(&ratio), "{difference}, not {expected}");
+                assert!(
+                    (0.75..1.25).contains(&ratio),
+                    "{difference}, not {expected}"
+                );
             }
         }
     }
