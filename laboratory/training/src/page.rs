@@ -28,8 +28,8 @@ const DECISIONS: [Planner; 3] = [
     Planner::Policy("gpulet"),
 ];
 
-/// The reasons for the order.
-const ORDER: &str = "\nThe order is not the paper's: `inss` is ahead of all three on iGniter's models, and behind `gslice` on the thesis' figures. Three reasons are plain. A share below a model's utilisation costs more than in proportion here \
+/// The differences from the paper that bear on the order.
+const ORDER: &str = "\nWhere the order is not the paper's, three differences count. A share below a model's utilisation costs more than in proportion here \
      (the exponent 1.6, fitted to the thesis' measurements), and `inss` has to give every replica a share; its network decides for any models, after 16,000 updates, while the paper's knows \
      its six models and had 300,000; and the reward counts late models, not requests. `goodput` serves none of \
      iGniter's models, because their profiles do not say how much memory they need. `fixed-wait` waits for up to 100 ms, longer than the SLOs there.\n";
