@@ -70,7 +70,7 @@ pub fn plan(problem: &Problem, options: &PlanningOptions, placed: &[Placed]) -> 
             memory: None,
         }
     };
-    let mut plan = Plan::empty(NAME, problem, &Shortfall::NoDeviceLeft);
+    let mut plan = Plan::empty(NAME, problem, &Shortfall::NoDeviceWithMemoryLeft);
     plan.replicas = weights.into_iter().map(replica).collect();
     decide_batches(problem, options, &mut plan);
     plan
