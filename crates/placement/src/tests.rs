@@ -415,7 +415,7 @@ fn contradictions_and_unknown_policies_are_errors() {
     let unknown = policy("round-robin").err().unwrap().to_string();
     assert_eq!(
         unknown,
-        r#"unknown policy "round-robin": expected one of exclusive, first-fit, nexus, usher, wao-usher, ao-milp, wsm-milp, igniter, gpulet, gslice, herd, goodput"#
+        r#"unknown policy "round-robin": expected one of exclusive, first-fit, nexus, usher, wao-usher, ao-milp, wsm-milp, igniter, gpulet, gslice, inss, herd, goodput"#
     );
     assert!(policy(crate::DEFAULT_POLICY).is_ok());
 }
