@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, process::Command};
 use serde::Deserialize;
 
 /// The crates on which each crate of the workspace may depend, tests included but for those of [`TESTS`].
-const ARROWS: [(&str, &[&str]); 25] = [
+const ARROWS: [(&str, &[&str]); 26] = [
     ("ceilings", &[]),
     ("mapped", &[]),
     ("cluster", &[]),
