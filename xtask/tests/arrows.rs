@@ -11,6 +11,7 @@ const ARROWS: [(&str, &[&str]); 25] = [
     ("cluster", &[]),
     ("contention", &["cluster"]),
     ("control", &["cluster", "contention"]),
+    ("estimator", &["cluster"]),
     ("kernels", &["cluster"]),
     ("protocol", &["cluster"]),
     ("reconcile", &["cluster"]),
@@ -37,7 +38,14 @@ const ARROWS: [(&str, &[&str]); 25] = [
     ("figures", &["cluster", "simulator"]),
     (
         "experiments",
-        &["cluster", "control", "placement", "simulator", "figures"],
+        &[
+            "cluster",
+            "control",
+            "estimator",
+            "placement",
+            "simulator",
+            "figures",
+        ],
     ),
     ("client", &["cluster", "kernels", "protocol", "api", "tls"]),
     (
@@ -79,6 +87,7 @@ const ARROWS: [(&str, &[&str]); 25] = [
         &[
             "cluster",
             "contention",
+            "estimator",
             "kernels",
             "mapped",
             "reconcile",
@@ -107,12 +116,13 @@ const TESTS: [(&str, &[&str]); 2] = [
 ];
 
 /// Crates whose decisions depend on their arguments alone.
-const PURE: [&str; 14] = [
+const PURE: [&str; 15] = [
     "cluster",
     "contention",
     "placement",
     "serving",
     "control",
+    "estimator",
     "kernels",
     "links",
     "protocol",

@@ -22,7 +22,7 @@ use packhorse_worker_agent::handoff::{Handoff, ServeTask, WorkerReport, exit_cod
 use crate::{
     batch_limit::{BatchLimit, BatchLimitSearch, MemoryShortage, input_bytes},
     connection::{self, Link, OpenConnections},
-    executor::{self, LOAD_LIMIT, StartError, Started, WarmUpSizes, synthetic},
+    executor::{self, LOAD_LIMIT, Preparation, StartError, Started, WarmUpSizes, synthetic},
     pipeline::{DeviceFailed, Pipeline},
     semaphore::Semaphore,
     status_reporter::StatusReporter,
@@ -249,7 +249,12 @@ fn forward_signals(events: Sender<Event>) {
 fn spawn_compute(task: &ServeTask, pipeline: Arc<Pipeline>, events: Sender<Event>) {
     let (execution, batch_size) = (task.execution.clone(), task.batch_size);
     thread::spawn(move || {
-        let started = executor::start(&execution, batch_size, WarmUpSizes::All);
+        let started = executor::start(
+            &execution,
+            batch_size,
+            WarmUpSizes::All,
+            Preparation::Optimized,
+        );
         let executor = started.as_ref().ok().map(|s| Arc::clone(&s.executor));
         let _ = events.send(Event::Started(started));
         let Some(executor) = executor else {

@@ -9,6 +9,8 @@
 mod cuda;
 mod gateway;
 #[cfg(feature = "torch")]
+mod inspect;
+#[cfg(feature = "torch")]
 mod kernels;
 mod local;
 #[cfg(feature = "torch")]

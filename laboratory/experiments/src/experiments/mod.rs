@@ -4,6 +4,7 @@ mod ablation;
 mod autoscale;
 mod bursts;
 mod estimate;
+mod estimator;
 mod figure_sweeps;
 mod hidden_interference;
 mod loads;
@@ -16,6 +17,7 @@ mod published;
 mod rates;
 mod reach;
 mod router;
+mod variants;
 mod vision;
 
 use crate::experiment::Experiment;
@@ -36,9 +38,11 @@ pub(crate) const EXPERIMENTS: &[&dyn Experiment] = &[
     &bursts::Bursts,
     &max_min::MaxMin,
     &estimate::Estimate,
+    &estimator::Estimator,
     &rates::Rates,
     &measured_rates::MeasuredRates,
     &autoscale::Autoscale,
     &published::Published,
     &polish::Polish,
+    &variants::Variants,
 ];

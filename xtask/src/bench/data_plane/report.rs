@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::measure::{IMAGE_BYTES, LargeMessage, Lateness, Measurement, Payload, Stage};
-use crate::bench::machine;
+use crate::bench::{machine, today};
 
 /// All measurements.
 #[derive(Default)]
@@ -195,12 +195,4 @@ pub(super) fn find<'a>(
     rows.iter().find(|row| {
         (row.payload, row.concurrency, row.server.as_str()) == (payload, concurrency, server)
     })
-}
-
-/// Returns the date.
-fn today() -> anyhow::Result<String> {
-    let output = std::process::Command::new("date")
-        .args(["-u", "+%Y-%m-%d"])
-        .output()?;
-    Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
