@@ -40,7 +40,6 @@ const ARROWS: [(&str, &[&str]); 25] = [
         &[
             "cluster",
             "control",
-            "estimator",
             "placement",
             "simulator",
             "figures",
