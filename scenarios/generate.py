@@ -3,7 +3,9 @@
 
 zoo/memory-short.toml: a thousand models with the profiles of Clockwork's zoo and the rates of Azure functions, on few GPUs.
 zoo/zoo.csv: these profiles with a replica's memory.
-scale/thousand.toml: a thousand GPUs and the five models of the simulator's benchmark.
+scale/thousand.toml: a thousand GPUs and the five models of the simulator's benchmark; thousand-queue.toml: the same with links that queue.
+azure/ramp.toml: half a day of Azure functions as the load of twelve models, six times as fast as recorded.
+azure/ramp-as-recorded.toml: the same as fast as recorded, on devices that take six times as long, of azure/six-times-slower.csv.
 """
 
 import csv
@@ -20,7 +22,7 @@ MODELS = 1_000
 LOAD_GPUS = 3.0
 BATCH_SIZES = (1, 2, 4, 8, 16)
 
-# The models of thousand.toml with their rates in requests/s, as in crates/simulator/benches/simulator.rs.
+# The models of thousand.toml and thousand-queue.toml with their rates in requests/s, as in crates/simulator/benches/simulator.rs.
 LARGE = (
     ("alexnet", 500_000),
     ("mobilenet_v2", 200_000),
@@ -28,6 +30,23 @@ LARGE = (
     ("densenet121", 100_000),
     ("inception_v3", 100_000),
 )
+
+# The twelve models of the ramps with their SLOs in ms and payloads in bytes: one stripe of azure/functions2019-day.csv each, in order.
+RAMP_MODELS = (
+    *((name, 200, 602_112) for name in (
+        "mobilenet_v2", "resnet50", "vgg19", "resnext50_32x4d", "inception_v3", "densenet121", "efficientnet_b7")),
+    *((name, 300, 4_096) for name in ("t5", "bert", "gpt2")),
+    *((name, 1_500, 4_096) for name in ("xlnet", "bloom_560")),
+)
+# The devices that the load of a ramp keeps busy in the mean of the day.
+RAMP_DEVICES = 2.7
+# The minutes of the day at which a ramp begins, and its length.
+RAMP_START_MIN, RAMP_MIN = 18 * 60, 12 * 60
+# The minutes between two points of a ramp, each of which is the mean of as many minutes around it.
+RAMP_STEP_MIN = 30
+# How many times as fast as recorded ramp.toml is, and as slow the devices of the other ramp are.
+RAMP_SPEED = 6
+SLOW_KIND = "V100-six-times-slower"
 
 
 def read(path):
@@ -84,10 +103,12 @@ def memory_short():
     return "\n".join(lines) + "\n"
 
 
-def thousand():
+def thousand(queue):
+    """Returns a thousand GPUs whose links transmit one batch after the other if `queue`, and otherwise any number together."""
+    about = ", with links that queue" if queue else ""
     lines = [
-        "# A thousand GPUs and a million requests/s. Written by scenarios/generate.py.",
-        'name = "thousand"',
+        f"# A thousand GPUs and a million requests/s{about}. Written by scenarios/generate.py.",
+        f'name = "thousand{"-queue" if queue else ""}"',
         'profiles = ["../../profiles/v100-thesis.csv"]',
         "",
         "[[devices]]",
@@ -98,7 +119,95 @@ def thousand():
     for name, rate in LARGE:
         lines += ["", "[[models]]", f'name = "{name}"', f"rate_rps = {rate}", "slo_ms = 200", "payload_bytes = 602112"]
     lines += ["", "[simulation]", "warmup_s = 0.5", "window_s = 0.5"]
+    if queue:
+        lines.append('links = "queue"')
     return "\n".join(lines) + "\n"
+
+
+def thesis_profiles():
+    return read("../profiles/v100-thesis.csv")
+
+
+def slow_profiles():
+    """Returns the profiles of the ramps' models on a device that takes longer for everything."""
+    rows = [row for row in thesis_profiles() if row["model"] in {name for name, *_ in RAMP_MODELS}]
+    for row in rows:
+        row["device_kind"] = SLOW_KIND
+        row["latency_ms"] = repr(float(row["latency_ms"]) * RAMP_SPEED)
+    return "\n".join([",".join(rows[0])] + [",".join(row.values()) for row in rows]) + "\n"
+
+
+def ramp_rates():
+    """Returns of each model the requests/s at the ramp's points, the first of which is at its start. A request of every stripe stands for the
+    same time of a device."""
+    day = read("azure/functions2019-day.csv")
+    stripes = [[int(row[f"stripe_{i}"]) for row in day] for i in range(len(RAMP_MODELS))]
+    costs_s = []
+    for name, slo_ms, _ in RAMP_MODELS:
+        rows = [row for row in thesis_profiles() if row["model"] == name and float(row["latency_ms"]) <= slo_ms / 2]
+        costs_s.append(min(float(row["latency_ms"]) / int(row["batch_size"]) for row in rows) / 1000)
+    calls_per_s = sum(map(sum, stripes)) / len(day) / 60
+    call_s = RAMP_DEVICES / calls_per_s
+
+    def at(stripe, minute):
+        around = (stripe[(minute - RAMP_STEP_MIN // 2 + i) % len(stripe)] for i in range(RAMP_STEP_MIN))
+        return sum(around) / RAMP_STEP_MIN / 60
+
+    minutes = range(RAMP_START_MIN, RAMP_START_MIN + RAMP_MIN + 1, RAMP_STEP_MIN)
+    return [[at(stripe, minute) * call_s / cost for minute in minutes] for stripe, cost in zip(stripes, costs_s)]
+
+
+def ramp(name, comment, profiles, device, speed, slowness):
+    step_s = RAMP_STEP_MIN * 60 // speed
+    digits = 1 if slowness == 1 else 2
+    lines = [
+        *comment,
+        f'name = "{name}"',
+        f'profiles = ["{profiles}"]',
+        "",
+        "[[devices]]",
+        *device,
+        "count = 4",
+        "gpus_per_node = 1",
+        "",
+        "[autoscale]",
+        device[0],
+        "min = 2",
+        "max = 16",
+        "start_s = 60",
+    ]
+    for (model, slo_ms, payload), rates in zip(RAMP_MODELS, ramp_rates()):
+        steps = ", ".join(f"[{i * step_s}, {rate / slowness:.{digits}f}, {step_s}]" for i, rate in enumerate(rates[1:]))
+        lines += [
+            "",
+            "[[models]]",
+            f'name = "{model}"',
+            f"rate_rps = {rates[0] / slowness:.{digits}f}",
+            f"slo_ms = {slo_ms * slowness}",
+            f"payload_bytes = {payload}",
+            "load_ms = 3000",
+            f"rate_steps = [{steps}]",
+        ]
+    lines += ["", "[simulation]", "warmup_s = 0", f"window_s = {RAMP_MIN * 60 // speed}"]
+    return "\n".join(lines) + "\n"
+
+
+def fast_ramp():
+    comment = (
+        "# Twelve hours of the Azure Functions trace around midnight, in two hours: within ten minutes the load rises to four times its usual, as calls weighted by",
+        "# their time on a device (1.6 times in requests/s), stays there for ten more, and falls. For `packhorse simulate --replan`; written by",
+        "# scenarios/generate.py, README.md says from what.",
+    )
+    return ramp("azure-ramp", comment, "../../profiles/v100-thesis.csv", ['kind = "V100-SXM2-16GB"'], RAMP_SPEED, 1)
+
+
+def ramp_as_recorded():
+    comment = (
+        "# Twelve hours of the Azure Functions trace around midnight, as fast as recorded, on devices that take six times as long as those of",
+        "# ramp.toml, for a sixth of its requests/s with six times its SLOs. Written by scenarios/generate.py, README.md says from what.",
+    )
+    device = [f'kind = "{SLOW_KIND}"', "memory_mib = 16384", "sm_count = 80"]
+    return ramp("azure-ramp-as-recorded", comment, "six-times-slower.csv", device, 1, RAMP_SPEED)
 
 
 def files():
@@ -106,7 +215,11 @@ def files():
     return {
         "zoo/zoo.csv": zoo_profiles(),
         "zoo/memory-short.toml": memory_short(),
-        "scale/thousand.toml": thousand(),
+        "scale/thousand.toml": thousand(queue=False),
+        "scale/thousand-queue.toml": thousand(queue=True),
+        "azure/ramp.toml": fast_ramp(),
+        "azure/ramp-as-recorded.toml": ramp_as_recorded(),
+        "azure/six-times-slower.csv": slow_profiles(),
     }
 
 

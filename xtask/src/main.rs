@@ -82,6 +82,8 @@ enum Bench {
     Gateway(bench::Options),
     /// Measures the data plane beside programs that do less on the same path.
     DataPlane(bench::data_plane::Options),
+    /// Measures a network on the CPU: libtorch alone, and through Packhorse.
+    Cpu(bench::cpu::Options),
     /// Measures the solve time of each placement policy, up to 6,000 devices and 2,000 models.
     Placement(bench::placement::Options),
     /// Measures the decisions per second of the serving engine, and the speed of the simulator.
@@ -107,6 +109,7 @@ fn main() -> anyhow::Result<()> {
         Chore::Cluster(options) => cluster::run(&options),
         Chore::Bench(Bench::Gateway(options)) => bench::run(&options),
         Chore::Bench(Bench::DataPlane(options)) => bench::data_plane::run(&options),
+        Chore::Bench(Bench::Cpu(options)) => bench::cpu::run(&options),
         Chore::Bench(Bench::Placement(options)) => bench::placement::run(&options),
         Chore::Bench(Bench::Engine(options)) => bench::engine::run(&options),
         Chore::Bench(Bench::Control(options)) => bench::control::run(&options),

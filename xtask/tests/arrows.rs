@@ -7,6 +7,7 @@ use serde::Deserialize;
 /// The crates on which each crate of the workspace may depend, tests included but for those of [`TESTS`].
 const ARROWS: [(&str, &[&str]); 25] = [
     ("ceilings", &[]),
+    ("mapped", &[]),
     ("cluster", &[]),
     ("contention", &["cluster"]),
     ("control", &["cluster", "contention"]),
@@ -71,6 +72,7 @@ const ARROWS: [(&str, &[&str]); 25] = [
             "control",
             "kernels",
             "links",
+            "mapped",
             "protocol",
             "trace",
             "wire",
@@ -86,6 +88,7 @@ const ARROWS: [(&str, &[&str]); 25] = [
             "contention",
             "estimator",
             "kernels",
+            "mapped",
             "reconcile",
             "wire",
             "api",

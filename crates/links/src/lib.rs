@@ -320,7 +320,7 @@ impl<C: Connect> Links<C> {
             .insert(replica.target.replica.id, replica.model);
         let capacity = replica.target.capacity.unwrap_or(Capacity {
             batch_size: planned,
-            in_flight: ReplicaParameters::DEFAULT_CREDITS,
+            in_flight: ReplicaParameters::LEAST_CREDITS,
             multiprocessors: None,
         });
         // A request of more rows than the planned batch size is computed by itself, unless memory is known to be short.
@@ -340,7 +340,7 @@ impl<C: Connect> Links<C> {
         let parameters = ReplicaParameters {
             model: replica.model,
             batch_size,
-            credits: capacity.in_flight.max(1),
+            in_flight: capacity.in_flight.max(1),
             service,
             device: replica.device,
             time_shared: replica.is_time_shared(),

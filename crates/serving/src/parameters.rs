@@ -28,8 +28,9 @@ pub struct ReplicaParameters {
     /// The most rows that requests share in one batch here, at least 1 and at most the largest size of `service`. A request
     /// that alone has more is a batch by itself: the plan chose the batch size for speed, not to turn requests away.
     pub batch_size: u32,
-    /// The most batches that it may hold at a time, at least 1: see [`ReplicaParameters::DEFAULT_CREDITS`].
-    pub credits: u32,
+    /// The most batches that its worker takes at a time, at least 1. It gets as many as keep it busy, between
+    /// [`ReplicaParameters::LEAST_CREDITS`] and [`ReplicaParameters::MOST_CREDITS`], if the worker takes so many.
+    pub in_flight: u32,
     /// The expected compute times of its batches, up to the most rows that its model takes.
     pub service: ServiceTimes,
     /// The device that it computes on.
@@ -40,6 +41,10 @@ pub struct ReplicaParameters {
 }
 
 impl ReplicaParameters {
-    /// The default number of credits: one batch computes while another one is copied.
-    pub const DEFAULT_CREDITS: u32 = 2;
+    /// The fewest batches that keep a replica busy: one computes while another one is on its way.
+    pub const LEAST_CREDITS: u32 = 2;
+
+    /// The most batches that a replica gets at a time, however long they travel: a batch that is bound early is bound to what was
+    /// known then.
+    pub const MOST_CREDITS: u32 = 16;
 }

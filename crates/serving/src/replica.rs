@@ -6,16 +6,14 @@ use packhorse_cluster::Time;
 use packhorse_contention::ServiceTimes;
 
 use crate::{
-    BatchKey, DeviceKey, ReplicaParameters,
-    adaptive_batch::AdaptiveBatch,
-    health::Health,
-    memory_limits::MemoryLimits,
-    speed_estimate::{Overhead, SpeedEstimate},
+    BatchKey, DeviceKey, ReplicaParameters, adaptive_batch::AdaptiveBatch, health::Health,
+    link_estimate::LinkEstimate, memory_limits::MemoryLimits, overhead_fit::Overhead,
+    speed_estimate::SpeedEstimate,
 };
 
 /// The most batches for each of which the time of its end is calculated anew when one before it has come back. More are held only
 /// where credits do not limit them.
-const FORECAST_BATCHES: usize = 8;
+const FORECAST_BATCHES: usize = ReplicaParameters::MOST_CREDITS as usize;
 
 /// A replica that is ready or draining.
 #[derive(Clone, Debug)]
@@ -37,6 +35,9 @@ pub(crate) struct Replica {
     /// The time at which the device should be done with the batches of the replicas with which it is shared in time.
     device_busy_until: Time,
     estimate: SpeedEstimate,
+    link: LinkEstimate,
+    /// The most batches that it may hold at a time.
+    credits: u32,
     adaptive_batch: AdaptiveBatch,
 }
 
@@ -130,6 +131,7 @@ impl Replica {
     pub(crate) fn new(now: Time, parameters: ReplicaParameters, group: usize) -> Self {
         Self {
             sizes_by_rate: sizes_by_rate(&parameters.service),
+            credits: parameters.in_flight.min(ReplicaParameters::LEAST_CREDITS),
             parameters,
             group,
             draining: false,
@@ -140,6 +142,7 @@ impl Replica {
             turn: true,
             device_busy_until: Time::ZERO,
             estimate: SpeedEstimate::new(now),
+            link: LinkEstimate::default(),
             adaptive_batch: AdaptiveBatch::new(),
         }
     }
@@ -227,14 +230,18 @@ impl Replica {
         self.health.is_probed() && !self.held.is_empty()
     }
 
-    /// Returns true if it holds as many batches as it has credits.
-    pub(crate) fn is_full(&self) -> bool {
-        let credits = if self.health.is_probed() {
+    /// Returns the most batches that it may hold at a time.
+    pub(crate) fn credits(&self) -> u32 {
+        if self.health.is_probed() {
             1
         } else {
-            self.parameters.credits as usize
-        };
-        self.held.len() >= credits
+            self.credits
+        }
+    }
+
+    /// Returns true if it holds as many batches as it has credits.
+    pub(crate) fn is_full(&self) -> bool {
+        self.held.len() >= self.credits() as usize
     }
 
     /// Returns the overhead and the compute time of a further batch of `rows` rows.
@@ -343,6 +350,12 @@ impl Replica {
             let error = now.saturating_since(due) + due.saturating_since(now);
             self.estimate
                 .observe(now, rows, profiled, compute, overhead, error);
+            self.link.observe(rows, dispatched, overhead);
+            // Its limit may have been lowered since the batch was sent.
+            let rows = rows.min(self.rows_limit());
+            let compute = self.expectation(now).compute(rows);
+            let credits = self.link.credits(rows, compute);
+            self.credits = self.parameters.in_flight.min(credits);
         }
         if self.held.len() > FORECAST_BATCHES {
             // Those behind it start as much earlier or later as it came back.
@@ -375,7 +388,7 @@ mod tests {
             ReplicaParameters {
                 model: ModelKey(0),
                 batch_size: 4,
-                credits: 2,
+                in_flight: 2,
                 service,
                 device: DeviceKey(0),
                 time_shared: false,

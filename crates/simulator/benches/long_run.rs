@@ -21,7 +21,7 @@ use packhorse_cluster::{
 use packhorse_contention::Interference;
 use packhorse_placement::{Budget, estimate, policy};
 use packhorse_simulator::{
-    Arrivals, PlanReport, Rate, Scenario, SimulationSettings, Workload, simulate,
+    Arrivals, Links, PlanReport, Rate, Scenario, SimulationSettings, Workload, simulate,
 };
 
 /// The devices, the models and the effort of the long search of each problem. All together take some minutes.
@@ -120,6 +120,7 @@ fn scenario(problem: &Problem) -> Scenario {
         weights: None,
     };
     Scenario {
+        families: Vec::new(),
         autoscale: None,
         host_links: Vec::new(),
         name: "long-run".to_owned(),
@@ -133,6 +134,7 @@ fn scenario(problem: &Problem) -> Scenario {
             client_overhead: conditions.client_overhead,
             router_overhead: conditions.router_overhead,
             network: problem.network,
+            links: Links::Instant,
             return_time: conditions.return_time,
             interference: Interference::default(),
             arrivals: Arrivals::Poisson,

@@ -36,9 +36,20 @@ pub struct KeyRecord {
 #[derive(Debug)]
 pub(super) struct Key {
     pub(super) record: KeyRecord,
-    patterns: Vec<WildMatch>,
+    models: ModelScope,
     /// The limits' state, which outlives a rotation.
     pub(super) limits: Arc<KeyLimits>,
+}
+
+/// The patterns of the names of the models that a key may use.
+#[derive(Clone, Debug)]
+pub(crate) struct ModelScope(Arc<[WildMatch]>);
+
+impl ModelScope {
+    /// Returns true if one of the patterns matches the model's name.
+    pub(crate) fn allows(&self, model: &str) -> bool {
+        self.0.iter().any(|pattern| pattern.matches(model))
+    }
 }
 
 /// The limits of a key, and how much of them is used.
@@ -84,6 +95,7 @@ impl KeyCounts {
 #[derive(Debug)]
 pub struct KeyUse {
     limits: Arc<KeyLimits>,
+    models: ModelScope,
     _permit: Option<OwnedSemaphorePermit>,
 }
 
@@ -91,6 +103,11 @@ impl KeyUse {
     /// Returns the tenant that the request counts for.
     pub(crate) fn tenant(&self) -> TenantKey {
         self.limits.tenant
+    }
+
+    /// Returns the models that the key allows.
+    pub(crate) fn models(&self) -> &ModelScope {
+        &self.models
     }
 
     /// Ends the use: the request was answered with this status after this time.
@@ -141,7 +158,7 @@ impl Key {
             Scope::Read | Scope::Admin => None,
         });
         Self {
-            patterns: patterns.collect(),
+            models: ModelScope(patterns.collect()),
             limits,
             record,
         }
@@ -180,8 +197,8 @@ impl Key {
         let view = &self.record.view;
         let id = || view.id.clone();
         match model {
-            _ if self.patterns.is_empty() => return Err(KeyRefusal::Inference(id())),
-            Some(model) if !self.patterns.iter().any(|p| p.matches(model)) => {
+            _ if self.models.0.is_empty() => return Err(KeyRefusal::Inference(id())),
+            Some(model) if !self.models.allows(model) => {
                 return Err(KeyRefusal::Model(id(), model.to_owned()));
             }
             _ => {}
@@ -209,6 +226,7 @@ impl Key {
         }
         Ok(KeyUse {
             limits: Arc::clone(&self.limits),
+            models: self.models.clone(),
             _permit: permit,
         })
     }

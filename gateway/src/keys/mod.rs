@@ -7,7 +7,7 @@ mod key;
 mod keyring;
 mod secret;
 
-pub(crate) use key::{KeyCounts, RESPONSE_CLASSES};
+pub(crate) use key::{KeyCounts, ModelScope, RESPONSE_CLASSES};
 pub use key::{KeyRecord, KeyRefusal, KeyUse};
 pub(crate) use keyring::{AdminScope, KeyOwner};
 pub use keyring::{KeyError, Keyring};

@@ -22,6 +22,7 @@ mod pipeline;
 mod profile;
 mod semaphore;
 mod serve;
+mod shared_memory;
 mod status_reporter;
 
 use std::{panic, path::PathBuf, process};

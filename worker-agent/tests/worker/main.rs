@@ -12,6 +12,7 @@ mod gateway;
 mod inspect;
 #[cfg(feature = "torch")]
 mod kernels;
+mod local;
 #[cfg(feature = "torch")]
 mod package;
 #[cfg(feature = "torch")]

@@ -63,7 +63,7 @@ pub(crate) struct IssueArgs {
     /// IP address of the machine, for those that connect to it by address, as gateways to workers; may be given more than once
     #[arg(long = "ip", value_name = "ADDRESS")]
     ips: Vec<IpAddr>,
-    /// Days for which the certificate is valid
+    /// Days for which the certificate is valid, at most until the authority's end
     #[arg(long, default_value_t = 365, value_parser = clap::value_parser!(u16).range(1..=3650))]
     days: u16,
 }
@@ -96,9 +96,12 @@ impl IssueArgs {
         let [certificate, key] = paths(&self.dir, AUTHORITY);
         let signing_key = KeyPair::from_pem(&files::read_text(&key)?)
             .with_context(|| format!("{} is not a private key", key.display()))?;
-        let issuer = Issuer::from_ca_cert_pem(&files::read_text(&certificate)?, signing_key)
+        let pem = files::read_text(&certificate)?;
+        let issuer = Issuer::from_ca_cert_pem(&pem, signing_key)
             .with_context(|| format!("{} is not a certificate", certificate.display()))?;
         let mut params = parameters(&self.name, self.days);
+        // Beyond the authority's end nobody would trust it.
+        params.not_after = params.not_after.min(end_of(&pem)?);
         let name = self.name.as_str().try_into()?;
         params.subject_alt_names = vec![SanType::DnsName(name)];
         let addresses = self.ips.iter().copied().map(SanType::IpAddress);
@@ -113,6 +116,12 @@ impl IssueArgs {
         let certificate = params.signed_by(&key, &issuer)?;
         write_pair(context, &self.dir, &self.name, &certificate, &key)
     }
+}
+
+/// Returns the end of the validity of the first certificate of a PEM file.
+fn end_of(pem: &str) -> anyhow::Result<OffsetDateTime> {
+    let (_, block) = x509_parser::pem::parse_x509_pem(pem.as_bytes())?;
+    Ok(block.parse_x509()?.validity().not_after.to_datetime())
 }
 
 /// Parses the name of a machine, which is also that of two files.

@@ -52,6 +52,26 @@ async fn an_authority_issues_certificates_and_overwrites_nothing() {
 }
 
 #[tokio::test]
+async fn a_certificate_is_valid_no_longer_than_its_authority() {
+    let gateway = Gateway::start().await;
+    gateway
+        .run_bare(&["certs", "init", ".", "--days", "10"])
+        .text();
+    for (name, days) in [("n1", "365"), ("n2", "3")] {
+        gateway
+            .run_bare(&["certs", "issue", ".", name, "--days", days])
+            .text();
+    }
+    let [authority, longer, shorter] = ["ca", "n1", "n2"].map(|name| {
+        let pem = fs::read(gateway.path(&format!("{name}.pem"))).unwrap();
+        let (_, block) = x509_parser::pem::parse_x509_pem(&pem).unwrap();
+        block.parse_x509().unwrap().validity().not_after
+    });
+    assert_eq!(longer, authority);
+    assert!(shorter < authority);
+}
+
+#[tokio::test]
 async fn a_certificate_in_the_way_leaves_no_key_behind() {
     let gateway = Gateway::start().await;
     gateway.run_bare(&["certs", "init", "."]).text();

@@ -48,7 +48,7 @@ impl Run {
             let parameters = ReplicaParameters {
                 model: MODEL,
                 batch_size: 4,
-                credits: 2,
+                in_flight: 2,
                 service: ServiceTimes::from_times(times),
                 device: DeviceKey(9 - key),
                 time_shared: false,

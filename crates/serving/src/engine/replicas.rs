@@ -35,7 +35,7 @@ impl Engine {
             (1..=parameters.service.max_rows()).contains(&parameters.batch_size),
             "{key:?} has no time for its batch size"
         );
-        assert!(parameters.credits > 0, "{key:?} has no credits");
+        assert!(parameters.in_flight > 0, "{key:?} takes no batches");
         let model_key = parameters.model;
         match self.models.get_mut(&model_key) {
             Some(model) if model.limits.is_some() => {

@@ -9,6 +9,7 @@ mod fairness;
 mod properties;
 mod scenarios;
 mod turns;
+mod variants;
 
 const MODEL: ModelKey = ModelKey(0);
 
@@ -20,12 +21,12 @@ fn at(millis: u64) -> Time {
     Time::ZERO + ms(millis)
 }
 
-fn parameters(model: ModelKey, times_ms: &[u64], credits: u32) -> ReplicaParameters {
+fn parameters(model: ModelKey, times_ms: &[u64], in_flight: u32) -> ReplicaParameters {
     let service = ServiceTimes::from_times(times_ms.iter().map(|&time| ms(time)).collect());
     ReplicaParameters {
         model,
         batch_size: service.max_rows(),
-        credits,
+        in_flight,
         service,
         device: DeviceKey(0),
         time_shared: false,

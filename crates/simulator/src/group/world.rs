@@ -16,6 +16,7 @@ use crate::{
     Scenario,
     arrivals::{ArrivalProcess, arrival_processes},
     counters::{RunCounters, Stages},
+    device_links::DeviceLinks,
     options::RunOptions,
     simulation::{SimulateError, check_replica},
     timeline::{RequestEnd, Timeline},
@@ -78,6 +79,7 @@ pub(crate) struct GroupWorld<'a> {
     scheduled: u64,
     arrivals: Vec<ArrivalProcess>,
     devices: Vec<Device>,
+    links: DeviceLinks,
     batches: BTreeMap<u64, SentBatch>,
     requests: u64,
     /// The requests that have not ended.
@@ -106,6 +108,7 @@ impl<'a> GroupWorld<'a> {
             (options.trace.is_some(), "a trace"),
             (scenario.autoscale.is_some(), "an autoscaler"),
             (!scenario.simulation.faults.is_empty(), "faults"),
+            (!scenario.families.is_empty(), "families"),
         ];
         if let Some((_, what)) = without.into_iter().find(|(has, _)| *has) {
             return Err(SimulateError::NotForGroups { discipline, what });
@@ -124,6 +127,7 @@ impl<'a> GroupWorld<'a> {
             events: BinaryHeap::new(),
             scheduled: 0,
             arrivals: arrival_processes(scenario, seed).collect(),
+            links: DeviceLinks::new(settings, devices.len()),
             devices,
             batches: BTreeMap::new(),
             requests: 0,
@@ -253,7 +257,6 @@ impl<'a> GroupWorld<'a> {
     }
 
     fn send(&mut self, now: Time, order: BatchOrder) {
-        let settings = &self.scenario.simulation;
         let BatchOrder {
             batch,
             device,
@@ -263,8 +266,7 @@ impl<'a> GroupWorld<'a> {
         } = order;
         let rows = order.requests.len();
         let bytes = self.scenario.problem.models[model].payload.as_u64() as f64 * rows as f64;
-        let transmission = Duration::from_secs_f64(bytes / settings.network.bytes_per_second);
-        let there = now + settings.router_overhead + settings.network.base + transmission;
+        let there = self.links.send(now, device, bytes);
         if let Some(victim) = preempts {
             self.devices[device].held.retain(|held| *held != victim);
             let victim = self.batches.get_mut(&victim);

@@ -2,6 +2,8 @@
 
 use serde::Deserialize;
 
+use super::links::Links;
+
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct ScenarioFile {
@@ -56,6 +58,9 @@ pub(super) struct ModelEntry {
     /// The name in the profiles, if it is not the model's.
     pub(super) profile: Option<String>,
     pub(super) weights_mib: Option<f64>,
+    /// The name that the models share which answer the same requests, and the percentage of right answers of this one.
+    pub(super) family: Option<String>,
+    pub(super) accuracy: Option<f64>,
     #[serde(default)]
     pub(super) load_ms: f64,
     /// The second at which each change of the rate begins, the new rate, and, unless it is a step, its duration in seconds.
@@ -73,6 +78,7 @@ pub(super) struct SimulationEntry {
     pub(super) router_overhead_ms: f64,
     pub(super) network_base_ms: f64,
     pub(super) network_bytes_per_s: f64,
+    pub(super) links: Links,
     pub(super) return_ms: f64,
     pub(super) mps_exponent: f64,
     pub(super) extra_slowdown: f64,
@@ -91,6 +97,7 @@ impl Default for SimulationEntry {
             router_overhead_ms: 0.5,
             network_base_ms: 0.161,
             network_bytes_per_s: 1.128e9,
+            links: Links::Instant,
             return_ms: 0.361,
             mps_exponent: 1.6,
             extra_slowdown: 0.0,

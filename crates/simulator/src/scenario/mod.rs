@@ -4,8 +4,10 @@
 //! A closure returns the text of the files that a scenario names, so that nothing here reads a disk.
 
 mod autoscale;
+mod family;
 mod fault;
 mod file;
+mod links;
 mod values;
 
 use std::time::Duration;
@@ -20,9 +22,12 @@ use packhorse_contention::{Interference, PairTable};
 use crate::{rate::Rate, trace};
 pub use autoscale::Autoscale;
 use autoscale::parse_autoscale;
+use family::parse_families;
+pub use family::{Family, Variant};
 pub use fault::{Fault, FaultKind};
 use fault::{check_added_models, parse_fault};
 use file::{ArrivalsEntry, DeviceGroup, ModelEntry, ScenarioFile, SimulationEntry};
+pub use links::Links;
 pub use values::ScenarioError;
 use values::{MAX_DEVICES, MS, S, bandwidth, duration, field_error, positive, requests_per_second};
 
@@ -36,6 +41,8 @@ pub struct Scenario {
     pub problem: Problem,
     /// The load of each model, in the problem's order.
     pub workloads: Vec<Workload>,
+    /// The models that answer each other's requests.
+    pub families: Vec<Family>,
     /// The devices that an autoscaler adds and removes; `None` if those of the problem stay.
     pub autoscale: Option<Autoscale>,
     /// The bytes per second from the host's memory to each device, in the problem's order.
@@ -74,6 +81,8 @@ pub struct SimulationSettings {
     pub router_overhead: Duration,
     /// The network from the gateway to a worker.
     pub network: NetworkModel,
+    /// The way in which the batches of a device share its link.
+    pub links: Links,
     /// The time from a worker to the client.
     pub return_time: Duration,
     /// The cost of co-location and of compute shares.
@@ -166,6 +175,16 @@ impl Scenario {
         self.host_links.get(device).copied().unwrap_or(HOST_LINK)
     }
 
+    /// Returns the model that a request for a model is sent to: of its family the most accurate one, else itself.
+    pub(crate) fn first_asked(&self, model: usize) -> usize {
+        let mut families = self.families.iter();
+        let family = families.find(|family| {
+            let mut variants = family.variants.iter();
+            variants.any(|variant| variant.model.0 == model)
+        });
+        family.map_or(model, |family| family.variants[0].model.0)
+    }
+
     /// Returns true if a model is registered only during the run.
     pub fn is_added_later(&self, model: ModelIndex) -> bool {
         let added = FaultKind::ModelAdded(model);
@@ -239,6 +258,7 @@ impl Scenario {
             )?);
             workloads.push(workload);
         }
+        let families = parse_families(&file.models, &models)?;
         let ids: Vec<&ModelId> = models.iter().map(|model| &model.id).collect();
         let arrivals = parse_arrivals(&file.simulation.arrivals, &ids, &mut workloads, &mut load)?;
         let simulation = {
@@ -278,6 +298,7 @@ impl Scenario {
             name: file.name,
             problem,
             workloads,
+            families,
             autoscale,
             host_links: parse_host_links(&file.devices)?,
             max_batch_wait,
@@ -597,6 +618,7 @@ fn parse_settings(
                 entry.network_bytes_per_s,
             )?,
         },
+        links: entry.links,
         return_time: duration("simulation.return_ms", entry.return_ms, MS)?,
         interference,
         arrivals,

@@ -119,7 +119,8 @@ impl SimulatedReplica {
             parameters: ReplicaParameters {
                 model: model_key(planned.model.0),
                 batch_size: planned.batch_size,
-                credits: ReplicaParameters::DEFAULT_CREDITS,
+                // A simulated worker takes any number.
+                in_flight: ReplicaParameters::MOST_CREDITS,
                 device: DeviceKey(
                     u32::try_from(planned.device.0).expect("a scenario's devices are limited"),
                 ),

@@ -1,6 +1,6 @@
 //! The loop of a simulation, and the way of requests and batches through it.
 
-use std::{cmp::Reverse, time::Duration};
+use std::cmp::Reverse;
 
 use packhorse_cluster::{Discipline, ModelIndex, Time};
 use packhorse_contention::QueuedBatch;
@@ -12,7 +12,7 @@ use packhorse_serving::{
 use super::{
     control::Control,
     event::SimEvent,
-    keys::model_key,
+    keys::{model_key, replica_key},
     replica::SimulateError,
     world::{Clients, InFlightBatch, PendingRequest, Simulation},
 };
@@ -129,7 +129,7 @@ impl Simulation<'_> {
         }
         let request = Request {
             id: RequestKey(number),
-            model: model_key(pending.model),
+            model: model_key(self.scenario.first_asked(pending.model)),
             tenant: TenantKey(0),
             rows: 1,
             bytes: model.payload.as_u64(),
@@ -187,18 +187,12 @@ impl Simulation<'_> {
         replica_index: usize,
         requests: Vec<RequestKey>,
     ) {
-        let settings = &self.scenario.simulation;
         let replica = &mut self.replicas[replica_index];
         replica.used_credits += 1;
         let model = replica.model;
         let bytes =
             self.scenario.problem.models[model].payload.as_u64() as f64 * requests.len() as f64;
-        let transmission = Duration::from_secs_f64(bytes / settings.network.bytes_per_second);
-        let reached_worker = now
-            + settings.router_overhead
-            + settings.network.base
-            + transmission
-            + self.network_delay;
+        let reached_worker = self.links.send(now, replica.device, bytes) + self.network_delay;
         self.counters.batch_sent(model, now, requests.len());
         let number = self.batches.push(InFlightBatch {
             replica: replica_index,
@@ -268,7 +262,7 @@ impl Simulation<'_> {
         batch.ended = true;
         let replica = &mut self.replicas[batch.replica];
         if self.discipline != Discipline::FixedWait
-            && replica.used_credits == replica.parameters.credits
+            && Some(replica.used_credits) >= self.engine.credits(replica_key(batch.replica))
         {
             replica.free_since = now;
         }

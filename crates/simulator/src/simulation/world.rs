@@ -19,6 +19,7 @@ use crate::{
     Scenario,
     arrivals::{ArrivalProcess, arrival_processes},
     counters::RunCounters,
+    device_links::DeviceLinks,
     options::RunOptions,
     run_trace::RunTrace,
     timeline::Timeline,
@@ -95,6 +96,7 @@ pub(crate) struct Simulation<'a> {
     pub(super) clients: Vec<Clients>,
     /// True for each fault that has begun and not ended.
     pub(super) fault_active: Vec<bool>,
+    pub(super) links: DeviceLinks,
     /// The extra network latency because of faults.
     pub(super) network_delay: Duration,
     pub(super) requests: NumberedQueue<PendingRequest>,
@@ -170,6 +172,7 @@ impl<'a> Simulation<'a> {
             max_batch_rows: vec![1; models],
             replicas: Vec::with_capacity(plan.len()),
             down: vec![0; devices.len()],
+            links: DeviceLinks::new(settings, devices.len()),
             devices,
             clients: (0..models)
                 .map(|model| {
@@ -204,6 +207,7 @@ impl<'a> Simulation<'a> {
             self.update_model(Time::ZERO, model, max_batch_rows.unwrap_or(1));
             self.schedule_arrival(model);
         }
+        self.set_fallbacks(Time::ZERO);
         for planned in plan {
             let replica = self.add_replica(planned);
             self.replicas[replica].worker = WorkerState::Ready;
@@ -244,13 +248,25 @@ impl<'a> Simulation<'a> {
         self.max_batch_rows[model] = max_batch_rows;
         let limits = ModelLimits {
             max_batch_rows,
-            // Links never queue, and no payload is too large for them.
+            // No payload is too large for a simulated link.
             max_batch_bytes: u64::MAX,
             queue_limit: ModelLimits::DEFAULT_QUEUE_LIMIT,
         };
         let model = model_key(model);
         self.engine
             .handle(now, Event::ModelUpdated { model, limits });
+    }
+
+    /// Tells the engine which model of a family answers where the more accurate ones cannot.
+    pub(super) fn set_fallbacks(&mut self, now: Time) {
+        for family in &self.scenario.families {
+            for pair in family.variants.windows(2) {
+                let [model, fallback] = [0, 1].map(|i| model_key(pair[i].model.0));
+                let fallback = Some(fallback);
+                self.engine
+                    .handle(now, Event::FallbackChanged { model, fallback });
+            }
+        }
     }
 
     /// Adds a replica whose worker does not run yet. Its model must have a profile for its device.

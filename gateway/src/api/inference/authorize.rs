@@ -9,7 +9,10 @@ use axum::{
 use packhorse_serving::TenantKey;
 
 use super::{body::IncomingBody, error::InferenceError, state::Inference};
-use crate::{api::bearer, keys::KeyRefusal};
+use crate::{
+    api::bearer,
+    keys::{KeyRefusal, ModelScope},
+};
 
 /// The paths that need no key: balancers and orchestrators ask them.
 const HEALTH: &str = "/v2/health/";
@@ -47,6 +50,10 @@ pub(super) async fn authorize(
             let clock = inference.data_plane.clock();
             let begin = clock.now();
             request.extensions_mut().insert(used.tenant());
+            if model.is_none() {
+                // A list contains the models that the key allows.
+                request.extensions_mut().insert(used.models().clone());
+            }
             let response = next.run(request).await;
             used.end(response.status(), clock.now().saturating_since(begin));
             response
@@ -62,6 +69,12 @@ pub(super) async fn authorize(
 /// Returns the tenant of an authorised request; requests without a key are of one tenant.
 pub(super) fn tenant_of(extensions: &Extensions) -> TenantKey {
     extensions.get().copied().unwrap_or(TenantKey(0))
+}
+
+/// Returns true if a list for this client contains the model; without a key it contains all.
+pub(super) fn is_listed(extensions: &Extensions, model: &str) -> bool {
+    let scope = extensions.get::<ModelScope>();
+    scope.is_none_or(|scope| scope.allows(model))
 }
 
 fn unauthorized(message: &str) -> InferenceError {

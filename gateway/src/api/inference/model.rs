@@ -1,6 +1,6 @@
 //! The routes about models: metadata, readiness, configuration, statistics.
 
-use axum::{Json, extract::State};
+use axum::{Json, extract::State, http::Extensions};
 use packhorse_api::ErrorBody;
 use packhorse_cluster::ModelVersion;
 use packhorse_protocol::{
@@ -8,7 +8,7 @@ use packhorse_protocol::{
     ModelStatistics, Statistics,
 };
 
-use super::{error::InferenceError, model_path::ModelPath, state::Inference};
+use super::{authorize, error::InferenceError, model_path::ModelPath, state::Inference};
 use crate::{driver::ServedModel, telemetry::CountAndTime};
 
 /// Returns a model's versions, inputs and outputs.
@@ -119,12 +119,18 @@ pub(super) async fn version_stats(path: ModelPath) -> Json<Statistics> {
     stats(path).await
 }
 
-/// Returns the statistics of all models.
+/// Returns the statistics of all models that the client may use.
 #[utoipa::path(get, path = "/v2/models/stats", tag = "inference", responses((status = 200, body = Statistics)))]
-pub(super) async fn all_stats(State(inference): State<Inference>) -> Json<Statistics> {
+pub(super) async fn all_stats(
+    State(inference): State<Inference>,
+    extensions: Extensions,
+) -> Json<Statistics> {
     let catalog = inference.data_plane.catalog();
+    let listed = catalog
+        .all()
+        .filter(|model| authorize::is_listed(&extensions, model.id().name.as_str()));
     Json(Statistics {
-        model_stats: catalog.all().map(|model| statistics(model)).collect(),
+        model_stats: listed.map(|model| statistics(model)).collect(),
     })
 }
 

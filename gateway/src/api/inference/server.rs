@@ -13,6 +13,7 @@ use packhorse_protocol::{
 };
 
 use super::{
+    authorize,
     body::IncomingBody,
     error::InferenceError,
     inflate::{Encoding, inflate},
@@ -68,7 +69,7 @@ pub(super) async fn ready(
 /// The largest body of this route, in bytes: it contains one flag.
 const INDEX_LIMIT: u64 = 4096;
 
-/// Returns all models and their states.
+/// Returns all models that the client may use, and their states.
 ///
 /// The body may be empty.
 #[utoipa::path(
@@ -87,14 +88,15 @@ pub(super) async fn repository_index(
     };
     let encoding = Encoding::from_headers(&parts.headers)?;
     let body = IncomingBody::new(&parts.headers, body)
-        .receive(&limits, &mut memory)
+        .receive(&limits, None, &mut memory)
         .await?;
     let body = inflate(body, encoding, limits.body_bytes, &mut memory)?;
     let asked = RepositoryIndexRequest::parse(&body.to_bytes())?;
     let catalog = inference.data_plane.catalog();
-    let listed = catalog
-        .all()
-        .filter(|model| !asked.ready || model.is_ready());
+    let listed = catalog.all().filter(|model| {
+        (!asked.ready || model.is_ready())
+            && authorize::is_listed(&parts.extensions, model.id().name.as_str())
+    });
     Ok(Json(listed.map(|model| entry(model)).collect()))
 }
 

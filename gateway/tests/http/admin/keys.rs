@@ -88,6 +88,22 @@ async fn a_request_needs_a_key_for_its_model() {
     let all = gateway.get("/v1/keys").await;
     assert_eq!(all.ok(200).as_array().unwrap().len(), 3);
     assert!(!all.text().contains(key(&allowed)));
+    for (client, names) in [(&allowed, vec!["m"]), (&other, vec![])] {
+        let list =
+            |method, path| gateway.send(address, method, path, Some(key(client)), Vec::new());
+        let index = list(Method::POST, "/v2/repository/index").await.ok(200);
+        let listed = index.as_array().unwrap().iter();
+        assert_eq!(
+            listed.map(|model| &model["name"]).collect::<Vec<_>>(),
+            names
+        );
+        let stats = list(Method::GET, "/v2/models/stats").await.ok(200);
+        let listed = stats["model_stats"].as_array().unwrap().iter();
+        assert_eq!(
+            listed.map(|model| &model["name"]).collect::<Vec<_>>(),
+            names
+        );
+    }
     let metadata = gateway.send(address, Method::GET, "/v2", Some(key(&allowed)), Vec::new());
     assert_eq!(metadata.await.status, 200);
 }

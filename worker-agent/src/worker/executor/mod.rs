@@ -22,4 +22,4 @@ pub(crate) use stages::{
     ComputedBatch, Executed, Executor, LoadedBatch, OutputTensor, PreparedBatch, RepeatedStage,
 };
 pub(crate) use start::{LOAD_LIMIT, exit_now, inspect, known_profile, on_terminate, start};
-pub(crate) use started::{Started, WarmUpSizes};
+pub(crate) use started::{Preparation, Started, WarmUpSizes};

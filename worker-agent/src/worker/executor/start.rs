@@ -11,7 +11,7 @@ use super::torch;
 use super::{
     error::{ExecutionError, StartError},
     simulated,
-    started::{Started, WarmUpSizes},
+    started::{Preparation, Started, WarmUpSizes},
     synthetic::Fill,
 };
 
@@ -27,6 +27,7 @@ pub(crate) fn start(
     execution: &Execution,
     batch_size: u32,
     sizes: WarmUpSizes,
+    preparation: Preparation,
 ) -> Result<Started, StartError> {
     match &execution.executor {
         ExecutorChoice::Simulated {
@@ -35,8 +36,8 @@ pub(crate) fn start(
             compute_share,
             folder,
         } => {
-            // The simulated executor has nothing to warm up.
-            let _ = sizes;
+            // The simulated executor has nothing to prepare and to warm up.
+            let _ = (sizes, preparation);
             let program = &execution.program;
             let profile = simulated::read_profile(&program.model, device_kind, profile_csv)?;
             let buffers = execution.pipeline.buffers();
@@ -64,6 +65,7 @@ pub(crate) fn start(
             threads: execution.threads,
             batch_size,
             sizes,
+            preparation,
             pipeline: execution.pipeline,
         }),
         #[cfg(not(feature = "torch"))]
