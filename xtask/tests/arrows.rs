@@ -41,7 +41,6 @@ const ARROWS: [(&str, &[&str]); 26] = [
         &[
             "cluster",
             "control",
-            "estimator",
             "placement",
             "simulator",
             "figures",

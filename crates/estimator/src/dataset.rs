@@ -340,4 +340,67 @@ mod tests {
         );
         assert!(median <= 0.15 && p90 <= 0.35, "{median:.3}, {p90:.3}");
     }
+
+    fn clockwork() -> Vec<MeasuredModel> {
+        measured_models(
+            &graphs(&file("profiles/operators/clockwork.jsonl")).unwrap(),
+            &ProfileTable::from_csv(&file("profiles/v100-clockwork.csv")).unwrap(),
+            &"V100".parse().unwrap(),
+            &DeviceSheet::of(&"V100-SXM2-16GB".parse().unwrap()).unwrap(),
+        )
+    }
+
+    fn table(title: &str, predictions: &[Prediction]) -> String {
+        let mut text = format!(
+            "\n## {title}\n\nMedian error {:.1} %, 90th percentile {:.1} % of {} batches.\n\n\
+             | family | batches | median error | largest error |\n|---|--:|--:|--:|\n",
+            100.0 * quantile(predictions, 0.5),
+            100.0 * quantile(predictions, 0.9),
+            predictions.len()
+        );
+        let families: BTreeSet<&str> = predictions.iter().map(|p| p.family).collect();
+        for family in families {
+            let members = predictions.iter().filter(|p| p.family == family);
+            let members: Vec<Prediction> = members.cloned().collect();
+            text += &format!(
+                "| {family} | {} | {:.1} % | {:.1} % |\n",
+                members.len(),
+                100.0 * quantile(&members, 0.5),
+                100.0 * quantile(&members, 1.0)
+            );
+        }
+        text
+    }
+
+    /// `PACKHORSE_BLESS=1 cargo test -p packhorse-estimator page` rewrites the file.
+    #[test]
+    fn the_page_has_the_errors_on_families_that_were_left_out() {
+        let thesis = leave_one_family_out(&Latency::default(), &thesis());
+        // TVM's host does little for each operator.
+        let tvm = Latency::default().with_host_call(0.5);
+        let clockwork = leave_one_family_out(&tvm, &clockwork());
+        let mut page = file("crates/estimator/src/page.md");
+        page += &table("Latency, thesis", &thesis.latency_ms);
+        page += &table("Latency, Clockwork's zoo", &clockwork.latency_ms);
+        page += &table("Memory, thesis", &thesis.memory_mib);
+        page += &table(
+            "Utilisation of the multiprocessors, thesis",
+            &thesis.sm_utilization_pct,
+        );
+        let path =
+            PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../docs/experiments/estimator.md");
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "the developer asks for a new file"
+        )]
+        if std::env::var("PACKHORSE_BLESS").is_ok_and(|value| value == "1") {
+            fs::write(&path, page).unwrap();
+            return;
+        }
+        assert_eq!(
+            file("docs/experiments/estimator.md"),
+            page,
+            "the page is stale: run this test again with PACKHORSE_BLESS=1"
+        );
+    }
 }
