@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, process::Command};
 use serde::Deserialize;
 
 /// The crates on which each crate of the workspace may depend, tests included but for those of [`TESTS`].
-const ARROWS: [(&str, &[&str]); 26] = [
+const ARROWS: [(&str, &[&str]); 27] = [
     ("ceilings", &[]),
     ("mapped", &[]),
     ("cluster", &[]),
@@ -45,6 +45,10 @@ const ARROWS: [(&str, &[&str]); 26] = [
             "simulator",
             "figures",
         ],
+    ),
+    (
+        "training",
+        &["cluster", "placement", "simulator", "figures"],
     ),
     ("client", &["cluster", "kernels", "protocol", "api", "tls"]),
     (
