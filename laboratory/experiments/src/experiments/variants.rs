@@ -224,9 +224,14 @@ impl Experiment for Variants {
         page.targets(&targets(&rows));
         page.figure("accurate", &figure(&scenario, &rows));
         page.table(&table(&scenario, &rows)?);
-        page.paragraph(
-            "The shares are planned for the load that is expected. Where more comes, the family moves requests to cheaper variants one by one, and no plan has to change for it.",
-        );
+        page.paragraph(&format!(
+            "Where {} the planned load comes, the plan no longer fits: the family gives between {:+.1} % (at worst) and far more accurate answers than planned shares, which turn away what the accurate variants \
+             cannot take while others have time left. But a plan with more replicas of the cheapest variant would serve more (mobilenet_v2 alone: at worst {:+.1} %), since variants share devices, and an answer of an accurate one takes \
+             the time of several cheap ones. Choosing per request does not replace planning anew.",
+            OFFERED[1].0,
+            least_gain(&rows, 1, &[Way::Shares]),
+            least_gain(&rows, 1, &[Way::Only(2)]),
+        ));
         page.csv(csv(&scenario, &rows)?);
         Ok((page, None))
     }
@@ -237,32 +242,31 @@ fn find(rows: &[Row], load: f64, offered: usize, way: Way) -> Option<&Row> {
     rows.find(|row| row.load.total_cmp(&load).is_eq() && row.offered == offered && row.way == way)
 }
 
+/// Returns the least gain in accurate answers of the family over other ways, in percent, where this load is offered.
+fn least_gain(rows: &[Row], offered: usize, others: &[Way]) -> f64 {
+    let accurate = |load, way| find(rows, load, offered, way).map_or(0.0, |row| row.accurate);
+    let gains = LOADS.iter().flat_map(|&load| {
+        let family = accurate(load, Way::Family);
+        let others = others.iter();
+        others.map(move |&way| 100.0 * (family / accurate(load, way) - 1.0))
+    });
+    gains.fold(f64::INFINITY, f64::min)
+}
+
 fn targets(rows: &[Row]) -> Vec<Claim> {
-    let mut worst = f64::INFINITY;
-    let mut against_shares = f64::INFINITY;
-    for load in LOADS {
-        for offered in 0..OFFERED.len() {
-            let accurate = |way| find(rows, load, offered, way).map_or(0.0, |row| row.accurate);
-            let family = accurate(Way::Family);
-            for way in Way::ALL {
-                if let Way::Only(_) = way {
-                    worst = worst.min(100.0 * (family / accurate(way) - 1.0));
-                }
-            }
-            against_shares = against_shares.min(100.0 * (family / accurate(Way::Shares) - 1.0));
-        }
-    }
+    let claim = |what: &str, others: &[Way]| {
+        let gain = least_gain(rows, 0, others);
+        Claim::new(
+            format!(
+                "at the planned load a family gives as many accurate answers in time as {what}, minus 1 %"
+            ),
+            format!("at worst {gain:+.1} %"),
+            gain >= -1.0,
+        )
+    };
     vec![
-        Claim::new(
-            "a family gives at least as many accurate answers in time as each of its variants alone, minus 1 %",
-            format!("at worst {worst:+.1} %"),
-            worst >= -1.0,
-        ),
-        Claim::new(
-            "and as planned shares, minus 1 %",
-            format!("at worst {against_shares:+.1} %"),
-            against_shares >= -1.0,
-        ),
+        claim("each of its variants alone", &Way::ALL[..3]),
+        claim("planned shares", &[Way::Shares]),
     ]
 }
 
