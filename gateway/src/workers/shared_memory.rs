@@ -49,8 +49,8 @@ impl SharedMemory {
         let arena = inputs.arena();
         let mut message = Vec::new();
         ToWorker::Memory(arena.size() as u64).encode(&mut message);
-        let send = || send_with_descriptor(socket.as_fd(), &message, arena.as_fd());
-        let sent = socket.async_io(Interest::WRITABLE, send).await?;
+        let pass = || send_with_descriptor(socket.as_fd(), &message, arena.as_fd());
+        let sent = socket.async_io(Interest::WRITABLE, pass).await?;
         socket.write_all(&message[sent..]).await?;
         let (size, file) = receive_memory(socket).await?;
         Ok(Self {
@@ -69,19 +69,16 @@ impl SharedMemory {
         let mut ranges: Vec<ByteRange> = Vec::with_capacity(pieces.len().min(MAX_RANGES));
         let mut kept = Vec::with_capacity(pieces.len());
         for piece in pieces.iter().filter(|piece| !piece.is_empty()) {
-            let offset = match self.inputs.arena().offset_of(piece) {
-                Some(offset) => {
-                    kept.push(piece.clone());
-                    offset
-                }
-                None => {
-                    let mut copy = self.inputs.take(piece.len())?;
-                    copy.bytes_mut().copy_from_slice(piece);
-                    let copy = Bytes::from_owner(copy);
-                    let offset = self.inputs.arena().offset_of(&copy)?;
-                    kept.push(copy);
-                    offset
-                }
+            let offset = if let Some(offset) = self.inputs.arena().offset_of(piece) {
+                kept.push(piece.clone());
+                offset
+            } else {
+                let mut copy = self.inputs.take(piece.len())?;
+                copy.bytes_mut().copy_from_slice(piece);
+                let copy = Bytes::from_owner(copy);
+                let offset = self.inputs.arena().offset_of(&copy)?;
+                kept.push(copy);
+                offset
             };
             let length = piece.len() as u64;
             match ranges.last_mut() {
