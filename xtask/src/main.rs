@@ -21,6 +21,7 @@ mod setup;
 mod soak;
 mod steps;
 mod test;
+mod train;
 mod units;
 mod unpacked;
 mod web;
@@ -51,6 +52,13 @@ enum Chore {
     #[command(disable_help_flag = true)]
     Experiments {
         /// See `cargo xtask experiments --help`
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        options: Vec<String>,
+    },
+    /// Trains a policy that learns, and writes its weights, docs/experiments/inss.md and the learning curve.
+    #[command(disable_help_flag = true)]
+    Train {
+        /// See `cargo xtask train --help`
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         options: Vec<String>,
     },
@@ -119,6 +127,7 @@ fn main() -> anyhow::Result<()> {
         Chore::Bench(Bench::Observability(options)) => bench::cluster::observability(&options),
         Chore::Bench(Bench::Tls(options)) => bench::cluster::tls(&options),
         Chore::Experiments { options } => experiments::run(&options),
+        Chore::Train { options } => train::run(&options),
         Chore::Fuzz(options) => fuzz::run(&options),
         Chore::Soak(options) => soak::run(&options),
         Chore::Chaos(options) => chaos::run(&options),

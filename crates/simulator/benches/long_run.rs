@@ -120,6 +120,7 @@ fn scenario(problem: &Problem) -> Scenario {
         weights: None,
     };
     Scenario {
+        families: Vec::new(),
         autoscale: None,
         host_links: Vec::new(),
         name: "long-run".to_owned(),

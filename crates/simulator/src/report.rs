@@ -77,6 +77,9 @@ pub struct Report {
     pub models: Vec<ModelReport>,
     /// The sums over the models.
     pub totals: Totals,
+    /// The families of the scenario.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub families: Vec<FamilyReport>,
     /// The changes of the plan, in a run that replans.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub replanning: Option<ReplanningReport>,
@@ -157,6 +160,23 @@ pub struct ModelReport {
     /// The data of figures. Not in the JSON.
     #[serde(skip)]
     pub curves: Curves,
+}
+
+/// The report of a family. In the reports of its models, what was offered is what was asked of each, and what was answered is what each answered,
+/// whichever model was asked.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct FamilyReport {
+    /// The name.
+    pub name: String,
+    /// The sum of its models' offered rates, in requests/s.
+    pub offered_rps: f64,
+    /// The sum of its models' goodput, in requests/s.
+    pub goodput_rps: f64,
+    /// The sum of its models' goodput, each times its accuracy: the requests that were answered within the SLO and, expectedly, right, in
+    /// requests/s.
+    pub accurate_goodput_rps: f64,
+    /// The mean accuracy of the answers within the SLO, in percent; null without any.
+    pub accuracy_pct: Option<f64>,
 }
 
 /// Quantiles. The p-quantile is element floor(p·n) of the sorted list.
@@ -418,12 +438,36 @@ impl Report {
             discipline,
             seed,
             plan,
+            families: family_reports(scenario, &models),
             models,
             totals,
             replanning: None,
             autoscale: None,
         }
     }
+}
+
+fn family_reports(scenario: &Scenario, models: &[ModelReport]) -> Vec<FamilyReport> {
+    let families = scenario.families.iter();
+    families
+        .map(|family| {
+            let variants = || {
+                let variants = family.variants.iter();
+                variants.map(|variant| (&models[variant.model.0], variant.accuracy))
+            };
+            let goodput_rps = sum(variants().map(|(model, _)| model.goodput_rps));
+            let accurate_goodput_rps =
+                sum(variants().map(|(model, accuracy)| model.goodput_rps * accuracy / 100.0));
+            FamilyReport {
+                name: family.name.clone(),
+                offered_rps: sum(variants().map(|(model, _)| model.offered_rps)),
+                goodput_rps,
+                accurate_goodput_rps,
+                accuracy_pct: (goodput_rps > 0.0)
+                    .then(|| 100.0 * accurate_goodput_rps / goodput_rps),
+            }
+        })
+        .collect()
 }
 
 /// Returns the sum of some values. Without any value it is 0, where `Iterator::sum` returns -0.

@@ -1,8 +1,9 @@
 //! `packhorse-worker serve`: loads a program, then answers batches until SIGTERM.
 
 use std::{
-    fs,
-    net::{SocketAddr, TcpListener},
+    fs, io,
+    net::TcpListener,
+    os::unix::net::UnixListener,
     path::Path,
     sync::{
         Arc,
@@ -21,9 +22,7 @@ use packhorse_worker_agent::handoff::{Handoff, ServeTask, WorkerReport, exit_cod
 use crate::{
     batch_limit::{BatchLimit, BatchLimitSearch, MemoryShortage, input_bytes},
     connection::{self, Link, OpenConnections},
-    executor::{
-        self, Executor, LOAD_LIMIT, Preparation, StartError, Started, WarmUpSizes, synthetic,
-    },
+    executor::{self, LOAD_LIMIT, Preparation, StartError, Started, WarmUpSizes, synthetic},
     pipeline::{DeviceFailed, Pipeline},
     semaphore::Semaphore,
     status_reporter::StatusReporter,
@@ -85,6 +84,9 @@ fn run(
         .local_addr()
         .map_err(|e| StartError::transient(e.to_string()))?;
 
+    let local = listen_locally(handoff);
+    let local_path = local.as_ref().map(|(_, path)| path.clone());
+
     let pipeline = Arc::new(Pipeline::new(task.execution.pipeline));
     spawn_compute(&task, Arc::clone(&pipeline), event_sender.clone());
     let Started {
@@ -122,7 +124,16 @@ fn run(
     spawn_search(search, shortages, event_sender.clone());
     let ready = {
         let (executor, in_flight) = (Arc::clone(&executor), task.execution.pipeline.in_flight);
-        move |batch_size| ready_report(&*executor, address, batch_size, in_flight)
+        move |batch_size| WorkerReport::Ready {
+            address,
+            local_path: local_path.clone(),
+            memory: executor.memory(batch_size),
+            capacity: Some(Capacity {
+                batch_size,
+                in_flight,
+                multiprocessors: executor.multiprocessors(),
+            }),
+        }
     };
     let connections = Semaphore::new(MAX_CONNECTIONS);
     let link = Arc::new(Link {
@@ -136,7 +147,12 @@ fn run(
         batches: Arc::clone(&batches),
         open: OpenConnections::default(),
     });
-    spawn_accept(listener, Arc::clone(&link), Arc::clone(&connections));
+    let accept = move || listener.accept().map(|(stream, _)| stream);
+    spawn_accept(accept, connection::serve, &link, &connections);
+    if let Some((listener, _)) = local {
+        let accept = move || listener.accept().map(|(stream, _)| stream);
+        spawn_accept(accept, connection::serve_local, &link, &connections);
+    }
     spawn_watchdog(
         pipeline,
         Duration::from_millis(task.batch_limit_ms),
@@ -181,20 +197,17 @@ fn synthetic_bytes(program: &Program) -> Result<u64, StartError> {
     Ok(input_bytes(&inputs))
 }
 
-fn ready_report(
-    executor: &dyn Executor,
-    address: SocketAddr,
-    batch_size: u32,
-    in_flight: u32,
-) -> WorkerReport {
-    WorkerReport::Ready {
-        address,
-        memory: executor.memory(batch_size),
-        capacity: Some(Capacity {
-            batch_size,
-            in_flight,
-            multiprocessors: executor.multiprocessors(),
-        }),
+/// Listens on the Unix socket of the hand-over folder, and returns its path, too. Without it gateways of this host connect by TCP.
+fn listen_locally(handoff: &Handoff) -> Option<(UnixListener, String)> {
+    let socket = handoff.link_socket()?;
+    // Of a process that ended in the same folder.
+    let _ = fs::remove_file(&socket);
+    match UnixListener::bind(&socket) {
+        Ok(listener) => Some((listener, socket)),
+        Err(error) => {
+            tracing::warn!(%error, "cannot listen on link.sock; gateways connect by TCP");
+            None
+        }
     }
 }
 
@@ -265,15 +278,21 @@ fn spawn_search(
     });
 }
 
-fn spawn_accept(listener: TcpListener, link: Arc<Link>, connections: Arc<Semaphore>) {
+fn spawn_accept<S: Send + 'static>(
+    accept: impl Fn() -> io::Result<S> + Send + 'static,
+    serve: fn(S, &Link),
+    link: &Arc<Link>,
+    connections: &Arc<Semaphore>,
+) {
+    let (link, connections) = (Arc::clone(link), Arc::clone(connections));
     thread::spawn(move || {
         loop {
             let permit = connections.acquire();
-            match listener.accept() {
-                Ok((stream, _)) => {
+            match accept() {
+                Ok(stream) => {
                     let link = Arc::clone(&link);
                     thread::spawn(move || {
-                        connection::serve(stream, &link);
+                        serve(stream, &link);
                         drop(permit);
                     });
                 }

@@ -129,7 +129,7 @@ impl Simulation<'_> {
         }
         let request = Request {
             id: RequestKey(number),
-            model: model_key(pending.model),
+            model: model_key(self.scenario.first_asked(pending.model)),
             tenant: TenantKey(0),
             rows: 1,
             bytes: model.payload.as_u64(),

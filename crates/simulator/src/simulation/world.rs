@@ -207,6 +207,7 @@ impl<'a> Simulation<'a> {
             self.update_model(Time::ZERO, model, max_batch_rows.unwrap_or(1));
             self.schedule_arrival(model);
         }
+        self.set_fallbacks(Time::ZERO);
         for planned in plan {
             let replica = self.add_replica(planned);
             self.replicas[replica].worker = WorkerState::Ready;
@@ -254,6 +255,18 @@ impl<'a> Simulation<'a> {
         let model = model_key(model);
         self.engine
             .handle(now, Event::ModelUpdated { model, limits });
+    }
+
+    /// Tells the engine which model of a family answers where the more accurate ones cannot.
+    pub(super) fn set_fallbacks(&mut self, now: Time) {
+        for family in &self.scenario.families {
+            for pair in family.variants.windows(2) {
+                let [model, fallback] = [0, 1].map(|i| model_key(pair[i].model.0));
+                let fallback = Some(fallback);
+                self.engine
+                    .handle(now, Event::FallbackChanged { model, fallback });
+            }
+        }
     }
 
     /// Adds a replica whose worker does not run yet. Its model must have a profile for its device.

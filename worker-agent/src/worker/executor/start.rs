@@ -3,6 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use packhorse_cluster::Profile;
+use packhorse_estimator::OperatorGraph;
 use packhorse_worker_agent::handoff::{Execution, ExecutorChoice};
 
 #[cfg(feature = "torch")]
@@ -86,6 +87,20 @@ pub(crate) fn known_profile(execution: &Execution) -> Result<Option<Profile>, St
             ..
         } => simulated::read_profile(&execution.program.model, device_kind, profile_csv).map(Some),
         ExecutorChoice::Torch { .. } => Ok(None),
+    }
+}
+
+/// Returns the operators of a program, without running it.
+///
+/// # Errors
+/// The reason why they cannot be known, as text for people.
+pub(crate) fn inspect(execution: &Execution) -> Result<OperatorGraph, String> {
+    match &execution.executor {
+        #[cfg(feature = "torch")]
+        ExecutorChoice::Torch { artifact, .. } => torch::inspect(&execution.program, artifact),
+        #[cfg(not(feature = "torch"))]
+        ExecutorChoice::Torch { .. } => Err("this worker was built without libtorch".to_owned()),
+        ExecutorChoice::Simulated { .. } => Err("a simulated program has no operators".to_owned()),
     }
 }
 

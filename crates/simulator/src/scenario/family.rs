@@ -1,0 +1,100 @@
+//! Families: models of a scenario that are variants of each other.
+
+use std::collections::BTreeMap;
+
+use packhorse_cluster::{DemandedModel, ModelIndex};
+
+use super::{
+    file::ModelEntry,
+    values::{ScenarioError, field_error},
+};
+
+/// Models that answer the same requests with different accuracy: a request for any of them goes to the most accurate one that can answer it in
+/// time.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Family {
+    /// The name.
+    pub name: String,
+    /// The models, at least two, the most accurate first; of equal ones the earlier of the scenario.
+    pub variants: Vec<Variant>,
+}
+
+/// A model of a family.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Variant {
+    /// The model.
+    pub model: ModelIndex,
+    /// The accuracy in percent.
+    pub accuracy: f64,
+}
+
+/// The most models of a family, as many as the serving engine tries for a request.
+const MAX_VARIANTS: usize = 16;
+
+/// Reads the families, ascending by name.
+pub(super) fn parse_families(
+    entries: &[ModelEntry],
+    models: &[DemandedModel],
+) -> Result<Vec<Family>, ScenarioError> {
+    let mut families: BTreeMap<&str, Vec<Variant>> = BTreeMap::new();
+    for (i, entry) in entries.iter().enumerate() {
+        let at = |key: &str| format!("models[{i}].{key}");
+        if let Some(accuracy) = entry.accuracy
+            && !(0.0..=100.0).contains(&accuracy)
+        {
+            let problem = format!("expected between 0 and 100 percent, not {accuracy}");
+            return field_error(at("accuracy"), problem);
+        }
+        match (&entry.family, entry.accuracy) {
+            (Some(family), Some(accuracy)) => families.entry(family).or_default().push(Variant {
+                model: ModelIndex(i),
+                accuracy,
+            }),
+            (Some(_), None) => {
+                return field_error(at("accuracy"), "required for a model of a family");
+            }
+            (None, _) => {}
+        }
+    }
+    let families = families.into_iter();
+    families
+        .map(|(name, mut variants)| {
+            check_family(name, &variants, models)?;
+            variants.sort_by(|a, b| b.accuracy.total_cmp(&a.accuracy));
+            Ok(Family {
+                name: name.to_owned(),
+                variants,
+            })
+        })
+        .collect()
+}
+
+/// Checks that the models can answer each other's requests.
+fn check_family(
+    name: &str,
+    variants: &[Variant],
+    models: &[DemandedModel],
+) -> Result<(), ScenarioError> {
+    let first = variants[0].model.0;
+    if !(2..=MAX_VARIANTS).contains(&variants.len()) {
+        let problem = format!(
+            "expected 2 to {MAX_VARIANTS} models of family {name:?}, not {}",
+            variants.len()
+        );
+        return field_error(format!("models[{first}].family"), problem);
+    }
+    let same = |key: &str, value: fn(&DemandedModel) -> f64| {
+        let expected = value(&models[first]);
+        let mut variants = variants.iter();
+        let other = variants.find(|variant| {
+            let value = value(&models[variant.model.0]);
+            value.total_cmp(&expected).is_ne()
+        });
+        other.map_or(Ok(()), |other| {
+            let problem = format!("expected {expected}, as of models[{first}] in family {name:?}");
+            field_error(format!("models[{}].{key}", other.model.0), problem)
+        })
+    };
+    same("slo_ms", |model| model.slo.as_secs_f64() * 1e3)?;
+    same("payload_bytes", |model| model.payload.as_u64() as f64)
+}
