@@ -325,7 +325,10 @@ mod tests {
             let levels = preferences[4 + 3] - preferences[4 + 9];
             for difference in [devices, levels] {
                 let ratio = difference / expected;
-                assert!((0.75..1.25).contains(&ratio), "{difference}, not {expected}");
+                assert!(
+                    (0.75..1.25).contains(&ratio),
+                    "{difference}, not {expected}"
+                );
             }
         }
     }
