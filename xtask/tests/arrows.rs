@@ -38,13 +38,7 @@ const ARROWS: [(&str, &[&str]); 25] = [
     ("figures", &["cluster", "simulator"]),
     (
         "experiments",
-        &[
-            "cluster",
-            "control",
-            "placement",
-            "simulator",
-            "figures",
-        ],
+        &["cluster", "control", "placement", "simulator", "figures"],
     ),
     ("client", &["cluster", "kernels", "protocol", "api", "tls"]),
     (
