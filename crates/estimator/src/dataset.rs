@@ -118,7 +118,7 @@ impl Prediction {
     }
 }
 
-type Value<'a> = (f64, Box<dyn Fn(&[f64]) -> f64 + Sync + 'a>);
+type Value<'a> = (f64, crate::fit::Prediction<'a>);
 
 /// Fits coefficients to all values of the models' batches. Each family has the same weight.
 fn fit_group<'a>(
@@ -270,7 +270,7 @@ pub fn leave_one_family_out(prior: &Latency, models: &[MeasuredModel]) -> LeftOu
 
 #[cfg(test)]
 mod tests {
-    use std::{fs, path::PathBuf};
+    use std::{fmt::Write as _, fs, path::PathBuf};
 
     use super::*;
 
@@ -362,12 +362,14 @@ mod tests {
         for family in families {
             let members = predictions.iter().filter(|p| p.family == family);
             let members: Vec<Prediction> = members.cloned().collect();
-            text += &format!(
-                "| {family} | {} | {:.1} % | {:.1} % |\n",
+            writeln!(
+                text,
+                "| {family} | {} | {:.1} % | {:.1} % |",
                 members.len(),
                 100.0 * quantile(&members, 0.5),
                 100.0 * quantile(&members, 1.0)
-            );
+            )
+            .unwrap();
         }
         text
     }
