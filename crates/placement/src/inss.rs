@@ -2,7 +2,7 @@
 //!
 //! InSS calls this the two-layer scheduler TS. The first layer is the actor of a discrete soft actor-critic (SAC-D), which has been
 //! trained offline (`cargo xtask train inss`, `laboratory/training`); here it only computes, without randomness. The second layer is BDA
-//! ([`crate::batch_step`]).
+//! (`crates/placement/src/batch_step.rs`).
 //!
 //! 1. *Parts.* A model whose rate exceeds what a device carries ([`ModelTraits::capacity`]) becomes several equal parts.
 //! 2. *Cells.* The devices are divided into cells of at most [`DEVICES`]. Each part goes to the cell with the least load per device, the

@@ -78,7 +78,9 @@ impl Agent {
             let mut network = random_network(&widths, random);
             // All options are almost equal at first.
             if let Some(last) = network.layers.last_mut() {
-                last.weights.iter_mut().for_each(|weight| *weight *= 0.01);
+                for weight in &mut last.weights {
+                    *weight *= 0.01;
+                }
             }
             network
         };

@@ -17,7 +17,7 @@ const PROBLEMS: usize = 48;
 /// Those that are simulated, the first ones.
 const SIMULATED: usize = 12;
 /// The seed of the problems, which no training should have.
-const SEED: u64 = 0x5eed_0f_4e1d_0001;
+const SEED: u64 = 0x005e_ed0f_4e1d_0001;
 /// The seed of the simulations' arrivals.
 const SIMULATION_SEED: u64 = 1;
 /// The policies with which the actor is compared.

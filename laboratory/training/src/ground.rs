@@ -85,7 +85,6 @@ impl Planner {
                 &mut |_| {},
             )?;
             outcome.goodput += report.totals.goodput_rps / SEEDS.len() as f64;
-            outcome.throughput += report.totals.throughput_rps / SEEDS.len() as f64;
             outcome.offered += report.totals.offered_rps / SEEDS.len() as f64;
         }
         Ok(outcome)
@@ -97,8 +96,6 @@ impl Planner {
 pub(crate) struct Outcome {
     /// Those answered within the SLO.
     pub(crate) goodput: f64,
-    /// Those answered.
-    pub(crate) throughput: f64,
     /// Those sent.
     pub(crate) offered: f64,
 }
@@ -106,7 +103,6 @@ pub(crate) struct Outcome {
 impl std::ops::AddAssign for Outcome {
     fn add_assign(&mut self, other: Self) {
         self.goodput += other.goodput;
-        self.throughput += other.throughput;
         self.offered += other.offered;
     }
 }

@@ -198,10 +198,10 @@ mod tests {
     #[test]
     fn hidden_outputs_below_zero_count_as_zero() {
         // Hidden: 1 · 2 + 2 · 1 + 0.5 = 4.5, and −2 + 0.5 = −1.5, which becomes 0. Output: 3 · 4.5 − 1.
-        assert_eq!(small().outputs(&[2.0, 1.0]), [12.5]);
-        assert_eq!(small().activations(&[2.0, 1.0])[0], [4.5, 0.0]);
+        assert_eq!(small().outputs(&[2.0, 1.0]), vec![12.5]);
+        assert_eq!(small().activations(&[2.0, 1.0])[0], vec![4.5, 0.0]);
         // The output itself may be below 0: hidden −2 + 0.5 and 2.
-        assert_eq!(small().outputs(&[-2.0, -4.0]), [-1.0]);
+        assert_eq!(small().outputs(&[-2.0, -4.0]), vec![-1.0]);
     }
 
     #[test]

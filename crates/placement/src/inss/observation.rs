@@ -138,10 +138,10 @@ mod tests {
         let inputs = observation(&[slot], &[0.5, 0.0]);
         assert_eq!(inputs.len(), INPUTS);
         // A backlog of 5 s is as bad as one of 2 s.
-        assert_eq!(inputs[..3], [0.25, 2.0, 0.2]);
+        assert_eq!(&inputs[..3], &[0.25, 2.0, 0.2][..]);
         assert!((inputs[3] - 0.346_573_6).abs() < 1e-6, "ln(2) / 2");
-        assert_eq!(inputs[4..6], [0.75, 0.25]);
-        assert_eq!(inputs[6..48], [0.0; 42]);
-        assert_eq!(inputs[48..], [1.0, 0.5, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0]);
+        assert_eq!(&inputs[4..6], &[0.75, 0.25][..]);
+        assert_eq!(&inputs[6..48], &[0.0; 42][..]);
+        assert_eq!(&inputs[48..], &[1.0, 0.5, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0][..]);
     }
 }
