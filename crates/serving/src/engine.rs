@@ -284,6 +284,31 @@ impl Engine {
         self.books
     }
 
+    /// Returns the variant that shall get a request of a family: the first of `variants`, the most accurate first, that can answer it in time as
+    /// far as its discipline knows, or the last one that is served; `None` if none is. It is decided once, at the arrival: a request does not
+    /// change its queue later.
+    ///
+    /// Source: the choice among the variants of a model in "INFaaS: Automated Model-less Inference Serving" (ATC 2021) and "Proteus: A
+    /// High-Throughput Inference-Serving System with Accuracy Scaling" (ASPLOS 2024). Both decide for a period, by the load; here it is
+    /// each request's time left that decides.
+    pub fn variant_for(
+        &self,
+        now: Time,
+        request: &Request,
+        variants: &[ModelKey],
+    ) -> Option<ModelKey> {
+        let mut last_served = None;
+        for &model in variants {
+            let request = Request { model, ..*request };
+            match self.admit(now, &request, self.rank(now, &request)) {
+                Ok(()) => return Some(model),
+                Err(Refusal::UnknownModel | Refusal::NoReplica) => {}
+                Err(_) => last_served = Some(model),
+            }
+        }
+        last_served
+    }
+
     /// Returns the number of waiting requests of a model.
     pub fn queued(&self, model: ModelKey) -> usize {
         self.models.get(&model).map_or(0, |model| model.queue.len())

@@ -118,6 +118,7 @@ fn scenario(problem: &Problem) -> Scenario {
         rate: Rate::constant(model.rate),
         latency_scale: model.latency_scale,
         weights: None,
+        variant: None,
     };
     Scenario {
         autoscale: None,

@@ -43,7 +43,7 @@ fn scenario(name: &str, models: &Models, window_s: f64) -> (Scenario, Vec<Planne
 #[expect(clippy::disallowed_methods, reason = "a measurement reads the clock")]
 fn measure(name: &str, models: &Models, window_s: f64) {
     let (scenario, replicas) = scenario(name, models, window_s);
-    for discipline in Discipline::LIVE {
+    for discipline in Discipline::ALL {
         let plan = PlanReport::from_replicas(&scenario, &replicas);
         let start = Instant::now();
         let report = simulate(&scenario, plan, &replicas, discipline, 1, &mut |_| {});

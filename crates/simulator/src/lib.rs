@@ -43,7 +43,7 @@ pub use report::{
 pub use run_trace::RunTrace;
 pub use scenario::{
     Arrivals, Autoscale, Fault, FaultKind, Links, Scenario, ScenarioError, SimulationSettings,
-    Workload,
+    Variant, Workload,
 };
 pub use simulation::SimulateError;
 pub use timeline::{RequestEnd, Timeline};

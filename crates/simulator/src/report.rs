@@ -154,6 +154,9 @@ pub struct ModelReport {
     pub stages_ms_p95: StagesReport,
     /// The mean number of requests per batch over the whole run.
     pub mean_batch: Option<f64>,
+    /// The accuracy of a variant of a family, in percent; left out for a model by itself.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub accuracy_pct: Option<f64>,
     /// The data of figures. Not in the JSON.
     #[serde(skip)]
     pub curves: Curves,
@@ -194,6 +197,10 @@ pub struct Totals {
     pub throughput_rps: f64,
     /// The sum of the models' goodput, in requests/s.
     pub goodput_rps: f64,
+    /// The sum of the goodput of the variants of families, each times its accuracy: right answers in time, in requests/s. Left out without
+    /// families.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub right_rps: Option<f64>,
     /// The number of requests that were refused or expired, over the whole run.
     pub dropped: u64,
     /// The number of requests that were accepted and then lost with a worker, over the whole run. Not in the JSON.
@@ -408,8 +415,10 @@ impl Report {
         );
         let counters = scenario.problem.models.iter().zip(counters.models);
         let models: Vec<ModelReport> = counters
-            .map(|(model, counters)| {
-                model_report(model_name(&model.id), counters, window, start, end)
+            .zip(&scenario.workloads)
+            .map(|((model, counters), workload)| ModelReport {
+                accuracy_pct: workload.variant.as_ref().map(|variant| variant.accuracy),
+                ..model_report(model_name(&model.id), counters, window, start, end)
             })
             .collect();
         let totals = Totals::from_models(&models);
@@ -438,6 +447,10 @@ impl Totals {
             offered_rps: sum(|model| model.offered_rps),
             throughput_rps: sum(|model| model.throughput_rps),
             goodput_rps: sum(|model| model.goodput_rps),
+            right_rps: models
+                .iter()
+                .filter_map(|model| Some(model.goodput_rps * model.accuracy_pct? / 100.0))
+                .reduce(|sum, rate| sum + rate),
             dropped: models.iter().map(|model| model.dropped).sum(),
             lost: models.iter().map(|model| model.lost).sum(),
         }
@@ -481,6 +494,7 @@ pub(crate) fn model_report(
         },
         mean_batch: (counters.batches > 0)
             .then(|| counters.batched_requests as f64 / counters.batches as f64),
+        accuracy_pct: None,
         curves,
     }
 }

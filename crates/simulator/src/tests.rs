@@ -512,6 +512,7 @@ fn a_plan_with_duty_cycles_computes_one_batch_of_a_device_at_a_time() {
 
 mod autoscale;
 mod benchmark;
+mod families;
 mod learning;
 mod living;
 mod replanning;

@@ -113,7 +113,8 @@ fn report(engine: &[Engine], simulator: &[Simulator], picture: &str) -> anyhow::
     )?;
     text += "\n## The simulator\n\n\
         The same engine with arrivals, network and devices around it. Six GPUs: the five vision models of the thesis' chapter 6 at 500 \
-        requests/s each. A thousand GPUs: five models, a million requests/s in all. \
+        requests/s each. A thousand GPUs: five models, a million requests/s in all. `flex`, `flex-np` and `clockwork` are schedulers of the simulator, \
+        in the engine's place. \
         There, alexnet's batches of 64 travel 34 ms and compute for 10 ms: with two batches on their way a replica of `deadline` gets 2,830 of its 3,333 requests/s done, while the unlimited batches of `fixed-wait` share a link that the simulator never lets queue.\n\n\
         | scenario | discipline | devices | offered, requests/s | goodput, requests/s | wall time, s | simulated requests per second |\n\
         |---|---|--:|--:|--:|--:|--:|\n";
@@ -137,7 +138,10 @@ fn report(engine: &[Engine], simulator: &[Simulator], picture: &str) -> anyhow::
 const PLOT: (f64, f64, f64) = (520.0, 260.0, 60.0);
 
 /// The colours of the figure's lines.
-const COLOURS: [&str; 4] = ["#1b6ca8", "#d1495b", "#5b8c5a", "#8d6a9f"];
+const COLOURS: [&str; 10] = [
+    "#1b6ca8", "#d1495b", "#5b8c5a", "#8d6a9f", "#b8860b", "#008b8b", "#a0522d", "#c71585",
+    "#556b2f", "#4b5563",
+];
 
 /// Draws the time per request over the number of replicas, both on a logarithmic scale, with a line per discipline and load.
 fn figure(engine: &[Engine]) -> anyhow::Result<String> {

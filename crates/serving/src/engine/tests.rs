@@ -9,6 +9,7 @@ mod fairness;
 mod properties;
 mod scenarios;
 mod turns;
+mod variants;
 
 const MODEL: ModelKey = ModelKey(0);
 

@@ -58,6 +58,10 @@ pub(super) struct ModelEntry {
     /// The name in the profiles, if it is not the model's.
     pub(super) profile: Option<String>,
     pub(super) weights_mib: Option<f64>,
+    /// The name under which requests for this model and other variants of it arrive.
+    pub(super) family: Option<String>,
+    /// Percent of right answers.
+    pub(super) accuracy: Option<f64>,
     #[serde(default)]
     pub(super) load_ms: f64,
     /// The second at which each change of the rate begins, the new rate, and, unless it is a step, its duration in seconds.

@@ -4,6 +4,7 @@
 //! A closure returns the text of the files that a scenario names, so that nothing here reads a disk.
 
 mod autoscale;
+mod family;
 mod fault;
 mod file;
 mod links;
@@ -21,6 +22,9 @@ use packhorse_contention::{Interference, PairTable};
 use crate::{rate::Rate, trace};
 pub use autoscale::Autoscale;
 use autoscale::parse_autoscale;
+pub use family::Variant;
+pub(crate) use family::families;
+use family::{check_families, parse_variant};
 pub use fault::{Fault, FaultKind};
 use fault::{check_added_models, parse_fault};
 use file::{ArrivalsEntry, DeviceGroup, ModelEntry, ScenarioFile, SimulationEntry};
@@ -61,6 +65,9 @@ pub struct Workload {
     pub latency_scale: f64,
     /// The size of the weights, which `clockwork` loads from the host's memory; `None` for the memory of the profile.
     pub weights: Option<ByteCount>,
+    /// The family to which the model belongs: its requests may be answered by each of the family's variants, and its rate is the part of the
+    /// family's for which policies plan it. `None` for a model by itself.
+    pub variant: Option<Variant>,
 }
 
 /// The settings of a simulation.
@@ -243,6 +250,7 @@ impl Scenario {
             )?);
             workloads.push(workload);
         }
+        check_families(&file.models, &workloads)?;
         let ids: Vec<&ModelId> = models.iter().map(|model| &model.id).collect();
         let arrivals = parse_arrivals(&file.simulation.arrivals, &ids, &mut workloads, &mut load)?;
         let simulation = {
@@ -519,6 +527,7 @@ fn parse_workload(
                     .or_else(|e| field_error(at("weights_mib"), e.to_string()))
             })
             .transpose()?,
+        variant: parse_variant(i, entry)?,
     })
 }
 

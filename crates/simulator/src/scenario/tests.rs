@@ -42,11 +42,11 @@ fn load(path: &str) -> Result<String, String> {
     }
 }
 
-fn parse(text: &str) -> Result<Scenario, ScenarioError> {
+pub(super) fn parse(text: &str) -> Result<Scenario, ScenarioError> {
     Scenario::parse(text, &mut load)
 }
 
-fn error(text: &str) -> String {
+pub(super) fn error(text: &str) -> String {
     let mut error: &dyn std::error::Error = &parse(text).unwrap_err();
     let mut message = error.to_string();
     while let Some(source) = error.source() {

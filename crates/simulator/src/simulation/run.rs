@@ -108,6 +108,7 @@ impl Simulation<'_> {
         if self.clients[model] != Clients::Sending {
             return;
         }
+        let model = self.variant_for(now, model);
         self.counters.request_arrived(model, now);
         let number = self.requests.push(PendingRequest {
             model,
@@ -123,21 +124,37 @@ impl Simulation<'_> {
     pub(super) fn send_request(&mut self, now: Time, number: u64) {
         let pending = self.requests.get_mut(number);
         let pending = pending.expect("a request ends after it was sent");
-        let model = &self.scenario.problem.models[pending.model];
+        let (model, arrived) = (pending.model, pending.arrived);
         if let Some(control) = &mut self.control {
-            control.arrived(&model.id);
+            control.arrived(&self.scenario.problem.models[model].id);
         }
-        let request = Request {
+        let request = self.request(number, model, arrived);
+        self.engine.handle(now, Event::RequestArrived(request));
+    }
+
+    /// Returns the model that gets a request of a model's clients: the model, or a variant of its family.
+    fn variant_for(&self, now: Time, model: usize) -> usize {
+        let variants = &self.families[model];
+        if variants.is_empty() || self.outage.is_some() {
+            return model;
+        }
+        let request = self.request(u64::MAX, model, now);
+        let chosen = self.engine.variant_for(now, &request, variants);
+        chosen.map_or(model, |key| key.0 as usize)
+    }
+
+    fn request(&self, number: u64, model: usize, arrived: Time) -> Request {
+        let demanded = &self.scenario.problem.models[model];
+        Request {
             id: RequestKey(number),
-            model: model_key(pending.model),
+            model: model_key(model),
             tenant: TenantKey(0),
             rows: 1,
-            bytes: model.payload.as_u64(),
+            bytes: demanded.payload.as_u64(),
             class: ShapeClass(0),
             priority: 0,
-            deadline: pending.arrived + model.slo,
-        };
-        self.engine.handle(now, Event::RequestArrived(request));
+            deadline: arrived + demanded.slo,
+        }
     }
 
     /// Counts the end of a request without an answer.

@@ -5,7 +5,7 @@ use std::{cmp::Reverse, collections::BinaryHeap, time::Duration};
 use packhorse_cluster::{Discipline, ModelIndex, PlannedReplica, Time};
 use packhorse_contention::{CompletedBatch, SharedDevice};
 use packhorse_control::{Command, LinkState};
-use packhorse_serving::{BatchKey, Engine, EngineConfig, Event, ModelLimits, RequestKey};
+use packhorse_serving::{BatchKey, Engine, EngineConfig, Event, ModelKey, ModelLimits, RequestKey};
 
 use super::{
     autoscaler::Autoscaler,
@@ -22,6 +22,7 @@ use crate::{
     device_links::DeviceLinks,
     options::RunOptions,
     run_trace::RunTrace,
+    scenario::families,
     timeline::Timeline,
 };
 
@@ -82,6 +83,8 @@ pub(crate) struct Simulation<'a> {
     /// The number of events scheduled so far. It orders events of the same time.
     pub(super) scheduled: u64,
     pub(super) arrivals: Vec<ArrivalProcess>,
+    /// The variants of each model's family, the most accurate first; empty for a model by itself.
+    pub(super) families: Vec<Vec<ModelKey>>,
     /// The control plane; `None` if the plan stays as it is.
     pub(super) control: Option<Control<'a>>,
     /// The autoscaler; `None` if the devices stay.
@@ -166,6 +169,10 @@ impl<'a> Simulation<'a> {
             events: BinaryHeap::new(),
             scheduled: 0,
             arrivals: arrival_processes(scenario, seed).collect(),
+            families: families(&scenario.workloads)
+                .iter()
+                .map(|variants| variants.iter().map(|model| model_key(model.0)).collect())
+                .collect(),
             control: replanning
                 .map(|replanning| Control::new(scenario, plan, dispatch.discipline, replanning)),
             autoscaler,

@@ -16,6 +16,7 @@ mod published;
 mod rates;
 mod reach;
 mod router;
+mod variants;
 mod vision;
 
 use crate::experiment::Experiment;
@@ -41,4 +42,5 @@ pub(crate) const EXPERIMENTS: &[&dyn Experiment] = &[
     &autoscale::Autoscale,
     &published::Published,
     &polish::Polish,
+    &variants::Variants,
 ];
