@@ -3,7 +3,7 @@
 
 zoo/memory-short.toml: a thousand models with the profiles of Clockwork's zoo and the rates of Azure functions, on few GPUs.
 zoo/zoo.csv: these profiles with a replica's memory.
-scale/thousand.toml: a thousand GPUs and the five models of the simulator's benchmark.
+scale/thousand.toml: a thousand GPUs and the five models of the simulator's benchmark; thousand-queue.toml: the same with links that queue.
 azure/ramp.toml: half a day of Azure functions as the load of twelve models, six times as fast as recorded.
 azure/ramp-as-recorded.toml: the same as fast as recorded, on devices that take six times as long, of azure/six-times-slower.csv.
 """
@@ -22,7 +22,7 @@ MODELS = 1_000
 LOAD_GPUS = 3.0
 BATCH_SIZES = (1, 2, 4, 8, 16)
 
-# The models of thousand.toml with their rates in requests/s, as in crates/simulator/benches/simulator.rs.
+# The models of thousand.toml and thousand-queue.toml with their rates in requests/s, as in crates/simulator/benches/simulator.rs.
 LARGE = (
     ("alexnet", 500_000),
     ("mobilenet_v2", 200_000),
@@ -103,10 +103,12 @@ def memory_short():
     return "\n".join(lines) + "\n"
 
 
-def thousand():
+def thousand(queue):
+    """Returns a thousand GPUs whose links transmit one batch after the other if `queue`, and otherwise any number together."""
+    about = ", with links that queue" if queue else ""
     lines = [
-        "# A thousand GPUs and a million requests/s. Written by scenarios/generate.py.",
-        'name = "thousand"',
+        f"# A thousand GPUs and a million requests/s{about}. Written by scenarios/generate.py.",
+        f'name = "thousand{"-queue" if queue else ""}"',
         'profiles = ["../../profiles/v100-thesis.csv"]',
         "",
         "[[devices]]",
@@ -117,6 +119,8 @@ def thousand():
     for name, rate in LARGE:
         lines += ["", "[[models]]", f'name = "{name}"', f"rate_rps = {rate}", "slo_ms = 200", "payload_bytes = 602112"]
     lines += ["", "[simulation]", "warmup_s = 0.5", "window_s = 0.5"]
+    if queue:
+        lines.append('links = "queue"')
     return "\n".join(lines) + "\n"
 
 
@@ -211,7 +215,8 @@ def files():
     return {
         "zoo/zoo.csv": zoo_profiles(),
         "zoo/memory-short.toml": memory_short(),
-        "scale/thousand.toml": thousand(),
+        "scale/thousand.toml": thousand(queue=False),
+        "scale/thousand-queue.toml": thousand(queue=True),
         "azure/ramp.toml": fast_ramp(),
         "azure/ramp-as-recorded.toml": ramp_as_recorded(),
         "azure/six-times-slower.csv": slow_profiles(),

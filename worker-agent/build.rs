@@ -29,6 +29,8 @@ mod torch {
             .include(torch.join("include"))
             .include(torch.join("include/torch/csrc/api/include"))
             .file("csrc/shim.cpp")
+            // libtorch is built so, and some of its classes have more members without.
+            .define("NDEBUG", None)
             // Cargo would link the archive with the library, which the agent uses too.
             .cargo_metadata(false);
         // The headers are beside libtorch in the virtual environment. Those that they include are a package of their own, without which none

@@ -2,7 +2,7 @@
 
 use std::{net::SocketAddr, path::PathBuf, thread::available_parallelism, time::Duration};
 
-use clap::{Parser, value_parser};
+use clap::{ArgAction, Parser, builder::BoolishValueParser, value_parser};
 use packhorse_cluster::{ByteCount, Discipline, ModelSpec, UnknownDiscipline};
 use packhorse_service::{DataHome, LogOptions, SupervisorOptions};
 use packhorse_serving::ModelLimits;
@@ -134,6 +134,17 @@ pub struct Options {
     /// File with the secret that gateway and workers prove to each other; required if workers are on other machines
     #[arg(long, env = "PACKHORSE_LINK_SECRET_FILE", value_name = "FILE")]
     pub link_secret_file: Option<PathBuf>,
+
+    /// Share memory with workers on this host that run as the gateway's user, or send their requests by TCP like those of others
+    #[arg(
+        long,
+        env = "PACKHORSE_SHARED_MEMORY_LINKS",
+        value_name = "on|off",
+        default_value = "on",
+        action = ArgAction::Set,
+        value_parser = BoolishValueParser::new()
+    )]
+    pub shared_memory_links: bool,
 
     /// The flags of TLS between gateway and workers.
     #[command(flatten)]
@@ -338,6 +349,8 @@ pub struct Settings {
     pub agent_token_file: Option<PathBuf>,
     /// The file of the secret shared with workers.
     pub link_secret_file: Option<PathBuf>,
+    /// True if links to workers of this host use shared memory.
+    pub shared_memory_links: bool,
     /// TLS between the gateway and workers on other machines; `None` without.
     pub link_tls: Option<LinkTls<ClientFiles>>,
     /// The networks on which workers may listen that are not at their agent's address.
@@ -443,6 +456,7 @@ impl Options {
             admin_token_file: self.admin_token_file,
             agent_token_file: self.agent_token_file,
             link_secret_file: self.link_secret_file,
+            shared_memory_links: self.shared_memory_links,
             worker_networks: self.worker_networks,
             artifact_roots: self.artifact_root,
             policy: self.policy,

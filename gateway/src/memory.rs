@@ -18,6 +18,8 @@ use bytes::Bytes;
 #[derive(Clone, Debug)]
 pub(crate) struct MemoryBudget {
     used: Arc<AtomicU64>,
+    /// The bytes of kept pages that no request uses.
+    kept: Arc<AtomicU64>,
     limit: u64,
 }
 
@@ -44,6 +46,7 @@ impl MemoryBudget {
     pub(crate) fn new(limit: u64) -> Self {
         Self {
             used: Arc::default(),
+            kept: Arc::default(),
             limit,
         }
     }
@@ -56,6 +59,16 @@ impl MemoryBudget {
     /// Returns the size of the budget, in bytes.
     pub(crate) fn limit(&self) -> u64 {
         self.limit
+    }
+
+    /// Counts bytes that stay in memory without a request.
+    pub(crate) fn keep(&self, bytes: u64) {
+        self.kept.fetch_add(bytes, Relaxed);
+    }
+
+    /// Counts kept bytes no more: a request uses them, or they are gone.
+    pub(crate) fn use_kept(&self, bytes: u64) {
+        self.kept.fetch_sub(bytes, Relaxed);
     }
 
     /// Returns the books of a model that holds nothing.
@@ -88,7 +101,8 @@ impl Reservation {
     /// Reserves more bytes.
     pub(crate) fn grow(&mut self, bytes: u64) -> Result<(), MemoryExhausted> {
         let (all, model) = self.add(bytes);
-        let limit = self.model.budget.limit;
+        let budget = &self.model.budget;
+        let limit = budget.limit.saturating_sub(budget.kept.load(Relaxed));
         let exhausted = if all.saturating_add(bytes) > limit {
             MemoryExhausted::Budget
         } else if model.saturating_add(bytes) > limit.saturating_sub(all) {

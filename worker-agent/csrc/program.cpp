@@ -10,6 +10,9 @@
 #include <ATen/DeviceAccelerator.h>
 #include <caffe2/serialize/inline_container.h>
 #include <torch/csrc/jit/codegen/fuser/interface.h>
+#include <torch/csrc/jit/passes/dead_code_elimination.h>
+#include <torch/csrc/jit/passes/frozen_conv_add_relu_fusion.h>
+#include <torch/csrc/jit/passes/frozen_ops_to_mkldnn.h>
 
 namespace {
 
@@ -112,6 +115,20 @@ size_t argument_count(Package &package) {
   return count;
 }
 
+// Rewrites a frozen program to the operators that are fastest on the device of its weights: on a GPU convolutions with what follows them to
+// those of cuDNN, on the CPU as many operators as possible to those of oneDNN, whose layout the activations then keep. The former does
+// nothing on the CPU, the latter nothing on a GPU.
+//
+// torch::jit::optimize_for_inference runs a third pass, FrozenLinearTranspose, on every device. It keeps the weights of linear layers twice
+// and adds their bias by an operator of its own, which is no faster on the CPU and a kernel more on a GPU.
+void optimize_frozen(const torch::jit::Module &module) {
+  auto graph = module.get_method("forward").graph();
+  torch::jit::FuseFrozenConvAddRelu(graph);
+  torch::jit::ConvertFrozenOpsToMKLDNN(graph);
+  // The weights in their old layout are constants that nothing uses.
+  torch::jit::EliminateDeadCode(graph);
+}
+
 std::optional<std::vector<at::Tensor>> run_program(packhorse_module &module, std::vector<at::Tensor> inputs) {
   if (module.package) {
     return module.package->boxed_run(std::move(inputs));
@@ -141,7 +158,7 @@ int packhorse_module_load(const char *path, const char *program, int cuda_device
       loaded = torch::jit::freeze(loaded);
     }
     if (optimization >= PACKHORSE_OPTIMIZED) {
-      loaded = torch::jit::optimize_for_inference(loaded);
+      optimize_frozen(loaded);
     }
     *module = new packhorse_module{std::move(loaded), nullptr};
     if (cuda_device >= 0) {

@@ -7,4 +7,5 @@
 #include "program.cpp"
 // Uses programs.
 #include "graph.cpp"
+#include "operators.cpp"
 #include "profiler.cpp"

@@ -64,6 +64,17 @@ int packhorse_module_forward(packhorse_module *module, const packhorse_stream *s
 
 void packhorse_module_free(packhorse_module *module);
 
+// Writes the operators of a TorchScript file as lines, found without computing anything (operators.cpp):
+//   parameters,NUMBER,BYTES
+// and for each batch size, after a line
+//   batch,ROWS,MOST BYTES OF INTERMEDIATE RESULTS
+// a line for each operator in the order of the run:
+//   NAME,OPERATIONS,BYTES OF PARAMETERS READ,OTHER BYTES READ,BYTES WRITTEN,ELEMENTS OF THE RESULT
+// `dims` has the dimensions of all inputs one after the other, with -1 where the batch size stands. The caller frees `text` with
+// packhorse_message_free.
+int packhorse_operators(const char *path, const int64_t *batches, size_t batch_count, const int *scalar_types, const int64_t *dims,
+                        const size_t *ranks, size_t input_count, char **text, char **message);
+
 // Recorded runs (graph.cpp).
 
 // Records the work of one run of a program in a stream, which can be replayed for inputs of the same shapes without launching each

@@ -124,6 +124,17 @@ impl LocalCluster {
         agents: &[AgentFlags],
         interrupt: &Interrupt,
     ) -> anyhow::Result<Self> {
+        Self::start_with(&[], state_dir, ports, agents, interrupt)
+    }
+
+    /// Does the same, with more flags of the gateway.
+    pub(crate) fn start_with(
+        gateway_flags: &[&str],
+        state_dir: &Path,
+        ports: [u16; 2],
+        agents: &[AgentFlags],
+        interrupt: &Interrupt,
+    ) -> anyhow::Result<Self> {
         let mut services = Services::new(state_dir.to_owned());
         let gateway_dir = state_dir.join("gateway");
         let [http, admin] = ports.map(|port| format!("127.0.0.1:{port}"));
@@ -134,6 +145,7 @@ impl LocalCluster {
             "--admin-listen",
             &admin,
         ]);
+        gateway.args(gateway_flags);
         let pid = services.start("gateway", &mut gateway)?;
         // A file of an earlier run may exist; it names another process.
         let listening = || {

@@ -21,6 +21,7 @@ mod setup;
 mod soak;
 mod steps;
 mod test;
+mod train;
 mod units;
 mod unpacked;
 mod web;
@@ -54,6 +55,13 @@ enum Chore {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         options: Vec<String>,
     },
+    /// Trains a policy that learns, and writes its weights, docs/experiments/inss.md and the learning curve.
+    #[command(disable_help_flag = true)]
+    Train {
+        /// See `cargo xtask train --help`
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        options: Vec<String>,
+    },
     /// Runs the fuzz targets in libFuzzer, guided by coverage
     Fuzz(fuzz::Options),
     /// Attacks a cluster for minutes or hours, and checks memory, descriptors and every answer
@@ -82,6 +90,8 @@ enum Bench {
     Gateway(bench::Options),
     /// Measures the data plane beside programs that do less on the same path.
     DataPlane(bench::data_plane::Options),
+    /// Measures a network on the CPU: libtorch alone, and through Packhorse.
+    Cpu(bench::cpu::Options),
     /// Measures the solve time of each placement policy, up to 6,000 devices and 2,000 models.
     Placement(bench::placement::Options),
     /// Measures the decisions per second of the serving engine, and the speed of the simulator.
@@ -107,6 +117,7 @@ fn main() -> anyhow::Result<()> {
         Chore::Cluster(options) => cluster::run(&options),
         Chore::Bench(Bench::Gateway(options)) => bench::run(&options),
         Chore::Bench(Bench::DataPlane(options)) => bench::data_plane::run(&options),
+        Chore::Bench(Bench::Cpu(options)) => bench::cpu::run(&options),
         Chore::Bench(Bench::Placement(options)) => bench::placement::run(&options),
         Chore::Bench(Bench::Engine(options)) => bench::engine::run(&options),
         Chore::Bench(Bench::Control(options)) => bench::control::run(&options),
@@ -116,6 +127,7 @@ fn main() -> anyhow::Result<()> {
         Chore::Bench(Bench::Observability(options)) => bench::cluster::observability(&options),
         Chore::Bench(Bench::Tls(options)) => bench::cluster::tls(&options),
         Chore::Experiments { options } => experiments::run(&options),
+        Chore::Train { options } => train::run(&options),
         Chore::Fuzz(options) => fuzz::run(&options),
         Chore::Soak(options) => soak::run(&options),
         Chore::Chaos(options) => chaos::run(&options),

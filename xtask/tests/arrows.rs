@@ -5,11 +5,13 @@ use std::{collections::BTreeMap, process::Command};
 use serde::Deserialize;
 
 /// The crates on which each crate of the workspace may depend, tests included but for those of [`TESTS`].
-const ARROWS: [(&str, &[&str]); 24] = [
+const ARROWS: [(&str, &[&str]); 27] = [
     ("ceilings", &[]),
+    ("mapped", &[]),
     ("cluster", &[]),
     ("contention", &["cluster"]),
     ("control", &["cluster", "contention"]),
+    ("estimator", &["cluster"]),
     ("kernels", &["cluster"]),
     ("protocol", &["cluster"]),
     ("reconcile", &["cluster"]),
@@ -38,6 +40,10 @@ const ARROWS: [(&str, &[&str]); 24] = [
         "experiments",
         &["cluster", "control", "placement", "simulator", "figures"],
     ),
+    (
+        "training",
+        &["cluster", "placement", "simulator", "figures"],
+    ),
     ("client", &["cluster", "kernels", "protocol", "api", "tls"]),
     (
         "cli",
@@ -64,6 +70,7 @@ const ARROWS: [(&str, &[&str]); 24] = [
             "control",
             "kernels",
             "links",
+            "mapped",
             "protocol",
             "trace",
             "wire",
@@ -77,7 +84,9 @@ const ARROWS: [(&str, &[&str]); 24] = [
         &[
             "cluster",
             "contention",
+            "estimator",
             "kernels",
+            "mapped",
             "reconcile",
             "wire",
             "api",
@@ -104,12 +113,13 @@ const TESTS: [(&str, &[&str]); 2] = [
 ];
 
 /// Crates whose decisions depend on their arguments alone.
-const PURE: [&str; 14] = [
+const PURE: [&str; 15] = [
     "cluster",
     "contention",
     "placement",
     "serving",
     "control",
+    "estimator",
     "kernels",
     "links",
     "protocol",

@@ -43,7 +43,7 @@ pub use policy_options::{
     PolicyOptions, UnknownOptionValue,
 };
 pub use problem::{Conditions, DemandedModel, NetworkModel, Problem, ProblemError};
-pub use profile::{Profile, ProfileError, ProfileRow, ProfileTable};
+pub use profile::{Profile, ProfileError, ProfileRow, ProfileSource, ProfileTable};
 pub use replica::{PlannedReplica, Replica, ReplicaPhase, ReplicaSpec};
 pub use shortfall::Shortfall;
 pub use split::{Split, SplitError, Sticky, UnknownSticky};

@@ -123,6 +123,9 @@ pub struct ReplicaStatus {
     /// The address on which the worker listens; none before it does.
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
     pub address: Option<SocketAddr>,
+    /// The path of the Unix socket on which the worker listens for a gateway of its host; none if it listens on the address alone.
+    #[serde(default)]
+    pub local_path: Option<String>,
     /// The process id of the worker; none while there is no process.
     pub pid: Option<u32>,
     /// The number of times that the worker was restarted.

@@ -1,6 +1,11 @@
 //! Profiles, which are the measurements of models on kinds of devices, and their CSV format.
 
-use std::{cmp::Ordering, collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    cmp::Ordering,
+    collections::{BTreeMap, btree_map::Entry},
+    sync::Arc,
+    time::Duration,
+};
 
 use serde::{Deserialize, Serialize};
 
@@ -27,11 +32,24 @@ pub struct ProfileRow {
     pub sm_utilization: Option<Percent>,
 }
 
-/// All measurements of one model version on one kind of device. Has at least one row.
+/// All measurements of one model version on one kind of device, or estimates in their place. Has at least one row.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Profile {
     /// Ordered by share, largest first, then batch size.
     rows: Vec<ProfileRow>,
+    source: ProfileSource,
+}
+
+/// The source of a profile's numbers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum ProfileSource {
+    /// They were measured.
+    #[default]
+    Measured,
+    /// They were estimated from the program's operators. A measurement replaces them.
+    Estimated,
 }
 
 /// The error for rows that are not a valid profile.
@@ -40,6 +58,9 @@ pub enum ProfileError {
     /// There are no rows.
     #[error("a profile needs at least one row")]
     Empty,
+    /// Some rows of a profile are measured, and others estimated.
+    #[error("source must be the same in all rows of a model on a kind of device: {0} on {1}")]
+    MixedSources(ModelId, DeviceKind),
     /// A batch size is 0.
     #[error("batch_size must be at least 1")]
     ZeroBatch,
@@ -65,8 +86,17 @@ pub enum ProfileError {
 }
 
 impl Profile {
-    /// Creates a profile from rows in any order.
-    pub fn new(mut rows: Vec<ProfileRow>) -> Result<Self, ProfileError> {
+    /// Creates a measured profile from rows in any order.
+    pub fn new(rows: Vec<ProfileRow>) -> Result<Self, ProfileError> {
+        Self::from_source(rows, ProfileSource::Measured)
+    }
+
+    /// Creates an estimated profile from rows in any order.
+    pub fn estimated(rows: Vec<ProfileRow>) -> Result<Self, ProfileError> {
+        Self::from_source(rows, ProfileSource::Estimated)
+    }
+
+    fn from_source(mut rows: Vec<ProfileRow>, source: ProfileSource) -> Result<Self, ProfileError> {
         let order = |a: &ProfileRow, b: &ProfileRow| {
             let by_share = b
                 .compute_share
@@ -94,8 +124,13 @@ impl Profile {
         if rows.is_empty() {
             Err(ProfileError::Empty)
         } else {
-            Ok(Self { rows })
+            Ok(Self { rows, source })
         }
+    }
+
+    /// Returns the source of the rows.
+    pub fn source(&self) -> ProfileSource {
+        self.source
     }
 
     /// Returns all rows, ordered by share, largest first, then by batch size.
@@ -128,7 +163,10 @@ impl Profile {
                 },
             );
         }
-        Self { rows }
+        Self {
+            rows,
+            source: self.source,
+        }
     }
 
     /// Returns the time of a batch on the whole device: linear between measured sizes; below the smallest, the first segment
@@ -238,6 +276,8 @@ struct CsvRow {
     achieved_occupancy_pct: Option<f64>,
     mean_occupancy_pct: Option<f64>,
     sm_utilization_pct: Option<f64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    source: Option<ProfileSource>,
 }
 
 impl CsvRow {
@@ -297,7 +337,12 @@ impl CsvRow {
         Ok((self.model.parse()?, self.device_kind.parse()?, row))
     }
 
-    fn from_row(model: &ModelId, kind: &DeviceKind, row: &ProfileRow) -> Self {
+    fn from_row(
+        model: &ModelId,
+        kind: &DeviceKind,
+        row: &ProfileRow,
+        source: Option<ProfileSource>,
+    ) -> Self {
         let millis = |duration: Duration| duration.as_nanos() as f64 / 1e6;
         Self {
             model: model.to_string(),
@@ -310,6 +355,7 @@ impl CsvRow {
             achieved_occupancy_pct: row.achieved_occupancy.map(Percent::get),
             mean_occupancy_pct: row.mean_occupancy.map(Percent::get),
             sm_utilization_pct: row.sm_utilization.map(Percent::get),
+            source,
         }
     }
 }
@@ -364,7 +410,8 @@ impl ProfileTable {
         self.profiles.is_empty()
     }
 
-    /// Reads the CSV format: columns in any order, empty cells for unknown values, `model` as NAME or NAME:VERSION.
+    /// Reads the CSV format: columns in any order, empty cells for unknown values, `model` as NAME or NAME:VERSION. Without the column
+    /// `source` all rows are measured.
     ///
     /// # Errors
     /// Names the first line that cannot be read, with its number and column.
@@ -382,34 +429,51 @@ impl ProfileTable {
             let problem = format!("the header has no column {column}");
             return Err(csv_error(1, problem));
         }
-        let mut groups: BTreeMap<(ModelId, DeviceKind), Vec<ProfileRow>> = BTreeMap::new();
+        type Rows = (Vec<ProfileRow>, ProfileSource);
+        let mut groups: BTreeMap<(ModelId, DeviceKind), Rows> = BTreeMap::new();
         for record in reader.deserialize::<CsvRow>() {
             let row = record.map_err(|e| {
                 let line = e.position().map_or(1, csv::Position::line);
                 csv_error(line, describe(&e))
             })?;
-            let line =
-                u64::try_from(groups.values().map(Vec::len).sum::<usize>()).unwrap_or(u64::MAX) + 2;
+            let line = groups
+                .values()
+                .map(|(rows, _)| rows.len() as u64)
+                .sum::<u64>()
+                + 2;
+            let source = row.source.unwrap_or_default();
             let (model, kind, row) = row.parse().map_err(|e| csv_error(line, e.to_string()))?;
-            groups.entry((model, kind)).or_default().push(row);
+            match groups.entry((model, kind)) {
+                Entry::Occupied(entry) if entry.get().1 != source => {
+                    let (model, kind) = entry.key().clone();
+                    return Err(ProfileError::MixedSources(model, kind));
+                }
+                Entry::Occupied(mut entry) => entry.get_mut().0.push(row),
+                Entry::Vacant(entry) => _ = entry.insert((vec![row], source)),
+            }
         }
         let mut table = Self::default();
-        for ((model, kind), rows) in groups {
-            table.insert(model, kind, Profile::new(rows)?);
+        for ((model, kind), (rows, source)) in groups {
+            table.insert(model, kind, Profile::from_source(rows, source)?);
         }
         Ok(table)
     }
 
-    /// Writes the CSV format, ordered by model, kind, share and batch size. [`ProfileTable::from_csv`] reads it.
+    /// Writes the CSV format, ordered by model, kind, share and batch size; with the last column `source` if a profile is estimated.
+    /// [`ProfileTable::from_csv`] reads it.
     pub fn to_csv(&self) -> String {
+        let is_estimated = |profile: &Profile| profile.source == ProfileSource::Estimated;
+        let has_source = self.iter().any(|(_, _, profile)| is_estimated(profile));
         let mut writer = csv::WriterBuilder::new()
             .has_headers(false)
             .from_writer(Vec::new());
-        let mut text = format!("{}\n", Self::CSV_HEADER);
+        let mut text = Self::CSV_HEADER.to_owned();
+        text.push_str(if has_source { ",source\n" } else { "\n" });
         for (model, kind, profile) in self.iter() {
             for row in profile.rows() {
+                let source = has_source.then_some(profile.source);
                 writer
-                    .serialize(CsvRow::from_row(model, kind, row))
+                    .serialize(CsvRow::from_row(model, kind, row, source))
                     .expect("numbers and names are CSV cells");
             }
         }
@@ -422,7 +486,8 @@ impl ProfileTable {
 fn describe(error: &csv::Error) -> String {
     match error.kind() {
         csv::ErrorKind::Deserialize { err, .. } => {
-            let header: Vec<&str> = ProfileTable::CSV_HEADER.split(',').collect();
+            let header = ProfileTable::CSV_HEADER.split(',').chain(["source"]);
+            let header: Vec<&str> = header.collect();
             match err
                 .field()
                 .and_then(|field| header.get(usize::try_from(field).ok()?))
@@ -544,6 +609,52 @@ mod tests {
                 .unwrap_err()
                 .to_string()
                 .contains("device_kind")
+        );
+    }
+
+    #[test]
+    fn the_source_is_written_if_it_is_an_estimate_and_measured_if_it_is_absent() {
+        let measured = "m,k,1,100,1,,,,,";
+        assert_eq!(
+            profile(&format!("{measured}\n")).source(),
+            ProfileSource::Measured
+        );
+        let with_source = |rows: &str| {
+            ProfileTable::from_csv(&format!("{},source\n{rows}", ProfileTable::CSV_HEADER))
+        };
+        let both = with_source(&format!(
+            "e,k,1,100,2,,,,,,estimated\n{measured},measured\n{measured2},\n",
+            measured2 = "n,k,1,100,1,,,,,"
+        ));
+        let both = both.unwrap();
+        let sources: Vec<ProfileSource> = both
+            .iter()
+            .map(|(_, _, profile)| profile.source())
+            .collect();
+        assert_eq!(
+            sources,
+            [
+                ProfileSource::Estimated,
+                ProfileSource::Measured,
+                ProfileSource::Measured
+            ]
+        );
+        assert_eq!(ProfileTable::from_csv(&both.to_csv()).unwrap(), both);
+        assert!(
+            both.to_csv()
+                .starts_with(&format!("{},source\n", ProfileTable::CSV_HEADER))
+        );
+        let mixed = with_source("m,k,1,100,1,,,,,,estimated\nm,k,2,100,1,,,,,,measured\n");
+        assert_eq!(
+            mixed.unwrap_err().to_string(),
+            "source must be the same in all rows of a model on a kind of device: m:1 on k"
+        );
+        let guessed = with_source("m,k,1,100,1,,,,,,guessed\n")
+            .unwrap_err()
+            .to_string();
+        assert!(
+            guessed.starts_with("line 2: ") && guessed.contains("`guessed`"),
+            "{guessed}"
         );
     }
 

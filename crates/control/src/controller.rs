@@ -519,6 +519,7 @@ impl Controller {
         Some(Target {
             replica: replica.clone(),
             address,
+            local_path: status.local_path.clone(),
             capacity: status.capacity,
             profile,
         })

@@ -102,6 +102,8 @@ pub struct Target {
     pub replica: Replica<Arc<Program>>,
     /// The address that the replica's worker listens on.
     pub address: SocketAddr,
+    /// The Unix socket on which it listens for a gateway of its host, if it does.
+    pub local_path: Option<String>,
     /// The limits that the worker reported; none if it has not.
     pub capacity: Option<Capacity>,
     /// The profile of the model on the kind of the device.

@@ -54,6 +54,7 @@ fn target(id: &str, port: u16, phase: ReplicaPhase) -> Target {
             phase,
         },
         address: SocketAddr::from(([127, 0, 0, 1], port)),
+        local_path: None,
         capacity: None,
         profile: Arc::new(profile()),
     }

@@ -35,9 +35,30 @@ use crate::{
 
 /// Chooses the batch sizes of a plan, and forecasts the goodput of full batches.
 pub(crate) fn decide_batches(problem: &Problem, options: &PlanningOptions, plan: &mut Plan) {
+    decide_by(problem, options, plan, Rule::InTime);
+}
+
+/// Gives each replica of a plan the largest batch within half of its model's SLO, and forecasts the goodput of full batches.
+///
+/// It is the batch decision of the GPUlet that the paper of InSS compares BDA with (section 6.1), which waits for the batch for the other
+/// half. The published GPUlet has another one ([`crate::POLICIES`], `gpulet`).
+pub fn batches_within_half_slo(problem: &Problem, options: &PlanningOptions, plan: &mut Plan) {
+    decide_by(problem, options, plan, Rule::HalfSlo);
+}
+
+/// The limit of a batch beside the memory.
+#[derive(Clone, Copy)]
+enum Rule {
+    /// A request is in time, its wait included.
+    InTime,
+    /// The batch takes half of the SLO.
+    HalfSlo,
+}
+
+fn decide_by(problem: &Problem, options: &PlanningOptions, plan: &mut Plan, rule: Rule) {
     let mut step = Step::new(problem, options, plan);
     for index in 0..plan.replicas.len() {
-        step.decide(index);
+        step.decide(index, rule);
     }
     let carried: Vec<f64> = (0..plan.replicas.len())
         .map(|index| step.carried(index))
@@ -156,7 +177,7 @@ impl<'a> Step<'a> {
     }
 
     /// Gives a replica the largest batch size that is feasible; none if no size is.
-    fn decide(&mut self, index: usize) {
+    fn decide(&mut self, index: usize, rule: Rule) {
         let replica = &self.replicas[index];
         let demanded = &self.problem.models[replica.model.0];
         let profile = self.problem.profile(replica.model, replica.device);
@@ -183,9 +204,11 @@ impl<'a> Step<'a> {
                 busy: seconds + turns,
                 batch_seconds: seconds,
             };
-            memory(replica, batch) <= free
-                && profile.latency(batch) <= demanded.slo
-                && request.latency() <= demanded.slo
+            let is_timely = match rule {
+                Rule::InTime => request.latency() <= demanded.slo,
+                Rule::HalfSlo => 2.0 * seconds <= demanded.slo.as_secs_f64(),
+            };
+            memory(replica, batch) <= free && profile.latency(batch) <= demanded.slo && is_timely
         };
         if let Some(batch) = largest(largest_batch(profile, demanded), feasible) {
             self.replicas[index].batch_size = batch;

@@ -23,6 +23,7 @@ mod gpulet;
 mod gslice;
 mod herd;
 mod igniter;
+pub mod inss;
 mod milp;
 mod neighbours;
 mod nexus;
@@ -36,6 +37,7 @@ mod smallest_cluster;
 mod tolerance;
 mod usher;
 
+pub use batch_step::batches_within_half_slo;
 pub use bound::{Demand, goodput_bound};
 pub use budget::Budget;
 pub use devices_needed::devices_needed;

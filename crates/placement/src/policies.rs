@@ -6,7 +6,7 @@ use packhorse_cluster::{PlannedReplica, Problem};
 
 use crate::{
     PlanningOptions, PolicyEntry, PredictError, exclusive, first_fit, goodput, gpulet, gslice,
-    herd, igniter, milp, nexus, usher,
+    herd, igniter, inss, milp, nexus, usher,
 };
 
 /// The table of all policies.
@@ -86,6 +86,14 @@ pub const POLICIES: &[PolicyEntry] = &[
         assumes: "half of an SLO is for filling a batch; a batch under a compute share takes what the profile or the rule of \
                   contention says; no interference",
         policy: &gslice::Gslice,
+    },
+    PolicyEntry {
+        name: inss::NAME,
+        summary: "A network trained by reinforcement learning chooses devices and compute shares, and a bisection the batch sizes.",
+        source: "\"InSS: An Intelligent Scheduling Orchestrator for Multi-GPU Inference with Spatio-Temporal Sharing\", section 5",
+        assumes: "problems like those of its training; a batch under a compute share takes what the profile or the rule of contention \
+                  says; half of an SLO is for waiting",
+        policy: &inss::Inss,
     },
     PolicyEntry {
         name: herd::NAME,

@@ -10,7 +10,7 @@ use serde::{
     de::{DeserializeOwned, IgnoredAny},
 };
 
-use crate::{JsonError, number::Number};
+use crate::{JsonError, number::Number, short_number::ShortNumber};
 
 /// A position in a JSON text.
 #[derive(Clone, Copy)]
@@ -54,6 +54,36 @@ impl<'a> Cursor<'a> {
         let found = self.peek() == Some(byte);
         self.at += usize::from(found);
         found
+    }
+
+    /// Consumes numbers that are short and followed by a comma, with the commas, at most `limit` of them. Appends their values to `values`,
+    /// and returns how many there were. It ends at the first number of which `value` makes nothing.
+    #[inline]
+    pub(crate) fn short_numbers<T>(
+        &mut self,
+        limit: u64,
+        mut value: impl FnMut(&ShortNumber) -> Option<T>,
+        mut append: impl FnMut(T),
+    ) -> u64 {
+        self.peek();
+        // The position is a variable of this loop alone, so that it is in a register: every number waits for the one before it.
+        let text = self.text.as_bytes();
+        let mut at = self.at;
+        let mut count = 0;
+        while count < limit
+            && let Some(number) = ShortNumber::scan(&text[at..])
+            && text.get(at + number.len()) == Some(&b',')
+            && let Some(value) = value(&number)
+        {
+            append(value);
+            count += 1;
+            at += number.len() + 1;
+            while let Some(b' ' | b'\n' | b'\r' | b'\t') = text.get(at) {
+                at += 1;
+            }
+        }
+        self.at = at;
+        count
     }
 
     /// Consumes the next number, if there is one.

@@ -3,6 +3,8 @@
 //! A list is read directly into the tensor's buffer. It is either flat or nested exactly like the shape. The depth of the recursion is
 //! therefore the rank, and the allocated memory is bounded by the remaining text.
 
+use std::ops::Range;
+
 use packhorse_cluster::{Datatype, Shape};
 use serde::ser::{Serialize, SerializeSeq, Serializer};
 
@@ -10,6 +12,7 @@ use crate::{
     EncodeError, Tensor, TensorError,
     json::Cursor,
     number::Number,
+    short_number::ShortNumber,
     tensor::{Element, append_byte_string},
 };
 
@@ -41,7 +44,11 @@ fn read_integers<T: Element + TryFrom<i128>>(
     shape: &Shape,
 ) -> Result<Vec<u8>, TensorError> {
     const EXPECTED: &str = "an integer";
-    read_lists(cursor, shape, T::WIDTH, |cursor, index, bytes| {
+    let short = |number: &ShortNumber| T::try_from(i128::from(number.integer()?)).ok();
+    read_lists(cursor, shape, T::WIDTH, |cursor, indexes, bytes| {
+        let append = |value: T| value.append_to(bytes);
+        let count = cursor.short_numbers(indexes.end - indexes.start - 1, short, append);
+        let index = indexes.start + count;
         let Some(number) = cursor.number() else {
             return Err(unexpected(
                 index,
@@ -57,16 +64,24 @@ fn read_integers<T: Element + TryFrom<i128>>(
             return Err(out_of_range(index, T::DATATYPE, &number));
         };
         value.append_to(bytes);
-        Ok(())
+        Ok(count + 1)
     })
 }
 
 /// A float type that numbers are rounded to.
 trait Float: Element {
+    /// Returns the nearest float, where that is quick.
+    fn of_short(number: &ShortNumber) -> Option<Self>;
+    /// Returns the nearest float; `None` if the number is out of range.
     fn nearest(number: &Number<'_>) -> Option<Self>;
 }
 
 impl Float for f32 {
+    #[inline]
+    fn of_short(number: &ShortNumber) -> Option<Self> {
+        number.f32()
+    }
+
     #[inline]
     fn nearest(number: &Number<'_>) -> Option<Self> {
         number.f32()
@@ -75,13 +90,21 @@ impl Float for f32 {
 
 impl Float for f64 {
     #[inline]
+    fn of_short(number: &ShortNumber) -> Option<Self> {
+        number.f64()
+    }
+
+    #[inline]
     fn nearest(number: &Number<'_>) -> Option<Self> {
         number.f64()
     }
 }
 
 fn read_floats<T: Float>(cursor: &mut Cursor<'_>, shape: &Shape) -> Result<Vec<u8>, TensorError> {
-    read_lists(cursor, shape, T::WIDTH, |cursor, index, bytes| {
+    read_lists(cursor, shape, T::WIDTH, |cursor, indexes, bytes| {
+        let append = |value: T| value.append_to(bytes);
+        let count = cursor.short_numbers(indexes.end - indexes.start - 1, T::of_short, append);
+        let index = indexes.start + count;
         let Some(number) = cursor.number() else {
             return Err(unexpected(
                 index,
@@ -94,12 +117,17 @@ fn read_floats<T: Float>(cursor: &mut Cursor<'_>, shape: &Shape) -> Result<Vec<u
             return Err(out_of_range(index, T::DATATYPE, &number));
         };
         value.append_to(bytes);
-        Ok(())
+        Ok(count + 1)
     })
 }
 
-fn read_bool(cursor: &mut Cursor<'_>, index: u64, bytes: &mut Vec<u8>) -> Result<(), TensorError> {
+fn read_bool(
+    cursor: &mut Cursor<'_>,
+    indexes: Range<u64>,
+    bytes: &mut Vec<u8>,
+) -> Result<u64, TensorError> {
     const EXPECTED: &str = "true, false, 0 or 1";
+    let index = indexes.start;
     let value = if cursor.eat_word("true") {
         true
     } else if cursor.eat_word("false") {
@@ -127,24 +155,25 @@ fn read_bool(cursor: &mut Cursor<'_>, index: u64, bytes: &mut Vec<u8>) -> Result
         }
     };
     value.append_to(bytes);
-    Ok(())
+    Ok(1)
 }
 
 fn read_string(
     cursor: &mut Cursor<'_>,
-    index: u64,
+    indexes: Range<u64>,
     bytes: &mut Vec<u8>,
-) -> Result<(), TensorError> {
+) -> Result<u64, TensorError> {
     if cursor.peek() != Some(b'"') {
         return Err(unexpected(
-            index,
+            indexes.start,
             "a string",
             Datatype::Bytes,
             cursor.describe_next(),
         ));
     }
     let value = cursor.string()?;
-    append_byte_string(bytes, value.as_bytes())
+    append_byte_string(bytes, value.as_bytes())?;
+    Ok(1)
 }
 
 #[cold]
@@ -171,26 +200,26 @@ fn out_of_range(index: u64, datatype: Datatype, number: &Number<'_>) -> TensorEr
     }
 }
 
-/// Reads one flat list, or lists nested like the shape. `element` consumes one element, given its row-major index, and appends its
-/// bytes, at least `width` of them.
+/// Reads one flat list, or lists nested like the shape. `elements` consumes one or more elements and the commas between them, given the
+/// row-major indexes of those that the list has left. It appends their bytes, at least `width` of each, and returns their number.
 fn read_lists<F>(
     cursor: &mut Cursor<'_>,
     shape: &Shape,
     width: usize,
-    element: F,
+    elements: F,
 ) -> Result<Vec<u8>, TensorError>
 where
-    F: FnMut(&mut Cursor<'_>, u64, &mut Vec<u8>) -> Result<(), TensorError>,
+    F: FnMut(&mut Cursor<'_>, Range<u64>, &mut Vec<u8>) -> Result<u64, TensorError>,
 {
     let mut inside = *cursor;
     let nested = inside.eat(b'[') && inside.peek() == Some(b'[') && shape.rank() > 1;
     // An element and its separator have at least two bytes of text.
-    let elements = shape.elements().min(cursor.remaining() as u64 / 2 + 1) as usize;
+    let count = shape.elements().min(cursor.remaining() as u64 / 2 + 1) as usize;
     let mut reader = ListReader {
         shape,
-        element,
+        elements,
         read: 0,
-        bytes: Vec::with_capacity(elements * width),
+        bytes: Vec::with_capacity(count * width),
     };
     if nested {
         reader.list(cursor, shape.dims(), 1)?;
@@ -202,7 +231,7 @@ where
 
 struct ListReader<'s, F> {
     shape: &'s Shape,
-    element: F,
+    elements: F,
     /// The number of elements read so far.
     read: u64,
     bytes: Vec<u8>,
@@ -210,7 +239,7 @@ struct ListReader<'s, F> {
 
 impl<F> ListReader<'_, F>
 where
-    F: FnMut(&mut Cursor<'_>, u64, &mut Vec<u8>) -> Result<(), TensorError>,
+    F: FnMut(&mut Cursor<'_>, Range<u64>, &mut Vec<u8>) -> Result<u64, TensorError>,
 {
     /// Consumes a list of `dims[0]` lists of the remaining dimensions, or of elements if none remain.
     fn list(
@@ -228,14 +257,13 @@ where
             });
         }
         if inner.is_empty() {
-            // The compiler keeps a local copy in registers.
-            let mut local = *cursor;
-            for index in 0..len {
-                self.separator(&mut local, index, len)?;
-                (self.element)(&mut local, self.read + index, &mut self.bytes)?;
+            let mut index = 0;
+            while index < len {
+                self.separator(cursor, index, len)?;
+                let left = self.read + index..self.read + len;
+                index += (self.elements)(cursor, left, &mut self.bytes)?;
             }
             self.read += len;
-            *cursor = local;
         } else {
             for index in 0..len {
                 self.separator(cursor, index, len)?;

@@ -17,6 +17,7 @@ mod region;
 mod request;
 mod response;
 mod rope;
+mod short_number;
 mod statistics;
 mod tensor;
 mod tensor_object;

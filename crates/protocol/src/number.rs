@@ -20,7 +20,7 @@ pub(crate) struct Number<'a> {
 }
 
 /// The powers of ten that a 64-bit float represents exactly.
-const POWERS: [f64; 23] = [
+pub(crate) const POWERS: [f64; 23] = [
     1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12, 1e13, 1e14, 1e15, 1e16,
     1e17, 1e18, 1e19, 1e20, 1e21, 1e22,
 ];
@@ -167,9 +167,17 @@ fn digits(bytes: &[u8], mut at: usize, mut mantissa: u64) -> (u64, usize) {
     (mantissa, at)
 }
 
-/// Appends digits to the mantissa like [`digits`], but eight at a time: a fraction has about as many.
+/// Returns the number with these digits, one in each byte, the most significant in the lowest.
 ///
-/// Source: D. Lemire, Quickly parsing eight digits, 2018; here for up to eight digits, with leading zeros for the missing ones.
+/// Source: D. Lemire, Quickly parsing eight digits, 2018.
+#[inline]
+pub(crate) fn eight_digits(digits: u64) -> u64 {
+    let pairs = digits.wrapping_mul(10 * 256 + 1) >> 8 & 0x00ff_00ff_00ff_00ff;
+    let quads = pairs.wrapping_mul(100 * 65_536 + 1) >> 16 & 0x0000_ffff_0000_ffff;
+    quads.wrapping_mul(10_000 * 4_294_967_296 + 1) >> 32
+}
+
+/// Appends digits to the mantissa like [`digits`], but eight at a time, with leading zeros for those that are missing.
 #[inline]
 fn many_digits(bytes: &[u8], mut at: usize, mut mantissa: u64) -> (u64, usize) {
     const POWERS: [u64; 9] = [
@@ -191,10 +199,7 @@ fn many_digits(bytes: &[u8], mut at: usize, mut mantissa: u64) -> (u64, usize) {
         if count == 0 {
             return (mantissa, at);
         }
-        let eight = values << (64 - 8 * count);
-        let pairs = eight.wrapping_mul(10 * 256 + 1) >> 8 & 0x00ff_00ff_00ff_00ff;
-        let quads = pairs.wrapping_mul(100 * 65_536 + 1) >> 16 & 0x0000_ffff_0000_ffff;
-        let value = quads.wrapping_mul(10_000 * 4_294_967_296 + 1) >> 32;
+        let value = eight_digits(values << (64 - 8 * count));
         mantissa = mantissa.wrapping_mul(POWERS[count]).wrapping_add(value);
         at += count;
         if count < 8 {

@@ -357,13 +357,14 @@ impl TaskRecord {
         failed_devices: &BTreeMap<String, String>,
     ) -> ReplicaStatus {
         let state = self.state(artifacts);
-        let (address, memory_bytes, capacity) = match &self.report {
+        let (address, local_path, memory_bytes, capacity) = match &self.report {
             Some(WorkerReport::Ready {
                 address,
+                local_path,
                 memory,
                 capacity,
-            }) => (Some(*address), *memory, *capacity),
-            _ => (None, None, None),
+            }) => (Some(*address), local_path.clone(), *memory, *capacity),
+            _ => (None, None, None, None),
         };
         let reason = self
             .waiting_reason(artifacts, failed_devices)
@@ -374,6 +375,7 @@ impl TaskRecord {
             id,
             state,
             address: address.filter(|_| state == ReplicaState::Ready),
+            local_path: local_path.filter(|_| state == ReplicaState::Ready),
             pid: self.pid(),
             restarts: self.restarts,
             reason: reason.map(|reason| reason.to_string()),

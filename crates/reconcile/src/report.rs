@@ -15,6 +15,9 @@ pub enum WorkerReport {
     Ready {
         /// The address on which the worker listens.
         address: SocketAddr,
+        /// The path of the Unix socket on which it also listens; none if it does not.
+        #[serde(default)]
+        local_path: Option<String>,
         /// The memory that the worker needs; none if unknown.
         memory: Option<ByteCount>,
         /// The limits that the worker found; none if it does not report them yet.

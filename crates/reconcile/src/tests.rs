@@ -74,6 +74,7 @@ const CAPACITY: Capacity = Capacity {
 fn ready() -> WorkerReport {
     WorkerReport::Ready {
         address: ADDRESS.parse().unwrap(),
+        local_path: Some("/run/w/link.sock".to_owned()),
         memory: Some(ByteCount::new(5)),
         capacity: Some(CAPACITY),
     }
@@ -145,6 +146,7 @@ fn a_wanted_replica_is_fetched_started_and_reported_ready() {
         id: "1-0".parse().unwrap(),
         state: ReplicaState::Ready,
         address: Some(ADDRESS.parse().unwrap()),
+        local_path: Some("/run/w/link.sock".to_owned()),
         pid: Some(77),
         restarts: 0,
         reason: None,

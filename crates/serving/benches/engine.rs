@@ -1,4 +1,4 @@
-//! The engine's speed and allocations: one core, no sockets, workers that answer on time.
+//! The engine's speed and allocations: one core, no sockets, workers that answer on time; and the speed of two engines on two threads.
 //!
 //! Prints one JSON object per line, for `cargo xtask bench engine`.
 #![expect(
@@ -9,6 +9,8 @@
 use std::{
     cmp::Reverse,
     collections::BinaryHeap,
+    sync::Barrier,
+    thread,
     time::{Duration, Instant},
 };
 
@@ -19,7 +21,6 @@ use packhorse_serving::{
     ReplicaParameters, Request, RequestKey, ShapeClass, TenantKey,
 };
 
-const MODEL: ModelKey = ModelKey(0);
 const BATCH_SIZE: u32 = 16;
 const OBJECTIVE: Duration = Duration::from_millis(200);
 
@@ -28,7 +29,8 @@ fn compute(rows: usize) -> Duration {
     Duration::from_millis(8 + rows as u64)
 }
 
-fn engine(discipline: Discipline, replicas: u32) -> Engine {
+/// Returns an engine with so many models, each with so many replicas on devices of its own.
+fn engine(discipline: Discipline, models: u32, replicas: u32) -> Engine {
     let mut engine = Engine::new(EngineConfig {
         discipline,
         ..EngineConfig::default()
@@ -38,10 +40,12 @@ fn engine(discipline: Discipline, replicas: u32) -> Engine {
         max_batch_bytes: 1000,
         queue_limit: 1 << 20,
     };
-    let model = MODEL;
-    engine.handle(Time::ZERO, Event::ModelUpdated { model, limits });
+    for model in (0..models).map(ModelKey) {
+        engine.handle(Time::ZERO, Event::ModelUpdated { model, limits });
+    }
     let service = ServiceTimes::from_times((1..=BATCH_SIZE as usize).map(compute).collect());
-    for replica in 0..replicas {
+    for replica in 0..models * replicas {
+        let model = ModelKey(replica % models);
         let parameters = ReplicaParameters {
             model,
             batch_size: BATCH_SIZE,
@@ -65,6 +69,8 @@ fn engine(discipline: Discipline, replicas: u32) -> Engine {
 /// A minimal driver in virtual time around the engine.
 struct Run {
     engine: Engine,
+    /// The number of models, which get requests in turn.
+    models: u32,
     /// The time at which each replica is free.
     free: Vec<Time>,
     /// The batches in flight: when they come back, how long they waited and how long they computed.
@@ -77,13 +83,14 @@ struct Run {
 
 impl Run {
     /// Creates a run whose requests arrive evenly spaced, at this fraction of the replicas' best rate.
-    fn new(discipline: Discipline, replicas: u32, load: f64) -> Self {
+    fn new(discipline: Discipline, models: u32, replicas: u32, load: f64) -> Self {
         let best = f64::from(BATCH_SIZE) / compute(BATCH_SIZE as usize).as_secs_f64();
         Self {
-            engine: engine(discipline, replicas),
-            free: vec![Time::ZERO; replicas as usize],
+            engine: engine(discipline, models, replicas),
+            models,
+            free: vec![Time::ZERO; (models * replicas) as usize],
             back: BinaryHeap::new(),
-            gap: Duration::from_secs_f64(1.0 / (load * best * f64::from(replicas))),
+            gap: Duration::from_secs_f64(1.0 / (load * best * f64::from(models * replicas))),
             next: Time::ZERO,
             requests: 0,
             actions: 0,
@@ -108,7 +115,7 @@ impl Run {
             } else if self.next == now {
                 let request = Request {
                     id: RequestKey(self.requests),
-                    model: MODEL,
+                    model: ModelKey((self.requests % u64::from(self.models)) as u32),
                     tenant: TenantKey(0),
                     rows: 1,
                     bytes: 1,
@@ -141,7 +148,7 @@ impl Run {
 
 #[expect(clippy::disallowed_methods, reason = "a measurement reads the clock")]
 fn measure(discipline: Discipline, replicas: u32, load: f64) {
-    let mut run = Run::new(discipline, replicas, load);
+    let mut run = Run::new(discipline, 1, replicas, load);
     // Let the buffers grow to their size.
     run.serve(100_000);
     let (mut actions, mut requests) = (run.actions, run.requests);
@@ -154,7 +161,7 @@ fn measure(discipline: Discipline, replicas: u32, load: f64) {
     (actions, requests) = (run.actions - actions, run.requests - requests);
     let allocations = allocation_counter::measure(|| run.serve(20_000));
     println!(
-        "{{\"discipline\":\"{discipline}\",\"replicas\":{replicas},\"load\":{load},\"requests_per_s\":{:.0},\
+        "{{\"discipline\":\"{discipline}\",\"components\":1,\"threads\":1,\"replicas\":{replicas},\"load\":{load},\"requests_per_s\":{:.0},\
          \"decisions_per_s\":{:.0},\"allocations_per_request\":{:.3}}}",
         requests as f64 / seconds,
         actions as f64 / seconds,
@@ -162,7 +169,66 @@ fn measure(discipline: Discipline, replicas: u32, load: f64) {
     );
 }
 
+/// The number of replicas of each of the two components.
+const COMPONENT_REPLICAS: u32 = 100;
+
+/// The requests of both components in one round, and the number of rounds, of which the best counts.
+const ROUND: u64 = 400_000;
+const ROUNDS: usize = 7;
+
+/// Returns the time that the calling thread has had a processor for, so that other programs on the machine count little.
+fn processor_time() -> Duration {
+    let text = std::fs::read_to_string("/proc/thread-self/schedstat").expect("this is Linux");
+    let nanoseconds = text.split(' ').next().expect("the first of three numbers");
+    Duration::from_nanos(nanoseconds.parse().expect("a number"))
+}
+
+/// Measures two models without a device in common: in one engine, or each in an engine on a thread of its own. The rates of the threads
+/// that run at the same time are added.
+fn measure_components(threads: u32) {
+    let models = 2 / threads;
+    let begin = Barrier::new(threads as usize);
+    let rounds = thread::scope(|scope| {
+        let run = || {
+            let mut run = Run::new(Discipline::Deadline, models, COMPONENT_REPLICAS, 0.8);
+            run.serve(100_000);
+            let mut rounds = Vec::new();
+            for _ in 0..ROUNDS {
+                begin.wait();
+                let (start, before) = (processor_time(), (run.requests, run.actions));
+                run.serve(ROUND / u64::from(threads));
+                let seconds = processor_time().saturating_sub(start).as_secs_f64();
+                rounds.push((
+                    (run.requests - before.0) as f64 / seconds,
+                    (run.actions - before.1) as f64 / seconds,
+                ));
+            }
+            rounds
+        };
+        let running: Vec<_> = (0..threads).map(|_| scope.spawn(run)).collect();
+        let joined = running.into_iter().map(thread::ScopedJoinHandle::join);
+        let rounds: Vec<_> = joined
+            .map(|rounds| rounds.expect("no run panics"))
+            .collect();
+        let of_all = |round: usize| {
+            let of_threads = rounds.iter().map(|rounds| rounds[round]);
+            of_threads.fold((0.0, 0.0), |all, one| (all.0 + one.0, all.1 + one.1))
+        };
+        (0..ROUNDS).map(of_all).collect::<Vec<(f64, f64)>>()
+    });
+    let best = rounds.into_iter().max_by(|a, b| a.0.total_cmp(&b.0));
+    let (requests_per_s, decisions_per_s) = best.expect("there are rounds");
+    println!(
+        "{{\"discipline\":\"deadline\",\"components\":2,\"threads\":{threads},\"replicas\":{COMPONENT_REPLICAS},\"load\":0.8,\
+         \"requests_per_s\":{requests_per_s:.0},\"decisions_per_s\":{decisions_per_s:.0}}}"
+    );
+}
+
 fn main() {
+    for threads in [1, 2] {
+        measure_components(threads);
+    }
+
     for discipline in Discipline::LIVE {
         for replicas in [1, 10, 100, 1000, 10_000] {
             for load in [0.8, 2.0] {

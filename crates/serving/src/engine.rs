@@ -1,5 +1,6 @@
 //! The engine: owns all requests between arrival and end.
 
+mod admission;
 mod batches;
 mod fairness;
 mod health;
@@ -15,8 +16,8 @@ use packhorse_cluster::{Discipline as DisciplineName, Time};
 use rustc_hash::FxHashMap;
 
 use crate::{
-    Action, BatchKey, Books, EngineConfig, Event, ModelKey, ModelLimits, Refusal, ReplicaKey,
-    Request, RequestKey, RequestOutcome,
+    Action, BatchKey, Books, EngineConfig, Event, ModelKey, ModelLimits, ReplicaKey, Request,
+    RequestKey, RequestOutcome,
     discipline::{Decision, Discipline, ModelView, configured_discipline},
     overloaded_models::OverloadedModels,
     queue::{Queue, QueuedRequest, Ticket},
@@ -109,6 +110,8 @@ pub struct Engine {
 struct Model {
     /// The limits; `None` once the model was removed and only its replicas still drain.
     limits: Option<ModelLimits>,
+    /// The model that takes the requests which this one cannot answer in time.
+    fallback: Option<ModelKey>,
     queue: Queue,
     pool: ReplicaPool,
     wake: Option<Time>,
@@ -210,6 +213,11 @@ impl Engine {
                 replica,
                 time_shared,
             } => self.time_sharing_changed(now, replica, time_shared),
+            Event::FallbackChanged { model, fallback } => {
+                if let Some(model) = self.models.get_mut(&model) {
+                    model.fallback = fallback;
+                }
+            }
             Event::RequestArrived(request) => self.arrive(now, request),
             Event::RequestCancelled { request } => self.cancel(request),
             Event::BatchCompleted {
@@ -284,31 +292,6 @@ impl Engine {
         self.books
     }
 
-    /// Returns the variant that shall get a request of a family: the first of `variants`, the most accurate first, that can answer it in time as
-    /// far as its discipline knows, or the last one that is served; `None` if none is. It is decided once, at the arrival: a request does not
-    /// change its queue later.
-    ///
-    /// Source: the choice among the variants of a model in "INFaaS: Automated Model-less Inference Serving" (ATC 2021) and "Proteus: A
-    /// High-Throughput Inference-Serving System with Accuracy Scaling" (ASPLOS 2024). Both decide for a period, by the load; here it is
-    /// each request's time left that decides.
-    pub fn variant_for(
-        &self,
-        now: Time,
-        request: &Request,
-        variants: &[ModelKey],
-    ) -> Option<ModelKey> {
-        let mut last_served = None;
-        for &model in variants {
-            let request = Request { model, ..*request };
-            match self.admit(now, &request, self.rank(now, &request)) {
-                Ok(()) => return Some(model),
-                Err(Refusal::UnknownModel | Refusal::NoReplica) => {}
-                Err(_) => last_served = Some(model),
-            }
-        }
-        last_served
-    }
-
     /// Returns the number of waiting requests of a model.
     pub fn queued(&self, model: ModelKey) -> usize {
         self.models.get(&model).map_or(0, |model| model.queue.len())
@@ -324,68 +307,6 @@ impl Engine {
     pub fn credits(&self, replica: ReplicaKey) -> Option<u32> {
         let model = self.models.get(self.replicas.get(&replica)?)?;
         Some(model.pool.get(replica)?.credits())
-    }
-
-    fn arrive(&mut self, now: Time, request: Request) {
-        assert!(request.rows > 0, "{:?} has no rows", request.id);
-        assert!(
-            !self.locations.contains_key(&request.id),
-            "{:?} is in use",
-            request.id
-        );
-        let rank = self.rank(now, &request);
-        let mut admitted = self.admit(now, &request, rank);
-        if matches!(admitted, Err(Refusal::QueueFull { .. })) && self.make_room(now, &request, rank)
-        {
-            admitted = self.admit(now, &request, rank);
-        }
-        if let Err(refusal) = admitted {
-            if matches!(
-                refusal,
-                Refusal::CannotMeetDeadline | Refusal::QueueFull { .. }
-            ) {
-                self.mark_overloaded(now, request.model);
-            }
-            self.finish(request.id, RequestOutcome::Refused(refusal));
-            return;
-        }
-        self.books.accepted += 1;
-        self.model_mut(request.model).retries.accept(now);
-        let ticket = Ticket {
-            rank,
-            arrival: self.next_arrival,
-        };
-        self.next_arrival += 1;
-        self.enqueue(
-            now,
-            QueuedRequest {
-                request,
-                ticket,
-                arrived: now,
-                attempts: 0,
-                losses: 0,
-                failed_on: None,
-            },
-        );
-    }
-
-    fn admit(&self, now: Time, request: &Request, rank: u64) -> Result<(), Refusal> {
-        let (model, limits) = self
-            .models
-            .get(&request.model)
-            .and_then(|model| Some((model, model.limits.as_ref()?)))
-            .ok_or(Refusal::UnknownModel)?;
-        if model.pool.serving().next().is_none() {
-            return Err(Refusal::NoReplica);
-        }
-        if model.queue.len() >= limits.queue_limit {
-            return Err(Refusal::QueueFull {
-                limit: limits.queue_limit,
-            });
-        }
-        let view = self.view(now, model);
-        self.discipline
-            .admit(view.expect("it has limits"), request, rank)
     }
 
     /// Returns a model as its discipline sees it; `None` if the model was removed.
@@ -454,7 +375,7 @@ impl Engine {
             }
             Decision::Expire(ticket) => {
                 self.mark_overloaded(now, key);
-                self.expire(key, ticket);
+                self.expire(now, key, ticket);
                 true
             }
             Decision::Wait(until) => {
@@ -466,24 +387,6 @@ impl Engine {
                 false
             }
         }
-    }
-
-    fn expire(&mut self, model: ModelKey, ticket: Ticket) {
-        let waiting = self
-            .model_mut(model)
-            .queue
-            .remove(ticket)
-            .expect("a discipline drops waiting requests");
-        self.books.queued -= 1;
-        // Without the failure of its model or worker it would have been in time.
-        let outcome = if waiting.failed_on.is_some() {
-            RequestOutcome::Failed
-        } else if waiting.attempts > 0 {
-            RequestOutcome::Lost
-        } else {
-            RequestOutcome::Expired
-        };
-        self.finish(waiting.request.id, outcome);
     }
 
     /// Marks a model as overloaded: one of its requests had to be dropped, or those that wait are in danger of it.

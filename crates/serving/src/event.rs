@@ -19,6 +19,14 @@ pub enum Event {
         /// Its limits.
         limits: ModelLimits,
     },
+    /// Another model takes the requests that a model cannot answer in time, at their arrival or because they waited in vain. Both answer the
+    /// same requests; the driver chooses the fallbacks so that none leads back to a model before it.
+    FallbackChanged {
+        /// The model.
+        model: ModelKey,
+        /// The model that answers in its place; `None` for none.
+        fallback: Option<ModelKey>,
+    },
     /// A model is no longer served: its waiting requests end as [`RequestOutcome::Lost`], its batches in flight are still
     /// answered, its replicas drain.
     ModelRemoved {

@@ -351,12 +351,11 @@ impl Replica {
             self.estimate
                 .observe(now, rows, profiled, compute, overhead, error);
             self.link.observe(rows, dispatched, overhead);
-            let planned = self.parameters.batch_size;
-            let compute = self.expectation(now).compute(planned);
-            self.credits = self
-                .parameters
-                .in_flight
-                .min(self.link.credits(planned, compute));
+            // Its limit may have been lowered since the batch was sent.
+            let rows = rows.min(self.rows_limit());
+            let compute = self.expectation(now).compute(rows);
+            let credits = self.link.credits(rows, compute);
+            self.credits = self.parameters.in_flight.min(credits);
         }
         if self.held.len() > FORECAST_BATCHES {
             // Those behind it start as much earlier or later as it came back.

@@ -118,9 +118,9 @@ fn scenario(problem: &Problem) -> Scenario {
         rate: Rate::constant(model.rate),
         latency_scale: model.latency_scale,
         weights: None,
-        variant: None,
     };
     Scenario {
+        families: Vec::new(),
         autoscale: None,
         host_links: Vec::new(),
         name: "long-run".to_owned(),

@@ -37,13 +37,14 @@ pub use packhorse_serving::DeadlineOptions;
 pub use polish::{PolishedPlan, polish};
 pub use rate::Rate;
 pub use report::{
-    AutoscaleReport, DeviceCounts, ModelReport, PlanFileError, PlanFileProblem, PlanReport,
-    PlannedModelReport, Quantiles, ReplanningReport, ReplicaReport, Report, StagesReport, Totals,
+    AutoscaleReport, DeviceCounts, FamilyReport, ModelReport, PlanFileError, PlanFileProblem,
+    PlanReport, PlannedModelReport, Quantiles, ReplanningReport, ReplicaReport, Report,
+    StagesReport, Totals,
 };
 pub use run_trace::RunTrace;
 pub use scenario::{
-    Arrivals, Autoscale, Fault, FaultKind, Links, Scenario, ScenarioError, SimulationSettings,
-    Variant, Workload,
+    Arrivals, Autoscale, Family, Fault, FaultKind, Links, Scenario, ScenarioError,
+    SimulationSettings, Variant, Workload,
 };
 pub use simulation::SimulateError;
 pub use timeline::{RequestEnd, Timeline};

@@ -77,6 +77,9 @@ pub struct Report {
     pub models: Vec<ModelReport>,
     /// The sums over the models.
     pub totals: Totals,
+    /// The families of the scenario.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub families: Vec<FamilyReport>,
     /// The changes of the plan, in a run that replans.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub replanning: Option<ReplanningReport>,
@@ -154,12 +157,26 @@ pub struct ModelReport {
     pub stages_ms_p95: StagesReport,
     /// The mean number of requests per batch over the whole run.
     pub mean_batch: Option<f64>,
-    /// The accuracy of a variant of a family, in percent; left out for a model by itself.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub accuracy_pct: Option<f64>,
     /// The data of figures. Not in the JSON.
     #[serde(skip)]
     pub curves: Curves,
+}
+
+/// The report of a family. In the reports of its models, what was offered is what was asked of each, and what was answered is what each answered,
+/// whichever model was asked.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct FamilyReport {
+    /// The name.
+    pub name: String,
+    /// The sum of its models' offered rates, in requests/s.
+    pub offered_rps: f64,
+    /// The sum of its models' goodput, in requests/s.
+    pub goodput_rps: f64,
+    /// The sum of its models' goodput, each times its accuracy: the requests that were answered within the SLO and, expectedly, right, in
+    /// requests/s.
+    pub accurate_goodput_rps: f64,
+    /// The mean accuracy of the answers within the SLO, in percent; null without any.
+    pub accuracy_pct: Option<f64>,
 }
 
 /// Quantiles. The p-quantile is element floor(p·n) of the sorted list.
@@ -197,10 +214,6 @@ pub struct Totals {
     pub throughput_rps: f64,
     /// The sum of the models' goodput, in requests/s.
     pub goodput_rps: f64,
-    /// The sum of the goodput of the variants of families, each times its accuracy: right answers in time, in requests/s. Left out without
-    /// families.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub right_rps: Option<f64>,
     /// The number of requests that were refused or expired, over the whole run.
     pub dropped: u64,
     /// The number of requests that were accepted and then lost with a worker, over the whole run. Not in the JSON.
@@ -415,10 +428,8 @@ impl Report {
         );
         let counters = scenario.problem.models.iter().zip(counters.models);
         let models: Vec<ModelReport> = counters
-            .zip(&scenario.workloads)
-            .map(|((model, counters), workload)| ModelReport {
-                accuracy_pct: workload.variant.as_ref().map(|variant| variant.accuracy),
-                ..model_report(model_name(&model.id), counters, window, start, end)
+            .map(|(model, counters)| {
+                model_report(model_name(&model.id), counters, window, start, end)
             })
             .collect();
         let totals = Totals::from_models(&models);
@@ -427,12 +438,36 @@ impl Report {
             discipline,
             seed,
             plan,
+            families: family_reports(scenario, &models),
             models,
             totals,
             replanning: None,
             autoscale: None,
         }
     }
+}
+
+fn family_reports(scenario: &Scenario, models: &[ModelReport]) -> Vec<FamilyReport> {
+    let families = scenario.families.iter();
+    families
+        .map(|family| {
+            let variants = || {
+                let variants = family.variants.iter();
+                variants.map(|variant| (&models[variant.model.0], variant.accuracy))
+            };
+            let goodput_rps = sum(variants().map(|(model, _)| model.goodput_rps));
+            let accurate_goodput_rps =
+                sum(variants().map(|(model, accuracy)| model.goodput_rps * accuracy / 100.0));
+            FamilyReport {
+                name: family.name.clone(),
+                offered_rps: sum(variants().map(|(model, _)| model.offered_rps)),
+                goodput_rps,
+                accurate_goodput_rps,
+                accuracy_pct: (goodput_rps > 0.0)
+                    .then(|| 100.0 * accurate_goodput_rps / goodput_rps),
+            }
+        })
+        .collect()
 }
 
 /// Returns the sum of some values. Without any value it is 0, where `Iterator::sum` returns -0.
@@ -447,10 +482,6 @@ impl Totals {
             offered_rps: sum(|model| model.offered_rps),
             throughput_rps: sum(|model| model.throughput_rps),
             goodput_rps: sum(|model| model.goodput_rps),
-            right_rps: models
-                .iter()
-                .filter_map(|model| Some(model.goodput_rps * model.accuracy_pct? / 100.0))
-                .reduce(|sum, rate| sum + rate),
             dropped: models.iter().map(|model| model.dropped).sum(),
             lost: models.iter().map(|model| model.lost).sum(),
         }
@@ -494,7 +525,6 @@ pub(crate) fn model_report(
         },
         mean_batch: (counters.batches > 0)
             .then(|| counters.batched_requests as f64 / counters.batches as f64),
-        accuracy_pct: None,
         curves,
     }
 }

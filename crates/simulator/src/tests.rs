@@ -512,12 +512,13 @@ fn a_plan_with_duty_cycles_computes_one_batch_of_a_device_at_a_time() {
 
 mod autoscale;
 mod benchmark;
-mod families;
 mod learning;
+mod links;
 mod living;
 mod replanning;
 mod shares;
 mod traces;
+mod variants;
 
 #[test]
 fn polishing_takes_what_the_simulation_proves_and_nothing_else() {

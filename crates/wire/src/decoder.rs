@@ -61,7 +61,7 @@ impl<M: Incoming> Decoder<M> {
         if !self.fill(input, HEADER_LEN + header.metadata_len) {
             return Ok(None);
         }
-        let message = M::parse(&header, &self.buffer[HEADER_LEN..])?;
+        let message = M::parse(&header, &self.buffer[HEADER_LEN..], self.payload_limit)?;
         self.buffer.clear();
         self.header = None;
         Ok(Some(message))

@@ -2,7 +2,7 @@
 
 use packhorse_cluster::ShapeError;
 
-use crate::limits::{FRAME_VERSION, MAX_METADATA, MAX_TENSORS, MAX_TEXT};
+use crate::limits::{FRAME_VERSION, MAX_METADATA, MAX_RANGES, MAX_TENSORS, MAX_TEXT};
 
 /// The reason why bytes are no message. The connection that they came on cannot be used any further.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -53,6 +53,9 @@ pub enum DecodeError {
     /// The message has more tensors than allowed.
     #[error("{0} tensors are over the limit of {MAX_TENSORS}")]
     Tensors(u8),
+    /// The payload has more pieces in shared memory than allowed.
+    #[error("{0} ranges are over the limit of {MAX_RANGES}")]
+    Ranges(u16),
     /// The number stands for no kind of failure.
     #[error("failure kind {0} is unknown")]
     FailureKind(u8),

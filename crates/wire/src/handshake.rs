@@ -291,7 +291,7 @@ mod tests {
     }
 
     fn hello(byte: u8) -> Hello {
-        Hello::new([byte; 32])
+        Hello::new(Features::NONE, [byte; 32])
     }
 
     fn speaking(byte: u8, first: u8, last: u8, features: u32) -> Hello {

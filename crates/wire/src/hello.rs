@@ -43,6 +43,8 @@ pub struct Features(pub u32);
 impl Features {
     /// No feature.
     pub const NONE: Self = Self(0);
+    /// Payloads lie in memory that both sides share. For connections by which descriptors can be passed.
+    pub const SHARED_MEMORY: Self = Self(1);
 
     /// Returns the features that both sets contain.
     #[must_use]
@@ -77,11 +79,11 @@ pub struct Agreement {
 }
 
 impl Hello {
-    /// Creates the hello of this build; `nonce` is fresh from the system's generator.
-    pub fn new(nonce: Nonce) -> Self {
+    /// Creates the hello of this build, with the features that this connection may have; `nonce` is fresh from the system's generator.
+    pub fn new(features: Features, nonce: Nonce) -> Self {
         Self {
             versions: VersionRange::SUPPORTED,
-            features: Features::NONE,
+            features,
             nonce,
         }
     }

@@ -1,4 +1,4 @@
-//! The protocol between gateway and worker over one TCP connection, on byte slices: no socket, no clock, no randomness.
+//! The protocol between gateway and worker over one connection, on byte slices: no socket, no clock, no randomness.
 //!
 //! Every message is a frame: a header of [`HEADER_LEN`] bytes, metadata with a fixed layout, and for batches and results the
 //! tensors' bytes, back to back in the order of their [`TensorHeader`]s. All numbers are little-endian.
@@ -24,6 +24,18 @@
 //!   | <------------------- Draining - |   no more batches; the gateway shuts down its sending side,
 //!   | <---- answers of those in flight|   and the worker answers the rest before it closes
 //! ```
+//!
+//! On one host the connection may be a Unix socket. If both hellos have [`Features::SHARED_MEMORY`], each side names its memory after
+//! `Accept`, the gateway first. From then on a payload is in line as above, or in its sender's memory:
+//!
+//! ```text
+//! gateway                          worker
+//!   | -- Memory + descriptor -------> |   the gateway's memory, for inputs
+//!   | <------- Memory + descriptor -- |   the worker's memory, for outputs
+//!   | -- SharedBatch ---------------> |   the ranges of the inputs: untouched until the answer
+//!   | <--------------- SharedResult - |   the ranges of the outputs: untouched until the release
+//!   | -- Release -------------------> |   exactly one per SharedResult, at any time after it
+//! ```
 //! In place of any message the worker may send `Close` with a reason, and close the connection.
 
 mod cluster_proof;
@@ -36,6 +48,7 @@ mod hello;
 mod identity;
 mod limits;
 mod message;
+mod ranges;
 mod tensor;
 
 pub use cluster_proof::ClusterKey;
@@ -47,9 +60,10 @@ pub use handshake::{
 };
 pub use hello::{Agreement, Features, Hello, VersionRange};
 pub use identity::{Nonce, Proof, WorkerIdentity};
-pub use limits::{FRAME_VERSION, MAX_METADATA, MAX_PAYLOAD, MAX_TENSORS, MAX_TEXT};
+pub use limits::{FRAME_VERSION, MAX_METADATA, MAX_PAYLOAD, MAX_RANGES, MAX_TENSORS, MAX_TEXT};
 pub use message::{
     BatchHeader, Challenge, FailureHeader, FailureKind, Incoming, ResultHeader, StageDurations,
     ToGateway, ToWorker,
 };
+pub use ranges::ByteRange;
 pub use tensor::{TensorHeader, UnsizedDatatype};

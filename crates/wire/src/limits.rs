@@ -11,5 +11,7 @@ pub const MAX_METADATA: usize = 16 << 10;
 pub const MAX_PAYLOAD: u64 = 1 << 30;
 /// The most tensors in one message.
 pub const MAX_TENSORS: usize = Program::MAX_TENSORS;
+/// The most pieces of a payload in shared memory.
+pub const MAX_RANGES: usize = 256;
 /// The longest reason or failure message, in bytes; longer ones are cut when they are sent.
 pub const MAX_TEXT: usize = 1024;

@@ -8,6 +8,7 @@ use crate::{
     frame::{BatchId, FrameHeader, HEADER_LEN},
     hello::Hello,
     identity::{Proof, WorkerIdentity},
+    ranges::{ByteRange, encode_ranges, parse_ranges},
     tensor::TensorHeader,
 };
 
@@ -23,7 +24,11 @@ pub(crate) mod sealed {
     pub trait Parse: Sized {
         /// Returns true if messages of this kind go in this direction.
         fn has_kind(kind: u8) -> bool;
-        fn parse(header: &FrameHeader, metadata: &[u8]) -> Result<Self, DecodeError>;
+        fn parse(
+            header: &FrameHeader,
+            metadata: &[u8],
+            payload_limit: u64,
+        ) -> Result<Self, DecodeError>;
     }
 }
 use sealed::Parse;
@@ -111,6 +116,12 @@ pub enum ToWorker {
     Proof(Proof),
     /// A batch to compute.
     Batch(BatchHeader),
+    /// Names the gateway's memory, of this many bytes, whose descriptor comes with the message.
+    Memory(u64),
+    /// A batch to compute whose inputs are these ranges of the gateway's memory, one after the other.
+    SharedBatch(BatchHeader, Vec<ByteRange>),
+    /// Gives the outputs of a [`ToGateway::SharedResult`] back.
+    Release(BatchId),
 }
 
 /// A message from a worker to a gateway.
@@ -122,6 +133,10 @@ pub enum ToGateway {
     Accept,
     /// The result of a batch.
     Result(ResultHeader),
+    /// Names the worker's memory, of this many bytes, whose descriptor comes with the message.
+    Memory(u64),
+    /// The result of a batch whose outputs are these ranges of the worker's memory, one after the other.
+    SharedResult(ResultHeader, Vec<ByteRange>),
     /// The failure of a batch.
     Failure(FailureHeader),
     /// Tells the gateway to send no more batches: those in flight are answered, then the connection is closed.
@@ -140,6 +155,10 @@ mod kind {
     pub(super) const FAILURE: u8 = 7;
     pub(super) const DRAINING: u8 = 8;
     pub(super) const CLOSE: u8 = 9;
+    pub(super) const MEMORY: u8 = 10;
+    pub(super) const SHARED_BATCH: u8 = 11;
+    pub(super) const SHARED_RESULT: u8 = 12;
+    pub(super) const RELEASE: u8 = 13;
 }
 
 /// The batch id of messages that are about no batch.
@@ -194,10 +213,19 @@ impl ToWorker {
                 (kind::PROOF, NO_BATCH)
             }
             Self::Batch(batch) => {
-                out.extend_from_slice(&batch.rows.to_le_bytes());
-                encode_tensors(out, &batch.inputs);
+                batch.encode_metadata(out);
                 (kind::BATCH, batch.id)
             }
+            Self::Memory(size) => {
+                out.extend_from_slice(&size.to_le_bytes());
+                (kind::MEMORY, NO_BATCH)
+            }
+            Self::SharedBatch(batch, ranges) => {
+                batch.encode_metadata(out);
+                encode_ranges(out, ranges);
+                (kind::SHARED_BATCH, batch.id)
+            }
+            Self::Release(batch) => (kind::RELEASE, *batch),
         };
         finish_frame(out, start, kind, batch, self.payload_len());
     }
@@ -205,31 +233,54 @@ impl ToWorker {
     /// Returns the bytes of tensors that follow the metadata.
     pub fn payload_len(&self) -> u64 {
         match self {
-            Self::Hello(_) | Self::Proof(_) => 0,
             Self::Batch(batch) => byte_len(&batch.inputs),
+            Self::Hello(_)
+            | Self::Proof(_)
+            | Self::Memory(_)
+            | Self::SharedBatch(..)
+            | Self::Release(_) => 0,
         }
     }
 }
 
 impl Parse for ToWorker {
     fn has_kind(kind: u8) -> bool {
-        matches!(kind, kind::HELLO | kind::PROOF | kind::BATCH)
+        matches!(
+            kind,
+            kind::HELLO
+                | kind::PROOF
+                | kind::BATCH
+                | kind::MEMORY
+                | kind::SHARED_BATCH
+                | kind::RELEASE
+        )
     }
 
-    fn parse(header: &FrameHeader, metadata: &[u8]) -> Result<Self, DecodeError> {
+    fn parse(
+        header: &FrameHeader,
+        metadata: &[u8],
+        payload_limit: u64,
+    ) -> Result<Self, DecodeError> {
         let mut reader = Reader::new(metadata);
         let message = match header.kind {
             kind::HELLO => Self::Hello(Hello::parse(&mut reader)?),
             kind::PROOF => Self::Proof(reader.array()?),
-            kind::BATCH => Self::Batch(BatchHeader {
-                id: header.batch,
-                rows: reader.u32()?,
-                inputs: reader.tensors()?,
-            }),
+            kind::BATCH => Self::Batch(BatchHeader::parse(header, &mut reader)?),
+            kind::MEMORY => Self::Memory(reader.u64()?),
+            kind::SHARED_BATCH => {
+                let batch = BatchHeader::parse(header, &mut reader)?;
+                let needed = byte_len(&batch.inputs);
+                let ranges = parse_ranges(&mut reader, needed, payload_limit)?;
+                Self::SharedBatch(batch, ranges)
+            }
+            kind::RELEASE => Self::Release(header.batch),
             unknown => return Err(DecodeError::Kind(unknown)),
         };
         reader.finish()?;
-        let about_a_batch = matches!(message, Self::Batch(_));
+        let about_a_batch = matches!(
+            message,
+            Self::Batch(_) | Self::SharedBatch(..) | Self::Release(_)
+        );
         check_header(header, about_a_batch, message.payload_len())?;
         Ok(message)
     }
@@ -246,9 +297,17 @@ impl ToGateway {
             }
             Self::Accept => (kind::ACCEPT, NO_BATCH),
             Self::Result(result) => {
-                result.stages.encode_metadata(out);
-                encode_tensors(out, &result.outputs);
+                result.encode_metadata(out);
                 (kind::RESULT, result.id)
+            }
+            Self::Memory(size) => {
+                out.extend_from_slice(&size.to_le_bytes());
+                (kind::MEMORY, NO_BATCH)
+            }
+            Self::SharedResult(result, ranges) => {
+                result.encode_metadata(out);
+                encode_ranges(out, ranges);
+                (kind::SHARED_RESULT, result.id)
             }
             Self::Failure(failure) => {
                 out.push(failure.kind.code());
@@ -270,6 +329,8 @@ impl ToGateway {
             Self::Result(result) => byte_len(&result.outputs),
             Self::Challenge(_)
             | Self::Accept
+            | Self::Memory(_)
+            | Self::SharedResult(..)
             | Self::Failure(_)
             | Self::Draining
             | Self::Close(_) => 0,
@@ -287,19 +348,28 @@ impl Parse for ToGateway {
                 | kind::FAILURE
                 | kind::DRAINING
                 | kind::CLOSE
+                | kind::MEMORY
+                | kind::SHARED_RESULT
         )
     }
 
-    fn parse(header: &FrameHeader, metadata: &[u8]) -> Result<Self, DecodeError> {
+    fn parse(
+        header: &FrameHeader,
+        metadata: &[u8],
+        payload_limit: u64,
+    ) -> Result<Self, DecodeError> {
         let mut reader = Reader::new(metadata);
         let message = match header.kind {
             kind::CHALLENGE => Self::Challenge(Box::new(Challenge::parse(&mut reader)?)),
             kind::ACCEPT => Self::Accept,
-            kind::RESULT => Self::Result(ResultHeader {
-                id: header.batch,
-                stages: StageDurations::parse(&mut reader)?,
-                outputs: reader.tensors()?,
-            }),
+            kind::RESULT => Self::Result(ResultHeader::parse(header, &mut reader)?),
+            kind::MEMORY => Self::Memory(reader.u64()?),
+            kind::SHARED_RESULT => {
+                let result = ResultHeader::parse(header, &mut reader)?;
+                let needed = byte_len(&result.outputs);
+                let ranges = parse_ranges(&mut reader, needed, payload_limit)?;
+                Self::SharedResult(result, ranges)
+            }
             kind::FAILURE => {
                 let kind = FailureKind::from_code(reader.u8()?)?;
                 Self::Failure(FailureHeader {
@@ -313,9 +383,42 @@ impl Parse for ToGateway {
             unknown => return Err(DecodeError::Kind(unknown)),
         };
         reader.finish()?;
-        let about_a_batch = matches!(message, Self::Result(_) | Self::Failure(_));
+        let about_a_batch = matches!(
+            message,
+            Self::Result(_) | Self::SharedResult(..) | Self::Failure(_)
+        );
         check_header(header, about_a_batch, message.payload_len())?;
         Ok(message)
+    }
+}
+
+impl BatchHeader {
+    fn encode_metadata(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.rows.to_le_bytes());
+        encode_tensors(out, &self.inputs);
+    }
+
+    fn parse(header: &FrameHeader, reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        Ok(Self {
+            id: header.batch,
+            rows: reader.u32()?,
+            inputs: reader.tensors()?,
+        })
+    }
+}
+
+impl ResultHeader {
+    fn encode_metadata(&self, out: &mut Vec<u8>) {
+        self.stages.encode_metadata(out);
+        encode_tensors(out, &self.outputs);
+    }
+
+    fn parse(header: &FrameHeader, reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        Ok(Self {
+            id: header.batch,
+            stages: StageDurations::parse(reader)?,
+            outputs: reader.tensors()?,
+        })
     }
 }
 

@@ -8,9 +8,9 @@ use std::{fmt::Write, time::Duration};
 
 use packhorse_cluster::{ArtifactDigest, Datatype, Generation, ReplicaId, Shape};
 use packhorse_wire::{
-    BatchHeader, BatchId, Challenge, DecodeError, Decoder, FailureHeader, FailureKind, Features,
-    HEADER_LEN, Hello, Incoming, MAX_METADATA, MAX_TENSORS, MAX_TEXT, ResultHeader, StageDurations,
-    TensorHeader, ToGateway, ToWorker, VersionRange, WorkerIdentity,
+    BatchHeader, BatchId, ByteRange, Challenge, DecodeError, Decoder, FailureHeader, FailureKind,
+    Features, HEADER_LEN, Hello, Incoming, MAX_METADATA, MAX_RANGES, MAX_TENSORS, MAX_TEXT,
+    ResultHeader, StageDurations, TensorHeader, ToGateway, ToWorker, VersionRange, WorkerIdentity,
 };
 use proptest::{collection::vec, prelude::*};
 
@@ -41,6 +41,10 @@ fn bytes_to_gateway(message: &ToGateway) -> Vec<u8> {
     let mut bytes = Vec::new();
     message.encode(&mut bytes);
     bytes
+}
+
+fn range(offset: u64, length: u64) -> ByteRange {
+    ByteRange { offset, length }
 }
 
 fn decode(mut bytes: &[u8]) -> Result<Option<ToWorker>, DecodeError> {
@@ -201,7 +205,7 @@ fn every_part_of_the_header_is_checked() {
             needed: 56
         })
     );
-    let mut hello = bytes_of(&ToWorker::Hello(Hello::new([1; 32])));
+    let mut hello = bytes_of(&ToWorker::Hello(Hello::new(Features::NONE, [1; 32])));
     hello[8] = 1;
     assert_eq!(
         decode(&hello),
@@ -266,13 +270,81 @@ fn a_long_text_is_cut_between_characters() {
 }
 
 #[test]
+fn messages_about_shared_memory_look_like_this_on_the_wire() {
+    let ranges = vec![range(0x1000, 48), range(64, 8)];
+    let mut text = hex_dump(&bytes_of(&ToWorker::SharedBatch(batch(), ranges)));
+    writeln!(text, "{}", hex_dump(&bytes_of(&ToWorker::Memory(1 << 26)))).unwrap();
+    text += &hex_dump(&bytes_of(&ToWorker::Release(BatchId(7))));
+    insta::assert_snapshot!(text, @r"
+    50 4b 48 57 02 00 0b 00 07 00 00 00 00 00 00 00
+    43 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00
+    02 00 00 00 02 09 02 02 00 00 00 00 00 00 00 03
+    00 00 00 00 00 00 00 0c 01 02 00 00 00 00 00 00
+    00 02 00 00 10 00 00 00 00 00 00 30 00 00 00 00
+    00 00 00 40 00 00 00 00 00 00 00 08 00 00 00 00
+    00 00 00
+    50 4b 48 57 02 00 0a 00 00 00 00 00 00 00 00 00
+    08 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00
+    00 00 00 04 00 00 00 00
+
+    50 4b 48 57 02 00 0d 00 07 00 00 00 00 00 00 00
+    00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00
+    ");
+}
+
+#[test]
+fn ranges_have_as_many_bytes_as_the_tensors() {
+    let decode_ranges =
+        |ranges: &[ByteRange]| decode(&bytes_of(&ToWorker::SharedBatch(batch(), ranges.to_vec())));
+    let mismatch = |announced| {
+        Err(DecodeError::PayloadMismatch {
+            announced,
+            needed: 56,
+        })
+    };
+    assert!(
+        decode_ranges(&[range(u64::MAX, 56)]).is_ok(),
+        "the receiver knows its memory"
+    );
+    assert_eq!(decode_ranges(&[range(0, 57)]), mismatch(57));
+    assert_eq!(decode_ranges(&[]), mismatch(0));
+    assert_eq!(
+        decode_ranges(&[range(0, u64::MAX), range(0, 57)]),
+        mismatch(u64::MAX),
+        "the sum does not wrap"
+    );
+    let mut too_many = bytes_of(&ToWorker::SharedBatch(batch(), vec![range(0, 56)]));
+    too_many[HEADER_LEN + 33] = 1;
+    too_many[HEADER_LEN + 34] = 1;
+    assert_eq!(decode(&too_many), Err(DecodeError::Ranges(257)));
+    let large = BatchHeader {
+        inputs: vec![tensor(Datatype::Uint8, &[1 + PAYLOAD_LIMIT.cast_signed()])],
+        ..batch()
+    };
+    let needed = PAYLOAD_LIMIT + 1;
+    assert_eq!(
+        decode(&bytes_of(&ToWorker::SharedBatch(
+            large,
+            vec![range(0, needed)]
+        ))),
+        Err(DecodeError::PayloadTooLong {
+            length: needed,
+            limit: PAYLOAD_LIMIT
+        })
+    );
+}
+
+#[test]
 fn the_largest_message_fits_the_metadata_limit() {
     let inputs = vec![tensor(Datatype::Fp32, &[1; Shape::MAX_RANK]); MAX_TENSORS];
-    let message = ToWorker::Batch(BatchHeader {
+    let batch = BatchHeader {
         id: BatchId(u64::MAX),
         rows: 1,
         inputs,
-    });
+    };
+    let mut ranges = vec![range(0, 1); MAX_RANGES];
+    ranges[0].length += batch.inputs.len() as u64 * 4 - MAX_RANGES as u64;
+    let message = ToWorker::SharedBatch(batch, ranges);
     let bytes = bytes_of(&message);
     assert!(bytes.len() - HEADER_LEN <= MAX_METADATA);
     assert_eq!(decode(&bytes), Ok(Some(message)));
@@ -293,6 +365,12 @@ fn hello() -> impl Strategy<Value = Hello> {
     )
 }
 
+/// Ranges of as many bytes as the tensors.
+fn ranges_of(tensors: &[TensorHeader]) -> Vec<ByteRange> {
+    let lengths = tensors.iter().map(TensorHeader::byte_len);
+    lengths.map(|length| range(length * 7, length)).collect()
+}
+
 fn any_to_worker() -> impl Strategy<Value = ToWorker> {
     prop_oneof![
         hello().prop_map(ToWorker::Hello),
@@ -304,6 +382,20 @@ fn any_to_worker() -> impl Strategy<Value = ToWorker> {
                 inputs,
             })
         }),
+        (any::<u64>(), vec(any_tensor(), 0..6)).prop_map(|(id, inputs)| {
+            let ranges = ranges_of(&inputs);
+            let id = BatchId(id);
+            ToWorker::SharedBatch(
+                BatchHeader {
+                    id,
+                    rows: 1,
+                    inputs,
+                },
+                ranges,
+            )
+        }),
+        any::<u64>().prop_map(ToWorker::Memory),
+        any::<u64>().prop_map(|id| ToWorker::Release(BatchId(id))),
     ]
 }
 
@@ -366,6 +458,19 @@ fn any_to_gateway() -> impl Strategy<Value = ToGateway> {
                 message,
             })
         }),
+        (any::<u64>(), vec(any_tensor(), 0..6), any_stages()).prop_map(|(id, outputs, stages)| {
+            let ranges = ranges_of(&outputs);
+            let id = BatchId(id);
+            ToGateway::SharedResult(
+                ResultHeader {
+                    id,
+                    outputs,
+                    stages,
+                },
+                ranges,
+            )
+        }),
+        any::<u64>().prop_map(ToGateway::Memory),
         Just(ToGateway::Draining),
         ".{0,100}".prop_map(ToGateway::Close),
     ]

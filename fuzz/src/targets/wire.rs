@@ -4,8 +4,8 @@ use std::fmt::Debug;
 
 use packhorse_cluster::ArtifactDigest;
 use packhorse_wire::{
-    ClientHandshake, ClientStep, Decoder, Hello, Incoming, LinkSecret, ServerHandshake, ServerStep,
-    ToGateway, ToWorker, WorkerIdentity,
+    ClientHandshake, ClientStep, Decoder, Features, Hello, Incoming, LinkSecret, ServerHandshake,
+    ServerStep, ToGateway, ToWorker, WorkerIdentity,
 };
 
 /// The payload limit of the decoders, in bytes.
@@ -66,8 +66,12 @@ pub(crate) fn handshake(input: &[u8]) {
         artifact: ArtifactDigest::from_sha256([7; 32]),
         batch_size: 8,
     };
-    let mut gateway = ClientHandshake::new(secret.clone(), Hello::new([1; 32]), identity);
-    let mut worker = ServerHandshake::new(secret, Hello::new([2; 32]), identity);
+    let mut gateway = ClientHandshake::new(
+        secret.clone(),
+        Hello::new(Features::NONE, [1; 32]),
+        identity,
+    );
+    let mut worker = ServerHandshake::new(secret, Hello::new(Features::NONE, [2; 32]), identity);
     if honest > 0 {
         let Ok(ServerStep::Send(challenge)) = worker.handle(&gateway.hello()) else {
             panic!("a worker challenges an honest gateway");

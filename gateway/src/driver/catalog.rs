@@ -13,7 +13,7 @@ use packhorse_cluster::{ModelId, ModelName, ModelSpec, ModelVersion, Time};
 use packhorse_serving::{ModelKey, Refusal, TenantKey};
 
 use super::{load::ModelLoad, version_route::VersionRoute};
-use crate::{memory::ModelMemory, telemetry::ModelTelemetry};
+use crate::{input_memory::InputMemory, memory::ModelMemory, telemetry::ModelTelemetry};
 
 /// A registered model version.
 #[derive(Clone, Debug)]
@@ -26,6 +26,8 @@ pub(crate) struct ServedModel {
     pub(crate) telemetry: Arc<ModelTelemetry>,
     /// The memory that the model's requests hold.
     pub(crate) memory: ModelMemory,
+    /// The memory for bodies that workers of this host read.
+    pub(crate) inputs: InputMemory,
     /// The most requests that wait for the model.
     pub(crate) queue_limit: usize,
     /// The model's queue, and how fast it drains.

@@ -15,6 +15,8 @@ pub struct DataPlaneConfig {
     pub link_secret: LinkSecret,
     /// TLS of connections to workers on other machines; `None` without.
     pub link_tls: Option<Arc<Reloaded<ClientTls>>>,
+    /// True if links to workers of this host use shared memory.
+    pub shared_memory_links: bool,
     /// The most requests that wait for a model without a limit of its own; a further one is refused.
     pub queue_limit: usize,
     /// The longest time for which `fixed-wait` holds an open batch.
@@ -38,6 +40,7 @@ impl Default for DataPlaneConfig {
         Self {
             link_secret: LinkSecret::none(),
             link_tls: None,
+            shared_memory_links: true,
             queue_limit: ModelLimits::DEFAULT_QUEUE_LIMIT,
             max_batch_wait: EngineConfig::default().max_batch_wait,
             request_limit: 1 << 16,

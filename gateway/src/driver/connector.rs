@@ -9,6 +9,7 @@ use tokio::sync::mpsc;
 use super::message::DriverMessage;
 use crate::{
     clock::Clock,
+    input_memory::InputMemories,
     workers::{Endpoint, LinkConfig, OutgoingBatch, WorkerLink},
 };
 
@@ -19,6 +20,8 @@ pub(super) struct Connector {
     pub(super) inbox: mpsc::WeakUnboundedSender<DriverMessage>,
     pub(super) clock: Clock,
     pub(super) config: LinkConfig,
+    /// The memory that links of this host share with their workers.
+    pub(super) inputs: InputMemories,
 }
 
 impl Connect for Connector {
@@ -34,6 +37,8 @@ impl Connect for Connector {
         };
         let endpoint = Endpoint {
             address: target.address,
+            local_path: target.local_path.clone(),
+            inputs: self.inputs.of(&program.model),
             identity,
             in_flight: target.capacity.map(|capacity| capacity.in_flight),
         };

@@ -33,6 +33,7 @@ use super::{
 };
 use crate::{
     clock::Clock,
+    input_memory::InputMemories,
     memory::MemoryBudget,
     telemetry::{ReplicaNumber, RequestCourse, Telemetry},
     workers::{LinkConfig, LinkEvent},
@@ -88,7 +89,9 @@ impl Driver {
                 tls: config.link_tls.clone(),
                 payload_limit: config.result_limit_bytes,
                 batch_time: config.batch_time,
+                shared_memory: config.shared_memory_links,
             },
+            inputs: InputMemories::new(memory.clone()),
         };
         let engine_config = EngineConfig {
             max_batch_wait: config.max_batch_wait,
@@ -321,6 +324,7 @@ impl Driver {
                 telemetry: self.telemetry.model(&id),
                 spec,
                 memory: self.memory.model(),
+                inputs: self.connector.inputs.of(&id),
                 queue_limit,
                 load: Arc::default(),
                 readiness: Arc::default(),

@@ -9,10 +9,11 @@ use std::{
 };
 
 use bytes::{Buf, Bytes, BytesMut};
+use packhorse_mapped::OutOfRange;
 use packhorse_tls::{Authorities, RefusedCertificate, tls_error};
 use packhorse_wire::{
-    BatchId, ClientHandshake, ClientStep, DecodeError, Decoder, HandshakeError, ResultHeader,
-    ToGateway, ToWorker,
+    Agreement, BatchId, ByteRange, ClientHandshake, ClientStep, DecodeError, Decoder, Features,
+    HandshakeError, ResultHeader, TensorHeader, ToGateway, ToWorker,
 };
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
@@ -22,8 +23,10 @@ use tokio::{
 
 use super::{
     link_event::{LinkEvent, OutgoingBatch},
-    socket::WorkerStream,
+    shared_memory::SharedMemory,
+    socket::{ClearStream, WorkerStream},
 };
+use crate::input_memory::InputMemory;
 
 /// The reason why a connection ended, or could not be made.
 #[derive(Debug, thiserror::Error)]
@@ -58,8 +61,10 @@ pub(super) enum ConnectionError {
     ConnectTimeout(Duration),
     #[error("the worker answered batch {0}, which it was not sent")]
     UnknownBatch(u64),
-    #[error("the worker sent a handshake message after the handshake")]
+    #[error("the worker sent a message that is not allowed at this point")]
     UnexpectedMessage,
+    #[error("the result of batch {0} is outside of the worker's memory")]
+    OutOfRange(u64),
     #[error("a batch was not answered within {0:?}")]
     BatchTimeout(Duration),
 }
@@ -122,15 +127,7 @@ impl<R: AsyncRead + Unpin> MessageReader<R> {
 
     /// Returns the payload of a result, output by output. The decoder has checked its length against the limit.
     async fn payload(&mut self, result: &ResultHeader) -> Result<Vec<Bytes>, ConnectionError> {
-        let lengths: Vec<usize> = result
-            .outputs
-            .iter()
-            .map(|output| output.byte_len() as usize)
-            .collect();
-        let length = lengths.iter().sum();
-        if self.payloads.capacity() < length {
-            self.payloads.reserve(length.max(SMALL_PAYLOADS));
-        }
+        let length = self.reserve_payload(result);
         let start = self.read_ahead.split_to(length.min(self.read_ahead.len()));
         self.payloads.extend_from_slice(&start);
         while self.payloads.len() < length {
@@ -144,15 +141,44 @@ impl<R: AsyncRead + Unpin> MessageReader<R> {
                 return Err(ConnectionError::Closed);
             }
         }
-        let mut payload = self.payloads.split().freeze();
-        Ok(lengths
-            .into_iter()
-            .map(|length| payload.split_to(length))
-            .collect())
+        Ok(self.take_payload(result))
     }
 }
 
 impl<R> MessageReader<R> {
+    /// Makes room for the payload of a result, and returns its length.
+    fn reserve_payload(&mut self, result: &ResultHeader) -> usize {
+        let lengths = result.outputs.iter().map(TensorHeader::byte_len);
+        let length = lengths.sum::<u64>() as usize;
+        if self.payloads.capacity() < length {
+            self.payloads.reserve(length.max(SMALL_PAYLOADS));
+        }
+        length
+    }
+
+    /// Takes the payload of a result, output by output.
+    fn take_payload(&mut self, result: &ResultHeader) -> Vec<Bytes> {
+        let mut payload = self.payloads.split().freeze();
+        let outputs = result.outputs.iter();
+        outputs
+            .map(|output| payload.split_to(output.byte_len() as usize))
+            .collect()
+    }
+
+    /// Returns the payload of a result that lies in these ranges of the worker's memory.
+    fn shared_payload(
+        &mut self,
+        memory: &SharedMemory,
+        result: &ResultHeader,
+        ranges: &[ByteRange],
+    ) -> Result<Vec<Bytes>, ConnectionError> {
+        self.reserve_payload(result);
+        memory
+            .copy_result(result.id, ranges, &mut self.payloads)
+            .map_err(|OutOfRange| ConnectionError::OutOfRange(result.id.0))?;
+        Ok(self.take_payload(result))
+    }
+
     /// Takes the stream out, so that the rest goes on with a half of it.
     fn without_stream(self) -> (R, MessageReader<()>) {
         let Self {
@@ -183,7 +209,9 @@ impl<R> MessageReader<R> {
 /// A connection after its handshake.
 pub(super) struct Connection {
     reader: MessageReader<WorkerStream>,
+    agreement: Agreement,
     in_flight: u32,
+    shared: Option<SharedMemory>,
 }
 
 impl Connection {
@@ -201,10 +229,36 @@ impl Connection {
             payloads: BytesMut::new(),
         };
         send(&mut reader.stream, &handshake.hello()).await?;
-        while let ClientStep::Send(message) = handshake.handle(reader.message().await?)? {
-            send(&mut reader.stream, &message).await?;
+        let agreement = loop {
+            match handshake.handle(reader.message().await?)? {
+                ClientStep::Send(message) => send(&mut reader.stream, &message).await?,
+                ClientStep::Accepted(agreement) => break agreement,
+            }
+        };
+        Ok(Self {
+            reader,
+            agreement,
+            in_flight,
+            shared: None,
+        })
+    }
+
+    /// Shares memory with the worker, if both can.
+    pub(super) async fn share_memory(
+        &mut self,
+        inputs: &InputMemory,
+    ) -> Result<(), ConnectionError> {
+        if !self.agreement.features.contains(Features::SHARED_MEMORY) {
+            return Ok(());
         }
-        Ok(Self { reader, in_flight })
+        // A worker that shares memory waits for the gateway's.
+        if !self.reader.read_ahead.is_empty() {
+            return Err(ConnectionError::UnexpectedMessage);
+        }
+        if let WorkerStream::Left(ClearStream::Right(socket)) = &mut self.reader.stream {
+            self.shared = Some(SharedMemory::exchange(socket, inputs.link()?).await?);
+        }
+        Ok(())
     }
 
     /// Sends the batches and reports their results, until the connection ends.
@@ -215,17 +269,50 @@ impl Connection {
         report: impl Fn(LinkEvent),
     ) -> ConnectionError {
         let outstanding = Outstanding::new(self.in_flight);
+        let shared = self.shared.as_ref();
         let (stream, reader) = self.reader.without_stream();
         match stream {
-            WorkerStream::Left(mut stream) => {
+            WorkerStream::Left(ClearStream::Left(mut stream)) => {
                 let (read, write) = stream.split();
                 let reader = reader.with_stream(read);
-                exchange(reader, write, batches, &outstanding, batch_time, report).await
+                exchange(
+                    reader,
+                    write,
+                    batches,
+                    &outstanding,
+                    shared,
+                    batch_time,
+                    report,
+                )
+                .await
+            }
+            WorkerStream::Left(ClearStream::Right(mut stream)) => {
+                let (read, write) = stream.split();
+                let reader = reader.with_stream(read);
+                exchange(
+                    reader,
+                    write,
+                    batches,
+                    &outstanding,
+                    shared,
+                    batch_time,
+                    report,
+                )
+                .await
             }
             WorkerStream::Right(stream) => {
                 let (read, write) = tokio::io::split(stream);
                 let reader = reader.with_stream(read);
-                exchange(reader, write, batches, &outstanding, batch_time, report).await
+                exchange(
+                    reader,
+                    write,
+                    batches,
+                    &outstanding,
+                    shared,
+                    batch_time,
+                    report,
+                )
+                .await
             }
         }
     }
@@ -237,23 +324,31 @@ async fn exchange(
     write: impl AsyncWrite + Unpin,
     batches: mpsc::UnboundedReceiver<OutgoingBatch>,
     outstanding: &Outstanding,
+    shared: Option<&SharedMemory>,
     batch_time: Duration,
     report: impl Fn(LinkEvent),
 ) -> ConnectionError {
     tokio::select! {
-        error = receive(reader, outstanding, report) => error,
-        error = send_all(write, batches, outstanding) => error,
+        error = receive(reader, outstanding, shared, report) => error,
+        error = send_all(write, batches, outstanding, shared) => error,
         error = watch(outstanding, batch_time) => error,
     }
 }
 
-/// The batches that were sent and not answered, with the times at which they were sent. The halves of one task share it; the lock
+/// A batch that was sent and not answered.
+struct SentBatch {
+    at: Instant,
+    /// The inputs in shared memory, which the worker may be reading.
+    _inputs: Vec<Bytes>,
+}
+
+/// The batches that were sent and not answered. The halves of one task share it; the lock
 /// is never held over an await.
 struct Outstanding {
     /// The most batches that the worker gets without having answered one: those that it may have in flight and one that it
     /// receives. More would wait in the socket, where a worker that does not read looks like one that is gone.
     limit: usize,
-    batches: Mutex<BTreeMap<BatchId, Instant>>,
+    batches: Mutex<BTreeMap<BatchId, SentBatch>>,
     ended: Notify,
 }
 
@@ -266,7 +361,7 @@ impl Outstanding {
         }
     }
 
-    fn with<T>(&self, f: impl FnOnce(&mut BTreeMap<BatchId, Instant>) -> T) -> T {
+    fn with<T>(&self, f: impl FnOnce(&mut BTreeMap<BatchId, SentBatch>) -> T) -> T {
         f(&mut self.batches.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
@@ -277,8 +372,12 @@ impl Outstanding {
         }
     }
 
-    fn insert(&self, batch: BatchId) {
-        self.with(|batches| batches.insert(batch, Instant::now()));
+    fn insert(&self, batch: BatchId, inputs: Vec<Bytes>) {
+        let sent = SentBatch {
+            at: Instant::now(),
+            _inputs: inputs,
+        };
+        self.with(|batches| batches.insert(batch, sent));
     }
 
     fn remove(&self, batch: BatchId) -> Result<(), ConnectionError> {
@@ -292,7 +391,7 @@ impl Outstanding {
     }
 
     fn oldest_sent(&self) -> Option<Instant> {
-        self.with(|batches| batches.values().min().copied())
+        self.with(|batches| batches.values().map(|batch| batch.at).min())
     }
 }
 
@@ -300,10 +399,11 @@ impl Outstanding {
 async fn receive<R: AsyncRead + Unpin>(
     mut reader: MessageReader<R>,
     outstanding: &Outstanding,
+    shared: Option<&SharedMemory>,
     report: impl Fn(LinkEvent),
 ) -> ConnectionError {
     loop {
-        match receive_one(&mut reader, outstanding).await {
+        match receive_one(&mut reader, outstanding, shared).await {
             Ok(event) => report(event),
             Err(error) => return error,
         }
@@ -313,6 +413,7 @@ async fn receive<R: AsyncRead + Unpin>(
 async fn receive_one<R: AsyncRead + Unpin>(
     reader: &mut MessageReader<R>,
     outstanding: &Outstanding,
+    shared: Option<&SharedMemory>,
 ) -> Result<LinkEvent, ConnectionError> {
     match reader.message().await? {
         ToGateway::Result(result) => {
@@ -321,13 +422,21 @@ async fn receive_one<R: AsyncRead + Unpin>(
             let payload = reader.payload(&result).await?;
             Ok(LinkEvent::BatchComputed(result, payload))
         }
+        ToGateway::SharedResult(result, ranges) => {
+            let memory = shared.ok_or(ConnectionError::UnexpectedMessage)?;
+            outstanding.remove(result.id)?;
+            let payload = reader.shared_payload(memory, &result, &ranges)?;
+            Ok(LinkEvent::BatchComputed(result, payload))
+        }
         ToGateway::Failure(failure) => {
             outstanding.remove(failure.id)?;
             Ok(LinkEvent::BatchFailed(failure))
         }
         ToGateway::Draining => Ok(LinkEvent::Draining),
         ToGateway::Close(reason) => Err(ConnectionError::ClosedWithReason(reason)),
-        ToGateway::Challenge(_) | ToGateway::Accept => Err(ConnectionError::UnexpectedMessage),
+        ToGateway::Challenge(_) | ToGateway::Accept | ToGateway::Memory(_) => {
+            Err(ConnectionError::UnexpectedMessage)
+        }
     }
 }
 
@@ -336,16 +445,30 @@ async fn send_all(
     mut stream: impl AsyncWrite + Unpin,
     mut batches: mpsc::UnboundedReceiver<OutgoingBatch>,
     outstanding: &Outstanding,
+    shared: Option<&SharedMemory>,
 ) -> ConnectionError {
     let mut head = Vec::new();
-    while let Some(batch) = batches.recv().await {
+    while let Some(OutgoingBatch {
+        header,
+        mut payload,
+    }) = batches.recv().await
+    {
         outstanding.wait_for_room().await;
-        outstanding.insert(batch.header.id);
         head.clear();
-        ToWorker::Batch(batch.header).encode(&mut head);
-        let mut slices = Vec::with_capacity(1 + batch.payload.len());
+        if let Some(memory) = shared {
+            memory.encode_releases(&mut head);
+        }
+        if let Some(placed) = shared.and_then(|memory| memory.place(&payload)) {
+            outstanding.insert(header.id, placed.kept);
+            payload.clear();
+            ToWorker::SharedBatch(header, placed.ranges).encode(&mut head);
+        } else {
+            outstanding.insert(header.id, Vec::new());
+            ToWorker::Batch(header).encode(&mut head);
+        }
+        let mut slices = Vec::with_capacity(1 + payload.len());
         slices.push(IoSlice::new(&head));
-        slices.extend(batch.payload.iter().map(|piece| IoSlice::new(piece)));
+        slices.extend(payload.iter().map(|piece| IoSlice::new(piece)));
         let sent = async {
             write_all_vectored(&mut stream, &mut slices).await?;
             // TLS holds back what the socket did not take at once.

@@ -5,7 +5,7 @@ use std::{net::SocketAddr, sync::Arc, time::Duration};
 use packhorse_service::is_of_this_machine;
 use packhorse_serving::ReplicaParameters;
 use packhorse_tls::{ClientTls, Refresh, Reloaded};
-use packhorse_wire::{ClientHandshake, Hello, LinkSecret, WorkerIdentity};
+use packhorse_wire::{ClientHandshake, Features, Hello, LinkSecret, WorkerIdentity};
 use tokio::{
     sync::mpsc,
     task::JoinHandle,
@@ -15,8 +15,9 @@ use tokio::{
 use super::{
     connection::{Connection, ConnectionError},
     link_event::LinkEvent,
-    socket::{WorkerStream, connect, secure},
+    socket::{ClearStream, WorkerStream, connect, connect_locally, secure},
 };
+use crate::input_memory::InputMemory;
 
 /// The shortest wait before connecting again.
 const BACK_OFF_MIN: Duration = Duration::from_millis(50);
@@ -36,13 +37,19 @@ pub(crate) struct LinkConfig {
     pub(crate) payload_limit: u64,
     /// The longest time for which a worker may hold a batch before its connection is ended.
     pub(crate) batch_time: Duration,
+    /// True if links to workers of this host use shared memory.
+    pub(crate) shared_memory: bool,
 }
 
 /// The address and the identity of a worker.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Endpoint {
     /// The address that the worker listens on.
     pub(crate) address: SocketAddr,
+    /// The Unix socket on which it listens for gateways of its host, if it does.
+    pub(crate) local_path: Option<String>,
+    /// The memory for its model's inputs if it is on this host.
+    pub(crate) inputs: InputMemory,
     /// The identity that the worker must prove.
     pub(crate) identity: WorkerIdentity,
     /// The most batches that the worker takes before it has answered one, if it reported that.
@@ -77,7 +84,7 @@ impl Drop for WorkerLink {
 async fn run(endpoint: Endpoint, config: LinkConfig, report: impl Fn(LinkEvent) + Send + Sync) {
     let mut back_off = BACK_OFF_MIN;
     loop {
-        let error = match open(endpoint, &config).await {
+        let error = match open(&endpoint, &config).await {
             Ok(connection) => {
                 back_off = BACK_OFF_MIN;
                 let (sender, batches) = mpsc::unbounded_channel();
@@ -92,8 +99,17 @@ async fn run(endpoint: Endpoint, config: LinkConfig, report: impl Fn(LinkEvent) 
     }
 }
 
-async fn open(endpoint: Endpoint, config: &LinkConfig) -> Result<Connection, ConnectionError> {
+async fn open(endpoint: &Endpoint, config: &LinkConfig) -> Result<Connection, ConnectionError> {
     let ip = endpoint.address.ip().to_canonical();
+    let local_path = endpoint.local_path.as_ref();
+    if let Some(path) = local_path.filter(|_| config.shared_memory && is_of_this_machine(ip)) {
+        match open_locally(path, endpoint, config).await {
+            Ok(connection) => return Ok(connection),
+            Err(error) => {
+                tracing::info!(path, %error, "a worker of this host is reached by TCP instead");
+            }
+        }
+    }
     // Without a secret anyone at the address could take the requests and make up the answers.
     if config.secret.is_none() && !ip.is_loopback() {
         return Err(ConnectionError::NoSecret(endpoint.address));
@@ -101,21 +117,16 @@ async fn open(endpoint: Endpoint, config: &LinkConfig) -> Result<Connection, Con
     let stream = timeout(OPEN_TIME, connect(endpoint.address))
         .await
         .map_err(|_| ConnectionError::ConnectTimeout(OPEN_TIME))??;
-    let handshake = ClientHandshake::new(
-        config.secret.clone(),
-        Hello::new(rand::random()),
-        endpoint.identity,
-    );
+    let handshake = handshake(endpoint, config, Features::NONE);
     // What does not leave the machine needs no encryption.
     let tls = config.tls.as_deref().filter(|_| !is_of_this_machine(ip));
     let tls = tls.map(current);
-    let in_flight = endpoint.in_flight;
-    let in_flight = in_flight.unwrap_or(ReplicaParameters::LEAST_CREDITS);
     let opened = timeout(OPEN_TIME, async {
         let stream = match &tls {
-            None => WorkerStream::Left(stream),
+            None => WorkerStream::Left(ClearStream::Left(stream)),
             Some(tls) => secure(stream, endpoint.address, Arc::clone(&tls.config)).await?,
         };
+        let in_flight = endpoint.in_flight();
         Connection::open(stream, handshake, config.payload_limit, in_flight).await
     });
     match (opened.await, tls) {
@@ -124,6 +135,38 @@ async fn open(endpoint: Endpoint, config: &LinkConfig) -> Result<Connection, Con
             Err(ConnectionError::of_tls(error, &tls.authorities))
         }
         (Ok(opened), _) => opened,
+    }
+}
+
+/// Connects to a worker on this host, and shares memory with it if it can.
+async fn open_locally(
+    path: &str,
+    endpoint: &Endpoint,
+    config: &LinkConfig,
+) -> Result<Connection, ConnectionError> {
+    let opened = timeout(OPEN_TIME, async {
+        let stream = connect_locally(path).await?;
+        let stream = WorkerStream::Left(ClearStream::Right(stream));
+        let handshake = handshake(endpoint, config, Features::SHARED_MEMORY);
+        let in_flight = endpoint.in_flight();
+        let mut connection =
+            Connection::open(stream, handshake, config.payload_limit, in_flight).await?;
+        connection.share_memory(&endpoint.inputs).await?;
+        Ok(connection)
+    });
+    opened
+        .await
+        .map_err(|_| ConnectionError::HandshakeTimeout(OPEN_TIME))?
+}
+
+fn handshake(endpoint: &Endpoint, config: &LinkConfig, features: Features) -> ClientHandshake {
+    let hello = Hello::new(features, rand::random());
+    ClientHandshake::new(config.secret.clone(), hello, endpoint.identity)
+}
+
+impl Endpoint {
+    fn in_flight(&self) -> u32 {
+        self.in_flight.unwrap_or(ReplicaParameters::LEAST_CREDITS)
     }
 }
 

@@ -6,6 +6,7 @@
 mod connection;
 mod link;
 mod link_event;
+mod shared_memory;
 mod socket;
 
 pub(crate) use link::{Endpoint, LinkConfig, WorkerLink};

@@ -1,15 +1,19 @@
 //! The socket of a connection to a worker, and TLS on it.
 
-use std::{io, net::SocketAddr, sync::Arc, time::Duration};
+use std::{io, net::SocketAddr, os::fd::AsFd as _, sync::Arc, time::Duration};
 
+use packhorse_mapped::peer_uid;
+use rustix::process::geteuid;
 use rustls::{ClientConfig, pki_types::ServerName};
 use socket2::{SockRef, TcpKeepalive};
-use tokio::net::TcpStream;
+use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::{TlsConnector, client::TlsStream};
 use tokio_util::either::Either;
 
+/// The stream of a connection to a worker in clear text: over the network, or on this host.
+pub(super) type ClearStream = Either<TcpStream, UnixStream>;
 /// The stream of a connection to a worker, in clear text or within TLS.
-pub(super) type WorkerStream = Either<TcpStream, TlsStream<TcpStream>>;
+pub(super) type WorkerStream = Either<ClearStream, TlsStream<TcpStream>>;
 
 /// The idle time after which the kernel sends the first keepalive probe.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(3);
@@ -34,6 +38,21 @@ pub(super) async fn connect(address: SocketAddr) -> io::Result<TcpStream> {
     socket.set_tcp_keepalive(&keepalive)?;
     socket.set_tcp_user_timeout(Some(USER_TIMEOUT))?;
     Ok(stream)
+}
+
+/// Connects to a worker on this host.
+///
+/// # Errors
+/// Nobody listens there, or somebody who runs as another user and may not see requests.
+pub(super) async fn connect_locally(path: &str) -> io::Result<UnixStream> {
+    let stream = UnixStream::connect(path).await?;
+    let peer = peer_uid(stream.as_fd())?;
+    if peer == geteuid().as_raw() {
+        Ok(stream)
+    } else {
+        let problem = format!("the worker runs as user {peer}, not as the gateway's");
+        Err(io::Error::new(io::ErrorKind::PermissionDenied, problem))
+    }
 }
 
 /// Performs the TLS handshake with a worker, whose certificate must name its address.

@@ -67,8 +67,6 @@ pub(crate) struct Setting {
     simulation: Vec<(&'static str, toml::Value)>,
     /// The number of devices of the first group; `None` for the file's.
     devices: Option<u32>,
-    /// The only models, with their rates; `None` for the file's.
-    models: Option<Vec<(String, f64)>>,
 }
 
 impl Setting {
@@ -89,7 +87,6 @@ impl Setting {
             vision_scale: VISION_SCALE,
             simulation: Vec::new(),
             devices: None,
-            models: None,
         }
     }
 
@@ -143,14 +140,6 @@ impl Setting {
         }
     }
 
-    /// Keeps these models of the scenario alone, with these rates in requests/s.
-    pub(crate) fn with_models(self, models: Vec<(String, f64)>) -> Self {
-        Self {
-            models: Some(models),
-            ..self
-        }
-    }
-
     pub(crate) fn labelled(self, label: impl Into<String>) -> Self {
         Self {
             label: label.into(),
@@ -175,9 +164,6 @@ impl Setting {
             let first = first.with_context(|| format!("{}: expected devices", path()))?;
             first.insert("count".to_owned(), i64::from(devices).into());
         }
-        if let Some(models) = &self.models {
-            keep_models(&mut table, models);
-        }
         let folder = self.file.parent().unwrap_or(Path::new(""));
         let mut load =
             |name: &str| fs::read_to_string(folder.join(name)).map_err(|e| e.to_string());
@@ -191,24 +177,6 @@ fn set_simulation(table: &mut toml::Table, key: &str, value: toml::Value) {
         .or_insert_with(|| toml::Table::new().into());
     if let toml::Value::Table(simulation) = simulation {
         simulation.insert(key.to_owned(), value);
-    }
-}
-
-/// Removes all models but these, and sets their rates.
-fn keep_models(table: &mut toml::Table, kept: &[(String, f64)]) {
-    let models = table.get_mut("models").and_then(toml::Value::as_array_mut);
-    let rate = |model: &toml::Value| {
-        let name = model.get("name").and_then(toml::Value::as_str)?;
-        let found = kept.iter().find(|(kept, _)| kept == name);
-        found.map(|(_, rate)| *rate)
-    };
-    if let Some(models) = models {
-        models.retain(|model| rate(model).is_some());
-        for model in models {
-            if let (Some(rate), Some(model)) = (rate(model), model.as_table_mut()) {
-                model.insert("rate_rps".to_owned(), rate.into());
-            }
-        }
     }
 }
 

@@ -1401,6 +1401,8 @@ export interface components {
             capacity?: components["schemas"]["Capacity"] | null;
             /** @description The replica. */
             id: string;
+            /** @description The path of the Unix socket on which the worker listens for a gateway of its host; none if it listens on the address alone. */
+            local_path?: string | null;
             /**
              * Format: int64
              * @description The memory that the replica needs, in bytes; none while unknown.

@@ -61,7 +61,7 @@ pub(super) struct Options {
     #[arg(long, env = "PACKHORSE_NODE", value_name = "NAME")]
     pub(super) node: Option<NodeName>,
 
-    /// Devices to offer, separated by commas: auto (GPUs, or the CPU if there are none), cpu, nvidia, simulated:KIND:COUNT
+    /// Devices to offer, separated by commas: auto (GPUs, or the CPU if there are none), cpu, cpu:THREADS, nvidia, simulated:KIND:COUNT
     #[arg(
         long,
         env = "PACKHORSE_DEVICES",

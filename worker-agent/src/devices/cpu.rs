@@ -6,8 +6,9 @@ use packhorse_cluster::{ByteCount, DeviceKind};
 
 use super::{Backend, Device};
 
-/// Returns the CPU, with all threads and all memory that this process may use.
-pub(super) fn discover() -> Device {
+/// Returns the CPU, with all memory that this process may use, and with this many of its threads; `None` is all that this process may
+/// use.
+pub(super) fn discover(threads: Option<u32>) -> Device {
     let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
     let description = model_name(&read("/proc/cpuinfo"));
     let total = mem_total(&read("/proc/meminfo")).unwrap_or(u64::MAX);
@@ -16,9 +17,10 @@ pub(super) fn discover() -> Device {
         name: "cpu0".to_owned(),
         kind: DeviceKind::from_cpu_model_name(&description),
         memory: ByteCount::new(memory),
-        multiprocessors: thread::available_parallelism()
-            .ok()
-            .and_then(|threads| u32::try_from(threads.get()).ok()),
+        multiprocessors: threads.or_else(|| {
+            let all = thread::available_parallelism().ok()?;
+            u32::try_from(all.get()).ok()
+        }),
         description,
         backend: Backend::Cpu,
     }

@@ -52,14 +52,14 @@ impl Device {
     }
 }
 
-/// The devices to offer: `auto`, `cpu`, `nvidia`, `simulated:KIND:COUNT`, separated by commas.
+/// The devices to offer: `auto`, `cpu`, `cpu:THREADS`, `nvidia`, `simulated:KIND:COUNT`, separated by commas.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DeviceChoice(Vec<Source>);
 
 #[derive(Clone, Debug, PartialEq)]
 enum Source {
     Auto,
-    Cpu,
+    Cpu { threads: Option<u32> },
     Nvidia,
     Simulated { kind: DeviceKind, count: u32 },
 }
@@ -67,11 +67,16 @@ enum Source {
 /// The most simulated devices of one kind.
 const MAX_SIMULATED: u32 = 256;
 
+/// The most threads of a CPU.
+const MAX_THREADS: u32 = 4096;
+
 /// A malformed choice of devices.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DeviceChoiceError {
     /// An entry is no source of devices.
-    #[error("{0:?} is not a device: expected auto, cpu, nvidia or simulated:KIND:COUNT")]
+    #[error(
+        "{0:?} is not a device: expected auto, cpu, cpu:THREADS, nvidia or simulated:KIND:COUNT"
+    )]
     Unknown(String),
     /// The kind of a simulated device is malformed.
     #[error(transparent)]
@@ -79,6 +84,9 @@ pub enum DeviceChoiceError {
     /// The number of simulated devices is out of range.
     #[error("{0:?}: expected 1 to {MAX_SIMULATED} simulated devices")]
     Count(String),
+    /// The number of a CPU's threads is out of range.
+    #[error("{0:?}: expected 1 to {MAX_THREADS} threads")]
+    Threads(String),
     /// A source occurs twice, or `auto` together with another.
     #[error("{0:?} cannot be combined with the devices before it")]
     Conflict(String),
@@ -90,8 +98,19 @@ impl FromStr for Source {
     fn from_str(text: &str) -> Result<Self, DeviceChoiceError> {
         match text {
             "auto" => Ok(Self::Auto),
-            "cpu" => Ok(Self::Cpu),
+            "cpu" => Ok(Self::Cpu { threads: None }),
             "nvidia" => Ok(Self::Nvidia),
+            _ if text.starts_with("cpu:") => {
+                let count = &text["cpu:".len()..];
+                let threads = count
+                    .parse()
+                    .ok()
+                    .filter(|threads| (1..=MAX_THREADS).contains(threads))
+                    .ok_or_else(|| DeviceChoiceError::Threads(count.to_owned()))?;
+                Ok(Self::Cpu {
+                    threads: Some(threads),
+                })
+            }
             _ => {
                 let unknown = || DeviceChoiceError::Unknown(text.to_owned());
                 let (kind, count) = text
@@ -120,7 +139,9 @@ impl FromStr for DeviceChoice {
         for part in text.split(',') {
             let source: Source = part.trim().parse()?;
             let clashes = |other: &Source| match (other, &source) {
-                (Source::Auto, _) | (_, Source::Auto) => true,
+                (Source::Auto, _)
+                | (_, Source::Auto)
+                | (Source::Cpu { .. }, Source::Cpu { .. }) => true,
                 (Source::Simulated { kind: a, .. }, Source::Simulated { kind: b, .. }) => a == b,
                 (a, b) => a == b,
             };
@@ -157,13 +178,13 @@ impl DeviceChoice {
             match source {
                 Source::Auto => match nvidia::discover() {
                     Ok(gpus) if !gpus.is_empty() => devices.extend(gpus),
-                    Ok(_) => devices.push(cpu::discover()),
+                    Ok(_) => devices.push(cpu::discover(None)),
                     Err(reason) => {
                         tracing::debug!(reason, "no NVIDIA driver");
-                        devices.push(cpu::discover());
+                        devices.push(cpu::discover(None));
                     }
                 },
-                Source::Cpu => devices.push(cpu::discover()),
+                Source::Cpu { threads } => devices.push(cpu::discover(*threads)),
                 Source::Nvidia => {
                     devices.extend(nvidia::discover().map_err(DiscoverError::Nvidia)?);
                 }
@@ -211,7 +232,13 @@ mod tests {
         for (choice, message) in [
             (
                 "gpu",
-                "\"gpu\" is not a device: expected auto, cpu, nvidia or simulated:KIND:COUNT",
+                "\"gpu\" is not a device: expected auto, cpu, cpu:THREADS, nvidia or simulated:KIND:COUNT",
+            ),
+            ("cpu:0", "\"0\": expected 1 to 4096 threads"),
+            ("cpu:two", "\"two\": expected 1 to 4096 threads"),
+            (
+                "cpu,cpu:1",
+                "\"cpu:1\" cannot be combined with the devices before it",
             ),
             (
                 "simulated:T4:0",
@@ -219,7 +246,7 @@ mod tests {
             ),
             (
                 "simulated:T4",
-                "\"simulated:T4\" is not a device: expected auto, cpu, nvidia or simulated:KIND:COUNT",
+                "\"simulated:T4\" is not a device: expected auto, cpu, cpu:THREADS, nvidia or simulated:KIND:COUNT",
             ),
             (
                 "cpu,auto",
@@ -236,6 +263,18 @@ mod tests {
         ] {
             assert_eq!(names(choice, "").unwrap_err(), message);
         }
+    }
+
+    #[test]
+    fn a_cpu_offers_all_its_threads_or_as_many_as_told() {
+        let threads = |choice: &str| {
+            let choice: DeviceChoice = choice.parse().unwrap();
+            let devices = choice.discover(&ProfileTable::default()).unwrap();
+            devices[0].multiprocessors
+        };
+        let all = std::thread::available_parallelism().unwrap().get();
+        assert_eq!(threads("cpu"), u32::try_from(all).ok());
+        assert_eq!(threads("cpu:1"), Some(1));
     }
 
     #[test]

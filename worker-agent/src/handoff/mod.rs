@@ -2,7 +2,7 @@
 //!
 //! Each worker process has a folder with three files: `task.json`, which the agent writes before it starts the worker;
 //! `status.json`, which the worker replaces whenever its [`WorkerReport`] changes; and `worker.log`, the worker's output. The folder
-//! also contains the worker's folder for temporary files.
+//! also contains the worker's folder for temporary files, and `link.sock`, the Unix socket on which it listens for a gateway of its host.
 //! Files are used instead of a pipe because a worker outlives its agent, and the next agent must find it. On SIGTERM a worker answers
 //! the batches it has and exits.
 
@@ -59,6 +59,7 @@ const TASK: &str = "task.json";
 const STATUS: &str = "status.json";
 const LOG: &str = "worker.log";
 const TEMPORARY: &str = "tmp";
+const LINK_SOCKET: &str = "link.sock";
 
 /// A hand-over folder.
 #[derive(Clone, Debug)]
@@ -90,6 +91,12 @@ impl Handoff {
     /// Returns the path of the worker's folder for temporary files. A package is unpacked there, and its files may stay.
     pub fn temporary_dir(&self) -> PathBuf {
         self.dir.join(TEMPORARY)
+    }
+
+    /// Returns the absolute path of the Unix socket on which the worker listens, as others are told it; `None` if it is no text.
+    pub fn link_socket(&self) -> Option<String> {
+        let path = std::path::absolute(self.dir.join(LINK_SOCKET)).ok()?;
+        path.into_os_string().into_string().ok()
     }
 
     /// Writes the worker's task, a [`ServeTask`] or a [`ProfileTask`]. Called by the agent.
@@ -152,6 +159,7 @@ mod tests {
             WorkerReport::Loading,
             WorkerReport::Ready {
                 address: "127.0.0.1:9".parse().unwrap(),
+                local_path: Some("/run/w/link.sock".to_owned()),
                 memory: Some(ByteCount::new(7)),
                 capacity: Some(Capacity {
                     batch_size: 4,

@@ -8,18 +8,20 @@
 
 use std::{
     io::{self, IoSlice, Write},
-    net::{Shutdown, TcpStream},
+    net::Shutdown,
     sync::{
-        Mutex, PoisonError, TryLockError,
+        Arc, Mutex, PoisonError, TryLockError,
         atomic::{AtomicBool, Ordering},
         mpsc,
     },
 };
 
 use packhorse_wire::ToGateway;
-use socket2::SockRef;
+use socket2::Socket;
 
-use crate::{executor::OutputTensor, link_stream::LinkStream, semaphore::Permit};
+use crate::{
+    executor::OutputTensor, link_stream::LinkStream, semaphore::Permit, shared_memory::SharedMemory,
+};
 
 /// The largest answer that the computing thread sends, in bytes. It is copied together.
 const DIRECT_LIMIT: usize = 4096;
@@ -65,21 +67,24 @@ impl Answer {
 /// The right to write to a connection.
 pub(super) struct AnswerWriter {
     /// A second handle of the socket; `None` within TLS, where a record may have to wait for others.
-    socket: Option<TcpStream>,
+    socket: Option<Socket>,
+    /// The memory for large answers, if the connection shares memory.
+    shared: Option<Arc<SharedMemory>>,
     /// The bytes of a frame that has begun. Its lock is held while a frame is written.
     rest: Mutex<Vec<u8>>,
 }
 
 impl AnswerWriter {
     /// Returns the writer of a connection.
-    pub(super) fn new(stream: &LinkStream) -> Self {
+    pub(super) fn new(stream: &LinkStream, shared: Option<Arc<SharedMemory>>) -> Self {
         let socket = match stream {
             // Without a second handle all answers are handed over.
-            LinkStream::Plain(socket) => socket.try_clone().ok(),
+            LinkStream::Plain(_) | LinkStream::Local(_) => stream.socket().try_clone().ok(),
             LinkStream::Tls(_) => None,
         };
         Self {
             socket,
+            shared,
             rest: Mutex::default(),
         }
     }
@@ -110,7 +115,7 @@ impl AnswerWriter {
         if frame.len() > DIRECT_LIMIT {
             return Some(answer);
         }
-        match SockRef::from(socket).send_with_flags(&frame, DONT_WAIT) {
+        match socket.send_with_flags(&frame, DONT_WAIT) {
             Ok(sent) if sent < frame.len() => {
                 *rest = frame.split_off(sent);
                 Some(Answer {
@@ -151,9 +156,13 @@ impl AnswerWriter {
     fn send(&self, mut stream: &LinkStream, answer: &Answer) -> io::Result<()> {
         let mut rest = self.rest.lock().unwrap_or_else(PoisonError::into_inner);
         stream.write_all(&std::mem::take(&mut *rest))?;
-        match &answer.message {
-            Some(message) => send(stream, message, &answer.outputs),
-            None => Ok(()),
+        let Some(message) = &answer.message else {
+            return Ok(());
+        };
+        let shared = self.shared.as_ref();
+        match shared.and_then(|memory| memory.place(message, &answer.outputs)) {
+            Some(placed) => send(stream, &placed, &[]),
+            None => send(stream, message, &answer.outputs),
         }
     }
 }
@@ -189,7 +198,7 @@ pub(super) fn send(
 mod tests {
     use std::{
         io::Read as _,
-        net::TcpListener,
+        net::{TcpListener, TcpStream},
         sync::{Arc, atomic::AtomicBool, mpsc},
         thread,
     };
@@ -255,7 +264,7 @@ mod tests {
     #[test]
     fn small_answers_are_sent_at_once_and_others_are_returned() {
         let (stream, gateway) = connected();
-        let writer = AnswerWriter::new(&stream);
+        let writer = AnswerWriter::new(&stream, None);
         assert!(writer.try_send(failure(7, 10)).is_none());
         assert!(writer.try_send(result(8, DIRECT_LIMIT)).is_some());
         let rest = writer.rest.lock().unwrap();
@@ -268,7 +277,7 @@ mod tests {
     #[test]
     fn a_gateway_that_does_not_read_gets_no_answer_at_once_and_all_of_them_whole_later() {
         let (stream, gateway) = connected();
-        let writer = Arc::new(AnswerWriter::new(&stream));
+        let writer = Arc::new(AnswerWriter::new(&stream, None));
         let mut sent = 0;
         let handed_over = loop {
             match writer.try_send(failure(sent, 900)) {

@@ -1,9 +1,14 @@
 //! `packhorse-worker bench`: measures the throughput of a worker that always has another batch, without a gateway and its network.
 
+mod process_usage;
+mod report;
+
 use std::{
-    fs,
+    env, fs,
     io::{self, Write},
+    os::unix::process::CommandExt as _,
     path::{Path, PathBuf},
+    process::Command,
     sync::{Arc, mpsc},
     thread,
     time::{Duration, Instant},
@@ -12,17 +17,22 @@ use std::{
 use clap::{Args, ValueEnum, value_parser};
 use packhorse_cluster::{ArtifactDigest, ByteCount, Program, TensorSpec};
 use packhorse_wire::{StageDurations, TensorHeader};
-use packhorse_worker_agent::handoff::{Execution, ExecutorChoice, PipelineSettings};
-use serde::{Deserialize, Serialize};
+use packhorse_worker_agent::handoff::{
+    Execution, ExecutorChoice, PipelineSettings, worker_environment,
+};
+use serde::Deserialize;
 
 use crate::{
     clock::now,
     executor::{
-        self, ExecutionError, Executor, OutputTensor, RepeatedStage, Started, WarmUpSizes,
+        self, ExecutionError, Executor, OutputTensor, Preparation, RepeatedStage, Started,
+        WarmUpSizes,
         synthetic::{self, Fill},
     },
     pipeline::{BatchReply, Pipeline, ReceivedBatch},
 };
+use process_usage::ProcessUsage;
+use report::{Report, Stages, Summary};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -31,7 +41,9 @@ Examples:
   packhorse-worker bench --model resnet50.pt --signature model.json --batch-size 16 --cuda-device 0 --tight
       libtorch alone with the same batch: the upper bound.
   packhorse-worker bench --model resnet50.pt --signature model.json --streams off --in-flight 1
-      One batch at a time, on the CPU.";
+      One batch at a time, on the CPU.
+  packhorse-worker bench --model resnet50.pt --signature model.json --tight --defaults
+      libtorch alone, on the CPU, without what a worker does to be fast.";
 
 /// The time for which copies alone are measured with `--tight`.
 const TIGHT_COPIES: Duration = Duration::from_secs(1);
@@ -42,6 +54,10 @@ const FAILED: u8 = 1;
 /// The flags of a measurement.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "they are flags of a command line"
+)]
 pub(crate) struct BenchOptions {
     /// File with the TorchScript program or the package
     #[arg(long, value_name = "FILE")]
@@ -84,9 +100,17 @@ pub(crate) struct BenchOptions {
     #[arg(long)]
     tight: bool,
 
+    /// Run TorchScript as it is, in the environment of this command: neither optimised, nor with memory that is kept between batches
+    #[arg(long)]
+    defaults: bool,
+
     /// When warm, write `warm` to standard error and wait for the end of standard input, so that several workers can begin together
     #[arg(long)]
     wait: bool,
+
+    /// The environment is already that of a worker
+    #[arg(long, hide = true)]
+    prepared: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -102,55 +126,13 @@ struct Signature {
     outputs: Vec<TensorSpec>,
 }
 
-/// The outcome, printed as one JSON object.
-#[derive(Debug, Serialize)]
-struct Report {
-    /// `pipeline` or `tight`.
-    mode: &'static str,
-    /// The index of the GPU; null is the CPU.
-    cuda_device: Option<u32>,
-    batch_size: u32,
-    in_flight: u32,
-    streams: bool,
-    /// The batch sizes with a CUDA graph.
-    graphs: Vec<u32>,
-    /// The reason why there are no graphs.
-    without_graphs: Option<String>,
-    batches: u64,
-    seconds: f64,
-    batches_per_s: f64,
-    /// The rate of requests with one row each.
-    requests_per_s: f64,
-    /// The bytes of a batch's inputs.
-    input_bytes: u64,
-    /// The durations of a batch's stages, in milliseconds; null with `--tight`, which has no stages.
-    stages_ms: Option<Stages>,
-    /// The rate of copies to the device while it copies; with `--tight`, of the same copies one after the other.
-    h2d_bytes_per_s: Option<f64>,
-    memory_bytes: Option<u64>,
-    /// The number of the GPU's multiprocessors that this process may use.
-    multiprocessors: Option<u32>,
-}
-
-#[derive(Debug, Serialize)]
-struct Stages {
-    receive: Summary,
-    queue_wait: Summary,
-    copy_in: Summary,
-    compute: Summary,
-    copy_out: Summary,
-}
-
-#[derive(Debug, Serialize)]
-struct Summary {
-    mean: f64,
-    p50: f64,
-    p99: f64,
-}
-
 /// Measures, prints the outcome and returns the exit code.
 pub(crate) fn bench(options: &BenchOptions) -> u8 {
     executor::on_terminate(|error| print_error(&error.to_string()), FAILED);
+    if !options.defaults && !options.prepared {
+        print_error(&restart_prepared(options));
+        return FAILED;
+    }
     let outcome = run(options).and_then(|report| {
         let json = serde_json::to_string_pretty(&report).expect("the report is JSON");
         writeln!(io::stdout(), "{json}").map_err(|e| e.to_string())
@@ -162,6 +144,17 @@ pub(crate) fn bench(options: &BenchOptions) -> u8 {
             FAILED
         }
     }
+}
+
+/// Restarts this program in the environment that an agent gives to workers, much of which has an effect only when a process starts.
+/// Returns only if that fails, with the reason.
+fn restart_prepared(options: &BenchOptions) -> String {
+    let error = Command::new("/proc/self/exe")
+        .args(env::args_os().skip(1))
+        .arg("--prepared")
+        .envs(worker_environment(options.threads))
+        .exec();
+    format!("the worker cannot be restarted: {error}")
 }
 
 fn print_error(reason: &str) {
@@ -180,11 +173,14 @@ fn run(options: &BenchOptions) -> Result<Report, String> {
     };
     let Measurement {
         executor,
+        start_took,
         took,
         batches,
         stages,
+        periods,
         copies,
         copying,
+        usage,
     } = measurement;
     let seconds = took.as_secs_f64();
     let input_bytes: u64 = inputs.iter().map(TensorHeader::byte_len).sum();
@@ -198,12 +194,16 @@ fn run(options: &BenchOptions) -> Result<Report, String> {
         streams: execution.pipeline.streams,
         without_graphs: graphs.clone().err(),
         graphs: graphs.unwrap_or_default(),
+        start_s: start_took.as_secs_f64(),
         batches,
         seconds,
         batches_per_s: batches as f64 / seconds,
         requests_per_s: batches as f64 * f64::from(options.batch_size) / seconds,
         input_bytes,
         stages_ms: (!stages.is_empty()).then(|| Stages::summarize(&stages)),
+        batch_ms: (!periods.is_empty()).then(|| Summary::of(periods.iter().copied())),
+        cpu_ms_per_batch: usage.cpu.as_secs_f64() * 1e3 / batches as f64,
+        minor_faults_per_batch: usage.minor_faults as f64 / batches as f64,
         h2d_bytes_per_s: (options.cuda_device.is_some() && !copying.is_zero())
             .then(|| copied / copying.as_secs_f64()),
         memory_bytes: executor.memory(options.batch_size).map(ByteCount::as_u64),
@@ -243,27 +243,50 @@ fn execution(options: &BenchOptions) -> Result<Execution, String> {
 
 struct Measurement {
     executor: Arc<dyn Executor>,
+    /// The duration of the start.
+    start_took: Duration,
     took: Duration,
     batches: u64,
     /// The stages of every batch.
     stages: Vec<StageDurations>,
+    /// The time of every batch from the end of the one before it.
+    periods: Vec<Duration>,
     /// The number of copies of the inputs to the device.
     copies: u64,
     /// The total duration of these copies.
     copying: Duration,
+    usage: ProcessUsage,
 }
 
-/// Starts the executor for batches of the requested size. Also returns the content of synthetic inputs that the program accepts.
-fn start(
-    options: &BenchOptions,
-    execution: &Execution,
-) -> Result<(Arc<dyn Executor>, Fill), String> {
+/// A warm executor.
+#[derive(Clone)]
+struct Ready {
+    executor: Arc<dyn Executor>,
+    /// The content of synthetic inputs that the program accepts.
+    fill: Fill,
+    /// The duration of the start.
+    took: Duration,
+}
+
+/// Starts the executor for batches of the requested size.
+fn start(options: &BenchOptions, execution: &Execution) -> Result<Ready, String> {
+    let began = now();
     let Started {
         executor,
         batch_size,
         fill,
-    } = executor::start(execution, options.batch_size, WarmUpSizes::PowersOfTwo)
-        .map_err(|e| e.to_string())?;
+    } = executor::start(
+        execution,
+        options.batch_size,
+        WarmUpSizes::PowersOfTwo,
+        if options.defaults {
+            Preparation::AsIs
+        } else {
+            Preparation::Optimized
+        },
+    )
+    .map_err(|e| e.to_string())?;
+    let took = now() - began;
     if batch_size < options.batch_size {
         return Err(format!(
             "--batch-size: {} does not fit into memory; {batch_size} does",
@@ -273,7 +296,11 @@ fn start(
     if options.wait {
         wait_for_stdin().map_err(|e| format!("--wait: {e}"))?;
     }
-    Ok((executor, fill))
+    Ok(Ready {
+        executor,
+        fill,
+        took,
+    })
 }
 
 /// Waits for the end of standard input.
@@ -284,25 +311,38 @@ fn wait_for_stdin() -> io::Result<()> {
 
 /// Measures libtorch alone, with one batch that stays on the device.
 fn measure_tight(options: &BenchOptions, execution: &Execution) -> Result<Measurement, String> {
-    let (executor, fill) = start(options, execution)?;
+    let Ready {
+        executor,
+        fill,
+        took: start_took,
+    } = start(options, execution)?;
     let (program, rows) = (&execution.program, options.batch_size);
     let text = |e: ExecutionError| e.to_string();
     let batch = synthetic::prepare_batch(&*executor, program, rows, fill).map_err(text)?;
     let loaded = batch.copy_in().map_err(text)?;
     let measure = |stage, limit: Duration| {
         let started = now();
-        let end = started + limit;
-        let times = loaded.repeat(stage, &mut || now() < end)?;
-        Ok((times, now() - started))
+        let mut asked = vec![started];
+        let times = loaded.repeat(stage, &mut || {
+            asked.push(now());
+            asked.last().is_some_and(|now| *now < started + limit)
+        })?;
+        // It is asked before the first repetition and after each.
+        let periods = asked.windows(2).skip(1).map(|pair| pair[1] - pair[0]);
+        Ok((times, now() - started, periods.collect::<Vec<_>>()))
     };
-    let (copies, copying) = measure(RepeatedStage::CopyIn, TIGHT_COPIES).map_err(text)?;
+    let (copies, copying, _) = measure(RepeatedStage::CopyIn, TIGHT_COPIES).map_err(text)?;
     let seconds = Duration::from_secs(options.seconds);
-    let (batches, took) = measure(RepeatedStage::Compute, seconds).map_err(text)?;
+    let before = ProcessUsage::so_far()?;
+    let (batches, took, periods) = measure(RepeatedStage::Compute, seconds).map_err(text)?;
     Ok(Measurement {
+        usage: before.until_now()?,
         executor,
+        start_took,
         took,
         batches,
         stages: Vec::new(),
+        periods,
         copies,
         copying,
     })
@@ -321,12 +361,16 @@ fn measure_pipeline(
         let compute = scope.spawn(|| {
             let started = start(options, execution);
             let _ = ready.send(started.clone());
-            let Ok((executor, _)) = started else {
+            let Ok(ready) = started else {
                 return Ok(());
             };
-            pipeline.run(&*executor, &execution.program)
+            pipeline.run(&*ready.executor, &execution.program)
         });
-        let (executor, fill) = started.recv().expect("the thread sends the outcome")?;
+        let Ready {
+            executor,
+            fill,
+            took: start_took,
+        } = started.recv().expect("the thread sends the outcome")?;
         let collector = scope.spawn(|| collect(outcomes));
         let load = LoadGenerator {
             pipeline: &pipeline,
@@ -336,6 +380,7 @@ fn measure_pipeline(
             fill,
             rows: options.batch_size,
         };
+        let usage = ProcessUsage::so_far();
         let began = now();
         let end = began + Duration::from_secs(options.seconds);
         let generated = load.run_until(end, &outcome_sender);
@@ -350,11 +395,14 @@ fn measure_pipeline(
         let (stages, last) = collected?;
         Ok(Measurement {
             executor: Arc::clone(&executor),
+            start_took,
             took: last.unwrap_or(began) - began,
             batches: stages.len() as u64,
             copies: stages.len() as u64,
             copying: stages.iter().map(|stages| stages.copy_in).sum(),
             stages,
+            periods: Vec::new(),
+            usage: usage.and_then(|before| before.until_now())?,
         })
     })
 }
@@ -435,25 +483,4 @@ fn collect(
         }
     }
     failure.map_or(Ok((all, last)), Err)
-}
-
-impl Stages {
-    fn summarize(all: &[StageDurations]) -> Self {
-        let summary = |stage: fn(&StageDurations) -> Duration| {
-            let mut ms: Vec<f64> = all.iter().map(|s| stage(s).as_secs_f64() * 1e3).collect();
-            ms.sort_by(f64::total_cmp);
-            Summary {
-                mean: ms.iter().sum::<f64>() / ms.len() as f64,
-                p50: ms[ms.len() / 2],
-                p99: ms[99 * ms.len() / 100],
-            }
-        };
-        Self {
-            receive: summary(|s| s.receive),
-            queue_wait: summary(|s| s.queue_wait),
-            copy_in: summary(|s| s.copy_in),
-            compute: summary(|s| s.compute),
-            copy_out: summary(|s| s.copy_out),
-        }
-    }
 }

@@ -4,6 +4,7 @@ use std::{
     collections::BTreeMap,
     io::{self, BufRead, BufReader, Read},
     net::{Shutdown, TcpStream},
+    os::{fd::AsFd as _, unix::net::UnixStream},
     sync::{
         Arc, Mutex,
         atomic::{AtomicBool, Ordering},
@@ -14,15 +15,16 @@ use std::{
 };
 
 use packhorse_cluster::Program;
+use packhorse_mapped::{OutOfRange, peer_uid};
 use packhorse_service::is_of_this_machine;
 use packhorse_tls::{Refresh, Reloaded, ServerTls, begins_tls};
 use packhorse_wire::{
-    BatchHeader, DecodeError, Decoder, FailureHeader, FailureKind, HandshakeError, Hello,
-    LinkSecret, MAX_PAYLOAD, ResultHeader, ServerHandshake, ServerStep, StageDurations, ToGateway,
-    ToWorker, WorkerIdentity,
+    BatchHeader, ByteRange, DecodeError, Decoder, FailureHeader, FailureKind, Features,
+    HandshakeError, Hello, LinkSecret, MAX_PAYLOAD, ResultHeader, ServerHandshake, ServerStep,
+    StageDurations, ToGateway, ToWorker, WorkerIdentity,
 };
 use packhorse_worker_agent::handoff::PipelineSettings;
-use socket2::{SockRef, TcpKeepalive};
+use socket2::{SockRef, Socket, TcpKeepalive};
 
 use crate::{
     answer_writer::{Answer, AnswerWriter, BatchPermits, send},
@@ -32,6 +34,7 @@ use crate::{
     link_stream::{self, LinkStream},
     pipeline::{BatchReply, Pipeline, ReceivedBatch},
     semaphore::Semaphore,
+    shared_memory::SharedMemory,
 };
 
 /// The time limit of the handshake.
@@ -203,17 +206,32 @@ enum ConnectionError {
     Decode(#[from] DecodeError),
     #[error("handshake: {0}")]
     Handshake(#[from] HandshakeError),
-    #[error("this worker expects a batch, not a handshake")]
+    #[error("the gateway runs as user {0}, not as this worker's")]
+    OtherUser(u32),
+    #[error("this worker expects a batch, in line or in memory that is shared")]
     NoBatch,
+    #[error("batch {0} has inputs outside of the shared memory")]
+    OutOfRange(u64),
+    #[error("the gateway released batch {0}, whose outputs it does not have")]
+    Release(u64),
     #[error("batch {id}: {problem}")]
     Batch { id: u64, problem: String },
     #[error("this worker is draining")]
     Draining,
 }
 
-/// Serves one connection until it ends.
+/// Serves one connection from anywhere until it ends.
 pub(super) fn serve(stream: TcpStream, link: &Link) {
-    let stream = match begin(stream, link) {
+    serve_begun(begin(stream, link), link);
+}
+
+/// Serves one connection of this host until it ends.
+pub(super) fn serve_local(stream: UnixStream, link: &Link) {
+    serve_begun(begin_local(stream), link);
+}
+
+fn serve_begun(begun: Result<LinkStream, ConnectionError>, link: &Link) {
+    let stream = match begun {
         Ok(stream) => stream,
         Err(error) => return tracing::warn!(%error, "connection refused"),
     };
@@ -221,7 +239,7 @@ pub(super) fn serve(stream: TcpStream, link: &Link) {
         Ok(()) => tracing::debug!("the gateway closed the connection"),
         Err(error) => {
             tracing::warn!(%error, "connection closed");
-            linger(stream.socket());
+            linger(&stream.socket());
         }
     }
 }
@@ -243,7 +261,7 @@ fn begin(stream: TcpStream, link: &Link) -> Result<LinkStream, ConnectionError> 
         return match link_stream::shake_hands(&stream, config, now() + HANDSHAKE_LIMIT) {
             Ok(connection) => Ok(LinkStream::tls(stream, connection)),
             Err(error) => {
-                linger(&stream);
+                linger(&SockRef::from(&stream));
                 Err(ConnectionError::Tls(error))
             }
         };
@@ -258,8 +276,18 @@ fn begin(stream: TcpStream, link: &Link) -> Result<LinkStream, ConnectionError> 
         &ToGateway::Close(ConnectionError::NotTls.to_string()),
         &[],
     );
-    linger(stream.socket());
+    linger(&stream.socket());
     Err(ConnectionError::NotTls)
+}
+
+/// Begins a connection of this host, with a gateway that runs as the worker's user: any other may not read its requests.
+fn begin_local(stream: UnixStream) -> Result<LinkStream, ConnectionError> {
+    let peer = peer_uid(stream.as_fd())?;
+    if peer != nix::unistd::geteuid().as_raw() {
+        return Err(ConnectionError::OtherUser(peer));
+    }
+    stream.set_write_timeout(Some(WRITE_LIMIT))?;
+    Ok(LinkStream::Local(stream))
 }
 
 fn configure_socket(stream: &TcpStream) -> io::Result<()> {
@@ -275,16 +303,21 @@ fn try_serve(stream: &LinkStream, link: &Link) -> Result<(), ConnectionError> {
         let _ = send(stream, &ToGateway::Close(error.to_string()), &[]);
         error
     };
-    shake_hands(&mut receiver, stream, link).map_err(close)?;
+    let shared = shake_hands(&mut receiver, stream, link).map_err(close)?;
     let (answers, to_answer) = mpsc::channel();
     let Some(key) = link.open.add(answers.clone()) else {
         return Err(close(ConnectionError::Draining));
     };
     let broken = Arc::new(AtomicBool::new(false));
-    let writer = Arc::new(AnswerWriter::new(stream));
+    let writer = Arc::new(AnswerWriter::new(stream, shared.clone()));
     let outcome = thread::scope(|scope| {
         scope.spawn(|| writer.send_all(stream, to_answer, &broken));
-        let outcome = receive_batches(&mut receiver, link, &answers, &writer, &broken);
+        let answering = Answering {
+            answers: &answers,
+            writer: &writer,
+            broken: &broken,
+        };
+        let outcome = receive_batches(&mut receiver, link, shared.as_deref(), &answering);
         if matches!(outcome, Err(ConnectionError::Io(_))) {
             broken.store(true, Ordering::Relaxed);
         }
@@ -348,9 +381,13 @@ fn shake_hands(
     receiver: &mut Receiver<'_>,
     stream: &LinkStream,
     link: &Link,
-) -> Result<(), ConnectionError> {
+) -> Result<Option<Arc<SharedMemory>>, ConnectionError> {
+    let features = match stream {
+        LinkStream::Local(_) => Features::SHARED_MEMORY,
+        LinkStream::Plain(_) | LinkStream::Tls(_) => Features::NONE,
+    };
     // The thread's generator is cryptographic and seeded by the operating system.
-    let hello = Hello::new(rand::random());
+    let hello = Hello::new(features, rand::random());
     let mut handshake = ServerHandshake::new(link.secret.clone(), hello, link.identity);
     let deadline = now() + HANDSHAKE_LIMIT;
     loop {
@@ -359,37 +396,70 @@ fn shake_hands(
         };
         match handshake.handle(&message)? {
             ServerStep::Send(challenge) => send(stream, &challenge, &[])?,
-            ServerStep::Accept(accept, _) => {
+            ServerStep::Accept(accept, agreement) => {
+                send(stream, &accept, &[])?;
+                let shared = match stream {
+                    LinkStream::Local(socket)
+                        if agreement.features.contains(Features::SHARED_MEMORY) =>
+                    {
+                        Some(Arc::new(SharedMemory::exchange(socket)?))
+                    }
+                    _ => None,
+                };
                 stream.socket().set_read_timeout(None)?;
-                return Ok(send(stream, &accept, &[])?);
+                return Ok(shared);
             }
         }
     }
+}
+
+/// The answering half of a connection, of which each reply has a part.
+struct Answering<'a> {
+    answers: &'a mpsc::Sender<Answer>,
+    writer: &'a Arc<AnswerWriter>,
+    broken: &'a Arc<AtomicBool>,
+}
+
+/// The place of a batch's inputs.
+enum Payload<'a> {
+    /// They follow on the connection.
+    InLine,
+    /// They are in the gateway's memory.
+    Shared(&'a SharedMemory, Vec<ByteRange>),
 }
 
 /// Receives batches until the gateway shuts down its side.
 fn receive_batches(
     receiver: &mut Receiver<'_>,
     link: &Link,
-    answers: &mpsc::Sender<Answer>,
-    writer: &Arc<AnswerWriter>,
-    broken: &Arc<AtomicBool>,
+    shared: Option<&SharedMemory>,
+    answering: &Answering<'_>,
 ) -> Result<(), ConnectionError> {
     let unanswered = Semaphore::new(BATCHES_PER_CONNECTION);
     while let Some(message) = receiver.next_message(None)? {
-        let ToWorker::Batch(header) = message else {
-            return Err(ConnectionError::NoBatch);
+        let (header, payload) = match (message, shared) {
+            (ToWorker::Batch(header), _) => (header, Payload::InLine),
+            (ToWorker::SharedBatch(header, ranges), Some(shared)) => {
+                (header, Payload::Shared(shared, ranges))
+            }
+            (ToWorker::Release(batch), Some(shared)) => {
+                if shared.release(batch) {
+                    continue;
+                }
+                return Err(ConnectionError::Release(batch.0));
+            }
+            _ => return Err(ConnectionError::NoBatch),
         };
         let started = now();
         let reply = ConnectionReply {
             batch: header,
             batch_limit: Arc::clone(&link.batch_limit),
-            answers: answers.clone(),
-            writer: Arc::clone(writer),
+            answers: answering.answers.clone(),
+            writer: Arc::clone(answering.writer),
             permits: (unanswered.acquire(), link.batches.acquire()),
-            broken: Arc::clone(broken),
+            broken: Arc::clone(answering.broken),
         };
-        receive_batch(&mut receiver.reader, link, started, reply)?;
+        receive_batch(&mut receiver.reader, link, started, &payload, reply)?;
     }
     Ok(())
 }
@@ -398,6 +468,7 @@ fn receive_batch(
     reader: &mut BufReader<&LinkStream>,
     link: &Link,
     started: Instant,
+    payload: &Payload<'_>,
     reply: ConnectionReply,
 ) -> Result<(), ConnectionError> {
     let header = &reply.batch;
@@ -416,8 +487,10 @@ fn receive_batch(
     let mut batch = match prepared {
         Ok(batch) => batch,
         Err(error) => {
-            let payload = ToWorker::Batch(header.clone()).payload_len();
-            io::copy(&mut reader.take(payload), &mut io::sink())?;
+            if let Payload::InLine = payload {
+                let bytes = ToWorker::Batch(header.clone()).payload_len();
+                io::copy(&mut reader.take(bytes), &mut io::sink())?;
+            }
             if exceeded.is_none() {
                 reply.report_shortage();
             }
@@ -425,14 +498,21 @@ fn receive_batch(
             return Ok(());
         }
     };
-    reader
-        .get_ref()
-        .socket()
-        .set_read_timeout(Some(READ_LIMIT))?;
-    for index in 0..header.inputs.len() {
-        reader.read_exact(batch.input_mut(index))?;
+    match payload {
+        Payload::InLine => {
+            reader
+                .get_ref()
+                .socket()
+                .set_read_timeout(Some(READ_LIMIT))?;
+            for index in 0..header.inputs.len() {
+                reader.read_exact(batch.input_mut(index))?;
+            }
+            reader.get_ref().socket().set_read_timeout(None)?;
+        }
+        Payload::Shared(memory, ranges) => memory
+            .gather(ranges, &header.inputs, &mut *batch)
+            .map_err(|OutOfRange| ConnectionError::OutOfRange(header.id.0))?,
     }
-    reader.get_ref().socket().set_read_timeout(None)?;
     let received_at = now();
     link.pipeline.push(ReceivedBatch {
         batch,
@@ -445,7 +525,7 @@ fn receive_batch(
 }
 
 /// Reads the rest of a connection for a limited time, so that the gateway receives the reason of its close.
-fn linger(stream: &TcpStream) {
+fn linger(stream: &Socket) {
     let end = now() + LINGER;
     let _ = stream.shutdown(Shutdown::Write);
     let mut rest = [0; 4096];

@@ -1,4 +1,4 @@
-//! The stream of a gateway's connection, in clear text or within TLS.
+//! The stream of a gateway's connection: on this host, in clear text or within TLS.
 //!
 //! One thread reads it while another writes. A connection of rustls is one object for both directions, so that the two threads share it
 //! behind a lock; neither holds the lock while it waits for the socket.
@@ -7,11 +7,13 @@ use std::{
     io::{self, IoSlice, Read, Write},
     net::TcpStream,
     ops::Range,
+    os::unix::net::UnixStream,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
 
 use rustls::{ServerConfig, ServerConnection};
+use socket2::SockRef;
 
 use crate::clock::now;
 
@@ -22,6 +24,8 @@ const RECEIVE_BUFFER: usize = 64 << 10;
 pub(super) enum LinkStream {
     /// Clear text.
     Plain(TcpStream),
+    /// A Unix socket, on which memory can be shared.
+    Local(UnixStream),
     /// TLS.
     Tls(Box<TlsStream>),
 }
@@ -86,10 +90,11 @@ impl LinkStream {
     }
 
     /// Returns the socket, to set its options and to end it.
-    pub(super) fn socket(&self) -> &TcpStream {
+    pub(super) fn socket(&self) -> SockRef<'_> {
         match self {
-            Self::Plain(socket) => socket,
-            Self::Tls(tls) => &tls.socket,
+            Self::Plain(socket) => SockRef::from(socket),
+            Self::Local(socket) => SockRef::from(socket),
+            Self::Tls(tls) => SockRef::from(&tls.socket),
         }
     }
 }
@@ -150,6 +155,7 @@ impl Read for &LinkStream {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         match self {
             LinkStream::Plain(socket) => (&mut &*socket).read(buffer),
+            LinkStream::Local(socket) => (&mut &*socket).read(buffer),
             LinkStream::Tls(tls) => tls.read(buffer),
         }
     }
@@ -163,6 +169,7 @@ impl Write for &LinkStream {
     fn write_vectored(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
         match self {
             LinkStream::Plain(socket) => (&mut &*socket).write_vectored(slices),
+            LinkStream::Local(socket) => (&mut &*socket).write_vectored(slices),
             LinkStream::Tls(tls) => tls.write_vectored(slices),
         }
     }

@@ -14,6 +14,7 @@ mod bench;
 mod clock;
 mod connection;
 mod executor;
+mod inspect;
 mod kernel_recorder;
 mod link_stream;
 mod measure;
@@ -21,6 +22,7 @@ mod pipeline;
 mod profile;
 mod semaphore;
 mod serve;
+mod shared_memory;
 mod status_reporter;
 
 use std::{panic, path::PathBuf, process};
@@ -29,6 +31,7 @@ use clap::{Args, Parser, Subcommand};
 use packhorse_worker_agent::handoff::Handoff;
 
 use bench::BenchOptions;
+use inspect::InspectOptions;
 
 /// The Packhorse worker: runs one replica, or one measurement.
 #[derive(Parser)]
@@ -46,6 +49,8 @@ enum Command {
     Profile(HandoffOptions),
     /// Measure the throughput of the pipeline under full load, and print it as JSON
     Bench(BenchOptions),
+    /// Print the operators of a program as JSON, without running it
+    Inspect(InspectOptions),
     /// Run batches of a program by JSON commands on standard input, one per line, with replies on standard output
     Measure(MeasureOptions),
 }
@@ -86,6 +91,7 @@ fn main() {
         Command::Serve(options) => serve::serve(&Handoff::new(options.dir)),
         Command::Profile(options) => profile::profile(&Handoff::new(options.dir)),
         Command::Bench(options) => bench::bench(&options),
+        Command::Inspect(options) => inspect::inspect(&options),
         Command::Measure(options) => measure::measure(&options.task, options.prepared),
     };
     executor::exit_now(code);

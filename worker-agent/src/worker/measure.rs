@@ -21,7 +21,7 @@ use packhorse_worker_agent::handoff::{
 use crate::{
     clock::now,
     executor::{
-        self, ExecutionError, Executor, PreparedBatch, WarmUpSizes, recording,
+        self, ExecutionError, Executor, Preparation, PreparedBatch, WarmUpSizes, recording,
         synthetic::{self, Fill},
     },
 };
@@ -131,8 +131,13 @@ impl LoadedProgram {
             threads: threads(task),
             pipeline: PipelineSettings::default(),
         };
-        let started = executor::start(&execution, task.batch_size, WarmUpSizes::PowersOfTwo)
-            .map_err(|e| e.reason)?;
+        let started = executor::start(
+            &execution,
+            task.batch_size,
+            WarmUpSizes::PowersOfTwo,
+            Preparation::Optimized,
+        )
+        .map_err(|e| e.reason)?;
         if started.batch_size < task.batch_size {
             return Err(format!(
                 "out of memory at batch size {}; batch size {} fits",

@@ -13,7 +13,7 @@ use packhorse_worker_agent::handoff::{Handoff, ProfileTask, WorkerReport, exit_c
 use crate::{
     clock::now,
     executor::{
-        self, ExecutionError, Executor, LOAD_LIMIT, StartError, WarmUpSizes,
+        self, ExecutionError, Executor, LOAD_LIMIT, Preparation, StartError, WarmUpSizes,
         synthetic::{self, Fill},
     },
     kernel_recorder::KernelRecorder,
@@ -60,7 +60,13 @@ fn run(handoff: &Handoff, reporter: &StatusReporter) -> Result<(), StartError> {
     }
     let time_limit = Duration::from_millis(task.time_limit_ms);
     spawn_watchdog(reporter.clone(), time_limit + LOAD_LIMIT);
-    let executor = executor::start(&task.execution, 1, WarmUpSizes::PowersOfTwo)?.executor;
+    let executor = executor::start(
+        &task.execution,
+        1,
+        WarmUpSizes::PowersOfTwo,
+        Preparation::Optimized,
+    )?
+    .executor;
     let sizes = synthetic::batch_sizes(program.rows_limit());
     let total = u32::try_from(sizes.len()).unwrap_or(u32::MAX);
     let progress = |done| reporter.report(WorkerReport::Measuring { done, total });

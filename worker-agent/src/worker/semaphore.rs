@@ -18,6 +18,8 @@ struct Count {
     held: usize,
     /// The number of permits that have been acquired so far.
     acquired: u64,
+    /// The number of threads that wait. Waking costs a system call, even where nobody waits.
+    waiting: usize,
 }
 
 /// A permit of a semaphore, which is released when this is dropped.
@@ -36,10 +38,15 @@ impl Semaphore {
     /// Waits for a permit.
     pub(crate) fn acquire(self: &Arc<Self>) -> Permit {
         let exhausted = |count: &mut Count| count.held >= self.permits;
-        let mut count = self
-            .changed
-            .wait_while(self.lock(), exhausted)
-            .expect("no holder panics");
+        let mut count = self.lock();
+        if exhausted(&mut count) {
+            count.waiting += 1;
+            count = self
+                .changed
+                .wait_while(count, exhausted)
+                .expect("no holder panics");
+            count.waiting -= 1;
+        }
         count.held += 1;
         count.acquired += 1;
         Permit(Arc::clone(self))
@@ -48,8 +55,12 @@ impl Semaphore {
     /// Waits until no permit is held. Returns false if that takes longer than `limit`.
     pub(crate) fn wait_until_idle(&self, limit: Duration) -> bool {
         let busy = |count: &mut Count| count.held > 0;
-        let waited = self.changed.wait_timeout_while(self.lock(), limit, busy);
-        !waited.expect("no holder panics").1.timed_out()
+        let mut count = self.lock();
+        count.waiting += 1;
+        let waited = self.changed.wait_timeout_while(count, limit, busy);
+        let (mut count, waited) = waited.expect("no holder panics");
+        count.waiting -= 1;
+        !waited.timed_out()
     }
 
     /// Returns the number of permits that have been acquired so far.
@@ -64,8 +75,13 @@ impl Semaphore {
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        self.0.lock().held -= 1;
-        self.0.changed.notify_all();
+        let mut count = self.0.lock();
+        count.held -= 1;
+        let is_awaited = count.waiting > 0;
+        drop(count);
+        if is_awaited {
+            self.0.changed.notify_all();
+        }
     }
 }
 

@@ -1,8 +1,9 @@
 //! `packhorse-worker serve`: loads a program, then answers batches until SIGTERM.
 
 use std::{
-    fs,
+    fs, io,
     net::{SocketAddr, TcpListener},
+    os::unix::net::UnixListener,
     path::Path,
     sync::{
         Arc,
@@ -21,7 +22,9 @@ use packhorse_worker_agent::handoff::{Handoff, ServeTask, WorkerReport, exit_cod
 use crate::{
     batch_limit::{BatchLimit, BatchLimitSearch, MemoryShortage, input_bytes},
     connection::{self, Link, OpenConnections},
-    executor::{self, Executor, LOAD_LIMIT, StartError, Started, WarmUpSizes, synthetic},
+    executor::{
+        self, Executor, LOAD_LIMIT, Preparation, StartError, Started, WarmUpSizes, synthetic,
+    },
     pipeline::{DeviceFailed, Pipeline},
     semaphore::Semaphore,
     status_reporter::StatusReporter,
@@ -83,6 +86,9 @@ fn run(
         .local_addr()
         .map_err(|e| StartError::transient(e.to_string()))?;
 
+    let (local, local_path) = listen_locally(handoff).unzip();
+    let listening = (address, local_path);
+
     let pipeline = Arc::new(Pipeline::new(task.execution.pipeline));
     spawn_compute(&task, Arc::clone(&pipeline), event_sender.clone());
     let Started {
@@ -120,7 +126,7 @@ fn run(
     spawn_search(search, shortages, event_sender.clone());
     let ready = {
         let (executor, in_flight) = (Arc::clone(&executor), task.execution.pipeline.in_flight);
-        move |batch_size| ready_report(&*executor, address, batch_size, in_flight)
+        move |batch_size| ready_report(&*executor, &listening, batch_size, in_flight)
     };
     let connections = Semaphore::new(MAX_CONNECTIONS);
     let link = Arc::new(Link {
@@ -134,7 +140,7 @@ fn run(
         batches: Arc::clone(&batches),
         open: OpenConnections::default(),
     });
-    spawn_accept(listener, Arc::clone(&link), Arc::clone(&connections));
+    accept_all(listener, local, &link, &connections);
     spawn_watchdog(
         pipeline,
         Duration::from_millis(task.batch_limit_ms),
@@ -181,18 +187,33 @@ fn synthetic_bytes(program: &Program) -> Result<u64, StartError> {
 
 fn ready_report(
     executor: &dyn Executor,
-    address: SocketAddr,
+    (address, local_path): &(SocketAddr, Option<String>),
     batch_size: u32,
     in_flight: u32,
 ) -> WorkerReport {
     WorkerReport::Ready {
-        address,
+        address: *address,
+        local_path: local_path.clone(),
         memory: executor.memory(batch_size),
         capacity: Some(Capacity {
             batch_size,
             in_flight,
             multiprocessors: executor.multiprocessors(),
         }),
+    }
+}
+
+/// Listens on the Unix socket of the hand-over folder, and returns its path, too. Without it gateways of this host connect by TCP.
+fn listen_locally(handoff: &Handoff) -> Option<(UnixListener, String)> {
+    let socket = handoff.link_socket()?;
+    // Of a process that ended in the same folder.
+    let _ = fs::remove_file(&socket);
+    match UnixListener::bind(&socket) {
+        Ok(listener) => Some((listener, socket)),
+        Err(error) => {
+            tracing::warn!(%error, "cannot listen on link.sock; gateways connect by TCP");
+            None
+        }
     }
 }
 
@@ -234,7 +255,12 @@ fn forward_signals(events: Sender<Event>) {
 fn spawn_compute(task: &ServeTask, pipeline: Arc<Pipeline>, events: Sender<Event>) {
     let (execution, batch_size) = (task.execution.clone(), task.batch_size);
     thread::spawn(move || {
-        let started = executor::start(&execution, batch_size, WarmUpSizes::All);
+        let started = executor::start(
+            &execution,
+            batch_size,
+            WarmUpSizes::All,
+            Preparation::Optimized,
+        );
         let executor = started.as_ref().ok().map(|s| Arc::clone(&s.executor));
         let _ = events.send(Event::Started(started));
         let Some(executor) = executor else {
@@ -258,15 +284,36 @@ fn spawn_search(
     });
 }
 
-fn spawn_accept(listener: TcpListener, link: Arc<Link>, connections: Arc<Semaphore>) {
+/// Accepts connections from anywhere, and those of this host.
+fn accept_all(
+    listener: TcpListener,
+    local: Option<UnixListener>,
+    link: &Arc<Link>,
+    connections: &Arc<Semaphore>,
+) {
+    let accept = move || listener.accept().map(|(stream, _)| stream);
+    spawn_accept(accept, connection::serve, link, connections);
+    if let Some(listener) = local {
+        let accept = move || listener.accept().map(|(stream, _)| stream);
+        spawn_accept(accept, connection::serve_local, link, connections);
+    }
+}
+
+fn spawn_accept<S: Send + 'static>(
+    accept: impl Fn() -> io::Result<S> + Send + 'static,
+    serve: fn(S, &Link),
+    link: &Arc<Link>,
+    connections: &Arc<Semaphore>,
+) {
+    let (link, connections) = (Arc::clone(link), Arc::clone(connections));
     thread::spawn(move || {
         loop {
             let permit = connections.acquire();
-            match listener.accept() {
-                Ok((stream, _)) => {
+            match accept() {
+                Ok(stream) => {
                     let link = Arc::clone(&link);
                     thread::spawn(move || {
-                        connection::serve(stream, &link);
+                        serve(stream, &link);
                         drop(permit);
                     });
                 }

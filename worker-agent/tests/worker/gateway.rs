@@ -7,9 +7,9 @@ use std::{
 
 use packhorse_cluster::{Datatype, Shape};
 use packhorse_wire::{
-    BatchHeader, BatchId, ClientHandshake, ClientStep, Decoder, FailureHeader, HandshakeError,
-    Hello, LinkSecret, MAX_PAYLOAD, ResultHeader, TensorHeader, ToGateway, ToWorker,
-    WorkerIdentity,
+    BatchHeader, BatchId, ClientHandshake, ClientStep, Decoder, FailureHeader, Features,
+    HandshakeError, Hello, LinkSecret, MAX_PAYLOAD, ResultHeader, TensorHeader, ToGateway,
+    ToWorker, WorkerIdentity,
 };
 use packhorse_worker_agent::handoff::ServeTask;
 
@@ -42,7 +42,8 @@ impl Link {
             batch_size: task.batch_size,
         };
         let secret = LinkSecret::from_file_content(secret);
-        let mut handshake = ClientHandshake::new(secret, Hello::new([7; 32]), identity);
+        let mut handshake =
+            ClientHandshake::new(secret, Hello::new(Features::NONE, [7; 32]), identity);
         link.send_message(&handshake.hello());
         loop {
             let message = link.message().expect("an answer");

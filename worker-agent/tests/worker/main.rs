@@ -9,7 +9,10 @@
 mod cuda;
 mod gateway;
 #[cfg(feature = "torch")]
+mod inspect;
+#[cfg(feature = "torch")]
 mod kernels;
+mod local;
 #[cfg(feature = "torch")]
 mod package;
 #[cfg(feature = "torch")]

@@ -2,7 +2,7 @@
 
 import sys
 import warnings
-from typing import Dict, Tuple
+from typing import Dict, NamedTuple, Tuple
 
 import torch
 
@@ -131,5 +131,54 @@ class Glutton(torch.nn.Module):
         return x + torch.zeros([size], dtype=torch.uint8)[:1]
 
 
-for module in [Affine, Moody, SumAndDifference, Echo, Twice, Chain, Counter, Dictionary, Transposed, Lookup, Keeper, Greedy, Glutton]:
+class Spacious(torch.nn.Module):
+    """Has 64 MiB of activations, more than glibc ever keeps by default."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + torch.ones([1 << 24], device=x.device)[-1]
+
+
+class Answer(NamedTuple):
+    half: torch.Tensor
+    twice: torch.Tensor
+
+
+class Scale(torch.nn.Module):
+    """A part with attributes and a method of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.factor = 2.0
+        self.uses = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.uses += 1
+        return x * self.factor
+
+    @torch.jit.export
+    def reset(self) -> None:
+        self.uses = 0
+
+
+class Versatile(torch.nn.Module):
+    """Is saved in training mode, in which it would answer other numbers; has several methods and answers a named tuple."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm = torch.nn.BatchNorm1d(3, eps=2.0, affine=False)
+        self.norm.running_mean.copy_(torch.tensor([1.0, 2.0, 3.0]))
+        self.norm.running_var.fill_(2.0)
+        self.dropout = torch.nn.Dropout(0.9)
+        self.scale = Scale()
+
+    def forward(self, x: torch.Tensor) -> Answer:
+        return Answer(self.dropout(self.norm(x)), self.scale(x))
+
+    @torch.jit.export
+    def halves(self, x: torch.Tensor) -> torch.Tensor:
+        return self.forward(x).half
+
+
+torch.jit.script(Versatile().train()).save(f"{sys.argv[1]}/Versatile.pt")
+for module in [Spacious, Affine, Moody, SumAndDifference, Echo, Twice, Chain, Counter, Dictionary, Transposed, Lookup, Keeper, Greedy, Glutton]:
     torch.jit.script(module().eval()).save(f"{sys.argv[1]}/{module.__name__}.pt")

@@ -9,9 +9,7 @@ use std::{
 
 use packhorse_cluster::Capacity;
 use packhorse_wire::{FailureKind, ToGateway};
-use packhorse_worker_agent::handoff::{
-    PipelineSettings, ServeTask, WorkerReport, exit_code, worker_environment,
-};
+use packhorse_worker_agent::handoff::{PipelineSettings, ServeTask, WorkerReport, exit_code};
 
 use crate::{
     gateway::{Link, Tensor},
@@ -300,8 +298,7 @@ pub(crate) fn bench_of(module: &str, answered: u32, folder: &Path) -> Command {
         .arg(modules().join(format!("{module}.pt")))
         .arg("--signature")
         .arg(&signature)
-        .args(["--batch-size", "4", "--seconds", "1"])
-        .envs(worker_environment(1));
+        .args(["--batch-size", "4", "--seconds", "1"]);
     bench
 }
 
@@ -328,6 +325,9 @@ fn bench_measures_the_pipeline_and_the_tight_loop() {
         let rows = report["batches_per_s"].as_f64().unwrap() * 4.0;
         assert!((report["requests_per_s"].as_f64().unwrap() / rows - 1.0).abs() < 1e-9);
         assert_eq!(report["stages_ms"].is_null(), mode == "tight");
+        assert_eq!(report["batch_ms"].is_null(), mode != "tight");
+        assert!(report["cpu_ms_per_batch"].as_f64().unwrap() > 0.0);
+        assert!(report["start_s"].as_f64().unwrap() > 0.0);
         assert_eq!(report["cuda_device"], serde_json::Value::Null);
     }
     assert_eq!(bench(&["--streams", "on"])["streams"], true);
@@ -335,5 +335,26 @@ fn bench_measures_the_pipeline_and_the_tight_loop() {
     assert_eq!(
         refused["without_graphs"],
         "only CUDA devices can record graphs"
+    );
+}
+
+#[test]
+fn memory_of_activations_is_kept_unless_a_bench_of_the_defaults_is_wanted() {
+    let dir = tempfile::tempdir().unwrap();
+    let faults = |flags: &[&str]| {
+        let output = bench_of("Spacious", 3, dir.path())
+            .args(["--tight"])
+            .args(flags)
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{output:?}");
+        let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        report["minor_faults_per_batch"].as_f64().unwrap()
+    };
+    let (kept, defaults) = (faults(&[]), faults(&["--defaults"]));
+    // A batch has 64 MiB of activations.
+    assert!(
+        kept < 100.0 && kept < defaults,
+        "{kept} {defaults} page faults"
     );
 }

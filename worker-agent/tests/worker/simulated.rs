@@ -14,7 +14,7 @@ use crate::{
 };
 
 /// Returns an executor whose batches take `ms` milliseconds.
-fn simulated(ms: u32) -> ExecutorChoice {
+pub(crate) fn simulated(ms: u32) -> ExecutorChoice {
     let rows = format!("m,V100-SXM2-16GB,1,,{ms},,512,,,\nm,V100-SXM2-16GB,4,,{ms},,1024,,,\n");
     ExecutorChoice::Simulated {
         device_kind: "V100-SXM2-16GB".parse().unwrap(),

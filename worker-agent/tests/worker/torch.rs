@@ -142,6 +142,18 @@ fn several_inputs_and_outputs_keep_their_order() {
 }
 
 #[test]
+fn a_program_in_training_mode_with_more_methods_and_a_named_tuple_answers_as_in_evaluation_mode() {
+    let spec = |name| tensor(name, "FP32", &[-1, 3]);
+    let program = program(4, vec![spec("x")], vec![spec("half"), spec("twice")]);
+    let task = task("Versatile", program);
+    let worker = Worker::serve(&task);
+    let mut link = connect(&worker, &task);
+    link.send(1, 1, &[Tensor::fp32(&[1, 3], &[3.0, 8.0, 3.0])]);
+    let answer = [[1.0, 3.0, 0.0], [6.0, 16.0, 6.0]].map(|y| Tensor::fp32(&[1, 3], &y));
+    assert_eq!(link.result().1, answer);
+}
+
+#[test]
 fn every_datatype_goes_in_and_comes_out_unchanged() {
     for datatype in Datatype::ALL {
         let Some(width) = datatype.width() else {

@@ -20,11 +20,16 @@ pub(crate) struct Options {
 #[derive(Deserialize)]
 struct Engine {
     discipline: String,
+    /// The number of models, none of which has a device in common with another one.
+    components: u32,
+    /// The number of threads, each with an engine for its part of the models.
+    threads: u32,
     replicas: u32,
     load: f64,
     requests_per_s: f64,
     decisions_per_s: f64,
-    allocations_per_request: f64,
+    /// Absent where several threads are measured.
+    allocations_per_request: Option<f64>,
 }
 
 /// A line of `crates/simulator/benches/simulator.rs`.
@@ -42,11 +47,13 @@ struct Simulator {
 /// Measures and writes the report.
 pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     let engine: Vec<Engine> = measure("packhorse-serving", "engine")?;
+    let (components, engine): (Vec<_>, Vec<_>) =
+        engine.into_iter().partition(|row| row.components > 1);
     let simulator: Vec<Simulator> = measure("packhorse-simulator", "simulator")?;
     let path = root().join(&options.report);
     let picture = path.with_extension("svg");
     let name = picture.file_name().context("the report has a name")?;
-    let text = report(&engine, &simulator, &name.to_string_lossy())?;
+    let text = report(&engine, &components, &simulator, &name.to_string_lossy())?;
     for (path, text) in [(&path, text), (&picture, figure(&engine)?)] {
         fs::write(path, text).with_context(|| format!("write {}", path.display()))?;
         println!("Wrote {}", path.display());
@@ -73,7 +80,12 @@ pub(super) fn measure<T: for<'a> Deserialize<'a>>(
         .collect()
 }
 
-fn report(engine: &[Engine], simulator: &[Simulator], picture: &str) -> anyhow::Result<String> {
+fn report(
+    engine: &[Engine],
+    components: &[Engine],
+    simulator: &[Simulator],
+    picture: &str,
+) -> anyhow::Result<String> {
     let mut text = format!(
         "# How fast the serving engine decides\n\n\
          Made by `cargo xtask bench engine` on one of {}.\n\n\
@@ -103,7 +115,7 @@ fn report(engine: &[Engine], simulator: &[Simulator], picture: &str) -> anyhow::
             row.load,
             row.requests_per_s,
             row.decisions_per_s,
-            row.allocations_per_request,
+            row.allocations_per_request.unwrap_or(f64::NAN),
             row.requests_per_s / base
         )?;
     }
@@ -111,11 +123,30 @@ fn report(engine: &[Engine], simulator: &[Simulator], picture: &str) -> anyhow::
         text,
         "\n![Time per request over the number of replicas]({picture})\n"
     )?;
+    text += "\n## Two engines\n\n\
+        Two models with 100 replicas each at 0.8 of the load, without a device in common: decided by one engine on one thread, or each by an \
+        engine on a thread of its own. Seconds are of processor time, since the machine also does other work; the rates of the two threads, which run at the \
+        same time, are added. The best of seven rounds each. The gateway has one engine today; \
+        [drivers.md](drivers.md) says what several need.\n\n\
+        | threads | requests/s | decisions/s | over one thread |\n|--:|--:|--:|--:|\n";
+    let one = components.iter().find(|row| row.threads == 1);
+    let one = one.map_or(f64::NAN, |one| one.requests_per_s);
+    for row in components {
+        writeln!(
+            text,
+            "| {} | {:.0} | {:.0} | {:.2} |",
+            row.threads,
+            row.requests_per_s,
+            row.decisions_per_s,
+            row.requests_per_s / one
+        )?;
+    }
     text += "\n## The simulator\n\n\
         The same engine with arrivals, network and devices around it. Six GPUs: the five vision models of the thesis' chapter 6 at 500 \
-        requests/s each. A thousand GPUs: five models, a million requests/s in all. `flex`, `flex-np` and `clockwork` are schedulers of the simulator, \
-        in the engine's place. \
-        There, alexnet's batches of 64 travel 34 ms and compute for 10 ms: with two batches on their way a replica of `deadline` gets 2,830 of its 3,333 requests/s done, while the unlimited batches of `fixed-wait` share a link that the simulator never lets queue.\n\n\
+        requests/s each. A thousand GPUs: five models, a million requests/s in all. \
+        There, alexnet's batches of 64 travel 34 ms and compute for 10 ms, so that a replica needs five of them under way to be busy; the links \
+        carry any number together, which flatters `fixed-wait`. With links that queue \
+        (`scenarios/scale/thousand-queue.toml`) a device gets 1,873 requests/s, and alexnet has 290 devices instead of 150.\n\n\
         | scenario | discipline | devices | offered, requests/s | goodput, requests/s | wall time, s | simulated requests per second |\n\
         |---|---|--:|--:|--:|--:|--:|\n";
     for row in simulator {
@@ -138,10 +169,7 @@ fn report(engine: &[Engine], simulator: &[Simulator], picture: &str) -> anyhow::
 const PLOT: (f64, f64, f64) = (520.0, 260.0, 60.0);
 
 /// The colours of the figure's lines.
-const COLOURS: [&str; 10] = [
-    "#1b6ca8", "#d1495b", "#5b8c5a", "#8d6a9f", "#b8860b", "#008b8b", "#a0522d", "#c71585",
-    "#556b2f", "#4b5563",
-];
+const COLOURS: [&str; 4] = ["#1b6ca8", "#d1495b", "#5b8c5a", "#8d6a9f"];
 
 /// Draws the time per request over the number of replicas, both on a logarithmic scale, with a line per discipline and load.
 fn figure(engine: &[Engine]) -> anyhow::Result<String> {

@@ -3,6 +3,7 @@
 
 pub(crate) mod cluster;
 pub(crate) mod control;
+pub(crate) mod cpu;
 pub(crate) mod data_plane;
 pub(crate) mod engine;
 mod load;
@@ -308,4 +309,10 @@ fn machine() -> anyhow::Result<String> {
     let kernel =
         fs::read_to_string("/proc/sys/kernel/osrelease").context("read the kernel's version")?;
     Ok(format!("{cores} cores of {name}, Linux {}", kernel.trim()))
+}
+
+/// Returns the date.
+fn today() -> anyhow::Result<String> {
+    let output = Command::new("date").args(["-u", "+%Y-%m-%d"]).output()?;
+    Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }

@@ -6,6 +6,9 @@ use packhorse_cluster::{Capacity, Program, ReplicaState, ReplicaStatus};
 
 use super::{AgentStatus, GpuStatus, LeaseRequest, ProtocolRange};
 
+/// The most bytes of a Unix socket's path: what Linux takes.
+const MAX_LOCAL_PATH: usize = 107;
+
 /// A field of a message that is out of its limits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InvalidField {
@@ -115,6 +118,9 @@ fn check_replica(replica: &ReplicaStatus) -> Result<(), InvalidField> {
         }
         None => {}
     }
+    if let Some(path) = &replica.local_path {
+        check_local_path(path)?;
+    }
     if replica.pid == Some(0) {
         return Err(invalid("pid", "expected a process id"));
     }
@@ -131,6 +137,18 @@ fn check_address(address: SocketAddr) -> Result<(), InvalidField> {
         return Err(invalid("address", problem));
     }
     Ok(())
+}
+
+/// Checks that the gateway may connect to the path. Its owner is looked at when it connects.
+fn check_local_path(path: &str) -> Result<(), InvalidField> {
+    let is_worker = path.starts_with('/') && path.ends_with("/link.sock");
+    if is_worker && path.len() <= MAX_LOCAL_PATH {
+        return Ok(());
+    }
+    let problem = format!(
+        "expected an absolute path of at most {MAX_LOCAL_PATH} bytes that ends in /link.sock"
+    );
+    Err(invalid("local_path", problem))
 }
 
 fn check_capacity(capacity: &Capacity) -> Result<(), InvalidField> {

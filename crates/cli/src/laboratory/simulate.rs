@@ -287,6 +287,16 @@ fn print_run(report: &Report) -> anyhow::Result<()> {
     ))?;
     let totals = report.totals;
     print_models(&report.models, totals)?;
+    for family in &report.families {
+        output::print_line(format!(
+            "family {}: {:.2} of {:.2} requests/s within the SLO, {:.2} of them right at a mean accuracy of {} %",
+            family.name,
+            family.goodput_rps,
+            family.offered_rps,
+            family.accurate_goodput_rps,
+            output::format_number_or_dash(family.accuracy_pct),
+        ))?;
+    }
     if let Some(replanning) = &report.replanning {
         output::print_line(format!(
             "replanned {} times, every {} s: {} new plans, {} not worth their cost, {} times without a plan; \

@@ -194,6 +194,7 @@ impl SimCluster {
                 id,
                 state: ReplicaState::Fetching,
                 address: None,
+                local_path: None,
                 pid: None,
                 restarts: 0,
                 reason: None,

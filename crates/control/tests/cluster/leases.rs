@@ -225,6 +225,7 @@ fn a_report_of_replicas_that_nobody_knows_changes_nothing() {
         id: "99-7".parse().unwrap(),
         state: packhorse_cluster::ReplicaState::BackingOff,
         address: None,
+        local_path: None,
         pid: None,
         restarts: 9,
         reason: Some("of a later version".to_owned()),

@@ -370,6 +370,7 @@ impl Machine {
             (None, Task::Serve(_)) => {
                 let report = WorkerReport::Ready {
                     address: address(pid),
+                    local_path: None,
                     memory: None,
                     capacity: None,
                 };

@@ -53,6 +53,18 @@ fn replica(model: usize, batch: u32) -> PlannedReplica {
 }
 
 #[test]
+fn half_of_the_slo_leaves_the_filling_out_of_account() {
+    // 2 (b + 10) <= 200 up to b = 90 at any rate, with time for 64 to fill. Memory for 50 rows is for 50 rows.
+    for (memory, expected) in [(10_000, 90), (500, 50)] {
+        let problem = problem(memory, &[("m", 500.0, 200)]);
+        let mut plan = Plan::empty("gpulet", &problem, &Shortfall::NoDeviceLeft);
+        plan.replicas = vec![replica(0, 1)];
+        batches_within_half_slo(&problem, &PlanningOptions::default(), &mut plan);
+        assert_eq!(plan.replicas[0].batch_size, expected);
+    }
+}
+
+#[test]
 fn the_largest_batch_that_fills_in_time_is_chosen() {
     // At 500/s the wait (b − 1) · 2 ms is longer than a batch from 12 on: 2 (b − 1) + b + 10 <= 200 up to b = 64.
     let filling = problem(10_000, &[("m", 500.0, 200)]);

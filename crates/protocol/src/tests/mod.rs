@@ -3,6 +3,7 @@
 mod any_bytes;
 mod bad_data;
 mod bad_requests;
+mod number_lists;
 mod requests;
 mod responses;
 mod round_trip;

@@ -68,7 +68,7 @@ impl Engine {
             return false;
         };
         self.mark_overloaded(now, request.model);
-        self.expire(request.model, last);
+        self.expire(now, request.model, last);
         true
     }
 }

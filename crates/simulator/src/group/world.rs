@@ -108,13 +108,7 @@ impl<'a> GroupWorld<'a> {
             (options.trace.is_some(), "a trace"),
             (scenario.autoscale.is_some(), "an autoscaler"),
             (!scenario.simulation.faults.is_empty(), "faults"),
-            (
-                scenario
-                    .workloads
-                    .iter()
-                    .any(|workload| workload.variant.is_some()),
-                "families of models",
-            ),
+            (!scenario.families.is_empty(), "families"),
         ];
         if let Some((_, what)) = without.into_iter().find(|(has, _)| *has) {
             return Err(SimulateError::NotForGroups { discipline, what });

@@ -1,143 +1,100 @@
-//! Families: variants of a model under one name, of which the most accurate one that can be in time answers.
+//! Families: models of a scenario that are variants of each other.
 
-use packhorse_cluster::{IdError, ModelIndex, ModelName};
+use std::collections::BTreeMap;
+
+use packhorse_cluster::{DemandedModel, ModelIndex};
 
 use super::{
-    Workload,
     file::ModelEntry,
-    values::{ScenarioError, field_error, positive},
+    values::{ScenarioError, field_error},
 };
 
-/// The place of a model among the variants of its family.
+/// Models that answer the same requests with different accuracy: a request for any of them goes to the most accurate one that can answer it in
+/// time.
 #[derive(Clone, Debug, PartialEq)]
+pub struct Family {
+    /// The name.
+    pub name: String,
+    /// The models, at least two, the most accurate first; of equal ones the earlier of the scenario.
+    pub variants: Vec<Variant>,
+}
+
+/// A model of a family.
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Variant {
-    /// The name of the family.
-    pub family: ModelName,
-    /// The part of its answers that are right, in percent.
+    /// The model.
+    pub model: ModelIndex,
+    /// The accuracy in percent.
     pub accuracy: f64,
 }
 
-/// Reads the family and the accuracy of a model; `None` if it belongs to no family.
-pub(super) fn parse_variant(
-    i: usize,
-    entry: &ModelEntry,
-) -> Result<Option<Variant>, ScenarioError> {
-    let at = |key: &str| format!("models[{i}].{key}");
-    match (&entry.family, entry.accuracy) {
-        (None, None) => Ok(None),
-        (None, Some(_)) => field_error(at("family"), "required beside accuracy"),
-        (Some(_), None) => field_error(at("accuracy"), "required beside family"),
-        (Some(family), Some(accuracy)) => Ok(Some(Variant {
-            family: family
-                .parse()
-                .or_else(|e: IdError| field_error(at("family"), e.to_string()))?,
-            accuracy: positive(at("accuracy"), accuracy, 100.0)?,
-        })),
-    }
-}
+/// The most models of a family, as many as the serving engine tries for a request.
+const MAX_VARIANTS: usize = 16;
 
-/// Checks that the variants of a family take the same requests: those of one size, with one objective.
-pub(super) fn check_families(
+/// Reads the families, ascending by name.
+pub(super) fn parse_families(
     entries: &[ModelEntry],
-    workloads: &[Workload],
-) -> Result<(), ScenarioError> {
-    for (i, variants) in families(workloads).iter().enumerate() {
-        let Some(&first) = variants.iter().min() else {
-            continue;
-        };
-        let (entry, like) = (&entries[i], &entries[first.0]);
-        let differs = |key: &str, expected: f64, found: f64| {
-            let problem = format!(
-                "expected {expected}, as of {}, another variant of the family, not {found}",
-                like.name
-            );
-            field_error(format!("models[{i}].{key}"), problem)
-        };
-        if entry.slo_ms.total_cmp(&like.slo_ms).is_ne() {
-            return differs("slo_ms", like.slo_ms, entry.slo_ms);
+    models: &[DemandedModel],
+) -> Result<Vec<Family>, ScenarioError> {
+    let mut families: BTreeMap<&str, Vec<Variant>> = BTreeMap::new();
+    for (i, entry) in entries.iter().enumerate() {
+        let at = |key: &str| format!("models[{i}].{key}");
+        if let Some(accuracy) = entry.accuracy
+            && !(0.0..=100.0).contains(&accuracy)
+        {
+            let problem = format!("expected between 0 and 100 percent, not {accuracy}");
+            return field_error(at("accuracy"), problem);
         }
-        if entry.payload_bytes != like.payload_bytes {
-            let bytes = |entry: &ModelEntry| entry.payload_bytes as f64;
-            return differs("payload_bytes", bytes(like), bytes(entry));
+        match (&entry.family, entry.accuracy) {
+            (Some(family), Some(accuracy)) => families.entry(family).or_default().push(Variant {
+                model: ModelIndex(i),
+                accuracy,
+            }),
+            (Some(_), None) => {
+                return field_error(at("accuracy"), "required for a model of a family");
+            }
+            (None, _) => {}
         }
     }
-    Ok(())
-}
-
-/// Returns the variants of each model's family, the most accurate first; empty for a model without a family.
-pub(crate) fn families(workloads: &[Workload]) -> Vec<Vec<ModelIndex>> {
-    let of_family = |name: &ModelName| {
-        let models = workloads.iter().enumerate();
-        let of_family = models.filter_map(|(model, workload)| {
-            let variant = workload.variant.as_ref()?;
-            (variant.family == *name).then_some((variant.accuracy, ModelIndex(model)))
-        });
-        let mut variants: Vec<_> = of_family.collect();
-        variants.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
-        variants.into_iter().map(|(_, model)| model).collect()
-    };
-    let variants = workloads.iter().map(|workload| workload.variant.as_ref());
-    variants
-        .map(|variant| variant.map_or_else(Vec::new, |variant| of_family(&variant.family)))
+    let families = families.into_iter();
+    families
+        .map(|(name, mut variants)| {
+            check_family(name, &variants, models)?;
+            variants.sort_by(|a, b| b.accuracy.total_cmp(&a.accuracy));
+            Ok(Family {
+                name: name.to_owned(),
+                variants,
+            })
+        })
         .collect()
 }
 
-#[cfg(test)]
-mod tests {
-    use super::super::tests::{error, parse};
-    use super::*;
-
-    fn text(first: &str, second: &str) -> String {
-        let model = |name: &str, more: &str| {
-            format!(
-                "[[models]]\nname = \"{name}\"\nprofile = \"a\"\nrate_rps = 1\nslo_ms = 200\n{more}\n"
-            )
-        };
-        let head = "name = \"f\"\nprofiles = [\"p.csv\"]\n[[devices]]\nkind = \"V100-SXM2-16GB\"\ncount = 1\n";
-        format!(
-            "{head}{}{}{}",
-            model("x", first),
-            model("y", second),
-            model("z", "")
-        )
+/// Checks that the models can answer each other's requests.
+fn check_family(
+    name: &str,
+    variants: &[Variant],
+    models: &[DemandedModel],
+) -> Result<(), ScenarioError> {
+    let first = variants[0].model.0;
+    if !(2..=MAX_VARIANTS).contains(&variants.len()) {
+        let problem = format!(
+            "expected 2 to {MAX_VARIANTS} models of family {name:?}, not {}",
+            variants.len()
+        );
+        return field_error(format!("models[{first}].family"), problem);
     }
-
-    #[test]
-    fn the_variants_of_a_family_stand_by_their_accuracy() {
-        let text = text(
-            "family = \"f\"\naccuracy = 70",
-            "family = \"f\"\naccuracy = 80.5",
-        );
-        let scenario = parse(&text).unwrap();
-        let both = vec![ModelIndex(1), ModelIndex(0)];
-        assert_eq!(
-            families(&scenario.workloads),
-            [both.clone(), both, Vec::new()]
-        );
-    }
-
-    #[test]
-    fn a_family_without_accuracy_or_with_different_requests_is_refused() {
-        let of = |first: &str, second: &str| error(&text(first, second));
-        assert_eq!(
-            of("family = \"f\"", ""),
-            "models[0].accuracy: required beside family"
-        );
-        assert_eq!(
-            of("", "accuracy = 70"),
-            "models[1].family: required beside accuracy"
-        );
-        assert_eq!(
-            of("family = \"f\"\naccuracy = 101", ""),
-            "models[0].accuracy: expected above 0 and at most 100, not 101"
-        );
-        let (small, large) = (
-            "family = \"f\"\naccuracy = 70\npayload_bytes = 1",
-            "family = \"f\"\naccuracy = 80\npayload_bytes = 2",
-        );
-        assert_eq!(
-            of(small, large),
-            "models[1].payload_bytes: expected 1, as of x, another variant of the family, not 2"
-        );
-    }
+    let same = |key: &str, value: fn(&DemandedModel) -> f64| {
+        let expected = value(&models[first]);
+        let mut variants = variants.iter();
+        let other = variants.find(|variant| {
+            let value = value(&models[variant.model.0]);
+            value.total_cmp(&expected).is_ne()
+        });
+        other.map_or(Ok(()), |other| {
+            let problem = format!("expected {expected}, as of models[{first}] in family {name:?}");
+            field_error(format!("models[{}].{key}", other.model.0), problem)
+        })
+    };
+    same("slo_ms", |model| model.slo.as_secs_f64() * 1e3)?;
+    same("payload_bytes", |model| model.payload.as_u64() as f64)
 }

@@ -58,9 +58,8 @@ pub(super) struct ModelEntry {
     /// The name in the profiles, if it is not the model's.
     pub(super) profile: Option<String>,
     pub(super) weights_mib: Option<f64>,
-    /// The name under which requests for this model and other variants of it arrive.
+    /// The name that the models share which answer the same requests, and the percentage of right answers of this one.
     pub(super) family: Option<String>,
-    /// Percent of right answers.
     pub(super) accuracy: Option<f64>,
     #[serde(default)]
     pub(super) load_ms: f64,

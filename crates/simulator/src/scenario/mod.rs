@@ -22,9 +22,8 @@ use packhorse_contention::{Interference, PairTable};
 use crate::{rate::Rate, trace};
 pub use autoscale::Autoscale;
 use autoscale::parse_autoscale;
-pub use family::Variant;
-pub(crate) use family::families;
-use family::{check_families, parse_variant};
+use family::parse_families;
+pub use family::{Family, Variant};
 pub use fault::{Fault, FaultKind};
 use fault::{check_added_models, parse_fault};
 use file::{ArrivalsEntry, DeviceGroup, ModelEntry, ScenarioFile, SimulationEntry};
@@ -42,6 +41,8 @@ pub struct Scenario {
     pub problem: Problem,
     /// The load of each model, in the problem's order.
     pub workloads: Vec<Workload>,
+    /// The models that answer each other's requests.
+    pub families: Vec<Family>,
     /// The devices that an autoscaler adds and removes; `None` if those of the problem stay.
     pub autoscale: Option<Autoscale>,
     /// The bytes per second from the host's memory to each device, in the problem's order.
@@ -65,9 +66,6 @@ pub struct Workload {
     pub latency_scale: f64,
     /// The size of the weights, which `clockwork` loads from the host's memory; `None` for the memory of the profile.
     pub weights: Option<ByteCount>,
-    /// The family to which the model belongs: its requests may be answered by each of the family's variants, and its rate is the part of the
-    /// family's for which policies plan it. `None` for a model by itself.
-    pub variant: Option<Variant>,
 }
 
 /// The settings of a simulation.
@@ -177,6 +175,16 @@ impl Scenario {
         self.host_links.get(device).copied().unwrap_or(HOST_LINK)
     }
 
+    /// Returns the model that a request for a model is sent to: of its family the most accurate one, else itself.
+    pub(crate) fn first_asked(&self, model: usize) -> usize {
+        let mut families = self.families.iter();
+        let family = families.find(|family| {
+            let mut variants = family.variants.iter();
+            variants.any(|variant| variant.model.0 == model)
+        });
+        family.map_or(model, |family| family.variants[0].model.0)
+    }
+
     /// Returns true if a model is registered only during the run.
     pub fn is_added_later(&self, model: ModelIndex) -> bool {
         let added = FaultKind::ModelAdded(model);
@@ -250,7 +258,7 @@ impl Scenario {
             )?);
             workloads.push(workload);
         }
-        check_families(&file.models, &workloads)?;
+        let families = parse_families(&file.models, &models)?;
         let ids: Vec<&ModelId> = models.iter().map(|model| &model.id).collect();
         let arrivals = parse_arrivals(&file.simulation.arrivals, &ids, &mut workloads, &mut load)?;
         let simulation = {
@@ -290,6 +298,7 @@ impl Scenario {
             name: file.name,
             problem,
             workloads,
+            families,
             autoscale,
             host_links: parse_host_links(&file.devices)?,
             max_batch_wait,
@@ -527,7 +536,6 @@ fn parse_workload(
                     .or_else(|e| field_error(at("weights_mib"), e.to_string()))
             })
             .transpose()?,
-        variant: parse_variant(i, entry)?,
     })
 }
 

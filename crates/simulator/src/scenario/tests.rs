@@ -42,11 +42,11 @@ fn load(path: &str) -> Result<String, String> {
     }
 }
 
-pub(super) fn parse(text: &str) -> Result<Scenario, ScenarioError> {
+fn parse(text: &str) -> Result<Scenario, ScenarioError> {
     Scenario::parse(text, &mut load)
 }
 
-pub(super) fn error(text: &str) -> String {
+fn error(text: &str) -> String {
     let mut error: &dyn std::error::Error = &parse(text).unwrap_err();
     let mut message = error.to_string();
     while let Some(source) = error.source() {
@@ -117,6 +117,7 @@ fn every_key_of_the_format_is_read() {
         latency_scale = 1.05
         client_overhead_ms = 0.308
         network_bytes_per_s = 1e9
+        links = "queue"
         extra_slowdown = 0.3
         arrivals = {{ gamma_cv = 2.0 }}
         faults = [
@@ -151,6 +152,7 @@ fn every_key_of_the_format_is_read() {
         Duration::from_millis(600)
     );
     assert!((scenario.problem.network.bytes_per_second - 1e9).abs() < 1e-9);
+    assert_eq!(scenario.simulation.links, Links::Queue);
     assert_eq!(scenario.simulation.arrivals, Arrivals::Gamma(2.0));
     let kinds: Vec<FaultKind> = scenario
         .simulation
@@ -255,6 +257,7 @@ fn bad_scenarios_are_refused_with_field_and_range() {
                 + &MODEL.replace("payload_bytes = 602112", "payload_bytes = 1099511627777"),
             "models[0].payload_bytes: expected at most 1099511627776, not 1099511627777",
         ),
+        (with("links = \"fast\""), "unknown variant `fast`"),
         (with("mps_exponent = -1"), "MPS exponent"),
         (with("arrivals = { gamma_cv = 0.0 }"), "gamma_cv"),
         (String::new(), "missing field `name`"),
@@ -293,6 +296,55 @@ fn bad_scenarios_are_refused_with_field_and_range() {
         (
             with("faults = [{ at_s = 1, kind = \"model-added\", model = \"a\" }]"),
             "behind at least one other",
+        ),
+    ] {
+        let message = error(&text);
+        assert!(message.contains(part), "{text}\n{message}\nlacks {part}");
+    }
+}
+
+/// Two models of a family, and these keys of each.
+fn family(first: &str, second: &str) -> String {
+    let model = |name: &str, keys: &str| {
+        let model = MODEL.replace("\"a\"", &format!("\"{name}\"\nprofile = \"a\""));
+        format!("{model}family = \"f\"\n{keys}\n")
+    };
+    format!("{HEAD}{}{}", model("cheap", first), model("good", second))
+}
+
+#[test]
+fn the_most_accurate_model_of_a_family_is_asked_first() {
+    let scenario = parse(&family("accuracy = 70", "accuracy = 80.5")).unwrap();
+    let [of_scenario] = &scenario.families[..] else {
+        panic!("one family");
+    };
+    assert_eq!(of_scenario.name, "f");
+    let variants = of_scenario.variants.iter();
+    let order: Vec<_> = variants
+        .map(|variant| (variant.model.0, variant.accuracy))
+        .collect();
+    assert_eq!(order, [(1, 80.5), (0, 70.0)]);
+    assert_eq!([0, 1].map(|model| scenario.first_asked(model)), [1, 1]);
+}
+
+#[test]
+fn models_that_cannot_answer_each_others_requests_are_no_family() {
+    for (text, part) in [
+        (
+            family("accuracy = 70", ""),
+            "models[1].accuracy: required for a model of a family",
+        ),
+        (
+            family("accuracy = 101", "accuracy = 70"),
+            "models[0].accuracy: expected between 0 and 100 percent, not 101",
+        ),
+        (
+            format!("{HEAD}{MODEL}family = \"f\"\naccuracy = 70"),
+            "models[0].family: expected 2 to 16 models of family \"f\", not 1",
+        ),
+        (
+            family("accuracy = 70", "accuracy = 80").replacen("602112", "4096", 1),
+            "models[1].payload_bytes: expected 4096, as of models[0] in family \"f\"",
         ),
     ] {
         let message = error(&text);

@@ -279,6 +279,7 @@ impl<'a> Simulation<'a> {
             id,
             state,
             address: (state == ReplicaState::Ready).then_some(ADDRESS),
+            local_path: None,
             pid: None,
             restarts: 0,
             reason: None,

@@ -47,6 +47,7 @@ impl Simulation<'_> {
         for model in 0..self.max_batch_rows.len() {
             self.update_model(now, model, self.max_batch_rows[model]);
         }
+        self.set_fallbacks(now);
         for (replica, before) in outage.served {
             self.connect(now, replica, &before);
         }

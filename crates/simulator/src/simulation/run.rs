@@ -108,7 +108,6 @@ impl Simulation<'_> {
         if self.clients[model] != Clients::Sending {
             return;
         }
-        let model = self.variant_for(now, model);
         self.counters.request_arrived(model, now);
         let number = self.requests.push(PendingRequest {
             model,
@@ -124,37 +123,21 @@ impl Simulation<'_> {
     pub(super) fn send_request(&mut self, now: Time, number: u64) {
         let pending = self.requests.get_mut(number);
         let pending = pending.expect("a request ends after it was sent");
-        let (model, arrived) = (pending.model, pending.arrived);
+        let model = &self.scenario.problem.models[pending.model];
         if let Some(control) = &mut self.control {
-            control.arrived(&self.scenario.problem.models[model].id);
+            control.arrived(&model.id);
         }
-        let request = self.request(number, model, arrived);
-        self.engine.handle(now, Event::RequestArrived(request));
-    }
-
-    /// Returns the model that gets a request of a model's clients: the model, or a variant of its family.
-    fn variant_for(&self, now: Time, model: usize) -> usize {
-        let variants = &self.families[model];
-        if variants.is_empty() || self.outage.is_some() {
-            return model;
-        }
-        let request = self.request(u64::MAX, model, now);
-        let chosen = self.engine.variant_for(now, &request, variants);
-        chosen.map_or(model, |key| key.0 as usize)
-    }
-
-    fn request(&self, number: u64, model: usize, arrived: Time) -> Request {
-        let demanded = &self.scenario.problem.models[model];
-        Request {
+        let request = Request {
             id: RequestKey(number),
-            model: model_key(model),
+            model: model_key(self.scenario.first_asked(pending.model)),
             tenant: TenantKey(0),
             rows: 1,
-            bytes: demanded.payload.as_u64(),
+            bytes: model.payload.as_u64(),
             class: ShapeClass(0),
             priority: 0,
-            deadline: arrived + demanded.slo,
-        }
+            deadline: pending.arrived + model.slo,
+        };
+        self.engine.handle(now, Event::RequestArrived(request));
     }
 
     /// Counts the end of a request without an answer.

@@ -5,7 +5,7 @@ use std::{cmp::Reverse, collections::BinaryHeap, time::Duration};
 use packhorse_cluster::{Discipline, ModelIndex, PlannedReplica, Time};
 use packhorse_contention::{CompletedBatch, SharedDevice};
 use packhorse_control::{Command, LinkState};
-use packhorse_serving::{BatchKey, Engine, EngineConfig, Event, ModelKey, ModelLimits, RequestKey};
+use packhorse_serving::{BatchKey, Engine, EngineConfig, Event, ModelLimits, RequestKey};
 
 use super::{
     autoscaler::Autoscaler,
@@ -22,7 +22,6 @@ use crate::{
     device_links::DeviceLinks,
     options::RunOptions,
     run_trace::RunTrace,
-    scenario::families,
     timeline::Timeline,
 };
 
@@ -83,8 +82,6 @@ pub(crate) struct Simulation<'a> {
     /// The number of events scheduled so far. It orders events of the same time.
     pub(super) scheduled: u64,
     pub(super) arrivals: Vec<ArrivalProcess>,
-    /// The variants of each model's family, the most accurate first; empty for a model by itself.
-    pub(super) families: Vec<Vec<ModelKey>>,
     /// The control plane; `None` if the plan stays as it is.
     pub(super) control: Option<Control<'a>>,
     /// The autoscaler; `None` if the devices stay.
@@ -169,10 +166,6 @@ impl<'a> Simulation<'a> {
             events: BinaryHeap::new(),
             scheduled: 0,
             arrivals: arrival_processes(scenario, seed).collect(),
-            families: families(&scenario.workloads)
-                .iter()
-                .map(|variants| variants.iter().map(|model| model_key(model.0)).collect())
-                .collect(),
             control: replanning
                 .map(|replanning| Control::new(scenario, plan, dispatch.discipline, replanning)),
             autoscaler,
@@ -214,6 +207,7 @@ impl<'a> Simulation<'a> {
             self.update_model(Time::ZERO, model, max_batch_rows.unwrap_or(1));
             self.schedule_arrival(model);
         }
+        self.set_fallbacks(Time::ZERO);
         for planned in plan {
             let replica = self.add_replica(planned);
             self.replicas[replica].worker = WorkerState::Ready;
@@ -261,6 +255,18 @@ impl<'a> Simulation<'a> {
         let model = model_key(model);
         self.engine
             .handle(now, Event::ModelUpdated { model, limits });
+    }
+
+    /// Tells the engine which model of a family answers where the more accurate ones cannot.
+    pub(super) fn set_fallbacks(&mut self, now: Time) {
+        for family in &self.scenario.families {
+            for pair in family.variants.windows(2) {
+                let [model, fallback] = [0, 1].map(|i| model_key(pair[i].model.0));
+                let fallback = Some(fallback);
+                self.engine
+                    .handle(now, Event::FallbackChanged { model, fallback });
+            }
+        }
     }
 
     /// Adds a replica whose worker does not run yet. Its model must have a profile for its device.

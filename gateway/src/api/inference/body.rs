@@ -14,7 +14,7 @@ use packhorse_protocol::ByteRope;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::{error::InferenceError, state::InferenceLimits};
-use crate::memory::Reservation;
+use crate::{input_memory::InputBytes, memory::Reservation};
 
 /// The longest time for receiving a whole body: no client waits longer for an answer.
 const BODY_TIME: Duration = ModelSpec::MAX_SLO;
@@ -50,10 +50,12 @@ impl IncomingBody {
         self.body.size_hint().exact()
     }
 
-    /// Returns the whole body, as it was sent. Its bytes are reserved.
+    /// Returns the whole body, as it was sent. Its bytes are reserved. It is received into `place` if there is one, which has the announced
+    /// length.
     pub(super) async fn receive(
         &mut self,
         limits: &InferenceLimits,
+        place: Option<InputBytes>,
         memory: &mut Reservation,
     ) -> Result<ByteRope, InferenceError> {
         if self.body.size_hint().lower() > limits.body_bytes {
@@ -61,7 +63,7 @@ impl IncomingBody {
         }
         self.waits_for_read = false;
         let end = Instant::now() + BODY_TIME;
-        let mut body = ReceivedBody::default();
+        let mut body = ReceivedBody::new(place);
         while let Some(chunk) = self.chunk(end, limits.body_timeout).await? {
             if body.len() + chunk.len() as u64 > limits.body_bytes {
                 return Err(InferenceError::body_too_large(limits.body_bytes));
@@ -112,20 +114,66 @@ impl IncomingBody {
     }
 }
 
-/// The received part of a body. Small pieces are joined.
+/// The received part of a body.
+enum ReceivedBody {
+    /// In memory that is shared with workers, of which the first part is filled.
+    Placed(InputBytes, usize),
+    /// In pieces. Small ones are joined.
+    Pieces(Pieces),
+}
+
+impl ReceivedBody {
+    fn new(place: Option<InputBytes>) -> Self {
+        match place {
+            Some(place) => Self::Placed(place, 0),
+            None => Self::Pieces(Pieces::default()),
+        }
+    }
+
+    fn len(&self) -> u64 {
+        match self {
+            Self::Placed(_, filled) => *filled as u64,
+            Self::Pieces(pieces) => pieces.len(),
+        }
+    }
+
+    /// Adds a piece, after which at least `more` bytes will come.
+    fn push(&mut self, piece: &Bytes, more: u64) {
+        match self {
+            Self::Placed(place, filled) => {
+                let end = *filled + piece.len();
+                // HTTP ends the body at its announced length.
+                place.bytes_mut()[*filled..end].copy_from_slice(piece);
+                *filled = end;
+            }
+            Self::Pieces(pieces) => pieces.push(piece, more),
+        }
+    }
+
+    fn finish(self) -> ByteRope {
+        match self {
+            Self::Placed(place, filled) => {
+                let mut rope = ByteRope::new();
+                rope.push(Bytes::from_owner(place).slice(..filled));
+                rope
+            }
+            Self::Pieces(pieces) => pieces.finish(),
+        }
+    }
+}
+
 #[derive(Default)]
-struct ReceivedBody {
+struct Pieces {
     rope: ByteRope,
     /// The small pieces after those of the rope.
     joined: BytesMut,
 }
 
-impl ReceivedBody {
+impl Pieces {
     fn len(&self) -> u64 {
         self.rope.len() as u64 + self.joined.len() as u64
     }
 
-    /// Adds a piece, after which at least `more` bytes will come.
     fn push(&mut self, piece: &Bytes, more: u64) {
         if piece.len() >= COPY_BELOW {
             self.flush();
@@ -160,7 +208,7 @@ mod tests {
     #[test]
     fn small_pieces_are_copied_and_large_ones_are_not() {
         let large = Bytes::from(vec![1; COPY_BELOW]);
-        let mut body = ReceivedBody::default();
+        let mut body = ReceivedBody::new(None);
         for byte in 0..200 {
             body.push(&Bytes::copy_from_slice(&[byte; 200]), 0);
         }

@@ -44,6 +44,8 @@ use crate::{
 const LARGE_JSON: u64 = 64 << 10;
 /// The size of a body in bytes from which on a request that has no hope is refused without reading it.
 const LARGE_BODY: u64 = 64 << 10;
+/// The size of a binary body in bytes from which on it is received into memory that is shared with workers of this host.
+const SHARED_BODY: u64 = 16 << 10;
 /// The memory of a request besides its tensors, in bytes: the head, tasks, entries of tables, and outputs that are copied.
 const REQUEST_BYTES: u64 = 8 << 10;
 /// The size of an output in bytes up to which it is copied, so that a client that does not read does not keep a worker's whole result
@@ -341,7 +343,13 @@ async fn receive(
     }
     let mut memory = model.memory.reservation();
     memory.grow(REQUEST_BYTES)?;
-    let body = body.receive(&inference.limits, &mut memory).await?;
+    let announced = body.announced().filter(|bytes| {
+        (SHARED_BODY..=inference.limits.body_bytes).contains(bytes)
+            && header_length.is_some_and(|json| json < *bytes)
+            && encoding == Encoding::Identity
+    });
+    let place = announced.and_then(|bytes| model.inputs.take(bytes));
+    let body = body.receive(&inference.limits, place, &mut memory).await?;
     let json = header_length.unwrap_or(u64::MAX).min(body.len() as u64);
     let is_small = encoding == Encoding::Identity && json < LARGE_JSON;
     let regions = match &inference.shared_memory {

@@ -88,7 +88,7 @@ pub(super) async fn repository_index(
     };
     let encoding = Encoding::from_headers(&parts.headers)?;
     let body = IncomingBody::new(&parts.headers, body)
-        .receive(&limits, &mut memory)
+        .receive(&limits, None, &mut memory)
         .await?;
     let body = inflate(body, encoding, limits.body_bytes, &mut memory)?;
     let asked = RepositoryIndexRequest::parse(&body.to_bytes())?;

@@ -72,6 +72,7 @@ async fn an_impossible_status_is_refused_by_field_and_planning_goes_on() {
     let id = *agent.workers.keys().next().unwrap();
     let broken = ReplicaStatus {
         address: Some(agent.workers[&id].address),
+        local_path: None,
         capacity: Some(Capacity {
             batch_size: 0,
             in_flight: 1,
@@ -101,6 +102,7 @@ async fn an_impossible_status_is_refused_by_field_and_planning_goes_on() {
 async fn a_worker_that_is_not_on_its_node_is_refused() {
     let elsewhere = |id| ReplicaStatus {
         address: Some("192.0.2.7:9000".parse().unwrap()),
+        local_path: None,
         ..status(id, ReplicaState::Ready, None)
     };
     let id = "1-0".parse().unwrap();
@@ -431,6 +433,7 @@ async fn what_did_not_fit_is_planned_no_more_until_there_is_a_new_profile() {
     // While it serves, the worker finds that there is memory for single rows only.
     let found = ReplicaStatus {
         address: Some(agent.workers[&planned.id].address),
+        local_path: None,
         capacity: Some(Capacity {
             batch_size: 1,
             in_flight: 2,

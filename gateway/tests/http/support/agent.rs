@@ -152,6 +152,7 @@ impl Agent {
     pub(crate) async fn report(&self, gateway: &Gateway) {
         let replicas = self.workers.iter().map(|(id, worker)| ReplicaStatus {
             address: Some(worker.address),
+            local_path: None,
             pid: Some(1),
             ..status(*id, ReplicaState::Ready, None)
         });
@@ -251,6 +252,7 @@ pub(crate) fn status(id: ReplicaId, state: ReplicaState, reason: Option<&str>) -
         id,
         state,
         address: None,
+        local_path: None,
         pid: None,
         restarts: 0,
         reason: reason.map(ToOwned::to_owned),

@@ -259,6 +259,7 @@ impl InferenceGateway {
                 phase: ReplicaPhase::Planned,
             },
             address,
+            local_path: None,
             capacity: None,
             profile: profile(),
         };

@@ -12,9 +12,9 @@ use std::{
 use packhorse_cluster::{Datatype, Shape};
 use packhorse_protocol::Element;
 use packhorse_wire::{
-    BatchHeader, BatchId, Decoder, FailureHeader, FailureKind, Hello, LinkSecret, MAX_PAYLOAD,
-    ResultHeader, ServerHandshake, ServerStep, StageDurations, TensorHeader, ToGateway, ToWorker,
-    WorkerIdentity,
+    BatchHeader, BatchId, Decoder, FailureHeader, FailureKind, Features, Hello, LinkSecret,
+    MAX_PAYLOAD, ResultHeader, ServerHandshake, ServerStep, StageDurations, TensorHeader,
+    ToGateway, ToWorker, WorkerIdentity,
 };
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -217,7 +217,7 @@ async fn serve(
     let (mut read, write) = stream.into_split();
     let connection = Arc::new(Mutex::new(write));
     let mut decoder = Decoder::<ToWorker>::new(MAX_PAYLOAD);
-    let mut handshake = ServerHandshake::new(secret, Hello::new([7; 32]), identity);
+    let mut handshake = ServerHandshake::new(secret, Hello::new(Features::NONE, [7; 32]), identity);
     loop {
         let Some(message) = next(&mut read, &mut decoder).await else {
             return;

@@ -143,9 +143,7 @@ fn page(experiment: &dyn Experiment, results: &Results, runner: &Runner) -> Page
     }
     page.csv(results.csv());
     page.heading("Not here");
-    page.paragraph(
-        "InSS' two-layer scheduler needs its trained network, which was not published. Systems that are not in the tables were not run.",
-    );
+    page.paragraph("Systems that are not in the tables were not run.");
     if !results.given_up.is_empty() {
         let limit = if runner.is_quick() {
             QUICK_CELL_LIMIT

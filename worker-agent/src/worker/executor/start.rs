@@ -3,6 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use packhorse_cluster::Profile;
+use packhorse_estimator::OperatorGraph;
 use packhorse_worker_agent::handoff::{Execution, ExecutorChoice};
 
 #[cfg(feature = "torch")]
@@ -10,7 +11,7 @@ use super::torch;
 use super::{
     error::{ExecutionError, StartError},
     simulated,
-    started::{Started, WarmUpSizes},
+    started::{Preparation, Started, WarmUpSizes},
     synthetic::Fill,
 };
 
@@ -26,6 +27,7 @@ pub(crate) fn start(
     execution: &Execution,
     batch_size: u32,
     sizes: WarmUpSizes,
+    preparation: Preparation,
 ) -> Result<Started, StartError> {
     match &execution.executor {
         ExecutorChoice::Simulated {
@@ -34,8 +36,8 @@ pub(crate) fn start(
             compute_share,
             folder,
         } => {
-            // The simulated executor has nothing to warm up.
-            let _ = sizes;
+            // The simulated executor has nothing to prepare and to warm up.
+            let _ = (sizes, preparation);
             let program = &execution.program;
             let profile = simulated::read_profile(&program.model, device_kind, profile_csv)?;
             let buffers = execution.pipeline.buffers();
@@ -63,6 +65,7 @@ pub(crate) fn start(
             threads: execution.threads,
             batch_size,
             sizes,
+            preparation,
             pipeline: execution.pipeline,
         }),
         #[cfg(not(feature = "torch"))]
@@ -84,6 +87,20 @@ pub(crate) fn known_profile(execution: &Execution) -> Result<Option<Profile>, St
             ..
         } => simulated::read_profile(&execution.program.model, device_kind, profile_csv).map(Some),
         ExecutorChoice::Torch { .. } => Ok(None),
+    }
+}
+
+/// Returns the operators of a program, without running it.
+///
+/// # Errors
+/// The reason why they cannot be known, as text for people.
+pub(crate) fn inspect(execution: &Execution) -> Result<OperatorGraph, String> {
+    match &execution.executor {
+        #[cfg(feature = "torch")]
+        ExecutorChoice::Torch { artifact, .. } => torch::inspect(&execution.program, artifact),
+        #[cfg(not(feature = "torch"))]
+        ExecutorChoice::Torch { .. } => Err("this worker was built without libtorch".to_owned()),
+        ExecutorChoice::Simulated { .. } => Err("a simulated program has no operators".to_owned()),
     }
 }
 

@@ -13,6 +13,15 @@ pub(crate) enum WarmUpSizes {
     All,
 }
 
+/// The preparation of a TorchScript program before it runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Preparation {
+    /// The strongest optimization that works.
+    Optimized,
+    /// None: the program runs as it is in its file.
+    AsIs,
+}
+
 /// An executor that is ready.
 pub(crate) struct Started {
     /// The executor.

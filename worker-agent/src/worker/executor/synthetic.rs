@@ -120,19 +120,23 @@ fn input_header(
     spec: &TensorSpec,
     rows: u32,
 ) -> Result<TensorHeader, ExecutionError> {
+    let too_large = |e: &dyn std::fmt::Display| {
+        ExecutionError::OutOfMemory(format!("input {:?} at batch size {rows}: {e}", spec.name))
+    };
+    let shape = Shape::new(&input_dims(program, spec, rows.into())).map_err(|e| too_large(&e))?;
+    TensorHeader::new(spec.datatype, shape).map_err(|e| too_large(&e))
+}
+
+/// Returns the dimensions of a synthetic input, with `rows` as the batch dimension if there is one.
+pub(crate) fn input_dims(program: &Program, spec: &TensorSpec, rows: i64) -> Vec<i64> {
     let size = |(axis, dim): (usize, &Dim)| match dim {
-        Dim::Any if axis == 0 && program.batches() => i64::from(rows),
+        Dim::Any if axis == 0 && program.batches() => rows,
         Dim::Any => spec
             .max_dim(axis)
             .map_or(VARIABLE_DIM, |limit| VARIABLE_DIM.min(limit.cast_signed())),
         Dim::Fixed(_) => i64::from(*dim),
     };
-    let dims: Vec<i64> = spec.shape.iter().enumerate().map(size).collect();
-    let too_large = |e: &dyn std::fmt::Display| {
-        ExecutionError::OutOfMemory(format!("input {:?} at batch size {rows}: {e}", spec.name))
-    };
-    let shape = Shape::new(&dims).map_err(|e| too_large(&e))?;
-    TensorHeader::new(spec.datatype, shape).map_err(|e| too_large(&e))
+    spec.shape.iter().enumerate().map(size).collect()
 }
 
 fn write(bytes: &mut [u8], datatype: Datatype, fill: Fill) {

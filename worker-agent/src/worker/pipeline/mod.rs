@@ -221,7 +221,10 @@ impl Pipeline {
             state.first_since = now();
             state.in_flight.pop_front()
         };
-        self.changed.notify_all();
+        // Without streams this thread is the one that would wait for room.
+        if self.settings.streams {
+            self.changed.notify_all();
+        }
         let Some(batch) = first else {
             // The watch has already answered it.
             return Ok(());

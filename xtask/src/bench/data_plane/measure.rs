@@ -90,6 +90,8 @@ pub(super) struct Lateness {
 
 /// A large message over the raw connection and over ours.
 pub(super) struct LargeMessage {
+    /// The server whose link it is.
+    pub(super) server: String,
     pub(super) bytes: u64,
     /// The rate of the raw connection, in bytes per second.
     pub(super) stream_bytes_per_s: f64,

@@ -126,8 +126,17 @@ impl Bench<'_> {
         let kept = Ceiling::two_hop("two hops, kept memory", &["--kept"])?;
         let registration = "xtask/src/bench/sum.json";
         let ours = Ours::start(
-            "Packhorse",
+            "Packhorse, shared memory",
+            &[],
             &dir.join("batching"),
+            registration,
+            model,
+            self.interrupt,
+        )?;
+        let tcp = Ours::start(
+            "Packhorse, TCP",
+            &["--shared-memory-links", "off"],
+            &dir.join("tcp"),
             registration,
             model,
             self.interrupt,
@@ -135,6 +144,7 @@ impl Bench<'_> {
         let registration = "xtask/src/bench/sum-single.json";
         let single = Ours::start(
             "Packhorse, batching off",
+            &[],
             &dir.join("single"),
             registration,
             model,
@@ -145,7 +155,7 @@ impl Bench<'_> {
             load,
             ..Results::default()
         };
-        let all: [&dyn Server; 4] = [&sink, &fresh, &kept, &ours];
+        let all: [&dyn Server; 5] = [&sink, &fresh, &kept, &tcp, &ours];
         for payload in [Payload::Large, Payload::Small] {
             for concurrency in CONCURRENCIES {
                 let rows = self.in_turns(&all, payload, concurrency)?;
@@ -164,7 +174,9 @@ impl Bench<'_> {
             results.stages.push((payload, stages));
         }
         for rows in LARGE {
-            results.large.push(self.large_message(&ours, rows)?);
+            for link in [&tcp, &ours] {
+                results.large.push(self.large_message(link, rows)?);
+            }
         }
         let capacity = results.rate(Payload::Large, 32, sink.name());
         let rate = GENERATOR_LOAD * capacity.context("the sink was measured")?;
@@ -220,6 +232,7 @@ impl Bench<'_> {
             .stages(ours, Payload::Images(rows), self.options.seconds)?;
         let network = stages.iter().find(|stage| stage.name == "network");
         Ok(LargeMessage {
+            server: ours.name().to_owned(),
             bytes,
             stream_bytes_per_s: streamed.bytes_per_s,
             network_ms: network.context("there is a stage `network`")?.mean_ms,

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::measure::{IMAGE_BYTES, LargeMessage, Lateness, Measurement, Payload, Stage};
-use crate::bench::machine;
+use crate::bench::{machine, today};
 
 /// All measurements.
 #[derive(Default)]
@@ -121,7 +121,7 @@ impl Results {
         *page += "\n## Large batches to a worker\n\n\
             Figure 4.4 of the thesis: a batch as one request of one client, over its mean stage `network`, which is the way to the worker and of a short \
             answer back; beside it a TCP connection between two threads that write and read such messages from kept memory, with two on their way.\n\n\
-            | batch | TCP connection, GB/s | link, GB/s | ratio |\n|---|--:|--:|--:|\n";
+            | batch | link of | TCP connection, GB/s | link, GB/s | ratio |\n|---|---|--:|--:|--:|\n";
         for row in &self.large {
             let (stream, link) = (
                 row.stream_bytes_per_s / 1e9,
@@ -129,8 +129,9 @@ impl Results {
             );
             writeln!(
                 page,
-                "| {} | {stream:.2} | {link:.2} | {:.2} |",
+                "| {} | {} | {stream:.2} | {link:.2} | {:.2} |",
                 Payload::Images(row.bytes / IMAGE_BYTES).name(),
+                row.server,
                 link / stream
             )?;
         }
@@ -145,8 +146,9 @@ fn introduction(seconds: f64, rounds: usize, load: &str, picture: &str) -> anyho
          * HTTP server alone: axum, which reads the body into `Bytes` and answers.\n\
          * Two hops: the same, but the body goes over one TCP connection to a worker process that reads it and answers 4 bytes. The plainest gateway.\n\
          * Two hops, kept memory: both sides read bodies into memory that they keep.\n\
-         * Packhorse: gateway and one worker on the CPU, with a TorchScript model that sums its input; the link between them is TCP.\n\n\
-         All are in `benches/ceilings` but the last. The servers are measured in turns within one run, by `packhorse bench` on the same cores; the \
+         * Packhorse: gateway and one worker on the CPU, with a TorchScript model that sums its input; the link between them is TCP \
+         (`--shared-memory-links off`) or shared memory, as it is on one host. The other tables, where they do not say it, are of the latter.\n\n\
+         All are in `benches/ceilings` but the last two. The servers are measured in turns within one run, by `packhorse bench` on the same cores; the \
          first turn is thrown away, and of the others the medians are shown. Clients, servers and whatever else the machine does share its cores: absolute \
          numbers waver between runs, ratios less. When the run began, the machine's load average was {load}; what is above 0 is other work. CPU time is that of \
          the serving processes.\n\n\
@@ -193,12 +195,4 @@ pub(super) fn find<'a>(
     rows.iter().find(|row| {
         (row.payload, row.concurrency, row.server.as_str()) == (payload, concurrency, server)
     })
-}
-
-/// Returns the date.
-fn today() -> anyhow::Result<String> {
-    let output = std::process::Command::new("date")
-        .args(["-u", "+%Y-%m-%d"])
-        .output()?;
-    Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }

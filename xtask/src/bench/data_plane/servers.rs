@@ -122,6 +122,7 @@ impl Ours {
     /// Starts them and registers the model.
     pub(super) fn start(
         name: &'static str,
+        gateway_flags: &[&str],
         state_dir: &Path,
         registration: &str,
         model: &Path,
@@ -130,7 +131,8 @@ impl Ours {
         std::fs::create_dir_all(state_dir)
             .with_context(|| format!("create {}", state_dir.display()))?;
         let agents = [AgentFlags::new("local", "cpu")];
-        let mut cluster = LocalCluster::start(state_dir, [0, 0], &agents, interrupt)?;
+        let mut cluster =
+            LocalCluster::start_with(gateway_flags, state_dir, [0, 0], &agents, interrupt)?;
         cluster.register("sum", Path::new(registration), model, Stdio::null())?;
         cluster.wait_until_ready("sum")?;
         Ok(Self {

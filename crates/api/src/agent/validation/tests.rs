@@ -7,6 +7,7 @@ fn ready(id: &str) -> ReplicaStatus {
         id: id.parse().unwrap(),
         state: ReplicaState::Ready,
         address: Some("127.0.0.1:9".parse().unwrap()),
+        local_path: None,
         pid: Some(7),
         restarts: 0,
         reason: None,
@@ -59,6 +60,7 @@ fn a_status_that_an_agent_can_have_is_valid() {
     waiting.replicas[0] = ReplicaStatus {
         state: ReplicaState::Loading,
         address: None,
+        local_path: None,
         pid: None,
         capacity: None,
         ..ready("1-0")
@@ -118,6 +120,14 @@ fn each_impossible_field_is_named() {
         |s| s.replicas[0].address = None,
         "replicas[0].address: a ready replica has an address",
     );
+    let local = "replicas[0].local_path: expected an absolute path of at most 107 bytes that ends in /link.sock";
+    for path in [
+        "w/link.sock",
+        "/run/docker.sock",
+        &format!("/{}/link.sock", "w".repeat(97)),
+    ] {
+        check(|s| s.replicas[0].local_path = Some(path.to_owned()), local);
+    }
     check(
         |s| s.replicas[0].pid = Some(0),
         "replicas[0].pid: expected a process id",

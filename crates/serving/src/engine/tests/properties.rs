@@ -53,6 +53,11 @@ enum Step {
         rows: u32,
     },
     Switch(DisciplineName),
+    /// The fallback of a model is a later one, so that none leads back.
+    Fallback {
+        model: u32,
+        fallback: Option<u32>,
+    },
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -80,9 +85,9 @@ impl Random {
         self.small(1000) as usize
     }
 
-    /// Returns a step: of 39 steps about 16 are arrivals, 6 are answers, and 4 let time pass.
+    /// Returns a step: of 40 steps about 16 are arrivals, 6 are answers, and 4 let time pass.
     fn step(&mut self) -> Step {
-        match self.below(39) {
+        match self.below(40) {
             0..16 => Step::Arrive {
                 model: self.small(3),
                 tenant: self.small(3),
@@ -105,6 +110,14 @@ impl Random {
                 in_flight: 1 + self.small(3),
                 time_shared: self.below(2) == 0,
             },
+            39 => {
+                let model = self.small(3);
+                let later = self.below(3) > 0;
+                Step::Fallback {
+                    model,
+                    fallback: later.then(|| model + 1 + self.small(2)),
+                }
+            }
             38 => Step::Share {
                 replica: self.index(),
                 time_shared: self.below(2) == 0,
@@ -166,6 +179,8 @@ struct CheckedDriver {
     /// The replicas on which the model failed on a request.
     failures: BTreeMap<RequestKey, Vec<ReplicaKey>>,
     ejected: BTreeSet<ReplicaKey>,
+    /// True once a model has had a fallback.
+    has_fallbacks: bool,
     books: Books,
     next: u32,
 }
@@ -194,6 +209,7 @@ impl CheckedDriver {
             attempts: BTreeMap::new(),
             failures: BTreeMap::new(),
             ejected: BTreeSet::new(),
+            has_fallbacks: false,
             books: Books::default(),
             next: 0,
         };
@@ -319,6 +335,13 @@ impl CheckedDriver {
             Step::Fail(batch, error) => self.give_back(batch, error),
             Step::Fits { replica, rows } => self.fits(replica, rows),
             Step::Switch(discipline) => self.switch(discipline),
+            Step::Fallback { model, fallback } => {
+                self.has_fallbacks |= fallback.is_some();
+                self.handle(Event::FallbackChanged {
+                    model: ModelKey(model),
+                    fallback: fallback.map(ModelKey),
+                });
+            }
         }
     }
 
@@ -521,7 +544,8 @@ impl CheckedDriver {
                 failed_on.is_none_or(|replicas| !replicas.contains(&replica)),
                 "and elsewhere"
             );
-            assert_eq!(request.model, worker.parameters.model);
+            let model = worker.parameters.model;
+            assert!(request.model == model || (self.has_fallbacks && request.model < model));
             assert_eq!(request.class, taken[0].class, "classes never mix");
             assert!(
                 request.deadline > self.now || !keeps_deadlines,
@@ -530,7 +554,9 @@ impl CheckedDriver {
             let attempts = self.attempts.entry(request.id).or_default();
             *attempts += 1;
             assert!(*attempts <= 3);
-            self.computing.insert(request.id, *request);
+            // Tried again, it is not for the models before this one.
+            self.computing
+                .insert(request.id, Request { model, ..*request });
         }
         assert!(self.batches.insert(batch, (replica, requests)).is_none());
     }

@@ -95,7 +95,7 @@ pub(in crate::api::inference) async fn register(
         ..inference.limits
     };
     let body = IncomingBody::new(&parts.headers, body)
-        .receive(&limits, &mut memory)
+        .receive(&limits, None, &mut memory)
         .await?;
     let registration = serde_json::from_slice::<RegisterSystemSharedMemory>(&body.to_bytes())
         .map_err(|e| InferenceError::bad_request(e.to_string()))?;

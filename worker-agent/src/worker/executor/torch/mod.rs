@@ -5,6 +5,7 @@ mod device;
 mod error;
 mod executor;
 mod graphs;
+mod inspect;
 mod options;
 mod package;
 mod process_memory;
@@ -16,6 +17,7 @@ mod start;
 mod warm_up;
 
 use super::error::ExecutionError;
+pub(super) use inspect::inspect;
 pub(super) use options::StartOptions;
 pub(super) use profiler::{run_under_profiler, write_trace};
 pub(super) use shim::exit_now;

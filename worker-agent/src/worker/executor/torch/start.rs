@@ -10,7 +10,7 @@ use super::{
 };
 use crate::executor::{
     error::StartError,
-    started::{Started, WarmUpSizes},
+    started::{Preparation, Started, WarmUpSizes},
     synthetic,
 };
 
@@ -35,6 +35,9 @@ pub(in crate::executor) fn start(options: &StartOptions<'_>) -> Result<Started, 
         return start_with(options, &programs, Optimization::Compiled);
     }
     let script = Programs::from_single(String::new());
+    if options.preparation == Preparation::AsIs {
+        return start_with(options, &script, Optimization::Plain);
+    }
     start_with(options, &script, Optimization::Optimized)
         .or_else(|error| {
             tracing::info!(%error, "the program cannot be optimised");

@@ -62,6 +62,17 @@ unsafe extern "C" {
         message: Message,
     ) -> c_int;
     pub(super) fn packhorse_module_free(module: *mut Module);
+    pub(super) fn packhorse_operators(
+        path: *const c_char,
+        batches: *const i64,
+        batch_count: usize,
+        scalar_types: *const c_int,
+        dims: *const i64,
+        ranks: *const usize,
+        input_count: usize,
+        text: *mut *mut c_char,
+        message: Message,
+    ) -> c_int;
     pub(super) fn packhorse_graph_record(
         module: *mut Module,
         stream: *const Stream,

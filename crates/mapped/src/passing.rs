@@ -1,0 +1,112 @@
+//! The passing of descriptors over a Unix socket.
+
+use std::{
+    io::{self, IoSlice, IoSliceMut},
+    os::fd::{AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd, RawFd},
+};
+
+use nix::{
+    cmsg_space,
+    sys::socket::{
+        ControlMessage, ControlMessageOwned, MsgFlags, UnixAddr, getsockopt, recvmsg, sendmsg,
+        sockopt::PeerCredentials,
+    },
+};
+
+/// Returns the user that the process at the other end of a Unix socket ran as when it connected or listened.
+///
+/// # Errors
+/// The socket is no Unix socket.
+pub fn peer_uid(socket: BorrowedFd<'_>) -> io::Result<u32> {
+    Ok(getsockopt(&socket, PeerCredentials)?.uid())
+}
+
+/// Sends bytes with a descriptor beside the first of them. Returns how many were sent: at least one.
+///
+/// # Errors
+/// The socket is full, if it does not wait, or broken.
+pub fn send_with_descriptor(
+    socket: BorrowedFd<'_>,
+    bytes: &[u8],
+    descriptor: BorrowedFd<'_>,
+) -> io::Result<usize> {
+    let descriptors = [descriptor.as_raw_fd()];
+    let sent = sendmsg::<UnixAddr>(
+        socket.as_raw_fd(),
+        &[IoSlice::new(bytes)],
+        &[ControlMessage::ScmRights(&descriptors)],
+        MsgFlags::MSG_NOSIGNAL,
+        None,
+    );
+    Ok(sent?)
+}
+
+/// Receives bytes, and the descriptor beside them if there is one. Returns how many bytes were received: zero at the end.
+///
+/// # Errors
+/// Nothing is there, if the socket does not wait, or it is broken.
+pub fn receive_with_descriptor(
+    socket: BorrowedFd<'_>,
+    bytes: &mut [u8],
+) -> io::Result<(usize, Option<OwnedFd>)> {
+    // There is room for one: the kernel closes any others.
+    let mut control = cmsg_space!(RawFd);
+    let mut slices = [IoSliceMut::new(bytes)];
+    let message = recvmsg::<UnixAddr>(
+        socket.as_raw_fd(),
+        &mut slices,
+        Some(&mut control),
+        MsgFlags::MSG_CMSG_CLOEXEC,
+    )?;
+    let mut received = Vec::new();
+    for control in message.cmsgs()? {
+        if let ControlMessageOwned::ScmRights(descriptors) = control {
+            // SAFETY: the kernel has just made these descriptors for this process, and nothing else knows them.
+            let own = |descriptor: RawFd| unsafe { OwnedFd::from_raw_fd(descriptor) };
+            received.extend(descriptors.into_iter().map(own));
+        }
+    }
+    Ok((message.bytes, received.pop()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        io::{Read as _, Write as _},
+        os::{fd::AsFd as _, unix::net::UnixStream},
+    };
+
+    use super::*;
+
+    #[test]
+    fn a_descriptor_arrives_with_its_bytes() {
+        let (one, mut other) = UnixStream::pair().unwrap();
+        let (mut sender, file) = UnixStream::pair().unwrap();
+        let sent = send_with_descriptor(one.as_fd(), b"file", file.as_fd()).unwrap();
+        assert_eq!(sent, 4);
+        drop(file);
+        let mut bytes = [0; 9];
+        let (length, received) = receive_with_descriptor(other.as_fd(), &mut bytes).unwrap();
+        assert_eq!(bytes[..length], *b"file");
+        sender.write_all(b"x").unwrap();
+        let mut byte = [0];
+        let mut received = UnixStream::from(received.unwrap());
+        received.read_exact(&mut byte).unwrap();
+        assert_eq!(byte, *b"x");
+        other.write_all(b"plain").unwrap();
+        let (length, none) = receive_with_descriptor(one.as_fd(), &mut bytes).unwrap();
+        assert_eq!((length, none.is_none()), (5, true));
+        drop(other);
+        let (length, none) = receive_with_descriptor(one.as_fd(), &mut bytes).unwrap();
+        assert_eq!((length, none.is_none()), (0, true));
+    }
+
+    #[test]
+    fn the_peer_of_a_pair_is_this_user() {
+        let (one, _other) = UnixStream::pair().unwrap();
+        assert_eq!(
+            peer_uid(one.as_fd()).unwrap(),
+            nix::unistd::geteuid().as_raw()
+        );
+    }
+}

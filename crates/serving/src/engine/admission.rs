@@ -1,0 +1,155 @@
+//! The way of a request into a queue: that of the model which it is for, or of one that answers in its place.
+//!
+//! Models may be variants of each other, which answer the same requests with different accuracy and cost. Each has the next one as its
+//! fallback: a request that a variant cannot answer in time, at its arrival or because it waited in vain, goes to the most accurate of the
+//! following ones that can.
+//!
+//! Source: the choice of a variant by accuracy and latency, `INFaaS` (Romero et al., USENIX ATC 2021, section 4); accuracy is given up for
+//! throughput only under load, as in Proteus (Ahmad et al., ASPLOS 2024, section 4). Theirs choose per model and interval, ours per request.
+
+use packhorse_cluster::Time;
+
+use super::Engine;
+use crate::{
+    ModelKey, Refusal, Request, RequestOutcome,
+    queue::{QueuedRequest, Ticket},
+};
+
+/// The most variants that are tried for a request.
+const MAX_VARIANTS: usize = 16;
+
+impl Engine {
+    pub(super) fn arrive(&mut self, now: Time, request: Request) {
+        assert!(request.rows > 0, "{:?} has no rows", request.id);
+        assert!(
+            !self.locations.contains_key(&request.id),
+            "{:?} is in use",
+            request.id
+        );
+        let (request, ticket) = match self.admit_variant(now, request) {
+            Ok(admitted) => admitted,
+            Err(refusal) => {
+                self.finish(request.id, RequestOutcome::Refused(refusal));
+                return;
+            }
+        };
+        self.books.accepted += 1;
+        self.model_mut(request.model).retries.accept(now);
+        self.enqueue(
+            now,
+            QueuedRequest {
+                request,
+                ticket,
+                arrived: now,
+                attempts: 0,
+                losses: 0,
+                failed_on: None,
+            },
+        );
+    }
+
+    /// Returns a request for the first model that can answer it in time, its own or a fallback, with its place in that model's queue.
+    fn admit_variant(
+        &mut self,
+        now: Time,
+        mut request: Request,
+    ) -> Result<(Request, Ticket), Refusal> {
+        let mut variants = 1;
+        loop {
+            let refusal = match self.admit(now, &request) {
+                Ok(ticket) => return Ok((request, ticket)),
+                Err(refusal) => refusal,
+            };
+            match self.fallback(request.model) {
+                Some(next) if variants < MAX_VARIANTS => request.model = next,
+                _ => return Err(refusal),
+            }
+            variants += 1;
+        }
+    }
+
+    fn fallback(&self, model: ModelKey) -> Option<ModelKey> {
+        self.models.get(&model)?.fallback
+    }
+
+    /// Returns the place of a request in its model's queue.
+    fn admit(&mut self, now: Time, request: &Request) -> Result<Ticket, Refusal> {
+        let rank = self.rank(now, request);
+        let mut admitted = self.check_admission(now, request, rank);
+        if matches!(admitted, Err(Refusal::QueueFull { .. })) && self.make_room(now, request, rank)
+        {
+            admitted = self.check_admission(now, request, rank);
+        }
+        if let Err(refusal) = admitted {
+            if matches!(
+                refusal,
+                Refusal::CannotMeetDeadline | Refusal::QueueFull { .. }
+            ) {
+                self.mark_overloaded(now, request.model);
+            }
+            return Err(refusal);
+        }
+        let ticket = Ticket {
+            rank,
+            arrival: self.next_arrival,
+        };
+        self.next_arrival += 1;
+        Ok(ticket)
+    }
+
+    fn check_admission(&self, now: Time, request: &Request, rank: u64) -> Result<(), Refusal> {
+        let (model, limits) = self
+            .models
+            .get(&request.model)
+            .and_then(|model| Some((model, model.limits.as_ref()?)))
+            .ok_or(Refusal::UnknownModel)?;
+        if model.pool.serving().next().is_none() {
+            return Err(Refusal::NoReplica);
+        }
+        if model.queue.len() >= limits.queue_limit {
+            return Err(Refusal::QueueFull {
+                limit: limits.queue_limit,
+            });
+        }
+        let view = self.view(now, model);
+        self.discipline
+            .admit(view.expect("it has limits"), request, rank)
+    }
+
+    /// Takes a request out of its queue that its model cannot answer in time any more. A fallback answers it if it can; else it ends.
+    pub(super) fn expire(&mut self, now: Time, model: ModelKey, ticket: Ticket) {
+        let waiting = self
+            .model_mut(model)
+            .queue
+            .remove(ticket)
+            .expect("a discipline drops waiting requests");
+        self.books.queued -= 1;
+        // Without the failure of its model or worker it would have been in time.
+        let outcome = if waiting.failed_on.is_some() {
+            RequestOutcome::Failed
+        } else if waiting.attempts > 0 {
+            RequestOutcome::Lost
+        } else {
+            RequestOutcome::Expired
+        };
+        if outcome == RequestOutcome::Expired
+            && let Some(model) = self.fallback(model)
+            && let Ok((request, ticket)) = self.admit_variant(
+                now,
+                Request {
+                    model,
+                    ..waiting.request
+                },
+            )
+        {
+            let waiting = QueuedRequest {
+                request,
+                ticket,
+                ..waiting
+            };
+            self.enqueue(now, waiting);
+            return;
+        }
+        self.finish(waiting.request.id, outcome);
+    }
+}

@@ -1,0 +1,261 @@
+//! The memory that the gateway shares with the workers of a model version on its host: the bodies of its binary requests.
+//!
+//! A body is received into it before the replica that will compute it is known: all links of the version share one arena, and each worker
+//! maps it. Another version's workers cannot read it. While no worker of this host serves the version there is none, and bodies are in
+//! ordinary memory; so are those for which it has no room.
+//!
+//! The pages of an arena are kept, because new ones cost more than to use them. All arenas together keep at most a part of the budget of all
+//! requests, and those pages that no request uses count as used in it.
+
+use std::{
+    collections::BTreeMap,
+    io,
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+};
+
+use packhorse_cluster::ModelId;
+use packhorse_mapped::{Arena, ArenaBytes};
+use packhorse_wire::MAX_PAYLOAD;
+
+use crate::memory::MemoryBudget;
+
+/// The part of the memory budget that arenas may keep.
+const KEPT_PART: u64 = 4;
+/// The fewest bytes for which there is an arena.
+const MIN_SIZE: u64 = 1 << 20;
+
+/// The memory for inputs of all model versions.
+#[derive(Clone, Debug)]
+pub(crate) struct InputMemories {
+    kept: Arc<Kept>,
+    by_model: Arc<Mutex<BTreeMap<ModelId, Weak<Mutex<Attached>>>>>,
+}
+
+/// The memory for inputs of one model version. Clones share it.
+#[derive(Clone, Debug)]
+pub(crate) struct InputMemory {
+    kept: Arc<Kept>,
+    attached: Arc<Mutex<Attached>>,
+}
+
+/// The arena of the links that there are.
+#[derive(Debug, Default)]
+struct Attached {
+    links: usize,
+    arena: Option<Arc<CountedArena>>,
+}
+
+/// The pages that arenas keep.
+#[derive(Debug)]
+struct Kept {
+    budget: MemoryBudget,
+    limit: u64,
+    /// The pages of all arenas that have ever been used, in bytes.
+    touched: Mutex<u64>,
+}
+
+/// An arena whose pages count until it is dropped.
+#[derive(Debug)]
+struct CountedArena {
+    arena: Arena,
+    kept: Arc<Kept>,
+}
+
+/// A link's use of a model version's memory.
+#[derive(Debug)]
+pub(crate) struct LinkedInputs {
+    memory: InputMemory,
+    arena: Arc<CountedArena>,
+}
+
+/// Memory for a body, or for an input that was not received into it.
+#[derive(Debug)]
+pub(crate) struct InputBytes {
+    bytes: ArenaBytes,
+    arena: Arc<CountedArena>,
+}
+
+impl InputMemories {
+    /// Creates the memory of a gateway with this budget.
+    pub(crate) fn new(budget: MemoryBudget) -> Self {
+        let limit = (budget.limit() / KEPT_PART).min(MAX_PAYLOAD);
+        Self {
+            kept: Arc::new(Kept {
+                budget,
+                limit,
+                touched: Mutex::default(),
+            }),
+            by_model: Arc::default(),
+        }
+    }
+
+    /// Returns the memory of a model version.
+    pub(crate) fn of(&self, model: &ModelId) -> InputMemory {
+        let mut by_model = lock(&self.by_model);
+        let known = by_model.get(model).and_then(Weak::upgrade);
+        let attached = known.unwrap_or_else(|| {
+            by_model.retain(|_, known| known.strong_count() > 0);
+            let attached = Arc::default();
+            by_model.insert(model.clone(), Arc::downgrade(&attached));
+            attached
+        });
+        InputMemory {
+            kept: Arc::clone(&self.kept),
+            attached,
+        }
+    }
+}
+
+impl InputMemory {
+    /// Adds a link to a worker of this host.
+    ///
+    /// # Errors
+    /// There is no memory to share.
+    pub(crate) fn link(&self) -> io::Result<LinkedInputs> {
+        if self.kept.limit < MIN_SIZE {
+            return Err(io::ErrorKind::OutOfMemory.into());
+        }
+        let mut attached = lock(&self.attached);
+        let arena = match &attached.arena {
+            Some(arena) => Arc::clone(arena),
+            None => Arc::new(CountedArena {
+                arena: Arena::new(self.kept.limit as usize)?,
+                kept: Arc::clone(&self.kept),
+            }),
+        };
+        attached.arena = Some(Arc::clone(&arena));
+        attached.links += 1;
+        let memory = self.clone();
+        Ok(LinkedInputs { memory, arena })
+    }
+
+    /// Returns memory for a body of this length; `None` if there is no link, or no room.
+    pub(crate) fn take(&self, length: u64) -> Option<InputBytes> {
+        let arena = lock(&self.attached).arena.clone()?;
+        arena.take(usize::try_from(length).ok()?)
+    }
+}
+
+impl CountedArena {
+    fn take(self: Arc<Self>, length: usize) -> Option<InputBytes> {
+        let mut all = lock(&self.kept.touched);
+        let before = self.arena.touched();
+        let left = self.kept.limit.saturating_sub(*all);
+        let bytes = self.arena.take_within(length, before + left as usize)?;
+        let grown = (self.arena.touched() - before) as u64;
+        *all += grown;
+        // The request counts the bytes that it uses.
+        self.kept.budget.keep(grown);
+        self.kept.budget.use_kept(bytes.len() as u64);
+        drop(all);
+        Some(InputBytes { bytes, arena: self })
+    }
+}
+
+impl Drop for CountedArena {
+    fn drop(&mut self) {
+        let touched = self.arena.touched() as u64;
+        *lock(&self.kept.touched) -= touched;
+        self.kept.budget.use_kept(touched);
+    }
+}
+
+impl LinkedInputs {
+    /// Returns the memory, which the worker maps.
+    pub(crate) fn arena(&self) -> &Arena {
+        &self.arena.arena
+    }
+
+    /// Returns memory for an input that is elsewhere; `None` if there is no room.
+    pub(crate) fn take(&self, length: usize) -> Option<InputBytes> {
+        Arc::clone(&self.arena).take(length)
+    }
+}
+
+impl Drop for LinkedInputs {
+    fn drop(&mut self) {
+        let mut attached = lock(&self.memory.attached);
+        attached.links -= 1;
+        if attached.links == 0 {
+            attached.arena = None;
+        }
+    }
+}
+
+impl InputBytes {
+    /// Returns the bytes to be written.
+    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut self.bytes
+    }
+}
+
+impl AsRef<[u8]> for InputBytes {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl Drop for InputBytes {
+    fn drop(&mut self) {
+        self.arena.kept.budget.keep(self.bytes.len() as u64);
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMIT: u64 = 8 << 20;
+
+    fn model(name: &str) -> ModelId {
+        name.parse().unwrap()
+    }
+
+    #[test]
+    fn there_is_memory_only_while_a_link_shares_it() {
+        let memories = InputMemories::new(MemoryBudget::new(LIMIT));
+        let memory = memories.of(&model("m:1"));
+        assert!(memory.take(100).is_none());
+        let one = memory.link().unwrap();
+        let other = memories.of(&model("m:1")).link().unwrap();
+        let body = memory.take(100).unwrap();
+        for link in [&one, &other] {
+            assert_eq!(link.arena().offset_of(body.as_ref()), Some(0));
+        }
+        let another = memories.of(&model("m:2")).link().unwrap();
+        assert_eq!(another.arena().offset_of(body.as_ref()), None);
+        drop(one);
+        assert!(memory.take(100).is_some());
+        drop(other);
+        assert!(memory.take(100).is_none());
+        let fresh = memory.link().unwrap();
+        assert_eq!(fresh.arena().offset_of(body.as_ref()), None);
+    }
+
+    #[test]
+    fn kept_pages_are_a_quarter_of_the_budget_at_most_and_count_in_it() {
+        let budget = MemoryBudget::new(LIMIT);
+        let memories = InputMemories::new(budget.clone());
+        let [one, other] = ["a:1", "b:1"].map(|name| memories.of(&model(name)));
+        let links = [one.link().unwrap(), other.link().unwrap()];
+        let first = one.take(LIMIT / 8).unwrap();
+        let second = other.take(LIMIT / 8).unwrap();
+        assert!(one.take(1).is_none(), "both together have the quarter");
+        let mut request = budget.model().reservation();
+        request.force(LIMIT / 4);
+        let fits = |bytes| budget.model().reservation().grow(bytes).is_ok();
+        assert!(fits(LIMIT / 4), "the pages are the request's");
+        drop((first, second));
+        assert!(one.take(LIMIT / 8).is_some(), "its own pages again");
+        assert!(other.take(LIMIT / 4).is_none(), "the others are kept");
+        request.shrink(LIMIT / 4);
+        request.force(LIMIT * 3 / 4);
+        assert!(!fits(1));
+        drop(links);
+        assert!(fits(LIMIT / 8));
+    }
+}

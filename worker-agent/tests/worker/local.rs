@@ -1,0 +1,194 @@
+//! A link on the worker's host: its Unix socket, and the memory that both sides share.
+
+use std::{
+    io::{Read as _, Write as _},
+    os::{fd::AsFd as _, unix::net::UnixStream},
+};
+
+use packhorse_mapped::{Arena, View, receive_with_descriptor, send_with_descriptor};
+use packhorse_wire::{
+    BatchHeader, BatchId, ByteRange, ClientHandshake, ClientStep, Decoder, Features, Hello,
+    LinkSecret, MAX_PAYLOAD, ToGateway, ToWorker, WorkerIdentity,
+};
+use packhorse_worker_agent::handoff::{ServeTask, WorkerReport};
+
+use crate::{
+    gateway::Tensor,
+    process::{LIMIT, Worker, execution, program, serve_task, tensor},
+    simulated::simulated,
+};
+
+/// The numbers in a row: 80 kB, which are worth to be shared.
+const WIDTH: usize = 20_000;
+const MEMORY: usize = 1 << 20;
+
+/// Returns a task of at most four rows with outputs as large as the inputs.
+fn task() -> ServeTask {
+    let [inputs, outputs] = ["x", "y"].map(|name| vec![tensor(name, "FP32", &[-1, -1])]);
+    serve_task(execution(program(4, inputs, outputs), simulated(1)))
+}
+
+/// The gateway's side of a local link.
+struct LocalLink {
+    stream: UnixStream,
+    decoder: Decoder<ToGateway>,
+}
+
+impl LocalLink {
+    /// Connects and performs the handshake with these features.
+    fn connect(worker: &Worker, task: &ServeTask, features: Features) -> Self {
+        let path = worker.wait_for(|phase| match phase {
+            WorkerReport::Ready { local_path, .. } => local_path,
+            _ => None,
+        });
+        let stream = UnixStream::connect(path).unwrap();
+        stream.set_read_timeout(Some(LIMIT)).unwrap();
+        let mut link = Self {
+            stream,
+            decoder: Decoder::new(MAX_PAYLOAD),
+        };
+        let identity = WorkerIdentity {
+            replica: task.replica,
+            artifact: task.execution.program.artifact,
+            batch_size: task.batch_size,
+        };
+        let hello = Hello::new(features, [7; 32]);
+        let mut handshake = ClientHandshake::new(LinkSecret::none(), hello, identity);
+        link.send(&handshake.hello());
+        loop {
+            match handshake.handle(link.message()).unwrap() {
+                ClientStep::Send(message) => link.send(&message),
+                ClientStep::Accepted(agreement) => {
+                    assert_eq!(agreement.features, features);
+                    return link;
+                }
+            }
+        }
+    }
+
+    /// Connects and shares memory. Returns the gateway's memory and the worker's, too.
+    fn share(worker: &Worker, task: &ServeTask) -> (Self, Arena, View) {
+        let link = Self::connect(worker, task, Features::SHARED_MEMORY);
+        let inputs = Arena::new(MEMORY).unwrap();
+        let mut message = Vec::new();
+        ToWorker::Memory(MEMORY as u64).encode(&mut message);
+        send_with_descriptor(link.stream.as_fd(), &message, inputs.as_fd()).unwrap();
+        let mut buffer = [0; 64];
+        let (length, file) = receive_with_descriptor(link.stream.as_fd(), &mut buffer).unwrap();
+        match Decoder::new(0).feed(&mut &buffer[..length]) {
+            Ok(Some(ToGateway::Memory(size))) => {
+                let outputs = View::open(file.unwrap(), size, size).unwrap();
+                (link, inputs, outputs)
+            }
+            other => panic!("expected the worker's memory, got {other:?}"),
+        }
+    }
+
+    fn send(&mut self, message: &ToWorker) {
+        let mut bytes = Vec::new();
+        message.encode(&mut bytes);
+        self.stream.write_all(&bytes).unwrap();
+    }
+
+    fn message(&mut self) -> ToGateway {
+        loop {
+            let mut byte = [0];
+            self.stream.read_exact(&mut byte).unwrap();
+            if let Some(message) = self.decoder.feed(&mut &byte[..]).unwrap() {
+                return message;
+            }
+        }
+    }
+
+    fn close_reason(&mut self) -> String {
+        match self.message() {
+            ToGateway::Close(reason) => reason,
+            other => panic!("expected a reason, got {other:?}"),
+        }
+    }
+}
+
+fn batch(id: u64, rows: u32) -> (BatchHeader, Vec<u8>) {
+    let values = vec![0.5; rows as usize * WIDTH];
+    let input = Tensor::fp32(&[rows.into(), WIDTH.cast_signed() as i64], &values);
+    let header = BatchHeader {
+        id: BatchId(id),
+        rows,
+        inputs: vec![input.header],
+    };
+    (header, input.bytes)
+}
+
+#[test]
+fn inputs_are_taken_from_the_gateways_memory_and_outputs_given_in_the_workers() {
+    let task = task();
+    let worker = Worker::serve(&task);
+    let (mut link, inputs, outputs) = LocalLink::share(&worker, &task);
+    for id in 1..4 {
+        let (header, bytes) = batch(id, 2);
+        // Two requests of a row each, which are not beside each other.
+        let places: Vec<_> = (0..3)
+            .map(|_| inputs.take(bytes.len() / 2).unwrap())
+            .collect();
+        let range = |i: usize| ByteRange {
+            offset: places[i].offset(),
+            length: places[i].len() as u64,
+        };
+        link.send(&ToWorker::SharedBatch(header, vec![range(2), range(0)]));
+        let ToGateway::SharedResult(result, ranges) = link.message() else {
+            panic!("a large result is shared");
+        };
+        assert_eq!((result.id, ranges.len()), (BatchId(id), 1));
+        let mut output = vec![1; bytes.len()];
+        outputs.copy_to(ranges[0].offset, &mut output).unwrap();
+        assert_eq!(output, vec![0; bytes.len()]);
+        link.send(&ToWorker::Release(BatchId(id)));
+    }
+    link.send(&ToWorker::Release(BatchId(3)));
+    assert!(link.close_reason().contains("released batch 3"));
+}
+
+#[test]
+fn inputs_outside_of_the_gateways_memory_end_the_link_and_no_other() {
+    let task = task();
+    let worker = Worker::serve(&task);
+    let (mut hostile, ..) = LocalLink::share(&worker, &task);
+    let (mut link, inputs, _outputs) = LocalLink::share(&worker, &task);
+    let (header, bytes) = batch(5, 1);
+    let outside = ByteRange {
+        offset: (MEMORY - bytes.len() + 1) as u64,
+        length: bytes.len() as u64,
+    };
+    hostile.send(&ToWorker::SharedBatch(header.clone(), vec![outside]));
+    let reason = hostile.close_reason();
+    assert!(reason.contains("batch 5 has inputs outside"), "{reason}");
+    let place = inputs.take(bytes.len()).unwrap();
+    let range = ByteRange {
+        offset: place.offset(),
+        length: bytes.len() as u64,
+    };
+    link.send(&ToWorker::SharedBatch(header, vec![range]));
+    assert!(matches!(link.message(), ToGateway::SharedResult(..)));
+}
+
+#[test]
+fn a_gateway_without_shared_memory_sends_in_line_on_the_same_socket() {
+    let task = task();
+    let worker = Worker::serve(&task);
+    let mut link = LocalLink::connect(&worker, &task, Features::NONE);
+    let (header, bytes) = batch(6, 1);
+    link.send(&ToWorker::Batch(header.clone()));
+    link.stream.write_all(&bytes).unwrap();
+    assert!(matches!(link.message(), ToGateway::Result(_)));
+    let mut output = vec![1; bytes.len()];
+    link.stream.read_exact(&mut output).unwrap();
+    assert_eq!(output, vec![0; bytes.len()]);
+    link.send(&ToWorker::SharedBatch(
+        header,
+        vec![ByteRange {
+            offset: 0,
+            length: bytes.len() as u64,
+        }],
+    ));
+    assert!(link.close_reason().contains("expects a batch"));
+}

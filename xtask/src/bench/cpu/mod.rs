@@ -1,0 +1,321 @@
+//! A network on the CPU: libtorch alone with its defaults and with what a worker does to be fast, a package that was compiled ahead of
+//! time, the pipeline of a worker, and Packhorse from the client's socket on. All compute on one thread, and are measured in turns within
+//! one run, so that other load of the machine affects all of them.
+
+mod report;
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+};
+
+use anyhow::{Context as _, ensure};
+use serde::{Deserialize, de::DeserializeOwned};
+
+use self::report::Results;
+use crate::{
+    local::{AgentFlags, Interrupt, LocalCluster},
+    processes::{Usage, packhorse_pids, usage},
+    setup,
+    workspace::{cargo_build, program, python, root, use_release_programs},
+};
+
+/// The images of a batch at saturation.
+const BATCH: u32 = 8;
+/// The clients that keep batches of [`BATCH`] images full: one batch computes while the next is complete and another fills.
+const CLIENTS: u32 = 3 * BATCH;
+/// The registration, which is the signature of the worker's own benchmark too.
+const REGISTRATION: &str = "xtask/src/bench/mobilenet.json";
+const MODEL: &str = "mobilenet";
+/// The environment by which glibc keeps memory that is freed, as workers have it.
+const KEPT_MEMORY: [(&str, &str); 4] = [
+    ("MALLOC_ARENA_MAX", "1"),
+    ("MALLOC_MMAP_MAX_", "0"),
+    ("MALLOC_TRIM_THRESHOLD_", "70368744177664"),
+    ("MALLOC_TOP_PAD_", "16777216"),
+];
+
+/// The flags of the benchmark.
+#[derive(clap::Args)]
+pub(crate) struct Options {
+    /// Time of one measurement, in seconds
+    #[arg(long, default_value_t = 5)]
+    seconds: u64,
+    /// Number of measurements of each, of which the median counts
+    #[arg(long, default_value_t = 3)]
+    rounds: usize,
+    /// Use the programs beside this one, which are those of the profile `dev` and slower, instead of building release programs
+    #[arg(long)]
+    dev: bool,
+    /// Leave out the package, whose compilation takes minutes
+    #[arg(long)]
+    without_package: bool,
+    /// File of the report
+    #[arg(long, default_value = "docs/benchmarks/cpu-inference.md")]
+    report: PathBuf,
+}
+
+/// The ways to run the network that are compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    /// libtorch with the module as it is, and memory as glibc has it.
+    Defaults,
+    /// The same with memory that is kept.
+    KeptMemory,
+    /// The module as a worker prepares it, with memory that is kept.
+    Optimised,
+    /// A package that was compiled ahead of time, with memory that is kept.
+    Package,
+    /// The pipeline of a worker, without gateway and network.
+    Pipeline,
+    /// Client, gateway, agent and worker.
+    Packhorse,
+}
+
+const WAYS: [Way; 6] = [
+    Way::Defaults,
+    Way::KeptMemory,
+    Way::Optimised,
+    Way::Package,
+    Way::Pipeline,
+    Way::Packhorse,
+];
+
+/// The ways that have a latency: batches of the pipeline do not wait for each other.
+const SINGLE_WAYS: [Way; 5] = [
+    Way::Defaults,
+    Way::KeptMemory,
+    Way::Optimised,
+    Way::Package,
+    Way::Packhorse,
+];
+
+/// The measurements of a way, one for each round.
+struct Rounds {
+    way: Way,
+    rounds: Vec<Measured>,
+}
+
+/// A measurement of a way.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Measured {
+    images_per_s: f64,
+    /// The median latency of a batch, or of a request; not known of a pipeline.
+    p50_ms: Option<f64>,
+    /// The CPU time of all serving processes per image.
+    cpu_ms: f64,
+    /// The minor page faults of all serving processes per image.
+    faults: f64,
+    /// The time for loading, optimising and warming up; not measured of Packhorse.
+    start_s: Option<f64>,
+}
+
+/// The part of a report of `packhorse-worker bench` that counts.
+#[derive(Deserialize)]
+struct WorkerReport {
+    requests_per_s: f64,
+    batch_ms: Option<Quantiles>,
+    cpu_ms_per_batch: f64,
+    minor_faults_per_batch: f64,
+    start_s: f64,
+}
+
+/// The part of a report of `packhorse bench` that counts.
+#[derive(Deserialize)]
+struct LoadReport {
+    requests: Requests,
+    throughput_rps: f64,
+    latency_ms: Quantiles,
+    errors: serde_json::Value,
+}
+
+#[derive(Deserialize)]
+struct Requests {
+    all: u64,
+    answered: u64,
+}
+
+#[derive(Deserialize)]
+struct Quantiles {
+    p50: f64,
+}
+
+/// Measures and writes the report.
+pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
+    ensure!(options.rounds > 0, "--rounds: at least 1");
+    if !options.dev {
+        setup::run()?;
+        let status = cargo_build(&setup::PROGRAMS).arg("--release").status();
+        let status = status.context("start cargo")?;
+        ensure!(status.success(), "cargo build: {status}");
+        use_release_programs()?;
+    }
+    let interrupt = Interrupt::listen()?;
+    let dir = root().join("target/bench-cpu");
+    if dir.exists() {
+        fs::remove_dir_all(&dir).with_context(|| format!("remove {}", dir.display()))?;
+    }
+    let state_dir = dir.join("cluster");
+    fs::create_dir_all(&state_dir).with_context(|| format!("create {}", state_dir.display()))?;
+    let (script, package) = (dir.join("model.pt"), dir.join("model.pt2"));
+    let mut export = Command::new(python());
+    export.args(["-Wignore", "xtask/src/bench/mobilenet.py"]);
+    export.arg(&script);
+    if !options.without_package {
+        export.arg(&package);
+    }
+    interrupt.run(&mut export)?;
+    // A thread for the network, as everywhere here; the other cores are for client and gateway.
+    let agents = [AgentFlags::new("local", "cpu:1")];
+    let mut cluster = LocalCluster::start(&state_dir, [0, 0], &agents, &interrupt)?;
+    cluster.register(MODEL, Path::new(REGISTRATION), &script, Stdio::null())?;
+    cluster.wait_until_ready(MODEL)?;
+
+    let bench = Bench {
+        seconds: options.seconds,
+        interrupt: &interrupt,
+        script,
+        package,
+        state_dir,
+        cluster,
+    };
+    let results = Results {
+        saturated: bench.in_turns(&ways(&WAYS, options), BATCH, options.rounds)?,
+        single: bench.in_turns(&ways(&SINGLE_WAYS, options), 1, options.rounds)?,
+    };
+    let path = root().join(&options.report);
+    let text = results.to_markdown(options)?;
+    fs::write(&path, text).with_context(|| format!("write {}", path.display()))?;
+    println!("Wrote {}", path.display());
+    Ok(())
+}
+
+/// Returns the ways that the flags ask for.
+fn ways(all: &[Way], options: &Options) -> Vec<Way> {
+    let wanted = |way: &Way| *way != Way::Package || !options.without_package;
+    all.iter().copied().filter(wanted).collect()
+}
+
+/// The settings of all measurements.
+struct Bench<'a> {
+    seconds: u64,
+    interrupt: &'a Interrupt,
+    script: PathBuf,
+    package: PathBuf,
+    state_dir: PathBuf,
+    cluster: LocalCluster,
+}
+
+impl Bench<'_> {
+    /// Measures the ways in turns, with batches of this many images.
+    fn in_turns(&self, ways: &[Way], batch: u32, rounds: usize) -> anyhow::Result<Vec<Rounds>> {
+        let empty = |way: &Way| Rounds {
+            way: *way,
+            rounds: Vec::new(),
+        };
+        let mut all: Vec<Rounds> = ways.iter().map(empty).collect();
+        for _ in 0..rounds {
+            for Rounds { way, rounds } in &mut all {
+                ensure!(!self.interrupt.is_raised(), "interrupted");
+                let measured = self
+                    .measure(*way, batch)
+                    .with_context(|| format!("{way:?}, {batch} images"))?;
+                println!(
+                    "{way:?}, {batch} images: {:.1} images/s, {:.2} CPU ms and {:.0} faults per image",
+                    measured.images_per_s, measured.cpu_ms, measured.faults
+                );
+                rounds.push(measured);
+            }
+        }
+        Ok(all)
+    }
+
+    fn measure(&self, way: Way, batch: u32) -> anyhow::Result<Measured> {
+        match way {
+            Way::Defaults => self.worker(batch, &self.script, &["--tight", "--defaults"], &[]),
+            Way::KeptMemory => self.worker(
+                batch,
+                &self.script,
+                &["--tight", "--defaults"],
+                &KEPT_MEMORY,
+            ),
+            Way::Optimised => self.worker(batch, &self.script, &["--tight"], &[]),
+            Way::Package => self.worker(batch, &self.package, &["--tight"], &[]),
+            Way::Pipeline => self.worker(batch, &self.script, &[], &[]),
+            Way::Packhorse => self.packhorse(batch),
+        }
+    }
+
+    /// Measures by `packhorse-worker bench`.
+    fn worker(
+        &self,
+        batch: u32,
+        model: &Path,
+        flags: &[&str],
+        environment: &[(&str, &str)],
+    ) -> anyhow::Result<Measured> {
+        let mut worker = Command::new(program("packhorse-worker")?);
+        worker.arg("bench").arg("--model").arg(model);
+        worker.arg("--signature").arg(root().join(REGISTRATION));
+        worker.args(["--batch-size", &batch.to_string()]);
+        worker.args(["--seconds", &self.seconds.to_string()]);
+        worker.args(flags).envs(environment.iter().copied());
+        let report: WorkerReport = output(&mut worker)?;
+        Ok(Measured {
+            images_per_s: report.requests_per_s,
+            p50_ms: report.batch_ms.map(|batch| batch.p50),
+            cpu_ms: report.cpu_ms_per_batch / f64::from(batch),
+            faults: report.minor_faults_per_batch / f64::from(batch),
+            start_s: Some(report.start_s),
+        })
+    }
+
+    /// Measures by `packhorse bench`: one client, or as many as fill batches of this many images.
+    fn packhorse(&self, batch: u32) -> anyhow::Result<Measured> {
+        let clients = if batch == 1 { 1 } else { CLIENTS };
+        let mut client = Command::new(program("packhorse")?);
+        client
+            .args(["bench", MODEL, "--json", "--slo", "10000", "--warm-up", "0"])
+            .args(["--duration", &self.seconds.to_string()])
+            .args(["--concurrency", &clients.to_string()])
+            .args([
+                "--url",
+                &format!("http://{}", self.cluster.endpoints.inference),
+            ]);
+        let pids = packhorse_pids(&self.state_dir);
+        let before = usage(&pids)?;
+        let report: LoadReport = output(&mut client)?;
+        let Usage {
+            cpu_s,
+            minor_faults,
+        } = usage(&pids)? - before;
+        ensure!(
+            report.requests.answered == report.requests.all,
+            "Packhorse did not answer all requests: {}",
+            report.errors
+        );
+        // The request before the load, and those that ended after it.
+        let all = (report.requests.all + 1 + u64::from(clients)) as f64;
+        Ok(Measured {
+            images_per_s: report.throughput_rps,
+            p50_ms: Some(report.latency_ms.p50),
+            cpu_ms: cpu_s * 1e3 / all,
+            faults: minor_faults as f64 / all,
+            start_s: None,
+        })
+    }
+}
+
+/// Runs a command that prints JSON.
+fn output<T: DeserializeOwned>(command: &mut Command) -> anyhow::Result<T> {
+    let name = command.get_program().display().to_string();
+    let output = command.output().with_context(|| format!("start {name}"))?;
+    ensure!(
+        output.status.success(),
+        "{name}: {}\n{}",
+        output.status,
+        String::from_utf8_lossy(&output.stderr)
+    );
+    serde_json::from_slice(&output.stdout).with_context(|| format!("read what {name} says"))
+}
