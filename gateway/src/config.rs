@@ -2,7 +2,7 @@
 
 use std::{net::SocketAddr, path::PathBuf, thread::available_parallelism, time::Duration};
 
-use clap::{Parser, builder::BoolishValueParser, value_parser};
+use clap::{ArgAction, Parser, builder::BoolishValueParser, value_parser};
 use packhorse_cluster::{ByteCount, Discipline, ModelSpec, UnknownDiscipline};
 use packhorse_service::{DataHome, LogOptions, SupervisorOptions};
 use packhorse_serving::ModelLimits;
@@ -141,6 +141,7 @@ pub struct Options {
         env = "PACKHORSE_SHARED_MEMORY_LINKS",
         value_name = "on|off",
         default_value = "on",
+        action = ArgAction::Set,
         value_parser = BoolishValueParser::new()
     )]
     pub shared_memory_links: bool,

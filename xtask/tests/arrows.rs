@@ -38,14 +38,7 @@ const ARROWS: [(&str, &[&str]); 27] = [
     ("figures", &["cluster", "simulator"]),
     (
         "experiments",
-        &[
-            "cluster",
-            "control",
-            "estimator",
-            "placement",
-            "simulator",
-            "figures",
-        ],
+        &["cluster", "control", "placement", "simulator", "figures"],
     ),
     (
         "training",

@@ -429,8 +429,8 @@ impl ProfileTable {
             let problem = format!("the header has no column {column}");
             return Err(csv_error(1, problem));
         }
-        type Rows = (Vec<ProfileRow>, ProfileSource);
-        let mut groups: BTreeMap<(ModelId, DeviceKind), Rows> = BTreeMap::new();
+        let mut groups: BTreeMap<(ModelId, DeviceKind), (Vec<ProfileRow>, ProfileSource)> =
+            BTreeMap::new();
         for record in reader.deserialize::<CsvRow>() {
             let row = record.map_err(|e| {
                 let line = e.position().map_or(1, csv::Position::line);

@@ -214,6 +214,7 @@ fn report(node: usize, models: usize, state: ReplicaState) -> Command {
         id: replica_id(number),
         state,
         address: (state == ReplicaState::Ready).then_some(address),
+        local_path: None,
         pid: Some(1),
         restarts: 0,
         reason: None,

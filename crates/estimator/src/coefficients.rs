@@ -110,9 +110,10 @@ impl Latency {
     }
 
     pub(crate) fn memory_efficiency(&self, class: OperatorClass) -> f64 {
-        match class.computes() {
-            true => COMPUTING_MEMORY_EFFICIENCY,
-            false => self.0[class.index() + 2],
+        if class.computes() {
+            COMPUTING_MEMORY_EFFICIENCY
+        } else {
+            self.0[class.index() + 2]
         }
     }
 

@@ -118,7 +118,7 @@ impl Prediction {
     }
 }
 
-type Value<'a> = (f64, Box<dyn Fn(&[f64]) -> f64 + Sync + 'a>);
+type Value<'a> = (f64, crate::fit::Prediction<'a>);
 
 /// Fits coefficients to all values of the models' batches. Each family has the same weight.
 fn fit_group<'a>(
@@ -270,7 +270,7 @@ pub fn leave_one_family_out(prior: &Latency, models: &[MeasuredModel]) -> LeftOu
 
 #[cfg(test)]
 mod tests {
-    use std::{fs, path::PathBuf};
+    use std::{fmt::Write as _, fs, path::PathBuf};
 
     use super::*;
 
@@ -339,5 +339,70 @@ mod tests {
             quantile(&left_out.latency_ms, 0.9),
         );
         assert!(median <= 0.15 && p90 <= 0.35, "{median:.3}, {p90:.3}");
+    }
+
+    fn clockwork() -> Vec<MeasuredModel> {
+        measured_models(
+            &graphs(&file("profiles/operators/clockwork.jsonl")).unwrap(),
+            &ProfileTable::from_csv(&file("profiles/v100-clockwork.csv")).unwrap(),
+            &"V100".parse().unwrap(),
+            &DeviceSheet::of(&"V100-SXM2-16GB".parse().unwrap()).unwrap(),
+        )
+    }
+
+    fn table(title: &str, predictions: &[Prediction]) -> String {
+        let mut text = format!(
+            "\n## {title}\n\nMedian error {:.1} %, 90th percentile {:.1} % of {} batches.\n\n\
+             | family | batches | median error | largest error |\n|---|--:|--:|--:|\n",
+            100.0 * quantile(predictions, 0.5),
+            100.0 * quantile(predictions, 0.9),
+            predictions.len()
+        );
+        let families: BTreeSet<&str> = predictions.iter().map(|p| p.family).collect();
+        for family in families {
+            let members = predictions.iter().filter(|p| p.family == family);
+            let members: Vec<Prediction> = members.cloned().collect();
+            writeln!(
+                text,
+                "| {family} | {} | {:.1} % | {:.1} % |",
+                members.len(),
+                100.0 * quantile(&members, 0.5),
+                100.0 * quantile(&members, 1.0)
+            )
+            .unwrap();
+        }
+        text
+    }
+
+    /// `PACKHORSE_BLESS=1 cargo test -p packhorse-estimator page` rewrites the file.
+    #[test]
+    fn the_page_has_the_errors_on_families_that_were_left_out() {
+        let thesis = leave_one_family_out(&Latency::default(), &thesis());
+        // TVM's host does little for each operator.
+        let tvm = Latency::default().with_host_call(0.5);
+        let clockwork = leave_one_family_out(&tvm, &clockwork());
+        let mut page = file("crates/estimator/src/page.md");
+        page += &table("Latency, thesis", &thesis.latency_ms);
+        page += &table("Latency, Clockwork's zoo", &clockwork.latency_ms);
+        page += &table("Memory, thesis", &thesis.memory_mib);
+        page += &table(
+            "Utilisation of the multiprocessors, thesis",
+            &thesis.sm_utilization_pct,
+        );
+        let path =
+            PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../docs/experiments/estimator.md");
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "the developer asks for a new file"
+        )]
+        if std::env::var("PACKHORSE_BLESS").is_ok_and(|value| value == "1") {
+            fs::write(&path, page).unwrap();
+            return;
+        }
+        assert_eq!(
+            file("docs/experiments/estimator.md"),
+            page,
+            "the page is stale: run this test again with PACKHORSE_BLESS=1"
+        );
     }
 }

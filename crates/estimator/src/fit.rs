@@ -1,5 +1,8 @@
 //! The fit of coefficients to measurements: ridge regression of the logarithms, by Gauss and Newton with Levenberg's damping.
 
+/// A function that predicts a value from coefficients.
+pub(crate) type Prediction<'a> = Box<dyn Fn(&[f64]) -> f64 + 'a>;
+
 /// A measurement, and the function that predicts it from the coefficients.
 pub(crate) struct Observation<'a> {
     /// The measured value.
@@ -7,7 +10,7 @@ pub(crate) struct Observation<'a> {
     /// The weight of the measurement's square.
     pub(crate) weight: f64,
     /// Returns the predicted value.
-    pub(crate) predict: Box<dyn Fn(&[f64]) -> f64 + Sync + 'a>,
+    pub(crate) predict: Prediction<'a>,
 }
 
 /// The step of a numerical derivative, in the logarithm of a coefficient.
@@ -111,8 +114,9 @@ fn descent(columns: &[Vec<f64>], residuals: &[f64], damping: f64) -> Vec<f64> {
         for j in 0..size {
             if i != j {
                 let factor = rows[j][i] / rows[i][i];
-                for k in i..=size {
-                    rows[j][k] -= factor * rows[i][k];
+                let pivot = rows[i].clone();
+                for (cell, above) in rows[j].iter_mut().zip(pivot) {
+                    *cell -= factor * above;
                 }
             }
         }

@@ -43,7 +43,7 @@ impl Arena {
             "packhorse",
             MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING,
         )?;
-        ftruncate(&file, size as i64)?;
+        ftruncate(&file, size.cast_signed() as i64)?;
         let mapping = Mapping::new(&file, size, true)?;
         // After the mapping, which stays writable. No descriptor can be used to write or to map for writing any more.
         let seals = SealFlag::F_SEAL_SHRINK

@@ -137,7 +137,7 @@ mod tests {
         assert!(open(SIZE - 1, SIZE).is_err());
         assert!(open(SIZE, SIZE - 1).is_err());
         let unsealed = memfd_create("test", MFdFlags::MFD_ALLOW_SEALING).unwrap();
-        ftruncate(&unsealed, SIZE as i64).unwrap();
+        ftruncate(&unsealed, SIZE.cast_signed()).unwrap();
         assert!(View::open(unsealed, SIZE, SIZE).is_err());
         let (socket, _) = std::os::unix::net::UnixStream::pair().unwrap();
         assert!(View::open(socket.into(), SIZE, SIZE).is_err());

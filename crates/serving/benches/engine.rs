@@ -197,7 +197,7 @@ fn measure_components(threads: u32) {
                 begin.wait();
                 let (start, before) = (processor_time(), (run.requests, run.actions));
                 run.serve(ROUND / u64::from(threads));
-                let seconds = (processor_time() - start).as_secs_f64();
+                let seconds = processor_time().saturating_sub(start).as_secs_f64();
                 rounds.push((
                     (run.requests - before.0) as f64 / seconds,
                     (run.actions - before.1) as f64 / seconds,

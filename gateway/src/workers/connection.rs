@@ -458,16 +458,13 @@ async fn send_all(
         if let Some(memory) = shared {
             memory.encode_releases(&mut head);
         }
-        match shared.and_then(|memory| memory.place(&payload)) {
-            Some(placed) => {
-                outstanding.insert(header.id, placed.kept);
-                payload.clear();
-                ToWorker::SharedBatch(header, placed.ranges).encode(&mut head);
-            }
-            None => {
-                outstanding.insert(header.id, Vec::new());
-                ToWorker::Batch(header).encode(&mut head);
-            }
+        if let Some(placed) = shared.and_then(|memory| memory.place(&payload)) {
+            outstanding.insert(header.id, placed.kept);
+            payload.clear();
+            ToWorker::SharedBatch(header, placed.ranges).encode(&mut head);
+        } else {
+            outstanding.insert(header.id, Vec::new());
+            ToWorker::Batch(header).encode(&mut head);
         }
         let mut slices = Vec::with_capacity(1 + payload.len());
         slices.push(IoSlice::new(&head));

@@ -49,8 +49,8 @@ impl SharedMemory {
         let arena = inputs.arena();
         let mut message = Vec::new();
         ToWorker::Memory(arena.size() as u64).encode(&mut message);
-        let send = || send_with_descriptor(socket.as_fd(), &message, arena.as_fd());
-        let sent = socket.async_io(Interest::WRITABLE, send).await?;
+        let pass = || send_with_descriptor(socket.as_fd(), &message, arena.as_fd());
+        let sent = socket.async_io(Interest::WRITABLE, pass).await?;
         socket.write_all(&message[sent..]).await?;
         let (size, file) = receive_memory(socket).await?;
         Ok(Self {
@@ -69,19 +69,16 @@ impl SharedMemory {
         let mut ranges: Vec<ByteRange> = Vec::with_capacity(pieces.len().min(MAX_RANGES));
         let mut kept = Vec::with_capacity(pieces.len());
         for piece in pieces.iter().filter(|piece| !piece.is_empty()) {
-            let offset = match self.inputs.arena().offset_of(piece) {
-                Some(offset) => {
-                    kept.push(piece.clone());
-                    offset
-                }
-                None => {
-                    let mut copy = self.inputs.take(piece.len())?;
-                    copy.bytes_mut().copy_from_slice(piece);
-                    let copy = Bytes::from_owner(copy);
-                    let offset = self.inputs.arena().offset_of(&copy)?;
-                    kept.push(copy);
-                    offset
-                }
+            let offset = if let Some(offset) = self.inputs.arena().offset_of(piece) {
+                kept.push(piece.clone());
+                offset
+            } else {
+                let mut copy = self.inputs.take(piece.len())?;
+                copy.bytes_mut().copy_from_slice(piece);
+                let copy = Bytes::from_owner(copy);
+                let offset = self.inputs.arena().offset_of(&copy)?;
+                kept.push(copy);
+                offset
             };
             let length = piece.len() as u64;
             match ranges.last_mut() {
@@ -199,9 +196,9 @@ mod tests {
             (8, 29_992),
             "pieces are joined"
         );
-        let mut copy = [0; 20_000];
+        let mut copy = vec![0; 20_000];
         view.copy_to(second.offset, &mut copy).unwrap();
-        assert_eq!(copy, [9; 20_000]);
+        assert!(copy.iter().all(|&byte| byte == 9));
         let next = memory.place(&[Bytes::from(vec![1; 20_000])]).unwrap();
         assert_ne!(
             next.ranges[0].offset, second.offset,
@@ -248,7 +245,7 @@ mod tests {
         assert_eq!(message, Ok(Some(ToWorker::Release(BatchId(3)))));
         releases.clear();
         memory.encode_releases(&mut releases);
-        assert_eq!(releases, [], "once");
+        assert!(releases.is_empty(), "once");
     }
 
     #[tokio::test]

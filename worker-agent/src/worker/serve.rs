@@ -2,7 +2,7 @@
 
 use std::{
     fs, io,
-    net::TcpListener,
+    net::{SocketAddr, TcpListener},
     os::unix::net::UnixListener,
     path::Path,
     sync::{
@@ -22,7 +22,9 @@ use packhorse_worker_agent::handoff::{Handoff, ServeTask, WorkerReport, exit_cod
 use crate::{
     batch_limit::{BatchLimit, BatchLimitSearch, MemoryShortage, input_bytes},
     connection::{self, Link, OpenConnections},
-    executor::{self, LOAD_LIMIT, Preparation, StartError, Started, WarmUpSizes, synthetic},
+    executor::{
+        self, Executor, LOAD_LIMIT, Preparation, StartError, Started, WarmUpSizes, synthetic,
+    },
     pipeline::{DeviceFailed, Pipeline},
     semaphore::Semaphore,
     status_reporter::StatusReporter,
@@ -84,8 +86,8 @@ fn run(
         .local_addr()
         .map_err(|e| StartError::transient(e.to_string()))?;
 
-    let local = listen_locally(handoff);
-    let local_path = local.as_ref().map(|(_, path)| path.clone());
+    let (local, local_path) = listen_locally(handoff).unzip();
+    let listening = (address, local_path);
 
     let pipeline = Arc::new(Pipeline::new(task.execution.pipeline));
     spawn_compute(&task, Arc::clone(&pipeline), event_sender.clone());
@@ -124,16 +126,7 @@ fn run(
     spawn_search(search, shortages, event_sender.clone());
     let ready = {
         let (executor, in_flight) = (Arc::clone(&executor), task.execution.pipeline.in_flight);
-        move |batch_size| WorkerReport::Ready {
-            address,
-            local_path: local_path.clone(),
-            memory: executor.memory(batch_size),
-            capacity: Some(Capacity {
-                batch_size,
-                in_flight,
-                multiprocessors: executor.multiprocessors(),
-            }),
-        }
+        move |batch_size| ready_report(&*executor, &listening, batch_size, in_flight)
     };
     let connections = Semaphore::new(MAX_CONNECTIONS);
     let link = Arc::new(Link {
@@ -147,12 +140,7 @@ fn run(
         batches: Arc::clone(&batches),
         open: OpenConnections::default(),
     });
-    let accept = move || listener.accept().map(|(stream, _)| stream);
-    spawn_accept(accept, connection::serve, &link, &connections);
-    if let Some((listener, _)) = local {
-        let accept = move || listener.accept().map(|(stream, _)| stream);
-        spawn_accept(accept, connection::serve_local, &link, &connections);
-    }
+    accept_all(listener, local, &link, &connections);
     spawn_watchdog(
         pipeline,
         Duration::from_millis(task.batch_limit_ms),
@@ -195,6 +183,24 @@ fn synthetic_bytes(program: &Program) -> Result<u64, StartError> {
     let inputs = synthetic::input_headers(program, 1);
     let inputs = inputs.map_err(|e| StartError::permanent(e.to_string()))?;
     Ok(input_bytes(&inputs))
+}
+
+fn ready_report(
+    executor: &dyn Executor,
+    (address, local_path): &(SocketAddr, Option<String>),
+    batch_size: u32,
+    in_flight: u32,
+) -> WorkerReport {
+    WorkerReport::Ready {
+        address: *address,
+        local_path: local_path.clone(),
+        memory: executor.memory(batch_size),
+        capacity: Some(Capacity {
+            batch_size,
+            in_flight,
+            multiprocessors: executor.multiprocessors(),
+        }),
+    }
 }
 
 /// Listens on the Unix socket of the hand-over folder, and returns its path, too. Without it gateways of this host connect by TCP.
@@ -276,6 +282,21 @@ fn spawn_search(
             let _ = events.send(Event::BatchLimitFound(rows));
         });
     });
+}
+
+/// Accepts connections from anywhere, and those of this host.
+fn accept_all(
+    listener: TcpListener,
+    local: Option<UnixListener>,
+    link: &Arc<Link>,
+    connections: &Arc<Semaphore>,
+) {
+    let accept = move || listener.accept().map(|(stream, _)| stream);
+    spawn_accept(accept, connection::serve, link, connections);
+    if let Some(listener) = local {
+        let accept = move || listener.accept().map(|(stream, _)| stream);
+        spawn_accept(accept, connection::serve_local, link, connections);
+    }
 }
 
 fn spawn_accept<S: Send + 'static>(

@@ -4,7 +4,6 @@ mod ablation;
 mod autoscale;
 mod bursts;
 mod estimate;
-mod estimator;
 mod figure_sweeps;
 mod hidden_interference;
 mod loads;
@@ -38,7 +37,6 @@ pub(crate) const EXPERIMENTS: &[&dyn Experiment] = &[
     &bursts::Bursts,
     &max_min::MaxMin,
     &estimate::Estimate,
-    &estimator::Estimator,
     &rates::Rates,
     &measured_rates::MeasuredRates,
     &autoscale::Autoscale,

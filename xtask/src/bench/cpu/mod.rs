@@ -48,6 +48,9 @@ pub(crate) struct Options {
     /// Use the programs beside this one, which are those of the profile `dev` and slower, instead of building release programs
     #[arg(long)]
     dev: bool,
+    /// Leave out the package, whose compilation takes minutes
+    #[arg(long)]
+    without_package: bool,
     /// File of the report
     #[arg(long, default_value = "docs/benchmarks/cpu-inference.md")]
     report: PathBuf,
@@ -157,9 +160,11 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     fs::create_dir_all(&state_dir).with_context(|| format!("create {}", state_dir.display()))?;
     let (script, package) = (dir.join("model.pt"), dir.join("model.pt2"));
     let mut export = Command::new(python());
-    export
-        .args(["-Wignore", "xtask/src/bench/mobilenet.py"])
-        .args([&script, &package]);
+    export.args(["-Wignore", "xtask/src/bench/mobilenet.py"]);
+    export.arg(&script);
+    if !options.without_package {
+        export.arg(&package);
+    }
     interrupt.run(&mut export)?;
     // A thread for the network, as everywhere here; the other cores are for client and gateway.
     let agents = [AgentFlags::new("local", "cpu:1")];
@@ -176,14 +181,20 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
         cluster,
     };
     let results = Results {
-        saturated: bench.in_turns(&WAYS, BATCH, options.rounds)?,
-        single: bench.in_turns(&SINGLE_WAYS, 1, options.rounds)?,
+        saturated: bench.in_turns(&ways(&WAYS, options), BATCH, options.rounds)?,
+        single: bench.in_turns(&ways(&SINGLE_WAYS, options), 1, options.rounds)?,
     };
     let path = root().join(&options.report);
     let text = results.to_markdown(options)?;
     fs::write(&path, text).with_context(|| format!("write {}", path.display()))?;
     println!("Wrote {}", path.display());
     Ok(())
+}
+
+/// Returns the ways that the flags ask for.
+fn ways(all: &[Way], options: &Options) -> Vec<Way> {
+    let wanted = |way: &Way| *way != Way::Package || !options.without_package;
+    all.iter().copied().filter(wanted).collect()
 }
 
 /// The settings of all measurements.

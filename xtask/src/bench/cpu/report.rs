@@ -7,6 +7,10 @@ use anyhow::Context as _;
 use super::{BATCH, CLIENTS, Measured, Options, Rounds, Way};
 use crate::bench::{machine, today};
 
+/// The explanation of [`Way::Package`].
+const PACKAGE: &str = "* AOTInductor package: the same network compiled ahead of time for batches of 1 and 8 \
+    (`examples/export_package.py`).\n";
+
 /// All measurements.
 pub(super) struct Results {
     /// Batches of [`BATCH`] images, one after the other or at the same time.
@@ -86,8 +90,14 @@ fn introduction(options: &Options) -> anyhow::Result<String> {
         seconds,
         rounds,
         dev,
+        without_package,
         ..
     } = options;
+    let (without, package) = if *without_package {
+        (" --without-package", "")
+    } else {
+        ("", PACKAGE)
+    };
     let (flag, build) = if *dev {
         (" --dev", "our programs as the profile `dev` builds them")
     } else {
@@ -95,18 +105,19 @@ fn introduction(options: &Options) -> anyhow::Result<String> {
     };
     Ok(format!(
         "# A network on the CPU\n\n\
-         Made by `cargo xtask bench cpu --seconds {seconds} --rounds {rounds}{flag}` on {}, {}, {build}.\n\n\
+         Made by `cargo xtask bench cpu --seconds {seconds} --rounds {rounds}{flag}{without}` on {}, {}, {build}.\n\n\
          mobilenet_v2 with random weights (`xtask/src/bench/mobilenet.py`), images of 3 × 224 × 224 numbers, 602,112 bytes. The network computes on one \
          thread everywhere; Packhorse's agent offers `--devices cpu:1`, and its gateway and client have the other cores.\n\n\
          * libtorch's defaults: the TorchScript file as it is, in a tight loop without a pipeline or inputs that change (`packhorse-worker bench --tight \
          --defaults`). glibc gives the memory of activations back to the kernel, and page faults bring it back.\n\
          * Memory kept: the same with the environment by which workers keep it (`worker-agent/src/handoff/environment.rs`).\n\
          * Optimised: the module is frozen and rewritten to oneDNN's operators, as workers do it (`--tight`).\n\
-         * AOTInductor package: the same network compiled ahead of time for batches of 1 and {BATCH} (`examples/export_package.py`).\n\
+         {package}\
          * A worker's pipeline: batches that are copied into the worker's buffers, computed and copied out, without gateway and network.\n\
          * Packhorse: HTTP with binary tensors from `packhorse bench` through gateway and worker, with the TorchScript file.\n\n\
          All are measured in turns within one run; the tables have the medians of the rounds, and of the ratios within a round. The machine's load average \
-         was {load} after the run; other work takes its cores and caches from all of them. CPU time and page faults are those of the serving processes, \
+         was {load} after the run; other work takes its cores and caches from all of them, and a tight loop and a \
+         chain of processes get different parts of a busy machine: then only CPU times are comparable. CPU time and page faults are those of the serving processes, \
          in a tight loop of libtorch's, and start is the time for loading, optimising and warming up.\n",
         machine()?,
         today()?,
