@@ -263,7 +263,7 @@ mod tests {
         let mut easy = episode(80.0);
         let reward = easy.step(&chosen([0, 1]), &mut Random::new(1));
         assert!((reward.expect("a step") - 1.6 / 100.0).abs() < 1e-4);
-        assert_eq!(easy.slots[0].backlog, 0.0);
+        assert!(easy.slots[0].backlog < 1e-9);
         assert!((easy.used[0] - 0.1).abs() < 1e-9);
     }
 
@@ -280,7 +280,7 @@ mod tests {
         assert!(together < apart - 0.5, "{together} and {apart}");
         // Of 790 requests/s those of the last 100 ms can still be in time, as far as they were late.
         assert!(shared.slots[0].backlog > 10.0 && shared.slots[0].backlog < 79.0);
-        assert!((shared.used[1] - 0.2).abs() < 1e-9 && shared.used[0] == 0.0);
+        assert!((shared.used[1] - 0.2).abs() < 1e-9 && shared.used[0] < 1e-9);
     }
 
     #[test]
