@@ -2,6 +2,7 @@
 //! time, the pipeline of a worker, and Packhorse from the client's socket on. All compute on one thread, and are measured in turns within
 //! one run, so that other load of the machine affects all of them.
 
+mod measured;
 mod report;
 
 use std::{
@@ -13,7 +14,11 @@ use std::{
 use anyhow::{Context as _, ensure};
 use serde::{Deserialize, de::DeserializeOwned};
 
-use self::report::Results;
+pub(crate) use self::measured::Options;
+use self::{
+    measured::{BATCH, CLIENTS, Measured, Rounds, SINGLE_WAYS, WAYS, Way},
+    report::Results,
+};
 use crate::{
     local::{AgentFlags, Interrupt, LocalCluster},
     processes::{Usage, packhorse_pids, usage},
@@ -21,10 +26,6 @@ use crate::{
     workspace::{cargo_build, program, python, root, use_release_programs},
 };
 
-/// The images of a batch at saturation.
-const BATCH: u32 = 8;
-/// The clients that keep batches of [`BATCH`] images full: one batch computes while the next is complete and another fills.
-const CLIENTS: u32 = 3 * BATCH;
 /// The registration, which is the signature of the worker's own benchmark too.
 const REGISTRATION: &str = "xtask/src/bench/mobilenet.json";
 const MODEL: &str = "mobilenet";
@@ -35,81 +36,6 @@ const KEPT_MEMORY: [(&str, &str); 4] = [
     ("MALLOC_TRIM_THRESHOLD_", "70368744177664"),
     ("MALLOC_TOP_PAD_", "16777216"),
 ];
-
-/// The flags of the benchmark.
-#[derive(clap::Args)]
-pub(crate) struct Options {
-    /// Time of one measurement, in seconds
-    #[arg(long, default_value_t = 5)]
-    seconds: u64,
-    /// Number of measurements of each, of which the median counts
-    #[arg(long, default_value_t = 3)]
-    rounds: usize,
-    /// Use the programs beside this one, which are those of the profile `dev` and slower, instead of building release programs
-    #[arg(long)]
-    dev: bool,
-    /// Leave out the package, whose compilation takes minutes
-    #[arg(long)]
-    without_package: bool,
-    /// File of the report
-    #[arg(long, default_value = "docs/benchmarks/cpu-inference.md")]
-    report: PathBuf,
-}
-
-/// The ways to run the network that are compared.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
-    /// libtorch with the module as it is, and memory as glibc has it.
-    Defaults,
-    /// The same with memory that is kept.
-    KeptMemory,
-    /// The module as a worker prepares it, with memory that is kept.
-    Optimised,
-    /// A package that was compiled ahead of time, with memory that is kept.
-    Package,
-    /// The pipeline of a worker, without gateway and network.
-    Pipeline,
-    /// Client, gateway, agent and worker.
-    Packhorse,
-}
-
-const WAYS: [Way; 6] = [
-    Way::Defaults,
-    Way::KeptMemory,
-    Way::Optimised,
-    Way::Package,
-    Way::Pipeline,
-    Way::Packhorse,
-];
-
-/// The ways that have a latency: batches of the pipeline do not wait for each other.
-const SINGLE_WAYS: [Way; 5] = [
-    Way::Defaults,
-    Way::KeptMemory,
-    Way::Optimised,
-    Way::Package,
-    Way::Packhorse,
-];
-
-/// The measurements of a way, one for each round.
-struct Rounds {
-    way: Way,
-    rounds: Vec<Measured>,
-}
-
-/// A measurement of a way.
-#[derive(Clone, Copy, Debug, PartialEq)]
-struct Measured {
-    images_per_s: f64,
-    /// The median latency of a batch, or of a request; not known of a pipeline.
-    p50_ms: Option<f64>,
-    /// The CPU time of all serving processes per image.
-    cpu_ms: f64,
-    /// The minor page faults of all serving processes per image.
-    faults: f64,
-    /// The time for loading, optimising and warming up; not measured of Packhorse.
-    start_s: Option<f64>,
-}
 
 /// The part of a report of `packhorse-worker bench` that counts.
 #[derive(Deserialize)]

@@ -4,7 +4,7 @@ use std::{fmt::Write as _, fs};
 
 use anyhow::Context as _;
 
-use super::{BATCH, CLIENTS, Measured, Options, Rounds, Way};
+use super::measured::{BATCH, CLIENTS, Measured, Options, Rounds, Way};
 use crate::bench::{machine, today};
 
 /// The explanation of [`Way::Package`].
