@@ -34,9 +34,9 @@ use crate::{
     replay::Transition,
 };
 
-/// The widths of the hidden layers. The paper has 512 and 256, which learn no better from as few steps as here, and eight times as slowly.
+/// The widths of the hidden layers. The paper has 512 and 256, which take eight times as many multiplications.
 const HIDDEN: [usize; 2] = [128, 64];
-/// The learning rate of all networks and of the temperature. The paper has 0.0001 for about ten times as many steps.
+/// The learning rate of all networks and of the temperature. The paper has 0.0001, for 300,000 updates.
 const LEARNING_RATE: f32 = 0.001;
 /// The discount factor `γ`. The paper has 0.99. Only the backlog of a second reaches from one step into the next, so that what is far away is noise.
 const DISCOUNT: f32 = 0.5;

@@ -16,7 +16,7 @@ use crate::{
 const REPLAY: usize = 10_000;
 /// The steps that each update learns from.
 const BATCH: usize = 100;
-/// The steps in the environment for each update. The paper has one; a step here costs less than an update.
+/// The steps in the environment for each update. The paper has one; with two, as many updates see twice as many problems.
 const STEPS_PER_UPDATE: usize = 2;
 /// The updates between two evaluations.
 const EVALUATE_EVERY: u32 = 600;
