@@ -1,4 +1,4 @@
-// Generated from openapi/gateway.json (sha256 99e68880d1f46dc22a372f6b60c568161ecc8591c08641ca5f1cd060e4a6c5ca) by cargo xtask web.
+// Generated from openapi/gateway.json (sha256 544641e1c9e91a0187e46c0fb6ffb370da93418ac87ff54beb98783578b869fa) by cargo xtask web.
 
 export type paths = Record<string, never>;
 export type webhooks = Record<string, never>;
