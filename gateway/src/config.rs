@@ -142,7 +142,8 @@ pub struct Options {
         value_name = "on|off",
         default_value = "on",
         action = ArgAction::Set,
-        value_parser = BoolishValueParser::new()
+        value_parser = BoolishValueParser::new(),
+        hide_possible_values = true
     )]
     pub shared_memory_links: bool,
 
