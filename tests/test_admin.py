@@ -185,7 +185,8 @@ def test_a_file_under_a_root_is_registered_by_path_and_removed_again(served: Ser
 
     assert served.admin.call("DELETE", "/v1/models/by-path").status == 204
     assert served.admin.call("GET", "/v1/models/by-path").status == 404
-    assert request(served.address, "GET", "/v2/models/by-path").status == 404
+    # The data plane is told of it; the answer does not wait for that.
+    wait_until(lambda: request(served.address, "GET", "/v2/models/by-path").status == 404, "the data plane to forget it")
     assert served.admin.call("DELETE", "/v1/models/by-path").status == 404
     wait_until(lambda: not is_running(pid), "its worker to end")
 
