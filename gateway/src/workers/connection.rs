@@ -268,70 +268,53 @@ impl Connection {
         batch_time: Duration,
         report: impl Fn(LinkEvent),
     ) -> ConnectionError {
-        let outstanding = Outstanding::new(self.in_flight);
-        let shared = self.shared.as_ref();
+        let traffic = Traffic {
+            batches,
+            outstanding: Outstanding::new(self.in_flight),
+            shared: self.shared,
+            batch_time,
+            report,
+        };
         let (stream, reader) = self.reader.without_stream();
         match stream {
             WorkerStream::Left(ClearStream::Left(mut stream)) => {
                 let (read, write) = stream.split();
-                let reader = reader.with_stream(read);
-                exchange(
-                    reader,
-                    write,
-                    batches,
-                    &outstanding,
-                    shared,
-                    batch_time,
-                    report,
-                )
-                .await
+                traffic.exchange(reader.with_stream(read), write).await
             }
             WorkerStream::Left(ClearStream::Right(mut stream)) => {
                 let (read, write) = stream.split();
-                let reader = reader.with_stream(read);
-                exchange(
-                    reader,
-                    write,
-                    batches,
-                    &outstanding,
-                    shared,
-                    batch_time,
-                    report,
-                )
-                .await
+                traffic.exchange(reader.with_stream(read), write).await
             }
             WorkerStream::Right(stream) => {
                 let (read, write) = tokio::io::split(stream);
-                let reader = reader.with_stream(read);
-                exchange(
-                    reader,
-                    write,
-                    batches,
-                    &outstanding,
-                    shared,
-                    batch_time,
-                    report,
-                )
-                .await
+                traffic.exchange(reader.with_stream(read), write).await
             }
         }
     }
 }
 
-/// Sends and receives until the connection ends.
-async fn exchange(
-    reader: MessageReader<impl AsyncRead + Unpin>,
-    write: impl AsyncWrite + Unpin,
+/// The batches and results of a connection, whatever its stream is.
+struct Traffic<F> {
     batches: mpsc::UnboundedReceiver<OutgoingBatch>,
-    outstanding: &Outstanding,
-    shared: Option<&SharedMemory>,
+    outstanding: Outstanding,
+    shared: Option<SharedMemory>,
     batch_time: Duration,
-    report: impl Fn(LinkEvent),
-) -> ConnectionError {
-    tokio::select! {
-        error = receive(reader, outstanding, shared, report) => error,
-        error = send_all(write, batches, outstanding, shared) => error,
-        error = watch(outstanding, batch_time) => error,
+    report: F,
+}
+
+impl<F: Fn(LinkEvent)> Traffic<F> {
+    /// Sends and receives until the connection ends.
+    async fn exchange(
+        self,
+        reader: MessageReader<impl AsyncRead + Unpin>,
+        write: impl AsyncWrite + Unpin,
+    ) -> ConnectionError {
+        let (outstanding, shared) = (&self.outstanding, self.shared.as_ref());
+        tokio::select! {
+            error = receive(reader, outstanding, shared, self.report) => error,
+            error = send_all(write, self.batches, outstanding, shared) => error,
+            error = watch(outstanding, self.batch_time) => error,
+        }
     }
 }
 
