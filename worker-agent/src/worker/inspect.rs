@@ -30,7 +30,7 @@ pub(crate) struct InspectOptions {
     signature: PathBuf,
 }
 
-/// What a registration says of the program.
+/// The part of a registration that describes the program.
 #[derive(Deserialize)]
 struct Signature {
     max_batch_size: u32,

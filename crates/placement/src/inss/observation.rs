@@ -17,7 +17,7 @@ pub const INPUTS: usize = MODELS * MODEL_INPUTS + DEVICES * DEVICE_INPUTS;
 /// The largest value of an input: what is beyond it makes no difference.
 const MOST: f64 = 2.0;
 
-/// What distinguishes a model on a kind of device from others.
+/// The numbers that distinguish a model on a kind of device from others.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ModelTraits {
     /// The requests per second that a whole device carries in batches of at most half of the SLO (of one request if none is that short).

@@ -54,7 +54,7 @@ fn where_links_queue_a_device_gets_no_more_than_its_link_carries() {
     assert!(report.totals.goodput_rps > LINK / PAYLOAD);
 }
 
-/// What the links carry is computed in time: the batches under way suffice, and none waits on its link for long.
+/// All that the links carry is computed in time: the batches under way suffice, and none waits on its link for long.
 #[test]
 fn batches_under_way_keep_replicas_and_links_busy_and_no_more() {
     let (scenario, replicas) = with_links("queue", &HUNDREDTH);
