@@ -72,14 +72,22 @@ fn search(
 impl Minima {
     fn new(scenario: &Scenario, policy: &PolicyEntry) -> anyhow::Result<Self> {
         let mut problem = scenario.problem_at_start();
+        let mut searched: Option<Vec<RequestsPerSecond>> = None;
         let mut last = DevicesByKind::new();
         let minima = steps(scenario).map(|now| {
-            for (index, model) in problem.models.iter_mut().enumerate() {
-                let until = now + DevicesNeeded::SEARCH_PERIOD;
-                let rate = scenario.mean_rate(ModelIndex(index), now, until);
-                model.rate = RequestsPerSecond::new(rate)?;
+            let until = now + DevicesNeeded::SEARCH_PERIOD;
+            let rates = (0..problem.models.len()).map(|index| {
+                RequestsPerSecond::new(scenario.mean_rate(ModelIndex(index), now, until))
+            });
+            let rates: Vec<_> = rates.collect::<Result<_, _>>()?;
+            // The rates of a recorded ramp stay for minutes, and with them the minimum.
+            if searched.as_ref() != Some(&rates) {
+                for (model, rate) in problem.models.iter_mut().zip(&rates) {
+                    model.rate = *rate;
+                }
+                last = search(policy, &problem, &last)?;
+                searched = Some(rates);
             }
-            last = search(policy, &problem, &last)?;
             Ok(last.values().sum())
         });
         Ok(Self(minima.collect::<anyhow::Result<_>>()?))
