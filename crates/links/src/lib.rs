@@ -407,6 +407,11 @@ impl<C: Connect> Links<C> {
         self.by_key.get(&key)?.batches.as_ref()
     }
 
+    /// Returns the same to send a batch.
+    pub fn batches_mut(&mut self, key: ReplicaKey) -> Option<&mut C::Batches> {
+        self.by_key.get_mut(&key)?.batches.as_mut()
+    }
+
     /// Returns a replica as it shall be served.
     pub fn target(&self, key: ReplicaKey) -> Option<&Target> {
         Some(&self.by_key.get(&key)?.target)

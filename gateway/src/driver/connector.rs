@@ -1,23 +1,27 @@
 //! The connections to workers, as the links ask for them.
 
+use std::sync::Weak;
+
 use packhorse_control::Target;
 use packhorse_links::Connect;
 use packhorse_serving::ReplicaKey;
 use packhorse_wire::WorkerIdentity;
-use tokio::sync::mpsc;
+use tokio::runtime::Handle;
 
-use super::message::DriverMessage;
+use super::{inbox::Inbox, message::DriverMessage};
 use crate::{
     clock::Clock,
     input_memory::InputMemories,
-    workers::{Endpoint, LinkConfig, OutgoingBatch, WorkerLink},
+    workers::{BatchSender, Endpoint, LinkConfig, WorkerLink},
 };
 
 /// Makes connections whose events come to the driver's inbox.
 #[derive(Debug)]
 pub(super) struct Connector {
     /// Weak, so that the data plane ends with its last handle.
-    pub(super) inbox: mpsc::WeakUnboundedSender<DriverMessage>,
+    pub(super) inbox: Weak<Inbox>,
+    /// The runtime of the links.
+    pub(super) links: Handle,
     pub(super) clock: Clock,
     pub(super) config: LinkConfig,
     /// The memory that links of this host share with their workers.
@@ -26,7 +30,7 @@ pub(super) struct Connector {
 
 impl Connect for Connector {
     type Link = WorkerLink;
-    type Batches = mpsc::UnboundedSender<OutgoingBatch>;
+    type Batches = BatchSender;
 
     fn connect(&self, key: ReplicaKey, target: &Target) -> WorkerLink {
         let program = &target.replica.spec.model;
@@ -43,9 +47,9 @@ impl Connect for Connector {
             in_flight: target.capacity.map(|capacity| capacity.in_flight),
         };
         let (inbox, clock) = (self.inbox.clone(), self.clock);
-        WorkerLink::open(endpoint, self.config.clone(), move |event| {
+        WorkerLink::open(&self.links, endpoint, self.config.clone(), move |event| {
             if let Some(inbox) = inbox.upgrade() {
-                let _ = inbox.send(DriverMessage::Link(key, event, clock.now()));
+                inbox.send(DriverMessage::Link(key, event, clock.now()));
             }
         })
     }

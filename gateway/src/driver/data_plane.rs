@@ -20,9 +20,10 @@ use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use super::{
     catalog::Catalog,
     config::DataPlaneConfig,
+    inbox::Inbox,
     message::DriverMessage,
     request::{RequestResult, Submission, SubmittedRequest},
-    task::Driver,
+    task::{Driver, Publishes},
     threads,
 };
 use crate::{clock::Clock, memory::MemoryBudget, telemetry::Telemetry};
@@ -38,7 +39,7 @@ struct Shared {
     clock: Clock,
     telemetry: Telemetry,
     memory: MemoryBudget,
-    inbox: mpsc::UnboundedSender<DriverMessage>,
+    inbox: Arc<Inbox>,
     catalog: watch::Receiver<Arc<Catalog>>,
     /// Limits the number of requests, and with it the length of the inbox.
     permits: Arc<Semaphore>,
@@ -49,7 +50,7 @@ struct Shared {
 }
 
 impl DataPlane {
-    /// Starts the data plane on threads of its own: one for the driver, a few for the links. It serves nothing before the first
+    /// Starts the data plane with threads of its own: one for the driver's time, a few for the links. It serves nothing before the first
     /// [`DataPlane::serve`]. The receiver gets every change of a link's state.
     ///
     /// # Errors
@@ -60,20 +61,26 @@ impl DataPlane {
         let clock = Clock::start();
         let memory = MemoryBudget::new(config.memory_budget_bytes);
         let telemetry = Telemetry::new(clock, memory.clone(), config.telemetry.clone());
-        let (inbox, messages) = mpsc::unbounded_channel();
         let (catalog_sender, catalog) = watch::channel(Arc::default());
-        let (links_sender, links) = mpsc::unbounded_channel();
+        let (links_sender, link_changes) = mpsc::unbounded_channel();
         let request_limit = config.request_limit.min(Semaphore::MAX_PERMITS);
-        let driver = Driver::new(
-            config,
-            clock,
-            telemetry.clone(),
-            memory.clone(),
-            inbox.downgrade(),
-            catalog_sender,
-            links_sender,
-        );
-        threads::start(driver, messages)?;
+        let links = threads::links()?;
+        let handle = links.handle().clone();
+        let inbox = Inbox::new(clock, |inbox| {
+            Driver::new(
+                config,
+                clock,
+                telemetry.clone(),
+                memory.clone(),
+                inbox,
+                handle,
+                Publishes {
+                    catalog: catalog_sender,
+                    links: links_sender,
+                },
+            )
+        });
+        threads::keep_time(Arc::clone(&inbox), links)?;
         let shared = Shared {
             clock,
             telemetry,
@@ -86,18 +93,20 @@ impl DataPlane {
             lame_duck: AtomicBool::new(false),
         };
         let shared = Arc::new(shared);
-        Ok((Self { shared }, links))
+        Ok((Self { shared }, link_changes))
     }
 
     /// Waits until the data plane has ended: after a shutdown, or by a panic of its driver.
     pub async fn ended(&self) {
-        self.shared.inbox.closed().await;
+        self.shared.inbox.ended().await;
     }
 
-    /// Has the driver panic.
+    /// Has the driver panic, on a thread that this costs.
     #[cfg(test)]
     pub(crate) fn panic(&self) {
-        self.send(DriverMessage::Panic);
+        let data_plane = self.clone();
+        let thread = std::thread::spawn(move || data_plane.send(DriverMessage::Panic));
+        assert!(thread.join().is_err());
     }
 
     /// Changes what is served. Returns at once; the changes of the links show the progress.
@@ -130,13 +139,13 @@ impl DataPlane {
     /// Takes no further requests, waits until the present ones are answered, at most `grace`, and ends.
     pub async fn shutdown(&self, grace: Duration) {
         self.send(DriverMessage::Shutdown(grace));
-        self.shared.inbox.closed().await;
+        self.shared.inbox.ended().await;
     }
 
     /// Returns true if clients shall send requests: the control plane has opened the data plane, and the gateway is not going to stop.
     pub(crate) fn is_ready(&self) -> bool {
         !self.shared.lame_duck.load(Relaxed)
-            && !self.shared.inbox.is_closed()
+            && !self.shared.inbox.has_ended()
             && self.shared.catalog.borrow().is_open()
     }
 
@@ -195,8 +204,13 @@ impl DataPlane {
     }
 
     fn send(&self, message: DriverMessage) {
-        // After a shutdown there is no receiver, and nothing is served.
-        let _ = self.shared.inbox.send(message);
+        self.shared.inbox.send(message);
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        self.inbox.end();
     }
 }
 

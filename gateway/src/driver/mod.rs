@@ -1,4 +1,4 @@
-//! The data plane: one task, on a thread of its own, owns the serving engine and drives it with the clock, the workers' links and clients' requests.
+//! The data plane: its driver owns the serving engine and drives it with the clock, the workers' links and clients' requests.
 //!
 //! The control plane changes what shall be served ([`ServeChange`](packhorse_control::ServeChange)) and follows the state of every
 //! replica ([`LinkState`](packhorse_control::LinkState)); HTTP handlers submit requests and wait for their answer.
@@ -9,6 +9,7 @@ mod catalog;
 mod config;
 mod connector;
 mod data_plane;
+mod inbox;
 mod load;
 mod message;
 mod padding;

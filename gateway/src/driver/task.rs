@@ -1,11 +1,11 @@
-//! The task that owns the engine: it passes events to the engine and carries out the engine's actions.
+//! The driver of the engine: it passes events to the engine and carries out the engine's actions.
 
 mod batches;
 mod pending;
 
 use std::{
     collections::{BTreeMap, HashMap},
-    sync::{Arc, atomic::Ordering::Relaxed},
+    sync::{Arc, Weak, atomic::Ordering::Relaxed},
 };
 
 use packhorse_cluster::{ModelId, ModelName, ModelSpec, ReplicaId, Time};
@@ -18,7 +18,6 @@ use packhorse_serving::{
 use tokio::{
     runtime::Handle,
     sync::{mpsc, watch},
-    time::sleep_until,
 };
 
 use self::pending::{InFlightBatch, PendingRequest};
@@ -26,6 +25,7 @@ use super::{
     catalog::{Catalog, Phase, ServedModel},
     config::DataPlaneConfig,
     connector::Connector,
+    inbox::{Inbox, Next},
     message::DriverMessage,
     request::{SubmittedRequest, UnansweredRequest},
     shape_class::{ShapeClasses, padded_bytes},
@@ -39,22 +39,27 @@ use crate::{
     workers::{LinkConfig, LinkEvent},
 };
 
-/// The most messages that are taken from the inbox at a time.
-const MESSAGES_AT_ONCE: usize = 64;
-
 /// The most bytes of the inputs of a batch that requests share. A larger batch would not compute faster per row, but a request whose
 /// own inputs are larger is still sent, alone.
 const MAX_BATCH_BYTES: u64 = 64 << 20;
 
-/// The driver of the engine. One task owns all of it.
+/// What the driver publishes.
+#[derive(Debug)]
+pub(super) struct Publishes {
+    /// The present models, for the handlers.
+    pub(super) catalog: watch::Sender<Arc<Catalog>>,
+    /// The changes of the links, for the control plane.
+    pub(super) links: mpsc::UnboundedSender<LinkChange>,
+}
+
+/// The driver of the engine. One thread at a time has it: see [`Inbox`].
+#[derive(Debug)]
 pub(super) struct Driver {
-    clock: Clock,
     telemetry: Telemetry,
     memory: MemoryBudget,
     config: DataPlaneConfig,
     connector: Connector,
-    catalog_sender: watch::Sender<Arc<Catalog>>,
-    links_sender: mpsc::UnboundedSender<LinkChange>,
+    publishes: Publishes,
     engine: Engine,
     models: BTreeMap<ModelId, Arc<ServedModel>>,
     models_by_key: BTreeMap<ModelKey, Arc<ServedModel>>,
@@ -77,12 +82,13 @@ impl Driver {
         clock: Clock,
         telemetry: Telemetry,
         memory: MemoryBudget,
-        inbox: mpsc::WeakUnboundedSender<DriverMessage>,
-        catalog_sender: watch::Sender<Arc<Catalog>>,
-        links_sender: mpsc::UnboundedSender<LinkChange>,
+        inbox: Weak<Inbox>,
+        links: Handle,
+        publishes: Publishes,
     ) -> Self {
         let connector = Connector {
             inbox,
+            links,
             clock,
             config: LinkConfig {
                 secret: config.link_secret.clone(),
@@ -98,13 +104,11 @@ impl Driver {
             ..EngineConfig::default()
         };
         Self {
-            clock,
             telemetry,
             memory,
             config,
             connector,
-            catalog_sender,
-            links_sender,
+            publishes,
             engine: Engine::new(engine_config),
             models: BTreeMap::new(),
             models_by_key: BTreeMap::new(),
@@ -119,51 +123,27 @@ impl Driver {
         }
     }
 
-    /// Runs until a shutdown, or until the last handle is dropped. The clock is read once per iteration, so that everything in it
-    /// happens at one time.
-    pub(super) async fn run(
-        mut self,
-        mut inbox: mpsc::UnboundedReceiver<DriverMessage>,
-        links: Handle,
-    ) {
-        // The links' tasks are spawned there, and not on the driver's thread.
-        let _links = links.enter();
-        let mut messages = Vec::with_capacity(MESSAGES_AT_ONCE);
-        loop {
-            let wake = self
-                .engine
-                .poll_timeout()
-                .into_iter()
-                .chain(self.shutdown_deadline)
-                .min();
-            let received = tokio::select! {
-                biased;
-                received = inbox.recv_many(&mut messages, MESSAGES_AT_ONCE) => Some(received),
-                () = sleep_until(self.clock.instant(wake.unwrap_or(Time::MAX))), if wake.is_some() => None,
-            };
-            let now = self.clock.now();
-            if received == Some(0) {
-                break;
-            }
-            for message in messages.drain(..) {
-                self.handle_message(now, message);
-            }
-            self.run_actions(now);
-            self.publish_states();
-            if self
-                .shutdown_deadline
-                .is_some_and(|deadline| now >= deadline || self.requests.is_empty())
-            {
-                break;
-            }
+    /// Does what is due at this time, after messages or when the engine's time has come. Says until when to wait for more.
+    pub(super) fn advance(&mut self, now: Time) -> Next {
+        self.run_actions(now);
+        self.publish_states();
+        let has_ended = |deadline| now >= deadline || self.requests.is_empty();
+        if self.shutdown_deadline.is_some_and(has_ended) {
+            return Next::End;
         }
-        for pending in std::mem::take(&mut self.requests).into_values() {
+        let wakes = self.engine.poll_timeout().into_iter();
+        Next::Wait(wakes.chain(self.shutdown_deadline).min())
+    }
+
+    /// Ends with what has not been answered.
+    pub(super) fn end(self) {
+        for pending in self.requests.into_values() {
             let outcome = RequestOutcome::Refused(Refusal::ShuttingDown);
             pending.end(Err(outcome.into()));
         }
     }
 
-    fn handle_message(&mut self, now: Time, message: DriverMessage) {
+    pub(super) fn handle_message(&mut self, now: Time, message: DriverMessage) {
         match message {
             DriverMessage::Serve(changes) => self.serve(now, changes),
             DriverMessage::Submit(submitted) => self.submit(now, *submitted),
@@ -275,7 +255,7 @@ impl Driver {
             (false, None) => Phase::Starting,
         };
         let catalog = Catalog::new(self.models.values().cloned(), self.routes.clone(), phase);
-        self.catalog_sender.send_replace(Arc::new(catalog));
+        self.publishes.catalog.send_replace(Arc::new(catalog));
     }
 
     fn remove_model(&mut self, now: Time, id: &ModelId) {
@@ -508,7 +488,7 @@ impl Driver {
         }
         for link in links {
             // Without a control plane, nobody follows the links.
-            let _ = self.links_sender.send(link);
+            let _ = self.publishes.links.send(link);
         }
     }
 }

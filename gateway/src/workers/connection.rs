@@ -1,28 +1,23 @@
 //! A connection to a worker, from the handshake to its end.
 
-use std::{
-    collections::BTreeMap,
-    io::{self, IoSlice},
-    net::SocketAddr,
-    sync::{Mutex, PoisonError},
-    time::Duration,
-};
+use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
 use bytes::{Buf, Bytes, BytesMut};
 use packhorse_mapped::OutOfRange;
 use packhorse_tls::{Authorities, RefusedCertificate, tls_error};
 use packhorse_wire::{
-    Agreement, BatchId, ByteRange, ClientHandshake, ClientStep, DecodeError, Decoder, Features,
+    Agreement, ByteRange, ClientHandshake, ClientStep, DecodeError, Decoder, Features,
     HandshakeError, ResultHeader, TensorHeader, ToGateway, ToWorker,
 };
+use socket2::SockRef;
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
-    sync::{Notify, mpsc},
-    time::{Instant, interval},
+    time::interval,
 };
 
 use super::{
-    link_event::{LinkEvent, OutgoingBatch},
+    link_event::LinkEvent,
+    outgoing::{BatchSender, Outstanding, Queue, Sending, send_all},
     shared_memory::SharedMemory,
     socket::{ClearStream, WorkerStream},
 };
@@ -261,21 +256,28 @@ impl Connection {
         Ok(())
     }
 
-    /// Sends the batches and reports their results, until the connection ends.
+    /// Reports that it is up, sends batches and reports their results, until the connection ends.
     pub(super) async fn serve(
         self,
-        batches: mpsc::UnboundedReceiver<OutgoingBatch>,
         batch_time: Duration,
         report: impl Fn(LinkEvent),
     ) -> ConnectionError {
+        let (stream, reader) = self.reader.without_stream();
+        let socket = match &stream {
+            WorkerStream::Left(ClearStream::Left(stream)) => Some(SockRef::from(stream)),
+            WorkerStream::Left(ClearStream::Right(stream)) => Some(SockRef::from(stream)),
+            WorkerStream::Right(_) => None,
+        };
+        // Without a second handle the task sends all batches.
+        let socket = socket.and_then(|socket| socket.try_clone().ok());
+        let (sender, sending, queue) = BatchSender::new(self.in_flight, self.shared, socket);
+        report(LinkEvent::Up(sender));
         let traffic = Traffic {
-            batches,
-            outstanding: Outstanding::new(self.in_flight),
-            shared: self.shared,
+            sending,
+            queue,
             batch_time,
             report,
         };
-        let (stream, reader) = self.reader.without_stream();
         match stream {
             WorkerStream::Left(ClearStream::Left(mut stream)) => {
                 let (read, write) = stream.split();
@@ -295,9 +297,8 @@ impl Connection {
 
 /// The batches and results of a connection, whatever its stream is.
 struct Traffic<F> {
-    batches: mpsc::UnboundedReceiver<OutgoingBatch>,
-    outstanding: Outstanding,
-    shared: Option<SharedMemory>,
+    sending: Arc<Sending>,
+    queue: Queue,
     batch_time: Duration,
     report: F,
 }
@@ -309,72 +310,16 @@ impl<F: Fn(LinkEvent)> Traffic<F> {
         reader: MessageReader<impl AsyncRead + Unpin>,
         write: impl AsyncWrite + Unpin,
     ) -> ConnectionError {
-        let (outstanding, shared) = (&self.outstanding, self.shared.as_ref());
+        let Sending {
+            outstanding,
+            shared,
+            ..
+        } = &*self.sending;
         tokio::select! {
-            error = receive(reader, outstanding, shared, self.report) => error,
-            error = send_all(write, self.batches, outstanding, shared) => error,
+            error = receive(reader, outstanding, shared.as_ref(), self.report) => error,
+            error = send_all(write, self.queue, &self.sending) => error,
             error = watch(outstanding, self.batch_time) => error,
         }
-    }
-}
-
-/// A batch that was sent and not answered.
-struct SentBatch {
-    at: Instant,
-    /// The inputs in shared memory, which the worker may be reading.
-    _inputs: Vec<Bytes>,
-}
-
-/// The batches that were sent and not answered. The halves of one task share it; the lock
-/// is never held over an await.
-struct Outstanding {
-    /// The most batches that the worker gets without having answered one: those that it may have in flight and one that it
-    /// receives. More would wait in the socket, where a worker that does not read looks like one that is gone.
-    limit: usize,
-    batches: Mutex<BTreeMap<BatchId, SentBatch>>,
-    ended: Notify,
-}
-
-impl Outstanding {
-    fn new(in_flight: u32) -> Self {
-        Self {
-            limit: in_flight as usize + 1,
-            batches: Mutex::default(),
-            ended: Notify::new(),
-        }
-    }
-
-    fn with<T>(&self, f: impl FnOnce(&mut BTreeMap<BatchId, SentBatch>) -> T) -> T {
-        f(&mut self.batches.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    /// Waits until the worker may get another batch.
-    async fn wait_for_room(&self) {
-        while self.with(|batches| batches.len() >= self.limit) {
-            self.ended.notified().await;
-        }
-    }
-
-    fn insert(&self, batch: BatchId, inputs: Vec<Bytes>) {
-        let sent = SentBatch {
-            at: Instant::now(),
-            _inputs: inputs,
-        };
-        self.with(|batches| batches.insert(batch, sent));
-    }
-
-    fn remove(&self, batch: BatchId) -> Result<(), ConnectionError> {
-        match self.with(|batches| batches.remove(&batch)) {
-            Some(_) => {
-                self.ended.notify_one();
-                Ok(())
-            }
-            None => Err(ConnectionError::UnknownBatch(batch.0)),
-        }
-    }
-
-    fn oldest_sent(&self) -> Option<Instant> {
-        self.with(|batches| batches.values().map(|batch| batch.at).min())
     }
 }
 
@@ -423,66 +368,6 @@ async fn receive_one<R: AsyncRead + Unpin>(
     }
 }
 
-/// Sends batches until the channel ends, and then closes this half of the connection.
-async fn send_all(
-    mut stream: impl AsyncWrite + Unpin,
-    mut batches: mpsc::UnboundedReceiver<OutgoingBatch>,
-    outstanding: &Outstanding,
-    shared: Option<&SharedMemory>,
-) -> ConnectionError {
-    let mut head = Vec::new();
-    while let Some(OutgoingBatch {
-        header,
-        mut payload,
-    }) = batches.recv().await
-    {
-        outstanding.wait_for_room().await;
-        head.clear();
-        if let Some(memory) = shared {
-            memory.encode_releases(&mut head);
-        }
-        if let Some(placed) = shared.and_then(|memory| memory.place(&payload)) {
-            outstanding.insert(header.id, placed.kept);
-            payload.clear();
-            ToWorker::SharedBatch(header, placed.ranges).encode(&mut head);
-        } else {
-            outstanding.insert(header.id, Vec::new());
-            ToWorker::Batch(header).encode(&mut head);
-        }
-        let mut slices = Vec::with_capacity(1 + payload.len());
-        slices.push(IoSlice::new(&head));
-        slices.extend(payload.iter().map(|piece| IoSlice::new(piece)));
-        let sent = async {
-            write_all_vectored(&mut stream, &mut slices).await?;
-            // TLS holds back what the socket did not take at once.
-            stream.flush().await
-        };
-        if let Err(error) = sent.await {
-            return error.into();
-        }
-    }
-    match stream.shutdown().await {
-        // The receiving half handles what is still to come.
-        Ok(()) => std::future::pending().await,
-        Err(error) => error.into(),
-    }
-}
-
-async fn write_all_vectored(
-    stream: &mut (impl AsyncWrite + Unpin),
-    mut slices: &mut [IoSlice<'_>],
-) -> io::Result<()> {
-    // Without this line, leading empty slices would look like a closed connection.
-    IoSlice::advance_slices(&mut slices, 0);
-    while !slices.is_empty() {
-        match stream.write_vectored(slices).await? {
-            0 => return Err(io::ErrorKind::WriteZero.into()),
-            written => IoSlice::advance_slices(&mut slices, written),
-        }
-    }
-    Ok(())
-}
-
 async fn send(stream: &mut (impl AsyncWrite + Unpin), message: &ToWorker) -> io::Result<()> {
     let mut bytes = Vec::new();
     message.encode(&mut bytes);
@@ -502,29 +387,5 @@ async fn watch(outstanding: &Outstanding, batch_time: Duration) -> ConnectionErr
         {
             return ConnectionError::BatchTimeout(batch_time);
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[tokio::test]
-    async fn pieces_of_any_size_arrive_in_order() {
-        let (mut ours, mut theirs) = tokio::io::duplex(7);
-        let pieces: Vec<Bytes> = (0..50_u8)
-            .map(|i| Bytes::from(vec![i; usize::from(i)]))
-            .collect();
-        let expected = pieces.concat();
-        let mut received = Vec::new();
-        let sending = async {
-            let mut slices: Vec<IoSlice<'_>> =
-                pieces.iter().map(|piece| IoSlice::new(piece)).collect();
-            write_all_vectored(&mut ours, &mut slices).await.unwrap();
-            drop(ours);
-        };
-        let ((), read) = tokio::join!(sending, theirs.read_to_end(&mut received));
-        read.unwrap();
-        assert_eq!(received, expected);
     }
 }

@@ -7,7 +7,7 @@ use packhorse_serving::ReplicaParameters;
 use packhorse_tls::{ClientTls, Refresh, Reloaded};
 use packhorse_wire::{ClientHandshake, Features, Hello, LinkSecret, WorkerIdentity};
 use tokio::{
-    sync::mpsc,
+    runtime::Handle,
     task::JoinHandle,
     time::{sleep, timeout},
 };
@@ -63,14 +63,15 @@ pub(crate) struct WorkerLink {
 }
 
 impl WorkerLink {
-    /// Connects, and keeps connected, in a task of its own.
+    /// Connects, and keeps connected, in a task of its own on this runtime.
     pub(crate) fn open(
+        runtime: &Handle,
         endpoint: Endpoint,
         config: LinkConfig,
         report: impl Fn(LinkEvent) + Send + Sync + 'static,
     ) -> Self {
         Self {
-            task: tokio::spawn(run(endpoint, config, report)),
+            task: runtime.spawn(run(endpoint, config, report)),
         }
     }
 }
@@ -87,9 +88,7 @@ async fn run(endpoint: Endpoint, config: LinkConfig, report: impl Fn(LinkEvent) 
         let error = match open(&endpoint, &config).await {
             Ok(connection) => {
                 back_off = BACK_OFF_MIN;
-                let (sender, batches) = mpsc::unbounded_channel();
-                report(LinkEvent::Up(sender));
-                connection.serve(batches, config.batch_time, &report).await
+                connection.serve(config.batch_time, &report).await
             }
             Err(error) => error,
         };

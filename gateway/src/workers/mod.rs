@@ -6,8 +6,10 @@
 mod connection;
 mod link;
 mod link_event;
+mod outgoing;
 mod shared_memory;
 mod socket;
 
 pub(crate) use link::{Endpoint, LinkConfig, WorkerLink};
-pub(crate) use link_event::{LinkEvent, OutgoingBatch};
+pub(crate) use link_event::LinkEvent;
+pub(crate) use outgoing::{BatchSender, OutgoingBatch};

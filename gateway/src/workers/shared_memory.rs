@@ -63,24 +63,37 @@ impl SharedMemory {
     /// Returns the inputs as ranges of the shared memory; those that are elsewhere are copied to it. `None` if they are better sent in line:
     /// they are few, in too many pieces, or there is no room.
     pub(super) fn place(&self, pieces: &[Bytes]) -> Option<SharedInputs> {
+        self.ranges(pieces, |piece| {
+            let mut copy = self.inputs.take(piece.len())?;
+            copy.bytes_mut().copy_from_slice(piece);
+            Some(Bytes::from_owner(copy))
+        })
+    }
+
+    /// Returns the inputs as ranges of the shared memory if they are all there, and are better not sent in line.
+    pub(super) fn find(&self, pieces: &[Bytes]) -> Option<SharedInputs> {
+        self.ranges(pieces, |_| None)
+    }
+
+    fn ranges(
+        &self,
+        pieces: &[Bytes],
+        copy: impl Fn(&Bytes) -> Option<Bytes>,
+    ) -> Option<SharedInputs> {
         if pieces.iter().map(Bytes::len).sum::<usize>() < SHARED_FROM {
             return None;
         }
         let mut ranges: Vec<ByteRange> = Vec::with_capacity(pieces.len().min(MAX_RANGES));
         let mut kept = Vec::with_capacity(pieces.len());
         for piece in pieces.iter().filter(|piece| !piece.is_empty()) {
-            let offset = if let Some(offset) = self.inputs.arena().offset_of(piece) {
-                kept.push(piece.clone());
-                offset
+            let (offset, piece) = if let Some(offset) = self.inputs.arena().offset_of(piece) {
+                (offset, piece.clone())
             } else {
-                let mut copy = self.inputs.take(piece.len())?;
-                copy.bytes_mut().copy_from_slice(piece);
-                let copy = Bytes::from_owner(copy);
-                let offset = self.inputs.arena().offset_of(&copy)?;
-                kept.push(copy);
-                offset
+                let copy = copy(piece)?;
+                (self.inputs.arena().offset_of(&copy)?, copy)
             };
             let length = piece.len() as u64;
+            kept.push(piece);
             match ranges.last_mut() {
                 Some(last) if last.offset + last.length == offset => last.length += length,
                 _ => ranges.push(ByteRange { offset, length }),

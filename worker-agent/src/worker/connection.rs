@@ -21,7 +21,7 @@ use packhorse_tls::{Refresh, Reloaded, ServerTls, begins_tls};
 use packhorse_wire::{
     BatchHeader, ByteRange, DecodeError, Decoder, FailureHeader, FailureKind, Features,
     HandshakeError, Hello, LinkSecret, MAX_PAYLOAD, ResultHeader, ServerHandshake, ServerStep,
-    StageDurations, ToGateway, ToWorker, WorkerIdentity,
+    StageDurations, TensorHeader, ToGateway, ToWorker, WorkerIdentity,
 };
 use packhorse_worker_agent::handoff::PipelineSettings;
 use socket2::{SockRef, Socket, TcpKeepalive};
@@ -500,27 +500,33 @@ fn receive_batch(
     };
     match payload {
         Payload::InLine => {
-            reader
-                .get_ref()
-                .socket()
-                .set_read_timeout(Some(READ_LIMIT))?;
+            let bytes: u64 = header.inputs.iter().map(TensorHeader::byte_len).sum();
+            let is_there = reader.buffer().len() as u64 >= bytes;
+            if !is_there {
+                let socket = reader.get_ref().socket();
+                socket.set_read_timeout(Some(READ_LIMIT))?;
+            }
             for index in 0..header.inputs.len() {
                 reader.read_exact(batch.input_mut(index))?;
             }
-            reader.get_ref().socket().set_read_timeout(None)?;
+            if !is_there {
+                reader.get_ref().socket().set_read_timeout(None)?;
+            }
         }
         Payload::Shared(memory, ranges) => memory
             .gather(ranges, &header.inputs, &mut *batch)
             .map_err(|OutOfRange| ConnectionError::OutOfRange(header.id.0))?,
     }
     let received_at = now();
-    link.pipeline.push(ReceivedBatch {
+    let received = ReceivedBatch {
         batch,
         rows,
         receive: received_at - started,
         received_at,
         reply: Box::new(reply),
-    });
+    };
+    link.pipeline
+        .push_or_run(received, &*link.executor, &link.program);
     Ok(())
 }
 

@@ -80,8 +80,8 @@ impl Driver {
                     header,
                     payload: inputs.payload,
                 };
-                if let Some(batches) = self.links.batches(replica) {
-                    let _ = batches.send(outgoing);
+                if let Some(batches) = self.links.batches_mut(replica) {
+                    batches.send(outgoing);
                 }
             }
             Err(error) => self.fail_batch(now, batch, error.into(), BatchError::Rejected),

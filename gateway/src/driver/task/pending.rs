@@ -17,6 +17,7 @@ use crate::{
 };
 
 /// A request that has not ended.
+#[derive(Debug)]
 pub(super) struct PendingRequest {
     pub(super) submission: Submission,
     pub(super) answer: oneshot::Sender<RequestResult>,
@@ -40,6 +41,7 @@ impl PendingRequest {
 }
 
 /// A batch that was dispatched and has not come back.
+#[derive(Debug)]
 pub(super) struct InFlightBatch {
     pub(super) model: Arc<ServedModel>,
     pub(super) replica: ReplicaKey,

@@ -2,7 +2,8 @@
 //!
 //! Batches keep their order. The number of batches in the stages is limited to those that may be in flight, whichever stages they are
 //! in. If the copies of one batch overlap with the computation of another, each stage has a thread of its own and passes a batch on
-//! when its work is enqueued on the device; otherwise one thread runs one stage after the other.
+//! when its work is enqueued on the device; otherwise one thread runs one stage after the other, and short batches are computed by the
+//! thread that received them.
 
 #[cfg(test)]
 mod tests;
@@ -25,6 +26,10 @@ use crate::{
         PreparedBatch, check_outputs,
     },
 };
+
+/// The time to compute below which a batch is computed by the thread that received it: to wake another takes a few times 10 µs, and so
+/// short a wait does not keep the next batch from being received.
+const SHORT: Duration = Duration::from_micros(100);
 
 /// The reply to a batch: the way back to its sender.
 pub(crate) trait BatchReply: Send {
@@ -66,7 +71,11 @@ struct State {
     in_flight: VecDeque<BatchInFlight>,
     /// The time since which the first batch in flight has the device to itself.
     first_since: Instant,
+    /// The time that the last batch took to compute.
+    last_compute: Option<Duration>,
     phase: Phase,
+    /// The reason of [`Phase::Failed`].
+    failure: Option<String>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -104,9 +113,34 @@ impl Pipeline {
                 waiting: VecDeque::new(),
                 in_flight: VecDeque::new(),
                 first_since: now(),
+                last_compute: None,
                 phase: Phase::Open,
+                failure: None,
             }),
             changed: Condvar::new(),
+        }
+    }
+
+    /// Accepts a batch. If none is before it, and it is expected to take less time than to wake the computing thread, it is computed here.
+    pub(crate) fn push_or_run(
+        &self,
+        batch: ReceivedBatch,
+        executor: &dyn Executor,
+        program: &Program,
+    ) {
+        let mut state = self.lock();
+        let is_short = state.last_compute.is_some_and(|time| time < SHORT);
+        let is_free = state.waiting.is_empty() && state.in_flight.is_empty();
+        if self.settings.streams || !is_short || !is_free || state.phase != Phase::Open {
+            drop(state);
+            return self.push(batch);
+        }
+        let batch = state.begin(batch);
+        drop(state);
+        // A failure of the device ends the computing thread, too, which reports it.
+        let _ = self.answer_first(batch.run(), executor, program);
+        if !self.lock().waiting.is_empty() {
+            self.changed.notify_all();
         }
     }
 
@@ -148,7 +182,8 @@ impl Pipeline {
             while let Some(batch) = self.next_batch() {
                 self.answer_first(batch.run(), executor, program)?;
             }
-            return Ok(());
+            let failure = self.lock().failure.take();
+            return failure.map_or(Ok(()), |reason| Err(DeviceFailed(reason)));
         }
         let capacity = self.settings.in_flight as usize;
         let (load_sender, loaded) = mpsc::sync_channel(capacity);
@@ -183,7 +218,11 @@ impl Pipeline {
 
     /// Waits for a batch, and for room for it in the stages. Returns `None` if there will be none.
     fn next_batch(&self) -> Option<Box<dyn PreparedBatch>> {
-        let limit = self.settings.in_flight as usize;
+        let limit = if self.settings.streams {
+            self.settings.in_flight as usize
+        } else {
+            1
+        };
         let must_wait = |state: &mut State| {
             state.waiting.retain(|batch| batch.reply.is_wanted());
             match state.phase {
@@ -197,16 +236,7 @@ impl Pipeline {
             .wait_while(self.lock(), must_wait)
             .expect("no holder panics");
         let received = state.waiting.pop_front()?;
-        if state.in_flight.is_empty() {
-            state.first_since = now();
-        }
-        state.in_flight.push_back(BatchInFlight {
-            rows: received.rows,
-            receive: received.receive,
-            received_at: received.received_at,
-            reply: received.reply,
-        });
-        Some(received.batch)
+        Some(state.begin(received))
     }
 
     /// Answers the first batch in flight.
@@ -219,6 +249,7 @@ impl Pipeline {
         let first = {
             let mut state = self.lock();
             state.first_since = now();
+            state.last_compute = outcome.as_ref().ok().map(|executed| executed.compute);
             state.in_flight.pop_front()
         };
         // Without streams this thread is the one that would wait for room.
@@ -239,7 +270,9 @@ impl Pipeline {
                 batch.reply.send_result(executed.outputs, stages);
             }
             Err(ExecutionError::DeviceFailed(reason)) => {
-                drop(self.stop(&mut self.lock(), Phase::Failed));
+                let mut state = self.lock();
+                state.failure = Some(reason.clone());
+                drop(self.stop(&mut state, Phase::Failed));
                 return Err(DeviceFailed(reason));
             }
             Err(error) => {
@@ -296,6 +329,22 @@ impl Pipeline {
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().expect("no holder panics")
+    }
+}
+
+impl State {
+    /// Puts a batch into the stages.
+    fn begin(&mut self, received: ReceivedBatch) -> Box<dyn PreparedBatch> {
+        if self.in_flight.is_empty() {
+            self.first_since = now();
+        }
+        self.in_flight.push_back(BatchInFlight {
+            rows: received.rows,
+            receive: received.receive,
+            received_at: received.received_at,
+            reply: received.reply,
+        });
+        received.batch
     }
 }
 

@@ -116,6 +116,16 @@ impl Executor for NoExecutor {
     }
 }
 
+fn program() -> Program {
+    Program {
+        model: "m:1".parse().unwrap(),
+        artifact: format!("sha256:{}", "ab".repeat(32)).parse().unwrap(),
+        max_batch_size: 0,
+        inputs: Vec::new(),
+        outputs: Vec::new(),
+    }
+}
+
 /// A pipeline with a controlled executor.
 struct TestBench {
     pipeline: Arc<Pipeline>,
@@ -136,15 +146,8 @@ impl TestBench {
             graphs: false,
         };
         let pipeline = Arc::new(Pipeline::new(settings));
-        let program = Program {
-            model: "m:1".parse().unwrap(),
-            artifact: format!("sha256:{}", "ab".repeat(32)).parse().unwrap(),
-            max_batch_size: 0,
-            inputs: Vec::new(),
-            outputs: Vec::new(),
-        };
         let runs = Arc::clone(&pipeline);
-        let running = Some(thread::spawn(move || runs.run(&NoExecutor, &program)));
+        let running = Some(thread::spawn(move || runs.run(&NoExecutor, &program())));
         let (starting, began) = mpsc::channel();
         let (answer, answers) = mpsc::channel();
         Self {
@@ -164,6 +167,18 @@ impl TestBench {
     }
 
     fn push_with(&mut self, number: u32, wanted: bool) {
+        let batch = self.batch(number, wanted);
+        self.pipeline.push(batch);
+    }
+
+    /// Receives a batch on a thread of its own, which may compute it.
+    fn receive(&mut self, number: u32) -> JoinHandle<()> {
+        let batch = self.batch(number, true);
+        let pipeline = Arc::clone(&self.pipeline);
+        thread::spawn(move || pipeline.push_or_run(batch, &NoExecutor, &program()))
+    }
+
+    fn batch(&mut self, number: u32, wanted: bool) -> ReceivedBatch {
         for stage in [Stage::CopyIn, Stage::Compute, Stage::CopyOut] {
             let (outcome, end) = mpsc::channel();
             self.outcomes.insert((number, stage), outcome);
@@ -180,13 +195,13 @@ impl TestBench {
             answers: self.answer.clone(),
             wanted,
         };
-        self.pipeline.push(ReceivedBatch {
+        ReceivedBatch {
             batch: Box::new(batch),
             rows: 1,
             receive: Duration::ZERO,
             received_at: now(),
             reply: Box::new(reply),
-        });
+        }
     }
 
     /// Waits until the pipeline has ended.
@@ -291,6 +306,41 @@ fn without_streams_a_batch_begins_when_the_one_before_it_has_ended() {
         }
         assert_eq!(bench.answer(), (number, Ok(())));
     }
+}
+
+#[test]
+fn short_batches_are_computed_where_they_are_received_one_after_the_other() {
+    let mut bench = TestBench::new(false, 2);
+    // It is not known how long the first takes.
+    bench.receive(1).join().unwrap();
+    bench.end_all(1);
+    assert_eq!(bench.answer(), (1, Ok(())));
+    bench.await_begin([(1, Stage::CopyIn), (1, Stage::Compute), (1, Stage::CopyOut)]);
+    let receiving = bench.receive(2);
+    bench.await_begin([(2, Stage::CopyIn)]);
+    bench.receive(3).join().unwrap();
+    bench.push(4);
+    bench.assert_nothing_else_began();
+    assert!(!receiving.is_finished());
+    for number in [2, 3, 4] {
+        bench.end_all(number);
+        assert_eq!(bench.answer(), (number, Ok(())));
+    }
+    receiving.join().unwrap();
+}
+
+#[test]
+fn a_device_that_fails_where_a_batch_is_received_ends_the_pipeline() {
+    let mut bench = TestBench::new(false, 2);
+    bench.push(1);
+    bench.end_all(1);
+    assert_eq!(bench.answer(), (1, Ok(())));
+    let receiving = bench.receive(2);
+    let failed = ExecutionError::DeviceFailed("an illegal access".to_owned());
+    bench.end_with(2, Stage::CopyIn, Err(failed));
+    receiving.join().unwrap();
+    let DeviceFailed(reason) = bench.ended().unwrap_err();
+    assert_eq!(reason, "an illegal access");
 }
 
 #[test]
