@@ -25,6 +25,9 @@ const COPY_BELOW: usize = 16 << 10;
 /// The most bytes that are copied together.
 const COPIED_PIECE: usize = 2 * COPY_BELOW;
 
+/// The most memory that is taken at a time for bytes that are announced, unless as many have come.
+const ANNOUNCED_PIECE: usize = 16 << 20;
+
 /// The longest time for which the rest of a body that is not needed is read and discarded.
 const DISCARD_TIME: Duration = Duration::from_secs(2);
 /// The longest pause in the rest of a body before it is no longer read.
@@ -50,12 +53,11 @@ impl IncomingBody {
         self.body.size_hint().exact()
     }
 
-    /// Returns the whole body, as it was sent. Its bytes are reserved. It is received into `place` if there is one, which has the announced
-    /// length.
+    /// Returns the whole body, as it was sent. Its bytes are reserved.
     pub(super) async fn receive(
         &mut self,
         limits: &InferenceLimits,
-        place: Option<InputBytes>,
+        place: Place,
         memory: &mut Reservation,
     ) -> Result<ByteRope, InferenceError> {
         if self.body.size_hint().lower() > limits.body_bytes {
@@ -114,25 +116,39 @@ impl IncomingBody {
     }
 }
 
+/// The place of a body that is received.
+pub(super) enum Place {
+    /// Memory that is shared with workers, of the announced length.
+    Shared(InputBytes),
+    /// In one piece, because all of it will be read.
+    OnePiece,
+    /// In the pieces in which it comes.
+    Pieces,
+}
+
 /// The received part of a body.
 enum ReceivedBody {
     /// In memory that is shared with workers, of which the first part is filled.
     Placed(InputBytes, usize),
+    /// In one piece.
+    OnePiece(BytesMut),
     /// In pieces. Small ones are joined.
     Pieces(Pieces),
 }
 
 impl ReceivedBody {
-    fn new(place: Option<InputBytes>) -> Self {
+    fn new(place: Place) -> Self {
         match place {
-            Some(place) => Self::Placed(place, 0),
-            None => Self::Pieces(Pieces::default()),
+            Place::Shared(place) => Self::Placed(place, 0),
+            Place::OnePiece => Self::OnePiece(BytesMut::new()),
+            Place::Pieces => Self::Pieces(Pieces::default()),
         }
     }
 
     fn len(&self) -> u64 {
         match self {
             Self::Placed(_, filled) => *filled as u64,
+            Self::OnePiece(bytes) => bytes.len() as u64,
             Self::Pieces(pieces) => pieces.len(),
         }
     }
@@ -146,6 +162,15 @@ impl ReceivedBody {
                 place.bytes_mut()[*filled..end].copy_from_slice(piece);
                 *filled = end;
             }
+            Self::OnePiece(bytes) => {
+                if bytes.capacity() < bytes.len() + piece.len() {
+                    let coming = usize::try_from(more).unwrap_or(usize::MAX);
+                    // What a client announces and does not send costs little.
+                    let most = bytes.len().max(ANNOUNCED_PIECE);
+                    bytes.reserve(piece.len().saturating_add(coming.min(most)));
+                }
+                bytes.extend_from_slice(piece);
+            }
             Self::Pieces(pieces) => pieces.push(piece, more),
         }
     }
@@ -155,6 +180,11 @@ impl ReceivedBody {
             Self::Placed(place, filled) => {
                 let mut rope = ByteRope::new();
                 rope.push(Bytes::from_owner(place).slice(..filled));
+                rope
+            }
+            Self::OnePiece(bytes) => {
+                let mut rope = ByteRope::new();
+                rope.push(bytes.freeze());
                 rope
             }
             Self::Pieces(pieces) => pieces.finish(),
@@ -208,7 +238,7 @@ mod tests {
     #[test]
     fn small_pieces_are_copied_and_large_ones_are_not() {
         let large = Bytes::from(vec![1; COPY_BELOW]);
-        let mut body = ReceivedBody::new(None);
+        let mut body = ReceivedBody::new(Place::Pieces);
         for byte in 0..200 {
             body.push(&Bytes::copy_from_slice(&[byte; 200]), 0);
         }
@@ -220,5 +250,33 @@ mod tests {
         assert_eq!(chunks.len(), 5, "{body:?}");
         assert_eq!(chunks[3].as_ptr(), large.as_ptr());
         assert!(body.to_bytes().ends_with(b"end"));
+    }
+
+    #[test]
+    fn a_body_in_one_piece_takes_its_memory_once_if_it_is_announced() {
+        let piece = Bytes::from(vec![7; 100_000]);
+        let mut body = ReceivedBody::new(Place::OnePiece);
+        let mut places = std::collections::BTreeSet::new();
+        for left in (0..20).rev() {
+            body.push(&piece, left * 100_000);
+            let ReceivedBody::OnePiece(bytes) = &body else {
+                panic!("it is no longer in one piece");
+            };
+            places.insert(bytes.as_ptr());
+        }
+        assert_eq!(places.len(), 1);
+        let body = body.finish();
+        assert_eq!(body.chunks().count(), 1);
+        assert!(body.to_bytes() == vec![7; 2_000_000]);
+    }
+
+    #[test]
+    fn a_client_that_announces_more_than_it_sends_costs_little_memory() {
+        let mut body = ReceivedBody::new(Place::OnePiece);
+        body.push(&Bytes::from_static(b"x"), 1 << 40);
+        let ReceivedBody::OnePiece(bytes) = &body else {
+            panic!("it is no longer in one piece");
+        };
+        assert!(bytes.capacity() <= 2 * ANNOUNCED_PIECE);
     }
 }

@@ -24,7 +24,7 @@ use packhorse_serving::{Refusal, RequestOutcome, TenantKey};
 
 use super::{
     authorize::tenant_of,
-    body::IncomingBody,
+    body::{IncomingBody, Place},
     error::InferenceError,
     inflate::{Encoding, inflate},
     model_path::{ModelPath, request_id},
@@ -343,12 +343,7 @@ async fn receive(
     }
     let mut memory = model.memory.reservation();
     memory.grow(REQUEST_BYTES)?;
-    let announced = body.announced().filter(|bytes| {
-        (SHARED_BODY..=inference.limits.body_bytes).contains(bytes)
-            && header_length.is_some_and(|json| json < *bytes)
-            && encoding == Encoding::Identity
-    });
-    let place = announced.and_then(|bytes| model.inputs.take(bytes));
+    let place = place(inference, model, body, header_length, encoding);
     let body = body.receive(&inference.limits, place, &mut memory).await?;
     let json = header_length.unwrap_or(u64::MAX).min(body.len() as u64);
     let is_small = encoding == Encoding::Identity && json < LARGE_JSON;
@@ -382,6 +377,28 @@ async fn receive(
         unparsed.parse()
     };
     inference.pool.parse(model.key, parse).await?
+}
+
+/// Returns the place for a body: tensors go to the workers as they are, and JSON is parsed in one piece.
+fn place(
+    inference: &Inference,
+    model: &ServedModel,
+    body: &IncomingBody,
+    header_length: Option<u64>,
+    encoding: Encoding,
+) -> Place {
+    if encoding != Encoding::Identity {
+        return Place::Pieces;
+    }
+    let announced = body.announced().filter(|bytes| {
+        (SHARED_BODY..=inference.limits.body_bytes).contains(bytes)
+            && header_length.is_some_and(|json| json < *bytes)
+    });
+    match announced.and_then(|bytes| model.inputs.take(bytes)) {
+        Some(shared) => Place::Shared(shared),
+        None if header_length.is_none() => Place::OnePiece,
+        None => Place::Pieces,
+    }
 }
 
 /// Returns true if a hopeless request is read all the same.

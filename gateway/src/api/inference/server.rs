@@ -14,7 +14,7 @@ use packhorse_protocol::{
 
 use super::{
     authorize,
-    body::IncomingBody,
+    body::{IncomingBody, Place},
     error::InferenceError,
     inflate::{Encoding, inflate},
     state::{Inference, InferenceLimits},
@@ -88,7 +88,7 @@ pub(super) async fn repository_index(
     };
     let encoding = Encoding::from_headers(&parts.headers)?;
     let body = IncomingBody::new(&parts.headers, body)
-        .receive(&limits, None, &mut memory)
+        .receive(&limits, Place::OnePiece, &mut memory)
         .await?;
     let body = inflate(body, encoding, limits.body_bytes, &mut memory)?;
     let asked = RepositoryIndexRequest::parse(&body.to_bytes())?;

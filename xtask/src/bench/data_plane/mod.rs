@@ -16,7 +16,7 @@ use anyhow::{Context as _, ensure};
 use serde::Deserialize;
 
 use self::{
-    measure::{Generator, IMAGE_BYTES, LargeMessage, Measurement, Payload, measure},
+    measure::{Generator, IMAGE_BYTES, LargeMessage, Lateness, Measurement, Payload, measure},
     report::Results,
     servers::{Ceiling, Ours, Server},
 };
@@ -48,6 +48,34 @@ pub(crate) struct Options {
     /// File of the report
     #[arg(long, default_value = "docs/benchmarks/data-plane.md")]
     report: PathBuf,
+    /// Measure only this part, and write no report
+    #[arg(long, value_name = "PART", conflicts_with = "report")]
+    only: Vec<Part>,
+}
+
+/// A part of the benchmark.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Part {
+    /// Binary tensors of 602,112 bytes
+    Large,
+    /// Binary tensors of 64 bytes
+    Small,
+    /// Numbers as JSON
+    Json,
+    /// Batching on and off
+    Batching,
+    /// The stages of a request
+    Stages,
+    /// Large batches to a worker
+    Messages,
+    /// The generator itself, with the HTTP server's rate
+    Generator,
+}
+
+impl Options {
+    fn wants(&self, part: Part) -> bool {
+        self.only.is_empty() || self.only.contains(&part)
+    }
 }
 
 /// The rate of a TCP connection, as `packhorse-ceilings stream` prints it.
@@ -82,6 +110,9 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
         generator: Generator::new(numbers),
     };
     let results = bench.measure_all(&dir, &model)?;
+    if !options.only.is_empty() {
+        return Ok(());
+    }
     let path = root().join(&options.report);
     let picture = path.with_extension("svg");
     let name = picture.file_name().context("the report has a name")?;
@@ -156,37 +187,62 @@ impl Bench<'_> {
             ..Results::default()
         };
         let all: [&dyn Server; 5] = [&sink, &fresh, &kept, &tcp, &ours];
-        for payload in [Payload::Large, Payload::Small] {
-            for concurrency in CONCURRENCIES {
+        let wants = |part| self.options.wants(part);
+        for (part, payload) in [(Part::Large, Payload::Large), (Part::Small, Payload::Small)] {
+            for concurrency in CONCURRENCIES.into_iter().filter(|_| wants(part)) {
                 let rows = self.in_turns(&all, payload, concurrency)?;
                 results.binary.extend(rows);
             }
         }
-        results.json = self.in_turns(&[&parser, &ours], Payload::Json, 8)?;
-        for payload in [Payload::Large, Payload::Small] {
-            let rows = self.in_turns(&[&ours, &single], payload, 1)?;
-            results.batching.extend(rows);
+        if wants(Part::Json) {
+            results.json = self.in_turns(&[&parser, &ours], Payload::Json, 8)?;
         }
         for payload in [Payload::Large, Payload::Small] {
-            let stages = self
-                .generator
-                .stages(&ours, payload, self.options.seconds)?;
-            results.stages.push((payload, stages));
+            if wants(Part::Batching) {
+                let rows = self.in_turns(&[&ours, &single], payload, 1)?;
+                results.batching.extend(rows);
+            }
+        }
+        for payload in [Payload::Large, Payload::Small] {
+            if wants(Part::Stages) {
+                let stages = self
+                    .generator
+                    .stages(&ours, payload, self.options.seconds)?;
+                for stage in &stages {
+                    println!("{payload:?} {}: {:.3} ms", stage.name, stage.mean_ms);
+                }
+                results.stages.push((payload, stages));
+            }
         }
         for rows in LARGE {
             for link in [&tcp, &ours] {
-                results.large.push(self.large_message(link, rows)?);
+                if wants(Part::Messages) {
+                    results.large.push(self.large_message(link, rows)?);
+                }
             }
         }
-        let capacity = results.rate(Payload::Large, 32, sink.name());
-        let rate = GENERATOR_LOAD * capacity.context("the sink was measured")?;
-        for arrivals in ["uniform", "poisson"] {
-            let lateness = self
-                .generator
-                .lateness(&sink, rate, arrivals, self.options.seconds)?;
-            results.generator.push(lateness);
+        if wants(Part::Generator) {
+            results.generator = self.measure_generator(&results, &sink)?;
         }
         Ok(results)
+    }
+
+    /// Measures the generator at a part of what the sink does at 32 at once.
+    fn measure_generator(
+        &self,
+        results: &Results,
+        sink: &Ceiling,
+    ) -> anyhow::Result<Vec<Lateness>> {
+        let capacity = match results.rate(Payload::Large, 32, sink.name()) {
+            Some(known) => known,
+            None => self.in_turns(&[sink], Payload::Large, 32)?[0].rate_rps,
+        };
+        let rate = GENERATOR_LOAD * capacity;
+        let measure = |arrivals| {
+            let seconds = self.options.seconds;
+            self.generator.lateness(sink, rate, arrivals, seconds)
+        };
+        ["uniform", "poisson"].into_iter().map(measure).collect()
     }
 
     /// Measures servers in turns, and returns the median of each. The first turn warms up.

@@ -11,7 +11,7 @@ use packhorse_protocol::{RegisterSystemSharedMemory, SystemSharedMemory};
 use super::{TenantRegions, error::SharedMemoryError};
 use crate::api::inference::{
     authorize::tenant_of,
-    body::IncomingBody,
+    body::{IncomingBody, Place},
     error::InferenceError,
     state::{Inference, InferenceLimits},
 };
@@ -95,7 +95,7 @@ pub(in crate::api::inference) async fn register(
         ..inference.limits
     };
     let body = IncomingBody::new(&parts.headers, body)
-        .receive(&limits, None, &mut memory)
+        .receive(&limits, Place::OnePiece, &mut memory)
         .await?;
     let registration = serde_json::from_slice::<RegisterSystemSharedMemory>(&body.to_bytes())
         .map_err(|e| InferenceError::bad_request(e.to_string()))?;

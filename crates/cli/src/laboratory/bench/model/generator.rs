@@ -71,13 +71,19 @@ impl Shared {
         Instant::now().saturating_duration_since(self.start)
     }
 
-    /// Sends a request. Returns false if it was lost.
-    async fn send(&self, connection: &mut LoadConnection, due: Option<Duration>) -> bool {
+    /// Sends a request, which could not be sent before `ready`. Returns false if it was lost.
+    async fn send(
+        &self,
+        connection: &mut LoadConnection,
+        due: Option<Duration>,
+        ready: Option<Duration>,
+    ) -> bool {
         let sent = self.now();
         let exchanged = connection.exchange(&self.request).await;
         let ended = self.now();
         let end = RequestEnd {
             due: due.unwrap_or(sent),
+            ready: ready.unwrap_or(sent),
             sent,
             ended,
             timing: exchanged.as_ref().ok().and_then(|head| head.timing),
@@ -174,7 +180,7 @@ async fn send_open(
     let mut schedule = schedule.peekable();
     let mut waiting = VecDeque::new();
     // The connection that was used last is used first.
-    let mut idle: Vec<LoadConnection> = Vec::new();
+    let mut idle: Vec<(LoadConnection, Duration)> = Vec::new();
     let mut opened = 0;
     let mut sending = JoinSet::new();
     loop {
@@ -182,20 +188,22 @@ async fn send_open(
         while let Some(due) = schedule.next_if(|due| *due <= now) {
             waiting.push_back(due);
         }
-        while !waiting.is_empty() {
-            let mut connection = match idle.pop() {
-                Some(connection) => connection,
+        while let Some(&due) = waiting.front() {
+            let (mut connection, free) = match idle.pop() {
+                Some(idle) => idle,
                 None if opened < connections => {
                     opened += 1;
-                    client.load_connection()?
+                    (client.load_connection()?, due)
                 }
                 None => break,
             };
-            let due = waiting.pop_front();
+            waiting.pop_front();
             let shared = Arc::clone(shared);
             sending.spawn(async move {
-                shared.send(&mut connection, due).await;
-                connection
+                shared
+                    .send(&mut connection, Some(due), Some(due.max(free)))
+                    .await;
+                (connection, shared.now())
             });
         }
         let next = schedule.peek().map(|due| due.saturating_sub(now));
@@ -224,7 +232,7 @@ async fn send_closed(
         let shared = Arc::clone(shared);
         sending.spawn(async move {
             while shared.now() < length {
-                if !shared.send(&mut connection, None).await {
+                if !shared.send(&mut connection, None, None).await {
                     sleep(LOST_PAUSE).await;
                 }
             }

@@ -104,6 +104,8 @@ pub(super) struct Recorder {
     pub(super) latency: Times,
     /// The delays from due to sent, of all requests.
     pub(super) lateness: Times,
+    /// The delays from ready to sent, of all requests: the generator's own.
+    pub(super) own_delay: Times,
     /// The numbers of requests by second of the window, in which they were due or ended.
     pub(super) seconds: Vec<Ends>,
     pub(super) errors: BTreeMap<String, u64>,
@@ -122,6 +124,7 @@ impl Recorder {
             ends: Ends::default(),
             latency: Times::new(),
             lateness: Times::new(),
+            own_delay: Times::new(),
             seconds: Vec::new(),
             errors: BTreeMap::new(),
             stages: Vec::new(),
@@ -155,6 +158,7 @@ impl Recorder {
         }
         let latency = end.ended.saturating_sub(end.due);
         self.lateness.record(end.sent.saturating_sub(end.due));
+        self.own_delay.record(end.sent.saturating_sub(end.ready));
         self.last_end = self.last_end.max(end.ended);
         let is_answered = end.outcome == Outcome::Answered;
         let is_within = is_answered && self.slo.is_some_and(|slo| latency <= slo);
@@ -222,6 +226,7 @@ mod tests {
     fn end(due: u64, sent: u64, ended: u64, outcome: Outcome) -> RequestEnd {
         RequestEnd {
             due: ms(due),
+            ready: ms(due),
             sent: ms(sent),
             ended: ms(ended),
             outcome,

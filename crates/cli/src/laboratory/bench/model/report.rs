@@ -54,8 +54,10 @@ pub(super) struct Report {
     pub(super) within_slo: Option<f64>,
     /// The latencies of answered requests, from the due time.
     pub(super) latency_ms: TimesReport,
-    /// The delays of the generator, from the due time until a request was sent.
+    /// The delays from the due time until a request was sent: of the generator, and for want of a free connection.
     pub(super) lateness_ms: TimesReport,
+    /// The delays of the generator alone, from when a request was due and a connection free.
+    pub(super) own_delay_ms: TimesReport,
     /// The stages of answered requests; empty without `--stages`.
     pub(super) stages: Vec<StageReport>,
     /// The numbers of requests by error.
@@ -146,6 +148,7 @@ impl Report {
             within_slo: (has_slo && all > 0).then(|| within_slo as f64 / all as f64),
             latency_ms: (&recorder.latency).into(),
             lateness_ms: (&recorder.lateness).into(),
+            own_delay_ms: (&recorder.own_delay).into(),
             stages: stage_reports(&recorder.stages),
             errors: recorder.errors.clone(),
             client_cpu_s: client_cpu.as_secs_f64(),
@@ -184,6 +187,7 @@ impl Report {
         times.add_row(self.latency_ms.row("latency"));
         if self.load.rate_rps.is_some() {
             times.add_row(self.lateness_ms.row("of it, sent late"));
+            times.add_row(self.own_delay_ms.row("of that, by the generator"));
         }
         output::print_line(output::table_text(&times))?;
         if !self.stages.is_empty() {

@@ -9,6 +9,8 @@ use packhorse_client::{AnswerHead, ExchangeError};
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct RequestEnd {
     pub(super) due: Duration,
+    /// The time from which on nothing but the generator kept it from being sent: it was due, and a connection was free.
+    pub(super) ready: Duration,
     pub(super) sent: Duration,
     pub(super) ended: Duration,
     pub(super) outcome: Outcome,
