@@ -8,6 +8,8 @@
 //! continues with more randomness. `tests/optimum.rs` states the loss against the best of all placements of small problems. A
 //! model may have several replicas on one device: small batches that leave most multiprocessors idle run beside each other.
 //!
+//! What the expected rates leave free is for models that get more than expected ([`surge`]).
+//!
 //! Large clusters are divided into [`cells`]; [`search_limits`] has the limits of their size and of the search. With more effort than the
 //! default ([`PolicyOptions::effort`]) the policy searches a second time, and the better result is the plan: if the budget ends in the
 //! second search, the plan is that of the first.
@@ -29,6 +31,7 @@ mod score;
 mod search;
 mod search_limits;
 mod share_candidates;
+mod surge;
 
 use std::time::Duration;
 
@@ -222,6 +225,9 @@ fn search_whole(
     }
     // If the budget ends here, the placement stays as it is.
     search.fill_all(budget).ok();
+    if limits.is_whole() && options.objective == Objective::Goodput {
+        surge::prepare_for_surges(&mut search, &inputs, &candidates, limits, budget);
+    }
     let unchanged = PlacementEstimate::from_replicas(&inputs, &current);
     if !is_worth_changing(&unchanged, score.value(&unchanged), &search)
         || search_without_current_finds(&current, problem, options, limits, budget)

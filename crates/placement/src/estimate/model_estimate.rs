@@ -7,6 +7,8 @@ use super::{
 /// Multiples of the expected rate, and their weights in [`ModelEstimate::stressed`]. Of two placements that serve all, the one with
 /// more headroom is better.
 const STRESSES: [(f64, f64); 2] = [(1.15, 0.98), (1.6, 0.02)];
+/// The multiple of the expected rate in [`ModelEstimate::surge`].
+const SURGE: f64 = 2.0;
 
 /// The estimated fraction of a model's requests in time, with latency and capacity.
 #[derive(Clone, Copy, Debug)]
@@ -18,6 +20,8 @@ pub(crate) struct ModelEstimate {
     pub(crate) in_time_conservative: f64,
     /// The conservative fraction in time at more than the expected rate: the weighted mean over [`STRESSES`].
     pub(crate) stressed: f64,
+    /// The conservative fraction in time at [`SURGE`] times the expected rate of this model.
+    pub(crate) surge: f64,
     /// The fraction late because of batch times alone, however few requests arrive.
     pub(crate) late_without_queue: f64,
     /// A latency in seconds that nearly all requests in time stay below.
@@ -31,6 +35,7 @@ impl ModelEstimate {
         in_time: 0.0,
         in_time_conservative: 0.0,
         stressed: 0.0,
+        surge: 0.0,
         late_without_queue: 0.0,
         latency: 0.0,
         capacity: 0.0,
@@ -77,6 +82,7 @@ impl ModelEstimate {
                 * stressed
                     .map(|(stress, weight)| weight * kept(*stress))
                     .sum::<f64>(),
+            surge: in_time_conservative * kept(SURGE),
             late_without_queue: 1.0 - in_time,
             latency: (sum.latency / capacity).min(demand.slo),
             capacity,
@@ -94,6 +100,7 @@ impl ModelEstimate {
             in_time: self.in_time + part * other.in_time,
             in_time_conservative: self.in_time_conservative + part * other.in_time_conservative,
             stressed: self.stressed + part * other.stressed,
+            surge: self.surge + part * other.surge,
             late_without_queue: self.late_without_queue + part * other.late_without_queue,
             latency: self.latency.max(other.latency),
             capacity: self.capacity + other.capacity,

@@ -17,6 +17,8 @@ use crate::estimate::{EstimateInputs, ModelEstimate, PlacementEstimate};
 const HEADROOM: f64 = 0.1;
 /// The weight of the fraction in time at more than the expected rate where `max-min` compares models.
 const MAX_MIN_HEADROOM: f64 = 0.8;
+/// The weight of the fraction in time in a surge, once the expected rates are served.
+const SURGE: f64 = 0.01;
 /// The cost of keeping all devices busy all the time: of two placements that serve the same, the one with less device time is better.
 const DEVICE_TIME_COST: f64 = 2e-3;
 /// The fixed cost of a replica, so that none is idle.
@@ -53,6 +55,8 @@ pub(super) struct Score {
     loading: Vec<f64>,
     /// The number of devices.
     devices: f64,
+    /// The weight of the fraction in time in a surge.
+    surge: f64,
 }
 
 /// Returns the fraction of a model's requests in time that the sum of `goodput` counts.
@@ -80,6 +84,15 @@ impl Score {
                 .map(|model| model.load_time.as_secs_f64() / LIFETIME / total)
                 .collect(),
             devices: inputs.problem.devices.len().max(1) as f64,
+            surge: 0.0,
+        }
+    }
+
+    /// Returns the function for placements that serve the expected rates: what they leave free is for models that get more than expected.
+    pub(super) fn with_surge(self) -> Self {
+        Self {
+            surge: SURGE,
+            ..self
         }
     }
 
@@ -133,7 +146,9 @@ impl Score {
     fn sum(&self, estimates: &[ModelEstimate]) -> f64 {
         let models = self.weights.iter().zip(estimates);
         models
-            .map(|(weight, estimate)| weight * served_fraction(estimate))
+            .map(|(weight, estimate)| {
+                weight * (served_fraction(estimate) + self.surge * estimate.surge)
+            })
             .sum()
     }
 

@@ -28,9 +28,9 @@ pub(crate) struct Published;
 const REASONS: [(&str, &str); 2] = [
     (
         "Azure 2019",
-        "Azure 2019: all plans are made for the mean rates, and stay. In the first minute `vgg19` has 1.6 times its mean. `goodput` places what the means need (six replicas on six GPUs, one of \
-         `vgg19`) and leaves the rest of the devices without a replica; `herd` gives each group's devices all of its models (eleven replicas, three of `vgg19`), so that any of them may grow. \
-         Spare devices should have such replicas. The gateway plans again when rates change, which is not simulated here.",
+        "Azure 2019: all plans are made for the mean rates, and stay. In the first minute `vgg19` has 1.6 times its mean. `goodput` gives models further replicas where devices have room \
+         (`crates/placement/src/goodput/surge.rs`); `herd` gives each group's devices all of its models, so that any of them may grow. The gateway plans again when rates change, which is not \
+         simulated here.",
     ),
     (
         "memory short",

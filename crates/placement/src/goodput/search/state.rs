@@ -100,6 +100,16 @@ impl<'s, 'w, 'a> Search<'s, 'w, 'a> {
         self.serves_all_by(|estimate| estimate.stressed)
     }
 
+    /// Returns the mean utilisation of the devices' multiprocessors by the current placement.
+    pub(in crate::goodput) fn utilization(&self) -> f64 {
+        let used = self
+            .current
+            .replicas()
+            .iter()
+            .map(|replica| replica.busy * replica.utilization / 100.0);
+        used.sum::<f64>() / self.devices().max(1) as f64
+    }
+
     fn serves_all_by(&self, in_time: impl Fn(&ModelEstimate) -> f64) -> bool {
         let mut models = self.current.models().iter().zip(&self.inputs.demands);
         models.all(|(estimate, demand)| {
