@@ -79,15 +79,16 @@ impl PlanningInput {
         }
     }
 
-    /// Returns the kind of a device in the problem: its own, or, if models could not start there, a kind of its own that has the
-    /// profiles of all models but these. So every policy plans around them.
+    /// Returns the kind of a device in the problem: its own, or, if models could not start there or one is being measured, a kind of its
+    /// own that has the profiles of all models but these. So every policy plans around them.
     fn kind_without_failures(
         &mut self,
         state: &State,
         device: &DeviceId,
         kind: &DeviceKind,
     ) -> DeviceKind {
-        let excluded = state.exclusions.of_device(device);
+        let mut excluded = state.exclusions.of_device(device);
+        excluded.extend(state.measured_alone(device, kind));
         if excluded.is_empty() {
             return kind.clone();
         }
