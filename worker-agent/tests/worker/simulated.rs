@@ -265,6 +265,7 @@ fn an_executor_that_knows_its_profile_answers_with_it() {
             total: 2,
             csv,
             kernels: None,
+            operators: None,
         } => Some(csv),
         _ => None,
     });

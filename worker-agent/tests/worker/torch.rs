@@ -412,6 +412,7 @@ fn a_measurement_covers_every_batch_size_with_latency_and_memory() {
             total: 4,
             csv,
             kernels: None,
+            operators: None,
         } => Some(csv),
         WorkerReport::Failed { reason, .. } => panic!("{reason}"),
         _ => None,
