@@ -38,7 +38,14 @@ const ARROWS: [(&str, &[&str]); 27] = [
     ("figures", &["cluster", "simulator"]),
     (
         "experiments",
-        &["cluster", "control", "placement", "simulator", "figures"],
+        &[
+            "cluster",
+            "control",
+            "estimator",
+            "placement",
+            "simulator",
+            "figures",
+        ],
     ),
     (
         "training",
