@@ -1,4 +1,4 @@
-// Generated from openapi/gateway.json (sha256 f7e9b221233013bbf1c22f7e3caa0a520262562b2cc1511fc08b65450b18ebc2) by cargo xtask web.
+// Generated from openapi/gateway.json (sha256 97810d605acc6ba27452ec6f2eae22bdcb970d1c36e286eff091e290c5034ac0) by cargo xtask web.
 
 export type paths = Record<string, never>;
 export type webhooks = Record<string, never>;

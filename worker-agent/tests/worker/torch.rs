@@ -447,8 +447,9 @@ fn a_measurement_reports_the_operators_if_they_are_wanted_and_known() {
     };
     let worker = Worker::profile(&wanted(affine()));
     let early = worker.wait_for(|phase| match phase {
-        WorkerReport::Measuring { operators, .. } => Some(operators),
-        WorkerReport::Measured { operators, .. } => Some(operators),
+        WorkerReport::Measuring { operators, .. } | WorkerReport::Measured { operators, .. } => {
+            Some(operators)
+        }
         _ => None,
     });
     let graph = OperatorGraph::from_json(&early.unwrap()).unwrap();
