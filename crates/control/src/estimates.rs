@@ -4,7 +4,10 @@
 //! device in the cluster. They are stored with the model. The estimates follow from them, and are made again at a start of the gateway
 //! and for every new kind of device.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use packhorse_cluster::{ByteCount, DeviceId, DeviceKind, ModelId, NodeName, ProfileSource, Time};
 use packhorse_estimator::OperatorGraph;
@@ -105,10 +108,29 @@ impl State {
             .collect()
     }
 
+    /// Returns true if the plan has a replica of the model on a device of this kind.
+    pub(crate) fn is_planned_on(&self, model: &ModelId, kind: &DeviceKind) -> bool {
+        let mut replicas = self.rollout.of_model(model);
+        replicas.any(|r| r.is_planned() && self.kind(&r.spec.device) == Some(kind))
+    }
+
+    /// Returns the devices that take replicas and measure a model of which they shall get none meanwhile, with the model.
+    pub(crate) fn all_measured_alone(&self) -> BTreeMap<DeviceId, ModelId> {
+        let nodes = self.nodes.iter().map(|(_, node)| node);
+        let devices = nodes
+            .filter(|node| node.takes_replicas())
+            .flat_map(Node::devices);
+        let alone = devices.filter_map(|(id, device)| {
+            let model = self.measured_alone(&id, &device.kind)?.clone();
+            Some((id, model))
+        });
+        alone.collect()
+    }
+
     /// Returns the model that a device measures and of which it shall get no replica meanwhile, though there is an estimate. A replica
     /// would slow the measurement down, or take memory that it needs. Where no other device can run the model and there is memory for
     /// both, a replica is worth more; one that runs already stays.
-    pub(crate) fn measured_alone(&self, device: &DeviceId, kind: &DeviceKind) -> Option<&ModelId> {
+    fn measured_alone(&self, device: &DeviceId, kind: &DeviceKind) -> Option<&ModelId> {
         let model = self.measurements.measured_on(device, kind)?;
         let estimate = self.profiles.get(model, kind)?;
         let mut here = self.rollout.on_device(device);

@@ -245,3 +245,21 @@ fn operators_that_cannot_be_read_change_nothing() {
         cluster.run_until("a serves", MINUTE, |c| serves(c, "a:1"));
     }
 }
+
+#[test]
+fn where_many_devices_measure_at_once_the_models_wait_for_their_measurements() {
+    let mut cluster = cluster(&[8192; 40], MINUTE / 6, &operators(900, 1.0));
+    for number in 0..40 {
+        cluster.register(&format!("m{number}:1"), 5.0);
+    }
+    cluster.run_for(SECONDS_5);
+    assert_eq!(cluster.controller().measurements(), (40, 0));
+    cluster.run_until("all models serve", MINUTE, VirtualCluster::is_healthy);
+    assert!(
+        cluster
+            .controller()
+            .profiles()
+            .iter()
+            .all(|(.., p)| p.source() == ProfileSource::Measured)
+    );
+}
