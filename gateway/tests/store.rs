@@ -10,6 +10,7 @@ use packhorse_cluster::{
     ReplicaId, ReplicaPhase, ReplicaSpec, RequestsPerSecond, Scheduling, TensorSpec,
 };
 use packhorse_control::record::{Forecast, NodeRecord, PlanOutcome, PlanRecord, Settings};
+use packhorse_estimator::OperatorGraph;
 use packhorse_gateway::store::{ArtifactFiles, InsertModelError, Store};
 use packhorse_kernels::KernelTable;
 use sqlx::{Connection as _, Executor as _};
@@ -308,12 +309,20 @@ async fn models_change_fail_and_go_with_their_profiles() {
     };
     store.update_model(&changed).await.unwrap();
     store.fail_model(&n, "it throws").await.unwrap();
+    let operator = r#"{"name":"mm","count":1,"operations":[0,1],"parameter_bytes":0,"read_bytes":[0,1],"written_bytes":[0,1],"elements":[0,1]}"#;
+    let operators = format!(
+        r#"{{"parameters":1,"parameter_bytes":4,"activation_bytes":[0,4],"operators":[{operator}]}}"#
+    );
+    let operators = OperatorGraph::from_json(&operators).unwrap();
+    store.set_operators(&n, &operators).await.unwrap();
     let models = store.models().await.unwrap();
     assert_eq!(models[0].spec, changed);
     assert_eq!(
         (&models[0].failure, &models[1].failure),
         (&None, &Some("it throws".to_owned()))
     );
+    let stored = models.iter().map(|model| model.operators.as_deref());
+    assert_eq!(stored.collect::<Vec<_>>(), [None, Some(&operators)]);
 
     store.delete_models(std::slice::from_ref(&m)).await.unwrap();
     assert_eq!(store.models().await.unwrap().len(), 1);

@@ -10,7 +10,7 @@ const ARROWS: [(&str, &[&str]); 27] = [
     ("mapped", &[]),
     ("cluster", &[]),
     ("contention", &["cluster"]),
-    ("control", &["cluster", "contention"]),
+    ("control", &["cluster", "contention", "estimator"]),
     ("estimator", &["cluster"]),
     ("kernels", &["cluster"]),
     ("protocol", &["cluster"]),
@@ -38,7 +38,14 @@ const ARROWS: [(&str, &[&str]); 27] = [
     ("figures", &["cluster", "simulator"]),
     (
         "experiments",
-        &["cluster", "control", "placement", "simulator", "figures"],
+        &[
+            "cluster",
+            "control",
+            "estimator",
+            "placement",
+            "simulator",
+            "figures",
+        ],
     ),
     (
         "training",
@@ -68,6 +75,7 @@ const ARROWS: [(&str, &[&str]); 27] = [
             "placement",
             "serving",
             "control",
+            "estimator",
             "kernels",
             "links",
             "mapped",

@@ -196,9 +196,13 @@ pub struct ModelView {
     pub inputs: Vec<TensorSpec>,
     /// The declared outputs.
     pub outputs: Vec<TensorSpec>,
-    /// The kinds of device for which the model has a profile.
+    /// The kinds of device for which the model has a measured or imported profile.
     #[schema(value_type = Vec<String>)]
     pub profiled_on: Vec<DeviceKind>,
+    /// The kinds of device for which the model's profile is estimated from the operators of its program. A measurement replaces it.
+    #[serde(default)]
+    #[schema(value_type = Vec<String>)]
+    pub estimated_on: Vec<DeviceKind>,
     /// The measurements that are assigned to a device and not finished.
     pub profiling: Vec<ProfilingView>,
     /// The replicas of the current plan, and those of earlier plans that still run.

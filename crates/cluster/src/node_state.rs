@@ -61,6 +61,22 @@ pub struct WantedProfile {
     pub device_kind: DeviceKind,
     /// The time after which no further batch size is begun, in milliseconds.
     pub time_limit_ms: u64,
+    /// True if the operators of the program are wanted, too.
+    #[serde(default)]
+    pub inspect: bool,
+}
+
+impl WantedProfile {
+    /// Returns true if a worker that makes this measurement makes the other, too. Operators may be wanted of one and not of the other: they
+    /// are a by-product, which is no reason to measure again.
+    pub fn runs_as(&self, other: &Self) -> bool {
+        let inspect = self.inspect;
+        *self
+            == Self {
+                inspect,
+                ..other.clone()
+            }
+    }
 }
 
 /// The whole wanted state of a node. A later revision replaces an earlier one of the same epoch; a later epoch replaces all.
@@ -171,8 +187,16 @@ pub struct ProfileProgress {
     /// The recorded kernels, as CSV; none on a device without kernels.
     #[serde(default)]
     pub kernels: Option<String>,
+    /// The operators of the program, as JSON, from which its profile is estimated until it is measured; none if they are not known.
+    #[serde(default)]
+    pub operators: Option<String>,
     /// The reason why there is no measurement: the program cannot be served as it is registered.
     pub error: Option<String>,
+}
+
+impl ProfileProgress {
+    /// The largest number of bytes of [`ProfileProgress::operators`]. The largest network of Clockwork's zoo has 79 KB.
+    pub const MAX_OPERATORS_BYTES: usize = 128 << 10;
 }
 
 /// A device as its agent reports it.

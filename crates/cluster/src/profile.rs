@@ -381,6 +381,22 @@ impl ProfileTable {
         kinds.insert(kind, profile.into());
     }
 
+    /// Removes the profile of a model on a kind of device. Returns it, if there is one.
+    pub fn remove(&mut self, model: &ModelId, kind: &DeviceKind) -> Option<Arc<Profile>> {
+        let kinds = self.profiles.get_mut(model)?;
+        let removed = kinds.remove(kind);
+        if kinds.is_empty() {
+            self.profiles.remove(model);
+        }
+        removed
+    }
+
+    /// Returns true if a model was measured on a kind of device: it has a profile that is no estimate.
+    pub fn is_measured(&self, model: &ModelId, kind: &DeviceKind) -> bool {
+        let profile = self.get(model, kind);
+        profile.is_some_and(|profile| profile.source() == ProfileSource::Measured)
+    }
+
     /// Removes all profiles of a model.
     pub fn remove_model(&mut self, model: &ModelId) {
         self.profiles.remove(model);

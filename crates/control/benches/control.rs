@@ -166,6 +166,7 @@ fn stored(models: usize) -> StoredCluster {
                 spec: spec(number),
                 artifact_bytes: 1,
                 failure: None,
+                operators: None,
                 after_plan: Generation(0),
             })
             .collect(),

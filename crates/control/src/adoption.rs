@@ -51,6 +51,7 @@ impl Controller {
         let first = newest.is_none() && self.state.models.len() > 0;
         if !first && self.is_unchanged(&replicas) {
             self.state.plan.forecasts = by_model(&draft.forecasts);
+            self.state.rollout.set_memory(&replicas);
             self.touch_traffic();
             self.announcements
                 .all_models(self.state.models.iter().map(|(id, _)| id));

@@ -1,7 +1,7 @@
 //! The messages of agents, and what the data plane observes of replicas.
 
 use packhorse_cluster::{
-    DeviceKind, ModelId, NodeName, ProfileProgress, ReplicaId, ReplicaState, Time,
+    DeviceKind, ModelId, NodeName, ProfileProgress, ProfileSource, ReplicaId, ReplicaState, Time,
 };
 
 use crate::{
@@ -276,9 +276,18 @@ impl Controller {
             .clone()
             .filter_map(|p| Some((p.model.clone(), p.device_kind.clone(), result(p)?)))
             .collect();
+        let operators = |p: &ProfileProgress| Some((p.model.clone(), p.operators.clone()?));
+        let inspected: Vec<(ModelId, String)> = of_report
+            .clone()
+            .filter(|p| self.state.models.needs_operators(&p.model))
+            .filter_map(operators)
+            .collect();
         let measured: Vec<ModelId> = of_report.map(|p| p.model.clone()).collect();
         for model in measured {
             self.announcements.model(&model);
+        }
+        for (model, operators) in inspected {
+            self.take_operators(now, &model, &operators);
         }
         for (model, kind, result) in finished {
             match result {
@@ -330,10 +339,17 @@ impl Controller {
     ) {
         self.state.measurements.fail(model, kind);
         self.announcements.model(model);
-        let measured = self.state.profiles.of_model(model).next().is_some();
+        if self.withdraw_estimate(now, model, kind) {
+            self.plan_degraded(format!(
+                "model {model} serves on {kind} with an estimated profile, because it could not be measured there: {error}"
+            ));
+            return;
+        }
+        let is_measured = (self.state.profiles.of_model(model))
+            .any(|(_, profile)| profile.source() == ProfileSource::Measured);
         let measurements = &self.state.measurements;
         let measurable = measurements.waits(model) || measurements.of_model(model).next().is_some();
-        if !measured && !measurable {
+        if !is_measured && !measurable && !self.state.is_served(model) {
             self.fail_model(now, model, &error.to_string());
         }
     }

@@ -246,12 +246,12 @@ impl Controller {
     fn registered(&mut self, now: Time, spec: ModelSpec, bytes: u64) {
         let id = spec.program.model.clone();
         self.rates.add(now, &spec);
-        let model = Model::new(spec, bytes, None);
+        let model = Model::new(spec, bytes);
         self.serve(ServeChange::Model(model.spec.clone()));
         self.state.models.insert(model);
         let profiles = &self.state.profiles;
-        let is_profiled = |kind: &_| profiles.get(&id, kind).is_some();
-        self.state.measurements.add_model(&id, is_profiled);
+        let is_measured = |kind: &_| profiles.is_measured(&id, kind);
+        self.state.measurements.add_model(&id, is_measured);
         self.announcements.model(&id);
         self.state.traffic.touch(&id.name);
         self.request_plan(now, PlanReason::ModelRegistered(id));
@@ -318,7 +318,10 @@ impl Controller {
         model: &ModelId,
         kind: &packhorse_cluster::DeviceKind,
     ) {
-        self.state.measurements.remove(model, kind);
+        // An estimate that was imported is measured all the same.
+        if self.state.profiles.is_measured(model, kind) {
+            self.state.measurements.remove(model, kind);
+        }
         self.state.memory_limits.remove(model, kind);
         // A model that was removed and registered again keeps its replicas, and with them the plan, but not the profile.
         self.state.rollout.touch_model(model);
@@ -370,10 +373,11 @@ impl Controller {
         let devices = devices
             .map(|(id, device)| (id, device.kind.clone()))
             .collect();
+        self.estimate_for_node(name);
         let (models, profiles) = (&self.state.models, &self.state.profiles);
         self.state.measurements.set_devices(name, devices, |kind| {
             let servable = models.iter().filter(|(_, model)| model.failure.is_none());
-            let missing = servable.filter(|(id, _)| profiles.get(id, kind).is_none());
+            let missing = servable.filter(|(id, _)| !profiles.is_measured(id, kind));
             missing
                 .map(|(id, _)| id.clone())
                 .collect::<BTreeSet<ModelId>>()

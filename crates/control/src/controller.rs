@@ -16,6 +16,7 @@ use crate::{
     device_observer::DeviceObserver,
     drains::Drains,
     effect::{Effect, ServeChange, Target, Write},
+    estimated_kinds::EstimatedKinds,
     event::{Event, LinkState},
     exclusions::{Exclusions, StartFailures},
     fencing::EpochFence,
@@ -109,29 +110,28 @@ pub struct Controller {
 
 impl Controller {
     /// Restores the stored state.
-    pub fn new(now: Time, config: Config, stored: StoredCluster) -> Self {
+    pub fn new(now: Time, config: Config, mut stored: StoredCluster) -> Self {
         let settled_by = now + config.lease;
-        let rollout = restored_rollout(&stored);
-        let traffic = Traffic::restore(stored.splits);
+        let traffic = Traffic::restore(std::mem::take(&mut stored.splits));
         let horizon = config.sample_period * 2 + config.assumptions.default_load_time;
         let mut rates = ArrivalRates::new(horizon);
         let mut models = Models::default();
-        for record in stored.models {
+        for record in stored.models.iter().cloned() {
             rates.add(now, &record.spec);
-            models.insert(Model::new(
-                record.spec,
-                record.artifact_bytes,
-                record.failure,
-            ));
+            models.insert(Model::restore(record));
         }
+        let nodes = Nodes::restore(std::mem::take(&mut stored.nodes), settled_by);
+        let estimated_kinds = EstimatedKinds::restore(&models, &nodes, &mut stored.profiles);
+        let rollout = restored_rollout(&stored);
         let plan = CurrentPlan::restore(stored.plans.into_iter().next());
         rates.assume(&plan.rates());
         let settings = stored.settings;
         let mut state = State {
             models,
             traffic,
-            nodes: Nodes::restore(stored.nodes, settled_by),
+            nodes,
             profiles: stored.profiles,
+            estimated_kinds,
             pairs: stored.pairs,
             policy: settings
                 .policy

@@ -7,6 +7,7 @@ use packhorse_cluster::{
     Profile, ProfileTable, Program, Replica, ReplicaId, Sticky, WantedState,
 };
 use packhorse_contention::PairTable;
+use packhorse_estimator::OperatorGraph;
 
 use crate::{
     command::CommandError,
@@ -47,6 +48,8 @@ pub enum Write {
     UpdateModel(Box<ModelSpec>),
     /// Notes the reason why a model cannot be served as it is registered.
     FailModel(ModelId, String),
+    /// Notes the operators of a model's program.
+    SetOperators(ModelId, Arc<OperatorGraph>),
     /// Adds or replaces the split of a model.
     UpsertSplit(Box<SplitRecord>),
     /// Removes models and their profiles, and the splits of those that have no version left.

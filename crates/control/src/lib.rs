@@ -29,6 +29,8 @@ mod device_observer;
 mod devices_needed;
 mod drains;
 mod effect;
+mod estimated_kinds;
+mod estimates;
 mod event;
 mod exclusions;
 pub mod fencing;

@@ -121,7 +121,8 @@ impl Measurements {
         }
     }
 
-    fn is_unmeasurable(&self, model: &ModelId, kind: &DeviceKind) -> bool {
+    /// Returns true if measuring the model on this kind of device failed.
+    pub(crate) fn is_unmeasurable(&self, model: &ModelId, kind: &DeviceKind) -> bool {
         let kinds = self.unmeasurable.get(model);
         kinds.is_some_and(|kinds| kinds.contains(kind))
     }
@@ -219,6 +220,11 @@ impl Measurements {
             let model = self.kinds.get(kind)?.busy.get(device)?;
             Some((model, kind, device))
         })
+    }
+
+    /// Returns the model that a device of this kind measures.
+    pub(crate) fn measured_on(&self, device: &DeviceId, kind: &DeviceKind) -> Option<&ModelId> {
+        self.kinds.get(kind)?.busy.get(device)
     }
 
     /// Notes that a revision of a node's wanted state with its assigned measurements was published.

@@ -36,6 +36,8 @@ pub(crate) struct ModelConditions<'a> {
     pub(crate) devices: usize,
     /// True if the model has a profile for a kind of device that accepts replicas.
     pub(crate) profiled: bool,
+    /// True if such a profile is no estimate.
+    pub(crate) measured: bool,
     /// The model's measurements that are assigned to a device.
     pub(crate) profiling: &'a [MeasurementProgress],
     /// True if a measurement of the model waits for a device that measures another model.
@@ -212,6 +214,11 @@ impl<'a> ModelConditions<'a> {
             let reason = StateReason::CannotStart(device, reason);
             return (ModelState::Unplaced, Some(reason));
         }
+        if !self.measured && (self.queued || !self.profiling.is_empty()) {
+            // The plan has no place for the model as it is estimated.
+            let (state, reason) = self.unprofiled();
+            return (state, Some(reason));
+        }
         let reason = match (self.shortfall, self.trouble) {
             (Some(shortfall), _) => StateReason::UnplacedShortfall(shortfall),
             (None, Some(trouble)) => StateReason::UnplacedTrouble(trouble),
@@ -350,6 +357,20 @@ mod tests {
         let profiled = ModelConditions {
             profiled: true,
             ..devices
+        };
+        let estimated = ModelConditions {
+            profiled: true,
+            queued: true,
+            ..profiled.clone()
+        };
+        check(
+            &estimated,
+            ModelState::Profiling,
+            Some(StateReason::WaitsForMeasurement),
+        );
+        let profiled = ModelConditions {
+            measured: true,
+            ..profiled
         };
         let planning = ModelConditions {
             planning: true,

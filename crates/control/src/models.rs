@@ -3,8 +3,9 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use packhorse_cluster::{ModelId, ModelName, ModelSpec, ModelVersion, Program};
+use packhorse_estimator::OperatorGraph;
 
-use crate::command::CommandError;
+use crate::{command::CommandError, record::ModelRecord};
 
 /// A registered model.
 #[derive(Clone, Debug, PartialEq)]
@@ -17,6 +18,8 @@ pub struct Model {
     pub artifact_bytes: u64,
     /// The reason why the model cannot be served as it is registered, if it cannot.
     pub failure: Option<String>,
+    /// The operators of the program; none if no node has found them.
+    pub operators: Option<Arc<OperatorGraph>>,
 }
 
 /// All registered models, by name and version.
@@ -26,13 +29,23 @@ pub(crate) struct Models {
 }
 
 impl Model {
-    /// Creates a model.
-    pub(crate) fn new(spec: ModelSpec, artifact_bytes: u64, failure: Option<String>) -> Self {
+    /// Creates a model that was registered just now.
+    pub(crate) fn new(spec: ModelSpec, artifact_bytes: u64) -> Self {
         Self {
             program: Arc::new(spec.program.clone()),
             spec: Arc::new(spec),
             artifact_bytes,
-            failure,
+            failure: None,
+            operators: None,
+        }
+    }
+
+    /// Restores a stored model.
+    pub(crate) fn restore(record: ModelRecord) -> Self {
+        Self {
+            failure: record.failure,
+            operators: record.operators,
+            ..Self::new(record.spec, record.artifact_bytes)
         }
     }
 }
@@ -80,6 +93,19 @@ impl Models {
                 true
             }
             _ => false,
+        }
+    }
+
+    /// Returns true if the model is registered and the operators of its program are not known.
+    pub(crate) fn needs_operators(&self, id: &ModelId) -> bool {
+        let model = self.by_id.get(id);
+        model.is_some_and(|model| model.operators.is_none())
+    }
+
+    /// Notes the operators of a model's program.
+    pub(crate) fn set_operators(&mut self, id: &ModelId, operators: Arc<OperatorGraph>) {
+        if let Some(model) = self.by_id.get_mut(id) {
+            model.operators = Some(operators);
         }
     }
 

@@ -42,6 +42,8 @@ pub(crate) enum Behind {
     Node(NodeName),
     /// The failure of a model.
     Failure(ModelId),
+    /// The operators of a model's program.
+    Operators(ModelId),
     /// The split of a model.
     Split(ModelName),
 }

@@ -35,6 +35,10 @@ pub enum PlanReason {
     ModelFailed(ModelId),
     /// A model was measured on a kind of device.
     ModelMeasured(ModelId, DeviceKind),
+    /// The profiles of a model were estimated from the operators of its program.
+    ModelEstimated(ModelId),
+    /// A model could not be measured on a kind of device, for which it was estimated.
+    MeasurementFailed(ModelId, DeviceKind),
     /// Profiles were imported.
     ProfilesImported,
     /// Measured pairs of a kind of device were imported.
@@ -146,6 +150,12 @@ impl fmt::Display for PlanReason {
             Self::ModelRemoved(model) => write!(f, "model {model} was removed"),
             Self::ModelFailed(model) => write!(f, "model {model} failed"),
             Self::ModelMeasured(model, kind) => write!(f, "model {model} was measured on {kind}"),
+            Self::ModelEstimated(model) => {
+                write!(f, "the profiles of model {model} were estimated")
+            }
+            Self::MeasurementFailed(model, kind) => {
+                write!(f, "model {model} could not be measured on {kind}")
+            }
             Self::ProfilesImported => write!(f, "profiles were imported"),
             Self::PairsImported(kind) => write!(f, "measured pairs of {kind} were imported"),
             Self::BatchLimit {
@@ -301,6 +311,14 @@ mod tests {
             (
                 PlanReason::ModelMeasured(model.clone(), kind.clone()),
                 "model m:2 was measured on T4",
+            ),
+            (
+                PlanReason::ModelEstimated(model.clone()),
+                "the profiles of model m:2 were estimated",
+            ),
+            (
+                PlanReason::MeasurementFailed(model.clone(), kind.clone()),
+                "model m:2 could not be measured on T4",
             ),
             (PlanReason::ProfilesImported, "profiles were imported"),
             (

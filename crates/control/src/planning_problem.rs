@@ -15,6 +15,10 @@ use crate::{nodes::Node, plan_reason::PlanReasons, planning_input::PlanningInput
 /// The size that is assumed of a variable dimension when the size of a request is estimated.
 const ASSUMED_DIMENSION: u64 = 128;
 
+/// The number of devices that measure an estimated model above which such a model gets no replica on that kind of device at all, unless it
+/// has one. Each would be a kind of its own to the policy, with the profiles of all models.
+const MAX_MEASURING: usize = 32;
+
 impl PlanningInput {
     /// Returns the input for a cluster with these rates.
     pub(crate) fn new(
@@ -55,17 +59,28 @@ impl PlanningInput {
                 input.kinds.insert(spec.device.clone(), device.kind.clone());
             }
         }
-        input.add_devices(state);
+        let mut alone = state.all_measured_alone();
+        if alone.len() > MAX_MEASURING {
+            for (device, model) in std::mem::take(&mut alone) {
+                if let Some(kind) = state.kind(&device)
+                    && !state.is_planned_on(&model, kind)
+                {
+                    input.problem.profiles.remove(&model, kind);
+                }
+            }
+        }
+        input.add_devices(state, &alone);
         input.add_models(state, rates);
         input.set_current(&state.planned_on(|_| true));
         input
     }
 
-    fn add_devices(&mut self, state: &State) {
+    /// Adds the devices that take replicas. Those of `alone` get none of the model that they measure.
+    fn add_devices(&mut self, state: &State, alone: &BTreeMap<DeviceId, ModelId>) {
         let nodes = state.nodes.iter().map(|(_, node)| node);
         for node in nodes.filter(|node| node.takes_replicas()) {
             for (id, device) in node.devices() {
-                let kind = self.kind_without_failures(state, &id, &device.kind);
+                let kind = self.kind_without_failures(state, &id, &device.kind, alone.get(&id));
                 self.kinds.insert(id.clone(), device.kind.clone());
                 self.devices.push(id);
                 self.problem.devices.push(Device {
@@ -79,15 +94,17 @@ impl PlanningInput {
         }
     }
 
-    /// Returns the kind of a device in the problem: its own, or, if models could not start there, a kind of its own that has the
-    /// profiles of all models but these. So every policy plans around them.
+    /// Returns the kind of a device in the problem: its own, or, if models could not start there or one is being measured, a kind of its
+    /// own that has the profiles of all models but these. So every policy plans around them.
     fn kind_without_failures(
         &mut self,
         state: &State,
         device: &DeviceId,
         kind: &DeviceKind,
+        measured: Option<&ModelId>,
     ) -> DeviceKind {
-        let excluded = state.exclusions.of_device(device);
+        let mut excluded = state.exclusions.of_device(device);
+        excluded.extend(measured);
         if excluded.is_empty() {
             return kind.clone();
         }

@@ -1,7 +1,7 @@
 //! The durable records of the control plane, as the store keeps them. The control plane writes every one of them through
 //! [`Write`](crate::Write) and reads them once, at its start.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use packhorse_cluster::{
     ClusterId, DeviceId, DeviceKind, DeviceReport, Discipline, Generation, ModelId, ModelName,
@@ -9,6 +9,7 @@ use packhorse_cluster::{
     Scheduling, Split, Sticky,
 };
 use packhorse_contention::PairTable;
+use packhorse_estimator::OperatorGraph;
 
 /// A registered model.
 #[derive(Clone, Debug, PartialEq)]
@@ -19,6 +20,8 @@ pub struct ModelRecord {
     pub artifact_bytes: u64,
     /// The reason why the model cannot be served as it is registered, if it cannot.
     pub failure: Option<String>,
+    /// The operators of its program; none if no node has found them.
+    pub operators: Option<Arc<OperatorGraph>>,
     /// The newest plan at the time of the registration. Plans up to this one refer to an earlier model of the same name.
     pub after_plan: Generation,
 }

@@ -11,6 +11,7 @@ use packhorse_contention::PairTable;
 use crate::{
     assumptions::Assumptions,
     device_observer::DeviceObserver,
+    estimated_kinds::EstimatedKinds,
     event::LinkState,
     exclusions::{Exclusions, StartFailures},
     measurements::Measurements,
@@ -30,7 +31,9 @@ pub(crate) struct State {
     /// The shares of the models' versions.
     pub(crate) traffic: Traffic,
     pub(crate) nodes: Nodes,
+    /// The measured and imported profiles, and the estimates in place of those that are missing.
     pub(crate) profiles: ProfileTable,
+    pub(crate) estimated_kinds: EstimatedKinds,
     /// The measured pairs of models that share a device, by kind of device.
     pub(crate) pairs: BTreeMap<DeviceKind, PairTable>,
     /// The name of the placement policy.
@@ -140,6 +143,12 @@ impl State {
     pub(crate) fn is_profiled(&self, model: &ModelId) -> bool {
         let mut kinds = self.measurements.kinds();
         kinds.any(|kind| self.profiles.get(model, kind).is_some())
+    }
+
+    /// Returns true if the model was measured on a kind of device that accepts replicas.
+    pub(crate) fn is_measured(&self, model: &ModelId) -> bool {
+        let mut kinds = self.measurements.kinds();
+        kinds.any(|kind| self.profiles.is_measured(model, kind))
     }
 
     /// Returns the measured pairs as observations.

@@ -45,6 +45,7 @@ pub(crate) fn model_status(
         earlier_serving: earlier.iter().filter(|r| state.serves(r.id)).count(),
         devices: state.measurements.device_count(),
         profiled: state.is_profiled(id),
+        measured: state.is_measured(id),
         profiling: &measurements,
         queued: state.measurements.waits(id),
         planning: planning.is_pending() || forecast.is_none(),

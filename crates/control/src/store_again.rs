@@ -27,11 +27,21 @@ impl Controller {
         }
     }
 
+    /// Stores the operators of a model's program. Until they are stored, its profiles are not estimated after a restart.
+    pub(crate) fn store_operators(&mut self, id: &ModelId) {
+        let model = self.state.models.get(id);
+        if let Some(operators) = model.and_then(|model| model.operators.clone()) {
+            let write = Write::SetOperators(id.clone(), operators);
+            self.store(write, Pending::Behind(Behind::Operators(id.clone())));
+        }
+    }
+
     /// Stores again what could not be stored.
     pub(crate) fn store_again(&mut self, now: Time) {
         let Unstored {
             nodes,
             failures,
+            operators,
             splits,
             measurements,
         } = std::mem::take(&mut self.unstored);
@@ -40,6 +50,9 @@ impl Controller {
         }
         for model in failures {
             self.store_failure(&model);
+        }
+        for model in operators {
+            self.store_operators(&model);
         }
         for name in splits {
             if self.state.models.versions(&name).next().is_none() {

@@ -13,6 +13,8 @@ pub(crate) struct Unstored {
     pub(crate) nodes: BTreeSet<NodeName>,
     /// The models whose failures could not be stored.
     pub(crate) failures: BTreeSet<ModelId>,
+    /// The models whose operators could not be stored.
+    pub(crate) operators: BTreeSet<ModelId>,
     /// The models whose splits could not be stored.
     pub(crate) splits: BTreeSet<ModelName>,
     /// The nodes with a finished measurement that could not be stored.
@@ -25,6 +27,7 @@ impl Unstored {
         match behind {
             Behind::Node(name) => self.nodes.insert(name),
             Behind::Failure(model) => self.failures.insert(model),
+            Behind::Operators(model) => self.operators.insert(model),
             Behind::Split(name) => self.splits.insert(name),
         };
     }

@@ -195,6 +195,7 @@ impl Reconciler {
                 }
                 record
             });
+            record.take_memory(task);
             record.take_attempt(task.attempt());
         }
     }

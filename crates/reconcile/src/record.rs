@@ -130,6 +130,16 @@ impl TaskRecord {
         }
     }
 
+    /// Takes over the memory that the gateway plans for the next process. It changes when a measurement has replaced an estimate.
+    pub(crate) fn take_memory(&mut self, wanted: &Task) {
+        if let (Task::Serve(task), Task::Serve(wanted)) = (&mut self.task, wanted)
+            && matches!(self.phase, Phase::Waiting | Phase::BackingOff(_))
+            && wanted.runs_as(task)
+        {
+            task.memory_bytes = wanted.memory_bytes;
+        }
+    }
+
     /// Returns true if the task has a process that the gateway wants restarted.
     pub(crate) fn is_outdated(&self, wanted: u32) -> bool {
         self.has_process() && wanted > self.task.attempt()
@@ -386,15 +396,26 @@ impl TaskRecord {
 
     /// Returns the progress that the node reports of the measurement that the task makes.
     pub(crate) fn progress(&self, profile: &WantedProfile) -> ProfileProgress {
-        let (done, total, csv, kernels) = match &self.report {
-            Some(WorkerReport::Measuring { done, total }) => (*done, *total, None, None),
+        let (done, total, csv, kernels, operators) = match &self.report {
+            Some(WorkerReport::Measuring {
+                done,
+                total,
+                operators,
+            }) => (*done, *total, None, None, operators.clone()),
             Some(WorkerReport::Measured {
                 done,
                 total,
                 csv,
                 kernels,
-            }) => (*done, *total, Some(csv.clone()), kernels.clone()),
-            _ => (0, 0, None, None),
+                operators,
+            }) => (
+                *done,
+                *total,
+                Some(csv.clone()),
+                kernels.clone(),
+                operators.clone(),
+            ),
+            _ => (0, 0, None, None, None),
         };
         let failed = matches!(self.phase, Phase::Finished) && csv.is_none();
         ProfileProgress {
@@ -404,6 +425,7 @@ impl TaskRecord {
             total,
             csv,
             kernels,
+            operators,
             error: self
                 .reason
                 .as_ref()

@@ -30,8 +30,11 @@ pub enum WorkerReport {
     Measuring {
         /// The number of batch sizes measured so far.
         done: u32,
-        /// The number of batch sizes to measure.
+        /// The number of batch sizes to measure; 0 before it is known.
         total: u32,
+        /// The operators of the program, as JSON; none if they are not known.
+        #[serde(default)]
+        operators: Option<String>,
     },
     /// The worker has finished its measurement and ends. Only workers that measure report this.
     Measured {
@@ -44,6 +47,9 @@ pub enum WorkerReport {
         /// The recorded kernels, as CSV; none on a device without kernels.
         #[serde(default)]
         kernels: Option<String>,
+        /// The operators of the program, as JSON; none if they are not known.
+        #[serde(default)]
+        operators: Option<String>,
     },
     /// The worker cannot go on and ends.
     Failed {

@@ -49,6 +49,7 @@ fn profile(model: &str, device: &str) -> WantedProfile {
         device: device.to_owned(),
         device_kind: "kind".parse().unwrap(),
         time_limit_ms: 20_000,
+        inspect: true,
     }
 }
 
@@ -565,6 +566,19 @@ fn a_measurement_is_made_again_when_its_device_failed_under_it() {
 }
 
 #[test]
+fn the_next_process_of_a_replica_has_the_memory_that_is_planned_by_then() {
+    let mut node = TestNode::serving();
+    let measured = WantedReplica {
+        memory_bytes: Some(ByteCount::new(7)),
+        ..replica("1-0", "m", "a")
+    };
+    assert_eq!(node.on(wanted(2, std::slice::from_ref(&measured), &[])), []);
+    node.on(Event::Exited(id("1-0"), ExitCause::Signal(9)));
+    let actions = node.after(Duration::from_mins(1));
+    assert_eq!(actions, [Action::Start(Task::Serve(measured))]);
+}
+
+#[test]
 fn measurements_take_turns_on_a_device_and_end_with_a_result_or_a_reason() {
     let mut node = TestNode::new();
     let profiles = [profile("x", "a"), profile("y", "a"), profile("z", "b")];
@@ -580,15 +594,25 @@ fn measurements_take_turns_on_a_device_and_end_with_a_result_or_a_reason() {
     node.on(Event::Started(task("x"), 1));
     node.on(Event::Reported(
         task("x"),
-        WorkerReport::Measuring { done: 1, total: 4 },
+        WorkerReport::Measuring {
+            done: 1,
+            total: 4,
+            operators: Some("{}".to_owned()),
+        },
     ));
     assert_eq!((progress(&node, 0).done, progress(&node, 0).total), (1, 4));
+    assert_eq!(progress(&node, 0).operators.as_deref(), Some("{}"));
+    // That the gateway knows the operators by now is no reason to measure again.
+    let mut known = profiles.clone();
+    known[0].inspect = false;
+    assert_eq!(node.on(wanted(2, &[], &known)), []);
     let csv = "model,…\n".to_owned();
     let measured = WorkerReport::Measured {
         done: 4,
         total: 4,
         csv: csv.clone(),
         kernels: Some("kernel,…\n".to_owned()),
+        operators: None,
     };
     node.on(Event::Reported(task("x"), measured));
     let actions = node.on(Event::Exited(task("x"), ExitCause::Ended));
@@ -613,7 +637,7 @@ fn measurements_take_turns_on_a_device_and_end_with_a_result_or_a_reason() {
         "results are kept, failures too"
     );
 
-    let forgotten = node.on(wanted(2, &[], &[]));
+    let forgotten = node.on(wanted(3, &[], &[]));
     assert!(forgotten.contains(&Action::Forget(task("x"))));
     assert_eq!(node.reconciler.profiles(), []);
 }
@@ -911,6 +935,7 @@ impl SimDriver {
                         total: 1,
                         csv,
                         kernels: None,
+                        operators: None,
                     },
                 ));
                 self.exit(&id);

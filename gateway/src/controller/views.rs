@@ -8,7 +8,7 @@ use packhorse_api::{
 };
 use packhorse_cluster::{
     DeviceId, DeviceKind, Discipline, ModelId, ModelName, ModelState, ModelVersion, NodeName,
-    Program, Replica, ReplicaId, ReplicaSpec,
+    ProfileSource, Program, Replica, ReplicaId, ReplicaSpec,
 };
 use packhorse_control::{
     CommandError, DraftPlan, LinkState, Model, ModelStatus, Node,
@@ -60,6 +60,11 @@ impl Task {
             done: progress.done,
             total: progress.total,
         });
+        let kinds = |source: ProfileSource| {
+            let profiles = controller.profiles().of_model(id);
+            let of_source = profiles.filter(move |(_, profile)| profile.source() == source);
+            of_source.map(|(kind, _)| kind.clone()).collect()
+        };
         let replicas = controller.replicas_of(id);
         let replicas = replicas.filter(|replica| replica.spec.model == model.program);
         let spec = &model.spec;
@@ -83,11 +88,8 @@ impl Task {
             sticky: split.sticky,
             inputs: spec.program.inputs.clone(),
             outputs: spec.program.outputs.clone(),
-            profiled_on: controller
-                .profiles()
-                .of_model(id)
-                .map(|(kind, _)| kind.clone())
-                .collect(),
+            profiled_on: kinds(ProfileSource::Measured),
+            estimated_on: kinds(ProfileSource::Estimated),
             profiling: profiling.collect(),
             replicas: replicas
                 .filter_map(|replica| self.replica_view(replica))

@@ -47,6 +47,10 @@ async fn carry_out(store: &Store, write: Write) -> Result<(), WriteError> {
             "the failure of a model",
             store.fail_model(&id, &reason).await,
         ),
+        Write::SetOperators(id, operators) => (
+            "the operators of a model",
+            store.set_operators(&id, &operators).await,
+        ),
         Write::UpsertSplit(split) => ("a split", store.upsert_split(&split).await),
         Write::DeleteModels(ids) => ("the removal of a model", store.delete_models(&ids).await),
         Write::UpsertProfiles(profiles, kernels) => {

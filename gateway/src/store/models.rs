@@ -1,9 +1,10 @@
 //! Registered models.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use packhorse_cluster::{Generation, ModelId, ModelSpec, Program, RequestsPerSecond};
 use packhorse_control::record::ModelRecord;
+use packhorse_estimator::OperatorGraph;
 use sqlx::{Row as _, any::AnyRow, error::ErrorKind};
 
 use super::{Store, StoreError, json, parsed, to_json, unix_ms, unsigned};
@@ -67,7 +68,7 @@ impl Store {
     pub async fn models(&self) -> Result<Vec<ModelRecord>, StoreError> {
         let rows = sqlx::query(
             "SELECT m.name, m.version, m.artifact, m.max_batch_size, m.inputs, m.outputs, m.slo_ms, m.rate_rps, m.rate_mode, \
-             m.queue_limit, m.failure, m.after_plan, COALESCE(a.bytes, 0) AS artifact_bytes \
+             m.queue_limit, m.failure, m.operators, m.after_plan, COALESCE(a.bytes, 0) AS artifact_bytes \
              FROM models m LEFT JOIN artifacts a ON a.digest = m.artifact ORDER BY m.name, m.version",
         )
         .fetch_all(&self.pool)
@@ -104,6 +105,24 @@ impl Store {
     pub async fn fail_model(&self, model: &ModelId, failure: &str) -> Result<(), StoreError> {
         sqlx::query("UPDATE models SET failure = $1 WHERE name = $2 AND version = $3")
             .bind(failure)
+            .bind(model.name.to_string())
+            .bind(i64::from(model.version.get()))
+            .execute(&self.pool)
+            .await?;
+        Ok(())
+    }
+
+    /// Stores the operators of a model's program.
+    ///
+    /// # Errors
+    /// If the database fails.
+    pub async fn set_operators(
+        &self,
+        model: &ModelId,
+        operators: &OperatorGraph,
+    ) -> Result<(), StoreError> {
+        sqlx::query("UPDATE models SET operators = $1 WHERE name = $2 AND version = $3")
+            .bind(operators.to_json())
             .bind(model.name.to_string())
             .bind(i64::from(model.version.get()))
             .execute(&self.pool)
@@ -186,6 +205,18 @@ fn read(row: &AnyRow) -> Result<ModelRecord, StoreError> {
         },
         artifact_bytes: unsigned(row, "artifacts", "artifact_bytes")?,
         failure: row.try_get("failure")?,
+        operators: operators(row)?,
         after_plan: Generation(unsigned(row, TABLE, "after_plan")?),
     })
+}
+
+/// Returns the operators of a model's program; `None` if they cannot be read. Without them the model is measured all the same.
+fn operators(row: &AnyRow) -> Result<Option<Arc<OperatorGraph>>, StoreError> {
+    let text = row.try_get::<Option<String>, _>("operators")?;
+    let graph = text.map(|text| OperatorGraph::from_json(&text)).transpose();
+    let graph = graph.unwrap_or_else(|e| {
+        tracing::warn!(error = %e, "the stored operators of a model cannot be read");
+        None
+    });
+    Ok(graph.map(Arc::new))
 }

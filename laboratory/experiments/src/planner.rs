@@ -348,6 +348,6 @@ struct PlanFile {
 /// A plan with its report.
 #[derive(Clone)]
 pub(crate) struct Planned {
-    replicas: Vec<PlannedReplica>,
+    pub(crate) replicas: Vec<PlannedReplica>,
     pub(crate) report: PlanReport,
 }

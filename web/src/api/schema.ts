@@ -1,4 +1,4 @@
-// Generated from openapi/gateway.json (sha256 544641e1c9e91a0187e46c0fb6ffb370da93418ac87ff54beb98783578b869fa) by cargo xtask web.
+// Generated from openapi/gateway.json (sha256 97810d605acc6ba27452ec6f2eae22bdcb970d1c36e286eff091e290c5034ac0) by cargo xtask web.
 
 export type paths = Record<string, never>;
 export type webhooks = Record<string, never>;
@@ -867,6 +867,8 @@ export interface components {
              * @description The size of the file, in bytes.
              */
             artifact_bytes: number;
+            /** @description The kinds of device for which the model's profile is estimated from the operators of its program. A measurement replaces it. */
+            estimated_on?: string[];
             /** @description The declared inputs. */
             inputs: components["schemas"]["TensorSpec"][];
             /**
@@ -880,7 +882,7 @@ export interface components {
             /** @description The declared outputs. */
             outputs: components["schemas"]["TensorSpec"][];
             predicted?: components["schemas"]["PredictedGoodputView"] | null;
-            /** @description The kinds of device for which the model has a profile. */
+            /** @description The kinds of device for which the model has a measured or imported profile. */
             profiled_on: string[];
             /** @description The measurements that are assigned to a device and not finished. */
             profiling: components["schemas"]["ProfilingView"][];
@@ -1302,6 +1304,8 @@ export interface components {
             kernels?: string | null;
             /** @description The model that is measured. */
             model: string;
+            /** @description The operators of the program, as JSON, from which its profile is estimated until it is measured; none if they are not known. */
+            operators?: string | null;
             /**
              * Format: int32
              * @description The number of batch sizes to measure.
@@ -1786,6 +1790,8 @@ export interface components {
             device: string;
             /** @description The kind of the device. */
             device_kind: string;
+            /** @description True if the operators of the program are wanted, too. */
+            inspect?: boolean;
             /** @description The program that is measured. */
             program: components["schemas"]["Program"];
             /**

@@ -53,6 +53,11 @@ export interface ClusterState {
 /** The key of a version of a model, as the API names it. */
 export const keyOf = (model: { name: string; version: number }): string => `${model.name}:${model.version}`;
 
+/** A text that changes when a model gets a profile, or a measurement replaces an estimate. */
+export function profilesKey(model: Pick<ModelView, "profiled_on" | "estimated_on">): string {
+  return `${model.profiled_on.join()} ${(model.estimated_on ?? []).join()}`;
+}
+
 /** Replaces everything but what the page alone remembers. */
 export function fromSnapshot(snapshot: Snapshot, before: ClusterState | null): ClusterState {
   return {

@@ -5,7 +5,7 @@ import { call, get, getText } from "../api/client";
 import type { ModelChange, ModelGoodput, ModelView, RateMode, ReplicaView, RequestView } from "../api/types";
 import { parseCsv } from "../csv";
 import { bytes, count, fixed, ms, percent, rate } from "../format";
-import { keyOf } from "../live/state";
+import { keyOf, profilesKey } from "../live/state";
 import { store, useCluster } from "../live/store";
 import { histogram, longestStage, meanStages, tally } from "../requests";
 import { Bars, Lines, type Series } from "../ui/charts";
@@ -341,10 +341,10 @@ const CURVE: readonly Series[] = [
 ];
 const THROUGHPUT: readonly Series[] = [{ label: "Throughput", colour: "c1", points: true, value: rate }];
 
-/** Latency and throughput over the batch size, measured. */
+/** Latency and throughput over the batch size, measured or estimated. */
 function Profile({ model }: { model: ModelView }) {
   const path = `/v1/profiles?model=${encodeURIComponent(model.name)}`;
-  const loaded = useLoaded(`${path} ${model.profiled_on.join()}`, (signal) => getText(path, signal));
+  const loaded = useLoaded(`${path} ${profilesKey(model)}`, (signal) => getText(path, signal));
   const [kind, setKind] = useState<string | null>(null);
   const rows = useMemo(() => {
     const own = parseCsv(loaded.data ?? "").filter((row) => row["model"] === keyOf(model) || row["model"] === model.name);
@@ -352,6 +352,7 @@ function Profile({ model }: { model: ModelView }) {
   }, [loaded.data, model]);
   const kinds = [...new Set(rows.map((row) => row["device_kind"] ?? ""))];
   const shown = kind ?? kinds[0];
+  const isEstimated = rows.some((row) => row["device_kind"] === shown && row["source"] === "estimated");
   const [latency, throughput] = useMemo(() => {
     const own = rows.filter((row) => row["device_kind"] === shown).map((row) => [Number(row["batch_size"]), Number(row["latency_ms"])] as const);
     own.sort((a, b) => a[0] - b[0]);
@@ -362,7 +363,7 @@ function Profile({ model }: { model: ModelView }) {
     <Card
       className="w8"
       title="Profile"
-      note={shown ? `measured on ${shown}, alone on the whole device` : undefined}
+      note={shown ? `${isEstimated ? "estimated from the operators for" : "measured on"} ${shown}, alone on the whole device` : undefined}
       actions={
         kinds.length > 1 && (
           <select aria-label="Kind of device" value={shown} onChange={(event) => setKind(event.target.value)}>
@@ -400,6 +401,7 @@ function Signature({ model }: { model: ModelView }) {
           {bytes(model.artifact_bytes)}, <span className="mono" title={model.artifact}>{model.artifact.slice(0, 19)}…</span>
         </Pair>
         <Pair term="Profiled on">{model.profiled_on.join(", ") || "nothing yet"}</Pair>
+        {(model.estimated_on ?? []).length > 0 && <Pair term="Estimated on">{(model.estimated_on ?? []).join(", ")}</Pair>}
       </dl>
     </Card>
   );

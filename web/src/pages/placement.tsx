@@ -5,7 +5,7 @@ import { call, getText } from "../api/client";
 import type { NodeView } from "../api/types";
 import { parseCsv } from "../csv";
 import { ago, bytes, count, fixed, rate } from "../format";
-import { keyOf } from "../live/state";
+import { keyOf, profilesKey } from "../live/state";
 import { useCluster } from "../live/store";
 import { hueOf, placed, type PlacedReplica, type Profiles, profilesOf } from "../placement";
 import { useAction, useLoaded, useMayChange } from "../ui/hooks";
@@ -16,8 +16,8 @@ import { type Column, Table } from "../ui/table";
 
 export function useProfiles(): Profiles {
   const cluster = useCluster();
-  // Read again when a model or a kind of device has been measured.
-  const measured = [...cluster.models.values()].map((model) => keyOf(model) + model.profiled_on.join()).join(" ");
+  // Read again when a model has been estimated or measured on a kind of device.
+  const measured = [...cluster.models.values()].map((model) => keyOf(model) + profilesKey(model)).join(" ");
   const loaded = useLoaded(`profiles ${measured}`, (signal) => getText("/v1/profiles", signal));
   const [last, setLast] = useState<string>("");
   useEffect(() => {

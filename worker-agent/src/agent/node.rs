@@ -29,8 +29,9 @@ use crate::{
 /// The time from a worker's start until it must be ready. A worker that hangs while it loads reports that itself after five minutes; one
 /// that does not even report that is killed.
 const LOAD_LIMIT: Duration = Duration::from_mins(6);
-/// The time that a measurement may take beyond its time limit, for loading and for the last batch size that was begun.
-const MEASURE_GRACE: Duration = Duration::from_mins(1);
+/// The time that a measurement may take beyond its time limit, for loading and for the last batch size that was begun; and 20 s in which it
+/// looks for the operators.
+const MEASURE_GRACE: Duration = Duration::from_secs(80);
 /// The time that a worker has to end, beyond the time limit of a batch.
 const DRAIN_GRACE: Duration = Duration::from_secs(5);
 /// The capacity of the event queue. Senders wait while it is full.

@@ -138,6 +138,7 @@ impl Workers {
                     execution,
                     device_kind: profile.device_kind.clone(),
                     time_limit_ms: profile.time_limit_ms,
+                    inspect: profile.inspect,
                 })?;
                 "profile"
             }

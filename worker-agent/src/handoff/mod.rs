@@ -172,6 +172,7 @@ mod tests {
                 total: 3,
                 csv: "a,b\n".to_owned(),
                 kernels: Some("c\n".to_owned()),
+                operators: Some("{}".to_owned()),
             },
             WorkerReport::Failed {
                 reason: "no".to_owned(),
@@ -185,6 +186,28 @@ mod tests {
             handoff.write_status(&status).unwrap();
             assert_eq!(handoff.read_status().unwrap(), Some(status));
         }
+    }
+
+    #[test]
+    fn reports_of_workers_one_version_apart_are_read() {
+        let older = r#"{"phase":"measuring","done":1,"total":4}"#;
+        let report: WorkerReport = serde_json::from_str(older).unwrap();
+        let (done, total, operators) = (1, 4, None);
+        assert_eq!(
+            report,
+            WorkerReport::Measuring {
+                done,
+                total,
+                operators
+            }
+        );
+        let newer =
+            r#"{"phase":"measured","done":1,"total":1,"csv":"","operators":"{}","more":[1]}"#;
+        let report: WorkerReport = serde_json::from_str(newer).unwrap();
+        let WorkerReport::Measured { operators, .. } = report else {
+            panic!("{report:?}")
+        };
+        assert_eq!(operators.as_deref(), Some("{}"));
     }
 
     #[test]

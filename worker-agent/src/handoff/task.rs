@@ -36,6 +36,9 @@ pub struct ProfileTask {
     pub device_kind: DeviceKind,
     /// The time after which no further batch size is begun, in milliseconds.
     pub time_limit_ms: u64,
+    /// True if the operators of the program are wanted, too. They are reported before the measurement begins.
+    #[serde(default)]
+    pub inspect: bool,
 }
 
 /// A program on a device.

@@ -1,17 +1,29 @@
 //! `packhorse-worker inspect`: prints the operators of a program, from which its profile can be estimated.
 
 use std::{
-    fs,
+    env, fs,
     io::{self, Write},
-    path::PathBuf,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    thread,
+    time::Duration,
 };
 
 use clap::Args;
-use packhorse_cluster::{ArtifactDigest, Program, TensorSpec};
-use packhorse_worker_agent::handoff::{Execution, ExecutorChoice, PipelineSettings, exit_code};
-use serde::Deserialize;
+use nix::sys::{prctl, signal::Signal};
+use packhorse_cluster::{ArtifactDigest, ProfileProgress, Program, TensorSpec};
+use packhorse_estimator::OperatorGraph;
+use packhorse_worker_agent::handoff::{
+    Execution, ExecutorChoice, Handoff, PipelineSettings, exit_code,
+};
+use serde::{Deserialize, Serialize};
 
-use crate::executor;
+use crate::{clock::now, executor};
+
+/// The time after which a process that inspects a program before its measurement is killed.
+const LIMIT: Duration = Duration::from_secs(20);
+/// The time between two looks at that process.
+const POLL: Duration = Duration::from_millis(5);
 
 const EXAMPLES: &str = "\
 Examples:
@@ -28,10 +40,14 @@ pub(crate) struct InspectOptions {
     /// JSON file with the model's `inputs`, `outputs` and `max_batch_size`, such as the file of its registration
     #[arg(long, value_name = "FILE")]
     signature: PathBuf,
+
+    /// End when the process ends that has started this one
+    #[arg(long, hide = true)]
+    end_with_parent: bool,
 }
 
 /// The part of a registration that describes the program.
-#[derive(Deserialize)]
+#[derive(Serialize, Deserialize)]
 struct Signature {
     max_batch_size: u32,
     inputs: Vec<TensorSpec>,
@@ -40,6 +56,9 @@ struct Signature {
 
 /// Prints the operators, and returns the exit code.
 pub(crate) fn inspect(options: &InspectOptions) -> u8 {
+    if options.end_with_parent {
+        let _ = prctl::set_pdeathsig(Signal::SIGKILL);
+    }
     let printed = read(options)
         .and_then(|execution| executor::inspect(&execution))
         .and_then(|graph| writeln!(io::stdout(), "{}", graph.to_json()).map_err(|e| e.to_string()));
@@ -72,4 +91,73 @@ fn read(options: &InspectOptions) -> Result<Execution, String> {
         threads: 1,
         pipeline: PipelineSettings::default(),
     })
+}
+
+/// Returns the operators of a program as JSON, as a process of its own finds them, so that a program at which libtorch crashes or does not
+/// come to an end can be measured all the same. It ends before this returns, and with it the memory that it takes.
+///
+/// # Errors
+/// The reason why they are not known, as text for people.
+pub(crate) fn in_own_process(execution: &Execution, handoff: &Handoff) -> Result<String, String> {
+    let ExecutorChoice::Torch { artifact, .. } = &execution.executor else {
+        return Err("a simulated program has no operators".to_owned());
+    };
+    let folder = handoff.temporary_dir();
+    let (signature, found) = (folder.join("signature.json"), folder.join("operators.json"));
+    let operators = write_signature(&execution.program, &signature)
+        .and_then(|()| run(artifact, &signature, &found))
+        .and_then(|()| fs::read_to_string(&found))
+        .map_err(|e| e.to_string());
+    for file in [signature, found] {
+        let _ = fs::remove_file(file);
+    }
+    let graph = OperatorGraph::from_json(&operators?).map_err(|e| e.to_string())?;
+    let operators = graph.to_json();
+    if operators.len() > ProfileProgress::MAX_OPERATORS_BYTES {
+        return Err(format!("they are {} bytes", operators.len()));
+    }
+    Ok(operators)
+}
+
+fn write_signature(program: &Program, file: &Path) -> io::Result<()> {
+    let signature = Signature {
+        max_batch_size: program.max_batch_size,
+        inputs: program.inputs.clone(),
+        outputs: program.outputs.clone(),
+    };
+    fs::write(
+        file,
+        serde_json::to_vec(&signature).expect("a signature is JSON"),
+    )
+}
+
+/// Runs `packhorse-worker inspect`, which writes to `found`. What it has to say of a failure goes to the log of this process.
+fn run(artifact: &Path, signature: &Path, found: &Path) -> io::Result<()> {
+    let mut child = Command::new(env::current_exe()?)
+        .args(["inspect", "--end-with-parent", "--model"])
+        .arg(artifact)
+        .arg("--signature")
+        .arg(signature)
+        .stdin(Stdio::null())
+        .stdout(fs::File::create(found)?)
+        .spawn()?;
+    let ended = wait(&mut child);
+    if ended.is_err() {
+        let _ = child.kill();
+        let _ = child.wait();
+    }
+    ended
+}
+
+fn wait(child: &mut Child) -> io::Result<()> {
+    let deadline = now() + LIMIT;
+    while now() < deadline {
+        match child.try_wait()? {
+            Some(status) if status.success() => return Ok(()),
+            Some(status) => return Err(io::Error::other(format!("its process ended: {status}"))),
+            None => thread::sleep(POLL),
+        }
+    }
+    let limit = LIMIT.as_secs();
+    Err(io::Error::other(format!("not found within {limit} s")))
 }

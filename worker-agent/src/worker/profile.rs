@@ -16,6 +16,7 @@ use crate::{
         self, ExecutionError, Executor, LOAD_LIMIT, Preparation, StartError, WarmUpSizes,
         synthetic::{self, Fill},
     },
+    inspect,
     kernel_recorder::KernelRecorder,
     status_reporter::StatusReporter,
 };
@@ -54,12 +55,21 @@ fn run(handoff: &Handoff, reporter: &StatusReporter) -> Result<(), StartError> {
             &task.device_kind,
             known,
             total,
-            None,
+            ByProducts::default(),
         );
         return Ok(());
     }
     let time_limit = Duration::from_millis(task.time_limit_ms);
     spawn_watchdog(reporter.clone(), time_limit + LOAD_LIMIT);
+    let operators = operators(&task, handoff);
+    if operators.is_some() {
+        // Loading may take minutes, in which the gateway can plan for the model.
+        reporter.report(WorkerReport::Measuring {
+            done: 0,
+            total: 0,
+            operators: operators.clone(),
+        });
+    }
     let executor = executor::start(
         &task.execution,
         1,
@@ -69,7 +79,13 @@ fn run(handoff: &Handoff, reporter: &StatusReporter) -> Result<(), StartError> {
     .executor;
     let sizes = synthetic::batch_sizes(program.rows_limit());
     let total = u32::try_from(sizes.len()).unwrap_or(u32::MAX);
-    let progress = |done| reporter.report(WorkerReport::Measuring { done, total });
+    let progress = |done| {
+        reporter.report(WorkerReport::Measuring {
+            done,
+            total,
+            operators: operators.clone(),
+        });
+    };
     let mut recorder = KernelRecorder::new(&task.execution.executor, handoff);
     let deadline = now() + time_limit;
     let rows = measure(
@@ -82,9 +98,35 @@ fn run(handoff: &Handoff, reporter: &StatusReporter) -> Result<(), StartError> {
     )?;
     let profile = Profile::new(rows).expect("every size once, and time passed");
     let (model, kind) = (&program.model, &task.device_kind);
-    let kernels = recorder.into_csv(model, kind);
-    report_measured(reporter, model, kind, profile, total, kernels);
+    let by_products = ByProducts {
+        kernels: recorder.into_csv(model, kind),
+        operators,
+    };
+    report_measured(reporter, model, kind, profile, total, by_products);
     Ok(())
+}
+
+/// Returns the operators of the program, as JSON, if they are wanted. Without them the program is measured all the same.
+fn operators(task: &ProfileTask, handoff: &Handoff) -> Option<String> {
+    if !task.inspect {
+        return None;
+    }
+    match inspect::in_own_process(&task.execution, handoff) {
+        Ok(operators) => Some(operators),
+        Err(reason) => {
+            tracing::info!(reason, "the operators are not known");
+            None
+        }
+    }
+}
+
+/// The findings beside a measurement.
+#[derive(Default)]
+struct ByProducts {
+    /// The recorded kernels, as CSV.
+    kernels: Option<String>,
+    /// The operators, as JSON.
+    operators: Option<String>,
 }
 
 fn report_measured(
@@ -93,7 +135,7 @@ fn report_measured(
     device_kind: &DeviceKind,
     profile: Profile,
     total: u32,
-    kernels: Option<String>,
+    by_products: ByProducts,
 ) {
     let done = u32::try_from(profile.rows().len()).unwrap_or(u32::MAX);
     let mut table = ProfileTable::default();
@@ -103,7 +145,8 @@ fn report_measured(
         done,
         total,
         csv,
-        kernels,
+        kernels: by_products.kernels,
+        operators: by_products.operators,
     });
 }
 

@@ -30,7 +30,7 @@ impl StatusReporter {
 
     /// Writes a status.
     pub(crate) fn report(&self, phase: WorkerReport) {
-        tracing::info!(?phase, "status");
+        log(&phase);
         let process = self.process;
         if let Err(error) = self.handoff.write_status(&WorkerStatus { process, phase }) {
             tracing::error!(%error, "status not written");
@@ -41,5 +41,14 @@ impl StatusReporter {
     pub(crate) fn report_failure(&self, reason: impl Into<String>, permanent: bool) {
         let reason = reason.into();
         self.report(WorkerReport::Failed { reason, permanent });
+    }
+}
+
+/// Writes a report to the log, without the tables and operators that it contains.
+fn log(phase: &WorkerReport) {
+    match phase {
+        WorkerReport::Measuring { done, total, .. } => tracing::info!(done, total, "measuring"),
+        WorkerReport::Measured { done, total, .. } => tracing::info!(done, total, "measured"),
+        phase => tracing::info!(?phase, "status"),
     }
 }

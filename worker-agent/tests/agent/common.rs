@@ -292,6 +292,7 @@ pub(crate) fn profile() -> WantedProfile {
         device: "sim0".to_owned(),
         device_kind: "T4".parse().unwrap(),
         time_limit_ms: 2000,
+        inspect: false,
     }
 }
 

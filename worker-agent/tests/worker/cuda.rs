@@ -261,6 +261,7 @@ fn a_device_that_fails_ends_a_measurement_with_the_reason() {
         execution: task.execution,
         device_kind: "gpu-test".parse().unwrap(),
         time_limit_ms: 60_000,
+        inspect: false,
     };
     let mut worker = Worker::profile_with(&task, &node.environment);
     worker.wait_for(|phase| match phase {

@@ -146,6 +146,7 @@ fn the_profile_of_a_cpu_has_no_occupancy_and_says_why() {
         execution: execution(program.clone(), torch("Affine")),
         device_kind: "cpu-test".parse().unwrap(),
         time_limit_ms: 20_000,
+        inspect: false,
     });
     let (csv, kernels) = worker.wait_for(|phase| match phase {
         WorkerReport::Measured { csv, kernels, .. } => Some((csv, kernels)),

@@ -257,6 +257,7 @@ fn an_executor_that_knows_its_profile_answers_with_it() {
         execution: worker_task.execution,
         device_kind: "V100-SXM2-16GB".parse().unwrap(),
         time_limit_ms: 1000,
+        inspect: false,
     });
     let csv = worker.wait_for(|phase| match phase {
         WorkerReport::Measured {
@@ -264,6 +265,7 @@ fn an_executor_that_knows_its_profile_answers_with_it() {
             total: 2,
             csv,
             kernels: None,
+            operators: None,
         } => Some(csv),
         _ => None,
     });

@@ -8,6 +8,7 @@ use std::{
 };
 
 use packhorse_cluster::{Datatype, ProfileTable, Program, TensorSpec};
+use packhorse_estimator::OperatorGraph;
 use packhorse_wire::FailureKind;
 use packhorse_worker_agent::handoff::{
     ExecutorChoice, ProfileTask, ServeTask, WorkerReport, exit_code,
@@ -403,6 +404,7 @@ fn a_measurement_covers_every_batch_size_with_latency_and_memory() {
         execution: execution(program.clone(), torch("Affine")),
         device_kind: kind.clone(),
         time_limit_ms: 20_000,
+        inspect: false,
     });
     let csv = worker.wait_for(|phase| match phase {
         WorkerReport::Measured {
@@ -410,6 +412,7 @@ fn a_measurement_covers_every_batch_size_with_latency_and_memory() {
             total: 4,
             csv,
             kernels: None,
+            operators: None,
         } => Some(csv),
         WorkerReport::Failed { reason, .. } => panic!("{reason}"),
         _ => None,
@@ -428,12 +431,44 @@ fn a_measurement_covers_every_batch_size_with_latency_and_memory() {
 }
 
 #[test]
+fn a_measurement_reports_the_operators_if_they_are_wanted_and_known() {
+    let wanted = |task: ServeTask| ProfileTask {
+        execution: task.execution,
+        device_kind: "cpu-test".parse().unwrap(),
+        time_limit_ms: 0,
+        inspect: true,
+    };
+    let measured = |worker: &Worker| {
+        worker.wait_for(|phase| match phase {
+            WorkerReport::Measured { operators, .. } => Some(operators),
+            WorkerReport::Failed { reason, .. } => panic!("{reason}"),
+            _ => None,
+        })
+    };
+    let worker = Worker::profile(&wanted(affine()));
+    let early = worker.wait_for(|phase| match phase {
+        WorkerReport::Measuring { operators, .. } | WorkerReport::Measured { operators, .. } => {
+            Some(operators)
+        }
+        _ => None,
+    });
+    let graph = OperatorGraph::from_json(&early.unwrap()).unwrap();
+    assert_eq!(graph.operators[0].name, "addmm");
+    assert_eq!(measured(&worker), Some(graph.to_json()));
+    let files = fs::read_dir(worker.handoff().temporary_dir()).unwrap();
+    assert_eq!(files.count(), 0, "the files of the inspection are removed");
+    // Its course depends on its data, which an inspection does not have.
+    assert_eq!(measured(&Worker::profile(&wanted(moody()))), None);
+}
+
+#[test]
 fn a_measurement_out_of_time_keeps_what_it_has() {
     let program = affine().execution.program;
     let worker = Worker::profile(&ProfileTask {
         execution: execution(program, torch("Affine")),
         device_kind: "cpu-test".parse().unwrap(),
         time_limit_ms: 0,
+        inspect: false,
     });
     worker.wait_for(|phase| match phase {
         WorkerReport::Measured {

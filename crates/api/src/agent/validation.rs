@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, net::SocketAddr};
 
-use packhorse_cluster::{Capacity, Program, ReplicaState, ReplicaStatus};
+use packhorse_cluster::{Capacity, ProfileProgress, Program, ReplicaState, ReplicaStatus};
 
 use super::{AgentStatus, GpuStatus, LeaseRequest, ProtocolRange};
 
@@ -96,6 +96,12 @@ impl AgentStatus {
             if profile.done > profile.total {
                 let problem = format!("expected at most total, which is {}", profile.total);
                 return Err(invalid(format!("profiles[{i}].done"), problem));
+            }
+            let operators = profile.operators.as_ref().map_or(0, String::len);
+            if operators > ProfileProgress::MAX_OPERATORS_BYTES {
+                let max = ProfileProgress::MAX_OPERATORS_BYTES;
+                let problem = format!("expected at most {max} bytes, got {operators}");
+                return Err(invalid(format!("profiles[{i}].operators"), problem));
             }
         }
         let mut gpus = BTreeSet::new();

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::Context as _;
 use packhorse_cluster::{
-    ByteCount, DeviceKind, ModelId, ModelName, Percent, ProfileRow, ProfileTable,
+    ByteCount, DeviceKind, ModelId, ModelName, Percent, ProfileRow, ProfileSource, ProfileTable,
 };
 use packhorse_contention::PairTable;
 use serde::Serialize;
@@ -64,7 +64,8 @@ pub(crate) struct ImportArgs {
 #[derive(clap::Args)]
 #[command(after_help = "\
 OCCUPANCY is the highest estimated achieved occupancy of any kernel; MEAN and SM are the means of achieved occupancy and SM \
-utilisation, weighted by duration. CPUs have none of them. --plot draws occupancy and SM utilisation over the time of a batch, for \
+utilisation, weighted by duration. CPUs have none of them. SOURCE is `estimated` until a model is measured, if its profile \
+follows from its operators. --plot draws occupancy and SM utilisation over the time of a batch, for \
 every batch size whose kernels were recorded when the model was measured.
 
 Examples:
@@ -91,10 +92,11 @@ struct Row {
     achieved_occupancy_pct: Option<f64>,
     mean_occupancy_pct: Option<f64>,
     sm_utilization_pct: Option<f64>,
+    source: ProfileSource,
 }
 
 impl Row {
-    fn new(model: &ModelId, kind: &DeviceKind, row: &ProfileRow) -> Self {
+    fn new(model: &ModelId, kind: &DeviceKind, row: &ProfileRow, source: ProfileSource) -> Self {
         Self {
             model: versioned_name(&model.name, model.version),
             device_kind: kind.clone(),
@@ -106,6 +108,7 @@ impl Row {
             achieved_occupancy_pct: row.achieved_occupancy.map(Percent::get),
             mean_occupancy_pct: row.mean_occupancy.map(Percent::get),
             sm_utilization_pct: row.sm_utilization.map(Percent::get),
+            source,
         }
     }
 }
@@ -183,7 +186,7 @@ fn print_profiles(context: &Context, profiles: &ProfileTable) -> anyhow::Result<
         profile
             .rows()
             .iter()
-            .map(move |row| Row::new(model, kind, row))
+            .map(move |row| Row::new(model, kind, row, profile.source()))
     });
     let rows: Vec<Row> = rows.collect();
     if context.json() {
@@ -201,6 +204,7 @@ fn print_profiles(context: &Context, profiles: &ProfileTable) -> anyhow::Result<
         "OCCUPANCY %",
         "MEAN %",
         "SM %",
+        "SOURCE",
     ]);
     for row in rows {
         table.add_row([
@@ -216,6 +220,11 @@ fn print_profiles(context: &Context, profiles: &ProfileTable) -> anyhow::Result<
             format_number_or_dash(row.achieved_occupancy_pct),
             format_number_or_dash(row.mean_occupancy_pct),
             format_number_or_dash(row.sm_utilization_pct),
+            match row.source {
+                ProfileSource::Measured => "measured",
+                ProfileSource::Estimated => "estimated",
+            }
+            .to_owned(),
         ]);
     }
     Ok(output::print_table(&table, "no profiles")?)

@@ -100,6 +100,9 @@ pub(crate) fn print_details(context: &Context, model: &ModelView) -> anyhow::Res
     for kind in &model.profiled_on {
         table.add_row(["profiled on", kind.as_str()]);
     }
+    for kind in &model.estimated_on {
+        table.add_row(["estimated on", kind.as_str()]);
+    }
     for profiling in &model.profiling {
         table.add_row(["profiling on", &profiling_text(profiling)]);
     }

@@ -123,6 +123,18 @@ impl Rollout {
         }
     }
 
+    /// Takes over the planned memory of replicas, which changes with a new profile even if nothing else does.
+    pub(crate) fn set_memory(&mut self, plan: &[PlacedReplica]) {
+        for planned in plan {
+            if let Some(replica) = self.replicas.get_mut(&planned.id)
+                && replica.spec.memory != planned.spec.memory
+            {
+                replica.spec.memory = planned.spec.memory;
+                self.touched.insert(planned.id);
+            }
+        }
+    }
+
     fn insert(&mut self, replica: PlacedReplica) {
         let id = replica.id;
         self.touched.insert(id);

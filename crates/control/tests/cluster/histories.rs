@@ -19,6 +19,7 @@ use proptest::{
 
 use crate::{
     clients::End,
+    estimates::operators,
     machine::LoadFailure,
     virtual_cluster::{PolicyFault, Settings, VirtualCluster, name, spec},
 };
@@ -70,6 +71,18 @@ enum Step {
     Throws(usize, bool),
     LateGrant(usize, u64),
     LateWanted(usize),
+    Inspect(usize, Inspection),
+}
+
+/// The operators that workers report of the models that they measure.
+#[derive(Clone, Copy, Debug)]
+enum Inspection {
+    /// None.
+    Nothing,
+    /// They cannot be read.
+    Unreadable,
+    /// They take this memory, in MiB, and this time for each row, in milliseconds.
+    Operators(u64, f64),
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -84,6 +97,17 @@ fn step() -> impl Strategy<Value = Step> {
         Just(PolicyFault::None),
         Just(PolicyFault::Fails),
         Just(PolicyFault::Moves)
+    ];
+    let inspection = prop_oneof![
+        Just(Inspection::Nothing),
+        Just(Inspection::Unreadable),
+        // Nearly as measured.
+        Just(Inspection::Operators(900, 1.0)),
+        // Two replicas of the models do not fit beside each other, though it seems so.
+        Just(Inspection::Operators(300, 0.2)),
+        // No place seems to be good enough.
+        Just(Inspection::Operators(900, 300.0)),
+        Just(Inspection::Operators(4000, 1.0)),
     ];
     prop_oneof![
         8 => (1_u64..4000).prop_map(Step::Wait),
@@ -119,6 +143,7 @@ fn step() -> impl Strategy<Value = Step> {
         2 => (0..NODES, any::<bool>()).prop_map(|(n, on)| Step::Throws(n, on)),
         1 => (0..NODES, 1_u64..3).prop_map(|(n, age)| Step::LateGrant(n, age)),
         1 => (0..NODES).prop_map(Step::LateWanted),
+        3 => (0..NODES, inspection).prop_map(|(n, i)| Step::Inspect(n, i)),
     ]
 }
 
@@ -263,6 +288,16 @@ impl History {
             }
             Step::LateGrant(number, age) => cluster.grant_late(&node(number), age),
             Step::LateWanted(number) => cluster.want_late(&node(number)),
+            Step::Inspect(number, inspection) => {
+                let operators = match inspection {
+                    Inspection::Nothing => None,
+                    Inspection::Unreadable => Some("{".to_owned()),
+                    Inspection::Operators(memory, ms) => Some(operators(memory, ms)),
+                };
+                let machine = cluster.machine(node(number).as_str());
+                let after = Duration::from_millis(200);
+                machine.behaviour.operators = operators.map(|operators| (after, operators));
+            }
             Step::Delay(number, ms) => {
                 let delay = Duration::from_millis(ms);
                 cluster.change_network(&node(number), |machine| machine.delay = delay);

@@ -51,6 +51,8 @@ pub(crate) struct WorkerBehaviour {
     pub(crate) throws: bool,
     /// The models that cannot load on a device, by its name within the node.
     pub(crate) failures: BTreeMap<(ModelId, String), LoadFailure>,
+    /// The operators that a worker which measures reports, as JSON, and the time after which it does.
+    pub(crate) operators: Option<(Duration, String)>,
 }
 
 /// A worker process.
@@ -122,6 +124,8 @@ pub(crate) enum Later {
     Fetched(ArtifactDigest),
     /// The worker with this process identity has loaded, or measured.
     WorkerDone(TaskId, u32),
+    /// The worker with this process identity has found these operators.
+    Inspected(TaskId, u32, String),
     WorkerExits(TaskId, u32, ExitCause),
 }
 
@@ -295,6 +299,13 @@ impl Machine {
         };
         self.served_starts += usize::from(matches!(task, Task::Serve(_)));
         later.push((after, Later::WorkerDone(id.clone(), pid)));
+        if let (Task::Measure(wanted), Some((after, operators))) =
+            (&task, &self.behaviour.operators)
+            && wanted.inspect
+        {
+            let inspected = Later::Inspected(id.clone(), pid, operators.clone());
+            later.push((*after, inspected));
+        }
         let report = WorkerReport::Loading;
         let process = Process {
             task,
@@ -327,6 +338,19 @@ impl Machine {
                 None
             }
             Later::WorkerDone(id, pid) => self.worker_done(now, id, pid),
+            Later::Inspected(id, pid, operators) => {
+                let process = self.process(&(id.clone(), pid))?;
+                if process.report == WorkerReport::Loading {
+                    process.report = WorkerReport::Measuring {
+                        done: 0,
+                        total: 0,
+                        operators: Some(operators),
+                    };
+                    let report = process.report.clone();
+                    self.tell(now, Event::Reported(id, report));
+                }
+                None
+            }
             Later::WorkerExits(id, pid, cause) => {
                 // A worker that was told to end answers first what it has.
                 let process = self.processes.get(&id);
@@ -345,9 +369,12 @@ impl Machine {
 
     fn worker_done(&mut self, now: Time, id: TaskId, pid: u32) -> Option<(Duration, Later)> {
         let process = self.processes.get_mut(&id)?;
-        if process.pid != pid || process.report != WorkerReport::Loading {
-            return None;
-        }
+        let operators = match &process.report {
+            _ if process.pid != pid => return None,
+            WorkerReport::Loading => None,
+            WorkerReport::Measuring { operators, .. } => operators.clone(),
+            _ => return None,
+        };
         let key = (
             process.task.program().model.clone(),
             process.task.device().to_owned(),
@@ -382,6 +409,7 @@ impl Machine {
                     total: 3,
                     csv: measured(wanted),
                     kernels: None,
+                    operators,
                 };
                 (report, exit(ExitCause::Ended))
             }

@@ -84,6 +84,7 @@ impl Store {
                     spec: *spec,
                     artifact_bytes: 0,
                     failure: None,
+                    operators: None,
                     after_plan: newest,
                 });
             }
@@ -95,6 +96,11 @@ impl Store {
             Write::FailModel(id, reason) => {
                 if let Some(at) = position(&disk.models, &id) {
                     disk.models[at].failure = Some(reason);
+                }
+            }
+            Write::SetOperators(id, operators) => {
+                if let Some(at) = position(&disk.models, &id) {
+                    disk.models[at].operators = Some(operators);
                 }
             }
             Write::UpsertSplit(record) => {

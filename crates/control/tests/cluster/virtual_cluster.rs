@@ -550,6 +550,7 @@ impl VirtualCluster {
             measure: self.settings.measure,
             throws: false,
             failures: BTreeMap::new(),
+            operators: None,
         };
         let machine = Machine::new(name, (0..devices).map(device).collect(), behaviour);
         let name = machine.name.clone();

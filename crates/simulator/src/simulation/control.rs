@@ -113,6 +113,7 @@ impl<'a> Control<'a> {
                     spec: model_spec(scenario, model, replanning.rate_mode),
                     artifact_bytes: 0,
                     failure: None,
+                    operators: None,
                     after_plan: Generation(0),
                 })
                 .collect(),

@@ -25,7 +25,8 @@ pub(super) struct ProfileFilter {
     model: Option<ModelName>,
 }
 
-/// Returns the measured and imported profiles as CSV, with a row per model version, device kind, compute share and batch size.
+/// Returns the measured, imported and estimated profiles as CSV, with a row per model version, device kind, compute share and batch size. If
+/// one is estimated, there is a last column `source`, which is `measured` or `estimated`.
 #[utoipa::path(
     get, path = "/v1/profiles", tag = "profiles", security(("admin" = [])),
     params(ProfileFilter),

@@ -109,6 +109,49 @@ async fn recorded_kernels_are_kept_until_the_profile_is_another() {
 }
 
 #[tokio::test]
+async fn a_model_is_placed_by_the_operators_that_its_measurement_reports_first() {
+    let gateway = Gateway::start().await;
+    let mut agent = Agent::asked_to_measure(&gateway, &["m"]).await;
+    let wanted = agent.wanted.profiles[0].clone();
+    assert!(wanted.inspect);
+    let operators = r#"{"parameters":1000,"parameter_bytes":4000,"activation_bytes":[0,16],"operators":[{"name":"addmm","count":1,
+        "operations":[0,2000],"parameter_bytes":4000,"read_bytes":[0,16],"written_bytes":[0,16],"elements":[0,4]}]}"#;
+    let begun = ProfileProgress {
+        operators: Some(operators.to_owned()),
+        ..progress(&wanted)
+    };
+    let answer = agent
+        .try_report(&gateway, vec![], vec![begun.clone()])
+        .await;
+    assert_eq!(answer.status, 204, "{answer:?}");
+    let kind = serde_json::json!([wanted.device_kind]);
+    gateway
+        .wait_for("m", "the plan", |view| {
+            view["estimated_on"] == kind && view["replicas"] != serde_json::json!([])
+        })
+        .await;
+    let estimated = csv(&gateway, "").await;
+    let rows: Vec<&str> = estimated.lines().skip(1).collect();
+    assert!(!rows.is_empty());
+    for row in rows {
+        assert!(row.ends_with(",estimated"), "{row}");
+    }
+    agent.pull(&gateway, 1000).await;
+    assert_eq!(agent.wanted.replicas.len(), 1);
+    assert!(!agent.wanted.profiles[0].inspect, "the operators are known");
+
+    let gateway = gateway.restarted().await;
+    let view = gateway.get("/v1/models/m").await.ok(200);
+    assert_eq!(view["estimated_on"], kind);
+    assert_eq!(csv(&gateway, "").await, estimated);
+    agent.measures = true;
+    let view = agent.work_until_ready(&gateway, "m").await;
+    assert_eq!(view["profiled_on"], kind);
+    assert_eq!(view["estimated_on"], serde_json::json!([]));
+    assert!(!csv(&gateway, "").await.contains("estimated"));
+}
+
+#[tokio::test]
 async fn measured_pairs_are_kept_and_replaced() {
     let gateway = Gateway::start().await;
     let table = pairs("m:1", "m:1", 30.0, 1);

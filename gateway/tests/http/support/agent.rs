@@ -269,6 +269,7 @@ pub(crate) fn progress(wanted: &WantedProfile) -> ProfileProgress {
         total: 0,
         csv: None,
         kernels: None,
+        operators: None,
         error: None,
     }
 }

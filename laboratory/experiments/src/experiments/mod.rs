@@ -4,6 +4,7 @@ mod ablation;
 mod autoscale;
 mod bursts;
 mod estimate;
+mod estimates;
 mod figure_sweeps;
 mod hidden_interference;
 mod loads;
@@ -37,6 +38,7 @@ pub(crate) const EXPERIMENTS: &[&dyn Experiment] = &[
     &bursts::Bursts,
     &max_min::MaxMin,
     &estimate::Estimate,
+    &estimates::Estimates,
     &rates::Rates,
     &measured_rates::MeasuredRates,
     &autoscale::Autoscale,

@@ -121,6 +121,7 @@ fn measure(host: &Host, model: &Model) -> anyhow::Result<Profile> {
         },
         device_kind: kind.clone(),
         time_limit_ms: time_limit.as_millis() as u64,
+        inspect: false,
     })?;
     fs::create_dir(handoff.temporary_dir()).context("make the worker's folder")?;
     let mut worker = host.program("packhorse-worker");

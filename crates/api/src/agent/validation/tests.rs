@@ -28,6 +28,7 @@ fn measurement() -> ProfileProgress {
         total: 4,
         csv: None,
         kernels: None,
+        operators: None,
         error: None,
     }
 }
@@ -141,6 +142,10 @@ fn each_impossible_field_is_named() {
         "profiles[0].done: expected at most total, which is 4",
     );
     check(
+        |s| s.profiles[0].operators = Some("x".repeat(131_073)),
+        "profiles[0].operators: expected at most 131072 bytes, got 131073",
+    );
+    check(
         |s| s.gpus.push(s.gpus[0].clone()),
         "gpus[1].device: device \"gpu0\" appears twice",
     );
@@ -177,4 +182,24 @@ fn the_protocol_of_an_agent_may_be_one_version_away_but_must_overlap() {
             "nonce: expected 1 to 128 hexadecimal digits"
         );
     }
+}
+
+#[test]
+fn the_progress_of_a_measurement_may_be_one_version_away() {
+    let older = r#"{"model":"m:1","device_kind":"T4","done":1,"total":4,"csv":null,"error":null}"#;
+    assert_eq!(
+        serde_json::from_str::<ProfileProgress>(older).unwrap(),
+        measurement()
+    );
+    let newer = older.replace("\"done\"", "\"operators\":\"{}\",\"later\":1,\"done\"");
+    let newer: ProfileProgress = serde_json::from_str(&newer).unwrap();
+    assert_eq!(newer.operators.as_deref(), Some("{}"));
+}
+
+#[test]
+fn an_older_gateway_wants_no_operators() {
+    let wanted = r#"{"program":{"model":"m:1","artifact":"sha256:0000000000000000000000000000000000000000000000000000000000000000",
+        "max_batch_size":4,"inputs":[],"outputs":[]},"device":"d","device_kind":"T4","time_limit_ms":1000}"#;
+    let wanted: packhorse_cluster::WantedProfile = serde_json::from_str(wanted).unwrap();
+    assert!(!wanted.inspect);
 }

@@ -1,0 +1,159 @@
+//! The profiles that are estimated from the operators of a program, with which a model is planned until it is measured.
+//!
+//! Operators belong to the program and not to a kind of device: those that one measurement reports give an estimate for every kind of
+//! device in the cluster. They are stored with the model. The estimates follow from them, and are made again at a start of the gateway
+//! and for every new kind of device.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use packhorse_cluster::{ByteCount, DeviceId, DeviceKind, ModelId, NodeName, ProfileSource, Time};
+use packhorse_estimator::OperatorGraph;
+
+use crate::{controller::Controller, nodes::Node, plan_reason::PlanReason, state::State};
+
+impl Controller {
+    /// Takes the operators of a model's program, which a node has found, and estimates the model's profiles. Returns without effect if
+    /// they are known already or cannot be read: they are no part of a measurement.
+    pub(crate) fn take_operators(&mut self, now: Time, id: &ModelId, operators: &str) {
+        let model = self.state.models.get(id);
+        if model.is_none_or(|model| model.operators.is_some()) {
+            return;
+        }
+        let Ok(operators) = OperatorGraph::from_json(operators) else {
+            return;
+        };
+        self.state.models.set_operators(id, Arc::new(operators));
+        self.store_operators(id);
+        let kinds: Vec<DeviceKind> = self.state.estimated_kinds.iter().cloned().collect();
+        let estimated = kinds.iter().filter(|kind| self.estimate(id, kind)).count();
+        if estimated > 0 {
+            self.request_plan(now, PlanReason::ModelEstimated(id.clone()));
+        }
+    }
+
+    /// Estimates the profiles of all models for the kinds of a node's devices that are new.
+    pub(crate) fn estimate_for_node(&mut self, name: &NodeName) {
+        let Some(node) = self.state.nodes.get(name) else {
+            return;
+        };
+        let new = self.state.estimated_kinds.add(node);
+        if new.is_empty() {
+            return;
+        }
+        let models = self.state.models.iter();
+        let with_operators = models.filter(|(_, model)| model.operators.is_some());
+        let ids: Vec<ModelId> = with_operators.map(|(id, _)| id.clone()).collect();
+        for (kind, id) in new
+            .iter()
+            .flat_map(|kind| ids.iter().map(move |id| (kind, id)))
+        {
+            self.estimate(id, kind);
+        }
+    }
+
+    /// Estimates the profile of a model on a kind of device, if there is none and it can be measured. Returns true if there is one now.
+    fn estimate(&mut self, id: &ModelId, kind: &DeviceKind) -> bool {
+        let is_known = self.state.profiles.get(id, kind).is_some();
+        if is_known || self.state.measurements.is_unmeasurable(id, kind) {
+            return false;
+        }
+        let (kinds, model) = (&self.state.estimated_kinds, self.state.models.get(id));
+        let Some(profile) = model.and_then(|model| kinds.estimate(model, kind)) else {
+            return false;
+        };
+        let table = &mut self.state.profiles;
+        table.insert(id.clone(), kind.clone(), profile);
+        self.state.rollout.touch_model(id);
+        self.announcements.model(id);
+        true
+    }
+
+    /// Removes the estimate of a model on a kind of device on which measuring it failed, unless it serves there, which shows that it can.
+    /// Returns true if an estimate is left.
+    pub(crate) fn withdraw_estimate(&mut self, now: Time, id: &ModelId, kind: &DeviceKind) -> bool {
+        let profile = self.state.profiles.get(id, kind);
+        if profile.is_none_or(|profile| profile.source() == ProfileSource::Measured) {
+            return false;
+        }
+        if self.state.serves_on(id, kind) {
+            return true;
+        }
+        self.state.profiles.remove(id, kind);
+        self.state.rollout.touch_model(id);
+        let (id, kind) = (id.clone(), kind.clone());
+        self.request_plan(now, PlanReason::MeasurementFailed(id, kind));
+        false
+    }
+}
+
+impl State {
+    /// Returns true if the model serves on a device of this kind.
+    fn serves_on(&self, model: &ModelId, kind: &DeviceKind) -> bool {
+        let mut replicas = self.rollout.of_model(model);
+        replicas.any(|r| self.serves(r.id) && self.kind(&r.spec.device) == Some(kind))
+    }
+
+    /// Returns the devices with a replica whose profile is an estimate. There the slowdown of a batch is not known.
+    pub(crate) fn estimated_devices(&self) -> BTreeSet<DeviceId> {
+        let replicas = self.rollout.iter().filter(|replica| {
+            let kind = self.kind(&replica.spec.device);
+            let model = &replica.spec.model.model;
+            kind.is_some_and(|kind| !self.profiles.is_measured(model, kind))
+        });
+        replicas
+            .map(|replica| replica.spec.device.clone())
+            .collect()
+    }
+
+    /// Returns true if the plan has a replica of the model on a device of this kind.
+    pub(crate) fn is_planned_on(&self, model: &ModelId, kind: &DeviceKind) -> bool {
+        let mut replicas = self.rollout.of_model(model);
+        replicas.any(|r| r.is_planned() && self.kind(&r.spec.device) == Some(kind))
+    }
+
+    /// Returns the devices that take replicas and measure a model of which they shall get none meanwhile, with the model.
+    pub(crate) fn all_measured_alone(&self) -> BTreeMap<DeviceId, ModelId> {
+        let nodes = self.nodes.iter().map(|(_, node)| node);
+        let devices = nodes
+            .filter(|node| node.takes_replicas())
+            .flat_map(Node::devices);
+        let alone = devices.filter_map(|(id, device)| {
+            let model = self.measured_alone(&id, &device.kind)?.clone();
+            Some((id, model))
+        });
+        alone.collect()
+    }
+
+    /// Returns the model that a device measures and of which it shall get no replica meanwhile, though there is an estimate. A replica
+    /// would slow the measurement down, or take memory that it needs. Where no other device can run the model and there is memory for
+    /// both, a replica is worth more; one that runs already stays.
+    fn measured_alone(&self, device: &DeviceId, kind: &DeviceKind) -> Option<&ModelId> {
+        let model = self.measurements.measured_on(device, kind)?;
+        let estimate = self.profiles.get(model, kind)?;
+        let mut here = self.rollout.on_device(device);
+        if here.any(|r| r.is_planned() && r.spec.model.model == *model) {
+            return None;
+        }
+        let largest = estimate.whole().last().and_then(|row| row.memory);
+        let both = largest.map_or(ByteCount::ZERO, |memory| memory.saturating_add(memory));
+        let memory = self.nodes.device(device)?.memory_bytes;
+        (both > memory || self.runs_elsewhere(model, device)).then_some(model)
+    }
+
+    /// Returns true if another device than this one can run the model and does not measure it.
+    fn runs_elsewhere(&self, model: &ModelId, device: &DeviceId) -> bool {
+        let nodes = self.nodes.iter().map(|(_, node)| node);
+        let mut others = nodes
+            .filter(|node| node.takes_replicas())
+            .flat_map(Node::devices);
+        others.any(|(id, other)| {
+            id != *device
+                && self.profiles.get(model, &other.kind).is_some()
+                && self.measurements.measured_on(&id, &other.kind) != Some(model)
+                && !self.exclusions.of_device(&id).contains(model)
+        })
+    }
+}
