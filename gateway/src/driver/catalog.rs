@@ -1,7 +1,7 @@
 //! The served models, for the HTTP handlers.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering::Relaxed},
@@ -12,7 +12,7 @@ use std::{
 use packhorse_cluster::{ModelId, ModelName, ModelSpec, ModelVersion, Time};
 use packhorse_serving::{ModelKey, Refusal, TenantKey};
 
-use super::{load::ModelLoad, version_route::VersionRoute};
+use super::{load::ModelLoad, requested_model::RequestedModel, version_route::VersionRoute};
 use crate::{input_memory::InputMemory, memory::ModelMemory, telemetry::ModelTelemetry};
 
 /// A registered model version.
@@ -112,12 +112,16 @@ pub(crate) enum FindModelError {
     Model(ModelName),
     #[error("model \"{0}\" has no version {1}")]
     Version(ModelName, ModelVersion),
+    #[error("\"{0}\" is a family, which has no versions: name none, or one of its variants")]
+    VersionOfFamily(ModelName),
 }
 
 /// All models, by name and version. None of the inner maps is empty.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Catalog {
     models: BTreeMap<ModelName, BTreeMap<ModelVersion, Arc<ServedModel>>>,
+    /// The names of the variants of every family.
+    families: BTreeMap<ModelName, BTreeSet<ModelName>>,
     /// The choice of a version, of the models that have more than one.
     routes: BTreeMap<ModelName, Arc<VersionRoute>>,
     phase: Phase,
@@ -144,11 +148,16 @@ impl Catalog {
     ) -> Self {
         let mut catalog = Self {
             models: BTreeMap::new(),
+            families: BTreeMap::new(),
             routes,
             phase,
         };
         for model in models {
             let ModelId { name, version } = model.id().clone();
+            if let Some(family) = model.spec.family() {
+                let variants = catalog.families.entry(family.clone()).or_default();
+                variants.insert(name.clone());
+            }
             catalog
                 .models
                 .entry(name)
@@ -158,9 +167,36 @@ impl Catalog {
         catalog
     }
 
+    /// Returns the model or family of a name. A version is that of a model.
+    pub(crate) fn find(
+        &self,
+        name: &ModelName,
+        version: Option<ModelVersion>,
+        request_id: Option<&[u8]>,
+    ) -> Result<RequestedModel, FindModelError> {
+        let Some(variants) = self.families.get(name) else {
+            let model = self.find_model(name, version, request_id)?;
+            return Ok(RequestedModel::model(Arc::clone(model)));
+        };
+        if version.is_some() {
+            return Err(FindModelError::VersionOfFamily(name.clone()));
+        }
+        let variants = variants
+            .iter()
+            .filter_map(|variant| self.find_model(variant, None, request_id).ok());
+        RequestedModel::family(name.clone(), variants.cloned().collect())
+            .ok_or_else(|| FindModelError::Model(name.clone()))
+    }
+
+    /// Returns the families, by name.
+    pub(crate) fn families(&self) -> impl Iterator<Item = RequestedModel> {
+        let names = self.families.keys();
+        names.filter_map(|name| self.find(name, None, None).ok())
+    }
+
     /// Returns a version of a model. Without a version: the one that the model's split chooses for a request with this id; where there
     /// is no split, the newest that is ready, or else the newest.
-    pub(crate) fn find(
+    fn find_model(
         &self,
         name: &ModelName,
         version: Option<ModelVersion>,

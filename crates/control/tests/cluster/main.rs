@@ -6,6 +6,7 @@
 mod clients;
 mod data_plane;
 mod drains;
+mod families;
 mod histories;
 mod invariants;
 mod leases;

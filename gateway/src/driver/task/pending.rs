@@ -22,6 +22,8 @@ pub(super) struct PendingRequest {
     pub(super) answer: oneshot::Sender<RequestResult>,
     pub(super) arrived: Time,
     pub(super) membership: Membership,
+    /// The model that its last batch was sent to.
+    pub(super) model: Option<Arc<ServedModel>>,
     /// The reason why its batch failed, once it has.
     pub(super) failure: Option<Arc<BatchFailure>>,
     /// Its course until its last batch did not come back.
