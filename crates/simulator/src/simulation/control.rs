@@ -275,6 +275,12 @@ impl<'a> Control<'a> {
             let rate = scenario.mean_rate(self.models[&model.id], now, now + time);
             model.rate = RequestsPerSecond::new(rate).expect("a mean of arrivals is a rate");
         }
+        for family in &mut input.families {
+            let variants = family.variants.iter();
+            let ids = variants.flat_map(|variant| &variant.shares).map(|(id, _)| id);
+            let rates = ids.map(|id| scenario.mean_rate(self.models[id], now, now + time));
+            family.rate = RequestsPerSecond::new(rates.sum()).expect("a sum of rates is a rate");
+        }
         input
     }
 }

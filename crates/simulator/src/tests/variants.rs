@@ -1,5 +1,8 @@
 //! Families: who answers a request, and what the report says of it.
 
+use packhorse_cluster::Problem;
+use packhorse_placement::{Budget, PlanningOptions, policy};
+
 use super::*;
 
 /// One GPU with two models of a family: one takes 50 ms for a request, the other 5 ms.
@@ -92,4 +95,35 @@ fn a_discipline_for_all_models_of_a_device_knows_no_families() {
         refused.unwrap_err().to_string(),
         "the discipline flex knows no families"
     );
+}
+
+#[test]
+fn replanning_has_the_rate_of_a_family_for_its_most_accurate_model_where_that_can_carry_it() {
+    let text = SCENARIO.replace("rate_rps = 40", "rate_rps = 5");
+    let rates = |text: &str| {
+        let scenario = scenario(text);
+        let mut rates = Vec::new();
+        let mut place = |problem: &Problem| {
+            rates = problem.models.iter().map(|model| model.rate.get()).collect();
+            let first_fit = policy("first-fit").unwrap();
+            let options = PlanningOptions::default();
+            first_fit
+                .place_with(problem, &options, &mut Budget::unlimited())
+                .ok()
+        };
+        let replanning = Replanning::new(Duration::from_secs(1), None, &mut place);
+        let replicas = [0, 1].map(|i| PlannedReplica::new(ModelIndex(i), DeviceIndex(i), 1));
+        let plan = PlanReport::from_replicas(&scenario, &replicas);
+        let (discipline, progress) = (Discipline::Deadline, &mut |_: Time| {});
+        let report = simulate_replanning(
+            &scenario, plan, &replicas, discipline, 1, replanning, progress,
+        );
+        let within = report.unwrap().totals.goodput_rps;
+        assert!(within > 14.0, "{within}");
+        rates
+    };
+    let together = rates(&text);
+    assert!(together[0] > 12.0 && together[1] < 0.1, "{together:?}");
+    let apart = rates(&text.replace("family = \"f\"\n", ""));
+    assert!(apart[0] < 12.0 && apart[1] > 3.0, "{apart:?}");
 }
