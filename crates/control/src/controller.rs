@@ -328,6 +328,7 @@ impl Controller {
         let variants = models.variants(name);
         let demands = variants.iter().filter_map(|variant| {
             let name = &variant.program.model.name;
+            let accuracy = variant.spec.variant.as_ref()?.accuracy;
             let versions = models.versions(name);
             let shares = versions.filter_map(|id| {
                 models.get(id).filter(|model| model.failure.is_none())?;
@@ -338,6 +339,7 @@ impl Controller {
             });
             let shares: Vec<_> = shares.collect();
             (!shares.is_empty()).then(|| VariantDemand {
+                accuracy,
                 rate: self.rates.planned_alone(name, delay),
                 shares,
             })

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use packhorse_cluster::{
-    DeviceId, DeviceKind, Mixed, ModelForecast, ModelId, ModelName, Plan, PlannedReplica,
+    DeviceId, DeviceKind, Mixed, ModelForecast, ModelId, ModelName, Percent, Plan, PlannedReplica,
     PolicyOptions, Problem, ReplicaSpec, RequestsPerSecond, VariantMix,
 };
 
@@ -54,6 +54,8 @@ pub struct FamilyDemand {
 /// The requests for one variant alone, and who answers for it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct VariantDemand {
+    /// The accuracy of its newest version.
+    pub accuracy: Percent,
     /// The rate of the requests for this variant alone.
     pub rate: RequestsPerSecond,
     /// The versions with a share of the variant's requests, and the share, of 1.
@@ -78,6 +80,9 @@ impl FamilyDemand {
         })
     }
 }
+
+/// The part of the offered rate from which on a plan serves all of it: the rest is the error of an estimate.
+const FULLY_SERVED: f64 = 0.99;
 
 /// A plan with names, whose replicas have no identities yet.
 #[derive(Clone, Debug, PartialEq)]
@@ -123,7 +128,7 @@ impl PlanningInput {
         input
     }
 
-    /// Has a policy make the plan of the most accurate mix of variants that the devices can carry. Without families it makes one plan.
+    /// Has a policy make the plan of the mix of variants whose predicted answers are right most often. Without families it makes one plan.
     ///
     /// # Errors
     /// That of the policy's first call.
@@ -137,11 +142,25 @@ impl PlanningInput {
             return Ok(Mixed { mix, plan });
         }
         let models = self.problem.models.iter();
-        let offered = models.map(|model| model.rate.get()).sum();
+        let offered: f64 = models.map(|model| model.rate.get()).sum();
+        let variants = self.families.iter().flat_map(|family| &family.variants);
+        let accuracies = variants.flat_map(|variant| {
+            let ids = variant.shares.iter().map(|(id, _)| id);
+            ids.map(|id| (id, variant.accuracy.get() / 100.0))
+        });
+        let accuracies: BTreeMap<&ModelId, f64> = accuracies.collect();
+        let value = |plan: &Plan| {
+            let models = self.problem.models.iter().zip(&plan.models);
+            let right = models.map(|(model, forecast)| {
+                let accuracy = accuracies.get(&model.id).copied().unwrap_or(1.0);
+                forecast.goodput.get() * accuracy
+            });
+            right.sum()
+        };
         VariantMix::find(
-            offered,
             |mix| place(&self.at(mix).problem),
-            |plan: &Plan| total(&plan.models),
+            |plan: &Plan| total(&plan.models) >= FULLY_SERVED * offered,
+            value,
         )
     }
 

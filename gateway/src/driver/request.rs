@@ -8,8 +8,8 @@ use packhorse_serving::{RequestKey, RequestOutcome, TenantKey};
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 use super::{
-    batch::OutputRows, batch_failure::BatchFailure, catalog::ServedModel,
-    requested_model::RequestedModel,
+    batch::OutputRows, batch_failure::BatchFailure, requested_model::RequestedModel,
+    served_model::ServedModel,
 };
 use crate::telemetry::RequestCourse;
 

@@ -8,7 +8,7 @@ use std::{iter, sync::Arc, time::Duration};
 use packhorse_cluster::{ModelName, Time, by_accuracy};
 use packhorse_serving::{Refusal, TenantKey};
 
-use super::catalog::ServedModel;
+use super::served_model::ServedModel;
 
 /// The model or the family that a request names.
 #[derive(Clone, Debug)]

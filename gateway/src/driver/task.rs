@@ -23,12 +23,13 @@ use tokio::{
 
 use self::pending::{InFlightBatch, PendingRequest};
 use super::{
-    catalog::{Catalog, Phase, ServedModel},
+    catalog::{Catalog, Phase},
     config::DataPlaneConfig,
     connector::Connector,
     message::DriverMessage,
     request::{SubmittedRequest, UnansweredRequest},
     requested_model::RequestedModel,
+    served_model::ServedModel,
     shape_class::{ShapeClasses, padded_bytes},
     version_route::VersionRoute,
 };

@@ -277,7 +277,9 @@ impl<'a> Control<'a> {
         }
         for family in &mut input.families {
             let variants = family.variants.iter();
-            let ids = variants.flat_map(|variant| &variant.shares).map(|(id, _)| id);
+            let ids = variants
+                .flat_map(|variant| &variant.shares)
+                .map(|(id, _)| id);
             let rates = ids.map(|id| scenario.mean_rate(self.models[id], now, now + time));
             family.rate = RequestsPerSecond::new(rates.sum()).expect("a sum of rates is a rate");
         }

@@ -17,9 +17,9 @@ use crate::{
     driver::{
         batch::{OutputRows, assemble, split},
         batch_failure::BatchFailure,
-        catalog::ServedModel,
         request::AnsweredRequest,
         requested_model::RequestedModel,
+        served_model::ServedModel,
     },
     telemetry::{BatchOutcome, BatchStages, BatchTimes},
     workers::OutgoingBatch,

@@ -9,8 +9,8 @@ use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use crate::{
     driver::{
         batch_failure::BatchFailure,
-        catalog::ServedModel,
         request::{RequestResult, Submission},
+        served_model::ServedModel,
         shape_class::Membership,
     },
     telemetry::{BatchIdentity, BatchStages, ReplicaNumber, RequestBatch, RequestCourse},
