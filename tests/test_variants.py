@@ -101,8 +101,8 @@ def test_a_variant_is_removed_and_comes_back_and_the_family_answers_all_the_time
     client = triton.connect("sync", family.inference)
     answered = lambda: ask(client)["parameters"]["variant"]
     assert answered() == "good"
-    family.admin.call("PATCH", "/v1/models/good", {"accuracy": 60.0})
-    assert answered() == "cheap", "it is the more accurate one now"
+    assert family.admin.call("PATCH", "/v1/models/good", {"accuracy": 60.0}).status == 200
+    wait_until(lambda: answered() == "cheap", "the variant that is the more accurate one now")
     assert family.admin.call("DELETE", "/v1/models/cheap").status == 204
     assert answered() == "good"
     family.admin.register(registration("cheap", accuracy=70.0), b"the file of cheap")
