@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import models
@@ -26,10 +26,8 @@ def registration(name: str, **more) -> dict:
     return models.simulated(name, **given | more)
 
 
-@pytest.fixture
-def family(new_cluster: Callable[..., Cluster]) -> Iterator[Cluster]:
-    """A cluster whose family has an accurate and a cheap variant, both ready."""
-    cluster = new_cluster()
+def serve(cluster: Cluster) -> Cluster:
+    """Serves a family with an accurate and a cheap variant, until both are ready."""
     latencies = {name: latency for name, (latency, _) in VARIANTS.items()}
     cluster.start_agent("node1", *simulated_devices(cluster, latencies))
     for name in VARIANTS:
@@ -37,6 +35,11 @@ def family(new_cluster: Callable[..., Cluster]) -> Iterator[Cluster]:
     for name in VARIANTS:
         cluster.admin.wait_for_state(name, "ready")
     return cluster
+
+
+@pytest.fixture
+def family(new_cluster: Callable[..., Cluster]) -> Cluster:
+    return serve(new_cluster())
 
 
 def ask(client) -> dict:
@@ -119,3 +122,15 @@ def test_a_variant_is_removed_and_comes_back_and_the_family_answers_all_the_time
     refused = family.admin.call("POST", "/v1/models", models.simulated(FAMILY) | {"artifact": views["good"]["artifact"]})
     assert refused.status == 409 and refused.error.startswith("name: "), refused
     client.close()
+
+
+def test_a_key_for_a_family_allows_it_by_its_name_and_no_variant(new_cluster: Callable[..., Cluster]):
+    cluster = serve(new_cluster("--inference-keys", "required"))
+    created = cluster.admin.call("POST", "/v1/keys", {"name": "checkout", "scopes": [f"infer:{FAMILY}"]})
+    headers = {"Authorization": f"Bearer {created.json()['key']}"}
+    infer = lambda model: request(cluster.inference, "POST", f"/v2/models/{model}/infer", REQUEST, headers)
+    answer = infer(FAMILY)
+    assert answer.status == 200 and answer.headers["x-packhorse-model"] == "good:1", answer
+    assert infer("good").status == 403
+    index = request(cluster.inference, "POST", "/v2/repository/index", b"", headers).json()
+    assert [entry["name"] for entry in index] == [FAMILY]
