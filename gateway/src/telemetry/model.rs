@@ -143,6 +143,8 @@ pub struct ModelTelemetry {
     for_family: AtomicU64,
     /// The family that the model is a variant of, and its accuracy.
     variant: RwLock<Option<VariantOf>>,
+    /// The accuracy of a variant in thousandths of a percent; 0 for other models.
+    accuracy: AtomicU64,
     /// The sum of the accuracies of the answers within the SLO, in thousandths of a percent.
     accurate: AtomicU64,
     window: Mutex<SlidingWindow>,
@@ -185,6 +187,7 @@ impl ModelTelemetry {
             arrived: AtomicU64::new(0),
             for_family: AtomicU64::new(0),
             variant: RwLock::default(),
+            accuracy: AtomicU64::new(0),
             accurate: AtomicU64::new(0),
             window: Mutex::new(SlidingWindow::new(clock.now())),
         }
@@ -240,6 +243,9 @@ impl ModelTelemetry {
 
     /// Sets the family that the model is a variant of, and its accuracy.
     pub(crate) fn set_variant(&self, variant: Option<VariantOf>) {
+        let accuracy = variant.as_ref().map(|variant| variant.accuracy.get());
+        let thousandths = (accuracy.unwrap_or_default() * 1e3).round() as u64;
+        self.accuracy.store(thousandths, Relaxed);
         *self.variant.write().unwrap_or_else(PoisonError::into_inner) = variant;
     }
 
@@ -435,8 +441,8 @@ impl ModelTelemetry {
         };
         if in_time {
             self.slo_met.fetch_add(1, Relaxed);
-            if let Some(VariantOf { accuracy, .. }) = self.variant() {
-                let thousandths = (accuracy.get() * 1e3).round() as u64;
+            let thousandths = self.accuracy.load(Relaxed);
+            if thousandths > 0 {
                 self.accurate.fetch_add(thousandths, Relaxed);
             }
         }
