@@ -51,6 +51,8 @@ impl Act {
                     "rate_rps": spec.rate.get(),
                     "rate": spec.rate_mode.as_str(),
                     "queue_limit": spec.queue_limit,
+                    "family": spec.family(),
+                    "accuracy": spec.variant.as_ref().map(|variant| variant.accuracy),
                 }))
             }
             Command::ChangeModel(name, version, change) => {
@@ -143,6 +145,12 @@ fn changes(change: &ModelSpecChange) -> Value {
     }
     if let Some(limit) = change.queue_limit {
         changes["queue_limit"] = json!(limit);
+    }
+    if let Some(family) = &change.family {
+        changes["family"] = json!(family);
+    }
+    if let Some(accuracy) = change.accuracy {
+        changes["accuracy"] = json!(accuracy);
     }
     changes
 }

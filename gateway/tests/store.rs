@@ -6,8 +6,8 @@ use std::{path::Path, time::Duration};
 
 use packhorse_cluster::{
     ArtifactDigest, ByteCount, ComputeMetric, Datatype, DeviceReport, Dim, Discipline, Generation,
-    ModelId, ModelSpec, Padding, PolicyOptions, ProfileTable, Program, RateMode, Replica,
-    ReplicaId, ReplicaPhase, ReplicaSpec, RequestsPerSecond, Scheduling, TensorSpec,
+    ModelId, ModelSpec, Padding, Percent, PolicyOptions, ProfileTable, Program, RateMode, Replica,
+    ReplicaId, ReplicaPhase, ReplicaSpec, RequestsPerSecond, Scheduling, TensorSpec, VariantOf,
 };
 use packhorse_control::record::{Forecast, NodeRecord, PlanOutcome, PlanRecord, Settings};
 use packhorse_estimator::OperatorGraph;
@@ -47,6 +47,14 @@ fn spec(model: &str, artifact: ArtifactDigest) -> ModelSpec {
         rate: RequestsPerSecond::new(12.25).unwrap(),
         rate_mode: RateMode::Measured,
         queue_limit: Some(77),
+        variant: Some(variant(81.5)),
+    }
+}
+
+fn variant(accuracy: f64) -> VariantOf {
+    VariantOf {
+        family: "f".parse().unwrap(),
+        accuracy: Percent::new(accuracy).unwrap(),
     }
 }
 
@@ -305,9 +313,11 @@ async fn models_change_fail_and_go_with_their_profiles() {
         rate,
         rate_mode: RateMode::Min,
         queue_limit: None,
+        variant: Some(variant(83.0)),
         ..spec("m:1", digest(1))
     };
-    store.update_model(&changed).await.unwrap();
+    let models = [changed.clone(), spec("n:1", digest(1))];
+    store.update_models(&models).await.unwrap();
     store.fail_model(&n, "it throws").await.unwrap();
     let operator = r#"{"name":"mm","count":1,"operations":[0,1],"parameter_bytes":0,"read_bytes":[0,1],"written_bytes":[0,1],"elements":[0,1]}"#;
     let operators = format!(
@@ -334,6 +344,33 @@ async fn models_change_fail_and_go_with_their_profiles() {
         .map(|(m, ..)| m.clone())
         .collect();
     assert_eq!(left, [n]);
+}
+
+#[tokio::test]
+async fn a_store_from_before_families_gets_models_that_are_in_none() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path()).await;
+    store.insert_artifact(digest(1), 1).await.unwrap();
+    store.insert_model(&spec("m:1", digest(1))).await.unwrap();
+    drop(store);
+    let file = folder.path().join("packhorse.db");
+    let url = format!("sqlite://{}", file.display());
+    let mut old = sqlx::AnyConnection::connect(&url).await.unwrap();
+    for statement in [
+        "ALTER TABLE models DROP COLUMN family",
+        "ALTER TABLE models DROP COLUMN accuracy_pct",
+        "DELETE FROM _sqlx_migrations WHERE version = 13",
+    ] {
+        old.execute(statement).await.unwrap();
+    }
+    old.close().await.unwrap();
+    let store = open(folder.path()).await;
+    let models = store.models().await.unwrap();
+    let expected = ModelSpec {
+        variant: None,
+        ..spec("m:1", digest(1))
+    };
+    assert_eq!(models[0].spec, expected);
 }
 
 #[tokio::test]

@@ -22,8 +22,9 @@ use utoipa::ToSchema;
 pub use audit::{AuditActor, AuditEntry};
 pub use key::{CreatedKey, KeyRequest, KeyRotation, KeyView, Scope, UnknownScope};
 pub use model::{
-    ArtifactView, MeasuredRateView, ModelChange, ModelGoodput, ModelRegistration, ModelState,
-    ModelView, PredictedGoodputView, ProfilingView, Promotion, ReplicaView, TotalGoodput,
+    ArtifactView, FamilyGoodput, MeasuredRateView, ModelChange, ModelGoodput, ModelRegistration,
+    ModelState, ModelView, PredictedGoodputView, ProfilingView, Promotion, ReplicaView,
+    TotalGoodput,
 };
 pub use node::{DeviceView, NodeState, NodeTokenView, NodeView};
 pub use plan::{
@@ -35,7 +36,9 @@ pub use plan::{
 pub use requests::{
     BatchView, EndOfRequest, RequestFilter, RequestStages, RequestView, TryView, UnknownFilter,
 };
-pub use server_timing::{SERVER_TIMING_HEADER, STAGES_HEADER, ServerTiming, UnknownTiming};
+pub use server_timing::{
+    MODEL_HEADER, SERVER_TIMING_HEADER, STAGES_HEADER, ServerTiming, UnknownTiming,
+};
 pub use session::{
     CSRF_HEADER, SESSION_COOKIE, SessionCode, SessionRequest, SessionScope, SessionView,
 };

@@ -1,10 +1,12 @@
 //! Models, their artifacts and their goodput.
 
+use std::collections::BTreeMap;
+
 pub use packhorse_cluster::ModelState;
 use packhorse_cluster::{
     ArtifactDigest, ByteCount, Capacity, ComputeShare, Datatype, DeviceId, DeviceKind, Dim,
-    ModelName, ModelVersion, Padding, RateMode, ReplicaId, ReplicaState, RequestsPerSecond, Split,
-    Sticky, TensorSpec,
+    ModelName, ModelVersion, Padding, Percent, RateMode, ReplicaId, ReplicaState,
+    RequestsPerSecond, Split, Sticky, TensorSpec,
 };
 use serde::{Deserialize, Deserializer, Serialize};
 use utoipa::ToSchema;
@@ -46,6 +48,15 @@ pub struct ModelRegistration {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1, maximum = 1_000_000)]
     pub queue_limit: Option<u32>,
+    /// The family that the model is a variant of, a name that clients use like a model's: a request for it is answered by its most accurate
+    /// variant that can be in time. All variants have the same inputs, outputs, `max_batch_size` and `slo_ms`. `accuracy` is then required.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, pattern = "^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$", example = "sentences")]
+    pub family: Option<ModelName>,
+    /// The part of the model's answers that are right, in percent, 0 to 100: by it a family orders its variants. Only with `family`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<f64>, minimum = 0, maximum = 100, example = 84.1)]
+    pub accuracy: Option<Percent>,
     /// The inputs, in the order of the program's arguments. Shapes include the batch dimension.
     #[serde(deserialize_with = "strict_tensors")]
     pub inputs: Vec<TensorSpec>,
@@ -89,11 +100,11 @@ fn strict_tensors<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Tens
     Ok(tensors.into_iter().map(spec).collect())
 }
 
-/// Changes the SLO, rate, rate mode, queue limit or split of a model. Absent fields stay unchanged.
+/// Changes the SLO, rate, rate mode, queue limit, family, accuracy or split of a model. Absent fields stay unchanged.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ModelChange {
-    /// The latency objective (SLO) in milliseconds; above 0 and at most 60000.
+    /// The latency objective (SLO) in milliseconds; above 0 and at most 60000. It belongs to all variants of a family: all of them change.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(exclusive_minimum = 0, maximum = 60000)]
     pub slo_ms: Option<f64>,
@@ -112,6 +123,18 @@ pub struct ModelChange {
     )]
     #[schema(value_type = Option<u32>, minimum = 1, maximum = 1_000_000)]
     pub queue_limit: Option<Option<u32>>,
+    /// The family that the model is a variant of; null takes it out of its family. It belongs to all versions: not with `?version`.
+    #[serde(
+        default,
+        deserialize_with = "present",
+        skip_serializing_if = "Option::is_none"
+    )]
+    #[schema(value_type = Option<String>)]
+    pub family: Option<Option<ModelName>>,
+    /// The part of the version's answers that are right, in percent, 0 to 100; of all versions that come into a family with it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<f64>, minimum = 0, maximum = 100)]
+    pub accuracy: Option<Percent>,
     /// The shares of the versions in the requests that name none, in percent, which sum to 100; null lets the newest version take over by
     /// itself. It belongs to all versions: not with `?version`.
     #[serde(
@@ -180,6 +203,14 @@ pub struct ModelView {
     /// The largest number of requests in the model's queue; null if the gateway's `--queue-limit` applies.
     #[serde(default)]
     pub queue_limit: Option<u32>,
+    /// The family that the model is a variant of; null if it is in none.
+    #[serde(default)]
+    #[schema(value_type = Option<String>)]
+    pub family: Option<ModelName>,
+    /// The part of the version's answers that are right, in percent; null without a family.
+    #[serde(default)]
+    #[schema(value_type = Option<f64>)]
+    pub accuracy: Option<Percent>,
     /// The present share of this version in the requests to the model that name no version, in percent.
     #[schema(maximum = 100)]
     #[serde(default)]
@@ -319,6 +350,55 @@ pub struct ModelGoodput {
     pub p99_ms: Option<f64>,
     /// The mean number of rows per batch.
     pub mean_batch: Option<f64>,
+    /// The family that the model is a variant of; null if it is in none.
+    #[serde(default)]
+    #[schema(value_type = Option<String>)]
+    pub family: Option<ModelName>,
+    /// The part of the version's answers that are right, in percent; null without a family.
+    #[serde(default)]
+    #[schema(value_type = Option<f64>)]
+    pub accuracy: Option<Percent>,
+}
+
+/// The goodput of the variants of a family together in a time window, whether the requests were for the family or for a variant alone.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct FamilyGoodput {
+    /// The name of the family.
+    #[schema(value_type = String)]
+    pub name: ModelName,
+    /// The requests that arrived, per second.
+    pub offered_rps: f64,
+    /// The requests that were answered within the SLO, per second.
+    pub goodput_rps: f64,
+    /// The requests that were answered within the SLO, each counted by the accuracy of the variant that answered, per second.
+    pub accurate_goodput_rps: f64,
+    /// The mean accuracy of the answers within the SLO, in percent; null without any.
+    pub accuracy_pct: Option<f64>,
+}
+
+impl FamilyGoodput {
+    /// Returns the goodput of the families that these models are variants of, by name.
+    pub fn of(models: &[ModelGoodput]) -> Vec<Self> {
+        let mut families: BTreeMap<&ModelName, Self> = BTreeMap::new();
+        for model in models {
+            let (Some(name), Some(accuracy)) = (&model.family, model.accuracy) else {
+                continue;
+            };
+            let family = families.entry(name).or_insert_with(|| Self {
+                name: name.clone(),
+                offered_rps: 0.0,
+                goodput_rps: 0.0,
+                accurate_goodput_rps: 0.0,
+                accuracy_pct: None,
+            });
+            family.offered_rps += model.offered_rps;
+            family.goodput_rps += model.goodput_rps;
+            family.accurate_goodput_rps += model.goodput_rps * accuracy.get() / 100.0;
+            family.accuracy_pct = (family.goodput_rps > 0.0)
+                .then(|| 100.0 * family.accurate_goodput_rps / family.goodput_rps);
+        }
+        families.into_values().collect()
+    }
 }
 
 /// The goodput of all models together in a time window.

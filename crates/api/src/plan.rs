@@ -7,7 +7,7 @@ use packhorse_cluster::{
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::{ModelGoodput, TotalGoodput};
+use crate::{FamilyGoodput, ModelGoodput, TotalGoodput};
 
 /// A plan: the replicas that shall run, and the goodput that the policy expects.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -299,6 +299,9 @@ pub struct GoodputView {
     pub window_s: f64,
     /// The goodput and latency of each model.
     pub models: Vec<ModelGoodput>,
+    /// The goodput of each family, and how accurate it is.
+    #[serde(default)]
+    pub families: Vec<FamilyGoodput>,
     /// The goodput of all models together.
     pub total: TotalGoodput,
 }
@@ -309,6 +312,7 @@ impl GoodputView {
         let total = TotalGoodput::of(&models);
         Self {
             window_s,
+            families: FamilyGoodput::of(&models),
             models,
             total,
         }

@@ -10,6 +10,9 @@ use crate::RequestStages;
 /// The header of an inference request that asks for the durations of its stages, with any value.
 pub const STAGES_HEADER: &str = "x-packhorse-stages";
 
+/// The header of an answer to a request for a family: the model that answered, as `NAME:VERSION`.
+pub const MODEL_HEADER: &str = "x-packhorse-model";
+
 /// The header of an answer with the durations.
 pub const SERVER_TIMING_HEADER: &str = "server-timing";
 

@@ -35,7 +35,7 @@ use crate::{
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// # let gateway = MockServer::start().await;
 /// # let y = Tensor::from_values("y", Shape::new(&[1, 2])?, &[3.0_f32, -0.5])?;
-/// # let message = InferResponse { model_name: "double".into(), model_version: "1".into(), id: String::new(), outputs: vec![y] }.encode()?;
+/// # let message = InferResponse { model_name: "double".into(), model_version: "1".into(), id: String::new(), variant: None, outputs: vec![y] }.encode()?;
 /// # let length = message.header_length().expect("binary tensors have a header").to_string();
 /// # let body = message.into_body().to_bytes().to_vec();
 /// # let response = ResponseTemplate::new(200).insert_header(HEADER_LENGTH, length).set_body_raw(body, "application/octet-stream");

@@ -8,6 +8,7 @@
 mod device;
 mod discipline;
 mod explanation;
+mod family;
 mod id;
 mod model;
 mod model_state;
@@ -26,6 +27,7 @@ mod units;
 pub use device::{Device, DeviceIndex, known_cost_per_hour, known_kind};
 pub use discipline::{Discipline, NotLive, UnknownDiscipline};
 pub use explanation::{Bound, Change, Explanation, Remedy};
+pub use family::{Mixed, VariantMix, VariantOf, by_accuracy};
 pub use id::{
     ArtifactDigest, ClusterId, DeviceId, DeviceKind, Generation, IdError, ModelId, ModelName,
     ModelVersion, NodeName, ReplicaId,

@@ -4,7 +4,9 @@ use std::{collections::BTreeSet, fmt, str::FromStr, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
-use crate::{ArtifactDigest, Dim, ModelId, RequestsPerSecond, Shape, TensorSpec};
+use crate::{
+    ArtifactDigest, Dim, ModelId, ModelName, RequestsPerSecond, Shape, TensorSpec, VariantOf,
+};
 
 /// The index of a model in a [`Problem`](crate::Problem).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -41,6 +43,8 @@ pub struct ModelSpec {
     pub rate_mode: RateMode,
     /// The largest number of waiting requests; one more is refused. With `None` the gateway's limit for any model holds.
     pub queue_limit: Option<u32>,
+    /// The family that the model is a variant of, and its accuracy; none if it is in no family.
+    pub variant: Option<VariantOf>,
 }
 
 /// The part that a model's declared rate has beside the measured one in the rate that placement plans for.
@@ -117,6 +121,30 @@ impl ModelSpec {
     pub const MAX_SLO: Duration = Duration::from_mins(1);
     /// The largest queue limit of a model, in requests.
     pub const MAX_QUEUE_LIMIT: u32 = 1_000_000;
+
+    /// Returns the name of the model's family, if it has one.
+    pub fn family(&self) -> Option<&ModelName> {
+        Some(&self.variant.as_ref()?.family)
+    }
+
+    /// Returns the name whose requests the model shares with others: that of its family, else its own.
+    pub fn demand_name(&self) -> &ModelName {
+        self.family().unwrap_or(&self.program.model.name)
+    }
+
+    /// Returns the first field, in the API's spelling, in which the model differs from another so that they could not answer the same
+    /// requests.
+    pub fn first_difference(&self, other: &Self) -> Option<&'static str> {
+        let (this, that) = (&self.program, &other.program);
+        [
+            ("slo_ms", self.slo == other.slo),
+            ("max_batch_size", this.max_batch_size == that.max_batch_size),
+            ("inputs", this.inputs == that.inputs),
+            ("outputs", this.outputs == that.outputs),
+        ]
+        .into_iter()
+        .find_map(|(field, is_equal)| (!is_equal).then_some(field))
+    }
 
     /// Checks every field against its limits.
     ///
@@ -357,6 +385,7 @@ mod tests {
             rate: RequestsPerSecond::new(10.0).unwrap(),
             rate_mode: RateMode::default(),
             queue_limit: None,
+            variant: None,
         }
     }
 

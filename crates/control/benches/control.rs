@@ -16,7 +16,7 @@ use packhorse_cluster::{
     ArtifactDigest, ByteCount, ComputeShare, DeviceId, DeviceIndex, DeviceKind, DeviceReport,
     Generation, ModelForecast, ModelId, ModelIndex, ModelSpec, NodeName, Plan, PlannedReplica,
     Profile, ProfileRow, ProfileTable, Program, RateMode, Replica, ReplicaId, ReplicaPhase,
-    ReplicaSpec, ReplicaState, ReplicaStatus, RequestsPerSecond, Scheduling, Time,
+    ReplicaSpec, ReplicaState, ReplicaStatus, RequestsPerSecond, Scheduling, Time, VariantMix,
 };
 use packhorse_control::{
     Assumptions, Command, Config, Controller, Effect, Event, LeaseClaim, LinkState, NodeReport,
@@ -101,6 +101,7 @@ fn spec(number: usize) -> ModelSpec {
         rate: rate(10.0),
         rate_mode: RateMode::Max,
         queue_limit: None,
+        variant: None,
     }
 }
 
@@ -240,6 +241,7 @@ fn sample(models: usize, samples: u64) -> Event {
     let counts = RequestCounts {
         arrived: 50 * samples,
         within_slo: 50 * samples,
+        for_family: 0,
     };
     Event::Sampled(Sample {
         models: (0..models).map(|number| (model(number), counts)).collect(),
@@ -296,6 +298,7 @@ fn same_plan(input: &PlanningInput) -> Solution {
             models: input.problem.models.iter().map(forecast).collect(),
             replicas: input.problem.current.clone(),
         },
+        mix: VariantMix::ACCURATE,
         solve_ms: 0.0,
         fallback: None,
         comparison: None,

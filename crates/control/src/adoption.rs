@@ -2,7 +2,9 @@
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
-use packhorse_cluster::{DeviceId, Generation, ReplicaId, ReplicaPhase, ReplicaSpec, Time};
+use packhorse_cluster::{
+    DeviceId, Generation, ReplicaId, ReplicaPhase, ReplicaSpec, Time, VariantMix,
+};
 
 use crate::{
     controller::Controller,
@@ -32,6 +34,12 @@ impl Controller {
         let took = Duration::try_from_secs_f64(solve_ms / 1e3).unwrap_or_default();
         let Some(input) = self.planning.solved(now, key, took) else {
             return;
+        };
+        let input = match result {
+            Ok(solution) if solution.mix != VariantMix::ACCURATE => {
+                Arc::new(input.at(solution.mix))
+            }
+            _ => input,
         };
         self.announcements.all_unserved();
         let draft = match input.draft(result.as_ref()) {

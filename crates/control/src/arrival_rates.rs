@@ -1,7 +1,8 @@
 //! The measured rates of all models, and the rates that the current plan assumes.
 //!
 //! A rate belongs to a model's name: it is that of all versions that share the requests. A version without a share has a rate of its
-//! own, that of the requests which name it.
+//! own, that of the requests which name it. The variants of a family have one rate together, because any of them may answer; beside it, it is
+//! measured what each has answered, and which of the requests were for it alone.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -9,7 +10,7 @@ use packhorse_cluster::{ModelId, ModelName, ModelSpec, RateMode, RequestsPerSeco
 
 use crate::{
     event::RequestCounts,
-    models::Models,
+    models::{DeclaredRate, Models},
     plan_reason::PlanReason,
     rates::{RateEstimate, RateEstimator},
 };
@@ -17,7 +18,9 @@ use crate::{
 /// The measured rates of all models.
 #[derive(Debug)]
 pub(crate) struct ArrivalRates {
+    /// The rates of models, and of families.
     models: BTreeMap<ModelName, MeasuredModel>,
+    variants: BTreeMap<ModelName, MeasuredVariant>,
     /// The rates of the versions that get only the requests which name them.
     standby: BTreeMap<ModelId, RateEstimator>,
     /// The counts of all versions at the last sample.
@@ -34,41 +37,72 @@ struct MeasuredModel {
     assumed: Option<RequestsPerSecond>,
 }
 
+/// The arrivals of a variant.
+#[derive(Debug)]
+struct MeasuredVariant {
+    /// Those that it was the last to try.
+    all: RateEstimator,
+    /// Those that were for it alone.
+    alone: RateEstimator,
+}
+
+impl MeasuredVariant {
+    fn new(now: Time) -> Self {
+        let unused = RateEstimator::new(now, RequestsPerSecond::ZERO);
+        Self {
+            all: unused.clone(),
+            alone: unused,
+        }
+    }
+}
+
 impl ArrivalRates {
     /// Creates an estimate without models, whose forecasts reach this far.
     pub(crate) fn new(horizon: Duration) -> Self {
         Self {
             models: BTreeMap::new(),
+            variants: BTreeMap::new(),
             standby: BTreeMap::new(),
             counted: BTreeMap::new(),
             horizon,
         }
     }
 
-    /// Adds a version. Its declared rate is the prior of the model, unless the model is measured already.
+    /// Adds a version. Its declared rate is the prior of the model or family, unless that is measured already.
     pub(crate) fn add(&mut self, now: Time, spec: &ModelSpec) {
         let new = || MeasuredModel {
             estimator: RateEstimator::new(now, spec.rate),
             assumed: None,
         };
-        let name = &spec.program.model.name;
+        let name = spec.demand_name();
         self.models.entry(name.clone()).or_insert_with(new);
     }
 
     /// Measures a model anew, because its declared rate was changed.
     pub(crate) fn begin_again(&mut self, now: Time, spec: &ModelSpec) {
-        let name = &spec.program.model.name;
-        if let Some(model) = self.models.get_mut(name) {
+        if let Some(model) = self.models.get_mut(spec.demand_name()) {
             model.estimator = RateEstimator::new(now, spec.rate);
         }
     }
 
-    /// Removes a version. `is_last` says that the model has no other.
-    pub(crate) fn remove(&mut self, model: &ModelId, is_last: bool) {
+    /// Removes a version.
+    pub(crate) fn remove(&mut self, model: &ModelId) {
         self.standby.remove(model);
         self.counted.remove(model);
-        if is_last {
-            self.models.remove(&model.name);
+    }
+
+    /// Forgets a model or family without models, and a model that is no variant any more, or one that has become one.
+    pub(crate) fn forget_unless_used(&mut self, name: &ModelName, models: &Models) {
+        let newest = models.newest(name).map(|model| &model.spec);
+        if newest.is_none_or(|spec| spec.variant.is_none()) {
+            self.variants.remove(name);
+        }
+        let counts = match newest {
+            Some(spec) => spec.variant.is_none(),
+            None => models.representative(name).is_some(),
+        };
+        if !counts {
+            self.models.remove(name);
         }
     }
 
@@ -81,16 +115,24 @@ impl ArrivalRates {
         is_used: impl Fn(&ModelId) -> bool,
     ) {
         let mut arrived: BTreeMap<&ModelName, u64> = BTreeMap::new();
+        let mut variants: BTreeMap<&ModelName, (u64, u64)> = BTreeMap::new();
         for (id, count) in counts {
-            if models.get(id).is_none() {
+            let Some(model) = models.get(id) else {
                 continue;
-            }
+            };
             let before = self.counted.insert(id.clone(), *count);
-            let before = before.unwrap_or_default();
-            let new = count.since(before).arrived;
+            let new = count.since(before.unwrap_or_default());
+            let is_variant = model.spec.variant.is_some();
+            let new_alone = new.arrived.saturating_sub(new.for_family);
+            let new = new.arrived;
             if is_used(id) {
                 self.standby.remove(id);
-                *arrived.entry(&id.name).or_default() += new;
+                *arrived.entry(model.spec.demand_name()).or_default() += new;
+                if is_variant {
+                    let (all, alone) = variants.entry(&id.name).or_default();
+                    *all += new;
+                    *alone += new_alone;
+                }
             } else {
                 let unused = || RateEstimator::new(now, RequestsPerSecond::ZERO);
                 let standby = self.standby.entry(id.clone()).or_insert_with(unused);
@@ -102,15 +144,38 @@ impl ArrivalRates {
                 model.estimator.observe(now, arrived);
             }
         }
+        for (name, (all, alone)) in variants {
+            let new = || MeasuredVariant::new(now);
+            let variant = self.variants.entry(name.clone()).or_insert_with(new);
+            variant.all.observe(now, all);
+            variant.alone.observe(now, alone);
+        }
     }
 
-    /// Returns the rate of a model to plan with, where `spec` is its newest version, if the plan begins after the time `delay`.
-    pub(crate) fn planned(&self, spec: &ModelSpec, delay: Duration) -> RequestsPerSecond {
-        let model = self.models.get(&spec.program.model.name);
-        model.map_or(spec.rate, |model| {
-            let (mode, declared, horizon) = (spec.rate_mode, spec.rate, self.horizon + delay);
-            model.estimator.planned_rate(mode, declared, horizon)
+    /// Returns the rate of a model or family to plan with, if the plan begins after the time `delay`.
+    pub(crate) fn planned(
+        &self,
+        name: &ModelName,
+        declared: DeclaredRate,
+        delay: Duration,
+    ) -> RequestsPerSecond {
+        let DeclaredRate { rate, mode } = declared;
+        self.models.get(name).map_or(rate, |model| {
+            let horizon = self.horizon + delay;
+            model.estimator.planned_rate(mode, rate, horizon)
         })
+    }
+
+    /// Returns the rate to plan with of the requests that are for a variant alone, if the plan begins after the time `delay`. It is never 0,
+    /// so that every variant keeps a replica where there is room, and can take over at once.
+    pub(crate) fn planned_alone(&self, variant: &ModelName, delay: Duration) -> RequestsPerSecond {
+        let none = RequestsPerSecond::ZERO;
+        let unused = MeasuredVariant::new(Time::ZERO);
+        let variant = self.variants.get(variant).unwrap_or(&unused);
+        let horizon = self.horizon + delay;
+        variant
+            .alone
+            .planned_rate(RateMode::Measured, none, horizon)
     }
 
     /// Returns the rate to plan with of the requests that name a version, if the plan begins after the time `delay`.
@@ -125,18 +190,18 @@ impl ArrivalRates {
     pub(crate) fn assume_planned(&mut self, models: &Models) {
         let (horizon, all) = (self.horizon, self.models.iter_mut());
         for (name, model) in all {
-            if let Some(newest) = models.newest(name) {
-                let (mode, declared) = (newest.spec.rate_mode, newest.spec.rate);
-                model.assumed = Some(model.estimator.planned_rate(mode, declared, horizon));
+            if let Some(DeclaredRate { rate, mode }) = models.declared(name) {
+                model.assumed = Some(model.estimator.planned_rate(mode, rate, horizon));
             }
         }
     }
 
     /// Notes that the current plan has these rates.
-    pub(crate) fn assume(&mut self, rates: &BTreeMap<ModelId, RequestsPerSecond>) {
+    pub(crate) fn assume(&mut self, rates: &BTreeMap<ModelId, RequestsPerSecond>, models: &Models) {
         let mut sums: BTreeMap<&ModelName, f64> = BTreeMap::new();
         for (id, rate) in rates {
-            *sums.entry(&id.name).or_default() += rate.get();
+            let name = models.get(id).map(|model| model.spec.demand_name());
+            *sums.entry(name.unwrap_or(&id.name)).or_default() += rate.get();
         }
         for (name, sum) in sums {
             if let Some(model) = self.models.get_mut(name) {
@@ -145,12 +210,14 @@ impl ArrivalRates {
         }
     }
 
-    /// Returns the models whose rates are significantly away from what the current plan assumes, by their newest versions.
+    /// Returns the models whose rates are significantly away from what the current plan assumes, by their newest versions, and families by
+    /// those of their most accurate variants.
     pub(crate) fn drifted(&self, models: &Models) -> Vec<PlanReason> {
         let drifted = self.models.iter().filter_map(|(name, model)| {
             let assumed = model.assumed?;
-            let spec = &models.newest(name)?.spec;
-            let (mode, declared, horizon) = (spec.rate_mode, spec.rate, self.horizon);
+            let spec = &models.representative(name)?.spec;
+            let declared = models.declared(name)?;
+            let (mode, declared, horizon) = (declared.mode, declared.rate, self.horizon);
             let estimator = &model.estimator;
             let differs = estimator.differs_significantly(assumed, mode, declared, horizon);
             let rate = estimator.planned_rate(mode, declared, horizon);
@@ -163,10 +230,14 @@ impl ArrivalRates {
         drifted.collect()
     }
 
-    /// Returns the measured rate of a version, with its interval: that of all versions with a share if it has one.
+    /// Returns the measured rate of a version, with its interval: that of all versions with a share if it has one. A request for a family counts
+    /// for the variant that answered it, or was the last to try.
     pub(crate) fn measured(&self, model: &ModelId) -> Option<RateEstimate> {
         if let Some(standby) = self.standby.get(model) {
             return Some(standby.measured());
+        }
+        if let Some(variant) = self.variants.get(&model.name) {
+            return Some(variant.all.measured());
         }
         Some(self.models.get(&model.name)?.estimator.measured())
     }

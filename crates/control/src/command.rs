@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use packhorse_cluster::{
     ArtifactDigest, DeviceKind, ModelId, ModelName, ModelSpec, ModelSpecError, ModelVersion,
-    NodeName, ProfileTable, RateMode, RequestsPerSecond, Scheduling, Split, Sticky,
+    NodeName, Percent, ProfileTable, RateMode, RequestsPerSecond, Scheduling, Split, Sticky,
 };
 use packhorse_contention::PairTable;
 
@@ -43,7 +43,7 @@ pub enum Command {
 }
 
 /// The change of a registered model. What is absent stays unchanged.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct ModelSpecChange {
     /// The latency objective.
     pub slo: Option<Duration>,
@@ -53,6 +53,10 @@ pub struct ModelSpecChange {
     pub rate_mode: Option<RateMode>,
     /// The largest number of requests in the queue; none inside restores the gateway's limit.
     pub queue_limit: Option<Option<u32>>,
+    /// The family of all versions; none inside takes the model out of its family.
+    pub family: Option<Option<ModelName>>,
+    /// The accuracy of the version; that of all versions where they come into a family.
+    pub accuracy: Option<Percent>,
 }
 
 /// The change of a model's split.
@@ -98,6 +102,17 @@ pub enum CommandError {
         /// The violated limit.
         problem: String,
     },
+    /// A model cannot be served beside those that are registered.
+    #[error("{field}: {problem}")]
+    Conflict {
+        /// The field in the API's spelling.
+        field: &'static str,
+        /// The problem, with its cure.
+        problem: String,
+    },
+    /// The family belongs to the model's name.
+    #[error("family belongs to all versions of model {0}: change it without ?version")]
+    FamilyOfVersion(ModelName),
     /// The version is already registered.
     #[error("model {0} is already registered; choose another version or remove it first")]
     ModelExists(ModelId),

@@ -2,7 +2,10 @@
 
 use std::{collections::BTreeSet, time::Duration};
 
-use packhorse_cluster::{ModelId, ModelName, ModelSpec, ModelVersion, NodeName, Scheduling, Time};
+use packhorse_cluster::{
+    ModelId, ModelName, ModelSpec, ModelSpecError, ModelVersion, NodeName, Scheduling, Time,
+    VariantOf,
+};
 
 use crate::{
     command::{Command, CommandError, ModelSpecChange, WriteError},
@@ -32,7 +35,7 @@ impl Controller {
         let stored = match command {
             Command::Register(spec, bytes) => Some(self.register(spec, bytes)?),
             Command::ChangeModel(name, version, change) => {
-                self.change_model(&name, version, change)?
+                self.change_model(&name, version, &change)?
             }
             Command::Split(name, change) => self.change_split(&name, change)?,
             Command::RemoveModel(name, version) => Some(self.remove_model(&name, version)?),
@@ -80,6 +83,7 @@ impl Controller {
         if self.state.models.get(id).is_some() {
             return Err(CommandError::ModelExists(id.clone()));
         }
+        self.check_family(&spec, |_| false)?;
         let write = Write::InsertModel(spec.clone());
         Ok((write, Change::Registered(spec, bytes)))
     }
@@ -88,9 +92,12 @@ impl Controller {
         &mut self,
         name: &ModelName,
         version: Option<ModelVersion>,
-        change: ModelSpecChange,
+        change: &ModelSpecChange,
     ) -> Result<Option<(Write, Change)>, CommandError> {
         let id = self.state.models.find(name, version)?;
+        if change.family.is_some() && version.is_some() {
+            return Err(CommandError::FamilyOfVersion(name.clone()));
+        }
         if change.rate.is_some() || change.rate_mode.is_some() {
             let newest = self.state.models.find(name, None)?.version;
             if newest != id.version {
@@ -103,13 +110,114 @@ impl Controller {
         spec.rate = change.rate.unwrap_or(spec.rate);
         spec.rate_mode = change.rate_mode.unwrap_or(spec.rate_mode);
         spec.queue_limit = change.queue_limit.unwrap_or(spec.queue_limit);
+        spec.variant = changed_variant(model.spec.variant.clone(), change)?;
         spec.validate()?;
-        if spec == *model.spec {
+        let specs = self.changed_with(&spec)?;
+        if specs.is_empty() {
             return Ok(None);
         }
-        let spec = Box::new(spec);
-        let write = Write::UpdateModel(spec.clone());
-        Ok(Some((write, Change::Changed(spec))))
+        let write = Write::UpdateModels(specs.clone());
+        Ok(Some((write, Change::Changed(specs))))
+    }
+
+    /// Returns the specifications that change when a version becomes this one: the family belongs to all versions of a model, and the SLO of a
+    /// variant to all variants of its family.
+    fn changed_with(&self, spec: &ModelSpec) -> Result<Vec<ModelSpec>, CommandError> {
+        let models = &self.state.models;
+        let id = &spec.program.model;
+        let before = models.get(id).map(|model| model.spec.family());
+        let moves = before.flatten() != spec.family();
+        let is_version = |other: &ModelId| other.name == id.name;
+        let mut changed = vec![spec.clone()];
+        if moves {
+            for other in models.versions(&id.name).filter(|other| *other != id) {
+                let other = models.get(other).map(|model| ModelSpec::clone(&model.spec));
+                changed.extend(other.map(|other| {
+                    // It keeps its accuracy if it has one.
+                    let accuracy = other.variant.as_ref().map(|variant| variant.accuracy);
+                    let variant = spec.variant.clone().map(|variant| VariantOf {
+                        accuracy: accuracy.unwrap_or(variant.accuracy),
+                        ..variant
+                    });
+                    ModelSpec { variant, ..other }
+                }));
+            }
+            for changed in &changed {
+                self.check_family(changed, is_version)?;
+            }
+        } else if let Some(family) = spec.family() {
+            let members = models.members(family).map(|model| &model.spec);
+            let others = members.filter(|other| other.program.model != *id);
+            changed.extend(others.map(|other| ModelSpec {
+                slo: spec.slo,
+                ..ModelSpec::clone(other)
+            }));
+        }
+        changed.retain(|spec| {
+            let before = models.get(&spec.program.model);
+            before.is_some_and(|before| *before.spec != *spec)
+        });
+        Ok(changed)
+    }
+
+    /// Checks that a model can be served beside the others under its name and in its family. Versions that `moves` with it are not looked at.
+    fn check_family(
+        &self,
+        spec: &ModelSpec,
+        moves: impl Fn(&ModelId) -> bool,
+    ) -> Result<(), CommandError> {
+        let models = &self.state.models;
+        let conflict = |field, problem| Err(CommandError::Conflict { field, problem });
+        let name = &spec.program.model.name;
+        if !models.variants(name).is_empty() {
+            let problem = format!("{name} is the name of a family; choose another");
+            return conflict("name", problem);
+        }
+        let mut versions = models.versions(name).filter(|id| !moves(id));
+        let version = versions.next_back().and_then(|id| models.get(id));
+        if let Some(version) = version
+            && version.spec.family() != spec.family()
+        {
+            let problem = match version.spec.family() {
+                Some(family) => format!(
+                    "the other versions of model {name} are variants of {family}; name that family and an accuracy"
+                ),
+                None => format!(
+                    "the other versions of model {name} are in no family; change that first, with PATCH /v1/models/{name}"
+                ),
+            };
+            return conflict("family", problem);
+        }
+        let Some(family) = spec.family() else {
+            return Ok(());
+        };
+        if family == name || models.newest(family).is_some() {
+            let problem = format!("{family} is the name of a model; choose another");
+            return conflict("family", problem);
+        }
+        let members = models.members(family).map(|model| &model.spec);
+        let others: Vec<_> = members
+            .filter(|other| !moves(&other.program.model))
+            .collect();
+        let names: BTreeSet<&ModelName> = others
+            .iter()
+            .map(|other| &other.program.model.name)
+            .collect();
+        if names.len() >= VariantOf::MAX_VARIANTS && !names.contains(name) {
+            let max = VariantOf::MAX_VARIANTS;
+            let problem = format!("{family} has {max} variants already, which is the most");
+            return conflict("family", problem);
+        }
+        for other in others {
+            if let Some(field) = spec.first_difference(other) {
+                let other = &other.program.model;
+                let problem = format!(
+                    "expected the same as of {other}: variants of {family} answer the same requests"
+                );
+                return conflict(field, problem);
+            }
+        }
+        Ok(())
     }
 
     fn remove_model(
@@ -209,7 +317,11 @@ impl Controller {
     fn apply_change(&mut self, now: Time, change: Change) {
         match change {
             Change::Registered(spec, bytes) => self.registered(now, *spec, bytes),
-            Change::Changed(spec) => self.model_changed(now, *spec),
+            Change::Changed(specs) => {
+                for spec in specs {
+                    self.model_changed(now, spec);
+                }
+            }
             Change::Split(record) => {
                 let name = record.name.clone();
                 self.state.traffic.set_record(*record);
@@ -259,7 +371,7 @@ impl Controller {
 
     fn model_changed(&mut self, now: Time, spec: ModelSpec) {
         let id = spec.program.model.clone();
-        let demand = (spec.slo, spec.rate, spec.rate_mode);
+        let demand = (spec.slo, spec.rate, spec.rate_mode, spec.variant.clone());
         let Some(before) = self.state.models.change(spec) else {
             return;
         };
@@ -270,26 +382,42 @@ impl Controller {
             // The declared rate is the prior of the measured one.
             self.rates.begin_again(now, &model.spec);
         }
+        if model.spec.family() != before.family() {
+            self.rates.add(now, &model.spec);
+            let names = [&id.name, before.demand_name()];
+            for name in names {
+                self.rates.forget_unless_used(name, &self.state.models);
+            }
+        }
         let change = ServeChange::Model(model.spec.clone());
         self.serve(change);
         self.announcements.changed_model(&id);
-        if demand != (before.slo, before.rate, before.rate_mode) {
+        if demand
+            != (
+                before.slo,
+                before.rate,
+                before.rate_mode,
+                before.variant.clone(),
+            )
+        {
             self.request_plan(now, PlanReason::ModelChanged(id));
         }
     }
 
     fn model_removed(&mut self, now: Time, id: ModelId) {
-        if !self.state.models.remove(&id) {
+        let Some(removed) = self.state.models.remove(&id) else {
             return;
-        }
+        };
         self.state.measurements.remove_model(&id);
         self.state.memory_limits.remove_model(&id);
         self.state.exclusions.remove_model(&id);
         self.state.profiles.remove_model(&id);
         self.state.plan.forecasts.remove(&id);
         self.state.rollout.touch_model(&id);
-        let is_last = self.state.models.versions(&id.name).next().is_none();
-        self.rates.remove(&id, is_last);
+        self.rates.remove(&id);
+        for name in [&id.name, removed.spec.demand_name()] {
+            self.rates.forget_unless_used(name, &self.state.models);
+        }
         self.state.traffic.touch(&id.name);
         self.serve(ServeChange::RemoveModel(id.clone()));
         self.announcements.remove_model(&id);
@@ -405,6 +533,34 @@ impl Controller {
             self.serve(ServeChange::Discipline(discipline));
             self.request_plan(now, PlanReason::DisciplineChanged(discipline));
         }
+    }
+}
+
+/// Returns the family and accuracy of a model that had `before`.
+fn changed_variant(
+    before: Option<VariantOf>,
+    change: &ModelSpecChange,
+) -> Result<Option<VariantOf>, CommandError> {
+    let (former, known) = before.map_or((None, None), |before| {
+        (Some(before.family), Some(before.accuracy))
+    });
+    let invalid = |field: &str, problem: &str| {
+        Err(CommandError::InvalidModel(ModelSpecError {
+            field: field.to_owned(),
+            problem: problem.to_owned(),
+        }))
+    };
+    let family = change.family.clone().unwrap_or(former);
+    match (family, change.accuracy) {
+        (None, Some(_)) => invalid(
+            "accuracy",
+            "only a model of a family has one: give family too",
+        ),
+        (None, None) => Ok(None),
+        (Some(family), accuracy) => match accuracy.or(known) {
+            Some(accuracy) => Ok(Some(VariantOf { family, accuracy })),
+            None => invalid("accuracy", "required for a model of a family"),
+        },
     }
 }
 

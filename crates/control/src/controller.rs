@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use packhorse_cluster::{ModelId, ModelName, NodeName, RequestsPerSecond, Time};
+use packhorse_cluster::{ModelId, ModelName, NodeName, RequestsPerSecond, Time, VariantMix};
 
 use crate::{
     announcements::Announcements,
@@ -30,7 +30,7 @@ use crate::{
     pending::Pending,
     plan_reason::{PlanReason, PlanReasons},
     planning::Planning,
-    planning_input::PlanningInput,
+    planning_input::{FamilyDemand, PlanningInput, VariantDemand},
     predictions::Predictions,
     publications::Publications,
     record::StoredCluster,
@@ -124,7 +124,7 @@ impl Controller {
         let estimated_kinds = EstimatedKinds::restore(&models, &nodes, &mut stored.profiles);
         let rollout = restored_rollout(&stored);
         let plan = CurrentPlan::restore(stored.plans.into_iter().next());
-        rates.assume(&plan.rates());
+        rates.assume(&plan.rates(), &models);
         let settings = stored.settings;
         let mut state = State {
             models,
@@ -300,18 +300,77 @@ impl Controller {
     ) -> PlanningInput {
         let servable = self.state.models.iter();
         let servable = servable.filter(|(_, model)| model.failure.is_none());
-        let rates: BTreeMap<ModelId, RequestsPerSecond> = servable
+        let mut rates: BTreeMap<ModelId, RequestsPerSecond> = servable
             .filter_map(|(id, _)| Some((id.clone(), self.demanded_rate(id, delay)?)))
             .collect();
-        PlanningInput::new(&self.state, policy, reasons, rates, self.drains.overdue())
+        let families = self.state.models.families();
+        let families: Vec<FamilyDemand> = families
+            .map(|name| self.family_demand(name, delay))
+            .collect();
+        for family in &families {
+            let of_family = family.rates(VariantMix::ACCURATE);
+            rates.extend(of_family.map(|(id, rate)| (id.clone(), rate)));
+        }
+        PlanningInput::new(
+            &self.state,
+            policy,
+            reasons,
+            rates,
+            families,
+            self.drains.overdue(),
+        )
     }
 
-    /// Returns the rate of a version to plan with, if the plan begins after the time `delay`; `None` if it gets no replica.
+    /// Returns the requests for a family, if the plan begins after the time `delay`: the planned rate of all its variants but for the requests
+    /// that are for one of them alone.
+    fn family_demand(&self, name: &ModelName, delay: Duration) -> FamilyDemand {
+        let models = &self.state.models;
+        let variants = models.variants(name);
+        let demands = variants.iter().filter_map(|variant| {
+            let name = &variant.program.model.name;
+            let accuracy = variant.spec.variant.as_ref()?.accuracy;
+            let versions = models.versions(name);
+            let shares = versions.filter_map(|id| {
+                models.get(id).filter(|model| model.failure.is_none())?;
+                match self.state.traffic.demand(id) {
+                    Demand::Share(share) => Some((id.clone(), share)),
+                    Demand::Standby | Demand::Retired => None,
+                }
+            });
+            let shares: Vec<_> = shares.collect();
+            (!shares.is_empty()).then(|| VariantDemand {
+                accuracy,
+                rate: self.rates.planned_alone(name, delay),
+                shares,
+            })
+        });
+        let demands: Vec<VariantDemand> = demands.collect();
+        let total = models.declared(name);
+        let total = total.map_or(0.0, |declared| {
+            self.rates.planned(name, declared, delay).get()
+        });
+        let alone: f64 = demands.iter().map(|variant| variant.rate.get()).sum();
+        FamilyDemand {
+            name: name.clone(),
+            rate: RequestsPerSecond::new((total - alone).max(0.0))
+                .unwrap_or(RequestsPerSecond::ZERO),
+            variants: demands,
+        }
+    }
+
+    /// Returns the rate of a version to plan with, if the plan begins after the time `delay`; `None` if it gets no replica. For a variant it
+    /// is that of the requests which are for this variant alone.
     pub(crate) fn demanded_rate(&self, id: &ModelId, delay: Duration) -> Option<RequestsPerSecond> {
-        let newest = self.state.models.newest(&id.name)?;
+        let models = &self.state.models;
+        let is_variant = models.newest(&id.name)?.spec.variant.is_some();
         match self.state.traffic.demand(id) {
             Demand::Share(share) => {
-                let rate = self.rates.planned(&newest.spec, delay);
+                let rate = if is_variant {
+                    self.rates.planned_alone(&id.name, delay)
+                } else {
+                    self.rates
+                        .planned(&id.name, models.declared(&id.name)?, delay)
+                };
                 RequestsPerSecond::new(rate.get() * share).ok()
             }
             Demand::Standby => Some(self.rates.planned_standby(id, delay)),

@@ -44,8 +44,8 @@ pub enum Write {
     BeginEpoch(u64),
     /// Adds a model.
     InsertModel(Box<ModelSpec>),
-    /// Replaces what may change of a model.
-    UpdateModel(Box<ModelSpec>),
+    /// Replaces what may change of models.
+    UpdateModels(Vec<ModelSpec>),
     /// Notes the reason why a model cannot be served as it is registered.
     FailModel(ModelId, String),
     /// Notes the operators of a model's program.

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use packhorse_cluster::{ModelForecast, ModelId, Plan, ReplicaId, RequestsPerSecond};
+use packhorse_cluster::{ModelForecast, ModelId, Plan, ReplicaId, RequestsPerSecond, VariantMix};
 
 use crate::{
     command::{Command, WriteError},
@@ -61,6 +61,8 @@ pub struct RequestCounts {
     pub arrived: u64,
     /// The number of requests that were answered within the SLO.
     pub within_slo: u64,
+    /// The number of those that arrived which were for the model's family, and not for this variant alone.
+    pub for_family: u64,
 }
 
 /// The work that a replica has computed.
@@ -81,6 +83,8 @@ pub struct ComputedWork {
 pub struct Solution {
     /// The plan.
     pub plan: Plan,
+    /// The spread of the families' requests that it was made for: it is a plan for [`PlanningInput::at`](crate::PlanningInput::at) this mix.
+    pub mix: VariantMix,
     /// The time that planning took, in milliseconds.
     pub solve_ms: f64,
     /// The reason why the fallback policy made the plan, as text for people; none if the requested one did.
@@ -151,6 +155,7 @@ impl RequestCounts {
             Some(Self {
                 arrived: self.arrived.checked_sub(before.arrived)?,
                 within_slo: self.within_slo.checked_sub(before.within_slo)?,
+                for_family: self.for_family.checked_sub(before.for_family)?,
             })
         };
         since().unwrap_or(self)

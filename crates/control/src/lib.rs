@@ -84,7 +84,7 @@ pub use models::Model;
 pub use nodes::Node;
 pub use notice::{DeviceNotice, Drift, FindingNotice, Notice, PlanNotice, ReplicaNotice};
 pub use plan_reason::{PlanReason, PlanReasons};
-pub use planning_input::{DraftPlan, PlanningInput};
+pub use planning_input::{DraftPlan, FamilyDemand, PlanningInput, VariantDemand};
 pub use planning_trouble::PlanningError;
 pub use predictions::PredictedGoodput;
 pub use status::ModelStatus;

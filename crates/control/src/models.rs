@@ -1,8 +1,13 @@
 //! The registered models.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
-use packhorse_cluster::{ModelId, ModelName, ModelSpec, ModelVersion, Program};
+use packhorse_cluster::{
+    ModelId, ModelName, ModelSpec, ModelVersion, Program, RateMode, RequestsPerSecond, by_accuracy,
+};
 use packhorse_estimator::OperatorGraph;
 
 use crate::{command::CommandError, record::ModelRecord};
@@ -26,6 +31,17 @@ pub struct Model {
 #[derive(Debug, Default)]
 pub(crate) struct Models {
     by_id: BTreeMap<ModelId, Model>,
+    /// The names of the variants of every family.
+    families: BTreeMap<ModelName, BTreeSet<ModelName>>,
+    /// The family of every variant.
+    family_of: BTreeMap<ModelName, ModelName>,
+}
+
+/// The rate that was declared for a model or a family, and what it counts.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct DeclaredRate {
+    pub(crate) rate: RequestsPerSecond,
+    pub(crate) mode: RateMode,
 }
 
 impl Model {
@@ -71,18 +87,95 @@ impl Models {
     /// Adds a model, or replaces the one of the same identity.
     pub(crate) fn insert(&mut self, model: Model) {
         let id = model.program.model.clone();
+        let name = id.name.clone();
         self.by_id.insert(id, model);
+        self.set_family(&name);
+    }
+
+    /// Updates the family of a model. All its versions are in the same.
+    fn set_family(&mut self, name: &ModelName) {
+        let family = self.newest(name).and_then(|model| model.spec.family());
+        let family = family.cloned();
+        if self.family_of.get(name) == family.as_ref() {
+            return;
+        }
+        if let Some(before) = self.family_of.remove(name)
+            && let Some(variants) = self.families.get_mut(&before)
+        {
+            variants.remove(name);
+            if variants.is_empty() {
+                self.families.remove(&before);
+            }
+        }
+        if let Some(family) = family {
+            self.family_of.insert(name.clone(), family.clone());
+            self.families
+                .entry(family)
+                .or_default()
+                .insert(name.clone());
+        }
+    }
+
+    /// Returns the families, by name.
+    pub(crate) fn families(&self) -> impl Iterator<Item = &ModelName> {
+        self.families.keys()
+    }
+
+    /// Returns the newest versions of the variants of a family, the most accurate first; none if there is no such family.
+    pub(crate) fn variants(&self, family: &ModelName) -> Vec<&Model> {
+        let names = self.families.get(family).into_iter().flatten();
+        let newest = names.filter_map(|name| self.newest(name));
+        let mut variants: Vec<(_, &Model)> = newest
+            .filter_map(|model| Some((model.spec.variant.as_ref()?.accuracy, model)))
+            .collect();
+        variants.sort_by(|(a, _), (b, _)| by_accuracy(*a, *b));
+        variants.into_iter().map(|(_, model)| model).collect()
+    }
+
+    /// Returns all versions of the variants of a family.
+    pub(crate) fn members(&self, family: &ModelName) -> impl Iterator<Item = &Model> {
+        let names = self.families.get(family).into_iter().flatten();
+        names
+            .flat_map(|name| self.versions(name))
+            .filter_map(|id| self.get(id))
+    }
+
+    /// Returns the newest version of a model, or of the most accurate variant of a family.
+    pub(crate) fn representative(&self, name: &ModelName) -> Option<&Model> {
+        self.newest(name)
+            .or_else(|| self.variants(name).into_iter().next())
+    }
+
+    /// Returns the declared rate of a model, or the sum of those of a family's variants.
+    pub(crate) fn declared(&self, name: &ModelName) -> Option<DeclaredRate> {
+        let spec = &self.representative(name)?.spec;
+        let rate = match self.variants(name) {
+            variants if variants.is_empty() => spec.rate,
+            variants => {
+                let rates = variants.iter().map(|variant| variant.spec.rate.get());
+                RequestsPerSecond::new(rates.sum()).unwrap_or(spec.rate)
+            }
+        };
+        Some(DeclaredRate {
+            rate,
+            mode: spec.rate_mode,
+        })
     }
 
     /// Replaces the specification of a model. Returns the earlier one; `None` if the model was removed meanwhile.
     pub(crate) fn change(&mut self, spec: ModelSpec) -> Option<Arc<ModelSpec>> {
+        let name = spec.program.model.name.clone();
         let model = self.by_id.get_mut(&spec.program.model)?;
-        Some(std::mem::replace(&mut model.spec, Arc::new(spec)))
+        let before = std::mem::replace(&mut model.spec, Arc::new(spec));
+        self.set_family(&name);
+        Some(before)
     }
 
-    /// Removes a model. Returns false if there is none.
-    pub(crate) fn remove(&mut self, id: &ModelId) -> bool {
-        self.by_id.remove(id).is_some()
+    /// Removes a model, and returns it.
+    pub(crate) fn remove(&mut self, id: &ModelId) -> Option<Model> {
+        let removed = self.by_id.remove(id);
+        self.set_family(&id.name);
+        removed
     }
 
     /// Notes that a model cannot be served as it is registered. Returns false if that was known, or there is no such model.

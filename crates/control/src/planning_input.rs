@@ -3,12 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use packhorse_cluster::{
-    DeviceId, DeviceKind, ModelForecast, ModelId, Plan, PlannedReplica, PolicyOptions, Problem,
-    ReplicaSpec, RequestsPerSecond,
+    DeviceId, DeviceKind, Mixed, ModelForecast, ModelId, ModelName, Percent, Plan, PlannedReplica,
+    PolicyOptions, Problem, ReplicaSpec, RequestsPerSecond, VariantMix,
 };
 
 use crate::{
-    event::{Comparison, Solution, SolveError},
+    event::{Comparison, Solution, SolveError, total},
     plan_reason::PlanReasons,
     planning_trouble::PlanningError,
     record::Forecast,
@@ -31,12 +31,58 @@ pub struct PlanningInput {
     pub kinds: BTreeMap<DeviceId, DeviceKind>,
     /// The full rates of all models to forecast, including those that are not in the problem.
     pub rates: BTreeMap<ModelId, RequestsPerSecond>,
+    /// The families of the cluster, whose rates may be spread over their variants in another way: see [`PlanningInput::at`].
+    pub families: Vec<FamilyDemand>,
     /// The replicas that stay whatever the policy decides: those of cordoned nodes.
     pub pinned: Vec<ReplicaSpec>,
     /// The replicas that stay unless the policy places their model: those of draining nodes, and those that still serve on nodes
     /// whose lease has expired.
     pub retained: Vec<ReplicaSpec>,
 }
+
+/// The requests for a family, which any of its variants may answer.
+#[derive(Clone, Debug, PartialEq)]
+pub struct FamilyDemand {
+    /// The name of the family.
+    pub name: ModelName,
+    /// The rate of the requests for the family.
+    pub rate: RequestsPerSecond,
+    /// The variants that can be served, the most accurate first.
+    pub variants: Vec<VariantDemand>,
+}
+
+/// The requests for one variant alone, and who answers for it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct VariantDemand {
+    /// The accuracy of its newest version.
+    pub accuracy: Percent,
+    /// The rate of the requests for this variant alone.
+    pub rate: RequestsPerSecond,
+    /// The versions with a share of the variant's requests, and the share, of 1.
+    pub shares: Vec<(ModelId, f64)>,
+}
+
+impl FamilyDemand {
+    /// Returns the rates of the variants' versions when the requests for the family are spread in this way.
+    pub(crate) fn rates(
+        &self,
+        mix: VariantMix,
+    ) -> impl Iterator<Item = (&ModelId, RequestsPerSecond)> {
+        let parts = mix.parts(self.variants.len());
+        let variants = self.variants.iter().zip(parts);
+        variants.flat_map(move |(variant, part)| {
+            let rate = variant.rate.get() + part * self.rate.get();
+            let shares = variant.shares.iter();
+            shares.map(move |(id, share)| {
+                let rate = RequestsPerSecond::new(rate * share);
+                (id, rate.unwrap_or(RequestsPerSecond::ZERO))
+            })
+        })
+    }
+}
+
+/// The part of the offered rate from which on a plan serves all of it: the rest is the error of an estimate.
+const FULLY_SERVED: f64 = 0.99;
 
 /// A plan with names, whose replicas have no identities yet.
 #[derive(Clone, Debug, PartialEq)]
@@ -56,6 +102,68 @@ pub struct DraftPlan {
 }
 
 impl PlanningInput {
+    /// Returns the input with the requests for families spread over their variants in this way.
+    #[must_use]
+    pub fn at(&self, mix: VariantMix) -> Self {
+        let rates = self.families.iter().flat_map(|family| family.rates(mix));
+        let rates = rates.map(|(id, rate)| (id.clone(), rate));
+        self.with_variant_rates(&rates.collect())
+    }
+
+    /// Returns the input with these rates of the variants, such as those that a plan was made for.
+    #[must_use]
+    pub fn with_variant_rates(&self, rates: &BTreeMap<ModelId, RequestsPerSecond>) -> Self {
+        let mut input = self.clone();
+        let variants = self.families.iter().flat_map(|family| &family.variants);
+        let ids = variants.flat_map(|variant| &variant.shares);
+        for (id, rate) in ids.filter_map(|(id, _)| Some((id, *rates.get(id)?))) {
+            input.rates.insert(id.clone(), rate);
+            let pinned = self.throughput(&self.pinned, id);
+            let mut models = input.problem.models.iter_mut();
+            if let Some(model) = models.find(|model| model.id == *id) {
+                let remaining = RequestsPerSecond::new(rate.get() - pinned);
+                model.rate = remaining.unwrap_or(RequestsPerSecond::ZERO);
+            }
+        }
+        input
+    }
+
+    /// Has a policy make the plan of the mix of variants whose predicted answers are right most often. Without families it makes one plan.
+    ///
+    /// # Errors
+    /// That of the policy's first call.
+    pub fn place<E>(
+        &self,
+        mut place: impl FnMut(&Problem) -> Result<Plan, E>,
+    ) -> Result<Mixed<Plan>, E> {
+        if self.families.iter().all(|family| family.variants.len() < 2) {
+            let plan = place(&self.problem)?;
+            let mix = VariantMix::ACCURATE;
+            return Ok(Mixed { mix, plan });
+        }
+        let models = self.problem.models.iter();
+        let offered: f64 = models.map(|model| model.rate.get()).sum();
+        let variants = self.families.iter().flat_map(|family| &family.variants);
+        let accuracies = variants.flat_map(|variant| {
+            let ids = variant.shares.iter().map(|(id, _)| id);
+            ids.map(|id| (id, variant.accuracy.get() / 100.0))
+        });
+        let accuracies: BTreeMap<&ModelId, f64> = accuracies.collect();
+        let value = |plan: &Plan| {
+            let models = self.problem.models.iter().zip(&plan.models);
+            let right = models.map(|(model, forecast)| {
+                let accuracy = accuracies.get(&model.id).copied().unwrap_or(1.0);
+                forecast.goodput.get() * accuracy
+            });
+            right.sum()
+        };
+        VariantMix::find(
+            |mix| place(&self.at(mix).problem),
+            |plan: &Plan| total(&plan.models) >= FULLY_SERVED * offered,
+            value,
+        )
+    }
+
     /// Converts a policy's result into a draft with names, together with the replicas that stay. A plan with violations is an error.
     ///
     /// # Errors

@@ -10,7 +10,12 @@ use packhorse_cluster::{
     ModelSpec, NodeName, PlannedReplica, Problem, ReplicaSpec, RequestsPerSecond, Scheduling,
 };
 
-use crate::{nodes::Node, plan_reason::PlanReasons, planning_input::PlanningInput, state::State};
+use crate::{
+    nodes::Node,
+    plan_reason::PlanReasons,
+    planning_input::{FamilyDemand, PlanningInput},
+    state::State,
+};
 
 /// The size that is assumed of a variable dimension when the size of a request is estimated.
 const ASSUMED_DIMENSION: u64 = 128;
@@ -26,6 +31,7 @@ impl PlanningInput {
         policy: String,
         reasons: PlanReasons,
         rates: BTreeMap<ModelId, RequestsPerSecond>,
+        families: Vec<FamilyDemand>,
         overdue: &BTreeSet<NodeName>,
     ) -> Self {
         let mut input = Self {
@@ -43,6 +49,7 @@ impl PlanningInput {
             devices: Vec::new(),
             kinds: BTreeMap::new(),
             rates: BTreeMap::new(),
+            families,
             pinned: state.planned_on(|node| {
                 node.holds_lease() && node.record.scheduling == Scheduling::Cordoned
             }),
@@ -133,7 +140,9 @@ impl PlanningInput {
                 continue;
             };
             let pinned_rate = self.throughput(&self.pinned, &id);
-            if pinned_rate == 0.0 || pinned_rate < rate.get() {
+            // The rate of a variant may be another when the policy has placed the others.
+            let is_variant = model.spec.variant.is_some();
+            if pinned_rate == 0.0 || pinned_rate < rate.get() || is_variant {
                 let remaining = RequestsPerSecond::new(rate.get() - pinned_rate);
                 let remaining = remaining.unwrap_or(RequestsPerSecond::ZERO);
                 let kinds = self.problem.devices.iter().map(|device| &device.kind);

@@ -81,9 +81,15 @@ impl Controller {
         self.predictions.outcome()
     }
 
-    /// Returns the rate of a model that the next plan is made for; `None` if it is not registered.
+    /// Returns the rate of a model that the next plan is made for; `None` if it is not registered. For a variant it is that of the current
+    /// plan: what the next one spreads over the variants is known only with it.
     pub fn planned_rate(&self, id: &ModelId) -> Option<RequestsPerSecond> {
-        self.state.models.get(id)?;
+        let model = self.state.models.get(id)?;
+        if model.spec.variant.is_some()
+            && let Some(forecast) = self.state.plan.forecasts.get(id)
+        {
+            return Some(forecast.rate);
+        }
         self.demanded_rate(id, Duration::ZERO)
     }
 

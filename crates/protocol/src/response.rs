@@ -14,12 +14,14 @@ use crate::{
 /// An inference response.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InferResponse {
-    /// The model that answered.
+    /// The model or family that was requested.
     pub model_name: String,
-    /// The model's version, as a decimal number.
+    /// The version of the model that answered, as a decimal number.
     pub model_version: String,
     /// The request's id; empty if it had none.
     pub id: String,
+    /// The variant that answered, if a family was requested. It is the parameter `variant`, as clients show parameters, but not headers.
+    pub variant: Option<String>,
     /// The outputs, each with the form in which it is sent.
     pub outputs: Vec<Tensor>,
 }
@@ -30,7 +32,14 @@ struct EncodedResponse<'a> {
     model_version: &'a str,
     #[serde(skip_serializing_if = "str::is_empty")]
     id: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    parameters: Option<ResponseParameters<'a>>,
     outputs: Vec<TensorHead<'a>>,
+}
+
+#[derive(Serialize)]
+struct ResponseParameters<'a> {
+    variant: &'a str,
 }
 
 impl InferResponse {
@@ -52,6 +61,10 @@ impl InferResponse {
             model_name: &self.model_name,
             model_version: &self.model_version,
             id: &self.id,
+            parameters: self
+                .variant
+                .as_deref()
+                .map(|variant| ResponseParameters { variant }),
             outputs: self
                 .outputs
                 .iter()
@@ -78,6 +91,7 @@ impl InferResponse {
             model_name: head.model_name,
             model_version: head.model_version,
             id: head.id,
+            variant: head.variant,
             outputs,
         })
     }
@@ -88,12 +102,14 @@ struct Head {
     model_name: String,
     model_version: String,
     id: String,
+    variant: Option<String>,
     outputs: Vec<DeclaredTensor>,
 }
 
 impl Head {
     fn read(cursor: &mut Cursor<'_>, limits: &Limits) -> Result<Self, MessageError> {
         let (mut model_name, mut model_version, mut id, mut outputs) = (None, None, None, None);
+        let mut variant = None;
         cursor.object(|cursor, key| match key {
             "model_name" => set_once(
                 &mut model_name,
@@ -112,12 +128,20 @@ impl Head {
                 })?;
                 set_once(&mut outputs, key, read)
             }
+            "parameters" => cursor.object(|cursor, key| match key {
+                "variant" => {
+                    let text = read_text(cursor, "parameters.variant", limits.name_bytes)?;
+                    set_once(&mut variant, "parameters.variant", text)
+                }
+                _ => Ok(cursor.skip()?),
+            }),
             _ => Ok(cursor.skip()?),
         })?;
         Ok(Self {
             model_name: model_name.ok_or_else(|| field_error("model_name", "missing"))?,
             model_version: model_version.unwrap_or_default(),
             id: id.unwrap_or_default(),
+            variant,
             outputs: outputs.ok_or_else(|| field_error("outputs", "missing"))?,
         })
     }

@@ -32,6 +32,40 @@ pub struct ModelStatistics {
     pub batch_stats: Vec<BatchStatistics>,
 }
 
+impl ModelStatistics {
+    /// Returns the sum of the statistics of two models, without those per batch size, under the name of the first.
+    #[must_use]
+    pub fn plus(self, other: &Self) -> Self {
+        let (mine, theirs) = (self.inference_stats, other.inference_stats);
+        Self {
+            last_inference: self.last_inference.max(other.last_inference),
+            inference_count: self.inference_count + other.inference_count,
+            execution_count: self.execution_count + other.execution_count,
+            inference_stats: InferenceStatistics {
+                success: mine.success.plus(theirs.success),
+                fail: mine.fail.plus(theirs.fail),
+                queue: mine.queue.plus(theirs.queue),
+                compute_input: mine.compute_input.plus(theirs.compute_input),
+                compute_infer: mine.compute_infer.plus(theirs.compute_infer),
+                compute_output: mine.compute_output.plus(theirs.compute_output),
+                cache_hit: mine.cache_hit.plus(theirs.cache_hit),
+                cache_miss: mine.cache_miss.plus(theirs.cache_miss),
+            },
+            batch_stats: Vec::new(),
+            ..self
+        }
+    }
+}
+
+impl DurationStatistics {
+    fn plus(self, other: Self) -> Self {
+        Self {
+            count: self.count + other.count,
+            ns: self.ns + other.ns,
+        }
+    }
+}
+
 /// The number of requests and their time, by outcome and stage.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]

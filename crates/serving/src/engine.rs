@@ -75,6 +75,7 @@ const ENDANGERED_PART: f64 = 8.0;
 ///     bytes: 1000,
 ///     class: ShapeClass(0),
 ///     priority: 0,
+///     may_fall_back: false,
 ///     deadline: Time::ZERO + Duration::from_millis(100),
 /// };
 /// engine.handle(Time::ZERO, Event::RequestArrived(request));

@@ -27,7 +27,7 @@ pub enum Event {
         /// The model that answers in its place; `None` for none.
         fallback: Option<ModelKey>,
     },
-    /// A model is no longer served: its waiting requests end as [`RequestOutcome::Lost`], its batches in flight are still
+    /// A model is no longer served: its waiting requests go to its fallback or end as [`RequestOutcome::Lost`], its batches in flight are still
     /// answered, its replicas drain.
     ModelRemoved {
         /// The model.

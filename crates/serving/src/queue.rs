@@ -296,6 +296,7 @@ mod tests {
             bytes: 1,
             class: ShapeClass(class),
             priority: 0,
+            may_fall_back: false,
             deadline: Time::from_nanos(100 - rank),
         };
         QueuedRequest {

@@ -21,6 +21,8 @@ pub struct Request {
     pub class: ShapeClass,
     /// The priority, as Triton counts: 1 is the highest, larger is lower, 0 is the default, which lies between 2 and 4.
     pub priority: u64,
+    /// True if the fallback of its model may answer it: it is for a family, and not for that model alone.
+    pub may_fall_back: bool,
     /// The time at which the answer is due.
     pub deadline: Time,
 }

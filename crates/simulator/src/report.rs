@@ -453,7 +453,7 @@ fn family_reports(scenario: &Scenario, models: &[ModelReport]) -> Vec<FamilyRepo
         .map(|family| {
             let variants = || {
                 let variants = family.variants.iter();
-                variants.map(|variant| (&models[variant.model.0], variant.accuracy))
+                variants.map(|variant| (&models[variant.model.0], variant.accuracy.get()))
             };
             let goodput_rps = sum(variants().map(|(model, _)| model.goodput_rps));
             let accurate_goodput_rps =

@@ -66,6 +66,11 @@ impl ExplanationInput {
 
     fn explain(self, budget: Duration) -> Result<PlanView, ExplainError> {
         let Self { input, mut plan } = self;
+        let rates = plan.models.iter().filter_map(|forecast| {
+            let rate = RequestsPerSecond::new(forecast.rate_rps).ok()?;
+            Some((forecast.id(), rate))
+        });
+        let input = input.with_variant_rates(&rates.collect());
         let current = current_plan(&input, &plan);
         if let Some(first) = current.violations(&input.problem).first() {
             return Err(ExplainError::Outdated(first.clone()));

@@ -7,7 +7,7 @@ use packhorse_api::{PlacementView, PlanDiff, PlanPreview, PlanPreviewRequest, Pl
 use packhorse_cluster::{
     ByteCount, DemandedModel, Device, DeviceId, DeviceIndex, DeviceKind, ModelId, ModelName,
     ModelSpec, ModelSpecError, ModelVersion, NodeName, NotLive, PlannedReplica, RequestsPerSecond,
-    known_kind,
+    VariantMix, known_kind,
 };
 use packhorse_control::{
     CommandError, PlanReason, PlanReasons, PlanningError, PlanningInput, SolveError,
@@ -158,6 +158,7 @@ impl Task {
                 })?;
             remove_model(&mut input, name);
             input.rates.retain(|id, _| id.name != *name);
+            remove_variant(&mut input, name);
             input.pinned.retain(|spec| spec.model.name != *name);
             input.retained.retain(|spec| spec.model.name != *name);
         }
@@ -207,10 +208,33 @@ fn remove_model(input: &mut PlanningInput, name: &ModelName) {
     retain(&mut problem.models, &is_kept);
 }
 
+/// Takes a model out of its family.
+fn remove_variant(input: &mut PlanningInput, name: &ModelName) {
+    for family in &mut input.families {
+        family.variants.retain(|variant| {
+            let mut shares = variant.shares.iter();
+            !shares.any(|(id, _)| id.name == *name)
+        });
+    }
+    input.families.retain(|family| !family.variants.is_empty());
+}
+
 /// Changes the SLO of a model, and its rate if `with_rate`.
 fn change_model(input: &mut PlanningInput, spec: &ModelSpec, with_rate: bool) {
     let id = &spec.program.model;
     let before = input.rates.get(id).copied();
+    let mut families = input.families.iter_mut();
+    let family = families.find(|family| {
+        let mut shares = family.variants.iter().flat_map(|variant| &variant.shares);
+        shares.any(|(of, _)| of == id)
+    });
+    let is_variant = family.is_some();
+    if let (Some(family), true) = (family, with_rate) {
+        // The rate of a variant is a part of its family's, which becomes this one.
+        family.rate = spec.rate;
+        *input = input.at(VariantMix::ACCURATE);
+    }
+    let with_rate = with_rate && !is_variant;
     if with_rate {
         input.rates.insert(id.clone(), spec.rate);
     }
@@ -380,6 +404,10 @@ impl PreviewInput {
             current,
         } = self;
         let solution = solve(&input, budget);
+        let input = match &solution {
+            Ok(solution) => input.at(solution.mix),
+            Err(_) => input,
+        };
         let draft = input.draft(solution.as_ref())?;
         let reason = match &draft.fallback {
             Some(fallback) => fallback.clone(),

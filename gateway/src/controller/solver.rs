@@ -2,7 +2,7 @@
 
 use std::{fmt, time::Duration};
 
-use packhorse_cluster::{Explanation, Plan};
+use packhorse_cluster::{Explanation, Mixed, Plan, Problem};
 use packhorse_control::{PlanningInput, Solution, SolveError};
 use packhorse_placement::{Budget, FALLBACK_POLICY, PlaceError};
 
@@ -33,43 +33,45 @@ impl fmt::Display for Fallback<'_> {
 }
 
 /// Plans with the requested policy, and with the fallback policy if that one finds no plan in time. The fallback has the same time
-/// again.
+/// again. With families several plans are made ([`PlanningInput::place`]), and each has this time.
 #[expect(
     clippy::disallowed_methods,
     reason = "policies read no clock; their caller limits their time"
 )]
 pub(super) fn solve(input: &PlanningInput, budget: Duration) -> Result<Solution, SolveError> {
     let start = std::time::Instant::now();
-    let place = |name: &str, limit: Duration| {
+    let place = |name: &str, problem: &Problem, limit: Duration| {
         let begin = std::time::Instant::now();
         let late = || begin.elapsed() > limit;
         let entry =
             packhorse_placement::policy(name).map_err(|e| PlaceError::Solver(e.to_string()))?;
         entry.place_with(
-            &input.problem,
+            problem,
             &input.options.into(),
             &mut Budget::new(u64::MAX, &late).with_time_limit(limit),
         )
     };
+    let place = |name| input.place(|problem| place(name, problem, budget));
     let policy = input.policy.as_str();
-    let (planned, fallback) = match place(policy, budget) {
+    let (planned, fallback) = match place(policy) {
         Err(error) if policy != FALLBACK_POLICY => {
             let fallback = Fallback {
                 policy,
                 budget,
                 error,
             };
-            (place(FALLBACK_POLICY, budget), Some(fallback.to_string()))
+            (place(FALLBACK_POLICY), Some(fallback.to_string()))
         }
         planned => (planned, None),
     };
-    let plan = planned.map_err(|error| SolveError::NoPlan {
+    let Mixed { mix, plan } = planned.map_err(|error| SolveError::NoPlan {
         policy: policy.to_owned(),
         error: error.to_string(),
     })?;
     Ok(Solution {
-        comparison: input.compare(&plan, packhorse_placement::estimate),
+        comparison: input.at(mix).compare(&plan, packhorse_placement::estimate),
         plan,
+        mix,
         solve_ms: start.elapsed().as_secs_f64() * 1e3,
         fallback,
     })

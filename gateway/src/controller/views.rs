@@ -83,6 +83,8 @@ impl Task {
             measured: self.measured_rate_view(id),
             predicted: self.predicted_view(id),
             queue_limit: spec.queue_limit,
+            family: spec.family().cloned(),
+            accuracy: spec.variant.as_ref().map(|variant| variant.accuracy),
             share_pct: controller.share(id),
             split: split.split,
             sticky: split.sticky,

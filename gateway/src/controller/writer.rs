@@ -42,7 +42,7 @@ async fn carry_out(store: &Store, write: Write) -> Result<(), WriteError> {
             ("a registration", Err(error))
         }
         Write::BeginEpoch(epoch) => ("an epoch", store.begin_epoch_at(epoch).await),
-        Write::UpdateModel(spec) => ("a change of a model", store.update_model(&spec).await),
+        Write::UpdateModels(specs) => ("a change of a model", store.update_models(&specs).await),
         Write::FailModel(id, reason) => (
             "the failure of a model",
             store.fail_model(&id, &reason).await,

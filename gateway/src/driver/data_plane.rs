@@ -183,7 +183,7 @@ impl DataPlane {
         };
         let now = self.shared.clock.now();
         let allowed = submission.deadline.saturating_since(now);
-        submission.model.load.record_patience(now, allowed);
+        submission.requested.record_patience(now, allowed);
         let key = RequestKey(self.shared.next_request.fetch_add(1, Relaxed));
         let (answer, mut answered) = oneshot::channel();
         self.send(DriverMessage::Submit(Box::new(SubmittedRequest {

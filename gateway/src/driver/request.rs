@@ -7,14 +7,17 @@ use packhorse_protocol::Tensor;
 use packhorse_serving::{RequestKey, RequestOutcome, TenantKey};
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
-use super::{batch::OutputRows, batch_failure::BatchFailure, catalog::ServedModel};
+use super::{
+    batch::OutputRows, batch_failure::BatchFailure, requested_model::RequestedModel,
+    served_model::ServedModel,
+};
 use crate::telemetry::RequestCourse;
 
 /// A valid request.
 #[derive(Debug)]
 pub(crate) struct Submission {
-    /// The model that shall answer it.
-    pub(crate) model: Arc<ServedModel>,
+    /// The model that shall answer it, or the family, of which the most accurate variant shall that can be in time.
+    pub(crate) requested: RequestedModel,
     /// The tenant that sends it.
     pub(crate) tenant: TenantKey,
     /// The inputs in the model's order, each checked against its signature.
@@ -33,6 +36,8 @@ pub(crate) type RequestResult = Result<AnsweredRequest, UnansweredRequest>;
 /// The answer to a request.
 #[derive(Debug)]
 pub(crate) struct AnsweredRequest {
+    /// The model that answered.
+    pub(crate) model: Arc<ServedModel>,
     /// Its rows of each output, in the model's order.
     pub(crate) outputs: Vec<OutputRows>,
     /// Its course through the data plane.
@@ -56,6 +61,8 @@ pub(super) struct SubmittedRequest {
 pub(crate) struct UnansweredRequest {
     /// The way in which the request ended.
     pub(crate) outcome: RequestOutcome,
+    /// The model that had it last; none if no batch of it was sent.
+    pub(crate) model: Option<Arc<ServedModel>>,
     /// The reason why its batch failed, if the request ended as [`RequestOutcome::Failed`].
     pub(crate) failure: Option<Arc<BatchFailure>>,
     /// Its course through the data plane.
@@ -66,6 +73,7 @@ impl From<RequestOutcome> for UnansweredRequest {
     fn from(outcome: RequestOutcome) -> Self {
         Self {
             outcome,
+            model: None,
             failure: None,
             course: RequestCourse::default(),
         }

@@ -1,11 +1,12 @@
-//! The classes of requests that may share a batch: those of one model with equal shapes, apart from the batch dimension and, within
-//! a factor of two, the padded ones: padding at most doubles a request.
+//! The classes of requests that may share a batch of their model: those with equal shapes, apart from the batch dimension and, within
+//! a factor of two, the padded ones: padding at most doubles a request. A class is the same for all models, as a request for a family
+//! may go from one to another.
 
 use std::collections::HashMap;
 
 use packhorse_cluster::{Dim, Program, TensorSpec};
 use packhorse_protocol::Tensor;
-use packhorse_serving::{ModelKey, ShapeClass};
+use packhorse_serving::ShapeClass;
 
 /// The dimensions that the signature leaves open, input by input, and that must be equal. Empty for most models.
 type OpenDims = Vec<u64>;
@@ -13,7 +14,7 @@ type OpenDims = Vec<u64>;
 /// The numbers of the shapes of the present requests. It holds no other shapes: a client cannot make it grow.
 #[derive(Debug, Default)]
 pub(super) struct ShapeClasses {
-    classes: HashMap<(ModelKey, OpenDims), CountedClass>,
+    classes: HashMap<OpenDims, CountedClass>,
     next: u64,
 }
 
@@ -26,19 +27,14 @@ struct CountedClass {
 /// A request's membership in its class, which ends with [`ShapeClasses::leave`].
 #[derive(Debug)]
 pub(super) struct Membership {
-    key: (ModelKey, OpenDims),
+    key: OpenDims,
     pub(super) class: ShapeClass,
 }
 
 impl ShapeClasses {
     /// Returns the class of a request, and counts the request in it.
-    pub(super) fn enter(
-        &mut self,
-        model: ModelKey,
-        program: &Program,
-        inputs: &[Tensor],
-    ) -> Membership {
-        let key = (model, open_dims(program, inputs));
+    pub(super) fn enter(&mut self, program: &Program, inputs: &[Tensor]) -> Membership {
+        let key = open_dims(program, inputs);
         let counted = self.classes.entry(key.clone()).or_insert_with(|| {
             self.next += 1;
             CountedClass {
@@ -145,8 +141,7 @@ mod tests {
     #[test]
     fn rows_and_similar_padded_lengths_do_not_separate_requests_and_other_lengths_do() {
         let mut classes = ShapeClasses::default();
-        let model = ModelKey(1);
-        let mut class = |pad, input: &[Tensor]| classes.enter(model, &program(pad), input).class;
+        let mut class = |pad, input: &[Tensor]| classes.enter(&program(pad), input).class;
         let short = class(None, &input(1, 3));
         assert_eq!(class(None, &input(4, 3)), short);
         assert_ne!(class(None, &input(1, 4)), short);
@@ -182,7 +177,7 @@ mod tests {
     fn a_class_is_forgotten_with_its_last_request() {
         let mut classes = ShapeClasses::default();
         for length in 1..1000 {
-            let membership = classes.enter(ModelKey(1), &program(None), &input(1, length));
+            let membership = classes.enter(&program(None), &input(1, length));
             classes.leave(&membership);
         }
         assert!(classes.classes.is_empty());

@@ -22,12 +22,14 @@ use tokio::{
 
 use self::pending::{InFlightBatch, PendingRequest};
 use super::{
-    catalog::{Catalog, Phase, ServedModel},
+    catalog::{Catalog, Phase},
     config::DataPlaneConfig,
     connector::Connector,
     inbox::{Inbox, Next},
     message::DriverMessage,
     request::{SubmittedRequest, UnansweredRequest},
+    requested_model::RequestedModel,
+    served_model::ServedModel,
     shape_class::{ShapeClasses, padded_bytes},
     version_route::VersionRoute,
 };
@@ -65,6 +67,8 @@ pub(super) struct Driver {
     models_by_key: BTreeMap<ModelKey, Arc<ServedModel>>,
     /// The choice of a version, of the models that have more than one.
     routes: BTreeMap<ModelName, Arc<VersionRoute>>,
+    /// The next variant after every variant, as the engine was last told.
+    fallbacks: BTreeMap<ModelKey, ModelKey>,
     next_model: u32,
     links: Links<Connector>,
     /// True once the control plane has opened the data plane.
@@ -113,6 +117,7 @@ impl Driver {
             models: BTreeMap::new(),
             models_by_key: BTreeMap::new(),
             routes: BTreeMap::new(),
+            fallbacks: BTreeMap::new(),
             next_model: 0,
             links: Links::default(),
             open: false,
@@ -263,6 +268,7 @@ impl Driver {
             return;
         };
         self.models_by_key.remove(&model.key);
+        self.fallbacks.remove(&model.key);
         if !self.models.keys().any(|other| other.name == id.name) {
             self.routes.remove(&id.name);
         }
@@ -310,6 +316,7 @@ impl Driver {
                 readiness: Arc::default(),
             },
         };
+        model.telemetry.set_variant(model.spec.variant.clone());
         let key = model.key;
         self.handle_event(now, Event::ModelUpdated { model: key, limits });
         let model = Arc::new(model);
@@ -336,13 +343,15 @@ impl Driver {
             let _ = answer.send(Err(outcome.into()));
             return;
         }
-        let model = Arc::clone(&submission.model);
+        let requested = submission.requested.clone();
+        // A variant may have been removed since its client was read.
+        let mut present = requested.models();
+        let present = present.find(|model| self.models_by_key.contains_key(&model.key));
+        let model = present.unwrap_or(&requested.model);
         let tenant = submission.tenant;
         let inbox = now.saturating_since(submitted);
         model.telemetry.record_inbox(inbox);
-        let membership = self
-            .classes
-            .enter(model.key, &model.spec.program, &submission.inputs);
+        let membership = self.classes.enter(&model.spec.program, &submission.inputs);
         let request = Request {
             id: key,
             model: model.key,
@@ -351,6 +360,7 @@ impl Driver {
             bytes: padded_bytes(&model.spec.program, &submission.inputs),
             class: membership.class,
             priority: submission.priority,
+            may_fall_back: requested.family.is_some(),
             deadline: submission.deadline,
         };
         let pending = PendingRequest {
@@ -358,6 +368,7 @@ impl Driver {
             answer,
             arrived: now,
             membership,
+            model: None,
             failure: None,
             course: RequestCourse {
                 inbox: inbox.into(),
@@ -366,16 +377,41 @@ impl Driver {
             permit,
         };
         self.requests.insert(key, pending);
+        self.set_fallbacks(now, &requested);
         self.handle_event(now, Event::RequestArrived(request));
-        let stands_before = self.engine.stands_before_others(now, model.key, tenant);
-        model.load.set_stands_behind(tenant, !stands_before);
-        self.update_queue_length(now, &model);
+        for model in requested.models() {
+            let stands_before = self.engine.stands_before_others(now, model.key, tenant);
+            model.load.set_stands_behind(tenant, !stands_before);
+        }
+        self.update_queue_lengths(now, &requested);
+    }
+
+    /// Has the engine try the variants of a family in their order. Where a split sends requests to several versions of a variant, the order is that
+    /// of the request that arrives.
+    fn set_fallbacks(&mut self, now: Time, requested: &RequestedModel) {
+        if requested.family.is_none() {
+            return;
+        }
+        let keys = requested.models().map(|model| model.key);
+        let keys: Vec<ModelKey> = keys
+            .filter(|key| self.models_by_key.contains_key(key))
+            .collect();
+        let next = keys.iter().skip(1).map(|key| Some(*key));
+        for (&model, fallback) in keys.iter().zip(next.chain([None])) {
+            let before = match fallback {
+                Some(fallback) => self.fallbacks.insert(model, fallback),
+                None => self.fallbacks.remove(&model),
+            };
+            if before != fallback {
+                self.handle_event(now, Event::FallbackChanged { model, fallback });
+            }
+        }
     }
 
     fn cancel(&mut self, now: Time, request: RequestKey) {
         if let Some(pending) = self.remove_request(request) {
             self.handle_event(now, Event::RequestCancelled { request });
-            self.update_queue_length(now, &pending.submission.model);
+            self.update_queue_lengths(now, &pending.submission.requested);
         }
     }
 
@@ -383,9 +419,10 @@ impl Driver {
         let Some(pending) = self.remove_request(request) else {
             return;
         };
-        self.update_queue_length(now, &pending.submission.model);
+        self.update_queue_lengths(now, &pending.submission.requested);
         let unanswered = UnansweredRequest {
             outcome,
+            model: pending.model.clone(),
             failure: pending.failure.clone(),
             course: pending.course,
         };
@@ -396,6 +433,12 @@ impl Driver {
         let pending = self.requests.remove(&request)?;
         self.classes.leave(&pending.membership);
         Some(pending)
+    }
+
+    fn update_queue_lengths(&self, now: Time, requested: &RequestedModel) {
+        for model in requested.models() {
+            self.update_queue_length(now, model);
+        }
     }
 
     fn update_queue_length(&self, now: Time, model: &ServedModel) {

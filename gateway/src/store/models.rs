@@ -2,7 +2,9 @@
 
 use std::{sync::Arc, time::Duration};
 
-use packhorse_cluster::{Generation, ModelId, ModelSpec, Program, RequestsPerSecond};
+use packhorse_cluster::{
+    Generation, ModelId, ModelSpec, Percent, Program, RequestsPerSecond, VariantOf,
+};
 use packhorse_control::record::ModelRecord;
 use packhorse_estimator::OperatorGraph;
 use sqlx::{Row as _, any::AnyRow, error::ErrorKind};
@@ -33,8 +35,8 @@ impl Store {
         let mut transaction = self.begin().await.map_err(StoreError::from)?;
         let done = sqlx::query(
             "INSERT INTO models (name, version, artifact, max_batch_size, inputs, outputs, slo_ms, rate_rps, rate_mode, \
-             queue_limit, failure, after_plan, created_ms) \
-             SELECT $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, NULL, COALESCE(MAX(generation), 0), $11 FROM plans",
+             queue_limit, family, accuracy_pct, failure, after_plan, created_ms) \
+             SELECT $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, NULL, COALESCE(MAX(generation), 0), $13 FROM plans",
         )
         .bind(program.model.name.to_string())
         .bind(i64::from(program.model.version.get()))
@@ -46,6 +48,8 @@ impl Store {
         .bind(spec.rate.get())
         .bind(spec.rate_mode.as_str())
         .bind(spec.queue_limit.map(i64::from))
+        .bind(spec.family().map(ToString::to_string))
+        .bind(accuracy(spec))
         .bind(unix_ms())
         .execute(&mut *transaction)
         .await;
@@ -68,7 +72,7 @@ impl Store {
     pub async fn models(&self) -> Result<Vec<ModelRecord>, StoreError> {
         let rows = sqlx::query(
             "SELECT m.name, m.version, m.artifact, m.max_batch_size, m.inputs, m.outputs, m.slo_ms, m.rate_rps, m.rate_mode, \
-             m.queue_limit, m.failure, m.operators, m.after_plan, COALESCE(a.bytes, 0) AS artifact_bytes \
+             m.queue_limit, m.family, m.accuracy_pct, m.failure, m.operators, m.after_plan, COALESCE(a.bytes, 0) AS artifact_bytes \
              FROM models m LEFT JOIN artifacts a ON a.digest = m.artifact ORDER BY m.name, m.version",
         )
         .fetch_all(&self.pool)
@@ -76,24 +80,29 @@ impl Store {
         rows.iter().map(read).collect()
     }
 
-    /// Replaces the SLO, rate, rate mode and queue limit of a model.
+    /// Replaces the SLO, rate, rate mode, queue limit, family and accuracy of models, all or none.
     ///
     /// # Errors
     /// If the database fails.
-    pub async fn update_model(&self, spec: &ModelSpec) -> Result<(), StoreError> {
+    pub async fn update_models(&self, specs: &[ModelSpec]) -> Result<(), StoreError> {
         let mut transaction = self.begin().await?;
-        let model = &spec.program.model;
-        sqlx::query(
-            "UPDATE models SET slo_ms = $1, rate_rps = $2, rate_mode = $3, queue_limit = $4 WHERE name = $5 AND version = $6",
-        )
-        .bind(millis(spec.slo))
-        .bind(spec.rate.get())
-        .bind(spec.rate_mode.as_str())
-        .bind(spec.queue_limit.map(i64::from))
-        .bind(model.name.to_string())
-        .bind(i64::from(model.version.get()))
-        .execute(&mut *transaction)
-        .await?;
+        for spec in specs {
+            let model = &spec.program.model;
+            sqlx::query(
+                "UPDATE models SET slo_ms = $1, rate_rps = $2, rate_mode = $3, queue_limit = $4, family = $5, accuracy_pct = $6 \
+                 WHERE name = $7 AND version = $8",
+            )
+            .bind(millis(spec.slo))
+            .bind(spec.rate.get())
+            .bind(spec.rate_mode.as_str())
+            .bind(spec.queue_limit.map(i64::from))
+            .bind(spec.family().map(ToString::to_string))
+            .bind(accuracy(spec))
+            .bind(model.name.to_string())
+            .bind(i64::from(model.version.get()))
+            .execute(&mut *transaction)
+            .await?;
+        }
         transaction.commit().await?;
         Ok(())
     }
@@ -166,6 +175,28 @@ impl Store {
     }
 }
 
+fn accuracy(spec: &ModelSpec) -> Option<f64> {
+    Some(spec.variant.as_ref()?.accuracy.get())
+}
+
+/// Reads the family and accuracy of a model.
+fn read_variant(row: &AnyRow) -> Result<Option<VariantOf>, StoreError> {
+    const TABLE: &str = "models";
+    let family = row.try_get::<Option<String>, _>("family")?;
+    let accuracy = row.try_get::<Option<f64>, _>("accuracy_pct")?;
+    let (Some(family), Some(accuracy)) = (family, accuracy) else {
+        return Ok(None);
+    };
+    let family = family.parse();
+    Ok(Some(VariantOf {
+        family: family.map_err(|e: packhorse_cluster::IdError| {
+            StoreError::unreadable(TABLE, "family")(e.into())
+        })?,
+        accuracy: Percent::new(accuracy)
+            .map_err(|e| StoreError::unreadable(TABLE, "accuracy_pct")(e.into()))?,
+    }))
+}
+
 fn millis(duration: Duration) -> f64 {
     duration.as_nanos() as f64 / 1e6
 }
@@ -202,6 +233,7 @@ fn read(row: &AnyRow) -> Result<ModelRecord, StoreError> {
             rate,
             rate_mode: parsed(row, TABLE, "rate_mode")?,
             queue_limit,
+            variant: read_variant(row)?,
         },
         artifact_bytes: unsigned(row, "artifacts", "artifact_bytes")?,
         failure: row.try_get("failure")?,

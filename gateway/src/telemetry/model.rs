@@ -2,14 +2,14 @@
 
 use std::{
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex, PoisonError, RwLock,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
     time::Duration,
 };
 
 use packhorse_api::ModelGoodput;
-use packhorse_cluster::{ModelId, Time};
+use packhorse_cluster::{ModelId, Time, VariantOf};
 use packhorse_control::RequestCounts;
 use packhorse_serving::{Refusal, RequestOutcome};
 
@@ -139,6 +139,14 @@ pub struct ModelTelemetry {
     last_inference: AtomicU64,
     /// The requests that arrived.
     arrived: AtomicU64,
+    /// Those of them that were for the model's family.
+    for_family: AtomicU64,
+    /// The family that the model is a variant of, and its accuracy.
+    variant: RwLock<Option<VariantOf>>,
+    /// The accuracy of a variant in thousandths of a percent; 0 for other models.
+    accuracy: AtomicU64,
+    /// The sum of the accuracies of the answers within the SLO, in thousandths of a percent.
+    accurate: AtomicU64,
     window: Mutex<SlidingWindow>,
     /// The requests of all models that ended lately.
     requests: RequestLog,
@@ -177,6 +185,10 @@ impl ModelTelemetry {
             latencies: StageHistogram::default(),
             last_inference: AtomicU64::new(0),
             arrived: AtomicU64::new(0),
+            for_family: AtomicU64::new(0),
+            variant: RwLock::default(),
+            accuracy: AtomicU64::new(0),
+            accurate: AtomicU64::new(0),
             window: Mutex::new(SlidingWindow::new(clock.now())),
         }
     }
@@ -188,20 +200,64 @@ impl ModelTelemetry {
         slo: Duration,
         rows: u32,
     ) -> RequestMeter {
-        let now = self.clock.now();
-        self.arrived.fetch_add(1, Relaxed);
-        let receive = now.saturating_since(arrived);
-        self.observe(Stage::Receive, receive);
-        self.with_window(|window| window.count(now, |counts| counts.offered += 1));
+        let meter = self.meter(arrived, slo, rows, false);
+        self.count_arrival(meter.receive);
+        meter
+    }
+
+    /// Begins a valid request for the model's family. It is counted where it ends, by default here.
+    pub(crate) fn begin_family_request(
+        self: &Arc<Self>,
+        arrived: Time,
+        slo: Duration,
+        rows: u32,
+    ) -> RequestMeter {
+        self.meter(arrived, slo, rows, true)
+    }
+
+    fn meter(
+        self: &Arc<Self>,
+        arrived: Time,
+        slo: Duration,
+        rows: u32,
+        for_family: bool,
+    ) -> RequestMeter {
         RequestMeter {
             model: Arc::clone(self),
             arrived,
             slo,
-            receive,
+            receive: self.clock.now().saturating_since(arrived),
             rows,
             identity: None,
+            for_family,
             ended: false,
         }
+    }
+
+    fn count_arrival(&self, receive: Duration) {
+        let now = self.clock.now();
+        self.arrived.fetch_add(1, Relaxed);
+        self.observe(Stage::Receive, receive);
+        self.with_window(|window| window.count(now, |counts| counts.offered += 1));
+    }
+
+    /// Sets the family that the model is a variant of, and its accuracy.
+    pub(crate) fn set_variant(&self, variant: Option<VariantOf>) {
+        let accuracy = variant.as_ref().map(|variant| variant.accuracy.get());
+        let thousandths = (accuracy.unwrap_or_default() * 1e3).round() as u64;
+        self.accuracy.store(thousandths, Relaxed);
+        *self.variant.write().unwrap_or_else(PoisonError::into_inner) = variant;
+    }
+
+    /// Returns the family that the model is a variant of, and its accuracy.
+    pub(super) fn variant(&self) -> Option<VariantOf> {
+        let variant = self.variant.read();
+        variant.unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Returns the number of answers within the SLO that are right, as far as the model's accuracy says.
+    pub(super) fn accurate(&self) -> f64 {
+        self.accurate.load(Relaxed) as f64 / 1e5
     }
 
     /// Returns the numbers of requests that arrived, and that were answered within the SLO.
@@ -209,12 +265,22 @@ impl ModelTelemetry {
         RequestCounts {
             arrived: self.arrived.load(Relaxed),
             within_slo: self.slo_met.load(Relaxed),
+            for_family: self.for_family.load(Relaxed),
         }
     }
 
     /// Records a request whose head arrived at `arrived` and that was refused before it was read.
-    pub(crate) fn record_refusal(self: &Arc<Self>, arrived: Time, identity: RequestIdentity) {
-        let meter = self.begin_request(arrived, Duration::ZERO, 0);
+    pub(crate) fn record_refusal(
+        self: &Arc<Self>,
+        arrived: Time,
+        identity: RequestIdentity,
+        for_family: bool,
+    ) {
+        let meter = if for_family {
+            self.begin_family_request(arrived, Duration::ZERO, 0)
+        } else {
+            self.begin_request(arrived, Duration::ZERO, 0)
+        };
         let meter = meter.identified(identity);
         let refusal = RequestOutcome::Refused(Refusal::NoReplica);
         meter.end(refusal, RequestCourse::default());
@@ -329,6 +395,10 @@ impl ModelTelemetry {
         course: RequestCourse,
     ) -> Duration {
         let now = self.clock.now();
+        if request.for_family {
+            self.count_arrival(request.receive);
+            self.for_family.fetch_add(1, Relaxed);
+        }
         let latency = now.saturating_since(request.arrived);
         let in_time = outcome == RequestOutcome::Answered && latency <= request.slo;
         let record = RequestRecord {
@@ -371,6 +441,10 @@ impl ModelTelemetry {
         };
         if in_time {
             self.slo_met.fetch_add(1, Relaxed);
+            let thousandths = self.accuracy.load(Relaxed);
+            if thousandths > 0 {
+                self.accurate.fetch_add(thousandths, Relaxed);
+            }
         }
         if let Some(cause) = missed {
             self.slo_missed[cause].fetch_add(1, Relaxed);
@@ -391,6 +465,7 @@ impl ModelTelemetry {
         let (counts, seconds) = (summary.counts, summary.seconds);
         let late = counts.answered - counts.in_time + counts.expired;
         let quantile = |p| Some(summary.latencies.quantile(p)?.as_secs_f64() * 1e3);
+        let variant = self.variant();
         ModelGoodput {
             name: self.model.name.clone(),
             version: self.model.version,
@@ -403,6 +478,8 @@ impl ModelTelemetry {
             p95_ms: quantile(0.95),
             p99_ms: quantile(0.99),
             mean_batch: (counts.batches > 0).then(|| counts.rows as f64 / counts.batches as f64),
+            family: variant.as_ref().map(|variant| variant.family.clone()),
+            accuracy: variant.map(|variant| variant.accuracy),
         }
     }
 
@@ -470,6 +547,8 @@ pub(crate) struct RequestMeter {
     receive: Duration,
     rows: u32,
     identity: Option<RequestIdentity>,
+    /// True if it is for the family of its model, and counted when it ends.
+    for_family: bool,
     ended: bool,
 }
 
@@ -477,6 +556,14 @@ impl RequestMeter {
     /// Sets the identity under which the request is traced.
     pub(crate) fn identified(mut self, identity: RequestIdentity) -> Self {
         self.identity = Some(identity);
+        self
+    }
+
+    /// Counts a request for a family with this variant.
+    pub(crate) fn counted_with(mut self, model: &Arc<ModelTelemetry>) -> Self {
+        if self.for_family {
+            self.model = Arc::clone(model);
+        }
         self
     }
 

@@ -109,6 +109,20 @@ impl Collector for Models {
             }
         }
         let mut metric = encoder.encode_descriptor(
+            "packhorse_accurate_answers_total",
+            "Answers of the variants of families within the SLO, each counted by the accuracy of its variant, from 0 to 1.",
+            None,
+            MetricType::Counter,
+        )?;
+        for model in &models {
+            if let Some(variant) = model.variant() {
+                let labels = with_label(labels(model), "family", variant.family.as_str());
+                metric
+                    .encode_family(&labels)?
+                    .encode_gauge(&model.accurate())?;
+            }
+        }
+        let mut metric = encoder.encode_descriptor(
             "nv_inference_request_failure",
             "Requests that were not answered.",
             None,

@@ -1,4 +1,4 @@
-// Generated from openapi/gateway.json (sha256 97810d605acc6ba27452ec6f2eae22bdcb970d1c36e286eff091e290c5034ac0) by cargo xtask web.
+// Generated from openapi/gateway.json (sha256 4e38a241bcd74b78a059bbfd8385b5c60e3534609b4833b9459049ed87e0ba86) by cargo xtask web.
 
 export type paths = Record<string, never>;
 export type webhooks = Record<string, never>;
@@ -345,6 +345,31 @@ export interface components {
              */
             served_fraction: number;
         };
+        /** @description The goodput of the variants of a family together in a time window, whether the requests were for the family or for a variant alone. */
+        FamilyGoodput: {
+            /**
+             * Format: double
+             * @description The mean accuracy of the answers within the SLO, in percent; null without any.
+             */
+            accuracy_pct?: number | null;
+            /**
+             * Format: double
+             * @description The requests that were answered within the SLO, each counted by the accuracy of the variant that answered, per second.
+             */
+            accurate_goodput_rps: number;
+            /**
+             * Format: double
+             * @description The requests that were answered within the SLO, per second.
+             */
+            goodput_rps: number;
+            /** @description The name of the family. */
+            name: string;
+            /**
+             * Format: double
+             * @description The requests that arrived, per second.
+             */
+            offered_rps: number;
+        };
         /** @description Something that is wrong, with its cause and its cure. */
         Finding: {
             /** @description The cause, as text for people. A finding with the same subject and cause is the same finding, even if its text has other numbers. */
@@ -383,6 +408,8 @@ export interface components {
         };
         /** @description The goodput and latency of all models in a time window that ends now. */
         GoodputView: {
+            /** @description The goodput of each family, and how accurate it is. */
+            families?: components["schemas"]["FamilyGoodput"][];
             /** @description The goodput and latency of each model. */
             models: components["schemas"]["ModelGoodput"][];
             /** @description The goodput of all models together. */
@@ -659,8 +686,15 @@ export interface components {
              */
             rate_rps: number;
         };
-        /** @description Changes the SLO, rate, rate mode, queue limit or split of a model. Absent fields stay unchanged. */
+        /** @description Changes the SLO, rate, rate mode, queue limit, family, accuracy or split of a model. Absent fields stay unchanged. */
         ModelChange: {
+            /**
+             * Format: double
+             * @description The part of the version's answers that are right, in percent, 0 to 100; of all versions that come into a family with it.
+             */
+            accuracy?: number | null;
+            /** @description The family that the model is a variant of; null takes it out of its family. It belongs to all versions: not with `?version`. */
+            family?: string | null;
             /**
              * Format: int32
              * @description The largest number of requests in the model's queue, 1 to 1000000; null restores the gateway's `--queue-limit`.
@@ -674,7 +708,7 @@ export interface components {
             rate_rps?: number | null;
             /**
              * Format: double
-             * @description The latency objective (SLO) in milliseconds; above 0 and at most 60000.
+             * @description The latency objective (SLO) in milliseconds; above 0 and at most 60000. It belongs to all variants of a family: all of them change.
              */
             slo_ms?: number | null;
             /**
@@ -705,6 +739,13 @@ export interface components {
         };
         /** @description The goodput and latency of a model in a time window. */
         ModelGoodput: {
+            /**
+             * Format: double
+             * @description The part of the version's answers that are right, in percent; null without a family.
+             */
+            accuracy?: number | null;
+            /** @description The family that the model is a variant of; null if it is in none. */
+            family?: string | null;
             /**
              * Format: double
              * @description The requests that were answered within the SLO, per second.
@@ -780,6 +821,12 @@ export interface components {
         };
         /** @description Registers a version of a model. */
         ModelRegistration: {
+            /**
+             * Format: double
+             * @description The part of the model's answers that are right, in percent, 0 to 100: by it a family orders its variants. Only with `family`.
+             * @example 84.1
+             */
+            accuracy?: number | null;
             /** @description The digest of an uploaded TorchScript file. Exactly one of `artifact` and `artifact_path` is required. */
             artifact?: string | null;
             /**
@@ -787,6 +834,12 @@ export interface components {
              *     of `artifact` and `artifact_path` is required.
              */
             artifact_path?: string | null;
+            /**
+             * @description The family that the model is a variant of, a name that clients use like a model's: a request for it is answered by its most accurate
+             *     variant that can be in time. All variants have the same inputs, outputs, `max_batch_size` and `slo_ms`. `accuracy` is then required.
+             * @example sentences
+             */
+            family?: string | null;
             /** @description The inputs, in the order of the program's arguments. Shapes include the batch dimension. */
             inputs: components["schemas"]["TensorSpec"][];
             /**
@@ -860,6 +913,11 @@ export interface components {
         };
         /** @description A registered version of a model and its current state. */
         ModelView: {
+            /**
+             * Format: double
+             * @description The part of the version's answers that are right, in percent; null without a family.
+             */
+            accuracy?: number | null;
             /** @description The digest of the model's TorchScript file. */
             artifact: string;
             /**
@@ -869,6 +927,8 @@ export interface components {
             artifact_bytes: number;
             /** @description The kinds of device for which the model's profile is estimated from the operators of its program. A measurement replaces it. */
             estimated_on?: string[];
+            /** @description The family that the model is a variant of; null if it is in none. */
+            family?: string | null;
             /** @description The declared inputs. */
             inputs: components["schemas"]["TensorSpec"][];
             /**

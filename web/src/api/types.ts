@@ -10,6 +10,7 @@ export type Finding = Schemas["Finding"];
 export type ForecastView = Schemas["ForecastView"];
 export type GoodputView = Schemas["GoodputView"];
 export type ModelChange = Schemas["ModelChange"];
+export type FamilyGoodput = Schemas["FamilyGoodput"];
 export type ModelGoodput = Schemas["ModelGoodput"];
 export type ModelRegistration = Schemas["ModelRegistration"];
 export type ModelView = Schemas["ModelView"];

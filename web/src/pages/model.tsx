@@ -458,12 +458,14 @@ function Change({ model, onClose }: { model: ModelView; onClose: () => void }) {
   const [slo, setSlo] = useState(String(model.slo_ms));
   const [declared, setDeclared] = useState(String(model.rate_rps));
   const [mode, setMode] = useState<RateMode>(model.rate ?? "max");
+  const [accuracy, setAccuracy] = useState(String(model.accuracy ?? ""));
   const [limit, setLimit] = useState(model.queue_limit ? String(model.queue_limit) : "");
   const change = useAction(async () => {
     const body: ModelChange = {};
     if (Number(slo) !== model.slo_ms) body.slo_ms = Number(slo);
     if (Number(declared) !== model.rate_rps) body.rate_rps = Number(declared);
     if (mode !== (model.rate ?? "max")) body.rate = mode;
+    if (model.family && Number(accuracy) !== model.accuracy) body.accuracy = Number(accuracy);
     if (limit !== (model.queue_limit ? String(model.queue_limit) : "")) body.queue_limit = limit === "" ? null : Number(limit);
     store.adoptModel(await call<ModelView>("PATCH", `/v1/models/${encodeURIComponent(model.name)}?version=${model.version}`, body));
     onClose();
@@ -487,6 +489,11 @@ function Change({ model, onClose }: { model: ModelView; onClose: () => void }) {
               {(id) => <input id={id} type="number" min={1} max={1000000} step={1} value={limit} onChange={(event) => setLimit(event.target.value)} />}
             </Field>
           </div>
+          {model.family && (
+            <div className="fields">
+              <NumberField label={`Accuracy in ${model.family}`} unit="%" value={accuracy} min={0} max={100} onChange={setAccuracy} />
+            </div>
+          )}
           <p className="hint">
             See first what it would bring: <a href={href(["plans"], { whatif: JSON.stringify({ models: [{ name: model.name, version: model.version, slo_ms: Number(slo), rate_rps: Number(declared) }] }) })}>try it on the plan</a>.
           </p>

@@ -1,12 +1,12 @@
 /** All versions of all models in a table, and the registration of another. */
 
 import { useMemo, useState } from "react";
-import type { ModelGoodput, ModelView } from "../api/types";
-import { count, ms, rate } from "../format";
+import type { FamilyGoodput, ModelGoodput, ModelView } from "../api/types";
+import { count, fixed, ms, rate } from "../format";
 import { type ClusterState, keyOf, type Second } from "../live/state";
 import { useCluster } from "../live/store";
 import { Sparkline } from "../ui/charts";
-import { Empty, Page, State } from "../ui/parts";
+import { Card, Empty, Figure, Page, State } from "../ui/parts";
 import { modelHref } from "../ui/route";
 import { type Column, Table } from "../ui/table";
 import { useMayChange } from "../ui/hooks";
@@ -46,16 +46,44 @@ const COLUMNS: readonly Column<Row>[] = [
   { title: "SLO", cell: ({ model }) => ms(model.slo_ms), sort: ({ model }) => model.slo_ms, numeric: true, from: "tablet" },
   { title: "Share", cell: ({ model }) => `${model.share_pct ?? 0} %`, sort: ({ model }) => model.share_pct ?? 0, numeric: true, from: "desktop" },
   { title: "Replicas", cell: ({ model }) => `${serving(model)} / ${model.replicas.length}`, sort: ({ model }) => model.replicas.length, numeric: true, from: "desktop" },
+  {
+    title: "Variant of",
+    cell: ({ model }) => (model.family ? `${model.family}, ${fixed(model.accuracy ?? 0, 1)} %` : ""),
+    sort: ({ model }) => `${model.family ?? ""} ${String(100 - (model.accuracy ?? 0)).padStart(8, "0")}`,
+    from: "tablet",
+  },
   { title: "Why", cell: ({ model }) => <span className="muted" title={model.reason ?? undefined}>{model.reason}</span>, from: "desktop", grow: true },
 ];
+
+/** The goodput of families, of which any variant may answer. */
+function Families({ families }: { families: readonly FamilyGoodput[] }) {
+  return (
+    <Card title="Families" note="last minute">
+      <div className="figures">
+        {families.map((family) => (
+          <Figure
+            key={family.name}
+            label={family.name}
+            value={rate(family.goodput_rps)}
+            unit="/s"
+            note={family.accuracy_pct == null ? "no answers" : `${rate(family.accurate_goodput_rps)}/s right: ${fixed(family.accuracy_pct, 1)} %`}
+          />
+        ))}
+      </div>
+    </Card>
+  );
+}
 
 export function Models() {
   const cluster = useCluster();
   const [search, setSearch] = useState("");
   const [registering, setRegistering] = useState(false);
   const rows = useMemo(() => rowsOf(cluster), [cluster]);
+  const families = cluster.minute?.families ?? [];
+  const inFamily = rows.some(({ model }) => model.family);
+  const columns = useMemo(() => COLUMNS.filter((column) => inFamily || column.title !== "Variant of"), [inFamily]);
   const words = search.toLowerCase().split(/\s+/).filter(Boolean);
-  const found = words.length === 0 ? rows : rows.filter(({ model }) => words.every((word) => `${keyOf(model)} ${model.state} ${model.reason ?? ""}`.toLowerCase().includes(word)));
+  const found = words.length === 0 ? rows : rows.filter(({ model }) => words.every((word) => `${keyOf(model)} ${model.family ?? ""} ${model.state} ${model.reason ?? ""}`.toLowerCase().includes(word)));
   const mayChange = useMayChange();
   const register = mayChange && (
     <button type="button" className="primary" onClick={() => setRegistering(true)}>
@@ -77,7 +105,7 @@ export function Models() {
         <Table
           label="Models"
           rows={found}
-          columns={COLUMNS}
+          columns={columns}
           rowKey={({ model }) => keyOf(model)}
           initial={{ title: "Model" }}
           maxHeight={Math.max(420, innerHeight - 160)}
@@ -92,6 +120,7 @@ export function Models() {
           }
         />
       </div>
+      {families.length > 0 && <Families families={families} />}
       {registering && <Register onClose={() => setRegistering(false)} />}
     </Page>
   );

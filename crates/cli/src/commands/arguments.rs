@@ -2,12 +2,18 @@
 
 use std::time::Duration;
 
-use packhorse_cluster::RequestsPerSecond;
+use packhorse_cluster::{Percent, RequestsPerSecond};
 
 /// Parses a rate in requests per second.
 pub(super) fn parse_rate(text: &str) -> Result<RequestsPerSecond, String> {
     let rate = text.parse().map_err(|_| "expected a number".to_owned())?;
     RequestsPerSecond::new(rate).map_err(|e| e.to_string())
+}
+
+/// Parses a percentage from 0 to 100.
+pub(super) fn parse_percent(text: &str) -> Result<Percent, String> {
+    let percent = text.parse().map_err(|_| "expected a number".to_owned())?;
+    Percent::new(percent).map_err(|e| e.to_string())
 }
 
 /// Parses a duration with its unit: `500ms`, `10s`, `2m`, `1h` or `30d`.

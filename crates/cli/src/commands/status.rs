@@ -127,5 +127,27 @@ fn print(status: &Status) -> anyhow::Result<()> {
             format_number_or_dash(model.mean_batch),
         ]);
     }
+    output::print_table(&table, "")?;
+    if status.goodput.families.is_empty() {
+        return Ok(());
+    }
+    output::print_line("")?;
+    let header = [
+        "FAMILY",
+        "OFFERED/S",
+        "GOODPUT/S",
+        "ACCURATE/S",
+        "ACCURACY %",
+    ];
+    let mut table = output::new_table(&header);
+    for family in &status.goodput.families {
+        table.add_row([
+            family.name.to_string(),
+            format_number(family.offered_rps),
+            format_number(family.goodput_rps),
+            format_number(family.accurate_goodput_rps),
+            format_number_or_dash(family.accuracy_pct),
+        ]);
+    }
     Ok(output::print_table(&table, "")?)
 }

@@ -11,7 +11,11 @@ use crate::{
 
 /// Prints a table with one model per line.
 pub(crate) fn print_list(models: &[ModelView]) -> anyhow::Result<()> {
-    let header = ["MODEL", "STATE", "REPLICAS", "SLO MS", "RATE/S", "REASON"];
+    let families = models.iter().any(|model| model.family.is_some());
+    let mut header = vec!["MODEL", "STATE", "REPLICAS", "SLO MS", "RATE/S", "REASON"];
+    if families {
+        header.insert(1, "VARIANT OF");
+    }
     let mut table = output::new_table(&header);
     for model in models {
         let ready = model
@@ -19,16 +23,30 @@ pub(crate) fn print_list(models: &[ModelView]) -> anyhow::Result<()> {
             .iter()
             .filter(|replica| replica.state == Some(ReplicaState::Ready))
             .count();
-        table.add_row([
+        let mut row = vec![
             versioned_name(&model.name, model.version),
             output::state_name(&model.state),
             format!("{ready}/{}", model.replicas.len()),
             format_number(model.slo_ms),
             format_number(model.rate_rps.get()),
             model.reason.clone().unwrap_or_default(),
-        ]);
+        ];
+        if families {
+            row.insert(1, variant_text(model));
+        }
+        table.add_row(row);
     }
     Ok(output::print_table(&table, "no models")?)
+}
+
+/// Returns the family of a model with its accuracy; empty if it is in none.
+fn variant_text(model: &ModelView) -> String {
+    match (&model.family, model.accuracy) {
+        (Some(family), Some(accuracy)) => {
+            format!("{family}, {} % right", format_number(accuracy.get()))
+        }
+        _ => String::new(),
+    }
 }
 
 /// Prints a table with one version of a model per line.
@@ -76,6 +94,9 @@ pub(crate) fn print_details(context: &Context, model: &ModelView) -> anyhow::Res
             rate_mode_text(model.rate)
         ),
     ]);
+    if model.family.is_some() {
+        table.add_row(["variant of", &variant_text(model)]);
+    }
     let split = model.split.as_ref().map_or_else(
         || "the newest version takes over by itself".to_owned(),
         ToString::to_string,

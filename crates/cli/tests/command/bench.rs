@@ -83,6 +83,7 @@ fn answered() -> ResponseTemplate {
         model_name: "m".to_owned(),
         model_version: "1".to_owned(),
         id: String::new(),
+        variant: None,
         outputs: vec![Tensor::from_values("y", shape, &[1.0_f32]).unwrap()],
     };
     let message = response.encode().unwrap();

@@ -54,6 +54,7 @@ fn answered(form: Form) -> ResponseTemplate {
         model_name: "m".to_owned(),
         model_version: "1".to_owned(),
         id: String::new(),
+        variant: None,
         outputs: vec![y.in_form(form)],
     };
     let message = response.encode().unwrap();

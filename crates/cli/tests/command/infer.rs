@@ -44,6 +44,7 @@ pub(crate) async fn serves(
             model_name: "m".to_owned(),
             model_version: "1".to_owned(),
             id: String::new(),
+            variant: None,
             outputs: vec![answer(&request)],
         };
         let message = response.encode().unwrap();

@@ -121,6 +121,8 @@ async fn flags_win_over_the_specification() {
     expected["rate_rps"] = json!(80.0);
     expected["rate"] = json!("measured");
     expected["queue_limit"] = json!(64);
+    expected["family"] = json!("f");
+    expected["accuracy"] = json!(81.5);
     expected["artifact_path"] = json!("/models/m.pt");
     let registration = admin("POST", "/v1/models").and(body_json(&expected));
     let registered = ResponseTemplate::new(201).set_body_json(model("m", "registered", None));
@@ -145,6 +147,10 @@ async fn flags_win_over_the_specification() {
         "measured",
         "--queue-limit",
         "64",
+        "--family",
+        "f",
+        "--accuracy",
+        "81.5",
     ]);
     assert_eq!(ran.code, 0, "{ran:?}");
     gateway.server.verify().await;
@@ -287,6 +293,22 @@ async fn show_update_and_remove_name_the_version_they_mean() {
             .mount(&gateway.server)
             .await;
         let args = ["model", "update", "m", "--queue-limit", limit];
+        assert_eq!(gateway.run(&args).code, 0);
+    }
+    for (flags, change) in [
+        (
+            &["--family", "f", "--accuracy", "90"][..],
+            json!({"family": "f", "accuracy": 90.0}),
+        ),
+        (&["--no-family"], json!({"family": null})),
+    ] {
+        admin("PATCH", "/v1/models/m")
+            .and(body_json(change))
+            .respond_with(view.clone())
+            .expect(1)
+            .mount(&gateway.server)
+            .await;
+        let args = [&["model", "update", "m"], flags].concat();
         assert_eq!(gateway.run(&args).code, 0);
     }
     admin("PATCH", "/v1/models/m")

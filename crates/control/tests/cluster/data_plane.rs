@@ -208,6 +208,7 @@ impl DataPlane {
             bytes: u64::from(rows) * 16,
             class: ShapeClass(0),
             priority: 0,
+            may_fall_back: true,
             deadline,
         };
         let pending = PendingRequest {

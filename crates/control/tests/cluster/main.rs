@@ -7,6 +7,7 @@ mod clients;
 mod data_plane;
 mod drains;
 mod estimates;
+mod families;
 mod histories;
 mod invariants;
 mod leases;

@@ -1,6 +1,6 @@
 //! The policies, called as the gateway calls them, but with a limit of steps in place of a limit of time.
 
-use packhorse_cluster::Plan;
+use packhorse_cluster::{Mixed, Plan, Problem, VariantMix};
 use packhorse_control::{PlanningInput, Solution, SolveError};
 use packhorse_placement::Budget;
 
@@ -9,7 +9,8 @@ const STEPS: u64 = 5_000_000;
 
 /// Plans with the requested policy.
 pub(crate) fn solve(input: &PlanningInput, solve_ms: f64) -> Result<Solution, SolveError> {
-    Ok(solution(input, plan(input)?, solve_ms))
+    let planned = input.place(|problem| plan(input, problem))?;
+    Ok(solution(input, planned, solve_ms))
 }
 
 /// Plans with the requested policy, and then moves every replica to the device after the one that it would run on now, if all of them
@@ -18,7 +19,7 @@ pub(crate) fn solve_elsewhere(
     input: &PlanningInput,
     solve_ms: f64,
 ) -> Result<Solution, SolveError> {
-    let planned = plan(input)?;
+    let planned = plan(input, &input.problem)?;
     let mut moved = planned.clone();
     if !input.problem.current.is_empty() {
         moved.replicas.clone_from(&input.problem.current);
@@ -35,19 +36,22 @@ pub(crate) fn solve_elsewhere(
     } else {
         planned
     };
-    Ok(solution(input, plan, solve_ms))
+    let mix = VariantMix::ACCURATE;
+    Ok(solution(input, Mixed { mix, plan }, solve_ms))
 }
 
-fn solution(input: &PlanningInput, plan: Plan, solve_ms: f64) -> Solution {
+fn solution(input: &PlanningInput, planned: Mixed<Plan>, solve_ms: f64) -> Solution {
+    let Mixed { mix, plan } = planned;
     Solution {
-        comparison: input.compare(&plan, packhorse_placement::estimate),
+        comparison: input.at(mix).compare(&plan, packhorse_placement::estimate),
         plan,
+        mix,
         solve_ms,
         fallback: None,
     }
 }
 
-fn plan(input: &PlanningInput) -> Result<Plan, SolveError> {
+fn plan(input: &PlanningInput, problem: &Problem) -> Result<Plan, SolveError> {
     let no_plan = |error: String| SolveError::NoPlan {
         policy: input.policy.clone(),
         error,
@@ -55,6 +59,6 @@ fn plan(input: &PlanningInput) -> Result<Plan, SolveError> {
     let entry = packhorse_placement::policy(&input.policy).map_err(|e| no_plan(e.to_string()))?;
     let mut budget = Budget::new(STEPS, &|| false);
     let options = input.options.into();
-    let plan = entry.place_with(&input.problem, &options, &mut budget);
+    let plan = entry.place_with(problem, &options, &mut budget);
     plan.map_err(|e| no_plan(e.to_string()))
 }

@@ -88,9 +88,11 @@ impl Store {
                     after_plan: newest,
                 });
             }
-            Write::UpdateModel(spec) => {
-                if let Some(at) = position(&disk.models, &spec.program.model) {
-                    disk.models[at].spec = *spec;
+            Write::UpdateModels(specs) => {
+                for spec in specs {
+                    if let Some(at) = position(&disk.models, &spec.program.model) {
+                        disk.models[at].spec = spec;
+                    }
                 }
             }
             Write::FailModel(id, reason) => {

@@ -494,6 +494,10 @@ impl VirtualCluster {
             let requests = (rate * seconds).round() as u64;
             let counts: &mut RequestCounts = sample.models.entry(model.clone()).or_default();
             counts.arrived += requests;
+            let registered = gateway.controller.model(model);
+            if registered.is_some_and(|model| model.spec.variant.is_some()) {
+                counts.for_family += requests;
+            }
             let plane = &gateway.data_plane;
             let links = plane.links().filter(|(_, id, target)| {
                 plane.link_state(*id) == Some(&LinkState::Serving)
@@ -523,6 +527,7 @@ impl VirtualCluster {
             let sum = sample.models.entry(model.clone()).or_default();
             sum.arrived += counts.arrived;
             sum.within_slo += counts.within_slo;
+            sum.for_family += counts.for_family;
         }
         for (id, work) in gateway.data_plane.work() {
             let sum = sample.work.entry(id).or_default();
@@ -968,6 +973,7 @@ pub(crate) fn spec(model: &str, rate: f64) -> ModelSpec {
         rate: RequestsPerSecond::new(rate).unwrap(),
         rate_mode: RateMode::Max,
         queue_limit: None,
+        variant: None,
     }
 }
 

@@ -15,6 +15,7 @@ fn response(id: &str, outputs: Vec<Tensor>) -> InferResponse {
         model_name: "m".to_owned(),
         model_version: "3".to_owned(),
         id: id.to_owned(),
+        variant: None,
         outputs,
     }
 }

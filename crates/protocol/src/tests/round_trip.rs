@@ -128,10 +128,11 @@ proptest! {
         model_name in "[a-z]{1,12}",
         model_version in "[0-9]{1,4}",
         id in ".{0,40}",
+        variant in proptest::option::of("[a-z]{1,12}"),
         outputs in vec(tensor(), 0..5),
         sizes in vec(1_usize..3000, 1..6),
     ) {
-        let response = InferResponse { model_name, model_version, id, outputs };
+        let response = InferResponse { model_name, model_version, id, variant, outputs };
         let message = response.encode().unwrap();
         let header_length = message.header_length();
         let read = InferResponse::parse(split(message, &sizes), header_length, &Limits::default());

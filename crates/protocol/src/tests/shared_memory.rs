@@ -131,6 +131,7 @@ fn an_output_in_shared_memory_has_no_data_in_the_response() {
         model_name: "m".to_owned(),
         model_version: "1".to_owned(),
         id: String::new(),
+        variant: None,
         outputs: vec![y.in_form(Form::Shared)],
     };
     let message = response.encode().unwrap();

@@ -110,6 +110,7 @@ impl Run {
             bytes: 1,
             class: ShapeClass(0),
             priority: 0,
+            may_fall_back: false,
             deadline: at(deadline),
         };
         self.requests += 1;

@@ -2,21 +2,18 @@
 //!
 //! Models may be variants of each other, which answer the same requests with different accuracy and cost. Each has the next one as its
 //! fallback: a request that a variant cannot answer in time, at its arrival or because it waited in vain, goes to the most accurate of the
-//! following ones that can.
+//! following ones that can. A request for one variant alone does not.
 //!
 //! Source: the choice of a variant by accuracy and latency, `INFaaS` (Romero et al., USENIX ATC 2021, section 4); accuracy is given up for
 //! throughput only under load, as in Proteus (Ahmad et al., ASPLOS 2024, section 4). Theirs choose per model and interval, ours per request.
 
-use packhorse_cluster::Time;
+use packhorse_cluster::{Time, VariantOf};
 
 use super::Engine;
 use crate::{
     ModelKey, Refusal, Request, RequestOutcome,
     queue::{QueuedRequest, Ticket},
 };
-
-/// The most variants that are tried for a request.
-const MAX_VARIANTS: usize = 16;
 
 impl Engine {
     pub(super) fn arrive(&mut self, now: Time, request: Request) {
@@ -60,16 +57,18 @@ impl Engine {
                 Ok(ticket) => return Ok((request, ticket)),
                 Err(refusal) => refusal,
             };
-            match self.fallback(request.model) {
-                Some(next) if variants < MAX_VARIANTS => request.model = next,
+            match self.fallback(&request) {
+                Some(next) if variants < VariantOf::MAX_VARIANTS => request.model = next,
                 _ => return Err(refusal),
             }
             variants += 1;
         }
     }
 
-    fn fallback(&self, model: ModelKey) -> Option<ModelKey> {
-        self.models.get(&model)?.fallback
+    /// Returns the model that answers a request in place of its own, if another one may.
+    fn fallback(&self, request: &Request) -> Option<ModelKey> {
+        let model = self.models.get(&request.model)?;
+        model.fallback.filter(|_| request.may_fall_back)
     }
 
     /// Returns the place of a request in its model's queue.
@@ -132,24 +131,30 @@ impl Engine {
         } else {
             RequestOutcome::Expired
         };
-        if outcome == RequestOutcome::Expired
-            && let Some(model) = self.fallback(model)
-            && let Ok((request, ticket)) = self.admit_variant(
-                now,
-                Request {
-                    model,
-                    ..waiting.request
-                },
-            )
-        {
-            let waiting = QueuedRequest {
-                request,
-                ticket,
-                ..waiting
-            };
-            self.enqueue(now, waiting);
+        if outcome == RequestOutcome::Expired && self.fall_back(now, &waiting) {
             return;
         }
         self.finish(waiting.request.id, outcome);
+    }
+
+    /// Puts a request that its model cannot answer into the queue of a fallback that can. Returns false if there is none.
+    pub(super) fn fall_back(&mut self, now: Time, waiting: &QueuedRequest) -> bool {
+        let Some(model) = self.fallback(&waiting.request) else {
+            return false;
+        };
+        let request = Request {
+            model,
+            ..waiting.request
+        };
+        let Ok((request, ticket)) = self.admit_variant(now, request) else {
+            return false;
+        };
+        let waiting = QueuedRequest {
+            request,
+            ticket,
+            ..*waiting
+        };
+        self.enqueue(now, waiting);
+        true
     }
 }

@@ -16,7 +16,9 @@ impl Engine {
         let replicas: Vec<ReplicaKey> = model.pool.keys().collect();
         for waiting in mem::take(&mut model.queue).iter() {
             self.books.queued -= 1;
-            self.finish(waiting.request.id, RequestOutcome::Lost);
+            if waiting.attempts > 0 || !self.fall_back(now, waiting) {
+                self.finish(waiting.request.id, RequestOutcome::Lost);
+            }
         }
         for replica in replicas {
             self.replica_draining(now, replica);

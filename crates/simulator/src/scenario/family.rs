@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use packhorse_cluster::{DemandedModel, ModelIndex};
+use packhorse_cluster::{DemandedModel, ModelIndex, Percent, VariantOf, by_accuracy};
 
 use super::{
     file::ModelEntry,
@@ -24,12 +24,9 @@ pub struct Family {
 pub struct Variant {
     /// The model.
     pub model: ModelIndex,
-    /// The accuracy in percent.
-    pub accuracy: f64,
+    /// The part of its answers that are right.
+    pub accuracy: Percent,
 }
-
-/// The most models of a family, as many as the serving engine tries for a request.
-const MAX_VARIANTS: usize = 16;
 
 /// Reads the families, ascending by name.
 pub(super) fn parse_families(
@@ -39,13 +36,14 @@ pub(super) fn parse_families(
     let mut families: BTreeMap<&str, Vec<Variant>> = BTreeMap::new();
     for (i, entry) in entries.iter().enumerate() {
         let at = |key: &str| format!("models[{i}].{key}");
-        if let Some(accuracy) = entry.accuracy
-            && !(0.0..=100.0).contains(&accuracy)
-        {
-            let problem = format!("expected between 0 and 100 percent, not {accuracy}");
-            return field_error(at("accuracy"), problem);
-        }
-        match (&entry.family, entry.accuracy) {
+        let accuracy = entry.accuracy.map(|accuracy| {
+            Percent::new(accuracy).or_else(|_| {
+                let problem = format!("expected between 0 and 100 percent, not {accuracy}");
+                field_error(at("accuracy"), problem)
+            })
+        });
+        let accuracy = accuracy.transpose()?;
+        match (&entry.family, accuracy) {
             (Some(family), Some(accuracy)) => families.entry(family).or_default().push(Variant {
                 model: ModelIndex(i),
                 accuracy,
@@ -60,7 +58,7 @@ pub(super) fn parse_families(
     families
         .map(|(name, mut variants)| {
             check_family(name, &variants, models)?;
-            variants.sort_by(|a, b| b.accuracy.total_cmp(&a.accuracy));
+            variants.sort_by(|a, b| by_accuracy(a.accuracy, b.accuracy));
             Ok(Family {
                 name: name.to_owned(),
                 variants,
@@ -76,9 +74,10 @@ fn check_family(
     models: &[DemandedModel],
 ) -> Result<(), ScenarioError> {
     let first = variants[0].model.0;
-    if !(2..=MAX_VARIANTS).contains(&variants.len()) {
+    let max = VariantOf::MAX_VARIANTS;
+    if !(2..=max).contains(&variants.len()) {
         let problem = format!(
-            "expected 2 to {MAX_VARIANTS} models of family {name:?}, not {}",
+            "expected 2 to {max} models of family {name:?}, not {}",
             variants.len()
         );
         return field_error(format!("models[{first}].family"), problem);

@@ -13,9 +13,9 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use packhorse_cluster::{
     ArtifactDigest, Datatype, DemandedModel, Device, DeviceId, DeviceIndex, DeviceReport, Dim,
-    Discipline, Generation, ModelForecast, ModelId, ModelIndex, ModelSpec, NodeName, Plan,
+    Discipline, Generation, Mixed, ModelForecast, ModelId, ModelIndex, ModelSpec, NodeName, Plan,
     PlannedReplica, Problem, Program, RateMode, Replica, ReplicaId, ReplicaPhase,
-    RequestsPerSecond, Scheduling, TensorSpec, Time, WantedState,
+    RequestsPerSecond, Scheduling, TensorSpec, Time, VariantMix, VariantOf, WantedState,
 };
 use packhorse_control::{
     Assumptions, Command, Comparison, ComputedWork, Config, Controller, Event, PlanningInput,
@@ -174,6 +174,8 @@ impl<'a> Control<'a> {
     pub(super) fn arrived(&mut self, model: &ModelId) {
         let counts = self.counts.models.entry(model.clone()).or_default();
         counts.arrived += 1;
+        let registered = self.controller.model(model);
+        counts.for_family += u64::from(registered.is_some_and(|m| m.spec.variant.is_some()));
     }
 
     /// Counts an answered batch of a replica that computed for `compute`, of which `within_slo` requests were answered in time. Alone
@@ -237,26 +239,28 @@ impl<'a> Control<'a> {
             && now < Time::ZERO + self.replanning.every;
         if is_first || now >= self.until {
             // The plan of the first interval was made before the run, and after its last arrival the policy is not called.
-            return Ok(solution(
-                current_plan(&input.problem, self.replanning.estimate),
-                None,
-            ));
+            let mix = VariantMix::ACCURATE;
+            let plan = current_plan(&input.problem, self.replanning.estimate);
+            return Ok(solution(Mixed { mix, plan }, None));
         }
         self.report.asked += 1;
         // Policies require at least one device.
-        let plan = if input.problem.devices.is_empty() {
-            None
-        } else {
-            (self.replanning.policy)(&input.problem)
-        };
-        let plan = plan.filter(|plan| plan.violations(&input.problem).is_empty());
-        let Some(plan) = plan else {
+        let policy = &mut *self.replanning.policy;
+        let planned = input.place(|problem| {
+            let plan = (!problem.devices.is_empty())
+                .then(|| policy(problem))
+                .flatten();
+            plan.filter(|plan| plan.violations(problem).is_empty())
+                .ok_or_else(none)
+        });
+        let Ok(planned) = planned else {
             self.report.unanswered += 1;
             return Err(none());
         };
         let estimate = self.replanning.estimate;
-        let comparison = estimate.and_then(|estimate| input.compare(&plan, estimate));
-        Ok(solution(plan, comparison))
+        let comparison =
+            estimate.and_then(|estimate| input.at(planned.mix).compare(&planned.plan, estimate));
+        Ok(solution(planned, comparison))
     }
 
     /// Returns the input of a policy with the true rates from now on, for a time.
@@ -272,13 +276,23 @@ impl<'a> Control<'a> {
             let rate = scenario.mean_rate(self.models[&model.id], now, now + time);
             model.rate = RequestsPerSecond::new(rate).expect("a mean of arrivals is a rate");
         }
+        for family in &mut input.families {
+            let variants = family.variants.iter();
+            let ids = variants
+                .flat_map(|variant| &variant.shares)
+                .map(|(id, _)| id);
+            let rates = ids.map(|id| scenario.mean_rate(self.models[id], now, now + time));
+            family.rate = RequestsPerSecond::new(rates.sum()).expect("a sum of rates is a rate");
+        }
         input
     }
 }
 
-fn solution(plan: Plan, comparison: Option<Comparison>) -> Solution {
+fn solution(planned: Mixed<Plan>, comparison: Option<Comparison>) -> Solution {
+    let Mixed { mix, plan } = planned;
     Solution {
         plan,
+        mix,
         solve_ms: 0.0,
         fallback: None,
         comparison,
@@ -334,7 +348,21 @@ pub(super) fn model_spec(
         rate: reachable_rate(scenario, model.rate),
         rate_mode,
         queue_limit: None,
+        variant: variant_of(scenario, &model.id),
     }
+}
+
+/// Returns the family of a model of the scenario, and its accuracy.
+fn variant_of(scenario: &Scenario, model: &ModelId) -> Option<VariantOf> {
+    scenario.families.iter().find_map(|family| {
+        let mut variants = family.variants.iter();
+        let variant =
+            variants.find(|variant| scenario.problem.models[variant.model.0].id == *model)?;
+        Some(VariantOf {
+            family: family.name.parse().ok()?,
+            accuracy: variant.accuracy,
+        })
+    })
 }
 
 fn program(model: &DemandedModel) -> Program {

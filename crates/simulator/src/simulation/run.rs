@@ -135,6 +135,7 @@ impl Simulation<'_> {
             bytes: model.payload.as_u64(),
             class: ShapeClass(0),
             priority: 0,
+            may_fall_back: true,
             deadline: pending.arrived + model.slo,
         };
         self.engine.handle(now, Event::RequestArrived(request));

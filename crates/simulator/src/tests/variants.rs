@@ -1,5 +1,8 @@
 //! Families: who answers a request, and what the report says of it.
 
+use packhorse_cluster::Problem;
+use packhorse_placement::{Budget, PlanningOptions, policy};
+
 use super::*;
 
 /// One GPU with two models of a family: one takes 50 ms for a request, the other 5 ms.
@@ -92,4 +95,41 @@ fn a_discipline_for_all_models_of_a_device_knows_no_families() {
         refused.unwrap_err().to_string(),
         "the discipline flex knows no families"
     );
+}
+
+#[test]
+fn replanning_has_the_rate_of_a_family_for_its_most_accurate_model_where_that_can_carry_it() {
+    let text = SCENARIO
+        .replace("rate_rps = 10", "rate_rps = 5")
+        .replace("rate_rps = 40", "rate_rps = 3");
+    let rates = |text: &str| {
+        let scenario = scenario(text);
+        // The rates of the cheap and of the good model, for each call of the policy.
+        let mut rates: Vec<Vec<f64>> = Vec::new();
+        let mut place = |problem: &Problem| {
+            let called = problem.models.iter().map(|model| model.rate.get());
+            rates.push(called.collect());
+            let first_fit = policy("first-fit").unwrap();
+            let options = PlanningOptions::default();
+            first_fit
+                .place_with(problem, &options, &mut Budget::unlimited())
+                .ok()
+        };
+        let replanning = Replanning::new(Duration::from_secs(1), None, &mut place);
+        let replicas = [0, 1].map(|i| PlannedReplica::new(ModelIndex(i), DeviceIndex(i), 1));
+        let plan = PlanReport::from_replicas(&scenario, &replicas);
+        let (discipline, progress) = (Discipline::Deadline, &mut |_: Time| {});
+        let report = simulate_replanning(
+            &scenario, plan, &replicas, discipline, 1, replanning, progress,
+        );
+        (rates, report.unwrap())
+    };
+    let (together, report) = rates(&text);
+    let is_accurate = |rates: &Vec<f64>| rates[1] > 6.0 && rates[0] < 0.1;
+    let mut tried = together.iter();
+    assert!(tried.any(is_accurate), "{together:?}");
+    let accuracy = report.families[0].accuracy_pct.unwrap();
+    assert!(accuracy > 85.0, "{accuracy}");
+    let (apart, _) = rates(&text.replace("family = \"f\"\n", ""));
+    assert!(!apart.iter().any(is_accurate), "{apart:?}");
 }

@@ -41,11 +41,13 @@ impl From<CommandError> for ApiError {
             | CommandError::InvalidField { .. }
             | CommandError::UnknownArtifact(_)
             | CommandError::RateOfOlderVersion(..)
+            | CommandError::FamilyOfVersion(_)
             | CommandError::TooManyPairs(_) => StatusCode::BAD_REQUEST,
             CommandError::UnknownModel(_)
             | CommandError::UnknownVersion(..)
             | CommandError::UnknownNode(_) => StatusCode::NOT_FOUND,
             CommandError::ModelExists(_)
+            | CommandError::Conflict { .. }
             | CommandError::NoEarlierSplit(_)
             | CommandError::NodeInUse(_)
             | CommandError::LeaseHeld(_)

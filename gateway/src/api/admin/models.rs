@@ -8,7 +8,8 @@ use axum::{
 };
 use packhorse_api::{AuditActor, ErrorBody, ModelChange, ModelRegistration, ModelView, Promotion};
 use packhorse_cluster::{
-    ArtifactDigest, ModelId, ModelName, ModelSpec, ModelSpecError, ModelVersion, Program,
+    ArtifactDigest, ModelId, ModelName, ModelSpec, ModelSpecError, ModelVersion, Percent, Program,
+    VariantOf,
 };
 use packhorse_control::{CommandError, ModelSpecChange, SplitChange};
 use serde::Deserialize;
@@ -38,7 +39,7 @@ pub(super) struct WhichVersion {
     responses(
         (status = 201, description = "Registered", body = ModelView, headers(("location" = String, description = "The path of the model"))),
         (status = 400, description = "A field is out of its limits, or the artifact is not stored", body = ErrorBody),
-        (status = 409, description = "The version is already registered", body = ErrorBody),
+        (status = 409, description = "The version is already registered, its name is that of a family, or it cannot be a variant of its family", body = ErrorBody),
         (status = "default", description = "Any other failure", body = ErrorBody),
     )
 )]
@@ -91,8 +92,8 @@ pub(super) async fn show(
     Ok(Json(admin.controller.model(name, which.version).await??))
 }
 
-/// Changes the SLO, rate, rate mode or queue limit of a version of a model, the newest if none is given, or the split of its requests over
-/// its versions.
+/// Changes the SLO, rate, rate mode, queue limit or accuracy of a version of a model, the newest if none is given, its family, or the split
+/// of its requests over its versions.
 #[utoipa::path(
     patch, path = "/v1/models/{name}", tag = "models", security(("admin" = [])),
     params(("name" = String, Path, description = "The model's name"), WhichVersion),
@@ -101,6 +102,7 @@ pub(super) async fn show(
         (status = 200, body = ModelView),
         (status = 400, description = "A field is out of its limits, or belongs to all versions and is given with one", body = ErrorBody),
         (status = 404, description = "The model or version is not registered", body = ErrorBody),
+        (status = 409, description = "The model cannot be a variant of the family", body = ErrorBody),
         (status = "default", description = "Any other failure", body = ErrorBody),
     )
 )]
@@ -128,7 +130,12 @@ pub(super) async fn change(
         rate: change.rate_rps,
         rate_mode: change.rate,
         queue_limit: change.queue_limit,
+        family: change.family,
+        accuracy: change.accuracy,
     };
+    if let Some(Some(family)) = &change.family {
+        check_family_name(family)?;
+    }
     if splits {
         // The split is checked first, so that a request with a wrong one changes nothing.
         let view = controller.change_split(name.clone(), split).await??;
@@ -255,9 +262,40 @@ fn parse_registration(
         rate: registration.rate_rps,
         rate_mode: registration.rate.unwrap_or_default(),
         queue_limit: registration.queue_limit,
+        variant: variant(registration.family, registration.accuracy)?,
     };
     spec.validate().map_err(invalid)?;
     Ok((spec, path))
+}
+
+/// Checks that a family's name is not reserved.
+fn check_family_name(family: &ModelName) -> Result<(), ApiError> {
+    if family.as_str() == STATISTICS {
+        return Err(ApiError::bad_request(format!(
+            "family: \"{STATISTICS}\" is reserved: /v2/models/{STATISTICS} is a path of the protocol"
+        )));
+    }
+    Ok(())
+}
+
+/// Returns the family and accuracy of a registration, which has both or neither.
+fn variant(
+    family: Option<ModelName>,
+    accuracy: Option<Percent>,
+) -> Result<Option<VariantOf>, ApiError> {
+    match (family, accuracy) {
+        (Some(family), Some(accuracy)) => {
+            check_family_name(&family)?;
+            Ok(Some(VariantOf { family, accuracy }))
+        }
+        (None, None) => Ok(None),
+        (Some(_), None) => Err(ApiError::bad_request(
+            "accuracy: required for a model of a family, in percent",
+        )),
+        (None, Some(_)) => Err(ApiError::bad_request(
+            "accuracy: only a model of a family has one: give family too",
+        )),
+    }
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "it is what map_err gives")]

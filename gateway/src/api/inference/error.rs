@@ -253,6 +253,7 @@ mod tests {
         let error = |kind, message: &str| {
             let message = message.to_owned();
             let unanswered = UnansweredRequest {
+                model: None,
                 outcome: RequestOutcome::Failed,
                 failure: Some(BatchFailure::Worker { kind, message }.into()),
                 course: RequestCourse::default(),

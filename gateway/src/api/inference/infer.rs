@@ -12,9 +12,9 @@ use axum::{
 };
 use bytes::Bytes;
 use memchr::memmem;
-use packhorse_api::{ErrorBody, SERVER_TIMING_HEADER, STAGES_HEADER, ServerTiming};
+use packhorse_api::{ErrorBody, MODEL_HEADER, SERVER_TIMING_HEADER, STAGES_HEADER, ServerTiming};
 use packhorse_cluster::{
-    Datatype, Dim, ModelName, ModelSpec, ModelVersion, Program, TensorSpec, Time,
+    Datatype, Dim, ModelId, ModelName, ModelSpec, ModelVersion, Program, TensorSpec, Time,
 };
 use packhorse_protocol::{
     ByteRope, Form, HEADER_LENGTH, InferRequest, InferResponse, Limits, Message, NonFinite,
@@ -35,7 +35,7 @@ use super::{
 };
 use crate::{
     clock::Clock,
-    driver::{OutputRows, ServedModel, Submission},
+    driver::{OutputRows, RequestedModel, ServedModel, Submission},
     memory::Reservation,
     telemetry::{EndedRequest, RequestCourse, RequestIdentity, stages_view},
 };
@@ -54,14 +54,17 @@ const SMALL_OUTPUT: usize = 4 << 10;
 /// One of so many requests that have no hope is read all the same: a client that is more patient than the others is noticed only so.
 const PROBED: u64 = 16;
 
-/// Runs inference on a model. Without a version: the newest that is ready.
+/// Runs inference on a model, or on a family. Without a version: the newest that is ready.
+///
+/// A request for a family is answered by its most accurate variant that can be in time. `model_name` is then the family's, the version and the
+/// parameter `variant` are those of the model that answered, which the header `x-packhorse-model` has as `NAME:VERSION`.
 ///
 /// The body is JSON, or JSON followed by binary tensors; then the header `Inference-Header-Content-Length` contains the length of
 /// the JSON part in bytes. The answer has the forms that the request asks for. With a header `x-packhorse-stages` in the request, it
 /// has the durations of the request's stages in its header `Server-Timing`, in milliseconds.
 #[utoipa::path(
     post, path = "/v2/models/{model}/infer", tag = "inference",
-    params(("model" = String, Path, description = "The model's name")),
+    params(("model" = String, Path, description = "The name of the model or family")),
     request_body(content = serde_json::Value, description = "An inference request of the Open Inference Protocol, version 2"),
     responses(
         (status = 200, description = "An inference response of the protocol", body = serde_json::Value),
@@ -107,20 +110,25 @@ pub(super) async fn infer(
         Ok(answered) => {
             let timing = parts.headers.contains_key(STAGES_HEADER);
             let timing = timing.then(|| answered.timing());
+            let variant = path.requested.family.is_some();
+            let variant = variant.then(|| HeaderValue::try_from(answered.model.to_string()));
             let mut response = response(answered.message, answered.memory);
             if let Some(Ok(value)) = timing.map(|timing| HeaderValue::try_from(timing.to_string()))
             {
                 response.headers_mut().insert(SERVER_TIMING_HEADER, value);
             }
+            if let Some(Ok(value)) = variant {
+                response.headers_mut().insert(MODEL_HEADER, value);
+            }
             response
         }
         Err(error) => {
             tracing::debug!(
-                request.id = identity.id(), model.name = %path.model.id(), http.status = error.status().as_u16(),
+                request.id = identity.id(), model.name = %path.requested.name(), http.status = error.status().as_u16(),
                 error = error.message(), "a request was not answered"
             );
             body.discard();
-            let retry_after = path.model.retry_after(clock.now());
+            let retry_after = path.requested.retry_after(clock.now());
             error.retry_after(retry_after).into_response()
         }
     }
@@ -139,6 +147,8 @@ struct Arrival<'a> {
 /// An answer, and where its time went.
 #[derive(Debug)]
 pub(crate) struct TracedAnswer {
+    /// The model that answered.
+    pub(crate) model: ModelId,
     /// The answer.
     pub(crate) message: Message,
     /// The reserved memory of the answer.
@@ -175,9 +185,9 @@ pub(crate) async fn try_model(
     let mut body = IncomingBody::new(&parts.headers, body);
     let catalog = inference.data_plane.catalog();
     let request_id = request_id(&parts.headers);
-    let model = Arc::clone(catalog.find(name, version, request_id)?);
+    let requested = catalog.find(name, version, request_id)?;
     let path = ModelPath {
-        model,
+        requested,
         version,
         catalog,
     };
@@ -224,13 +234,16 @@ async fn answer(
     body: &mut IncomingBody,
     form: Option<Form>,
 ) -> Result<TracedAnswer, InferenceError> {
-    let model = &path.model;
+    let requested = &path.requested;
+    let model = &requested.model;
     let identity = arrival.identity.clone();
     let received = match receive(inference, arrival, path, body).await {
         Ok(received) => received,
         Err(error) => {
             if error.is_refusal() {
-                model.telemetry.record_refusal(arrival.at, identity);
+                let telemetry = &requested.last().telemetry;
+                let for_family = requested.family.is_some();
+                telemetry.record_refusal(arrival.at, identity, for_family);
             }
             return Err(error);
         }
@@ -257,11 +270,17 @@ async fn answer(
         }
     }
     let slo = model.spec.slo;
-    let meter = model.telemetry.begin_request(arrival.at, slo, rows);
+    let meter = match requested.family {
+        Some(_) => {
+            let telemetry = &requested.last().telemetry;
+            telemetry.begin_family_request(arrival.at, slo, rows)
+        }
+        None => model.telemetry.begin_request(arrival.at, slo, rows),
+    };
     let meter = meter.identified(identity);
     let time_allowed = timeout.map_or(slo, |timeout| timeout.min(ModelSpec::MAX_SLO));
     let submission = Submission {
-        model: Arc::clone(model),
+        requested: requested.clone(),
         tenant: arrival.tenant,
         inputs: hold_inputs(inputs, &mut memory),
         rows,
@@ -271,13 +290,20 @@ async fn answer(
     let answered = match inference.data_plane.submit(submission).await {
         Ok(answered) => answered,
         Err(unanswered) => {
+            let meter = match &unanswered.model {
+                Some(model) => meter.counted_with(&model.telemetry),
+                None => meter,
+            };
             meter.end(unanswered.outcome, unanswered.course);
             return Err(unanswered.into());
         }
     };
     let course = answered.course;
+    let meter = meter.counted_with(&answered.model.telemetry);
+    let answered_by = answered.model.id().clone();
     let answer = Answer {
-        model: Arc::clone(model),
+        model: answered.model,
+        family: requested.family.clone(),
         id,
         requested: outputs,
         answered: answered.outputs,
@@ -291,6 +317,7 @@ async fn answer(
     };
     let times = meter.end(outcome, course);
     Ok(TracedAnswer {
+        model: answered_by,
         message: encoded?,
         memory,
         slo,
@@ -322,7 +349,8 @@ async fn receive(
         extensions,
         ..
     } = arrival;
-    let model = &path.model;
+    let requested = &path.requested;
+    let model = &requested.model;
     let header_length = header_length(headers)?;
     let encoding = Encoding::from_headers(headers)?;
     if path.catalog.is_starting() {
@@ -331,14 +359,14 @@ async fn receive(
     if !path.catalog.is_open() {
         return Err(Refusal::ShuttingDown.into());
     }
-    if let Some(refusal) = model.refusal(tenant) {
+    if let Some(refusal) = requested.refusal(tenant) {
         return Err(refusal.into());
     }
     let clock = inference.data_plane.clock();
     let is_large = body.announced().is_none_or(|bytes| bytes >= LARGE_BODY);
     // The engine decides about a small request, with its priority and its own timeout.
-    let may_be_hopeless = is_large && !is_probe(inference, model, clock, arrived, tenant);
-    if may_be_hopeless && model.is_hopeless(clock.now(), arrived, tenant) {
+    let may_be_hopeless = is_large && !is_probe(inference, requested, clock, arrived, tenant);
+    if may_be_hopeless && requested.is_hopeless(clock.now(), arrived, tenant) {
         return Err(Refusal::CannotMeetDeadline.into());
     }
     let mut memory = model.memory.reservation();
@@ -359,7 +387,7 @@ async fn receive(
         encoding,
         header_length,
         body_limit: inference.limits.body_bytes,
-        model: Arc::clone(model),
+        requested: requested.clone(),
         memory,
     };
     // What is copied from shared memory is as large as it pays to copy.
@@ -368,10 +396,10 @@ async fn receive(
     }
     let parse = move || {
         // The body and the pool have taken their time.
-        if let Some(refusal) = unparsed.model.refusal(tenant) {
+        if let Some(refusal) = unparsed.requested.refusal(tenant) {
             return Err(refusal.into());
         }
-        if may_be_hopeless && unparsed.model.is_hopeless(clock.now(), arrived, tenant) {
+        if may_be_hopeless && unparsed.requested.is_hopeless(clock.now(), arrived, tenant) {
             return Err(Refusal::CannotMeetDeadline.into());
         }
         unparsed.parse()
@@ -404,7 +432,7 @@ fn place(
 /// Returns true if a hopeless request is read all the same.
 fn is_probe(
     inference: &Inference,
-    model: &ServedModel,
+    model: &RequestedModel,
     clock: Clock,
     arrived: Time,
     tenant: TenantKey,
@@ -423,14 +451,14 @@ struct UnparsedRequest {
     header_length: Option<u64>,
     regions: Result<TenantRegions, SharedMemoryError>,
     body_limit: u64,
-    model: Arc<ServedModel>,
+    requested: RequestedModel,
     memory: Reservation,
 }
 
 impl UnparsedRequest {
     /// Returns the largest number of bytes that are looked at one by one, and made contiguous for it.
     fn scanned(&self) -> u64 {
-        let mut inputs = self.model.spec.program.inputs.iter();
+        let mut inputs = self.requested.model.spec.program.inputs.iter();
         if inputs.any(is_scanned) {
             self.body.len() as u64
         } else {
@@ -447,10 +475,10 @@ impl UnparsedRequest {
             header_length,
             regions,
             body_limit,
-            model,
+            requested,
             mut memory,
         } = self;
-        let program = &model.spec.program;
+        let program = &requested.model.spec.program;
         let body = inflate(body, encoding, body_limit, &mut memory)?;
         let json = header_length.unwrap_or(u64::MAX).min(body.len() as u64);
         // The text is made contiguous, and an element of two bytes of text can become one of eight.
@@ -552,7 +580,10 @@ fn header_length(headers: &HeaderMap) -> Result<Option<u64>, InferenceError> {
 
 /// The outputs of a request, and the form in which it wants them.
 struct Answer {
+    /// The model that answered.
     model: Arc<ServedModel>,
+    /// The requested family, if it was one.
+    family: Option<ModelName>,
     id: String,
     requested: Vec<RequestedOutput>,
     answered: Vec<OutputRows>,
@@ -617,9 +648,10 @@ impl Answer {
         }
         let model_id = self.model.id();
         let response = InferResponse {
-            model_name: model_id.name.to_string(),
+            model_name: self.family.as_ref().unwrap_or(&model_id.name).to_string(),
             model_version: model_id.version.to_string(),
             id: self.id,
+            variant: self.family.map(|_| model_id.name.to_string()),
             outputs,
         };
         Ok(response.encode_with(self.non_finite)?)

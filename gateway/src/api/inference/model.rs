@@ -9,23 +9,25 @@ use packhorse_protocol::{
 };
 
 use super::{authorize, error::InferenceError, model_path::ModelPath, state::Inference};
-use crate::{driver::ServedModel, telemetry::CountAndTime};
+use crate::{
+    driver::{RequestedModel, ServedModel},
+    telemetry::CountAndTime,
+};
 
-/// Returns a model's versions, inputs and outputs.
+/// Returns a model's versions, inputs and outputs. A family has no versions, and the inputs and outputs of its variants.
 #[utoipa::path(
     get, path = "/v2/models/{model}", tag = "inference",
     params(("model" = String, Path, description = "The model's name")),
     responses((status = 200, body = ModelMetadata), (status = 404, description = "No such model", body = ErrorBody))
 )]
 pub(super) async fn metadata(path: ModelPath) -> Json<ModelMetadata> {
-    let versions = path
-        .catalog
-        .versions(&path.model.id().name)
-        .map(|version: ModelVersion| version.to_string());
-    Json(ModelMetadata::new(
-        &path.model.spec.program,
-        versions.collect(),
-    ))
+    let requested = &path.requested;
+    let versions = path.catalog.versions(requested.name());
+    let versions = versions.map(|version: ModelVersion| version.to_string());
+    Json(ModelMetadata {
+        name: requested.name().to_string(),
+        ..ModelMetadata::new(&requested.model.spec.program, versions.collect())
+    })
 }
 
 /// Returns the inputs and outputs of a version of a model.
@@ -38,7 +40,7 @@ pub(super) async fn version_metadata(path: ModelPath) -> Json<ModelMetadata> {
     metadata(path).await
 }
 
-/// Returns 200 if a model takes inference requests.
+/// Returns 200 if a model, or any variant of a family, takes inference requests.
 #[utoipa::path(
     get, path = "/v2/models/{model}/ready", tag = "inference",
     params(("model" = String, Path, description = "The model's name")),
@@ -49,12 +51,17 @@ pub(super) async fn version_metadata(path: ModelPath) -> Json<ModelMetadata> {
     )
 )]
 pub(super) async fn ready(path: ModelPath) -> Result<Json<ModelReady>, InferenceError> {
-    let id = path.model.id();
-    if path.model.is_ready() {
+    let requested = &path.requested;
+    let id = requested.model.id();
+    if requested.is_ready() {
         Ok(Json(ModelReady {
-            name: id.name.to_string(),
+            name: requested.name().to_string(),
             ready: true,
         }))
+    } else if let Some(family) = &requested.family {
+        Err(InferenceError::unavailable(format!(
+            "no replica of any variant of \"{family}\" is ready; retry later"
+        )))
     } else {
         Err(InferenceError::unavailable(format!(
             "no replica of model \"{}\" version {} is ready; retry later",
@@ -84,7 +91,11 @@ pub(super) async fn version_ready(path: ModelPath) -> Result<Json<ModelReady>, I
     responses((status = 200, body = ModelConfig), (status = 404, description = "No such model", body = ErrorBody))
 )]
 pub(super) async fn config(path: ModelPath) -> Json<ModelConfig> {
-    Json(ModelConfig::new(&path.model.spec.program))
+    let requested = &path.requested;
+    Json(ModelConfig {
+        name: requested.name().to_string(),
+        ..ModelConfig::new(&requested.model.spec.program)
+    })
 }
 
 /// Returns the configuration of a version of a model.
@@ -97,7 +108,7 @@ pub(super) async fn version_config(path: ModelPath) -> Json<ModelConfig> {
     config(path).await
 }
 
-/// Returns the statistics of a model since it is served.
+/// Returns the statistics of a model since it is served; of a family the sum of those of its variants, as version 1.
 #[utoipa::path(
     get, path = "/v2/models/{model}/stats", tag = "inference",
     params(("model" = String, Path, description = "The model's name")),
@@ -105,7 +116,7 @@ pub(super) async fn version_config(path: ModelPath) -> Json<ModelConfig> {
 )]
 pub(super) async fn stats(path: ModelPath) -> Json<Statistics> {
     Json(Statistics {
-        model_stats: vec![statistics(&path.model)],
+        model_stats: vec![requested_statistics(&path.requested)],
     })
 }
 
@@ -132,6 +143,20 @@ pub(super) async fn all_stats(
     Json(Statistics {
         model_stats: listed.map(|model| statistics(model)).collect(),
     })
+}
+
+/// Returns the statistics of a model, or the sum of those of a family's variants. Load generators require a version: a family's is 1.
+fn requested_statistics(requested: &RequestedModel) -> ModelStatistics {
+    let mut all = requested.models().map(|model| statistics(model));
+    let first = all.next().unwrap_or_default();
+    match &requested.family {
+        None => first,
+        Some(family) => ModelStatistics {
+            name: family.to_string(),
+            version: ModelVersion::FIRST.to_string(),
+            ..all.fold(first, |sum, of_variant| sum.plus(&of_variant))
+        },
+    }
 }
 
 fn statistics(model: &ServedModel) -> ModelStatistics {

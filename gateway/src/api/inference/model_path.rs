@@ -10,7 +10,7 @@ use packhorse_cluster::{IdError, ModelName, ModelVersion, Time};
 
 use super::{error::InferenceError, state::Inference};
 use crate::{
-    driver::{Catalog, ServedModel},
+    driver::{Catalog, RequestedModel},
     telemetry::REQUEST_ID,
 };
 
@@ -19,10 +19,10 @@ pub(super) fn request_id(headers: &HeaderMap) -> Option<&[u8]> {
     headers.get(REQUEST_ID).map(HeaderValue::as_bytes)
 }
 
-/// The model of `/v2/models/{model}` or `/v2/models/{model}/versions/{version}`, and the catalog that it was found in.
+/// The model or family of `/v2/models/{model}`, or the model of `/v2/models/{model}/versions/{version}`, and the catalog that it was found in.
 #[derive(Debug)]
 pub(super) struct ModelPath {
-    pub(super) model: Arc<ServedModel>,
+    pub(super) requested: RequestedModel,
     /// The version in the path; `None` if the model's split chose one.
     pub(super) version: Option<ModelVersion>,
     pub(super) catalog: Arc<Catalog>,
@@ -40,12 +40,12 @@ impl ModelPath {
         if !self.catalog.is_starting() {
             return Ok(self);
         }
-        let deadline = arrived + self.model.spec.slo;
+        let deadline = arrived + self.requested.model.spec.slo;
         let catalog = inference.data_plane.started_catalog(deadline).await;
-        let name = &self.model.id().name;
-        let model = Arc::clone(catalog.find(name, self.version, request_id(headers))?);
+        let name = self.requested.name();
+        let requested = catalog.find(name, self.version, request_id(headers))?;
         Ok(Self {
-            model,
+            requested,
             version: self.version,
             catalog,
         })
@@ -77,9 +77,9 @@ impl FromRequestParts<Inference> for ModelPath {
             .map_err(bad)?;
         let catalog = inference.data_plane.catalog();
         let request_id = request_id(&parts.headers);
-        let model = Arc::clone(catalog.find(&name, version, request_id)?);
+        let requested = catalog.find(&name, version, request_id)?;
         Ok(Self {
-            model,
+            requested,
             version,
             catalog,
         })

@@ -7,6 +7,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use packhorse_api::ErrorBody;
+use packhorse_cluster::ModelName;
 use packhorse_protocol::{
     RepositoryEntry, RepositoryIndexRequest, RepositoryState, ServerLive, ServerMetadata,
     ServerReady,
@@ -19,7 +20,6 @@ use super::{
     inflate::{Encoding, inflate},
     state::{Inference, InferenceLimits},
 };
-use crate::driver::ServedModel;
 
 /// The server's name.
 const NAME: &str = "packhorse";
@@ -69,7 +69,7 @@ pub(super) async fn ready(
 /// The largest body of this route, in bytes: it contains one flag.
 const INDEX_LIMIT: u64 = 4096;
 
-/// Returns all models that the client may use, and their states.
+/// Returns all models and families that the client may use, and their states.
 ///
 /// The body may be empty.
 #[utoipa::path(
@@ -97,13 +97,31 @@ pub(super) async fn repository_index(
         (!asked.ready || model.is_ready())
             && authorize::is_listed(&parts.extensions, model.id().name.as_str())
     });
-    Ok(Json(listed.map(|model| entry(model)).collect()))
+    let families = catalog.families().filter(|family| {
+        (!asked.ready || family.is_ready())
+            && authorize::is_listed(&parts.extensions, family.name().as_str())
+    });
+    let listed = listed.map(|model| {
+        let id = model.id();
+        let version = Some(id.version.to_string());
+        entry(&id.name, version, model.is_ready(), model.is_loading())
+    });
+    let families =
+        families.map(|family| entry(family.name(), None, family.is_ready(), family.is_loading()));
+    let mut entries: Vec<_> = listed.chain(families).collect();
+    entries.sort_by(|a, b| a.name.cmp(&b.name));
+    Ok(Json(entries))
 }
 
-fn entry(model: &ServedModel) -> RepositoryEntry {
-    let (state, reason) = if model.is_ready() {
+fn entry(
+    name: &ModelName,
+    version: Option<String>,
+    is_ready: bool,
+    is_loading: bool,
+) -> RepositoryEntry {
+    let (state, reason) = if is_ready {
         (RepositoryState::Ready, None)
-    } else if model.is_loading() {
+    } else if is_loading {
         (
             RepositoryState::Loading,
             Some("the gateway is connecting to its replicas"),
@@ -114,10 +132,9 @@ fn entry(model: &ServedModel) -> RepositoryEntry {
             Some("no replica of the model is ready"),
         )
     };
-    let id = model.id();
     RepositoryEntry {
-        name: id.name.to_string(),
-        version: Some(id.version.to_string()),
+        name: name.to_string(),
+        version,
         state,
         reason: reason.map(str::to_owned),
     }

@@ -18,6 +18,8 @@ use crate::{
         batch::{OutputRows, assemble, split},
         batch_failure::BatchFailure,
         request::AnsweredRequest,
+        requested_model::RequestedModel,
+        served_model::ServedModel,
     },
     telemetry::{BatchOutcome, BatchStages, BatchTimes},
     workers::OutgoingBatch,
@@ -35,7 +37,7 @@ impl Driver {
             .iter()
             .map(|request| &self.requests[request])
             .collect();
-        let model = Arc::clone(&pending[0].submission.model);
+        let model = self.model_of(replica, &pending[0].submission.requested);
         let rows: Vec<u32> = pending
             .iter()
             .map(|pending| pending.submission.rows)
@@ -57,6 +59,11 @@ impl Driver {
             .collect();
         let all_rows = rows.iter().sum();
         let assembled = assemble(&model.spec.program, all_rows, &inputs);
+        for request in requests {
+            if let Some(pending) = self.requests.get_mut(request) {
+                pending.model = Some(Arc::clone(&model));
+            }
+        }
         self.update_queue_length(now, &model);
         let requests = requests.iter().copied().zip(rows).collect();
         self.batches.insert(
@@ -86,6 +93,14 @@ impl Driver {
             }
             Err(error) => self.fail_batch(now, batch, error.into(), BatchError::Rejected),
         }
+    }
+
+    /// Returns the model of a replica that a request is sent to, which is the requested one, or another variant of the requested family.
+    fn model_of(&self, replica: ReplicaKey, requested: &RequestedModel) -> Arc<ServedModel> {
+        let key = self.links.model(replica);
+        let mut models = requested.models();
+        let model = models.find(|model| Some(model.key) == key);
+        Arc::clone(model.unwrap_or(&requested.model))
     }
 
     /// Handles a worker's result of a batch, which its link reported at `sent`; `payload` has the bytes of each output.
@@ -164,7 +179,12 @@ impl Driver {
             // A request that was cancelled while it was computed is no longer there.
             if let Some(pending) = self.remove_request(*request) {
                 let course = batch.course(ended, &pending, stages);
-                pending.end(Ok(AnsweredRequest { outputs, course }));
+                let model = Arc::clone(&batch.model);
+                pending.end(Ok(AnsweredRequest {
+                    model,
+                    outputs,
+                    course,
+                }));
             }
         }
         self.handle_event(

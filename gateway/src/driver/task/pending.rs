@@ -9,8 +9,8 @@ use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use crate::{
     driver::{
         batch_failure::BatchFailure,
-        catalog::ServedModel,
         request::{RequestResult, Submission},
+        served_model::ServedModel,
         shape_class::Membership,
     },
     telemetry::{BatchIdentity, BatchStages, ReplicaNumber, RequestBatch, RequestCourse},
@@ -23,6 +23,8 @@ pub(super) struct PendingRequest {
     pub(super) answer: oneshot::Sender<RequestResult>,
     pub(super) arrived: Time,
     pub(super) membership: Membership,
+    /// The model that its last batch was sent to.
+    pub(super) model: Option<Arc<ServedModel>>,
     /// The reason why its batch failed, once it has.
     pub(super) failure: Option<Arc<BatchFailure>>,
     /// Its course until its last batch did not come back.

@@ -182,6 +182,95 @@ async fn a_model_is_registered_read_changed_and_removed() {
 }
 
 #[tokio::test]
+async fn variants_of_a_family_are_registered_changed_and_there_after_a_restart() {
+    let gateway = Gateway::start().await;
+    let digest = gateway.upload(b"a file").await;
+    let variant = |name: &str, accuracy: f64| {
+        let mut body = registration(name, digest);
+        body["family"] = json!("f");
+        body["accuracy"] = json!(accuracy);
+        body
+    };
+    let view = gateway.post("/v1/models", &variant("good", 84.5)).await;
+    let view = view.ok(201);
+    assert_eq!(
+        (&view["family"], &view["accuracy"]),
+        (&json!("f"), &json!(84.5))
+    );
+    let refusals = [
+        (
+            "family",
+            json!(null),
+            400,
+            "accuracy: only a model of a family",
+        ),
+        ("accuracy", json!(null), 400, "accuracy: required"),
+        (
+            "accuracy",
+            json!(100.5),
+            400,
+            "accuracy: a percentage must be",
+        ),
+        (
+            "family",
+            json!("stats"),
+            400,
+            "family: \"stats\" is reserved",
+        ),
+        (
+            "family",
+            json!("good"),
+            409,
+            "family: good is the name of a model",
+        ),
+        ("name", json!("f"), 409, "name: f is the name of a family"),
+        (
+            "slo_ms",
+            json!(201),
+            409,
+            "slo_ms: expected the same as of good:1",
+        ),
+    ];
+    for (field, value, status, words) in refusals {
+        let mut body = variant("cheap", 70.0);
+        body[field] = value;
+        let message = gateway.post("/v1/models", &body).await.error(status);
+        assert!(message.starts_with(words), "{field}: {message}");
+    }
+    gateway
+        .post("/v1/models", &variant("cheap", 70.0))
+        .await
+        .ok(201);
+    let change = json!({"accuracy": 71.5, "slo_ms": 300});
+    let view = gateway.patch("/v1/models/cheap", &change).await.ok(200);
+    assert_eq!(view["accuracy"], 71.5);
+    let family = json!({"family": null});
+    let message = gateway.patch("/v1/models/cheap?version=1", &family).await;
+    assert!(
+        message
+            .error(400)
+            .starts_with("family belongs to all versions")
+    );
+    let log = gateway.get("/v1/audit").await.ok(200);
+    let entry = log.to_string();
+    assert!(entry.contains(r#""accuracy":71.5"#), "{entry}");
+    let gateway = gateway.restarted().await;
+    for (model, accuracy) in [("good", 84.5), ("cheap", 71.5)] {
+        let view = gateway.get(&format!("/v1/models/{model}")).await.ok(200);
+        assert_eq!(view["slo_ms"], 300.0, "the SLO is that of the family");
+        assert_eq!(
+            (&view["family"], &view["accuracy"]),
+            (&json!("f"), &json!(accuracy))
+        );
+    }
+    let view = gateway.patch("/v1/models/cheap", &family).await.ok(200);
+    assert_eq!(
+        (&view["family"], &view["accuracy"]),
+        (&json!(null), &json!(null))
+    );
+}
+
+#[tokio::test]
 async fn a_queue_limit_is_shown_changed_given_up_and_there_after_a_restart() {
     let gateway = Gateway::start().await;
     assert_eq!(gateway.register("m").await["queue_limit"], json!(null));

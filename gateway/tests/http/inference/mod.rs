@@ -4,6 +4,7 @@ mod bad_input;
 mod batching;
 mod disconnects;
 mod failures;
+mod families;
 mod infer;
 mod links;
 mod metadata;

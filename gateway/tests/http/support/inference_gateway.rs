@@ -86,6 +86,7 @@ pub(crate) fn model(
         rate: RequestsPerSecond::new(10.0).unwrap(),
         rate_mode: RateMode::default(),
         queue_limit: None,
+        variant: None,
     };
     spec.validate().unwrap();
     spec

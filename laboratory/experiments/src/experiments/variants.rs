@@ -80,8 +80,9 @@ impl Plan {
             &mut budget,
         )?;
         let variants = scenario.families[0].variants.iter();
-        let accurate = variants
-            .map(|variant| plan.models[variant.model.0].goodput.get() * variant.accuracy / 100.0);
+        let accurate = variants.map(|variant| {
+            plan.models[variant.model.0].goodput.get() * variant.accuracy.get() / 100.0
+        });
         Ok(Self {
             rates,
             accurate: accurate.sum(),
@@ -163,7 +164,7 @@ impl Row {
             let report: Report = simulate_plan(&run, &plan.replicas, seed)?;
             let goodput = report.totals.goodput_rps;
             let accurate = variants.iter().map(|variant| {
-                report.models[variant.model.0].goodput_rps * variant.accuracy / 100.0
+                report.models[variant.model.0].goodput_rps * variant.accuracy.get() / 100.0
             });
             let accurate: f64 = accurate.sum();
             let part = 1.0 / seeds.len() as f64;

@@ -43,10 +43,16 @@ pub(super) fn print_text(
     let InferResponse {
         model_name,
         model_version,
+        variant,
         ..
     } = response;
+    let family = match variant {
+        Some(_) => format!(" for {model_name}"),
+        None => String::new(),
+    };
+    let model_name = variant.as_ref().unwrap_or(model_name);
     output::print_line(format!(
-        "{model_name} version {model_version} answered in {:.1} ms",
+        "{model_name} version {model_version} answered{family} in {:.1} ms",
         latency.as_secs_f64() * 1e3
     ))?;
     if let Some(rows) = classes {

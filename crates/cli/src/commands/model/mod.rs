@@ -5,10 +5,12 @@ pub(super) mod register;
 use std::collections::BTreeMap;
 
 use packhorse_api::ModelChange;
-use packhorse_cluster::{ModelName, ModelVersion, RateMode, RequestsPerSecond, Split, Sticky};
+use packhorse_cluster::{
+    ModelName, ModelVersion, Percent, RateMode, RequestsPerSecond, Split, Sticky,
+};
 
 use self::register::RegisterArgs;
-use super::arguments::parse_rate;
+use super::arguments::{parse_percent, parse_rate};
 use crate::{context::Context, output, view};
 
 #[derive(clap::Subcommand)]
@@ -65,7 +67,7 @@ pub(crate) struct ModelRef {
 }
 
 #[derive(clap::Args)]
-#[group(id = "change", required = true, multiple = true, args = ["slo_ms", "rate_rps", "rate_mode", "queue_limit"])]
+#[group(id = "change", required = true, multiple = true, args = ["slo_ms", "rate_rps", "rate_mode", "queue_limit", "family", "no_family", "accuracy"])]
 pub(crate) struct UpdateArgs {
     #[command(flatten)]
     model: ModelRef,
@@ -81,6 +83,15 @@ pub(crate) struct UpdateArgs {
     /// Most requests that may wait for the model; `default` is the gateway's --queue-limit
     #[arg(long, value_name = "N|default", value_parser = parse_queue_limit)]
     queue_limit: Option<QueueLimit>,
+    /// Family that the model is a variant of
+    #[arg(long, value_name = "FAMILY")]
+    family: Option<ModelName>,
+    /// Take the model out of its family
+    #[arg(long, conflicts_with_all = ["family", "accuracy"])]
+    no_family: bool,
+    /// Percentage of the model's answers that are right
+    #[arg(long, value_name = "PERCENT", value_parser = parse_percent)]
+    accuracy: Option<Percent>,
 }
 
 #[derive(clap::Args)]
@@ -167,6 +178,8 @@ impl ModelCommand {
                     rate_rps: args.rate_rps,
                     rate: args.rate_mode,
                     queue_limit: args.queue_limit.map(|QueueLimit(limit)| limit),
+                    family: args.family.map(Some).or(args.no_family.then_some(None)),
+                    accuracy: args.accuracy,
                     ..ModelChange::default()
                 };
                 let view = context

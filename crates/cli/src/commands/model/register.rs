@@ -8,11 +8,11 @@ use std::{
 use anyhow::{Context as _, anyhow, bail, ensure};
 use packhorse_api::{ModelRegistration, ModelState, ModelView};
 use packhorse_client::{AdminClient, ArtifactFile};
-use packhorse_cluster::{RateMode, RequestsPerSecond};
+use packhorse_cluster::{ModelName, Percent, RateMode, RequestsPerSecond};
 use serde_json::{Map, Value};
 
 use crate::{
-    commands::arguments::parse_rate,
+    commands::arguments::{parse_percent, parse_rate},
     context::Context,
     files::read_file,
     output,
@@ -35,7 +35,8 @@ If max_batch_size is above 0, shapes begin with the batch dimension, -1.
 
 Examples:
   packhorse model register minilm.json --artifact minilm.pt --wait
-  packhorse model register minilm.json --artifact minilm.pt --slo-ms 150 --rate-rps 80")]
+  packhorse model register minilm.json --artifact minilm.pt --slo-ms 150 --rate-rps 80
+  packhorse model register minilm.json --artifact minilm.pt --family sentences --accuracy 78.9")]
 pub(crate) struct RegisterArgs {
     /// JSON file with the model's name, signature, SLO and rate
     #[arg(value_name = "SPEC.json")]
@@ -55,6 +56,12 @@ pub(crate) struct RegisterArgs {
     /// Most requests that may wait for the model; replaces that of SPEC.json [default: the gateway's --queue-limit]
     #[arg(long, value_name = "N")]
     queue_limit: Option<u32>,
+    /// Family that the model is a variant of: the name under which the most accurate variant that can be in time answers; replaces that of SPEC.json
+    #[arg(long, value_name = "FAMILY")]
+    family: Option<ModelName>,
+    /// Percentage of the model's answers that are right; replaces that of SPEC.json
+    #[arg(long, value_name = "PERCENT", value_parser = parse_percent)]
+    accuracy: Option<Percent>,
     /// Wait until the model is ready for requests; fail if it cannot be served
     #[arg(long)]
     wait: bool,
@@ -106,6 +113,12 @@ impl RegisterArgs {
         }
         if let Some(limit) = self.queue_limit {
             spec.insert("queue_limit".to_owned(), limit.into());
+        }
+        if let Some(family) = &self.family {
+            spec.insert("family".to_owned(), family.as_str().into());
+        }
+        if let Some(accuracy) = self.accuracy {
+            spec.insert("accuracy".to_owned(), accuracy.get().into());
         }
         Ok(spec)
     }

@@ -128,7 +128,7 @@ fn is_same_program(registered: &ModelView, wanted: &ModelRegistration) -> bool {
         && registered.outputs == wanted.outputs
 }
 
-/// Changes what differs in SLO, rate and queue limit. The rate is that of the newest version.
+/// Changes what differs in SLO, rate, queue limit, family and accuracy. Rate and family are those of the newest version.
 async fn change(
     admin: &AdminClient,
     registered: &ModelView,
@@ -136,18 +136,36 @@ async fn change(
     is_newest: bool,
 ) -> anyhow::Result<()> {
     let rate = wanted.rate.unwrap_or_default();
-    let change = ModelChange {
+    let mut change = ModelChange {
         slo_ms: differing(wanted.slo_ms, &registered.slo_ms),
         rate_rps: differing(wanted.rate_rps, &registered.rate_rps).filter(|_| is_newest),
         rate: differing(rate, &registered.rate).filter(|_| is_newest),
         queue_limit: differing(wanted.queue_limit, &registered.queue_limit),
+        accuracy: wanted
+            .accuracy
+            .filter(|_| wanted.accuracy != registered.accuracy && registered.family.is_some()),
         ..ModelChange::default()
     };
-    if change == ModelChange::default() {
+    let (name, version) = (&registered.name, registered.version);
+    let family = differing(wanted.family.clone(), &registered.family).filter(|_| is_newest);
+    if family == Some(None) {
+        // Its accuracy goes with the family.
+        change.accuracy = None;
+    }
+    if change != ModelChange::default() {
+        admin.change_model(name, Some(version), &change).await?;
+    } else if family.is_none() {
         return Ok(());
     }
-    let (name, version) = (&registered.name, registered.version);
-    admin.change_model(name, Some(version), &change).await?;
+    if family.is_some() {
+        // It belongs to all versions.
+        let change = ModelChange {
+            accuracy: wanted.accuracy,
+            family,
+            ..ModelChange::default()
+        };
+        admin.change_model(name, None, &change).await?;
+    }
     report(name, version, "changed");
     Ok(())
 }

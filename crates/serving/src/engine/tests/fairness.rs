@@ -114,6 +114,7 @@ impl Run {
                     bytes: 1,
                     class: ShapeClass(0),
                     priority: 0,
+                    may_fall_back: false,
                     deadline: now + OBJECTIVE,
                 };
                 self.engine.handle(now, Event::RequestArrived(request));

@@ -39,6 +39,7 @@ enum Step {
         rows: u32,
         class: u64,
         priority: u64,
+        may_fall_back: bool,
         allowed: u64,
     },
     CancelWaiting(usize),
@@ -94,6 +95,7 @@ impl Random {
                 rows: 1 + self.small(4),
                 class: self.below(2),
                 priority: self.below(10),
+                may_fall_back: self.below(4) > 0,
                 allowed: self.below(300),
             },
             16..22 => Step::Done {
@@ -308,6 +310,7 @@ impl CheckedDriver {
                 rows,
                 class,
                 priority,
+                may_fall_back,
                 allowed,
             } => {
                 self.next += 1;
@@ -323,6 +326,7 @@ impl CheckedDriver {
                     bytes: 3 * u64::from(rows),
                     class,
                     priority,
+                    may_fall_back,
                     deadline,
                 };
                 self.books.accepted += 1;
@@ -545,7 +549,10 @@ impl CheckedDriver {
                 "and elsewhere"
             );
             let model = worker.parameters.model;
-            assert!(request.model == model || (self.has_fallbacks && request.model < model));
+            assert!(
+                request.model == model
+                    || (self.has_fallbacks && request.may_fall_back && request.model < model)
+            );
             assert_eq!(request.class, taken[0].class, "classes never mix");
             assert!(
                 request.deadline > self.now || !keeps_deadlines,

@@ -103,6 +103,7 @@ impl Scenario {
             bytes: 1,
             class: ShapeClass(0),
             priority: 0,
+            may_fall_back: false,
             deadline: at(deadline),
         }
     }

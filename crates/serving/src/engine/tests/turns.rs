@@ -80,6 +80,7 @@ impl Workers {
             bytes: 1,
             class: ShapeClass(0),
             priority: 0,
+            may_fall_back: false,
             deadline: self.now + allowed,
         };
         self.next_request += 1;

@@ -40,8 +40,13 @@ impl Variants {
         self.engine.handle(at(0), changed);
     }
 
-    /// Sends a request for the accurate variant, and returns what the engine does.
+    /// Sends a request for the family, and returns what the engine does.
     fn arrive(&mut self, now: u64, deadline: u64) -> Vec<Action> {
+        self.arrive_for(now, deadline, true)
+    }
+
+    /// Sends a request for the family or for the accurate variant alone, and returns what the engine does.
+    fn arrive_for(&mut self, now: u64, deadline: u64, may_fall_back: bool) -> Vec<Action> {
         let id = RequestKey(self.requests);
         self.requests += 1;
         let request = Request {
@@ -52,6 +57,7 @@ impl Variants {
             bytes: 1,
             class: ShapeClass(0),
             priority: 0,
+            may_fall_back,
             deadline: at(deadline),
         };
         self.engine.handle(at(now), Event::RequestArrived(request));
@@ -126,6 +132,44 @@ fn without_its_fallback_a_variant_refuses_as_any_model() {
         variants.arrive(1, 51)[..],
         [Action::Finish { .. }]
     ));
+}
+
+#[test]
+fn a_request_for_one_variant_alone_is_answered_by_no_other() {
+    let mut variants = Variants::new();
+    assert_eq!(variants.arrive_for(0, 50, false), [sent(0, ACCURATE, 0)]);
+    let refused = variants.arrive_for(1, 51, false);
+    assert!(matches!(refused[..], [Action::Finish { .. }]));
+    assert!(variants.arrive_for(1, 100, false).is_empty(), "it waits");
+    // The replica took longer than estimated, so that the request has waited in vain.
+    variants.engine.handle(
+        at(70),
+        Event::BatchCompleted {
+            batch: BatchKey(0),
+            queue_wait: Duration::ZERO,
+            compute: Duration::from_millis(70),
+        },
+    );
+    let expired = variants.drain(70);
+    assert!(
+        matches!(expired[..], [Action::Finish { .. }]),
+        "{expired:?}"
+    );
+}
+
+#[test]
+fn what_waits_for_a_variant_that_is_removed_goes_to_the_next_one() {
+    let mut variants = Variants::new();
+    variants.arrive(0, 100);
+    assert!(variants.arrive(1, 100).is_empty(), "it waits");
+    assert!(variants.arrive_for(1, 200, false).is_empty(), "it, too");
+    let removed = Event::ModelRemoved { model: ACCURATE };
+    variants.engine.handle(at(2), removed);
+    let lost = Action::Finish {
+        request: RequestKey(2),
+        outcome: RequestOutcome::Lost,
+    };
+    assert_eq!(variants.drain(2), [lost, sent(1, CHEAP, 1)]);
 }
 
 #[test]
